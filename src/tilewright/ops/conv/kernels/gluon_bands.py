@@ -259,7 +259,7 @@ def _zeros(COUNT: gl.constexpr, like):
 
 
 @jit
-def _written(token):
+def written(token):
     """Wait until what this thread had the copy engine store is in memory."""
     return gl.inline_asm_elementwise(
         "cp.async.bulk.wait_group 0; mov.b32 $0, $1;",
@@ -405,7 +405,7 @@ def conv_gluon_bands(
     tma_store_wait(0)
     found = gl.sum(gl.sum(gl.sum(odd, 2), 1), 0)
     if found != found:
-        _written(rows)
+        written(rows)
         thread_barrier()
         for strip in range(mine, strips, apart):
             place = _strip(strip, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)

@@ -6,30 +6,31 @@ decides. Tiles of one tap bring each pixel from L2 once for each tap. Here a wor
 the rows of an image with a ring of input rows in shared memory, and every tap is a view of the
 ring.
 
-wgmma reads its first operand from shared memory in atoms of eight rows of 128 bytes, and a view
-may begin at an atom only. So the eight rows of an atom are eight *images*: an atom is one pixel of
-eight images by 64 channels. A tap to the right is then the next atom, a tap further down the ring's
-next slot, and both are legal beginnings. The copy engine makes atoms on its own: the tensor map has
-the dimensions (height, width, image, channel) in place of (image, height, width, channel).
+Matrix instructions read their operands in blocks of eight rows, and a view may begin at a block
+only. So the eight rows of a block are eight *images*: an atom is one pixel of eight images by 64
+channels. A tap to the right is then the next atom, a tap further down the ring's next slot, and
+both are legal beginnings. The copy engine makes atoms on its own: the tensor map has the dimensions
+(height, width, image, channel) in place of (image, height, width, channel).
 
-A row of a tile's pixels, COLS by eight images, is multiplied by wgmma of 16 columns: a slice of 16
-channels by the 16 filters that see them. Groups of 32 channels make slices of 32. Slices of groups
-of 4 and 8 hold several groups (MERGED), with zeros between a group's filters and another's
-channels.
+Products are of the older instruction, whose operands come from registers: two atoms by a slice of
+16 channels, and the 16 filters that see them. Four slices are one product with a dimension of
+batches: each warp has a slice. Groups of 32 channels make two slices of 32, with two warps each, 16
+filters a warp. Slices of groups of 4 and 8 hold several groups (MERGED), with zeros between a
+group's filters and another's channels. Taps along the width share their pixels in registers
+(`gluon_atoms`), so a row is read once for each row of the filter.
 
 The weights lie in shared memory in this form for as long as the workgroup runs, which stays with
 its 64 channels; threads write them there when it begins. The gradient of the data is the same with
-taps in the reverse order, and wgmma reads the weights along their other side.
+taps in the reverse order, and the weights read along their other side.
 
 With a stride of 2, an input row is two rows of atoms: its even pixels and its odd ones, which the
 copy engine picks by its element strides. Taps alternate between them, and views still begin at
 atoms. The gradient of the data then has residue classes (see `geometry`), which are convolutions of
 stride 1: a launch for each, of a kernel that is written out for the class's taps.
 
-An infinite element of one group times these zeros is NaN in another group's sums. If a row's sums
-have NaN or infinity, the kernel multiplies the row again, group by group, with other groups'
-elements set to zero: from registers, by the older matrix instruction. (With wgmma there too, the
-compiler waited after every product of the kernel.)
+An infinite element of one group times these zeros is NaN in another group's sums. If a workgroup's
+sums had NaN or infinity, it makes its rows again when it is done, group by group, with other
+groups' elements set to zero.
 
 Data movement. STAGES rows are in the ring or on their way. After a row's products have ended, its
 oldest input row makes room for the next; rows of the next strip follow those of the last without a
@@ -42,11 +43,10 @@ Not built: atoms of eight neighbouring pixels of one image. A view shifted by on
 inside an atom, so each column of the filter would need its own copy of each row: a 3×3 filter would
 read three times as much from L2.
 
-As compiled by Triton 3.6: an atom becomes a larger view by reading its bytes as a tile that goes
-beyond it (`pixels_at`). Descriptors in the PTX have the atom's address, a distance of 1024 bytes
-between atoms, and 32 bytes from slice to slice. All products of a row are in flight together, and
-nothing spills. Warps have no roles: one loop waits, multiplies, asks for the next row and stores;
-other workgroups on the same compute unit fill the gaps.
+As compiled by Triton 3.6: a row of 64 pixels is 72 HMMA and 24 LDSM of each warp (groups of 32: 144
+and 48), 94 registers for groups of 16, and nothing spills. Warps have no roles: one loop waits,
+multiplies, asks for the next row and stores; other workgroups on the same compute unit fill the
+gaps.
 
 On a CPU. Gluon has no interpreter; `gather` computes the same result there.
 
@@ -56,26 +56,36 @@ to be 0 for good, so each row waited for all rows before it too: right while the
 round twice, a hang afterwards.
 
 Measured on an H200, bf16, 3×3, by single calls with L2 flushed
-(benchmarks/results/conv_grouped_h200.json): 1.06 to 2.43 times cuDNN's speed forward, 1.37 to 2.53
-for data. The layer above takes 43.7 µs, where the memory's part is 24.5; with 512 channels in
-groups of 16 at 28×28 27.0 of 12.3; with a stride of 2 38 forward and 72 for data, of 31. Rings of 4
-rows against 5: from 11 % faster to 33 % slower.
+(benchmarks/results/conv_grouped_h200.json), of a version that multiplied by wgmma: 1.06 to 2.43
+times cuDNN's speed forward, 1.37 to 2.53 for data. The layer above took 43.7 µs, where the memory's
+part is 24.5; with 512 channels in groups of 16 at 28×28 27.0 of 12.3; with a stride of 2 38 forward
+and 72 for data, of 31. wgmma read both operands from shared memory, the pixels anew for each tap:
+36 of 64x16x16 for a row of 64 pixels. With a stride of 1 such a row took about 1,600 clocks of a
+compute unit in all these layers, with tiles of 64 pixels or of 128 and rings of any length, while
+its bytes are 900 clocks of memory, which points to the rate of such small wgmma.
 
 What limits it. By counting, a row of 64 pixels and 64 channels of a 3×3 filter:
 
-    groups of    wgmma           read from shared memory        at 128 bytes a clock
-    4, 8, 16     36 of 64x16x16  2 KB of pixels, 0.5 of weights   720 clocks
-    32           36 of 64x32x16  2 KB of pixels, 1 KB of weights  864 clocks
+    groups of    products of 16x8x16    at 1,340 a clock    reads of 512 bytes    at 128 a clock
+    4, 8, 16     288                    440 clocks          96                    384 clocks
+    32           576                    880 clocks          192                   768 clocks
 
 The row's 8 KB of x and 8 KB of y take 900 clocks of a 132nd of 4.2 TB/s, so memory should limit it
 where workgroups on the same compute unit overlap. Products that are not of one group, a half of
-groups of 8 and three quarters of groups of 4, cost nothing more: the reads take as long. One wgmma
-of 64 columns for 64 channels would read 4 KB for each 16 channels, and take 1,152 clocks. With
-fewer than eight images, atoms are partly empty.
+groups of 8 and three quarters of groups of 4, cost nothing more. With fewer than eight images,
+atoms are partly empty.
 """
 
 from tilewright.ops.conv.kernels.finish import chained
-from tilewright.ops.conv.kernels.gluon_atoms import IMAGES, SLAB, box_at, place_of
+from tilewright.ops.conv.kernels.gluon_atoms import (
+    IMAGES,
+    SLAB,
+    box_at,
+    pair_at,
+    pairs_at,
+    place_of,
+)
+from tilewright.ops.conv.kernels.gluon_bands import written
 from tilewright.ops.conv.kernels.places import offset
 from tilewright.ops.device.epilogue import rounded
 from tilewright.ops.device.gluon_api import (
@@ -89,8 +99,6 @@ from tilewright.ops.device.gluon_api import (
     tma_load,
     tma_store,
     tma_store_wait,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 from tilewright.ops.gemm.kernels.gluon_store import indices
 
@@ -168,137 +176,191 @@ def _ask(
 
 
 @jit
-def pixels_at(
-    atoms, slot, tap, COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr
+def _begin(
+    x, edge, atoms, full, before, count, mine, apart, rows, tiles_w, octets, slab, origin_h,
+    origin_w,
+    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The pixels of the row in a slot that a tap joins with those of the result, as rows of a
-    matrix [COLS * IMAGES, SLAB]."""
-    at = (slot * STRIDE + tap % STRIDE) * (COLS + HALO) + tap // STRIDE
-    ROWS: gl.constexpr = COLS * IMAGES
-    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, SLAB], atoms.dtype)
-    return reinterpreted(atoms.index(at), atoms.dtype, [ROWS, SLAB], LAYOUT)
+    """Ask for the first input rows, where `before` came to the ring before. Returns what `_ask`
+    does."""
+    tile_w, octet, segment = place_of(mine, tiles_w, octets)
+    return _ask(
+        x, edge, atoms, full, STAGES, before, rows * 0, rows * 0,
+        segment * rows * STRIDE + origin_h, tile_w * COLS * STRIDE + origin_w, octet * IMAGES,
+        count, mine, apart, (rows - 1) * STRIDE + TAPS_H, rows, tiles_w, octets, slab * SLAB,
+        origin_h, origin_w, COLS, HALO, STRIDE, STAGES,
+    )  # fmt: skip
 
 
 @jit
-def _weights(slices, tap, DATA: gl.constexpr):
-    """A slice's weights for a tap, [what is read, what is made]."""
-    found = slices.index(tap)
+def _weights(tiles, tap, LAYOUT: gl.constexpr, DATA: gl.constexpr):
+    """A tap's weights by slices, [slices, what is read, what is made]."""
+    SLICE: gl.constexpr = tiles.shape[2]
+    found = tiles.index(tap).reshape((SLAB // SLICE, SLICE, SLICE))
     if not DATA:
-        found = found.permute((1, 0))
-    return found
-
-
-@jit
-def _sums(ROWS: gl.constexpr, SLICE: gl.constexpr):
-    """Zero sums of a slice."""
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SLICE, 16])
-    return gl.zeros((ROWS, SLICE), gl.float32, LAYOUT)
-
-
-@jit
-def _joined(left, right):
-    """Two tiles side by side."""
-    ROWS: gl.constexpr = left.shape[0]
-    COLS: gl.constexpr = left.shape[1]
-    return gl.join(left, right).permute((0, 2, 1)).reshape((ROWS, 2 * COLS))
+        found = found.permute((0, 2, 1))
+    return found.load(LAYOUT)
 
 
 @jit
 def _multiply(
-    atoms, slices, base,
+    atoms, tiles, base, SUMS: gl.constexpr,
     COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
-    TAPS_W: gl.constexpr, SLICE: gl.constexpr, STAGES: gl.constexpr, DATA: gl.constexpr,
+    TAPS_W: gl.constexpr, STAGES: gl.constexpr, DATA: gl.constexpr,
 ):  # fmt: skip
-    """The sums of a row of the result, whose first input row is `base`."""
-    PARTS: gl.constexpr = SLAB // SLICE
-    sums_0 = _sums(COLS * IMAGES, SLICE)
-    sums_1 = sums_0
-    sums_2 = sums_0
-    sums_3 = sums_0
+    """The sums of a row of the result, whose first input row is `base`: of pairs of pixels,
+    [slices, 16, filters]."""
+    SLICE: gl.constexpr = tiles.shape[2]
+    sums = ()
+    for _ in gl.static_range(COLS // 2):
+        zeros = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
+        sums += (zeros,)  # type: ignore[assignment]
     for r in gl.static_range(TAPS_H):
         slot = (base + r) % STAGES
-        for s in gl.static_range(TAPS_W):
-            a = pixels_at(atoms, slot, s, COLS, HALO, STRIDE)
-            tap = (r * TAPS_W + s) * PARTS
-            more = r + s > 0
-            sums_0 = warpgroup_mma(
-                a.slice(0, SLICE, dim=1), _weights(slices, tap, DATA), sums_0,
-                use_acc=more, is_async=True,
+        for phase in gl.static_range(min(STRIDE, TAPS_W)):
+            seen = pairs_at(
+                atoms, (slot * STRIDE + phase) * (COLS + HALO),
+                (TAPS_W - phase + STRIDE - 1) // STRIDE, COLS, gl.DotOperandLayout(0, SUMS, 2),
+                SLICE,
             )  # fmt: skip
-            sums_1 = warpgroup_mma(
-                a.slice(SLICE, SLICE, dim=1), _weights(slices, tap + 1, DATA), sums_1,
-                use_acc=more, is_async=True,
-            )  # fmt: skip
-            if PARTS == 4:
-                sums_2 = warpgroup_mma(
-                    a.slice(2 * SLICE, SLICE, dim=1), _weights(slices, tap + 2, DATA), sums_2,
-                    use_acc=more, is_async=True,
-                )  # fmt: skip
-                sums_3 = warpgroup_mma(
-                    a.slice(3 * SLICE, SLICE, dim=1), _weights(slices, tap + 3, DATA), sums_3,
-                    use_acc=more, is_async=True,
-                )  # fmt: skip
-    if PARTS == 4:
-        sums_0, sums_1, sums_2, sums_3 = warpgroup_mma_wait(
-            0, deps=(sums_0, sums_1, sums_2, sums_3)
-        )
-        found = _joined(_joined(sums_0, sums_1), _joined(sums_2, sums_3))
+            for s in gl.static_range(phase, TAPS_W, STRIDE):
+                b = _weights(tiles, r * TAPS_W + s, gl.DotOperandLayout(1, SUMS, 2), DATA)
+                more = ()
+                for pair in gl.static_range(COLS // 2):
+                    one = mma_v2(seen[2 * pair + s // STRIDE], b, sums[pair])
+                    more += (one,)  # type: ignore[assignment]
+                sums = more
+    return sums
+
+
+@jit
+def _multiply_apart(
+    atoms, tiles, base, SUMS: gl.constexpr,
+    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
+    TAPS_W: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr, DATA: gl.constexpr,
+):  # fmt: skip
+    """As `_multiply`, but elements of one group meet no weights of another."""
+    SLICE: gl.constexpr = tiles.shape[2]
+    EACH: gl.constexpr = SLICE // MERGED
+    PIXELS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    of_channel = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(1, PIXELS))) // EACH
+    of_column = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(1, SUMS))) // EACH
+    done = ()
+    for pair in gl.static_range(COLS // 2):
+        found = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
+        for one in range(MERGED):
+            sums = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
+            for tap in range(TAPS_H * TAPS_W):
+                s = tap % TAPS_W
+                row = (base + tap // TAPS_W) % STAGES * STRIDE + s % STRIDE
+                at = row * (COLS + HALO) + s // STRIDE + 2 * pair
+                pixels = pair_at(atoms, at, PIXELS, False, SLICE)
+                of_group = (of_channel == one)[None, None, :]
+                pixels = gl.where(of_group, pixels, gl.zeros_like(pixels))
+                b = _weights(tiles, tap, gl.DotOperandLayout(1, SUMS, 2), DATA)
+                sums = mma_v2(pixels, b, sums)
+            found = gl.where((of_column == one)[None, None, :], sums, found)
+        done += (found,)  # type: ignore[assignment]
+    return done
+
+
+@jit
+def _stacked(pairs):
+    """Pairs of pixels one upon the other, [slices, pixels and images, filters]; in registers."""
+    COUNT: gl.constexpr = len(pairs)
+    if COUNT == 1:
+        found = pairs[0]
     else:
-        sums_0, sums_1 = warpgroup_mma_wait(0, deps=(sums_0, sums_1))
-        found = _joined(sums_0, sums_1)
+        above = _stacked(pairs[: COUNT // 2])
+        below = _stacked(pairs[COUNT // 2 :])
+        ROWS: gl.constexpr = above.shape[1]
+        both = gl.join(above, below).permute((0, 3, 1, 2))
+        found = both.reshape((above.shape[0], 2 * ROWS, above.shape[2]))
     return found
 
 
 @jit
-def _slice_apart(
-    atoms, slices, base, PART: gl.constexpr,
-    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
-    TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
-    DATA: gl.constexpr,
-):  # fmt: skip
-    """The sums of slice PART, of which each group's elements were multiplied on their own."""
-    PARTS: gl.constexpr = SLAB // SLICE
-    EACH: gl.constexpr = SLICE // MERGED
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])
-    PIXELS: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
-    WEIGHTS: gl.constexpr = gl.DotOperandLayout(1, LAYOUT, 2)
-    found = gl.zeros((COLS * IMAGES, SLICE), gl.float32, LAYOUT)
-    of_channel = gl.arange(0, SLICE, gl.SliceLayout(0, PIXELS)) // EACH
-    of_column = gl.arange(0, SLICE, gl.SliceLayout(0, LAYOUT)) // EACH
-    for one in range(MERGED):
-        sums = gl.zeros((COLS * IMAGES, SLICE), gl.float32, LAYOUT)
-        for tap in range(TAPS_H * TAPS_W):
-            slot = (base + tap // TAPS_W) % STAGES
-            a = pixels_at(atoms, slot, tap % TAPS_W, COLS, HALO, STRIDE)
-            pixels = a.slice(PART * SLICE, SLICE, dim=1).load(PIXELS)
-            pixels = gl.where((of_channel == one)[None, :], pixels, gl.zeros_like(pixels))
-            b = _weights(slices, tap * PARTS + PART, DATA).load(WEIGHTS)
-            sums = mma_v2(pixels, b, sums)
-        found = gl.where((of_column == one)[None, :], sums, found)
-    return gl.convert_layout(found, _sums(COLS * IMAGES, SLICE).type.layout)
+def _side_by_side(slices):
+    """Slices as columns of one tile, [pixels and images, filters]."""
+    ROWS: gl.constexpr = slices.shape[1]
+    return slices.permute((1, 0, 2)).reshape((ROWS, SLAB))
 
 
 @jit
-def _apart(
-    atoms, slices, base,
-    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
-    TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
-    DATA: gl.constexpr,
+def _walk(
+    x, edge, made, tiles, extra, atoms, staging, full, before, ahead, made_strides, begin,
+    images, channels, height, width, slab, mine, apart, count, tiles_w, octets, rows, origin_h,
+    origin_w,
+    SUMS: gl.constexpr, COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, MERGED: gl.constexpr, NDIM: gl.constexpr,
+    DATA: gl.constexpr, STAGES: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr,
+    CHAIN: gl.constexpr, APART: gl.constexpr,
 ):  # fmt: skip
-    """As `_multiply`, but elements of one group meet no weights of another."""
-    sums_0 = _slice_apart(
-        atoms, slices, base, 0, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES, DATA
-    )
-    sums_1 = _slice_apart(
-        atoms, slices, base, 1, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES, DATA
-    )
-    sums_2 = _slice_apart(
-        atoms, slices, base, 2, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES, DATA
-    )
-    sums_3 = _slice_apart(
-        atoms, slices, base, 3, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES, DATA
-    )
-    return _joined(_joined(sums_0, sums_1), _joined(sums_2, sums_3))
+    """Make this workgroup's strips.
+
+    before: input rows that came to the ring before. ahead: what `_begin` returned. APART: group by
+    group. Returns numbers of which one is NaN if groups are merged and a sum was NaN or infinite.
+    """
+    SLICE: gl.constexpr = tiles.shape[2]
+    rows_in = (rows - 1) * STRIDE + TAPS_H
+    asked, next_strip, next_row, h, w, image = ahead
+    dirt = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
+    for strip in range(count):
+        tile_w, octet, segment = place_of(mine + strip * apart, tiles_w, octets)
+        for row in range(rows):
+            base = before + strip * rows_in + row * STRIDE
+            past = base + TAPS_H
+            new = STRIDE
+            if row == 0:
+                new = TAPS_H
+            for number in range(past - new, past):
+                mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
+            if APART:
+                sums = _multiply_apart(
+                    atoms, tiles, base, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, MERGED, STAGES,
+                    DATA,
+                )  # fmt: skip
+            else:
+                sums = _multiply(
+                    atoms, tiles, base, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, STAGES, DATA
+                )
+            fence_async_shared()  # the copy engine writes where threads have read
+            thread_barrier()  # all warps have read the rows that make room
+            over = STRIDE
+            if row + 1 == rows:
+                over = TAPS_H
+            asked, next_strip, next_row, h, w, image = _ask(
+                x, edge, atoms, full, over, asked, next_strip, next_row, h, w, image, count, mine,
+                apart, rows_in, rows, tiles_w, octets, slab * SLAB, origin_h, origin_w,
+                COLS, HALO, STRIDE, STAGES,
+            )  # fmt: skip
+
+            of_h = segment * rows + row
+            if MERGED > 1:
+                for pair in gl.static_range(COLS // 2):
+                    dirt += sums[pair] * 0.0
+            out = _side_by_side(_stacked(sums))
+            i = indices(out, 0)
+            of_channel = slab * SLAB + indices(out, 1)
+            here = of_channel < channels
+            of_w = tile_w * COLS + i // IMAGES
+            of_image = octet * IMAGES + i % IMAGES
+            there = (of_image < images) & (of_h < height) & (of_w < width)
+            places = begin + of_image * made_strides[0]
+            places += offset(0, of_h, of_w, made_strides, NDIM)
+            out = chained(
+                out, extra, places[:, None] + of_channel[None, :], of_channel,
+                there[:, None] & here[None, :], here, CHAIN, TAKES,
+            )  # fmt: skip
+            tma_store_wait(0)  # the row before has left the buffer
+            staging.store(rounded(out, made.dtype, LARGEST))
+            fence_async_shared()
+            tma_store(
+                made, (of_h, tile_w * COLS, octet * IMAGES, slab * SLAB),
+                reinterpreted(staging, made.dtype, made.block_type.shape, made.layout),
+            )  # fmt: skip
+    return dirt
 
 
 @jit
@@ -321,18 +383,16 @@ def conv_gluon_grouped(
     origin_h, origin_w: the first pixel that the first pixel of the result sees.
     first_tap, taps_apart: of a residue class of the gradient of the data.
     """
-    ROWS: gl.constexpr = COLS * IMAGES
     PARTS: gl.constexpr = SLAB // SLICE
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [PARTS, 1, 4 // PARTS], [1, 16, 8])
     ATOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([IMAGES, SLAB], x.dtype)
     COLUMNS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SLAB, SLICE], x.dtype)
-    SQUARE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SLICE, SLICE], x.dtype)
-    STAGING: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, SLAB], made.dtype)
+    STAGING: gl.constexpr = gl.NVMMASharedLayout.get_default_for([COLS * IMAGES, SLAB], made.dtype)
     atoms = gl.allocate_shared_memory(
         x.dtype, [STAGES * STRIDE * (COLS + HALO), IMAGES, SLAB], ATOM
     )
     tiles = gl.allocate_shared_memory(x.dtype, [TAPS_H * TAPS_W, SLAB, SLICE], COLUMNS)
-    slices = reinterpreted(tiles, x.dtype, [TAPS_H * TAPS_W * PARTS, SLICE, SLICE], SQUARE)
-    staging = gl.allocate_shared_memory(made.dtype, [ROWS, SLAB], STAGING)
+    staging = gl.allocate_shared_memory(made.dtype, [COLS * IMAGES, SLAB], STAGING)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
@@ -341,71 +401,36 @@ def conv_gluon_grouped(
     mine = gl.program_id(0) // slabs
     apart = gl.num_programs(0) // slabs
     count = gl.cdiv(strips - mine, apart)
-    rows_in = (rows - 1) * STRIDE + TAPS_H
     fence_async_shared()  # the copy engine sees the barriers too
     thread_barrier()
-    first_w, first_octet, first_segment = place_of(mine, tiles_w, octets)
-    asked, next_strip, next_row, h, w, image = _ask(
-        x, edge, atoms, full, STAGES, rows * 0, rows * 0, rows * 0,
-        first_segment * rows * STRIDE + origin_h, first_w * COLS * STRIDE + origin_w,
-        first_octet * IMAGES, count, mine, apart, rows_in, rows, tiles_w, octets, slab * SLAB,
-        origin_h, origin_w, COLS, HALO, STRIDE, STAGES,
+    ahead = _begin(
+        x, edge, atoms, full, rows * 0, count, mine, apart, rows, tiles_w, octets, slab, origin_h,
+        origin_w, COLS, HALO, STRIDE, TAPS_H, STAGES,
     )  # fmt: skip
     _expand(
         weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
         TAPS_H, TAPS_W, SLICE, MERGED, DATA, NDIM,
     )  # fmt: skip
-    fence_async_shared()  # wgmma sees the weights
-    thread_barrier()
-
-    for strip in range(count):
-        tile_w, octet, segment = place_of(mine + strip * apart, tiles_w, octets)
-        for row in range(rows):
-            base = strip * rows_in + row * STRIDE
-            past = base + TAPS_H
-            new = STRIDE
-            if row == 0:
-                new = TAPS_H
-            for number in range(past - new, past):
-                mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
-            out = _multiply(
-                atoms, slices, base, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES, DATA
-            )
-            if MERGED > 1:
-                dirt = gl.sum(gl.sum(out * 0.0, 1), 0)  # NaN if a sum is NaN or infinite
-                if dirt != dirt:
-                    out = _apart(
-                        atoms, slices, base, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED,
-                        STAGES, DATA,
-                    )  # fmt: skip
-            thread_barrier()  # all warps have read the rows that make room
-            over = STRIDE
-            if row + 1 == rows:
-                over = TAPS_H
-            asked, next_strip, next_row, h, w, image = _ask(
-                x, edge, atoms, full, over, asked, next_strip, next_row, h, w, image, count, mine,
-                apart, rows_in, rows, tiles_w, octets, slab * SLAB, origin_h, origin_w,
-                COLS, HALO, STRIDE, STAGES,
-            )  # fmt: skip
-
-            i = indices(out, 0)
-            of_channel = slab * SLAB + indices(out, 1)
-            here = of_channel < channels
-            of_h = segment * rows + row
-            of_w = tile_w * COLS + i // IMAGES
-            of_image = octet * IMAGES + i % IMAGES
-            there = (of_image < images) & (of_h < height) & (of_w < width)
-            places = begin + of_image * made_strides[0]
-            places += offset(0, of_h, of_w, made_strides, NDIM)
-            out = chained(
-                out, extra, places[:, None] + of_channel[None, :], of_channel,
-                there[:, None] & here[None, :], here, CHAIN, TAKES,
-            )  # fmt: skip
-            tma_store_wait(0)  # the row before has left the buffer
-            staging.store(rounded(out, made.dtype, LARGEST))
-            fence_async_shared()
-            tma_store(
-                made, (of_h, tile_w * COLS, octet * IMAGES, slab * SLAB),
-                reinterpreted(staging, made.dtype, made.block_type.shape, made.layout),
-            )  # fmt: skip
+    dirt = _walk(
+        x, edge, made, tiles, extra, atoms, staging, full, rows * 0, ahead, made_strides, begin,
+        images, channels, height, width, slab, mine, apart, count, tiles_w, octets, rows, origin_h,
+        origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, MERGED, NDIM, DATA, STAGES, TAKES,
+        LARGEST, CHAIN, False,
+    )  # fmt: skip
     tma_store_wait(0)
+    if MERGED > 1:
+        dirty = gl.sum(gl.sum(gl.sum(dirt, 2), 1), 0)
+        if dirty != dirty:
+            written(rows)  # or what was stored might come after what will be
+            before = count * ((rows - 1) * STRIDE + TAPS_H)
+            again = _begin(
+                x, edge, atoms, full, before, count, mine, apart, rows, tiles_w, octets, slab,
+                origin_h, origin_w, COLS, HALO, STRIDE, TAPS_H, STAGES,
+            )  # fmt: skip
+            _walk(
+                x, edge, made, tiles, extra, atoms, staging, full, before, again, made_strides,
+                begin, images, channels, height, width, slab, mine, apart, count, tiles_w, octets,
+                rows, origin_h, origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, MERGED, NDIM,
+                DATA, STAGES, TAKES, LARGEST, CHAIN, True,
+            )  # fmt: skip
+            tma_store_wait(0)

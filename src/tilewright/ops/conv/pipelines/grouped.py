@@ -17,7 +17,8 @@ from tilewright.ops.nouns import MAIN
 
 PIPELINE = "gluon_grouped"
 NEEDS = ("tma", "wgmma")
-"""Of an architecture, in the words of `Arch.has`."""
+"""Of an architecture, in the words of `Arch.has`. The kernels have no wgmma, but run on sm_90
+alone so far."""
 
 IMAGES, SLAB = 8, 64
 """Of the kernel: images of an atom, and channels of a workgroup."""
@@ -26,7 +27,7 @@ COLUMNS = (8, 16)
 """Pixels of a row of a tile."""
 
 SLICES = (16, 32)
-"""Channels that one wgmma multiplies with the filters that see them."""
+"""Channels that are multiplied with the filters that see them."""
 
 LEAST = 4
 """Channels of a group."""

@@ -1,8 +1,8 @@
 """How long pipeline ``gluon_grouped`` should take, from sizes and the data sheet's rates. Nothing
 was fitted or timed.
 
-A workgroup walks the rows of its strips: products read pixels and weights from shared memory, which
-limits slices of few filters; the copy engine brings rows from L2, those between strips twice. The
+A workgroup walks the rows of its strips: products read pixels and weights from shared memory; the
+copy engine brings rows from L2, those between strips twice. The
 memory moves each array once. The two overlap like the legs of a right triangle, as in the other
 estimates. Parts of a gradient of weights are added up afterwards.
 """
@@ -34,6 +34,9 @@ ROW_US = 0.4
 """Of a row beside products: the wait for them, the epilogue, the store. Other workgroups on the
 compute unit hide it: a guess."""
 
+EXPAND_US = 1.0
+"""Of a workgroup that writes its weights to shared memory before the first row: a guess."""
+
 
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """What `c` should take for `p` on `device`."""
@@ -53,9 +56,9 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
         rows_in = (cut.rows - 1) * forward_stride(c) + height
         read = _read(c, height, width) * size
         shared += rounds * cut.rows * read / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
+        made = c.tile_m * SLAB * c.tile_k * height * width
+        products += rounds * cut.rows * made / (OLDER_PER_CLOCK * device.clock_mhz)
         if c.direction == "weights":
-            made = c.tile_m * SLAB * c.tile_k * height * width
-            products += rounds * cut.rows * made / (OLDER_PER_CLOCK * device.clock_mhz)
             port += rounds * cut.rows * c.tile_m * SLAB * size / through
         port += rounds * rows_in * row_bytes / through
         steps += rounds * cut.rows * ROW_US / min(at_once, rounds)
@@ -63,23 +66,21 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     launches = SECOND_US * (sum(1 for _ in boxes.residues(p)) - 1)
     launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + launches
     terms = {
-        "shared memory": shared, "L2": port, "rows": steps, "memory": memory, "launch": launch,
+        "shared memory": shared, "products": products, "L2": port, "rows": steps, "memory": memory,
+        "launch": launch,
     }  # fmt: skip
     total = math.hypot(max(shared, products, port, steps), memory) + launch
-    if c.direction == "weights":
-        terms["products"] = products
-        terms["sum of parts"] = totals.us(c, p, cut.programs, device)
-        total += terms["sum of parts"]
+    term = "sum of parts" if c.direction == "weights" else "weights"
+    terms[term] = totals.us(c, p, cut.programs, device) if term == "sum of parts" else EXPAND_US
+    total += terms[term]
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{workgroups} workgroups",))
 
 
 def _read(c: ConvConfig, height: int, width: int) -> int:
-    """Elements that a row's products read from shared memory. Of pixels, for each tap and slice: 64
-    rows of pixels at a time by a slice's channels, and the slice's weights. Of weights, for each
-    warp: 16 filters, and for each row of the filter the pixels that it sees, by a slice's channels.
-    """
-    if c.direction == "weights":
-        seen = height * row_atoms(c, width) * IMAGES
-        return c.num_warps * (c.tile_m * 16 + seen * c.tile_k)
-    return height * width * SLAB * (c.tile_m + c.tile_m // 64 * c.tile_k)
+    """Elements that a row's products read from shared memory. Each warp reads, for each row of the
+    filter, the pixels that it sees, by a slice's channels; and 16 filters: their weights, or for
+    the gradient of weights their pixels of y."""
+    seen = height * row_atoms(c, width) * IMAGES * c.tile_k
+    filters = 16 * (c.tile_m if c.direction == "weights" else height * width * c.tile_k)
+    return c.num_warps * (seen + filters)
