@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim
-from tilewright.ops.conv.pipelines import windows
+from tilewright.ops.conv.pipelines import grouped, windows
 from tilewright.ops.conv.pipelines.runs import sizes as run_sizes
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.gemm import epilogues
@@ -228,7 +228,13 @@ BLOCK = 256
 """Weights of a workgroup that adds up parts."""
 
 FEW_BLOCK, WAYS = 64, 32
-"""The same of depthwise filters, and the parts that it reads at once."""
+"""The same where there are `few_weights`, and the parts that it reads at once."""
+
+
+def few_weights(c: ConvConfig) -> bool:
+    """Whether a gradient has few weights in many parts."""
+    return c.depthwise or c.pipeline == grouped.PIPELINE
+
 
 CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "TILE_M": lambda c: c.tile_m,
@@ -249,7 +255,7 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "INT_ACC": lambda c: accumulator(c.dtype) == "int32",
     "TAKES": lambda c: takes(c.epilogue),
     "LARGEST": lambda c: int(DTYPES[c.dtype_out].largest),
-    "BLOCK": lambda c: FEW_BLOCK if c.depthwise else BLOCK,
+    "BLOCK": lambda c: FEW_BLOCK if few_weights(c) else BLOCK,
     "WAYS": lambda _: WAYS,
     "TAPS_D": lambda c: windows.held(c).taps[0],
     "TAPS_H": lambda c: windows.held(c).taps[1],

@@ -18,6 +18,7 @@ from tilewright.ops.conv.arguments import (
     PROMISED,
     Context,
     Value,
+    few_weights,
     walked,
 )
 from tilewright.ops.conv.config import ConvConfig
@@ -206,12 +207,10 @@ SUM = Part(
     tiled=False,
 )
 
-DEPTHWISE_SUM = replace(
+FEW_SUM = replace(
     SUM,
-    module="depthwise",
-    function="conv_depthwise_totals",
-    grid=lambda c, p, _: cdiv(p.k * p.taps, FEW_BLOCK),
-    arguments=("partials", "made", "made_strides", "splits", "count", "taps"),
+    function="conv_few_totals",
+    grid=lambda c, p, _: cdiv(p.k * p.taps * p.group_c, FEW_BLOCK),
     constants=("BLOCK", "WAYS", "NDIM"),
 )
 
@@ -252,7 +251,7 @@ def parts_of(c: ConvConfig) -> dict[str, Part]:
 
 def _sum_of(c: ConvConfig) -> Part:
     """The kernel that adds parts."""
-    return DEPTHWISE_SUM if c.depthwise else SUM
+    return FEW_SUM if few_weights(c) else SUM
 
 
 # --- what to compile ---------------------------------------------------------------------------

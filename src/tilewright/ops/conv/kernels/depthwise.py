@@ -4,10 +4,8 @@ Idea. There is nothing for the matrix units: a result is a sum over a filter's t
 tiles of pixels and channels; lanes hold vectors of channels, and walk the taps with fp32 sums in
 registers. The gradient of the data is the same walk in each residue class (see `geometry`). The
 gradient of the weights keeps sums [pixels of a step, taps, channels], so that lanes add up without
-meeting; they meet once, at the end. Parts of the pixels are added by `conv_depthwise_totals`, for
-all depthwise kernels: a filter has few weights and there are many parts, so a workgroup reads WAYS
-of them at once. (One after the other, eight loads at a time, 132 parts were 17 times the memory's
-latency, in 9 workgroups for 256 channels of 3×3.)
+meeting; they meet once, at the end. Parts of the pixels are added by `weights.conv_few_totals`, for
+all depthwise kernels.
 
 Data movement. Every tap reads its pixels: from memory for the first, then from L1 and L2. Weights
 are few and stay in L1.
@@ -153,24 +151,3 @@ def conv_depthwise_weights(
         places = offset(tap_d, tap_h, tap_w, made_strides, NDIM)
         places = places[:, None] + (cols * made_strides[0])[None, :]
         tl.store(made + places, total.to(made.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def conv_depthwise_totals(
-    partials, made, made_strides, splits, count, taps,
-    BLOCK: tl.constexpr, WAYS: tl.constexpr, NDIM: tl.constexpr,
-):  # fmt: skip
-    """Weights from the sums of all parts, in an order that only their number decides. Parts lie as
-    [channels, taps]."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    way = tl.arange(0, WAYS)
-    there = i < count
-    places = partials + way.to(tl.int64)[:, None] * count + i[None, :]
-    total = tl.zeros((WAYS, BLOCK), tl.float32)
-    for part in range(0, splits, WAYS):
-        mask = (part + way < splits)[:, None] & there[None, :]
-        total += tl.load(places, mask=mask, other=0.0)
-        places += count.to(tl.int64) * WAYS
-    k, tap_d, tap_h, tap_w = apart(i, taps, NDIM)
-    places_of = k * made_strides[0] + offset(tap_d, tap_h, tap_w, made_strides, NDIM)
-    tl.store(made + places_of, tl.sum(total, 0).to(made.dtype.element_ty), mask=there)

@@ -19,7 +19,7 @@ the same with taps in the reverse order.
 In the gradient of the weights, sums and bands change places: the product of 16 pixels of x and 8 of
 dY, summed over strips and images, has on its diagonals what the taps of a row sum up. Registers
 hold these products for all rows of the filter, and as many rows of dY. Diagonals are summed once,
-at the end; parts of the strips are added by `conv_depthwise_totals`.
+at the end; parts of the strips are added by `conv_few_totals`.
 
 Threads hold neighbouring channels of a pixel, which are read at once; registers of one channel come
 from two pixels (a permutation for each register). Pixel k of a strip and pixel k + 8 are neighbours

@@ -16,7 +16,7 @@ Data movement. A row of y comes together with the last row of x that it needs, t
 Both are read by pixels, transposed on the way to registers (ldmatrix, without conflicts, as
 128-byte swizzles have none for it). Taps along the width share their pixels in registers
 (`gluon_atoms`), so a row of x is read once for each row of the filter. Each workgroup writes sums
-of its own to a workspace, and `weights.conv_totals` adds them in order, so results repeat bit for
+of its own to a workspace, and `weights.conv_few_totals` adds them, so results repeat bit for
 bit. A slice of several groups makes products between groups too, which are dropped: what is
 infinite stays in its group.
 

@@ -14,7 +14,7 @@ padding, where each step begins a new stride.
 
 In the gradient of the weights, sums and filters change places: registers hold a sum for each tap,
 and the rows of dY that the current row of x meets. Rows of a tile add theirs up at the end; parts
-of the pixels are added by `conv_depthwise_totals`.
+of the pixels are added by `conv_few_totals`.
 
 In 1-D, strips walk along the width, and are one pixel wide.
 

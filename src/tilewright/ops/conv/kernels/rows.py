@@ -9,7 +9,7 @@ width has a stride of 1.
 
 The gradient of the weights has a tile for each row of the filter: registers hold a sum for each
 tap of the row. Rows of a tile add theirs up at the end; parts of the pixels are added by
-`conv_depthwise_totals`.
+`conv_few_totals`.
 
 Data movement. The filter's rows read the same rows of the source again, from L1 or L2: a window
 that moved down too, as `held` has it, would need registers for each tap.

@@ -1,5 +1,5 @@
 """What pipeline ``gluon_grouped`` compiles and launches for the gradient of the weights
-(kernels/gluon_grouped_weights.py). Its parts are added up by `weights.conv_totals`."""
+(kernels/gluon_grouped_weights.py). Its parts are added up by `weights.conv_few_totals`."""
 
 from __future__ import annotations
 
