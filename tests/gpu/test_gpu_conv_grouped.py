@@ -43,3 +43,22 @@ def test_it_is_right(dispatcher, place):
     for kernel in kernels:
         result = verify.verify(dispatcher, problem, kernel.name, seed=place, device="cuda:0")
         assert result.ok, f"{kernel.name} on {problem}: {result}"
+
+
+@pytest.mark.parametrize("direction", ["forward", "data", "weights"])
+def test_what_is_infinite_stays_in_its_group(dispatcher, direction):
+    """A workgroup with infinite sums makes its rows again, which takes the place of the first."""
+    sizes = {"n": 9, "c": 80, "k": 80, "groups": 10, "spatial": (20, 13)}
+    problem = replace(RESNEXT, **sizes, direction=direction)
+    read, out = {"forward": ("x", "y"), "data": ("y", "x"), "weights": ("x", "w")}[direction]
+    channels = (slice(None), slice(8, 16)) if out != "w" else (slice(8, 16),)
+    for kernel in configs(problem, (1, 2, 3)):
+        made = verify.operands_of(problem, 5, device="cuda:0")
+        verify.run(dispatcher, problem, made, kernel.name)
+        plain = made.outputs[out].float()
+        made.inputs[read][:, 8:16] = float("inf")
+        verify.run(dispatcher, problem, made, kernel.name)
+        got = made.outputs[out].float()
+        assert not got[channels].isfinite().any(), kernel.name
+        got[channels] = plain[channels] = 0
+        assert torch.allclose(got, plain, atol=0.1, rtol=0.02), kernel.name
