@@ -81,8 +81,8 @@ Vector units (gfx1250) hold a whole product's Q, K and V: tiles beyond these spi
 6 KB. At head dim 256 on gfx1100, 16x16 spilled 20 to 68 bytes under a mask while Q stayed in
 registers; loaded again at each step (`_rolled`), it takes 117 registers, and 64x32 takes 240. In
 fp32 on NVIDIA, 32x32 with 4 warps spilled 24 to 760 bytes at head dim 128 and up to 9 KB at 256.
-Known to spill, 8 bytes each, on sm_89: fp32 at head dim 160 under a window, whatever the tile, and
-at 64 under a causal mask with packed heads."""
+Known to spill, 8 bytes each, with this limit of registers or another: fp32 on sm_89 at head dim 64
+(packed, causal), 80 and 160 (window), on sm_100 and sm_120 at 80."""
 
 _LONG: dict[str, tuple[Tile, ...]] = {
     "cuda": ((16, 32, 4), (32, 32, 8)),
@@ -236,7 +236,7 @@ with as many take up to 256 registers; of those with 512 most spilled, 20 to 956
 to 256, window, gfx1100)."""
 
 
-_AIMED = (80, 96, 192)
+_AIMED = (96, 192)
 """Head dims at which ptxas aims at 64 to 80 registers for fp32, and spills 8 to 16 bytes to get
 there (sm_89, sm_100, sm_120). Told that a thread has 128, it spills none."""
 
