@@ -8,7 +8,15 @@ import pytest
 
 from tilewright.arch import arch, device
 from tilewright.ops.device import widths
-from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, estimate, odd_tiles, swap
+from tilewright.ops.gemm import (
+    FAMILY,
+    GemmConfig,
+    GemmProblem,
+    estimate,
+    middle_tiles,
+    odd_tiles,
+    swap,
+)
 from tilewright.ops.gemm.pipelines.warpgroups import MOST_PARTS, ODD_COLUMNS
 from tilewright.ops.gemm.sizes import MAX_STAGES, shared_memory
 
@@ -130,3 +138,49 @@ def test_the_default_space_has_what_won_such_sizes(m, n, k, columns):
     first, _ = FAMILY.rank(problem, space.configs, H200)[0]
     assert (first.pipeline, first.tile_m, first.tile_n) == ("gluon_ws", 64, columns)
     assert (first.scheduler, first.swap_ab) == ("persistent", False)
+
+
+def _default(problem: GemmProblem) -> list[GemmConfig]:
+    return [*FAMILY.default_space(problem, SM_90).expand(SM_90).configs]
+
+
+def _middle(configs: list[GemmConfig]) -> set[tuple[object, ...]]:
+    """Those of `configs` that are of `middle_tiles.TILES`, without their schedules."""
+    tiles = {(c.pipeline, c.tile_m, c.tile_n, c.num_warps, c.num_stages, c.store, c.swap_ab)
+             for c in configs}  # fmt: skip
+    return tiles & {(p, m, n, w, s, st, sw) for p, m, n, _, w, s, st, sw, _ in middle_tiles.TILES}
+
+
+@pytest.mark.parametrize(
+    ("fields", "has"),
+    [
+        ({}, True),
+        ({"m": 65}, True),
+        ({"m": 64}, False),
+        ({"m": 2049}, False),
+        ({"dtype_a": "fp16"}, True),
+        ({"dtype_a": "int8"}, False),
+        ({"layout": "rrr"}, False),
+        ({"epilogue": "bias"}, True),
+        ({"batching": "strided", "batch": 2}, False),
+    ],
+)
+def test_tiles_of_middle_m_are_where_the_record_has_them(fields, has):
+    problem = GemmProblem(**{"m": 512, "n": 4096, "k": 4096, **fields})
+    every = {(p, m, n, w, s, st, sw) for p, m, n, _, w, s, st, sw, _ in middle_tiles.TILES}
+    assert _middle(_default(problem)) == (every if has else set())
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tile"),
+    [
+        (256, 9216, 4096, ("gluon_ws", 128, 160, False)),
+        (512, 4096, 8192, ("gluon_ws", 128, 128, False)),
+        (128, 1024, 512, ("gluon_ws", 32, 64, True)),
+        (960, 11264, 7168, ("gluon_ws", 160, 128, True)),
+    ],
+)
+def test_the_estimate_chooses_them_where_the_shipped_table_has_them(m, n, k, tile):
+    problem = GemmProblem(m, n, k)
+    first, _ = FAMILY.rank(problem, _default(problem), H200)[0]
+    assert (first.pipeline, first.tile_m, first.tile_n, first.swap_ab) == tile

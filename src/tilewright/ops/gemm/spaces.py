@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues, lowbit, pipelines, scales
+from tilewright.ops.gemm import epilogues, lowbit, middle_tiles, pipelines, scales
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
@@ -116,7 +116,8 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     least one of them serves every size, alignment and stride. Problems of one kind get the same
     object."""
     few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
-    kind = (arch.name, few, *(getattr(problem, field) for field in _SIGNATURE))
+    middle = middle_tiles.concern(problem)
+    kind = (arch.name, few, middle, *(getattr(problem, field) for field in _SIGNATURE))
     found = _made.get(kind)
     if found is None:
         if len(_made) >= MOST_KINDS:
@@ -162,7 +163,9 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     elif problem.m <= FEW_ROWS and not scaled and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
     tiles = _DEEP_SCALED_TILES if scaled else _DEEP_TILES
-    rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem, arch, tiles))
+    more = [*_deep(problem, arch, tiles)]
+    more += middle_tiles.algorithms(problem, arch) if middle_tiles.concern(problem) else ()
+    rows += (tuple(row[axis] for axis in algorithms) for row in more)
     return KernelSpace(
         "gemm",
         {

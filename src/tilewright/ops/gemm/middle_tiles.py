@@ -1,0 +1,81 @@
+"""Tiles of the default space for 65 to 2048 rows of A, which won in the shipped tables.
+
+At such M a GPU takes few waves of tiles, so the tile that fits the problem matters more than how
+fast the tile is. The estimate orders the kernels of a default space well there: where that space
+had a kernel that the shipped bf16 and fp16 tables prove to be the best, or not told from it, the
+estimate put a proven one first for 361 of 426 problems. But for 235 of the 661 the space had none.
+
+These are the tiles, of those that won, with which the estimate's first kernel is a proven one most
+often: for 435 of the 661 (`benchmarks/untuned.py`). The record is of 16-bit operands in layout rcr.
+With them the first kernel was a proven one for 46 int8 problems of 158 instead of 58, so other
+types do not have them.
+
+What did not work: constants of `rates` fitted again to the winners' times. The estimate then was
+nearer to the times of M from 17 (rms 7.8 % instead of 8.6 %), but it chose worse: a proven kernel
+for 333 of the 661 instead of 361. Winners alone do not say how slow the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm import epilogues, pipelines, scales
+from tilewright.ops.gemm.odd_tiles import LEAST_M, MOST_M
+from tilewright.ops.gemm.problem import GemmProblem
+
+_WHOLE = ("persistent", 1, "none")
+
+TILES = (
+    ("gluon_ws", 64, 256, 128, 4, 5, "split", False, _WHOLE),
+    ("gluon_ws", 128, 128, 128, 4, 6, "direct", False, _WHOLE),
+    ("gluon_ws", 128, 160, 128, 8, 5, "split", False, _WHOLE),
+    ("gluon_ws", 128, 256, 128, 8, 4, "split", False, _WHOLE),
+    ("gluon_pingpong", 64, 192, 128, 8, 6, "split", False, _WHOLE),
+    ("gluon_ws", 32, 64, 256, 4, 8, "direct", True, _WHOLE),
+    ("gluon_ws", 32, 64, 256, 4, 8, "direct", True, ("split_k", 4, "linear")),
+    ("gluon_ws", 32, 64, 256, 4, 8, "direct", True, ("split_k", 8, "linear")),
+    ("gluon_ws", 160, 128, 128, 8, 5, "split", True, _WHOLE),
+    ("gluon_ws", 192, 128, 128, 8, 5, "split", True, _WHOLE),
+)
+"""(pipeline, rows, columns, bytes of K, warps, stages, store, whether A and B are swapped,
+schedule)."""
+
+
+def concern(problem: GemmProblem) -> bool:
+    """Whether the default space of `problem` has `TILES`."""
+    p = problem
+    return (
+        LEAST_M <= p.m <= MOST_M
+        and p.layout == "rcr"
+        and p.batching == "none"
+        and all(DTYPES[d].bits == 16 for d in (p.dtype_a, p.dtype_b, p.dtype_c))
+        and not (p.pre_a or p.pre_b or scales.count(p))
+        and epilogues.fold(p.epilogue) == 1
+    )
+
+
+def algorithms(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
+    """The algorithms of `TILES` for the pipelines of `arch`."""
+    here, element = pipelines.on(arch), DTYPES[problem.dtype_a].bytes
+    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, swapped, schedule in TILES:
+        if pipeline in here:
+            scheduler, split_k, reduction = schedule
+            yield {
+                "pipeline": pipeline,
+                "tile_m": tile_m,
+                "tile_n": tile_n,
+                "tile_k": k_bytes // element,
+                "num_warps": warps,
+                "num_stages": stages,
+                "store": store,
+                "swap_ab": swapped,
+                "scheduler": scheduler,
+                "split_k": split_k,
+                "reduction": reduction,
+                "group_m": 8,
+                "alignment": 16,
+                "index_bits": 32,
+            }
