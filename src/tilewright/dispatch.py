@@ -373,6 +373,7 @@ class Dispatcher(Loader):
                 plan = self._plan_of(self._named(config, problem, target), problem, target)
                 parts, products = self._loaded(plan, index)
             else:
+                self._asked_of = index
                 while True:
                     plan = self._plan(problem, target)
                     try:

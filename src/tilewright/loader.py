@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tilewright.arch import arch, words
@@ -24,15 +24,17 @@ from tilewright.errors import (
     LibraryRefused,
     NoDriver,
     NotInBundle,
+    TilewrightError,
     WrongDevice,
 )
-from tilewright.plan import Plan, Planner, live_device
+from tilewright.plan import KEPT, Plan, Planner, live_device
 from tilewright.registry import Registry
 from tilewright.runtime.bound import Loaded
-from tilewright.runtime.cublaslt import Prepared
+from tilewright.runtime.cublaslt import Prepared, present
 from tilewright.runtime.cublaslt import opened as opened_library
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver
+from tilewright.runtime.offers import offered_configs
 from tilewright.select.configured import Wanted
 from tilewright.select.constraints import Constraints
 from tilewright.tables.merge import Tables
@@ -84,6 +86,9 @@ class Loader(Planner):
         """Whether calls run on an emulated GPU."""
         self.counting = False
         """Whether calls on an emulated GPU count what kernels do (`Ran.counted`)."""
+        self._asked_of = 0
+        """The GPU whose library is asked for algorithms: that of the last call's operands."""
+        self._first_of_library = lru_cache(maxsize=KEPT)(_first_offered)  # a plan asks it twice
         self._functions: dict[tuple[str, int], dict[str, Loaded]] = {}
         self._gpu: EmulatedGpu | None = None
 
@@ -114,6 +119,10 @@ class Loader(Planner):
     def _lacking(self, library: str, target: Device) -> str:
         """Where plans are made for a GPU of this machine, the library must be here too."""
         return _lacking(library, target.arch)
+
+    def _first_offered(self, family: Any, problem: Any, target: Device) -> Any:
+        """The library answers for a GPU of this machine alone."""
+        return self._first_of_library(family, problem, target, self._asked_of)
 
     def _driver(self, target: Device) -> Driver:
         return self._emulator().driver if self.emulated else driver(arch(target.arch).backend)
@@ -201,6 +210,20 @@ def _lacking(library: str, arch_name: str) -> str:
     except LibraryRefused as error:
         return str(error)
     return ""
+
+
+def _first_offered(family: Any, problem: Any, target: Device, index: int) -> Any:
+    """The config of the first algorithm that the vendor's library offers on GPU `index`, or why it
+    offers none."""
+    try:
+        if live_device(index) != target:
+            return f"the plan is for {target.name}, which is not GPU {index} here"
+        this = arch(target.arch)
+        asked = (present(), driver(this.backend), index, family, problem, this, 1)
+        configs, why = offered_configs(*asked)
+    except TilewrightError as error:
+        return str(error)
+    return configs[0] if configs else why
 
 
 def _triton_is_here() -> bool:

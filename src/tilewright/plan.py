@@ -108,7 +108,9 @@ class Planner:
         self._device = _device(device) if device is not None else None
         self._bundles = bundles
         self._prebuilt = bundles if prebuilt else None
-        self.selector = configured(selector, tables, bundles.table if bundles else None)
+        listed = registry is not None or prebuilt
+        offers = None if listed else self._offered  # the caller says which kernels there are
+        self.selector = configured(selector, tables, bundles.table if bundles else None, offers)
         self.constraints = constraints or Constraints()
         if max_workspace is not None:
             self.constraints = replace(self.constraints, max_workspace=max_workspace)
@@ -322,6 +324,15 @@ class Planner:
         """Why the vendor's library cannot be used here; ``""`` if it can, or if plans are made for
         another machine."""
         return ""
+
+    def _offered(self, problem: Any, target: Device) -> Any:
+        """The config of the first algorithm that the vendor's library offers, or why it offers
+        none."""
+        return self._first_offered(ops.family(problem.family), problem, target)
+
+    def _first_offered(self, family: Any, problem: Any, target: Device) -> Any:
+        """The same; `family` is the problem's."""
+        return "only a GPU's own library can be asked"
 
     def _present(self, name: str, target: Device) -> Verdict:
         """Whether the prebuilt kernels, if they are the only candidates, include this one."""

@@ -17,9 +17,10 @@ from tilewright.errors import TilewrightError
 from tilewright.measure.measurement import problem_text
 from tilewright.measure.results import read_problem
 from tilewright.measure.sweep import Group
-from tilewright.ops.library import Matmul, library_name
+from tilewright.ops.library import library_name
 from tilewright.runtime import cublaslt
 from tilewright.runtime.drivers import driver
+from tilewright.runtime.offers import offered_configs
 from tilewright.verdict import Verdict
 
 ASKING_SECONDS = 120.0
@@ -79,34 +80,12 @@ def answer(message: Message) -> Message:
         return {"offers": [{"names": [], "why": str(error)} for _ in message["problems"]]}
     offers = []
     for said in message["problems"]:
-        names, why = _named(library, on, read_problem(said, "the request"), message)
-        offers.append({"names": names, "why": why})
+        problem = read_problem(said, "the request")
+        family, this = ops.family(problem.family), arch(message["arch"])
+        asked = (library, on, 0, family, problem, this, message["count"])
+        configs, why = offered_configs(*asked)
+        offers.append({"names": [config.name for config in configs], "why": why})
     return {"offers": offers}
-
-
-def _named(
-    library: cublaslt.CublasLt, on: Any, problem: Any, message: Message
-) -> tuple[list[str], str]:
-    family, this = ops.family(problem.family), arch(message["arch"])
-    asked = family.library_query(problem, this, library.name)
-    assert isinstance(asked, Matmul)
-    names: list[str] = []
-    why = f"{library.name} has no algorithm"
-    try:
-        for one in library.offered(on, 0, asked, message["count"]):
-            try:
-                config = family.library_config(problem, library.name, one)
-            except TilewrightError as error:  # a number that no name can say
-                why = f"{library.name} offers what cannot be named: {error}"
-                continue
-            verdict = family.supports(config, problem, this)
-            if verdict and config.name not in names:
-                names.append(config.name)
-            elif not verdict:
-                why = f"{config.name}: {verdict}"
-    except TilewrightError as error:
-        why = str(error)
-    return names, "" if names else why
 
 
 def main() -> None:

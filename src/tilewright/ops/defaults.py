@@ -74,6 +74,11 @@ class Defaults:
         family: Any = self
         raise BadArgument(f"{family.name} has no algorithms of {library_name}")
 
+    def library_faster(self, problem: Any, device: Device, ours: Any = None) -> Verdict:
+        """No library's algorithms are candidates."""
+        family: Any = self
+        return no("family", f"no vendor's library is asked for {family.name}")
+
     def rank(
         self, problem: Any, configs: Iterable[Any], device: Device
     ) -> list[tuple[Any, Estimate]]:

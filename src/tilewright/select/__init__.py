@@ -51,7 +51,8 @@ class Selector(Protocol):
 @runtime_checkable
 class Recalls(Protocol):
     """A selector that knows kernels of its own for a problem. They become candidates where the
-    caller did not list the kernels to choose from."""
+    caller did not list the kernels to choose from. An attribute `ranks_all` that is true says that
+    its order has every candidate."""
 
     def recall(self, problem: Any, device: Device) -> Iterable[Choice | Skipped]:
         """The kernels that `order` would put first, in its order, whether or not they are among
@@ -119,8 +120,11 @@ class Chain:
                 yield choice
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
-        """The kernels that its first selectors know, up to the first that knows none of its own."""
+        """The kernels that its first selectors know, up to the first that knows none of its own or
+        ranks every candidate."""
         for selector in self.selectors:
             if not isinstance(selector, Recalls):
                 break  # its order comes before the kernels that later selectors know
             yield from selector.recall(problem, device)
+            if getattr(selector, "ranks_all", False):
+                break

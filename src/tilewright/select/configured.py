@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tilewright.errors import BadArgument, nearest
 from tilewright.select import ByFunction, Chain, FirstFit, Selector
-from tilewright.select.analytical import Analytical
+from tilewright.select.analytical import Analytical, Offers
 from tilewright.select.shipped import Shipped
 from tilewright.select.tuned import Tuned
 from tilewright.tables.merge import Several, Tables, gather
@@ -23,6 +24,7 @@ def configured(
     wanted: Wanted | None = None,
     tables: Tables | None = None,
     usual: Table | Several | None = None,
+    offers: Offers | None = None,
 ) -> Selector:
     """The selector that a caller wants.
 
@@ -30,6 +32,7 @@ def configured(
         None for the default chain, which has ``tuned`` only where there are tables.
     tables: the tables that ``tuned`` reads; None for the files that ``TILEWRIGHT_TABLES`` names,
         and for `usual` where it names none.
+    offers: what the vendor's library offers, for ``analytical``.
 
     Raises `BadArgument` for an unknown name, for tables that no selector reads and for ``tuned``
     without tables, and `BadFile`.
@@ -44,11 +47,11 @@ def configured(
     table = (gather(tables) or usual) if "tuned" in listed else None
     if wanted is None and table is None:
         listed = tuple(name for name in listed if name != "tuned")
-    found = tuple(_named(one, table) if isinstance(one, str) else one for one in listed)
+    found = tuple(_named(one, table, offers) if isinstance(one, str) else one for one in listed)
     return found[0] if len(found) == 1 else Chain(found)
 
 
-def _named(name: str, table: Table | Several | None) -> Selector:
+def _named(name: str, table: Table | Several | None, offers: Offers | None) -> Selector:
     if name not in NAMES:
         raise BadArgument(f"no selector '{name}'{nearest(name, NAMES)}; known: {', '.join(NAMES)}")
     if name == "tuned":
@@ -59,7 +62,7 @@ def _named(name: str, table: Table | Several | None) -> Selector:
         return Tuned(table)
     others: dict[str, Callable[[], Selector]] = {
         "shipped": Shipped,
-        "analytical": Analytical,
+        "analytical": partial(Analytical, offers=offers),
         "first_fit": FirstFit,
     }
     return others[name]()

@@ -10,9 +10,9 @@ often: for 435 of the 661 (`benchmarks/untuned.py`). The record is of 16-bit ope
 With them the first kernel was a proven one for 46 int8 problems of 158 instead of 58, so other
 types do not have them.
 
-What did not work: constants of `rates` fitted again to the winners' times. The estimate then was
-nearer to the times of M from 17 (rms 7.8 % instead of 8.6 %), but it chose worse: a proven kernel
-for 333 of the 661 instead of 361. Winners alone do not say how slow the others are.
+What did not work: constants of `rates` fitted again to the winners' times. The estimate came nearer
+to these, but without the tiles below it then put a proven kernel first for 333 of the 661 instead
+of 361. Winners alone do not say how slow the others are.
 """
 
 from __future__ import annotations

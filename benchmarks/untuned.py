@@ -1,0 +1,166 @@
+"""What a dispatcher chooses without a table, over recorded times of kernels and of torch.mm.
+
+    python benchmarks/untuned.py --json benchmarks/results/untuned_h200.json
+
+Needs no GPU. Of each plain bf16 and fp16 product in the record (shipped_h200.json, which
+`shipped.py` wrote) the default space is ranked again. The kernel ranked first is *proven* if the
+shipped table names it: it is the best that a tuning found, or cannot be told from it. Then its time
+is the best one's. Else it is slower by an unknown share, of which the record says only that it is
+more than the noise: the ratios take `--unproven` for it.
+
+By ranges of M: how many first kernels are proven, and how many sizes have a proven kernel in their
+default space; then torch.mm's time over that of the choice (geometric mean, P10 and the least),
+before `library_record` may answer with the library's first algorithm, and with it. The library's
+first algorithm counts as torch.mm, which takes it. Last, the counts and means of
+`library_record.RECORD`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environment import environment
+from tilewright.arch import arch, device
+from tilewright.arch.model import Arch, Device
+from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, library_record
+from tilewright.tables import file, named
+
+RECORD = Path(__file__).parent / "results" / "shipped_h200.json"
+TABLES = ("gemm_bf16", "gemm_fp16")
+BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, 1 << 62))
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One recorded product.
+
+    first: the kernel ranked first. proven: whether the table names it. provable: whether the table
+        names any kernel of the default space.
+    best: torch.mm's time over that of the best kernel.
+    library: whether the library's first algorithm is taken.
+    """
+
+    problem: GemmProblem
+    first: GemmConfig
+    proven: bool
+    provable: bool
+    best: float
+    library: bool
+
+
+def products(this: Arch, gpu: Device) -> Iterable[Product]:
+    names: dict[str, dict[Any, set[Any]]] = {}
+    expanded: dict[Any, Any] = {}
+    for table in TABLES:
+        rows = file.load(named.FOLDER / this.name / f"{table}.json")
+        names[table] = {row.problem: {*map(FAMILY.parse_name, row.kernels)} for row in rows}
+    for one in json.loads(RECORD.read_text())["problems"]:
+        if one["table"] not in names:
+            continue
+        said = {name: value for name, value in one["problem"].items() if name != "family"}
+        problem = GemmProblem(**said)
+        space = FAMILY.default_space(problem, this)
+        if space.key not in expanded:
+            expanded[space.key] = space.expand(this).configs
+        usable = [c for c in expanded[space.key] if FAMILY.supports(c, problem, this)]
+        first = FAMILY.rank(problem, usable, gpu)[0][0]
+        assert isinstance(first, GemmConfig)
+        known = names[one["table"]].get(FAMILY.tuning_key(problem), set())
+        yield Product(
+            problem,
+            first,
+            first in known,
+            not known.isdisjoint(usable),
+            one["vendor_us"] / one["us"],
+            bool(library_record.faster(problem, gpu, first)),
+        )
+
+
+def ratios(values: list[float]) -> dict[str, float]:
+    return {
+        "geomean": math.exp(statistics.mean(map(math.log, values))),
+        "p10": sorted(values)[len(values) // 10],
+        "least": min(values),
+    }
+
+
+def summary(some: list[Product], unproven: float) -> dict[str, Any]:
+    ours = [p.best if p.proven else p.best / unproven for p in some]
+    return {
+        "products": len(some),
+        "proven": sum(p.proven for p in some),
+        "provable": sum(p.provable for p in some),
+        "library": sum(p.library for p in some),
+        "ours": ratios(ours),
+        "with_library": ratios(
+            [1.0 if p.library else us for p, us in zip(some, ours, strict=True)]
+        ),
+    }
+
+
+def record(found: list[Product], gpu: Device) -> list[dict[str, Any]]:
+    """What the classes of `library_record.RECORD` come to, and its exceptions."""
+    listed = []
+    for known in library_record.RECORD:
+        some = [p for p in found if p.problem in known]
+        taken = [p.best for p in some if p.library]
+        kept = [
+            p.best for p in some
+            if not p.library and library_record.faster(p.problem, gpu)
+        ]  # fmt: skip
+        listed.append(
+            {
+                "least_m": known.least_m,
+                "products": len(taken),
+                "share": round(ratios(taken)["geomean"], 3),
+                "ahead": {"products": len(kept), **(ratios(kept) if kept else {})},
+            }
+        )
+    return listed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument(
+        "--unproven",
+        type=float,
+        default=1.03,
+        help="time of a first kernel that is not proven over that of the best (default 1.03)",
+    )
+    options = parser.parse_args()
+    this, gpu = arch("sm_90"), device("h200_sxm")
+    found = list(products(this, gpu))
+    bands = {
+        f"M {least} to {most}" if most < 1 << 62 else f"M from {least}": summary(
+            [p for p in found if least <= p.problem.m <= most], options.unproven
+        )
+        for least, most in ((1, 1 << 62), *BANDS)
+    }
+    for word, row in bands.items():
+        print(f"{word:14} {row['products']:5} products, first proven {row['proven']} of "
+              f"{row['provable']}, library for {row['library']}")  # fmt: skip
+        for kind in ("ours", "with_library"):
+            print(f"   {kind:12} " + ", ".join(f"{k} {v:.3f}" for k, v in row[kind].items()))
+    classes = record(found, gpu)
+    for one in classes:
+        print(one)
+    if options.json:
+        document = {
+            "environment": environment(),
+            "unproven": options.unproven,
+            "bands": bands,
+            "record": classes,
+        }
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

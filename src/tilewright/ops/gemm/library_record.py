@@ -1,0 +1,93 @@
+"""Where the vendor's library is faster than the estimate's choice, as a record says.
+
+The record is `benchmarks/results/shipped_h200.json`: bf16 and fp16 products of models on an H200,
+each with the time of the best kernel that a tuning found and that of `torch.mm`, which takes the
+first algorithm that cuBLASLt offers. Where the estimate chooses that best kernel, or one that could
+not be told from it, the untuned choice's time is known; elsewhere that choice is slower still.
+`benchmarks/untuned.py` counts `RECORD` from it and says what comes of the rule.
+
+The library wins where the product is a few waves of 128×128 tiles: it has tiles with any edge in
+steps of 8, whose loads clusters share. With more waves the kernels here win from 1025 rows on, and
+so do sums of up to 1024 for more than 2048 rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.arch.model import Device
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.verdict import Verdict, no
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Products whose untuned choice is behind the library's first algorithm.
+
+    least_m, most_m: rows of A. least_k: length of the sum.
+    products: how many of them the record has.
+    share: the library's time over that of the best kernel here, their geometric mean.
+    """
+
+    least_m: int
+    most_m: int
+    least_k: int
+    products: int
+    share: float
+
+    def __contains__(self, problem: GemmProblem) -> bool:
+        return self.least_m <= problem.m <= self.most_m and problem.k >= self.least_k
+
+
+TILE = 128
+MOST_WAVES = 4
+"""Waves of tiles of `TILE` rows and columns, at most, that a product has where the library wins."""
+
+RECORD = (
+    Recorded(65, 512, 1, 329, 0.973),
+    Recorded(513, 2048, 1, 155, 0.978),
+    Recorded(2049, 1 << 62, 1025, 41, 0.974),
+)
+
+AHEAD = (("gluon_ws", 64, 128), ("gluon_ws", 64, 256))
+"""Pipeline, rows and columns of whole tiles that win among such products too: by 7 % (34 products
+of 65 to 512 rows) and by 2.5 % (7 of 513 to 2048)."""
+
+
+def faster(problem: GemmProblem, device: Device, ours: GemmConfig | None = None) -> Verdict:
+    """Whether the library's first algorithm should take less time than `ours`, the estimate's
+    choice; of None, than some choices. The reason of either answer is a sentence."""
+    p = problem
+    if device.arch != "sm_90":
+        return no("record", f"nothing on {device.arch} was timed beside the library")
+    plain = p.dtype_a == p.dtype_b == p.dtype_c and p.dtype_a in ("bf16", "fp16")
+    words = (p.epilogue, p.pre_a, p.pre_b, p.scale_a, p.scale_b)
+    if not plain or p.layout != "rcr" or p.batching != "none" or any(words) or p.alignment < 16:
+        return no("record", "only plain bf16 and fp16 products of layout rcr were timed beside it")
+    if p.constant_b:
+        return no("record", "in a chain with a constant B, kernels here begin before the one ahead")
+    tiles = -(-p.m // TILE) * -(-p.n // TILE)
+    known = next((one for one in RECORD if p in one), None)
+    if known is None or tiles > MOST_WAVES * device.compute_units:
+        return no("record", "the record does not have it ahead for such sizes")
+    if ours is not None and _ahead(ours):
+        return no("record", f"where {ours.tile_m}×{ours.tile_n} tiles are chosen, these are ahead")
+    return Verdict(
+        True,
+        "record",
+        f"it took {known.share:.3f} of the time of the best kernel here, the mean of "
+        f"{known.products} measured products of {_rows(known)} and at most {MOST_WAVES} waves of "
+        f"{TILE}×{TILE} tiles",
+    )
+
+
+def _ahead(ours: GemmConfig) -> bool:
+    whole = ours.scheduler == "persistent" and not ours.swap_ab
+    return whole and (ours.pipeline, ours.tile_m, ours.tile_n) in AHEAD
+
+
+def _rows(known: Recorded) -> str:
+    if known is RECORD[-1]:
+        return f"over {known.least_m - 1} rows, K of {known.least_k} and more"
+    return f"{known.least_m} to {known.most_m} rows"

@@ -1,0 +1,181 @@
+"""Where nothing was measured: when the vendor's first algorithm answers in place of a kernel that
+the estimate puts first, and when it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from library_cases import PLAIN, SPLIT, vendors
+from table_cases import PLAIN as KERNEL
+from table_cases import row
+
+from tilewright import Constraints, loader
+from tilewright.arch import device
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import LibraryRefused, NoDriver
+from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.ops.library import Found
+from tilewright.registry import Registry
+from tilewright.tables.table import Table
+
+H200, H100, A100 = device("h200_sxm"), device("h100_sxm"), device("a100_sxm_80gb")
+BEHIND = GemmProblem(300, 5000, 4000)
+"""A size that no table has, of few waves: kernels here are behind there."""
+
+
+class Library:
+    """Offers one algorithm, and notes what it was asked."""
+
+    name = "cublaslt13"
+
+    def __init__(self, *algorithms):
+        self.algorithms, self.asked = algorithms, []
+
+    def offered(self, driver, index, asked, count):
+        self.asked.append((index, count, asked))
+        if not self.algorithms:
+            raise LibraryRefused("cublaslt13 refused to offer an algorithm")
+        return [Found(one, 0) for one in self.algorithms]
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """The library of this machine, whose GPU is an H200."""
+    made = Library(PLAIN)
+    monkeypatch.setattr(loader, "live_device", lambda index: H200)
+    monkeypatch.setattr(loader, "present", lambda: made)
+    monkeypatch.setattr(loader, "driver", lambda backend: None)
+    monkeypatch.setattr(loader, "opened_library", lambda name: made)
+    loader._lacking.cache_clear()
+    yield made
+    loader._lacking.cache_clear()
+
+
+def chosen(problem=BEHIND, on=H200, **constraints):
+    return Dispatcher(device=on, constraints=Constraints(**constraints)).select(problem)
+
+
+def reason(explanation, config):
+    return [(f.fate, f.reason) for f in explanation.fates if f.name == config.name]
+
+
+def test_the_first_algorithm_answers_where_the_record_has_it_ahead(library):
+    dispatcher = Dispatcher(device=H200)
+    plan = dispatcher.select(BEHIND)
+    assert plan.config == vendors(BEHIND) and plan.selector == "analytical"
+    assert "0.973 of the time of the best kernel here" in plan.reason
+    found = dispatcher.explain(BEHIND)
+    assert found.chosen == plan.config.name and found.fates[0].reason == plan.reason
+    assert found.fates[1].reason.startswith("estimated ")  # ours come next
+    assert {(index, count) for index, count, _ in library.asked} == {(0, 1)}
+    # Its attributes fix it: another dispatcher, or a later run, takes the same.
+    assert Dispatcher(device=H200).select(BEHIND).launch == plan.launch
+
+
+def test_the_library_is_asked_once_for_a_problem(library):
+    dispatcher = Dispatcher(device=H200)
+    for _ in range(3):
+        dispatcher.select(BEHIND)
+    assert len(library.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"m": 64}, "does not have it ahead for such sizes"),
+        ({"m": 4096, "n": 8192}, "does not have it ahead for such sizes"),
+        ({"m": 4096, "n": 1000, "k": 1024}, "does not have it ahead for such sizes"),
+        ({"layout": "rrr"}, "only plain bf16 and fp16"),
+        ({"epilogue": "bias"}, "only plain bf16 and fp16"),
+        ({"dtype_a": "e4m3fn", "dtype_c": "bf16"}, "only plain bf16 and fp16"),
+        ({"dtype_c": "fp32"}, "only plain bf16 and fp16"),
+        ({"alignment": 8}, "only plain bf16 and fp16"),
+        ({"constant_b": True}, "in a chain"),
+    ],
+)
+def test_elsewhere_it_is_not_even_asked(library, changes, why):
+    problem = GemmProblem(**{"m": 300, "n": 5000, "k": 4000, **changes})
+    assert chosen(problem).config.pipeline != "vendor" and not library.asked
+    verdict = FAMILY.library_faster(problem, H200)
+    assert not verdict and why in verdict.reason
+
+
+@pytest.mark.parametrize("changes", [{}, {"m": 2048, "n": 2048}, {"dtype_a": "fp16"},
+                                     {"m": 2112, "n": 2048, "k": 4096}])  # fmt: skip
+def test_the_record_is_of_hopper(changes):
+    problem = GemmProblem(**{"m": 300, "n": 5000, "k": 4000, **changes})
+    assert FAMILY.library_faster(problem, H200) and FAMILY.library_faster(problem, H100)
+    assert "sm_80" in FAMILY.library_faster(problem, A100).reason
+
+
+def test_a_choice_that_the_record_has_ahead_stays_and_says_so(library):
+    problem = GemmProblem(112, 7160, 4608)
+    found = Dispatcher(device=H200).explain(problem)
+    first = FAMILY.parse_name(found.chosen)
+    assert (first.pipeline, first.tile_m, first.tile_n) == ("gluon_ws", 64, 128)
+    [(fate, why)] = reason(found, vendors(problem))
+    assert fate == "candidate" and why == (
+        "not first: where 64×128 tiles are chosen, these are ahead"
+    )
+
+
+def test_what_the_library_cannot_keep_refuses_it(library):
+    for constraints, said in (
+        ({"only_ours": True}, "is an algorithm of cublaslt13"),
+        ({"batch_invariant": True}, "does not say that its sums are the same for every M"),
+        ({"blocked": ("*_vendor_*",)}, "is blocked by"),
+    ):
+        dispatcher = Dispatcher(device=H200, constraints=Constraints(**constraints))
+        found = dispatcher.explain(BEHIND)
+        assert "_vendor_" not in found.chosen and found.chosen
+        assert any(said in why for _, why in reason(found, vendors(BEHIND))), constraints
+    assert chosen(deterministic=True).config == vendors(BEHIND)  # parts of K meet in one order
+    library.algorithms = (replace(SPLIT, meeting="none"),)
+    assert chosen(deterministic=True).config.pipeline != "vendor"
+
+
+@pytest.mark.parametrize("on", [H100, replace(H200, compute_units=66)])
+def test_plans_for_another_gpu_stay_ours_and_say_why(library, on):
+    found = Dispatcher(device=on).explain(BEHIND)
+    assert "_vendor_" not in found.chosen and not library.asked
+    assert any("is not asked: the plan is for" in note for note in found.notes)
+
+
+def test_without_a_gpu_or_a_library_the_choice_is_ours_and_says_why(library, monkeypatch):
+    def missing():
+        raise LibraryRefused("no library here")
+
+    def none(index):
+        raise NoDriver("no GPU here")
+
+    library.algorithms = ()
+    found = Dispatcher(device=H200).explain(BEHIND)
+    assert "_vendor_" not in found.chosen
+    assert any("refused to offer" in note for note in found.notes)
+    for name, broken, said in (("present", missing, "no library here"),
+                               ("live_device", none, "no GPU here")):  # fmt: skip
+        monkeypatch.setattr(loader, name, broken)
+        found = Dispatcher(device=H200).explain(BEHIND)
+        assert "_vendor_" not in found.chosen
+        assert any(note.endswith(f"is not asked: {said}") for note in found.notes)
+
+
+def test_who_lists_the_kernels_gets_no_others(library):
+    names = [c.name for c in (chosen(only_ours=True).config,)]
+    library.asked.clear()
+    found = Dispatcher(Registry("mine").register_all(names), H200).explain(BEHIND)
+    assert [f.name for f in found.fates] == names and not library.asked
+
+
+def test_an_algorithm_that_cannot_be_prepared_is_passed_over(library):
+    dispatcher = Dispatcher(device=H200)
+    dispatcher._unbuildable[vendors(BEHIND).name, BEHIND] = "refused"
+    assert dispatcher.select(BEHIND).config.pipeline != "vendor"
+
+
+def test_a_row_goes_first_and_nothing_is_asked(library):
+    table = Table.of([row(BEHIND, KERNEL)])
+    plan = Dispatcher(device=H200, tables=table).select(BEHIND)
+    assert (plan.selector, plan.config.name) == ("tuned", KERNEL) and not library.asked
+    assert FAMILY.library_faster(BEHIND, H200)
