@@ -7,9 +7,10 @@ For each, the kernels that the estimate puts first are built, checked against fl
 the older tiles (powers of two, and 96, 160 and 192) whole and shared, and of the new ones. Each is
 timed by single calls with L2 flushed (see `harness`); the best of each kind also in replayed CUDA
 graphs whose calls walk over copies of the operands, as a server replays a model. All take turns
-with torch.mm. `chosen_older` is what a dispatcher takes without a table; `chosen` is the same of a
-default space that has `odd_tiles.FIRST` too. A kernel whose result is wrong is listed and not
-timed.
+with torch.mm. `chosen_older` is the default space's kernel that the estimate puts first; `chosen`
+is the same of a space that has `odd_tiles.FIRST` too. `untuned` is what a dispatcher without tables
+runs, which may be the library's first algorithm (`library_record`). A kernel whose result is wrong
+is listed and not timed.
 """
 
 from __future__ import annotations
@@ -157,6 +158,11 @@ def measured(
         dispatcher.run_named(config.name, a, b, out=out)
         found = verify.compare(out, reference, verify.tolerance(problem, config))
         (right if found.ok else wrong).append(config)
+    untuned = Dispatcher(store=store, selector="analytical")
+    taken = untuned.select(problem).config
+    untuned.run("gemm", a, b, out=out.fill_(float("nan")))
+    if not verify.compare(out, reference, verify.tolerance(problem, taken)).ok:
+        wrong.append(taken)
     del reference
 
     def mm(a: Any, b: Any, out: Any) -> Callable[[], object]:
@@ -164,6 +170,7 @@ def measured(
 
     single = {"torch.mm": mm(a, b, out)}
     single |= {c.name: bound(store, c, a, b, out=out) for c in right}
+    single["untuned"] = partial(untuned.run, "gemm", a, b, out=out)
     flushed = {name: t.median for name, t in compare(single, options.rounds).items()}
     # Graphs of the best few: each holds a workspace of its own.
     finalists = {chosen["chosen"], chosen["chosen_older"]}
@@ -171,6 +178,7 @@ def measured(
         timed = sorted((c.name for c in side if c in right), key=flushed.__getitem__)
         finalists |= {*timed[: options.finalists]}
     rotated = {"torch.mm": [mm(*each) for each in operands]}
+    rotated["untuned"] = [partial(untuned.run, "gemm", a, b, out=out) for a, b, out in operands]
     for config in right:
         if config.name in finalists:
             only = Dispatcher(Registry("one").register_all([config]), store=store)
@@ -183,6 +191,7 @@ def measured(
         "n": n,
         "k": k,
         **chosen,
+        "untuned": taken.name,
         "wrong": [c.name for c in wrong],
         "not_built": [str(r) for r in report.results if not r.ok],
         "flushed_us": flushed,
@@ -197,6 +206,7 @@ def measured(
             row[f"new_over_older_{word}"] = min(sides["older"]) / min(sides["new"])
             best = min(map(min, sides.values()))
             row[f"mm_over_best_{word}"] = times["torch.mm"] / best
+        row[f"mm_over_untuned_{word}"] = times["torch.mm"] / times["untuned"]
         if {*chosen.values()} <= times.keys():
             before, now = times[chosen["chosen_older"]], times[chosen["chosen"]]
             row[f"chosen_over_older_{word}"] = before / now
