@@ -101,6 +101,21 @@ def test_rounding_do_to_16_bits_is_within_the_biass_tolerance(seed):
     assert not verify.compare(found * 1.05, wanted, allowed).ok
 
 
+def test_terms_rounded_to_16_bits_are_within_the_biass_tolerance():
+    """Two heavy terms of opposite signs: what is left of them is small, and their roundings are
+    not."""
+    p = AttentionBackwardProblem(2, 1, 256, 256, 64, bias_shape=(1, 1), grads="dbias")
+    allowed = family("attention_backward").tolerances(p, object())["dbias"]
+    usual = np.random.default_rng(0).normal(0.0, 0.05, (256, 256))
+    heavy, wanted = usual.copy(), usual.copy()
+    wanted[7, 5], heavy[7, 5] = 6.0 - 5.0, 6.0 - 5.0 + 2.0**-7 + 2.0**-8
+    assert verify.compare(heavy, wanted, allowed).ok
+    for share in (0.95, 1.05):
+        scaled = usual.copy()
+        scaled[7, 5] = 4.0
+        assert not verify.compare(scaled * share, scaled, allowed).ok
+
+
 def test_each_problem_of_the_grid_has_a_kernel():
     own = family("attention_backward")
     for name in ("sm_90", "gfx942"):

@@ -15,6 +15,7 @@ from tilewright.tolerance import (
     Tolerance,
     cancelling,
     heavy_element,
+    rounded_terms,
     score_error,
     softmax_tolerance,
 )
@@ -62,8 +63,15 @@ def tolerances(
             # A query of one key has dP = delta: its gradients are nothing but rounding.
             if wider and one.name == "dbias":
                 usual = heavy_element(usual, p.dtype, p.kv_len)  # sums of few terms: nothing evens
+            elif one.name == "dbias" and p.dtype != "fp32" and p.batch * p.heads > _biases(p):
+                usual = rounded_terms(usual)
             found[one.name] = cancelling(usual, p.dtype, p.head_dim_v, magnitude)
     return found
+
+
+def _biases(p: AttentionBackwardProblem) -> int:
+    """Heads of a bias, of all its sequences."""
+    return math.prod(p.bias_shape)
 
 
 def _keys_seen(p: AttentionBackwardProblem) -> int:
