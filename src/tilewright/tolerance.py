@@ -159,8 +159,8 @@ _LIFT = 2.0**7
 
 _HEAVY_TERMS = 6.0
 """How much further, beside the rms of all sums, one is off whose terms are far heavier than usual
-and cancel: their roundings do not. Without it 1 of 67 million gradients of a bias, each a sum of two
-terms, was off by 2.04 times what is allowed."""
+and cancel: their roundings do not. Without it 1 of 67 million gradients of a bias, each a sum of
+two terms, was off by 2.04 times what is allowed."""
 
 _SHORT_ROW = 1.5
 """How many times smaller than expected a row's own rms may be, which is that of few elements."""

@@ -2,8 +2,8 @@
 tile of it, and adds up over the sequences and heads that share it, in one order. In Triton.
 
 Scores that no query and key have are zero: nothing was written there, and what is read is dropped
-before it is added. Tiles without any are not read. It is bound by the memory's bandwidth; nothing
-was timed yet.
+before it is added. Tiles without any are not read. It is bound by the memory's bandwidth, and was
+not timed alone.
 """
 
 import triton

@@ -28,9 +28,10 @@ pairs of elements apart and put them together again: 701 PRMT and 505 SEL for 14
 of 32, of which no two taps overlapped. Now the row's products have none of both.
 
 Measured on an H200, bf16, 3×3, by single calls with L2 flushed
-(benchmarks/results/conv_grouped_h200.json), of that first version, which also read all pixels anew
-for each tap: groups of 4 59.9 µs, 2.30 times cuDNN's speed; of 8 53.5, 1.45; of 16 51.6, 1.02; of
-32 73.0, 0.65; with a stride of 2 0.82 and 0.88.
+(benchmarks/results/conv_grouped_h200.json): groups of 4 39.2 µs, 3.56 times cuDNN's speed; of 8
+38.5, 2.02; of 16 28.2, 1.91; of 32 48.0, 1.02; with a stride of 2 43.0 and 40.6, 1.25 and 1.25. The
+first version, which also read all pixels anew for each tap, took 59.9, 53.5, 51.6, 73.0, 59.7 and
+60.2.
 
 What limits it. By counting, for a row of 64 pixels of a 3×3 filter, on one compute unit:
 
