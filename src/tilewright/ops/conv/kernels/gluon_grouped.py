@@ -57,12 +57,12 @@ round twice, a hang afterwards.
 
 Measured on an H200, bf16, 3×3, by single calls with L2 flushed
 (benchmarks/results/conv_grouped_h200.json): 1.09 to 2.93 times cuDNN's speed forward, 1.14 to 3.00
-for data. The layer above takes 36.9 µs, where the memory's part is 24.5; with 512 channels in groups
-of 16 at 28×28 24.4 of 12.3, with 1,024 in groups of 32 at 14×14 35.6 of 12.4; with a stride of 2 39
-forward and 72 for data, of 31. An earlier version multiplied by wgmma, which read both operands from
-shared memory, the pixels anew for each tap: 36 of 64x16x16 for a row of 64 pixels. It took 43.7,
-27.0, 30.0 and 38 µs: small wgmma was the limit of groups up to 16, and groups of 32 were faster by
-it.
+for data. The layer above takes 36.9 µs, where the memory's part is 24.5; with 512 channels in
+groups of 16 at 28×28 24.4 of 12.3, with 1,024 in groups of 32 at 14×14 35.6 of 12.4; with a stride
+of 2 39 forward and 72 for data, of 31. An earlier version multiplied by wgmma, which read both
+operands from shared memory, the pixels anew for each tap: 36 of 64x16x16 for a row of 64 pixels. It
+took 43.7, 27.0, 30.0 and 38 µs: small wgmma was the limit of groups up to 16, and groups of 32 were
+faster by it.
 
 What limits it. By counting, a row of 64 pixels and 64 channels of a 3×3 filter:
 
