@@ -63,6 +63,10 @@ def test_sweep_results_and_report(cli, shapes, space, tmp_path):
     assert (again["statuses"], again["results"]) == ({}, 8)
     text = cli("results", out)
     assert "attention b1 h2:1 16×24 d16 bf16 causal" in text
+    assert (
+        "unsupported by" in text
+        and sum(one["count"] for one in cli.json("results", out)["unsupported_by"]) == 4
+    )
     cli("report", out, "-o", page)
     assert "attention b1 h2:1 1×40 d16 bf16 lse" in page.read_text()
 

@@ -20,6 +20,7 @@ from tilewright.arch import arch, device
 from tilewright.compile import BuildReport, BuildResult, Store
 from tilewright.errors import EmptySpace, TilewrightError
 from tilewright.measure.results import Results
+from tilewright.measure.summary import refusals
 from tilewright.measure.sweep import Group, plan, sweep
 from tilewright.ops.gemm import GemmFamily
 from tilewright.verdict import YES
@@ -124,6 +125,10 @@ def test_rules_refusals_are_results_that_cost_nothing(tmp_path):
     reasons = {(m.kernel, m.problem): m.reason for m in refused}
     assert "vector_width" in reasons[ALIGNED.name, PROBLEMS[2]]
     assert "signature" in reasons[CONFIGS[0].name, FP16]
+    with Results(tmp_path) as kept:
+        found = {r.rule: (r.count, r.reason) for r in refusals(kept)}
+    assert found.keys() == {"signature", "vector_width"} and found["vector_width"][0] == 1
+    assert found["signature"][0] == 5 and "fp16" in found["signature"][1]
     assert len(crew.made) == 5 * 4 - 6
     assert outcome.ok
     assert run(tmp_path, None, configs=(*CONFIGS, ALIGNED), problems=problems).refused == 0

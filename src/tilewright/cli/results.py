@@ -46,7 +46,7 @@ def results(
     as_json: Json = False,
 ) -> None:
     """Show the best kernel for each problem with its ties, how measurements ended, the coverage,
-    and the slowest builds.
+    the rules that refused kernels, and the slowest builds.
 
     The column vs vendor is the time of the vendor's library over the best kernel's, if the sweep
     measured both. Devices, environments and ways of measuring are kept apart. The command may run
@@ -81,14 +81,16 @@ def _query(kept: Results, sql: str, as_json: bool) -> None:
 
 
 def _summary(kept: Results, as_json: bool) -> None:
-    from tilewright.measure.summary import best, coverage, slowest_builds
+    from tilewright.measure.summary import best, coverage, refusals, slowest_builds
 
     found, covered, slow = best(kept), coverage(kept), slowest_builds(kept, SLOWEST)
+    refused = refusals(kept)
     if as_json:
         output.emit(
             {
                 "best": [_best(one) for one in found],
                 "coverage": [_coverage(one) for one in covered],
+                "unsupported_by": [asdict(one) for one in refused],
                 "slowest_builds": [asdict(one) for one in slow],
             }
         )
@@ -101,6 +103,12 @@ def _summary(kept: Results, as_json: bool) -> None:
             output.line()
         output.heading(_title(one.setup, covered))
         _show(one, [b for b in found if b.setup == one.setup])
+    if refused:
+        output.line()
+        output.table(
+            ("unsupported by", "pairs", "for example"),
+            [(r.rule, r.count, r.reason) for r in refused],
+        )
     if slow:
         output.line()
         output.table(

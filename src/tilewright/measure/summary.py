@@ -1,5 +1,5 @@
 """Summarises the results of a sweep: the best kernel of each problem, how the other measurements
-ended, how much was covered, and which builds took long.
+ended, how much was covered, which rules refused pairs, and which builds took long.
 
 Measurements from different devices, environments or settings are never compared. Each combination
 is a setup, with its own summary.
@@ -242,6 +242,26 @@ def _distinct(results: Results, column: str, vendors: str) -> Counter[tuple[int,
         (vendors,),
     )
     return Counter((d, e, s) for d, e, s, _ in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A rule that kept kernels from problems: how many pairs, and the reason of one of them."""
+
+    rule: str
+    count: int
+    reason: str
+
+
+def refusals(results: Results) -> list[Refusal]:
+    """The rules that refused pairs of a kernel and a problem, that of most pairs first."""
+    rows = results.rows(
+        "SELECT substr(reason, 1, instr(reason, ': ') - 1) AS rule, count(*), min(reason) "
+        "FROM measurement WHERE status = 'unsupported' AND instr(reason, ': ') > 1 "
+        "GROUP BY rule ORDER BY 2 DESC, rule",
+        tuple[str, int, str],
+    )
+    return [Refusal(rule, count, reason[len(rule) + 2 :]) for rule, count, reason in rows]
 
 
 def slowest_builds(results: Results, limit: int) -> list[Build]:
