@@ -177,7 +177,7 @@ def test_a_bias_that_the_copy_engine_does_not_read_is_refused():
     p = replace(PLAIN, kv_len=152, **BIASED)
     assert FAMILY.supports(config_of(p), p, SM_90)
     assert FAMILY.supports(config_of(p), replace(p, kv_len=148), SM_90).rule == "bias"
-    large = replace(p, batch=32, q_len=8192, kv_len=8192)
+    large = replace(p, batch=128, q_len=8192, kv_len=8192)
     assert FAMILY.supports(config_of(p), large, SM_90).rule == "bias"
 
 

@@ -48,7 +48,7 @@ FEATURES = frozenset(
 BIAS_ROWS, BIAS_COLUMNS = 8, 256
 """Tile of a workgroup of `bias_sums`."""
 
-MOST_SCORES = 2**32
+MOST_SCORES = 2**34
 """Bytes of memory that gradients of scores may take on their way to the bias's."""
 
 SUMS_BOX = (128, 32)
