@@ -21,6 +21,10 @@ CASES = {
     "groups of 32": replace(ODD, c=96, k=96, groups=3, n=3),
     "data": replace(ODD, direction="data", epilogue="bias"),
     "data of 32": replace(ODD, c=96, k=96, groups=3, n=3, direction="data", pad=(2, 0)),
+    "groups of 32, added": replace(ODD, c=96, k=96, groups=3, n=3, epilogue="add"),
+    "classes of 32": replace(
+        ODD, c=96, k=96, groups=3, n=3, stride=(2, 2), direction="data", epilogue="bias"
+    ),
     "one tap": replace(ODD, filter=(1, 1), pad=(0, 0)),
     "padding": replace(ODD, filter=(2, 4), pad=(0, 3), pad_after=(2, -1)),
     "data, padding": replace(

@@ -267,6 +267,7 @@ def test_nothing_spills_and_shared_memory_is_as_said(store):
         RESNEXT, replace(RESNEXT, groups=16, stride=(2, 2)),
         replace(RESNEXT, groups=8, direction="data", epilogue="bias+add"),
         replace(RESNEXT, direction="weights"), replace(RESNEXT, groups=8, direction="weights"),
+        replace(RESNEXT, groups=8, epilogue="bias+relu"),
         replace(RESNEXT, filter=(4, 5)),  # more taps than are loaded at once
     ]  # fmt: skip
     built = [*map(narrow, problems), configs(RESNEXT)[-1]]
@@ -277,3 +278,7 @@ def test_nothing_spills_and_shared_memory_is_as_said(store):
         assert kernel is not None, results[c.name].reason
         assert kernel.resources.spill_bytes == 0
         assert 0 <= shared_memory(c, SM_90) - kernel.shared <= 512
+        if grouped.kept(c, *grouped.taps(c)):
+            threads = grouped.KEPT_AT_ONCE * 32 * c.num_warps
+            assert threads * kernel.resources.registers <= 65536
+            assert grouped_launch.resident(c, SM_90) == grouped.KEPT_AT_ONCE

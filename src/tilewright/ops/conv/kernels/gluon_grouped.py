@@ -20,7 +20,10 @@ group's filters and another's channels. Taps along the width share their pixels 
 (`gluon_atoms`), so a row is read once for each row of the filter.
 
 The weights lie in shared memory in this form for as long as the workgroup runs, which stays with
-its 64 channels; threads write them there when it begins. The gradient of the data is the same with
+its 64 channels; threads write them there when it begins. Of groups of 32 channels, up to nine taps
+lie in registers instead (KEPT), 8 of each thread for a tap: in shared memory they take 36 KB of a
+3×3 filter, and 72 of a row's 192 reads. An epilogue with a matrix has no registers left for that.
+The gradient of the data is the same with
 taps in the reverse order, and the weights read along their other side.
 
 With a stride of 2, an input row is two rows of atoms: its even pixels and its odd ones, which the
@@ -44,9 +47,11 @@ inside an atom, so each column of the filter would need its own copy of each row
 read three times as much from L2.
 
 As compiled by Triton 3.6: a row of 64 pixels is 72 HMMA and 24 LDSM of each warp (groups of 32: 144
-and 48), 94 registers for groups of 16, and nothing spills. Warps have no roles: one loop waits,
-multiplies, asks for the next row and stores; other workgroups on the same compute unit fill the
-gaps.
+and 30, or 48 where weights are not kept), 94 registers for groups of 16, 168 or fewer for groups of
+32 with weights kept, so that three workgroups are on a compute unit, and nothing spills. With a
+matrix in the epilogue, weights kept took 180 registers, or 168 and spilled two. Warps have no
+roles: one loop waits, multiplies, asks for the next row and stores; other workgroups on the same
+compute unit fill the gaps.
 
 On a CPU. Gluon has no interpreter; `gather` computes the same result there.
 
@@ -58,17 +63,19 @@ round twice, a hang afterwards.
 Measured on an H200, bf16, 3×3, by single calls with L2 flushed
 (benchmarks/results/conv_grouped_h200.json): 1.09 to 2.93 times cuDNN's speed forward, 1.14 to 3.00
 for data. The layer above takes 36.9 µs, where the memory's part is 24.5; with 512 channels in
-groups of 16 at 28×28 24.4 of 12.3, with 1,024 in groups of 32 at 14×14 35.6 of 12.4; with a stride
+groups of 16 at 28×28 24.4 of 12.3, with 1,024 in groups of 32 at 14×14 34.5 of 12.4; with a stride
 of 2 39 forward and 72 for data, of 31. An earlier version multiplied by wgmma, which read both
 operands from shared memory, the pixels anew for each tap: 36 of 64x16x16 for a row of 64 pixels. It
 took 43.7, 27.0, 30.0 and 38 µs: small wgmma was the limit of groups up to 16, and groups of 32 were
-faster by it.
+faster by it. With weights in shared memory two workgroups fit a compute unit, two warps for each of
+its four matrix units, and groups of 32 took 35.6 µs forward and 37.3 for data. With weights kept in
+registers three fit: 34.5 and 33.7.
 
 What limits it. By counting, a row of 64 pixels and 64 channels of a 3×3 filter:
 
     groups of    products of 16x8x16    at 1,340 a clock    reads of 512 bytes    at 128 a clock
     4, 8, 16     288                    440 clocks          96                    384 clocks
-    32           576                    880 clocks          192                   768 clocks
+    32           576                    880 clocks          192, kept 120         768 clocks, 480
 
 The row's 8 KB of x and 8 KB of y take 900 clocks of a 132nd of 4.2 TB/s, so memory should limit it
 where workgroups on the same compute unit overlap. Products that are not of one group, a half of
@@ -107,6 +114,20 @@ TAPS_AT_ONCE = gl.constexpr(9)
 
 
 @jit
+def _to_tap(
+    tap, weight_strides, first_tap, taps_apart,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, DATA: gl.constexpr, NDIM: gl.constexpr,
+):  # fmt: skip
+    """Elements from a filter's begin to the tap that is walked as number `tap`."""
+    tap_h = tap // TAPS_W
+    tap_w = tap % TAPS_W
+    if DATA:
+        tap_h = first_tap[0] + (TAPS_H - 1 - tap // TAPS_W) * taps_apart
+        tap_w = first_tap[1] + (TAPS_W - 1 - tap % TAPS_W) * taps_apart
+    return offset(0, tap_h, tap_w, weight_strides, NDIM)
+
+
+@jit
 def _expand(
     weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
     TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr,
@@ -125,12 +146,7 @@ def _expand(
     for first in gl.static_range(0, TAPS_H * TAPS_W, TAPS_AT_ONCE):
         found = ()
         for tap in gl.static_range(first, min(first + TAPS_AT_ONCE, TAPS_H * TAPS_W)):
-            tap_h = tap // TAPS_W
-            tap_w = tap % TAPS_W
-            if DATA:
-                tap_h = first_tap[0] + (TAPS_H - 1 - tap // TAPS_W) * taps_apart
-                tap_w = first_tap[1] + (TAPS_W - 1 - tap % TAPS_W) * taps_apart
-            to = offset(0, tap_h, tap_w, weight_strides, NDIM)
+            to = _to_tap(tap, weight_strides, first_tap, taps_apart, TAPS_H, TAPS_W, DATA, NDIM)
             one = gl.load(weights + (places + to), mask=there, other=0.0)
             found += (one,)  # type: ignore[assignment]
         for tap in gl.static_range(first, min(first + TAPS_AT_ONCE, TAPS_H * TAPS_W)):
@@ -194,24 +210,55 @@ def _begin(
 
 
 @jit
-def _weights(tiles, tap, LAYOUT: gl.constexpr, DATA: gl.constexpr):
+def _kept(
+    weights, weight_strides, slab, channels, first_tap, taps_apart, LAYOUT: gl.constexpr,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, DATA: gl.constexpr,
+    NDIM: gl.constexpr,
+):  # fmt: skip
+    """The slab's weights in registers, by taps: each a slice of one group, as `_weights` has it."""
+    part = gl.arange(0, SLAB // SLICE, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))[:, None, None]
+    channel = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))[None, :, None]
+    row = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
+    if DATA:
+        filters = slab * SLAB + part * SLICE + channel
+        places = filters * weight_strides[0] + row * weight_strides[1]
+    else:
+        filters = slab * SLAB + part * SLICE + row
+        places = filters * weight_strides[0] + channel * weight_strides[1]
+    there = filters < channels
+    found = ()
+    for tap in gl.static_range(TAPS_H * TAPS_W):
+        to = _to_tap(tap, weight_strides, first_tap, taps_apart, TAPS_H, TAPS_W, DATA, NDIM)
+        one = gl.load(weights + (places + to), mask=there, other=0.0)
+        found += (one,)  # type: ignore[assignment]
+    return found
+
+
+@jit
+def _weights(
+    tiles, tap, LAYOUT: gl.constexpr, SLICE: gl.constexpr, DATA: gl.constexpr, KEPT: gl.constexpr
+):  # fmt: skip
     """A tap's weights by slices, [slices, what is read, what is made]."""
-    SLICE: gl.constexpr = tiles.shape[2]
-    found = tiles.index(tap).reshape((SLAB // SLICE, SLICE, SLICE))
-    if not DATA:
-        found = found.permute((0, 2, 1))
-    return found.load(LAYOUT)
+    if KEPT:
+        found = tiles[tap]
+    else:
+        slices = tiles.index(tap).reshape((SLAB // SLICE, SLICE, SLICE))
+        if not DATA:
+            slices = slices.permute((0, 2, 1))
+        found = slices.load(LAYOUT)
+    return found
 
 
 @jit
 def _multiply(
     atoms, tiles, base, SUMS: gl.constexpr,
     COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
-    TAPS_W: gl.constexpr, STAGES: gl.constexpr, DATA: gl.constexpr,
+    TAPS_W: gl.constexpr, SLICE: gl.constexpr, STAGES: gl.constexpr, DATA: gl.constexpr,
+    KEPT: gl.constexpr,
 ):  # fmt: skip
     """The sums of a row of the result, whose first input row is `base`: of pairs of pixels,
     [slices, 16, filters]."""
-    SLICE: gl.constexpr = tiles.shape[2]
+    WEIGHTS: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
     sums = ()
     for _ in gl.static_range(COLS // 2):
         zeros = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
@@ -225,7 +272,7 @@ def _multiply(
                 SLICE,
             )  # fmt: skip
             for s in gl.static_range(phase, TAPS_W, STRIDE):
-                b = _weights(tiles, r * TAPS_W + s, gl.DotOperandLayout(1, SUMS, 2), DATA)
+                b = _weights(tiles, r * TAPS_W + s, WEIGHTS, SLICE, DATA, KEPT)
                 more = ()
                 for pair in gl.static_range(COLS // 2):
                     one = mma_v2(seen[2 * pair + s // STRIDE], b, sums[pair])
@@ -258,7 +305,7 @@ def _multiply_apart(
                 pixels = pair_at(atoms, at, PIXELS, False, SLICE)
                 of_group = (of_channel == one)[None, None, :]
                 pixels = gl.where(of_group, pixels, gl.zeros_like(pixels))
-                b = _weights(tiles, tap, gl.DotOperandLayout(1, SUMS, 2), DATA)
+                b = _weights(tiles, tap, gl.DotOperandLayout(1, SUMS, 2), SLICE, DATA, False)
                 sums = mma_v2(pixels, b, sums)
             found = gl.where((of_column == one)[None, None, :], sums, found)
         done += (found,)  # type: ignore[assignment]
@@ -293,16 +340,15 @@ def _walk(
     images, channels, height, width, slab, mine, apart, count, tiles_w, octets, rows, origin_h,
     origin_w,
     SUMS: gl.constexpr, COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr,
-    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, MERGED: gl.constexpr, NDIM: gl.constexpr,
-    DATA: gl.constexpr, STAGES: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr,
-    CHAIN: gl.constexpr, APART: gl.constexpr,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr,
+    NDIM: gl.constexpr, DATA: gl.constexpr, STAGES: gl.constexpr, KEPT: gl.constexpr,
+    TAKES: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr, APART: gl.constexpr,
 ):  # fmt: skip
     """Make this workgroup's strips.
 
     before: input rows that came to the ring before. ahead: what `_begin` returned. APART: group by
     group. Returns numbers of which one is NaN if groups are merged and a sum was NaN or infinite.
     """
-    SLICE: gl.constexpr = tiles.shape[2]
     rows_in = (rows - 1) * STRIDE + TAPS_H
     asked, next_strip, next_row, h, w, image = ahead
     dirt = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
@@ -323,8 +369,9 @@ def _walk(
                 )  # fmt: skip
             else:
                 sums = _multiply(
-                    atoms, tiles, base, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, STAGES, DATA
-                )
+                    atoms, tiles, base, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES,
+                    DATA, KEPT,
+                )  # fmt: skip
             fence_async_shared()  # the copy engine writes where threads have read
             thread_barrier()  # all warps have read the rows that make room
             over = STRIDE
@@ -369,8 +416,8 @@ def conv_gluon_grouped(
     width, slabs, tiles_w, octets, strips, rows, origin_h, origin_w, first_tap, taps_apart,
     COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
     TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr, NDIM: gl.constexpr,
-    DATA: gl.constexpr, STAGES: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr,
-    CHAIN: gl.constexpr,
+    DATA: gl.constexpr, STAGES: gl.constexpr, KEPT: gl.constexpr, TAKES: gl.constexpr,
+    LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """This workgroup's strips of the result: COLS pixels wide and `rows` high, of eight images and
     one slab of channels.
@@ -391,7 +438,6 @@ def conv_gluon_grouped(
     atoms = gl.allocate_shared_memory(
         x.dtype, [STAGES * STRIDE * (COLS + HALO), IMAGES, SLAB], ATOM
     )
-    tiles = gl.allocate_shared_memory(x.dtype, [TAPS_H * TAPS_W, SLAB, SLICE], COLUMNS)
     staging = gl.allocate_shared_memory(made.dtype, [COLS * IMAGES, SLAB], STAGING)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
@@ -407,15 +453,22 @@ def conv_gluon_grouped(
         x, edge, atoms, full, rows * 0, count, mine, apart, rows, tiles_w, octets, slab, origin_h,
         origin_w, COLS, HALO, STRIDE, TAPS_H, STAGES,
     )  # fmt: skip
-    _expand(
-        weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
-        TAPS_H, TAPS_W, SLICE, MERGED, DATA, NDIM,
-    )  # fmt: skip
+    if KEPT:
+        tiles = _kept(
+            weights, weight_strides, slab, channels, first_tap, taps_apart,
+            gl.DotOperandLayout(1, SUMS, 2), TAPS_H, TAPS_W, SLICE, DATA, NDIM,
+        )  # fmt: skip
+    else:
+        tiles = gl.allocate_shared_memory(x.dtype, [TAPS_H * TAPS_W, SLAB, SLICE], COLUMNS)
+        _expand(
+            weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
+            TAPS_H, TAPS_W, SLICE, MERGED, DATA, NDIM,
+        )  # fmt: skip
     dirt = _walk(
         x, edge, made, tiles, extra, atoms, staging, full, rows * 0, ahead, made_strides, begin,
         images, channels, height, width, slab, mine, apart, count, tiles_w, octets, rows, origin_h,
-        origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, MERGED, NDIM, DATA, STAGES, TAKES,
-        LARGEST, CHAIN, False,
+        origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, NDIM, DATA, STAGES, KEPT,
+        TAKES, LARGEST, CHAIN, False,
     )  # fmt: skip
     tma_store_wait(0)
     if MERGED > 1:
@@ -430,7 +483,7 @@ def conv_gluon_grouped(
             _walk(
                 x, edge, made, tiles, extra, atoms, staging, full, before, again, made_strides,
                 begin, images, channels, height, width, slab, mine, apart, count, tiles_w, octets,
-                rows, origin_h, origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, MERGED, NDIM,
-                DATA, STAGES, TAKES, LARGEST, CHAIN, True,
+                rows, origin_h, origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED,
+                NDIM, DATA, STAGES, KEPT, TAKES, LARGEST, CHAIN, True,
             )  # fmt: skip
             tma_store_wait(0)

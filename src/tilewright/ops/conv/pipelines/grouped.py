@@ -13,6 +13,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.pipelines import boxes, windows
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import MAIN
 
 PIPELINE = "gluon_grouped"
@@ -39,6 +40,12 @@ OVERHEAD_BYTES = 256
 
 MOST_SUMS = 288
 """Of a filter that the gradient of the weights keeps: 144 registers of each thread."""
+
+MOST_KEPT = 9
+"""Taps of a slice of 32 channels whose weights stay in registers: 8 of each thread for a tap."""
+
+KEPT_AT_ONCE = 3
+"""Workgroups of a compute unit, by their registers, where weights stay in them."""
 
 MOST_STRIDE = 2
 MOST_TAPS = 9
@@ -108,14 +115,24 @@ def row_atoms(c: ConvConfig, width: int) -> int:
     return forward_stride(c) * (columns(c) + halo(c, width))
 
 
+def kept(c: ConvConfig, height: int, width: int) -> bool:
+    """Whether a kernel for so many taps keeps its weights in registers, not in shared memory."""
+    if c.direction == "weights" or epilogues.has_matrix(c.epilogue):
+        return False
+    return c.tile_k == SLICES[1] and height * width <= MOST_KEPT
+
+
 def shared_memory(c: ConvConfig) -> int:
-    """Bytes of the ring, the weights and the staging buffer, or y's ring, and a little more."""
+    """Bytes of the ring, the weights if they lie there and the staging buffer, or y's ring, and a
+    little more."""
     height, width = classes(c)[MAIN]
     elements = c.num_stages * row_atoms(c, width) * IMAGES * SLAB
     if c.direction == "weights":
         elements += c.num_stages * c.tile_m * SLAB
     else:
-        elements += height * width * SLAB * c.tile_k + c.tile_m * SLAB
+        elements += c.tile_m * SLAB
+        if not kept(c, height, width):
+            elements += height * width * SLAB * c.tile_k
     return elements * DTYPES[c.dtype].bytes + OVERHEAD_BYTES
 
 

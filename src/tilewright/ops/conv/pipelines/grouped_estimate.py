@@ -17,7 +17,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import totals
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.pipelines import boxes
-from tilewright.ops.conv.pipelines.grouped import IMAGES, SLAB, forward_stride, row_atoms
+from tilewright.ops.conv.pipelines.grouped import IMAGES, SLAB, forward_stride, kept, row_atoms
 from tilewright.ops.conv.pipelines.grouped_launch import resident, strips
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
@@ -79,8 +79,10 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
 
 def _read(c: ConvConfig, height: int, width: int) -> int:
     """Elements that a row's products read from shared memory. Each warp reads, for each row of the
-    filter, the pixels that it sees, by a slice's channels; and 16 filters: their weights, or for
-    the gradient of weights their pixels of y."""
+    filter, the pixels that it sees, by a slice's channels; and 16 filters: their weights, if they
+    are not kept in registers, or for the gradient of weights their pixels of y."""
     seen = height * row_atoms(c, width) * IMAGES * c.tile_k
     filters = 16 * (c.tile_m if c.direction == "weights" else height * width * c.tile_k)
+    if kept(c, height, width):
+        filters = 0
     return c.num_warps * (seen + filters)

@@ -23,16 +23,18 @@ from tilewright.ops.conv.pipelines.boxed_launch import class_strides, view
 from tilewright.ops.conv.pipelines.boxes import Walk
 from tilewright.ops.conv.pipelines.grouped import (
     IMAGES,
+    KEPT_AT_ONCE,
     SLAB,
     classes,
     columns,
     forward_stride,
     halo,
+    kept,
     shared_memory,
 )
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.nouns import Argument, Descriptor, KernelSource, Scalar, Step
+from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Scalar, Step
 
 _NUMBERS = (
     "images", "channels", "height", "width", "slabs", "tiles_w", "octets", "strips", "rows",
@@ -66,6 +68,7 @@ def _source(c: ConvConfig, taps: tuple[int, int]) -> KernelSource:
         "COLS": columns(c), "HALO": halo(c, taps[1]), "STRIDE": forward_stride(c),
         "TAPS_H": taps[0], "TAPS_W": taps[1], "SLICE": c.tile_k, "MERGED": c.merged_groups,
         "NDIM": c.spatial_dims, "DATA": c.direction == "data", "STAGES": c.num_stages,
+        "KEPT": kept(c, *taps),
     }  # fmt: skip
     constants |= {name: CONSTANTS[name](c) for name in ("TAKES", "LARGEST")}
     chain = tuple(o.function for o in epilogues.parse(c.epilogue))
@@ -153,7 +156,8 @@ def strips(
 def resident(c: ConvConfig, arch: Arch) -> int:
     """Workgroups of a compute unit at once."""
     each = shared_memory(c) + arch.shared_memory_reserved
-    return max(1, arch.shared_memory_per_cu // each)
+    at_once = max(1, arch.shared_memory_per_cu // each)
+    return min(at_once, KEPT_AT_ONCE) if kept(c, *classes(c)[MAIN]) else at_once
 
 
 def steps(c: ConvConfig, p: ConvProblem, device: Device) -> list[Step]:
