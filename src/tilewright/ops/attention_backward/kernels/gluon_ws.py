@@ -31,8 +31,8 @@ ldmatrix, while dP is multiplied. For the bias's own gradient (DBIAS) dS lies in
 [queries, keys], which suits the product of dQ as well, and the warp that adds dQ has the copy
 engine store it; `bias_sums` adds up what shares a bias. So nothing is multiplied twice, at the
 price of memory for dS of all heads, which is written and read once, and is rounded before it is
-added up. Two sequences of 4k with a bias for each head took 2,886 µs at head dim 64 (32 heads) and
-1,828 at 128 (16): 1.98 and 1.92 times the speed of FlexAttention compiled
+added up. Two sequences of 4k with a bias for each head took 2,923 µs at head dim 64 (32 heads) and
+1,836 at 128 (16), causal 1,706 and 1,153: 1.92 to 2.09 times the speed of FlexAttention compiled
 (benchmarks/results/attention_backward_bias_h200.json), where `basic` took 12,907 and 16,987.
 
 Order. Tiles that most queries see start first; if they add in turns, last (see `turn_of`). Of
