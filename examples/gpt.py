@@ -12,7 +12,7 @@ from torch.nn import functional as F
 TEXT = (
     b"How much wood would a woodchuck chuck if a woodchuck could chuck wood? As much wood as it. "
 )
-HEADS, KV_HEADS, DIM = 4, 2, 16
+HEADS, KV_HEADS, DIM = 2, 1, 32
 WIDTH = HEADS * DIM
 Attend = Callable[..., Any]
 

@@ -46,7 +46,7 @@ EXPECTED = {
     "29_attention_latent.py": "16 heads of 64 values each from 80 numbers of a token",
     "30_attention_fp8.py": "cache in fp8 bfloat16, relative error ",
     "31_attention_parity.py": "240 combinations have a kernel on AMD Instinct MI300X",
-    "32_attention_training.py": "after 4 steps the loss is 3.88, 1.63 less",
+    "32_attention_training.py": "after 4 steps the loss is 3.95, 1.58 less",
     "33_attention_finetuning.py": "4 sequences of [9, 23, 1, 16] rows in one",
     "34_attention_deterministic.py": "two runs have the same bits in every parameter",
     "35_convolution_blocks.py": "ConvNeXt  [2, 16, 8, 8], and 3 gradients: True",

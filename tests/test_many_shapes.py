@@ -18,12 +18,12 @@ from tilewright.plan import KEPT
 from tilewright.select import FirstFit
 from tilewright.verdict import YES, Verdict
 
-COUNT = 1_000_000
+COUNT = 200_000
 CONFIG = SimpleNamespace(name="blend_one", family="blend")
 
 
 class Planned(blend_family.BlendFamily):
-    """What planning asks of a family, answered at once: a million plans in less than a minute."""
+    """What planning asks of a family, answered at once: hundreds of thousands of plans in seconds."""
 
     def supports(self, config: Any, problem: Any, arch: Any) -> Verdict:
         return YES
@@ -42,7 +42,7 @@ def resident_mib() -> float:
 
 
 @pytest.mark.slow
-def test_a_million_shapes_take_no_more_memory_than_a_tenth_of_them(monkeypatch):
+def test_many_shapes_take_no_more_memory_than_a_tenth_of_them(monkeypatch):
     from tilewright.registry import Registry
 
     monkeypatch.setitem(ops._registered, "blend", Planned())
@@ -54,5 +54,5 @@ def test_a_million_shapes_take_no_more_memory_than_a_tenth_of_them(monkeypatch):
         if n == COUNT // 10:
             early = resident_mib()
     assert plan.problem.n == COUNT - 1 and len(dispatcher._plans) == KEPT
-    assert resident_mib() - early < 16
+    assert resident_mib() - early < 3
     assert dispatcher.select(blend_family.BlendProblem(COUNT - 1)) is plan
