@@ -23,7 +23,7 @@ CONFIG = SimpleNamespace(name="blend_one", family="blend")
 
 
 class Planned(blend_family.BlendFamily):
-    """What planning asks of a family, answered at once: hundreds of thousands of plans in seconds."""
+    """What planning asks of a family, at once: hundreds of thousands of plans in seconds."""
 
     def supports(self, config: Any, problem: Any, arch: Any) -> Verdict:
         return YES
