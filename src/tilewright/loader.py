@@ -120,7 +120,7 @@ class Loader(Planner):
         """Where plans are made for a GPU of this machine, the library must be here too."""
         return _lacking(library, target.arch)
 
-    def _first_offered(self, family: Any, problem: Any, target: Device) -> Any:
+    def _offered(self, family: Any, problem: Any, target: Device) -> Any:
         """The library answers for a GPU of this machine alone."""
         return self._first_of_library(family, problem, target, self._asked_of)
 
@@ -219,8 +219,8 @@ def _first_offered(family: Any, problem: Any, target: Device, index: int) -> Any
         if live_device(index) != target:
             return f"the plan is for {target.name}, which is not GPU {index} here"
         this = arch(target.arch)
-        asked = (present(), driver(this.backend), index, family, problem, this, 1)
-        configs, why = offered_configs(*asked)
+        on = driver(this.backend)
+        configs, why = offered_configs(present(), on, index, family, problem, this, 1)
     except TilewrightError as error:
         return str(error)
     return configs[0] if configs else why

@@ -325,14 +325,10 @@ class Planner:
         another machine."""
         return ""
 
-    def _offered(self, problem: Any, target: Device) -> Any:
+    def _offered(self, family: Any, problem: Any, target: Device) -> Any:
         """The config of the first algorithm that the vendor's library offers, or why it offers
-        none."""
-        return self._first_offered(ops.family(problem.family), problem, target)
-
-    def _first_offered(self, family: Any, problem: Any, target: Device) -> Any:
-        """The same; `family` is the problem's."""
-        return "only a GPU's own library can be asked"
+        none: only a GPU's own library can be asked, by who loads kernels."""
+        return "no GPU's library is at hand where choices are planned alone"
 
     def _present(self, name: str, target: Device) -> Verdict:
         """Whether the prebuilt kernels, if they are the only candidates, include this one."""

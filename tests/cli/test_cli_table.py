@@ -129,7 +129,9 @@ def test_explain_shows_the_row_that_was_not_used_and_why(cli, tmp_path):
     [skipped] = [f for f in document["fates"] if f["fate"] == "skipped"]
     assert (skipped["name"], skipped["by"]) == ("gemm_of_old", "tuned")
     assert skipped["reason"].startswith(f"exact row of {path}: no_such_kernel: ")
-    assert document["chosen"] and document["notes"][0] == f"tuned: no row of {path} answers"
+    first, *others = document["notes"]  # whether a library can be asked depends on the machine
+    assert document["chosen"] and first == f"tuned: no row of {path} answers"
+    assert all("the vendor's library" in note for note in others)
     text = cli(*words, "--limit", "0")
     assert "skipped  gemm_of_old" in text and f"tuned: no row of {path} answers" in text
 

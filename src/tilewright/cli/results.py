@@ -107,7 +107,7 @@ def _summary(kept: Results, as_json: bool) -> None:
         output.line()
         output.table(
             ("unsupported by", "pairs", "for example"),
-            [(r.rule, r.count, r.reason) for r in refused],
+            [(r.rule or "the call", r.count, r.reason) for r in refused],
         )
     if slow:
         output.line()

@@ -82,8 +82,7 @@ def answer(message: Message) -> Message:
     for said in message["problems"]:
         problem = read_problem(said, "the request")
         family, this = ops.family(problem.family), arch(message["arch"])
-        asked = (library, on, 0, family, problem, this, message["count"])
-        configs, why = offered_configs(*asked)
+        configs, why = offered_configs(library, on, 0, family, problem, this, message["count"])
         offers.append({"names": [config.name for config in configs], "why": why})
     return {"offers": offers}
 

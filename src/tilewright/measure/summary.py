@@ -246,7 +246,10 @@ def _distinct(results: Results, column: str, vendors: str) -> Counter[tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rule that kept kernels from problems: how many pairs, and the reason of one of them."""
+    """Why pairs have no time: how many, and the reason of one of them.
+
+    rule: what refused them; "" for what a kernel said when it was called.
+    """
 
     rule: str
     count: int
@@ -254,14 +257,16 @@ class Refusal:
 
 
 def refusals(results: Results) -> list[Refusal]:
-    """The rules that refused pairs of a kernel and a problem, that of most pairs first."""
+    """What refused pairs of a kernel and a problem, that of most pairs first."""
     rows = results.rows(
-        "SELECT substr(reason, 1, instr(reason, ': ') - 1) AS rule, count(*), min(reason) "
-        "FROM measurement WHERE status = 'unsupported' AND instr(reason, ': ') > 1 "
+        # A verdict is "rule: reason", and a rule is one word; whatever else was said has none.
+        "SELECT CASE WHEN instr(reason, ': ') > 1 AND instr(reason, ' ') > instr(reason, ': ') "
+        "THEN substr(reason, 1, instr(reason, ': ') - 1) ELSE '' END AS rule, count(*), "
+        "min(reason) FROM measurement WHERE status = 'unsupported' "
         "GROUP BY rule ORDER BY 2 DESC, rule",
         tuple[str, int, str],
     )
-    return [Refusal(rule, count, reason[len(rule) + 2 :]) for rule, count, reason in rows]
+    return [Refusal(r, count, said.removeprefix(f"{r}: ")) for r, count, said in rows]
 
 
 def slowest_builds(results: Results, limit: int) -> list[Build]:

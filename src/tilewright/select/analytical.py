@@ -10,8 +10,8 @@ from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.select import Choice, Skipped
 
-Offers = Callable[[Any, Device], Any]
-"""Called with a problem and a device: the config of the first algorithm that the vendor's library
+Offers = Callable[[Any, Any, Device], Any]
+"""Called with a family, a problem of it and a device: the config of the first algorithm that the vendor's library
 offers there, or, as a string, why it offers none."""
 
 
@@ -54,10 +54,11 @@ class Analytical:
         problems."""
         if self.offers is None:
             return
-        expected = ops.family(problem.family).library_faster(problem, device)
+        family = ops.family(problem.family)
+        expected = family.library_faster(problem, device)
         if not expected:
             return
-        offered = self.offers(problem, device)
+        offered = self.offers(family, problem, device)
         if isinstance(offered, str):
             why = f"the vendor's library, which may be faster, is not asked: {offered}"
             yield Skipped("", self.name, why)

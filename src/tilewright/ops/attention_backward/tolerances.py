@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.tolerances import uneven
+from tilewright.ops.attention_backward import pipelines
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.operands import operands
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
@@ -63,15 +64,20 @@ def tolerances(
             # A query of one key has dP = delta: its gradients are nothing but rounding.
             if wider and one.name == "dbias":
                 usual = heavy_element(usual, p.dtype, p.kv_len)  # sums of few terms: nothing evens
-            elif one.name == "dbias" and p.dtype != "fp32" and p.batch * p.heads > _biases(p):
+            elif one.name == "dbias" and _rounds_terms(p, config):
                 usual = rounded_terms(usual)
             found[one.name] = cancelling(usual, p.dtype, p.head_dim_v, magnitude)
     return found
 
 
-def _biases(p: AttentionBackwardProblem) -> int:
-    """Heads of a bias, of all its sequences."""
-    return math.prod(p.bias_shape)
+def _rounds_terms(p: AttentionBackwardProblem, config: AttentionBackwardConfig | None) -> bool:
+    """Whether several gradients of scores are rounded to 16 bits before they are added to a bias's:
+    those that go through memory, and another library's."""
+    if p.dtype == "fp32" or p.batch * p.heads == math.prod(p.bias_shape):
+        return False
+    return config is None or any(
+        one.name == "ds" for one in pipelines.of(config).temporaries(config, p)
+    )
 
 
 def _keys_seen(p: AttentionBackwardProblem) -> int:

@@ -1,10 +1,10 @@
 """How long pipeline ``gluon_grouped`` should take, from sizes and the data sheet's rates. Nothing
-was fitted or timed.
+was fitted to measurements.
 
 A workgroup walks the rows of its strips: products read pixels and weights from shared memory; the
-copy engine brings rows from L2, those between strips twice. The
-memory moves each array once. The two overlap like the legs of a right triangle, as in the other
-estimates. Parts of a gradient of weights are added up afterwards.
+copy engine brings rows from L2, those between strips twice. The memory moves each array once. The
+two overlap like the legs of a right triangle, as in the other estimates. Parts of a gradient of
+weights are added up afterwards.
 """
 
 from __future__ import annotations
@@ -70,9 +70,12 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
         "launch": launch,
     }  # fmt: skip
     total = math.hypot(max(shared, products, port, steps), memory) + launch
-    term = "sum of parts" if c.direction == "weights" else "weights"
-    terms[term] = totals.us(c, p, cut.programs, device) if term == "sum of parts" else EXPAND_US
-    total += terms[term]
+    if c.direction == "weights":
+        terms["sum of parts"] = totals.us(c, p, cut.programs, device)
+        total += terms["sum of parts"]
+    else:
+        terms["weights"] = EXPAND_US
+        total += EXPAND_US
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{workgroups} workgroups",))
 
