@@ -88,6 +88,35 @@ def test_real_sizes_are_right(dispatcher, problem):
     assert result.ok, result
 
 
+COLUMNS = {"v_strides": (1 << 22, 1, 1 << 18, 2048)}
+RISING = [
+    real(dtype=dtype, kv_heads=0, q_len=500, kv_len=2048, right=right, others=others, **more)
+    for dtype, more in (("bf16", {}), ("fp16", {}), (FP8, COLUMNS))
+    for right in (None, 0)
+    for others in ("lse", "lse+sinks")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rise", [5.0, 60.0])
+@pytest.mark.parametrize("problem", RISING, ids=str)
+def test_maxima_that_rise(dispatcher, problem, rise):
+    """By bits that every eighth of the keys adds, for every second head: weights by a guessed
+    maximum are computed once more."""
+    if problem.dtype == FP8 and not HAS_FP8:
+        pytest.skip(f"{ARCH} has no {FP8}")
+    operands = verify.operands_of(problem, 0, GPU)
+    eighth = torch.arange(problem.kv_len - 1, -1, -1, device=GPU) * 8 // problem.kv_len
+    for name in ("q", "k"):
+        x = operands.inputs[name].float()
+        x[:, :, ::2] = 1.0 if name == "q" else eighth[:, None, None] / 8
+        operands.inputs[name].copy_(x)
+    given = {"scale": rise / 16 * 0.6931}
+    verify.run(dispatcher, problem, verify.Operands(operands.inputs | given, operands.outputs))
+    wanted = verify.reference(problem, operands.inputs | given)
+    check = verify.compare_all(problem, None, operands.written(problem), wanted)
+    assert check.ok, check
+
+
 GRAPHS = [
     real(q_len=1, kv_len=2000, batch=6, others="lse+usedkv"),
     real(q_len=1, kv_len=2000, batch=6, page_size=16, pages=500, page_entries=125,

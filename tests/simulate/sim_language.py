@@ -23,16 +23,61 @@ from sim_world import Product
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 
+from tilewright.ops.attention.kernels import gluon_guess
 from tilewright.ops.device import gluon_api
 
 world: Any = None
 """The workgroup that is executed (`sim_world.World`)."""
 
 
-def _word(_: str, *values: Tensor) -> Tensor:
-    """Four numbers in e4m3, the first in the lowest byte of a word."""
-    each = [cast(x, gl.float8e4nv).data.view(np.uint8).astype(np.int64) for x in values]
-    return Tensor(sum(x << 8 * i for i, x in enumerate(each)), gl.int32, values[0].layout)
+WEIGHTS = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp8e4nv": gl.float8e4nv}
+CONVERSIONS = {"bf16": "bf16x2", "fp16": "f16x2", "fp8e4nv": "e4m3x2"}
+
+
+def _weights(asm: str, *args: Any) -> tuple[Tensor, ...]:
+    """`gluon_guess.assembly`: every warp has 16 rows, and decides for itself."""
+    *scores, most, total, scale = args
+    name, kind = next((n, k) for n, k in WEIGHTS.items() if f".{CONVERSIONS[n]}." in asm)
+    s = np.stack([x.data for x in scores]).astype(np.float32)
+    most, total = (np.broadcast_to(x.data, s.shape[1:]).astype(np.float32) for x in (most, total))
+    factor = np.float32(scale.data if isinstance(scale, Tensor) else scale)
+
+    def exponentials(base: Any) -> Any:
+        return np.exp2(s * factor + (gluon_guess.RAISED[name] - base)).astype(np.float32)
+
+    with np.errstate(all="ignore"):
+        p = exponentials(most)
+        right = p.sum(0, dtype=np.float32) <= gluon_guess.LIMIT[name]
+        again = (
+            (~right.reshape(-1, 16 * 4)).any(1) if "vote" in asm else np.ones(len(s[0]) // 16, bool)
+        )
+        again = again.repeat(16)[:, None]
+        new = np.maximum(np.fmax.reduce(s, 0).max(1, keepdims=True) * factor, most)
+        base = np.where(np.isneginf(new), np.float32(0), new)
+        p = np.where(again, exponentials(base), p)
+        factors = np.where(again, np.exp2(most - base), np.float32(1))
+    found = [np.where(again, new, most), total * factors + p.sum(0, dtype=np.float32), factors]
+    words = [
+        _word(kind, [p[i] for i in gluon_guess._keys_of(word, len(s), name)])
+        for word in range(gluon_guess.words_of(len(s), name))
+    ]
+    layout = scores[0].layout
+    return (
+        *(Tensor(word, gl.int32, layout) for word in words),
+        *(Tensor(x.astype(np.float32), gl.float32, layout) for x in found),
+    )
+
+
+def _word(kind: Any, numbers: list[Any]) -> Any:
+    """Numbers of 8 or 16 bits side by side, the first in the lowest bits."""
+    bits = kind.primitive_bitwidth
+    each = [cast(Tensor(x, gl.float32), kind).data.view(f"u{bits // 8}") for x in numbers]
+    return sum(x.astype(np.int64) << bits * i for i, x in enumerate(each))
+
+
+def _rescaled(_: str, *args: Any) -> tuple[Tensor, ...]:
+    *sums, by = args
+    return tuple(x * by for x in sums)
 
 
 def _barrier(asm: str, *args: Any) -> Any:
@@ -52,8 +97,8 @@ ASSEMBLY: dict[str, Callable[..., Any]] = {
     "ld.relaxed.gpu.global": lambda _, pointer: pointer.load(),
     "red.relaxed.gpu.global.add": lambda _, pointer, value: pointer.store(pointer.load() + value),
     "mov.b32 $0, 0;": lambda *_: Int(0),
-    "cvt.rn.satfinite.e4m3x2.f32": _word,
-    "@never st.shared": lambda _, held: held,
+    "ex2.approx": _weights,
+    "vote.sync.any": _rescaled,
     "cp.async.bulk.wait_group 0": lambda _, token: (world.wait_stores(0), token)[1],
 }
 """Meanings of pieces of assembly language, by a string that they have: the first that fits."""

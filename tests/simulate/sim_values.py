@@ -125,8 +125,9 @@ class Tensor:
         return Kind(self.dtype, self.shape, self.layout)
 
     def to(self, dtype: Any, bitcast: bool = False, **_: Any) -> Tensor:
-        if bitcast:  # of 8 bits, as other integers are wider here than they say
-            return Tensor(self.data.view(numpy_of(dtype)), dtype, self.layout)
+        if bitcast:  # integers are wider here than they say
+            bits = self.data.astype(f"u{dtype.primitive_bitwidth // 8}")
+            return Tensor(bits.view(numpy_of(dtype)), dtype, self.layout)
         return cast(self, dtype)
 
     def reshape(self, *shape: Any) -> Tensor:

@@ -77,13 +77,15 @@ def simulated_run(
     return found
 
 
-def worst_error(config: Any, problem: Any, device: Device, seed: int = 0) -> float:
-    """The largest error of the simulated outputs on fresh data, as a multiple of what the family
-    tolerates; infinite where there is NaN and should not be."""
+def worst_error(
+    config: Any, problem: Any, device: Device, seed: int = 0,
+    given: Mapping[str, Any] | None = None,
+) -> float:  # fmt: skip
+    """The largest error of the simulated outputs on fresh data (or on the `given`), as a multiple
+    of what the family tolerates; infinite where there is NaN and should not be."""
     family = ops.family(problem.family)
-    data = verify.operands_of(problem, seed)
-    wanted = verify.reference(problem, data.inputs)
-    inputs = dict(data.inputs)
+    inputs = dict(given or verify.operands_of(problem, seed).inputs)
+    wanted = verify.reference(problem, inputs)
     for one in family.operands(problem):
         if one.read:
             inputs[one.name] = _laid_out(one, arrays.to_numpy(inputs[one.name]))

@@ -11,8 +11,8 @@ from tilewright.arch.model import Device
 from tilewright.select import Choice, Skipped
 
 Offers = Callable[[Any, Any, Device], Any]
-"""Called with a family, a problem of it and a device: the config of the first algorithm that the vendor's library
-offers there, or, as a string, why it offers none."""
+"""Called with a family, a problem of it and a device: the config of the first algorithm that the
+vendor's library offers there, or, as a string, why it offers none."""
 
 
 @dataclass(frozen=True, slots=True)

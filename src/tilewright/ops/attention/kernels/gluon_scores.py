@@ -1,4 +1,4 @@
-"""From scores to weights, for one warp group's rows, in Gluon for sm_90; used by `gluon_ws`.
+"""From products to scores and weights, for one warp group's rows, in Gluon for sm_90.
 
 Exponentials are taken to base 2, so scores are multiplied by log₂e: with the scale, in the same
 multiply-add that subtracts the row's maximum; before that if a soft cap or ALiBi changes them.
@@ -75,21 +75,6 @@ def masked(
 
 
 @jit
-def sums_of(p, EIGHT: gl.constexpr):
-    """Sums of rows. EIGHT: of each row four sums, one in each of the threads that have parts of the
-    row, so that nothing moves between threads."""
-    if EIGHT:
-        ROWS: gl.constexpr = p.shape[0]
-        KEYS: gl.constexpr = p.shape[1]
-        p = gl.permute(gl.reshape(p, (ROWS, KEYS // 8, 4, 2)), (0, 2, 1, 3))
-        p = gl.reshape(p, (ROWS, 4, KEYS // 4))
-        total = gl.sum(p, 2)
-    else:
-        total = gl.sum(p, 1)
-    return total
-
-
-@jit
 def rows(column, like):
     """A number for each row of the scores, for the rows of another tensor."""
     OF: gl.constexpr = gl.SliceLayout(1, like.type.layout)
@@ -97,14 +82,11 @@ def rows(column, like):
 
 
 @jit
-def weights_of(
-    s, most, total, scale, SCALED: gl.constexpr, MASKED: gl.constexpr,
-    RAISED: gl.constexpr = 0, EIGHT: gl.constexpr = False,
-):  # fmt: skip
+def weights_of(s, most, total, scale, SCALED: gl.constexpr, MASKED: gl.constexpr):
     """(weights, maximum, sum, what earlier sums are multiplied by) after one more block.
 
     SCALED: `s` is in base 2 already. MASKED: a row may have seen nothing yet, and its maximum is
-    minus infinity. RAISED: weights and their sum are 2 to this power too large.
+    minus infinity.
     """
     block = gl.max(s, 1)
     if not SCALED:
@@ -114,13 +96,10 @@ def weights_of(
     if MASKED:
         base = gl.where(new == float("-inf"), 0.0, new)
     again = gl.exp2(most - base)
-    below = gl.expand_dims(base - RAISED, 1)
+    below = gl.expand_dims(base, 1)
     if SCALED:
         p = gl.exp2(s - below)
     else:
         p = gl.exp2(gl.fma(s, gl.full_like(s, scale), gl.full_like(s, 0.0) - below))
-    if EIGHT:
-        total = total * rows(again, total) + sums_of(p, EIGHT)
-    else:
-        total = total * again + sums_of(p, EIGHT)
+    total = total * again + gl.sum(p, 1)
     return p, new, total, again

@@ -1,31 +1,30 @@
 """Attention with warp roles written out, in Gluon: one warp loads, the others multiply (sm_90).
 
-Idea. The order of FlashAttention-3 (see `gluon_tiles` for the paper). One to three groups of four
-warps each have 64 rows of a tile of Q, and walk the tile's keys in blocks. In a step a group starts
-Q·Kᵀ of one block, then P·V of the block before, and takes the exponentials of the first while the
-second may still run. P stays in registers: the sums of Q·Kᵀ lie in the layout of wgmma's left
-operand. Groups may also take turns (TURNS): a group starts its products when the group before it
-has started its own, so one takes exponentials while another multiplies. At head dim 128 a block of
-128×128 is 1,024 cycles of products on an SM's matrix units for each 64 rows, and 512 of
-exponentials, so about a third of the time is to be hidden.
+Idea. The order of FlashAttention-3 (see `gluon_tiles` for the paper), with a guessed maximum
+(`gluon_guess`). One to three groups of four warps each have 64 rows of a tile of Q, and walk the
+tile's keys in blocks. In a step a group starts Q·Kᵀ of one block, then P·V of the block before, and
+takes the exponentials of the first while the second may still run. P stays in registers: the sums
+of Q·Kᵀ lie in the layout of wgmma's left operand. Groups may also take turns (TURNS): a group
+starts its products when the group before it has started its own, so one takes exponentials while
+another multiplies.
 
 Data movement. A fifth, ninth or thirteenth warp only requests copies; it also takes tiles (see
 `gluon_tiles`), and tells the groups about them through shared memory. Q's barrier guards that
-message as well. K and V have a ring of STAGES slots each, with barriers of their own, since V of a
-block is needed a step after K and released a step later. The rings continue from tile to tile, so
-the next tile's first blocks come during the end of this one. Q has two slots where there is room
-(Q_STAGES): a group then begins its next tile while the others still end theirs. Heads that share
-keys are neighbours in the order of tiles, and meet in L2.
+message as well. A ring of STAGES slots has the keys of a block and the values of the block before:
+what a step needs, behind one barrier. The ring continues from tile to tile, so the next tile's
+first blocks come during the end of this one. Q has two slots where there is room (Q_STAGES): a
+group then begins its next tile while the others still end theirs. Heads that share keys are
+neighbours in the order of tiles, and meet in L2.
 
 Masks. Blocks are walked from the last to the first: those at the mask's edge, those that all rows
 of the group see, and, under a window, those at its other edge and of the first keys. One loop has
 them all, and branches around the mask. A loop of its own for each kind costs more: ptxas then moves
 the mask's comparisons above the wait for the products, as bits (820 instructions of a warp instead
 of 590 in a masked step of 64×128), and packs the weights again in every step. The first block,
-which has the sequence's end, stands before the loop.
+which has the sequence's end, stands before the loop, and takes its maxima before its exponentials.
 
 Bias. Each group has one slot for its rows of a block, and gives it back once the bias is in its
-scores: the next block's has a step's time to come. Not timed yet.
+scores: the next block's has a step's time to come.
 
 Edges. The copy engine fills rows outside an array with zeros. If sequences have their own lengths,
 a block may hold rows of the next sequence, or of nobody: their scores are masked, and V's rows are
@@ -40,82 +39,64 @@ through Q's memory, and the next Q waits for it. fp32 O leaves from registers.
 fp8. wgmma reads 8-bit operands along the summed dimension alone, so values lie by columns in memory
 (a row stride of 1), and sequences have one length. Keys are copied in another order, by two boxes
 of every second pair of rows, so that weights stand in the threads that wgmma wants them in, four to
-a register (see `keys`). They pass from step to step as such words: fp8 elements would each take a
-whole register. wgmma adds 8-bit products with about 14 bits, and cuts the rest off: in a NumPy
-model of that, values with a mean of 1 and a deviation of 1 lost up to 30 % of a row's rms over 16k
-keys, 3.5 % if sums of 2,048 keys were taken alone, 1.5 % with 1,024, and 0.05 % with 128. So after
-2,048 keys sums are set aside in shared memory, where O is later staged as well. Each thread adds up
-its own part of a row's weights; the parts meet at the end. Weights are multiplied by 256, of which
-the logarithm is told, so that small ones are not lost: with a sink above all scores, errors were
-1.5 of what is tolerated without that, and 0.4 with it (in the simulation).
+a register (see `gluon_scores.keys`). wgmma adds 8-bit products with about 14 bits, and cuts the
+rest off: in a NumPy model of that, values with a mean of 1 and a deviation of 1 lost up to 30 % of
+a row's rms over 16k keys, 3.5 % if sums of 2,048 keys were taken alone, 1.5 % with 1,024, and
+0.05 % with 128. So after 2,048 keys sums are set aside in shared memory, where O is later staged as
+well.
 
-What limits it. Registers decide the tiles: a thread holds scores, their weights and sums (64, 32
-and 64 at 128×128, head dim 128). Two groups have 232 registers each and three 160; the warp that
-loads needs 40 to walk sequences.
+What limits it. Of fp8 at head dim 128, a block of 128 keys takes 512 cycles of an SM's matrix
+units for each 64 rows, and 512 of its units for exponentials: neither can hide the other. Hardware
+counters of 8k keys (two groups, 128x128) saw 1,900 cycles for two such blocks: matrix units 51 %
+busy, exponentials 55 %, instructions issued in 38 % of the slots. A warp cannot issue its next
+exponential for 8 cycles, so two warps of a scheduler would have to take turns at every instruction;
+F2FP, which packs 8-bit weights, waits for its own unit besides. Three groups with blocks of 64 keys
+are faster than two with 128; three with 128 lack registers. bf16 at head dim 128 has the matrix
+units 70 % busy at 1k, at a clock of 1.5 GHz instead of 1.98: power limits it.
 
-Compiled (Triton 3.6, ptxas for sm_90a): at 256 with lengths 20 bytes are spilled, outside of the
-loop over keys; of fp8 nothing is; with a bias 48 bytes of three groups at head dim 64, causal, and
-of two groups nothing. Less is spilled since the number of keys comes from the message
-also where it is an argument: the last block's mask was taken out of the loop over tiles, and
-spilled (224 bytes at head dim 64, three groups). The simulation (`tests/simulate`) ran it, and
-finds each of 18 faults put into it. ptxas moves the wait for P·V above the exponentials, although
-PTX has them in order: within a group they do not overlap, only those of one group with the products
-of another. Of fp8, words of weights that are stored under a condition that never holds keep it
-where it is: then P·V of the block before ends under the exponentials.
+Registers decide the tiles: a thread holds scores, the weights of two blocks, and sums (64, 64 and
+64 at 128×128, head dim 128). Two groups have 232 registers each and three 160; the warp that loads
+needs 40 to walk sequences. Compiled (Triton 3.6, ptxas for sm_90a): nothing is spilled inside of
+loops; outside 8 to 16 bytes at head dim 256 with LSE or lengths, and up to 40 with a bias. The
+simulation (`tests/simulate`) ran it, and finds each of 18 faults put into it.
 
-Measured on an H200, bf16, 16k tokens, as ratios to cuDNN, by single calls with L2 flushed; the
-records are benchmarks/results/attention_*.json. What was tried:
+What was tried, on an H200 or H100, by single calls with L2 flushed:
 
-- One slot of Q and a loop for each kind of block: head dim 64, 128x128, causal: 0.82 at 1k, 0.88 at
-  2k, 0.93 at 4k; 128: 0.94 at 1k, 0.96 causal. With two slots and one loop: 0.97, 1.00, 1.01;
-  0.99, 1.04.
-- Turns: at head dim 64 three groups take 450 TFLOP/s without them and 484 with them, two groups
-  435 without and 420 with them (causal, 4k). At 128 they are worth up to 3 %.
-- One barrier for K and the V of the block before, released together: two workgroup barriers a step
-  instead of four. Up to 3 % faster with two groups at head dim 64; with three 465 TFLOP/s instead
-  of 481 (4k, no mask); 2 % slower at 128 and 256 (1k). Not kept.
-- Maxima and sums of a row in two steps, so that a thread has four chains of 4 and then one of 8,
-  instead of one of 32: at head dim 64 up to 6 % slower, at 128 from 2 % slower to 1 % faster.
+- Maxima before exponentials, sums multiplied in every step, separate barriers for K and V. Per
+  step of 64×128 in fp8, 270 cycles went by in maxima, 80 in their exchange, 80 in multiplying sums
+  before the products, and 47 in waiting for the second barrier. TFLOP/s at 8k of the best tile,
+  before and after (turns of fp8 go too): fp8 at head dim 128 843 and 954, causal 826 and 898; at
+  256 1,056 and 1,127, 1,003 and 1,116; bf16 at 128 632 and 703, 622 and 677; at 256 727 and 770,
+  681 and 769.
+- With maxima, but sums multiplied only where a maximum grew by more than 8 bits (4 of fp8): up to
+  3 % in bf16, 6 to 9 % in fp8 at head dim 256, next to nothing at 128.
+- One barrier for K and V, beside two: head dim 64 2 to 3 % faster, fp8 of three groups up to 8 %,
+  else within 1 %.
+- Exponentials of one group at a time (a turn for them): fp8 843 to 858 at 8k beside 845. A warp
+  alone needs 970 cycles for 66 exponentials.
+- Products of the next 64 keys started under the exponentials of these, two buffers of scores: fp8
+  710 beside 818, bf16 568 beside 625. What a step costs besides is then paid for every 64 keys.
+  ptxas keeps products in flight only within an iteration of the loop.
+- At head dim 64, 192x128 with maxima: 511 at 8k, where 192x64 now takes 512; 407 and 433 causal at
+  4k.
+- One slot of Q and a loop for each kind of block: head dim 64, 128x128, causal: 0.82 of cuDNN at
+  1k, 0.93 at 4k. With two slots and one loop: 0.97, 1.01.
+- Turns at head dim 64 with three groups: 2 to 5 % faster; with two 4 % slower. At 128 up to 3 %.
+  By hardware barriers instead of barriers in memory: up to 1 % faster.
 - The wait for P·V in the next step, after Q·Kᵀ has been started: ptxas then serialises every
   product, because weights move between registers while they are read.
-- An instruction that keeps ptxas from moving that wait: 0.96 to 1.03 of the speed.
-- 192x64 tiles at head dim 128: 0.89 to 0.97 of 128x128.
-- Turns by hardware barriers instead of barriers in memory, 1k, without a mask and causal: head dim
-  64 0.963 and 0.982 before, 0.971 and 0.982 after; 128 0.961, 1.031 and 0.970, 1.039; 256 0.985,
-  0.992 and 0.987, 1.002. Kept.
-- Slots of K and V released by every thread, without a workgroup barrier before: 0.960 and 0.957,
-  0.934 and 1.030, 0.932 and 0.973 of the same. Not kept.
+- 192x64 tiles at head dim 128 in bf16: 0.89 to 0.97 of 128x128 (with maxima).
+- Slots of K and V released by every thread, without a workgroup barrier before: 0.93 to 1.03.
+- Of fp8 a quarter of the exponentials by multiply-adds (a polynomial): 790, 753 beside 808, 817;
+  half of them: 713, 701. Sums never set aside: 829, 835 beside 808, 817.
 
-With turns by barriers (attention_gqa_h200.jsonl), of 8 heads to a group: 1k 0.97 to 1.10, 4k and
-16k 1.03 to 1.15.
-
-fp8, TFLOP/s at head dim 128, 16 heads: 761 at 4k and 808 at 8k without a mask, 752 and 817 causal,
-where bf16 took 668, 682 and 620, 662. Before, with the values of a block multiplied in the same
-step, block by block in fp32, and weights moved by shuffles: 722, 741 and 731, 774. Of what was
-tried at 8k, without a mask and causal:
-
-- 2, 3 and 4 stages of 128x128: within 1 %. 192x64: 784, 736. 128x64: 678, 661.
-- Without turns: 805, 799.
-- Sums set aside every 1,024 keys, as in all of these: 808, 817; never: 829, 835. Every 2,048, in
-  another run: 796, 799, where 1,024 took 797, 772.
-- A quarter of the exponentials by multiply-adds (a polynomial): 790, 753; half of them: 713, 701.
-  Not kept.
-
-At head dim 256, in another run: 888 at 4k and 931 at 8k, causal 850 and 907
-(attention_fp8_h200.json; slots were released by every thread). bf16 took 730, 760 and 627, 709
-(attention_dense_h200.json).
-
-To be tried: 128x176 tiles at head dim 128 without a mask, and 128x80 at 256, FlashAttention-3's,
-which are no powers of two and would be pieces here; for fp8, rows of values turned by the warps
-that load, as FlashAttention-3 does; K and V for two workgroups by multicast, which Gluon does not
-offer.
+To be tried: K and V for two workgroups by multicast, which Gluon does not offer; a release of slots
+by each warp; for fp8, rows of values turned by the warps that load, as FlashAttention-3 does.
 """
 
 from tilewright.ops.attention.kernels.gluon_blocks import (
-    RAISED,
     bias_of,
     brought_back,
-    held,
     products,
     read,
     scored,
@@ -123,7 +104,9 @@ from tilewright.ops.attention.kernels.gluon_blocks import (
     step,
     summed,
 )
-from tilewright.ops.attention.kernels.gluon_scores import LN2, LOG2E, rows, sums_of
+from tilewright.ops.attention.kernels.gluon_guess import raised, rescaled
+from tilewright.ops.attention.kernels.gluon_pieces import pieces
+from tilewright.ops.attention.kernels.gluon_scores import LN2, LOG2E, rows
 from tilewright.ops.attention.kernels.gluon_tiles import (
     MESSAGE,
     across,
@@ -137,7 +120,6 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     next_tile,
     queries_of,
     ring,
-    slot_before,
     steps_of,
     tell,
     tile_of,
@@ -179,22 +161,20 @@ def _fill(
 ):  # fmt: skip
     """The producer: takes tiles, tells the consumers about them, and loads Q, K, V and a bias."""
     (
-        q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-        message, counter, q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len,
-        kv_len, new_kv, section,
+        q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, full, empty, message, counter,
+        q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len, kv_len, new_kv, section,
     ) = data  # fmt: skip
     left, right, first, bottom_right = bounds
     ROWS: gl.constexpr = TILE_Q // GROUPS
     WIDTH: gl.constexpr = k.block_type.shape[-1]
     K_BYTES: gl.constexpr = PIECES * TILE_KV * WIDTH * k.dtype.primitive_bitwidth // 8
+    V_BYTES: gl.constexpr = v.block_type.nbytes
     places, lines = lines_of(batch, heads, q_len, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ)
     last = places * lines
     q_stage = 0
     q_phase = 1  # an unused slot counts as released
-    k_stage = 0
-    k_phase = 1
-    v_stage = 0
-    v_phase = 1
+    stage = 0
+    phase = 1
     bias_phase = 1
     number = gl.program_id(0)
     while number < last:
@@ -222,36 +202,35 @@ def _fill(
                 q_tile = q_tiles.index((q_stage * GROUPS + r) * PIECES + c)
                 tma_load(q, at, q_full.index(q_stage), q_tile)
         q_stage, q_phase = turned(q_stage, q_phase, Q_STAGES)
-        # V of a step is needed after K of the next.
+        # A slot has keys of a block, and values of the block before: a step needs both.
         for i in range(count + 1):
+            mbarrier.wait(empty.index(stage), phase)
+            bar = full.index(stage)
+            if i == 0:
+                mbarrier.expect(bar, K_BYTES)
+            elif i < count:
+                mbarrier.expect(bar, K_BYTES + V_BYTES)
+            else:
+                mbarrier.expect(bar, V_BYTES)
             if i < count:
                 col = kv_begin + column_of(i, top, window, count, TILE_KV)
-                mbarrier.wait(k_empty.index(k_stage), k_phase)
-                mbarrier.expect(k_full.index(k_stage), K_BYTES)
                 for c in gl.static_range(PIECES):
-                    tile = k_stage * PIECES + c
-                    if k.dtype.primitive_bitwidth == 8:  # see `keys`
+                    tile = stage * PIECES + c
+                    if k.dtype.primitive_bitwidth == 8:  # see `gluon_scores.keys`
                         for half in gl.static_range(2):
                             tma_load(
-                                k, (kv_b, g, col // 4, 2 * half, c * WIDTH),
-                                k_full.index(k_stage), k_boxes.index(2 * tile + half),
+                                k, (kv_b, g, col // 4, 2 * half, c * WIDTH), bar,
+                                k_boxes.index(2 * tile + half),
                             )  # fmt: skip
                     else:
-                        tma_load(
-                            k, (kv_b, g, col, c * WIDTH), k_full.index(k_stage),
-                            k_boxes.index(tile),
-                        )  # fmt: skip
-                k_stage, k_phase = turned(k_stage, k_phase, STAGES)
+                        tma_load(k, (kv_b, g, col, c * WIDTH), bar, k_boxes.index(tile))
             if i > 0:
                 col = kv_begin + column_of(i - 1, top, window, count, TILE_KV)
-                mbarrier.wait(v_empty.index(v_stage), v_phase)
-                mbarrier.expect(v_full.index(v_stage), v.block_type.nbytes)
-                v_tile = v_tiles.index(v_stage)
                 if v.dtype.primitive_bitwidth == 8:
-                    tma_load(v, (kv_b, g, 0, col), v_full.index(v_stage), v_tile)
+                    tma_load(v, (kv_b, g, 0, col), bar, v_tiles.index(stage))
                 else:
-                    tma_load(v, (kv_b, g, col, 0), v_full.index(v_stage), v_tile)
-                v_stage, v_phase = turned(v_stage, v_phase, STAGES)
+                    tma_load(v, (kv_b, g, col, 0), bar, v_tiles.index(stage))
+            stage, phase = turned(stage, phase, STAGES)
             if len(biases) > 0:  # noqa: SIM102 - only this is known when compiling
                 if i < count:
                     bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty = biases
@@ -319,9 +298,8 @@ def _attend(
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     (
         o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, sums, q_full,
-        q_empty, k_full, k_empty, v_full, v_empty, message, q_scale,
-        k_scale, v_scale, scale_strides, heads, group, q_len, total_q, slopes_stride, softcap,
-        scale,
+        q_empty, full, empty, message, q_scale, k_scale, v_scale, scale_strides, heads, group,
+        q_len, total_q, slopes_stride, softcap, scale,
     ) = data  # fmt: skip
     left, right, first, bottom_right = bounds
     ROWS: gl.constexpr = TILE_Q // GROUPS
@@ -332,8 +310,11 @@ def _attend(
     OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 32 // DTYPE.primitive_bitwidth)
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
     EIGHT: gl.constexpr = DTYPE.primitive_bitwidth == 8
+    NAME: gl.constexpr = DTYPE.name
+    RAISED: gl.constexpr = raised(NAME)
     APART: gl.constexpr = KEYS_TOGETHER // TILE_KV
     zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
+    piece = pieces(zero)[0]
     negative = scale < 0
     scale = gl.abs(scale)
     stage = 0
@@ -363,16 +344,12 @@ def _attend(
         begin, end = masked_steps(
             row, top, window, count, n_kv, shift, left, right, ROWS, TILE_KV, MASK
         )  # fmt: skip
-        most = gl.full((ROWS,), float("-inf"), gl.float32, OF_ROWS)
-        total = sums_of(zero, EIGHT)
+        most = gl.full_like(piece, float("-inf"))
+        total = gl.full_like(piece, 0.0)
         if SINKS:
-            sink = gl.load(sinks + h)
-            most = gl.full((ROWS,), sink * LOG2E, gl.float32, OF_ROWS)
-            one = gl.where(most == float("-inf"), 0.0, 1.0)
-            if EIGHT:  # in four sums
-                total += rows(one * 2.0 ** (RAISED - 2), total)
-            else:
-                total = one
+            most = gl.full_like(piece, gl.load(sinks + h) * LOG2E)
+            # A row's sum is that of its four threads.
+            total = gl.where(most == float("-inf"), 0.0, 0.25 * 2.0**RAISED)
         factor = scale
         if SCALED:
             at = b * scale_strides[0] + h // group * scale_strides[1]
@@ -386,27 +363,26 @@ def _attend(
                 _negate(q_tiles.index(q_at + c))
 
         # The first block has the mask's or the sequence's edge.
-        mbarrier.wait(k_full.index(stage), phase)
+        mbarrier.wait(full.index(stage), phase)
         if TURNS:
             wait_for_turn(GROUP)
         s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
         if TURNS:
             give_turn((GROUP + 1) % GROUPS)
         s = warpgroup_mma_wait(0, deps=(s,))
-        mbarrier.arrive(k_empty.index(stage), count=1)
+        mbarrier.arrive(empty.index(stage), count=1)
+        stage, phase = turned(stage, phase, STAGES)
         col = column_of(0, top, window, count, TILE_KV)
-        p, most, total, again = scored(
+        weights, most, total, again = scored(
             s, most, total, True, row, col, n_kv, shift, bounds, factor, softcap, slope,
-            MASK, True, SOFTCAP, ALIBI, EIGHT, bias_of(biases, GROUP, bias_phase),
+            MASK, True, SOFTCAP, ALIBI, False, DTYPE, OF_P, bias_of(biases, GROUP, bias_phase),
         )  # fmt: skip
         read(biases, GROUP)
         bias_phase ^= 1
-        weights = held(p, DTYPE, OF_P)
         if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
             if col + TILE_KV > n_kv:
-                mbarrier.wait(v_full.index(stage), phase)
+                mbarrier.wait(full.index(stage), phase)
                 clear(v_tiles.index(stage), n_kv - col)
-        stage, phase = turned(stage, phase, STAGES)
         then = most
         for i in range(1, count):
             if EIGHT:  # noqa: SIM102 - only this is known when compiling
@@ -417,30 +393,29 @@ def _attend(
             col = column_of(i, top, window, count, TILE_KV)
             edge = (i < begin) | (i >= end)
             acc, weights, most, total, again, stage, phase = step(
-                q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc,
-                weights, most, total, again, q_at, stage, phase, edge, row, col, n_kv,
-                shift, bounds, factor, softcap, slope,
+                q_tiles, k_tiles, v_tiles, full, empty, zero, acc, weights, most, total, again,
+                q_at, stage, phase, edge, row, col, n_kv, shift, bounds, factor, softcap, slope,
                 MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS, OF_P, biases,
                 bias_phase,
             )  # fmt: skip
             bias_phase ^= 1
         if STAGING != "q":
             mbarrier.arrive(q_empty.index(q_stage), count=1)
-        v_stage, v_phase = slot_before(stage, phase, STAGES)
-        mbarrier.wait(v_full.index(v_stage), v_phase)
-        acc = acc * rows(again, acc)
-        more = summed(weights, v_tiles.index(v_stage), acc, OF_P)
+        mbarrier.wait(full.index(stage), phase)
+        acc = rescaled(acc, again)
+        more = summed(weights, v_tiles.index(stage), acc, OF_P)
         acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
-        mbarrier.arrive(v_empty.index(v_stage), count=1)
+        mbarrier.arrive(empty.index(stage), count=1)
+        stage, phase = turned(stage, phase, STAGES)
         if EIGHT:  # noqa: SIM102 - only this is known when compiling
             if count > APART:
                 acc = brought_back(acc, most, then, sums.index(GROUP))
-        if EIGHT:
-            total = gl.convert_layout(gl.sum(total, 1), OF_ROWS)
+        total = gl.convert_layout(gl.sum(total, 1), OF_ROWS)
+        most = gl.convert_layout(gl.max(most, 1), OF_ROWS)
         share = 1.0 / gl.where(total == 0.0, 1.0, total)
         if SCALED:
             share *= gl.load(v_scale + at)
-        log = (most + gl.log2(total) - (RAISED if EIGHT else 0)) * LN2
+        log = (most + gl.log2(total) - RAISED) * LN2
         out = (acc * rows(share, acc)).to(o_rows.dtype.element_ty)
 
         if LSE:
@@ -530,8 +505,7 @@ def attention_gluon_ws(
     else:
         o_tiles = q_tiles
     q_full, q_empty = ring(Q_STAGES, GROUPS)
-    k_full, k_empty = ring(STAGES, GROUPS)
-    v_full, v_empty = ring(STAGES, GROUPS)
+    full, empty = ring(STAGES, GROUPS)
     message = gl.allocate_shared_memory(
         gl.int32, [Q_STAGES * MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
@@ -548,14 +522,12 @@ def attention_gluon_ws(
     scale_strides = kv_scale_strides
     attended = (
         o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, sums, q_full,
-        q_empty, k_full, k_empty, v_full, v_empty, message, q_scale,
-        k_scale, v_scale, scale_strides, heads, group, q_len, total_q, slopes_stride, softcap,
-        scale,
+        q_empty, full, empty, message, q_scale, k_scale, v_scale, scale_strides, heads, group,
+        q_len, total_q, slopes_stride, softcap, scale,
     )  # fmt: skip
     filled = (
-        q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-        message, counter, q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len,
-        kv_len, new_kv, section,
+        q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, full, empty, message, counter,
+        q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len, kv_len, new_kv, section,
     )  # fmt: skip
     # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
     if GROUPS == 1:

@@ -116,10 +116,11 @@ def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
 
 
 def _registers(c: AttentionConfig, arch: Arch) -> int:
-    """Scores and sums in fp32, and weights."""
-    bytes_of = DTYPES[c.dtype].bytes
+    """Scores and sums in fp32, and the weights of two blocks: while those of one are multiplied,
+    the next are made from scores that are kept until they are right."""
+    weights = 2 * c.tile_kv * DTYPES[c.dtype].bytes // 4
     threads = WARPGROUP * arch.warp_size
-    return ROWS * (c.tile_kv + c.tile_kv * bytes_of // 4 + columns(c)) // threads
+    return ROWS * (c.tile_kv + weights + columns(c)) // threads
 
 
 def _warpgroups(c: AttentionConfig, arch: Arch) -> str | None:
@@ -255,6 +256,8 @@ def _counted(c: AttentionConfig, arch: Arch) -> Value:
 
 def _turns(c: AttentionConfig, arch: Arch) -> bool:
     """Whether groups take turns: where it was faster (see the kernel)."""
+    if _by_columns(c):
+        return False
     return width(c) <= 128 if groups(c) == 3 else groups(c) == 2 and CHUNK < width(c) <= 128
 
 
@@ -269,9 +272,9 @@ def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     wide = max(p.head_dim, p.head_dim_v)
     tiles: tuple[tuple[int, int, int, int], ...]
     if wide <= 64:
-        tiles = ((192, 128, 12, 4), (128, 128, 8, 4))
+        tiles = ((192, 64, 12, 4), (128, 128, 8, 4))
     elif wide <= 128 and p.dtype == "e4m3fn":
-        tiles = ((128, 128, 8, 3), (128, 64, 8, 4))
+        tiles = ((192, 64, 12, 4), (128, 128, 8, 3))
     elif p.dtype == "e4m3fn":
         tiles = ((128, 64, 8, 2),)
     elif wide <= 128:
