@@ -195,7 +195,7 @@ def weights_of(s, most, total, scale, NAME: gl.constexpr, GUESS: gl.constexpr):
     WORDS: gl.constexpr = words_of(COUNT, NAME)
     found = gl.inline_asm_elementwise(
         assembly(COUNT, NAME, GUESS), _constraints(COUNT, NAME),
-        (*pieces(s), most, total, scale), _types(COUNT, NAME), is_pure=False, pack=2,
+        pieces(s) + (most, total, scale), _types(COUNT, NAME), is_pure=False, pack=2,
     )  # fmt: skip
     return found[:WORDS], found[WORDS], found[WORDS + 1], found[WORDS + 2]
 
@@ -211,7 +211,7 @@ def operand(words, DTYPE: gl.constexpr, OF_P: gl.constexpr):
         for i in gl.static_range(len(words)):
             low = words[i].to(gl.int16).to(DTYPE, bitcast=True)
             high = (words[i] >> 16).to(gl.int16).to(DTYPE, bitcast=True)
-            found = (*found, low, high)
+            found = found + (low, high)
         p = whole(found, OF_P)
     return p
 
@@ -263,7 +263,7 @@ def rescaled(acc, again):
     COUNT: gl.constexpr = acc.shape[1] // 4
     found = pieces(acc)
     found = gl.inline_asm_elementwise(
-        skipping(COUNT), _in_place(COUNT), (*found, like_piece(again, found[0])), _floats(COUNT),
+        skipping(COUNT), _in_place(COUNT), found + (like_piece(again, found[0]),), _floats(COUNT),
         is_pure=True, pack=2,
     )  # fmt: skip
     return whole(found, LAYOUT)
@@ -277,5 +277,5 @@ def multiplied(acc, by):
     by = like_piece(by, found[0])
     product = ()
     for i in gl.static_range(len(found)):
-        product = (*product, found[i] * by)
+        product = product + (found[i] * by,)
     return whole(product, LAYOUT)

@@ -49,7 +49,7 @@ def _joined(found):
     for _ in gl.static_range(_halvings(len(found))):
         fewer = ()
         for i in gl.static_range(_half(len(found))):
-            fewer = (*fewer, gl.join(found[2 * i], found[2 * i + 1]))
+            fewer = fewer + (gl.join(found[2 * i], found[2 * i + 1]),)
         found = fewer
     return found[0]
 

@@ -42,17 +42,17 @@ def causal_update(
     window = none()
     for k in tl.static_range(TAPS):
         factor = tl.load(w + (c * w_strides[0] + k * w_strides[1]), mask=there, other=0.0)
-        factors = factors + (factor.to(tl.float32),)  # noqa: RUF005
+        factors = factors + (factor.to(tl.float32),)
     for k in tl.static_range(TAPS - 1):
         before = (begin + state_len + (k - (TAPS - 1))) % state_len
         v = tl.load(mine + before * state_strides[2], mask=live, other=0.0).to(tl.float32)
-        window = window + (v,)  # noqa: RUF005
+        window = window + (v,)
     shift = tl.zeros((TILE_N,), tl.float32)
     if BIAS:
         shift += tl.load(bias + c, mask=there, other=0.0).to(tl.float32)
     for i in range(tokens):
         v = tl.load(from_x + i * x_strides[2], mask=live, other=0.0).to(tl.float32)
-        window = window + (v,)  # noqa: RUF005
+        window = window + (v,)
         acc = shift
         for k in tl.static_range(TAPS):
             acc += window[k] * factors[k]
@@ -62,7 +62,7 @@ def causal_update(
         tl.store(to_y + i * y_strides[2], acc.to(y.dtype.element_ty), mask=there)
         kept = none()
         for k in tl.static_range(1, TAPS):
-            kept = kept + (window[k],)  # noqa: RUF005
+            kept = kept + (window[k],)
         window = kept
     tl.debug_barrier()
     if CIRCULAR:

@@ -78,7 +78,7 @@ def _weights(w, c, mask, w_strides, TAPS: tl.constexpr):
     found = none()
     for k in tl.static_range(TAPS):
         factor = tl.load(w + (c * w_strides[0] + k * w_strides[1]), mask=mask, other=0.0)
-        found = found + (factor.to(tl.float32)[None, :],)  # noqa: RUF005
+        found = found + (factor.to(tl.float32)[None, :],)
     return found
 
 
@@ -164,7 +164,7 @@ def causal_backward(
         shift += tl.load(bias + c, mask=c_there, other=0.0).to(tl.float32)[None, :]
     sums = none()
     for _ in tl.static_range(TAPS):
-        sums = sums + (tl.zeros((TILE_M, TILE_N), tl.float32),)  # noqa: RUF005
+        sums = sums + (tl.zeros((TILE_M, TILE_N), tl.float32),)
     of_bias = tl.zeros((TILE_M, TILE_N), tl.float32)
     share = tl.cdiv(batch * tiles_m, splits)
     for number in range(part * share, min((part + 1) * share, batch * tiles_m)):
@@ -184,10 +184,10 @@ def causal_backward(
                 x, initial_states, from_x, from_state, near, tokens, c_there, x_strides,
                 state_strides, TAPS, INNER, INITIAL,
             )  # fmt: skip
-            around = around + (v,)  # noqa: RUF005
+            around = around + (v,)
             if PACKED:
                 one = _sequence(seq_idx, image, near, tokens, seq_strides)
-                of = of + (one,)  # noqa: RUF005
+                of = of + (one,)
         total = tl.zeros((TILE_M, TILE_N), tl.float32)
         for j in tl.static_range(TAPS):
             behind = at + j
@@ -215,7 +215,7 @@ def causal_backward(
                     v = around[k]
                     if PACKED:
                         v = tl.where((of[k] == of[TAPS - 1])[:, None], v, 0.0)
-                    more = more + (sums[k] + g * v,)  # noqa: RUF005
+                    more = more + (sums[k] + g * v,)
                 sums = more
             if PACKED:
                 g = tl.where((of[TAPS - 1] == of[TAPS - 1 + j])[:, None], g, 0.0)

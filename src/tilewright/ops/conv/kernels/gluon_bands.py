@@ -254,7 +254,7 @@ def _box(atoms, at, view):
 def _zeros(COUNT: gl.constexpr, like):
     found = ()
     for _ in gl.static_range(COUNT):
-        found = found + (gl.zeros_like(like),)  # type: ignore[assignment]  # noqa: RUF005
+        found = found + (gl.zeros_like(like),)  # type: ignore[assignment]
     return found
 
 
@@ -351,7 +351,7 @@ def conv_gluon_bands(
     none = gl.zeros((SLAB, 16, 8), gl.float32, PRODUCTS)
     bands = _zeros(0, none)
     for r in gl.static_range(TAPS_H):
-        bands = bands + (  # noqa: RUF005
+        bands = bands + (
             _band(
                 weights, weight_strides, slab, channels, RIGHT, TAPS_H - 1 - r if DATA else r,
                 TAPS_W, DATA, SLAB, WARPS,
@@ -384,7 +384,7 @@ def conv_gluon_bands(
                     for i in gl.static_range(TAPS_H):  # rows of the result, by number % TAPS_H
                         before = none if i == u else sums[i]
                         band = bands[(u - i + TAPS_H) % TAPS_H]
-                        more = more + (mma_v2(pixels, band, before),)  # noqa: RUF005
+                        more = more + (mma_v2(pixels, band, before),)
                     sums = more
                     row = first + u - (TAPS_H - 1)
                     if row >= 0:
@@ -470,13 +470,11 @@ def conv_gluon_bands_weights(
                     )  # fmt: skip
                     kept = _zeros(0, sums[0])
                     for i in gl.static_range(TAPS_H):  # rows of dY, by number % TAPS_H
-                        kept = kept + (newest if i == u else rows_y[i],)  # noqa: RUF005
+                        kept = kept + (newest if i == u else rows_y[i],)
                     rows_y = kept
                     more = _zeros(0, sums[0])
                     for r in gl.static_range(TAPS_H):
-                        more = more + (  # noqa: RUF005
-                            mma_v2(pixels, rows_y[(u - r + TAPS_H) % TAPS_H], sums[r]),
-                        )
+                        more = more + (mma_v2(pixels, rows_y[(u - r + TAPS_H) % TAPS_H], sums[r]),)
                     sums = more
     pixel = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, PRODUCTS)))[None, :, None]
     pixel = pixel - gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, PRODUCTS)))[None, None, :]

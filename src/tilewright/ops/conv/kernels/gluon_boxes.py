@@ -111,7 +111,7 @@ def room(
     """Shared memory for COUNT matrices, each of BOXES boxes of a view side by side, as the copy
     engine moves them and as matrices. A matrix of several boxes lies as one that a single box
     brings: in slabs of columns, each as wide as a swizzle's span, one behind the other."""
-    SHAPE: gl.constexpr = [COUNT * BOXES] + view.block_type.shape  # noqa: RUF005 - constant lists
+    SHAPE: gl.constexpr = [COUNT * BOXES] + view.block_type.shape
     boxes = gl.allocate_shared_memory(view.dtype, SHAPE, view.layout)
     FLAT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLS], view.dtype)
     return boxes, reinterpreted(boxes, view.dtype, [COUNT, ROWS, COLS], FLAT)

@@ -184,7 +184,7 @@ def conv_held(
             for j_w in tl.static_range(TAPS_W):
                 of = cols * weight_strides[0] + (j_d * tap_d + j_h * tap_h + j_w * tap_w)
                 factor = tl.load(weights + of, mask=cols_there, other=0.0)
-                factors = factors + (factor.to(like.dtype)[None, :],)  # noqa: RUF005
+                factors = factors + (factor.to(like.dtype)[None, :],)
 
     sums = zeros(LIVE * STRIP, like)
     along = _strides(source_strides, NDIM)
@@ -229,7 +229,7 @@ def conv_held(
                                 (j_d * TAPS_H + j + (AHEAD - i) * STEP_H) * TAPS_W, TAPS_W,
                                 STEP_W, DATA,
                             )  # fmt: skip
-                        more = more + (total,)  # noqa: RUF005
+                        more = more + (total,)
                 sums = more
         # The oldest rows are complete, unless they are before the segment's first.
         for i in tl.static_range(MADE):
@@ -246,7 +246,7 @@ def conv_held(
                 )  # fmt: skip
         kept = zeros(0, like)
         for i in tl.static_range(MADE * STRIP, LIVE * STRIP):
-            kept = kept + (sums[i],)  # noqa: RUF005
+            kept = kept + (sums[i],)
         sums = kept + zeros(MADE * STRIP, like)
 
 
@@ -340,11 +340,11 @@ def conv_held_weights(
                                     pixel
                                     * seen_y[(AHEAD - i // TAPS_W % TAPS_H // STEP_H) * STRIP + t]
                                 )
-                        more = more + (total,)  # noqa: RUF005
+                        more = more + (total,)
                     sums = more
             kept = zeros(0, like)
             for i in tl.static_range(STRIP, (AHEAD + 1) * STRIP):
-                kept = kept + (seen_y[i],)  # noqa: RUF005
+                kept = kept + (seen_y[i],)
             seen_y = kept
     all_taps = TAPS_D * TAPS_H * TAPS_W
     m_d, m_h, m_w = _strides(made_strides, NDIM)

@@ -96,11 +96,11 @@ def conv_rows(
             for tap in tl.static_range(TAPS_W):  # noqa: B007
                 factor = tl.load(weights + of, mask=cols_there, other=0.0)
                 of += weight_strides[4]
-                factors = factors + (factor.to(like.dtype)[None, :],)  # noqa: RUF005
+                factors = factors + (factor.to(like.dtype)[None, :],)
             more = zeros(0, like)
             for t in tl.static_range(STRIP):
                 total = joined(sums[t], pixels, factors, t, 0, TAPS_W, STEP_W, DATA)
-                more = more + (total,)  # noqa: RUF005
+                more = more + (total,)
             sums = more
     to = image * made_strides[0] + offset(d, h, w, made_strides, NDIM)
     to = to[:, None] + channel(cols, made_strides[1], UNIT_OUT)[None, :]
@@ -157,7 +157,7 @@ def conv_rows_weights(
             total = sums[tap]
             for t in tl.static_range(STRIP):
                 total += pixels[t * STEP_W + tap] * seen_y[t]
-            more = more + (total,)  # noqa: RUF005
+            more = more + (total,)
         sums = more
     for tap in tl.static_range(TAPS_W):
         total = tl.sum(sums[tap], 0)

@@ -8,7 +8,7 @@ import triton.language as tl
 def zeros(COUNT: tl.constexpr, like):
     found = ()
     for _ in tl.static_range(COUNT):
-        found = found + (tl.zeros_like(like),)  # type: ignore[assignment]  # noqa: RUF005
+        found = found + (tl.zeros_like(like),)  # type: ignore[assignment]
     return found
 
 
@@ -23,7 +23,7 @@ def pixels_of_row(
     for i in tl.static_range(COUNT):
         mask = there & (from_w + i >= 0) & (from_w + i < size_w)
         x = tl.load(source + places, mask=mask[:, None] & cols_there[None, :], other=0.0)
-        found = found + (x.to(like.dtype),)  # type: ignore[assignment]  # noqa: RUF005
+        found = found + (x.to(like.dtype),)  # type: ignore[assignment]
         places += stride_w
     return found
 
@@ -33,7 +33,7 @@ def widened(pixels, like, FIRST: tl.constexpr, COUNT: tl.constexpr):
     """COUNT pixels from number FIRST on, in the dtype of `like`."""
     found = ()
     for i in tl.static_range(COUNT):
-        found = found + (pixels[FIRST + i].to(like.dtype),)  # type: ignore[assignment]  # noqa: RUF005
+        found = found + (pixels[FIRST + i].to(like.dtype),)  # type: ignore[assignment]
     return found
 
 

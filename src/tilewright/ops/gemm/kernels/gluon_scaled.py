@@ -301,7 +301,7 @@ def _multiply(
                 a_tile = a_tiles.index((slot + block) * A_PARTS + GROUP)
                 b_tile = b_tiles.index(slot + block).permute((1, 0))
                 part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
-                parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005
+                parts = parts + (part,)  # type: ignore[assignment]
             mbarrier.arrive(empty.index(last), count=1, pred=k0 > begin * TILE_K)
             first = slot * VECTORS
             factor = _factor(factors, first, GROUP * MINE, 0, A_PARTS, SCALES, LAYOUT)
@@ -332,7 +332,7 @@ def _multiply(
                 for block in gl.static_range(1, BLOCKS):
                     there = first + block * VECTORS
                     factor = _factor(factors, there, GROUP, 0, A_PARTS, SCALES, LAYOUT)
-                    vectors = vectors + (factor,)  # type: ignore[assignment]  # noqa: RUF005
+                    vectors = vectors + (factor,)  # type: ignore[assignment]
                 mbarrier.wait(full.index(stage), phase, pred=more)
                 for block in gl.static_range(BLOCKS):
                     part = warpgroup_mma_wait(BLOCKS - 1 - block, deps=(parts[block],))
