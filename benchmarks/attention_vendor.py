@@ -97,16 +97,17 @@ def _bias() -> Iterator[AttentionProblem]:
 
 
 def _eight() -> Iterator[AttentionProblem]:
-    """Each shape in bf16, then in fp8 with values by columns, of which torch has no call."""
+    """Each shape in bf16, then in fp8 with values by columns and by rows, of which torch has no
+    call."""
     for head_dim in (128, 256):
         for length in (4096, 8192, 16384, 32768):
             for mask in CAUSAL:
                 p = _shape(length, head_dim, **mask)
                 yield p
+                eight = {"dtype": "e4m3fn", "others": "hscale", **mask}
                 columns = (p.heads * head_dim * length, 1, head_dim * length, length)
-                yield _shape(
-                    length, head_dim, dtype="e4m3fn", others="hscale", v_strides=columns, **mask
-                )  # fmt: skip
+                yield _shape(length, head_dim, v_strides=columns, **eight)
+                yield _shape(length, head_dim, **eight)
 
 
 SETS: dict[str, Callable[[], Iterator[AttentionProblem]]] = {
@@ -129,14 +130,15 @@ SETS: dict[str, Callable[[], Iterator[AttentionProblem]]] = {
 
 
 def kernels(p: AttentionProblem, wide: bool, words: list[str]) -> list[AttentionConfig]:
-    """The configs of `gluon_ws` that can serve `p`, of which the name has one of `words`."""
+    """The configs of Hopper's kernels for many queries that can serve `p`, of which the name has
+    one of `words`."""
     this = arch("sm_90")
     spaces = FAMILY.tuning_spaces(p, this) if wide else [FAMILY.default_space(p, this)]
     found = {c.name: c for space in spaces for c in space.expand(this).configs}
     return [
         c
         for name, c in found.items()
-        if c.pipeline == "gluon_ws"
+        if c.pipeline in ("gluon_ws", "gluon_turned")
         and FAMILY.supports(c, p, this)
         and (not words or any(f"_{word}_" in name for word in words))
     ]

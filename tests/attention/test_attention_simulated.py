@@ -12,7 +12,12 @@ from tilewright.ops.attention.pipelines import PIPELINES
 H200 = device("h200")
 CASES = [
     (config, problem, number)
-    for name, count in (("gluon_ws", 3), ("gluon_decode", 8), ("gluon_latent", 5))
+    for name, count in (
+        ("gluon_ws", 3),
+        ("gluon_turned", 4),
+        ("gluon_decode", 8),
+        ("gluon_latent", 5),
+    )
     for number, (config, problem) in [
         each
         for each in enumerate(of_pipeline(PIPELINES[name], arch("sm_90"), 60))

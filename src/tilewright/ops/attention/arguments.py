@@ -192,6 +192,7 @@ ARGUMENTS: dict[str, Argument] = {
     "partial_o": replace(_pointer("partial_o", _typed("fp32")), of_splits=True),
     "partial_lse": replace(_pointer("partial_lse", _typed("fp32")), of_splits=True),
     "counter": _pointer("counter", _typed("int32")),
+    "turned_v": _pointer("turned_v", of_kv),
     # Strides in elements of (batch or page, row, head, dim).
     "q_strides": _ints(_STRIDES, lambda x: q_strides(x.problem)),
     "given_q_strides": _ints(_STRIDES, lambda x: strides_of(x.problem, "q")),
@@ -210,6 +211,7 @@ ARGUMENTS: dict[str, Argument] = {
     "group": _int(lambda x: x.problem.group),
     "q_len": _int(lambda x: x.problem.q_len),
     "kv_len": _int(lambda x: x.problem.kv_len),
+    "turned_len": _int(lambda x: turned_len(x.problem)),
     "total_q": _int(lambda x: x.problem.total_q, "packedq"),
     "rows": _int(lambda x: math.prod(lse_shape(x.problem))),
     "section": _int(lambda x: _section(x)),
@@ -235,6 +237,13 @@ ARGUMENTS: dict[str, Argument] = {
     "offset": Argument(lambda _: ("i64",), lambda _: (Given("i64", "offset"),), ("dropout",)),
 }
 """Every argument by the name that kernels give it."""
+
+
+def turned_len(p: AttentionProblem) -> int:
+    """Keys of a column of values that were turned: the copy engine wants columns 16 bytes apart,
+    or a multiple."""
+    count = 16 // DTYPES[p.dtype_kv].bytes
+    return -(-p.kv_len // count) * count
 
 
 def rotates(c: AttentionConfig) -> bool:

@@ -80,8 +80,10 @@ def estimate(config: AttentionConfig, problem: AttentionProblem, device: Device)
     moved = p.min_bytes + _again(c, p, device, step.resident)
     partial = 2 * 4 * splits * p.batch * p.heads * p.q_len * (c.head_dim_v + 1)
     moved += partial if c.scheduler == "split" else 0
+    before = pipelines.of(c).before
+    moved += sum(2 * one.temporary(c, p).bytes for one in before)
     memory = moved * rates.NARROW[c.alignment] / (device.bandwidth_gbs * 1e3)
-    further = rates.COMBINE_US * ((c.scheduler == "split") + ("append" in c.words))
+    further = rates.COMBINE_US * ((c.scheduler == "split") + ("append" in c.words) + len(before))
     total_us = math.hypot(body + fill, memory + device_rates.LATENCY_US if groups else 0.0)
     total_us += further + device_rates.LAUNCH_US
     terms = (

@@ -1,4 +1,4 @@
-"""The launch of an attention config for a problem: up to three steps (see `source`)."""
+"""The launch of an attention config for a problem: the steps that `source` names."""
 
 from __future__ import annotations
 
@@ -44,6 +44,9 @@ def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -
         kinds = 3 if rotates(config) else 2
         grid = (-(-rows // APPENDED_ROWS), kinds, problem.batch)
         steps.append(_part(parts.APPEND, context, grid))
+    for one in record.before:
+        temporaries.append(one.temporary(config, problem))
+        steps.append(_part(one.part, context, one.grid(config, problem)))
     grid = record.grid(config, problem, device, splits)
     arguments: list[Argument] = []
     described = _descriptors(context)
@@ -88,7 +91,7 @@ def _descriptors(context: Context) -> dict[str, Argument]:
     types = {"q": p.dtype, "o": p.dtype_o}
     found: dict[str, Argument] = {}
     for name, view in record.views(context.config, p).items():
-        operand = name
+        operand = view.operand or name
         if name == "q" and rotates(context.config):
             operand = "rotated_q"
         if name == "v" and "latent" in p.words:

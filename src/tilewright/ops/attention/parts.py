@@ -44,6 +44,18 @@ APPEND = Part(
 )  # fmt: skip
 """Writes new keys and values behind those of the cache, and rotates them and Q."""
 
+TURN = Part(
+    name="turn",
+    module="turn",
+    function="turn",
+    num_warps=4,
+    arguments=(
+        "v", "turned_v", "kv_used", "v_strides", "kv_heads", "kv_len", "new_kv", "turned_len",
+    ),
+    constants=("HEAD_DIM_V", "USEDKV", "APPEND"),
+)  # fmt: skip
+"""Writes values by columns: keys of a head and column are neighbours."""
+
 COMBINE = Part(
     name="combine",
     module="combine",

@@ -1,7 +1,8 @@
 """From a config to what is compiled: the same for every pipeline, from its record.
 
-A config has up to three parts: ``append`` writes new keys and values into the cache, and rotates
-them and Q; `MAIN` is the pipeline's kernel; ``combine`` adds up what splits of the keys found.
+A config's parts, in order: ``append`` writes new keys and values into the cache, and rotates them
+and Q; ``turn`` writes fp8 values by columns, for a pipeline that wants them so; `MAIN` is the
+pipeline's kernel; ``combine`` adds up what splits of the keys found.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ KERNELS = "tilewright.ops.attention.kernels"
 
 TEMPORARIES = (
     "partial_o", "partial_lse", "counter", "rotated_q", "delta", "distances", "log_sums", "deltas",
-    "dq_sums", "turns", "order", "ds",
+    "dq_sums", "turns", "order", "ds", "turned_v",
 )  # fmt: skip
 """Arguments that are temporaries, of attention and of its backward pass."""
 
@@ -30,6 +31,8 @@ def sources(config: AttentionConfig, arch: Arch) -> Mapping[str, KernelSource]:
     found = {}
     if "append" in config.words:
         found[parts.APPEND.name] = _of_part(parts.APPEND, config, arch)
+    for one in pipelines.of(config).before:
+        found[one.part.name] = _of_part(one.part, config, arch)
     found[MAIN] = main(config, arch)
     if config.scheduler == "split":
         found[parts.COMBINE.name] = _of_part(parts.COMBINE, config, arch)

@@ -379,7 +379,8 @@ def _attend(
         )  # fmt: skip
         read(biases, GROUP)
         bias_phase ^= 1
-        if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
+        # Values that were turned are zero there.
+        if (PACKEDKV or USEDKV) and not EIGHT:  # noqa: SIM102 - only this is known when compiling
             if col + TILE_KV > n_kv:
                 mbarrier.wait(full.index(stage), phase)
                 clear(v_tiles.index(stage), n_kv - col)

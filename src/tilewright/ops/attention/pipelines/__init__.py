@@ -7,11 +7,12 @@ from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.pipelines.basic import BASIC
 from tilewright.ops.attention.pipelines.gluon_decode import GLUON_DECODE
 from tilewright.ops.attention.pipelines.gluon_latent import GLUON_LATENT
+from tilewright.ops.attention.pipelines.gluon_turned import GLUON_TURNED
 from tilewright.ops.attention.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.attention.pipelines.record import Pipeline
 
 PIPELINES: dict[str, Pipeline] = {
-    record.name: record for record in (BASIC, GLUON_WS, GLUON_DECODE, GLUON_LATENT)
+    record.name: record for record in (BASIC, GLUON_WS, GLUON_TURNED, GLUON_DECODE, GLUON_LATENT)
 }
 
 

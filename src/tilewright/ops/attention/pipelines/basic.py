@@ -303,6 +303,7 @@ BASIC = Pipeline(
     supports={"neighbours": _neighbours},
     boxes=common.no_boxes,
     views=common.no_views,
+    before=(),
     arguments=(
         "q", "k", "v", "o", "lse", "random", "bias", "slopes", "sinks", "q_offsets", "kv_offsets",
         "q_used", "kv_used", "left_pad", "page_table", "page_list", "page_starts", "q_scale",

@@ -200,6 +200,7 @@ GLUON_DECODE = Pipeline(
     supports={"descriptors": _views_exist, "few_rows": _few_rows, "first": _first},
     boxes=_boxes,
     views=_views,
+    before=(),
     arguments=(
         "q", "k", "v", "o", "lse", "partial_o", "partial_lse", "q_offsets", "kv_offsets", "q_used",
         "kv_used", "page_table", "page_list", "page_starts", "k_scale", "v_scale", "q_strides",

@@ -152,6 +152,7 @@ GLUON_LATENT = Pipeline(
     supports={"descriptors": _views_exist, "few_rows": _few_rows},
     boxes=_boxes,
     views=_views,
+    before=(),
     arguments=(
         "q", "k", "v", "o", "lse", "partial_o", "partial_lse", "q_offsets", "kv_offsets", "q_used",
         "kv_used", "page_table", "page_list", "page_starts", "q_strides", "o_strides", "heads",

@@ -12,7 +12,7 @@ from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention.operands import dense, strides_of
 from tilewright.ops.attention.pipelines import common
-from tilewright.ops.attention.pipelines.record import Box, Described, Pipeline
+from tilewright.ops.attention.pipelines.record import Box, Described, Pipeline, Rule
 from tilewright.ops.attention.problem import AttentionProblem
 
 WARPGROUP = 4
@@ -144,17 +144,22 @@ def _dims(c: AttentionConfig, arch: Arch) -> str | None:
     return None
 
 
-def _eight_bits(c: AttentionConfig, arch: Arch) -> str | None:
-    """wgmma reads 8-bit values by columns, and nothing here turns or clears them."""
-    if c.dtype != "e4m3fn":
-        return "scales are of operands in fp8" if c.words & {"tscale", "hscale"} else None
-    if "bias" in c.words:
-        return "keys of fp8 are in another order than those of a bias"
-    if c.words & {"packedkv", "usedkv", "append", "rotaryi", "rotaryh"}:
-        return "values of fp8 lie by columns, which sequences of different lengths would share"
-    if DTYPES[c.dtype_o].bytes < 2:
-        return f"O in {c.dtype_o} is not written here"
-    return None
+def eight_bits(*refused: str) -> Rule:
+    """wgmma reads 8-bit values by columns, and the kernel neither turns nor clears them. refused:
+    features that values by columns do not go with."""
+
+    def rule(c: AttentionConfig, arch: Arch) -> str | None:
+        if c.dtype != "e4m3fn":
+            return "scales are of operands in fp8" if c.words & {"tscale", "hscale"} else None
+        if "bias" in c.words:
+            return "keys of fp8 are in another order than those of a bias"
+        if c.words.intersection(refused):
+            return "values of fp8 lie by columns, which sequences of different lengths would share"
+        if DTYPES[c.dtype_o].bytes < 2:
+            return f"O in {c.dtype_o} is not written here"
+        return None
+
+    return rule
 
 
 def _copies(c: AttentionConfig, arch: Arch) -> str | None:
@@ -170,8 +175,9 @@ def _by_columns(c: AttentionConfig) -> bool:
     return DTYPES[c.dtype_kv].bytes == 1
 
 
-def _views_exist(c: AttentionConfig, p: AttentionProblem) -> str | None:
-    for name in ("q", "k", "v", "o"):
+def views_exist(c: AttentionConfig, p: AttentionProblem, *names: str) -> str | None:
+    """Why one of these operands (all, if none is named) has no descriptor."""
+    for name in names or ("q", "k", "v", "o"):
         shape, strides = _rows(p, name)
         if 0 in shape:
             return f"{name} has no elements, so there is no descriptor of it"
@@ -214,7 +220,7 @@ def _boxes(c: AttentionConfig) -> Mapping[str, Box]:
     }
 
 
-def _views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
+def views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
     """(sequence, head, row, dim). A dimension of one element may have any stride: it gets one that
     the copy engine takes."""
     found: dict[str, Described] = {}
@@ -327,10 +333,16 @@ GLUON_WS = Pipeline(
     dtypes=(("bf16", "bf16"), ("fp16", "fp16"), ("e4m3fn", "e4m3fn")),
     odd_rows=(192,),
     odd_columns=(),
-    rules={"head_dim": _dims, "fp8": _eight_bits, "copies": _copies, "warpgroups": _warpgroups},
-    supports={"descriptors": _views_exist},
+    rules={
+        "head_dim": _dims,
+        "fp8": eight_bits("packedkv", "usedkv", "append", "rotaryi", "rotaryh"),
+        "copies": _copies,
+        "warpgroups": _warpgroups,
+    },
+    supports={"descriptors": views_exist},
     boxes=_boxes,
-    views=_views,
+    views=views,
+    before=(),
     arguments=(
         "q", "k", "v", "o", "o_rows", "lse", "bias", "slopes", "sinks", "q_offsets", "kv_offsets",
         "q_used", "kv_used", "q_scale", "k_scale", "v_scale", "counter", "o_strides",

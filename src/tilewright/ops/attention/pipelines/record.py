@@ -9,7 +9,9 @@ from typing import Any, Literal
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.attention.arguments import Value
 from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.attention.parts import Part
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.nouns import Temporary
 
 Rule = Callable[[AttentionConfig, Arch], "str | None"]
 """Why a config is not legal on an architecture, or None."""
@@ -23,10 +25,21 @@ Box = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A descriptor's view of an operand: shape and strides in elements."""
+    """A descriptor's view of an operand: shape and strides in elements. operand: the operand or
+    temporary, if the argument has another name."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    operand: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A kernel in Triton that stands before a pipeline's own, and what it writes."""
+
+    part: Part
+    grid: Callable[[AttentionConfig, AttentionProblem], tuple[int, int, int]]
+    temporary: Callable[[AttentionConfig, AttentionProblem], Temporary]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +61,7 @@ class Pipeline:
     rules: its own rules of legality, by name. supports: its own rules of support, by name.
     boxes: for each operand that it reaches by a descriptor, the box; {} for pointers alone.
     views: the descriptors' views, for the same operands.
+    before: kernels that prepare operands for its own.
     arguments, constants: names in the catalogue (`arguments`), in the kernel's order.
     own_constants: constants of its own, by name.
     options: for the compiler.
@@ -78,6 +92,7 @@ class Pipeline:
     supports: Mapping[str, Support]
     boxes: Callable[[AttentionConfig], Mapping[str, Box]]
     views: Callable[[AttentionConfig, AttentionProblem], Mapping[str, Described]]
+    before: tuple[Before, ...]
     arguments: tuple[str, ...]
     constants: tuple[str, ...]
     own_constants: Mapping[str, Callable[[AttentionConfig, Arch], Value]]

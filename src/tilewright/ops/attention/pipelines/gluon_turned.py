@@ -1,0 +1,64 @@
+"""`gluon_turned`: `gluon_ws` for fp8 whose values come by rows, as models have them. A kernel
+before it writes them by columns, which is how wgmma reads 8-bit operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.ops.attention import parts
+from tilewright.ops.attention.arguments import turned_len
+from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.attention.operands import strides_of
+from tilewright.ops.attention.pipelines import gluon_ws
+from tilewright.ops.attention.pipelines.record import Before, Described
+from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.nouns import Temporary
+
+TILE = 128, 64
+"""Keys and columns that a workgroup of the turning kernel has; constants of that kernel."""
+
+
+def _turned(c: AttentionConfig, p: AttentionProblem) -> Temporary:
+    return Temporary("turned_v", (p.batch, p.kv_heads, p.head_dim_v, turned_len(p)), p.dtype_kv)
+
+
+def _grid(c: AttentionConfig, p: AttentionProblem) -> tuple[int, int, int]:
+    keys, columns = TILE
+    return -(-turned_len(p) // keys), -(-p.head_dim_v // columns) * p.kv_heads, p.batch
+
+
+def _by_rows(c: AttentionConfig, p: AttentionProblem) -> str | None:
+    if strides_of(p, "v")[1] == 1:
+        return "values lie by columns already; gluon_ws reads them as they are"
+    return gluon_ws.views_exist(c, p, "q", "k", "o")
+
+
+def _views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
+    keys = turned_len(p)
+    strides = (p.kv_heads * p.head_dim_v * keys, p.head_dim_v * keys, keys, 1)
+    shape = (p.batch, p.kv_heads, p.head_dim_v, p.kv_len)
+    return {**gluon_ws.views(c, p), "v": Described(shape, strides, "turned_v")}
+
+
+def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    return gluon_ws.GLUON_WS.algorithms(p, arch) if p.dtype == "e4m3fn" else ()
+
+
+def _tuned(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    return gluon_ws.GLUON_WS.tuned(p, arch) if p.dtype == "e4m3fn" else ()
+
+
+GLUON_TURNED = replace(
+    gluon_ws.GLUON_WS,
+    name="gluon_turned",
+    dtypes=(("e4m3fn", "e4m3fn"),),
+    rules={**gluon_ws.GLUON_WS.rules, "fp8": gluon_ws.eight_bits("packedkv")},
+    supports={"descriptors": _by_rows},
+    views=_views,
+    before=(Before(parts.TURN, _grid, _turned),),
+    algorithms=_algorithms,
+    tuned=_tuned,
+)
