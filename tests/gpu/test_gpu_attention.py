@@ -97,11 +97,12 @@ RISING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("rise", [5.0, 60.0])
+@pytest.mark.parametrize("rise", [4.0, 20.0])
 @pytest.mark.parametrize("problem", RISING, ids=str)
 def test_maxima_that_rise(dispatcher, problem, rise):
     """By bits that every eighth of the keys adds, for every second head: weights by a guessed
-    maximum are computed once more."""
+    maximum are computed once more. In fp8 by fewer: scores are as wrong as products are (14 bits
+    of them are added up), times the scale."""
     if problem.dtype == FP8 and not HAS_FP8:
         pytest.skip(f"{ARCH} has no {FP8}")
     operands = verify.operands_of(problem, 0, GPU)
@@ -110,6 +111,7 @@ def test_maxima_that_rise(dispatcher, problem, rise):
         x = operands.inputs[name].float()
         x[:, :, ::2] = 1.0 if name == "q" else eighth[:, None, None] / 8
         operands.inputs[name].copy_(x)
+    rise = min(rise, 7.0) if problem.dtype == FP8 else rise
     given = {"scale": rise / 16 * 0.6931}
     verify.run(dispatcher, problem, verify.Operands(operands.inputs | given, operands.outputs))
     wanted = verify.reference(problem, operands.inputs | given)

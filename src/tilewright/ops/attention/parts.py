@@ -52,7 +52,7 @@ TURN = Part(
     arguments=(
         "v", "turned_v", "kv_used", "v_strides", "kv_heads", "kv_len", "new_kv", "turned_len",
     ),
-    constants=("HEAD_DIM_V", "USEDKV", "APPEND"),
+    constants=("HEAD_DIM_V", "USEDKV", "APPEND", "UNIT"),
 )  # fmt: skip
 """Writes values by columns: keys of a head and column are neighbours."""
 
