@@ -93,6 +93,10 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    def alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
     def request(
         self,
         message: Message,

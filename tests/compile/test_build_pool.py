@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,15 @@ from fake_family import FakeConfig, FakeFamily
 from patience import LIMIT_SECONDS, runs, until
 from tilewright.arch import arch
 from tilewright.child import Blob, Child, Message
-from tilewright.compile import BuildResult, Store, build, builder, inspect, pool, show_progress
+from tilewright.compile import (
+    BuildResult,
+    Store,
+    build,
+    compilers,
+    inspect,
+    pool,
+    show_progress,
+)
 from tilewright.compile.builder import telling
 from tilewright.compile.worker import MARK
 from tilewright.errors import BadArgument, BuildFailed, StoreError
@@ -70,12 +79,20 @@ def content(store: Store) -> dict[str, bytes]:
     return {str(p.relative_to(store.path)): p.read_bytes() for p in files}
 
 
+@pytest.fixture(autouse=True)
+def no_idle_compilers():
+    """So that a test starts those that it needs."""
+    compilers.end_idle()
+
+
 def our_children() -> list[psutil.Process]:
-    return [
-        p
-        for p in psutil.Process().children(recursive=True)
-        if builder.WORKER in " ".join(p.cmdline())
-    ]
+    """The compilers of this process and of those that it started."""
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ended, and maybe nobody has asked how
+            if compilers.WORKER in " ".join(one.cmdline()):
+                found.append(one)
+    return found
 
 
 # --- the ordinary course ------------------------------------------------------------------
@@ -100,13 +117,14 @@ def test_two_cold_builds_are_byte_identical(
     other = Store(tmp_path / "a longer path" / "store")
     build(GOOD[::-1], store=other, workers=1).raise_if_failed()
     assert content(other) == content(warm) and len(content(other)) == 4 * 5
+    compilers.end_idle()
     assert not list(tmp_path.glob("tilewright-build-*")), "temporary files were left"
 
 
 def test_a_warm_store_starts_nothing(
     warm: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(builder, "Child", None)
+    monkeypatch.setattr(compilers, "Child", None)
     report = build(GOOD, store=warm)
     assert [r.status for r in report.results] == ["cached"] * 4
     assert str(report).startswith("4 cached in")
@@ -171,7 +189,7 @@ def test_a_kernel_that_no_launch_has_room_for_is_refused_before_it_is_built(
     def built(count: int, kind: str) -> BuildResult:
         many = replace(source, signature=tuple((f"x{i}", kind) for i in range(count)))
         monkeypatch.setattr(FakeFamily, "sources", lambda self, config, arch: {MAIN: many})
-        monkeypatch.setattr(builder, "Child", None)  # none is started
+        monkeypatch.setattr(compilers, "Child", None)  # none is started
         return build([(FakeConfig(), "sm_90")], store=store).results[0]
 
     result = built(511, "i64")
@@ -228,7 +246,7 @@ def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.M
         (FakeConfig("absent"), "gfx942"),
         (FakeConfig(), "gfx942"),
     ]
-    monkeypatch.setattr(builder, "Child", Hurried)
+    monkeypatch.setattr(compilers, "Child", Hurried)
     report = build(asked, store=store, workers=2, timeout=LIMIT_SECONDS)
     statuses = [r.status for r in report.results]
     assert statuses == ["failed", "built"] + ["failed"] * 2 + ["rejected"] + ["failed"] * 2 + [
@@ -247,18 +265,23 @@ def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.M
         report.raise_if_failed()
     assert all(repr(config) in str(raised.value) for config, _ in asked if _ == "absent")
     assert "FakeConfig(function='scale', block=1024, num_warps=4" in str(raised.value)
+    compilers.end_idle()
     assert our_children() == []
     # The rejected one is remembered with its numbers, and not compiled again.
     assert build([asked[4]], store=store, workers=1).results[0].seconds == 0.0
 
 
-def test_a_compiler_that_somebody_killed_is_tried_once_more(tmp_path: Path) -> None:
+def test_a_compiler_that_somebody_killed_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The system, for want of memory, say: the kernel may have had no part in it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     asked = [(FakeConfig(module=f"fake_{name}"), "sm_90") for name in ("killed_once", "killed")]
     once, always = build(asked, store=Store(tmp_path / "store"), workers=1).results
     assert once.status == "built"
     assert always.status == "failed"
     assert "killed by SIGKILL, twice: by somebody, or by the system for want" in always.reason
+    compilers.end_idle()
     assert our_children() == []
 
 
@@ -330,7 +353,7 @@ def test_a_read_only_store_fails_before_compiling(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
-    monkeypatch.setattr(builder, "Child", None)
+    monkeypatch.setattr(compilers, "Child", None)
     assert build(GOOD, store=warm).failures == ()
     with pytest.raises(StoreError, match=r"1 kernels are not usable.*Read-only.*TILEWRIGHT_STORE"):
         build([*GOOD, (FakeConfig(block=32), "sm_90")], store=warm)
@@ -360,6 +383,64 @@ def test_a_full_disk_stops_the_build_and_loses_nothing(
     assert our_children() == [] and not [
         t for t in threading.enumerate() if t.name == "tilewright-builder"
     ]
+
+
+# --- compilers that wait for the next build -------------------------------------------------
+
+
+def test_the_next_build_takes_the_compiler_of_the_last(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    seen = []
+    for block in (32, 64, 128):
+        build([(FakeConfig(block=block), "sm_90")], store=store, workers=1).raise_if_failed()
+        seen.append([one.pid for one in our_children()])
+    assert len(seen[0]) == 1 and seen[0] == seen[1] == seen[2]
+
+
+def test_few_wait_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilers, "KEPT_SECONDS", 3600.0)
+    store = Store(tmp_path / "store")
+    build(requests(8), store=store, workers=4).raise_if_failed()
+    assert len(our_children()) == compilers.KEPT
+    monkeypatch.setattr(compilers, "KEPT_SECONDS", 0.01)
+    build([(FakeConfig(block=4096), "sm_90")], store=store, workers=1).raise_if_failed()
+    until(lambda: our_children() == [])
+
+
+def test_one_that_ended_meanwhile_is_not_taken(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    build(GOOD[:1], store=store, workers=1).raise_if_failed()
+    (idle,) = our_children()
+    idle.kill()
+    until(lambda: idle.status() == psutil.STATUS_ZOMBIE)
+    build([(FakeConfig(block=32), "sm_90")], store=store, workers=1).raise_if_failed()
+    assert idle.pid not in [one.pid for one in our_children()]
+
+
+@pytest.mark.parametrize("what", ["the environment", "where modules are"])
+def test_what_a_child_was_started_with_must_be_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    store = Store(tmp_path / "store")
+    build(GOOD[:1], store=store, workers=1).raise_if_failed()
+    (first,) = our_children()
+    if what == "the environment":
+        monkeypatch.setenv("PATH", os.environ["PATH"] + os.pathsep + str(tmp_path))
+    else:
+        monkeypatch.syspath_prepend(str(tmp_path))
+    build([(FakeConfig(block=32), "sm_90")], store=store, workers=1).raise_if_failed()
+    assert len(our_children()) == 2 and first in our_children()
+
+
+def test_a_fork_leaves_its_parents_compilers_alone(tmp_path: Path) -> None:
+    build(GOOD[:1], store=Store(tmp_path / "store"), workers=1).raise_if_failed()
+    (idle,) = our_children()
+    child = os.fork()
+    if not child:
+        compilers.end_idle()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert idle.is_running() and idle.status() != psutil.STATUS_ZOMBIE
 
 
 # --- several builders, and killed ones ----------------------------------------------------
@@ -396,6 +477,7 @@ def test_what_a_killed_build_finished_stays(
         assert not list(tmp_path.glob("tilewright-build-*"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     report = build(requests(16), store=store, workers=2)
+    compilers.end_idle()
     assert not list(tmp_path.glob("tilewright-build-*")), "what was left was cleared"
     report.raise_if_failed()
     assert {"cached", "built"} == {r.status for r in report.results}

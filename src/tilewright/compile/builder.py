@@ -11,19 +11,16 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from tilewright.child import KILLED, Child, ChildDied, ChildTimeout, describe_exit
-from tilewright.compile.compiler import Job, environment
+from tilewright.child import KILLED, ChildDied, ChildTimeout, describe_exit
+from tilewright.compile import compilers
+from tilewright.compile.compiler import Job
+from tilewright.compile.compilers import Compiler
 from tilewright.compile.kernel import Kernel, check_limits
 from tilewright.compile.report import BuildResult, Status
 from tilewright.compile.store import Store
 from tilewright.compile.worker import MARK
 from tilewright.errors import BuildFailed, StoreError
-from tilewright.scratch import scratch
 from tilewright.verdict import YES
-
-WORKER = "tilewright.compile.worker"
-SCRATCH = "tilewright-build-"
-"""The prefix of the folders for the compiler's temporary files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ def telling(stderr: str) -> str:
 
 
 class Builder(threading.Thread):
-    """A thread with a child process, which is replaced whenever it dies."""
+    """A thread with a compiler, which is replaced whenever it dies."""
 
     def __init__(
         self,
@@ -75,21 +72,20 @@ class Builder(threading.Thread):
         super().__init__(name="tilewright-builder", daemon=True)
         self._queue, self._outcomes = queue, outcomes
         self._store, self._timeout = store, timeout
-        self._child: Child | None = None
+        self._compiler: Compiler | None = None
         self._stopped = False
         self._lock = threading.Lock()
 
     def run(self) -> None:
         try:
-            with scratch(SCRATCH) as folder:
-                try:
-                    while not self._stopped:
-                        task = self._queue.get_nowait()
-                        self._outcomes.put((task.job.key, self._build(task, folder)))
-                except Empty:
-                    pass
-                finally:
-                    self._drop()
+            try:
+                while not self._stopped:
+                    task = self._queue.get_nowait()
+                    self._outcomes.put((task.job.key, self._build(task)))
+            except Empty:
+                self._leave()
+            finally:
+                self._drop()
         except BaseException as error:
             self._outcomes.put(error)  # the caller's thread raises it
 
@@ -97,30 +93,38 @@ class Builder(threading.Thread):
         """From another thread: kill the child and have `run` return soon."""
         with self._lock:
             self._stopped = True
-            if self._child is not None:
-                self._child.interrupt()
+            if self._compiler is not None:
+                self._compiler.child.interrupt()
 
-    def _build(self, task: Task, folder: str) -> BuildResult:
+    def _build(self, task: Task) -> BuildResult:
         start = time.monotonic()
-        result = self._tried(task, folder)
+        result = self._tried(task)
         if result is None:
-            result = self._tried(task, folder, last=True)
+            result = self._tried(task, last=True)
             assert result is not None
         return replace(result, seconds=time.monotonic() - start)
 
-    def _tried(self, task: Task, folder: str, last: bool = False) -> BuildResult | None:
-        """The result of compiling. None if somebody killed the compiler: the kernel may have had no
-        part in it and is tried once more, unless this was the `last` time."""
+    def _tried(self, task: Task, last: bool = False) -> BuildResult | None:
+        """The result of compiling. None if the compiler had imported files that were written since,
+        or if somebody killed it: the kernel may have had no part in it. Then it is tried once more,
+        in a new compiler, unless this was the `last` time."""
         try:
-            child = self._running(folder)
-            answer, files = child.request({"job": asdict(task.job)}, timeout=self._timeout)
+            compiler = self._running(fresh=last)
+            answer, files = compiler.child.request({"job": asdict(task.job)}, timeout=self._timeout)
+            if answer.get("stale"):
+                self._drop()
+                if last:
+                    raise BuildFailed("the kernel's source is being written again and again")
+                return None
             if answer.get("disk_full"):
+                folder = Path(compiler.folder).parent
                 raise StoreError(
-                    f"no space left for the compiler's temporary files in {Path(folder).parent}; "
+                    f"no space left for the compiler's temporary files in {folder}; "
                     "what was built already is intact"
                 )
             if "error" in answer:
-                raise BuildFailed(f"{answer['error']}\n{telling(child.stderr_tail())}".strip())
+                said = telling(compiler.child.stderr_tail())
+                raise BuildFailed(f"{answer['error']}\n{said}".strip())
             kernel = msgspec.convert(answer["kernel"], Kernel)
             kernel = self._store.save(kernel, dict(zip(answer["kinds"], files, strict=True)))
             return judged(task.result, kernel, "built")
@@ -142,16 +146,22 @@ class Builder(threading.Thread):
         except BuildFailed as error:
             return replace(task.result, reason=str(error))
 
-    def _running(self, folder: str) -> Child:
+    def _running(self, fresh: bool) -> Compiler:
         with self._lock:
-            if self._child is None and not self._stopped:
-                self._child = Child(WORKER, environment(folder))
-            if self._child is None:
+            if self._compiler is None and not self._stopped:
+                self._compiler = compilers.take(fresh)
+            if self._compiler is None:
                 raise BuildFailed("the build was stopped")
-            return self._child
+            return self._compiler
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self._compiler is not None and not self._stopped:
+                compilers.leave(self._compiler)
+                self._compiler = None
 
     def _drop(self) -> None:
         with self._lock:
-            if self._child is not None:
-                self._child.kill()
-                self._child = None
+            if self._compiler is not None:
+                self._compiler.close()
+                self._compiler = None

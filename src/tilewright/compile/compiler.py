@@ -20,7 +20,7 @@ from tilewright.listing.padding import padded
 from tilewright.listing.target import GENERATIONS
 from tilewright.ops.nouns import MAIN, KernelSource
 
-_INHERITED = frozenset(
+INHERITED = frozenset(
     {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV"}
 )
 KEPT = {"cuda": ("cubin", "ptx", "llir", "ttgir"), "hip": ("hsaco", "amdgcn", "llir", "ttgir")}
@@ -54,7 +54,7 @@ def environment(scratch: str) -> dict[str, str | None]:
     parent's for temporary files.
     """
     return {
-        **{name: None for name in os.environ if name not in _INHERITED},
+        **{name: None for name in os.environ if name not in INHERITED},
         "LC_ALL": "C.UTF-8",
         "PYTHONHASHSEED": "0",
         "TMPDIR": scratch,

@@ -62,7 +62,7 @@ def config_key(keys: Mapping[str, str]) -> str:
 _Stamps = dict[str, tuple[int, int]]
 """By file: its ctime in nanoseconds, which nobody can set, and its size."""
 _read: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[_Stamps, str]] = {}
-"""Results of `sources_digest` by the modules and the search path."""
+"""Results of `sources_read` by the modules and the search path."""
 
 
 def sources_digest(*modules: str) -> str:
@@ -76,13 +76,19 @@ def sources_digest(*modules: str) -> str:
     Files are read again when one of them was written since. A module that could not be found before
     is noticed only then.
     """
+    return sources_read(*modules)[1]
+
+
+def sources_read(*modules: str) -> tuple[Mapping[str, tuple[int, int]], str]:
+    """`sources_digest`, and before it the files that were read: by path the ctime in nanoseconds,
+    which nobody can set, and the size."""
     known = _read.get((modules, tuple(sys.path)))
     if known is not None and all(_stamp(path) == stamp for path, stamp in known[0].items()):
-        return known[1]
+        return known
     stamps: _Stamps = {}
-    digest = sha256(canonical(_sources(modules, stamps)))
-    _read[modules, tuple(sys.path)] = (stamps, digest)
-    return digest
+    found = stamps, sha256(canonical(_sources(modules, stamps)))
+    _read[modules, tuple(sys.path)] = found
+    return found
 
 
 def _stamp(path: str) -> tuple[int, int]:

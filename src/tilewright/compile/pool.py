@@ -14,8 +14,9 @@ from typing import Any
 from tilewright import triton_versions
 from tilewright.arch import arch as by_name
 from tilewright.arch.model import Arch
-from tilewright.compile.builder import SCRATCH, Builder, Outcome, Task, judged
+from tilewright.compile.builder import Builder, Outcome, Task, judged
 from tilewright.compile.compiler import Job
+from tilewright.compile.compilers import SCRATCH
 from tilewright.compile.kernel import Kernel, check_launch
 from tilewright.compile.key import build_key, config_key, sources_digest
 from tilewright.compile.report import BuildReport, BuildResult, Progress

@@ -7,34 +7,39 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
 from subprocess import CalledProcessError
 
 from tilewright.child import Blob, Message, serve
 from tilewright.compile.compiler import Job, compile_kernel
-from tilewright.compile.key import sources_digest
+from tilewright.compile.key import sources_read
 from tilewright.ops.nouns import KernelSource
 
 MARK = "--- next kernel ---"
 """Written to standard error before each kernel, so that its messages can be told apart."""
 _LONGEST = 2000
-_imported_digest = cache(sources_digest)  # a module is imported once, so its digest is that one
+_imported: dict[str, tuple[int, int]] = {}
+"""Files that modules were imported from, as they were then: see `sources_read`."""
 
 
 def handle(message: Message, _blobs: list[bytes]) -> tuple[Message, Sequence[Blob]]:
     """Answer ``{"job": …}`` with ``{"kernel": …, "kinds": …}`` and the files, or with
-    ``{"error": text, "disk_full": bool}``."""
+    ``{"error": text, "disk_full": bool}``, or with ``{"stale": true}`` if a file was written since
+    a module was imported from it: another child must do it."""
     print(MARK, file=sys.stderr, flush=True)
     fields = message["job"]
     job = Job(**{**fields, "source": KernelSource(**fields["source"])})
     try:
-        if _imported_digest(*job.source.modules) != job.module_digest:
+        stamps, digest = sources_read(*job.source.modules)
+        if any(_imported.get(path, stamp) != stamp for path, stamp in stamps.items()):
+            return {"stale": True}, ()
+        if digest != job.module_digest:
             names = " or ".join(job.source.modules)
             return {
                 "error": f"the source of {names} changed during the build, or the "
                 "child finds another file than its parent",
                 "disk_full": False,
             }, ()
+        _imported.update(stamps)
         kernel, files = compile_kernel(job)
     except Exception as error:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
