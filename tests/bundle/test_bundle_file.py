@@ -196,6 +196,14 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
         Bundle(tmp_path / "empty", trusted=True)
 
 
+def test_a_manifest_that_names_another_file_is_no_bundle_without_a_table(path: Path) -> None:
+    bundle(path, NAMES[:2], table=Table.of([row(gemm(64), WIDE)]))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"table.twt"', b'"tablf.twt"', 1))
+    with pytest.raises(BadFile, match=r"manifest\.json is damaged"):
+        Bundle(path, trusted=True)
+
+
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

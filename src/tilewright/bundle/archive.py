@@ -15,6 +15,7 @@ import os
 import stat
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -52,13 +53,13 @@ class Archive:
         self.path = path
         self._file = _opened(path)
         self._size = os.fstat(self._file.fileno()).st_size
-        self._entries: dict[str, tuple[int, int]] = {}
+        self._entries: dict[str, zipfile.ZipInfo] = {}
         for info in self._directory():
             if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
                 raise BadFile(f"{path}: {info.filename!r} is compressed or encrypted")
             if info.filename in self._entries:
                 raise BadFile(f"{path}: {info.filename!r} stands in it twice")
-            self._entries[info.filename] = info.header_offset, info.file_size
+            self._entries[info.filename] = info
 
     def _directory(self) -> list[zipfile.ZipInfo]:
         try:
@@ -81,13 +82,18 @@ class Archive:
         refuses."""
         if name not in self._entries:
             raise BadFile(f"{self.path} has no {name}")
-        offset, size = self._entries[name]
+        info = self._entries[name]
+        offset, size = info.header_offset, info.file_size
         if size > min(limit, self._size):
             raise BadFile(f"{self.path}: {name} has {size} bytes where at most {limit} are allowed")
         magic, *lengths = _LOCAL_HEADER.unpack(self._bytes(name, offset, _LOCAL_HEADER.size))
         if magic != b"PK\3\4":
             raise BadFile(f"{self.path}: {name} does not stand where its directory says")
-        return self._bytes(name, offset + _LOCAL_HEADER.size + sum(lengths), size)
+        content = self._bytes(name, offset + _LOCAL_HEADER.size + sum(lengths), size)
+        # Digests cover all but the first entry, whose damage might be another manifest.
+        if zlib.crc32(content) != info.CRC:
+            raise BadFile(f"{self.path}: {name} is damaged; copy the file anew")
+        return content
 
     def _bytes(self, name: str, offset: int, size: int) -> bytes:
         try:
