@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tilewright import ops
 from tilewright.arch import arch
-from tilewright.ops.conv import ConvConfig, ConvProblem
-from tilewright.ops.conv.pipelines import boxed, boxes
+from tilewright.ops.conv import ConvConfig, ConvProblem, boxes
+from tilewright.ops.conv.pipelines.boxed import shape
 
 FAMILY = ops.family("conv")
 SM_90 = arch("sm_90")
@@ -22,7 +22,7 @@ def configs(p: ConvProblem, tuned: bool = False) -> list[ConvConfig]:
     spaces = FAMILY.tuning_spaces(p, SM_90) if tuned else [FAMILY.default_space(p, SM_90)]
     found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
     return [
-        c for c in found if c.pipeline in boxed.PIPELINES and FAMILY.supports(c, p, SM_90)
+        c for c in found if c.pipeline in shape.PIPELINES and FAMILY.supports(c, p, SM_90)
     ]  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def kinds(p: ConvProblem) -> list[ConvConfig]:
     return [c for some in each.values() for c in dict.fromkeys((some[0], some[-1]))]
 
 
-ODD_TILES = sorted(boxed.ODD_COLUMNS)
+ODD_TILES = sorted(shape.ODD_COLUMNS)
 _SIGNATURES = (
     {"dtype": "bf16"},
     {"dtype": "fp16"},
@@ -116,7 +116,7 @@ def odd_tile(columns: int, direction: str) -> tuple[ConvConfig, ConvProblem]:
             direction=direction,
             **signature,
         )
-        groups = 1 if pipeline == boxed.PINGPONG else warps // 4
+        groups = 1 if pipeline == shape.PINGPONG else warps // 4
         fields = {
             **FAMILY.axes(), **signature, "direction": direction, "spatial_dims": rank,
             "pipeline": pipeline, "scheduler": "persistent", "tile_m": pixels * groups,
@@ -151,7 +151,7 @@ def weights_tile(seed: int) -> tuple[ConvConfig, ConvProblem]:
             **FAMILY.axes(), "direction": "weights", "spatial_dims": rank, "dtype": p.dtype,
             "dtype_out": p.dtype_out, "pipeline": "gluon_ws", "tile_m": filters * warps // 4,
             "scheduler": by_chance.choice(("persistent", "split", "stream_k")),
-            "tile_n": by_chance.choice((128, 192, 256) if spread else boxed.ODD_COLUMNS),
+            "tile_n": by_chance.choice((128, 192, 256) if spread else shape.ODD_COLUMNS),
             "tile_k": pixels, "num_warps": warps, "num_stages": by_chance.randint(2, 4),
             "spread": spread, "box": by_chance.choice(boxes.best(p, pixels, 4) or [""]),
         }  # fmt: skip

@@ -28,7 +28,7 @@ from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dtypes import DTYPES, numpy_dtype
 from tilewright.ops.conv import ConvConfig, ConvProblem
-from tilewright.ops.conv.rules import alignments
+from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.runtime import interpreter_patch, interpreter_worker
 from tilewright.runtime.interpreter import Interpreter
 
@@ -84,7 +84,7 @@ def far(p: ConvProblem, dims: tuple[int, ...], least: int = FAR) -> ConvProblem:
 
 
 def config(p: ConvProblem, bits: int, **fields: Any) -> ConvConfig:
-    read, made = alignments(p, fields.get("pipeline", "implicit"))
+    read, made = PIPELINES[fields.get("pipeline", "implicit")].alignments(p)
     said = {
         "direction": p.direction, "dtype": p.dtype, "epilogue": p.epilogue, "alignment": read,
         "alignment_out": made, "tile_m": 16, "tile_n": 16, "tile_k": 16, "index_bits": bits,

@@ -15,9 +15,8 @@ from simulate import simulated_run, worst_error
 from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.pipelines import bands, bands_launch
-from tilewright.ops.conv.rules import shared_memory
+from tilewright.ops.conv import ConvProblem, pipelines
+from tilewright.ops.conv.pipelines.bands import launch, shape
 from tilewright.ops.nouns import MAIN, Descriptor
 
 FAMILY = ops.family("conv")
@@ -32,7 +31,7 @@ def configs(p: ConvProblem):
     """The configs of the pipeline that serve `p`."""
     spaces = FAMILY.tuning_spaces(p, SM_90)
     found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
-    return [c for c in found if c.pipeline == bands.PIPELINE and FAMILY.supports(c, p, SM_90)]
+    return [c for c in found if c.pipeline == shape.PIPELINE and FAMILY.supports(c, p, SM_90)]
 
 
 @pytest.fixture(autouse=True)
@@ -119,14 +118,14 @@ def test_on_a_cpu_another_kernel_computes_the_same(direction):
 def test_strips_cover_the_result(units, spatial):
     p = replace(CONVNEXT, spatial=spatial, n=19)
     for c in configs(p):
-        cut = bands_launch.cut(c, p, replace(H200, compute_units=units))
+        cut = launch.cut(c, p, replace(H200, compute_units=units))
         height, width = p.out_sizes
         assert cut.rows * cut.segments >= height > cut.rows * (cut.segments - 1)
-        wide = bands.strips(c) * bands.STRIP
+        wide = shape.strips(c) * shape.STRIP
         assert cut.tiles_w * wide >= width > (cut.tiles_w - 1) * wide
-        assert cut.sets * bands.images(c) >= p.n > (cut.sets - 1) * bands.images(c)
+        assert cut.sets * shape.images(c) >= p.n > (cut.sets - 1) * shape.images(c)
         assert cut.slabs == -(-p.c // c.tile_n) and 1 <= cut.programs <= cut.each
-        resident = bands_launch.resident(c, SM_90)
+        resident = launch.resident(c, SM_90)
         assert cut.slabs * cut.programs <= max(cut.slabs, resident * units)
 
 
@@ -136,7 +135,7 @@ def test_strips_cover_the_result(units, spatial):
      (1, 300, "1x1x128"), (1, 28, "1x1x128")],
 )  # fmt: skip
 def test_boxes_read_the_fewest_pixels(n, width, box):
-    assert bands.box(replace(CONVNEXT, n=n, spatial=(9, width))) == box
+    assert shape.box(replace(CONVNEXT, n=n, spatial=(9, width))) == box
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -159,18 +158,18 @@ def test_tensor_maps_are_ones_that_the_driver_takes(case):
 @pytest.mark.parametrize(
     ("fields", "rule", "why"),
     [
-        ({"spatial_dims": 3}, "boxes", "is for 2 dimensions, not for 3"),
-        ({"dtype_out": "fp32"}, "boxes", "is for 16-bit types, not for bf16 to fp32"),
-        ({"epilogue": "relu"}, "boxes", "has no epilogue, not relu"),
-        ({"scheduler": "tile"}, "boxes", "scheduler persistent, not tile"),
-        ({"direction": "weights"}, "boxes", "scheduler split, not persistent"),
-        ({"alignment": 8}, "boxes", "aligned to 16 bytes, not 8 and 16"),
-        ({"tile_m": 32}, "boxes", "does not have 16 strips"),
-        ({"tile_n": 128}, "boxes", "128 channels of 8 warps are not 2, 4 or 8"),
-        ({"box": "2x1x32"}, "boxes", "box '2x1x32' is not 16 strips of 8 pixels"),
-        ({"held": "7s1"}, "boxes", "held = '7s1' is not a filter"),
-        ({"held": "3x3s2x2"}, "boxes", "is not a filter with strides of 1"),
-        ({"held": "3x11s1x1"}, "boxes", "11 taps along the width, over 9"),
+        ({"spatial_dims": 3}, "pipeline", "is for 2 dimensions, not for 3"),
+        ({"dtype_out": "fp32"}, "pipeline", "is for 16-bit types, not for bf16 to fp32"),
+        ({"epilogue": "relu"}, "pipeline", "has no epilogue, not relu"),
+        ({"scheduler": "tile"}, "pipeline", "scheduler persistent, not tile"),
+        ({"direction": "weights"}, "pipeline", "scheduler split, not persistent"),
+        ({"alignment": 8}, "pipeline", "aligned to 16 bytes, not 8 and 16"),
+        ({"tile_m": 32}, "pipeline", "does not have 16 strips"),
+        ({"tile_n": 128}, "pipeline", "128 channels of 8 warps are not 2, 4 or 8"),
+        ({"box": "2x1x32"}, "pipeline", "box '2x1x32' is not 16 strips of 8 pixels"),
+        ({"held": "7s1"}, "pipeline", "held = '7s1' is not a filter"),
+        ({"held": "3x3s2x2"}, "pipeline", "is not a filter with strides of 1"),
+        ({"held": "3x11s1x1"}, "pipeline", "11 taps along the width, over 9"),
         ({"held": "9x9s1x1"}, "registers", "232 sums and 48 other registers"),
         ({"num_stages": 24}, "warps", "num_stages = 24 is over"),
         ({"pipeline": "depthwise", "scheduler": "tile", "box": ""}, "combination", "gluon_bands"),
@@ -185,10 +184,10 @@ def test_what_cannot_be_built(fields, rule, why):
     ("fields", "rule", "why"),
     [
         ({"groups": 48}, "depthwise", "has a filter of its own for every channel"),
-        ({"filter": (5, 5)}, "boxes", "is for filters 7x7s1x1 without dilation, not for 5x5"),
-        ({"stride": (2, 2)}, "boxes", "without dilation, not for 7x7s2x2"),
-        ({"dilation": (2, 2)}, "boxes", "7x7s1x1 with (2, 2)"),
-        ({"n": 0}, "boxes", "x has no elements"),
+        ({"filter": (5, 5)}, "pipeline", "is for filters 7x7s1x1 without dilation, not for 5x5"),
+        ({"stride": (2, 2)}, "pipeline", "without dilation, not for 7x7s2x2"),
+        ({"dilation": (2, 2)}, "pipeline", "7x7s1x1 with (2, 2)"),
+        ({"n": 0}, "pipeline", "x has no elements"),
         ({"alignment": 8}, "vector_width", "aligned to 8 bytes, under 16"),
     ],
 )
@@ -201,8 +200,8 @@ def test_other_architectures_do_not_have_it():
     for name in ("sm_80", "sm_100", "gfx942"):
         reason = FAMILY.judge(configs(CONVNEXT)[0], arch(name)).reason
         assert "which pipeline gluon_bands needs" in reason
-        assert bands.PIPELINE not in FAMILY.pipelines(arch(name))
-    assert bands.PIPELINE in FAMILY.pipelines(SM_90)
+        assert shape.PIPELINE not in FAMILY.pipelines(arch(name))
+    assert shape.PIPELINE in FAMILY.pipelines(SM_90)
 
 
 def test_names_say_the_filter_and_the_box():
@@ -215,7 +214,7 @@ def test_large_layers_prefer_it(direction):
     p = replace(CONVNEXT, direction=direction)
     found = [c for s in FAMILY.tuning_spaces(p, SM_90) for c in s.expand(SM_90).configs]
     best = FAMILY.rank(p, [c for c in found if FAMILY.supports(c, p, SM_90)], H200)[0][0]
-    assert best.pipeline == bands.PIPELINE
+    assert best.pipeline == shape.PIPELINE
 
 
 # --- builds ------------------------------------------------------------------------------------
@@ -233,4 +232,4 @@ def test_nothing_spills_and_shared_memory_is_as_said(store):
         kernel = results[c.name].kernel
         assert kernel is not None, results[c.name].reason
         assert kernel.resources.spill_bytes == 0
-        assert 0 <= shared_memory(c, SM_90) - kernel.shared <= 512
+        assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - kernel.shared <= 512

@@ -21,9 +21,8 @@ from tilewright import verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.pipelines import boxed, boxed_weights, boxes
-from tilewright.ops.conv.rules import shared_memory
+from tilewright.ops.conv import ConvProblem, boxes, pipelines
+from tilewright.ops.conv.pipelines.boxed import shape, weights
 from tilewright.ops.nouns import MAIN, Descriptor
 
 TWO = replace(device("h200"), compute_units=2)
@@ -127,13 +126,13 @@ def config(**fields):
         ({"box": "1x4x12"}, "box 1x4x12 is not of powers of two"),
         ({"box": "1x4x8"}, "box 1x4x8 has 32 pixels, but a group's rows = 64"),
         ({"tile_m": 512}, "tile_m = 512 is not 64 or 128 rows for each of 2 groups"),
-        ({"pipeline": "implicit"}, "box 1x4x16 is for gluon_ws and gluon_pingpong"),
-        ({"pipeline": "implicit", "box": ""}, "scheduler persistent is for gluon_ws"),
+        ({"pipeline": "implicit"}, "box 1x4x16 is for pipelines that copy boxes, not for implicit"),
+        ({"pipeline": "implicit", "box": ""}, "scheduler persistent is for pipelines that copy"),
     ],
 )
 def test_what_cannot_be_built(fields, why):
     verdict = FAMILY.judge(config(**fields), SM_90)
-    assert verdict.rule == "boxes" and why in verdict.reason
+    assert verdict.rule == "pipeline" and why in verdict.reason
 
 
 def test_an_architecture_needs_the_copy_engine_and_wgmma():
@@ -168,7 +167,7 @@ def test_what_cannot_be_served(problem, why):
     """The weights' gradient needs exact boxes: beside a pixel that y lacks, x may be infinite."""
     mine = config(direction=problem.direction)
     verdict = FAMILY.supports(mine, problem, SM_90)
-    assert verdict.rule == "boxes" and why in verdict.reason
+    assert verdict.rule == "pipeline" and why in verdict.reason
     plain = replace(DENSE, direction=problem.direction)
     assert FAMILY.supports(mine, plain, SM_90)
 
@@ -198,7 +197,7 @@ def test_dense_layers_prefer_boxes():
         problem = replace(DENSE, direction=direction)
         found = FAMILY.default_space(problem, SM_90).expand(SM_90).configs
         best, _ = FAMILY.rank(problem, found, h200)[0]
-        assert best.pipeline in boxed.PIPELINES
+        assert best.pipeline in shape.PIPELINES
 
 
 # --- the kernel --------------------------------------------------------------------------------
@@ -231,14 +230,14 @@ def test_parts_fill_the_device():
     many = replace(few, c=1024, k=1024, n=8, spatial=(16, 16))
     for problem, least, most in ((few, 8, 32), (many, 1, 1)):
         c = next(c for c in configs(problem) if c.scheduler == "split")
-        assert least <= boxed_weights.splits(c, problem, 132) <= most
+        assert least <= weights.splits(c, problem, 132) <= most
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_tiles_follow_one_another(seed):
     """One workgroup has all tiles, in rings of two slots."""
     one = replace(TWO, compute_units=1)
-    for pipeline in boxed.PIPELINES:
+    for pipeline in shape.PIPELINES:
         small = next(c for c in configs(ODD) if c.pipeline == pipeline and c.num_warps == 8)
         assert worst_error(replace(small, num_stages=2), ODD, one, seed) <= 1
 
@@ -268,8 +267,8 @@ def test_a_tap_that_is_one_pixel_off_is_found(faulty):
 def test_a_box_that_is_left_out_is_found(faulty):
     problem = WEIGHTS["2-D"]
     c = first(problem)
-    real = boxed_weights.steps_of
-    faulty.setattr(boxed_weights, "steps_of", lambda *arguments: real(*arguments) - 1)
+    real = weights.steps_of
+    faulty.setattr(weights, "steps_of", lambda *arguments: real(*arguments) - 1)
     assert not worst_error(c, problem, TWO) <= 1
 
 
@@ -359,4 +358,4 @@ def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     result = built[c.name]
     assert result.kernel is not None, result.reason
     assert result.kernel.resources.spill_bytes == 0
-    assert 0 <= shared_memory(c, SM_90) - result.kernel.shared <= 512
+    assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - result.kernel.shared <= 512

@@ -10,7 +10,7 @@ from boxed_cases import DENSE, FAMILY, configs
 
 from tilewright.arch import device
 from tilewright.ops.conv import ConvProblem, sharing
-from tilewright.ops.conv.pipelines import boxed_estimate
+from tilewright.ops.conv.pipelines.boxed.estimate import PORT
 from tilewright.ops.device import schedule
 
 H200 = device("h200_sxm")
@@ -76,7 +76,7 @@ def test_several_taps_side_by_side_read_y_once_for_them():
     c = next(c for c in split if c.spread and c.tile_n == 192)
     plain = next(c for c in split if c.tile_m == c.tile_n == 64)
     read = [
-        dict(FAMILY.estimate(one, p, H200).terms)[boxed_estimate.PORT] for one in (c, plain)
+        dict(FAMILY.estimate(one, p, H200).terms)[PORT] for one in (c, plain)
     ]  # fmt: skip
     # Of y and x, nine steps of 2 boxes are three of 4.
     assert read[0] / read[1] == pytest.approx(3 * 4 / (9 * 2), rel=0.06)

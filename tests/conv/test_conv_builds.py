@@ -10,8 +10,7 @@ import pytest
 from shared_builds import build_once
 from tilewright import ops
 from tilewright.arch import arch
-from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.rules import shared_memory
+from tilewright.ops.conv import ConvProblem, pipelines
 from tilewright.ops.nouns import MAIN
 
 FAMILY = ops.family("conv")
@@ -47,4 +46,4 @@ def test_nothing_spills_and_shared_memory_is_as_said(name, config, built):
     assert result.kernel is not None, result.reason
     assert result.kernel.resources.spill_bytes == 0
     if config.pipeline == "implicit" and config.alignment == 16 and arch(name).async_mma:
-        assert result.kernel.shared == shared_memory(config, arch(name))
+        assert result.kernel.shared == pipelines.of(config).shared_memory(config, arch(name))

@@ -11,9 +11,8 @@ from shared_builds import build_once
 from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem, sharing
-from tilewright.ops.conv.pipelines import windows
-from tilewright.ops.conv.rules import alignments
+from tilewright.ops.conv import ConvProblem, sharing, windows
+from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.ops.conv.stated import first_strides
 from tilewright.ops.nouns import MAIN
 
@@ -38,7 +37,7 @@ def depthwise(direction, spatial, filter, stride=(), pad=(), pad_after=(), **sai
 
 def kernel(p, **fields):
     """A window for `p`, by default one that holds its filter."""
-    read, made = alignments(p, "window")
+    read, made = PIPELINES["window"].alignments(p)
     said = {
         "direction": p.direction, "spatial_dims": len(p.spatial), "dtype": p.dtype,
         "dtype_out": p.dtype_out, "epilogue": p.epilogue, "alignment": read,

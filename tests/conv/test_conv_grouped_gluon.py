@@ -16,9 +16,8 @@ from simulate import simulated_run, worst_error
 from tilewright import verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.pipelines import boxes, grouped, grouped_launch
-from tilewright.ops.conv.rules import shared_memory
+from tilewright.ops.conv import ConvProblem, boxes, pipelines
+from tilewright.ops.conv.pipelines.grouped import launch, shape
 from tilewright.ops.nouns import MAIN, Descriptor
 
 H200 = device("h200")
@@ -159,11 +158,11 @@ def test_tensor_maps_are_ones_that_the_driver_takes(case):
 def test_strips_cover_the_result(units, spatial):
     p = replace(RESNEXT, spatial=spatial, n=19)
     for c in configs(p):
-        cut = grouped_launch.strips(c, p, boxes.walks(p, (0, 0, 0)), units, 2)
+        cut = launch.cut(c, p, boxes.walks(p, (0, 0, 0)), units, 2)
         height, width = p.out_sizes
         assert cut.rows * cut.segments >= height > cut.rows * (cut.segments - 1)
-        assert cut.tiles_w == -(-width // grouped.columns(c))
-        assert (cut.slabs, cut.octets) == (4, 3)
+        assert cut.tiles_w == -(-width // shape.columns(c))
+        assert (cut.slabs, cut.sets) == (4, 3)
         assert 1 <= cut.programs <= cut.each
         assert cut.slabs * cut.programs <= max(cut.slabs, 2 * units)
 
@@ -176,28 +175,32 @@ OF_WEIGHTS = {"direction": "weights", "scheduler": "split", "reduction": "linear
 @pytest.mark.parametrize(
     ("fields", "rule", "why"),
     [
-        ({"direction": "weights"}, "boxes", "scheduler and reduction split linear"),
-        ({**OF_WEIGHTS, "reduction": "tree"}, "boxes", "scheduler and reduction split linear"),
-        ({**OF_WEIGHTS, "tile_m": 128, "box": "8x1x16"}, "boxes", "rows of 8 pixels, not 16"),
-        ({**OF_WEIGHTS, "held": "5x5s1x1"}, "boxes", "25 taps of 16 channels are over 288 sums"),
-        ({"spatial_dims": 3}, "boxes", "1 or 2 dimensions, not of 3"),
-        ({"dtype_out": "fp32"}, "boxes", "is for 16-bit types, not for bf16 to fp32"),
-        ({"scheduler": "tile"}, "boxes", "scheduler and reduction persistent none"),
-        ({"merged": True}, "boxes", "and merged steps"),
-        ({"alignment": 8}, "boxes", "aligned to 16 bytes, not 8 and 16"),
-        ({"num_warps": 8}, "boxes", "has 4 warps, not 8"),
-        ({"tile_n": 32}, "boxes", "tile 64x32x16 is not"),
-        ({"tile_k": 64}, "boxes", "tile 64x64x64 is not"),
-        ({"merged_groups": 8}, "boxes", "8 groups do not make a slice of 16 channels"),
-        ({"tile_k": 32}, "boxes", "merged to slices of 16 channels, not of 32"),
-        ({"box": "8x1x16"}, "boxes", "box '8x1x16' is not 8x1x8"),
-        ({"held": "3s1"}, "boxes", "held = '3s1' is not a filter of 2 dimensions"),
-        ({"held": ""}, "boxes", "held = '' is not a filter of 2 dimensions"),
-        ({"held": "3x3s2x1"}, "boxes", "strides are not alike, or over 2"),
-        ({"held": "3x3s4x4"}, "boxes", "strides are not alike, or over 2"),
-        ({"held": "1x3s2x2", "direction": "data"}, "boxes", "1x3s2x2 has no tap for some pixels"),
-        ({"held": "3x11s1x1"}, "boxes", "11 taps along the width, over 9"),
-        ({"held": "5x3s1x1"}, "boxes", "5 rows in the ring are not more than the filter's 5"),
+        ({"direction": "weights"}, "pipeline", "scheduler and reduction split linear"),
+        ({**OF_WEIGHTS, "reduction": "tree"}, "pipeline", "scheduler and reduction split linear"),
+        ({**OF_WEIGHTS, "tile_m": 128, "box": "8x1x16"}, "pipeline", "rows of 8 pixels, not 16"),
+        ({**OF_WEIGHTS, "held": "5x5s1x1"}, "pipeline", "25 taps of 16 channels are over 288 sums"),
+        ({"spatial_dims": 3}, "pipeline", "1 or 2 dimensions, not of 3"),
+        ({"dtype_out": "fp32"}, "pipeline", "is for 16-bit types, not for bf16 to fp32"),
+        ({"scheduler": "tile"}, "pipeline", "scheduler and reduction persistent none"),
+        ({"merged": True}, "pipeline", "and merged steps"),
+        ({"alignment": 8}, "pipeline", "aligned to 16 bytes, not 8 and 16"),
+        ({"num_warps": 8}, "pipeline", "has 4 warps, not 8"),
+        ({"tile_n": 32}, "pipeline", "tile 64x32x16 is not"),
+        ({"tile_k": 64}, "pipeline", "tile 64x64x64 is not"),
+        ({"merged_groups": 8}, "pipeline", "8 groups do not make a slice of 16 channels"),
+        ({"tile_k": 32}, "pipeline", "merged to slices of 16 channels, not of 32"),
+        ({"box": "8x1x16"}, "pipeline", "box '8x1x16' is not 8x1x8"),
+        ({"held": "3s1"}, "pipeline", "held = '3s1' is not a filter of 2 dimensions"),
+        ({"held": ""}, "pipeline", "held = '' is not a filter of 2 dimensions"),
+        ({"held": "3x3s2x1"}, "pipeline", "strides are not alike, or over 2"),
+        ({"held": "3x3s4x4"}, "pipeline", "strides are not alike, or over 2"),
+        (
+            {"held": "1x3s2x2", "direction": "data"},
+            "pipeline",
+            "1x3s2x2 has no tap for some pixels",
+        ),
+        ({"held": "3x11s1x1"}, "pipeline", "11 taps along the width, over 9"),
+        ({"held": "5x3s1x1"}, "pipeline", "5 rows in the ring are not more than the filter's 5"),
         ({"num_stages": 24}, "warps", "num_stages = 24 is over"),
         (
             {"pipeline": "implicit", "scheduler": "tile", "box": ""},
@@ -214,12 +217,12 @@ def test_what_cannot_be_built(fields, rule, why):
 @pytest.mark.parametrize(
     ("fields", "rule", "why"),
     [
-        ({"groups": 16}, "boxes", "is for groups of 8 channels, not of 16 and 16"),
-        ({"k": 512}, "boxes", "is for groups of 8 channels, not of 8 and 16"),
-        ({"filter": (3, 5)}, "boxes", "is for filters 3x3s1x1, not for 3x5s1x1"),
-        ({"stride": (2, 2)}, "boxes", "is for filters 3x3s1x1, not for 3x3s2x2"),
-        ({"dilation": (2, 2)}, "boxes", "has dilations of 1, not of (2, 2)"),
-        ({"n": 0}, "boxes", "x has no elements"),
+        ({"groups": 16}, "pipeline", "is for groups of 8 channels, not of 16 and 16"),
+        ({"k": 512}, "pipeline", "is for groups of 8 channels, not of 8 and 16"),
+        ({"filter": (3, 5)}, "pipeline", "is for filters 3x3s1x1, not for 3x5s1x1"),
+        ({"stride": (2, 2)}, "pipeline", "is for filters 3x3s1x1, not for 3x3s2x2"),
+        ({"dilation": (2, 2)}, "pipeline", "has dilations of 1, not of (2, 2)"),
+        ({"n": 0}, "pipeline", "x has no elements"),
         ({"alignment": 8}, "vector_width", "aligned to 8 bytes, under 16"),
         ({"direction": "data"}, "signature", "is for direction 'forward'"),
     ],
@@ -234,8 +237,8 @@ def test_other_architectures_do_not_have_it():
         assert (
             "which pipeline gluon_grouped needs" in FAMILY.judge(narrow(RESNEXT), arch(name)).reason
         )
-        assert grouped.PIPELINE not in FAMILY.pipelines(arch(name))
-    assert grouped.PIPELINE in FAMILY.pipelines(SM_90)
+        assert shape.PIPELINE not in FAMILY.pipelines(arch(name))
+    assert shape.PIPELINE in FAMILY.pipelines(SM_90)
 
 
 def test_names_say_the_filter():
@@ -249,14 +252,14 @@ def test_names_say_the_filter():
 @pytest.mark.parametrize("groups", [64, 32, 16, 8])
 def test_layers_of_groups_prefer_it(direction, groups):
     p = replace(RESNEXT, groups=groups, direction=direction)
-    assert FAMILY.rank(p, default(p), H200)[0][0].pipeline == grouped.PIPELINE
+    assert FAMILY.rank(p, default(p), H200)[0][0].pipeline == shape.PIPELINE
 
 
 def test_one_image_prefers_another():
     """Atoms would be mostly empty."""
     p = replace(RESNEXT, n=1)
     found = default(p) + configs(p)
-    assert FAMILY.rank(p, found, H200)[0][0].pipeline != grouped.PIPELINE
+    assert FAMILY.rank(p, found, H200)[0][0].pipeline != shape.PIPELINE
 
 
 # --- builds ------------------------------------------------------------------------------------
@@ -277,8 +280,8 @@ def test_nothing_spills_and_shared_memory_is_as_said(store):
         kernel = results[c.name].kernel
         assert kernel is not None, results[c.name].reason
         assert kernel.resources.spill_bytes == 0
-        assert 0 <= shared_memory(c, SM_90) - kernel.shared <= 512
-        if grouped.kept(c, *grouped.taps(c)):
-            threads = grouped.KEPT_AT_ONCE * 32 * c.num_warps
+        assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - kernel.shared <= 512
+        if shape.kept(c, *shape.taps(c)):
+            threads = shape.KEPT_AT_ONCE * 32 * c.num_warps
             assert threads * kernel.resources.registers <= 65536
-            assert grouped_launch.resident(c, SM_90) == grouped.KEPT_AT_ONCE
+            assert launch.resident(c, SM_90) == shape.KEPT_AT_ONCE

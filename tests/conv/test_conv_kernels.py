@@ -13,7 +13,7 @@ from tilewright.arch import arch
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.rules import alignments
+from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.ops.conv.stated import first_strides
 
 FAMILY = ops.family("conv")
@@ -27,7 +27,7 @@ def dispatcher():
 def kernel(p: ConvProblem, **fields) -> str:
     """The name of a kernel for `p`."""
     pipeline = fields.get("pipeline", "implicit")
-    read, made = alignments(p, pipeline)
+    read, made = PIPELINES[pipeline].alignments(p)
     said = {
         "direction": p.direction, "spatial_dims": len(p.spatial), "dtype": p.dtype,
         "dtype_out": p.dtype_out, "precision": p.precision, "epilogue": p.epilogue,

@@ -13,9 +13,9 @@ from sim_values import Fault
 from shared_builds import build_once
 from simulate import worst_error
 from tilewright.arch import device
+from tilewright.ops.conv import pipelines
 from tilewright.ops.conv.kernels import gluon_ws
-from tilewright.ops.conv.pipelines import boxed, boxed_rows
-from tilewright.ops.conv.rules import shared_memory
+from tilewright.ops.conv.pipelines.boxed import rows, shape
 from tilewright.ops.device.gluon_api import constexpr_function
 from tilewright.ops.nouns import MAIN
 
@@ -33,8 +33,8 @@ SMALL = replace(H200, compute_units=3)
 )  # fmt: skip
 def test_widths_fit_the_channels(channels, widths):
     """Not where powers of two fit as well or better."""
-    assert boxed_rows.odd_widths(channels) == widths
-    assert {*widths} <= {*boxed_rows.odd_widths(channels, tuned=True)}
+    assert rows.odd_widths(channels) == widths
+    assert {*widths} <= {*rows.odd_widths(channels, tuned=True)}
 
 
 @pytest.mark.parametrize("direction", ["forward", "data"])
@@ -47,19 +47,19 @@ def test_the_estimate_ranks_by_what_is_wasted(n, channels, size, widths, directi
     p = replace(DENSE, n=n, c=channels, k=channels, spatial=(size, size), direction=direction)
     found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
     best, _ = FAMILY.rank(p, found, H200)[0]
-    assert best.pipeline in boxed.PIPELINES and best.tile_n in widths
+    assert best.pipeline in shape.PIPELINES and best.tile_n in widths
 
 
 def test_default_spaces_have_only_tiles_that_can_be_built():
     """Also where an epilogue reads an array, which leaves fewer registers."""
     for epilogue in ("", "bias+add"):
         p = replace(DENSE, k=192, epilogue=epilogue)
-        widest = max(c.tile_m // boxed.readers(c) * c.tile_n for c in configs(p) if boxed.odd(c))
+        widest = max(c.tile_m // shape.readers(c) * c.tile_n for c in configs(p) if shape.odd(c))
         assert widest == (64 * 192 if epilogue else 128 * 192)
         gradient = replace(p, direction="weights", c=192, epilogue="")
         for one in (p, gradient):
             for space in (FAMILY.default_space(one, SM_90), *FAMILY.tuning_spaces(one, SM_90)):
-                assert "boxes" not in {d.verdict.rule for d in space.expand(SM_90).dropped}
+                assert "pipeline" not in {d.verdict.rule for d in space.expand(SM_90).dropped}
 
 
 def config(**fields):
@@ -73,21 +73,21 @@ def config(**fields):
 @pytest.mark.parametrize(
     ("fields", "rule", "why"),
     [
-        ({"tile_n": 168}, "boxes", "neither a power of two nor one of 48, 80, 96,"),
-        ({"tile_n": 240}, "boxes", "neither a power of two nor one of"),
-        ({"tile_m": 256, "tile_n": 224, "box": "1x8x16"}, "boxes", "224 accumulators a thread"),
+        ({"tile_n": 168}, "pipeline", "neither a power of two nor one of 48, 80, 96,"),
+        ({"tile_n": 240}, "pipeline", "neither a power of two nor one of"),
+        ({"tile_m": 256, "tile_n": 224, "box": "1x8x16"}, "pipeline", "224 accumulators a thread"),
         (
             {"tile_m": 256, "tile_n": 192, "box": "1x8x16", "epilogue": "add"},
-            "boxes", "192 accumulators a thread in parts, over 160",
+            "pipeline", "192 accumulators a thread in parts, over 160",
         ),
         (
             {"tile_n": 80, "dtype": "e4m3fn", "dtype_out": "e4m3fn", "epilogue": "scale"},
-            "boxes", "pieces of sums with rows under 32 bytes",
+            "pipeline", "pieces of sums with rows under 32 bytes",
         ),
-        ({"tile_m": 192, "tile_n": 256, "num_warps": 12}, "boxes", "64x256 sums for each of three"),
-        ({"tile_m": 384, "num_warps": 12, "box": "1x8x16"}, "boxes", "128x160 sums for each of"),
-        ({"tile_m": 192, "tile_n": 64}, "boxes", "tile_m = 192 is not 64 or 128 rows"),
-        ({"pipeline": "gluon_pingpong", "num_warps": 12}, "boxes", "with 8 warps, not 12"),
+        ({"tile_m": 192, "tile_n": 256, "num_warps": 12}, "pipeline", "64x256 sums for each of"),
+        ({"tile_m": 384, "num_warps": 12, "box": "1x8x16"}, "pipeline", "128x160 sums for each of"),
+        ({"tile_m": 192, "tile_n": 64}, "pipeline", "tile_m = 192 is not 64 or 128 rows"),
+        ({"pipeline": "gluon_pingpong", "num_warps": 12}, "pipeline", "with 8 warps, not 12"),
         ({"pipeline": "implicit", "scheduler": "tile", "box": ""}, "tile", "160 is not a power"),
     ],
 )  # fmt: skip
@@ -116,7 +116,7 @@ def test_the_cases_reach_everything_that_they_may():
     met = [odd_tile(n, direction) for n in ODD_TILES for direction in ("forward", "data")]
     for field, least in (("pipeline", 2), ("num_warps", 3), ("dtype", 3), ("epilogue", 3)):
         assert len({getattr(c, field) for c, _ in met}) >= least, field
-    assert {boxed.rows(c) for c, _ in met} == {64, 128}
+    assert {shape.rows(c) for c, _ in met} == {64, 128}
     assert {len(p.spatial) for _, p in met} == {1, 2, 3}
 
 
@@ -156,4 +156,4 @@ def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     result = built[c.name]
     assert result.kernel is not None, result.reason
     assert result.kernel.resources.spill_bytes == 0
-    assert 0 <= shared_memory(c, SM_90) - result.kernel.shared <= 512
+    assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - result.kernel.shared <= 512

@@ -69,7 +69,7 @@ def test_what_cannot_be_built(fields, rule, why):
         (
             HELD,
             replace(DENSE, groups=640, stride=(1, 2)),
-            "window",
+            "pipeline",
             "holds 3x3s1x1, but windows for the problem hold 3x3s1x2 or 3s2",
         ),
         ({}, replace(DENSE, c=642), "vector_width", "read are aligned to 4 bytes, under 16"),

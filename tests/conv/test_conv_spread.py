@@ -13,11 +13,10 @@ from shared_builds import build_once
 from simulate import worst_error
 from tilewright.arch import device
 from tilewright.errors import UnknownName
-from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv import ConvProblem, pipelines
 from tilewright.ops.conv.config import SHARING
 from tilewright.ops.conv.kernels import gluon_weights
-from tilewright.ops.conv.pipelines import boxed, boxed_weights
-from tilewright.ops.conv.rules import shared_memory
+from tilewright.ops.conv.pipelines.boxed import shape, weights
 from tilewright.ops.device.gluon_api import jit
 from tilewright.ops.nouns import MAIN
 
@@ -35,7 +34,7 @@ def test_few_channels_have_tiles_of_several_taps():
     offered = {(c.tile_m, c.tile_n) for c in configs(FEW) if c.spread}
     assert {(64, 192), (64, 256)} <= offered
     one = next(c for c in configs(FEW) if c.spread and c.tile_n == 192)
-    assert boxed_weights.tiles(one, FEW) == 3
+    assert weights.tiles(one, FEW) == 3
     best, _ = FAMILY.rank(FEW, FAMILY.default_space(FEW, SM_90).expand(SM_90).configs, H200)[0]
     assert best.spread == 64
 
@@ -80,12 +79,15 @@ def config(**fields):
         ({"tile_n": 64}, "tile_n = 64 is not several boxes"),
         ({"scheduler": "stream_k"}, "parts of 192 columns meet under split and linear only"),
         ({"scheduler": "split", "reduction": "tree"}, "meet under split and linear only"),
-        ({"pipeline": "implicit", "box": "", "scheduler": "tile"}, "spread 64 is for gluon_ws"),
+        (
+            {"pipeline": "implicit", "box": "", "scheduler": "tile"},
+            "spread 64 is for pipelines that",
+        ),
     ],
 )
 def test_what_cannot_be_built(fields, why):
     verdict = FAMILY.judge(config(**fields), SM_90)
-    assert verdict.rule == "boxes" and why in verdict.reason
+    assert verdict.rule == "pipeline" and why in verdict.reason
 
 
 def test_names_say_it():
@@ -126,8 +128,8 @@ def test_the_cases_reach_everything_that_they_may():
     assert len({c.tile_n for c, _ in met if not c.spread}) >= 3
     assert {len(p.spatial) for _, p in met} == {1, 2, 3}
     ragged = [
-        boxed_weights.tiles(c, p) for c, p in met
-        if c.spread and p.taps * boxed_weights.tap_boxes(c, p) % (c.tile_n // c.spread)
+        weights.tiles(c, p) for c, p in met
+        if c.spread and p.taps * weights.tap_boxes(c, p) % (c.tile_n // c.spread)
     ]  # fmt: skip
     assert len(ragged) >= 3  # a tile with boxes behind the last
 
@@ -183,5 +185,5 @@ def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     result = built[c.name]
     assert result.kernel is not None, result.reason
     assert result.kernel.resources.spill_bytes == 0
-    assert 0 <= shared_memory(c, SM_90) - result.kernel.shared <= 512
-    assert boxed.rows(c) in boxed.ROWS
+    assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - result.kernel.shared <= 512
+    assert shape.rows(c) in shape.ROWS

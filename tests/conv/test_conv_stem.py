@@ -18,9 +18,8 @@ from tilewright import ops, verify
 from tilewright.arch import arch
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.pipelines import runs
-from tilewright.ops.conv.rules import alignments
+from tilewright.ops.conv import ConvProblem, runs
+from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.ops.nouns import MAIN
 
 FAMILY = ops.family("conv")
@@ -189,4 +188,4 @@ def test_the_gradient_of_few_channels_reads_pixels_in_vectors(dispatcher):
     refused = FAMILY.supports(promising, p, SM_90)
     assert refused.rule == "vector_width" and "channels of weights" in refused.reason
     first = replace(p, c=64, w_strides=(64 * 49, 49, 7, 1))
-    assert alignments(first, "implicit") == (1, 16)
+    assert PIPELINES["implicit"].alignments(first) == (1, 16)

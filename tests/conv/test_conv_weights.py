@@ -16,7 +16,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import ConvProblem, sharing
 from tilewright.ops.conv.config import SHARING
-from tilewright.ops.conv.rules import alignments
+from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.select.constraints import Constraints
 
 FAMILY = ops.family("conv")
@@ -38,7 +38,7 @@ def of_units(count: int):
 
 
 def config(p: ConvProblem, scheduler: str, reduction: str, **fields):
-    read, made = alignments(p, "implicit")
+    read, made = PIPELINES["implicit"].alignments(p)
     said = {
         "direction": "weights", "spatial_dims": len(p.spatial), "dtype": p.dtype,
         "dtype_out": p.dtype_out, "alignment": read, "alignment_out": made, "tile_m": 32,

@@ -22,12 +22,12 @@ from gpu_arch import ARCH  # noqa: E402
 from tilewright import verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
 from tilewright.ops.conv import ConvProblem  # noqa: E402
-from tilewright.ops.conv.pipelines import boxed  # noqa: E402
+from tilewright.ops.conv.pipelines.boxed import shape  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
-        not all(map(arch(ARCH).has, boxed.NEEDS)), reason=f"{ARCH} lacks {boxed.NEEDS}"
+        not all(map(arch(ARCH).has, shape.NEEDS)), reason=f"{ARCH} lacks {shape.NEEDS}"
     ),
 ]
 
@@ -47,7 +47,7 @@ CASES = [
     *(odd_tile(columns, direction) for columns in ODD_TILES for direction in ("forward", "data")),
     *(weights_tile(seed) for seed in range(24)),
     *((c, p) for p in LARGE for c in configs(p)),
-    *((c, p) for p in FITTED for c in configs(p) if c.spread or boxed.odd(c)),
+    *((c, p) for p in FITTED for c in configs(p) if c.spread or shape.odd(c)),
 ]
 
 

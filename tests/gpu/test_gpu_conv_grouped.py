@@ -14,12 +14,12 @@ from grouped_gluon_cases import RESNEXT, configs  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
-from tilewright.ops.conv.pipelines import grouped  # noqa: E402
+from tilewright.ops.conv.pipelines.grouped import shape  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
-        not all(map(arch(ARCH).has, grouped.NEEDS)), reason=f"{ARCH} lacks {grouped.NEEDS}"
+        not all(map(arch(ARCH).has, shape.NEEDS)), reason=f"{ARCH} lacks {shape.NEEDS}"
     ),
 ]
 

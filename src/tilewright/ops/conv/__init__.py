@@ -8,17 +8,18 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.ops.backward import Backward
-from tilewright.ops.conv import alike, functions, operands, parts, profiles, rules, spaces
+from tilewright.ops.conv import alike, functions, operands, pipelines, profiles, rules, spaces
 from tilewright.ops.conv import config as config_module
 from tilewright.ops.conv import estimate as estimate_module
 from tilewright.ops.conv import gradients as gradients_module
+from tilewright.ops.conv import launch as launch_module
 from tilewright.ops.conv import reference as reference_module
 from tilewright.ops.conv import tolerances as tolerances_module
 from tilewright.ops.conv import vendor as vendor_module
 from tilewright.ops.conv import words as words_module
-from tilewright.ops.conv.config import GEMM, PIPELINES, SHARING, ConvConfig
+from tilewright.ops.conv.config import GEMM, SHARING, ConvConfig
 from tilewright.ops.conv.formats import tile_engine
-from tilewright.ops.conv.pipelines import bands, boxed, by_gemm, grouped
+from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import ConvProblem, outputs
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
@@ -59,9 +60,7 @@ class ConvFamily(Defaults):
         return alike.nearby(problem)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        needs = dict.fromkeys(boxed.PIPELINES, boxed.NEEDS)
-        needs |= {one.PIPELINE: one.NEEDS for one in (bands, grouped)}
-        return (*(n for n in PIPELINES if all(map(arch.has, needs.get(n, ())))), GEMM)
+        return (*pipelines.on(arch), GEMM)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
@@ -101,23 +100,19 @@ class ConvFamily(Defaults):
         return estimate_module.estimate(config, problem, device)
 
     def interpreted(self, config: ConvConfig) -> ConvConfig:
-        if config.pipeline == grouped.PIPELINE:
-            return grouped.sibling(config)
-        if config.pipeline == bands.PIPELINE:
-            return bands.sibling(config)
         if config.pipeline == GEMM:
             return by_gemm.interpreted(config)
-        return boxed.sibling(config) if config.pipeline in boxed.PIPELINES else config
+        return pipelines.of(config).sibling(config)
 
     def sources(self, config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
         if config.pipeline == GEMM:
             return by_gemm.sources(config, arch)
-        return parts.sources(config, arch)
+        return launch_module.sources(config, arch)
 
     def launch(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
         if config.pipeline == GEMM:
             return by_gemm.launch(config, problem, device)
-        return parts.launch(config, problem, device)
+        return launch_module.launch(config, problem, device)
 
     def operands(self, problem: ConvProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)

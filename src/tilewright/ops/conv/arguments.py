@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import runs, windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim
-from tilewright.ops.conv.pipelines import grouped, windows
-from tilewright.ops.conv.pipelines.runs import sizes as run_sizes
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.launch import FLAGS
@@ -123,14 +122,6 @@ def _of_data(p: ConvProblem) -> bool:
     return p.direction == "data"
 
 
-def walked(p: ConvProblem) -> tuple[int, ...]:
-    """Pixels of the result in each dimension; of the data's gradient, the most that a residue class
-    has."""
-    if _of_data(p):
-        return tuple(-(-dim.size // dim.stride) for dim in p.three)
-    return tuple(dim.out for dim in p.three)
-
-
 def _per_problem(value: Callable[[ConvProblem], tuple[int, ...]]) -> Argument:
     def values(x: Context) -> tuple[Passed, ...]:
         return tuple(Scalar("i32", size) for size in value(x.problem))
@@ -150,7 +141,7 @@ def _runs() -> Argument:
     from the row's begin to the first, and of a row; and of those before a run's first tap."""
 
     def values(x: Context) -> tuple[Passed, ...]:
-        found = run_sizes(x.problem, x.config.alignment) if x.config.runs else ()
+        found = runs.sizes(x.problem, x.config.alignment) if x.config.runs else ()
         return tuple(Scalar("i32", n) for n in found)
 
     return Argument(lambda c: ("i32",) * 5 if c.runs else (), values, is_tuple=True)
@@ -206,7 +197,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     # Of what is gathered from, and of the result.
     "sizes": _per_problem(lambda p: tuple(dim.out if _of_data(p) else dim.size for dim in p.three)),
     "full": _per_problem(lambda p: tuple(dim.size if _of_data(p) else dim.out for dim in p.three)),
-    "walked": _per_problem(walked),
+    "walked": _per_problem(lambda p: p.walked),
     "outs": _each(lambda dim: dim.out),
     "taps": _each(lambda dim: dim.filter),
     "stride": _each(lambda dim: dim.stride),
@@ -228,13 +219,7 @@ BLOCK = 256
 """Weights of a workgroup that adds up parts."""
 
 FEW_BLOCK, WAYS = 64, 32
-"""The same where there are `few_weights`, and the parts that it reads at once."""
-
-
-def few_weights(c: ConvConfig) -> bool:
-    """Whether a gradient has few weights in many parts."""
-    return c.depthwise or c.pipeline == grouped.PIPELINE
-
+"""The same where there are few weights, in many parts; and the parts that it reads at once."""
 
 CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "TILE_M": lambda c: c.tile_m,
@@ -255,7 +240,8 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "INT_ACC": lambda c: accumulator(c.dtype) == "int32",
     "TAKES": lambda c: takes(c.epilogue),
     "LARGEST": lambda c: int(DTYPES[c.dtype_out].largest),
-    "BLOCK": lambda c: FEW_BLOCK if few_weights(c) else BLOCK,
+    "BLOCK": lambda _: BLOCK,
+    "FEW_BLOCK": lambda _: FEW_BLOCK,
     "WAYS": lambda _: WAYS,
     "TAPS_D": lambda c: windows.held(c).taps[0],
     "TAPS_H": lambda c: windows.held(c).taps[1],
@@ -265,7 +251,7 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "STRIP": lambda c: windows.held(c).strip,
     "EARLY": windows.early,
 }
-"""Every constant by the name that kernels give it, but `DONE`."""
+"""Every constant by the name that the parts give it, but `DONE`."""
 
 DONE = "DONE"
 """The constant that says how stores are waited for before workgroups meet, as the architecture

@@ -12,25 +12,19 @@ where parts are summed, a second kernel with its traffic.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import sharing, totals
+from tilewright.ops.conv import pipelines, sharing, totals, windows
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.geometry import cdiv
-from tilewright.ops.conv.parts import tiles
-from tilewright.ops.conv.pipelines import (
-    bands,
-    bands_estimate,
-    boxed,
-    boxed_estimate,
-    grouped,
-    grouped_estimate,
-    windows,
-)
+from tilewright.ops.conv.pipelines.bands import estimate as bands_estimate
+from tilewright.ops.conv.pipelines.boxed import estimate as boxed_estimate
+from tilewright.ops.conv.pipelines.grouped import estimate as grouped_estimate
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.conv.rules import shared_memory, sums, vector
+from tilewright.ops.conv.rules import vector
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
 
@@ -67,16 +61,24 @@ conversion."""
 
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
-    c, p, this = config, problem, arch(device.arch)
-    if c.pipeline == grouped.PIPELINE:
-        return grouped_estimate.estimate(c, p, device)
-    if c.pipeline == bands.PIPELINE:
-        return bands_estimate.estimate(c, p, device)
-    if c.pipeline in boxed.PIPELINES:
-        return boxed_estimate.estimate(c, p, device)
+    own = _OWN.get(config.pipeline, _through_pointers)
+    return own(config, problem, device)
+
+
+_OWN: Mapping[str, Callable[[ConvConfig, ConvProblem, Device], Estimate]] = {
+    "gluon_ws": boxed_estimate.estimate,
+    "gluon_pingpong": boxed_estimate.estimate,
+    "gluon_grouped": grouped_estimate.estimate,
+    "gluon_bands": bands_estimate.estimate,
+}
+"""Of pipelines that are not in Triton."""
+
+
+def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
+    this = arch(device.arch)
     units = device.compute_units
     splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
-    count = tiles(c, p, splits)
+    count = pipelines.of(c).tiles(c, p) * splits
     resident = _resident(c, this)
     steps = _steps(c, p, splits)
     waves: float = -(-count // units)
@@ -115,10 +117,10 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
 def _resident(c: ConvConfig, this: Arch) -> int:
     """Workgroups on a compute unit at once."""
     threads = c.num_warps * this.warp_size
-    registers = min(this.max_registers, sums(c) // threads + 64)
+    registers = min(this.max_registers, pipelines.of(c).sums(c) // threads + 64)
     file = this.registers_per_lane * this.simds_per_cu * this.warp_size
     by_registers = file // (registers * threads)
-    shared = shared_memory(c, this) + this.shared_memory_reserved
+    shared = pipelines.of(c).shared_memory(c, this) + this.shared_memory_reserved
     by_memory = this.shared_memory_per_cu // shared if shared else this.max_workgroups_per_cu
     by_warps = this.max_warps_per_simd * this.simds_per_cu // c.num_warps
     return max(1, min(by_registers, by_memory, by_warps, this.max_workgroups_per_cu))

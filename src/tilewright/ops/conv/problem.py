@@ -227,6 +227,24 @@ class ConvProblem(Problem):
         """Channels of the result."""
         return self.c if self.direction == "data" else self.k
 
+    @property
+    def walked(self) -> Sizes:
+        """Pixels of the result in three dimensions; in the gradient of the data, the most that a
+        residue class has."""
+        if self.direction == "data":
+            return tuple(-(-dim.size // dim.stride) for dim in self.three)
+        return tuple(dim.out for dim in self.three)
+
+    @property
+    def walked_pixels(self) -> int:
+        """The same, of all images."""
+        return self.n * math.prod(self.walked)
+
+    @property
+    def classes(self) -> int:
+        """Residue classes of the result's pixels."""
+        return math.prod(self.stride) if self.direction == "data" else 1
+
     def shape_of(self, name: str) -> Sizes:
         """The shape of x, w or y."""
         if name == "w":

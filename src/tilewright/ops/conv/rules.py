@@ -9,18 +9,10 @@ from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import sharing
-from tilewright.ops.conv.config import (
-    DEPTHWISE,
-    GEMM,
-    HOLDING,
-    SHARING,
-    ConvConfig,
-    of_weights,
-)
-from tilewright.ops.conv.parts import pixels, tiles
-from tilewright.ops.conv.pipelines import bands, boxed, by_gemm, grouped, runs, windows
-from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
+from tilewright.ops.conv import pipelines, runs, sharing, windows
+from tilewright.ops.conv.config import GEMM, HOLDING, SHARING, ConvConfig
+from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import outputs
 from tilewright.ops.gemm.sizes import (
@@ -64,23 +56,12 @@ def _dtype(c: ConvConfig, arch: Arch) -> str | None:
     return None
 
 
-def _boxed(c: ConvConfig, arch: Arch) -> str | None:
-    if c.pipeline == grouped.PIPELINE:
-        return grouped.objection(c, arch)
-    if c.pipeline == bands.PIPELINE:
-        return bands.objection(c, arch)
-    if c.pipeline in boxed.PIPELINES:
-        return boxed.objection(c, arch)
-    if c.box or c.spread or c.scheduler == "persistent":
-        what = (
-            f"box {c.box}"
-            if c.box
-            else f"spread {c.spread}"
-            if c.spread
-            else "scheduler persistent"
-        )
-        return f"{what} is for {' and '.join(boxed.PIPELINES)}, not for pipeline {c.pipeline}"
-    return None
+def _pipeline(c: ConvConfig, arch: Arch) -> str | None:
+    of = pipelines.of(c)
+    for word in of.needs:
+        if not arch.has(word):
+            return f"{arch.name} has no {word}, which pipeline {c.pipeline} needs"
+    return of.objection(c, arch)
 
 
 def _combination(c: ConvConfig, arch: Arch) -> str | None:
@@ -103,7 +84,7 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
         )
     if c.merged_groups & (c.merged_groups - 1) or c.merged_groups > MOST_GROUPS:
         return f"merged_groups = {c.merged_groups} is not a power of two up to {MOST_GROUPS}"
-    if c.merged_groups > 1 and c.pipeline not in ("implicit", grouped.PIPELINE):
+    if c.merged_groups > 1 and not pipelines.of(c).merges_groups:
         return f"pipeline {c.pipeline} does not merge groups"
     if c.runs and (c.pipeline, c.merged, c.merged_groups) != ("implicit", True, 1):
         return "runs are steps of several taps and of one group in pipeline implicit"
@@ -120,18 +101,12 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
     return None
 
 
-def _odd(c: ConvConfig, axis: str) -> bool:
-    """Whether the rule for boxes has judged this edge of a tile, which is no power of two."""
-    return c.pipeline in boxed.PIPELINES and (
-        axis == "n" or (axis == "m" and c.num_warps == boxed.THREE_GROUPS)
-    )
-
-
 def _tile(c: ConvConfig, arch: Arch) -> str | None:
     least = (1, 1, 1) if c.depthwise else arch.min_dot
+    odd = pipelines.of(c).odd(c)
     most = MOST_ELEMENTS if c.depthwise else MOST_TILE
     for axis, size, low in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), least, strict=True):
-        if size & (size - 1) and not _odd(c, axis):
+        if size & (size - 1) and f"tile_{axis}" not in odd:
             return f"tile_{axis} = {size} is not a power of two"
         if not low <= size <= most:
             return f"tile_{axis} = {size} is not from {low} to {most} on {arch.name}"
@@ -152,8 +127,7 @@ def _tile(c: ConvConfig, arch: Arch) -> str | None:
 
 
 def _warps(c: ConvConfig, arch: Arch) -> str | None:
-    three = c.num_warps == boxed.THREE_GROUPS and c.pipeline in boxed.PIPELINES
-    if c.num_warps & (c.num_warps - 1) and not three:
+    if c.num_warps & (c.num_warps - 1) and "num_warps" not in pipelines.of(c).odd(c):
         return f"num_warps = {c.num_warps} is not a power of two"
     threads = c.num_warps * arch.warp_size
     if threads > arch.max_threads:
@@ -161,19 +135,6 @@ def _warps(c: ConvConfig, arch: Arch) -> str | None:
     if c.num_stages > MAX_STAGES:
         return f"num_stages = {c.num_stages} is over {MAX_STAGES}"
     return None
-
-
-def sums(c: ConvConfig) -> int:
-    """Sums that a workgroup keeps in registers."""
-    if c.window:
-        return c.tile_m * c.tile_n * windows.registers(c)
-    if c.pipeline == bands.PIPELINE:
-        return bands.registers(c) * c.num_warps * windows.LEAST_LANES
-    if c.depthwise and c.direction == "weights":
-        return c.tile_m * c.tile_n * c.tile_k
-    if c.pipeline in boxed.PIPELINES:
-        return boxed.rows(c) * boxed.groups(c) * c.tile_n  # also where each has a tile of its own
-    return c.tile_m * c.tile_n
 
 
 def vector(c: ConvConfig, arch: Arch) -> bool:
@@ -186,7 +147,7 @@ def vector(c: ConvConfig, arch: Arch) -> bool:
 
 def _registers(c: ConvConfig, arch: Arch) -> str | None:
     threads = c.num_warps * arch.warp_size
-    each = sums(c) // threads
+    each = pipelines.of(c).sums(c) // threads
     if vector(c, arch) and not c.depthwise:
         # Operands of a dot on the vector units are held too.
         each += (c.tile_m + c.tile_n) * c.tile_k // threads
@@ -210,30 +171,15 @@ def _dot(c: ConvConfig, arch: Arch) -> str | None:
     return None
 
 
-def shared_memory(c: ConvConfig, arch: Arch) -> int:
-    """Bytes of the buffers that the compiler makes for a step's operands: one for each stage, one
-    less where matrix instructions do not read shared memory on their own."""
-    if c.pipeline == bands.PIPELINE:
-        return bands.shared_memory(c)
-    if c.depthwise:
-        return 0
-    if c.pipeline in boxed.PIPELINES:
-        return boxed.shared_memory(c)
-    if c.pipeline == grouped.PIPELINE:
-        return grouped.shared_memory(c)
-    stage = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
-    return stage * max(1, c.num_stages - (0 if arch.async_mma else 1))
-
-
 def _shared_memory(c: ConvConfig, arch: Arch) -> str | None:
-    if (need := shared_memory(c, arch)) > arch.shared_memory:
+    if (need := pipelines.of(c).shared_memory(c, arch)) > arch.shared_memory:
         return f"{need} bytes of shared memory, over {arch.shared_memory}"
     return None
 
 
 LEGALITY: tuple[tuple[str, Callable[[ConvConfig, Arch], str | None]], ...] = (
     ("dtype", _dtype),
-    ("boxes", _boxed),
+    ("pipeline", _pipeline),
     ("combination", _combination),
     ("tile", _tile),
     ("warps", _warps),
@@ -277,12 +223,8 @@ def _depthwise(c: ConvConfig, p: ConvProblem) -> str | None:
     return None
 
 
-def _described(c: ConvConfig, p: ConvProblem) -> str | None:
-    if c.pipeline == grouped.PIPELINE:
-        return grouped.refusal(c, p)
-    if c.pipeline == bands.PIPELINE:
-        return bands.refusal(c, p)
-    return boxed.refusal(c, p) if c.pipeline in boxed.PIPELINES else None
+def _refused(c: ConvConfig, p: ConvProblem) -> str | None:
+    return pipelines.of(c).refusal(c, p)
 
 
 def _groups(c: ConvConfig, p: ConvProblem) -> str | None:
@@ -295,34 +237,8 @@ def _runs(c: ConvConfig, p: ConvProblem) -> str | None:
     return runs.refusal(p) if c.runs else None
 
 
-def _window(c: ConvConfig, p: ConvProblem) -> str | None:
-    if c.window and c.held not in (fits := windows.words(p)):
-        return f"holds {c.held}, but windows for the problem hold {' or '.join(fits) or 'nothing'}"
-    return None
-
-
-@lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
-def alignments(p: ConvProblem, pipeline: str, of_runs: bool = False) -> tuple[int, int]:
-    """Bytes of alignment of what a pipeline's kernels read in vectors, and of what they make."""
-    if of_runs:
-        return runs.alignment(p), p.rows_alignment(p.output_name)
-    if pipeline == grouped.PIPELINE and p.direction == "weights":
-        return min(p.rows_alignment(name, True) for name in "xy"), p.rows_alignment("w")
-    if pipeline == grouped.PIPELINE:  # weights are read one by one
-        read_name = "x" if p.output_name == "y" else "y"
-        return p.rows_alignment(read_name, True), p.rows_alignment(p.output_name, True)
-    read = [p.rows_alignment(name) for name in DIRECTIONS[p.direction][:2]]
-    made = p.rows_alignment(p.output_name)
-    if pipeline in DEPTHWISE and p.direction != "weights":
-        read = read[:1]  # weights are read one by one
-    same = DTYPES[p.dtype].bytes == DTYPES[p.dtype_out].bytes
-    if read[-1] > 1 and of_weights(pipeline, p.direction, same, read[0], made) <= read[-1]:
-        return read[0], made
-    return min(read), made
-
-
 def _aligned(c: ConvConfig, p: ConvProblem) -> str | None:
-    read, made = alignments(p, c.pipeline, c.runs)
+    read, made = runs.alignments(p) if c.runs else pipelines.of(c).alignments(p)
     if read < c.alignment:
         return f"channels of what is read are aligned to {read} bytes, under {c.alignment}"
     weights = p.rows_alignment("w")
@@ -349,8 +265,8 @@ def _index(c: ConvConfig, p: ConvProblem) -> str | None:
         return f"an array spans {_largest_span(p)} bytes, which 32-bit indices do not reach"
     weights = math.prod(p.shape_of("w"))
     for what, count in (
-        ("pixels", pixels(p) if p.direction != "weights" else p.n * math.prod(p.out_sizes)),
-        ("tiles", tiles(c, p, 1)),
+        ("pixels", p.walked_pixels),
+        ("tiles", pipelines.of(c).tiles(c, p)),
         ("weights", weights),
     ):
         if count > MOST_NUMBER:
@@ -364,7 +280,7 @@ def _shared(c: ConvConfig, p: ConvProblem) -> str | None:
     tiles, steps = sharing.tiles(c, p), sharing.steps(c, p)
     if steps < 2:
         return f"the pixels are {steps} steps of {c.tile_k}, too few to share"
-    if c.scheduler == "split" and tiles * sharing.meetings(c) > MAX_FLAGS:
+    if c.scheduler == "split" and tiles * pipelines.of(c).meetings(c) > MAX_FLAGS:
         return f"{tiles} tiles need more flags than the {MAX_FLAGS} that there are: do not split"
     if tiles * steps > MOST_NUMBER:
         return f"{tiles * steps} steps of all tiles, over {MOST_NUMBER}"
@@ -376,9 +292,8 @@ SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...]
     ("depthwise", _depthwise),
     ("groups", _groups),
     ("runs", _runs),
-    ("window", _window),
     ("vector_width", _aligned),
-    ("boxes", _described),
+    ("pipeline", _refused),
     ("index", _index),
     ("sharing", _shared),
 )

@@ -9,19 +9,9 @@ import math
 from dataclasses import dataclass
 
 from tilewright.arch.model import Device
+from tilewright.ops.conv import pipelines
 from tilewright.ops.conv.arguments import PARTIALS
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.geometry import cdiv
-from tilewright.ops.conv.pipelines import (
-    bands,
-    bands_launch,
-    boxed,
-    boxed_weights,
-    grouped,
-    grouped_weights,
-    runs,
-    windows,
-)
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm.launch import FLAGS
 from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles, slots
@@ -30,42 +20,15 @@ from tilewright.ops.nouns import Initial, Temporary
 MOST_WAYS = 16
 """Most workgroups of a tile where shares do not cross tiles, as ops/device/schedule.py has it."""
 
-WORKGROUPS_FOR_UNIT = 2
-"""Workgroups for each compute unit that parts of the pixels make up."""
-
 
 def tiles(c: ConvConfig, p: ConvProblem) -> int:
     """Tiles of the gradient."""
-    if c.pipeline in boxed.PIPELINES:
-        return boxed_weights.tiles(c, p)
-    if c.pipeline == bands.PIPELINE:
-        return cdiv(p.c, c.tile_n)
-    if c.window:
-        return cdiv(p.c, c.tile_n) * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
-    if c.depthwise:
-        return cdiv(p.taps, c.tile_m) * cdiv(p.c, c.tile_n)
-    channels, filters = p.group_c * c.merged_groups, p.group_k * c.merged_groups
-    if c.runs:
-        columns = cdiv(p.taps // p.filter[-1] * runs.sizes(p, c.alignment)[0], c.tile_n)
-    elif c.merged:
-        columns = cdiv(p.taps * channels, c.tile_n)
-    else:
-        columns = p.taps * cdiv(channels, c.tile_n)
-    return cdiv(filters, c.tile_m) * columns * cdiv(p.groups, c.merged_groups)
+    return pipelines.of(c).tiles(c, p)
 
 
 def steps(c: ConvConfig, p: ConvProblem) -> int:
     """Steps of pixels of a whole tile; of a window, of its lines."""
-    if c.pipeline in boxed.PIPELINES:
-        return boxed_weights.steps_of(c, p)
-    if c.window:
-        return cdiv(windows.count(c, p), c.tile_m)
-    return cdiv(p.n * math.prod(p.out_sizes), c.tile_k)
-
-
-def meetings(c: ConvConfig) -> int:
-    """Pieces of a tile whose parts meet on their own, each with its flags."""
-    return boxed.groups(c) if c.pipeline in boxed.PIPELINES else 1
+    return pipelines.of(c).steps(c, p)
 
 
 def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
@@ -75,18 +38,10 @@ def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
         return shared_tiles(c, tiles(c, p), max(1, programs(c, p, device)))
     if c.scheduler != "split":
         return 1
-    if c.pipeline == grouped.PIPELINE:
-        return grouped_weights.cut(c, p, device).programs
-    if c.pipeline == bands.PIPELINE:
-        return bands_launch.cut(c, p, device).programs
-    count = max(1, tiles(c, p))
-    if c.pipeline in boxed.PIPELINES:
-        wanted = boxed_weights.splits(c, p, device.compute_units)
-    else:
-        each = windows.WORKGROUPS_FOR_UNIT if c.window else WORKGROUPS_FOR_UNIT
-        wanted = each * device.compute_units // count
+    of = pipelines.of(c)
+    wanted = of.splits(c, p, device)
     if c.parts_meet:
-        wanted = min(wanted, MAX_FLAGS // (count * meetings(c)))
+        wanted = min(wanted, MAX_FLAGS // (max(1, tiles(c, p)) * of.meetings(c)))
     return max(1, min(wanted, steps(c, p)))
 
 

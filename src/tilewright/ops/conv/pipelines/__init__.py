@@ -1,1 +1,31 @@
-"""The rules, launches and spaces of each form of kernel that needs more than `parts` says."""
+"""The pipelines of convolutions: a record for each. GEMM's kernels, which some convolutions are
+products of, have no record but GEMM's (`by_gemm`)."""
+
+from __future__ import annotations
+
+from tilewright.arch.model import Arch
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.pipelines.bands import GLUON_BANDS
+from tilewright.ops.conv.pipelines.boxed import GLUON_PINGPONG, GLUON_WS
+from tilewright.ops.conv.pipelines.depthwise import DEPTHWISE
+from tilewright.ops.conv.pipelines.grouped import GLUON_GROUPED
+from tilewright.ops.conv.pipelines.implicit import IMPLICIT
+from tilewright.ops.conv.pipelines.record import Pipeline
+from tilewright.ops.conv.pipelines.window import WINDOW
+
+PIPELINES: dict[str, Pipeline] = {
+    record.name: record
+    for record in (
+        IMPLICIT, DEPTHWISE, WINDOW, GLUON_BANDS, GLUON_WS, GLUON_PINGPONG, GLUON_GROUPED,
+    )
+}  # fmt: skip
+
+
+def of(config: ConvConfig) -> Pipeline:
+    """The record of a config's pipeline."""
+    return PIPELINES[config.pipeline]
+
+
+def on(arch: Arch) -> tuple[str, ...]:
+    """Names of the pipelines that an architecture can run."""
+    return tuple(name for name, record in PIPELINES.items() if record.runs_on(arch))

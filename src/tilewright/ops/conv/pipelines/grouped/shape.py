@@ -7,20 +7,17 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes, maps, windows
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.pipelines import boxes, windows
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import MAIN
 
 PIPELINE = "gluon_grouped"
-NEEDS = ("tma", "wgmma")
-"""Of an architecture, in the words of `Arch.has`. The kernels have no wgmma, but run on sm_90
-alone so far."""
-
 IMAGES, SLAB = 8, 64
 """Of the kernel: images of an atom, and channels of a workgroup."""
 
@@ -143,9 +140,6 @@ def box(p: ConvProblem, width: int) -> str:
 
 def objection(c: ConvConfig, arch: Arch) -> str | None:
     """Why `arch` cannot build a config of this pipeline, if so."""
-    for word in NEEDS:
-        if not arch.has(word):
-            return f"{arch.name} has no {word}, which pipeline {c.pipeline} needs"
     if c.spatial_dims > 2:
         return f"pipeline {c.pipeline} walks rows of 1 or 2 dimensions, not of {c.spatial_dims}"
     if DTYPES[c.dtype].bytes != 2 or c.dtype_out != c.dtype:
@@ -201,6 +195,16 @@ def _filter(c: ConvConfig) -> str | None:
     return None
 
 
+@lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
+def alignments(p: ConvProblem) -> tuple[int, int]:
+    """Bytes of alignment of pixels that are read, of all groups, and of what is made. Weights are
+    read one by one."""
+    if p.direction == "weights":
+        return min(p.rows_alignment(name, True) for name in "xy"), p.rows_alignment("w")
+    read = "x" if p.direction == "forward" else "y"
+    return p.rows_alignment(read, True), p.rows_alignment(p.output_name, True)
+
+
 def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
     """Why a config of this pipeline cannot compute `p`, if so."""
     if not p.group_c == p.group_k == channels(c):
@@ -209,13 +213,7 @@ def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
         return f"is for filters {c.held}, not for {windows.word(p)}"
     if any(n != 1 for n in p.dilation):
         return f"has dilations of 1, not of {p.dilation}"
-    for name in "xy":
-        shape, strides = p.shape_of(name), p.strides_of(name)
-        if 0 in shape:
-            return f"{name} has no elements, which a tensor map cannot describe"
-        if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
-            return f"{name} repeats elements by a stride of 0, which a tensor map cannot describe"
-    return None
+    return maps.refusal(p, "xy")
 
 
 def sibling(c: ConvConfig) -> ConvConfig:

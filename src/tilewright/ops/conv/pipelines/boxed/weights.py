@@ -7,11 +7,11 @@ import math
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes, maps
 from tilewright.ops.conv.arguments import ARGUMENTS, PARTIALS, Context, Value
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.pipelines import boxes
-from tilewright.ops.conv.pipelines.boxed import dense, groups, piece, rows, stored
-from tilewright.ops.conv.pipelines.boxed_launch import described, view
+from tilewright.ops.conv.maps import view
+from tilewright.ops.conv.pipelines.boxed.shape import groups, piece, rows, stored
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
 from tilewright.ops.gemm.pipelines import warpgroups
@@ -118,12 +118,12 @@ def step(c: ConvConfig, p: ConvProblem, device: Device, parts: int, streams: int
     of = boxes.walks(p, (0, 0, 0))
     box = boxes.sizes(c.box)
     one_of_x = [
-        described(p, "x", (*box, columns), steps=tuple(w.by_pixel for w in of))
+        maps.of_images(p, "x", (*box, columns), steps=tuple(w.by_pixel for w in of))
         for columns in x_columns(c)
     ]
     arguments: list[Argument] = [
         one_of_x[0],
-        described(p, "y", (*box, rows(c))),
+        maps.of_images(p, "y", (*box, rows(c))),
         _made(c, p, parts if c.two_stage else 1),
         *one_of_x[1:],
         *ARGUMENTS["meeting"].values(Context(c, p)),
@@ -143,5 +143,5 @@ def _made(c: ConvConfig, p: ConvProblem, parts: int) -> Descriptor:
     if c.two_stage:
         strides = (p.k * p.taps * p.c, p.taps * p.c, p.c, 1)
         return Descriptor(PARTIALS, "fp32", shape, strides, _made_block(c))
-    outer, _, *taps = dense(p, "w")
+    outer, _, *taps = maps.dense(p, "w")
     return Descriptor("w", c.dtype_out, shape, (outer * p.k, outer, taps[-1], 1), _made_block(c))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes, maps
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     CONSTANTS,
@@ -16,22 +17,17 @@ from tilewright.ops.conv.arguments import (
     index_type,
     source_of,
 )
+from tilewright.ops.conv.boxes import Walk
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.pipelines import boxes
-from tilewright.ops.conv.pipelines.boxed import PINGPONG, Residues, dense, groups, piece, readers
-from tilewright.ops.conv.pipelines.boxes import Walk
+from tilewright.ops.conv.maps import Residues, view
+from tilewright.ops.conv.pipelines.boxed.shape import PINGPONG, groups, piece, readers
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.device import widths
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.pipelines import warpgroups
-from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Scalar, Step
+from tilewright.ops.nouns import MAIN, Argument, KernelSource, Scalar, Step
 
 # --- what to compile ---------------------------------------------------------------------------
-
-
-def view(dtype: str, block: tuple[int, ...]) -> str:
-    """The type of a tensor map."""
-    return f"tensordesc<{DTYPES[dtype].triton}[{', '.join(map(str, block))}]>"
 
 
 def _blocks(c: ConvConfig) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -145,12 +141,14 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, residue: Residues) -> S
     context = Context(c, p)
     source_block, weights_block, made_block = _blocks(c)
     kind = index_type(c)
-    strides, begin = class_strides(p, residue)
+    strides, begin = maps.class_strides(p, residue)
     arguments: list[Argument] = [
-        described(p, source_of(p.direction), source_block, steps=tuple(w.by_pixel for w in of)),
-        described(p, "w", weights_block),
-        described(p, _made(c), made_block, of_class=(of, strides, begin)),
-        *(described(p, "w", block) for block in _rests(c)),
+        maps.of_images(
+            p, source_of(p.direction), source_block, steps=tuple(w.by_pixel for w in of)
+        ),
+        maps.of_images(p, "w", weights_block),
+        maps.of_images(p, _made(c), made_block, of_class=(of, strides, begin)),
+        *(maps.of_images(p, "w", block) for block in _rests(c)),
         *ARGUMENTS["extra"].values(context),
         *(Scalar(kind, stride) for stride in strides),
         Scalar(kind, begin),
@@ -162,43 +160,3 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, residue: Residues) -> S
     arguments += [Scalar("i32", value(w)) for value in _OF_WALKS for w in of]
     programs = min(tiles(c, p, of), device.compute_units)
     return Step((programs, 1, 1), tuple(arguments), MAIN)
-
-
-def class_strides(p: ConvProblem, residue: Residues) -> tuple[tuple[int, ...], int]:
-    """Strides of (image, channel, depth, height, width) of the class's pixels, and elements to the
-    first."""
-    outer, inner, *spatial = dense(p, p.output_name)
-    three = (*(0,) * (3 - len(spatial)), *spatial)
-    begin = sum(r * s for r, s in zip(residue, three, strict=True))
-    apart = tuple(dim.stride if p.direction == "data" else 1 for dim in p.three)
-    return (outer, inner, *(s * n for s, n in zip(three, apart, strict=True))), begin
-
-
-def described(
-    p: ConvProblem,
-    name: str,
-    block: tuple[int, ...],
-    steps: tuple[int, ...] = (),
-    of_class: tuple[tuple[Walk, ...], tuple[int, ...], int] | None = None,
-) -> Descriptor:
-    """The tensor map of x, w or y, channels innermost.
-
-    steps: pixels from each of a box's pixels to the next, in three dimensions.
-    of_class: walks, strides and the first element of the pixels to describe; None is all.
-    """
-    rank = len(p.spatial)
-    (outer, channels, *sizes), (stride, _, *strides), offset = p.shape_of(name), dense(p, name), 0
-    if of_class is not None:
-        of, class_strides, offset = of_class
-        sizes = [w.size for w in of[3 - rank :]]
-        strides = list(class_strides[5 - rank :])
-    going = steps[3 - rank :] if any(step > 1 for step in steps) else ()
-    return Descriptor(
-        name,
-        p.dtype_of(name),
-        (outer, *sizes, channels),
-        (stride, *strides, 1),
-        block,
-        offset,
-        (1, *going, 1) if going else (),
-    )

@@ -14,8 +14,8 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.ops.conv import totals
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.pipelines.bands import in_thread, taps
-from tilewright.ops.conv.pipelines.bands_launch import cut, resident
+from tilewright.ops.conv.pipelines.bands.launch import cut, resident
+from tilewright.ops.conv.pipelines.bands.shape import in_thread, taps
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates

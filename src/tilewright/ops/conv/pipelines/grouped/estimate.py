@@ -14,11 +14,16 @@ import math
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import totals
+from tilewright.ops.conv import boxes, totals
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.pipelines import boxes
-from tilewright.ops.conv.pipelines.grouped import IMAGES, SLAB, forward_stride, kept, row_atoms
-from tilewright.ops.conv.pipelines.grouped_launch import resident, strips
+from tilewright.ops.conv.pipelines.grouped.launch import cut, resident
+from tilewright.ops.conv.pipelines.grouped.shape import (
+    IMAGES,
+    SLAB,
+    forward_stride,
+    kept,
+    row_atoms,
+)
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
@@ -48,20 +53,20 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     for residue in boxes.residues(p):
         of = boxes.walks(p, residue)
         height, width = of[1].count, of[2].count
-        cut = strips(c, p, of, device.compute_units, at_once)
-        count = cut.slabs * cut.programs
+        into = cut(c, p, of, device.compute_units, at_once)
+        count = into.slabs * into.programs
         workgroups += count
-        rounds = -(-cut.each // cut.programs) * -(-count // device.compute_units)
+        rounds = -(-into.each // into.programs) * -(-count // device.compute_units)
         row_bytes = row_atoms(c, width) * IMAGES * SLAB * size
-        rows_in = (cut.rows - 1) * forward_stride(c) + height
+        rows_in = (into.rows - 1) * forward_stride(c) + height
         read = _read(c, height, width) * size
-        shared += rounds * cut.rows * read / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
+        shared += rounds * into.rows * read / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
         made = c.tile_m * SLAB * c.tile_k * height * width
-        products += rounds * cut.rows * made / (OLDER_PER_CLOCK * device.clock_mhz)
+        products += rounds * into.rows * made / (OLDER_PER_CLOCK * device.clock_mhz)
         if c.direction == "weights":
-            port += rounds * cut.rows * c.tile_m * SLAB * size / through
+            port += rounds * into.rows * c.tile_m * SLAB * size / through
         port += rounds * rows_in * row_bytes / through
-        steps += rounds * cut.rows * ROW_US / min(at_once, rounds)
+        steps += rounds * into.rows * ROW_US / min(at_once, rounds)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
     launches = SECOND_US * (sum(1 for _ in boxes.residues(p)) - 1)
     launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + launches
@@ -71,7 +76,7 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     }  # fmt: skip
     total = math.hypot(max(shared, products, port, steps), memory) + launch
     if c.direction == "weights":
-        terms["sum of parts"] = totals.us(c, p, cut.programs, device)
+        terms["sum of parts"] = totals.us(c, p, into.programs, device)
         total += terms["sum of parts"]
     else:
         terms["weights"] = EXPAND_US

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes, maps
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     CONSTANTS,
@@ -15,13 +14,13 @@ from tilewright.ops.conv.arguments import (
     index_type,
     source_of,
 )
+from tilewright.ops.conv.boxes import Walk
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
-from tilewright.ops.conv.pipelines import boxes
-from tilewright.ops.conv.pipelines.boxed import Residues, dense
-from tilewright.ops.conv.pipelines.boxed_launch import class_strides, view
-from tilewright.ops.conv.pipelines.boxes import Walk
-from tilewright.ops.conv.pipelines.grouped import (
+from tilewright.ops.conv.maps import Residues, view
+from tilewright.ops.conv.pipelines import cuts
+from tilewright.ops.conv.pipelines.cuts import Cut
+from tilewright.ops.conv.pipelines.grouped.shape import (
     IMAGES,
     KEPT_AT_ONCE,
     SLAB,
@@ -95,35 +94,18 @@ def _promises(c: ConvConfig) -> tuple[tuple[str, int], ...]:
     return tuple(found.items())
 
 
-MOST_SEGMENTS = 64
-"""Strips that the height is cut into, at most."""
-
 # --- what to launch ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Strips:
-    """How a result is cut. slabs, tiles_w, octets: that cover the channels, the width and the
-    images. rows: of a strip. segments: strips that cover the height. programs: for each slab."""
-
-    slabs: int
-    tiles_w: int
-    octets: int
-    rows: int
-    segments: int
-    programs: int
-
-    @property
-    def each(self) -> int:
-        """Strips of a slab."""
-        return self.tiles_w * self.octets * self.segments
 
 
 def all_tiles(c: ConvConfig, p: ConvProblem) -> int:
     """Rows of tiles of all strips."""
-    each = cdiv(p.channels_out, SLAB) * cdiv(p.n, IMAGES)
+    return cdiv(p.channels_out, SLAB) * rows_of_slab(c, p)
+
+
+def rows_of_slab(c: ConvConfig, p: ConvProblem) -> int:
+    """The same of one slab."""
     sizes = (_of_walks(boxes.walks(p, residue))[:2] for residue in boxes.residues(p))
-    return each * sum(height * cdiv(width, columns(c)) for height, width in sizes)
+    return cdiv(p.n, IMAGES) * sum(height * cdiv(width, columns(c)) for height, width in sizes)
 
 
 def _of_walks(of: tuple[Walk, ...]) -> tuple[int, int, int, int]:
@@ -132,25 +114,13 @@ def _of_walks(of: tuple[Walk, ...]) -> tuple[int, int, int, int]:
     return height.size, width.size, height.count, width.count
 
 
-def strips(
-    c: ConvConfig, p: ConvProblem, of: tuple[Walk, ...], units: int, resident: int = 1
-) -> Strips:
-    """The strips of a class with which the busiest workgroup walks the fewest rows of the source,
-    for so many compute units with so many workgroups at once; among equals the highest strips."""
+def cut(c: ConvConfig, p: ConvProblem, of: tuple[Walk, ...], units: int, resident: int = 1) -> Cut:
+    """The strips of a class, for so many compute units with so many workgroups at once."""
     height, width, taps, _ = _of_walks(of)
-    slabs, tiles_w, octets = cdiv(p.channels_out, SLAB), cdiv(width, columns(c)), cdiv(p.n, IMAGES)
+    slabs, tiles_w, sets = cdiv(p.channels_out, SLAB), cdiv(width, columns(c)), cdiv(p.n, IMAGES)
     most = max(1, units * resident // slabs)
-    found = None
-    for segments in range(1, min(height, MOST_SEGMENTS) + 1):
-        rows = cdiv(height, segments)
-        if cdiv(height, rows) != segments:
-            continue
-        each = tiles_w * octets * segments
-        cost = cdiv(each, most) * ((rows - 1) * forward_stride(c) + taps)
-        if found is None or cost < found[0]:
-            found = cost, Strips(slabs, tiles_w, octets, rows, segments, min(most, each))
-    assert found is not None
-    return found[1]
+    step = forward_stride(c)
+    return cuts.best(slabs, tiles_w, sets, height, most, lambda rows: (rows - 1) * step + taps)
 
 
 def resident(c: ConvConfig, arch: Arch) -> int:
@@ -175,14 +145,14 @@ def _step(
     c: ConvConfig, p: ConvProblem, device: Device, residue: Residues, of: tuple[Walk, ...],
     part: str,
 ) -> Step:  # fmt: skip
-    cut = strips(c, p, of, device.compute_units, resident(c, arch_called(device.arch)))
+    into = cut(c, p, of, device.compute_units, resident(c, arch_called(device.arch)))
     height, width, *taps = _of_walks(of)
     row, edge = blocks(c, (taps[0], taps[1]))
     context, kind = Context(c, p), index_type(c)
     read, apart = source_of(p.direction), forward_stride(c)
-    made_strides, begin = class_strides(p, residue)
+    made_strides, begin = maps.class_strides(p, residue)
     arguments: list[Argument] = [
-        described(p, read, row, apart), described(p, read, edge, apart),
+        maps.of_rows(p, read, row, apart), maps.of_rows(p, read, edge, apart),
         _of_class(p, (height, width), made_strides, begin, row),
     ]  # fmt: skip
     for name in ("weights", "extra", "weight_strides"):
@@ -191,21 +161,11 @@ def _step(
     # Taps are walked so that the pixels they join go upwards.
     origins = [w.origin + min(0, (w.count - 1) * w.by_tap) for w in of[1:]]
     numbers = (
-        p.n, p.channels_out, height, width, cut.slabs, cut.tiles_w, cut.octets, cut.each, cut.rows,
-        *origins, *(w.first for w in of[1:]), of[2].apart,
+        p.n, p.channels_out, height, width, into.slabs, into.tiles_w, into.sets, into.each,
+        into.rows, *origins, *(w.first for w in of[1:]), of[2].apart,
     )  # fmt: skip
     arguments += [Scalar("i32", number) for number in numbers]
-    return Step((cut.slabs * cut.programs, 1, 1), tuple(arguments), part)
-
-
-def described(p: ConvProblem, name: str, block: tuple[int, ...], apart: int) -> Descriptor:
-    """The tensor map of x or y as [height, width, image, channel]. apart: pixels of the width from
-    one pixel of a box to the next."""
-    (images, channels, *spatial), (outer, _, *strides) = p.shape_of(name), dense(p, name)
-    shape = (*(1,) * (2 - len(spatial)), *spatial, images, channels)
-    along = (*(outer,) * (2 - len(strides)), *strides, outer, 1)
-    going = (1, apart, 1, 1) if apart > 1 else ()
-    return Descriptor(name, p.dtype_of(name), shape, along, block, 0, going)
+    return Step((into.slabs * into.programs, 1, 1), tuple(arguments), part)
 
 
 def _of_class(

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Device
+from tilewright.ops.conv import boxes, maps
 from tilewright.ops.conv.arguments import PARTIALS, Value
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.pipelines import boxes
-from tilewright.ops.conv.pipelines.boxed_launch import view
-from tilewright.ops.conv.pipelines.grouped import columns, forward_stride, halo, taps
-from tilewright.ops.conv.pipelines.grouped_launch import Strips, blocks, described, resident, strips
+from tilewright.ops.conv.maps import view
+from tilewright.ops.conv.pipelines.cuts import Cut
+from tilewright.ops.conv.pipelines.grouped import launch
+from tilewright.ops.conv.pipelines.grouped.launch import blocks, resident
+from tilewright.ops.conv.pipelines.grouped.shape import columns, forward_stride, halo, taps
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import MAIN, Argument, KernelSource, Pointer, Scalar, Step
 
@@ -45,10 +47,10 @@ def source(c: ConvConfig) -> KernelSource:
     )
 
 
-def cut(c: ConvConfig, p: ConvProblem, device: Device) -> Strips:
+def cut(c: ConvConfig, p: ConvProblem, device: Device) -> Cut:
     """How y is cut. Its programs are the parts of the gradient."""
     at_once = resident(c, arch_called(device.arch))
-    return strips(c, p, boxes.walks(p, (0, 0, 0)), device.compute_units, at_once)
+    return launch.cut(c, p, boxes.walks(p, (0, 0, 0)), device.compute_units, at_once)
 
 
 def step(c: ConvConfig, p: ConvProblem, device: Device) -> Step:
@@ -58,11 +60,12 @@ def step(c: ConvConfig, p: ConvProblem, device: Device) -> Step:
     row, edge = blocks(c, taps(c))
     apart = forward_stride(c)
     numbers = (
-        p.k, height.size, width.size, into.slabs, into.tiles_w, into.octets, into.each, into.rows,
+        p.k, height.size, width.size, into.slabs, into.tiles_w, into.sets, into.each, into.rows,
         height.origin, width.origin,
     )  # fmt: skip
     arguments: list[Argument] = [
-        described(p, "x", row, apart), described(p, "x", edge, apart), described(p, "y", row, 1),
+        maps.of_rows(p, "x", row, apart), maps.of_rows(p, "x", edge, apart),
+        maps.of_rows(p, "y", row),
         Pointer(PARTIALS),
     ]  # fmt: skip
     arguments += [Scalar("i32", number) for number in numbers]

@@ -11,33 +11,34 @@ longer for a row of zeros from outside an array than for a row that it reads (se
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.geometry import power_of_two
-from tilewright.ops.conv.pipelines import boxed, boxes
+from tilewright.ops.conv.pipelines.boxed import shape
+from tilewright.ops.conv.pipelines.record import Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm.sizes import MAX_STAGES
 
-Row = tuple[Any, ...]
+_TILES: Mapping[str, Sequence[tuple[int, int, int, int]]] = {
+    "gluon_ws": (
+        (64, 256, 8, 4), (128, 128, 8, 3), (64, 128, 8, 5), (64, 64, 8, 6), (64, 64, 4, 8),
+        (128, 64, 8, 5), (128, 32, 8, 5),
+    ),
+    shape.PINGPONG: ((128, 128, 8, 5), (64, 256, 8, 4), (64, 128, 8, 6)),
+}  # fmt: skip
+"""By pipeline: pixels of a box, columns, warps, stages of steps of `_STEP_BYTES`."""
 
-_TILES: tuple[tuple[str, int, int, int, int], ...] = (
-    ("gluon_ws", 64, 256, 8, 4), ("gluon_ws", 128, 128, 8, 3), ("gluon_ws", 64, 128, 8, 5),
-    ("gluon_ws", 64, 64, 8, 6), ("gluon_ws", 64, 64, 4, 8), ("gluon_pingpong", 128, 128, 8, 5),
-    ("gluon_pingpong", 64, 256, 8, 4), ("gluon_pingpong", 64, 128, 8, 6),
-    ("gluon_ws", 128, 64, 8, 5), ("gluon_ws", 128, 32, 8, 5),
-)  # fmt: skip
-"""Pipeline, pixels of a box, columns, warps, stages of steps of `_STEP_BYTES`."""
-
-_ODD: tuple[tuple[str, int, int], ...] = (
-    ("gluon_ws", 64, 8), ("gluon_ws", 128, 8), ("gluon_pingpong", 128, 8), ("gluon_ws", 64, 12),
-)  # fmt: skip
-"""Pipeline, pixels of a box and warps of tiles whose columns are no power of two. They have as many
-stages as fit, `LEAST_STAGES` or more."""
+_ODD: Mapping[str, Sequence[tuple[int, int]]] = {
+    "gluon_ws": ((64, 8), (128, 8), (64, 12)),
+    shape.PINGPONG: ((128, 8),),
+}
+"""By pipeline: pixels of a box and warps of tiles whose columns are no power of two. They have as
+many stages as fit, `LEAST_STAGES` or more."""
 
 LEAST_STAGES = 3
 """A ring with fewer hides too little of a load."""
@@ -80,26 +81,22 @@ _FEW_BOXES, _MANY_BOXES = 1, 3
 pixels."""
 
 
-def rows(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[Row]:
-    """Rows of the default space, or of a tuning's."""
-    if p.groups != 1 or not all(map(arch.has, boxed.NEEDS)):
+def rows(pipeline: str, p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
+    """Rows of the default space, or of a tuning's, for one of the pipelines."""
+    if p.groups != 1 or (p.direction == "weights" and pipeline == shape.PINGPONG):
         return
     if p.direction == "weights":
         yield from _of_weights(p, arch, tuned=tuned)
         return
     depth = _depth(p)
-    tiles = [
-        (pipeline, pixels, n, warps, stages)
-        for pipeline, pixels, n, warps, stages in _TILES
-        if n <= max(32, power_of_two(p.channels_out))
-    ]
-    for n, (pipeline, pixels, warps) in itertools.product(odd_widths(p.channels_out, tuned), _ODD):
+    tiles = [tile for tile in _TILES[pipeline] if tile[1] <= max(32, power_of_two(p.channels_out))]
+    for n, (pixels, warps) in itertools.product(odd_widths(p.channels_out, tuned), _ODD[pipeline]):
         tile_m = pixels * _readers(pipeline, warps)
         row = (tile_m, n, depth, warps, 1, pipeline, "persistent", 8, False, 16, 16)
         stages = deepest(p, arch, (*row, _some_box(p, pixels)))
         if stages >= LEAST_STAGES:
-            tiles.append((pipeline, pixels, n, warps, stages))
-    for pipeline, pixels, n, warps, stages in tiles:
+            tiles.append((pixels, n, warps, stages))
+    for pixels, n, warps, stages in tiles:
         tile_m = pixels * _readers(pipeline, warps)
         for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
             for count, group_m in itertools.product(
@@ -118,7 +115,7 @@ def odd_widths(channels: int, tuned: bool = False) -> list[int]:
         return -(-channels // n) * n
 
     most = padded(min(_WHOLE, power_of_two(channels)))
-    fit = sorted((n for n in boxed.ODD_COLUMNS if padded(n) <= most), key=lambda n: (padded(n), -n))
+    fit = sorted((n for n in shape.ODD_COLUMNS if padded(n) <= most), key=lambda n: (padded(n), -n))
     if tuned:
         return fit[:_MANY_WIDTHS]
     best = (n for n in fit if 2 * n > fit[0] and padded(n) == padded(fit[0]))
@@ -133,14 +130,14 @@ def deepest(p: ConvProblem, arch: Arch, row: Row, spread: int = 0) -> int:
         p.direction, len(p.spatial), p.dtype, p.dtype_out, p.precision, epilogue=p.epilogue,
         reduction="linear" if said["scheduler"] in SHARING else "none", spread=spread, **said,
     )  # fmt: skip
-    if boxed.objection(c, arch):
+    if shape.objection(c, arch):
         return 0
-    left = arch.shared_memory - boxed.shared_memory(replace(c, num_stages=0))
-    return min(MAX_STAGES, left // boxed.stage_bytes(c))
+    left = arch.shared_memory - shape.shared_memory(replace(c, num_stages=0))
+    return min(MAX_STAGES, left // shape.stage_bytes(c))
 
 
 def _readers(pipeline: str, warps: int) -> int:
-    return 1 if pipeline == boxed.PINGPONG else warps // 4
+    return 1 if pipeline == shape.PINGPONG else warps // 4
 
 
 def _depth(p: ConvProblem) -> int:
@@ -182,7 +179,7 @@ def _of_weights(p: ConvProblem, arch: Arch, *, tuned: bool) -> Iterator[Row]:
 def _fitting(p: ConvProblem, tuned: bool) -> Iterator[tuple[int, int, int, int]]:
     """Filters, columns, warps and spread of tiles that fit a gradient of weights better than those
     of one tap and a power of two: columns of several taps side by side, and odd columns of one."""
-    span = boxed.SPAN // DTYPES[p.dtype].bytes
+    span = shape.SPAN // DTYPES[p.dtype].bytes
     every = p.taps * -(-p.c // span) * span
     for filters, n, warps in _SPREAD:
         if p.c > span // 2 and p.c % n and n <= every and _rows_fit(p.k, filters):

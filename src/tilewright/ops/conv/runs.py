@@ -9,29 +9,12 @@ elements earlier, the same number everywhere: those elements are read, and made 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
 
-from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.problem import ConvProblem
 
-MOST_CHANNELS = 4
-"""Up to which runs are in the spaces."""
-
 READ = 16
 """Bytes that channels of y are aligned to in a gradient of weights by runs."""
-
-_TILES: dict[str, tuple[tuple[int, int, int, int, str], ...]] = {
-    "forward": ((128, 64, 32, 4, "tile"), (256, 64, 32, 8, "tile"), (128, 32, 32, 4, "tile"),
-                (128, 64, 64, 8, "tile"), (128, 128, 64, 8, "tile")),
-    "weights": ((64, 256, 64, 8, "split"), (64, 128, 64, 8, "split"), (64, 64, 64, 4, "split"),
-                (32, 128, 64, 4, "split"), (32, 64, 64, 4, "split"), (128, 128, 64, 8, "split")),
-}  # fmt: skip
-"""Tile, warps and scheduler, by direction."""
-
-_STAGES = {"cuda": (2, 3), "hip": (1, 2)}
-"""By the GPU's maker."""
 
 
 def refusal(p: ConvProblem) -> str | None:
@@ -60,6 +43,11 @@ def alignment(p: ConvProblem) -> int:
     return found
 
 
+def alignments(p: ConvProblem) -> tuple[int, int]:
+    """Bytes of alignment of runs, and of what is made."""
+    return alignment(p), p.rows_alignment(p.output_name)
+
+
 def sizes(p: ConvProblem, aligned: int) -> tuple[int, int, int, int, int]:
     """In elements: a run with those before its first tap, and rounded up; from a run to that of the
     next pixel; from a row's begin to its first run; a row; those before a run's first tap.
@@ -70,14 +58,3 @@ def sizes(p: ConvProblem, aligned: int) -> tuple[int, int, int, int, int]:
     early = -p.pad[-1] * p.c % width
     run = -(-(early + p.filter[-1] * p.c) // width) * width
     return run, p.stride[-1] * p.c, -p.pad[-1] * p.c - early, p.spatial[-1] * p.c, early
-
-
-def rows(p: ConvProblem, arch: Arch) -> Iterator[tuple[Any, ...]]:
-    """Rows of the spaces, each with the fields of `spaces.ALGORITHM`."""
-    if not 0 < p.c <= MOST_CHANNELS or p.direction == "data" or refusal(p):
-        return
-    read, made = alignment(p), p.rows_alignment(p.output_name)
-    for m, n, k, warps, scheduler in _TILES[p.direction]:
-        for stages in _STAGES[arch.backend]:
-            yield (m, n, k, warps, stages, "implicit", scheduler, 8, True, read, made, "", "", 1,
-                   True)  # fmt: skip

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import maps
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     CONSTANTS,
@@ -18,7 +17,9 @@ from tilewright.ops.conv.arguments import (
 )
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
-from tilewright.ops.conv.pipelines.bands import (
+from tilewright.ops.conv.maps import view
+from tilewright.ops.conv.pipelines import cuts
+from tilewright.ops.conv.pipelines.bands.shape import (
     STRIP,
     images,
     registers,
@@ -26,13 +27,9 @@ from tilewright.ops.conv.pipelines.bands import (
     strips,
     taps,
 )
-from tilewright.ops.conv.pipelines.boxed import dense
-from tilewright.ops.conv.pipelines.boxed_launch import view
+from tilewright.ops.conv.pipelines.cuts import Cut
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Pointer, Scalar, Step
-
-MOST_SEGMENTS = 64
-"""Strips that the height is cut into, at most."""
+from tilewright.ops.nouns import MAIN, Argument, KernelSource, Pointer, Scalar, Step
 
 STRIP_ROWS = 2
 """What a strip costs beside its rows, in rows: a guess."""
@@ -85,24 +82,6 @@ def source(c: ConvConfig, arch: Arch) -> KernelSource:
 # --- what to launch ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How the pixels are cut. slabs, tiles_w, sets: that cover the channels, the width and the
-    images. rows: of a strip. segments: strips that cover the height. programs: for each slab."""
-
-    slabs: int
-    tiles_w: int
-    sets: int
-    rows: int
-    segments: int
-    programs: int
-
-    @property
-    def each(self) -> int:
-        """Strips of a slab."""
-        return self.tiles_w * self.sets * self.segments
-
-
 def _walked(p: ConvProblem) -> tuple[int, int]:
     """Height and width that are cut: of the result, or of dY."""
     _, height, width = p.three
@@ -118,30 +97,23 @@ def resident(c: ConvConfig, arch: Arch) -> int:
 
 
 def cut(c: ConvConfig, p: ConvProblem, device: Device) -> Cut:
-    """The cut with which the busiest workgroup walks the fewest rows; of equals the highest
-    strips."""
+    """How the pixels are cut."""
     height, width = _walked(p)
     slabs, tiles_w = cdiv(p.c, c.tile_n), cdiv(width, strips(c) * STRIP)
-    sets = cdiv(p.n, images(c))
     most = max(1, device.compute_units * resident(c, arch_called(device.arch)) // slabs)
-    found = None
-    for segments in range(1, min(height, MOST_SEGMENTS) + 1):
-        rows = cdiv(height, segments)
-        if cdiv(height, rows) != segments:
-            continue
-        each = tiles_w * sets * segments
-        cost = cdiv(each, most) * (rows + taps(c)[0] - 1 + STRIP_ROWS)
-        if found is None or cost < found[0]:
-            found = cost, Cut(slabs, tiles_w, sets, rows, segments, min(most, each))
-    assert found is not None
-    return found[1]
+    beside = taps(c)[0] - 1 + STRIP_ROWS
+    return cuts.best(slabs, tiles_w, cdiv(p.n, images(c)), height, most, lambda n: n + beside)
 
 
 def all_tiles(c: ConvConfig, p: ConvProblem) -> int:
     """Rows of strips of all slabs, without those that segments share."""
+    return cdiv(p.c, c.tile_n) * rows_of_slab(c, p)
+
+
+def rows_of_slab(c: ConvConfig, p: ConvProblem) -> int:
+    """The same of one slab."""
     height, width = _walked(p)
-    across = cdiv(width, strips(c) * STRIP) * cdiv(p.n, images(c))
-    return cdiv(p.c, c.tile_n) * across * height
+    return cdiv(width, strips(c) * STRIP) * cdiv(p.n, images(c)) * height
 
 
 def step(c: ConvConfig, p: ConvProblem, device: Device) -> Step:
@@ -154,12 +126,12 @@ def step(c: ConvConfig, p: ConvProblem, device: Device) -> Step:
     origins = (-dim_h.pad, -dim_w.pad)
     if p.direction == "data":  # taps are walked in the reverse order
         origins = (dim_h.pad - (height - 1), dim_w.pad - (width - 1))
-    arguments: list[Argument] = [_described(p, read, row), _described(p, read, edge)]
+    arguments: list[Argument] = [maps.of_rows(p, read, row), maps.of_rows(p, read, edge)]
     if p.direction == "weights":
-        arguments += [_described(p, "y", row), Pointer(PARTIALS)]
+        arguments += [maps.of_rows(p, "y", row), Pointer(PARTIALS)]
         arguments += [Scalar("i32", p.c), Scalar("i32", dim_h.out)]
     else:
-        arguments.append(_described(p, p.output_name, row))
+        arguments.append(maps.of_rows(p, p.output_name, row))
         arguments += [Pointer(read), Pointer("w"), Pointer(p.output_name)]
         for name in ("source_strides", "weight_strides", "made_strides"):
             arguments += ARGUMENTS[name].values(context)
@@ -171,10 +143,3 @@ def step(c: ConvConfig, p: ConvProblem, device: Device) -> Step:
     numbers = (here.slabs, here.tiles_w, here.sets, here.each, here.rows, *origins)
     arguments += [Scalar("i32", number) for number in numbers]
     return Step((here.slabs * here.programs, 1, 1), tuple(arguments), MAIN)
-
-
-def _described(p: ConvProblem, name: str, block: tuple[int, ...]) -> Descriptor:
-    """The tensor map of x or y as [height, width, image, channel]."""
-    (count, channels, *spatial), (outer, _, *strides) = p.shape_of(name), dense(p, name)
-    shape, along = (*spatial, count, channels), (*strides, outer, 1)
-    return Descriptor(name, p.dtype_of(name), shape, along, block, 0)

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes, maps
 from tilewright.ops.conv.config import SHARING, ConvConfig
-from tilewright.ops.conv.pipelines import boxes
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
 from tilewright.ops.gemm import epilogues
@@ -22,9 +22,6 @@ from tilewright.ops.gemm.pipelines import warpgroups
 
 PINGPONG = "gluon_pingpong"
 PIPELINES = ("gluon_ws", PINGPONG)
-NEEDS = ("tma", "wgmma")
-"""Of an architecture, in the words of `Arch.has`."""
-
 MOST_PIECE, MOST_PIECE_NARROW = 64, 32
 """Columns of the sums that are staged and stored at a time; fewer where the epilogue reads an array
 like the result, four bytes are stored for each, or a tile has several accumulators, whose operands
@@ -55,12 +52,6 @@ ODD_COLUMNS = tuple(n for n in warpgroups.ODD_COLUMNS if n % 16 == 0)
 """Columns of a tile that are no power of two, in parts with accumulators and copies of weights of
 their own, as in GEMM's `gluon_ws`. A part of 16 columns fills rows of the narrowest swizzle."""
 
-MOST_STRIDE_BYTES = 2**40
-"""A tensor map's strides are under this. Its coordinates count elements in 32 bits, and the copy
-engine computes addresses in 64."""
-
-Residues = tuple[int, int, int]
-
 
 def piece(c: ConvConfig) -> int:
     """Columns that are stored at a time."""
@@ -73,6 +64,11 @@ def piece(c: ConvConfig) -> int:
 def odd(c: ConvConfig) -> bool:
     """Whether a tile has several accumulators side by side."""
     return c.tile_n & (c.tile_n - 1) != 0
+
+
+def odd_fields(c: ConvConfig) -> tuple[str, ...]:
+    """Fields that `objection` judges and that need not be powers of two."""
+    return ("tile_n", "tile_m", "num_warps") if c.num_warps == THREE_GROUPS else ("tile_n",)
 
 
 def stored(c: ConvConfig) -> str:
@@ -105,9 +101,6 @@ def pixels(c: ConvConfig) -> int:
 
 def objection(c: ConvConfig, arch: Arch) -> str | None:
     """Why `arch` cannot build a config of these pipelines, if so."""
-    for word in NEEDS:
-        if not arch.has(word):
-            return f"{arch.name} has no {word}, which pipeline {c.pipeline} needs"
     if c.direction == "weights" and c.pipeline == PINGPONG:
         return f"pipeline {c.pipeline} makes no gradients of weights"
     bits = DTYPES[c.dtype].bits
@@ -215,15 +208,8 @@ def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
     """Why a config of these pipelines cannot compute `p`, if so."""
     if p.groups != 1:
         return f"pipeline {c.pipeline} is for dense convolutions, not for {p.groups} groups"
-    for name in "xwy":
-        shape, strides = p.shape_of(name), p.strides_of(name)
-        if 0 in shape:
-            return f"{name} has no elements, which a tensor map cannot describe"
-        if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
-            return f"{name} repeats elements by a stride of 0, which a tensor map cannot describe"
-        most = max(strides) * DTYPES[p.dtype_of(name)].bytes
-        if most >= MOST_STRIDE_BYTES:
-            return f"{name} has a stride of {most} bytes, a tensor map under {MOST_STRIDE_BYTES}"
+    if (reason := maps.refusal(p, "xwy")) is not None:
+        return reason
     of = boxes.walks(p, (0, 0, 0))
     for w, size in zip(of, boxes.in_three(c.box)[1:], strict=True):
         if w.by_pixel > boxes.MOST_ELEMENT_STRIDE:
@@ -246,7 +232,7 @@ def _of_weights(c: ConvConfig, p: ConvProblem) -> str | None:
 
 def taps_merge(p: ConvProblem) -> bool:
     """Whether the taps of w can be described as one dimension."""
-    strides, taps = dense(p, "w")[2:], p.filter
+    strides, taps = maps.dense(p, "w")[2:], p.filter
     return all(strides[i] == strides[i + 1] * taps[i + 1] for i in range(len(taps) - 1))
 
 
@@ -257,15 +243,3 @@ def sibling(c: ConvConfig) -> ConvConfig:
         c, pipeline="implicit", scheduler=scheduler, box="", spread=0, tile_m=64, tile_n=32,
         tile_k=32, num_warps=4, num_stages=2,
     )  # fmt: skip
-
-
-def dense(p: ConvProblem, name: str) -> tuple[int, ...]:
-    """The strides of an array. Along dimensions of one element, those of an array without gaps in
-    place of whatever was given: a tensor map checks them."""
-    shape, given = p.shape_of(name), p.strides_of(name)
-    spatial: list[int] = []
-    step = shape[1]
-    for n, stride in zip(reversed(shape[2:]), reversed(given[2:]), strict=True):
-        spatial.append(stride if n > 1 else step)
-        step = spatial[-1] * n
-    return (given[0] if shape[0] > 1 else step, 1, *reversed(spatial))

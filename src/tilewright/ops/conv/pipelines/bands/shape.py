@@ -3,23 +3,16 @@ it needs of an architecture and a problem, and which configs of it spaces have."
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes, maps, windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
-from tilewright.ops.conv.pipelines import boxes, windows
 from tilewright.ops.conv.problem import ConvProblem
 
 PIPELINE = "gluon_bands"
-NEEDS = ("tma", "wgmma")
-"""Of an architecture, in the words of `Arch.has`: the kernel was compiled for those that have
-both."""
-
 LINES, STRIP = 16, 8
 """Of the kernel: strips that one instruction multiplies, and pixels of a strip."""
 
@@ -33,12 +26,6 @@ SCHEDULERS = {"forward": "persistent", "data": "persistent", "weights": "split"}
 
 OVERHEAD_BYTES = 256
 """Shared memory beside tiles: barriers, and what a sum over threads takes."""
-
-FORMS = ((32, 8), (16, 4), (32, 4), (64, 8))
-"""Channels and warps of a workgroup."""
-
-AHEAD, MORE_AHEAD = (4,), (4, 8)
-"""Rows in the ring: of the default space, of a tuning's."""
 
 
 def images(c: ConvConfig) -> int:
@@ -77,9 +64,6 @@ def shared_memory(c: ConvConfig) -> int:
 
 def objection(c: ConvConfig, arch: Arch) -> str | None:
     """Why `arch` cannot build a config of this pipeline, if so."""
-    for word in NEEDS:
-        if not arch.has(word):
-            return f"{arch.name} has no {word}, which pipeline {c.pipeline} needs"
     if c.spatial_dims != 2:
         return f"pipeline {c.pipeline} is for 2 dimensions, not for {c.spatial_dims}"
     if DTYPES[c.dtype].bytes != 2 or c.dtype_out != c.dtype:
@@ -116,13 +100,7 @@ def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
         return (
             f"is for filters {c.held} without dilation, not for {windows.word(p)} with {p.dilation}"
         )
-    for name in "xy":
-        shape, strides = p.shape_of(name), p.strides_of(name)
-        if 0 in shape:
-            return f"{name} has no elements, which a tensor map cannot describe"
-        if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
-            return f"{name} repeats elements by a stride of 0, which a tensor map cannot describe"
-    return None
+    return maps.refusal(p, "xy")
 
 
 def sibling(c: ConvConfig) -> ConvConfig:
@@ -144,16 +122,3 @@ def box(p: ConvProblem) -> str:
 
     best = min((1, 2, 4, 8, 16), key=cost)
     return f"{best}x1x{LINES // best * STRIP}"
-
-
-def rows(
-    p: ConvProblem, width: tuple[int, int], *, tuned: bool = False
-) -> Iterator[tuple[Any, ...]]:
-    """Rows of a space. width: alignment of what is read, and of what is made."""
-    if not p.depthwise or p.precision == "tf32" or len(p.spatial) != 2 or p.stride != (1, 1):
-        return
-    if p.taps == 1 or p.filter[-1] > MOST_WIDTH or p.taps > windows.MOST_TAPS:
-        return
-    for (channels, warps), stages in itertools.product(FORMS, MORE_AHEAD if tuned else AHEAD):
-        yield (LINES, channels, 1, warps, stages, PIPELINE, SCHEDULERS[p.direction], 1, False,
-               *width, box(p), windows.word(p))  # fmt: skip

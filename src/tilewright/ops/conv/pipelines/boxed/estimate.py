@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import sharing, totals
+from tilewright.ops.conv import boxes, sharing, totals
 from tilewright.ops.conv.config import SHARING, ConvConfig
-from tilewright.ops.conv.pipelines import boxed, boxed_launch, boxed_weights, boxes
+from tilewright.ops.conv.pipelines.boxed import launch as tiling
+from tilewright.ops.conv.pipelines.boxed import shape, weights
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
 from tilewright.ops.estimate import Estimate
@@ -82,7 +83,7 @@ class Work:
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """What `c` should take for `p` on `device`."""
     through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
-    stored = c.tile_m * c.tile_n * DTYPES[boxed.stored(c)].bytes / through / rates.STORE_SHARE
+    stored = c.tile_m * c.tile_n * DTYPES[shape.stored(c)].bytes / through / rates.STORE_SHARE
     splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
     walks = [boxes.walks(p, residue) for residue in boxes.residues(p)]
     work = [_of_weights(c, p, splits, device)]
@@ -93,7 +94,7 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     apart = sum(each.apart for each in work)
     read = one.read + one.edges * one.outside
     body = (steps - apart) * one.average + apart * one.alone
-    stores = stored * (len(work) if c.pipeline == boxed.PINGPONG else sum(w.waves for w in work))
+    stores = stored * (len(work) if c.pipeline == shape.PINGPONG else sum(w.waves for w in work))
     launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + totals.SECOND_US * (len(work) - 1)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
     terms = {
@@ -114,7 +115,7 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
 
 def _of_pixels(c: ConvConfig, p: ConvProblem, of: tuple[boxes.Walk, ...], device: Device) -> Work:
     """The tiles of a residue class."""
-    tiles = boxed_launch.tiles(c, p, of)
+    tiles = tiling.tiles(c, p, of)
     channels = -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
     waves = -(-tiles // device.compute_units)
     return Work(tiles, waves, waves * channels * math.prod(w.count for w in of))
@@ -122,7 +123,7 @@ def _of_pixels(c: ConvConfig, p: ConvProblem, of: tuple[boxes.Walk, ...], device
 
 def _of_weights(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> Work:
     """The tiles of a gradient of weights, and their parts."""
-    tiles, every = boxed_weights.tiles(c, p), boxed_weights.steps_of(c, p)
+    tiles, every = weights.tiles(c, p), weights.steps_of(c, p)
     if c.scheduler == "stream_k":
         share = sharing.shares(c, p, device)
         whole = (tiles - share.tiles) / device.compute_units
@@ -139,7 +140,7 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Step
     columns = sum(max(part, rates.LEAST_PART) for part in widths.parts(c.tile_n))
     rate = peak_tflops(this, device, c.dtype) * 1e6 / device.compute_units * rates.POWER_SHARE
     products = 2 * c.tile_m * columns * c.tile_k / rate
-    whole = boxed.stage_bytes(c) / through
+    whole = shape.stage_bytes(c) / through
     if c.spread:  # boxes behind the last are read from inside
         return Steps(products, whole, 0.0, 0.0)
     channels = p.c if c.direction == "weights" else p.channels_out
