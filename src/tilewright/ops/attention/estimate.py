@@ -67,15 +67,14 @@ def estimate(config: AttentionConfig, problem: AttentionProblem, device: Device)
     busy = _busy(groups, longest, total, walk.longest > UNEVEN * walk.mean, units, at_once)
     masked = walk.cut * step.masked
     waits = step.waits + (step.page if p.paged else 0.0)
-    computes = max(step.products, step.softmax + masked) + (1 - step.overlap) * min(
-        step.products, step.softmax + masked
-    )
+    shorter, longer = sorted((step.products, step.softmax + masked))
+    computes = longer + step.serial * shorter
     alone = (step.products + step.softmax + masked) / step.groups + rates.STEP_US
     body = busy * max(computes, step.read, max(waits, alone) / at_once)
     rounds = max(1, -(-groups // (units * at_once))) if groups else 0
-    fill = rounds * (2 * device_rates.LATENCY_US + step.store) if c.scheduler != "persistent" else (
-        2 * device_rates.LATENCY_US + step.store
-    )  # fmt: skip
+    fill = 2 * device_rates.LATENCY_US + step.store
+    fill *= 1 if c.scheduler == "persistent" else rounds
+    fill += rounds * pipelines.of(c).pace.tile_us
     fill += _empty(c, p, splits) * rates.EMPTY_US / (units * step.resident)
     moved = p.min_bytes + _again(c, p, device, step.resident)
     partial = 2 * 4 * splits * p.batch * p.heads * p.q_len * (c.head_dim_v + 1)
@@ -206,7 +205,7 @@ class _Step:
 
     products, softmax, read: of the matrix units, of the vector and transcendental units, and of
         the port to L2. masked: what softmax takes more if the mask cuts all of the step.
-    overlap: share of the shorter of products and softmax that the longer hides.
+    serial: share of the shorter of products and softmax that the longer does not hide.
     waits: for keys and values to arrive. page: for the entry of the page table before.
     store: of a tile of O.
     groups: of warps in a workgroup, each with rows of its own, that do not wait for one another.
@@ -216,7 +215,7 @@ class _Step:
     products: float
     softmax: float
     masked: float
-    overlap: float
+    serial: float
     read: float
     waits: float
     page: float
@@ -230,16 +229,17 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     this, record, clock = arch(device.arch), pipelines.of(c), device.clock_mhz
     d, d_v = (wide(size) for size in (c.head_dim, c.head_dim_v))
     scores = c.tile_q * c.tile_kv
-    share = record.share
+    pace = record.pace
+    share = pace.share_8_bit if DTYPES[c.dtype].bits == 8 else pace.share
     if this.async_mma and c.tile_q < 64:
         share *= rates.SMALL_DOT
     peak = peak_tflops(this, device, c.dtype) * 1e6 / device.compute_units
     products = 2 * scores * (d + d_v) / (peak * share)
     lanes = this.fma_flops_per_cu_per_clock / 2
-    taken = rates.SCORE_INSTRUCTIONS + sum(
+    taken = pace.instructions + sum(
         count for word, count in rates.FEATURE_INSTRUCTIONS.items() if word in c.words
     )
-    rescaled = c.tile_q * d_v / lanes  # sums, by the new maximum
+    rescaled = pace.rescales * c.tile_q * d_v / lanes  # sums, by the new maximum
     exponentials = 1 + sum(
         count for word, count in rates.FEATURE_EXPONENTIALS.items() if word in c.words
     )
@@ -250,7 +250,7 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     step_bytes = c.tile_kv * (c.head_dim + (0 if latent else c.head_dim_v)) * element
     port = device_rates.PORT_BYTES_PER_CLOCK * device_rates.PORT_SHARE * clock
     read = step_bytes * rates.NARROW[c.alignment] / port
-    ahead = max(1, c.num_stages - 1)
+    ahead = max(1, c.num_stages - pace.in_use)
     loads = (device_rates.FEW_MEMORY_US + read) / ahead
     if c.num_stages == 1:
         loads += products + softmax / clock
@@ -259,16 +259,17 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
         pages = max(1.0, c.tile_kv / c.page_size)
         page = rates.PAGE_US / ahead + pages * rates.PAGE_INSTRUCTIONS / clock
     stored = c.tile_q * c.head_dim_v * DTYPES[c.dtype_o].bytes
+    groups = max(1, c.num_warps // WARPGROUP) if record.language == "gluon" else 1
     return _Step(
         products=products,
         softmax=softmax / clock,
         masked=scores * rates.MASK_INSTRUCTIONS / lanes / clock,
-        overlap=rates.OVERLAP[record.language],
+        serial=pace.serial / groups,
         read=read,
         waits=loads,
         page=page,
         store=stored / (device_rates.STORE_SHARE * port),
-        groups=max(1, c.num_warps // WARPGROUP) if record.language == "gluon" else 1,
+        groups=groups,
         resident=_resident(c, this, step_bytes),
     )
 

@@ -1,26 +1,27 @@
 """The figures that attention's estimate uses beside data sheets, and beside those that GEMM's
 estimate fitted to a device (`tilewright.ops.gemm.rates`): launch, latency, L2.
 
-Those that a comment does not derive, and the shares of pipelines in their records, were fitted to
+Those that a comment does not derive, and the paces of pipelines in their records, were fitted to
 559 medians of an H200 (`benchmarks/results/attention_h200.json` and `attention_decode_h200.json`):
-the mean error is 10 %, and the kernel that the estimate puts first takes 1.1 % longer than the
-fastest on average, 13 % at the most. For other GPUs they are what that one's were.
+the mean error was 10 %, and the kernel that the estimate put first took 1.1 % longer than the
+fastest on average, 13 % at the most. The pace of `gluon_ws`, whose kernel is newer, was fitted to
+34 medians (`attention_guess_h200.jsonl`): the error is 4 %, and the tile that it puts first takes
+4.7 % longer than the fastest at the most. For other GPUs they are what that one's were.
 """
 
 from __future__ import annotations
 
-OVERLAP = {"triton": 0.5, "gluon": 0.77}
-"""Share of the shorter of products and softmax that the longer hides, by the front end of the
-kernel. Gluon's kernels have one group of warps multiply while another takes exponentials; Triton's
-leave that to several workgroups on a compute unit."""
+SERIAL = 0.5
+"""Share of the shorter of products and softmax that the longer does not hide (`Pace`), of kernels
+in Triton, which leave that to several workgroups on a compute unit."""
 
 SMALL_DOT = 0.47
 """Factor on the matrix rate where an architecture multiplies tiles of 64 rows by instructions of
 their own (wgmma) and the tile has fewer rows: the others (mma.sync) have about that rate."""
 
 SCORE_INSTRUCTIONS = 16
-"""Vector instructions for each score besides its exponential: scaling, maximum, subtraction, sum,
-conversion, moves."""
+"""Vector instructions for each score besides its exponential (`Pace`), of kernels that take the
+maximum before the weights."""
 
 FEATURE_INSTRUCTIONS = {"softcap": 18, "bias": 4, "alibi": 8, "dropout": 10}
 """Further ones, by feature. Dropout: a Philox of ten rounds gives sixteen random bytes, about 100

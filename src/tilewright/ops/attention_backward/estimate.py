@@ -135,7 +135,7 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
         groups = -(-rows // c.tile_rows) * heads * p.batch
         busy = -(-groups // units) * max(1.0, others * share / c.step_rows)
         product = 2 * tile * depth / peak
-        overlapped = (1 - rates.OVERLAP["triton"]) * min(product, scores)
+        overlapped = rates.SERIAL * min(product, scores)
         body += busy * (max(product, scores) + overlapped + rates.STEP_US)
         for term, taken in ((PRODUCTS, product), (SCORES, scores), (STEPS, rates.STEP_US)):
             terms[term] += busy * taken

@@ -8,13 +8,14 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.attention import rates
 from tilewright.ops.attention.arguments import Value
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.features import FEATURES
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention.operands import strides_of
 from tilewright.ops.attention.pipelines import common
-from tilewright.ops.attention.pipelines.record import Pipeline
+from tilewright.ops.attention.pipelines.record import Pace, Pipeline
 from tilewright.ops.attention.problem import FP8, AttentionProblem
 
 ASYNC_ROWS = 64
@@ -325,7 +326,7 @@ BASIC = Pipeline(
     counter=False,
     shared_memory=_shared_memory,
     registers=_registers,
-    share=0.4,
+    pace=Pace(share=0.4, share_8_bit=0.4, serial=rates.SERIAL),
     algorithms=_algorithms,
     tuned=_tuned,
 )  # fmt: skip

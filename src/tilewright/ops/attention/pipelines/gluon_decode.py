@@ -13,7 +13,7 @@ from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention.operands import strides_of
 from tilewright.ops.attention.pipelines import common
-from tilewright.ops.attention.pipelines.record import Box, Described, Pipeline
+from tilewright.ops.attention.pipelines.record import Box, Described, Pace, Pipeline
 from tilewright.ops.attention.problem import AttentionProblem
 
 ROWS = 64
@@ -218,7 +218,7 @@ GLUON_DECODE = Pipeline(
     counter=False,
     shared_memory=_shared_memory,
     registers=_registers,
-    share=0.7,
+    pace=Pace(share=0.7, share_8_bit=0.7, serial=0.23),
     algorithms=_algorithms,
     tuned=_tuned,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from tilewright.ops.attention.arguments import Value, q_strides
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.operands import strides_of
 from tilewright.ops.attention.pipelines import common
-from tilewright.ops.attention.pipelines.record import Box, Described, Pipeline
+from tilewright.ops.attention.pipelines.record import Box, Described, Pace, Pipeline
 from tilewright.ops.attention.problem import AttentionProblem
 
 DIMS = (576, 512)
@@ -169,7 +169,7 @@ GLUON_LATENT = Pipeline(
     counter=False,
     shared_memory=_shared_memory,
     registers=_registers,
-    share=0.82,
+    pace=Pace(share=0.82, share_8_bit=0.82, serial=0.46),
     algorithms=_algorithms,
     tuned=_no_more,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention.operands import dense, strides_of
 from tilewright.ops.attention.pipelines import common
-from tilewright.ops.attention.pipelines.record import Box, Described, Pipeline, Rule
+from tilewright.ops.attention.pipelines.record import Box, Described, Pace, Pipeline, Rule
 from tilewright.ops.attention.problem import AttentionProblem
 
 WARPGROUP = 4
@@ -314,6 +314,16 @@ def _fields(
     }
 
 
+_PACE = Pace(
+    share=0.89,
+    share_8_bit=0.64,
+    serial=0.6,
+    instructions=12.4,
+    rescales=False,
+    in_use=0,
+    tile_us=1.8,
+)
+
 GLUON_WS = Pipeline(
     name="gluon_ws",
     module="gluon_ws",
@@ -368,7 +378,7 @@ GLUON_WS = Pipeline(
     counter=True,
     shared_memory=_shared_memory,
     registers=_registers,
-    share=0.9,
+    pace=_PACE,
     algorithms=_algorithms,
     tuned=_tuned,
 )  # fmt: skip

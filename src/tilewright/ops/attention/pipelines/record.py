@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tilewright.arch.model import Arch, Device
+from tilewright.ops.attention import rates
 from tilewright.ops.attention.arguments import Value
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.parts import Part
@@ -43,6 +44,30 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What the estimate knows of a kernel's speed (`rates`).
+
+    share: of the published matrix rate that it reaches when nothing else holds it up. share_8_bit:
+        of the rate of 8-bit types.
+    serial: share of the shorter of products and softmax that the longer does not hide, where one
+        group of warps has them; of several, which hide one another's, a part.
+    instructions: of the vector units for each score besides its exponential: scaling, maximum,
+        subtraction, sum, conversion, moves.
+    rescales: whether every step multiplies its sums, by what the maxima grew.
+    in_use: stages of the ring that no keys can arrive in while a step works.
+    tile_us: of a tile beside its steps: the first scores and the last products hide nothing.
+    """
+
+    share: float
+    share_8_bit: float
+    serial: float
+    instructions: float = rates.SCORE_INSTRUCTIONS
+    rescales: bool = True
+    in_use: int = 1
+    tile_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """One attention kernel: what it is called, needs, accepts and takes. No field has a default, so
     a record that forgets one is a `TypeError` that names the field.
@@ -69,8 +94,7 @@ class Pipeline:
     counter: whether it takes tiles from a counter, a temporary that begins and ends at zero.
     shared_memory: bytes of a workgroup; None where the compiler decides.
     registers: 32-bit registers of a thread that the sums and the scores of a tile take at least.
-    share: of the published matrix rate that it reaches when nothing else holds it up; measured, see
-        the kernel's file.
+    pace: how fast it is, for the estimate.
     algorithms: fields of the algorithm that the default space has for a problem on an architecture.
     tuned: the further ones that a tuning tries.
     """
@@ -101,7 +125,7 @@ class Pipeline:
     counter: bool
     shared_memory: Callable[[AttentionConfig, Arch], int] | None
     registers: Callable[[AttentionConfig, Arch], int]
-    share: float
+    pace: Pace
     algorithms: Callable[[AttentionProblem, Arch], Sequence[Mapping[str, Any]]]
     tuned: Callable[[AttentionProblem, Arch], Sequence[Mapping[str, Any]]]
 
