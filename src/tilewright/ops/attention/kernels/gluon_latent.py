@@ -8,10 +8,13 @@ division of FlashMLA (DeepSeek, github.com/deepseek-ai/FlashMLA).
 
 A step is a block of 64 keys. Each group multiplies Q by 32 of them, so no product is done twice.
 Then the groups tell each other the rows' maxima, and their halves of the weights, through shared
-memory; both keep the same maxima. Each multiplies all 64 weights by its own columns of the values.
-Two barriers a step join the 256 threads: behind the maxima, and behind the weights. Whatever a
-group wrote before the first it has read after the second, so one copy of each is enough: a group
-passes the next step's first barrier only when its products with the weights have ended.
+memory; both keep the same maxima. Each multiplies all 64 weights by its own columns of the values:
+first its own half, which it has in registers, and behind a barrier the other's. So that barrier
+passes under products. Sums are multiplied only where a maximum grew (`gluon_guess.rescaled`).
+Two barriers a step join the 256 threads: behind the maxima, and behind the weights. One copy of
+each is enough: a group passes the next step's first barrier only when its products with the weights
+have ended. The groups' copies are allocations of their own: of one, the compiler would add barriers
+between what a group writes and what it reads.
 
 Data movement. A third partition, one warp, asks the copy engine for blocks. A block lies in shared
 memory as 32 keys × 256 elements, four times, and 32 keys × 64, twice: the pieces that one product
@@ -35,21 +38,23 @@ and 64 keys in 1.75 µs at 1.77 GHz. A block takes 2.0 µs to arrive at an SM's 
 memory should limit up to 64 heads, and with 128, where two tiles read the same block, products:
 about 650 TFLOP/s at the most.
 
-The loops of whole blocks have 435 and 480 instructions; in their registers the 232 of the first
-group are a few too few: eleven values around its loops lie in local memory, of which the loop of
-whole blocks loads one. The simulation ran it (`tests/simulate`).
+In the registers of the first group, 232, a few values around its loops have no room; the loop of
+whole blocks loads none of them. The simulation ran it (`tests/simulate`).
 
-Measured on an H200 (benchmarks/results/attention_decode_h200.json) while `combine` began behind the
-last workgroup and splits were counted for a slower one, pages of 64 tokens: with 128
-heads 446 to 515 TFLOP/s for 128 sequences of 4,096 to 65,536 tokens, 354 to 494 for 32, and 298 for
-one of 65,536; with 64 heads 3.2 to 3.8 TB/s for 128 sequences, 2.3 to 3.4 for 32; with 16 heads 3.4
-to 4.1 and 2.6 to 3.7. A step takes 2.3 µs where there are many, in which the matrix units could
-multiply all of it in 1.3: products, maxima and weights follow each other, and nothing else
-multiplies meanwhile. Short ones lose the time of Q's 72 KB, of splits' sums (128 KB for each
-workgroup, written and read) and of launches. To be tried: FlashMLA's order, in which each group
-takes a block of its own and releases it in pieces.
+Measured on an H200 (benchmarks/results/attention_decode_h200.json) before sums were multiplied only
+where a maximum grew and a group's own weights went first, neither of which was timed; while
+`combine` began behind the last workgroup and splits were counted for a slower one; pages of 64
+tokens: with 128 heads 446 to 515 TFLOP/s for 128 sequences of 4,096 to 65,536 tokens, 354 to 494
+for 32, and 298 for one of 65,536; with 64 heads 3.2 to 3.8 TB/s for 128 sequences, 2.3 to 3.4 for
+32; with 16 heads 3.4 to 4.1 and 2.6 to 3.7. A step takes 2.3 µs where there are many, in which the
+matrix units could multiply all of it in 1.3: products, maxima and weights follow each other, and
+nothing else multiplies meanwhile. Short ones lose the time of Q's 72 KB, of splits' sums (128 KB
+for each workgroup, written and read) and of launches. To be tried: FlashMLA's order, in which each
+group takes a block of its own and releases it in pieces.
 """
 
+from tilewright.ops.attention.kernels.gluon_guess import rescaled
+from tilewright.ops.attention.kernels.gluon_pieces import pieces
 from tilewright.ops.attention.kernels.gluon_rows import (
     ROWS,
     clear,
@@ -67,6 +72,7 @@ from tilewright.ops.device.gluon_api import (
     gl,
     jit,
     mbarrier,
+    thread_barrier,
     tma_load,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -167,10 +173,11 @@ def _fill(
 
 @jit
 def _step(
-    q_main, q_rest, main, rest, weights, news, full, empty, zero, acc, most, total, stage, phase,
-    col, n_kv, last, factor, GROUP: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr,
+    q_main, q_rest, main, rest, shared, full, empty, zero, acc, most, total, stage, phase, col,
+    n_kv, last, factor, GROUP: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One block of keys. MASKED: some rows do not see all of it."""
+    news, other_news, weights, other_weights = shared
     OF_S: gl.constexpr = zero.type.layout
     OF_O: gl.constexpr = acc.type.layout
     OF_ROWS: gl.constexpr = most.type.layout
@@ -187,10 +194,10 @@ def _step(
         seen = gl.expand_dims(j, 0) <= gl.expand_dims(last, 1)
         s = gl.where(seen, s, float("-inf"))
     mine = gl.max(s, 1) * factor
-    news.index(GROUP).store(mine)
+    news.store(mine)
     _meet(stage)
 
-    new = gl.maximum(gl.maximum(most, mine), news.index(1 - GROUP).load(OF_ROWS))
+    new = gl.maximum(gl.maximum(most, mine), other_news.load(OF_ROWS))
     base = new
     if MASKED:
         base = gl.where(new == float("-inf"), 0.0, new)
@@ -198,19 +205,25 @@ def _step(
     p = gl.exp2(gl.fma(s, gl.full_like(s, factor), below))
     again = gl.exp2(most - base)
     total = total * again + gl.sum(p, 1)
-    weights.index(GROUP).store(p.to(weights.dtype))
+    acc = rescaled(acc, pieces(gl.full_like(s, 0.0) + gl.expand_dims(again, 1))[0])
+    p = p.to(weights.dtype)
+    weights.store(p)
+    own = gl.convert_layout(p, gl.DotOperandLayout(0, OF_O, 2), assert_trivial=True)
+    own_values = main.index(stage * 4 + GROUP + 2 * GROUP)
+    other_values = main.index(stage * 4 + GROUP + 2 * (1 - GROUP))
     if MASKED:  # noqa: SIM102 - only the first is known when compiling
         if col + KEYS > n_kv:
-            clear(main.index(stage * 4 + GROUP), n_kv - col)
-            clear(main.index(stage * 4 + 2 + GROUP), n_kv - col - HALF)
+            clear(own_values, n_kv - col - GROUP * HALF)
+            clear(other_values, n_kv - col - (1 - GROUP) * HALF)
     fence_async_shared()
-    _meet(stage)
-
-    again = gl.convert_layout(again, gl.SliceLayout(1, OF_O), assert_trivial=True)
-    acc = acc * gl.expand_dims(again, 1)
-    acc = warpgroup_mma(weights.index(0), main.index(stage * 4 + GROUP), acc, is_async=True)
-    acc = warpgroup_mma(weights.index(1), main.index(stage * 4 + 2 + GROUP), acc, is_async=True)
-    acc = warpgroup_mma_wait(0, deps=(acc,))
+    if MASKED:
+        _meet(stage)  # the group's own values are whole
+        acc = warpgroup_mma(own, own_values, acc, is_async=True)
+    else:
+        acc = warpgroup_mma(own, own_values, acc, is_async=True)
+        _meet(stage)
+    acc = warpgroup_mma(other_weights, other_values, acc, is_async=True)
+    acc = warpgroup_mma_wait(0, deps=(acc, own))[0]
     mbarrier.arrive(empty.index(stage), count=1)
     stage, phase = turned(stage, phase, STAGES)
     return acc, new, total, stage, phase
@@ -218,7 +231,7 @@ def _step(
 
 @jit
 def _attend(
-    data, bounds,
+    data, shared, bounds,
     GROUP: gl.constexpr, MASK: gl.constexpr, SPLIT: gl.constexpr, LSE: gl.constexpr,
     PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
     APPEND: gl.constexpr, STAGES: gl.constexpr,
@@ -226,10 +239,13 @@ def _attend(
     """A consumer, warp group number GROUP: 32 keys of each block, and 256 columns of O."""
     (
         q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,
-        weights, news, full, empty, q_offsets, kv_offsets, q_used, kv_used, heads, q_len, kv_len,
-        total_q, rows, new_kv, splits, split_len, scale,
+        full, empty, q_offsets, kv_offsets, q_used, kv_used, heads, q_len, kv_len, total_q, rows,
+        new_kv, splits, split_len, scale,
     ) = data  # fmt: skip
     right, bottom_right = bounds
+    # What the groups tell each other lies apart, so that the compiler sees that a group never reads
+    # what it writes, and adds no barriers.
+    news, other_news, _, _ = shared
     REST: gl.constexpr = q_rest.shape[1]
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
     OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -247,6 +263,7 @@ def _attend(
         load_rows(q, q_strides, q_begin, n_q, tile, heads, 2 * COLUMNS, q_rest, REST)
     fence_async_shared()
     _meet(tile)
+    thread_barrier()  # the compiler does not see `_meet`, and would add one to each step
 
     r = tile * ROWS + gl.arange(0, ROWS, OF_ROWS)
     i = r // heads
@@ -267,18 +284,18 @@ def _attend(
     whole = gl.maximum(gl.minimum(gl.maximum(whole, 0) // KEYS, end), begin)
     for step in range(begin, whole):
         acc, most, total, stage, phase = _step(
-            q_main, q_rest, main, rest, weights, news, full, empty, zero, acc, most, total, stage,
-            phase, step * KEYS, n_kv, last, factor, GROUP, False, STAGES,
+            q_main, q_rest, main, rest, shared, full, empty, zero, acc, most, total, stage, phase,
+            step * KEYS, n_kv, last, factor, GROUP, False, STAGES,
         )  # fmt: skip
     for step in range(whole, end):
         acc, most, total, stage, phase = _step(
-            q_main, q_rest, main, rest, weights, news, full, empty, zero, acc, most, total, stage,
-            phase, step * KEYS, n_kv, last, factor, GROUP, True, STAGES,
+            q_main, q_rest, main, rest, shared, full, empty, zero, acc, most, total, stage, phase,
+            step * KEYS, n_kv, last, factor, GROUP, True, STAGES,
         )  # fmt: skip
 
-    news.index(GROUP).store(total)
+    news.store(total)
     _meet(tile)
-    total += news.index(1 - GROUP).load(OF_ROWS)
+    total += other_news.load(OF_ROWS)
     share = 1.0 / gl.where(total == 0.0, 1.0, total)
     share = gl.convert_layout(share, gl.SliceLayout(1, OF_O), assert_trivial=True)
     if GROUP == 0:
@@ -321,15 +338,17 @@ def attention_gluon_latent(
     q_rest = gl.allocate_shared_memory(DTYPE, [ROWS, REST], NARROW)
     main = gl.allocate_shared_memory(DTYPE, [STAGES * 4, HALF, COLUMNS], WIDE)
     rest = gl.allocate_shared_memory(DTYPE, [STAGES * 2, HALF, REST], NARROW)
-    weights = gl.allocate_shared_memory(DTYPE, [2, ROWS, HALF], OF_P)
-    news = gl.allocate_shared_memory(gl.float32, [2, ROWS], FLAT)
+    weights_0 = gl.allocate_shared_memory(DTYPE, [ROWS, HALF], OF_P)
+    weights_1 = gl.allocate_shared_memory(DTYPE, [ROWS, HALF], OF_P)
+    news_0 = gl.allocate_shared_memory(gl.float32, [ROWS], FLAT)
+    news_1 = gl.allocate_shared_memory(gl.float32, [ROWS], FLAT)
     full, empty = ring(STAGES, 2)
     fence_async_shared()  # the copy engine sees the barriers too
 
     attending = (
         q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,
-        weights, news, full, empty, q_offsets, kv_offsets, q_used, kv_used, heads, q_len, kv_len,
-        total_q, rows, new_kv, splits, split_len, scale,
+        full, empty, q_offsets, kv_offsets, q_used, kv_used, heads, q_len, kv_len, total_q, rows,
+        new_kv, splits, split_len, scale,
     )  # fmt: skip
     filling = (
         k, v, main, rest, full, empty, q_offsets, kv_offsets, q_used, kv_used, page_table,
@@ -339,12 +358,12 @@ def attention_gluon_latent(
     gl.warp_specialize(
         [
             (_attend, (
-                attending, bounds, 0, MASK, SPLIT, LSE, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,
-                STAGES,
+                attending, (news_0, news_1, weights_0, weights_1), bounds, 0, MASK, SPLIT, LSE,
+                PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND, STAGES,
             )),
             (_attend, (
-                attending, bounds, 1, MASK, SPLIT, LSE, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,
-                STAGES,
+                attending, (news_1, news_0, weights_1, weights_0), bounds, 1, MASK, SPLIT, LSE,
+                PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND, STAGES,
             )),
             (_fill, (
                 filling, SPLIT, PAGE, PAGETABLE, PAGELIST, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,

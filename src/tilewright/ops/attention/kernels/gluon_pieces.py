@@ -22,16 +22,18 @@ def _half(count):
 
 @jit
 def pieces(x):
-    """`x`, of 64, 128 or 256 columns, as a tuple of pieces: of every eight columns the first of
+    """`x`, of 32 to 256 columns, as a tuple of pieces: of every eight columns the first of
     each thread's two, then the second."""
     ROWS: gl.constexpr = x.shape[0]
     COUNT: gl.constexpr = x.shape[1] // 4
-    if COUNT == 16:
+    if COUNT == 8:
+        x = gl.permute(gl.reshape(x, (ROWS, 2, 2, 4, 2)), (0, 3, 4, 2, 1))
+    elif COUNT == 16:
         x = gl.permute(gl.reshape(x, (ROWS, 2, 2, 2, 4, 2)), (0, 4, 5, 3, 2, 1))
     elif COUNT == 32:
         x = gl.permute(gl.reshape(x, (ROWS, 2, 2, 2, 2, 4, 2)), (0, 5, 6, 4, 3, 2, 1))
     else:
-        gl.static_assert(COUNT == 64, "pieces are of 64, 128 or 256 columns")
+        gl.static_assert(COUNT == 64, "pieces are of 32, 64, 128 or 256 columns")
         x = gl.permute(gl.reshape(x, (ROWS, 2, 2, 2, 2, 2, 4, 2)), (0, 6, 7, 5, 4, 3, 2, 1))
     found = (x,)
     for _ in gl.static_range(_halvings(COUNT)):
