@@ -380,6 +380,7 @@ def test_a_full_disk_stops_the_build_and_loses_nothing(
     monkeypatch.undo()
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "home"))
     assert before.items() <= content(store).items() and store.verify() == []
+    compilers.end_idle()
     assert our_children() == [] and not [
         t for t in threading.enumerate() if t.name == "tilewright-builder"
     ]

@@ -109,7 +109,7 @@ class Builder(threading.Thread):
         or if somebody killed it: the kernel may have had no part in it. Then it is tried once more,
         in a new compiler, unless this was the `last` time."""
         try:
-            compiler = self._running(fresh=last)
+            compiler = self._running(task.job.arch, fresh=last)
             answer, files = compiler.child.request({"job": asdict(task.job)}, timeout=self._timeout)
             if answer.get("stale"):
                 self._drop()
@@ -146,10 +146,13 @@ class Builder(threading.Thread):
         except BuildFailed as error:
             return replace(task.result, reason=str(error))
 
-    def _running(self, fresh: bool) -> Compiler:
+    def _running(self, arch: str, fresh: bool) -> Compiler:
+        """A compiler for `arch`: the one there is, an idle one or a new one."""
+        if self._compiler is not None and self._compiler.arch != arch:
+            self._leave()
         with self._lock:
             if self._compiler is None and not self._stopped:
-                self._compiler = compilers.take(fresh)
+                self._compiler = compilers.take(arch, fresh)
             if self._compiler is None:
                 raise BuildFailed("the build was stopped")
             return self._compiler

@@ -1,4 +1,5 @@
-"""Drives the Triton compiler, which can abort, hang or print: only a child process runs this."""
+"""Drives the Triton compiler, which can abort, hang or print: only a child process runs this, for
+one architecture (`compilers`)."""
 
 from __future__ import annotations
 

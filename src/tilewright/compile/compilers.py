@@ -1,5 +1,11 @@
 """The compiler's child processes. A build takes those that it needs, and leaves a few, idle, for
-the next: starting one takes a second, in which it could compile several kernels."""
+the next: starting one takes a second, in which it could compile several kernels.
+
+Each compiles for one architecture. Up to Triton 3.6 a process converts fp8 for every architecture
+as the first one needs it (a table that is made once; pull request 9364 of Triton mends it). In a
+process that had compiled for gfx942, kernels for gfx950 read e4m3fnuz as if it were e4m3fn, and
+nothing said so: emulation found the results wrong.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +36,11 @@ class Compiler:
     """A child process that compiles, and its folder for temporary files. For one thread at a time,
     except `interrupt`. Raises `OSError` if the folder cannot be made.
 
+    arch: the name of the architecture that it compiles for.
     circumstances: what the child was started with, and cannot change.
     """
 
+    arch: str
     child: Child = field(init=False)
     circumstances: object = field(init=False)
     folder: str = field(init=False)
@@ -54,16 +62,18 @@ class Compiler:
         self._stack.close()
 
 
-def take(fresh: bool = False) -> Compiler:
-    """A compiler for the caller alone: an idle one, or a new one. fresh: a new one."""
+def take(arch: str, fresh: bool = False) -> Compiler:
+    """A compiler for an architecture, for the caller alone: an idle one, or a new one. fresh: a new
+    one."""
     if not fresh:
         now = _circumstances()
         with _LOCK:
             for compiler in reversed(_IDLE):
-                if compiler.circumstances == now and compiler.child.alive():
+                fits = (compiler.arch, compiler.circumstances) == (arch, now)
+                if fits and compiler.child.alive():
                     _IDLE.remove(compiler)
                     return compiler
-    return Compiler()
+    return Compiler(arch)
 
 
 def leave(compiler: Compiler) -> None:

@@ -234,8 +234,8 @@ def _compile(
 ) -> Generator[tuple[str, BuildResult], None, None]:
     """Compile and store; yields results as they come. Closing it kills the children."""
     queue: SimpleQueue[Task] = SimpleQueue()
-    for task in tasks.values():
-        queue.put(task)
+    for task in sorted(tasks.values(), key=lambda task: task.job.arch):
+        queue.put(task)  # a compiler is for one architecture
     outcomes: SimpleQueue[Outcome] = SimpleQueue()
     threads = [Builder(queue, outcomes, store, timeout) for _ in range(min(workers, len(tasks)))]
     try:

@@ -19,6 +19,8 @@ MARK = "--- next kernel ---"
 _LONGEST = 2000
 _imported: dict[str, tuple[int, int]] = {}
 """Files that modules were imported from, as they were then: see `sources_read`."""
+_archs: set[str] = set()
+"""What was compiled for: one architecture, see `compilers`."""
 
 
 def handle(message: Message, _blobs: list[bytes]) -> tuple[Message, Sequence[Blob]]:
@@ -28,6 +30,8 @@ def handle(message: Message, _blobs: list[bytes]) -> tuple[Message, Sequence[Blo
     print(MARK, file=sys.stderr, flush=True)
     fields = message["job"]
     job = Job(**{**fields, "source": KernelSource(**fields["source"])})
+    _archs.add(job.arch)
+    assert len(_archs) == 1, f"one compiler for {' and '.join(sorted(_archs))}"
     try:
         stamps, digest = sources_read(*job.source.modules)
         if any(_imported.get(path, stamp) != stamp for path, stamp in stamps.items()):
