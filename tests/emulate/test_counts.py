@@ -39,7 +39,7 @@ OF_EACH_KIND = {
     "scalar memory": "s_load_dwordx2 s_load_b96 s_buffer_load_b32 s_memtime",
     "cache": "buffer_inv buffer_wbl2 buffer_gl0_inv buffer_wbinvl1_vol global_inv global_wb "
     "s_dcache_inv",
-    "branch": "s_branch s_cbranch_scc1 s_cbranch_execz s_setpc_b64",
+    "branch": "s_branch s_cbranch_scc1 s_cbranch_execz s_setpc_b64 s_set_pc_i64 s_add_pc_i64",
     "wait": "s_waitcnt s_wait_loadcnt_dscnt s_waitcnt_vscnt s_wait_alu s_wait_xcnt",
     "barrier": "s_barrier s_barrier_signal s_barrier_wait",
     "other": "s_nop s_endpgm s_delay_alu s_clause s_setprio s_sendmsg s_set_vgpr_msb "

@@ -63,6 +63,7 @@ OTHERS = {
     scalar.test_fp16_overflow_mode_is_set_and_cleared: "s_setreg_imm32_b32",
     scalar.test_clusters: "s_getreg_b32",
     scalar.test_a_long_branch: "s_getpc_b64 s_setpc_b64 s_get_pc_i64 s_set_pc_i64",
+    scalar.test_a_long_branch_in_one_instruction: "s_add_pc_i64",
 }
 """What the tests state that are of a few instructions each."""
 

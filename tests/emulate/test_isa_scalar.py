@@ -31,6 +31,7 @@ from test_isa_vector import SEED
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.isa.registry import Context
 from tilewright.emulate.waves import Waves
+from tilewright.errors import UnknownInstruction
 from tilewright.listing.operand import EXEC, MODE, VCC
 
 Scc = bool | None
@@ -510,3 +511,15 @@ def test_a_long_branch() -> None:
         ):
             assert execute(text, target("gfx1201"), made, context, index) is None
         assert made.position == labels[".LBB0_7"]
+
+
+def test_a_long_branch_in_one_instruction() -> None:
+    for forward in (True, False):
+        labels = {".Lpost_addpc0": 11, ".LBB0_7": 500 if forward else 3}
+        context = Context(target("gfx1250"), Findings(), labels)
+        made = waves(target("gfx1250"), count=2)
+        text = "s_add_pc_i64 .LBB0_7-.Lpost_addpc0"
+        assert execute(text, target("gfx1250"), made, context, 10) is None
+        assert made.position == labels[".LBB0_7"]
+    with pytest.raises(UnknownInstruction, match="a difference of labels only"):
+        execute("s_add_pc_i64 s[2:3]", target("gfx1250"), made, context, 10)

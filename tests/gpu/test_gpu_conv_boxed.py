@@ -22,13 +22,14 @@ from gpu_arch import ARCH  # noqa: E402
 from tilewright import verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
 from tilewright.ops.conv import ConvProblem  # noqa: E402
+from tilewright.ops.conv.pipelines import PIPELINES  # noqa: E402
 from tilewright.ops.conv.pipelines.boxed import shape  # noqa: E402
+
+RECORD = PIPELINES["gluon_ws"]
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        not all(map(arch(ARCH).has, shape.NEEDS)), reason=f"{ARCH} lacks {shape.NEEDS}"
-    ),
+    pytest.mark.skipif(not RECORD.runs_on(arch(ARCH)), reason=f"{ARCH} lacks {RECORD.needs}"),
 ]
 
 LARGE = [

@@ -14,13 +14,13 @@ from grouped_gluon_cases import RESNEXT, configs  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
-from tilewright.ops.conv.pipelines.grouped import shape  # noqa: E402
+from tilewright.ops.conv.pipelines import PIPELINES  # noqa: E402
+
+RECORD = PIPELINES["gluon_grouped"]
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        not all(map(arch(ARCH).has, shape.NEEDS)), reason=f"{ARCH} lacks {shape.NEEDS}"
-    ),
+    pytest.mark.skipif(not RECORD.runs_on(arch(ARCH)), reason=f"{ARCH} lacks {RECORD.needs}"),
 ]
 
 TALL = replace(RESNEXT, n=9, c=64, k=64, groups=8, spatial=(300, 11))

@@ -50,7 +50,7 @@ _RULES: tuple[tuple[str, Kind], ...] = (
     (r"(buffer|global|flat|tensor)_", "global"),
     (r"s_dcache", "cache"),
     (r"s_(load|store|buffer|scratch|atc|mem)", "scalar memory"),
-    (r"s_c?branch|s_(setpc|swappc|call)", "branch"),
+    (r"s_c?branch|s_(setpc|set_pc|add_pc|swappc|call)", "branch"),
     (r"s_wait", "wait"),
     (r"s_barrier", "barrier"),
     (r"s_(nop|delay_alu|clause|setprio|sleep|sendmsg|endpgm|code_end|set_|sethalt|trap)", "other"),

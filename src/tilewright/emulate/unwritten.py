@@ -22,7 +22,7 @@ from tilewright.listing.operand import EXEC
 from tilewright.listing.text import Instruction
 
 _LASTS = re.compile(
-    r"(buffer|global|flat|scratch|s_load|s_buffer|tensor)_|s_cbranch|s_setreg|s_setpc|"
+    r"(buffer|global|flat|scratch|s_load|s_buffer|tensor)_|s_cbranch|s_setreg|s_set_?pc|"
     r"ds_(?!bpermute|permute|swizzle)"
 )
 _EXEC = scalar_bits(EXEC, 2)

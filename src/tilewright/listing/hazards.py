@@ -56,6 +56,8 @@ def shortages(program: Program, touched: Sequence[Effects]) -> list[Shortage]:
 
 _FAR = re.compile(r"\(([\w.$]+)-[\w.$]+\)&4294967295")
 """What the compiler adds to the program counter for a long jump: a difference of labels."""
+_FARTHER = re.compile(r"s_add_pc_i64 ([\w.$]+)-[\w.$]+")
+"""The same in one instruction."""
 
 
 def _following(program: Program, ins: Instruction) -> tuple[int, ...]:
@@ -66,6 +68,8 @@ def _following(program: Program, ins: Instruction) -> tuple[int, ...]:
     if ins.base in ("s_setpc_b64", "s_set_pc_i64"):
         address = program.instructions[max(0, ins.index - 4) : ins.index]
         labels = [found[1] for each in address if (found := _FAR.search(each.text))]
+    elif found := _FARTHER.fullmatch(ins.text):
+        labels = [found[1]]
     elif ins.base.startswith(("s_branch", "s_cbranch")):
         labels = [ins.operands[0].text]
     else:

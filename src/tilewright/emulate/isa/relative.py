@@ -18,6 +18,7 @@ from tilewright.errors import UnknownInstruction
 from tilewright.listing.text import Instruction
 
 _DIFFERENCE = re.compile(r"\(([\w.$]+)-([\w.$]+)\)(&4294967295|>>32)")
+_WHOLE_DIFFERENCE = re.compile(r"([\w.$]+)-([\w.$]+)")
 
 
 def relative(text: str, labels: Mapping[str, int]) -> int:
@@ -38,6 +39,23 @@ def _get_position(ins: Instruction, context: Context) -> Executor:
     write = scalar_destination(ins, 0, "u64")
     value = np.array([ins.index + 1], np.uint64)
     return lambda waves: write(waves, value)
+
+
+@means("s_add_pc_i64")
+def _add_position(ins: Instruction, context: Context) -> Executor:
+    """A jump by a difference of labels from the instruction behind. Raises `UnknownInstruction` for
+    any other operand."""
+    found = _WHOLE_DIFFERENCE.fullmatch(ins.operands[0].text)
+    if found is None:
+        raise UnknownInstruction(
+            f"line {ins.line}: `{ins.text}`: the emulator knows it with a difference of labels only"
+        )
+    place = ins.index + 1 + context.labels[found[1]] - context.labels[found[2]]
+
+    def jump(waves: Waves) -> None:
+        waves.position = place
+
+    return jump
 
 
 @means("s_setpc_b64", "s_set_pc_i64")
