@@ -55,6 +55,8 @@ def kernels(arch_name: str) -> list[GemmConfig]:
         {"pipeline": "gluon_ws", **walk, "swap_ab": True, "tile_m": 16},
         {"pipeline": "gluon_ws", **parts, "reduction": "linear"},
         {"pipeline": "gluon_ws", **parts, "reduction": "atomic"},
+        {"pipeline": "gluon_ws", **parts, "reduction": "two_stage"},
+        {"pipeline": "tma", **parts, "reduction": "two_stage"},
         {"pipeline": "gluon_ws", **tile, "scheduler": "stream_k", "reduction": "tree"},
         {"pipeline": "gluon_ws", **walk, "tile_m": 128, "num_warps": 8},
         {"pipeline": "gluon_pingpong", **walk, "num_warps": 8},

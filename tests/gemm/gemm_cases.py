@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, operands
+from tilewright.ops.gemm.config import REDUCTIONS
 from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS
 from tilewright.ops.nouns import Call
@@ -118,12 +119,13 @@ def sharing(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     made = []
     number = 0
     pipelines = [p for p in ("basic", "tma", "gluon_ws") if p in FAMILY.pipelines(arch(arch_name))]
-    for reduction, pipeline in itertools.product(("atomic", "linear", "tree"), pipelines):
+    for reduction, pipeline in itertools.product(REDUCTIONS[1:], pipelines):
         for signature in signatures(arch_name):
             number += 1
             layout = ("rcr", "rrr", "ccr", "crr", "rcc")[number % 5]
             split = {"scheduler": "split_k", "split_k": (2, 3, 5)[number % 3]}
-            how = split if number % 2 else {"scheduler": "stream_k"}
+            alike = number % 2 or reduction == "two_stage"
+            how = split if alike else {"scheduler": "stream_k"}
             kernel = config(
                 arch_name, layout=layout, reduction=reduction, pipeline=pipeline, **how, **signature
             )
@@ -306,6 +308,8 @@ def dependent() -> list[tuple[GemmConfig, GemmProblem]]:
         {**ring, "scheduler": "stream_k", "reduction": "tree"},
         {**ring, "scheduler": "persistent", "swap_ab": True, "tile_m": 16, "tile_n": 64},
         {**ring, **parts, "reduction": "linear", "swap_ab": True, "tile_m": 8, "tile_n": 64},
+        {**ring, **parts, "reduction": "two_stage"},
+        {**ring, **parts, "reduction": "two_stage", "tile_n": 72},
         {**turns, "tile_n": 128},
         {**turns, "tile_n": 64, "swap_ab": True},
         {"pipeline": "tma", **deep, "scheduler": "persistent"},

@@ -22,9 +22,6 @@ SILU_INSTRUCTIONS = 40
 GATHERED = 4.0
 """Factor on memory's time where elements are read one by one."""
 
-SECOND_US = 2.0
-"""A kernel that follows another without a gap on the host."""
-
 RESIDENT_THREADS = 512
 """Of a compute unit, that hide memory's latency."""
 
@@ -48,7 +45,7 @@ def estimate(config: CausalConvConfig, problem: CausalConvProblem, device: Devic
     threads = count * c.num_warps * this.warp_size
     idle = max(1.0, device.compute_units * RESIDENT_THREADS / max(1, threads))
     launch = rates.LAUNCH_US + 2 * rates.LATENCY_US
-    launch += SECOND_US * (c.direction == "backward")
+    launch += rates.SECOND_US * (c.direction == "backward")
     terms = {"memory": memory, "arithmetic": products * min(idle, 8.0), "launch": launch}
     total = math.hypot(terms["memory"], terms["arithmetic"]) + launch
     limiter = max(terms, key=lambda term: terms[term])

@@ -9,10 +9,7 @@ from tilewright.arch.model import Device
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm.estimate import meeting_us
-
-SECOND_US = 2.0
-"""A kernel that follows another without a gap on the host."""
+from tilewright.ops.gemm.estimate import meeting_us, totals_us
 
 
 def us(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> float:
@@ -26,5 +23,4 @@ def us(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> float:
                 return 0.0
             ways = share.ways
         return meeting_us(c.reduction, max(2, ways), c.tile_m * c.tile_n, device)
-    partials = 4 * (2 * splits) * math.prod(p.shape_of("w"))
-    return SECOND_US + partials / (device.bandwidth_gbs * 1e3)
+    return totals_us(4 * splits * math.prod(p.shape_of("w")), device)

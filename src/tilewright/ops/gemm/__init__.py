@@ -50,7 +50,7 @@ from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
-from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
+from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict, no
@@ -194,7 +194,7 @@ class GemmFamily(Defaults):
     def sources(self, config: Config, arch: Arch) -> Mapping[str, KernelSource]:
         if isinstance(config, VendorConfig):
             return {}
-        return {MAIN: source_module.source(config, arch)}
+        return source_module.sources(config, arch)
 
     def interpreted(self, config: Config) -> GemmConfig:
         if isinstance(config, VendorConfig):

@@ -33,7 +33,7 @@ SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
 """Schedulers under which several workgroups sum parts of one tile's K."""
 
-REDUCTIONS = ("none", "atomic", "linear", "tree")
+REDUCTIONS = ("none", "atomic", "linear", "tree", "two_stage")
 STORES = ("direct", "split")
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
@@ -62,7 +62,8 @@ class GemmConfig:
     ``stream_k`` (equal shares of all K steps); see ops/device/schedule.py.
     split_k: parts of K under that scheduler, else 1.
     reduction: how the parts of a tile meet under ``split_k`` and ``stream_k``: ``atomic``, or
-    ``linear`` and ``tree``, which repeat bit for bit; see ops/device/reduce.py. Else ``none``.
+    ``linear`` and ``tree``, which repeat bit for bit (see ops/device/reduce.py); or, under
+    ``split_k`` alone, ``two_stage``: a second kernel adds them up (see `two_stage`). Else ``none``.
     group_m: rows of tiles that are walked together, to reuse L2.
     store: ``direct``, or ``split``: C leaves in two halves.
     pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its tile, where it
@@ -114,6 +115,16 @@ class GemmConfig:
     pre_b: str = ""
     swap_ab: bool = False
     dependent_launch: str = "none"
+
+    @property
+    def two_stage(self) -> bool:
+        """Whether a second kernel adds up the parts of a sum."""
+        return self.reduction == "two_stage"
+
+    @property
+    def parts_meet(self) -> bool:
+        """Whether workgroups add up the parts of a tile among themselves."""
+        return self.scheduler in SHARING and not self.two_stage
 
     @property
     def _sharing(self) -> str:

@@ -24,7 +24,16 @@ from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.device import widths
-from tilewright.ops.gemm import epilogues, estimate_few, pipelines, rates, scales, small_m, swap
+from tilewright.ops.gemm import (
+    epilogues,
+    estimate_few,
+    pipelines,
+    rates,
+    scales,
+    small_m,
+    swap,
+    two_stage,
+)
 from tilewright.ops.gemm.breakdown import (
     L2,
     LATENCY,
@@ -167,7 +176,7 @@ class _Step:
 
 def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
     units = device.compute_units
-    step = _step(config, device)
+    step = _step(two_stage.config(config), device)
     tiles, steps = tiles_of(config, problem), -(-problem.k // config.tile_k)
     parts = tiles * config.split_k
     if tiles / units * steps * step.read < rates.SHORT_US:
@@ -197,7 +206,10 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
     memory = moved / (device.bandwidth_gbs * 1e3)
     total = math.hypot(body + fill, memory + rates.LATENCY_US) + added_up
     meeting = 0.0
-    if config.scheduler in SHARING:
+    if config.two_stage:
+        meeting = totals_us(two_stage.bytes_of_parts(config, problem), device)
+        total += meeting
+    elif config.scheduler in SHARING:
         # A workgroup that walks meets the others once for each of its parts.
         meetings = rounds if step.walks and config.scheduler == "split_k" else 1
         meeting = meetings * _meeting_us(config, tiles, device)
@@ -494,6 +506,15 @@ def meeting_us(reduction: str, ways: int, sums: int, device: Device) -> float:
     reads = {"linear": ways, "atomic": rates.ATOMIC_READS}
     later = math.log2(ways / 2) * rates.LATER_US
     return rates.MEETING_US + later + stored + read * reads[reduction]
+
+
+def totals_us(partials: int, device: Device) -> float:
+    """Time of a kernel that adds up parts of sums that another stored, and of their way to memory
+    and back.
+
+    partials: bytes.
+    """
+    return rates.SECOND_US + 2 * partials / (device.bandwidth_gbs * 1e3)
 
 
 def _apart(config: GemmConfig, tiles: int, units: int) -> float:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, operands, pipelines, scales, swap
+from tilewright.ops.gemm import epilogues, operands, pipelines, scales, swap, two_stage
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.operands import MATRICES
 from tilewright.ops.gemm.pipelines.constants import partial_dtype
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles, slots
 from tilewright.ops.gemm.sizes import tiles as tiles_of
-from tilewright.ops.gemm.source import batch_types, blocks, in_words, rests
+from tilewright.ops.gemm.source import batch_types, blocks, in_words, rests, stride_type
 from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer, Scalar, Step, Temporary
 
 
@@ -26,6 +26,50 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
 
 def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     """The launch for the product that the kernel computes."""
+    if config.two_stage:
+        return _in_two_stages(config, problem, device)
+    arguments, programs, splits = _multiplying(config, problem, device)
+    tiles = tiles_of(config, problem)
+    grid = (tiles, config.split_k, 1) if pipelines.of(config).few_rows else (programs, 1, 1)
+    if config.scheduler not in SHARING:
+        return Launch((Step(grid, arguments),))
+    partials = Temporary(
+        "partials",
+        (slots(config, tiles, programs, splits), config.tile_m, config.tile_n),
+        partial_dtype(config),
+        "kept_zero" if config.reduction == "atomic" else "anything",
+    )
+    arguments = (*arguments, Pointer(FLAGS.name), Pointer(partials.name), Scalar("i32", splits))
+    return Launch((Step(grid, arguments),), (FLAGS, partials))
+
+
+def _in_two_stages(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
+    """A kernel that stores parts, and one that adds them up."""
+    product = two_stage.config(config), two_stage.problem(config, problem)
+    partials = two_stage.partials(*product)
+    multiplied, programs, splits = _multiplying(*product, device)
+    parts, stride = Scalar("i32", splits), stride_type(config)
+    chain, ldd = operands.names(config).chains[-1], problem.ldd
+    added = (
+        Pointer(partials.name),
+        Pointer(MATRICES[2]),
+        *(Scalar("i32", size) for size in (problem.m, problem.n)),
+        *(Scalar(stride, ld) for ld in (product[1].ldc, problem.ldc)),
+        parts,
+        *map(Pointer, chain),
+        *((Scalar(stride, ldd),) if ldd else ()),
+    )
+    grid = (two_stage.workgroups(config, problem), 1, 1)
+    stores = Launch((Step((programs, 1, 1), (*multiplied, parts)),))
+    steps = swap.renamed(stores, {MATRICES[2]: partials.name}).steps
+    return Launch((*steps, Step(grid, added, two_stage.TOTALS)), (partials,))
+
+
+def _multiplying(
+    config: GemmConfig, problem: GemmProblem, device: Device
+) -> tuple[tuple[Argument, ...], int, int]:
+    """Arguments of the kernel that multiplies, but for those of parts of tiles; its workgroups; and
+    the kernel's `splits`."""
     record = pipelines.of(config)
     tiles = tiles_of(config, problem)
     programs, splits = _share(config, problem, tiles, device.compute_units)
@@ -36,7 +80,7 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         for ld, d in zip((problem.lda, problem.ldb, problem.ldc), types, strict=True)
     )
     pointers = record.reads == "pointers"
-    stride = "i32" if pointers and config.index_bits == 32 else "i64"
+    stride = stride_type(config)
     names = operands.names(config)
     extra: list[Argument] = []
     for chain, ld in zip(names.chains, (problem.ldpa, problem.ldpb, problem.ldd), strict=True):
@@ -63,18 +107,7 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         if record.writes == "pointers":
             ldc = Scalar(stride, problem.ldc)
             arguments = (*made[:2], Pointer(MATRICES[2]), *sizes, ldc, *extra)
-    arguments = (*arguments, *_batch_arguments(config, problem))
-    grid = (tiles, config.split_k, 1) if record.few_rows else (programs, 1, 1)
-    if config.scheduler not in SHARING:
-        return Launch((Step(grid, arguments),))
-    partials = Temporary(
-        "partials",
-        (slots(config, tiles, programs, splits), config.tile_m, config.tile_n),
-        partial_dtype(config),
-        "kept_zero" if config.reduction == "atomic" else "anything",
-    )
-    arguments = (*arguments, Pointer(FLAGS.name), Pointer(partials.name), Scalar("i32", splits))
-    return Launch((Step(grid, arguments),), (FLAGS, partials))
+    return (*arguments, *_batch_arguments(config, problem)), programs, splits
 
 
 FLAGS = Temporary("flags", (MAX_FLAGS,), "int32", "kept_zero")
@@ -96,6 +129,9 @@ def _descriptors(
         if config.batching == "strided":
             shape = (p.matrices[i], *shape)
             strides = (p.batch_strides[i] or p.outer[i] * lds[i], *strides)
+        if config.two_stage and name == MATRICES[2]:
+            shape = (config.split_k, *shape)
+            strides = (p.outer[i] * lds[i], *strides)
         found.append(Descriptor(name, dtype, shape, strides, block))
     return tuple(found)
 

@@ -76,6 +76,11 @@ def check(config: GemmConfig) -> GemmConfig:
             f"reduction {c.reduction} with scheduler {c.scheduler}: partial sums are reduced by "
             f"{' and '.join(SHARING)}, and only there"
         )
+    if c.two_stage and c.scheduler != "split_k":
+        raise BadArgument(
+            f"reduction two_stage with scheduler {c.scheduler}: a second kernel adds up equal "
+            "parts of K, which split_k makes"
+        )
     mma = config.mma
     if mma != (0, 0, 0) and not (
         isinstance(mma, tuple) and len(mma) == 3 and all(type(x) is int and x > 0 for x in mma)

@@ -120,6 +120,9 @@ MEETING_AGAIN_US = 1.0
 LATER_US = 0.6
 """How much later the last workgroup comes when there are twice as many. Both fitted to searches."""
 
+SECOND_US = 2.0
+"""A kernel that follows another without a gap on the host. A guess."""
+
 READ_APART = 1.7
 """Factor on the time of reading where no two workgroups read the same bytes at the same time, so
 that L2 answers each by itself. Fitted to searches."""

@@ -12,7 +12,15 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import dependent_launch, epilogues, pipelines, scales, shuffle, swap
+from tilewright.ops.gemm import (
+    dependent_launch,
+    epilogues,
+    pipelines,
+    scales,
+    shuffle,
+    swap,
+    two_stage,
+)
 from tilewright.ops.gemm.config import MAX_TILE, SHARING, GemmConfig
 from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.library_config import VendorConfig
@@ -322,6 +330,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("alignment", _alignment),
     ("index", _index),
     ("batching", _batching),
+    ("two_stage", lambda c, _: two_stage.objection(c)),
     ("dependent_launch", dependent_launch.legal),
     ("mma", _mma),
     ("dot", _dot),
@@ -340,10 +349,12 @@ def _exchanged(config: GemmConfig) -> bool:
 
 def judge(config: GemmConfig, arch: Arch) -> Verdict:
     """Whether `config` may be built for `arch`; if not, the first rule of `LEGALITY` that refuses
-    it. The rules judge the product that the kernel computes (`swap`)."""
+    it. Dtypes are judged by what the caller gets, the rest by what the kernel computes and stores
+    (`swap`, `two_stage`)."""
     computed = swap.config(config) if _exchanged(config) else config
+    computed = two_stage.config(computed)
     for name, rule in LEGALITY:
-        reason = rule(computed, arch)
+        reason = rule(config if rule is _dtype else computed, arch)
         if reason is not None:
             return no(name, reason)
     return YES
@@ -393,6 +404,7 @@ def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
     vectors = PIPELINES[c.pipeline].writes == "pointers" or epilogues.has_matrix(c.epilogue)
+    vectors |= c.two_stage
     if vectors and (extents := _facts(p)[0]) < c.alignment:
         return f"rows hold multiples of {extents} bytes, under {c.alignment}"
     return None
@@ -410,7 +422,7 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
     if not parts:
         return "there is no tile to share"
     flags = parts * meetings(c)
-    if c.scheduler == "split_k" and flags > MAX_FLAGS:
+    if c.scheduler == "split_k" and c.parts_meet and flags > MAX_FLAGS:
         return f"{parts} parts of tiles need {flags} flags, over {MAX_FLAGS}: do not split so many"
     return None
 
@@ -429,6 +441,8 @@ def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
         if max(spans) >= INT32_SPAN:
             operand = p.in_memory[spans.index(max(spans))][0]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
+        if c.two_stage and two_stage.bytes_of_parts(c, p) >= INT32_SPAN:
+            return f"{c.split_k} parts of C in 32 bits span 2 GiB, beyond 32-bit addressing"
     for s in scales.of(p):
         if s.elements * DTYPES[s.block.dtype].bytes >= INT32_SPAN:
             return f"{s.name} spans {s.elements} elements, beyond 32-bit addressing"

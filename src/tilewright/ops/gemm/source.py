@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, pipelines, scales, swap
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm import epilogues, pipelines, scales, swap, two_stage
+from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.lowbit import WORD
 from tilewright.ops.gemm.pipelines import warpgroups
-from tilewright.ops.gemm.pipelines.constants import SHARED, UNSHARED, Value, partial_dtype
-from tilewright.ops.nouns import KernelSource
+from tilewright.ops.gemm.pipelines.constants import (
+    SHARED,
+    UNSHARED,
+    Value,
+    partial_dtype,
+    unshared,
+)
+from tilewright.ops.nouns import MAIN, KernelSource
 
 Types = tuple[tuple[str, str], ...]
 """Names of arguments with their Triton types."""
@@ -23,9 +29,17 @@ _CHAINS = {"extra": "CHAIN", "pre_a": "CHAIN_A", "pre_b": "CHAIN_B"}
 """Names of the constants that hold a chain's functions, by the argument with its operands."""
 
 
+def sources(config: GemmConfig, arch: Arch) -> dict[str, KernelSource]:
+    """What to compile for `config` on `arch`, by part."""
+    found = {MAIN: source(config, arch)}
+    if config.two_stage:
+        found[two_stage.TOTALS] = _totals(swap.config(config), arch)
+    return found
+
+
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
-    """What to compile for `config` on `arch`."""
-    config = swap.config(config)
+    """The kernel that multiplies."""
+    config = two_stage.config(swap.config(config))
     record = pipelines.of(config)
     arguments = (*_matrices(config), *_others(config))
     constants = _constants(config, arch)
@@ -50,15 +64,47 @@ def _launched(config: GemmConfig) -> tuple[tuple[str, Value], ...]:
     return () if config.dependent_launch == "none" else (("launch_pdl", True),)
 
 
+def _totals(config: GemmConfig, arch: Arch) -> KernelSource:
+    """The kernel that adds up parts."""
+    rows, columns = two_stage.block(config)
+    dependent = arch.has("pdl")
+    types = {"partials": partial_dtype(config), "c": config.dtype_c}
+    arguments = (
+        *((name, f"*{DTYPES[d].triton}") for name, d in types.items()),
+        *((name, "i32") for name in ("m", "n")),
+        *((name, stride_type(config)) for name in ("ldp", "ldc")),
+        ("splits", "i32"),
+        *_chain("extra", config.epilogue, config.dtype_c, stride_type(config)),
+    )
+    shared = {name: SHARED[name](config, arch) for name in ("C_ROW", "TAKES", "FOLD", "LARGEST")}
+    constants = {"ROWS": rows, "COLUMNS": columns, **shared, "DEPENDENT": dependent}
+    promises = _promises_of_c(config) | _promises_of_chains(config)
+    options: tuple[tuple[str, Value], ...] = (
+        ("num_warps", two_stage.THREADS // arch.warp_size),
+        ("num_stages", 1),
+    )
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.totals",
+        function="gemm_totals",
+        signature=(*arguments, *((name, "constexpr") for name in (*constants, "CHAIN"))),
+        constants=tuple(constants.items()),
+        divisibility=tuple({"partials": 16, "ldp": two_stage.WHOLE_ROW, **promises}.items()),
+        options=(*options, *((("launch_pdl", True),) if dependent else ())),
+        functions=(("CHAIN", _operations(config.epilogue)),),
+    )
+
+
 # --- constants ---------------------------------------------------------------------------------
 
 
 def _constants(config: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
     record = pipelines.of(config)
     known = {**SHARED, **record.own_constants}
-    arguments = UNSHARED if config.scheduler in SHARING else ()
+    constant = unshared(config)
     return tuple(
-        (name, known[name](config, arch)) for name in record.constants if name not in arguments
+        (name, known[name](config, arch))
+        for name in record.constants
+        if name not in UNSHARED or name in constant
     )
 
 
@@ -66,16 +112,21 @@ def _functions(config: GemmConfig) -> tuple[tuple[str, tuple[str, ...]], ...]:
     taken = pipelines.of(config).arguments
     chains = {"extra": config.epilogue, "pre_a": config.pre_a, "pre_b": config.pre_b}
     return tuple(
-        (name, tuple(o.function for o in epilogues.parse(chains[argument])))
+        (name, _operations(chains[argument]))
         for argument, name in _CHAINS.items()
         if argument in taken
     )
 
 
+def _operations(chain: str) -> tuple[str, ...]:
+    """The functions of a chain."""
+    return tuple(o.function for o in epilogues.parse(chain))
+
+
 # --- arguments ---------------------------------------------------------------------------------
 
 
-def _stride(config: GemmConfig) -> str:
+def stride_type(config: GemmConfig) -> str:
     """Type of the leading dimensions."""
     pointers = pipelines.of(config).reads == "pointers"
     return "i32" if pointers and config.index_bits == 32 else "i64"
@@ -88,10 +139,10 @@ def _matrices(config: GemmConfig) -> Types:
     a, b, c = ((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True))
     sizes = tuple((name, "i32") for name in ("m", "n", "k"))
     if record.reads == "pointers":
-        return (a, b, c, *sizes, *((name, _stride(config)) for name in ("lda", "ldb", "ldc")))
+        return (a, b, c, *sizes, *((name, stride_type(config)) for name in ("lda", "ldb", "ldc")))
     *operands, described_c = _descriptors(config)
     if record.writes == "pointers":
-        return (*operands, c, *sizes, ("ldc", _stride(config)))
+        return (*operands, c, *sizes, ("ldc", stride_type(config)))
     return (*operands, described_c, *sizes)
 
 
@@ -120,7 +171,7 @@ def _others(config: GemmConfig) -> Types:
     """The arguments behind the matrices and sizes, in the order of `record.ARGUMENTS`."""
     groups: dict[str, Types] = {
         "rest": _rest(config),
-        **{name: _chain(name, on, d, _stride(config)) for name, on, d in _chains(config)},
+        **{name: _chain(name, on, d, stride_type(config)) for name, on, d in _chains(config)},
         "scales": scales.kernel_types(config),
         "batch": batch_types(config),
         "dies": (("dies", "i32"),),
@@ -152,10 +203,10 @@ def _chain(name: str, chain: str, dtype: str, stride: str) -> Types:
 def _sharing(config: GemmConfig) -> Types:
     """What schedulers that share tiles meet in, and the number of parts; constants under the
     others."""
-    if config.scheduler not in SHARING:
-        return tuple((name, "constexpr") for name in UNSHARED)
     partials = DTYPES[partial_dtype(config)].triton
-    return ("flags", "*i32"), ("partials", f"*{partials}"), ("splits", "i32")
+    kinds = zip(UNSHARED, ("*i32", f"*{partials}", "i32"), strict=True)
+    constant = unshared(config)
+    return tuple((name, "constexpr" if name in constant else kind) for name, kind in kinds)
 
 
 def batch_types(config: GemmConfig) -> Types:
@@ -204,7 +255,7 @@ def _promises(config: GemmConfig) -> dict[str, int]:
             inner = "n" if config.layout[2] == "r" else "m"
             found[inner] = config.alignment // DTYPES[config.dtype_c].bytes
     # Temporaries come from an allocator, so that partial sums move in whole vectors.
-    shared = ("flags", "partials") if config.scheduler in SHARING else ()
+    shared = (name for name in ("flags", "partials") if name not in unshared(config))
     return found | dict.fromkeys(shared, 16)
 
 
@@ -231,8 +282,8 @@ def _promises_of_pointers(config: GemmConfig) -> dict[str, int]:
 
 
 def _promises_of_c(config: GemmConfig) -> dict[str, int]:
-    """Of kernels that read through descriptors and store through a pointer."""
-    elements = config.alignment // DTYPES[config.dtype_c].bytes
+    """Of a C that is stored through a pointer, by a kernel that reaches A and B in another way."""
+    elements = max(1, config.alignment // DTYPES[config.dtype_c].bytes)
     inner = "n" if config.layout[2] == "r" else "m"
     columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
     return {"c": config.alignment, "ldc": elements, inner: columns}
@@ -289,8 +340,9 @@ def _blocks(
     each = in_words(config, 1) or 1
     a, b, c = tuple(config.layout)
     one = () if config.batching == "none" else (1,)
+    of_c = (1,) if config.two_stage else one
     return (
         (*one, m, k) if a == "r" else (*one, k, m),
         (*one, k, n) if b == "r" else (*one, n, k // each),
-        (*one, m, columns) if c == "r" else (*one, columns, m),
+        (*of_c, m, columns) if c == "r" else (*of_c, columns, m),
     )

@@ -213,14 +213,21 @@ def gemm_basic(
             TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B, LARGEST_AB,
             BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
         )  # fmt: skip
-        whole, acc = reduce_split(
-            acc, flags, partials, tile, i, splits, TILE_M, TILE_N, REDUCTION, DONE
-        )
-        if whole:
-            _write(
-                c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
-                C_ROW, TAKES, FOLD, LARGEST, BATCHING, MASK_M, MASK_N, ALIGNMENT, CHAIN,
+        if REDUCTION == "two_stage":
+            size = (m if C_ROW else n).to(tl.int64) * ldc
+            write(
+                c + i * size, acc, m, n, ldc, extra, tile_m, tile_n,
+                TILE_M, TILE_N, C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
             )  # fmt: skip
+        else:
+            whole, acc = reduce_split(
+                acc, flags, partials, tile, i, splits, TILE_M, TILE_N, REDUCTION, DONE
+            )
+            if whole:
+                _write(
+                    c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
+                    C_ROW, TAKES, FOLD, LARGEST, BATCHING, MASK_M, MASK_N, ALIGNMENT, CHAIN,
+                )  # fmt: skip
     elif SCHEDULER == "tile":
         z, within = in_matrix(first, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)

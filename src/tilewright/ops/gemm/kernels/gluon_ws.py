@@ -212,6 +212,8 @@ def _multiply(
     tiles = in_batch(each, batch, BATCHING)
     steps = gl.cdiv(k, TILE_K)
     ROWS: gl.constexpr = TILE_M // GROUPS
+    APART: gl.constexpr = REDUCTION == "two_stage"
+    MEETS: gl.constexpr = SCHEDULER != "persistent" and not APART
     stage = 0
     phase = 0
     even = c_tiles.index(2 * GROUP)
@@ -224,7 +226,7 @@ def _multiply(
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         row = begin_of(tile_m, m, TILE_M, "m", INSIDE) + GROUP * ROWS
         col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
-        if SCHEDULER != "persistent":
+        if MEETS:
             shared = stop - begin < steps
             if SCHEDULER == "split_k":
                 i = here % splits
@@ -256,7 +258,10 @@ def _multiply(
         mbarrier.arrive(empty.index(used), count=1)
 
         whole = stop - begin == steps
-        if SCHEDULER != "persistent":  # noqa: SIM102 - only the first is known when compiling
+        if APART:
+            z = here % splits
+            whole = stop > begin
+        if MEETS:  # noqa: SIM102 - only this is known when compiling
             if shared:
                 LAYOUT: gl.constexpr = acc.type.layout
                 slots = within_registers(ROWS, TILE_N, LAYOUT)
@@ -268,7 +273,7 @@ def _multiply(
             mine = extra_of(extra, batch, z, TAKES, BATCHING)
             write_tile(
                 c, c_rest, acc, rest, even, odd, mine, m, n, z, row, col, TILE_N,
-                C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
+                C_ROW, SPLIT, TAKES, FOLD, LARGEST, "strided" if APART else BATCHING, CHAIN,
             )  # fmt: skip
     tma_store_wait(0)
 

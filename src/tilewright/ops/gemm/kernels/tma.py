@@ -187,12 +187,20 @@ def gemm_tma(
             a, b, scales, m, n, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
         )  # fmt: skip
-        whole, acc = reduce_split(acc, flags, partials, tile, i, splits, TILE_M, TILE_N, REDUCTION)
-        if whole:
+        if REDUCTION == "two_stage":
             _write(
-                c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
-                C_ROW, TAKES, FOLD, LARGEST, BATCHING, SPLIT, CHAIN,
+                c, acc, m, n, extra, batch, i, row, col, TILE_M, TILE_N,
+                C_ROW, TAKES, FOLD, LARGEST, "strided", SPLIT, CHAIN,
             )  # fmt: skip
+        else:
+            whole, acc = reduce_split(
+                acc, flags, partials, tile, i, splits, TILE_M, TILE_N, REDUCTION
+            )
+            if whole:
+                _write(
+                    c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
+                    C_ROW, TAKES, FOLD, LARGEST, BATCHING, SPLIT, CHAIN,
+                )  # fmt: skip
     elif SCHEDULER == "tile":
         z, within = in_matrix(first, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import epilogues, scales, swap
-from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.layouts import masked
 
 Value = int | bool | str
@@ -17,10 +17,17 @@ TILE = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M")
 ROWS = ("A_ROW", "B_ROW", "C_ROW")
 SCHEDULE = ("SCHEDULER", "REDUCTION")
 UNSHARED = ("flags", "partials", "splits")
-"""Arguments of the schedulers that share tiles; under the others they are constants."""
+"""Arguments of the schedulers that share tiles; where they are not needed, constants."""
 EPILOGUE = ("TAKES", "FOLD", "LARGEST")
 COMMON = (*TILE, *ROWS, *SCHEDULE, "PRECISION", "INT_ACC", *UNSHARED, *EPILOGUE)
 MASKS = ("MASK_M", "MASK_N", "MASK_K")
+
+
+def unshared(c: GemmConfig) -> tuple[str, ...]:
+    """Those of `UNSHARED` that are constants. Of parts that do not meet, only the number counts."""
+    if c.two_stage:
+        return UNSHARED[:2]
+    return () if c.scheduler in SHARING else UNSHARED
 
 
 def partial_dtype(c: GemmConfig) -> str:
@@ -40,7 +47,11 @@ def _takes(c: GemmConfig, _: Arch) -> str:
 
 
 def _pdl(c: GemmConfig, _: Arch) -> str:
-    """``a`` or ``b`` for the kernel's matrix that it may load ahead: the caller's B."""
+    """``a`` or ``b`` for the kernel's matrix that it may load ahead: the caller's B. The first of
+    two kernels lets the second one start early, which kernels that wait do; if nobody lets it start
+    early itself, waiting takes no time."""
+    if c.two_stage and c.dependent_launch == "none":
+        return "wait"
     if c.dependent_launch == "ahead":
         return "a" if c.swap_ab else "b"
     return c.dependent_launch

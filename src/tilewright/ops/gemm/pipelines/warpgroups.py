@@ -10,7 +10,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.device import widths
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.constants import Value
 
 WARPGROUP = 4
@@ -78,11 +78,13 @@ def options(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
 
 
 def options_beside(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
-    """The same for kernels that may have `GemmConfig.dependent_launch`. With it, a small kernel
-    takes half of an SM's registers: the next kernel then starts on an SM where this one still runs,
-    if shared memory has room for both. The one group that multiplies still has 232 registers."""
+    """The same for kernels that may be followed by one that starts early (`dependent_launch`, and
+    reduction ``two_stage``). A small kernel then takes half of an SM's registers: the next kernel
+    starts on an SM where this one still runs, if shared memory has room for both. The one group
+    that multiplies still has 232 registers."""
     small = groups(c) == 1 and c.tile_m * c.tile_n <= MOST_BESIDE
-    return options_of(c.num_warps, sharers=2 if small and c.dependent_launch != "none" else 1)
+    followed = c.two_stage or c.dependent_launch != "none"
+    return options_of(c.num_warps, sharers=2 if small and followed else 1)
 
 
 def options_of(num_warps: int, sharers: int = 1) -> tuple[tuple[str, Value], ...]:
@@ -100,8 +102,8 @@ def tile_objection(c: GemmConfig, least_m: int, sums: int) -> str | None:
         return f"tile_m = {c.tile_m} is under {least_m}, the rows {c.num_warps} warps multiply"
     if c.store == "split" and c.tile_n < LEAST_SPLIT:
         return f"tile_n = {c.tile_n} is under {LEAST_SPLIT}, which store split cuts into pieces"
-    if (c.tile_m == ODD_ROWS or c.tile_n in ODD_COLUMNS) and c.scheduler in SHARING:
-        return f"tiles of {c.tile_m}x{c.tile_n} are not shared"
+    if (c.tile_m == ODD_ROWS or c.tile_n in ODD_COLUMNS) and c.parts_meet:
+        return f"tiles of {c.tile_m}x{c.tile_n} are shared with reduction two_stage alone"
     if c.dtype_a == "fp32" and c.precision != "tf32":
         return "wgmma does not take fp32 operands; precision tf32 would round them"
     bits = DTYPES[c.dtype_a].bits

@@ -95,7 +95,7 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     read = one.read + one.edges * one.outside
     body = (steps - apart) * one.average + apart * one.alone
     stores = stored * (len(work) if c.pipeline == shape.PINGPONG else sum(w.waves for w in work))
-    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + totals.SECOND_US * (len(work) - 1)
+    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + rates.SECOND_US * (len(work) - 1)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
     terms = {
         PRODUCTS: steps * one.products,

@@ -28,9 +28,6 @@ from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
 
-SECOND_US = 2.0
-"""A kernel that follows another without a gap on the host, as in `estimate`."""
-
 OLDER_PER_CLOCK = 1340
 """Multiply-adds of a compute unit by the matrix instruction that reads registers: 0.65 of wgmma's,
 a guess."""
@@ -68,7 +65,7 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
         port += rounds * rows_in * row_bytes / through
         steps += rounds * into.rows * ROW_US / min(at_once, rounds)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
-    launches = SECOND_US * (sum(1 for _ in boxes.residues(p)) - 1)
+    launches = rates.SECOND_US * (sum(1 for _ in boxes.residues(p)) - 1)
     launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + launches
     terms = {
         "shared memory": shared, "products": products, "L2": port, "rows": steps, "memory": memory,

@@ -1,0 +1,69 @@
+"""Split-K whose parts a second kernel adds up (`GemmConfig.reduction` ``two_stage``).
+
+The first kernel stores the parts of C one behind the other, in fp32 (int32 for int8 operands) and
+without the epilogue: it is the kernel of a product with a C of that type (`config`, `problem`). The
+second (`kernels/totals`) adds the parts in order and applies the epilogue. No workgroup waits for
+another, and all compute units add up, not only those that have a tile. The price is a second
+kernel, which starts beside the first one's end where the device has programmatic dependent launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.pipelines.constants import partial_dtype
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.nouns import Temporary
+
+TOTALS = "totals"
+"""The part of a config that adds up parts."""
+
+OUTER, INNER, THREADS = 4, 128, 128
+"""What a workgroup of the second kernel makes, along C's outer and inner dimension, and its
+threads: 16 bytes of a part for each."""
+
+WHOLE_ROW = 4
+"""Elements of a part's row come in multiples of these: 16 bytes, as the copy engine needs them."""
+
+
+def config(c: GemmConfig) -> GemmConfig:
+    """The first kernel of a config in two stages, by what it stores; any other config itself."""
+    if not c.two_stage:
+        return c
+    return replace(c, dtype_c=partial_dtype(c), epilogue="")
+
+
+def problem(c: GemmConfig, p: GemmProblem) -> GemmProblem:
+    """The product of which that kernel stores parts, each with the rows of `partials`."""
+    inner = p.n if p.layout[2] == "r" else p.m
+    row = -(-inner // WHOLE_ROW) * WHOLE_ROW
+    return replace(p, dtype_c=partial_dtype(c), epilogue="", ldc=row, ldd=0)
+
+
+def objection(c: GemmConfig) -> str | None:
+    """Why a second kernel may not add up the parts of a config, whatever its pipeline."""
+    if c.two_stage and c.batching != "none":
+        return f"parts of a sum lie as a batch's matrices do, so batching is none, not {c.batching}"
+    return None
+
+
+def partials(c: GemmConfig, p: GemmProblem) -> Temporary:
+    """The parts of C, for that `problem`."""
+    return Temporary("partials", (c.split_k, p.outer[2], p.ldc), p.dtype_c)
+
+
+def bytes_of_parts(c: GemmConfig, p: GemmProblem) -> int:
+    """Of all parts of a problem's C."""
+    return partials(c, problem(c, p)).bytes
+
+
+def block(c: GemmConfig) -> tuple[int, int]:
+    """Rows and columns of the product that a workgroup of the second kernel adds up."""
+    return (OUTER, INNER) if c.layout[2] == "r" else (INNER, OUTER)
+
+
+def workgroups(c: GemmConfig, p: GemmProblem) -> int:
+    """Of the second kernel."""
+    rows, columns = block(c)
+    return -(-p.m // rows) * -(-p.n // columns)

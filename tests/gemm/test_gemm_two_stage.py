@@ -1,0 +1,216 @@
+"""Split-K in two stages: a kernel stores parts of C, a second one adds them up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gemm_cases import config
+
+from shared_builds import build_once
+from simulate import worst_error
+from tilewright import arrays, verify
+from tilewright.arch import arch, device
+from tilewright.compile import inspect
+from tilewright.errors import BadArgument
+from tilewright.ops.gemm import FAMILY, GemmProblem, two_stage
+from tilewright.ops.gemm.names import check
+from tilewright.ops.nouns import MAIN
+from tilewright.runtime.interpreter import interpreter
+
+SM_90 = arch("sm_90")
+H200 = device("h200_sxm")
+
+
+def kernel(arch_name: str = "sm_90", parts: int = 4, **fields):
+    how = {"scheduler": "split_k", "split_k": parts, "reduction": "two_stage"}
+    return config(arch_name, **{"num_stages": 2, **how, **fields})
+
+
+RING = {"pipeline": "gluon_ws", "num_stages": 3}
+ODD = {**RING, "tile_n": 72}
+
+# --- which there are ------------------------------------------------------------------------------
+
+
+def test_only_equal_parts_are_added_by_a_second_kernel():
+    with pytest.raises(BadArgument, match="reduction two_stage with scheduler stream_k"):
+        check(replace(kernel(), scheduler="stream_k", split_k=1))
+    assert FAMILY.judge(kernel(batching="strided"), SM_90).rule == "two_stage"
+    assert FAMILY.judge(kernel(pipeline="gluon_cdna"), arch("gfx942")).rule == "combination"
+
+
+def test_tiles_with_odd_edges_are_shared_in_no_other_way():
+    assert FAMILY.judge(kernel(**ODD), SM_90)
+    for reduction in ("atomic", "linear", "tree"):
+        assert "two_stage alone" in FAMILY.judge(kernel(**ODD, reduction=reduction), SM_90).reason
+
+
+def test_the_room_for_staging_is_that_of_the_parts():
+    """In fp32 they have twice the bytes; an epilogue's matrix is read by the second kernel."""
+    large = {**RING, "tile_m": 128, "tile_n": 256, "num_warps": 8, "num_stages": 4}
+    staged = {**large, "store": "split"}
+    assert FAMILY.judge(kernel(**staged, reduction="linear"), SM_90)
+    assert FAMILY.judge(kernel(**staged), SM_90).rule == "shared_memory"
+    shallow = {**staged, "num_stages": 3}
+    assert FAMILY.judge(kernel(**shallow, epilogue="add"), SM_90)
+
+
+def test_parts_may_not_go_beyond_the_offsets():
+    small = GemmProblem(8192, 8192, 4096)
+    for parts, allowed in ((4, True), (8, False)):
+        verdict = FAMILY.supports(kernel(parts=parts), small, SM_90)
+        assert bool(verdict) == allowed and (allowed or verdict.rule == "addressing")
+    assert FAMILY.supports(kernel(parts=8, **RING), small, SM_90)  # 64-bit strides
+
+
+def test_a_launch_has_two_steps_and_nothing_that_is_kept():
+    p = GemmProblem(100, 70, 512, dtype_c="fp16", dtype_a="fp16", epilogue="bias", alignment=2)
+    launch = FAMILY.launch(kernel(dtype_a="fp16", alignment=1, epilogue="bias"), p, H200)
+    multiplied, added = launch.steps
+    assert (multiplied.part, added.part) == (MAIN, two_stage.TOTALS)
+    (parts,) = launch.temporaries
+    assert (parts.shape, parts.dtype, parts.initial) == ((4, 100, 72), "fp32", "anything")
+    assert FAMILY.repeats(kernel()) and FAMILY.invariant(kernel())
+
+
+# --- results --------------------------------------------------------------------------------------
+
+SIGNATURES = (
+    {"dtype_a": "bf16"},
+    {"dtype_a": "fp16", "dtype_c": "fp32"},
+    {"dtype_a": "fp32", "precision": "tf32"},
+    {"dtype_a": "e4m3fn"},
+    {"dtype_a": "int8"},
+)
+CHAINS = ("", "bias+gelu", "row_scale+col_scale", "add", "swiglu")
+
+
+def cases(pipeline: str, alignment: int):
+    for number, signature in enumerate(SIGNATURES):
+        for layout in (
+            ("rcr", "rcc", "ccr") if signature["dtype_a"] in ("bf16", "fp16") else ("rcr",)
+        ):
+            chain = CHAINS[number % 5] if signature["dtype_a"] != "int8" else ""
+            tile = {"tile_k": 64 if signature["dtype_a"] != "fp32" else 32, "num_stages": 3}
+            fields = {**signature, **tile, "layout": layout, "epilogue": chain}
+            yield kernel(pipeline=pipeline, alignment=alignment, parts=3, **fields)
+
+
+def problem_of(c, m: int, n: int, k: int) -> GemmProblem:
+    types = {"dtype_a": c.dtype_a, "dtype_c": c.dtype_c, "precision": c.precision}
+    return GemmProblem(m, n, k, layout=c.layout, epilogue=c.epilogue, **types)
+
+
+@pytest.mark.parametrize("c", [*cases("basic", 1), *cases("tma", 16)], ids=lambda c: c.name[5:])
+def test_both_kernels_are_right_whatever_the_parts_held(c):
+    """Twice, with numbers that are none where parts will be."""
+    assert FAMILY.judge(c, SM_90), FAMILY.judge(c, SM_90)
+    p = problem_of(c, *((77, 142, 333) if c.alignment == 1 else (80, 144, 336)))
+    assert FAMILY.supports(c, p, SM_90), FAMILY.supports(c, p, SM_90)
+    made, out = verify.make_operands(p, seed=3)
+    launch, sources = FAMILY.launch(c, p, H200), FAMILY.sources(c, SM_90)
+    names = [one.name for one in FAMILY.operands(p)]
+    temporaries = {t.name: np.full(t.bytes, 0xFF, np.uint8) for t in launch.temporaries}
+    results = []
+    for _ in range(2):
+        arrays.poison(out)
+        given = dict(zip(names, [*made, out], strict=True))
+        interpreter().run(sources, launch, given, [names[-1]], temporaries=temporaries)
+        assert verify.check(p, c, made, out).ok
+        results.append(out.copy())
+    assert np.array_equal(*(r.view(np.uint8) for r in results))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ODD,
+        {**RING, "tile_m": 192, "tile_n": 192, "num_warps": 12, "store": "split"},
+        {**RING, "layout": "rcc"},
+        {**RING, "tile_m": 16, "swap_ab": True, "epilogue": "bias+gelu"},
+        {**RING, "epilogue": "add"},
+        {**RING, "epilogue": "swiglu"},
+        {**RING, "dtype_a": "int8"},
+        {**RING, "dependent_launch": "wait"},
+    ],
+    ids=lambda fields: "-".join(map(str, fields.values())),
+)
+@pytest.mark.parametrize("units", [3, 132])
+def test_in_the_simulation(fields, units):
+    """The kernel in Gluon too, on few compute units, where each has several parts."""
+    c = kernel(parts=3, **fields)
+    assert FAMILY.judge(c, SM_90), FAMILY.judge(c, SM_90)
+    p = problem_of(c, 200, 272, 336)
+    assert FAMILY.supports(c, p, SM_90), FAMILY.supports(c, p, SM_90)
+    assert worst_error(c, p, replace(H200, compute_units=units)) <= 1
+
+
+# --- machine code ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built(store) -> dict:
+    """(result of the kernel that multiplies, of the one that adds up) by architecture and place."""
+    wide = {**RING, "tile_m": 128, "tile_n": 256, "num_warps": 8, "store": "split"}
+    requests = [
+        *((kernel(**f), "sm_90") for f in ({**RING, "epilogue": "bias+gelu"}, ODD, wide)),
+        *((kernel(name), name) for name in ("sm_80", "gfx942", "gfx1201")),
+        (kernel(pipeline="tma"), "sm_90"),
+    ]
+    found: dict = {}
+    for result in build_once(requests, store).results:
+        assert result.ok, result
+        found.setdefault((result.arch.name, result.name), {})[result.kernel.part] = result.kernel
+    return found
+
+
+def test_nothing_spills(built):
+    for parts in built.values():
+        assert {*parts} == {MAIN, two_stage.TOTALS}
+        assert not any(made.resources.spill_bytes for made in parts.values())
+
+
+def test_parts_are_added_in_vectors_eight_on_their_way(built, store):
+    wide = {"ptx": r"ld\.global\.v4", "amdgcn": r"(?:buffer|global)_load_(?:dwordx4|b128)"}
+    for (name, _), parts in built.items():
+        form = "ptx" if name.startswith("sm") else "amdgcn"
+        text = inspect(parts[two_stage.TOTALS], store, form)
+        assert len(re.findall(wide[form], text)) >= 8, name
+
+
+def test_the_second_kernel_starts_early_where_it_can(built, store):
+    for (name, _), parts in built.items():
+        added = parts[two_stage.TOTALS]
+        assert added.pdl == arch(name).has("pdl")
+        if added.pdl:
+            assert "griddepcontrol.wait" in inspect(added, store, "ptx")
+        if added.pdl and name == "sm_90":  # the kernel in Gluon lets it
+            assert "griddepcontrol.launch_dependents" in inspect(parts[MAIN], store, "ptx")
+        assert not parts[MAIN].pdl
+
+
+# --- choosing -------------------------------------------------------------------------------------
+
+
+def test_the_estimate_prefers_it_for_many_parts_of_few_tiles():
+    def us(p: GemmProblem, **how) -> float:
+        c = kernel(**{**RING, "tile_n": 128, "num_stages": 6, **how})
+        return FAMILY.estimate(c, p, H200).total_us
+
+    deep, large = GemmProblem(64, 256, 32768), GemmProblem(2048, 4096, 1024)
+    whole = {"scheduler": "persistent", "parts": 1, "reduction": "none"}
+    assert us(deep, parts=32) < us(deep, parts=32, reduction="linear") < us(deep, **whole)
+    assert us(large, parts=2) > us(large, **whole)
+
+
+def test_tuning_has_it():
+    found = {
+        c.split_k
+        for space in FAMILY.tuning_spaces(GemmProblem(64, 512, 8192), SM_90)
+        for c in space.expand(SM_90).configs
+        if c.two_stage
+    }
+    assert found == {4, 8, 16, 32}
