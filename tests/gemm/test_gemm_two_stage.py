@@ -104,11 +104,25 @@ def problem_of(c, m: int, n: int, k: int) -> GemmProblem:
     return GemmProblem(m, n, k, layout=c.layout, epilogue=c.epilogue, **types)
 
 
-@pytest.mark.parametrize("c", [*cases("basic", 1), *cases("tma", 16)], ids=lambda c: c.name[5:])
+def few_rows():
+    for number, (pipeline, rows) in enumerate(
+        (("small_m", 2), ("small_m", 8), ("small_m_tma", 16))
+    ):
+        tile = {"tile_m": rows, "tile_n": 32, "tile_k": 128, "group_m": 1, "num_stages": 2}
+        for layout in ("rcr", "rcc"):
+            alignment = 16 if pipeline == "small_m_tma" else 1
+            fields = {**tile, "layout": layout, "epilogue": CHAINS[number]}
+            yield kernel(pipeline=pipeline, alignment=alignment, parts=3, **fields)
+
+
+@pytest.mark.parametrize(
+    "c", [*cases("basic", 1), *cases("tma", 16), *few_rows()], ids=lambda c: c.name[5:]
+)
 def test_both_kernels_are_right_whatever_the_parts_held(c):
     """Twice, with numbers that are none where parts will be."""
     assert FAMILY.judge(c, SM_90), FAMILY.judge(c, SM_90)
-    p = problem_of(c, *((77, 142, 333) if c.alignment == 1 else (80, 144, 336)))
+    m, n, k = (77, 142, 533) if c.alignment == 1 else (80, 144, 528)
+    p = problem_of(c, min(m, c.tile_m) if c.pipeline.startswith("small_m") else m, n, k)
     assert FAMILY.supports(c, p, SM_90), FAMILY.supports(c, p, SM_90)
     made, out = verify.make_operands(p, seed=3)
     launch, sources = FAMILY.launch(c, p, H200), FAMILY.sources(c, SM_90)

@@ -29,8 +29,7 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     if config.two_stage:
         return _in_two_stages(config, problem, device)
     arguments, programs, splits = _multiplying(config, problem, device)
-    tiles = tiles_of(config, problem)
-    grid = (tiles, config.split_k, 1) if pipelines.of(config).few_rows else (programs, 1, 1)
+    tiles, grid = tiles_of(config, problem), _grid(config, problem, programs)
     if config.scheduler not in SHARING:
         return Launch((Step(grid, arguments),))
     partials = Temporary(
@@ -59,10 +58,16 @@ def _in_two_stages(config: GemmConfig, problem: GemmProblem, device: Device) -> 
         *map(Pointer, chain),
         *((Scalar(stride, ldd),) if ldd else ()),
     )
-    grid = (two_stage.workgroups(config, problem), 1, 1)
-    stores = Launch((Step((programs, 1, 1), (*multiplied, parts)),))
+    stores = Launch((Step(_grid(config, problem, programs), (*multiplied, parts)),))
     steps = swap.renamed(stores, {MATRICES[2]: partials.name}).steps
-    return Launch((*steps, Step(grid, added, two_stage.TOTALS)), (partials,))
+    adds = Step((two_stage.workgroups(config, problem), 1, 1), added, two_stage.TOTALS)
+    return Launch((*steps, adds), (partials,))
+
+
+def _grid(config: GemmConfig, problem: GemmProblem, programs: int) -> tuple[int, int, int]:
+    if pipelines.of(config).few_rows:
+        return tiles_of(config, problem), config.split_k, 1
+    return programs, 1, 1
 
 
 def _multiplying(

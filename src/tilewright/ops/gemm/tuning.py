@@ -182,7 +182,11 @@ FEW: tuple[Tile, ...] = (
     *(("tma", 64, n, 128, 4, stages, "direct") for n in (64, 128) for stages in (3, 5)),
 )
 """The other kernels for few rows."""
-_PARTS_OF_FEW = (("tile", 1, "none"), *(("split_k", parts, "linear") for parts in (2, 4, 8)))
+_PARTS_OF_FEW = (
+    ("tile", 1, "none"),
+    *(("split_k", parts, "linear") for parts in (2, 4, 8)),
+    *(("split_k", parts, "two_stage") for parts in (8, 16)),
+)
 
 SCALED_FEW: tuple[Tile, ...] = (
     ("gluon_scaled", 64, 16, 512, 4, 5, "direct"),

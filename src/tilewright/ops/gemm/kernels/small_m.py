@@ -137,9 +137,16 @@ def _finish(
     INT_ACC: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """Combine with the other parts of the tile, if there are any, and write it."""
+    """Combine with the other parts of the tile, if there are any that are added up here, and write
+    it."""
     tile = tl.program_id(0)
-    if SCHEDULER == "split_k":
+    if REDUCTION == "two_stage":
+        size = (m if C_ROW else n).to(tl.int64) * ldc
+        write(
+            c + tl.program_id(1) * size, acc, m, n, ldc, extra, 0, tile, TILE_M, TILE_N,
+            C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+        )  # fmt: skip
+    elif SCHEDULER == "split_k":
         whole, acc = reduce_split(
             acc, flags, partials, tile, tl.program_id(1), splits,
             TILE_M, TILE_N, REDUCTION, DONE,
