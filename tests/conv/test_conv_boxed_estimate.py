@@ -26,7 +26,7 @@ def us(kernel: str, p: ConvProblem) -> float:
     return FAMILY.estimate(FAMILY.parse_name(name), p, H200).total_us
 
 
-SK, SPLIT = "gluon_ws_stream_k_linear_g8_al16-16", "gluon_ws_split_linear_g8_al16-16"
+SK, SPLIT = "gluon_ws_stream_k_linear_g8_al16-16", "gluon_ws_split_two_stage_g8_al16-16"
 WS, TURNS = "gluon_ws_persistent_g8_al16-16", "gluon_pingpong_persistent_g8_al16-16"
 MEASURED = [
     # Columns outside: 107 and 136 µs, 107 and 199, 131 and 352; 95 and 166.

@@ -169,14 +169,18 @@ def test_strips_cover_the_result(units, spatial):
 
 # --- rules -------------------------------------------------------------------------------------
 
-OF_WEIGHTS = {"direction": "weights", "scheduler": "split", "reduction": "linear"}
+OF_WEIGHTS = {"direction": "weights", "scheduler": "split", "reduction": "two_stage"}
 
 
 @pytest.mark.parametrize(
     ("fields", "rule", "why"),
     [
-        ({"direction": "weights"}, "pipeline", "scheduler and reduction split linear"),
-        ({**OF_WEIGHTS, "reduction": "tree"}, "pipeline", "scheduler and reduction split linear"),
+        ({"direction": "weights"}, "pipeline", "scheduler and reduction split two_stage"),
+        (
+            {**OF_WEIGHTS, "reduction": "tree"},
+            "pipeline",
+            "scheduler and reduction split two_stage",
+        ),
         ({**OF_WEIGHTS, "tile_m": 128, "box": "8x1x16"}, "pipeline", "rows of 8 pixels, not 16"),
         ({**OF_WEIGHTS, "held": "5x5s1x1"}, "pipeline", "25 taps of 16 channels are over 288 sums"),
         ({"spatial_dims": 3}, "pipeline", "1 or 2 dimensions, not of 3"),

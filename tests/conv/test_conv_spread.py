@@ -14,7 +14,7 @@ from simulate import worst_error
 from tilewright.arch import device
 from tilewright.errors import UnknownName
 from tilewright.ops.conv import ConvProblem, pipelines
-from tilewright.ops.conv.config import SHARING
+from tilewright.ops.conv.config import REDUCTIONS_OF, SHARING
 from tilewright.ops.conv.kernels import gluon_weights
 from tilewright.ops.conv.pipelines.boxed import shape, weights
 from tilewright.ops.device.gluon_api import jit
@@ -77,8 +77,8 @@ def config(**fields):
         ({"direction": "forward"}, "in gradients of weights, not of bf16 in direction forward"),
         ({"tile_n": 160}, "tile_n = 160 is not several boxes of 64 columns"),
         ({"tile_n": 64}, "tile_n = 64 is not several boxes"),
-        ({"scheduler": "stream_k"}, "parts of 192 columns meet under split and linear only"),
-        ({"scheduler": "split", "reduction": "tree"}, "meet under split and linear only"),
+        ({"scheduler": "stream_k"}, "parts of 192 columns meet under split and two_stage only"),
+        ({"scheduler": "split", "reduction": "tree"}, "meet under split and two_stage only"),
         (
             {"pipeline": "implicit", "box": "", "scheduler": "tile"},
             "spread 64 is for pipelines that",
@@ -107,8 +107,9 @@ def test_cases_by_chance_are_right(seed):
         assert worst_error(c, p, replace(H200, compute_units=units), seed) <= 1, (c.name, p)
 
 
-@pytest.mark.parametrize("reduction", ["linear", "tree", "atomic"])
-@pytest.mark.parametrize("scheduler", SHARING)
+@pytest.mark.parametrize(
+    ("scheduler", "reduction"), [(s, r) for s in SHARING for r in REDUCTIONS_OF[s]]
+)
 def test_parts_of_three_groups_meet(scheduler, reduction):
     """Each group has slots and flags of its own; shares cross tiles, and do not."""
     c = config(

@@ -15,14 +15,13 @@ from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import ConvProblem, sharing
-from tilewright.ops.conv.config import SHARING
+from tilewright.ops.conv.config import REDUCTIONS_OF, SHARING
 from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.select.constraints import Constraints
 
 FAMILY = ops.family("conv")
 SM_90 = arch("sm_90")
-REDUCTIONS = ("linear", "tree", "atomic")
-FORMS = [(s, r) for s in SHARING for r in REDUCTIONS]
+FORMS = [(s, r) for s in SHARING for r in REDUCTIONS_OF[s]]
 PROBLEMS = {
     "2-D": ConvProblem(3, 24, 40, (9, 11), (3, 3), pad=(1, 1), direction="weights", dtype="fp16"),
     "groups": ConvProblem(
@@ -52,9 +51,13 @@ def config(p: ConvProblem, scheduler: str, reduction: str, **fields):
 
 def test_a_reduction_is_for_shared_tiles():
     p = PROBLEMS["2-D"]
-    assert config(p, "split", "").reduction == "linear"
+    assert config(p, "split", "").reduction == "two_stage"
+    assert config(p, "stream_k", "").reduction == "linear"
     assert config(p, "tile", "").reduction == "none"
-    for scheduler, reduction in (("tile", "tree"), ("split", "none"), ("stream_k", "none")):
+    for scheduler, reduction in (
+        ("tile", "tree"), ("split", "none"), ("stream_k", "none"), ("split", "linear"),
+        ("stream_k", "two_stage"),
+    ):  # fmt: skip
         with pytest.raises(BadArgument, match=f"reduction {reduction} with scheduler {scheduler}"):
             config(p, scheduler, reduction)
     assert "_stream_k_tree_g8" in config(p, "stream_k", "tree").name

@@ -17,7 +17,7 @@ from tilewright.ops.conv import reference as reference_module
 from tilewright.ops.conv import tolerances as tolerances_module
 from tilewright.ops.conv import vendor as vendor_module
 from tilewright.ops.conv import words as words_module
-from tilewright.ops.conv.config import GEMM, SHARING, ConvConfig
+from tilewright.ops.conv.config import GEMM, ConvConfig, usual_reduction
 from tilewright.ops.conv.formats import tile_engine
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import ConvProblem, outputs
@@ -74,7 +74,7 @@ class ConvFamily(Defaults):
             values = spaces.of_gemm(values)
         dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
         if not values["reduction"]:
-            values["reduction"] = "linear" if values["scheduler"] in SHARING else "none"
+            values["reduction"] = usual_reduction(values["scheduler"])
         usual = outputs(dtype, values["epilogue"])[0]
         values["dtype_out"] = resolve(values["dtype_out"] or usual, arch.fp8)
         return config_module.check(ConvConfig(**values))

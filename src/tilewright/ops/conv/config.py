@@ -55,6 +55,12 @@ SCHEDULERS = ("tile", "split", "persistent", "stream_k")
 SHARING = ("split", "stream_k")
 """Schedulers under which several workgroups sum parts of one tile's pixels, in gradients of
 weights."""
+REDUCTIONS_OF = {
+    "split": ("two_stage", "atomic", "tree"),
+    "stream_k": ("linear", "atomic", "tree"),
+}
+"""How parts of a sum are put together (see `GemmConfig.reduction`), by scheduler; the usual one
+first."""
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
 
@@ -151,7 +157,7 @@ class ConvConfig:
     @property
     def two_stage(self) -> bool:
         """Whether a second kernel adds up the parts of a sum."""
-        return (self.scheduler, self.reduction) == ("split", "linear")
+        return self.reduction == "two_stage"
 
     @property
     def parts_meet(self) -> bool:
@@ -222,6 +228,11 @@ def _kernel(gemm: str) -> GemmConfig:
     return names.parse(f"gemm_{gemm}")
 
 
+def usual_reduction(scheduler: str) -> str:
+    """The reduction where none is named."""
+    return REDUCTIONS_OF.get(scheduler, ("none",))[0]
+
+
 def check(config: ConvConfig) -> ConvConfig:
     """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
     c = config
@@ -246,10 +257,10 @@ def check(config: ConvConfig) -> ConvConfig:
         if value not in known or type(value) is not type(next(iter(known))):
             listed = ", ".join(map(str, known))
             raise BadArgument(f"{field} = {value!r} is not one of {listed}")
-    if (c.scheduler in SHARING) != (c.reduction != "none"):
+    has = REDUCTIONS_OF.get(c.scheduler, ("none",))
+    if c.reduction not in has:
         raise BadArgument(
-            f"reduction {c.reduction} with scheduler {c.scheduler}: parts of a sum meet under "
-            f"{' and '.join(SHARING)}, and only there"
+            f"reduction {c.reduction} with scheduler {c.scheduler}, which has {', '.join(has)}"
         )
     for field in _CHECKED:
         checks.whole(field, getattr(c, field), 1)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import boxes
-from tilewright.ops.conv.config import SHARING, ConvConfig
+from tilewright.ops.conv.config import SHARING, ConvConfig, usual_reduction
 from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.pipelines.boxed import shape
 from tilewright.ops.conv.pipelines.record import Row
@@ -128,7 +128,7 @@ def deepest(p: ConvProblem, arch: Arch, row: Row, spread: int = 0) -> int:
     said = dict(zip(_BEGIN, row, strict=True))
     c = ConvConfig(
         p.direction, len(p.spatial), p.dtype, p.dtype_out, p.precision, epilogue=p.epilogue,
-        reduction="linear" if said["scheduler"] in SHARING else "none", spread=spread, **said,
+        reduction=usual_reduction(said["scheduler"]), spread=spread, **said,
     )  # fmt: skip
     if shape.objection(c, arch):
         return 0

@@ -143,7 +143,7 @@ def _columns(c: ConvConfig) -> str | None:
         listed = ", ".join(map(str, ODD_COLUMNS))
         return f"tile_n = {c.tile_n} is neither a power of two nor one of {listed}"
     if c.parts_meet:
-        return f"parts of {c.tile_n} columns meet under split and linear only, not {c.scheduler}"
+        return f"parts of {c.tile_n} columns meet under split and two_stage only, not {c.scheduler}"
     sums = rows(c) * c.tile_n // (warpgroups.WARPGROUP * 32)
     most = warpgroups.MOST_SUMS_IN_PARTS
     if epilogues.has_matrix(c.epilogue):

@@ -145,7 +145,7 @@ def objection(c: ConvConfig, arch: Arch) -> str | None:
     if DTYPES[c.dtype].bytes != 2 or c.dtype_out != c.dtype:
         return f"pipeline {c.pipeline} is for 16-bit types, not for {c.dtype} to {c.dtype_out}"
     of_weights = c.direction == "weights"
-    wanted = "split linear" if of_weights else "persistent none"
+    wanted = "split two_stage" if of_weights else "persistent none"
     if f"{c.scheduler} {c.reduction}" != wanted or c.merged or c.group_m != 1:
         return (
             f"pipeline {c.pipeline} has scheduler and reduction {wanted}, group_m 1 and steps of "
