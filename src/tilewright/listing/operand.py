@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 ACCUMULATION = 256
@@ -68,6 +69,7 @@ class Operand:
         return range(self.first, self.first + self.count)
 
 
+@lru_cache(maxsize=8192)  # the same few hundred in every line of a listing
 def operand(text: str) -> Operand:
     """Read one operand. Any text is one: what is not a register or a number is of file ``text``."""
     inner, negate, absolute, sext = text, False, False, False

@@ -200,7 +200,14 @@ class _Lines:
     def _assembly(self, number: int, line: str) -> None:
         if not line:
             return
-        if found := re.match(r"\.amdhsa_(\w+)\s+(\S+)", line):
+        label = re.fullmatch(r"([\w.$]+):", line) if line.endswith(":") else None
+        if label:
+            if self.where == "code":
+                self.labels[label[1]] = len(self.code)
+        elif not line.startswith("."):
+            if self.where == "code":
+                self._code(number, line)
+        elif found := re.match(r"\.amdhsa_(\w+)\s+(\S+)", line):
             self.descriptor[found[1]] = int(found[2], 0) if _NUMBER.fullmatch(found[2]) else 0
         elif found := re.match(r'\.amdgcn_target\s+"[\w-]*--(\w+)', line):
             self.target = found[1]
@@ -212,14 +219,12 @@ class _Lines:
             self.source = f"{self.files.get(found[1], '?')}:{found[2]}" if found[2] != "0" else ""
         elif line.startswith(".section"):
             self.where = "end" if self.code else "code"
-        elif found := re.fullmatch(r"([\w.$]+):", line):
-            if self.where == "code":
-                self.labels[found[1]] = len(self.code)
-        elif not line.startswith(".") and self.where == "code":
-            try:
-                self._instruction(number, line)
-            except BadFile as error:
-                raise BadFile(f"line {number}: {line}: {error}") from None
+
+    def _code(self, number: int, line: str) -> None:
+        try:
+            self._instruction(number, line)
+        except BadFile as error:
+            raise BadFile(f"line {number}: {line}: {error}") from None
 
     def _instruction(self, number: int, line: str) -> None:
         ins = instruction(_FAR.sub(r"\1", line), len(self.code), number, self.source)
@@ -285,6 +290,8 @@ def _value(text: str) -> Value:
 
 def _split(text: str) -> list[str]:
     """Split at commas outside brackets."""
+    if "(" not in text and "[" not in text:
+        return [part.strip() for part in text.split(",")] if text else []
     parts, depth, start = [], 0, 0
     for at, character in enumerate(text):
         if character in "[(":
