@@ -33,6 +33,7 @@ from tilewright.ops.gemm.problem import PRECISIONS
 
 PIPELINES = (
     "implicit", "depthwise", "window", "gluon_bands", "gluon_ws", "gluon_pingpong", "gluon_grouped",
+    "gluon_packed",
 )  # fmt: skip
 """``implicit``: an implicit GEMM on the matrix units, through pointers. ``depthwise``: vectors of
 channels on the vector units, where every channel has one filter of its own. ``window``: the same
@@ -40,7 +41,7 @@ with a window that slides over pixels, which stay in registers. ``gluon_bands``:
 filters as bands of matrices, on the matrix units (`bands`). ``gluon_ws``,
 ``gluon_pingpong``: an implicit GEMM of boxes of pixels that the copy engine brings (`boxed`).
 ``gluon_grouped``: groups of few channels, whose pixels all taps read in shared memory
-(`grouped`)."""
+(`grouped`). ``gluon_packed``: images of few channels, packed before ``gluon_ws`` (`packed`)."""
 
 GEMM = "gemm"
 """The pipeline of GEMM's kernels (`by_gemm`)."""
@@ -94,9 +95,9 @@ class ConvConfig:
         unit, which walks tiles with that stride. For weights: ``split``, several workgroups for
         each tile, which share the pixels; ``stream_k``, a workgroup for each compute unit, which
         share the steps of all tiles evenly (ops/device/schedule.py).
-    reduction: how the parts of a tile meet under `SHARING`, in GEMM's words: ``linear`` and
-        ``tree`` repeat bit for bit, ``atomic`` does not (ops/device/reduce.py). Under ``split``,
-        ``linear`` is a second kernel, which adds the parts in order. Else ``none``.
+    reduction: how the parts of a tile are put together under `SHARING` (`REDUCTIONS_OF`), in GEMM's
+        words: ``linear``, ``tree`` and ``two_stage``, a second kernel, repeat bit for bit,
+        ``atomic`` does not (ops/device/reduce.py). Else ``none``.
     group_m: rows of tiles that are walked together, to reuse L2.
     merged: a step's products are of several taps, as if a filter's taps and channels were one
         dimension; else each step is of one tap. For few channels.

@@ -20,6 +20,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import pipelines, sharing, totals, windows
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.geometry import cdiv
+from tilewright.ops.conv.pipelines import packed
 from tilewright.ops.conv.pipelines.bands import estimate as bands_estimate
 from tilewright.ops.conv.pipelines.boxed import estimate as boxed_estimate
 from tilewright.ops.conv.pipelines.grouped import estimate as grouped_estimate
@@ -70,6 +71,7 @@ _OWN: Mapping[str, Callable[[ConvConfig, ConvProblem, Device], Estimate]] = {
     "gluon_pingpong": boxed_estimate.estimate,
     "gluon_grouped": grouped_estimate.estimate,
     "gluon_bands": bands_estimate.estimate,
+    "gluon_packed": packed.estimate,
 }
 """Of pipelines that are not in Triton."""
 

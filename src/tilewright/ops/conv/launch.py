@@ -26,11 +26,11 @@ def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     """The launch of `config` for `problem` on `device`; nothing for a result without elements."""
     c, p, of = config, problem, pipelines.of(config)
     if c.direction != "weights":
-        return Launch(tuple(of.launch(c, p, device, 1, 0)))
+        return Launch(tuple(of.launch(c, p, device, 1, 0)), of.temporaries(p))
     splits = sharing.splits(c, p, device)
     programs = sharing.programs(c, p, device) if c.scheduler == "stream_k" else 0
     steps = [*of.launch(c, p, device, splits, programs)]
     if c.two_stage:
         groups = of.totals.grid(c, p, splits)
         steps += parts.steps(of.totals, TOTALS, c, p, splits, groups)
-    return Launch(tuple(steps), sharing.temporaries(c, p, device))
+    return Launch(tuple(steps), (*of.temporaries(p), *sharing.temporaries(c, p, device)))

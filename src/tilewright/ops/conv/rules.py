@@ -70,7 +70,7 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
     if c.parts_meet and c.depthwise:
         return (
             f"{c.scheduler} {c.reduction}: parts of depthwise gradients are added by a second "
-            "kernel, under scheduler split and reduction linear"
+            "kernel, under scheduler split and reduction two_stage"
         )
     if c.epilogue and c.direction == "weights":
         return "gradients of weights have no epilogue"

@@ -50,8 +50,8 @@ AXES: dict[str, Any] = {
     "reduction": "",
     "spread": 0,
 }
-"""Every axis, with its default. An empty dtype_out is the usual one; an empty reduction is linear
-under the schedulers that have one."""
+"""Every axis, with its default. An empty dtype_out is the usual one, and so is an empty reduction
+(`usual_reduction`)."""
 
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",

@@ -9,6 +9,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.config import ConvConfig, of_weights
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
+from tilewright.ops.nouns import Temporary
 
 
 @lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
@@ -41,3 +42,8 @@ def implicit_alignments(p: ConvProblem) -> tuple[int, int]:
 def steps_of_pixels(c: ConvConfig, p: ConvProblem) -> int:
     """Steps of `tile_k` pixels of y."""
     return cdiv(p.n * math.prod(p.out_sizes), c.tile_k)
+
+
+def nothing(_: ConvProblem) -> tuple[Temporary, ...]:
+    """No temporaries."""
+    return ()

@@ -99,5 +99,6 @@ DEPTHWISE = Pipeline(
     totals=FEW_SUM,
     sources=pointers.sources(_kernel),
     launch=pointers.launch(_kernel),
+    temporaries=common.nothing,
     rows=_rows,
 )

@@ -99,5 +99,6 @@ IMPLICIT = Pipeline(
     totals=SUM,
     sources=pointers.sources(_kernel),
     launch=pointers.launch(_kernel),
+    temporaries=common.nothing,
     rows=implicit_rows.rows,
 )

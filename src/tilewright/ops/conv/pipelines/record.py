@@ -10,7 +10,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.parts import Part
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import KernelSource, Step
+from tilewright.ops.nouns import KernelSource, Step, Temporary
 
 Sources = Callable[[ConvConfig, Arch], Mapping[str, KernelSource]]
 """What to compile, by part, but for the kernel that adds up parts."""
@@ -47,6 +47,7 @@ class Pipeline:
         ``split``.
     meetings: pieces of a tile whose parts meet on their own, each with its flags.
     totals: the kernel that adds up parts where a second one does (`ConvConfig.two_stage`).
+    temporaries: of a launch, but for those that parts of sums meet in.
     rows: of the default space, or of a tuning's.
     """
 
@@ -67,6 +68,7 @@ class Pipeline:
     totals: Part
     sources: Sources
     launch: Launch
+    temporaries: Callable[[ConvProblem], tuple[Temporary, ...]]
     rows: Callable[[ConvProblem, Arch, bool], Iterator[Row]]
 
     def runs_on(self, arch: Arch) -> bool:

@@ -147,5 +147,6 @@ WINDOW = Pipeline(
     totals=FEW_SUM,
     sources=pointers.sources(_kernel),
     launch=pointers.launch(_kernel),
+    temporaries=common.nothing,
     rows=_rows,
 )

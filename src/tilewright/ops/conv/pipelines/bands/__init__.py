@@ -27,5 +27,6 @@ GLUON_BANDS = Pipeline(
     totals=FEW_SUM,
     sources=lambda c, arch: {MAIN: launch.source(c, arch)},
     launch=lambda c, p, device, splits, programs: [launch.step(c, p, device)],
+    temporaries=common.nothing,
     rows=rows.rows,
 )

@@ -52,6 +52,7 @@ GLUON_WS = Pipeline(
     totals=SUM,
     sources=_sources,
     launch=_launch,
+    temporaries=common.nothing,
     rows=partial(rows.rows, "gluon_ws"),
 )
 

@@ -80,8 +80,11 @@ class Work:
     apart: float = 0.0
 
 
-def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
-    """What `c` should take for `p` on `device`."""
+def estimate(c: ConvConfig, p: ConvProblem, device: Device, moved: int | None = None) -> Estimate:
+    """What `c` should take for `p` on `device`.
+
+    moved: bytes, if not the problem's `min_bytes`.
+    """
     through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
     stored = c.tile_m * c.tile_n * DTYPES[shape.stored(c)].bytes / through / rates.STORE_SHARE
     splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
@@ -96,7 +99,7 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     body = (steps - apart) * one.average + apart * one.alone
     stores = stored * (len(work) if c.pipeline == shape.PINGPONG else sum(w.waves for w in work))
     launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + rates.SECOND_US * (len(work) - 1)
-    memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
+    memory = (p.min_bytes if moved is None else moved) / (device.bandwidth_gbs * 1e3)
     terms = {
         PRODUCTS: steps * one.products,
         PORT: (steps + apart * (rates.READ_APART - 1)) * read,

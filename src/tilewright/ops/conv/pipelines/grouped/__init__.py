@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.parts import FEW_SUM
+from tilewright.ops.conv.pipelines import common
 from tilewright.ops.conv.pipelines.grouped import launch, rows, shape, weights
 from tilewright.ops.conv.pipelines.record import Pipeline
 from tilewright.ops.conv.problem import ConvProblem
@@ -44,5 +45,6 @@ GLUON_GROUPED = Pipeline(
     totals=FEW_SUM,
     sources=_sources,
     launch=_launch,
+    temporaries=common.nothing,
     rows=rows.rows,
 )

@@ -1,0 +1,41 @@
+"""Images of few channels on a real GPU, packed before a kernel multiplies them: problems with every
+kind of edge, and stems of real sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from gpu_arch import ARCH  # noqa: E402
+from packed_cases import CASES as SMALL  # noqa: E402
+from packed_cases import STEM, configs  # noqa: E402
+
+from tilewright import verify  # noqa: E402
+from tilewright.arch import arch  # noqa: E402
+from tilewright.ops.conv import ConvProblem  # noqa: E402
+from tilewright.ops.conv.pipelines import PIPELINES  # noqa: E402
+
+RECORD = PIPELINES["gluon_packed"]
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not RECORD.runs_on(arch(ARCH)), reason=f"{ARCH} lacks {RECORD.needs}"),
+]
+
+LARGE = (
+    replace(STEM, n=32, spatial=(224, 224)),
+    ConvProblem(32, 3, 96, (224, 224), (4, 4), stride=(4, 4)),
+    ConvProblem(8, 4, 320, (64, 64), (3, 3), pad=(1, 1)),
+    ConvProblem(2, 3, 128, (9, 128, 128), (3, 3, 3), pad=(2, 1, 1), pad_after=(0, 1, 1)),
+)
+CASES = [(c, p) for p in (*SMALL.values(), *LARGE) for c in configs(p)]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_it_is_right(dispatcher, number):
+    c, p = CASES[number]
+    for seed in range(2):
+        result = verify.verify(dispatcher, p, c.name, seed=seed, device="cuda:0")
+        assert result.ok, f"{c.name} on {p}: {result}"
