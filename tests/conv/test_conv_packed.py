@@ -50,9 +50,10 @@ def test_what_is_infinite_beside_a_filter_stays_outside():
     x = arrays.to_numpy(inputs["x"]).copy()
     x[0, :, :, 22] = np.inf  # behind the last tap of pixel 10 of y
     inputs["x"] = x
-    y = verify.reference(p, inputs)["y"]
-    assert [*np.flatnonzero(~np.isfinite(y).all(axis=(0, 1, 2)))] == [11]
-    assert worst_error(configs(p)[0], p, THREE, given=inputs) <= 1
+    with np.errstate(invalid="ignore"):
+        y = verify.reference(p, inputs)["y"]
+        assert [*np.flatnonzero(~np.isfinite(y).all(axis=(0, 1, 2)))] == [11]
+        assert worst_error(configs(p)[0], p, THREE, given=inputs) <= 1
 
 
 # --- rules -------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
         {"scheduler": "split_k", "split_k": 3, "reduction": "linear"},
         {"scheduler": "split_k", "split_k": 4, "reduction": "atomic"},
         {"scheduler": "stream_k", "reduction": "tree"},
+        {"scheduler": "split_k", "split_k": 3, "reduction": "two_stage"},
     ):
         for pipeline in pipelines:
             kernel = config(arch_name, pipeline=pipeline, tile_k=128, num_stages=2, **how, **common)

@@ -162,6 +162,24 @@ def test_in_the_simulation(fields, units):
     assert worst_error(c, p, replace(H200, compute_units=units)) <= 1
 
 
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"tile_m": 64, "tile_n": 16, "tile_k": 256},
+        {"tile_m": 64, "tile_n": 64, "tile_k": 128},
+        {"tile_m": 128, "tile_n": 256, "tile_k": 128, "num_warps": 8, "store": "split"},
+    ],
+)
+def test_with_block_scales_in_the_simulation(tile):
+    """The last has two parts of a tile for each warp group."""
+    eight = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
+    c = kernel(parts=3, **{**eight, "pipeline": "gluon_scaled", "num_stages": 3, **tile})
+    assert FAMILY.judge(c, SM_90), FAMILY.judge(c, SM_90)
+    p = GemmProblem(200, 272, 1024, **eight)
+    assert FAMILY.supports(c, p, SM_90), FAMILY.supports(c, p, SM_90)
+    assert worst_error(c, p, replace(H200, compute_units=5)) <= 1
+
+
 # --- machine code ---------------------------------------------------------------------------------
 
 

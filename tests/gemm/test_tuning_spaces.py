@@ -86,8 +86,10 @@ def test_for_few_rows_with_scales_it_has_deep_rings_of_small_tiles_whole_and_sha
     few = replace(SCALED, m=16, k=8192, lda=0, ldb=0, strides_sa=(), strides_sb=())
     this = arch("sm_90")
     default, more = (space.expand(this) for space in FAMILY.tuning_spaces(few, this))
-    assert not more.dropped and all(FAMILY.supports(c, few, this) for c in more.configs)
-    assert {c.split_k for c in more.configs} == {1, 2, 3, 4, 8}
+    # Parts in fp32 take more room on their way out than C does.
+    assert {one.fields["reduction"] for one in more.dropped} <= {"two_stage"}
+    assert all(FAMILY.supports(c, few, this) for c in more.configs)
+    assert {c.split_k for c in more.configs} == {1, 2, 3, 4, 8, 16}
     assert max(c.num_stages for c in more.configs) > max(c.num_stages for c in default.configs)
     (alone,) = FAMILY.tuning_spaces(few, arch("sm_100"))
     assert alone == FAMILY.default_space(few, arch("sm_100"))

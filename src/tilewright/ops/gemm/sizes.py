@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tilewright.arch.model import Arch
-from tilewright.ops.gemm import pipelines, small_m
+from tilewright.ops.gemm import pipelines, small_m, two_stage
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 
@@ -46,7 +46,7 @@ def operand_dtype(config: GemmConfig) -> str:
 
 def shared_memory(config: GemmConfig, arch: Arch) -> int:
     """Bytes of shared memory that the kernel takes (the compiler may add a little)."""
-    return pipelines.of(config).shared_memory(config, arch)
+    return pipelines.of(config).shared_memory(two_stage.config(config), arch)
 
 
 def summed_k(config: GemmConfig) -> int:

@@ -200,7 +200,11 @@ SCALED_FEW: tuple[Tile, ...] = (
 """For few rows with block scales: small tiles and deep rings, whole and shared. The shipped kernels
 for up to 16 rows of a long sum take up to 1.38 times as long as the vendor's: of their rings a half
 or more are rows of A that are not there, so few bytes of B are under way. Not timed yet."""
-_PARTS_OF_SCALED = (_WHOLE, *(("split_k", parts, "linear") for parts in (2, 3, 4, 8)))
+_PARTS_OF_SCALED = (
+    _WHOLE,
+    *(("split_k", parts, "linear") for parts in (2, 3, 4, 8)),
+    *(("split_k", parts, "two_stage") for parts in (4, 8, 16)),
+)
 
 _ALGORITHM = (
     "pipeline", "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "store",

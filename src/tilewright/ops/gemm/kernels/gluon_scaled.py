@@ -94,6 +94,7 @@ from tilewright.ops.device.gluon_api import (
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
 from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import begin_of, next_part, tile_coordinates
+from tilewright.ops.gemm.kernels.gluon_ring import place, tiles_of
 from tilewright.ops.gemm.kernels.scale import size_of
 
 LANES = gl.constexpr(32)
@@ -205,18 +206,19 @@ def _factor(
 
 
 @jit
-def _store(c, row, col, piece, staging, C_ROW: gl.constexpr):
-    """Write one piece of C from registers to memory, through the staging buffer `staging`."""
+def _store(c, z, row, col, piece, staging, C_ROW: gl.constexpr, BATCHING: gl.constexpr):
+    """Write one piece of C, or of its part `z`, from registers to memory, through the staging
+    buffer `staging`."""
     out = piece.to(c.dtype)
     tma_store_wait(1)  # the last piece but one has left this buffer
     if C_ROW:
         staging.store(out)
         fence_async_shared()
-        tma_store(c, [row, col], staging)
+        tma_store(c, place(z, row, col, BATCHING), staging)
     else:
         staging.permute((1, 0)).store(out)
         fence_async_shared()
-        tma_store(c, [col, row], staging)
+        tma_store(c, place(z, col, row, BATCHING), staging)
 
 
 @jit
@@ -228,21 +230,24 @@ def _halves(tile):
 
 
 @jit
-def _store_part(c, row, col, acc, one, other, C_ROW: gl.constexpr, SPLIT: gl.constexpr):
-    """Write a part of C in two pieces (with SPLIT, four), through two staging buffers."""
+def _store_part(
+    c, z, row, col, acc, one, other, C_ROW: gl.constexpr, SPLIT: gl.constexpr,
+    BATCHING: gl.constexpr,
+):  # fmt: skip
+    """Write a part of a tile in two pieces (with SPLIT, four), through two staging buffers."""
     COLS: gl.constexpr = acc.shape[1]
     left, right = _halves(acc)
     if SPLIT:
         Q: gl.constexpr = COLS // 4
         p0, p1 = _halves(left)
         p2, p3 = _halves(right)
-        _store(c, row, col, p0, one, C_ROW)
-        _store(c, row, col + Q, p1, other, C_ROW)
-        _store(c, row, col + 2 * Q, p2, one, C_ROW)
-        _store(c, row, col + 3 * Q, p3, other, C_ROW)
+        _store(c, z, row, col, p0, one, C_ROW, BATCHING)
+        _store(c, z, row, col + Q, p1, other, C_ROW, BATCHING)
+        _store(c, z, row, col + 2 * Q, p2, one, C_ROW, BATCHING)
+        _store(c, z, row, col + 3 * Q, p3, other, C_ROW, BATCHING)
     else:
-        _store(c, row, col, left, one, C_ROW)
-        _store(c, row, col + COLS // 2, right, other, C_ROW)
+        _store(c, z, row, col, left, one, C_ROW, BATCHING)
+        _store(c, z, row, col + COLS // 2, right, other, C_ROW, BATCHING)
 
 
 @jit
@@ -267,6 +272,9 @@ def _multiply(
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 32])
     SUM: gl.constexpr = gl.int32 if a_tiles.dtype == gl.int8 else gl.float32
     OF_GROUP: gl.constexpr = MINE * B_PARTS
+    APART: gl.constexpr = REDUCTION == "two_stage"
+    MEETS: gl.constexpr = SCHEDULER == "split_k" and not APART
+    OF_C: gl.constexpr = "strided" if APART else "none"
     steps = gl.cdiv(k, TILE_K)
     shares = _shares(tiles_m * tiles_n, splits, SCHEDULER)
     stage = 0
@@ -279,7 +287,7 @@ def _multiply(
         tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
         row = begin_of(tile_m, m, TILE_M, "m", "m") + GROUP * MINE * ROWS
         col = tile_n * TILE_N
-        if SCHEDULER == "split_k":
+        if MEETS:
             # Each part of each group has its own slots and flags, as if it were a tile.
             stride: gl.constexpr = GROUPS * OF_GROUP
             base = (tile if REDUCTION == "atomic" else tile * splits) * stride + GROUP * OF_GROUP
@@ -287,6 +295,7 @@ def _multiply(
             last0 = take_turn(flags, splits, base, stride, 0, REDUCTION)
             if DOWN + RIGHT:
                 last1 = take_turn(flags, splits, base + 1, stride, 0, REDUCTION)
+        if SCHEDULER == "split_k":
             mbarrier.wait(full.index(stage), phase)
         acc0 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
         acc1 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
@@ -340,7 +349,8 @@ def _multiply(
         mbarrier.arrive(empty.index(last), count=1)
         one = c_tiles.index(2 * GROUP)
         other = c_tiles.index(2 * GROUP + 1)
-        if SCHEDULER == "split_k":
+        z = share % splits if APART else 0
+        if MEETS:
             i = share % splits
             slots = within_registers(ROWS, COLS, LAYOUT)
             whole, acc0 = reduce(
@@ -348,29 +358,22 @@ def _multiply(
                 REDUCTION, store, load, add,
             )  # fmt: skip
             if whole:
-                _store_part(c, row, col, acc0, one, other, C_ROW, SPLIT)
+                _store_part(c, 0, row, col, acc0, one, other, C_ROW, SPLIT, "none")
         else:
-            _store_part(c, row, col, acc0, one, other, C_ROW, SPLIT)
+            _store_part(c, z, row, col, acc0, one, other, C_ROW, SPLIT, OF_C)
         if DOWN + RIGHT:
             row += DOWN * ROWS
             col += RIGHT * COLS
-            if SCHEDULER == "split_k":
+            if MEETS:
                 whole, acc1 = reduce(
                     acc1, last1, flags, partials, slots, i, splits, base + 1, stride, 0,
                     REDUCTION, store, load, add,
                 )  # fmt: skip
                 if whole:
-                    _store_part(c, row, col, acc1, one, other, C_ROW, SPLIT)
+                    _store_part(c, 0, row, col, acc1, one, other, C_ROW, SPLIT, "none")
             else:
-                _store_part(c, row, col, acc1, one, other, C_ROW, SPLIT)
+                _store_part(c, z, row, col, acc1, one, other, C_ROW, SPLIT, OF_C)
     tma_store_wait(0)
-
-
-@jit
-def _tiles(matrix, COUNT: gl.constexpr):
-    """Shared memory for COUNT tiles, each as large as one copy of `matrix` moves."""
-    BLOCK: gl.constexpr = matrix.block_type.shape
-    return gl.allocate_shared_memory(matrix.dtype, [COUNT, BLOCK[0], BLOCK[1]], matrix.layout)
 
 
 @jit
@@ -389,9 +392,9 @@ def gemm_gluon_scaled(
     flags, partials, splits: for split-K.
     """
     BLOCKS: gl.constexpr = TILE_K // a.block_type.shape[1]
-    a_tiles = _tiles(a, STAGES * BLOCKS * (TILE_M // ROWS))
-    b_tiles = _tiles(b, STAGES * BLOCKS * (TILE_N // b.block_type.shape[0]))
-    c_tiles = _tiles(c, 2 * GROUPS)
+    a_tiles = tiles_of(a, STAGES * BLOCKS * (TILE_M // ROWS))
+    b_tiles = tiles_of(b, STAGES * BLOCKS * (TILE_N // b.block_type.shape[0]))
+    c_tiles = tiles_of(c, 2 * GROUPS)
     A_SCALES: gl.constexpr = TILE_M // ROWS if size_of(SCALES, 0, 0) > 0 else 0
     B_SCALES: gl.constexpr = TILE_N // b.block_type.shape[0] if size_of(SCALES, 1, 0) > 0 else 0
     VECTORS: gl.constexpr = STAGES * BLOCKS * (A_SCALES + B_SCALES)
