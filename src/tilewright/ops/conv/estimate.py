@@ -1,5 +1,5 @@
-"""How long a convolution should take, from sizes and the data sheet's rates. Nothing was fitted or
-timed.
+"""How long a convolution should take, from sizes and the data sheet's rates. Only what gathering
+few channels takes was fitted (`GATHERED_INSTRUCTIONS`).
 
 A workgroup walks its tile's steps: products on the matrix units (or the vector units), the
 operands' way from L2, of which every step has its own although taps share pixels, and their way
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import pipelines, sharing, totals, windows
+from tilewright.ops.conv import pipelines, runs, sharing, totals, windows
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import packed
@@ -29,8 +29,8 @@ from tilewright.ops.conv.rules import vector
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
 
-PRODUCTS, PORT, SHARED, MEMORY, STEPS, TOTALS, LAUNCH = (
-    "products", "L2", "shared memory", "memory", "steps", "sum of parts", "launch",
+PRODUCTS, PORT, SHARED, MEMORY, STEPS, GATHERING, TOTALS, LAUNCH = (
+    "products", "L2", "shared memory", "memory", "steps", "gathering", "sum of parts", "launch",
 )  # fmt: skip
 
 SHARE = 0.6
@@ -46,6 +46,12 @@ EDGE = 32
 
 GATHERED = 4.0
 """Factor on the time of a load where elements are read one by one."""
+
+GATHERED_INSTRUCTIONS, FINISHED_INSTRUCTIONS = 70, 50
+"""Instructions of a lane for each load of a merged step, whose place is found by divisions, with
+its share of waiting, and for each sum that is stored. Fitted to 16 kernels for two stems on an H200
+(benchmarks/results/conv_depthwise_stems_h200.json), forward: these took 0.9 to 1.5 times as long.
+"""
 
 SECTOR = 32
 """Bytes that a memory moves at least: of a group's channels alone, fewer may be wanted."""
@@ -98,6 +104,8 @@ def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate
     longest = max(products, read, shared)
     together = longest + rates.SERIAL_PRODUCTS * (products + read + shared - longest)
     body = waves * steps * max(together, alone)
+    gathered = count / units * _gathered(c, p, device) if _gathers(c) else 0.0
+    body = max(body, gathered)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
     stored = 1.0 if c.alignment_out >= 4 else 1.5
     terms = {
@@ -107,6 +115,8 @@ def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate
         MEMORY: memory * stored,
         STEPS: waves * steps * STEP_US / resident,
     }
+    if gathered:
+        terms[GATHERING] = gathered
     total = math.hypot(body, memory * stored) + rates.LAUNCH_US + 2 * rates.LATENCY_US
     terms[LAUNCH] = rates.LAUNCH_US + 2 * rates.LATENCY_US
     if c.scheduler in SHARING:
@@ -114,6 +124,23 @@ def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate
         total += terms[TOTALS]
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{count} workgroups",))
+
+
+def _gathers(c: ConvConfig) -> bool:
+    """Whether a kernel is of those that `GATHERED_INSTRUCTIONS` is of."""
+    return c.merged and c.direction == "forward"
+
+
+def _gathered(c: ConvConfig, p: ConvProblem, device: Device) -> float:
+    """Microseconds in which a compute unit gathers and stores a tile of merged steps."""
+    row = runs.sizes(p, c.alignment)[0] if c.runs else p.filter[-1] * p.c * c.merged_groups
+    steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
+    read = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
+    loads = read / max(c.alignment, DTYPES[c.dtype].bytes)
+    instructions = steps * loads * GATHERED_INSTRUCTIONS
+    instructions += c.tile_m * c.tile_n * FINISHED_INSTRUCTIONS
+    lanes = arch(device.arch).fma_flops_per_cu_per_clock / 2
+    return instructions / lanes / device.clock_mhz
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:
