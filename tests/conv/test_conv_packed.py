@@ -18,6 +18,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.conv.pipelines import packed
 from tilewright.ops.nouns import MAIN, Descriptor
+from tilewright.runtime.interpreter import interpreter
 
 H200 = device("h200")
 THREE = replace(H200, compute_units=3)
@@ -96,6 +97,28 @@ def test_only_hopper_has_it_and_only_a_tuning_tries_it():
 
 
 # --- packing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["a stem", "channels first", "video", "pixels left out"])
+def test_the_first_kernel_in_the_interpreter(case):
+    """Rows of pixels of `pitch` channels, with zeros around and behind the own ones."""
+    p = CASES[case]
+    c, each = configs(p)[0], packed.pitch(p)
+    launch = FAMILY.launch(c, p, H200)
+    data = {name: arrays.to_numpy(a) for name, a in verify.operands_of(p, 5).inputs.items()}
+    made = {t.name: np.full(t.bytes, 0xFF, np.uint8) for t in launch.temporaries}
+    first = replace(launch, steps=launch.steps[:1])
+    given = {name: data[name] for name in "xw"}
+    interpreter().run(FAMILY.sources(c, SM_90), first, given, [], temporaries=made)
+    for temporary, name, margin in zip(launch.temporaries, "xw", (p.pad[-1], 0), strict=True):
+        found = made[temporary.name].view(data[name].dtype).reshape(temporary.shape)
+        rows = np.moveaxis(data[name].astype(np.float64), 1, -1)
+        places = temporary.shape[-1] // each
+        wanted = np.zeros((*rows.shape[:-2], places, each))
+        for at in range(places):
+            if 0 <= at - margin < rows.shape[-2]:
+                wanted[..., at, : p.c] = rows[..., at - margin, :]
+        assert np.array_equal(found.astype(np.float64), wanted.reshape(temporary.shape))
 
 
 def test_four_channels_where_pixels_then_meet_whole_16_bytes():

@@ -21,7 +21,7 @@ import triton.language as tl
 @triton.jit
 def _row(
     source, made, row, depth, height, width, channels, margin, to_row,
-    by_outer, by_channel, by_depth, by_height, by_width, pitch, BLOCK: tl.constexpr,
+    by_outer, by_channel, by_depth, by_height, by_width, shift, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write row number `row` of [outer, depth, height]: `to_row` elements, of which those of place
     number `margin` are of the first of `width` pixels."""
@@ -32,10 +32,10 @@ def _row(
     made += row.to(tl.int64) * to_row
     for first in range(0, to_row, BLOCK):
         at = first + tl.arange(0, BLOCK)
-        pixel = at // pitch - margin
-        channel = at % pitch
+        pixel = (at >> shift) - margin
+        channel = at & ((1 << shift) - 1)
         inside = (pixel >= 0) & (pixel < width) & (channel < channels)
-        places = pixel.to(tl.int64) * by_width + channel.to(tl.int64) * by_channel
+        places = pixel * by_width + channel * by_channel
         values = tl.load(source + places, mask=inside, other=0.0)
         tl.store(made + at, values, mask=at < to_row)
 
@@ -43,19 +43,20 @@ def _row(
 @triton.jit
 def conv_pack(
     x, w, packed_x, packed_w, x_strides, w_strides, rows, sizes, taps, channels, margin, row_x,
-    row_w, pitch, BLOCK: tl.constexpr,
+    row_w, shift, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """x_strides, w_strides: of (image or filter, channel, depth, height, width). rows: of all
     images. sizes, taps: depth, height and width of x and of the filter. margin: zeros before a row
-    of x. row_x, row_w: elements of a packed row. pitch: of a packed pixel."""
+    of x. row_x, row_w: elements of a packed row. shift: of a packed pixel's elements, as a
+    power of two."""
     row = tl.program_id(0)
     if row < rows:
         _row(
             x, packed_x, row, sizes[0], sizes[1], sizes[2], channels, margin, row_x,
-            x_strides[0], x_strides[1], x_strides[2], x_strides[3], x_strides[4], pitch, BLOCK,
+            x_strides[0], x_strides[1], x_strides[2], x_strides[3], x_strides[4], shift, BLOCK,
         )  # fmt: skip
     else:
         _row(
             w, packed_w, row - rows, taps[0], taps[1], taps[2], channels, 0, row_w,
-            w_strides[0], w_strides[1], w_strides[2], w_strides[3], w_strides[4], pitch, BLOCK,
+            w_strides[0], w_strides[1], w_strides[2], w_strides[3], w_strides[4], shift, BLOCK,
         )  # fmt: skip

@@ -158,7 +158,7 @@ def _pack(c: ConvConfig) -> KernelSource:
     signature.append(("rows", "i32"))
     signature += [(f"{name}.{i}", "i32") for name in ("sizes", "taps") for i in range(MOST_DIMS)]
     signature += [(name, "i32") for name in ("channels", "margin", "row_x", "row_w")]
-    signature += [("pitch", "i32"), ("BLOCK", "constexpr")]
+    signature += [("shift", "i32"), ("BLOCK", "constexpr")]
     whole = COPIED // DTYPES[c.dtype].bytes
     return KernelSource(
         module="tilewright.ops.conv.kernels.pack",
@@ -193,7 +193,10 @@ def _launch(
     arguments: tuple[Argument, ...] = (
         *(Pointer(name) for name in ("x", "w", *PACKED.values())),
         *(Scalar(kind, stride) for name in ("x", "w") for stride in strides(p, name)),
-        *(Scalar("i32", number) for number in (*numbers, row_x(p), row_w(p), pitch(p))),
+        *(
+            Scalar("i32", number)
+            for number in (*numbers, row_x(p), row_w(p), pitch(p).bit_length() - 1)
+        ),
     )
     (step,) = boxed.steps(config(c), problem(p), device)
     described = tuple(_described(argument, p) for argument in step.arguments)
