@@ -2,8 +2,8 @@
 pixel 4 or 8 channels and each row its padding (kernels/pack.py); behind it, ``gluon_ws`` multiplies
 a whole row of the filter at a time.
 
-To `gluon_ws` it is another problem (`problem`): the elements that a row of the filter meets are the
-channels, which overlap those of the next pixel, and the filter's width is 1.
+`gluon_ws` sees another problem (`problem`): its channels are all elements that a row of the filter
+meets, they overlap those of the next pixel, and the filter's width is 1.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ def _takes(c: GemmConfig, _: Arch) -> str:
 
 
 def _pdl(c: GemmConfig, _: Arch) -> str:
-    """``a`` or ``b`` for the kernel's matrix that it may load ahead: the caller's B. The first of
-    two kernels lets the second one start early, which kernels that wait do; if nobody lets it start
-    early itself, waiting takes no time."""
+    """``a`` or ``b`` for the kernel's matrix that it may load ahead: the caller's B. With reduction
+    ``two_stage`` at least ``wait``: such kernels let the next one start early. Where the kernel
+    before has ended, the wait costs nothing."""
     if c.two_stage and c.dependent_launch == "none":
         return "wait"
     if c.dependent_launch == "ahead":
