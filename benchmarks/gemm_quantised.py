@@ -104,6 +104,7 @@ def spaces(name: str) -> list[KernelSpace]:
         deep += [(128, 128, s) for s in (6, 8)]
         shared = [("split_k", n, "linear") for n in (2, 4, 7)] + [("persistent", 1, "none")]
         shared += [("split_k", n, "atomic") for n in (2, 3, 4)]
+        shared += [("split_k", n, "two_stage") for n in (4, 8, 16)]
         return [
             KernelSpace("gemm", {**signature, **gluon, **large, "group_m": (8, 16)}),
             KernelSpace("gemm", {**signature, **gluon, **small, "num_warps": (4,)}),

@@ -156,6 +156,7 @@ DEEP_SCHEDULES = [
     ("stream_k", 1, "linear"),
     ("stream_k", 1, "atomic"),
     *(("split_k", parts, how) for parts in (2, 3, 4, 8, 16) for how in ("linear", "atomic")),
+    *(("split_k", parts, "two_stage") for parts in (4, 8, 16, 32)),
 ]
 LAST_WAVE_SCHEDULES = [s for s in DEEP_SCHEDULES if s[1] <= 4] + [("stream_k", 1, "tree")]
 SHARED = [("stream_k", 1, "linear"), ("stream_k", 1, "tree")] + [
