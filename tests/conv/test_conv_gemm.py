@@ -76,6 +76,41 @@ def ones(draw):
         raise
 
 
+@st.composite
+def rows(draw):
+    """Problems of several taps that meet rows of x: filters that cover the inner dimensions, and
+    windows that do not overlap along the next one."""
+    rank = draw(st.integers(1, 3))
+    covered = draw(st.integers(0, rank))
+    sizes, taps, strides = [], [], []
+    for i in range(rank):
+        n = draw(st.integers(1, 3))
+        if i >= rank - covered:
+            size = tap = n
+            step = draw(st.integers(1, 3))
+        elif i == rank - covered - 1:
+            tap = n
+            step = n + draw(st.sampled_from((0, 0, 1)))
+            size = step * draw(st.integers(0, 2)) + tap + draw(st.sampled_from((0, 0, 1)))
+        else:
+            tap, step = 1, draw(st.sampled_from((1, 1, 2)))
+            size = draw(st.integers(1, 3))
+        sizes.append(size)
+        taps.append(tap)
+        strides.append(step)
+    p = ConvProblem(
+        draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 5)),
+        tuple(sizes), tuple(taps), stride=tuple(strides),
+        direction=draw(st.sampled_from(sorted(DIRECTIONS))), dtype="fp32", alignment=4,
+    )  # fmt: skip
+    if p.direction != "weights":
+        p = replace(p, epilogue=draw(st.sampled_from(("", "bias", "add"))))
+    if draw(st.booleans()):
+        first = first_strides(p)
+        p = replace(p, **{name: first[name] for name in ("x_strides", "w_strides")})
+    return p
+
+
 def _memory(one, rng):
     """Values for an operand, with its elements as they lie."""
     reach = 1 + sum((n - 1) * s for n, s in zip(one.shape, one.strides, strict=True))
@@ -86,7 +121,7 @@ def _seen(one, flat):
     return np.lib.stride_tricks.as_strided(flat, one.shape, [8 * s for s in one.strides])
 
 
-@given(ones())
+@given(st.one_of(ones(), rows()))
 def test_the_product_computes_the_convolution(problem):
     """In NumPy: operands of the product are views of the convolution's memory."""
     of = by_gemm.product(problem)
@@ -115,6 +150,37 @@ def test_dense_layers_are_one_matrix():
         assert (of.layout, of.m, of.n, of.k) == (layout, *sizes) and of.batching == "none"
 
 
+def test_patches_that_a_filter_covers_are_one_matrix():
+    """As vision models embed them: of any layout, if x and the filter have the same."""
+    patches = ConvProblem(4096, 3, 1280, (2, 14, 14), (2, 14, 14), stride=(2, 14, 14))
+    first = first_strides(patches)
+    alike = replace(patches, **{name: first[name] for name in ("x_strides", "w_strides")})
+    for p in (patches, alike):
+        of = by_gemm.product(p)
+        assert (of.layout, of.m, of.n, of.k, of.batch) == ("rcr", 4096, 1280, 3 * 2 * 14 * 14, 1)
+    assert "in one order" in by_gemm.product(replace(patches, x_strides=first["x_strides"]))
+    assert (kernels(patches)[0]).pipeline == GEMM
+
+
+@pytest.mark.parametrize("direction", sorted(DIRECTIONS))
+@pytest.mark.parametrize("first", [False, True])
+def test_patches_are_right(dispatcher, direction, first):
+    p = ConvProblem(
+        5, 3, 16, (2, 4, 4), (2, 4, 4), stride=(2, 4, 4), direction=direction, dtype="fp16"
+    )
+    strides = first_strides(p) if first else {}
+    p = replace(p, **{name: s for name, s in strides.items() if name != "y_strides"})
+    result = verify.verify(dispatcher, p, kernels(p)[0].name, seed=2)
+    assert result.ok, result
+
+
+def test_windows_in_one_dimension_are_rows_that_do_not_overlap():
+    of = by_gemm.product(ConvProblem(4, 64, 128, (100,), (4,), stride=(4,)))
+    assert (of.m, of.n, of.k, of.lda, of.batch) == (100, 128, 256, 256, 1)
+    of = by_gemm.product(ConvProblem(4, 64, 128, (102,), (4,), stride=(5,)))
+    assert (of.m, of.k, of.lda, of.batch) == (20, 256, 320, 4)
+
+
 def test_images_and_groups_are_batches():
     first = by_gemm.product(replace(PLAIN, **first_strides(PLAIN)))
     assert (first.layout, first.batch, first.m, first.batch_strides[1]) == ("ccc", 2, 30, 0)
@@ -125,10 +191,16 @@ def test_images_and_groups_are_batches():
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"filter": (1, 3)}, "several taps"),
+        ({"filter": (1, 3)}, "windows of several taps overlap"),
+        ({"filter": (2, 3), "stride": (2, 3)}, "several taps meet of x .* not rows in one order"),
+        ({"filter": (1, 3), "dilation": (1, 2), "stride": (1, 6)}, "a dilated filter"),
         ({"pad": (0, 1)}, "with padding"),
-        ({"pad": (0, 0), "pad_after": (0, -2)}, "with padding"),
-        ({"stride": (2, 1), "direction": "data"}, "under a stride"),
+        ({"stride": (2, 1), "direction": "data"}, "pixels that no tap meets"),
+        ({"pad_after": (0, -2), "direction": "data"}, "pixels that no tap meets"),
+        (
+            {"filter": (1, 6), "stride": (1, 6), "direction": "data", "epilogue": "bias"},
+            "a row has all taps'",
+        ),
         ({"n": 0}, "without elements"),
         ({"groups": 24, "k": 24}, "a filter of its own"),
         ({"groups": 4, "epilogue": "bias"}, "the batch of 4 groups would share them"),
@@ -141,7 +213,8 @@ def test_images_and_groups_are_batches():
 )
 def test_what_is_no_product(fields, why):
     problem = replace(PLAIN, **fields)
-    like = replace(problem, filter=(1, 1), pad=(), pad_after=(), groups=1, stride=(), n=2)
+    alike = {"filter": (1, 1), "dilation": (), "pad": (), "pad_after": (), "stride": ()}
+    like = replace(problem, groups=1, n=2, **alike)
     plain = kernels(replace(like, x_strides=()))[0]
     verdict = FAMILY.supports(plain, problem, SM_90)
     assert verdict.rule == "product" and re.search(why, verdict.reason), verdict.reason

@@ -1,7 +1,10 @@
 """Pipeline ``gemm``: convolutions that are products of matrices, by GEMM's kernels on the arrays as
 they lie, without a copy. About half of the layers of image networks are 1×1.
 
-With one tap, a stride of 1 and no padding, a pixel of y is its pixel of x times the weights:
+Without padding, a pixel of y is what its taps meet of x times the weights. With one tap these are
+the channels c of a pixel of x. With several they may be one row of x all the same (`_run`): where a
+filter covers its image, as in patches that a vision model embeds, or a window's neighbours lie side
+by side, as in one dimension with channels innermost. Then c counts the taps too:
 
     forward   y [pixels, k] = x [pixels, c] · wᵀ
     data      x [pixels, c] = y [pixels, k] · w
@@ -56,12 +59,12 @@ innermost."""
 @lru_cache(maxsize=1024)
 def product(p: ConvProblem) -> GemmProblem | str:
     """The product that computes `p` on its operands as they lie; or why there is none."""
-    if any(taps != 1 for taps in p.filter):
-        return "a filter of several taps is no product of two matrices"
-    if any(p.pad) or any(dim.out != -(-dim.size // dim.stride) for dim in p.dims):
-        return "with padding, or pixels of x left out, rows of x and y are not the same pixels"
-    if p.direction == "data" and any(step != 1 for step in p.stride):
-        return "under a stride, the gradient of x has pixels that are no product"
+    if any(p.pad) or any((d.out - 1) * d.stride + d.filter > d.size for d in p.dims):
+        return "with padding, a row of y is not of pixels of x alone"
+    if p.direction == "data" and any(
+        d.stride != d.filter or d.out * d.filter != d.size for d in p.dims
+    ):
+        return "the gradient of x has pixels that no tap meets, or several, and is no product"
     if any(0 in p.shape_of(name) for name in "xwy"):
         return "an array without elements is no matrix"
     if p.depthwise and p.groups > 1:
@@ -72,6 +75,8 @@ def product(p: ConvProblem) -> GemmProblem | str:
             f"epilogue '{p.epilogue}' reads a value for each channel, and the batch of {p.groups} "
             "groups would share them"
         )
+    if p.taps > 1 and (reason := _run(p)) is not None:
+        return reason
     levels = _pixels(p)
     if len(levels) + (p.groups > 1) > 2 or (p.direction == "weights" and len(levels) > 1):
         return (
@@ -82,6 +87,26 @@ def product(p: ConvProblem) -> GemmProblem | str:
         return _matrices(p, levels)
     except BadArgument as error:
         return str(error)
+
+
+def _run(p: ConvProblem) -> str | None:
+    """Why what the taps of a filter meet is not a row of x, with the weights in the same order; or
+    None."""
+    if any(d.filter > 1 and d.dilation > 1 for d in p.dims):
+        return "taps of a dilated filter do not lie side by side"
+    if any(d.out > 1 and d.stride < d.filter for d in p.dims):
+        return "windows of several taps overlap, and a matrix's rows do not"
+    if p.direction == "data" and any(taken.kind == "n" for taken in epilogues.takes(p.epilogue)):
+        return f"epilogue '{p.epilogue}' reads a value for each channel, and a row has all taps'"
+    counts = (p.group_c, *p.filter)
+    (_, *of_x), (_, *of_w) = p.strides_of("x"), p.strides_of("w")
+    met = sorted((x, w, n) for x, w, n in zip(of_x, of_w, counts, strict=True) if n > 1)
+    step = 1
+    for x, w, n in met:
+        if (x, w) != (step, step):
+            return "what several taps meet of x and their weights are not rows in one order"
+        step *= n
+    return None
 
 
 Level = tuple[int, int, int]
@@ -112,7 +137,9 @@ def _matrices(p: ConvProblem, levels: Sequence[Level]) -> GemmProblem:
     """The product of `p`, whose innermost level of pixels are rows. Raises `BadArgument`."""
     pixels, row_x, row_y = levels[-1]
     (_, x, *_), (w_k, w_c, *_), (_, y, *_) = (p.strides_of(name) for name in "xwy")
-    c, k = p.group_c, p.group_k
+    c, k = p.group_c * p.taps, p.group_k
+    if p.taps > 1:
+        x = w_c = 1  # of rows with all taps (`_run`)
     forms = {
         "forward": ((pixels, c, row_x, x), (c, k, w_c, w_k), (pixels, k, row_y, y)),
         "data": ((pixels, k, row_y, y), (k, c, w_k, w_c), (pixels, c, row_x, x)),
