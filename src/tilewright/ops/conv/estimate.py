@@ -20,10 +20,10 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import pipelines, runs, sharing, totals, windows
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.geometry import cdiv
-from tilewright.ops.conv.pipelines import packed
 from tilewright.ops.conv.pipelines.bands import estimate as bands_estimate
 from tilewright.ops.conv.pipelines.boxed import estimate as boxed_estimate
 from tilewright.ops.conv.pipelines.grouped import estimate as grouped_estimate
+from tilewright.ops.conv.pipelines.packed import estimate as packed_estimate
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import vector
 from tilewright.ops.estimate import Estimate
@@ -77,7 +77,7 @@ _OWN: Mapping[str, Callable[[ConvConfig, ConvProblem, Device], Estimate]] = {
     "gluon_pingpong": boxed_estimate.estimate,
     "gluon_grouped": grouped_estimate.estimate,
     "gluon_bands": bands_estimate.estimate,
-    "gluon_packed": packed.estimate,
+    "gluon_packed": packed_estimate.estimate,
 }
 """Of pipelines that are not in Triton."""
 

@@ -19,14 +19,11 @@ from tilewright.ops.conv.arguments import index_type, strides
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS
 from tilewright.ops.conv.parts import SUM
-from tilewright.ops.conv.pipelines.boxed import estimate as boxed_estimate
 from tilewright.ops.conv.pipelines.boxed import launch as boxed
 from tilewright.ops.conv.pipelines.boxed import rows as boxed_rows
 from tilewright.ops.conv.pipelines.boxed import shape
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates
 from tilewright.ops.nouns import (
     MAIN,
     Argument,
@@ -218,22 +215,6 @@ def _described(argument: Argument, p: ConvProblem) -> Argument:
     for size in reversed(p.filter[:-1]):
         along.append(along[-1] * size)
     return replace(found, strides=(along[-1], *reversed(along[:-1]), row_w(p), 1))
-
-
-# --- how it is chosen -----------------------------------------------------------------------------
-
-
-def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
-    """What `c` should take for `p` on `device`: `gluon_ws`, and packing."""
-    size = DTYPES[p.dtype].bytes
-    packed, weights = temporaries(p)
-    made = math.prod(p.shape_of("y")) * DTYPES[p.dtype_out].bytes
-    found = boxed_estimate.estimate(
-        config(c), problem(p), device, packed.bytes + weights.bytes + made
-    )
-    moved = math.prod(p.shape_of("x")) * size + packed.bytes
-    us = rates.SECOND_US + moved / (device.bandwidth_gbs * 1e3)
-    return replace(found, total_us=found.total_us + us, terms=(*found.terms, (PACK, us)))
 
 
 GLUON_PACKED = Pipeline(
