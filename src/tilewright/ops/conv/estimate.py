@@ -104,7 +104,7 @@ def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate
     longest = max(products, read, shared)
     together = longest + rates.SERIAL_PRODUCTS * (products + read + shared - longest)
     body = waves * steps * max(together, alone)
-    gathered = count / units * _gathered(c, p, device) if _gathers(c) else 0.0
+    gathered = count / units * _gathered(c, p, device) if _gathers(c, p) else 0.0
     body = max(body, gathered)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
     stored = 1.0 if c.alignment_out >= 4 else 1.5
@@ -126,14 +126,14 @@ def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate
     return Estimate(total, limiter, tuple(terms.items()), (f"{count} workgroups",))
 
 
-def _gathers(c: ConvConfig) -> bool:
+def _gathers(c: ConvConfig, p: ConvProblem) -> bool:
     """Whether a kernel is of those that `GATHERED_INSTRUCTIONS` is of."""
-    return c.merged and c.direction == "forward"
+    return c.merged and c.direction == "forward" and p.groups == 1
 
 
 def _gathered(c: ConvConfig, p: ConvProblem, device: Device) -> float:
     """Microseconds in which a compute unit gathers and stores a tile of merged steps."""
-    row = runs.sizes(p, c.alignment)[0] if c.runs else p.filter[-1] * p.c * c.merged_groups
+    row = runs.sizes(p, c.alignment)[0] if c.runs else p.filter[-1] * p.c
     steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
     read = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
     loads = read / max(c.alignment, DTYPES[c.dtype].bytes)
