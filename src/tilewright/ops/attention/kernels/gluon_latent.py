@@ -243,8 +243,8 @@ def _attend(
         new_kv, splits, split_len, scale,
     ) = data  # fmt: skip
     right, bottom_right = bounds
-    # What the groups tell each other lies apart, so that the compiler sees that a group never reads
-    # what it writes, and adds no barriers.
+    # Each group writes to allocations of its own. So the compiler sees that no group reads what it
+    # writes, and adds no barriers.
     news, other_news, _, _ = shared
     REST: gl.constexpr = q_rest.shape[1]
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])

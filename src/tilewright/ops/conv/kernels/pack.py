@@ -10,8 +10,8 @@ multiple of 16 bytes apart: a tensor map describes such overlapping rows as it d
 Data movement. A workgroup writes one row: of x first, then of the weights. It reads x once, in
 whatever layout, and writes `pitch` / channels times as much.
 
-What limits it: memory, and the launch; x has few channels, so the result is mostly several times as
-large. Not timed yet.
+What limits it: memory and the launch. The convolution's result is mostly several times as large as
+packed x. Not timed yet.
 """
 
 import triton

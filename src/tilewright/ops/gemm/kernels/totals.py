@@ -7,8 +7,8 @@ row, and eight parts are on their way at once.
 DEPENDENT: programmatic dependent launch. The workgroups may start while the last ones of the
 product run, and wait for the end of all of them; what a launch costs is then hidden.
 
-What limits it. The parts were just written, so L2 has them. Of few sums, the launch, and
-`splits` / 8 loads one after the other. Not timed yet.
+What limits it. L2 has the parts, since they were just written. With few sums it takes a launch and
+`splits` / 8 loads, one after the other. Not timed yet.
 """
 
 import triton

@@ -24,7 +24,7 @@ MASKS = ("MASK_M", "MASK_N", "MASK_K")
 
 
 def unshared(c: GemmConfig) -> tuple[str, ...]:
-    """Those of `UNSHARED` that are constants. Of parts that do not meet, only the number counts."""
+    """Those of `UNSHARED` that are constants: with reduction ``two_stage`` all but `splits`."""
     if c.two_stage:
         return UNSHARED[:2]
     return () if c.scheduler in SHARING else UNSHARED
