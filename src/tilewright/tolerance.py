@@ -155,7 +155,8 @@ _UNEVEN = 2.0
 keys, and rows of few keys are long."""
 
 _LIFT = 2.0**7
-"""What kernels multiply weights of 8 bits by, at least: small ones keep more bits."""
+"""What kernels that begin a row's maximum with its sink multiply weights of 8 bits by, at least:
+small ones keep more bits."""
 
 _HEAVY_TERMS = 6.0
 """How much further, beside the rms of all sums, one is off whose terms are far heavier than usual

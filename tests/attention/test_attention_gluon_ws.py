@@ -277,6 +277,21 @@ def test_maxima_that_rise(dtype, rise, at, others):
     assert worst_error(config_of(p), p, FEW, given=inputs) <= 1
 
 
+@pytest.mark.parametrize("sink", [-np.inf, -80.0, 12.0, 60.0])
+def test_a_sink_takes_no_bits_from_small_weights(sink):
+    """A sink over all scores makes a row's weights small. As shares of the row they are as right as
+    without it."""
+    p = replace(EIGHT, others="lse+sinks+hscale", dtype_o="fp32")
+    inputs = dict(verify.operands_of(p, 1).inputs)
+    inputs["sinks"] = np.full_like(inputs["sinks"], sink)
+    wanted = verify.reference(p, inputs)
+    inputs["v"] = np.transpose(inputs["v"], (0, 2, 3, 1))  # as its memory is
+    found = simulated_run(config_of(p), p, FEW, inputs)
+    of_row = np.sqrt(np.mean(wanted["o"] ** 2, axis=-1, keepdims=True))
+    assert (np.abs(found["o"] - wanted["o"]) < 0.25 * of_row).all()
+    np.testing.assert_allclose(found["lse"], wanted["lse"], atol=2e-2)
+
+
 @pytest.mark.parametrize("scale", [-0.3, 0.0])
 @pytest.mark.parametrize("head_dim", [64, 192])
 def test_scales_that_are_not_positive(scale, head_dim):

@@ -16,6 +16,7 @@ from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import NotInBundle  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
 from tilewright.runtime import bound, python_launcher  # noqa: E402
+from tilewright.select.constraints import Constraints  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -28,10 +29,12 @@ PROBLEMS = [
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory) -> Bundle:
-    """Of the kernels that are chosen here for `PROBLEMS`."""
+    """Of the kernels that are chosen here for `PROBLEMS`: bundles have none of the vendor's
+    library."""
     folder = tmp_path_factory.mktemp("bundle")
     store = Store(folder / "store")
-    chosen = {Dispatcher(bundle="none").select(problem).config for problem in PROBLEMS}
+    ours, choosing = Constraints(only_ours=True), Dispatcher(bundle="none")
+    chosen = {choosing.select(problem, constraints=ours).config for problem in PROBLEMS}
     report = build([(config, ARCH) for config in chosen], store=store)
     report.raise_if_failed()
     content = Content()

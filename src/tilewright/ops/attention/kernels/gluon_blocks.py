@@ -142,3 +142,13 @@ def brought_back(acc, most, then, sums):
     LAYOUT: gl.constexpr = acc.type.layout
     base = gl.where(most == float("-inf"), 0.0, most)
     return acc + multiplied(sums.load(LAYOUT), gl.exp2(then - base))
+
+
+@jit
+def with_sink(most, total, sink, RAISED: gl.constexpr):
+    """(maximum, sum, what the sums of values are multiplied by) of rows that a sink, of base 2,
+    joins. It comes last: a sink over all of a row's scores would leave the weights few bits."""
+    top = gl.maximum(most, sink)
+    base = gl.where(top == float("-inf"), 0.0, top)
+    again = gl.exp2(most - base)
+    return top, total * again + gl.exp2(sink - base + RAISED), again

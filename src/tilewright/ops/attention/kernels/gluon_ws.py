@@ -103,6 +103,7 @@ from tilewright.ops.attention.kernels.gluon_blocks import (
     set_aside,
     step,
     summed,
+    with_sink,
 )
 from tilewright.ops.attention.kernels.gluon_guess import raised, rescaled
 from tilewright.ops.attention.kernels.gluon_pieces import pieces
@@ -346,10 +347,6 @@ def _attend(
         )  # fmt: skip
         most = gl.full_like(piece, float("-inf"))
         total = gl.full_like(piece, 0.0)
-        if SINKS:
-            most = gl.full_like(piece, gl.load(sinks + h) * LOG2E)
-            # A row's sum is that of its four threads.
-            total = gl.where(most == float("-inf"), 0.0, 0.25 * 2.0**RAISED)
         factor = scale
         if SCALED:
             at = b * scale_strides[0] + h // group * scale_strides[1]
@@ -413,7 +410,10 @@ def _attend(
                 acc = brought_back(acc, most, then, sums.index(GROUP))
         total = gl.convert_layout(gl.sum(total, 1), OF_ROWS)
         most = gl.convert_layout(gl.max(most, 1), OF_ROWS)
-        share = 1.0 / gl.where(total == 0.0, 1.0, total)
+        share = 1.0
+        if SINKS:
+            most, total, share = with_sink(most, total, gl.load(sinks + h) * LOG2E, RAISED)
+        share /= gl.where(total == 0.0, 1.0, total)
         if SCALED:
             share *= gl.load(v_scale + at)
         log = (most + gl.log2(total) - RAISED) * LN2
