@@ -40,7 +40,7 @@ from tilewright.ops.conv.problem import DIRECTIONS
 FAMILY = ops.family("conv")
 ARCH = "sm_90"
 KEPT = 8
-"""Kernels of a tuning's spaces that race: those with the least estimates."""
+"""Kernels of a problem that race: those with the least estimates."""
 
 
 def _same(n: int, c: int, size: int, k: int, taps: int = 3, **more: Any) -> ConvProblem:
@@ -82,6 +82,8 @@ def _depthwise() -> Iterator[ConvProblem]:
 def _stems() -> Iterator[ConvProblem]:
     yield _same(32, 3, 224, 64, taps=7, stride=(2, 2))
     yield ConvProblem(32, 3, 96, (224, 224), (4, 4), stride=(4, 4))
+    yield _same(32, 3, 224, 32, stride=(2, 2))
+    yield _same(32, 3, 224, 64)
 
 
 def _layers() -> Iterator[ConvProblem]:
@@ -98,15 +100,15 @@ SETS: dict[str, Callable[[], Iterator[ConvProblem]]] = {
 USUAL = ("dense", "grouped", "depthwise", "stems")
 
 
-def kernels(p: ConvProblem, wide: bool) -> list[ConvConfig]:
-    """The configs that can serve `p`."""
+def kernels(p: ConvProblem, wide: bool, most: int = KEPT) -> list[ConvConfig]:
+    """The configs that can serve `p`, `most` at most."""
     from tilewright.arch import device
 
     this = arch(ARCH)
     spaces = FAMILY.tuning_spaces(p, this) if wide else [FAMILY.default_space(p, this)]
     found = {c.name: c for space in spaces for c in space.expand(this).configs}
     serving = [c for c in found.values() if FAMILY.supports(c, p, this)]
-    return [c for c, _ in FAMILY.rank(p, serving, device("h200_sxm"))[:KEPT]]
+    return [c for c, _ in FAMILY.rank(p, serving, device("h200_sxm"))[:most]]
 
 
 def measure(
@@ -149,12 +151,13 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="each how many problems of a set")
     parser.add_argument("--only", default="", help="problems whose words have this, of a set's")
     parser.add_argument("--wide", action="store_true", help="the tuning's spaces too")
+    parser.add_argument("--each", type=int, default=KEPT, help="kernels of a problem, by estimate")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--build", action="store_true", help="build, without a GPU")
     options = parser.parse_args()
     asked = {
         f"{name} {direction}": [
-            (p, kernels(p, options.wide))
+            (p, kernels(p, options.wide, options.each))
             for p in (replace(p, direction=direction) for p in [*SETS[name]()][:: options.every])
             if options.only in str(p)
         ]

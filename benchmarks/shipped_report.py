@@ -52,12 +52,14 @@ def head(*words: str) -> list[str]:
 
 
 def holds(kinds: dict[str, list[Row]]) -> Iterator[str]:
-    yield from head("what", "rows", "by finals", "measured")
+    yield from head("what", "on", "rows", "by finals", "measured")
     for kind, rows in kinds.items():
-        finals = sum(json.loads(row.timed).get("take", 0) > 0 for row in rows)
-        days = sorted({row.measured_at[:10] for row in rows})
-        when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-        yield line([f"`{kind}`", len(rows), finals, when])
+        for gpu in sorted({row.device.name for row in rows}, reverse=True):
+            own = [row for row in rows if row.device.name == gpu]
+            finals = sum(json.loads(row.timed).get("take", 0) > 0 for row in own)
+            days = sorted({row.measured_at[:10] for row in own})
+            when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+            yield line([f"`{kind}`", gpu, len(own), finals, when])
 
 
 def worth(kinds: dict[str, list[Row]], compared: Sequence[Compared]) -> Iterator[str]:
@@ -102,13 +104,14 @@ def report(result: dict[str, Any], rows: Sequence[Row], source: str) -> str:
     lines = [
         "# What the tables here hold, and what it is worth",
         "",
-        "Rows by what problems have besides their sizes, "
-        f"on {rows[0].device.name}. The tables were made by `tilewright tune`; *by finals*: its "
-        "finals decided them, the others are what a search found.",
+        "Rows by what problems have besides their sizes, and by GPU. The tables were made by "
+        "`tilewright tune`; *by finals*: its finals decided them, the others are what a search "
+        "found.",
         "",
         *holds(kinds),
         "",
-        f"The vendor's time over that of the row's kernel, on {environment['date'][:10]}: both "
+        f"The vendor's time over that of the row's kernel, on {environment['date'][:10]} on "
+        f"{environment['gpu']}: both "
         "verified, then measured anew, in turns, with L2 flushed and in several places of memory. "
         "Above 1, the row's kernel is faster. Geometric means by ranges of M, how many were "
         "faster, and the least:",

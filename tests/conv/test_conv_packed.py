@@ -1,60 +1,94 @@
 """Images of few channels, packed before a kernel multiplies whole rows of the filter: right in the
-simulation, what the rules refuse, and what is built."""
+interpreter, what the rules refuse, and what is built."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from packed_cases import CASES, FAMILY, SM_90, STEM, configs
+from packed_cases import CASES, FAMILY, STEM, configs
 
 from shared_builds import build_once
-from simulate import worst_error
 from tilewright import arrays, verify
 from tilewright.arch import arch, device
 from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.pipelines import packed
-from tilewright.ops.nouns import MAIN, Descriptor
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument
+from tilewright.ops.conv import ConvProblem, packing
+from tilewright.ops.conv.parts import TOTALS
+from tilewright.ops.conv.pipelines.packed import PACK, PIPELINE
+from tilewright.ops.nouns import MAIN
 from tilewright.runtime.interpreter import interpreter
 
-H200 = device("h200")
-THREE = replace(H200, compute_units=3)
+H200, SM_90 = device("h200"), arch("sm_90")
 
-
-# --- in the simulation -------------------------------------------------------------------------
+# --- in the interpreter ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
-def test_both_kernels_in_the_simulation(number, case):
+def test_it_is_right(number, case):
     p = CASES[case]
     for c in configs(p):
-        assert worst_error(c, p, THREE, number) <= 1, c.name
-
-
-@pytest.mark.parametrize("case", ["a stem", "patches", "video"])
-def test_its_sibling_in_the_interpreter(case):
-    p = CASES[case]
-    name = configs(p)[0].name
-    result = verify.verify(Dispatcher(device="h200_sxm"), p, name, seed=3)
-    assert result.ok, result
+        result = verify.verify(Dispatcher(device="h200_sxm"), p, c.name, seed=number)
+        assert result.ok, f"{c.name}: {result}"
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_what_is_infinite_beside_a_filter_stays_outside():
-    """A packed row of the filter has places without a tap, and a window reads what lies there."""
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_not_finite_beside_a_run_stays_outside(value):
+    """Behind a run lie elements of other pixels, and a step is longer than a run."""
     p = ConvProblem(1, 3, 32, (8, 40), (3, 3), stride=(1, 2), pad=(1, 1))
-    assert packed.row_w(p) > p.filter[-1] * packed.pitch(p)
+    c = configs(p)[-1]
+    assert c.tile_k > packing.run(p)
     data = verify.operands_of(p, 4)
-    inputs = dict(data.inputs)
-    x = arrays.to_numpy(inputs["x"]).copy()
-    x[0, :, :, 22] = np.inf  # behind the last tap of pixel 10 of y
-    inputs["x"] = x
-    y = verify.reference(p, inputs)["y"]
-    assert [*np.flatnonzero(~np.isfinite(y).all(axis=(0, 1, 2)))] == [11]
-    assert worst_error(configs(p)[0], p, THREE, given=inputs) <= 1
+    x = arrays.to_numpy(data.inputs["x"])
+    x[0, :, :, 22] = value  # behind the last tap of pixel 10 of y
+    wanted = verify.reference(p, data.inputs)["y"]
+    assert [*np.flatnonzero(~np.isfinite(wanted).all(axis=(0, 1, 2)))] == [11]
+    verify.run(Dispatcher(device="h200_sxm"), p, data, c.name)
+    check = verify.compare_all(p, c, data.written(p), {"y": wanted})
+    assert check.ok, check
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "a stem",
+        "channels first",
+        "video",
+        "pixels left out",
+        "a taller dilation",
+        "int8",
+        "weights of a stem",
+    ],
+)
+def test_the_first_kernel_alone(case):
+    """Rows of pixels of `pitch` channels: with the padding around those of x, and zeros behind
+    those of the filter."""
+    p = CASES[case]
+    c, each = configs(p)[0], packing.pitch(p)
+    launch = FAMILY.launch(c, p, H200)
+    data = {name: arrays.to_numpy(a) for name, a in verify.operands_of(p, 5).inputs.items()}
+    made = {t.name: np.full(t.bytes, 0xFF, np.uint8) for t in launch.temporaries}
+    first = replace(launch, steps=launch.steps[:1])
+    given = {name: data[name] for name in "xw" if name in data}
+    interpreter().run(FAMILY.sources(c, SM_90), first, given, [], temporaries=made)
+    for temporary, name in zip(launch.temporaries, given, strict=False):
+        found = made[temporary.name].view(data[name].dtype).astype(np.float64)
+        pixels = np.moveaxis(data[name].astype(np.float64), 1, -1)
+        before = p.pad if name == "x" else (0,) * len(p.spatial)
+        sizes = (*temporary.shape[-3:-1], temporary.shape[-1] // each)[-len(p.spatial) :]
+        if name == "w":
+            sizes = (*p.filter[:-1], temporary.shape[-1] // each)
+        wanted = np.zeros((pixels.shape[0], *sizes, each))
+        for place in np.ndindex(*sizes):
+            at = tuple(i - b for i, b in zip(place, before, strict=True))
+            if all(0 <= i < n for i, n in zip(at, pixels.shape[1:-1], strict=True)):
+                wanted[(slice(None), *place, slice(0, p.c))] = pixels[(slice(None), *at)]
+        assert np.array_equal(found.reshape(wanted.shape), wanted)
 
 
 # --- rules -------------------------------------------------------------------------------------
@@ -67,91 +101,127 @@ def test_what_is_infinite_beside_a_filter_stays_outside():
         ({"c": 4, "k": 64, "groups": 2}, "4 channels in 2 groups"),
         ({"dilation": (1, 2)}, "taps lie 2 pixels apart"),
         ({"n": 0}, "no elements"),
-        ({"spatial": (20, 7), "pad": (3, 0), "pad_after": (3, 0)}, "one pixel"),
+        ({"filter": (7, 1)}, "over the 16 elements"),
+        ({"n": 1 << 12, "c": 1, "spatial": (700, 700)}, "indices of 32 bits"),
     ],
 )
 def test_what_is_refused(fields, why):
-    verdict = FAMILY.supports(configs(STEM)[0], replace(STEM, **fields), SM_90)
+    verdict = FAMILY.supports(configs(STEM)[-1], replace(STEM, **fields), SM_90)
     assert verdict.rule == "pipeline" and why in verdict.reason
 
 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"direction": "data"}, "not gradients of data"),
-        ({"dtype": "fp32"}, "16 bits, not fp32"),
-        ({"alignment": 16}, "alignment 1, not 16"),
-        ({"box": "1x4x4"}, "16 pixels"),
+        ({"direction": "data"}, "no gradient of the data"),
+        ({"merged": True}, "always takes runs"),
+        ({"spread": 32}, "for pipelines that copy boxes"),
+        ({"box": "1x4x4"}, "for pipelines that copy boxes"),
     ],
 )
 def test_what_is_not_built(fields, why):
-    said = {**fields, **({"dtype_out": "fp32"} if "dtype" in fields else {})}
-    verdict = FAMILY.judge(replace(configs(STEM)[0], **said), SM_90)
+    try:
+        verdict = FAMILY.judge(replace(configs(STEM)[0], **fields), SM_90)
+    except BadArgument as error:
+        pytest.fail(str(error))
     assert verdict.rule == "pipeline" and why in verdict.reason
 
 
-def test_only_hopper_has_it_and_only_a_tuning_tries_it():
-    assert FAMILY.judge(configs(STEM)[0], arch("sm_100")).rule == "pipeline"
-    default = FAMILY.default_space(STEM, SM_90).expand(SM_90).configs
-    assert not any(c.pipeline == packed.PIPELINE for c in default)
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"spread": 0}, "a power of two of columns, not 0"),
+        ({"spread": 48}, "a power of two of columns, not 48"),
+        ({"reduction": "tree"}, "by a second kernel, not by tree"),
+    ],
+)
+def test_what_is_not_built_of_weights(fields, why):
+    c = configs(CASES["weights of a stem"])[0]
+    verdict = FAMILY.judge(replace(c, **fields), SM_90)
+    assert verdict.rule == "pipeline" and why in verdict.reason
 
 
-# --- packing -----------------------------------------------------------------------------------
+def test_weights_of_another_row_are_refused():
+    p = CASES["weights of a stem"]
+    verdict = FAMILY.supports(configs(p)[0], replace(p, filter=(7, 3)), SM_90)
+    assert verdict.rule == "pipeline" and "has 16 elements, not 32" in verdict.reason
 
 
-@pytest.mark.parametrize("case", ["a stem", "channels first", "video", "pixels left out"])
-def test_the_first_kernel_in_the_interpreter(case):
-    """Rows of pixels of `pitch` channels, with zeros around and behind the own ones."""
-    p = CASES[case]
-    c, each = configs(p)[0], packed.pitch(p)
-    launch = FAMILY.launch(c, p, H200)
-    data = {name: arrays.to_numpy(a) for name, a in verify.operands_of(p, 5).inputs.items()}
-    made = {t.name: np.full(t.bytes, 0xFF, np.uint8) for t in launch.temporaries}
-    first = replace(launch, steps=launch.steps[:1])
-    given = {name: data[name] for name in "xw"}
-    interpreter().run(FAMILY.sources(c, SM_90), first, given, [], temporaries=made)
-    for temporary, name, margin in zip(launch.temporaries, "xw", (p.pad[-1], 0), strict=True):
-        found = made[temporary.name].view(data[name].dtype).reshape(temporary.shape)
-        rows = np.moveaxis(data[name].astype(np.float64), 1, -1)
-        places = temporary.shape[-1] // each
-        wanted = np.zeros((*rows.shape[:-2], places, each))
-        for at in range(places):
-            if 0 <= at - margin < rows.shape[-2]:
-                wanted[..., at, : p.c] = rows[..., at - margin, :]
-        assert np.array_equal(found.astype(np.float64), wanted.reshape(temporary.shape))
+# --- choosing ----------------------------------------------------------------------------------
+
+LARGE = replace(STEM, n=32, spatial=(224, 224))
 
 
-def test_four_channels_where_pixels_then_meet_whole_16_bytes():
-    assert packed.pitch(STEM) == 4
-    assert packed.pitch(replace(STEM, stride=(2, 1))) == 8
-    assert packed.pitch(replace(STEM, c=5)) == 8
-    assert packed.problem(STEM).c == 28 and packed.row_w(STEM) == 32
+@pytest.mark.parametrize("name", ["h200_sxm", "h100_sxm", "a100_sxm_80gb", "mi300x"])
+def test_it_is_chosen_for_stems(name):
+    for p in (LARGE, replace(LARGE, filter=(3, 3), pad=(1, 1), k=32)):
+        assert Dispatcher(device=name).select(p).config.pipeline == PIPELINE
 
 
-def test_strides_of_all_maps_are_whole_16_bytes():
+def test_it_is_chosen_for_their_weights():
+    p = replace(LARGE, direction="weights")
+    assert Dispatcher(device="h200_sxm").select(p).config.pipeline == PIPELINE
+
+
+def test_patches_that_are_products_stay_products():
+    p = ConvProblem(1024, 3, 1280, (2, 14, 14), (2, 14, 14), stride=(2, 14, 14))
+    assert Dispatcher(device="h200_sxm").select(p).config.pipeline != PIPELINE
+
+
+def test_the_estimate_counts_packing_and_meets_what_was_measured():
+    """Microseconds on an H100 (kernels/packed.py): both kernels' single calls, less a launch."""
+    h100 = device("h100_sxm")
+    small = ConvProblem(32, 3, 32, (224, 224), (3, 3), stride=(2, 2), pad=(1, 1))
+    for p, measured in (
+        (LARGE, 55.2 + 13.4 - 5),
+        (small, 20.4 + 12.9 - 5),
+        (replace(small, k=64, stride=(1, 1)), 85.0 + 12.9 - 5),
+    ):
+        this = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+        best = min(
+            FAMILY.estimate(c, p, h100).total_us
+            for c in this
+            if c.pipeline == PIPELINE and FAMILY.supports(c, p, SM_90)
+        )
+        assert 0.8 < measured / best < 1.25, (str(p), best)
+        terms = dict(FAMILY.estimate(configs(p)[0], p, h100).terms)
+        read = 32 * 3 * 224 * 224 * 2 + packing.temporaries(p)[0].bytes
+        assert terms[PACK] > read / (h100.bandwidth_gbs * 1e3)
+
+
+# --- packed arrays -----------------------------------------------------------------------------
+
+
+def test_sizes_of_packed_arrays():
+    assert (packing.pitch(STEM), packing.run(STEM), packing.row_w(STEM)) == (4, 28, 32)
+    assert packing.pitch(replace(STEM, c=5)) == 8
+    # 10 by 11 pixels of y meet 25 rows of 27 pixels.
+    x, w = packing.temporaries(STEM)
+    assert x.shape == (2, 1, 25, 112) and w.shape == (64, 7, 32)
     for p in CASES.values():
-        _, step = FAMILY.launch(configs(p)[0], p, H200).steps
-        for one in step.arguments:
-            if isinstance(one, Descriptor):
-                assert not any(stride * 2 % 16 for stride in one.strides[:-1]), (p, one)
-
-
-def test_the_estimate_counts_packing():
-    p = ConvProblem(32, 3, 64, (224, 224), (7, 7), stride=(2, 2), pad=(3, 3))
-    found = FAMILY.estimate(configs(p)[0], p, H200)
-    terms = dict(found.terms)
-    least = sum(t.bytes for t in packed.temporaries(p)) / (H200.bandwidth_gbs * 1e3)
-    assert terms[packed.PACK] > least and found.total_us > terms["memory"] + terms[packed.PACK]
+        assert len(packing.temporaries(p)) == (1 if p.direction == "weights" else 2)
+        whole = packing.WHOLE // DTYPES[p.dtype].bytes
+        assert not any(n % whole for n in packing.strides(p)), p
 
 
 # --- machine code ------------------------------------------------------------------------------
 
+BUILT = ("a stem", "no stride", "video", "fp32", "weights of a stem", "weights of video")
 
-def test_nothing_spills_and_rows_are_written_in_vectors(store):
-    made = [(c, "sm_90") for case in ("a stem", "no stride", "video") for c in configs(CASES[case])]
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_90", "gfx942", "gfx1201"])
+def test_nothing_spills_and_runs_are_read_in_vectors(name, store):
+    cases = [case for case in BUILT if case != "fp32" or name != "gfx1201"]
+    made = [(c, name) for case in cases for c in configs(CASES[case], name)]
     report = build_once(made, store)
-    assert {r.kernel.part for r in report.results} == {MAIN, packed.PACK}
+    assert {r.kernel.part for r in report.results} == {MAIN, PACK, TOTALS}
     for result in report.results:
         assert result.ok and result.kernel.resources.spill_bytes == 0, result
-        if result.kernel.part == packed.PACK:
-            assert "st.global.v4" in inspect(result.kernel, store, "ptx")
+        if name == "sm_90":
+            text = inspect(result.kernel, store, "ptx")
+            if result.kernel.part == PACK:
+                assert "st.global.v4" in text
+            elif result.kernel.part == MAIN:  # alone, or asynchronously
+                wide = result.config.alignment
+                loads = rf"ld\.global\.v{wide // 4}\.b32|cp\.async\.c[ag]\..*, 0x{wide:x}, "
+                assert re.search(loads, text), result.name

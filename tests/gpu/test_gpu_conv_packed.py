@@ -13,16 +13,9 @@ from packed_cases import CASES as SMALL  # noqa: E402
 from packed_cases import STEM, configs  # noqa: E402
 
 from tilewright import verify  # noqa: E402
-from tilewright.arch import arch  # noqa: E402
 from tilewright.ops.conv import ConvProblem  # noqa: E402
-from tilewright.ops.conv.pipelines import PIPELINES  # noqa: E402
 
-RECORD = PIPELINES["gluon_packed"]
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not RECORD.runs_on(arch(ARCH)), reason=f"{ARCH} lacks {RECORD.needs}"),
-]
+pytestmark = pytest.mark.gpu
 
 LARGE = (
     replace(STEM, n=32, spatial=(224, 224)),
@@ -30,7 +23,8 @@ LARGE = (
     ConvProblem(8, 4, 320, (64, 64), (3, 3), pad=(1, 1)),
     ConvProblem(2, 3, 128, (9, 128, 128), (3, 3, 3), pad=(2, 1, 1), pad_after=(0, 1, 1)),
 )
-CASES = [(c, p) for p in (*SMALL.values(), *LARGE) for c in configs(p)]
+WEIGHTS = tuple(replace(p, direction="weights") for p in LARGE)
+CASES = [(c, p) for p in (*SMALL.values(), *LARGE, *WEIGHTS) for c in configs(p, ARCH)]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import runs, windows
+from tilewright.ops.conv import packing, runs, windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
@@ -171,6 +171,20 @@ def _meeting() -> Argument:
     return Argument(types, values, is_tuple=True)
 
 
+def _packed(name: str) -> Argument:
+    """One of the arrays of `packing`."""
+    return Argument(lambda c: (f"*{DTYPES[c.dtype].triton}",), lambda _: (Pointer(name),))
+
+
+def _of_packing(value: Callable[[ConvProblem], tuple[int, ...]]) -> Argument:
+    """Elements along the dimensions of packed x."""
+
+    def values(x: Context) -> tuple[Passed, ...]:
+        return tuple(Scalar(index_type(x.config), n) for n in value(x.problem))
+
+    return Argument(lambda c: (index_type(c),) * MOST_DIMS, values, is_tuple=True)
+
+
 ARGUMENTS: Mapping[str, Argument] = {
     "source": _pointer(lambda c: source_of(c.direction)),
     "x": _pointer(lambda _: "x"),
@@ -210,6 +224,12 @@ ARGUMENTS: Mapping[str, Argument] = {
     "steps": _int(lambda x: windows.steps(x.config, x.problem)),
     "origin": _of_window(2, windows.origin),
     "runs": _runs(),
+    "packed_x": _packed(packing.X),
+    "packed_w": _packed(packing.W),
+    "packed_strides": _of_packing(packing.strides),
+    "packed_steps": _of_packing(packing.steps),
+    "pitch": _int(lambda x: packing.pitch(x.problem)),
+    "row_w": _int(lambda x: packing.row_w(x.problem)),
     "splits": _int(lambda x: x.splits),
     "count": _int(lambda x: x.problem.k * x.problem.taps * x.problem.group_c),
 }
@@ -231,6 +251,8 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "MERGED": lambda c: c.merged,
     "RUNS": lambda c: c.runs,
     "BUNDLE": lambda c: c.merged_groups,
+    "VECTOR": lambda c: max(1, c.alignment // DTYPES[c.dtype].bytes),
+    "SPREAD": lambda c: c.spread,
     "UNIT": lambda c: c.alignment > 1,
     "UNIT_OUT": lambda c: c.alignment_out > 1,
     "TWO_STAGE": lambda c: c.two_stage,

@@ -32,16 +32,17 @@ from tilewright.ops.gemm.config import REDUCTIONS, GemmConfig
 from tilewright.ops.gemm.problem import PRECISIONS
 
 PIPELINES = (
-    "implicit", "depthwise", "window", "gluon_bands", "gluon_ws", "gluon_pingpong", "gluon_grouped",
-    "gluon_packed",
+    "implicit", "packed", "depthwise", "window", "gluon_bands", "gluon_ws", "gluon_pingpong",
+    "gluon_grouped",
 )  # fmt: skip
-"""``implicit``: an implicit GEMM on the matrix units, through pointers. ``depthwise``: vectors of
+"""``implicit``: an implicit GEMM on the matrix units, through pointers. ``packed``: the same for
+images of few channels, which a kernel packs before (`packing`). ``depthwise``: vectors of
 channels on the vector units, where every channel has one filter of its own. ``window``: the same
 with a window that slides over pixels, which stay in registers. ``gluon_bands``: rows of such
 filters as bands of matrices, on the matrix units (`bands`). ``gluon_ws``,
 ``gluon_pingpong``: an implicit GEMM of boxes of pixels that the copy engine brings (`boxed`).
 ``gluon_grouped``: groups of few channels, whose pixels all taps read in shared memory
-(`grouped`). ``gluon_packed``: images of few channels, packed before ``gluon_ws`` (`packed`)."""
+(`grouped`)."""
 
 GEMM = "gemm"
 """The pipeline of GEMM's kernels (`by_gemm`)."""
@@ -71,7 +72,10 @@ def of_weights(
 ) -> int:
     """Bytes that weights are aligned to where what is read is to `alignment`, and what is made to
     `alignment_out`. In the gradient of the data, rows of weights are of the channels that are made:
-    of a stem's three, pixels are still read in vectors."""
+    of a stem's three, pixels are still read in vectors. Of packed images weights are read one by
+    one."""
+    if pipeline == "packed":
+        return 1
     if pipeline == "implicit" and direction == "data" and same_bytes and alignment_out > 1:
         return min(alignment, alignment_out)
     return alignment
@@ -116,7 +120,8 @@ class ConvConfig:
         the width (``3x3s1x1``); of a window for large filters, the row that it holds (``31s1``).
         ``""`` of the other pipelines.
     spread: of gradients of weights by boxes, channels of a tap that one box brings, where boxes of
-        several taps are side by side in a tile's columns; 0: a tile is of one tap.
+        several taps are side by side in a tile's columns; 0: a tile is of one tap. Of pipeline
+        ``packed``, columns of each row of the filter (`packing.row_w`).
     gemm: of pipeline `GEMM`, the words of its kernel's name behind ``gemm_``; ``""`` of the others.
         The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words.
     """

@@ -77,9 +77,9 @@ _OWN: Mapping[str, Callable[[ConvConfig, ConvProblem, Device], Estimate]] = {
     "gluon_pingpong": boxed_estimate.estimate,
     "gluon_grouped": grouped_estimate.estimate,
     "gluon_bands": bands_estimate.estimate,
-    "gluon_packed": packed_estimate.estimate,
+    "packed": packed_estimate.estimate,
 }
-"""Of pipelines that are not in Triton."""
+"""Of pipelines with estimates of their own."""
 
 
 def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import runs
+from tilewright.ops.conv import packing, runs
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     BLOCK,
@@ -20,7 +20,7 @@ from tilewright.ops.conv.arguments import (
     Value,
 )
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.geometry import cdiv
+from tilewright.ops.conv.geometry import MOST_DIMS, cdiv
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import Argument, KernelSource, Step
@@ -144,6 +144,15 @@ def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
             beside = PROMISED["made" if made else of]
             if count > 1:
                 found |= {f"{s}.{i}": count for s in beside if s in names for i in dims}
+    for name in (packing.X, packing.W):
+        if name in names:
+            found[name] = packing.WHOLE
+    if "packed_strides" in names:
+        whole = packing.WHOLE // DTYPES[c.dtype].bytes
+        found |= {f"packed_strides.{i}": whole for i in range(MOST_DIMS)}
+        found |= {"packed_steps.0": whole, "packed_steps.1": whole, "packed_steps.2": read}
+    if "row_w" in names:
+        found["row_w"] = packing.WHOLE // DTYPES[c.dtype].bytes
     if "runs" in names and c.runs and read > 1:
         found |= {f"runs.{i}": read for i in range(4)}
     for name, count in _channels(c, read, written).items():

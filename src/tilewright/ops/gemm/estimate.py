@@ -207,7 +207,8 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
     total = math.hypot(body + fill, memory + rates.LATENCY_US) + added_up
     meeting = 0.0
     if config.two_stage:
-        meeting = totals_us(two_stage.bytes_of_parts(config, problem), device)
+        parts = two_stage.bytes_of_parts(config, problem)
+        meeting = totals_us(parts, device, rates.TOTALS_US)
         total += meeting
     elif config.scheduler in SHARING:
         # A workgroup that walks meets the others once for each of its parts.
@@ -508,13 +509,13 @@ def meeting_us(reduction: str, ways: int, sums: int, device: Device) -> float:
     return rates.MEETING_US + later + stored + read * reads[reduction]
 
 
-def totals_us(partials: int, device: Device) -> float:
+def totals_us(partials: int, device: Device, start: float = rates.SECOND_US) -> float:
     """Time of a kernel that adds up parts of sums that another stored, and of their way to memory
     and back.
 
-    partials: bytes.
+    partials: bytes. start: what the kernel takes without any.
     """
-    return rates.SECOND_US + 2 * partials / (device.bandwidth_gbs * 1e3)
+    return start + 2 * partials / (device.bandwidth_gbs * 1e3)
 
 
 def _apart(config: GemmConfig, tiles: int, units: int) -> float:

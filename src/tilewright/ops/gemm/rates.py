@@ -123,6 +123,10 @@ LATER_US = 0.6
 SECOND_US = 2.0
 """A kernel that follows another without a gap on the host. A guess."""
 
+TOTALS_US = 4.3
+"""A kernel that adds up the parts of a split K: it starts beside the end of the product, and waits
+for all of it. Fitted to 33 kernels on an H100 (kernels/totals.py)."""
+
 READ_APART = 1.7
 """Factor on the time of reading where no two workgroups read the same bytes at the same time, so
 that L2 answers each by itself. Fitted to searches."""

@@ -157,7 +157,7 @@ SHARED = (
     *(("split_k", parts, "two_stage") for parts in (4, 8, 16, 32)),
 )
 _DEPENDENT_SCHEDULES = (_WHOLE, *(("split_k", parts, "linear") for parts in (2, 4, 8)))
-"""Schedulers, parts of K, and how partial sums are put together. Two stages are not timed yet."""
+"""Schedulers, parts of K, and how partial sums are put together."""
 
 VECTOR_TILES = (
     (1, 4096, 8, 1), (2, 4096, 8, 1), (2, 4096, 4, 1), (2, 2048, 4, 1), (2, 2048, 4, 4),

@@ -10,15 +10,14 @@ from tilewright.ops.conv.pipelines.boxed import GLUON_PINGPONG, GLUON_WS
 from tilewright.ops.conv.pipelines.depthwise import DEPTHWISE
 from tilewright.ops.conv.pipelines.grouped import GLUON_GROUPED
 from tilewright.ops.conv.pipelines.implicit import IMPLICIT
-from tilewright.ops.conv.pipelines.packed import GLUON_PACKED
+from tilewright.ops.conv.pipelines.packed import PACKED
 from tilewright.ops.conv.pipelines.record import Pipeline
 from tilewright.ops.conv.pipelines.window import WINDOW
 
 PIPELINES: dict[str, Pipeline] = {
     record.name: record
     for record in (
-        IMPLICIT, DEPTHWISE, WINDOW, GLUON_BANDS, GLUON_WS, GLUON_PINGPONG, GLUON_GROUPED,
-        GLUON_PACKED,
+        IMPLICIT, PACKED, DEPTHWISE, WINDOW, GLUON_BANDS, GLUON_WS, GLUON_PINGPONG, GLUON_GROUPED,
     )
 }  # fmt: skip
 

@@ -1,240 +1,270 @@
-"""Pipeline ``gluon_packed``: images of few channels, as stems have them. A first kernel gives each
-pixel 4 or 8 channels and each row its padding (kernels/pack.py); behind it, ``gluon_ws`` multiplies
-a whole row of the filter at a time.
-
-`gluon_ws` sees another problem (`problem`): its channels are all elements that a row of the filter
-meets, they overlap those of the next pixel, and the filter's width is 1.
+"""Pipeline ``packed``: images of few channels, as stems have them, forward and the gradient of the
+weights, on every architecture. A first kernel gives each pixel 4 or 8 channels and each image its
+padding (kernels/pack.py); the second multiplies runs that a filter's rows meet (kernels/packed.py,
+packed_weights.py).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import packing, parts
 from tilewright.ops.conv.arguments import index_type, strides
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.geometry import MOST_DIMS
-from tilewright.ops.conv.parts import SUM
-from tilewright.ops.conv.pipelines.boxed import launch as boxed
-from tilewright.ops.conv.pipelines.boxed import rows as boxed_rows
-from tilewright.ops.conv.pipelines.boxed import shape
+from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, power_of_two
+from tilewright.ops.conv.parts import FEW_SUM, Part
+from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import (
     MAIN,
     Argument,
-    Descriptor,
     KernelSource,
     Pointer,
     Scalar,
     Step,
-    Temporary,
 )
 
-PIPELINE = "gluon_packed"
+PIPELINE = "packed"
 PACK = "pack"
 """The part of a kernel that packs."""
-PACKED = {"x": "packed_x", "w": "packed_w"}
 
-MOST_CHANNELS = 8
-COPIED = 16
-"""Bytes that pixels of the result lie apart by multiples of."""
 BLOCK, WARPS = 1024, 4
+"""Of the kernel that packs."""
 
-# --- the problem behind ---------------------------------------------------------------------------
+_REACH = 1 << 31
+"""Elements that indices of 32 bits reach."""
 
+MULTIPLY = Part(
+    module="packed",
+    function="conv_packed",
+    grid=lambda c, p, _: _tiles(c, p),
+    arguments=(
+        "packed_x", "packed_w", "made", "extra", "made_strides", "images", "channels_out", "walked",
+        "taps", "stride", "packed_strides", "packed_steps", "pitch", "row_w",
+    ),
+    constants=(
+        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "VECTOR", "UNIT_OUT", "PRECISION",
+        "INT_ACC", *pointers.LAST,
+    ),
+    epilogue=True,
+)  # fmt: skip
 
-def pitch(p: ConvProblem) -> int:
-    """Channels of a packed pixel: 4 if the result's pixels then meet whole 16 bytes."""
-    few = 4
-    fits = few * p.stride[-1] * DTYPES[p.dtype].bytes % COPIED == 0
-    return few if p.c <= few and fits else MOST_CHANNELS
-
-
-def _whole(p: ConvProblem, elements: int) -> int:
-    each = COPIED // DTYPES[p.dtype].bytes
-    return -(-elements // each) * each
-
-
-def row_x(p: ConvProblem) -> int:
-    """Elements of a packed row of x: all that a row of the result meets."""
-    places = p.stride[-1] * (p.out_sizes[-1] - 1) + p.filter[-1]
-    return _whole(p, places * pitch(p))
-
-
-def row_w(p: ConvProblem) -> int:
-    """The same of the weights."""
-    return _whole(p, p.filter[-1] * pitch(p))
-
-
-@lru_cache(maxsize=256)  # of each problem for hundreds of kernels
-def problem(p: ConvProblem) -> ConvProblem:
-    """What `gluon_ws` computes, of packed x and w. The strides of w are those of `_described`."""
-    *sizes, _ = p.spatial
-    apart, step = [], row_x(p)
-    for size in reversed(sizes):
-        apart.append(step)
-        step *= size
-    return replace(
-        p,
-        c=p.filter[-1] * pitch(p),
-        spatial=(*sizes, p.out_sizes[-1]),
-        filter=(*p.filter[:-1], 1),
-        stride=(*p.stride[:-1], 1),
-        dilation=(*p.dilation[:-1], 1),
-        pad=(*p.pad[:-1], 0),
-        pad_after=(*p.pad_after[:-1], 0),
-        x_strides=(step, 1, *reversed(apart), p.stride[-1] * pitch(p)),
-        w_strides=(),
-        y_strides=p.strides_of("y"),
-    )
-
-
-def config(c: ConvConfig) -> ConvConfig:
-    """Its kernel."""
-    return replace(c, pipeline="gluon_ws", alignment=COPIED)
-
+WEIGHTS = Part(
+    module="packed_weights",
+    function="conv_packed_weights",
+    grid=lambda c, p, splits: _tiles(c, p) * splits,
+    arguments=(
+        "packed_x", "y", "sums", "y_strides", "images", "channels", "group_k", "outs",
+        "taps", "stride", "packed_strides", "packed_steps", "pitch", "splits",
+    ),
+    constants=(
+        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "VECTOR", "SPREAD", "UNIT", "PRECISION",
+    ),
+)  # fmt: skip
 
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def objection(c: ConvConfig, arch: Arch) -> str | None:
-    """Why `arch` cannot build a config, if so."""
-    if c.direction != "forward":
-        return f"pipeline {PIPELINE} computes results, not gradients of {c.direction}"
-    if DTYPES[c.dtype].bytes != 2:
-        return f"pipeline {PIPELINE} packs elements of 16 bits, not {c.dtype}"
-    if c.alignment != 1:
-        return f"pipeline {PIPELINE} reads x element by element: alignment 1, not {c.alignment}"
-    return shape.objection(config(c), arch)
+def _objection(c: ConvConfig, arch: Arch) -> str | None:
+    if c.direction == "data":
+        return f"pipeline {PIPELINE} has no gradient of the data"
+    if c.merged or c.runs:
+        return f"pipeline {PIPELINE} always takes runs of a filter's row, and has no other steps"
+    if c.direction == "forward":
+        return pointers.objection(c, arch)
+    if not c.two_stage:
+        return f"parts of the weights are added up by a second kernel, not by {c.reduction}"
+    if not c.spread or c.spread & (c.spread - 1):
+        return f"a filter's row has a power of two of columns, not {c.spread}"
+    return pointers.objection(replace(c, spread=0), arch)
 
 
-def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
-    """Why a config cannot compute `p`, if so."""
-    return _unfit(p) or shape.refusal(config(c), problem(p))
+def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
+    if reason := unfit(p):
+        return reason
+    row = packing.row_w(p)
+    if c.direction == "forward" and c.tile_k > row:
+        return f"tile_k = {c.tile_k} is over the {row} elements of a packed row"
+    if c.direction == "weights" and c.spread != row:
+        return f"a packed row has {row} elements, not {c.spread}"
+    count = max(math.prod(one.shape) for one in packing.temporaries(p))
+    if c.index_bits == 32 and count >= _REACH:
+        return f"packed x has {count} elements, which indices of 32 bits do not reach"
+    return None
 
 
-def _unfit(p: ConvProblem) -> str | None:
+def unfit(p: ConvProblem) -> str | None:
     """Why packing is not for `p`, if so."""
-    if p.groups != 1 or p.c > MOST_CHANNELS:
-        return f"{p.c} channels in {p.groups} groups, not up to {MOST_CHANNELS} in one"
+    if p.direction == "data":
+        return "it is the gradient of the data"
+    if p.groups != 1 or p.c > packing.MOST_CHANNELS:
+        return f"{p.c} channels in {p.groups} groups, not up to {packing.MOST_CHANNELS} in one"
     if p.dilation[-1] != 1:
         return f"taps lie {p.dilation[-1]} pixels apart along the width, not side by side"
     if any(0 in p.shape_of(name) for name in "xwy"):
         return "an array has no elements"
-    if p.out_sizes[-1] < 2:
-        return "rows of the result have one pixel, and nothing overlaps"
     return None
 
 
+def _alignments(p: ConvProblem) -> tuple[int, int]:
+    """Of runs in packed x (and, for weights, of y), and of the result."""
+    of_runs = min(packing.WHOLE, packing.pitch(p) * DTYPES[p.dtype].bytes)
+    if p.direction == "weights":
+        return min(of_runs, p.rows_alignment("y")), p.rows_alignment("w")
+    return of_runs, p.rows_alignment("y")
+
+
+# --- the spaces -----------------------------------------------------------------------------------
+
+_TILES, _MORE_TILES = ((128, 4), (128, 8)), ((64, 4), (128, 4), (128, 8), (256, 8))
+"""Pixels of a tile, and warps."""
+_WIDTHS, _MORE_WIDTHS = (64,), (32, 64, 128)
+"""Channels of the result."""
+_DEPTHS, _MORE_DEPTHS = (32,), (16, 32, 64)
+"""Elements of a step, at most."""
+_MORE_STAGES = (1, 2, 3)
+"""Of a tuning. The default space has one: see kernels/packed.py."""
+
+_COLUMNS, _MORE_COLUMNS = ((128, 4), (256, 8)), ((64, 4), (128, 4), (128, 8), (256, 4), (256, 8))
+"""Of weights, columns of a tile at most, and warps."""
+_PIXELS, _MORE_PIXELS = (64,), (32, 64)
+"""Of a step."""
+_FILTERS = 64
+"""Of a tile, at most."""
+
+
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
-    if not tuned:  # no GPU has run it yet
+    if unfit(p) is not None:
         return
-    if p.direction != "forward" or DTYPES[p.dtype].bytes != 2 or _unfit(p) is not None:
+    counts = [n for n in _MORE_STAGES if n in arch.num_stages] if tuned else [1]
+    if p.direction == "weights":
+        yield from _rows_of_weights(p, arch, tuned)
         return
-    for row in boxed_rows.rows("gluon_ws", problem(p), arch, tuned):
-        yield (*row[:5], PIPELINE, *row[6:9], 1, *row[10:])
+    least = packing.LEAST_DEPTH[DTYPES[p.dtype].bytes]
+    row = packing.row_w(p)
+    most = max(16, power_of_two(p.k))
+    depths = {min(row, max(least, n)) for n in (_MORE_DEPTHS if tuned else _DEPTHS)}
+    widths = {min(n, most) for n in (_MORE_WIDTHS if tuned else _WIDTHS)}
+    for (m, warps), n, depth, stages in itertools.product(
+        _MORE_TILES if tuned else _TILES, sorted(widths), sorted(depths), counts
+    ):
+        yield (m, n, depth, warps, stages, PIPELINE, "tile", 8, False, *_alignments(p))
+
+
+def _rows_of_weights(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
+    spread = packing.row_w(p)
+    all_columns = power_of_two(p.taps // p.filter[-1] * spread)
+    filters = max(16, min(_FILTERS, power_of_two(p.k)))
+    usual = 1 if arch.backend == "hip" else 3
+    counts = [n for n in (*_MORE_STAGES, 4) if n in arch.num_stages] if tuned else [usual]
+    tiles = dict.fromkeys(
+        (max(16, min(n, all_columns)), warps) for n, warps in (_MORE_COLUMNS if tuned else _COLUMNS)
+    )
+    for (n, warps), depth, stages in itertools.product(
+        tiles, _MORE_PIXELS if tuned else _PIXELS, counts
+    ):
+        yield (filters, n, depth, warps, stages, PIPELINE, "split", 8, False, *_alignments(p), "",
+               "", 1, False, spread)  # fmt: skip
 
 
 # --- what to compile and to launch ----------------------------------------------------------------
 
 
+def _tiles(c: ConvConfig, p: ConvProblem) -> int:
+    if p.direction == "weights":
+        columns = p.taps // p.filter[-1] * packing.row_w(p)
+        return cdiv(p.k, c.tile_m) * cdiv(columns, c.tile_n)
+    return cdiv(p.n * math.prod(p.out_sizes), c.tile_m) * cdiv(p.k, c.tile_n)
+
+
+def _splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
+    return pointers.WORKGROUPS_FOR_UNIT * device.compute_units // _tiles(c, p)
+
+
+def _kernel(c: ConvConfig) -> Part:
+    return WEIGHTS if c.direction == "weights" else MULTIPLY
+
+
+def _shared_memory(c: ConvConfig, _: Arch) -> int:
+    return (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes * c.num_stages
+
+
 def _sources(c: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
-    return {PACK: _pack(c), MAIN: boxed.source(config(c), arch)}
+    return {PACK: _pack(c), MAIN: parts.source(_kernel(c), c, arch)}
 
 
 def _pack(c: ConvConfig) -> KernelSource:
-    """The kernel that packs, of a config whose pitch only the problem knows: it has both."""
+    """The kernel that packs, which is the same for all tiles."""
     pointer, kind = f"*{DTYPES[c.dtype].triton}", index_type(c)
-    signature = [(name, pointer) for name in ("x", "w", *PACKED.values())]
-    signature += [(f"{name}.{i}", kind) for name in ("x_strides", "w_strides") for i in range(5)]
-    signature.append(("rows", "i32"))
-    signature += [(f"{name}.{i}", "i32") for name in ("sizes", "taps") for i in range(MOST_DIMS)]
-    signature += [(name, "i32") for name in ("channels", "margin", "row_x", "row_w")]
-    signature += [("shift", "i32"), ("BLOCK", "constexpr")]
-    whole = COPIED // DTYPES[c.dtype].bytes
+    filters = c.direction == "forward"
+    signature = [("x", pointer), ("w", pointer if filters else "()")]
+    signature += [(packing.X, pointer), (packing.W, pointer if filters else "()")]
+    signature += [(f"x_strides.{i}", kind) for i in range(5)]
+    signature += [(f"w_strides.{i}", kind) for i in range(5)] if filters else [("w_strides", "()")]
+    signature += [("rows", "i32"), ("made_sizes.0", "i32"), ("made_sizes.1", "i32")]
+    signature += [
+        (f"{name}.{i}", "i32") for name in ("before", "sizes", "taps") for i in range(MOST_DIMS)
+    ]
+    signature += [(name, "i32") for name in ("channels", "row_x", "row_w", "shift")]
+    signature += [("BLOCK", "constexpr"), ("FILTERS", "constexpr")]
+    whole = packing.WHOLE // DTYPES[c.dtype].bytes
+    promised = [(packing.X, packing.WHOLE), ("row_x", whole), ("row_w", whole)]
     return KernelSource(
-        module="tilewright.ops.conv.kernels.pack",
+        module=f"{parts.KERNELS}.pack",
         function="conv_pack",
         signature=tuple(signature),
-        constants=(("BLOCK", BLOCK),),
-        divisibility=(
-            *((name, COPIED) for name in PACKED.values()),
-            ("row_x", whole),
-            ("row_w", whole),
-        ),
+        constants=(("BLOCK", BLOCK), ("FILTERS", filters)),
+        divisibility=(*promised, *([(packing.W, packing.WHOLE)] if filters else [])),
         options=(("num_warps", WARPS), ("num_stages", 1)),
-    )
-
-
-def temporaries(p: ConvProblem) -> tuple[Temporary, ...]:
-    """Packed x and w."""
-    *sizes, _ = p.spatial
-    *taps, _ = p.filter
-    return (
-        Temporary(PACKED["x"], (p.n, *sizes, row_x(p)), p.dtype),
-        Temporary(PACKED["w"], (p.k, *taps, row_w(p)), p.dtype),
     )
 
 
 def _launch(
     c: ConvConfig, p: ConvProblem, device: Device, splits: int, programs: int
 ) -> Sequence[Step]:
-    kind = index_type(c)
-    rows, filters = p.n * math.prod(p.spatial[:-1]), p.k * math.prod(p.filter[:-1])
-    numbers = (rows, *_in_three(p.spatial), *_in_three(p.filter), p.c, p.pad[-1])
+    kind, filters = index_type(c), c.direction == "forward"
+    made = packing.sizes(p)
+    rows, filter_rows = p.n * math.prod(made), p.k * p.taps // p.filter[-1]
+    numbers = (
+        rows, *made, *(dim.pad for dim in p.three), *(dim.size for dim in p.three),
+        *(dim.filter for dim in p.three), p.c, packing.row_x(p), packing.row_w(p),
+        packing.pitch(p).bit_length() - 1,
+    )  # fmt: skip
+    read, packed = ("xw", (packing.X, packing.W)) if filters else ("x", (packing.X,))
     arguments: tuple[Argument, ...] = (
-        *(Pointer(name) for name in ("x", "w", *PACKED.values())),
-        *(Scalar(kind, stride) for name in ("x", "w") for stride in strides(p, name)),
-        *(
-            Scalar("i32", number)
-            for number in (*numbers, row_x(p), row_w(p), pitch(p).bit_length() - 1)
-        ),
+        *(Pointer(name) for name in (*read, *packed)),
+        *(Scalar(kind, stride) for name in read for stride in strides(p, name)),
+        *(Scalar("i32", number) for number in numbers),
     )
-    (step,) = boxed.steps(config(c), problem(p), device)
-    described = tuple(_described(argument, p) for argument in step.arguments)
-    return [Step((rows + filters, 1, 1), arguments, PACK), replace(step, arguments=described)]
+    packs = Step((rows + filter_rows * filters, 1, 1), arguments, PACK)
+    part = _kernel(c)
+    return [packs, *parts.steps(part, MAIN, c, p, splits, part.grid(c, p, splits))]
 
 
-def _in_three(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return (*(1,) * (MOST_DIMS - len(sizes)), *sizes)
-
-
-def _described(argument: Argument, p: ConvProblem) -> Argument:
-    """An argument of the second kernel, of packed x and w."""
-    if not isinstance(argument, Descriptor) or argument.operand not in PACKED:
-        return argument
-    found = replace(argument, operand=PACKED[argument.operand])
-    if argument.operand == "x":
-        return found
-    along = [row_w(p)]  # the filter's width, which is 1
-    for size in reversed(p.filter[:-1]):
-        along.append(along[-1] * size)
-    return replace(found, strides=(along[-1], *reversed(along[:-1]), row_w(p), 1))
-
-
-GLUON_PACKED = Pipeline(
+PACKED = Pipeline(
     name=PIPELINE,
-    needs=("tma", "wgmma"),
-    sibling=lambda c: replace(shape.sibling(c), alignment=1),
+    needs=(),
+    sibling=lambda c: c,
     merges_groups=False,
-    objection=objection,
-    refusal=refusal,
-    odd=lambda c: shape.odd_fields(config(c)),
-    sums=lambda c: shape.rows(config(c)) * shape.groups(c) * c.tile_n,
-    shared_memory=lambda c, _: shape.shared_memory(config(c)),
-    alignments=lambda p: (1, p.rows_alignment("y")),
-    tiles=lambda c, p: boxed.all_tiles(config(c), problem(p)),
-    steps=lambda c, p: 1,
-    splits=lambda c, p, device: 1,
+    objection=_objection,
+    refusal=_refusal,
+    odd=lambda _: (),
+    sums=lambda c: c.tile_m * c.tile_n,
+    shared_memory=_shared_memory,
+    alignments=_alignments,
+    tiles=_tiles,
+    steps=common.steps_of_pixels,
+    splits=_splits,
     meetings=lambda _: 1,
-    totals=SUM,
+    totals=FEW_SUM,
     sources=_sources,
     launch=_launch,
-    temporaries=temporaries,
+    temporaries=packing.temporaries,
     rows=_rows,
 )

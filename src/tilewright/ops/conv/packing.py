@@ -1,0 +1,81 @@
+"""Packed images: what the first kernel of pipeline ``packed`` makes of x and w (kernels/pack.py).
+
+A pixel gets `pitch` channels, zeros behind its own. Rows, and the padding's rows, come with the
+padding's pixels, so no step of the second kernel asks whether a pixel is inside. A row of the
+filter with its channels is then one run of elements, in x as in w.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv.geometry import power_of_two
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.nouns import Temporary
+
+X, W = "packed_x", "packed_w"
+"""The temporaries."""
+
+MOST_CHANNELS = 8
+WHOLE = 16
+"""Bytes: rows begin at multiples of these, and so many are a kernel's longest vector."""
+LEAST_DEPTH = {1: 32, 2: 16, 4: 16}
+"""Elements that matrix instructions multiply at least, by the bytes of one."""
+
+
+def pitch(p: ConvProblem) -> int:
+    """Channels of a packed pixel."""
+    few = MOST_CHANNELS // 2
+    return few if p.c <= few else MOST_CHANNELS
+
+
+def run(p: ConvProblem) -> int:
+    """Elements that a row of the filter meets."""
+    return p.filter[-1] * pitch(p)
+
+
+def sizes(p: ConvProblem) -> tuple[int, int]:
+    """Depth and height of packed x: all rows that a filter meets."""
+    depth, height, _ = p.three
+    made = (
+        dim.stride * (dim.out - 1) + dim.dilation * (dim.filter - 1) + 1 for dim in (depth, height)
+    )
+    return next(made), next(made)
+
+
+def row_x(p: ConvProblem) -> int:
+    """Elements of a row of packed x."""
+    each = WHOLE // DTYPES[p.dtype].bytes
+    met = p.stride[-1] * (p.out_sizes[-1] - 1) * pitch(p) + run(p)
+    return -(-met // each) * each
+
+
+def row_w(p: ConvProblem) -> int:
+    """Elements of a row of a packed filter, zeros behind the run: whole steps of any tile."""
+    return max(LEAST_DEPTH[DTYPES[p.dtype].bytes], power_of_two(run(p)))
+
+
+def strides(p: ConvProblem) -> tuple[int, int, int]:
+    """Elements from an image, a depth and a height of packed x to the next."""
+    depth, height = sizes(p)
+    row = row_x(p)
+    return depth * height * row, height * row, row
+
+
+def steps(p: ConvProblem) -> tuple[int, int, int]:
+    """Elements from a row of the filter's taps, in depth and in height, and from a pixel of the
+    result to the next, in packed x."""
+    depth, height, width = p.three
+    _, by_depth, by_height = strides(p)
+    return depth.dilation * by_depth, height.dilation * by_height, width.stride * pitch(p)
+
+
+@lru_cache(maxsize=256)  # of each problem for many kernels
+def temporaries(p: ConvProblem) -> tuple[Temporary, ...]:
+    """Packed x, and w where it is read."""
+    depth, height = sizes(p)
+    x = Temporary(X, (p.n, depth, height, row_x(p)), p.dtype)
+    if p.direction == "weights":
+        return (x,)
+    return x, Temporary(W, (p.k, p.taps // p.filter[-1], row_w(p)), p.dtype)
