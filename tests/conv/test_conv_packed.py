@@ -206,13 +206,19 @@ def test_sizes_of_packed_arrays():
 
 # --- machine code ------------------------------------------------------------------------------
 
-BUILT = ("a stem", "no stride", "video", "fp32", "weights of a stem", "weights of video")
+BUILT = (
+    LARGE,
+    replace(LARGE, direction="weights"),
+    ConvProblem(32, 4, 48, (224, 224), (3, 3), pad=(1, 1), epilogue="bias+relu"),
+    ConvProblem(2, 3, 128, (9, 128, 128), (3, 3, 3), pad=(1, 1, 1), dtype="fp16"),
+    replace(LARGE, dtype="fp32", dtype_out="fp32", precision="tf32"),
+)
 
 
 @pytest.mark.parametrize("name", ["sm_80", "sm_90", "gfx942", "gfx1201"])
 def test_nothing_spills_and_runs_are_read_in_vectors(name, store):
-    cases = [case for case in BUILT if case != "fp32" or name != "gfx1201"]
-    made = [(c, name) for case in cases for c in configs(CASES[case], name)]
+    served = [p for p in BUILT if p.dtype != "fp32" or name != "gfx1201"]
+    made = [(c, name) for p in served for c in configs(p, name)]
     report = build_once(made, store)
     assert {r.kernel.part for r in report.results} == {MAIN, PACK, TOTALS}
     for result in report.results:

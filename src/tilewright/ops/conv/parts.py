@@ -150,7 +150,8 @@ def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
     if "packed_strides" in names:
         whole = packing.WHOLE // DTYPES[c.dtype].bytes
         found |= {f"packed_strides.{i}": whole for i in range(MOST_DIMS)}
-        found |= {"packed_steps.0": whole, "packed_steps.1": whole, "packed_steps.2": read}
+        found |= {"packed_steps.0": whole, "packed_steps.1": whole}
+        found["packed_steps.2"] = max(1, read)
     if "row_w" in names:
         found["row_w"] = packing.WHOLE // DTYPES[c.dtype].bytes
     if "runs" in names and c.runs and read > 1:

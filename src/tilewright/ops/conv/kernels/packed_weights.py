@@ -2,10 +2,11 @@
 architecture: the second kernel of pipeline ``packed`` in that direction.
 
 Idea. Rows are filters, columns the elements of a filter's packed rows (`packing`), SPREAD of each
-row, and the sum is over pixels of y. A pixel meets a run of packed x for each row of the filter. A
-tile has the columns of several rows, so that few tiles read y again: 7×7 filters of 3 channels are
-one tile of 256 columns. Columns that are no weight (zeros behind a pixel's channels, and elements
-behind a run) are summed too, but not stored; no sum meets another's elements.
+row, and the sum is over pixels of y, some of one line in a step. A pixel meets a run of packed x
+for each row of the filter. A tile has the columns of several rows, so that few tiles read y again:
+7×7 filters of 3 channels are one tile of 256 columns. Columns that are no weight (zeros behind a
+pixel's channels, and elements behind a run) are summed too, but not stored; no sum meets another's
+elements.
 
 Data movement. As in `packed`: addresses are those of the pixels plus a number for each column. Many
 workgroups share the pixels; each stores its sums to its own part of a workspace, and
@@ -17,7 +18,7 @@ What limits it: addresses and loads of the runs' vectors.
 import triton
 import triton.language as tl
 
-from tilewright.ops.conv.kernels.places import apart, channel, offset
+from tilewright.ops.conv.kernels.places import apart_line, channel, offset
 from tilewright.ops.device.schedule import tile_coordinates
 
 
@@ -47,22 +48,22 @@ def conv_packed_weights(
     cols_there = (row < filter_rows) & (within < run)
     to = row // taps[1] * packed_steps[0] + row % taps[1] * packed_steps[1] + within
 
-    pixels = images * outs[0] * outs[1] * outs[2]
-    share = tl.cdiv(tl.cdiv(pixels, TILE_K), splits) * TILE_K
-    end = min((part + 1) * share, pixels)
+    across = tl.cdiv(outs[2], TILE_K)
+    steps = images * outs[0] * outs[1] * across
+    share = tl.cdiv(steps, splits)
     acc = tl.zeros((TILE_M, TILE_N), tl.float32)
-    for first in range(part * share, end, TILE_K):
-        pixel = first + tl.arange(0, TILE_K)
-        there = pixel < end
-        image, d, h, w = apart(pixel, outs, NDIM)
-        of_y = image * y_strides[0] + offset(d, h, w, y_strides, NDIM)
+    for step in range(part * share, min((part + 1) * share, steps)):
+        image, d, h = apart_line(step // across, outs, NDIM)
+        w = step % across * TILE_K + tl.arange(0, TILE_K)
+        there = w < outs[2]
+        line = image * y_strides[0] + offset(d, h, 0, y_strides, NDIM)
         a = tl.load(
-            y + (of_y[:, None] + channel(k, y_strides[1], UNIT)[None, :]),
+            y + ((line + w * y_strides[4])[:, None] + channel(k, y_strides[1], UNIT)[None, :]),
             mask=there[:, None] & k_there[None, :], other=0.0,
         )  # fmt: skip
-        base = image * packed_strides[0] + d * stride[0] * packed_strides[1]
-        base += h * stride[1] * packed_strides[2] + w * packed_steps[2]
-        base = tl.multiple_of(base, VECTOR)
+        line = image * packed_strides[0] + d * stride[0] * packed_strides[1]
+        line += h * stride[1] * packed_strides[2]
+        base = tl.multiple_of(line + w * packed_steps[2], VECTOR)
         b = tl.load(
             packed_x + (base[:, None] + to[None, :]),
             mask=there[:, None] & cols_there[None, :], other=0.0,

@@ -14,16 +14,23 @@ import triton.language as tl
 def apart(number, sizes, NDIM: tl.constexpr):
     """What is left, depth, height and width of a number that counts width first."""
     width = number % sizes[2]
-    rest = number // sizes[2]
-    height = rest * 0
-    depth = rest * 0
-    if NDIM > 1:
-        height = rest % sizes[1]
-        rest = rest // sizes[1]
-    if NDIM > 2:
-        depth = rest % sizes[0]
-        rest = rest // sizes[0]
+    rest, depth, height = apart_line(number // sizes[2], sizes, NDIM)
     return rest, depth, height, width
+
+
+@triton.jit
+def apart_line(number, sizes, NDIM: tl.constexpr):
+    """What is left, depth and height of the number of a line of pixels, which counts height
+    first."""
+    height = number * 0
+    depth = number * 0
+    if NDIM > 1:
+        height = number % sizes[1]
+        number = number // sizes[1]
+    if NDIM > 2:
+        depth = number % sizes[0]
+        number = number // sizes[0]
+    return number, depth, height
 
 
 @triton.jit

@@ -18,7 +18,7 @@ from tilewright.ops.conv.arguments import index_type, strides
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, power_of_two
 from tilewright.ops.conv.parts import FEW_SUM, Part
-from tilewright.ops.conv.pipelines import common, pointers
+from tilewright.ops.conv.pipelines import pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import (
@@ -122,19 +122,24 @@ def _alignments(p: ConvProblem) -> tuple[int, int]:
 
 # --- the spaces -----------------------------------------------------------------------------------
 
-_TILES, _MORE_TILES = ((128, 4), (128, 8)), ((64, 4), (128, 4), (128, 8), (256, 8))
-"""Pixels of a tile, and warps."""
+_TILES = ((32, 4), (64, 4), (128, 4), (128, 8))
+_MORE_TILES = (*_TILES, (256, 8))
+"""Pixels of a tile, of one line, and warps."""
 _WIDTHS, _MORE_WIDTHS = (64,), (32, 64, 128)
 """Channels of the result."""
 _DEPTHS, _MORE_DEPTHS = (32,), (16, 32, 64)
 """Elements of a step, at most."""
 _MORE_STAGES = (1, 2, 3)
-"""Of a tuning. The default space has one: see kernels/packed.py."""
+"""Of a tuning. The default space has one for few steps: see kernels/packed.py."""
+_FEW_STEPS, _USUAL_STAGES = 4, 3
 
-_COLUMNS, _MORE_COLUMNS = ((128, 4), (256, 8)), ((64, 4), (128, 4), (128, 8), (256, 4), (256, 8))
+_COLUMNS, _MORE_COLUMNS = (
+    ((64, 4), (128, 4), (256, 8)),
+    ((64, 4), (128, 4), (128, 8), (256, 4), (256, 8)),
+)
 """Of weights, columns of a tile at most, and warps."""
-_PIXELS, _MORE_PIXELS = (64,), (32, 64)
-"""Of a step."""
+_PIXELS, _MORE_PIXELS = (32, 64), (16, 32, 64)
+"""Of a step, of one line."""
 _FILTERS = 64
 """Of a tile, at most."""
 
@@ -142,7 +147,6 @@ _FILTERS = 64
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     if unfit(p) is not None:
         return
-    counts = [n for n in _MORE_STAGES if n in arch.num_stages] if tuned else [1]
     if p.direction == "weights":
         yield from _rows_of_weights(p, arch, tuned)
         return
@@ -151,23 +155,35 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     most = max(16, power_of_two(p.k))
     depths = {min(row, max(least, n)) for n in (_MORE_DEPTHS if tuned else _DEPTHS)}
     widths = {min(n, most) for n in (_MORE_WIDTHS if tuned else _WIDTHS)}
-    for (m, warps), n, depth, stages in itertools.product(
-        _MORE_TILES if tuned else _TILES, sorted(widths), sorted(depths), counts
-    ):
-        yield (m, n, depth, warps, stages, PIPELINE, "tile", 8, False, *_alignments(p))
+    line = max(16, power_of_two(p.out_sizes[-1]))
+    sides = dict.fromkeys(
+        (min(m, line), 4 if line < m else warps) for m, warps in (_MORE_TILES if tuned else _TILES)
+    )
+    for (m, warps), n, depth in itertools.product(sides, sorted(widths), sorted(depths)):
+        yield from (
+            (m, n, depth, warps, stages, PIPELINE, "tile", 8, False, *_alignments(p))
+            for stages in _stages(arch, p.taps // p.filter[-1] * cdiv(row, depth), tuned)
+        )
+
+
+def _stages(arch: Arch, steps: int, tuned: bool) -> list[int]:
+    """Those of the spaces, for so many steps."""
+    if tuned:
+        return [n for n in _MORE_STAGES if n in arch.num_stages]
+    return [1 if arch.backend == "hip" or steps <= _FEW_STEPS else _USUAL_STAGES]
 
 
 def _rows_of_weights(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     spread = packing.row_w(p)
     all_columns = power_of_two(p.taps // p.filter[-1] * spread)
     filters = max(16, min(_FILTERS, power_of_two(p.k)))
-    usual = 1 if arch.backend == "hip" else 3
-    counts = [n for n in (*_MORE_STAGES, 4) if n in arch.num_stages] if tuned else [usual]
     tiles = dict.fromkeys(
         (max(16, min(n, all_columns)), warps) for n, warps in (_MORE_COLUMNS if tuned else _COLUMNS)
     )
+    line = max(16, power_of_two(p.out_sizes[-1]))
+    depths = dict.fromkeys(min(n, line) for n in (_MORE_PIXELS if tuned else _PIXELS))
     for (n, warps), depth, stages in itertools.product(
-        tiles, _MORE_PIXELS if tuned else _PIXELS, counts
+        tiles, depths, _stages(arch, lines(p), tuned)
     ):
         yield (filters, n, depth, warps, stages, PIPELINE, "split", 8, False, *_alignments(p), "",
                "", 1, False, spread)  # fmt: skip
@@ -176,11 +192,20 @@ def _rows_of_weights(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
 # --- what to compile and to launch ----------------------------------------------------------------
 
 
+def lines(p: ConvProblem) -> int:
+    """Lines of pixels of y."""
+    return p.n * math.prod(p.out_sizes[:-1])
+
+
 def _tiles(c: ConvConfig, p: ConvProblem) -> int:
     if p.direction == "weights":
         columns = p.taps // p.filter[-1] * packing.row_w(p)
         return cdiv(p.k, c.tile_m) * cdiv(columns, c.tile_n)
-    return cdiv(p.n * math.prod(p.out_sizes), c.tile_m) * cdiv(p.k, c.tile_n)
+    return lines(p) * cdiv(p.out_sizes[-1], c.tile_m) * cdiv(p.k, c.tile_n)
+
+
+def _steps(c: ConvConfig, p: ConvProblem) -> int:
+    return lines(p) * cdiv(p.out_sizes[-1], c.tile_k)
 
 
 def _splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
@@ -259,7 +284,7 @@ PACKED = Pipeline(
     shared_memory=_shared_memory,
     alignments=_alignments,
     tiles=_tiles,
-    steps=common.steps_of_pixels,
+    steps=_steps,
     splits=_splits,
     meetings=lambda _: 1,
     totals=FEW_SUM,
