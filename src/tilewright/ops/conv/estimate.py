@@ -49,9 +49,9 @@ GATHERED = 4.0
 
 GATHERED_INSTRUCTIONS, FINISHED_INSTRUCTIONS = 70, 50
 """Instructions of a lane for each load of a merged step, whose place is found by divisions, with
-its share of waiting, and for each sum that is stored. Fitted to 16 kernels for two stems on an H200
-(benchmarks/results/conv_depthwise_stems_h200.json), forward: these took 0.9 to 1.5 times as long.
-"""
+its share of waiting, and for each sum of the result that is stored. Fitted to 16 kernels for two
+stems on an H200 (benchmarks/results/conv_depthwise_stems_h200.json), forward: these took 0.9 to 1.5
+times as long. Gradients of weights meet it too (conv_stems_h200.json)."""
 
 SECTOR = 32
 """Bytes that a memory moves at least: of a group's channels alone, fewer may be wanted."""
@@ -104,7 +104,7 @@ def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate
     longest = max(products, read, shared)
     together = longest + rates.SERIAL_PRODUCTS * (products + read + shared - longest)
     body = waves * steps * max(together, alone)
-    gathered = count / units * _gathered(c, p, device) if _gathers(c, p) else 0.0
+    gathered = count / units * _gathered(c, p, steps, device) if _gathers(c, p) else 0.0
     body = max(body, gathered)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
     stored = 1.0 if c.alignment_out >= 4 else 1.5
@@ -128,17 +128,24 @@ def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate
 
 def _gathers(c: ConvConfig, p: ConvProblem) -> bool:
     """Whether a kernel is of those that `GATHERED_INSTRUCTIONS` is of."""
-    return c.merged and c.direction == "forward" and p.groups == 1
+    return c.merged and c.direction != "data" and p.groups == 1
 
 
-def _gathered(c: ConvConfig, p: ConvProblem, device: Device) -> float:
-    """Microseconds in which a compute unit gathers and stores a tile of merged steps."""
-    row = runs.sizes(p, c.alignment)[0] if c.runs else p.filter[-1] * p.c
-    steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
-    read = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
-    loads = read / max(c.alignment, DTYPES[c.dtype].bytes)
-    instructions = steps * loads * GATHERED_INSTRUCTIONS
-    instructions += c.tile_m * c.tile_n * FINISHED_INSTRUCTIONS
+def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> float:
+    """Microseconds in which a compute unit gathers the operands of merged steps, and stores a tile
+    of the result."""
+    size = DTYPES[c.dtype].bytes
+    first, second = c.tile_m * c.tile_k * size, c.tile_n * c.tile_k * size
+    width = max(c.alignment, size)
+    finished = c.tile_m * c.tile_n * FINISHED_INSTRUCTIONS
+    if c.direction == "weights":
+        loads = first / (runs.READ if c.runs else width) + second / width
+        finished = 0
+    else:
+        row = runs.sizes(p, c.alignment)[0] if c.runs else p.filter[-1] * p.c
+        steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
+        loads = (first + second) / width
+    instructions = steps * loads * GATHERED_INSTRUCTIONS + finished
     lanes = arch(device.arch).fma_flops_per_cu_per_clock / 2
     return instructions / lanes / device.clock_mhz
 

@@ -41,16 +41,20 @@ about 650 TFLOP/s at the most.
 In the registers of the first group, 232, a few values around its loops have no room; the loop of
 whole blocks loads none of them. The simulation ran it (`tests/simulate`).
 
-Measured on an H200 (benchmarks/results/attention_decode_h200.json) before sums were multiplied only
-where a maximum grew and a group's own weights went first, neither of which was timed; while
-`combine` began behind the last workgroup and splits were counted for a slower one; pages of 64
-tokens: with 128 heads 446 to 515 TFLOP/s for 128 sequences of 4,096 to 65,536 tokens, 354 to 494
-for 32, and 298 for one of 65,536; with 64 heads 3.2 to 3.8 TB/s for 128 sequences, 2.3 to 3.4 for
-32; with 16 heads 3.4 to 4.1 and 2.6 to 3.7. A step takes 2.3 µs where there are many, in which the
-matrix units could multiply all of it in 1.3: products, maxima and weights follow each other, and
-nothing else multiplies meanwhile. Short ones lose the time of Q's 72 KB, of splits' sums (128 KB
-for each workgroup, written and read) and of launches. To be tried: FlashMLA's order, in which each
-group takes a block of its own and releases it in pieces.
+Measured on an H200 (benchmarks/results/attention_decode_h200.json) while sums were multiplied in
+every step and the other group's weights waited for, pages of 64 tokens: with 128 heads 446 to 515
+TFLOP/s for 128 sequences of 4,096 to 65,536 tokens, 354 to 494 for 32, and 298 for one of 65,536;
+with 64 heads 3.2 to 3.8 TB/s for 128 sequences, 2.3 to 3.4 for 32; with 16 heads 3.4 to 4.1 and 2.6
+to 3.7. On an H100, which copies at 3.0 TB/s, the present kernel (attention_latent_h100.json): 435
+to 497 TFLOP/s, 242 to 435 and 284; 2.8 to 3.05 TB/s and 1.3 to 2.6; 2.8 to 3.05 and 1.9 to 2.8.
+Beside the older one there (attention_latent_variants_h100.json) it is 2 to 5 % faster unsplit, and
+within 2 % split, where each group's first steps are many of all.
+
+A step takes 2.3 µs where there are many, in which the matrix units could multiply all of it in 1.3:
+products, maxima and weights follow each other, and nothing else multiplies meanwhile. Short ones
+lose the time of Q's 72 KB, of splits' sums (128 KB for each workgroup, written and read) and of
+launches. To be tried: FlashMLA's order, in which each group takes a block of its own and releases
+it in pieces.
 """
 
 from tilewright.ops.attention.kernels.gluon_guess import rescaled

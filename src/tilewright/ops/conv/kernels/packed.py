@@ -11,16 +11,27 @@ run's end alone. Vectors are of 4 or 8 elements. Runs overlap in L1, and the row
 height in L2. Elements behind a run belong to other pixels' runs. They are masked, as an infinite
 one times the zeros there would be NaN.
 
-What limits it: addresses and loads of the runs' vectors, about 40 instructions of a lane for each;
-and storing the result, which is many times as large as x. Measured on an H100, bf16, 32 images of 3
-channels, 224×224, this kernel alone in single calls with L2 flushed, by the best of some 40 tiles:
-7×7 to 64 channels by a stride of 2 55 µs, 3×3 to 32 by a stride of 2 20, 3×3 to 64 85. cuDNN takes
-232, 72 and 271. With steps as deep as a run, one stage was as fast as four or faster: several
-workgroups on a compute unit hide each other's loads.
+What limits it: addresses and loads of the runs' vectors, about 50 instructions of a lane for each;
+and storing the result, which is many times as large as x. Measured on an H200, bf16, 32 images of 3
+channels, 224×224, both kernels, by single calls with L2 flushed, beside cuDNN
+(benchmarks/results/conv_stems_h200.json):
+
+    filter    stride    filters    µs       cuDNN    in graphs, times as fast
+    7×7       2         64         75.8     227.8    3.04
+    4×4       4         96         32.2     68.3     2.25
+    3×3       2         32         28.9     69.3     2.57
+    3×3       1         64         108.5    264.0    2.45
+
+Packing is about 10 µs of it. Of few steps one stage is the fastest, of seven two or three.
 
 What was tried: the same runs by the copy engine, as an overlapping tensor map for `gluon_ws`. It
 was right, and took about 6 clocks of a compute unit for a run of 32 or 64 bytes, whatever the tile
-and its stages: 85 µs and more for the first layer with its packing, 44 and 161 for the others.
+and its stages: on an H100 95 µs for the first layer, 44 and 161 for the last two. Tiles of pixels
+in one dimension, without regard to lines: every lane then divides, for its loads and again for its
+stores, 912 instructions instead of 384, and the last layer took 117 µs.
+
+To be tried: tiles of several lines. A line of 112 or 224 pixels leaves an eighth of its tiles of
+128 empty; eight lines of 16 pixels would leave nothing.
 """
 
 import triton

@@ -133,12 +133,10 @@ _MORE_STAGES = (1, 2, 3)
 """Of a tuning. The default space has one for few steps: see kernels/packed.py."""
 _FEW_STEPS, _USUAL_STAGES = 4, 3
 
-_COLUMNS, _MORE_COLUMNS = (
-    ((64, 4), (128, 4), (256, 8)),
-    ((64, 4), (128, 4), (128, 8), (256, 4), (256, 8)),
-)
+_COLUMNS = ((64, 4), (128, 4))
+_MORE_COLUMNS = (*_COLUMNS, (128, 8), (256, 4), (256, 8))
 """Of weights, columns of a tile at most, and warps."""
-_PIXELS, _MORE_PIXELS = (32, 64), (16, 32, 64)
+_PIXELS, _MORE_PIXELS = (64,), (32, 64)
 """Of a step, of one line."""
 _FILTERS = 64
 """Of a tile, at most."""

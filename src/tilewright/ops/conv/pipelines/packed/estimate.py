@@ -16,9 +16,10 @@ from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
 
-INSTRUCTIONS = 40
-"""Of a lane for each vector that a step loads, with its share of waiting and of the products.
-Fitted to three layers on an H100 (kernels/packed.py), which it meets to within 20 %."""
+INSTRUCTIONS, FINISHED = 50, 8
+"""Of a lane for each vector that a step loads, with its share of waiting and of the products, and
+for each sum that is stored. Fitted to four layers on an H200
+(benchmarks/results/conv_stems_h200.json)."""
 
 LOADS, MEMORY, TOTALS, LAUNCH = "loads", "memory", "sum of parts", "launch"
 
@@ -36,7 +37,9 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     vectors = (c.tile_m + c.tile_n) * c.tile_k * size / c.alignment
     lanes = this.fma_flops_per_cu_per_clock / 2
     shares = max(1.0, count / device.compute_units)
-    loads = shares * steps * vectors * INSTRUCTIONS / lanes / device.clock_mhz
+    instructions = steps * vectors * INSTRUCTIONS
+    instructions += 0 if weights else c.tile_m * c.tile_n * FINISHED
+    loads = shares * instructions / lanes / device.clock_mhz
 
     packed = sum(one.bytes for one in packing.temporaries(p))
     of_y = math.prod(p.shape_of("y")) * DTYPES[p.dtype if weights else p.dtype_out].bytes
