@@ -38,6 +38,8 @@ EPILOGUES = ("", "bias+relu", "scale+col_scale+bias+silu", "add+clamp", "gelu")
 
 SIZES = {1: ((13,), (3,)), 2: ((5, 6), (3, 2)), 3: ((3, 4, 3), (2, 1, 3))}
 """By the number of dimensions: pixels and taps."""
+WIDE = (8, 5)
+"""Pixels and taps of a line that is packed: so many taps fill a step of 32."""
 
 
 def axes(arch: Arch) -> Axes:
@@ -80,6 +82,10 @@ def axes(arch: Arch) -> Axes:
         },
     }
     each["held"] = {"": {"held": ""}, **HELD}
+    summed = {"scheduler": "split", "reduction": "two_stage", "epilogue": ""}
+    each["spread"] = {
+        str(n): {"spread": n, **({"direction": "weights", **summed} if n else {})} for n in (0, 32)
+    }
     problems = {
         "padded": partial(_problem, pad=1),
         "strided": partial(_problem, pad=1, stride=2, dilation=2),
@@ -120,14 +126,21 @@ def _problem(
     spatial, taps = SIZES[c.spatial_dims]
     rank = len(spatial)
     steps, apart = (stride,) * rank, (dilation,) * rank
+    read = channels
+    if c.pipeline == "packed":
+        if groups > 1:
+            raise BadArgument("images of few channels are packed, not groups")
+        spatial, taps = (*spatial[:-1], WIDE[0]), (*taps[:-1], WIDE[1])
+        apart = (*apart[:-1], 1)
+        read = 3 if c.alignment <= 4 * DTYPES[c.dtype].bytes else 7
     if c.held:
         held, own = (tuple(map(int, part.split("x"))) for part in c.held.split("s"))
         taps = (*(2,) * (rank - len(held)), *held)
         steps, apart = (*steps[: rank - len(own)], *own), (1,) * rank
     said: dict[str, Any] = {
-        "n": n, "c": channels * groups, "k": channels * groups, "spatial": spatial,
+        "n": n, "c": read * groups, "k": channels * groups, "spatial": spatial,
         "filter": taps, "groups": channels if c.depthwise else groups,
-        "stride": steps, "dilation": apart, "pad": (pad * dilation,) * rank,
+        "stride": steps, "dilation": apart, "pad": tuple(pad * between for between in apart),
         "direction": c.direction, "dtype": c.dtype, "dtype_out": c.dtype_out,
         "precision": c.precision, "epilogue": c.epilogue,
     }  # fmt: skip
