@@ -77,9 +77,9 @@ def ended(futures: dict[Future[Outcome], str]) -> Iterator[Future[Outcome]]:
         yield from done
 
 
-def build_all(archs: Iterable[str], store: Store, workers: int) -> dict[str, float]:
-    """Build every kernel; what failed is told again when its case is executed."""
-    requests = [(case.config, name) for name in archs for case in cases(name)]
+def build_all(wanted: Iterable[tuple[str, int]], store: Store, workers: int) -> dict[str, float]:
+    """Build the kernels of cases; what failed is told again when its case is executed."""
+    requests = [(cases(name)[number].config, name) for name, number in wanted]
 
     def tell(result: BuildResult, number: int, of: int) -> None:
         if number % 50 == 0 or number == of:
@@ -150,7 +150,6 @@ def main() -> int:
     began = time.monotonic()
     archs = tuple(options.arch or ARCHS)
     store = Store(options.store) if options.store else Store()
-    building = build_all(archs, store, options.workers)
     outcomes: dict[tuple[str, int], Outcome] = {}
     wanted = [
         (name, number)
@@ -158,6 +157,7 @@ def main() -> int:
         for number, case in enumerate(cases(name))
         if options.match in case.config.name
     ]
+    building = build_all(wanted, store, options.workers)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, context, end_with_parent) as pool:
         how = (str(store.path), options.seed)
