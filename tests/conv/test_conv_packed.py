@@ -215,9 +215,9 @@ def _stems(directions):
 def test_sizes_of_packed_arrays():
     assert (packing.pitch(STEM), packing.run(STEM), packing.row_w(STEM)) == (4, 28, 32)
     assert packing.pitch(replace(STEM, c=5)) == 8
-    # 10 by 11 pixels of y meet 25 rows of 27 pixels.
+    # 7 by 11 pixels of y meet 19 rows of 27 pixels.
     x, w = packing.temporaries(STEM)
-    assert x.shape == (2, 1, 25, 112) and w.shape == (64, 7, 32)
+    assert x.shape == (1, 1, 19, 112) and w.shape == (64, 7, 32)
     for p in CASES.values():
         assert len(packing.temporaries(p)) == (1 if p.direction == "weights" else 2)
         whole = packing.WHOLE // DTYPES[p.dtype].bytes
