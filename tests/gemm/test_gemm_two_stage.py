@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +25,7 @@ from tilewright.runtime.interpreter import interpreter
 
 SM_90 = arch("sm_90")
 H200 = device("h200_sxm")
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "gemm_reductions_h200.json"
 
 
 def kernel(arch_name: str = "sm_90", parts: int = 4, **fields):
@@ -225,6 +229,18 @@ def test_the_second_kernel_starts_early_where_it_can(built, store):
 
 
 # --- choosing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["linear", "atomic", "two_stage"])
+def test_kernels_take_what_is_estimated(how):
+    """The fastest of each size, whose parts are put together in one way."""
+    ratios = []
+    for row in json.loads(RECORD.read_text())["rows"]:
+        p = GemmProblem(row["m"], row["n"], row["k"])
+        for name, us in row[how].items():
+            ratios.append(us / FAMILY.estimate(FAMILY.parse_name(name), p, H200).total_us)
+    assert len(ratios) == 33
+    assert 0.95 < statistics.median(ratios) < 1.05
 
 
 def test_the_estimate_prefers_it_for_many_parts_of_few_tiles():

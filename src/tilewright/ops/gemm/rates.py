@@ -125,7 +125,8 @@ SECOND_US = 2.0
 
 TOTALS_US = 4.3
 """A kernel that adds up the parts of a split K: it starts beside the end of the product, and waits
-for all of it. Fitted to 33 kernels on an H100 (kernels/totals.py)."""
+for all of it. Fitted to 33 kernels on an H100; 33 on an H200 then take 1.00 of their estimates
+(benchmarks/results/gemm_reductions_h200.json)."""
 
 READ_APART = 1.7
 """Factor on the time of reading where no two workgroups read the same bytes at the same time, so
