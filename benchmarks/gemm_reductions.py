@@ -3,9 +3,9 @@ other and torch.mm, in one interleaved run.
 
     python benchmarks/gemm_reductions.py --json benchmarks/results/gemm_reductions_h100.json
 
-Of the kernels that `gemm_vs_vendor.py` has for odd waves and long K, those that split K: for each
-size and reduction the `EACH` with the least estimates, bf16, single calls, L2 flushed. Each is
-checked first.
+The kernels are those of `gemm_vs_vendor.py --set odd` that split K, in bf16. Of each size and
+reduction, the `EACH` with the least estimates are checked, then timed by single calls with L2
+flushed.
 """
 
 from __future__ import annotations

@@ -94,8 +94,7 @@ def _gpu(_built: None, request, store: Store) -> Iterator[None]:
 
 
 def _give_back() -> None:
-    """What torch keeps for later is room that the other processes' tests lack: 18 of them filled
-    80 GB."""
+    """Free what torch keeps for later: with it, 18 processes filled 80 GB."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized() and torch.cuda.memory_reserved() > _KEPT:
         torch.cuda.empty_cache()
