@@ -51,7 +51,8 @@ GATHERED_INSTRUCTIONS, FINISHED_INSTRUCTIONS = 70, 50
 """Instructions of a lane for each load of a merged step, whose place is found by divisions, with
 its share of waiting, and for each sum of the result that is stored. Fitted to 16 kernels for two
 stems on an H200 (benchmarks/results/conv_depthwise_stems_h200.json), forward: these took 0.9 to 1.5
-times as long. Gradients of weights meet it too (conv_stems_h200.json)."""
+times as long. Gradients of weights by runs took 0.8 to 3.3 times as long
+(conv_stems_h200.json)."""
 
 SECTOR = 32
 """Bytes that a memory moves at least: of a group's channels alone, fewer may be wanted."""

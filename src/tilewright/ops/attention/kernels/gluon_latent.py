@@ -47,8 +47,9 @@ TFLOP/s for 128 sequences of 4,096 to 65,536 tokens, 354 to 494 for 32, and 298 
 with 64 heads 3.2 to 3.8 TB/s for 128 sequences, 2.3 to 3.4 for 32; with 16 heads 3.4 to 4.1 and 2.6
 to 3.7. On an H100, which copies at 3.0 TB/s, the present kernel (attention_latent_h100.json): 435
 to 497 TFLOP/s, 242 to 435 and 284; 2.8 to 3.05 TB/s and 1.3 to 2.6; 2.8 to 3.05 and 1.9 to 2.8.
-Beside the older one there (attention_latent_variants_h100.json) it is 2 to 5 % faster unsplit, and
-within 2 % split, where each group's first steps are many of all.
+Beside the older one there (attention_latent_variants_h100.json) it is 2 to 5 % faster unsplit for
+65,536 tokens and up to 1.3 % for 16,384, and the fastest in splits 0.3 % faster to 1.6 %
+slower.
 
 A step takes 2.3 µs where there are many, in which the matrix units could multiply all of it in 1.3:
 products, maxima and weights follow each other, and nothing else multiplies meanwhile. Short ones
