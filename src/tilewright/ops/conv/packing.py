@@ -12,6 +12,7 @@ from functools import lru_cache
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.gemm.sizes import LEAST_8_BIT_K
 from tilewright.ops.nouns import Temporary
 
 X, W = "packed_x", "packed_w"
@@ -20,8 +21,8 @@ X, W = "packed_x", "packed_w"
 MOST_CHANNELS = 8
 WHOLE = 16
 """Bytes: rows begin at multiples of these, and so many are a kernel's longest vector."""
-LEAST_DEPTH = {1: 32, 2: 16, 4: 16}
-"""Elements that matrix instructions multiply at least, by the bytes of one."""
+_LEAST_16_BIT_K = 16
+"""Elements that matrix instructions multiply at least, of 16 bits; of fp32 fewer would do."""
 
 
 def pitch(p: ConvProblem) -> int:
@@ -33,6 +34,11 @@ def pitch(p: ConvProblem) -> int:
 def run(p: ConvProblem) -> int:
     """Elements that a row of the filter meets."""
     return p.filter[-1] * pitch(p)
+
+
+def filter_rows(p: ConvProblem) -> int:
+    """Rows of a filter, over its depth and height."""
+    return p.taps // p.filter[-1]
 
 
 def sizes(p: ConvProblem) -> tuple[int, int]:
@@ -51,9 +57,14 @@ def row_x(p: ConvProblem) -> int:
     return -(-met // each) * each
 
 
+def least_depth(p: ConvProblem) -> int:
+    """Elements that matrix instructions multiply at least."""
+    return LEAST_8_BIT_K if DTYPES[p.dtype].bytes == 1 else _LEAST_16_BIT_K
+
+
 def row_w(p: ConvProblem) -> int:
     """Elements of a row of a packed filter, zeros behind the run: whole steps of any tile."""
-    return max(LEAST_DEPTH[DTYPES[p.dtype].bytes], power_of_two(run(p)))
+    return max(least_depth(p), power_of_two(run(p)))
 
 
 def strides(p: ConvProblem) -> tuple[int, int, int]:
@@ -78,4 +89,4 @@ def temporaries(p: ConvProblem) -> tuple[Temporary, ...]:
     x = Temporary(X, (p.n, depth, height, row_x(p)), p.dtype)
     if p.direction == "weights":
         return (x,)
-    return x, Temporary(W, (p.k, p.taps // p.filter[-1], row_w(p)), p.dtype)
+    return x, Temporary(W, (p.k, filter_rows(p), row_w(p)), p.dtype)

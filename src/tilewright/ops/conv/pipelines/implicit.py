@@ -3,8 +3,7 @@ architecture (kernels/gather.py, weights.py)."""
 
 from __future__ import annotations
 
-from tilewright.arch.model import Arch, Device
-from tilewright.dtypes import DTYPES
+from tilewright.arch.model import Device
 from tilewright.ops.conv import runs
 from tilewright.ops.conv.arguments import DONE
 from tilewright.ops.conv.config import ConvConfig
@@ -70,13 +69,6 @@ def _kernel(c: ConvConfig) -> Part:
     return WEIGHTS if c.direction == "weights" else GATHER
 
 
-def _shared_memory(c: ConvConfig, arch: Arch) -> int:
-    """Of the buffers that the compiler makes for a step's operands: one for each stage, one less
-    where matrix instructions do not read shared memory on their own."""
-    stage = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
-    return stage * max(1, c.num_stages - (0 if arch.async_mma else 1))
-
-
 def _splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
     return pointers.WORKGROUPS_FOR_UNIT * device.compute_units // max(1, _tiles(c, p))
 
@@ -90,7 +82,7 @@ IMPLICIT = Pipeline(
     refusal=lambda _, __: None,
     odd=lambda _: (),
     sums=lambda c: c.tile_m * c.tile_n,
-    shared_memory=_shared_memory,
+    shared_memory=pointers.shared_memory,
     alignments=common.implicit_alignments,
     tiles=_tiles,
     steps=common.steps_of_pixels,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import parts
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.parts import Part
@@ -44,6 +45,13 @@ def launch(kernel: KernelOf) -> Launch:
         return parts.steps(part, MAIN, c, p, splits, groups)
 
     return steps
+
+
+def shared_memory(c: ConvConfig, arch: Arch) -> int:
+    """Of the buffers that the compiler makes for a step's operands: one for each stage, one less
+    where matrix instructions do not read shared memory on their own."""
+    stage = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
+    return stage * max(1, c.num_stages - (0 if arch.async_mma else 1))
 
 
 def objection(c: ConvConfig, arch: Arch) -> str | None:

@@ -21,14 +21,7 @@ from tilewright.ops.conv.parts import FEW_SUM, Part
 from tilewright.ops.conv.pipelines import pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import (
-    MAIN,
-    Argument,
-    KernelSource,
-    Pointer,
-    Scalar,
-    Step,
-)
+from tilewright.ops.nouns import MAIN, Argument, KernelSource, Pointer, Scalar, Step
 
 PIPELINE = "packed"
 PACK = "pack"
@@ -86,7 +79,7 @@ def _objection(c: ConvConfig, arch: Arch) -> str | None:
 
 
 def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
-    if reason := unfit(p):
+    if reason := _unfit(p):
         return reason
     row = packing.row_w(p)
     if c.direction == "forward" and c.tile_k > row:
@@ -99,7 +92,7 @@ def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
     return None
 
 
-def unfit(p: ConvProblem) -> str | None:
+def _unfit(p: ConvProblem) -> str | None:
     """Why packing is not for `p`, if so."""
     if p.direction == "data":
         return "it is the gradient of the data"
@@ -143,25 +136,30 @@ _FILTERS = 64
 
 
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
-    if unfit(p) is not None:
+    if _unfit(p) is not None:
         return
     if p.direction == "weights":
         yield from _rows_of_weights(p, arch, tuned)
         return
-    least = packing.LEAST_DEPTH[DTYPES[p.dtype].bytes]
+    least = packing.least_depth(p)
     row = packing.row_w(p)
     most = max(16, power_of_two(p.k))
     depths = {min(row, max(least, n)) for n in (_MORE_DEPTHS if tuned else _DEPTHS)}
     widths = {min(n, most) for n in (_MORE_WIDTHS if tuned else _WIDTHS)}
-    line = max(16, power_of_two(p.out_sizes[-1]))
+    line = _whole_line(p)
     sides = dict.fromkeys(
         (min(m, line), 4 if line < m else warps) for m, warps in (_MORE_TILES if tuned else _TILES)
     )
     for (m, warps), n, depth in itertools.product(sides, sorted(widths), sorted(depths)):
         yield from (
             (m, n, depth, warps, stages, PIPELINE, "tile", 8, False, *_alignments(p))
-            for stages in _stages(arch, p.taps // p.filter[-1] * cdiv(row, depth), tuned)
+            for stages in _stages(arch, packing.filter_rows(p) * cdiv(row, depth), tuned)
         )
+
+
+def _whole_line(p: ConvProblem) -> int:
+    """Pixels of the least tile that holds a line of y."""
+    return max(16, power_of_two(p.out_sizes[-1]))
 
 
 def _stages(arch: Arch, steps: int, tuned: bool) -> list[int]:
@@ -173,15 +171,15 @@ def _stages(arch: Arch, steps: int, tuned: bool) -> list[int]:
 
 def _rows_of_weights(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     spread = packing.row_w(p)
-    all_columns = power_of_two(p.taps // p.filter[-1] * spread)
+    all_columns = power_of_two(packing.filter_rows(p) * spread)
     filters = max(16, min(_FILTERS, power_of_two(p.k)))
     tiles = dict.fromkeys(
         (max(16, min(n, all_columns)), warps) for n, warps in (_MORE_COLUMNS if tuned else _COLUMNS)
     )
-    line = max(16, power_of_two(p.out_sizes[-1]))
+    line = _whole_line(p)
     depths = dict.fromkeys(min(n, line) for n in (_MORE_PIXELS if tuned else _PIXELS))
     for (n, warps), depth, stages in itertools.product(
-        tiles, depths, _stages(arch, lines(p), tuned)
+        tiles, depths, _stages(arch, _lines(p), tuned)
     ):
         yield (filters, n, depth, warps, stages, PIPELINE, "split", 8, False, *_alignments(p), "",
                "", 1, False, spread)  # fmt: skip
@@ -190,20 +188,20 @@ def _rows_of_weights(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
 # --- what to compile and to launch ----------------------------------------------------------------
 
 
-def lines(p: ConvProblem) -> int:
+def _lines(p: ConvProblem) -> int:
     """Lines of pixels of y."""
     return p.n * math.prod(p.out_sizes[:-1])
 
 
 def _tiles(c: ConvConfig, p: ConvProblem) -> int:
     if p.direction == "weights":
-        columns = p.taps // p.filter[-1] * packing.row_w(p)
+        columns = packing.filter_rows(p) * packing.row_w(p)
         return cdiv(p.k, c.tile_m) * cdiv(columns, c.tile_n)
-    return lines(p) * cdiv(p.out_sizes[-1], c.tile_m) * cdiv(p.k, c.tile_n)
+    return _lines(p) * cdiv(p.out_sizes[-1], c.tile_m) * cdiv(p.k, c.tile_n)
 
 
 def _steps(c: ConvConfig, p: ConvProblem) -> int:
-    return lines(p) * cdiv(p.out_sizes[-1], c.tile_k)
+    return _lines(p) * cdiv(p.out_sizes[-1], c.tile_k)
 
 
 def _splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
@@ -212,10 +210,6 @@ def _splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
 
 def _kernel(c: ConvConfig) -> Part:
     return WEIGHTS if c.direction == "weights" else MULTIPLY
-
-
-def _shared_memory(c: ConvConfig, _: Arch) -> int:
-    return (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes * c.num_stages
 
 
 def _sources(c: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
@@ -253,7 +247,7 @@ def _launch(
 ) -> Sequence[Step]:
     kind, filters = index_type(c), c.direction == "forward"
     made = packing.sizes(p)
-    rows, filter_rows = p.n * math.prod(made), p.k * p.taps // p.filter[-1]
+    rows, of_filters = p.n * math.prod(made), p.k * packing.filter_rows(p) * filters
     numbers = (
         rows, *made, *(dim.pad for dim in p.three), *(dim.size for dim in p.three),
         *(dim.filter for dim in p.three), p.c, packing.row_x(p), packing.row_w(p),
@@ -265,7 +259,7 @@ def _launch(
         *(Scalar(kind, stride) for name in read for stride in strides(p, name)),
         *(Scalar("i32", number) for number in numbers),
     )
-    packs = Step((rows + filter_rows * filters, 1, 1), arguments, PACK)
+    packs = Step((rows + of_filters, 1, 1), arguments, PACK)
     part = _kernel(c)
     return [packs, *parts.steps(part, MAIN, c, p, splits, part.grid(c, p, splits))]
 
@@ -279,7 +273,7 @@ PACKED = Pipeline(
     refusal=_refusal,
     odd=lambda _: (),
     sums=lambda c: c.tile_m * c.tile_n,
-    shared_memory=_shared_memory,
+    shared_memory=pointers.shared_memory,
     alignments=_alignments,
     tiles=_tiles,
     steps=_steps,

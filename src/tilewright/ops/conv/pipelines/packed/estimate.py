@@ -33,7 +33,7 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     if weights:
         steps: float = PACKED.steps(c, p) / splits
     else:
-        steps = p.taps // p.filter[-1] * cdiv(packing.run(p), c.tile_k)
+        steps = packing.filter_rows(p) * cdiv(packing.run(p), c.tile_k)
     vectors = (c.tile_m + c.tile_n) * c.tile_k * size / c.alignment
     lanes = this.fma_flops_per_cu_per_clock / 2
     shares = max(1.0, count / device.compute_units)
