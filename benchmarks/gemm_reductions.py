@@ -1,7 +1,7 @@
 """How the parts of a split K are put together: the best kernels of each reduction against each
 other and torch.mm, in one interleaved run.
 
-    python benchmarks/gemm_reductions.py --json benchmarks/results/gemm_reductions_h100.json
+    python benchmarks/gemm_reductions.py --json benchmarks/results/gemm_reductions_h200.json
 
 The kernels are those of `gemm_vs_vendor.py --set odd` that split K, in bf16. Of each size and
 reduction, the `EACH` with the least estimates are checked, then timed by single calls with L2

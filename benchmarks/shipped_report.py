@@ -89,7 +89,8 @@ def report(result: dict[str, Any], rows: Sequence[Row], source: str) -> str:
     kinds: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: alike(row.problem)):
         kinds.setdefault(alike(row.problem), []).append(row)
-    kernels = {row.problem: row.kernel for row in rows}
+    environment = result["environment"]
+    kernels = {row.problem: row.kernel for row in rows if row.device.name == environment["gpu"]}
     compared = [(meant(one["problem"], source), one) for one in result["problems"]]
     same = [(problem, one) for problem, one in compared if kernels.get(problem) == one["kernel"]]
     left_out = {
@@ -99,7 +100,6 @@ def report(result: dict[str, Any], rows: Sequence[Row], source: str) -> str:
         - len(compared)
         - sum(result["left_out"].values()),
     }
-    environment = result["environment"]
     packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
     lines = [
         "# What the tables here hold, and what it is worth",
