@@ -80,6 +80,23 @@ def _varlen() -> Iterator[AttentionBackwardProblem]:
                 )  # fmt: skip
 
 
+def _short() -> Iterator[AttentionBackwardProblem]:
+    """Sequences of 128 to 512 rows, as encoders and images have them, and packed ones of all
+    lengths up to 256, 1k and 2k."""
+    for head_dim in (64, 128):
+        for batch, length in ((128, 128), (64, 256), (1, 512)):
+            for mask in CAUSAL:
+                yield AttentionBackwardProblem(
+                    batch, HEADS[head_dim], length, length, head_dim, **mask
+                )
+        for batch, length in ((128, 256), (64, 1024), (16, 2048)):
+            for mask in CAUSAL:
+                yield AttentionBackwardProblem(
+                    batch, HEADS[head_dim], length, length, head_dim, total_q=TOKENS,
+                    total_kv=TOKENS, others="packedq+packedkv", **mask,
+                )  # fmt: skip
+
+
 SETS: dict[str, Callable[[], Iterator[AttentionBackwardProblem]]] = {
     "dense": lambda: _each((64, 128), LENGTHS),
     "fp16": lambda: _each((64, 128), (4096,), dtype="fp16"),
@@ -89,19 +106,22 @@ SETS: dict[str, Callable[[], Iterator[AttentionBackwardProblem]]] = {
     "features": _features,
     "bias": _bias,
     "varlen": _varlen,
+    "short": _short,
 }
+"""By name. Of `short` the portable kernels are timed too."""
 
 
 def kernels(
     p: AttentionBackwardProblem, wide: bool, words: list[str]
 ) -> list[AttentionBackwardConfig]:
-    """The configs in Gluon that can serve `p`, or, if there are none, all; of which the name has
-    one of `words`."""
+    """The configs in Gluon that can serve `p`, or, if there are none or it is short, all; of which
+    the name has one of `words`."""
     this = arch("sm_90")
     spaces = FAMILY.tuning_spaces(p, this) if wide else [FAMILY.default_space(p, this)]
     found = {c.name: c for space in spaces for c in space.expand(this).configs}
     able = [c for c in found.values() if FAMILY.supports(c, p, this)]
-    able = [c for c in able if c.pipeline != "basic"] or able
+    if p not in {*_short()}:
+        able = [c for c in able if c.pipeline != "basic"] or able
     return [c for c in able if not words or any(f"_{word}" in c.name for word in words)]
 
 

@@ -149,6 +149,7 @@ def flex(p: AttentionProblem, inputs: Mapping[str, Any], outputs: Any) -> Callab
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+    torch._dynamo.reset()  # it compiles a function a few times and no more
     q, k, v = (inputs[name].transpose(1, 2) for name in ("q", "k", "v"))
     shift = p.kv_len - p.q_len if p.mask.bottom_right else 0
     left, right = (math.inf if bound is None else bound for bound in (p.left, p.right))

@@ -208,8 +208,8 @@ def test_features_together(seed):
 @pytest.mark.parametrize("tile", [(128, 64), (128, 128), (64, 64)])
 @given(st.data())
 def test_turns_are_counted_without_a_gap(tile, data):
-    """For each block of queries, the tiles that add to it have the turns 0, 1, …, the last tile of
-    keys first; and it is the tiles whose steps have the block."""
+    """For each block of queries, the tiles that add to it have the turns 0, 1, …, in the order in
+    which they start; and it is the tiles whose steps have the block."""
     rows, step = tile
     n_q, n_kv = (data.draw(st.integers(1, 900)) for _ in "qk")
     mask = data.draw(st.sampled_from(("none", "causal", "window")))
@@ -218,14 +218,47 @@ def test_turns_are_counted_without_a_gap(tile, data):
     )
     shift = data.draw(st.sampled_from((0, n_kv - n_q)))
     bounds = (shift, left, right_, first)
+    ascending = mask == "causal" and data.draw(st.booleans())
     steps_of, turn_of = (language.Function(f) for f in (gluon_steps.steps_of, gluon_steps.turn_of))
     adding: dict[int, list[int]] = {}
-    for n in reversed(range(-(-n_kv // rows))):
+    tiles = range(-(-n_kv // rows))
+    for n in tiles if ascending else reversed(tiles):
         begin, _, _, end = steps_of(Int(n * rows), n_q, n_kv, *bounds, rows, step, mask)
         for t in range(begin, end):
-            turn = turn_of(Int(t), Int(n * rows), n_kv, *bounds, rows, step, mask)
+            turn = turn_of(Int(t), Int(n * rows), ascending, n_kv, *bounds, rows, step, mask)
             adding.setdefault(t, []).append(int(turn))
     assert all(turns == [*range(len(turns))] for turns in adding.values())
+
+
+@pytest.mark.parametrize(
+    ("heads", "group", "head_dim"),
+    [(19, 1, 64), *((*n, d) for n in ((1, 2), (2, 1), (3, 2)) for d in (64, 128, 192, 256))],
+)
+def test_sums_in_turns_of_several_sections(heads, group, head_dim):
+    """The last one's tiles ascend, also where sections differ in size."""
+    p = AttentionBackwardProblem(
+        1, heads * group, 290, 300, head_dim, kv_heads=heads, head_dim_v=head_dim, right=0
+    )
+    assert all(right(p, ordered=True, pipeline=name) for name in pipelines_of(p))
+
+
+def _sizes(p: AttentionBackwardProblem) -> dict[str, int]:
+    """Bytes of memory of their own, by temporaries."""
+    launch = FAMILY.launch(config_of(p), p, H200)
+    return {one.name: one.bytes for one in launch.temporaries if not one.inside}
+
+
+def test_terms_of_rows_lie_in_the_gradient_of_q_until_it_is_written():
+    """So sums of dQ are all the memory that a pass takes: 4 bytes less for each row than torch's
+    FlashAttention-2, which also keeps delta."""
+    p = AttentionBackwardProblem(16, 32, 1024, 1024, 64)
+    assert _sizes(p) == {"dq_sums": 16 * 32 * 1024 * 64 * 4}
+    terms = {"log_sums", "deltas"}
+    kept = replace(p, accumulate=True), replace(p, dq_strides=(10**9, 64, 64 * 1024, 1))
+    assert all(terms < set(_sizes(one)) for one in kept)
+    # Each sequence takes 128 rows at least, and 50 of 3 rows have no room.
+    short = replace(p, batch=50, heads=1, kv_heads=1, q_len=3, total_q=150, others="packedq")
+    assert terms < set(_sizes(short))
 
 
 @pytest.mark.parametrize("ordered", [False, True])

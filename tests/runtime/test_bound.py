@@ -298,6 +298,20 @@ def test_temporaries_lie_in_the_buffer_of_their_kind():
     assert launch["values"] == [0x20100, 0x10000, 0x20000, 0x10100, 0x20600]
 
 
+def test_temporaries_inside_an_output_take_no_buffer():
+    temporaries = (
+        Temporary("first", (65,), "fp32", inside="out"),
+        Temporary("second", (64,), "fp32", inside="out"),
+    )
+    launch = Launch((Step((1, 1, 1), (Pointer("first"), Pointer("second"))),), temporaries)
+    driver = StandIn("<Q", "<Q")
+    call = bound(driver, launch)
+    assert not call.needs_workspace
+    assert launch.workspace_bytes == 0
+    call(0, (0x1000, 0x2000))
+    assert driver.queued[0]["values"] == [0x2000, 0x2200]  # 65 numbers end within 512 bytes
+
+
 def test_a_launch_with_temporaries_needs_its_buffers():
     for initial, buffers in (("anything", (0x10000, 0)), ("kept_zero", (0, 0x10000))):
         temporary = Temporary("t", (8,), "fp32", initial)

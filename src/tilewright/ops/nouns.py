@@ -125,12 +125,15 @@ class Temporary:
     shape: of a contiguous array.
     dtype: Tilewright's name.
     initial: see `Initial`.
+    inside: an output in whose memory it lies: the launch writes the output after it has read the
+        temporary for the last time. "": memory of its own.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     initial: Initial = "anything"
+    inside: str = ""
 
     @property
     def bytes(self) -> int:
@@ -174,9 +177,9 @@ class Launch:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes that the temporaries take together."""
+        """Bytes that the temporaries take together, beside outputs."""
         end = 0
-        for one in self.temporaries:
+        for one in (t for t in self.temporaries if not t.inside):
             end += -end % TEMPORARY_ALIGNMENT + one.bytes
         return end
 

@@ -223,8 +223,10 @@ def _sources(operands: Sequence[Bound], places: temporaries.Layout) -> dict[str,
     """(source, offset in bytes) of each operand and temporary, by name; launcher.c says what a
     source is."""
     kept_zero, scratch = len(operands), len(operands) + 1
+    numbers = {o.name: i for i, o in enumerate(operands)}
     return {
-        **{o.name: (i, 0) for i, o in enumerate(operands)},
+        **{name: (i, 0) for name, i in numbers.items()},
+        **{name: (numbers[output], at) for name, (output, at) in places.inside.items()},
         **{name: (kept_zero, at) for name, at in places.kept_zero.items()},
         **{name: (scratch, at) for name, at in places.scratch.items()},
     }

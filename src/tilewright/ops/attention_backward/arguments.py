@@ -69,17 +69,31 @@ def sums_width(c: Any) -> int:
     return -(-int(c.head_dim) // 64) * 64
 
 
+SIDE_BY_SIDE = 32
+"""Heads of keys that add in turns side by side at most: more were slower wherever it was timed."""
+
+
 def _section(x: Context) -> int:
     """How many heads of keys are computed side by side: as many as have their queries, gradients
-    and sums of dQ in L2 together. One, if they add in turns: the longest tiles of a head then start
-    last, and short ones of the next head fill the end."""
+    and sums of dQ in L2 together.
+
+    If they add in turns, the more, the fewer tiles wait for one another, and a half of all heads at
+    most (see `gluon_steps.turn_of`). Tiles of a head then walk its queries behind one another, so
+    that half of these are in use; but of causal ones, which differ in length, each may have come
+    to another of the heads that share keys. Best of 1 to all heads for 20 of 32 problems, and
+    within 5 % of it for the others but one, 9 % (H200; benchmarks/attention_deterministic.py).
+    """
     c: Any = x.config
     p: Any = x.problem
-    if c.ordered:
-        return 1
     size = p.q_len * (DTYPES[p.dtype].bytes * (p.head_dim + p.head_dim_v) + 4 * p.head_dim)
+    lines = p.kv_heads * (1 if "packedkv" in p.words else max(1, p.batch))
+    most = lines
+    if c.ordered:
+        size = size * (p.group + 1) // 2 if p.mask.kind == "causal" else size // 2
+        most = min(SIDE_BY_SIDE, -(-lines // 2))
     fit = int(forward.L2_SHARE * x.device.l2_bytes) // max(1, size)
-    return int(min(max(1, fit), p.kv_heads * max(1, p.batch)))
+    found = min(max(1, fit), max(1, most))
+    return -(-lines // -(-lines // found)) if c.ordered else found
 
 
 ARGUMENTS: dict[str, Argument] = {

@@ -1,6 +1,5 @@
 """How long a backward pass should take: for each kernel, the steps of its workgroups over the
-compute units, with the figures of attention's estimate (`attention.rates`). Of `basic` nothing was
-fitted or timed.
+compute units, with the figures of attention's estimate (`attention.rates`).
 
 A step multiplies, and takes exponentials; products and the rest overlap in part, as in a forward
 kernel in Triton. The memory's traffic overlaps all of it. A launch has up to five kernels, one
@@ -45,11 +44,25 @@ GLUON_SHARES = {"gluon_ws": 0.55, "gluon_lean": 0.61, "gluon_roles": 0.47}
 near 1 (benchmarks/results/attention_backward_*_h200.json): 0.52 to 1.22, least where head dim is 64
 and sequences are short."""
 
-ORDERED_SHARE = 0.85
-"""Of that rate, where sums are added in turns; from as many timings: 0.59 to 1.47."""
+ORDERED_SHARES = {"gluon_ws": 1.0, "gluon_lean": 1.0, "gluon_roles": 0.93}
+"""Of that rate, where sums are added in turns; from the 32 pairs of
+benchmarks/results/attention_deterministic_h200.json."""
+
+TURN_US = 3.0
+"""In turns, before and behind a launch's steps: tiles wait for the first turns of others."""
+
+SHARED_KEYS = 0.94
+"""Of it, in turns, if heads share keys under a causal mask: a tile waits longer for those before
+it. From the same pairs."""
 
 BEGIN_US = 2.0
 """Of a workgroup of these, beside its steps: to load keys and values, and to write sums."""
+
+WARP_SCORES, WARPS, WARP_FACTOR, WARP_POWER = 512, 4, 1.15, 0.45
+"""Of `basic`: how much longer its steps take than what is counted, by the scores of a warp in a
+step, and by warps. From 72 timings of sequences of 128 to 2k on an H200
+(benchmarks/results/attention_backward_short_h200.json): 0.7 to 1.6 of them if lengths are equal,
+and 0.8 to 2.1 if not."""
 
 SPILL = 1.15
 """Factor for sums that take most of a thread's registers, as few workgroups are then resident."""
@@ -84,10 +97,13 @@ def _in_one_pass(
     if p.mask.kind != "none":  # tiles differ in length, and the last are short
         steps = max(steps * tiles / units / -(-tiles // units), p.group * n_q / c.step_rows)
     product = steps * 2 * c.tile_rows * c.step_rows * depth / peak
-    product /= ORDERED_SHARE if c.ordered else 1.0
-    begin = tiles / units * BEGIN_US
+    if c.ordered:
+        product /= ORDERED_SHARES[c.pipeline]
+        product /= SHARED_KEYS if p.mask.kind == "causal" and p.group > 1 else 1.0
+    begin = tiles / units * BEGIN_US + (TURN_US if c.ordered else 0.0)
     rows = p.batch * n_q * p.heads
-    moved = p.min_bytes + rows * (3 * 4 * sums_width(c) + 2 * c.head_dim_v * 2)
+    passes = 2 if c.ordered else 3  # the first in turn writes, so that sums are not zeroed
+    moved = p.min_bytes + rows * (passes * 4 * sums_width(c) + 2 * c.head_dim_v * 2)
     if "dbias" in c.words:
         moved += 2 * p.heads * p.pairs * DTYPES[p.dtype].bytes
     memory = moved / (device.bandwidth_gbs * 1e3)
@@ -133,7 +149,8 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
         elif name == "gradients_of_queries":
             depth += d * ("dq" in c.words)
         groups = -(-rows // c.tile_rows) * heads * p.batch
-        busy = -(-groups // units) * max(1.0, others * share / c.step_rows)
+        masked = c.tile_rows / 2 if p.mask.kind != "none" and share < 1 else 0  # to the mask's edge
+        busy = -(-groups // units) * max(1.0, (others * share + masked) / c.step_rows)
         product = 2 * tile * depth / peak
         overlapped = rates.SERIAL * min(product, scores)
         body += busy * (max(product, scores) + overlapped + rates.STEP_US)
@@ -142,6 +159,7 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
         workgroups += groups
     registers = sums(c) // (c.num_warps * this.warp_size)
     body *= SPILL if registers > this.max_registers // 2 else 1.0
+    body *= WARP_FACTOR * (WARP_SCORES / tile * c.num_warps * c.num_warps / WARPS) ** WARP_POWER
     narrow = rates.NARROW[c.alignment]
     memory = p.min_bytes * narrow / (device.bandwidth_gbs * 1e3)
     further = (len(running) - 1) * rates.COMBINE_US

@@ -336,9 +336,9 @@ def gradients_gluon_lean(
     V_WIDTH: gl.constexpr = v.block_type.shape[-1]
     K_TILES: gl.constexpr = (HEAD_DIM + K_WIDTH - 1) // K_WIDTH
     V_TILES: gl.constexpr = (HEAD_DIM_V + V_WIDTH - 1) // V_WIDTH
-    b, g, j0 = tile_of(
+    b, g, j0, ascending = tile_of(
         order, batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section,
-        TILE, PACKEDKV, BY_LENGTH, ORDERED,
+        TILE, PACKEDKV, BY_LENGTH, ORDERED, MASK,
     )  # fmt: skip
     q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
     kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
@@ -378,7 +378,10 @@ def gradients_gluon_lean(
         q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
         k_full, v_full, q_full, q_empty, do_full, do_empty, heads, group, padded,
     )  # fmt: skip
-    added = (dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded)
+    lines = heads if PACKEDQ else batch * heads
+    added = (
+        dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, lines, group, padded, ascending,
+    )  # fmt: skip
     # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
     gl.warp_specialize(
         [
@@ -392,10 +395,14 @@ def gradients_gluon_lean(
             )),
             (_fill, (filled, steps, PACKEDQ, PACKEDKV)),
             (add_tiles, (
-                added, steps, sizes, bounds, TILE, ROWS, MASK, GROUPS, K_TILES * K_WIDTH // ROWS,
+                added, steps, sizes, bounds, TILE, ROWS, MASK, GROUPS, 0, K_TILES * K_WIDTH // ROWS,
+                PACKEDQ, ORDERED,
+            )),
+            (add_tiles, (
+                added, steps, sizes, bounds, TILE, ROWS, MASK, GROUPS, 1, K_TILES * K_WIDTH // ROWS,
                 PACKEDQ, ORDERED,
             )),
         ],
-        [4, 1, 1],
-        [REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS],
+        [4, 1, 1, 1],
+        [REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS],
     )  # fmt: skip

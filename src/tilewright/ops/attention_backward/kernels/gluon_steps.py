@@ -18,14 +18,14 @@ NO_BOUND = gl.constexpr(2**30)
 @jit
 def tile_of(
     order, batch, kv_heads, kv_len, total_kv, kv_offsets, section, TILE: gl.constexpr,
-    PACKEDKV: gl.constexpr, BY_LENGTH: gl.constexpr, ORDERED: gl.constexpr,
+    PACKEDKV: gl.constexpr, BY_LENGTH: gl.constexpr, ORDERED: gl.constexpr, MASK: gl.constexpr,
 ):  # fmt: skip
-    """(sequence, head of keys, first key) of this workgroup.
+    """(sequence, head of keys, first key, whether tiles ascend) of this workgroup.
 
     Sequences that have lengths of their own begin with the longest (see `order`). Under a causal
     mask the first keys are seen by most queries, so ascending tiles are long ones first. ORDERED:
-    descending tiles (see `turn_of`). Neighbouring numbers are the same tile of `section` heads: as
-    many as have queries and gradients that fit into L2 together.
+    descending tiles (see `turn_of`); under a causal mask those of the last section ascend, if there
+    are more. Neighbouring numbers are the same tile of `section` heads (`arguments`).
 
     Tiles of packed sequences follow one another. There are places for as many as there can be;
     those that are left over lie behind the last sequence's rows."""
@@ -41,6 +41,7 @@ def tile_of(
     here = gl.minimum(section, lines - before)
     line = before + within % here
     place = within // here
+    ascending = False
     if PACKEDKV:
         g = line
         rank = -1
@@ -59,9 +60,11 @@ def tile_of(
         g = line % kv_heads
         if BY_LENGTH:
             b = gl.load(order + b)
+        if MASK == "causal":
+            ascending = (before > 0) & (before + section >= lines)
         if ORDERED:
-            place = places - 1 - place
-    return b, g, place * TILE
+            place = gl.where(ascending, place, places - 1 - place)
+    return b, g, place * TILE, ascending
 
 
 @jit
@@ -107,7 +110,7 @@ def nothing(token):
 
 @jit
 def turn_of(
-    t, j0, n_kv, shift, left, right, first, TILE: gl.constexpr, STEP: gl.constexpr,
+    t, j0, ascending, n_kv, shift, left, right, first, TILE: gl.constexpr, STEP: gl.constexpr,
     MASK: gl.constexpr,
 ):  # fmt: skip
     """How many tiles of keys add to block `t` of dQ before the tile from key `j0`.
@@ -115,7 +118,11 @@ def turn_of(
     Tiles add in descending order, in which they also start, so that a workgroup waits only for
     those that have started. Under a causal mask short tiles come first, and come to a block of
     queries in just this order: tile n begins with the block at its diagonal, and has `t` as its
-    next the sooner the later its keys are. The tiles that add are those of `steps_of`."""
+    next the sooner the later its keys are. The tiles that add are those of `steps_of`.
+
+    Long tiles that start last leave most of a GPU idle at the end. So in the last section they
+    start first (`ascending`), when tiles of the section before end, the short ones first: tile n
+    has its first block when tile n - 1 has had it."""
     top = (n_kv - 1) // TILE
     low = 0
     kept = 0
@@ -127,6 +134,8 @@ def turn_of(
         kept = (gl.minimum(first, n_kv) + TILE - 1) // TILE
     above = j0 // TILE + 1
     turn = gl.maximum(top + 1 - gl.maximum(low, above), 0)
+    if MASK == "causal":
+        turn = gl.where(ascending, above - 1, turn)
     if MASK == "window":
         turn += gl.maximum(gl.minimum(kept, gl.minimum(low, top + 1)) - above, 0)
     return turn

@@ -338,9 +338,9 @@ def gradients_gluon_ws(
     """dK and dV of a tile of keys; what it adds to dQ."""
     GROUPS: gl.constexpr = TILE // ROWS
     BY_ROWS: gl.constexpr = STEP // ROWS == GROUPS
-    b, g, j0 = tile_of(
+    b, g, j0, ascending = tile_of(
         order, batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section,
-        TILE, PACKEDKV, BY_LENGTH, ORDERED,
+        TILE, PACKEDKV, BY_LENGTH, ORDERED, MASK,
     )  # fmt: skip
     if BIAS and not BY_LENGTH:  # noqa: SIM102 - only the first is known when compiling
         if bias_batch == 1:  # its sequences are neighbours: what one reads of it, L2 has for all
@@ -397,7 +397,7 @@ def gradients_gluon_ws(
         q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
         k_full, v_full, q_full, do_full, empty, heads, group, padded,
     )  # fmt: skip
-    added = (dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded)
+    added = (dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded, ascending)
     # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
     gl.warp_specialize(
         [

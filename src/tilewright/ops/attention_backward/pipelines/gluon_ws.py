@@ -23,7 +23,7 @@ from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import PARTS as BASIC_PARTS
 from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline, row_options
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
-from tilewright.ops.nouns import Temporary
+from tilewright.ops.nouns import TEMPORARY_ALIGNMENT, Temporary
 
 GROUPS = 2
 """Groups of warps that multiply, of 64 keys each."""
@@ -224,14 +224,22 @@ def views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[st
     return found
 
 
+def _fit_into_dq(p: AttentionBackwardProblem, rows: int) -> bool:
+    """Whether dQ, which is written last, has room for the terms of `rows` until then."""
+    shape, _ = _rows(p, "q")
+    room = math.prod(shape) * DTYPES[p.dtype].bytes
+    return not p.accumulate and not p.dq_strides and room >= 2 * (4 * rows + TEMPORARY_ALIGNMENT)
+
+
 def temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tuple[Temporary, ...]:
     rows = _lines(p) * padded(p)
-    blocks = (rows // c.step_rows,)
+    blocks = (rows // c.step_rows * (1 if c.pipeline == "gluon_ws" else GROUPS),)
     turns = (Temporary("turns", blocks, "int32", "zero"),) if c.ordered else ()
     ds = (Temporary("ds", _scores(p), c.dtype),) if "dbias" in c.words else ()
+    terms = "dq" if _fit_into_dq(p, rows) else ""
     return (
-        Temporary("log_sums", (rows,), "fp32"),
-        Temporary("deltas", (rows,), "fp32"),
+        Temporary("log_sums", (rows,), "fp32", inside=terms),
+        Temporary("deltas", (rows,), "fp32", inside=terms),
         Temporary("dq_sums", (rows, sums_width(c)), "fp32", "anything" if c.ordered else "zero"),
         *turns,
         *ds,
