@@ -33,7 +33,7 @@ def layout(temporaries: Sequence[Temporary]) -> Layout:
     kept, kept_bytes = _placed([t for t in own if t.initial == "kept_zero"], 0)
     zeroed, zeroed_bytes = _placed([t for t in own if t.initial == "zero"], 0)
     rest, scratch_bytes = _placed([t for t in own if t.initial == "anything"], zeroed_bytes)
-    inside = {}
+    inside: dict[str, tuple[str, int]] = {}
     for output in dict.fromkeys(t.inside for t in temporaries if t.inside):
         offsets, _ = _placed([t for t in temporaries if t.inside == output], 0)
         inside |= {name: (output, at) for name, at in offsets.items()}

@@ -80,8 +80,7 @@ def _section(x: Context) -> int:
     If they add in turns, the more, the fewer tiles wait for one another, and a half of all heads at
     most (see `gluon_steps.turn_of`). Tiles of a head then walk its queries behind one another, so
     that half of these are in use; but of causal ones, which differ in length, each may have come
-    to another of the heads that share keys. Best of 1 to all heads for 20 of 32 problems, and
-    within 5 % of it for the others but one, 9 % (H200; benchmarks/attention_deterministic.py).
+    to another of the heads that share keys. What came of it is in `gluon_ws`.
     """
     c: Any = x.config
     p: Any = x.problem
@@ -92,8 +91,8 @@ def _section(x: Context) -> int:
         size = size * (p.group + 1) // 2 if p.mask.kind == "causal" else size // 2
         most = min(SIDE_BY_SIDE, -(-lines // 2))
     fit = int(forward.L2_SHARE * x.device.l2_bytes) // max(1, size)
-    found = min(max(1, fit), max(1, most))
-    return -(-lines // -(-lines // found)) if c.ordered else found
+    found = int(min(max(1, fit), max(1, most)))
+    return int(-(-lines // -(-lines // found))) if c.ordered else found
 
 
 ARGUMENTS: dict[str, Argument] = {

@@ -25,9 +25,10 @@ units; its operands, fills and stores are about 500 kB, which shared memory move
 keys, as in `gluon_roles`, two such steps move more.
 
 Measured on an H200, bf16, by single calls with L2 flushed
-(benchmarks/results/attention_backward_wide_h200.json): at 192/128 492 TFLOP/s for 4k rows and 563
-for 8k, causal 450 and 490, which is 1.63, 1.85, 1.06 and 1.06 of cuDNN's speed. `gluon_roles` takes
-1.35 to 1.47 times as long. Sums in turns take 1.01 to 1.11 times as long as others.
+(benchmarks/results/attention_backward_rest_h200.json): in turns, at 192/128, 528 TFLOP/s for 4k
+rows and 546 for 8k, causal 443 and 472, which is 1.75, 1.79, 1.04 and 1.04 of cuDNN's speed.
+`gluon_roles` takes 1.35 to 1.47 times as long. In any order it has 0.97 to 0.98 of this speed
+(benchmarks/results/attention_deterministic_h200.json).
 
 Compiled (Triton 3.6, ptxas for sm_90a). At 192/128, causal and not, ptxas spills 32
 bytes, which the loops do not touch but for one number, and products overlap. If registers do not

@@ -27,10 +27,12 @@ What limits it. By its code: shared memory. A step at head dim 256 takes 2,560 c
 matrix units; its operands, fills and stores are about 460 kB, which shared memory moves in 3,600.
 
 Measured on an H200, bf16, by single calls with L2 flushed
-(benchmarks/results/attention_backward_wide_h200.json): at head dim 256 431 TFLOP/s for 4k rows and
-462 for 8k, causal 409 and 436, which is 1.12, 1.27, 1.10 and 1.08 of cuDNN's speed. The form with
+(benchmarks/results/attention_backward_rest_h200.json): at head dim 256 429 TFLOP/s for 4k rows and
+457 for 8k, causal 404 and 435, which is 1.09, 1.25, 1.09 and 1.07 of cuDNN's speed. The form with
 equal groups took 1.13 to 1.18 times as long. At 192/128 this kernel takes 1.35 to 1.47 times as
-long as `gluon_lean`. Sums in turns take 1.3 to 1.5 times as long as others.
+long as `gluon_lean`. In turns it has 0.96 and 0.95 of its speed, causal 0.91
+(benchmarks/results/attention_deterministic_h200.json); it had 0.67 to 0.78 when one warp added for
+both groups and one head of keys came after the other.
 
 Compiled (Triton 3.6, ptxas for sm_90a): at 256, causal and not, 48 bytes are spilled, 56 if sums
 are ordered; a step of the second group reads 20 of them. Products overlap. The simulation

@@ -35,10 +35,11 @@ added up. Two sequences of 4k with a bias for each head took 2,923 µs at head d
 1,836 at 128 (16), causal 1,706 and 1,153: 1.92 to 2.09 times the speed of FlexAttention compiled
 (benchmarks/results/attention_backward_bias_h200.json), where `basic` took 12,907 and 16,987.
 
-Order. Tiles that most queries see start first; if they add in turns, last (see `turn_of`). Of
-sequences that have lengths of their own, the longest start first (see `order`): a workgroup starts
-wherever one has ended, so the short ones fill the end without a counter. Steps that need no mask
-are a loop of their own, because a condition within one becomes a select for each element.
+Order. Tiles that most queries see start first; if they add in turns, last, but for the last heads
+(see `turn_of`). Of sequences that have lengths of their own, the longest start first (see `order`):
+a workgroup starts wherever one has ended, so the short ones fill the end without a counter. Steps
+that need no mask are a loop of their own, because a condition within one becomes a select for each
+element.
 
 Edges. The copy engine fills rows outside an array with zeros. Where sequences have their own
 lengths, a block may hold rows of the next sequence, or of nobody: they are set to zero in shared
@@ -50,13 +51,23 @@ of an SM's matrix units; its operands, fills, and stores are about 360 kB, which
 in 2,900. Registers decide the tiles: a thread holds 64 + 64 sums and 32 + 32 numbers of S and dP at
 head dim 128 (64 queries), and at 64 (128 queries) 32 + 32 and 64 + 64.
 
-Measured on an H200, bf16, five products counted, MHA, the faster of both forms: at head dim 128 410
-TFLOP/s for 16 sequences of 1k, 580 for 4 of 4k and 615 for 2 of 8k, causal 304, 484 and 545; at 64,
-mostly in turns, 373, 476 and 500, causal 264, 431 and 467. cuDNN takes 0.92 to 1.17 times as long,
-FlashAttention-2 1.4 to 2.1. In turns it had 0.89 to 1.06 of the other form's rates, and with 8
-heads to a group and under a causal mask 0.63 to 0.79. One head of keys now starts after the other,
-and the next block's turn is read while the sums of this one are on their way. Six problems with 8
-heads to a group were timed since: 0.83 to 1.07.
+Measured on an H200, bf16, five products counted, MHA, the faster of both forms
+(benchmarks/results/attention_backward_dense_h200.json): at head dim 128 443 TFLOP/s for 16
+sequences of 1k, 568 for 4 of 4k and 622 for one of 16k, causal 330, 520 and 615; at 64, mostly in
+turns, 379, 475 and 508, causal 269, 435 and 495. cuDNN takes 1.01 to 1.15 times as long,
+FlashAttention-2 1.5 to 2.2.
+
+In turns it has 0.97 to 1.09 of the other form's speed, and with 8 heads to a group 0.92 to 1.06
+(benchmarks/results/attention_deterministic_h200.json): sums are not zeroed, and the first of a
+block's tiles stores where others add. How many heads lie side by side decides. Tiles of a head that
+start together wait for one another, so one head at a time had 0.83 to 1.04, least without a mask
+and few tiles (4k); with all side by side, L2 does not hold what they read: 0.58 to 1.05
+(benchmarks/results/attention_sections_h200.json).
+
+Under a causal mask the tiles that most queries see start last, and of few heads they then run while
+half of the GPU has nothing left. So those of the last section start first: in a model of the
+schedule, with turns of one to two steps, that is 0.92 to 0.99 of the speed with two sections where
+descending tiles alone have 0.76 to 0.94. It was not timed on its own.
 
 Compiled (Triton 3.6, ptxas for sm_90a). At head dims 128 and 64, causal and not, 0 to 24 bytes are
 spilled; it was 100 to 160 before descriptors of K and V were kept out of the registers
