@@ -20,6 +20,7 @@ from typing import Any
 
 from analytical import ROWS
 from shipped import by_m
+from tilewright.ops.conv import ConvProblem
 from tilewright.ops.gemm import GemmProblem
 from tilewright.tables import file
 from tilewright.tables.row import Row, meant, said
@@ -29,6 +30,9 @@ LEAST = 20
 SIZES = re.compile(r"[bh]\d+(:\d+)?|\d+×\d+")
 """Batch, heads and lengths, as they are printed."""
 
+STEM_CHANNELS = 4
+"""Of a layer that reads images: at most."""
+
 Compared = tuple[Any, dict[str, Any]]
 """A problem, and what the result says of it."""
 
@@ -36,11 +40,23 @@ Compared = tuple[Any, dict[str, Any]]
 @cache
 def alike(problem: Any) -> str:
     """What a problem has besides its sizes, as it is printed. Of attention the head dim counts as
-    none of them."""
+    none of them; of convolutions only dimensions, direction, type and kind are told."""
+    if isinstance(problem, ConvProblem):
+        words = (f"{len(problem.spatial)}-D", problem.direction, problem.dtype, kind_of(problem))
+        return f"conv {' '.join(words)}"
     if not isinstance(problem, GemmProblem):
         return " ".join(word for word in str(problem).split() if not SIZES.fullmatch(word))
     rest = {key: value for key, value in said(problem).items() if key not in ("family", *"mnk")}
     return " ".join(str(GemmProblem(128, 128, 128, **rest)).split()[2:])
+
+
+def kind_of(p: ConvProblem) -> str:
+    """Of a convolution."""
+    if p.groups > 1:
+        return "depthwise" if p.groups == p.c else "grouped"
+    if p.c <= STEM_CHANNELS:
+        return "stem"
+    return "filter 1" if set(p.filter) == {1} else "dense"
 
 
 def line(cells: Iterable[object]) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import random
 import signal
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -24,12 +24,13 @@ from tilewright.measure.measurement import Settings, text
 from tilewright.measure.results import Results
 from tilewright.measure.statistics import median_interval
 from tilewright.measure.sweep import settings_on
+from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.space import KernelSpace
 from tilewright.tables.table import Table
 from tilewright.tune import tuner as tuner_module
 from tilewright.tune.finals import LEAST_TAKES, TAKES
-from tilewright.tune.jobs import jobs_of
+from tilewright.tune.jobs import VARIANT_FIELDS, _tiles_first, jobs_of
 from tilewright.tune.search import EFFORTS, Effort
 from tilewright.tune.tuner import FINAL, SEARCH, Tuner, final_of
 
@@ -401,8 +402,9 @@ def test_candidates_are_ranked_and_starters_are_todays_choices():
     problem = GemmProblem(512, 512, 512)
     [plain], _ = jobs_of(GROUP, [problem], None)
     assert plain.row is None and len(plain.names) > 50
-    ranked = FAMILY.rank(problem, plain.configs.values(), GROUP.device)
-    assert [*plain.names] == [config.name for config, _ in ranked]
+    ranked = [config for config, _ in FAMILY.rank(problem, plain.configs.values(), GROUP.device)]
+    assert {*plain.names} == {config.name for config in ranked}
+    assert plain.names[0] == ranked[0].name
     assert plain.present == Dispatcher(device=GROUP.device).select(problem).config.name
     chosen = CONFIGS[3].name
     [job], _ = jobs_of(GROUP, [problem], Table.of([proven(problem, chosen)]))
@@ -414,6 +416,26 @@ def test_candidates_are_ranked_and_starters_are_todays_choices():
     gone = Table.of([proven(problem, "gemm_of_old")])
     [job], _ = jobs_of(GROUP, [problem], gone)
     assert job.row is None and job.present == plain.present
+
+
+def test_variants_of_a_tile_are_tried_behind_other_tiles():
+    """Unless another tile should take longer than they: each counts 5 % for each before it."""
+    one, two = CONFIGS[0], replace(CONFIGS[0], tile_k=2 * CONFIGS[0].tile_k)
+    variants = [replace(one, num_stages=n) for n in (2, 3, 4)]
+    estimates = [(100.0, variants[0]), (101.0, variants[1]), (102.0, variants[2]), (108.0, two)]
+    given = [(config, Estimate(us, "", (), ())) for us, config in estimates]
+    found = _tiles_first(given)  # 100, 106.05, 112.5 and 108
+    assert found == (variants[0], variants[1], two, variants[2])
+
+
+def test_candidates_keep_the_order_of_estimates_within_a_tile():
+    problem = GemmProblem(512, 512, 512)
+    [job], _ = jobs_of(GROUP, [problem], None)
+    ranked = [config for config, _ in FAMILY.rank(problem, job.candidates, GROUP.device)]
+    plain = {f.name for f in fields(ranked[0])} - VARIANT_FIELDS
+    for tile in {tuple(getattr(c, name) for name in sorted(plain)) for c in ranked}:
+        same = [c for c in ranked if tuple(getattr(c, name) for name in sorted(plain)) == tile]
+        assert [c for c in job.candidates if c in same] == same
 
 
 def test_two_tunings_choose_the_same(tmp_path):

@@ -1,14 +1,14 @@
 """Which kernels to measure next on a problem, and when to stop: a pure function of measurements.
 
-Candidates are measured in steps, in a fixed order (that of the analytical selector). The starters
-(the kernels chosen today) are measured with the first step. A search ends when several steps in a
-row brought no gain. Only measurements decide, so an interrupted search continues where it stopped.
-Starters do not count towards a step, so better starters, such as winners of an earlier search,
-never make a search longer.
+Candidates are measured in steps, in a fixed order (`jobs`: by estimate, variants of a tile later).
+The starters (the kernels chosen today) are measured with the first step. A search ends when several
+steps in a row brought no gain. Only measurements decide, so an interrupted search continues where
+it stopped. Starters do not count towards a step, so better starters, such as winners of an earlier
+search, never make a search longer.
 
-On an H200, with 50 shapes and 200 kernels in the order of their estimates
-(benchmarks/tune_search.py, simulated on a sweep of shapes that the estimates' rates were not fitted
-to):
+On an H200, with 50 shapes and 200 kernels in the order of their estimates, variants where these put
+them (benchmarks/tune_search.py, simulated on a sweep of shapes that the estimates' rates were not
+fitted to):
 
     steps of            ending after          measured    share of the best: mean    worst
     8, then 16          2 without gain        41 of 200   1 (best found each time)

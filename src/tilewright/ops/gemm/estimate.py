@@ -181,6 +181,8 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
     parts = tiles * config.split_k
     if tiles / units * steps * step.read < rates.SHORT_US:
         step = replace(step, read=step.read * rates.PORT_SHARE / rates.SHORT_PORT_SHARE)
+    if (rows := _rows_us(config, problem)) > step.read:
+        step = replace(step, read=rows)
     waves = max(1, -(-parts // units))
     share: float = waves
     if config.scheduler == "stream_k":  # equal shares, each in some tiles
@@ -303,6 +305,27 @@ def _step(config: GemmConfig, device: Device) -> _Step:
         stores_beside=record.takes_turns,
         store=_stored(config) / (rates.STORE_SHARE * port),
     )
+
+
+def _rows_us(config: GemmConfig, problem: GemmProblem) -> float:
+    """Microseconds that the copy engine takes for a step's rows of A and B, where these lie askew,
+    or end in the middle of the last step; the average of all steps."""
+    if pipelines.of(config).reads == "pointers":
+        return 0.0
+    steps = -(-problem.k // config.tile_k)
+    found = 0.0
+    for letter, by_k, tile, leading, dtype in (
+        (config.layout[0], "r", config.tile_m, problem.lda, config.dtype_a),
+        (config.layout[1], "c", config.tile_n, problem.ldb, config.dtype_b),
+    ):
+        size = DTYPES[dtype].size
+        along = letter == by_k
+        long, rows = (config.tile_k, tile) if along else (tile, config.tile_k)
+        rows *= -(-size(long) // rates.ROW_BYTES)
+        each = rates.ASKEW_ROW_US if size(leading) % rates.SECTOR_BYTES else 0.0
+        last = rates.OUTSIDE_ROW_US if along and problem.k % config.tile_k else each
+        found += rows * ((steps - 1) * each + last) / max(1, steps)
+    return found
 
 
 @lru_cache(maxsize=256)

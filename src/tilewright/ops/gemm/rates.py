@@ -44,6 +44,16 @@ SHORT_PORT_SHARE, SHORT_US = 0.82, 80.0
 """The same share where reading takes less than `SHORT_US`, so that power does not slow the clock
 yet. Fitted to searches."""
 
+ROW_BYTES, SECTOR_BYTES = 128, 32
+"""Of a row of a box that the copy engine moves: a swizzle's span. Of what L2 is read by."""
+
+ASKEW_ROW_US, OUTSIDE_ROW_US = 0.0024, 0.005
+"""What the copy engine takes for a row where rows of the array are no multiple of a sector apart,
+and for one that is outside the array, in whole or in part, and filled with zeros. A row inside
+takes 1.4 ns at the port's rate. Read off the convolutions with filters of 1 that were tuned on an
+H200, 1.2 to 2.2 times as long as expected before; GEMM's table of padding rows
+(ops/device/schedule.py) has the same for rows outside."""
+
 STORE_SHARE = 0.44
 """Share of that rate at which a tile is stored when nothing overlaps the store. Fitted."""
 

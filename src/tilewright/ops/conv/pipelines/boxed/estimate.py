@@ -4,7 +4,7 @@ Copies and products overlap, so a step takes the longer of the two, and so does 
 through its steps. A tile's store comes on top where the groups share the tile; where they take
 turns, only the last.
 
-One figure is of convolutions' own: what rows outside an array cost (`OUTSIDE_US`).
+What rows cost the copy engine that lie askew or outside an array is in `rates` too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,6 @@ from tilewright.ops.gemm import rates
 PRODUCTS, PORT, MEMORY, STORES, TOTALS, LAUNCH = (
     "products", "L2", "memory", "stores", "sum of parts", "launch",
 )  # fmt: skip
-
-OUTSIDE_US = 0.005
-"""What the copy engine takes for a row of 128 bytes outside an array, which it fills with zeros; a
-row inside takes 1.4 ns at the rate of `rates`. Read off kernels for layers of 320 and 640 channels
-on an H200; GEMM's table of padding rows (ops/device/schedule.py) comes to the same."""
-
-ROW_BYTES = 128
-"""Of such a row: a swizzle's span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +135,26 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Step
     columns = sum(max(part, rates.LEAST_PART) for part in widths.parts(c.tile_n))
     rate = peak_tflops(this, device, c.dtype) * 1e6 / device.compute_units * rates.POWER_SHARE
     products = 2 * c.tile_m * columns * c.tile_k / rate
-    whole = shape.stage_bytes(c) / through
+    whole = max(shape.stage_bytes(c) / through, _rows_us(c, p))
     if c.spread:  # boxes behind the last are read from inside
         return Steps(products, whole, 0.0, 0.0)
     channels = p.c if c.direction == "weights" else p.channels_out
     tiles = -(-channels // c.tile_n)
     past = tiles * c.tile_n - channels
-    rows = past * c.tile_k * size / ROW_BYTES
-    longer = OUTSIDE_US - ROW_BYTES / through
+    rows = past * c.tile_k * size / rates.ROW_BYTES
+    longer = rates.OUTSIDE_ROW_US - rates.ROW_BYTES / through
     return Steps(products, whole, rows * longer, 1 / tiles if past else 0.0)
+
+
+def _rows_us(c: ConvConfig, p: ConvProblem) -> float:
+    """Microseconds that the copy engine takes for a step's rows of channels, where these lie askew,
+    or end in the middle of the last step; the average of all steps."""
+    if c.direction == "weights":
+        return 0.0
+    channels = p.group_k if p.direction == "data" else p.group_c
+    steps = -(-channels // c.tile_k)
+    size = DTYPES[c.dtype].bytes
+    rows = (c.tile_m + c.tile_n) * -(-c.tile_k * size // rates.ROW_BYTES)
+    each = rates.ASKEW_ROW_US if channels * size % rates.SECTOR_BYTES else 0.0
+    last = rates.OUTSIDE_ROW_US if channels % c.tile_k else each
+    return rows * ((steps - 1) * each + last) / steps

@@ -5,7 +5,7 @@ Tiles of the default space that are powers of two are a list. Columns that are n
 they fit the channels better: 320 channels are two tiles of 160 columns, but two and a half of 128.
 What a tile has beyond the last channel is not only multiplied for nothing: the copy engine takes
 longer for a row of zeros from outside an array than for a row that it reads (see
-`boxed_estimate.OUTSIDE_US`).
+`rates.OUTSIDE_ROW_US`).
 """
 
 from __future__ import annotations
