@@ -43,9 +43,10 @@ CASES |= {
 }  # fmt: skip
 
 
-def configs(p: ConvProblem, name: str = "sm_90"):
-    """The kernels of a tuning's spaces that pack and serve `p`, the first and the last."""
+def configs(p: ConvProblem, name: str = "sm_90", pipeline: str = "packed"):
+    """The kernels of a tuning's spaces that are of `pipeline` and serve `p`, the first and the
+    last."""
     this = arch(name)
     found = [c for space in FAMILY.tuning_spaces(p, this) for c in space.expand(this).configs]
-    served = [c for c in found if c.pipeline == "packed" and FAMILY.supports(c, p, this)]
+    served = [c for c in found if c.pipeline == pipeline and FAMILY.supports(c, p, this)]
     return [served[0], served[-1]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import packing, runs, windows
+from tilewright.ops.conv import packing, runs, subpixel, windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
@@ -230,6 +230,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     "packed_steps": _of_packing(packing.steps),
     "pitch": _int(lambda x: packing.pitch(x.problem)),
     "row_w": _int(lambda x: packing.row_w(x.problem)),
+    "block": _per_problem(lambda p: subpixel.blocks(p).sizes),
+    "first": _per_problem(lambda p: subpixel.blocks(p).first),
+    "met": _per_problem(lambda p: subpixel.blocks(p).met),
     "splits": _int(lambda x: x.splits),
     "count": _int(lambda x: x.problem.k * x.problem.taps * x.problem.group_c),
 }
@@ -240,6 +243,9 @@ BLOCK = 256
 
 FEW_BLOCK, WAYS = 64, 32
 """The same where there are few weights, in many parts; and the parts that it reads at once."""
+
+FILTERS_AT_ONCE = 16
+"""Filters of a workgroup that writes weights for blocks of pixels (`subpixel`)."""
 
 CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "TILE_M": lambda c: c.tile_m,
@@ -265,6 +271,7 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "BLOCK": lambda _: BLOCK,
     "FEW_BLOCK": lambda _: FEW_BLOCK,
     "WAYS": lambda _: WAYS,
+    "FILTERS_AT_ONCE": lambda _: FILTERS_AT_ONCE,
     "TAPS_D": lambda c: windows.held(c).taps[0],
     "TAPS_H": lambda c: windows.held(c).taps[1],
     "TAPS_W": lambda c: windows.held(c).taps[2],

@@ -32,11 +32,12 @@ from tilewright.ops.gemm.config import REDUCTIONS, GemmConfig
 from tilewright.ops.gemm.problem import PRECISIONS
 
 PIPELINES = (
-    "implicit", "packed", "depthwise", "window", "gluon_bands", "gluon_ws", "gluon_pingpong",
-    "gluon_grouped",
+    "implicit", "packed", "subpixel", "depthwise", "window", "gluon_bands", "gluon_ws",
+    "gluon_pingpong", "gluon_grouped",
 )  # fmt: skip
 """``implicit``: an implicit GEMM on the matrix units, through pointers. ``packed``: the same for
-images of few channels, which a kernel packs before (`packing`). ``depthwise``: vectors of
+images of few channels, which a kernel packs before (`packing`). ``subpixel``: their gradients, in
+blocks of pixels (`subpixel`). ``depthwise``: vectors of
 channels on the vector units, where every channel has one filter of its own. ``window``: the same
 with a window that slides over pixels, which stay in registers. ``gluon_bands``: rows of such
 filters as bands of matrices, on the matrix units (`bands`). ``gluon_ws``,
@@ -73,8 +74,8 @@ def of_weights(
     """Bytes that weights are aligned to where what is read is to `alignment`, and what is made to
     `alignment_out`. In the gradient of the data, rows of weights are of the channels that are made:
     of a stem's three, pixels are still read in vectors. Of packed images weights are read one by
-    one."""
-    if pipeline == "packed":
+    one, and for blocks of pixels."""
+    if pipeline in ("packed", "subpixel"):
         return 1
     if pipeline == "implicit" and direction == "data" and same_bytes and alignment_out > 1:
         return min(alignment, alignment_out)

@@ -24,6 +24,7 @@ from tilewright.ops.conv.pipelines.bands import estimate as bands_estimate
 from tilewright.ops.conv.pipelines.boxed import estimate as boxed_estimate
 from tilewright.ops.conv.pipelines.grouped import estimate as grouped_estimate
 from tilewright.ops.conv.pipelines.packed import estimate as packed_estimate
+from tilewright.ops.conv.pipelines.subpixel import estimate as subpixel_estimate
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import vector
 from tilewright.ops.estimate import Estimate
@@ -79,6 +80,7 @@ _OWN: Mapping[str, Callable[[ConvConfig, ConvProblem, Device], Estimate]] = {
     "gluon_grouped": grouped_estimate.estimate,
     "gluon_bands": bands_estimate.estimate,
     "packed": packed_estimate.estimate,
+    "subpixel": subpixel_estimate.estimate,
 }
 """Of pipelines with estimates of their own."""
 

@@ -12,12 +12,14 @@ from tilewright.ops.conv.pipelines.grouped import GLUON_GROUPED
 from tilewright.ops.conv.pipelines.implicit import IMPLICIT
 from tilewright.ops.conv.pipelines.packed import PACKED
 from tilewright.ops.conv.pipelines.record import Pipeline
+from tilewright.ops.conv.pipelines.subpixel import SUBPIXEL
 from tilewright.ops.conv.pipelines.window import WINDOW
 
 PIPELINES: dict[str, Pipeline] = {
     record.name: record
     for record in (
-        IMPLICIT, PACKED, DEPTHWISE, WINDOW, GLUON_BANDS, GLUON_WS, GLUON_PINGPONG, GLUON_GROUPED,
+        IMPLICIT, PACKED, SUBPIXEL, DEPTHWISE, WINDOW, GLUON_BANDS, GLUON_WS, GLUON_PINGPONG,
+        GLUON_GROUPED,
     )
 }  # fmt: skip
 

@@ -1,0 +1,69 @@
+"""Blocks of pixels of x whose gradients are computed together, for pipeline ``subpixel``.
+
+The gradient of x, of few channels, is a convolution of y's gradient whose stride is 1: its result
+has, for each block of pixels of x, the block's channels side by side (a sub-pixel convolution: Shi
+et al., "Real-Time Single Image and Video Super-Resolution Using an Efficient Sub-Pixel
+Convolutional Neural Network", CVPR 2016). A block is as long as the stride, or a multiple of it
+along the width. All its pixels meet the same pixels of y, each through a tap of its own, or through
+none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.ops.conv import packing
+from tilewright.ops.conv.geometry import Dim, power_of_two
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.nouns import Temporary
+
+COLUMNS = 32
+"""Of a tile, if a block that is as long as the stride has no more: elements of a block of x."""
+
+LEAST, MOST = 16, 128
+"""Columns that matrix instructions multiply at least; and that a tile has at most."""
+
+Three = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of a problem, by depth, height and width.
+
+    sizes: pixels of x of a block. first: the pixel of y that block 0 meets first. met: pixels of y
+        that a block meets. columns: of a tile, which holds the elements of a block.
+    """
+
+    sizes: Three
+    first: Three
+    met: Three
+    columns: int
+
+
+@lru_cache(maxsize=256)  # of each problem for many kernels
+def blocks(p: ConvProblem) -> Blocks:
+    """The blocks of `p`."""
+    depth, height, width = p.three
+    least = p.c * depth.stride * height.stride * width.stride
+    times = max(1, min(COLUMNS // least, -(-width.size // width.stride)))
+    sizes = (depth.stride, height.stride, width.stride * times)
+    ends = [_met(dim, size) for dim, size in zip(p.three, sizes, strict=True)]
+    first, met = ([end[i] for end in ends] for i in (0, 1))
+    return Blocks(
+        sizes, (first[0], first[1], first[2]), (met[0], met[1], met[2]),
+        max(LEAST, power_of_two(p.c * math.prod(sizes))),
+    )  # fmt: skip
+
+
+def _met(dim: Dim, size: int) -> tuple[int, int]:
+    """The first pixel of y that the first `size` pixels of x meet, and how many they meet."""
+    first = -((dim.dilation * (dim.filter - 1) - dim.pad) // dim.stride)
+    return first, (size - 1 + dim.pad) // dim.stride - first + 1
+
+
+def temporaries(p: ConvProblem) -> tuple[Temporary, ...]:
+    """The filters, for each pixel of y that a block meets: [pixels, filters, columns]."""
+    of = blocks(p)
+    return (Temporary(packing.W, (math.prod(of.met), p.k, of.columns), p.dtype),)
