@@ -23,6 +23,8 @@ TILES: tuple[dict[str, int], ...] = (
     {"tile_m": 8, "tile_n": 16, "tile_k": 1, "num_warps": 4, "num_stages": 1, "group_m": 1},
     {"tile_m": 16, "tile_n": 16, "tile_k": 4, "num_warps": 4, "num_stages": 1, "group_m": 1,
      "held": "3x2s1x1"},
+    {"tile_m": 32, "tile_n": 16, "tile_k": 32, "num_warps": 4, "num_stages": 1,
+     "direction": "data", "alignment_out": 2},
 )  # fmt: skip
 
 HELD: dict[str, dict[str, Any]] = {
@@ -133,6 +135,10 @@ def _problem(
         spatial, taps = (*spatial[:-1], WIDE[0]), (*taps[:-1], WIDE[1])
         apart = (*apart[:-1], 1)
         read = 3 if c.alignment <= 4 * DTYPES[c.dtype].bytes else 7
+    if c.pipeline == "subpixel":
+        if groups > 1:
+            raise BadArgument("images of few channels have blocks, not groups")
+        read = 1 if c.tile_n == 16 else 3 if stride > 1 else 7  # a block has so many columns
     if c.held:
         held, own = (tuple(map(int, part.split("x"))) for part in c.held.split("s"))
         taps = (*(2,) * (rank - len(held)), *held)

@@ -15,7 +15,9 @@ one of them, of TILE_M blocks of one line, which are whole vectors of y. Blocks 
 lines of x that they are.
 
 What limits it: by its code, y's way from L2: each element of y is read met / (sizes / stride)
-times, 10 times in the example, and by `implicit` 49. It was not timed.
+times, 10 times in the example, and by `implicit` 49. It was not timed. Interpreted, built for
+sm_80 to sm_100 and AMD's architectures without spills, and executed in emulation
+(benchmarks/emulated.py --match subpixel).
 """
 
 import triton
