@@ -65,9 +65,8 @@ and few tiles (4k); with all side by side, L2 does not hold what they read: 0.58
 (benchmarks/results/attention_sections_h200.json).
 
 Under a causal mask the tiles that most queries see start last, and of few heads they then run while
-half of the GPU has nothing left. So those of the last section start first: in a model of the
-schedule, with turns of one to two steps, that is 0.92 to 0.99 of the speed with two sections where
-descending tiles alone have 0.76 to 0.94. It was not timed on its own.
+half of the GPU has nothing left. So those of the last section start first. That was not timed on
+its own.
 
 Compiled (Triton 3.6, ptxas for sm_90a). At head dims 128 and 64, causal and not, 0 to 24 bytes are
 spilled; it was 100 to 160 before descriptors of K and V were kept out of the registers
