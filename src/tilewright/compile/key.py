@@ -12,7 +12,7 @@ import importlib.metadata
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -43,7 +43,8 @@ def build_key(
             {
                 **of_part,
                 "name": name,
-                "source": asdict(source),
+                # All its fields are text, numbers and tuples of such, which need no copies.
+                "source": {one.name: getattr(source, one.name) for one in fields(source)},
                 "modules": module_digest,
                 "target": [arch.name, arch.backend, arch.target, arch.warp_size],
                 "compiler": compiler_digest(),

@@ -127,16 +127,9 @@ class Tuner:
     seconds: float | None = None
     building: Callable[[], AbstractContextManager[BuildProgress | None]] = nullcontext
     measuring: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
-    _builds: dict[Group, dict[str, str]] = field(init=False, default_factory=dict)
-    """The key of each kernel's present binary."""
-
-    def __post_init__(self) -> None:
-        configs: dict[Group, dict[str, Any]] = {}
-        for job in self.jobs:
-            configs.setdefault(job.group, {}).update(job.configs)
-        for group, named in configs.items():
-            keys = build_keys([*named.values()], group.device.arch, group.interpreted)
-            self._builds[group] = dict(zip(named, keys, strict=True))
+    _builds: dict[tuple[Group, str], str] = field(init=False, default_factory=dict)
+    """Keys of present binaries, by the kernel's name: of those that were measured, which are few of
+    the candidates."""
 
     def run(self) -> Tuned:
         """Search, then hold the finals. Raises the errors of sweeps; rows found before an error are
@@ -166,7 +159,7 @@ class Tuner:
             job.group.environment.digest,
             settings_on(job.group, settings).digest,
         )
-        builds, where = self._builds[job.group], str(self.results.path)
+        where = str(self.results.path)
         return {
             name: Tried(
                 status,
@@ -179,8 +172,16 @@ class Tuner:
             for name, build, status, taken, median, low, high, worst, at in self.results.rows(
                 _TRIED, _TriedRow, key
             )
-            if name in job.configs and builds[name] == build
+            if name in job.configs and self._build(job, name) == build
         }
+
+    def _build(self, job: Job, name: str) -> str:
+        """The key of a kernel's present binary."""
+        group = job.group
+        if (group, name) not in self._builds:
+            keys = build_keys([job.configs[name]], group.device.arch, group.interpreted)
+            self._builds[group, name] = keys[0]
+        return self._builds[group, name]
 
     # --- search -----------------------------------------------------------------------------
 
