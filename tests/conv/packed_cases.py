@@ -42,6 +42,31 @@ CASES |= {
     )
 }  # fmt: skip
 
+OF_DATA = {
+    name: replace(p, direction="data", epilogue="")
+    for name, p in CASES.items()
+    if p.direction == "forward" and p.dtype not in ("int8", "e4m3fn")
+}
+OF_DATA |= {
+    "a stride over the filter": ConvProblem(
+        2, 3, 32, (13, 17), (2, 2), stride=(3, 3), direction="data"
+    ),
+    "a stride that divides the dilation": ConvProblem(
+        1, 3, 32, (14, 19), (3, 3), stride=(2, 2), dilation=(2, 4), pad=(2, 3), direction="data"
+    ),
+    "a stride and a dilation without a divisor": ConvProblem(
+        1, 2, 32, (14, 19), (3, 2), stride=(3, 2), dilation=(2, 3), pad=(2, 1), direction="data"
+    ),
+    "filters that are no whole steps": ConvProblem(
+        1, 3, 45, (9, 21), (3, 3), stride=(2, 1), pad=(1, 1), direction="data"
+    ),
+    "a transposed convolution's epilogue": replace(STEM, direction="data", epilogue="bias+relu"),
+    "video by two": ConvProblem(
+        1, 3, 32, (5, 6, 9), (3, 3, 3), stride=(2, 2, 2), pad=(1, 1, 1), direction="data"
+    ),
+}
+"""Gradients of such images."""
+
 
 def configs(p: ConvProblem, name: str = "sm_90", pipeline: str = "packed"):
     """The kernels of a tuning's spaces that are of `pipeline` and serve `p`, the first and the

@@ -1,5 +1,5 @@
-"""Images of few channels on a real GPU, packed before a kernel multiplies them: problems with every
-kind of edge, and stems of real sizes."""
+"""Images of few channels on a real GPU, packed before a kernel multiplies them, and their gradients
+in blocks of pixels: problems with every kind of edge, and stems of real sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
 from packed_cases import CASES as SMALL  # noqa: E402
-from packed_cases import STEM, configs  # noqa: E402
+from packed_cases import OF_DATA, STEM, configs  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.ops.conv import ConvProblem  # noqa: E402
@@ -24,7 +24,11 @@ LARGE = (
     ConvProblem(2, 3, 128, (9, 128, 128), (3, 3, 3), pad=(2, 1, 1), pad_after=(0, 1, 1)),
 )
 WEIGHTS = tuple(replace(p, direction="weights") for p in LARGE)
-CASES = [(c, p) for p in (*SMALL.values(), *LARGE, *WEIGHTS) for c in configs(p, ARCH)]
+DATA = (*OF_DATA.values(), *(replace(p, direction="data") for p in LARGE))
+CASES = [
+    *((c, p) for p in (*SMALL.values(), *LARGE, *WEIGHTS) for c in configs(p, ARCH)),
+    *((c, p) for p in DATA for c in configs(p, ARCH, "subpixel")),
+]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
