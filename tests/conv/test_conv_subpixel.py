@@ -63,6 +63,20 @@ def test_sizes_of_blocks():
 
 
 @pytest.mark.parametrize(
+    ("spatial", "rows", "side_by_side"),
+    [((224, 224), 128, 8), ((224, 64), 64, 16), ((320,), 128, 128)],
+    ids=str,
+)
+def test_a_tile_has_as_many_lines_as_leave_few_rows_empty(spatial, rows, side_by_side):
+    """56 blocks of 4 pixels are seven times eight, and 16 such blocks fill one line."""
+    rank = len(spatial)
+    p = ConvProblem(
+        1, 3, 64, spatial, (7,) * rank, stride=(2,) * rank, pad=(3,) * rank, direction="data"
+    )
+    assert subpixel.across(p, rows) == side_by_side
+
+
+@pytest.mark.parametrize(
     ("fields", "why"),
     [
         ({"direction": "forward"}, "no gradient of the data"),

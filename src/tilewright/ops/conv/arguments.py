@@ -232,6 +232,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "row_w": _int(lambda x: packing.row_w(x.problem)),
     "block": _per_problem(lambda p: subpixel.blocks(p).sizes),
     "first": _per_problem(lambda p: subpixel.blocks(p).first),
+    "across": _int(lambda x: subpixel.across(x.problem, x.config.tile_m)),
     "met": _per_problem(lambda p: subpixel.blocks(p).met),
     "splits": _int(lambda x: x.splits),
     "count": _int(lambda x: x.problem.k * x.problem.taps * x.problem.group_c),

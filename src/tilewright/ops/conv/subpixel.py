@@ -22,6 +22,9 @@ from tilewright.ops.nouns import Temporary
 COLUMNS = 32
 """Of a tile, if a block that is as long as the stride has no more: elements of a block of x."""
 
+LEAST_ACROSS = 8
+"""Blocks side by side of a tile, if it has several lines."""
+
 LEAST, MOST = 16, 128
 """Columns that matrix instructions multiply at least; and that a tile has at most."""
 
@@ -61,6 +64,26 @@ def _met(dim: Dim, size: int) -> tuple[int, int]:
     """The first pixel of y that the first `size` pixels of x meet, and how many they meet."""
     first = -((dim.dilation * (dim.filter - 1) - dim.pad) // dim.stride)
     return first, (size - 1 + dim.pad) // dim.stride - first + 1
+
+
+def counts(p: ConvProblem) -> Three:
+    """Blocks of an image, by depth, height and width."""
+    found = [-(-dim.size // size) for dim, size in zip(p.three, blocks(p).sizes, strict=True)]
+    return found[0], found[1], found[2]
+
+
+def across(p: ConvProblem, rows: int) -> int:
+    """Blocks side by side of a tile of `rows` blocks, which has as many lines as that leaves: a
+    power of two, by which fewest rows are empty."""
+    _, high, wide = counts(p)
+    widths = [1 << i for i in range(rows.bit_length()) if high > 1 or 1 << i == rows]
+    shapes = [n for n in widths if n >= min(rows, LEAST_ACROSS)]
+
+    def padded(n: int) -> int:
+        lines = rows // n
+        return -(-wide // n) * n * -(-high // lines) * lines
+
+    return min(shapes, key=lambda n: (padded(n), -n))
 
 
 def temporaries(p: ConvProblem) -> tuple[Temporary, ...]:

@@ -11,8 +11,9 @@ stride 2, 0.61 of the products are wanted.
 
 Data movement. `conv_subpixel_filters` writes the weights as [pixels of y that a block meets,
 filters, columns], some kB. `conv_subpixel` walks these pixels: a step multiplies TILE_K filters of
-one of them, of TILE_M blocks of one line, which are whole vectors of y. Blocks are stored as the
-lines of x that they are.
+one of them, of TILE_M blocks, which are whole vectors of y. A tile has blocks of several lines, so
+that few of its rows are empty; no step divides. Blocks are stored as the lines of x
+that they are.
 
 What limits it: by its code, y's way from L2: each element of y is read met / (sizes / stride)
 times, 10 times in the example, and by `implicit` 49. It was not timed. Interpreted, built for
@@ -24,7 +25,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.conv.kernels.finish import finish
-from tilewright.ops.conv.kernels.places import apart, apart_line, channel, offset
+from tilewright.ops.conv.kernels.places import apart, channel, offset
 
 
 @triton.jit
@@ -73,24 +74,26 @@ def conv_subpixel_filters(
 @triton.jit
 def conv_subpixel(
     source, packed_w, made, extra, source_strides, made_strides, channels_in, channels_out, sizes,
-    full, block, first, met, stride,
+    full, block, first, met, stride, across,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
     UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """A tile of blocks of x's gradient. Arguments: as of `conv_subpixel_filters`."""
+    """A tile of blocks of x's gradient. across: a power of two, of the tile's blocks that are side
+    by side. The others: as of `conv_subpixel_filters`."""
     wide = tl.cdiv(full[2], block[2])
-    counts = (tl.cdiv(full[0], block[0]), tl.cdiv(full[1], block[1]), wide)
-    across = tl.cdiv(wide, TILE_M)
-    tile = tl.program_id(0)
-    image, d, h = apart_line(tile // across, counts, NDIM)
-    w = tile % across * TILE_M + tl.arange(0, TILE_M)
+    high = tl.cdiv(full[1], block[1])
+    tiles = (tl.cdiv(full[0], block[0]), tl.cdiv(high, TILE_M // across), tl.cdiv(wide, across))
+    image, d, h_tile, w_tile = apart(tl.program_id(0), tiles, NDIM)
+    row = tl.arange(0, TILE_M)
+    w = w_tile * across + row % across
+    h = h_tile * (TILE_M // across) + row // across
     # Pixels of y: of this tile's blocks and the first that they meet.
     y_d = d * (block[0] // stride[0]) + first[0]
     y_h = h * (block[1] // stride[1]) + first[1]
     y_w = w * (block[2] // stride[2]) + first[2]
-    y_w = tl.where(w < wide, y_w, -(1 << 30))
-    base = image * source_strides[0]
+    y_w = tl.where((w < wide) & (h < high), y_w, -(1 << 30))
+    base = image * source_strides[0] + offset(y_d, y_h, y_w, source_strides, NDIM)
     k = tl.arange(0, TILE_K)
     column = tl.arange(0, TILE_N)
 
@@ -108,9 +111,10 @@ def conv_subpixel(
         if NDIM > 2:
             there = there & (y_d + on_d >= 0) & (y_d + on_d < sizes[0])
         some = filters + k < channels_in
-        places = base + offset(y_d + on_d, y_h + on_h, line, source_strides, NDIM)
+        to = offset(on_d, on_h, on_w, source_strides, NDIM)
+        channels = channel(filters + k, source_strides[1], UNIT) + to
         a = tl.load(
-            source + (places[:, None] + channel(filters + k, source_strides[1], UNIT)[None, :]),
+            source + (base[:, None] + channels[None, :]),
             mask=there[:, None] & some[None, :], other=0.0,
         )  # fmt: skip
         b = tl.load(
@@ -135,14 +139,12 @@ def conv_subpixel(
     rest, pixel_d, pixel_h, pixel_w = apart(column // channels_out, block, NDIM)
     x_w = (w * block[2])[:, None] + pixel_w[None, :]
     inside = (x_w < full[2]) & (rest == 0)[None, :]
-    places = (w * block[2] * made_strides[4])[:, None] + (
-        pixel_w * made_strides[4] + channel(of, made_strides[1], UNIT_OUT)
-    )[None, :]
-    places += image * made_strides[0]
     if NDIM > 1:
-        inside = inside & (h * block[1] + pixel_h < full[1])[None, :]
-        places += ((h * block[1] + pixel_h) * made_strides[3])[None, :]
+        inside = inside & ((h * block[1])[:, None] + pixel_h[None, :] < full[1])
     if NDIM > 2:
         inside = inside & (d * block[0] + pixel_d < full[0])[None, :]
-        places += ((d * block[0] + pixel_d) * made_strides[2])[None, :]
+    begin = image * made_strides[0]
+    begin += offset(d * block[0], h * block[1], w * block[2], made_strides, NDIM)
+    within = offset(pixel_d, pixel_h, pixel_w, made_strides, NDIM)
+    places = begin[:, None] + (within + channel(of, made_strides[1], UNIT_OUT))[None, :]
     finish(acc, made, extra, places, of, inside, rest == 0, CHAIN, TAKES, LARGEST)

@@ -45,7 +45,7 @@ _MULTIPLY = Part(
     grid=lambda c, p, _: _tiles(c, p),
     arguments=(
         "source", "packed_w", "made", "extra", "source_strides", "made_strides", "channels_in",
-        "channels_out", "sizes", "full", "block", "first", "met", "stride",
+        "channels_out", "sizes", "full", "block", "first", "met", "stride", "across",
     ),
     constants=(
         "TILE_M", "TILE_N", "TILE_K", "NDIM", "UNIT", "UNIT_OUT", "PRECISION", "INT_ACC",
@@ -98,7 +98,7 @@ def _alignments(p: ConvProblem) -> tuple[int, int]:
 # --- the spaces -----------------------------------------------------------------------------------
 
 _TILES = ((32, 4), (64, 4), (128, 4), (128, 8))
-"""Blocks of a tile, of one line, and warps."""
+"""Blocks of a tile, and warps."""
 _DEPTHS, _STAGES = (32, 64), (1, 2, 3)
 
 
@@ -107,8 +107,9 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     if not tuned or _unfit(p) is not None:
         return
     of = subpixel.blocks(p)
-    line = max(subpixel.LEAST, power_of_two(cdiv(p.spatial[-1], of.sizes[2])))
-    sides = dict.fromkeys((min(m, line), 4 if line < m else warps) for m, warps in _TILES)
+    _, high, wide = subpixel.counts(p)
+    plane = max(subpixel.LEAST, power_of_two(high * wide))
+    sides = dict.fromkeys((min(m, plane), 4 if plane < m else warps) for m, warps in _TILES)
     most = max(packing.least_depth(p), power_of_two(p.k))
     depths = dict.fromkeys(min(n, most) for n in _DEPTHS)
     stages = [n for n in _STAGES if n in arch.num_stages]
@@ -120,8 +121,9 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
 
 
 def _tiles(c: ConvConfig, p: ConvProblem) -> int:
-    counts = [cdiv(dim.size, n) for dim, n in zip(p.three, subpixel.blocks(p).sizes, strict=True)]
-    return p.n * counts[0] * counts[1] * cdiv(counts[2], c.tile_m)
+    deep, high, wide = subpixel.counts(p)
+    across = subpixel.across(p, c.tile_m)
+    return p.n * deep * cdiv(high, c.tile_m // across) * cdiv(wide, across)
 
 
 def _steps(c: ConvConfig, p: ConvProblem) -> int:
