@@ -43,8 +43,9 @@ def test_chosen_kernels_repeat(switch, problem):
 
 
 def test_without_the_switch_any_kernel_is_chosen(switch):
+    """As here, where sums in turns are slower; for the first problem they are faster."""
     own = tw.default_dispatcher()
-    chosen = own.select(PROBLEMS[0]).config
+    chosen = own.select(PROBLEMS[1]).config
     assert not ops.family("attention_backward").repeats(chosen)
     switch(True)
     assert tw.default_dispatcher() is not own

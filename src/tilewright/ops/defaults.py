@@ -29,6 +29,7 @@ class Defaults:
     scalars: tuple[str, ...] = ()
     foreign_forms: Mapping[str, Form] = MappingProxyType({})
     profiles: Mapping[str, Profile] = MappingProxyType({})
+    variant_fields: frozenset[str] = frozenset({"num_stages"})
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
         """Kernels have no pipelines to tell apart."""

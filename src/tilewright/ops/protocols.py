@@ -123,6 +123,9 @@ class Words(Protocol):
 class Legality(Protocol):
     """Which kernels there are, and which may be used."""
 
+    variant_fields: frozenset[str]
+    """Fields of a config by which kernels of one tile differ by a few percent."""
+
     def default_space(self, problem: Any, arch: Arch) -> Any:
         """The `KernelSpace` to dispatch problems like this one from when the user declares
         none."""

@@ -20,12 +20,9 @@ from tilewright.select.configured import NAMES
 from tilewright.tables.row import Row
 from tilewright.tables.table import Table
 
-VARIANT_FIELDS = frozenset({"num_stages", "group_m", "box", "store"})
-"""Fields by which kernels of one tile differ by a few percent."""
-
 PER_VARIANT = 1.05
 """For the order in which candidates are tried: the factor on a kernel's estimate for each better
-one that differs from it in these fields alone. Estimates of tiles are off by 10 to 30 %, so another
+one of the same tile (`Family.variant_fields`). Estimates of tiles are off by 10 to 30 %, so another
 tile is worth more than the same once more. By the estimate alone, the first eight candidates of 47
 convolutions were of 4.3 tiles on average, those of 14 of one; by this order they are of 6.3, and of
 two at least."""
@@ -105,7 +102,7 @@ def jobs_of(
         fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
         theirs = tuple(algorithms.get(problem, ()))
         if fit or starters or theirs:
-            ranked = _tiles_first(family.rank(problem, fit, device))
+            ranked = _tiles_first(family.rank(problem, fit, device), family.variant_fields)
             first = tuple(dict.fromkeys(starters))
             found.append(Job(group, problem, ranked, first, row, theirs))
         else:
@@ -113,12 +110,14 @@ def jobs_of(
     return found, refused
 
 
-def _tiles_first(ranked: Iterable[tuple[Any, Estimate]]) -> tuple[Any, ...]:
+def _tiles_first(
+    ranked: Iterable[tuple[Any, Estimate]], variant_fields: frozenset[str]
+) -> tuple[Any, ...]:
     """Configs by their estimates, variants of better ones later."""
     better: Counter[tuple[Any, ...]] = Counter()
     found = []
     for config, estimate in ranked:
-        names = (f.name for f in fields(config) if f.name not in VARIANT_FIELDS)
+        names = (f.name for f in fields(config) if f.name not in variant_fields)
         tile = tuple(getattr(config, name) for name in names)
         found.append((estimate.total_us * PER_VARIANT ** better[tile], config))
         better[tile] += 1

@@ -38,6 +38,7 @@ class ConvFamily(Defaults):
     """See `tilewright.ops.protocols.Family`."""
 
     name = "conv"
+    variant_fields = frozenset({"num_stages", "group_m", "box"})
     problem_type = ConvProblem
     config_type = ConvConfig
     functions = functions.FUNCTIONS

@@ -66,6 +66,7 @@ class GemmFamily(Defaults):
     """See `tilewright.ops.protocols.Family`."""
 
     name = "gemm"
+    variant_fields = frozenset({"num_stages", "group_m", "store"})
     problem_type = GemmProblem
     config_type = GemmConfig
     # CK Tile Engine's sweeps do not say that they are of GEMMs.

@@ -39,6 +39,7 @@ class GroupedGemmFamily(Defaults):
     """See `tilewright.ops.protocols.Family`."""
 
     name = "grouped_gemm"
+    variant_fields = frozenset({"num_stages", "group_m"})
     problem_type = GroupedGemmProblem
     config_type = GroupedGemmConfig
     formats = Formats(spaces.read_sweep, tuple(spaces.VARIANTS))
