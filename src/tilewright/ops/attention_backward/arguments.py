@@ -77,10 +77,10 @@ def _section(x: Context) -> int:
     """How many heads of keys are computed side by side: as many as have their queries, gradients
     and sums of dQ in L2 together.
 
-    If they add in turns, the more, the fewer tiles wait for one another, and a half of all heads at
-    most (see `gluon_steps.turn_of`). Tiles of a head then walk its queries behind one another, so
-    that half of these are in use; but of causal ones, which differ in length, each may have come
-    to another of the heads that share keys. What came of it is in `gluon_ws`.
+    If they add in turns, more heads mean fewer tiles that wait for one another; at most a half of
+    all (see `gluon_steps.turn_of`). Tiles of a head follow each other along its queries, so about
+    half of these are in use at a time. Causal tiles differ in length: each may be at another of the
+    heads that share keys. `gluon_ws` has the figures.
     """
     c: Any = x.config
     p: Any = x.problem

@@ -64,8 +64,8 @@ start together wait for one another, so one head at a time had 0.83 to 1.04, lea
 and few tiles (4k); with all side by side, L2 does not hold what they read: 0.58 to 1.05
 (benchmarks/results/attention_sections_h200.json).
 
-Under a causal mask the tiles that most queries see start last, and of few heads they then run while
-half of the GPU has nothing left. So those of the last section start first. That was not timed on
+Under a causal mask the tiles that most queries see start last. With few heads, half of the GPU has
+nothing left to do while they run. So those of the last section start first. That was not timed on
 its own.
 
 Compiled (Triton 3.6, ptxas for sm_90a). At head dims 128 and 64, causal and not, 0 to 24 bytes are

@@ -4,7 +4,7 @@ Copies and products overlap, so a step takes the longer of the two, and so does 
 through its steps. A tile's store comes on top where the groups share the tile; where they take
 turns, only the last.
 
-What rows cost the copy engine that lie askew or outside an array is in `rates` too.
+The copy engine is slower for rows that lie askew or outside an array (`rates`).
 """
 
 from __future__ import annotations
