@@ -351,3 +351,17 @@ def test_hoppers_kernels_are_right(direction):
     assert len(each) == (4 if direction == "weights" else 3)
     for seed, c in enumerate(each.values()):
         assert worst_error(c, problem, THREE, seed) <= 1, c.name
+
+
+def test_variants_of_gemms_kernels_are_of_one_tile():
+    """Their group of tiles, stages and way to store count as little as in GEMM's own family."""
+    name = "conv_forward_2d_gemm_rcr_bf16_bf16_bf16_fp32_{}_padmnk_al16".format
+    pipeline = "gluon_pingpong_persistent"
+    first = FAMILY.tile(FAMILY.parse_name(name(f"128x128x64_w8_s5_{pipeline}_g8_direct")))
+    for words in (
+        f"128x128x64_w8_s6_{pipeline}_g8_split",
+        f"128x128x64_w8_s5_{pipeline}_g2_direct",
+    ):
+        assert FAMILY.tile(FAMILY.parse_name(name(words))) == first
+    for words in (f"128x192x64_w8_s4_{pipeline}_g8_split", "128x128x64_w8_s3_basic_tile_g8_direct"):
+        assert FAMILY.tile(FAMILY.parse_name(name(words))) != first

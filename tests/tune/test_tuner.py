@@ -7,7 +7,7 @@ import json
 import os
 import random
 import signal
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -424,7 +424,7 @@ def test_variants_of_a_tile_are_tried_behind_other_tiles():
     variants = [replace(one, num_stages=n) for n in (2, 3, 4)]
     estimates = [(100.0, variants[0]), (101.0, variants[1]), (102.0, variants[2]), (108.0, two)]
     given = [(config, Estimate(us, "", (), ())) for us, config in estimates]
-    found = _tiles_first(given, FAMILY.variant_fields)  # 100, 106.05, 112.5 and 108
+    found = _tiles_first(given, FAMILY.tile)  # 100, 106.05, 112.5 and 108
     assert found == (variants[0], variants[1], two, variants[2])
 
 
@@ -432,9 +432,8 @@ def test_candidates_keep_the_order_of_estimates_within_a_tile():
     problem = GemmProblem(512, 512, 512)
     [job], _ = jobs_of(GROUP, [problem], None)
     ranked = [config for config, _ in FAMILY.rank(problem, job.candidates, GROUP.device)]
-    plain = {f.name for f in fields(ranked[0])} - FAMILY.variant_fields
-    for tile in {tuple(getattr(c, name) for name in sorted(plain)) for c in ranked}:
-        same = [c for c in ranked if tuple(getattr(c, name) for name in sorted(plain)) == tile]
+    for tile in {FAMILY.tile(c) for c in ranked}:
+        same = [c for c in ranked if FAMILY.tile(c) == tile]
         assert [c for c in job.candidates if c in same] == same
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -29,7 +30,8 @@ class Defaults:
     scalars: tuple[str, ...] = ()
     foreign_forms: Mapping[str, Form] = MappingProxyType({})
     profiles: Mapping[str, Profile] = MappingProxyType({})
-    variant_fields: frozenset[str] = frozenset({"num_stages"})
+    variant_fields: ClassVar[frozenset[str]] = frozenset({"num_stages"})
+    """Fields of a config by which variants of one tile differ."""
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
         """Kernels have no pipelines to tell apart."""
@@ -47,6 +49,11 @@ class Defaults:
         """One table for all problems, called as the family."""
         family: Any = self
         return str(family.name)
+
+    def tile(self, config: Any) -> Hashable:
+        """All other fields."""
+        names = (one.name for one in fields(config) if one.name not in self.variant_fields)
+        return tuple(getattr(config, name) for name in names)
 
     def nearby(self, problem: Any) -> Iterable[Nearby]:
         """No other problem's row answers."""

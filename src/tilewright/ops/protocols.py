@@ -8,7 +8,7 @@ A family is a folder under `ops/` whose package defines ``FAMILY``, an object wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from tilewright.arch.model import Arch, Device
@@ -123,9 +123,6 @@ class Words(Protocol):
 class Legality(Protocol):
     """Which kernels there are, and which may be used."""
 
-    variant_fields: frozenset[str]
-    """Fields of a config by which kernels of one tile differ by a few percent."""
-
     def default_space(self, problem: Any, arch: Arch) -> Any:
         """The `KernelSpace` to dispatch problems like this one from when the user declares
         none."""
@@ -133,6 +130,9 @@ class Legality(Protocol):
     def tuning_spaces(self, problem: Any, arch: Arch) -> Sequence[Any]:
         """The `KernelSpace`s that a tuning of this problem chooses from: the default space, and
         what may be best and is too much to choose from without measuring."""
+
+    def tile(self, config: Any) -> Hashable:
+        """What kernels have in common that differ by a few percent: variants of one tile."""
 
     def judge(self, config: Any, arch: Arch) -> Verdict:
         """May this config be built for this architecture?"""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -22,9 +22,9 @@ from tilewright.tables.table import Table
 
 PER_VARIANT = 1.05
 """For the order in which candidates are tried: the factor on a kernel's estimate for each better
-one of the same tile (`Family.variant_fields`). Estimates of tiles are off by 10 to 30 %, so another
+one of the same tile (`Family.tile`). Estimates of tiles are off by 10 to 30 %, so another
 tile is worth more than the same once more. By the estimate alone, the first eight candidates of 47
-convolutions were of 4.3 tiles on average, those of 14 of one; by this order they are of 6.3, and of
+convolutions are of 3.4 tiles on average, those of 16 of one; by this order they are of 5.9, and of
 two at least."""
 
 
@@ -71,11 +71,10 @@ def jobs_of(
     """A job for each problem, and the problems that nothing supports, with the reason. Of several
     problems that share a row (`Family.tuning_key`), only the first has a job.
 
-    Candidates are the configs that support the problem, in the order of the analytical selector,
-    but variants of one tile later (`PER_VARIANT`): those of `configs`, or by default those of the
-    family's tuning spaces. Starters are the kernels chosen today, by `table` and the shipped
-    tables. If `configs` are given, the first choice of the estimate alone is a starter too, because
-    `configs` may lack it.
+    Candidates are the configs that support the problem: of `configs`, or by default of the family's
+    tuning spaces. They are ordered by estimate, variants of one tile later (`PER_VARIANT`).
+    Starters are the kernels chosen today, by `table` and the shipped tables. If `configs` are
+    given, the first choice of the estimate alone is a starter too, because `configs` may lack it.
 
     algorithms: by problem, what the vendor's library offers.
     """
@@ -102,7 +101,7 @@ def jobs_of(
         fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
         theirs = tuple(algorithms.get(problem, ()))
         if fit or starters or theirs:
-            ranked = _tiles_first(family.rank(problem, fit, device), family.variant_fields)
+            ranked = _tiles_first(family.rank(problem, fit, device), family.tile)
             first = tuple(dict.fromkeys(starters))
             found.append(Job(group, problem, ranked, first, row, theirs))
         else:
@@ -111,16 +110,15 @@ def jobs_of(
 
 
 def _tiles_first(
-    ranked: Iterable[tuple[Any, Estimate]], variant_fields: frozenset[str]
+    ranked: Iterable[tuple[Any, Estimate]], tile: Callable[[Any], Hashable]
 ) -> tuple[Any, ...]:
     """Configs by their estimates, variants of better ones later."""
-    better: Counter[tuple[Any, ...]] = Counter()
+    better: Counter[Hashable] = Counter()
     found = []
     for config, estimate in ranked:
-        names = (f.name for f in fields(config) if f.name not in variant_fields)
-        tile = tuple(getattr(config, name) for name in names)
-        found.append((estimate.total_us * PER_VARIANT ** better[tile], config))
-        better[tile] += 1
+        of = tile(config)
+        found.append((estimate.total_us * PER_VARIANT ** better[of], config))
+        better[of] += 1
     return tuple(config for _, config in sorted(found, key=lambda one: one[0]))
 
 

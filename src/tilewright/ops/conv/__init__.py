@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
@@ -85,6 +85,11 @@ class ConvFamily(Defaults):
 
     def tuning_spaces(self, problem: ConvProblem, arch: Arch) -> Any:
         return spaces.tuning_spaces(problem, arch)
+
+    def tile(self, config: ConvConfig) -> Hashable:
+        if config.pipeline == GEMM:
+            return config.direction, config.spatial_dims, by_gemm.tile(config)
+        return super().tile(config)
 
     def judge(self, config: ConvConfig, arch: Arch) -> Verdict:
         return rules.judge(config, arch)

@@ -23,7 +23,7 @@ Everything else is GEMM's: rules, estimates, spaces, sources and launches are th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -208,6 +208,11 @@ def _lying(
 
 
 # --- rules and estimates -----------------------------------------------------------------------
+
+
+def tile(c: ConvConfig) -> Hashable:
+    """What variants of GEMM's kernel have in common."""
+    return PRODUCTS.tile(c.gemm_config)
 
 
 def judge(c: ConvConfig, arch: Arch) -> Verdict:
