@@ -114,8 +114,8 @@ SETS: dict[str, Callable[[], Iterator[AttentionBackwardProblem]]] = {
 def kernels(
     p: AttentionBackwardProblem, wide: bool, words: list[str]
 ) -> list[AttentionBackwardConfig]:
-    """The configs in Gluon that can serve `p`, or, if there are none or it is short, all; of which
-    the name has one of `words`."""
+    """The configs that can serve `p` and whose names have one of `words`: those in Gluon. If there
+    are none, or `p` is of the short set, the portable ones too."""
     this = arch("sm_90")
     spaces = FAMILY.tuning_spaces(p, this) if wide else [FAMILY.default_space(p, this)]
     found = {c.name: c for space in spaces for c in space.expand(this).configs}

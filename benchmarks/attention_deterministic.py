@@ -47,8 +47,8 @@ def problems() -> Iterator[AttentionBackwardProblem]:
 
 
 def pairs(p: AttentionBackwardProblem) -> list[AttentionBackwardConfig]:
-    """The kernels of one pipeline, in any order and in turns: of the estimate's first pipeline for
-    the head dims."""
+    """The kernels of one pipeline, in any order and in turns: `gluon_lean` where it serves `p`,
+    which is the faster of two there."""
     found = kernels(p, False, [])
     pipeline = "gluon_lean" if any(c.pipeline == "gluon_lean" for c in found) else found[0].pipeline
     return sorted((c for c in found if c.pipeline == pipeline), key=lambda c: c.ordered)

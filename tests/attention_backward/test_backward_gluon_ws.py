@@ -208,8 +208,8 @@ def test_features_together(seed):
 @pytest.mark.parametrize("tile", [(128, 64), (128, 128), (64, 64)])
 @given(st.data())
 def test_turns_are_counted_without_a_gap(tile, data):
-    """For each block of queries, the tiles that add to it have the turns 0, 1, …, in the order in
-    which they start; and it is the tiles whose steps have the block."""
+    """For each block of queries, the tiles whose steps have it add to it, with the turns 0, 1, … in
+    the order in which they start."""
     rows, step = tile
     n_q, n_kv = (data.draw(st.integers(1, 900)) for _ in "qk")
     mask = data.draw(st.sampled_from(("none", "causal", "window")))

@@ -36,7 +36,7 @@ def test_it_is_right(number, case):
 
 @pytest.mark.parametrize("case", OF_DATA)
 def test_a_block_meets_the_pixels_that_its_own_meet_through_a_tap(case):
-    """And no pixel before the first or behind the last that one of them meets."""
+    """The range holds every pixel of y that one of the block's pixels meets, and is no longer."""
     p = OF_DATA[case]
     of = subpixel.blocks(p)
     for dim, size, first, met in zip(p.three, of.sizes, of.first, of.met, strict=True):
@@ -95,8 +95,7 @@ def test_what_is_refused(fields, why):
     config = replace(config, direction=other.direction)
     refusal = FAMILY.supports(config, other, SM_90)
     assert not refusal
-    with pytest.raises(AssertionError, match=why):
-        raise AssertionError(str(refusal))
+    assert re.search(why, str(refusal))
 
 
 def test_only_tunings_have_it():

@@ -40,29 +40,29 @@ SHARE = 0.45
 as each step waits for two products before the next two."""
 
 GLUON_SHARES = {"gluon_ws": 0.55, "gluon_lean": 0.61, "gluon_roles": 0.47}
-"""The same of pipelines in Gluon, so that the mean ratio to 64 timings on an H200 is
-near 1 (benchmarks/results/attention_backward_*_h200.json): 0.52 to 1.22, least where head dim is 64
-and sequences are short."""
+"""The same of pipelines in Gluon. Measured over expected is 0.8 to 1.9 in 108 timings of sequences
+of one length, geometric mean 0.99, and 1.2 to 1.9 in 40 of packed ones, which are longer than their
+average (benchmarks/results/attention_backward_{dense,rest,short}_h200.json)."""
 
 ORDERED_SHARES = {"gluon_ws": 1.0, "gluon_lean": 1.0, "gluon_roles": 0.93}
 """Of that rate, where sums are added in turns; from the 32 pairs of
 benchmarks/results/attention_deterministic_h200.json."""
 
-TURN_US = 3.0
-"""In turns, before and behind a launch's steps: tiles wait for the first turns of others."""
-
 SHARED_KEYS = 0.94
 """Of it, in turns, if heads share keys under a causal mask: a tile waits longer for those before
 it. From the same pairs."""
+
+TURN_US = 3.0
+"""In turns, before and behind a launch's steps: tiles wait for the first turns of others."""
 
 BEGIN_US = 2.0
 """Of a workgroup of these, beside its steps: to load keys and values, and to write sums."""
 
 WARP_SCORES, WARPS, WARP_FACTOR, WARP_POWER = 512, 4, 1.15, 0.45
 """Of `basic`: how much longer its steps take than what is counted, by the scores of a warp in a
-step, and by warps. From 72 timings of sequences of 128 to 2k on an H200
-(benchmarks/results/attention_backward_short_h200.json): 0.7 to 1.6 of them if lengths are equal,
-and 0.8 to 2.1 if not."""
+step, and by warps. Read off 72 timings of sequences of 128 to 2k on an H200
+(benchmarks/results/attention_backward_short_h200.json): measured over expected is 0.8 to 1.6 if
+lengths are equal, and 0.9 to 2.2 if not."""
 
 SPILL = 1.15
 """Factor for sums that take most of a thread's registers, as few workgroups are then resident."""

@@ -30,8 +30,9 @@ rows and 546 for 8k, causal 443 and 472, which is 1.75, 1.79, 1.04 and 1.04 of c
 `gluon_roles` takes 1.35 to 1.47 times as long. In any order it has 0.97 to 0.98 of this speed
 (benchmarks/results/attention_deterministic_h200.json).
 
-Compiled (Triton 3.6, ptxas for sm_90a). At 192/128, causal and not, ptxas spills 32
-bytes, which the loops do not touch but for one number, and products overlap. If registers do not
+Compiled (Triton 3.6, ptxas for sm_90a). At 192/128 ptxas spills 32 bytes, causal 56, in turns 48
+and 56. With one warp that added it was 32, of which the loops touched one number. Products overlap.
+If registers do not
 suffice, ptxas waits for each product before the next. It does so if any of these is undone: the
 rounded weights are held (`_held`), or ptxas moves exponentials behind the start of dP's product,
 and both tiles need registers; no product is in flight where a loop waits for a barrier; dS is read

@@ -34,9 +34,9 @@ long as `gluon_lean`. In turns it has 0.96 and 0.95 of its speed, causal 0.91
 (benchmarks/results/attention_deterministic_h200.json); it had 0.67 to 0.78 when one warp added for
 both groups and one head of keys came after the other.
 
-Compiled (Triton 3.6, ptxas for sm_90a): at 256, causal and not, 48 bytes are spilled, 56 if sums
-are ordered; a step of the second group reads 20 of them. Products overlap. The simulation
-(`tests/simulate`) ran it.
+Compiled (Triton 3.6, ptxas for sm_90a): at 256, causal and not, 48 bytes are spilled, in turns 56,
+causal 64. With one warp that added, a step of the second group read 20 of them. Products overlap.
+The simulation (`tests/simulate`) ran it.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import LOG2E

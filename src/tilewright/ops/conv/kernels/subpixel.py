@@ -11,12 +11,11 @@ stride 2, 0.61 of the products are wanted.
 
 Data movement. `conv_subpixel_filters` writes the weights as [pixels of y that a block meets,
 filters, columns], some kB. `conv_subpixel` walks these pixels: a step multiplies TILE_K filters of
-one of them, of TILE_M blocks, which are whole vectors of y. A tile has blocks of several lines, so
-that few of its rows are empty; no step divides. Blocks are stored as the lines of x
-that they are.
+one of them for TILE_M blocks, and reads y in whole vectors. A tile has blocks of several lines, so
+that few of its rows are empty; no step divides. Each block is stored to its lines of x.
 
-What limits it: by its code, y's way from L2: each element of y is read met / (sizes / stride)
-times, 10 times in the example, and by `implicit` 49. It was not timed. Interpreted, built for
+What limits it: by its code, y's way from L2. In the example each element of y is read 10 times, and
+by `implicit` 49 times. It was not timed. Interpreted, built for
 sm_80 to sm_100 and AMD's architectures without spills, and executed in emulation
 (benchmarks/emulated.py --match subpixel).
 """

@@ -17,6 +17,9 @@ from tilewright.ops.nouns import MAIN, KernelSource, Step
 WORKGROUPS_FOR_UNIT = 2
 """Workgroups for each compute unit that parts of the pixels make up."""
 
+REACH = 1 << 31
+"""Elements that indices of 32 bits reach."""
+
 WALK = ("sizes", "full", "walked", "taps", "stride", "dilation", "before")
 CLASSES = ("phase", "common", "inverse")
 LAST = ("TAKES", "LARGEST")

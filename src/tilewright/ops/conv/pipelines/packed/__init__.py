@@ -30,9 +30,6 @@ PACK = "pack"
 BLOCK, WARPS = 1024, 4
 """Of the kernel that packs."""
 
-_REACH = 1 << 31
-"""Elements that indices of 32 bits reach."""
-
 MULTIPLY = Part(
     module="packed",
     function="conv_packed",
@@ -87,7 +84,7 @@ def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
     if c.direction == "weights" and c.spread != row:
         return f"a packed row has {row} elements, not {c.spread}"
     count = max(math.prod(one.shape) for one in packing.temporaries(p))
-    if c.index_bits == 32 and count >= _REACH:
+    if c.index_bits == 32 and count >= pointers.REACH:
         return f"packed x has {count} elements, which indices of 32 bits do not reach"
     return None
 

@@ -24,9 +24,6 @@ PIPELINE = "subpixel"
 FILTERS = "filters"
 """The part of the kernel that writes the weights."""
 
-_REACH = 1 << 31
-"""Elements that indices of 32 bits reach."""
-
 _WEIGHTS = Part(
     module="subpixel",
     function="conv_subpixel_filters",
@@ -85,7 +82,7 @@ def _unfit(p: ConvProblem) -> str | None:
         return "an array has no elements"
     if (columns := subpixel.blocks(p).columns) > subpixel.MOST:
         return f"a block that is as long as the stride has {columns} columns, over {subpixel.MOST}"
-    if (count := math.prod(subpixel.temporaries(p)[0].shape)) >= _REACH:
+    if (count := math.prod(subpixel.temporaries(p)[0].shape)) >= pointers.REACH:
         return f"the weights of blocks are {count} elements, which indices of 32 bits do not reach"
     return None
 
