@@ -3,7 +3,7 @@ interleaved run.
 
     python benchmarks/conv_vendor.py --json benchmarks/results/conv_h200.json
     python benchmarks/conv_vendor.py --set dense --direction forward --wide
-    python benchmarks/conv_vendor.py --set layers --every 20
+    python benchmarks/conv_vendor.py --set layers --every 20 --shipped
     python benchmarks/conv_vendor.py --set depthwise --only "filter 5x5" --wide
     python benchmarks/conv_vendor.py --build
 
@@ -11,8 +11,8 @@ For each problem of the sets and each direction, every kernel of the default spa
 tuning's spaces too) and torch's call are checked against float64 at full size; what fails is
 reported, and not timed. The kernels then race beside torch's call: single calls, with L2 flushed.
 The fastest is timed again beside it, with L2 flushed and in graphs of several replayed calls. A
-ratio is torch's median over the kernel's, so more than 1 is faster. `--build` builds the kernels
-without a GPU.
+ratio is torch's median over the kernel's, so more than 1 is faster. `--shipped`: the kernel of the
+shipped table's row alone. `--build` builds the kernels without a GPU.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from tilewright.measure.contenders import Contender, kernel_bind
 from tilewright.measure.problems import load_problems
 from tilewright.ops.conv import ConvConfig, ConvProblem
 from tilewright.ops.conv.problem import DIRECTIONS
+from tilewright.ops.library import library_of
+from tilewright.tables import file, named
 
 FAMILY = ops.family("conv")
 ARCH = "sm_90"
@@ -100,6 +103,19 @@ SETS: dict[str, Callable[[], Iterator[ConvProblem]]] = {
 USUAL = ("dense", "grouped", "depthwise", "stems")
 
 
+@cache
+def _rows(table: str) -> dict[Any, str]:
+    """The kernels of a shipped table, by what rows are found by."""
+    rows = file.load(named.file_of(f"shipped:{ARCH}/{table}"))
+    return {FAMILY.tuning_key(row.problem): row.kernel for row in rows}
+
+
+def shipped(p: ConvProblem) -> list[ConvConfig]:
+    """The kernel of the row of the table shipped for the H200."""
+    name = _rows(FAMILY.table(p)).get(FAMILY.tuning_key(p))
+    return [FAMILY.parse_name(name)] if name else []
+
+
 def kernels(p: ConvProblem, wide: bool, most: int = KEPT) -> list[ConvConfig]:
     """The configs that can serve `p`, `most` at most."""
     from tilewright.arch import device
@@ -151,13 +167,14 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="each how many problems of a set")
     parser.add_argument("--only", default="", help="problems whose words have this, of a set's")
     parser.add_argument("--wide", action="store_true", help="the tuning's spaces too")
+    parser.add_argument("--shipped", action="store_true", help="the shipped row's kernel alone")
     parser.add_argument("--each", type=int, default=KEPT, help="kernels of a problem, by estimate")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--build", action="store_true", help="build, without a GPU")
     options = parser.parse_args()
     asked = {
         f"{name} {direction}": [
-            (p, kernels(p, options.wide, options.each))
+            (p, shipped(p) if options.shipped else kernels(p, options.wide, options.each))
             for p in (replace(p, direction=direction) for p in [*SETS[name]()][:: options.every])
             if options.only in str(p)
         ]
@@ -184,7 +201,8 @@ def main() -> None:
     for name, each in asked.items():
         lines = []
         for p, configs in each:
-            line = measure(p, [c for c in configs if c.name in built], dispatcher, flush)
+            ready = [c for c in configs if c.name in built or library_of(c)]
+            line = measure(p, ready, dispatcher, flush)
             lines.append(line)
             print(json.dumps({"set": name, **line}), flush=True)
         document["sets"][name] = lines

@@ -221,6 +221,7 @@ COMMON = frozenset(
         "groups",
         "inner",
         "left",
+        "library",
         "mask",
         "mma",
         "num_stages",
@@ -243,7 +244,7 @@ COMMON = frozenset(
     )
 )
 """Fields of a family's problems or configs whose word means something else outside too: `Arch.mma`,
-a `Store`, the sizes of a file."""
+a `Store`, the sizes of a file, the vendor's library."""
 
 
 FACES = ("flash_attn", "serving")

@@ -113,3 +113,23 @@ def test_a_gradient_of_few_weights_is_split():
     found = FAMILY.default_space(problem, arch("sm_90")).expand(arch("sm_90")).configs
     best, _ = FAMILY.rank(problem, found, device("h200_sxm"))[0]
     assert best.scheduler == "split"
+
+
+@pytest.mark.parametrize("direction", ["forward", "data", "weights"])
+@pytest.mark.parametrize("groups", [1, 4, 128])
+def test_groups_are_as_aligned_as_kernels_are_promised(direction, groups):
+    """Tiles of one group begin at each group's channels. A kernel for the depthwise one of these
+    stored 16 bytes at once, at addresses that were multiples of 4."""
+    p = ConvProblem(
+        2, 128, 128, (16,), (3,), groups, dtype="fp32", precision="tf32", direction=direction
+    )
+    channels = {"x": p.group_c, "y": p.group_k, "w": p.group_c}
+    *read, made = {"forward": "xwy", "data": "ywx", "weights": "xyw"}[direction]
+    seen = 0
+    for space in FAMILY.tuning_spaces(p, arch("sm_90")):
+        for c in space.expand(arch("sm_90")).configs:
+            if c.pipeline == "implicit" and FAMILY.supports(c, p, arch("sm_90")):
+                seen += 1
+                assert channels[made] * 4 % c.alignment_out == 0, c.name
+                assert all(channels[n] * 4 % c.alignment == 0 for n in read if n != "w"), c.name
+    assert seen > 0

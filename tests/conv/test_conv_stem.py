@@ -189,3 +189,14 @@ def test_the_gradient_of_few_channels_reads_pixels_in_vectors(dispatcher):
     assert refused.rule == "vector_width" and "channels of weights" in refused.reason
     first = replace(p, c=64, w_strides=(64 * 49, 49, 7, 1))
     assert PIPELINES["implicit"].alignments(first) == (1, 16)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "e4m3fn"])
+def test_runs_of_one_channel_of_a_byte(dtype, dispatcher):
+    """Nothing is aligned, and the stride of the channel is 0: the kernel once read the pixel before
+    each row for all of its taps."""
+    p = ConvProblem(1, 1, 16, (5, 9), (3, 3), pad=(1, 1), dtype=dtype)
+    c = next(c for c in FAMILY.default_space(p, SM_90).expand(SM_90).configs if c.runs)
+    assert c.alignment == 1
+    result = verify.verify(dispatcher, p, c.name, seed=1)
+    assert result.ok, f"{c.name}: {result}"

@@ -98,10 +98,11 @@ def test_what_is_refused(fields, why):
     assert re.search(why, str(refusal))
 
 
-def test_only_tunings_have_it():
-    p = replace(STEM, direction="data")
-    configs = FAMILY.default_space(p, SM_90).expand(SM_90).configs
-    assert PIPELINE not in {c.pipeline for c in configs}
+def test_every_space_of_a_gradient_of_few_channels_has_it():
+    few, many = (replace(STEM, direction="data", c=c) for c in (3, 16))
+    for p, has in ((few, True), (many, False), (STEM, False)):
+        configs = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+        assert (PIPELINE in {c.pipeline for c in configs}) is has
 
 
 BUILT = ConvProblem(32, 3, 64, (224, 224), (7, 7), stride=(2, 2), pad=(3, 3), direction="data")

@@ -23,6 +23,7 @@ from tilewright.measure.algorithms import offered  # noqa: E402
 from tilewright.measure.contenders import kernel_bind, results  # noqa: E402
 from tilewright.measure.devices import gpus  # noqa: E402
 from tilewright.measure.sweep import Group  # noqa: E402
+from tilewright.ops.conv import ConvProblem  # noqa: E402
 from tilewright.ops.gemm import FAMILY  # noqa: E402
 from tilewright.ops.library import Found  # noqa: E402
 from tilewright.runtime import cublaslt  # noqa: E402
@@ -99,6 +100,30 @@ def test_every_algorithm_offered_is_right_and_repeats_where_it_says_so(offers, p
             dispatcher.workspaces.release()
             again = computed(dispatcher, config, problem, operands)
             assert all(torch.equal(first[name], again[name]) for name in first), config.name
+
+
+CONVOLUTIONS = [
+    ConvProblem(4, 216, 264, (14, 14), (1, 1), direction=direction)
+    for direction in ("forward", "data", "weights")
+] + [
+    ConvProblem(2, 64, 96, (9, 9), (1, 1), stride=(2, 2)),
+    ConvProblem(4, 8, 32, (64,), (4,), stride=(4,)),
+]
+
+
+@pytest.mark.parametrize("problem", CONVOLUTIONS, ids=str)
+def test_convolutions_that_are_products_are_right_by_it(problem):
+    place = gpus()[0]
+    offer = offered(Group(place.device, place.environment, place=place), [problem], 4)[problem]
+    assert offer.configs, offer.reason
+    dispatcher = Dispatcher()
+    operands = verify.operands_of(problem, 0, "cuda:0")
+    wanted = verify.reference(problem, operands.inputs)
+    for config in offer.configs:
+        check = verify.compare_all(
+            problem, config, computed(dispatcher, config, problem, operands), wanted
+        )
+        assert check.ok, f"{config.name}: {check}"
 
 
 def test_splits_are_among_what_is_offered(offers):

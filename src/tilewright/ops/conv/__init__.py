@@ -25,6 +25,7 @@ from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import repeat
+from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
@@ -98,7 +99,29 @@ class ConvFamily(Defaults):
         return rules.supports(config, problem, arch)
 
     def repeats(self, config: ConvConfig) -> Verdict:
+        if config.pipeline == GEMM:
+            return by_gemm.repeats(config)
         return repeat.repeats(config)
+
+    def library_query(
+        self, problem: ConvProblem, arch: Arch, library_name: str
+    ) -> Matmul | Verdict:
+        return by_gemm.library_query(problem, arch, library_name)
+
+    def library_config(self, problem: ConvProblem, library_name: str, found: Found) -> ConvConfig:
+        return by_gemm.library_config(problem, library_name, found)
+
+    def library_faster(
+        self, problem: ConvProblem, device: Device, ours: ConvConfig | None = None
+    ) -> Verdict:
+        return by_gemm.library_faster(problem, device)
+
+    def rank(
+        self, problem: ConvProblem, configs: Iterable[ConvConfig], device: Device
+    ) -> list[tuple[ConvConfig, Estimate]]:
+        """The library's algorithms come last: only a measurement says how good they are."""
+        ranked = super().rank(problem, configs, device)
+        return sorted(ranked, key=lambda pair: bool(pair[0].library))
 
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
         if config.pipeline == GEMM:

@@ -14,6 +14,8 @@ the kernel is written out for (``f3x3s1x1``), channels of a tap (``sp64``), ``tf
 A kernel of GEMM (`by_gemm`) has GEMM's name behind direction and dimensions:
 
     conv_forward_2d_gemm_rcr_bf16_bf16_bf16_fp32_128x256x64_w8_s3_tma_persistent_g8_split_padmnk_al16
+
+So has an algorithm of the vendor's library for GEMMs (`gemm.library_config`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.gemm import epilogues, names
 from tilewright.ops.gemm.config import REDUCTIONS, GemmConfig
+from tilewright.ops.gemm.library_config import VendorConfig, is_vendors
+from tilewright.ops.gemm.library_config import parse as parse_vendors
 from tilewright.ops.gemm.problem import PRECISIONS
 
 PIPELINES = (
@@ -46,7 +50,9 @@ filters as bands of matrices, on the matrix units (`bands`). ``gluon_ws``,
 (`grouped`)."""
 
 GEMM = "gemm"
-"""The pipeline of GEMM's kernels (`by_gemm`)."""
+"""The pipeline of GEMM's kernels, and of the algorithms of a library for GEMMs (`by_gemm`)."""
+
+Product = GemmConfig | VendorConfig
 
 DEPTHWISE = ("depthwise", "window", "gluon_bands")
 """Pipelines for one filter of its own for every channel."""
@@ -124,7 +130,8 @@ class ConvConfig:
         several taps are side by side in a tile's columns; 0: a tile is of one tap. Of pipeline
         ``packed``, columns of each row of the filter (`packing.row_w`).
     gemm: of pipeline `GEMM`, the words of its kernel's name behind ``gemm_``; ``""`` of the others.
-        The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words.
+        The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words. Of a
+        library's algorithm the name says no tile, warps or stages, which are 0.
     """
 
     family: ClassVar[str] = "conv"
@@ -172,9 +179,16 @@ class ConvConfig:
         return self.scheduler in SHARING and not self.two_stage
 
     @property
-    def gemm_config(self) -> GemmConfig:
+    def gemm_config(self) -> Product:
         """Of pipeline `GEMM`, GEMM's kernel. Raises `UnknownName`."""
         return _kernel(self.gemm)
+
+    @property
+    def library(self) -> str:
+        """The library that computes the product (`ops.library.library_of`); ``""`` where a kernel
+        is built here."""
+        product = self.gemm_config if self.gemm else None
+        return product.library if isinstance(product, VendorConfig) else ""
 
     @property
     def window(self) -> bool:
@@ -208,14 +222,19 @@ class ConvConfig:
         return name + (f"_epi-{self.epilogue.replace('+', '-')}" if self.epilogue else "")
 
 
-def of_gemm(direction: str, spatial_dims: int, kernel: GemmConfig) -> ConvConfig:
-    """The config of a kernel of GEMM."""
-    k = kernel
+def of_gemm(direction: str, spatial_dims: int, kernel: Product) -> ConvConfig:
+    """The config of a kernel of GEMM, or of an algorithm of a library."""
+    k, words = kernel, kernel.name.removeprefix("gemm_")
+    if isinstance(k, VendorConfig):
+        return ConvConfig(
+            direction, spatial_dims, k.dtype_a, k.dtype_c, k.precision, 0, 0, 0, 0, 0, GEMM,
+            alignment=k.alignment, alignment_out=k.alignment, epilogue=k.epilogue, gemm=words,
+        )  # fmt: skip
     return ConvConfig(
         direction, spatial_dims, k.dtype_a, k.dtype_c, k.precision, k.tile_m, k.tile_n, k.tile_k,
         k.num_warps, k.num_stages, GEMM, k.scheduler, k.group_m, alignment=k.alignment,
         alignment_out=k.alignment, index_bits=k.index_bits, epilogue=k.epilogue,
-        gemm=k.name.removeprefix("gemm_"), reduction=k.reduction,
+        gemm=words, reduction=k.reduction,
     )  # fmt: skip
 
 
@@ -231,8 +250,9 @@ def of_words(direction: str, spatial_dims: int, gemm: str) -> ConvConfig:
 
 
 @lru_cache(maxsize=4096)
-def _kernel(gemm: str) -> GemmConfig:
-    return names.parse(f"gemm_{gemm}")
+def _kernel(gemm: str) -> Product:
+    name = f"gemm_{gemm}"
+    return parse_vendors(name) if is_vendors(name) else names.parse(name)
 
 
 def usual_reduction(scheduler: str) -> str:
@@ -340,7 +360,7 @@ def parse(name: str) -> ConvConfig:
     """The config whose name this is. Raises `UnknownName` for a name that does not parse and for
     one whose fields contradict each other."""
     if of := _OF_GEMM.fullmatch(name):
-        kernel = names.parse(of["name"])
+        kernel = _kernel(of["name"].removeprefix("gemm_"))
         return of_gemm(of["direction"], int(of["spatial_dims"]), kernel)
     match = _PATTERN.fullmatch(name)
     if match is None:

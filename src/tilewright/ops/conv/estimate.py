@@ -38,6 +38,11 @@ SHARE = 0.6
 """Of the published matrix rate that products reach: a guess, under that of GEMM's kernel through
 pointers (`rates.BASIC`), as every step finds its pixels anew."""
 
+DATA_FACTOR = 1.4
+"""What gradients of the data on the matrix units take of the time that their terms say: fitted to
+2,200 kernels for the layers of benchmarks/results/conv_tuned_h200.json. In the other directions a
+factor ranks no better."""
+
 STEP_US = 0.25
 """Of a step beside products and loads: places, masks, barriers. Other workgroups on its compute
 unit hide it."""
@@ -120,7 +125,8 @@ def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate
     }
     if gathered:
         terms[GATHERING] = gathered
-    total = math.hypot(body, memory * stored) + rates.LAUNCH_US + 2 * rates.LATENCY_US
+    factor = DATA_FACTOR if c.direction == "data" and c.pipeline == "implicit" else 1.0
+    total = factor * math.hypot(body, memory * stored) + rates.LAUNCH_US + 2 * rates.LATENCY_US
     terms[LAUNCH] = rates.LAUNCH_US + 2 * rates.LATENCY_US
     if c.scheduler in SHARING:
         terms[TOTALS] = totals.us(c, p, splits, device)
@@ -131,7 +137,7 @@ def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate
 
 def _gathers(c: ConvConfig, p: ConvProblem) -> bool:
     """Whether a kernel is of those that `GATHERED_INSTRUCTIONS` is of."""
-    return c.merged and c.direction != "data" and p.groups == 1
+    return c.merged and p.groups == 1
 
 
 def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> float:
@@ -145,9 +151,10 @@ def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> fl
         loads = first / (runs.READ if c.runs else width) + second / width
         finished = 0
     else:
+        loads = (first + second) / width
+    if c.direction == "forward":
         row = runs.sizes(p, c.alignment)[0] if c.runs else p.filter[-1] * p.c
         steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
-        loads = (first + second) / width
     instructions = steps * loads * GATHERED_INSTRUCTIONS + finished
     lanes = arch(device.arch).fma_flops_per_cu_per_clock / 2
     return instructions / lanes / device.clock_mhz

@@ -115,6 +115,9 @@ def _tile(c: ConvConfig, arch: Arch) -> str | None:
         most = windows.MOST_ROW if windows.of_row(c) else windows.MOST_TAPS
         if math.prod(windows.held(c).taps) > most:
             return f"{c.held} has more than {most} taps to hold"
+        read = windows.pixels(c) * windows.rows(c)
+        if read > windows.MOST_READ:
+            return f"{c.held} reads {read} pixels in a step, over {windows.MOST_READ}"
         if elements < threads:
             return f"tiles of {elements} strips and channels have no work for {threads} threads"
     if c.depthwise:

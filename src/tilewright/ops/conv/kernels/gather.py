@@ -97,7 +97,7 @@ def _sums(
                 at_w[:, None] + wide[None, :], within, NDIM,
             )  # fmt: skip
             to = offset(j_d * tap_d, j_h * tap_h, j_w * tap_w, source_strides, NDIM)
-            to += channel(ch, source_strides[1], UNIT)
+            to += channel(ch, source_strides[1], UNIT or RUNS)  # of one channel the stride is 0
             a = tl.load(
                 source + (base[:, None] + to[None, :]),
                 mask=seen & there[:, None] & a_there[None, :], other=0.0,

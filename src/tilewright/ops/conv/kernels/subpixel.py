@@ -146,4 +146,8 @@ def conv_subpixel(
     begin += offset(d * block[0], h * block[1], w * block[2], made_strides, NDIM)
     within = offset(pixel_d, pixel_h, pixel_w, made_strides, NDIM)
     places = begin[:, None] + (within + channel(of, made_strides[1], UNIT_OUT))[None, :]
+    if UNIT_OUT:
+        # Neighbouring columns are neighbours in memory, but the compiler cannot see it through the
+        # remainders. It would store 32 blocks at once, each in a sector of its own.
+        places = tl.max_contiguous(places, (1, 2))
     finish(acc, made, extra, places, of, inside, rest == 0, CHAIN, TAKES, LARGEST)

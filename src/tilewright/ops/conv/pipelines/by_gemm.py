@@ -18,7 +18,8 @@ of weights sums over all pixels, and has no such form. Groups are a batch too: t
 side by side.
 
 Everything else is GEMM's: rules, estimates, spaces, sources and launches are those of the product
-(`product`). Only the operands' names are changed (`launch`).
+(`product`). Only the operands' names are changed (`launch`). So the algorithms of the vendor's
+library for that product are candidates of a tuning too (`gemm.library`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, EmptySpace
+from tilewright.ops.conv import library_record
 from tilewright.ops.conv.config import ConvConfig, of_gemm
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
@@ -38,6 +40,7 @@ from tilewright.ops.gemm import FAMILY as PRODUCTS
 from tilewright.ops.gemm import epilogues, pipelines, swap
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nouns import KernelSource, Launch
 from tilewright.space import KernelSpace
 from tilewright.verdict import Verdict, no
@@ -229,6 +232,11 @@ def supports(c: ConvConfig, p: ConvProblem, arch: Arch) -> Verdict:
     return verdict if verdict else no(verdict.rule, f"as {of}: {verdict.reason}")
 
 
+def repeats(c: ConvConfig) -> Verdict:
+    """Whether two runs give the same bits."""
+    return PRODUCTS.repeats(c.gemm_config)
+
+
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """What GEMM's kernel should take for the product."""
     return PRODUCTS.estimate(c.gemm_config, _product(p), device)
@@ -238,6 +246,30 @@ def _product(p: ConvProblem) -> GemmProblem:
     of = product(p)
     assert not isinstance(of, str), of
     return of
+
+
+# --- the vendor's library ----------------------------------------------------------------------
+
+
+def library_query(p: ConvProblem, arch: Arch, library_name: str) -> Matmul | Verdict:
+    """What to ask a library for the product that `p` is, or why it is not asked."""
+    of = product(p)
+    return (
+        no("product", of) if isinstance(of, str) else PRODUCTS.library_query(of, arch, library_name)
+    )
+
+
+def library_config(p: ConvProblem, library_name: str, found: Found) -> ConvConfig:
+    """The config of an algorithm that the library offers for the product. Raises `BadArgument` for
+    one that no name can say."""
+    of = PRODUCTS.library_config(_product(p), library_name, found)
+    return of_gemm(p.direction, len(p.spatial), of)
+
+
+def library_faster(p: ConvProblem, device: Device) -> Verdict:
+    """Whether the library's first algorithm is expected to be faster than the estimate's choice."""
+    of = product(p)
+    return no("product", of) if isinstance(of, str) else library_record.faster(p, of, device)
 
 
 # --- what to compile and to launch -------------------------------------------------------------

@@ -30,9 +30,14 @@ def pixel_alignments(p: ConvProblem) -> tuple[int, int]:
 @lru_cache(maxsize=1024)
 def implicit_alignments(p: ConvProblem) -> tuple[int, int]:
     """The same of pipeline ``implicit``, where weights may have an alignment of their own
-    (`of_weights`)."""
-    first, second = (p.rows_alignment(name) for name in DIRECTIONS[p.direction][:2])
-    made = p.rows_alignment(p.output_name)
+    (`of_weights`), and where each group's channels are read and stored alone, also those of
+    depthwise filters."""
+    first, second, made = (
+        math.gcd(p.rows_alignment(name), DTYPES[p.dtype_of(name)].bytes)
+        if p.depthwise
+        else p.rows_alignment(name)
+        for name in DIRECTIONS[p.direction]
+    )
     same = DTYPES[p.dtype].bytes == DTYPES[p.dtype_out].bytes
     if second > 1 and of_weights("implicit", p.direction, same, first, made) <= second:
         return first, made

@@ -97,11 +97,12 @@ def _alignments(p: ConvProblem) -> tuple[int, int]:
 _TILES = ((32, 4), (64, 4), (128, 4), (128, 8))
 """Blocks of a tile, and warps."""
 _DEPTHS, _STAGES = (32, 64), (1, 2, 3)
+_USUAL_STAGES = {"cuda": 3, "hip": 1}
+"""In the default space, by the GPU's maker."""
 
 
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
-    """Of a tuning alone: nothing was timed yet."""
-    if not tuned or _unfit(p) is not None:
+    if _unfit(p) is not None:
         return
     of = subpixel.blocks(p)
     _, high, wide = subpixel.counts(p)
@@ -109,7 +110,8 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     sides = dict.fromkeys((min(m, plane), 4 if plane < m else warps) for m, warps in _TILES)
     most = max(packing.least_depth(p), power_of_two(p.k))
     depths = dict.fromkeys(min(n, most) for n in _DEPTHS)
-    stages = [n for n in _STAGES if n in arch.num_stages]
+    every = _STAGES if tuned else (_USUAL_STAGES[arch.backend],)
+    stages = [n for n in every if n in arch.num_stages]
     for (m, warps), depth, n in itertools.product(sides, depths, stages):
         yield (m, of.columns, depth, warps, n, PIPELINE, "tile", 8, False, *_alignments(p))
 

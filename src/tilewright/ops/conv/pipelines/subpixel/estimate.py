@@ -1,6 +1,5 @@
 """How long a kernel for blocks of pixels (`subpixel`) should take: its products' loads, y's way
-from L2, and the kernel before it. With the figures of packed images, which were fitted to other
-kernels; none of these was timed."""
+from L2, and the kernel before it."""
 
 from __future__ import annotations
 
@@ -10,11 +9,15 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.pipelines.packed.estimate import FINISHED, INSTRUCTIONS
 from tilewright.ops.conv.pipelines.subpixel import SUBPIXEL
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
+
+INSTRUCTIONS, FINISHED = 62, 90
+"""Of a lane for each vector that a step loads, with its share of waiting and of the products, and
+for each sum that is stored. Fitted to 64 kernels for four layers on an H200
+(benchmarks/results/conv_stems_data_h200.json)."""
 
 LOADS, PORT, MEMORY, FILTERS, LAUNCH = "loads", "L2", "memory", "filters", "launch"
 VECTOR_BYTES = 16
