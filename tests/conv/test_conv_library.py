@@ -91,8 +91,9 @@ def test_where_it_is_expected_to_be_faster(p, lies, faster):
 
 @pytest.mark.parametrize(
     ("p", "gpu"),
-    [(P, "mi300x"), (replace(P, dtype="fp32", dtype_out="fp32"), "h200"), (replace(P, epilogue="bias"), "h200"),
-     (replace(P, c=432, groups=2), "h200"), (replace(P, filter=(3, 3)), "h200")],
+    [(P, "mi300x"), (replace(P, dtype="fp32", dtype_out="fp32"), "h200"),
+     (replace(P, epilogue="bias"), "h200"), (replace(P, c=432, groups=2), "h200"),
+     (replace(P, filter=(3, 3)), "h200")],
 )  # fmt: skip
 def test_what_was_not_timed_beside_it_is_left_to_kernels(p, gpu):
     assert not FAMILY.library_faster(p, device(gpu))

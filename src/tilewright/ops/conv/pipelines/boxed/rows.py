@@ -88,8 +88,20 @@ def rows(pipeline: str, p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row
     if p.direction == "weights":
         yield from _of_weights(p, arch, tuned=tuned)
         return
-    depth = _depth(p)
-    tiles = [tile for tile in _TILES[pipeline] if tile[1] <= max(32, power_of_two(p.channels_out))]
+    for depth in _depths(p):
+        yield from _of_depth(pipeline, p, arch, depth, tuned=tuned)
+
+
+def _of_depth(
+    pipeline: str, p: ConvProblem, arch: Arch, depth: int, *, tuned: bool
+) -> Iterator[Row]:
+    """Rows whose steps have `depth` products."""
+    times = _depths(p)[0] // depth  # as many more steps in as much memory
+    tiles = [
+        (pixels, n, warps, min(MAX_STAGES, times * stages))
+        for pixels, n, warps, stages in _TILES[pipeline]
+        if n <= max(32, power_of_two(p.channels_out))
+    ]
     for n, (pixels, warps) in itertools.product(odd_widths(p.channels_out, tuned), _ODD[pipeline]):
         tile_m = pixels * _readers(pipeline, warps)
         row = (tile_m, n, depth, warps, 1, pipeline, "persistent", 8, False, 16, 16)
@@ -140,11 +152,16 @@ def _readers(pipeline: str, warps: int) -> int:
     return 1 if pipeline == shape.PINGPONG else warps // 4
 
 
-def _depth(p: ConvProblem) -> int:
-    """Products of a step."""
+def _depths(p: ConvProblem) -> tuple[int, ...]:
+    """Products of a step; and half as many where the last step of a tap would be half empty, as
+    with 96 channels. A row of zeros from outside takes the copy engine longer than one that it
+    reads (`rates.OUTSIDE_ROW_US`)."""
     size = DTYPES[p.dtype].bytes
     channels = p.group_k if p.direction == "data" else p.group_c
-    return min(_STEP_BYTES, max(32, power_of_two(channels * size))) // size
+    depth = min(_STEP_BYTES, max(32, power_of_two(channels * size))) // size
+    half = depth // 2
+    emptier = channels > depth and 0 < channels % depth <= half
+    return (depth, half) if emptier else (depth,)
 
 
 def _some_box(p: ConvProblem, pixels: int) -> str:
