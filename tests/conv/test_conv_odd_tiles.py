@@ -157,3 +157,17 @@ def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     assert result.kernel is not None, result.reason
     assert result.kernel.resources.spill_bytes == 0
     assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - result.kernel.shared <= 512
+
+
+@pytest.mark.parametrize(
+    ("channels", "taps", "depths"),
+    [(64, 3, {64}), (72, 3, {64}), (96, 3, {64, 32}), (96, 1, {64}), (128, 3, {64}),
+     (160, 3, {64, 32}), (192, 3, {64}), (288, 3, {64})],
+)  # fmt: skip
+def test_steps_are_halved_where_the_last_of_a_tap_would_be_half_empty(channels, taps, depths):
+    p = replace(DENSE, c=channels, k=96, filter=(taps, taps), pad=(taps // 2, taps // 2))
+    for q in (p, replace(p, c=96, k=channels, direction="data")):
+        assert {c.tile_k for c in configs(q) if c.tile_n > 32} == depths
+    if len(depths) > 1:
+        ranked = FAMILY.rank(p, configs(p), device("h200"))
+        assert ranked[0][0].tile_k == 32

@@ -1,4 +1,5 @@
-"""What a convolution must give, in float64: tap by tap, one product of matrices for each."""
+"""What a convolution must give, in float64: tap by tap, one product of matrices for each; or pixel
+by pixel of y, where these are fewer than the taps."""
 
 from __future__ import annotations
 
@@ -26,6 +27,16 @@ def reference(p: ConvProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "y": (p.n, p.groups, p.group_k, *p.out_sizes),
     }
     x, w, y = (found[name].reshape(grouped[name]) for name in "xwy")
+    if math.prod(p.out_sizes) < p.taps:
+        _by_pixels(p, x, w, y)
+    else:
+        _by_taps(p, x, w, y)
+    made = {"x": x, "w": w, "y": y}[p.output_name].reshape(shape)
+    return {p.output_name: _after(p, made, inputs)}
+
+
+def _by_taps(p: ConvProblem, x: Any, w: Any, y: Any) -> None:
+    """Add to the result what each tap gives. x, w, y: by groups, as `reference` has them."""
     for tap in itertools.product(*map(range, p.filter)):
         spans = [dim.joined(r) for dim, r in zip(p.dims, tap, strict=True)]
         if any(first == past for first, past in spans):
@@ -55,8 +66,36 @@ def reference(p: ConvProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
             seen = x[of_x].reshape(p.n, p.groups, p.group_c, count)
             from_y = y[of_y].reshape(p.n, p.groups, p.group_k, count)
             w[of_w] += (from_y @ seen.swapaxes(-1, -2)).sum(0)
-    made = {"x": x, "w": w, "y": y}[p.output_name].reshape(shape)
-    return {p.output_name: _after(p, made, inputs)}
+
+
+def _by_pixels(p: ConvProblem, x: Any, w: Any, y: Any) -> None:
+    """Add to the result what each pixel of y gives, or gets: a product over its window."""
+    for pixel in itertools.product(*map(range, p.out_sizes)):
+        taps, places = [], []
+        for dim, q in zip(p.dims, pixel, strict=True):
+            begin = q * dim.stride - dim.pad
+            first = max(0, -(begin // dim.dilation))
+            past = max(first, min(dim.filter, (dim.size - 1 - begin) // dim.dilation + 1))
+            taps.append(slice(first, past))
+            start, stop = (begin + tap * dim.dilation for tap in (first, past))
+            places.append(slice(start, stop, dim.dilation))
+        if any(one.start == one.stop for one in taps):
+            continue
+        of_x: Any = (..., *places)
+        of_w: Any = (..., *taps)
+        of_y: Any = (..., *pixel)
+        count = p.group_c * math.prod(one.stop - one.start for one in taps)
+        here = w[of_w].reshape(p.groups, p.group_k, count)
+        if p.direction == "forward":
+            seen = x[of_x].reshape(p.n, p.groups, count, 1)
+            y[of_y] += (here @ seen)[..., 0]
+        elif p.direction == "data":
+            given = y[of_y].reshape(p.n, p.groups, p.group_k, 1)
+            x[of_x] += (here.swapaxes(-1, -2) @ given).reshape(x[of_x].shape)
+        else:
+            seen = x[of_x].reshape(p.n, p.groups, 1, count)
+            given = y[of_y].reshape(p.n, p.groups, p.group_k, 1)
+            w[of_w] += (given @ seen).sum(0).reshape(w[of_w].shape)
 
 
 def _zeros(shape: tuple[int, ...]) -> Any:
