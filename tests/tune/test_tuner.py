@@ -428,6 +428,16 @@ def test_variants_of_a_tile_are_tried_behind_other_tiles():
     assert found == (variants[0], variants[1], two, variants[2])
 
 
+def test_the_best_of_each_pipeline_is_tried_first():
+    """If its estimate is at most 1.5 times the least."""
+    base = CONFIGS[0]
+    near, far = (replace(base, pipeline=name) for name in ("gluon_ws", "gluon_pingpong"))
+    stages = [replace(base, num_stages=n) for n in (2, 3)]
+    estimates = [(100.0, stages[0]), (101.0, stages[1]), (149.0, near), (151.0, far)]
+    given = [(config, Estimate(us, "", (), ())) for us, config in estimates]
+    assert _tiles_first(given, FAMILY.tile) == (stages[0], near, stages[1], far)
+
+
 def test_candidates_keep_the_order_of_estimates_within_a_tile():
     problem = GemmProblem(512, 512, 512)
     [job], _ = jobs_of(GROUP, [problem], None)

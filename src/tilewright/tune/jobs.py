@@ -29,9 +29,7 @@ two at least."""
 
 OF_PIPELINE = 1.5
 """The best candidate of every pipeline is tried first if its estimate is at most this times the
-least. Estimates of two pipelines share less than those of two tiles, so their errors do too: of 37
-convolutions whose rows lie askew, cuDNN was faster on 19 after searches that had tried kernels of
-the copy engine alone."""
+least: estimates of two pipelines share less than those of two tiles, so their errors do too."""
 
 
 @dataclass(frozen=True)
