@@ -89,7 +89,9 @@ AUDIO = _layers((1, 16), [
       for c in (64, 512) for d in (1, 3, 9)),
     *(f"c={c} k={c // 2} spatial=1024 filter={2 * s} stride={s} pad={s // 2} transposed=1"
       for c, s in ((1024, 8), (512, 4), (128, 2))),
-    # State-space models: every channel by itself, no pixel sees one behind it.
+    # Conformers: every channel by itself.
+    "c=1024 k=1024 groups=1024 spatial=749 filter=31 pad=15",
+    # State-space models: no pixel sees one behind it.
     *(f"c={c} k={c} groups={c} spatial=4096 filter=4 pad=3 pad_after=0" for c in (2560, 8192)),
 ])  # fmt: skip
 _RANKS = {1: ("3", "spatial=2048"), 2: ("3x3", "spatial=56x56"), 3: ("3x3x3", "spatial=8x28x28")}
@@ -151,7 +153,7 @@ _EACH: dict[str, tuple[str, Callable[[Arch], Iterator[ConvProblem]]]] = {
                lambda arch: _trained(arch, MOBILE)),
     "diffusion": ("image and video diffusion: U-Nets and autoencoders",
                   lambda arch: _trained(arch, DIFFUSION)),
-    "audio": ("1-D: Whisper, codecs with transposed layers, state-space models",
+    "audio": ("1-D: Whisper, codecs with transposed layers, Conformers, state-space models",
               lambda arch: _trained(arch, AUDIO)),
     "pytorch": ("conv1d to conv3d, transposed too, in both layouts, bf16, fp16, fp32, TF32",
                 _pytorch),
