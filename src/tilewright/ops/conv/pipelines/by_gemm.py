@@ -252,7 +252,7 @@ def _product(p: ConvProblem) -> GemmProblem:
 
 
 def library_query(p: ConvProblem, arch: Arch, library_name: str) -> Matmul | Verdict:
-    """What to ask a library for the product that `p` is, or why it is not asked."""
+    """The question to a library about the product of `p`, or why none is asked."""
     of = product(p)
     return (
         no("product", of) if isinstance(of, str) else PRODUCTS.library_query(of, arch, library_name)
