@@ -40,6 +40,11 @@ def config(**fields):
         ({**HELD, "held": "31s1"}, "combination", "one tap in a step: tile_k is 1, not 32"),
         ({**HELD, "held": "12x12s1x1"}, "tile", "12x12s1x1 has more than 128 taps"),
         ({**HELD, "held": "33s1", "tile_k": 1}, "tile", "33s1 has more than 32 taps"),
+        (
+            {**HELD, "spatial_dims": 3, "held": "3x3x3s4x4"},
+            "tile",
+            "reads 180 pixels in a step, over 128",
+        ),
         ({**HELD, "tile_m": 1}, "tile", "64 strips and channels have no work for 128 threads"),
         ({**HELD, "held": "9x9s1x1"}, "registers", "258 sums"),
         ({"tile_m": 96}, "tile", "tile_m = 96 is not a power of two"),

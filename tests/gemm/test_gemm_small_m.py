@@ -86,6 +86,15 @@ def test_partial_sums_and_the_output_move_in_whole_vectors(store):
         assert (wide, narrow) == ((2 * 8 + 4, 1) if fields else (4, 0)), (wide, narrow)
 
 
+def test_steps_with_much_of_a_column_major_a_are_refused():
+    """They spill. Of a row-major A nothing is turned."""
+    deep = {"tile_m": 32, "tile_n": 16, "tile_k": 512, "num_stages": 4}
+    refused = FAMILY.judge(on_matrix_units(layout="crr", **deep), arch("sm_90"))
+    assert refused.rule == "small_m" and "16384 elements of a column-major A" in refused.reason
+    assert FAMILY.judge(on_matrix_units(layout="rrr", **deep), arch("sm_90"))
+    assert FAMILY.judge(on_matrix_units(layout="crr", **{**deep, "tile_m": 16}), arch("sm_90"))
+
+
 def test_warps_share_out_k_where_there_are_too_few_columns():
     assert k_parts(on_matrix_units(tile_n=16)) == k_parts(on_matrix_units(tile_n=32)) == 4
     others = (on_matrix_units(tile_n=64), on_vector_units(), config(tile_n=16))

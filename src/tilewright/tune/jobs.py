@@ -120,14 +120,12 @@ def _tiles_first(
     later."""
     better: Counter[Hashable] = Counter()
     pipelines: set[str] = set()
+    least_us = min((estimate.total_us for _, estimate in ranked), default=0.0)
     found = []
     for config, estimate in ranked:
         of, us = tile(config), estimate.total_us
-        best_us = ranked[0][1].total_us
-        if config.pipeline not in pipelines and us <= OF_PIPELINE * best_us:
-            found.append((best_us, config))
-        else:
-            found.append((us * PER_VARIANT ** better[of], config))
+        early = config.pipeline not in pipelines and us <= OF_PIPELINE * least_us
+        found.append((least_us if early else us * PER_VARIANT ** better[of], config))
         pipelines.add(config.pipeline)
         better[of] += 1
     return tuple(config for _, config in sorted(found, key=lambda one: one[0]))

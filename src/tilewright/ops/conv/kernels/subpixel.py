@@ -14,8 +14,8 @@ filters, columns], some kB. `conv_subpixel` walks these pixels: a step multiplie
 one of them for TILE_M blocks, and reads y in whole vectors. A tile has blocks of several lines, so
 that few of its rows are empty; no step divides. Each block is stored to its lines of x.
 
-What limits it: y's way from L2, and loads. In the example each element of y is read 10 times, and
-by `implicit` 49 times. Measured (H200, bf16, Triton 3.6, cuDNN in benchmark mode, L2 flushed; 32
+What limits it: the loads. In the example each element of y is loaded 10 times; `implicit` loads it
+49 times. Measured (H200, bf16, Triton 3.6, cuDNN in benchmark mode, L2 flushed; 32
 images of 224×224 and 3 channels, benchmarks/results/conv_stems_data_h200.json), µs here and by
 cuDNN: 7×7 by 2 from 64 channels 86 and 455, 4×4 by 4 from 96 28 and 59, 3×3 by 2 from 32 34 and
 142, 3×3 from 64 165 and 290. The first stores went 32 blocks at a time, a sector for each element:
