@@ -3,7 +3,7 @@ interleaved run.
 
     python benchmarks/conv_vendor.py --json benchmarks/results/conv_h200.json
     python benchmarks/conv_vendor.py --set dense --direction forward --wide
-    python benchmarks/conv_vendor.py --set layers --every 20 --shipped
+    python benchmarks/conv_vendor.py --set layers --every 20 --shipped --dtype bf16 fp16
     python benchmarks/conv_vendor.py --set depthwise --only "filter 5x5" --wide
     python benchmarks/conv_vendor.py --build
 
@@ -11,8 +11,9 @@ For each problem of the sets and each direction, every kernel of the default spa
 tuning's spaces too) and torch's call are checked against float64 at full size; what fails is
 reported, and not timed. The kernels then race beside torch's call: single calls, with L2 flushed.
 The fastest is timed again beside it, with L2 flushed and in graphs of several replayed calls. A
-ratio is torch's median over the kernel's, so more than 1 is faster. `--shipped`: the kernel of the
-shipped table's row alone. `--build` builds the kernels without a GPU.
+ratio is torch's median over the kernel's, so more than 1 is faster. `--shipped`: only the kernel
+that the shipped tables name; layers are then summed up by kind too. `--build` builds the kernels
+without a GPU.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ import json
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from attention_vendor import FINAL, GPU, RACE, REPLAYED, checked, summary
+from conv_tuned import kinds
 from environment import environment
 from tilewright import ops
-from tilewright.arch import arch
+from tilewright.arch import arch, device
 from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.measure import timing
@@ -38,7 +39,8 @@ from tilewright.measure.problems import load_problems
 from tilewright.ops.conv import ConvConfig, ConvProblem
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.library import library_of
-from tilewright.tables import file, named
+from tilewright.select import Choice
+from tilewright.select.shipped import Shipped
 
 FAMILY = ops.family("conv")
 ARCH = "sm_90"
@@ -103,23 +105,19 @@ SETS: dict[str, Callable[[], Iterator[ConvProblem]]] = {
 USUAL = ("dense", "grouped", "depthwise", "stems")
 
 
-@cache
-def _rows(table: str) -> dict[Any, str]:
-    """The kernels of a shipped table, by what rows are found by."""
-    rows = file.load(named.file_of(f"shipped:{ARCH}/{table}"))
-    return {FAMILY.tuning_key(row.problem): row.kernel for row in rows}
-
-
 def shipped(p: ConvProblem) -> list[ConvConfig]:
-    """The kernel of the row of the table shipped for the H200."""
-    name = _rows(FAMILY.table(p)).get(FAMILY.tuning_key(p))
-    return [FAMILY.parse_name(name)] if name else []
+    """The kernel that the shipped tables name for the H200."""
+    return [choice.config for choice in _chosen(p)][:1]
+
+
+def _chosen(p: ConvProblem) -> Iterator[Choice]:
+    """What the shipped tables name, best first."""
+    here = device("h200_sxm")
+    return (c for c in Shipped().recall(p, here) if isinstance(c, Choice))
 
 
 def kernels(p: ConvProblem, wide: bool, most: int = KEPT) -> list[ConvConfig]:
     """The configs that can serve `p`, `most` at most."""
-    from tilewright.arch import device
-
     this = arch(ARCH)
     spaces = FAMILY.tuning_spaces(p, this) if wide else [FAMILY.default_space(p, this)]
     found = {c.name: c for space in spaces for c in space.expand(this).configs}
@@ -160,10 +158,20 @@ def measure(
     return line
 
 
+def by_kind(problems: list[ConvProblem], lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """`summary` of each kind of layer."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for p, line in zip(problems, lines, strict=True):
+        for kind in kinds(p):
+            found.setdefault(kind, []).append(line)
+    return {kind: summary(each) for kind, each in found.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--set", nargs="+", choices=SETS, default=[*USUAL], dest="sets")
     parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=[*DIRECTIONS])
+    parser.add_argument("--dtype", nargs="+", choices=("bf16", "fp16"), default=["bf16"])
     parser.add_argument("--every", type=int, default=1, help="each how many problems of a set")
     parser.add_argument("--only", default="", help="problems whose words have this, of a set's")
     parser.add_argument("--wide", action="store_true", help="the tuning's spaces too")
@@ -173,12 +181,16 @@ def main() -> None:
     parser.add_argument("--build", action="store_true", help="build, without a GPU")
     options = parser.parse_args()
     asked = {
-        f"{name} {direction}": [
+        f"{name} {dtype} {direction}": [
             (p, shipped(p) if options.shipped else kernels(p, options.wide, options.each))
-            for p in (replace(p, direction=direction) for p in [*SETS[name]()][:: options.every])
+            for p in (
+                replace(p, direction=direction, dtype=dtype, dtype_out="")
+                for p in [*SETS[name]()][:: options.every]
+            )
             if options.only in str(p)
         ]
         for name in options.sets
+        for dtype in options.dtype
         for direction in options.direction
     }
     every = {c.name: c for each in asked.values() for _, configs in each for c in configs}
@@ -197,7 +209,12 @@ def main() -> None:
     built = {r.config.name for r in report.results if r.ok}
     dispatcher = Dispatcher(device=here, store=store, build_missing=False)
     flush = timing.flusher(here.l2_bytes, GPU)
-    document: dict[str, Any] = {"environment": environment(), "sets": {}, "summary": {}}
+    document: dict[str, Any] = {
+        "environment": environment(),
+        "sets": {},
+        "summary": {},
+        "kinds": {},
+    }
     for name, each in asked.items():
         lines = []
         for p, configs in each:
@@ -207,9 +224,11 @@ def main() -> None:
             print(json.dumps({"set": name, **line}), flush=True)
         document["sets"][name] = lines
         document["summary"][name] = summary(lines)
+        if name.startswith("layers"):
+            document["kinds"][name] = by_kind([p for p, _ in each], lines)
         if options.json:
             options.json.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document["summary"], indent=1))
+    print(json.dumps({name: document[name] for name in ("summary", "kinds")}, indent=1))
 
 
 if __name__ == "__main__":

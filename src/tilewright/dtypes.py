@@ -106,6 +106,9 @@ FP8_ALIASES: dict[str, dict[str, str]] = {
 }
 """The meaning of `fp8` and `bf8` in each flavour."""
 
+COUNTERPART = {"bf16": "fp16", "fp16": "bf16"}
+"""Types that are as wide as each other and that matrix units multiply at the same rate."""
+
 _BY_TORCH = {d.torch: d for d in DTYPES.values()}  # uint8 comes last, so it means itself
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
 

@@ -7,17 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from table_cases import H20, H200, PLAIN, WIDE, gemm, row
+from table_cases import H20, H200, PLAIN, WIDE, gemm, kernel, row
 
 from tilewright import ops, tables
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadFile
+from tilewright.ops.gemm import FAMILY
 from tilewright.select import shipped
 from tilewright.select.configured import NAMES
 from tilewright.tables import file, named
 from tilewright.tables.row import still_serves
 from tilewright.tables.table import Table
+
+WIDE_HALF = {"dtype_a": "fp16", "tile_n": 128}
 
 
 @pytest.fixture
@@ -34,9 +37,23 @@ def test_a_shipped_row_answers_without_being_asked_for(folder):
     plan = Dispatcher(device=H200).select(gemm(64))
     assert (plan.selector, plan.config.name) == ("shipped", WIDE)
     assert plan.reason.startswith("exact row of shipped sm_90/gemm_bf16.json: ")
-    assert Dispatcher(device=H200).select(gemm(64, dtype_a="fp16")).selector == "analytical"
+    assert Dispatcher(device=H200).select(gemm(64, dtype_a="fp32")).selector == "analytical"
     assert Dispatcher(device=device("a100_sxm_80gb")).select(gemm(64)).selector == "analytical"
     assert Dispatcher(device=H200, selector="analytical").select(gemm(64)).selector == "analytical"
+
+
+def test_a_row_in_bf16_answers_for_fp16_behind_fp16s_own(folder):
+    half, file_of_fp16 = gemm(64, dtype_a="fp16"), folder / "sm_90" / "gemm_fp16.json"
+    plan = Dispatcher(device=H200).select(half)
+    assert (plan.selector, plan.config) == ("shipped", FAMILY.parse_name(kernel(**WIDE_HALF)))
+    assert plan.reason.startswith("in bf16 of shipped sm_90/gemm_bf16.json: 10 µs")
+    own = kernel(dtype_a="fp16")
+    file.save(Table.of([row(half, own)]), file_of_fp16)
+    shipped._read.cache_clear()
+    plan = Dispatcher(device=H200).select(half)
+    assert plan.config.name == own
+    assert plan.reason.startswith("exact row of shipped sm_90/gemm_fp16.json: ")
+    assert Dispatcher(device=H200).select(gemm(64)).config.name == WIDE
 
 
 def test_another_gpu_of_the_architecture_borrows_it(folder):
@@ -57,9 +74,9 @@ def test_the_users_table_comes_first(folder):
 def test_it_is_read_once_and_damage_is_named(folder):
     first = [shipped._tuned(gemm(m), H200) for m in (64, 128)]
     assert first[0] is first[1] is not None
-    (folder / "sm_90" / "gemm_fp16.json").write_text("{}")
-    with pytest.raises(BadFile, match=r"gemm_fp16\.json: is no table"):
-        Dispatcher(device=H200).select(gemm(64, dtype_a="fp16"))
+    (folder / "sm_90" / "gemm_int8.json").write_text("{}")
+    with pytest.raises(BadFile, match=r"gemm_int8\.json: is no table"):
+        Dispatcher(device=H200).select(gemm(64, dtype_a="int8"))
 
 
 PACKAGED = sorted((Path(tables.__path__[0]) / "shipped").rglob("*.json"))
@@ -80,8 +97,8 @@ def test_a_table_in_the_package_stands_where_it_is_looked_for_and_its_kernels_se
     for one in table:
         assert one.device.arch == path.parent.name
         assert path.stem == ops.family(one.problem.family).table(one.problem)
-        for kernel in (one.kernel, *one.ties):
-            assert still_serves(kernel, one), (kernel, one.problem)
+        for name in (one.kernel, *one.ties):
+            assert still_serves(name, one), (name, one.problem)
     # Written anew it is the same, so that a change is one of rows.
     assert path.read_text() == file.to_json(table)
 

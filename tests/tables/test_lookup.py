@@ -60,6 +60,38 @@ def test_exact_before_padded_and_the_step_before_the_power_of_two():
     assert found.origin == "nearby"
 
 
+def test_a_row_of_the_other_half_type_answers_behind_the_row_of_each_size():
+    half = {"dtype_a": "fp16"}
+    rows = [
+        row(gemm(40, **half), kernel(**half)), row(gemm(40), WIDE),
+        row(gemm(48, **half), kernel(num_stages=3, **half)), row(gemm(48), PLAIN),
+    ]  # fmt: skip
+    said = []
+    for count in range(4):
+        found = first(Table.of(rows[count:]), gemm(40, **half))
+        said.append((found.where, *names(found)))
+        assert found.won(found.configs[0]) and found.in_other_type == ("bf16" in found.where)
+    assert said == [
+        ("exact row", kernel(**half)),
+        ("in bf16", kernel(tile_n=128, **half)),
+        ("padded to M = 48", kernel(num_stages=3, **half)),
+        ("padded to M = 48, in bf16", kernel(**half)),
+    ]
+    assert first(Table.of(rows[:1]), gemm(40)).where == "in fp16"
+    borrowed = first(Table.of(rows[1:2]), gemm(40, **half), on=H20)
+    assert borrowed.where.endswith(", in bf16") and borrowed.origin == "borrowed"
+    assert names(borrowed) == [kernel(tile_n=128, **half)]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [gemm(40, dtype_a="fp32"), gemm(40, dtype_a="int8"), gemm(40, dtype_c="fp32")],
+    ids=str,
+)
+def test_other_types_do_not_answer_for_each_other(problem):
+    assert first(Table.of([row(gemm(40)), row(gemm(40, dtype_a="fp16"))]), problem) is None
+
+
 def test_never_a_row_for_a_smaller_m_nor_another_n_or_k():
     table = Table.of([row(gemm(32)), row(gemm(48, n=1024)), row(gemm(48, k=1024)), row(gemm(96))])
     assert first(table, gemm(40)) is None

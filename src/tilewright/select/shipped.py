@@ -9,15 +9,18 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch.model import Device
+from tilewright.ops.counterpart import counterpart
 from tilewright.select import Choice, Skipped
 from tilewright.select.tuned import Tuned
 from tilewright.tables import file, named
+from tilewright.tables.merge import Several
+from tilewright.tables.table import Table
 
 
 class Shipped:
-    """Chooses as `Tuned` does, by the shipped table of the device's architecture that the family
-    names for the problem (`Family.table`); nothing where there is none. Raises `BadFile` for a
-    damaged table."""
+    """Chooses as `Tuned` does, by the shipped tables of the device's architecture that the family
+    names for the problem (`Family.table`), and for the problem in fp16 or bf16 where it is in the
+    other; nothing where there is none. Raises `BadFile` for a damaged table."""
 
     name = "shipped"
 
@@ -33,14 +36,22 @@ class Shipped:
 
 
 def _tuned(problem: Any, device: Device) -> Tuned | None:
-    name = ops.family(problem.family).table(problem)
-    return _read(named.FOLDER, f"{device.arch}/{name}.json")
+    other = counterpart(problem)
+    stated = [problem, *other[:1]] if other else [problem]
+    tables = {ops.family(problem.family).table(one) for one in stated}
+    return _read(named.FOLDER, tuple(f"{device.arch}/{table}.json" for table in sorted(tables)))
 
 
 @cache
-def _read(folder: Path, name: str) -> Tuned | None:
-    if not (folder / name).is_file():
+def _read(folder: Path, names: tuple[str, ...]) -> Tuned | None:
+    found = [_table(folder, name) for name in names if (folder / name).is_file()]
+    if not found:
         return None
+    return Tuned(found[0] if len(found) == 1 else Several(found), name=Shipped.name)
+
+
+@cache
+def _table(folder: Path, name: str) -> Table:
     table = file.load(folder / name)
     table.where = f"shipped {name}"
-    return Tuned(table, name=Shipped.name)
+    return table

@@ -52,7 +52,7 @@ class Tuned:
         answered = False
         for found in self._lookup.all(problem, device):
             for name, why in found.skipped:
-                yield Skipped(name, self.name, f"{found.where} of {self.table.where}: {why}")
+                yield Skipped(name, self.name, f"{found.where} of {found.table}: {why}")
             for config in found.configs:
                 answered = True
                 yield self._choice(found, config, device, problem)
@@ -64,8 +64,8 @@ class Tuned:
     ) -> Choice:
         """`best`: the least time estimated of any candidate (µs); 0 where none is needed."""
         row = found.row
-        said = f"{found.where} of {self.table.where}: "
-        if config.name == row.kernel:
+        said = f"{found.where} of {found.table}: "
+        if found.won(config):
             low, high = row.interval_us
             said += (
                 f"{row.median_us:.4g} µs ± {(high - low) / 2 / row.median_us:.1%}, "

@@ -6,6 +6,9 @@
 3. *borrowed*: the rows that 1 and 2 find on another device of the same architecture, nearest device
    first (see `tilewright.tables.neighbours`).
 
+Behind the row of each problem, that of the same problem in fp16 or bf16 answers, whichever it is
+not in, with its kernels in the problem's type (see `tilewright.ops.counterpart`).
+
 A row's kernels are tried in the row's order: the winner, then its ties. A kernel that no longer
 exists or no longer serves the row's own problem is skipped with a warning. A kernel that serves the
 row's problem but not the problem asked about (which may be less aligned) is skipped silently.
@@ -24,11 +27,13 @@ from typing import Any, Literal, get_args
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.counterpart import counterpart, renamed
 from tilewright.tables.merge import Several
 from tilewright.tables.neighbours import lenders
 from tilewright.tables.row import Row, still_serves
 from tilewright.tables.table import Table
+from tilewright.verdict import YES, Verdict, no
 from tilewright.version import __version__
 
 log = logging.getLogger("tilewright")
@@ -47,16 +52,20 @@ Origin = Literal["exact", "nearby", "borrowed"]
 class Found:
     """A row that answers, and why this row.
 
-    configs: the row's kernels that serve the problem, in the row's order.
-    how: how the row's problem comes from the problem asked about, in the family's words (``padded
-        to M = 64``); ``""`` for the problem itself.
+    table: the name of the table that the row is in.
+    configs: the row's kernels that serve the problem, in the row's order and the problem's type.
+    in_other_type: whether the row is in bf16 and the problem in fp16, or the other way round.
+    how: how the row's problem comes from the problem asked about, in words (``padded to M = 64, in
+        bf16``); ``""`` for the problem itself.
     distance: of the device that the row is borrowed from; 0 otherwise.
     skipped: names of the row's other kernels, each with the reason.
     """
 
     row: Row
+    table: str
     configs: tuple[Any, ...]
     origin: Origin
+    in_other_type: bool = False
     how: str = ""
     distance: float = 0.0
     skipped: tuple[tuple[str, str], ...] = ()
@@ -68,6 +77,29 @@ class Found:
         if self.origin == "borrowed":
             said.insert(0, f"borrowed from {self.row.device.name} (distance {self.distance:.2f})")
         return ", ".join(said) or "exact row"
+
+    def won(self, config: Any) -> bool:
+        """Whether a config of `configs` is the row's winner."""
+        kernel = self.row.kernel
+        return bool(config.name == (renamed(kernel) if self.in_other_type else kernel))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A problem whose row may answer; `how` and `in_other_type` as in `Found`."""
+
+    problem: Any
+    how: str = ""
+    in_other_type: bool = False
+
+    def both(self) -> tuple[_Asked, ...]:
+        """This, and the same in the other type where there is one."""
+        other = counterpart(self.problem)
+        if other is None:
+            return (self,)
+        problem, dtype = other
+        how = f"{self.how}, in {dtype}" if self.how else f"in {dtype}"
+        return self, _Asked(problem, how, in_other_type=True)
 
 
 class Lookup:
@@ -91,16 +123,18 @@ class Lookup:
     def all(self, problem: Any, device: Device) -> Iterator[Found]:
         """All rows that `find` looks at, also rows without a kernel that can be used."""
         near = ops.family(problem.family).nearby(problem)
-        stated = [("", problem), *((one.how, one.problem) for one in near)]
+        asked = [_Asked(problem), *(_Asked(one.problem, one.how) for one in near)]
+        stated = [one for own in asked for one in own.both()]
         for apart, owner in [(0.0, device), *lenders(device, self.table.devices)]:
-            for how, asked in stated:
-                row = self.table.get(asked, owner)
-                if row is None:
+            for one in stated:
+                placed = self.table.placed(one.problem, owner)
+                if placed is None:
                     continue
-                own: Origin = "nearby" if how else "exact"
+                table, row = placed
+                own: Origin = "nearby" if one.how else "exact"
                 origin: Origin = own if owner == device else "borrowed"
-                configs, skipped = self._serving(row, problem)
-                yield Found(row, configs, origin, how, apart, skipped)
+                configs, skipped = self._serving(row, problem, one.in_other_type)
+                yield Found(row, table, configs, origin, one.in_other_type, one.how, apart, skipped)
 
     def missed(self, problem: Any, device: Device) -> None:
         """Log, once for each problem and device, that no row answers."""
@@ -112,7 +146,7 @@ class Lookup:
         )  # fmt: skip
 
     def _serving(
-        self, row: Row, problem: Any
+        self, row: Row, problem: Any, in_other_type: bool
     ) -> tuple[tuple[Any, ...], tuple[tuple[str, str], ...]]:
         """The row's kernels that serve the problem; and the names of its other kernels, each with
         the reason."""
@@ -122,17 +156,16 @@ class Lookup:
                 (name, f"versions: made with {made}; installed: {_listed(installed())}")
                 for name in row.kernels
             )
-        family, this = ops.family(row.problem.family), arch(row.device.arch)
         configs, skipped = [], []
         for name in row.kernels:
             verdict = still_serves(name, row)
-            if not verdict:
-                self._skip(row, name, verdict.reason)
-            elif problem != row.problem:
-                verdict = family.supports(family.parse_name(name), problem, this)
             if verdict:
-                configs.append(family.parse_name(name))
+                config, verdict = _for(problem, name, row, in_other_type)
+                if verdict:
+                    configs.append(config)
             else:
+                self._skip(row, name, verdict.reason)
+            if not verdict:
                 skipped.append((name, str(verdict)))
         return tuple(configs), tuple(skipped)
 
@@ -167,6 +200,20 @@ class Lookup:
         if key not in self._told:
             self._told.add(key)
             log.log(level, message, *values)
+
+
+def _for(problem: Any, name: str, row: Row, in_other_type: bool) -> tuple[Any, Verdict]:
+    """The row's kernel `name`, in the problem's type, and whether it serves the problem."""
+    family, this = ops.family(problem.family), arch(row.device.arch)
+    if in_other_type:
+        try:
+            config = family.parse_name(renamed(name))
+        except UnknownName as error:
+            return None, no("no_such_kernel", str(error))
+        verdict = family.judge(config, this)
+        return config, verdict and family.supports(config, problem, this)
+    config = family.parse_name(name)
+    return config, YES if problem == row.problem else family.supports(config, problem, this)
 
 
 @cache

@@ -120,15 +120,19 @@ class Several:
 
     def get(self, problem: Any, device: Device) -> Row | None:
         """As `Table.get`."""
-        rows = [table.get(problem, device) for table in self._tables]
-        found = [(t.where, row) for t, row in zip(self._tables, rows, strict=True) if row]
+        found = self.placed(problem, device)
+        return found[1] if found else None
+
+    def placed(self, problem: Any, device: Device) -> Placed | None:
+        """As `Table.placed`."""
+        found = [one for table in self._tables if (one := table.placed(problem, device))]
         if len(found) < 2:
-            return found[0][1] if found else None
+            return found[0] if found else None
         [row], _, duplicates = sort_out(found)
         if duplicates and (problem, device) not in self._told:
             self._told.add((problem, device))
             log.warning("different rows in several tables; the fastest is used: %s", duplicates[0])
-        return row
+        return next(one for one in found if one[1] == row)
 
 
 def gather(tables: Tables | None) -> Table | Several | None:

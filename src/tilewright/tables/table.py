@@ -85,3 +85,8 @@ class Table:
             self._seen.clear()
         self._seen[asked] = row
         return row
+
+    def placed(self, problem: Any, device: Device) -> tuple[str, Row] | None:
+        """The row that `get` finds, behind the name of the table it is in."""
+        row = self.get(problem, device)
+        return None if row is None else (self.where, row)
