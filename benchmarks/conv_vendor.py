@@ -216,18 +216,19 @@ def main() -> None:
         "kinds": {},
     }
     for name, each in asked.items():
-        lines = []
+        lines: list[dict[str, Any]] = []
+        document["sets"][name] = lines
         for p, configs in each:
             ready = [c for c in configs if c.name in built or library_of(c)]
-            line = measure(p, ready, dispatcher, flush)
-            lines.append(line)
-            print(json.dumps({"set": name, **line}), flush=True)
-        document["sets"][name] = lines
-        document["summary"][name] = summary(lines)
-        if name.startswith("layers"):
-            document["kinds"][name] = by_kind([p for p, _ in each], lines)
-        if options.json:
-            options.json.write_text(json.dumps(document, indent=1) + "\n")
+            lines.append(measure(p, ready, dispatcher, flush))
+            print(json.dumps({"set": name, **lines[-1]}), flush=True)
+            if len(lines) % 20 and len(lines) < len(each):
+                continue
+            document["summary"][name] = summary(lines)
+            if name.startswith("layers"):
+                document["kinds"][name] = by_kind([p for p, _ in each[: len(lines)]], lines)
+            if options.json:
+                options.json.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps({name: document[name] for name in ("summary", "kinds")}, indent=1))
 
 

@@ -10,6 +10,7 @@ from conv_problems import drawn
 
 from tilewright import ops, verify
 from tilewright.arch import arch
+from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import ConvProblem
@@ -91,6 +92,20 @@ def test_a_class_without_a_tap_is_zero(dispatcher):
     seen = np.zeros((6, 6), bool)
     seen[::2, ::2] = True
     assert (x[0, :, ~seen] == 0).all() and (x[0, :, seen] != 0).all()
+
+
+@pytest.mark.parametrize("way", [(2, 1), (1, 2)], ids=["height", "width"])
+def test_a_class_without_a_tap_is_zero_as_a_gpu_computes_it(tmp_path, way):
+    """Taps two pixels apart meet every second pixel. A step of several taps divides by how many
+    there are, and a pipelined loop before it knows that there is a step."""
+    problem = ConvProblem(
+        2, 4, 6, (10, 10), (3, 3), stride=way, pad=(2, 2), dilation=(4, 4), direction="data"
+    )
+    emulated = Dispatcher(device="emulated:mi300x", store=Store(tmp_path))
+    for stages in (1, 2):
+        name = kernel(problem, merged=True, tile_m=64, num_stages=stages)
+        found = verify.verify(emulated, problem, name, seed=stages)
+        assert found.ok, (name, found)
 
 
 @pytest.mark.parametrize(

@@ -64,20 +64,24 @@ def _sums(
     acc = tl.zeros((TILE_M, TILE_N), tl.int32 if INT_ACC else tl.float32)
     if MERGED:
         span = depth_in
-        across = count_w
+        count = count_w
         within = sizes
         if RUNS:
             span = runs[0]
-            across = 1
+            count = 1
             within = (sizes[0], sizes[1], runs[3])
-        depth = count_d * count_h * across * span
+        depth = count_d * count_h * count * span
+        # A class without a tap has a count of 0. The pipelined loop divides for its first step
+        # before it asks whether there is one, and the compiler would conclude that none is 0.
+        across = max(count, 1)
+        down = max(count_h, 1)
         for k0 in tl.range(0, depth, TILE_K, num_stages=STAGES):
             k = k0 + tl.arange(0, TILE_K)
             ch = k % span
             t = k // span
             j_w = t % across
-            j_h = t // across % count_h
-            j_d = t // across // count_h
+            j_h = t // across % down
+            j_d = t // across // down
             k_there = k < depth
             a_there = k_there
             inner = ch
