@@ -5,11 +5,12 @@
 Each row's winner and the vendor's call take turns in one worker, verified first, as a sweep
 measures, in several places of memory; not the times by which the winner was chosen, of which it is
 the least. Rows of other devices, and problems that the vendor's library has no call for, are
-counted and left out. With `--method graph`, calls are timed in replayed CUDA graphs over copies of
-the operands (`Settings`). A ratio is the vendor's time over the winner's, by rounds
-(`tilewright.tune.finals`): above 1, the winner is faster. A run that is stopped tells what it has,
-and goes on there. `all`: of all tables together, each problem counting once for each table that has
-it.
+counted and left out. Where a row's winner is an algorithm of the vendor's library, the best kernel
+that is built here (`Row.ours`) takes turns too. With `--method graph`, calls are timed in replayed
+CUDA graphs over copies of the operands (`Settings`). A ratio is the vendor's time over the
+winner's, by rounds (`tilewright.tune.finals`): above 1, the winner is faster. A run that is stopped
+tells what it has, and goes on there. `all`: of all tables together, each problem counting once for
+each table that has it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tilewright.measure.statistics import midmean, ratios
 from tilewright.measure.sweep import plan_some, sweep
 from tilewright.measure.vendor import VENDOR, is_vendor
 from tilewright.tables import file
-from tilewright.tables.row import said
+from tilewright.tables.row import Row, said
 from tilewright.tune.tuner import FINAL
 
 
@@ -61,6 +62,11 @@ def written(document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     return f'{json.dumps(document, indent=1)[:-2]},\n "problems": [\n{lines}\n ]\n}}\n'
 
 
+def timed(row: Row) -> list[str]:
+    """The kernels of a row that are measured."""
+    return [row.kernel, row.ours] if row.ours else [row.kernel]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("tables", type=Path, nargs="+")
@@ -80,7 +86,7 @@ def main() -> None:
     wanted = []
     for group in found:
         here = [row for table in tables.values() for row in table if row.device == group.device]
-        pairs = [(r.problem, [ops.family_of(r.kernel).parse_name(r.kernel)]) for r in here]
+        pairs = [(r.problem, [ops.family_of(k).parse_name(k) for k in timed(r)]) for r in here]
         wanted.append((group, pairs))
     with Results(options.keep, write=True) as results:
         todo = plan_some(wanted, settings, results.keys(), vendor=True)
@@ -96,21 +102,24 @@ def main() -> None:
     missing: Counter[str] = Counter()
     for name, table in tables.items():
         for row in table:
-            us, vendor_us = (taken.get(row.problem, {}).get(k) for k in (row.kernel, VENDOR))
+            times = taken.get(row.problem, {})
+            us, vendor_us = times.get(row.kernel), times.get(VENDOR)
             if us is None or vendor_us is None:
                 missing["not measured" if us is None else "no vendor's call"] += 1
                 continue
-            rows.append(
-                {
-                    "table": name,
-                    "problem": said(row.problem),
-                    "m": row.problem.m,
-                    "kernel": row.kernel,
-                    "us": median(us),
-                    "vendor_us": median(vendor_us),
-                    "ratio": midmean(ratios(vendor_us, us)),
-                }
-            )
+            found_row = {
+                "table": name,
+                "problem": said(row.problem),
+                "m": row.problem.m,
+                "kernel": row.kernel,
+                "us": median(us),
+                "vendor_us": median(vendor_us),
+                "ratio": midmean(ratios(vendor_us, us)),
+            }
+            if ours_us := times.get(row.ours):
+                ratio = midmean(ratios(vendor_us, ours_us))
+                found_row |= {"ours": row.ours, "ours_us": median(ours_us), "ours_ratio": ratio}
+            rows.append(found_row)
     rows.sort(key=lambda row: (row["table"], row["m"]))
     document: dict[str, Any] = {
         "environment": environment(),

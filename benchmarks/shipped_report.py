@@ -20,8 +20,10 @@ from typing import Any
 
 from analytical import ROWS
 from shipped import by_m
+from tilewright.ops import family_of
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.gemm import GemmProblem
+from tilewright.ops.library import library_of
 from tilewright.tables import file
 from tilewright.tables.row import Row, meant, said
 
@@ -85,6 +87,19 @@ def worth(kinds: dict[str, list[Row]], compared: Sequence[Compared]) -> Iterator
     yield from worth_of("all", [one for _, one in compared])
 
 
+def built_here(compared: Sequence[Compared]) -> list[Compared]:
+    """The comparisons by the best kernel that is built here, of the kinds that have rows whose
+    winner is an algorithm of the library. Rows that know no such kernel are left out."""
+    mixed = {alike(problem) for problem, one in compared if "ours" in one}
+    found = []
+    for problem, one in compared:
+        if "ours" in one:
+            found.append((problem, one | {"ratio": one["ours_ratio"]}))
+        elif not library_of(family_of(one["kernel"]).parse_name(one["kernel"])):
+            found.append((problem, one))
+    return [(problem, one) for problem, one in found if alike(problem) in mixed]
+
+
 def worth_of(words: str, some: Sequence[dict[str, Any]]) -> Iterator[str]:
     if some:
         found = by_m(some)
@@ -109,6 +124,9 @@ def report(result: dict[str, Any], rows: Sequence[Row], source: str) -> str:
     kernels = {row.problem: row.kernel for row in rows if row.device.name == environment["gpu"]}
     compared = [(meant(one["problem"], source), one) for one in result["problems"]]
     same = [(problem, one) for problem, one in compared if kernels.get(problem) == one["kernel"]]
+    own = built_here(same)
+    again = result.get("again", {}).get("environment", environment)["date"][:10]
+    days = [environment["date"][:10], again]
     left_out = {
         **result["left_out"],
         "another kernel by now": len(compared) - len(same),
@@ -126,14 +144,15 @@ def report(result: dict[str, Any], rows: Sequence[Row], source: str) -> str:
         "",
         *holds(kinds),
         "",
-        f"The vendor's time over that of the row's kernel, on {environment['date'][:10]} on "
-        f"{environment['gpu']}: both "
+        "The vendor's time over that of the row's kernel, on "
+        f"{' and '.join(dict.fromkeys(days))} on {environment['gpu']}: both "
         "verified, then measured anew, in turns, with L2 flushed and in several places of memory. "
         "Above 1, the row's kernel is faster. Geometric means by ranges of M, how many were "
         "faster, and the least:",
         "",
         *worth(kinds, same),
         "",
+        *(["By kernels that are built here alone:", "", *worth(kinds, own), ""] if own else []),
         f"Left out: {'; '.join(f'{why}: {n} problems' for why, n in left_out.items() if n)}.",
         "",
         "Behind by most:",

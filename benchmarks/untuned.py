@@ -60,7 +60,9 @@ def products(this: Arch, gpu: Device) -> Iterable[Product]:
     expanded: dict[Any, Any] = {}
     for table in TABLES:
         rows = file.load(named.FOLDER / this.name / f"{table}.json")
-        names[table] = {row.problem: {*map(FAMILY.parse_name, row.kernels)} for row in rows}
+        names[table] = {
+            row.problem: {*map(FAMILY.parse_name, (row.kernel, *row.ties))} for row in rows
+        }
     for one in json.loads(RECORD.read_text())["problems"]:
         if one["table"] not in names:
             continue

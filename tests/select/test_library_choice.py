@@ -53,6 +53,13 @@ def test_only_ours_takes_the_next_and_says_why():
     assert dispatcher.select(P).config.name == PLAIN
     skipped = [f for f in dispatcher.explain(P).fates if f.name == THEIRS.name]
     assert skipped[0].fate == "skipped" and "cublaslt13" in skipped[0].reason
+    behind = tuned(row(P, THEIRS.name, ours=PLAIN), constraints=Constraints(only_ours=True))
+    plan = behind.select(P)
+    assert plan.config.name == PLAIN and plan.selector == "tuned"
+    assert (
+        plan.reason == f"exact row of mine.twt: the best that is built here, behind {THEIRS.name}"
+    )
+    assert tuned(row(P, THEIRS.name, ours=PLAIN)).select(P).config == THEIRS
     alone = tuned(row(P, THEIRS.name), constraints=Constraints(only_ours=True)).select(P)
     assert alone.selector != "tuned" and alone.config.pipeline != "vendor"
 
@@ -136,6 +143,13 @@ def test_aiters_files_do_not_name_them(tmp_path):
     written = write_aiter(table, "bf16")
     [(_, why)] = written.left
     assert "cublaslt13" in why and written.count == 1
+
+
+def test_of_such_a_row_the_best_kernel_of_ours_is_built(tmp_path):
+    file.save(Table.of([row(P, THEIRS.name, ours=PLAIN)]), tmp_path / "t.twt")
+    words = ("build", tmp_path / "t.twt", "--arch", "sm_90", "--store", tmp_path / "s")
+    found = {one["name"]: one["status"] for one in Cli().json(*words)["results"]}
+    assert found == {THEIRS.name: "not needed", PLAIN: "built"}
 
 
 @pytest.mark.parametrize("command", ["show", "inspect", "build", "explain"])

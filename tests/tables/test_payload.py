@@ -98,6 +98,13 @@ def test_parts_that_do_not_fit_are_refused_when_the_table_is_read(part, change, 
         Table(altered(part, change), "here")
 
 
+@pytest.mark.parametrize("said", [[0, 999, 0], [0, 1], [0, 0, 0, 1]], ids=str)
+def test_the_best_built_here_is_a_text_that_is_there_for_each_row(said):
+    found = [*parts(), array("I", said).tobytes()]
+    with pytest.raises(BadFile, match="of different lengths, or point outside"):
+        Table(msgspec.msgpack.encode(found), "here")
+
+
 @pytest.mark.parametrize(
     ("part", "change", "says"),
     [

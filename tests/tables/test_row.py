@@ -33,6 +33,8 @@ def test_a_row_knows_its_rates():
         ({"kernel": ""}, "not different names"),
         ({"ties": (PLAIN,)}, "not different names"),
         ({"ties": (WIDE, WIDE)}, "not different names"),
+        ({"ours": PLAIN}, "is the winner or a tie"),
+        ({"ties": (WIDE,), "ours": WIDE}, "is the winner or a tie"),
         ({"error": -1.0}, "error = -1.0"),
         ({"versions": (("triton", "3"), ("tilewright", "0"))}, "in the order"),
     ],

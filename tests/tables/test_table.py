@@ -28,6 +28,7 @@ def some_rows():
         row(gemm(128), DEEP, 21.0, on=H20, ties=(PLAIN,), timed='{"cache":"flushed"}'),
         row(gemm(300, epilogue="bias"), measured_at="2026-01-02T03:04:05.678+00:00"),
         row(gemm(300, batch=4), versions=()),
+        row(gemm(400), "gemm_of_a_library", ties=("gemm_of_it_too",), ours=WIDE),
         row(LIST, "a_grouped_kernel"),
         row(SORTED, "a_grouped_kernel", on=H20),
     ]
@@ -125,6 +126,14 @@ def test_a_file_gives_the_same_table(tmp_path, ending):
     file.save(Table.of(reversed(some_rows())), path)
     assert path.read_bytes() == first
     assert {each for _, each in file.rows(path)} == {*some_rows()}
+
+
+def test_what_no_row_says_is_not_in_the_file():
+    """So a table without it has the digest that it had before there was such a field."""
+    without = Table.of([one for one in some_rows() if not one.ours])
+    assert len(msgspec.msgpack.decode(without.data)) == 9 and '"ours"' not in file.to_json(without)
+    table = Table.of(some_rows())
+    assert len(msgspec.msgpack.decode(table.data)) == 10 and '"ours"' in file.to_json(table)
 
 
 def test_json_has_a_row_a_line(tmp_path):

@@ -111,9 +111,14 @@ def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) 
     built = {group.device: group.device.arch for group in work.groups if not group.interpreted}
     keys = {ops.family(job.problem.family).tuning_key(job.problem) for job in work.jobs}
     rows = [row for row in file.load(work.path) if row.problem in keys]
-    winners = dict.fromkeys((row.kernel, built[row.device]) for row in rows if row.device in built)
-    if winners:
-        requests = [(ops.family_of(name).parse_name(name), on) for name, on in winners]
+    wanted = dict.fromkeys(
+        (name, built[row.device])
+        for row in rows
+        for name in (row.kernel, row.ours)
+        if name and row.device in built
+    )
+    if wanted:
+        requests = [(ops.family_of(name).parse_name(name), on) for name, on in wanted]
         compile_all(requests, work.store).raise_if_failed()
     return document
 

@@ -140,7 +140,10 @@ def _tabled(text: str, targets: Sequence[Target], this: Arch) -> tuple[list[Any]
     else:
         with output.busy(f"reading {text}"):
             rows = [
-                (row.kernel, any(t.covers(row.device) for t in wanted)) for row in tables.load(text)
+                (name, any(t.covers(row.device) for t in wanted))
+                for row in tables.load(text)
+                for name in (row.kernel, row.ours)
+                if name
             ]
     names = dict.fromkeys(name for name, here in rows if here)
     notes = [] if names else [f"{text} has no row of our kernels for {', '.join(map(str, wanted))}"]

@@ -71,6 +71,8 @@ class Tuned:
                 f"{row.median_us:.4g} µs ± {(high - low) / 2 / row.median_us:.1%}, "
                 f"{row.tflops:.4g} TFLOP/s"
             )
+        elif found.is_ours(config):
+            said += f"the best that is built here, behind {row.kernel}"
         else:
             said += f"not told from {row.kernel}"
         if best:

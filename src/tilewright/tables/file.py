@@ -125,6 +125,7 @@ class _Line:
     measured_at: str
     device: int
     made: int
+    ours: str = ""
 
 
 def _way(row: Row) -> tuple[tuple[tuple[str, str], ...], str, str]:
@@ -136,6 +137,7 @@ def _stated(row: Row) -> dict[str, Any]:
         "problem": said(row.problem),
         "kernel": row.kernel,
         "ties": row.ties,
+        **({"ours": row.ours} if row.ours else {}),
         "median_us": row.median_us,
         "interval_us": row.interval_us,
         "error": row.error,
@@ -172,6 +174,7 @@ def _json_rows(read: bytes, where: str) -> Iterator[tuple[str, Row]]:
                 tuple(sorted(way.versions.items())),
                 way.driver,
                 way.timed,
+                line.ours,
             )
         except BadArgument as error:
             raise BadFile(f"{place}: {error}") from None

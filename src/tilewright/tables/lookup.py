@@ -9,7 +9,8 @@
 Behind the row of each problem, that of the same problem in fp16 or bf16 answers, whichever it is
 not in, with its kernels in the problem's type (see `tilewright.ops.counterpart`).
 
-A row's kernels are tried in the row's order: the winner, then its ties. A kernel that no longer
+A row's kernels are tried in the row's order: the winner, then its ties, then, where these are
+algorithms of a library, the best kernel that is built here. A kernel that no longer
 exists or no longer serves the row's own problem is skipped with a warning. A kernel that serves the
 row's problem but not the problem asked about (which may be less aligned) is skipped silently.
 """
@@ -80,7 +81,13 @@ class Found:
 
     def won(self, config: Any) -> bool:
         """Whether a config of `configs` is the row's winner."""
-        kernel = self.row.kernel
+        return self._called(config, self.row.kernel)
+
+    def is_ours(self, config: Any) -> bool:
+        """Whether a config of `configs` is the best that is built here, behind a library's."""
+        return self._called(config, self.row.ours)
+
+    def _called(self, config: Any, kernel: str) -> bool:
         return bool(config.name == (renamed(kernel) if self.in_other_type else kernel))
 
 

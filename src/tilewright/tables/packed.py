@@ -7,7 +7,8 @@ device and family, so a look-up is a bisection of the bytes. A field that has it
 row is left out, so a family's new field changes neither old files nor their digests. The same rows,
 in any order, give the same bytes.
 
-Numbers are little-endian; times are float64 microseconds; an error of -1 stands for None.
+Numbers are little-endian; times are float64 microseconds; an error of -1 stands for None. The
+column `ours` has the number of a text plus 1, or 0; it is left out if it is 0 in every row.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def pack(rows: Sequence[Row]) -> bytes:
             ordered += [row for _, row in keyed]
     ties = [of_text[name] for row in ordered for name in row.ties]
     past = itertools.accumulate(len(row.ties) for row in ordered)
+    ours = [of_text[row.ours] + 1 if row.ours else 0 for row in ordered]
     payload = Payload(
         [asdict(device) for device in devices],
         families,
@@ -87,8 +89,9 @@ def pack(rows: Sequence[Row]) -> bytes:
             )
             for r, end in zip(ordered, past, strict=True)
         ),
+        u32(ours) if any(ours) else b"",
     )
-    return msgspec.msgpack.encode(payload)
+    return payload.encoded()
 
 
 class Packed:
@@ -153,6 +156,7 @@ class Packed:
         kernel, when, origin, past = REFERENCES.unpack_from(found.references, at)
         first = 0 if number == 0 else REFERENCES.unpack_from(found.references, at - 16)[3]
         ties = (NUMBER.unpack_from(found.ties, 4 * i)[0] for i in range(first, past))
+        ours = NUMBER.unpack_from(found.ours, 4 * number)[0] if found.ours else 0
         made_by = found.origins[origin]
         try:
             return Row(
@@ -167,6 +171,7 @@ class Packed:
                 made_by.versions,
                 made_by.driver,
                 made_by.timed,
+                self._text(ours - 1) if ours else "",
             )
         except BadArgument as wrong:
             raise self._no_row(number, wrong) from None

@@ -68,6 +68,12 @@ class Payload(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     ties: bytes
     times: bytes
     references: bytes
+    ours: bytes = b""
+
+    def encoded(self) -> bytes:
+        """Without `ours` where no row has one."""
+        parts = [getattr(self, name) for name in self.__struct_fields__]
+        return msgspec.msgpack.encode(parts if self.ours else parts[:-1])
 
 
 def decode(data: bytes, where: str) -> tuple[Payload, tuple[Device, ...]]:
@@ -138,11 +144,14 @@ def _rows_fit(found: Payload) -> bool:
     sizes = (len(found.times), len(found.references), len(found.ties) % NUMBER.size)
     if sizes != (rows * TIMES.size, rows * REFERENCES.size, 0):
         return False
+    if len(found.ours) not in (0, rows * NUMBER.size):
+        return False
     texts = len(found.text_ends) // NUMBER.size
     ties, references = _u32(found.ties), _u32(found.references)
     kernels, whens, origins, pasts = (references[i::4] for i in range(4))
     return (
         max(max(numbers, default=-1) for numbers in (kernels, whens, ties)) < texts
+        and max(_u32(found.ours), default=0) <= texts
         and max(origins, default=-1) < len(found.origins)
         and _ascending(pasts, operator.le)
         and (pasts[-1] if pasts else 0) == len(ties)

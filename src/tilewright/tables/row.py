@@ -34,6 +34,8 @@ class Row:
     driver: the device's driver; ``""`` if unknown.
     timed: how it was timed: canonical JSON of `tilewright.measure.measurement.Settings`, or the
         words of another library that timed it.
+    ours: the name of the fastest kernel that is built here, where the winner and all ties are
+        algorithms of the vendor's library; ``""`` otherwise, or if there is none.
 
     Raises `BadArgument` for numbers that no measurement gives.
     """
@@ -49,6 +51,7 @@ class Row:
     versions: tuple[tuple[str, str], ...] = ()
     driver: str = ""
     timed: str = ""
+    ours: str = ""
 
     def __post_init__(self) -> None:
         key = ops.family(self.problem.family).tuning_key(self.problem)
@@ -59,6 +62,10 @@ class Row:
         if not self.kernel or self.kernel in self.ties or len({*self.ties}) < len(self.ties):
             raise BadArgument(
                 f"kernel '{self.kernel}' and its ties {self.ties} are not different names"
+            )
+        if self.ours in (self.kernel, *self.ties):
+            raise BadArgument(
+                f"kernel '{self.ours}' is the winner or a tie, and stands there twice"
             )
         if not low <= self.median_us <= high:
             raise BadArgument(
@@ -71,8 +78,8 @@ class Row:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The winner, then its ties: the order in which kernels are tried."""
-        return (self.kernel, *self.ties)
+        """The winner, then its ties, then `ours`: the order in which kernels are tried."""
+        return (self.kernel, *self.ties, *([self.ours] if self.ours else []))
 
     @property
     def tflops(self) -> float:

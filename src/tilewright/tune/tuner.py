@@ -26,6 +26,7 @@ from tilewright.measure.crew import Crew
 from tilewright.measure.measurement import Settings, Status, digest, problem_text, text
 from tilewright.measure.results import Results, Us, samples
 from tilewright.measure.sweep import Group, Progress, plan_some, settings_on, sweep
+from tilewright.ops.library import library_of
 from tilewright.tables.row import Row, preference
 from tilewright.tune.finals import Take, decided, pooled, ties, winner
 from tilewright.tune.jobs import Job
@@ -208,7 +209,8 @@ class Tuner:
                 nothing = not self.tried(job, self.settings)
                 (tuned.untried if nothing else tuned.without).append(number)
             elif not self._kept(job):
-                tuned.rows[number] = row_of(job, [right], settings_on(job.group, self.settings))
+                settings = settings_on(job.group, self.settings)
+                tuned.rows[number] = row_of(job, [right], right, settings)
         self.save(tuned.rows.values())
 
     def _right(self, job: Job) -> dict[str, Tried]:
@@ -306,11 +308,12 @@ class Tuner:
             takes = self._takes(job)
             if pooled([_right_of(take) for take in takes]):
                 settings = settings_on(job.group, replace(self.final, take=len(takes)))
-                tuned.rows[number] = row_of(job, takes, settings, self._kept(job))
+                kept = self._kept(job)
+                tuned.rows[number] = row_of(job, takes, self._right(job), settings, kept)
                 tuned.final.add(number)
             elif right := self._right(job):
                 settings = settings_on(job.group, self.settings)
-                tuned.rows[number] = row_of(job, [right], settings)
+                tuned.rows[number] = row_of(job, [right], right, settings)
             else:
                 tuned.rows.pop(number, None)
                 tuned.without.append(number)
@@ -338,12 +341,19 @@ class Tuner:
 
 
 def row_of(
-    job: Job, takes: Sequence[Mapping[str, Tried]], settings: Settings, kept: str = ""
+    job: Job,
+    takes: Sequence[Mapping[str, Tried]],
+    searched: Mapping[str, Tried],
+    settings: Settings,
+    kept: str = "",
 ) -> Row:
     """The row from measurements of one kind. At least one kernel is right in all of them. `kept`
-    wins if it is not beaten."""
+    wins if it is not beaten. The best kernel that is built here may be known from `searched`, the
+    search's results, alone."""
     times = pooled([_right_of(take) for take in takes])
     name = winner(times, preference(job.problem, job.group.device), kept)
+    best = (name, *(tied for tied in ties(times) if tied != name))
+    ours = [one for one in times | pooled([_right_of(searched)]) if not _librarys(job, one)]
     won = [take[name] for take in takes]
     # Round to the nanosecond, finer than any clock here, because people read tables too.
     low_us, high_us = (round(mean(one.interval_us[end] for one in won), 3) for end in (0, 1))
@@ -352,7 +362,7 @@ def row_of(
         job.group.device,
         job.problem,
         name,
-        tuple(tied for tied in ties(times) if tied != name),
+        best[1:],
         round(mean(one.median_us for one in won), 3),
         (low_us, high_us),
         max(errors, default=None),
@@ -360,7 +370,13 @@ def row_of(
         job.group.environment.versions,
         job.group.environment.driver,
         text(settings),
+        ours[0] if ours and all(_librarys(job, one) for one in best) else "",
     )
+
+
+def _librarys(job: Job, name: str) -> bool:
+    """Whether a kernel is an algorithm of a library, for which nothing is built."""
+    return bool(library_of(job.configs[name]))
 
 
 def _right_of(take: Mapping[str, Tried]) -> Take:
