@@ -27,7 +27,7 @@ from late_kernel import EACH, late_copy
 
 from tilewright.arch import arch
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.gemm import FAMILY, GemmConfig
+from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 from tilewright.ops.gemm.pipelines import constants
 
 ARRAYS, WEIGHTS, STREAMS = 4, 3, 3
@@ -49,6 +49,7 @@ def kernels(arch_name: str) -> list[GemmConfig]:
     tile = {"tile_m": 64, "tile_n": 64, "tile_k": 64, "num_warps": 4, "num_stages": 4}
     walk = {**tile, "scheduler": "persistent"}
     parts = {**tile, "scheduler": "split_k", "split_k": 2}
+    few = {**tile, "tile_m": 128, "tile_n": 32, "scheduler": "tile", "group_m": 1}
     hows: list[dict[str, Any]] = [
         {"pipeline": "gluon_ws", **walk},
         {"pipeline": "gluon_ws", **walk, "num_stages": 8},
@@ -63,6 +64,9 @@ def kernels(arch_name: str) -> list[GemmConfig]:
         {"pipeline": "tma", **walk},
         {"pipeline": "tma", **tile, "scheduler": "stream_k", "reduction": "linear"},
         {"pipeline": "basic", **tile},
+        {"pipeline": "small_m", **few},
+        {"pipeline": "small_m", **few, "scheduler": "split_k", "split_k": 2, "reduction": "linear"},
+        {"pipeline": "small_m_tma", **few},
     ]
     found = [
         config(arch_name, **how, dependent_launch=word)
@@ -108,13 +112,17 @@ class Op:
 class Chains:
     """Draws chains, runs them, and compares.
 
-    kernels: those of GEMMs. size: of every matrix, which are square.
+    kernels: those of GEMMs; those that do not serve the size are left out. size: of every matrix,
+        which are square.
     """
 
     def __init__(
         self, dispatcher: Dispatcher, kernels: Sequence[GemmConfig], size: int = 256, seed: int = 0
     ) -> None:
-        self._dispatcher, self._kernels = dispatcher, list(kernels)
+        problem = GemmProblem(size, size, size, constant_b=True)
+        this = arch(dispatcher.device_for_planning().arch)
+        self._dispatcher = dispatcher
+        self._kernels = [k for k in kernels if FAMILY.supports(k, problem, this)]
         self._random = random.Random(seed)
         generator = torch.Generator(device="cuda").manual_seed(seed)
         shape = (ARRAYS, size, size)

@@ -315,15 +315,25 @@ def dependent() -> list[tuple[GemmConfig, GemmProblem]]:
         {"pipeline": "tma", **deep, "scheduler": "persistent"},
         {"pipeline": "tma", **deep, "scheduler": "stream_k", "reduction": "linear"},
     )
+    few = {"scheduler": "tile", "group_m": 1, "tile_k": 64, "num_stages": 4, "num_warps": 4}
+    few_rows: tuple[dict[str, object], ...] = (
+        {**few, "pipeline": "small_m", "tile_m": 16, "tile_n": 32},
+        {**few, "pipeline": "small_m", "tile_m": 2, "tile_n": 2, "tile_k": 512, "num_stages": 1},
+        {**few, **parts, "pipeline": "small_m", "tile_m": 16, "tile_n": 64, "reduction": "linear"},
+        {**few, "pipeline": "small_m_tma", "tile_m": 16, "tile_n": 32},
+    )
     made = []
-    for number, how in enumerate(hows):
+    for number, how in enumerate((*hows, *few_rows)):
         for word in ("wait", "ahead"):
             signature = {
                 "layout": "rcr" if "swap_ab" in how else ("rcr", "rrr", "ccr")[number % 3],
                 "epilogue": ("", "", "bias")[number % 3],
             }
+            if how in few_rows:
+                signature["layout"] = "rcr"
             kernel = config(**how, **signature, dependent_launch=word)
             if FAMILY.judge(kernel, arch("sm_90")):
-                sizes = (24 + 16 * number, 264, 520)
+                rows = min(24 + 16 * number, how["tile_m"]) if how in few_rows else 24 + 16 * number
+                sizes = (rows, 264, 520)
                 made.append((kernel, GemmProblem(*sizes, **signature, constant_b=True)))
     return made

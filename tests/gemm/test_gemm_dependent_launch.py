@@ -32,6 +32,12 @@ def walking(pipeline: str, word: str, **fields: object):
     return config(pipeline=pipeline, **how)
 
 
+def few(pipeline: str, word: str, **fields: object):
+    """A kernel for few rows."""
+    how = {"scheduler": "tile", "group_m": 1, "tile_m": 16, "layout": "rcr", **fields}
+    return walking(pipeline, word, **how)
+
+
 KERNELS = [
     (walking("gluon_ws", "none"), "sm_90"),
     (walking("gluon_ws", "ahead"), "sm_90"),
@@ -42,6 +48,9 @@ KERNELS = [
     (walking("tma", "wait"), "sm_100"),
     (walking("tma", "none"), "sm_120"),
     (walking("tma", "wait"), "sm_120"),
+    *((few("small_m", word), "sm_90") for word in ("none", "wait")),
+    (few("small_m", "wait", tile_m=2, tile_n=2, tile_k=512, num_stages=1), "sm_90"),
+    (few("small_m_tma", "wait"), "sm_90"),
 ]
 
 
@@ -61,13 +70,21 @@ def test_only_kernels_that_wait_are_launched_so(built):
 
 def test_triton_kernels_wait_before_any_access(built):
     for made, _, sass in built:
-        if made.pipeline == "tma" and made.dependent_launch == "wait":
+        if "gluon" not in made.pipeline and made.dependent_launch != "none":
             assert sass.index("ACQBULK") < ACCESS.search(sass).start(), made.name
+
+
+def test_kernels_for_few_rows_let_go_behind_their_last_load_and_before_they_store(built):
+    for made, _, sass in built:
+        if not made.pipeline.startswith("small_m") or made.dependent_launch == "none":
+            continue
+        assert max(m.start() for m in re.finditer("LDG|UTMALDG", sass)) < sass.index("PREEXIT")
+        assert sass.index("PREEXIT") < sass.rindex("STG"), made.name
 
 
 def test_gluon_kernels_wait_in_each_partition_and_let_go_behind_all_loads(built):
     for made, _, sass in built:
-        if made.pipeline == "tma" or made.dependent_launch == "none":
+        if "gluon" not in made.pipeline or made.dependent_launch == "none":
             continue
         assert sass.count("ACQBULK") >= 1 + made.num_warps // 4, made.name
         loads = [found.start() for found in re.finditer("UTMALDG", sass)]
@@ -100,6 +117,9 @@ def test_the_cases_reach_every_pipeline_and_scheduler():
         *(("gluon_ws", scheduler) for scheduler in ("persistent", "split_k", "stream_k")),
         *(("tma", scheduler) for scheduler in ("persistent", "stream_k")),
         ("gluon_pingpong", "persistent"),
+        ("small_m", "tile"),
+        ("small_m", "split_k"),
+        ("small_m_tma", "tile"),
     }
     assert {c.swap_ab for c, _ in CASES if c.dependent_launch == "ahead"} == {False, True}
     assert all(FAMILY.supports(c, p, SM_90) for c, p in CASES)

@@ -51,18 +51,20 @@ def test_it_swaps_a_and_b_where_rows_are_few_but_not_one_tile(m):
 
 
 @pytest.mark.parametrize("m", [1, 16, 64, 512, 513])
-def test_it_has_kernels_that_load_a_constant_b_early(m):
+def test_it_has_kernels_that_start_early_for_a_constant_b(m):
     def early(arch_name: str, **fields: bool) -> set[str]:
         return {x for x in names(GemmProblem(m, 512, 512, **fields), arch_name) if "_pdl-" in x}
 
     found = early("sm_90", constant_b=True)
     assert bool(found) == (m <= 512)
-    assert all(name.endswith("_pdl-ahead") for name in found)
+    assert all(name.endswith("_pdl-wait" if "small_m" in name else "_pdl-ahead") for name in found)
+    assert any("_small_m_tma_" in name for name in found) == (m <= 64)
+    assert any("_small_m_tile_" in name for name in found) == (m == 1)
     assert any("_swapab_" in name for name in found) == bool(found)
     assert not early("sm_90") and not early("sm_80", constant_b=True)
     problem, this = GemmProblem(m, 512, 512, constant_b=True), arch("sm_90")
     default = FAMILY.default_space(problem, this).expand(this).configs
-    assert not any("_pdl-" in c.name for c in default), "not before a GPU has timed them"
+    assert not any("_pdl-" in c.name for c in default), "only a tuning has them"
 
 
 def test_tiles_keep_their_bytes_whatever_the_dtype():

@@ -182,8 +182,9 @@ FEW: tuple[Tile, ...] = (
     *(("tma", 64, n, 128, 4, stages, "direct") for n in (64, 128) for stages in (3, 5)),
 )
 """The other kernels for few rows."""
+_WHOLE_FEW = ("tile", 1, "none")
 _PARTS_OF_FEW = (
-    ("tile", 1, "none"),
+    _WHOLE_FEW,
     *(("split_k", parts, "linear") for parts in (2, 4, 8)),
     *(("split_k", parts, "two_stage") for parts in (8, 16)),
 )
@@ -251,7 +252,8 @@ def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
 
 
 def dependent_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
-    """The kernels that load B while the kernel before them drains, if the problem lets them."""
+    """The kernels that start while the kernel before them drains, and load B then where they can,
+    if the problem lets them."""
     if not (problem.constant_b and problem.m <= MOST_DEPENDENT and arch.has("pdl")):
         return []
     axes = {**default_space(problem, arch).axes, "dependent_launch": ["ahead"]}
@@ -271,7 +273,25 @@ def dependent_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
         if found:
             more = {**axes, "swap_ab": [swaps]}
             spaces.append(KernelSpace("gemm", more, linked={_ALGORITHM: found}))
+    of_few = [
+        (pipeline, m, n, k_bytes // bytes_each, *rest)
+        for pipeline, m, n, k_bytes, *rest in _dependent_few(problem.m)
+    ]
+    if of_few:
+        more = {**axes, "dependent_launch": ["wait"]}
+        spaces.append(KernelSpace("gemm", more, linked={_ALGORITHM: of_few}))
     return spaces
+
+
+def _dependent_few(m: int) -> Iterator[Sequence[Any]]:
+    """Values of `_ALGORITHM`, K in bytes, of kernels for few rows."""
+    if m > FEW_ROWS:
+        return
+    few = power_of_two(m)
+    if few <= VECTOR_ROWS:
+        yield from (("small_m", few, *tile, "direct", *_WHOLE_FEW, 1) for tile in VECTOR_TILES)
+    for tile, how in itertools.product(MATRIX_TILES, (_WHOLE_FEW, ("split_k", 2, "linear"))):
+        yield "small_m_tma", max(8, few), *tile, "direct", *how, 1
 
 
 def _may_swap(problem: GemmProblem) -> bool:
@@ -295,9 +315,7 @@ def _algorithms(problem: GemmProblem) -> Iterator[Sequence[Any]]:
     if problem.m <= FEW_ROWS:
         few = power_of_two(problem.m)
         if few <= VECTOR_ROWS:
-            found += [
-                ("small_m", few, *tile, "direct", *_PARTS_OF_FEW[0], 1) for tile in VECTOR_TILES
-            ]
+            found += [("small_m", few, *tile, "direct", *_WHOLE_FEW, 1) for tile in VECTOR_TILES]
         found += [
             ("small_m_tma", max(8, few), *tile, "direct", *how, 1)
             for tile, how in itertools.product(MATRIX_TILES, _PARTS_OF_FEW)

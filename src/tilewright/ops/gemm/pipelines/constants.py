@@ -46,12 +46,12 @@ def _takes(c: GemmConfig, _: Arch) -> str:
     return swap.takes(found) if c.swap_ab else found
 
 
-def _pdl(c: GemmConfig, _: Arch) -> str:
+def _pdl(c: GemmConfig, arch: Arch) -> str:
     """``a`` or ``b`` for the kernel's matrix that it may load ahead: the caller's B. With reduction
     ``two_stage`` at least ``wait``: such kernels let the next one start early. Where the kernel
     before has ended, the wait costs nothing."""
     if c.two_stage and c.dependent_launch == "none":
-        return "wait"
+        return "wait" if arch.has("pdl") else "none"
     if c.dependent_launch == "ahead":
         return "a" if c.swap_ab else "b"
     return c.dependent_launch

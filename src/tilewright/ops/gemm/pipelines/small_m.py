@@ -106,7 +106,7 @@ SMALL_M = Pipeline(
     accumulators=_accumulators,
     boxes=None,
     arguments=("extra", "sharing"),
-    constants=(*COMMON, *MASKS, "K_PARTS", "VECTOR", "STAGES", "DONE"),
+    constants=(*COMMON, *MASKS, "K_PARTS", "VECTOR", "STAGES", "DONE", "PDL"),
     own_constants={
         "K_PARTS": lambda c, _: small_m.k_parts(c),
         "VECTOR": lambda c, _: vector(c),
@@ -161,7 +161,7 @@ SMALL_M_TMA = Pipeline(
     accumulators=_accumulators,
     boxes=common.whole_tiles,
     arguments=("extra", "sharing"),
-    constants=(*COMMON, "K_PARTS"),
+    constants=(*COMMON, "K_PARTS", "PDL"),
     own_constants={"K_PARTS": lambda c, _: small_m.k_parts(c)},
     options=common.triton_options,
     estimate="tiled",
