@@ -4,7 +4,8 @@
 
 Needs no GPU. Of each plain bf16 and fp16 product in the record (shipped_h200.json, which
 `shipped.py` wrote) the default space is ranked again. The kernel ranked first is *proven* if the
-shipped table names it: it is the best that a tuning found, or cannot be told from it. Then its time
+shipped table names it: of the kernels that are built here it is the best that a tuning found, or
+cannot be told from it. Then its time
 is the best one's. Else it is slower by an unknown share, of which the record says only that it is
 more than the noise: the ratios take `--unproven` for it.
 
@@ -30,7 +31,9 @@ from environment import environment
 from tilewright.arch import arch, device
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, library_record
+from tilewright.ops.library import library_of
 from tilewright.tables import file, named
+from tilewright.tables.row import Row
 
 RECORD = Path(__file__).parent / "results" / "shipped_h200.json"
 TABLES = ("gemm_bf16", "gemm_fp16")
@@ -43,7 +46,7 @@ class Product:
 
     first: the kernel ranked first. proven: whether the table names it. provable: whether the table
         names any kernel of the default space.
-    best: torch.mm's time over that of the best kernel.
+    best: torch.mm's time over that of the best kernel that is built here.
     library: whether the library's first algorithm is taken.
     """
 
@@ -55,14 +58,18 @@ class Product:
     library: bool
 
 
+def built_here(row: Row) -> Iterable[Any]:
+    """The best kernels of a row, without algorithms of the library."""
+    best = (row.ours,) if row.ours else (row.kernel, *row.ties)
+    return (config for config in map(FAMILY.parse_name, best) if not library_of(config))
+
+
 def products(this: Arch, gpu: Device) -> Iterable[Product]:
     names: dict[str, dict[Any, set[Any]]] = {}
     expanded: dict[Any, Any] = {}
     for table in TABLES:
         rows = file.load(named.FOLDER / this.name / f"{table}.json")
-        names[table] = {
-            row.problem: {*map(FAMILY.parse_name, (row.kernel, *row.ties))} for row in rows
-        }
+        names[table] = {row.problem: {*built_here(row)} for row in rows}
     for one in json.loads(RECORD.read_text())["problems"]:
         if one["table"] not in names:
             continue
@@ -80,7 +87,7 @@ def products(this: Arch, gpu: Device) -> Iterable[Product]:
             first,
             first in known,
             not known.isdisjoint(usable),
-            one["vendor_us"] / one["us"],
+            one["vendor_us"] / one.get("ours_us", one["us"]),
             bool(library_record.faster(problem, gpu, first)),
         )
 
