@@ -306,29 +306,33 @@ s_endpgm
     assert finding.detail == "s20; line 8, `s_cbranch_scc1 .LBB0_1`, depends on it"
 
 
-def test_a_value_of_an_unwritten_register_that_decides_nothing():
+@pytest.mark.parametrize(
+    ("lower", "pair", "upper"),
+    [("v_mov_b32_e32 v2, 0", "v[2:3]", "v3"), ("s_mov_b32 s22, 0", "s[22:23]", "s23")],
+)
+def test_a_value_of_an_unwritten_register_that_decides_nothing(lower, pair, upper):
     """The compiler adds to 64 bits of which it uses the lower half."""
     execution = launched(
-        """
+        f"""
 s_mov_b32 s4, s20
-v_mov_b32_e32 v2, 0
-v_mad_u64_u32 v[4:5], s[6:7], v0, v0, v[2:3]
-v_cmp_eq_u32_e32 vcc, v4, v2
+{lower}
+v_mad_u64_u32 v[4:5], s[6:7], v0, v0, {pair}
+v_cmp_eq_u32_e32 vcc, 0, v4
 s_and_saveexec_b64 s[8:9], vcc
 s_endpgm
 """
     )
     assert list(execution.findings) == []
     execution = launched(
-        """
-v_mov_b32_e32 v2, 0
-v_mad_u64_u32 v[4:5], s[6:7], v0, v0, v[2:3]
-v_cmp_eq_u32_e32 vcc, v5, v2
+        f"""
+{lower}
+v_mad_u64_u32 v[4:5], s[6:7], v0, v0, {pair}
+v_cmp_eq_u32_e32 vcc, 0, v5
 s_and_saveexec_b64 s[8:9], vcc
 s_endpgm
 """
     )
-    assert [(f.line, f.detail.partition(";")[0]) for f in execution.findings] == [(5, "v3")]
+    assert [(f.line, f.detail.partition(";")[0]) for f in execution.findings] == [(5, upper)]
 
 
 def test_waves_that_came_by_different_ways_know_different_registers():

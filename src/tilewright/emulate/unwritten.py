@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.waves import Waves
 from tilewright.listing.effects import Effects, names, scalar_bits
-from tilewright.listing.operand import EXEC
+from tilewright.listing.operand import EXEC, Operand
 from tilewright.listing.text import Instruction
 
 _LASTS = re.compile(
@@ -93,10 +93,16 @@ def _depends(ins: Instruction, effects: Effects, unknown: int) -> int:
         return 0  # lanes that are not active keep their bits, which the compiler need not set
     if _WIDE_PRODUCT.match(ins.base):
         product, addend = ins.operands[0], ins.operands[-1]
-        upper = 1 << addend.first + 1 if addend.file == "v" else 0
-        if unknown == upper and product.file == "v":
+        if product.file == "v" and unknown == _upper(addend):
             return effects.writes & ~(1 << product.first)
     return effects.writes
+
+
+def _upper(pair: Operand) -> int:
+    """The bit of the upper register of a pair; 0 for other operands."""
+    if pair.file == "v":
+        return 1 << pair.first + 1
+    return scalar_bits(pair.first + 1, 1) if pair.file == "s" else 0
 
 
 def _each(mask: int) -> Iterator[int]:
