@@ -3,7 +3,7 @@ judge each against float64.
 
     python benchmarks/conv_parity.py --most 1e6
     python benchmarks/conv_parity.py --on cuda:0 --json conv_parity_h200.json
-    python benchmarks/conv_parity.py --on emulated:mi300x --most 1e5 --json conv_parity_gfx942.json
+    python benchmarks/conv_parity.py --on emulated:mi300x --most 1e6 --json conv_parity_gfx942.json
     python benchmarks/conv_parity.py --build h200 --store parity_store
     python benchmarks/conv_parity.py --on cuda:0 --store parity_store --pipeline gluon_ws
 
@@ -12,10 +12,10 @@ The grid is in `tests/conv/conv_parity_cases.py`, the sizes and their sources in
 with `--pipeline`, by the first kernel of that pipeline in the default space, where one serves it.
 For a GPU, the kernels are built before the first problem, side by side on all cores; `--build`
 builds them for a named device and stops, which needs no GPU. Problems in a type or precision that
-the architecture lacks are refused, with the reason. An emulated GPU of AMD's executes the machine
-code that such a GPU would, and reports what no kernel may do; that is an error too. On the CPU,
-`--most` leaves out problems with more floating-point operations, `--least` those with fewer, and
-`--part` takes every N-th. Exit status 1 if one is wrong.
+the architecture lacks are refused, with the reason. An emulated AMD GPU executes machine code, and
+a problem with findings is wrong too. On the CPU, `--most` leaves out problems with more
+floating-point operations, `--least` those with fewer, and `--part` takes every N-th. Exit status 1
+if one is wrong.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ def worth(kinds: dict[str, list[Row]], compared: Sequence[Compared]) -> Iterator
 
 
 def built_here(compared: Sequence[Compared]) -> list[Compared]:
-    """The comparisons by the best kernel that is built here, of the kinds that have rows whose
-    winner is an algorithm of the library. Rows that know no such kernel are left out."""
+    """The comparisons with the best kernel that is built here in place of the library's algorithm.
+    Only of kinds with such rows; rows that name no kernel of ours are left out."""
     mixed = {alike(problem) for problem, one in compared if "ours" in one}
     found = []
     for problem, one in compared:

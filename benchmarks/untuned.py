@@ -4,10 +4,9 @@
 
 Needs no GPU. Of each plain bf16 and fp16 product in the record (shipped_h200.json, which
 `shipped.py` wrote) the default space is ranked again. The kernel ranked first is *proven* if the
-shipped table names it: of the kernels that are built here it is the best that a tuning found, or
-cannot be told from it. Then its time
-is the best one's. Else it is slower by an unknown share, of which the record says only that it is
-more than the noise: the ratios take `--unproven` for it.
+shipped table names it as the best kernel that is built here, or as one that cannot be told from the
+best. Then its time is the best one's. Else it is slower by an unknown share, of which the record
+says only that it is more than the noise: the ratios take `--unproven` for it.
 
 By ranges of M: how many first kernels are proven, and how many sizes have a proven kernel in their
 default space; then torch.mm's time over that of the choice (geometric mean, P10 and the least),

@@ -5,8 +5,8 @@ A kernel with it may start while the kernel before it on its stream drains: it s
 with ``ahead``, loads the first tiles of B. Then it waits for the end of the kernel before
 (`kernels/gluon_ring` says where). So results do not depend on it, whatever runs before and after.
 
-The grid must be resident at once, unless each workgroup lets the next kernel start only when it has
-read all that it reads, as those for few rows do. A workgroup that waits keeps its place, so
+The grid must be resident at once. Kernels for few rows need not be: each of their workgroups lets
+the next kernel start only behind its last load. A workgroup that waits keeps its place, so
 workgroups of a second wave would keep places that the kernel before still needs for its own. Tried
 with plain kernels of many waves on an H200, a chain of products took 25 % longer with it; with few
 workgroups, 2 to 6 % less.

@@ -62,11 +62,11 @@ whole vectors cost 6 µs at 64×24576×1536, and such partial sums 2 µs at 64×
 columns: 1.4 to 1.8 times the time of 64 columns, since every tile reads A again from L2.
 
 In a chain of products (benchmarks/gemm_chains.py, a decoder layer in a replayed graph, H200) a
-layer takes 1.3 to 3.3 % less time if its kernels start early and wait. Two further steps made it
-slower. B's columns brought to L2 before the wait, by prefetch.global.L2, 2, 8 or 32 KB for each
-workgroup: 38 to 42 µs for a layer of the 1B model with one row, instead of 36.1 with `wait` alone
-and 37.3 without. The next kernel let go at the beginning instead of behind the last load: 38.8 µs,
-and 73 instead of 60.6 µs for the 70B model over 8 GPUs with 16 rows.
+layer takes 1.4 to 3.4 % less time (M of 1 and 16) if its kernels start early and wait. Two further
+steps made it slower. B's columns brought to L2 before the wait, by prefetch.global.L2, 2, 8 or 32
+KB for each workgroup: 39 to 42 µs for a layer of the 1B model with one row, instead of 36.1 with
+`wait` alone and 37.3 without. The next kernel let go at the beginning instead of behind the last
+load: 38.8 µs, and 73 instead of 60.6 µs for the 70B model over 8 GPUs with 16 rows.
 """
 
 import triton
