@@ -106,7 +106,7 @@ CONVOLUTIONS = [
     ConvProblem(4, 216, 264, (14, 14), (1, 1), direction=direction)
     for direction in ("forward", "data", "weights")
 ] + [
-    ConvProblem(2, 64, 96, (9, 9), (1, 1), stride=(2, 2)),
+    ConvProblem(2, 64, 96, (8, 8), (1, 1), stride=(2, 2)),
     ConvProblem(4, 8, 32, (64,), (4,), stride=(4,)),
 ]
 
