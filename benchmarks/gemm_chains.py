@@ -38,8 +38,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "gemm"))
 from environment import environment
 from tilewright.arch import arch
 from tilewright.arch.model import Device
-from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
-from tilewright.ops.gemm.tuning import dependent_spaces
+from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, pipelines
+from tilewright.ops.gemm.tuning import tuning_spaces
 
 MODELS = {
     "8B": ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)),
@@ -57,10 +57,14 @@ READ_BYTES_A_US = 4.27e6
 
 
 def candidates(problem: GemmProblem, gpu: Device, each: int) -> list[GemmConfig]:
-    """The kernels with the `each` least estimates of those that load B early."""
+    """The kernels with the `each` least estimates of those that load B early and those for few
+    rows."""
     this = arch(gpu.arch)
-    spaces = dependent_spaces(problem, this)
-    found = {c.name: c for space in spaces for c in space.expand(this).configs}
+    found = {}
+    for space in tuning_spaces(problem, this):
+        for c in space.expand(this).configs:
+            if c.dependent_launch != "none" or pipelines.of(c).few_rows:
+                found[c.name] = c
     usable = [c for c in found.values() if FAMILY.supports(c, problem, this)]
     return [c for c, _ in FAMILY.rank(problem, usable, gpu)][:each]
 

@@ -125,8 +125,8 @@ def report(result: dict[str, Any], rows: Sequence[Row], source: str) -> str:
     compared = [(meant(one["problem"], source), one) for one in result["problems"]]
     same = [(problem, one) for problem, one in compared if kernels.get(problem) == one["kernel"]]
     own = built_here(same)
-    again = result.get("again", {}).get("environment", environment)["date"][:10]
-    days = [environment["date"][:10], again]
+    again = [one for part in result.get("again", ()) for one in part["environments"]]
+    days = [one["date"][:10] for one in (environment, *again)]
     left_out = {
         **result["left_out"],
         "another kernel by now": len(compared) - len(same),

@@ -22,7 +22,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,14 @@ class Product:
 
 
 def built_here(row: Row) -> Iterable[Any]:
-    """The best kernels of a row, without algorithms of the library."""
+    """The best kernels of a row, without algorithms of the library, as `told` tells them apart."""
     best = (row.ours,) if row.ours else (row.kernel, *row.ties)
-    return (config for config in map(FAMILY.parse_name, best) if not library_of(config))
+    return (told(config) for config in map(FAMILY.parse_name, best) if not library_of(config))
+
+
+def told(config: Any) -> Any:
+    """Whether a kernel waits for the one before it does not show in the record's single calls."""
+    return replace(config, dependent_launch="none")
 
 
 def products(this: Arch, gpu: Device) -> Iterable[Product]:
@@ -84,8 +89,8 @@ def products(this: Arch, gpu: Device) -> Iterable[Product]:
         yield Product(
             problem,
             first,
-            first in known,
-            not known.isdisjoint(usable),
+            told(first) in known,
+            not known.isdisjoint(map(told, usable)),
             one["vendor_us"] / one.get("ours_us", one["us"]),
             bool(library_record.faster(problem, gpu, first)),
         )

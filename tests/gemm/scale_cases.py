@@ -64,6 +64,39 @@ def _split(parts: int, reduction: str) -> dict[str, object]:
     return {"scheduler": "split_k", "split_k": parts, "reduction": reduction}
 
 
+def few(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
+    """Kernels for few rows, each form: on the vector units; on the matrix units with one block in
+    a step, a part of one, and several, the last ones outside of K; K shared."""
+    this = arch(arch_name)
+    fp8 = {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"}[this.fp8]
+    least = max(16, this.min_dot[1])
+    vectors = {"tile_m": 2, "tile_n": 4, "tile_k": 1024, "num_stages": 1}
+    matrix = {"tile_m": least, "tile_n": 32, "num_stages": 3}
+    made = []
+    for number, (a, b) in enumerate(FORMS):
+        for fields in (
+            {**vectors, "dtype_a": fp8},
+            {**vectors, "dtype_a": "bf16", "tile_m": 1, "num_stages": 3},
+            {**vectors, "dtype_a": "int8", "tile_m": 4},
+            {**matrix, "dtype_a": fp8, "tile_k": 64},
+            {**matrix, "dtype_a": fp8, "tile_k": 512, "epilogue": "bias+relu"},
+            {**matrix, "dtype_a": "int8", "tile_k": 512, "dtype_c": "fp32"},
+            {**matrix, "dtype_a": fp8, "tile_k": 512, **_split(2, "linear")},
+        ):
+            for pipeline, how in (
+                ("small_m", {"layout": ("rcr", "rrr")[number % 2]}),
+                ("small_m", {"layout": LAYOUTS[number % 4], "alignment": 1}),
+                ("small_m_tma", {"layout": ("rcr", "rrr")[number % 2]}),
+            ):
+                words = {"scale_a": a, "scale_b": b, **how, **fields}
+                kernel = config(arch_name, pipeline=pipeline, group_m=1, **words)
+                named = {"dtype_a", "dtype_c", "layout", "scale_a", "scale_b", "epilogue"}
+                said = {name: word for name, word in words.items() if name in named}
+                rows = max(1, kernel.tile_m - 3)
+                made.append((kernel, GemmProblem(rows, 176, 1168, **said)))
+    return [case for case in made if FAMILY.judge(case[0], this)]
+
+
 def gluon() -> list[tuple[GemmConfig, GemmProblem]]:
     """Every form of the kernel in Gluon: one and two parts, side by side and below each other, one
     and two warp groups, A or B without scales, layouts of C, dtypes; K over several rings. Then K

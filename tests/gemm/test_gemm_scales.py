@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gemm_cases import config, problem_of
-from scale_cases import FORMS, cases, gluon
+from scale_cases import FORMS, cases, few, gluon
 
 import tilewright as tw
 from shared_builds import build_once
@@ -44,7 +44,14 @@ def test_every_form_is_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.parametrize("case", cases("gfx942")[::4], ids=label)
+@pytest.mark.parametrize("case", few("sm_90"), ids=label)
+def test_few_rows_are_right(hopper, case):
+    kernel, problem = case
+    result = verify.verify(hopper, problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("case", [*cases("gfx942")[::4], *few("gfx942")[::4]], ids=label)
 def test_amd_types_are_right(case):
     kernel, problem = case
     result = verify.verify(Dispatcher(device="mi300x"), problem, kernel.name)
@@ -244,6 +251,21 @@ def test_scales_compile_everywhere(store):
             requests.append((kernel, this.name))
     report = build_once(requests, store)
     assert not report.failures, "\n".join(map(str, report.failures))
+
+
+@pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
+def test_kernels_for_few_rows_spill_nothing(store, name):
+    this, blocks = arch(name), {"scale_a": "1x128", "scale_b": "128x128"}
+    fp8 = {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"}[this.fp8]
+    found = {}
+    for m in (4, 16, 32):
+        problem = GemmProblem(m, 4608, 7168, dtype_a=fp8, dtype_c="bf16", **blocks)
+        for kernel in FAMILY.default_space(problem, this).expand(this).configs:
+            if kernel.pipeline.startswith("small_m") and kernel.split_k == 1:
+                found[kernel.name] = kernel
+    assert found
+    for result in build_once([(kernel, name) for kernel in found.values()], store).results:
+        assert result.ok and result.kernel.resources.spill_bytes == 0, result
 
 
 def test_steps_of_several_blocks_are_one_block_each_elsewhere():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -38,7 +39,7 @@ def test_it_has_what_won_on_an_h200():
         "gemm_rcr_bf16_bf16_bf16_fp32_128x256x64_w8_s3_gluon_ws_persistent_g16_direct_padmnk_al16"
     }
     assert names(GemmProblem(1, 4096, 4096), "sm_90") >= {
-        "gemm_rcr_bf16_bf16_bf16_fp32_1x4x2048_w8_s1_small_m_tile_g1_direct_padmnk_al16"
+        "gemm_rcr_bf16_bf16_bf16_fp32_1x4x2048_w8_s1_small_m_tile_g1_direct_padmnk_al16_pdl-wait"
     }
 
 
@@ -51,20 +52,31 @@ def test_it_swaps_a_and_b_where_rows_are_few_but_not_one_tile(m):
 
 
 @pytest.mark.parametrize("m", [1, 16, 64, 512, 513])
-def test_it_has_kernels_that_start_early_for_a_constant_b(m):
+def test_it_has_kernels_that_load_a_constant_b_early(m):
     def early(arch_name: str, **fields: bool) -> set[str]:
-        return {x for x in names(GemmProblem(m, 512, 512, **fields), arch_name) if "_pdl-" in x}
+        return {
+            x for x in names(GemmProblem(m, 512, 512, **fields), arch_name) if "_pdl-ahead" in x
+        }
 
     found = early("sm_90", constant_b=True)
     assert bool(found) == (m <= 512)
-    assert all(name.endswith("_pdl-wait" if "small_m" in name else "_pdl-ahead") for name in found)
-    assert any("_small_m_tma_" in name for name in found) == (m <= 64)
-    assert any("_small_m_tile_" in name for name in found) == (m == 1)
     assert any("_swapab_" in name for name in found) == bool(found)
     assert not early("sm_90") and not early("sm_80", constant_b=True)
     problem, this = GemmProblem(m, 512, 512, constant_b=True), arch("sm_90")
     default = FAMILY.default_space(problem, this).expand(this).configs
-    assert not any("_pdl-" in c.name for c in default), "only a tuning has them"
+    assert not any("_pdl-ahead" in c.name for c in default), "only a tuning has them"
+
+
+@pytest.mark.parametrize("m", [1, 2, 16, 64, 65])
+def test_kernels_for_few_rows_wait_except_short_ones_for_one_row(m):
+    for arch_name in ("sm_80", "sm_90", "gfx942"):
+        found = names(GemmProblem(m, 512, 512), arch_name)
+        few = {name for name in found if "_small_m" in name}
+        assert bool(few) == (m <= 64)
+        waits = {name for name in found if "_pdl-wait" in name}
+        short = {name for name in few if re.search(r"_1x\d+x\d+_w[124]_s1_", name)}
+        assert waits == (few - short if arch_name == "sm_90" else set())
+        assert bool(short) == (m == 1)
 
 
 def test_tiles_keep_their_bytes_whatever_the_dtype():
@@ -85,13 +97,13 @@ def test_of_problems_with_scales_or_packed_operands_it_is_the_default_space():
 
 
 def test_for_few_rows_with_scales_it_has_deep_rings_of_small_tiles_whole_and_shared():
-    few = replace(SCALED, m=16, k=8192, lda=0, ldb=0, strides_sa=(), strides_sb=())
+    few = replace(SCALED, m=16, k=16384, lda=0, ldb=0, strides_sa=(), strides_sb=())
     this = arch("sm_90")
     default, more = (space.expand(this) for space in FAMILY.tuning_spaces(few, this))
     # Parts in fp32 take more room on their way out than C does.
-    assert {one.fields["reduction"] for one in more.dropped} <= {"two_stage"}
+    rings = [one.fields for one in more.dropped if one.fields["pipeline"] == "gluon_scaled"]
+    assert {fields["reduction"] for fields in rings} <= {"two_stage"}
     assert all(FAMILY.supports(c, few, this) for c in more.configs)
+    assert {c.pipeline for c in more.configs} == {"gluon_scaled", "small_m", "small_m_tma"}
     assert {c.split_k for c in more.configs} == {1, 2, 3, 4, 8, 16}
     assert max(c.num_stages for c in more.configs) > max(c.num_stages for c in default.configs)
-    (alone,) = FAMILY.tuning_spaces(few, arch("sm_100"))
-    assert alone == FAMILY.default_space(few, arch("sm_100"))

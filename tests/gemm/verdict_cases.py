@@ -88,7 +88,8 @@ def bases(arch_name: str) -> list[tuple[Any, Any]]:
         *batch_cases.nested(arch_name), *epilogue_cases.cases(arch_name),
         *lowbit_cases.cases(arch_name), *operand_cases.combined(arch_name),
         *operand_cases.shuffled(arch_name), *scale_cases.cases(arch_name),
-        *grouped_cases.cases(arch_name), *grouped_cases.epilogues(arch_name),
+        *scale_cases.few(arch_name), *grouped_cases.cases(arch_name),
+        *grouped_cases.epilogues(arch_name),
     ]  # fmt: skip
     if arch(arch_name).cdna is not None:
         found += cdna(arch_name)

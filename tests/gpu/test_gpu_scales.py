@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
-from scale_cases import FORMS, cases, gluon  # noqa: E402
+from scale_cases import FORMS, cases, few, gluon  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
@@ -15,7 +15,7 @@ from tilewright.quantise import dequantise, quantise  # noqa: E402
 pytestmark = pytest.mark.gpu
 
 
-CASES = [*cases(ARCH), *(gluon() if ARCH == "sm_90" else ())]
+CASES = [*cases(ARCH), *few(ARCH), *(gluon() if ARCH == "sm_90" else ())]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

@@ -211,7 +211,8 @@ class GemmFamily(Defaults):
             num_warps=wide(config.num_warps),
             tile_m=max(least, wide(config.tile_m)),
             tile_n=wide(config.tile_n),
-            tile_k=sizes.summed_k(config),
+            # A sibling without several blocks of scales in a step has one.
+            tile_k=config.tile_k if record.few_rows else sizes.summed_k(config),
             dependent_launch="none",
         )
 

@@ -78,4 +78,5 @@ def algorithms(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
                 "group_m": 8,
                 "alignment": 16,
                 "index_bits": 32,
+                "dependent_launch": "none",
             }

@@ -183,7 +183,8 @@ def _scales(c: GemmConfig, arch: Arch) -> str | None:
     if not scales.count(c):
         return None
     if "scales" not in record.arguments:
-        return f"pipeline {c.pipeline} has no block scales; gluon_scaled, basic and tma have them"
+        others = _and(tuple(n for n, p in PIPELINES.items() if "scales" in p.arguments))
+        return f"pipeline {c.pipeline} has no block scales; {others} have them"
     return _one_block(c)
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import GemmConfig
 
 VECTOR_ROWS = 4
@@ -26,10 +27,12 @@ def vector(config: GemmConfig) -> int:
 
 
 def k_parts(config: GemmConfig) -> int:
-    """Parts of every step's K that the warps share out among themselves; 1 on the vector units.
+    """Parts of every step's K whose products are summed apart; 1 on the vector units.
 
-    With enough columns for each warp to have its own there is one part: all warps then read the
-    same part of A.
+    With block scales a part is a block. Without, each warp has a part, or there is one part if
+    there are enough columns for each warp to have its own: all warps then read the same part of A.
     """
+    if scales.count(config) and not vector(config):
+        return max(1, config.tile_k // scales.k_block(config))
     columns_short = config.tile_n < MATRIX_COLUMNS * config.num_warps
     return config.num_warps if columns_short and not vector(config) else 1

@@ -9,7 +9,14 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues, lowbit, middle_tiles, pipelines, scales
+from tilewright.ops.gemm import (
+    dependent_launch,
+    epilogues,
+    lowbit,
+    middle_tiles,
+    pipelines,
+    scales,
+)
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
@@ -153,6 +160,7 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         "alignment": (16, 1),
         "index_bits": INDEX_BITS,
         "swap_ab": (False,),
+        "dependent_launch": ("none",),
     }
     rows = list(itertools.product(*algorithms.values()))
     scaled = scales.count(problem) > 0
@@ -160,7 +168,7 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     if problem.layout[1] == "s":  # weights, for few rows: few tiles leave a GPU idle
         shared = {"scheduler": ("split_k",), "split_k": (2, 4, 8), "reduction": ("linear",)}
         rows += itertools.product(*{**algorithms, **shared}.values())
-    elif problem.m <= FEW_ROWS and not scaled and not combined:
+    elif problem.m <= FEW_ROWS and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
     tiles = _DEEP_SCALED_TILES if scaled else _DEEP_TILES
     more = [*_deep(problem, arch, tiles)]
@@ -233,6 +241,7 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
                 "scheduler": scheduler,
                 "split_k": split_k,
                 "reduction": reduction,
+                "dependent_launch": dependent_launch.usual(pipeline, tile_m, warps, stages, arch),
             }
 
 
@@ -272,7 +281,10 @@ def _deep(
 ) -> Iterator[dict[str, Any]]:
     """The algorithms of `_DEEP_TILES` or `_DEEP_SCALED_TILES` for the pipelines of `arch`."""
     here = pipelines.on(arch)
-    common = {"group_m": 8, "alignment": 16, "index_bits": 32, "swap_ab": False}
+    common = {
+        "group_m": 8, "alignment": 16, "index_bits": 32, "swap_ab": False,
+        "dependent_launch": "none",
+    }  # fmt: skip
     element = DTYPES[problem.dtype_a].bytes
     for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, schedules in tiles:
         if pipeline not in here:

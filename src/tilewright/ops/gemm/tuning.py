@@ -12,12 +12,19 @@ are for users who declare them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, lowbit, odd_tiles, pipelines, scales
+from tilewright.ops.gemm import (
+    dependent_launch,
+    epilogues,
+    lowbit,
+    odd_tiles,
+    pipelines,
+    scales,
+)
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.ops.gemm.spaces import FEW_ROWS, default_space, power_of_two
@@ -173,15 +180,13 @@ MATRIX_TILES = (
 )  # fmt: skip
 """The same on the matrix units."""
 FEW: tuple[Tile, ...] = (
-    ("small_m", 8, 16, 512, 4, 4, "direct"),
-    ("small_m", 16, 16, 512, 4, 4, "direct"),
     ("tma", 16, 32, 512, 4, 3, "direct"),
     ("tma", 16, 32, 256, 4, 5, "direct"),
     ("tma", 32, 32, 256, 4, 5, "direct"),
     ("tma", 64, 64, 256, 4, 3, "direct"),
     *(("tma", 64, n, 128, 4, stages, "direct") for n in (64, 128) for stages in (3, 5)),
 )
-"""The other kernels for few rows."""
+"""Other kernels for few rows."""
 _WHOLE_FEW = ("tile", 1, "none")
 _PARTS_OF_FEW = (
     _WHOLE_FEW,
@@ -198,9 +203,8 @@ SCALED_FEW: tuple[Tile, ...] = (
     ("gluon_scaled", 64, 64, 256, 4, 6, "direct"),
     ("gluon_scaled", 64, 128, 128, 4, 8, "direct"),
 )
-"""For few rows with block scales: small tiles and deep rings, whole and shared. The shipped kernels
-for up to 16 rows of a long sum take up to 1.38 times as long as the vendor's: of their rings a half
-or more are rows of A that are not there, so few bytes of B are under way. Not timed yet."""
+"""For 17 to 64 rows with block scales: small tiles and deep rings, whole and shared. On an H200
+they are the kernels of 45 of 88 shipped rows; up to 16 rows those for few rows are faster."""
 _PARTS_OF_SCALED = (
     _WHOLE,
     *(("split_k", parts, "linear") for parts in (2, 3, 4, 8)),
@@ -214,35 +218,16 @@ _ALGORITHM = (
 
 
 def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
-    """The default space of `problem`, and the lists above and `odd_tiles`. For few rows with block
-    scales only `SCALED_FEW`; the default space alone if the problem has more of these, operations
-    on A and B, 4-bit operands or shuffled weights."""
+    """The default space of `problem`, and the lists above and `odd_tiles`. With block scales only
+    those for few rows; the default space alone for operations on A and B, 4-bit operands and
+    shuffled weights."""
     default = default_space(problem, arch)
-    here = pipelines.on(arch)
     if lowbit.concerns(problem) or problem.layout[1] == "s" or problem.pre_a or problem.pre_b:
         return [default]
-    bytes_each = DTYPES[problem.dtype_a].bytes
     if scales.count(problem):
-        few = problem.m <= FEW_ROWS and "gluon_scaled" in here
-        tiles = itertools.product(SCALED_FEW if few else (), _PARTS_OF_SCALED)
-        of_few = [
-            (pipeline, m, n, k_bytes // bytes_each, *rest, *how, 8)
-            for (pipeline, m, n, k_bytes, *rest), how in tiles
-        ]
-        linked: dict[tuple[str, ...], list[tuple[Any, ...]]] = {_ALGORITHM: of_few}
-        return [default, *([KernelSpace("gemm", default.axes, linked=linked)] if few else [])]
-    rows, swapped = (
-        [
-            (pipeline, m, n, k_bytes // bytes_each, *rest)
-            for pipeline, m, n, k_bytes, *rest in algorithms
-            if pipeline in here
-        ]
-        for algorithms in (_algorithms(problem), _swapped(problem))
-    )
-    spaces = [default, KernelSpace("gemm", default.axes, linked={_ALGORITHM: rows})]
-    if swapped:
-        axes = {**default.axes, "swap_ab": [True]}
-        spaces.append(KernelSpace("gemm", axes, linked={_ALGORITHM: swapped}))
+        return [default, *_space([*_few(problem), *_few_scaled(problem)], problem, arch)]
+    spaces = [default, *_space(_algorithms(problem), problem, arch)]
+    spaces += _space(_swapped(problem), problem, arch, swap_ab=[True])
     if odd_tiles.LEAST_M <= problem.m <= odd_tiles.MOST_M:
         more = odd_tiles.algorithms(problem, arch, (*odd_tiles.FIRST, *odd_tiles.MORE))
         axis = (*_ALGORITHM, "swap_ab")
@@ -252,8 +237,7 @@ def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
 
 
 def dependent_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
-    """The kernels that start while the kernel before them drains, and load B then where they can,
-    if the problem lets them."""
+    """The kernels that load B while the kernel before them drains, if the problem lets them."""
     if not (problem.constant_b and problem.m <= MOST_DEPENDENT and arch.has("pdl")):
         return []
     axes = {**default_space(problem, arch).axes, "dependent_launch": ["ahead"]}
@@ -273,25 +257,24 @@ def dependent_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
         if found:
             more = {**axes, "swap_ab": [swaps]}
             spaces.append(KernelSpace("gemm", more, linked={_ALGORITHM: found}))
-    of_few = [
-        (pipeline, m, n, k_bytes // bytes_each, *rest)
-        for pipeline, m, n, k_bytes, *rest in _dependent_few(problem.m)
-    ]
-    if of_few:
-        more = {**axes, "dependent_launch": ["wait"]}
-        spaces.append(KernelSpace("gemm", more, linked={_ALGORITHM: of_few}))
     return spaces
 
 
-def _dependent_few(m: int) -> Iterator[Sequence[Any]]:
-    """Values of `_ALGORITHM`, K in bytes, of kernels for few rows."""
-    if m > FEW_ROWS:
-        return
-    few = power_of_two(m)
-    if few <= VECTOR_ROWS:
-        yield from (("small_m", few, *tile, "direct", *_WHOLE_FEW, 1) for tile in VECTOR_TILES)
-    for tile, how in itertools.product(MATRIX_TILES, (_WHOLE_FEW, ("split_k", 2, "linear"))):
-        yield "small_m_tma", max(8, few), *tile, "direct", *how, 1
+def _space(
+    rows: Iterable[Sequence[Any]], problem: GemmProblem, arch: Arch, **axes: Sequence[Any]
+) -> list[KernelSpace]:
+    """The space of those `rows` (values of `_ALGORITHM`, K in bytes) whose pipelines `arch` has, if
+    there are any."""
+    here, bytes_each = pipelines.on(arch), DTYPES[problem.dtype_a].bytes
+    found = []
+    for pipeline, m, n, k_bytes, warps, stages, *rest in rows:
+        if pipeline in here:
+            word = dependent_launch.usual(pipeline, m, warps, stages, arch)
+            found.append((pipeline, m, n, k_bytes // bytes_each, warps, stages, *rest, word))
+    linked: dict[tuple[str, ...], list[tuple[Any, ...]]]
+    linked = {(*_ALGORITHM, "dependent_launch"): found}
+    more = {**default_space(problem, arch).axes, **axes}
+    return [KernelSpace("gemm", more, linked=linked)] if found else []
 
 
 def _may_swap(problem: GemmProblem) -> bool:
@@ -313,15 +296,24 @@ def _algorithms(problem: GemmProblem) -> Iterator[Sequence[Any]]:
     found += [(*t, *how, 8) for t in DEEP for how in (_WHOLE, *SHARED)]
     found += [(*t, *how, 8) for t in PORTABLE for how in SHARED]
     if problem.m <= FEW_ROWS:
-        few = power_of_two(problem.m)
-        if few <= VECTOR_ROWS:
-            found += [("small_m", few, *tile, "direct", *_WHOLE_FEW, 1) for tile in VECTOR_TILES]
-        found += [
-            ("small_m_tma", max(8, few), *tile, "direct", *how, 1)
-            for tile, how in itertools.product(MATRIX_TILES, _PARTS_OF_FEW)
-        ]
-        found += [
-            (*tile, *how, 1 if pipelines.PIPELINES[tile[0]].few_rows else 8)
-            for tile, how in itertools.product(FEW, _PARTS_OF_FEW)
-        ]
+        found += _few(problem)
+        found += [(*tile, *how, 8) for tile in FEW for how in _PARTS_OF_FEW]
     yield from dict.fromkeys(found)
+
+
+def _few(problem: GemmProblem) -> Iterator[Sequence[Any]]:
+    """Values of `_ALGORITHM`, K in bytes, of the pipelines for few rows."""
+    if problem.m > FEW_ROWS:
+        return
+    rows = power_of_two(problem.m)
+    if rows <= VECTOR_ROWS:
+        yield from (("small_m", rows, *tile, "direct", *_WHOLE_FEW, 1) for tile in VECTOR_TILES)
+    tiles = [("small_m_tma", max(8, rows), *tile) for tile in MATRIX_TILES]
+    tiles += [("small_m", least, 16, 512, 4, 4) for least in (8, 16) if rows <= least]
+    yield from ((*tile, "direct", *how, 1) for tile in tiles for how in _PARTS_OF_FEW)
+
+
+def _few_scaled(problem: GemmProblem) -> Iterator[Sequence[Any]]:
+    """The same with block scales, of `gluon_scaled`."""
+    if problem.m <= FEW_ROWS:
+        yield from ((*tile, *how, 8) for tile in SCALED_FEW for how in _PARTS_OF_SCALED)

@@ -97,3 +97,37 @@ def scaled(products, x, y, SCALES: tl.constexpr):
     else:
         out = out * (x * y)
     return out
+
+
+@triton.jit
+def _load_along(
+    scales, FIRST: tl.constexpr, at, size, ks, k,
+    BLOCK: tl.constexpr, K_BLOCK: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
+    """Scales of rows `at` (columns, if AXIS is 1) at the places `ks` along K: [places, rows]."""
+    rows = at // BLOCK * scales[FIRST + 1 + AXIS]
+    there = scales[FIRST] + (ks // K_BLOCK * scales[FIRST + 2 - AXIS])[:, None] + rows[None, :]
+    return number(tl.load(there, mask=(ks < k)[:, None] & (at < size)[None, :], other=0))
+
+
+@triton.jit
+def load_scales_along(
+    scales, offs_m, offs_n, ks, m, n, k, TILE_N: tl.constexpr, SCALES: tl.constexpr
+):  # fmt: skip
+    """A's scales [places, rows of `offs_m`] and B's [places, columns of `offs_n`], or [places, 1]
+    if a block of B covers the tile's TILE_N columns or B has none, at each place `ks` along K; 0
+    behind the end of K."""
+    A_ROWS: tl.constexpr = size_of(SCALES, 0, 0)
+    B_COLS: tl.constexpr = size_of(SCALES, 1, 1)
+    PLACES: tl.constexpr = ks.shape[0]
+    x = tl.full((PLACES, 1), 1.0, tl.float32)
+    y = tl.full((PLACES, 1), 1.0, tl.float32)
+    if A_ROWS > 0:
+        x = _load_along(scales, 0, offs_m, m, ks, k, A_ROWS, size_of(SCALES, 0, 1), 0)
+    if B_COLS > 0:
+        FIRST: tl.constexpr = 3 if A_ROWS > 0 else 0
+        at = offs_n
+        if covers(B_COLS, TILE_N):
+            at = tl.min(offs_n, axis=0) + tl.arange(0, 1)
+        y = _load_along(scales, FIRST, at, n, ks, k, B_COLS, size_of(SCALES, 1, 0), 1)
+    return x, y

@@ -61,12 +61,26 @@ without sharing out K: 20.2 µs instead of 13.5 (8×2176×7168). Stores of C tha
 whole vectors cost 6 µs at 64×24576×1536, and such partial sums 2 µs at 64×2112×7168. 64 rows on 32
 columns: 1.4 to 1.8 times the time of 64 columns, since every tile reads A again from L2.
 
+Block scales. The products of each block of K are summed alone and then scaled in registers: on the
+matrix units each block of a step is a part (K_PARTS), whose scales are read a step ahead; on the
+vector units each vector's products lie in one block. With steps of 512 and more, few steps wait for
+scales. On an H200 in fp8, scales 1x128 and 128x128, L2 clean, and the ratio to torch._scaled_mm:
+
+    4×7168×18432     37.2 µs  1.209   tma 8x64x512, 4 stages
+    8×4608×7168      14.2 µs  1.308   tma 8x16x1024, 3 stages
+    16×4608×7168     15.9 µs  1.182   tma 16x16x1024, 3 stages
+    16×5120×12800    23.8 µs  1.147   tma 16x16x512, 4 stages
+
+These took 58.8, 24.9, 25.1 and 39.5 µs with `gluon_scaled`, whose rings are half full of rows of A
+that are not there. Tiles of 128 columns, or of 64x64, spill on sm_90 (up to 688 bytes): refused.
+
 In a chain of products (benchmarks/gemm_chains.py, a decoder layer in a replayed graph, H200) a
-layer takes 1.4 to 3.4 % less time (M of 1 and 16) if its kernels start early and wait. Two further
-steps made it slower. B's columns brought to L2 before the wait, by prefetch.global.L2, 2, 8 or 32
-KB for each workgroup: 39 to 42 µs for a layer of the 1B model with one row, instead of 36.1 with
-`wait` alone and 37.3 without. The next kernel let go at the beginning instead of behind the last
-load: 38.8 µs, and 73 instead of 60.6 µs for the 70B model over 8 GPUs with 16 rows.
+layer takes 1.4 to 3.4 % less time (M of 1 and 16) if its kernels start early and wait, which they
+do without being asked (`dependent_launch.usual`). Two further steps made it slower. B's columns
+brought to L2 before the wait, by prefetch.global.L2, 2, 8 or 32 KB for each workgroup: 39 to 42 µs
+for a layer of the 1B model with one row, instead of 36.1 with `wait` alone and 37.3 without. The
+next kernel let go at the beginning instead of behind the last load: 38.8 µs, and 73 instead of 60.6
+µs for the 70B model over 8 GPUs with 16 rows.
 """
 
 import triton
@@ -76,6 +90,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from tilewright.ops.device.reduce import reduce_split
 from tilewright.ops.device.schedule import split_range
 from tilewright.ops.gemm.kernels.basic import write
+from tilewright.ops.gemm.kernels.scale import load_scales_along
 
 
 @triton.jit
@@ -112,29 +127,63 @@ def _load(
 
 
 @triton.jit
-def _multiply(a_tile, b_tile, acc, K_PARTS: tl.constexpr, PRECISION: tl.constexpr):
+def _in_parts(tile, K_PARTS: tl.constexpr):
+    """A tile [outer, K] as [parts of K, outer, K of a part]."""
+    DEPTH: tl.constexpr = tile.shape[1] // K_PARTS
+    return tl.permute(tl.reshape(tile, (tile.shape[0], K_PARTS, DEPTH)), (1, 0, 2))
+
+
+@triton.jit
+def _multiply(
+    a_tile, b_tile, acc, x, y, K_PARTS: tl.constexpr, PRECISION: tl.constexpr, SCALES: tl.constexpr
+):  # fmt: skip
     """`acc` + B·A of tiles [rows of A, K] and [columns of B, K], on the matrix units. B's columns
-    take the place of C's rows, of which there are too few."""
-    if K_PARTS == 1:
+    take the place of C's rows, of which there are too few. With SCALES, each part of K is a block,
+    or lies within one, and `x` and `y` are the scales of A and B, [parts, rows or columns]."""
+    if SCALES != "":
+        a_parts = tl.permute(_in_parts(a_tile, K_PARTS), (0, 2, 1))
+        products = tl.dot(_in_parts(b_tile, K_PARTS), a_parts, input_precision=PRECISION)
+        acc += products.to(tl.float32) * (x[:, None, :] * y[:, :, None])
+    elif K_PARTS == 1:
         acc = tl.dot(b_tile, a_tile.T, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     else:
-        DEPTH: tl.constexpr = a_tile.shape[1] // K_PARTS
-        b_parts = tl.permute(tl.reshape(b_tile, (b_tile.shape[0], K_PARTS, DEPTH)), (1, 0, 2))
-        a_parts = tl.permute(tl.reshape(a_tile, (a_tile.shape[0], K_PARTS, DEPTH)), (1, 2, 0))
+        a_parts = tl.permute(_in_parts(a_tile, K_PARTS), (0, 2, 1))
+        b_parts = _in_parts(b_tile, K_PARTS)
         acc = tl.dot(b_parts, a_parts, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     return acc
 
 
 @triton.jit
+def _scales(
+    scales, offs_m, offs_n, k0, m, n, k,
+    TILE_N: tl.constexpr, TILE_K: tl.constexpr, K_PARTS: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """The scales of A and B for each part of the step at `k0` (see `_multiply`)."""
+    x = 1.0
+    y = 1.0
+    if SCALES != "":
+        ks = k0 + tl.arange(0, K_PARTS) * (TILE_K // K_PARTS)
+        x, y = load_scales_along(scales, offs_m, offs_n, ks, m, n, k, TILE_N, SCALES)
+    return x, y
+
+
+@triton.jit
 def _zeros(
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, K_PARTS: tl.constexpr, INT_ACC: tl.constexpr
-):
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, K_PARTS: tl.constexpr, INT_ACC: tl.constexpr,
+    SCALES: tl.constexpr,
+):  # fmt: skip
     ACC: tl.constexpr = tl.int32 if INT_ACC else tl.float32
-    if K_PARTS == 1:
+    if K_PARTS == 1 and SCALES == "":
         acc = tl.zeros((TILE_N, TILE_M), dtype=ACC)
     else:
         acc = tl.zeros((K_PARTS, TILE_N, TILE_M), dtype=ACC)
     return acc
+
+
+@triton.jit
+def _added_up(parts):
+    """The tile of C, [rows, columns], of sums as `_zeros` begins them."""
+    return (parts if len(parts.shape) == 2 else tl.sum(parts, axis=0)).T
 
 
 @triton.jit
@@ -173,21 +222,23 @@ def _finish(
 
 @triton.jit
 def gemm_small_m(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, flags, partials, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, scales, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
-    K_PARTS: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
+    K_PARTS: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr, SCALES: tl.constexpr,
     DONE: tl.constexpr, PDL: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B; arguments as in `gemm_basic`.
 
     VECTOR: elements of K that a thread multiplies and adds at once on the vector units; 0 for the
         matrix units.
-    K_PARTS: parts of each step's K that the warps share out on the matrix units.
+    K_PARTS: parts of each step's K that the warps share out on the matrix units; with scales, the
+        blocks of a step.
+    scales, SCALES: see `scale`.
     PDL: whether it may start before the kernel before it has ended, and so waits for that first:
         ``none`` or ``wait``. The next kernel may start when every workgroup has read its part of A
         and B.
@@ -200,7 +251,8 @@ def gemm_small_m(
     if VECTOR > 0:
         ACC: tl.constexpr = tl.int32 if INT_ACC else tl.float32
         VECTORS: tl.constexpr = TILE_K // VECTOR
-        sums = tl.zeros((TILE_M, TILE_N, VECTORS), dtype=ACC)
+        TYPE: tl.constexpr = ACC if SCALES == "" else tl.float32
+        sums = tl.zeros((TILE_M, TILE_N, VECTORS), dtype=TYPE)
         for k0 in tl.range(k_begin, k_end, TILE_K, num_stages=STAGES):
             b_tile = _load(b, offs_n, n, k0, k, ldb, TILE_K, not B_ROW, MASK_N, MASK_K)
             a_tile = _load(a, offs_m, m, k0, k, lda, TILE_K, A_ROW, MASK_M, MASK_K)
@@ -209,15 +261,26 @@ def gemm_small_m(
                 a_tile = a_tile.to(tl.float16)
             b_vectors = tl.reshape(b_tile, (1, TILE_N, VECTORS, VECTOR)).to(ACC)
             a_vectors = tl.reshape(a_tile, (TILE_M, 1, VECTORS, VECTOR)).to(ACC)
-            sums += tl.sum(a_vectors * b_vectors, axis=3)
+            products = tl.sum(a_vectors * b_vectors, axis=3).to(TYPE)
+            if SCALES != "":
+                ks = k0 + tl.arange(0, VECTORS) * VECTOR
+                x, y = load_scales_along(scales, offs_m, offs_n, ks, m, n, k, TILE_N, SCALES)
+                products *= x.T[:, None, :] * y.T[None, :, :]
+            sums += products
         acc = tl.sum(sums, axis=2)
     else:
-        parts = _zeros(TILE_M, TILE_N, K_PARTS, INT_ACC)
+        parts = _zeros(TILE_M, TILE_N, K_PARTS, INT_ACC, SCALES)
+        x, y = _scales(
+            scales, offs_m, offs_n, k_begin, m, n, k, TILE_N, TILE_K, K_PARTS, SCALES
+        )  # fmt: skip
         for k0 in tl.range(k_begin, k_end, TILE_K, num_stages=STAGES):
             b_tile = _load(b, offs_n, n, k0, k, ldb, TILE_K, not B_ROW, MASK_N, MASK_K)
             a_tile = _load(a, offs_m, m, k0, k, lda, TILE_K, A_ROW, MASK_M, MASK_K)
-            parts = _multiply(a_tile, b_tile, parts, K_PARTS, PRECISION)
-        acc = (parts if K_PARTS == 1 else tl.sum(parts, axis=0)).T
+            parts = _multiply(a_tile, b_tile, parts, x, y, K_PARTS, PRECISION, SCALES)
+            x, y = _scales(
+                scales, offs_m, offs_n, k0 + TILE_K, m, n, k, TILE_N, TILE_K, K_PARTS, SCALES
+            )  # fmt: skip
+        acc = _added_up(parts)
     if PDL != "none":
         gdc_launch_dependents()
     _finish(
@@ -228,13 +291,13 @@ def gemm_small_m(
 
 @triton.jit
 def gemm_small_m_tma(
-    a, b, c, m, n, k, ldc, extra, flags, partials, splits,
+    a, b, c, m, n, k, ldc, extra, scales, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
-    K_PARTS: tl.constexpr, PDL: tl.constexpr, CHAIN: tl.constexpr,
+    K_PARTS: tl.constexpr, SCALES: tl.constexpr, PDL: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """As `gemm_small_m`, with a and b tensor descriptors, as in `gemm_tma`, and c a pointer. PDL is
     ``none`` or ``wait``."""
@@ -242,12 +305,18 @@ def gemm_small_m_tma(
         gdc_wait()
     k_begin, k_end = _part(k, splits, TILE_K, SCHEDULER == "split_k")
     col = tl.program_id(0) * TILE_N
-    parts = _zeros(TILE_M, TILE_N, K_PARTS, INT_ACC)
+    offs_m = tl.arange(0, TILE_M)
+    offs_n = col + tl.arange(0, TILE_N)
+    parts = _zeros(TILE_M, TILE_N, K_PARTS, INT_ACC, SCALES)
+    x, y = _scales(scales, offs_m, offs_n, k_begin, m, n, k, TILE_N, TILE_K, K_PARTS, SCALES)
     for k0 in range(k_begin, k_end, TILE_K):
         b_tile = b.load([k0, col]).T if B_ROW else b.load([col, k0])
         a_tile = a.load([0, k0]) if A_ROW else a.load([k0, 0]).T
-        parts = _multiply(a_tile, b_tile, parts, K_PARTS, PRECISION)
-    acc = (parts if K_PARTS == 1 else tl.sum(parts, axis=0)).T
+        parts = _multiply(a_tile, b_tile, parts, x, y, K_PARTS, PRECISION, SCALES)
+        x, y = _scales(
+            scales, offs_m, offs_n, k0 + TILE_K, m, n, k, TILE_N, TILE_K, K_PARTS, SCALES
+        )  # fmt: skip
+    acc = _added_up(parts)
     if PDL != "none":
         gdc_launch_dependents()
     _finish(

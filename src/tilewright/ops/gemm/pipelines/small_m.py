@@ -4,7 +4,7 @@ kernels transpose the tile: B's columns take the place of rows (see kernels/smal
 from __future__ import annotations
 
 from tilewright.arch.model import Arch
-from tilewright.ops.gemm import rates, small_m
+from tilewright.ops.gemm import rates, scales, small_m
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.constants import COMMON, MASKS
@@ -12,6 +12,11 @@ from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 from tilewright.ops.gemm.small_m import VECTOR_BYTES, VECTOR_ROWS, vector
 
 SCHEDULERS = ("tile", "split_k")
+
+SCALED_COLUMNS, SCALED_TILE, SCALED_VECTORS = 64, 1024, 16
+"""Most columns and elements of a tile with block scales on the matrix units, whose products stand
+beside the sums, and most elements on the vector units. Larger tiles spilled: on sm_90 16x128 up to
+72 bytes, 32x64 120 and 64x64 688; on gfx1100 4x8 52."""
 
 MOST_TURNED = 8192
 """Elements of a column-major A in a step. With 16384, of 32 rows, sm_90's code has 4,217 accesses
@@ -32,11 +37,34 @@ def _accumulators(c: GemmConfig, arch: Arch) -> int:
     return common.with_unscaled(c, c.tile_m * c.tile_n * small_m.k_parts(c) // threads)
 
 
+def _summed_k(c: GemmConfig) -> int:
+    """A block of scales, or a step."""
+    return min(c.tile_k, scales.k_block(c) or c.tile_k)
+
+
+def _several_blocks(c: GemmConfig) -> bool:
+    """Whether a step consists of whole blocks of scales, each a part of K; on the vector units,
+    whether each vector lies in one block."""
+    block = scales.k_block(c)
+    return block % vector(c) == 0 if vector(c) else c.tile_k % block == 0
+
+
 def _objection(c: GemmConfig, arch: Arch) -> str | None:
     if c.scheduler not in SCHEDULERS:
         return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
     if c.group_m != 1:
         return f"pipeline {c.pipeline} has one row of tiles: group_m stays 1"
+    if scales.count(c) and not vector(c) and arch.dot == "vector":
+        return (
+            f"pipeline {c.pipeline} scales blocks on matrix units, unused by tl.dot on {arch.name}"
+        )
+    most = SCALED_VECTORS if vector(c) else SCALED_TILE
+    wide = c.tile_n > SCALED_COLUMNS or c.tile_m * c.tile_n > most
+    if scales.count(c) and wide:
+        return (
+            f"a tile with block scales has up to {SCALED_COLUMNS} columns and {most} elements in "
+            f"pipeline {c.pipeline}, whose products stand beside its sums"
+        )
     if c.mma != (0, 0, 0):
         return f"pipeline {c.pipeline} leaves the matrix instruction to the compiler: no mma"
     return None
@@ -99,14 +127,14 @@ SMALL_M = Pipeline(
     loads_apart=False,
     b_in_registers=False,
     operand_dtype=common.operand_dtype,
-    summed_k=common.whole_step,
-    several_blocks=common.never,
+    summed_k=_summed_k,
+    several_blocks=_several_blocks,
     meetings=common.once,
     shared_memory=_shared_memory,
     accumulators=_accumulators,
     boxes=None,
-    arguments=("extra", "sharing"),
-    constants=(*COMMON, *MASKS, "K_PARTS", "VECTOR", "STAGES", "DONE", "PDL"),
+    arguments=("extra", "scales", "sharing"),
+    constants=(*COMMON, *MASKS, "K_PARTS", "VECTOR", "STAGES", "SCALES", "DONE", "PDL"),
     own_constants={
         "K_PARTS": lambda c, _: small_m.k_parts(c),
         "VECTOR": lambda c, _: vector(c),
@@ -154,14 +182,14 @@ SMALL_M_TMA = Pipeline(
     loads_apart=False,
     b_in_registers=False,
     operand_dtype=common.operand_dtype,
-    summed_k=common.whole_step,
-    several_blocks=common.never,
+    summed_k=_summed_k,
+    several_blocks=_several_blocks,
     meetings=common.once,
     shared_memory=common.ring,
     accumulators=_accumulators,
     boxes=common.whole_tiles,
-    arguments=("extra", "sharing"),
-    constants=(*COMMON, "K_PARTS", "PDL"),
+    arguments=("extra", "scales", "sharing"),
+    constants=(*COMMON, "K_PARTS", "SCALES", "PDL"),
     own_constants={"K_PARTS": lambda c, _: small_m.k_parts(c)},
     options=common.triton_options,
     estimate="tiled",
