@@ -1,0 +1,168 @@
+"""What a dispatcher chooses for products that nothing was tuned or fitted for, against torch.mm.
+
+    python benchmarks/gemm_unseen.py --json benchmarks/results/gemm_unseen_h200.json
+
+N and K are drawn between those of the sweep `full`, which models have, in steps of 64 and, for one
+size in three, of 8; no pair of them is in the sweep. M is drawn from 1 to 8192, evenly by its
+logarithm. `chosen` is what the default dispatcher runs, `ours` the same with `only_ours`. Each is
+checked against float64, then timed in turns with torch.mm: by single calls with L2 flushed (see
+`harness`) and in replayed CUDA graphs whose calls walk over copies of the operands. A kernel whose
+result is wrong is listed and not timed. A ratio is torch.mm's time over the other's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import csv
+import json
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from environment import environment
+from gemm_middle import COPIED_BYTES, MOST_COPIES, geomean, replayed
+from tilewright.ops.gemm import GemmProblem
+
+MOST_M = 8192
+MOST_BYTES = 2 << 30
+BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, MOST_M))
+KINDS = ("chosen", "ours")
+
+
+def drawn(by_chance: random.Random, known: Sequence[int], step: int) -> int:
+    """A multiple of `step` between two neighbours of the sorted `known`, or the lower of them."""
+    number = by_chance.choice(known[:-1])
+    following = known[bisect.bisect_right(known, number)]
+    return max(step, by_chance.randrange(number, following) // step * step)
+
+
+def sizes(count: int, seed: int) -> list[tuple[int, int, int]]:
+    """(M, N, K) of `count` products."""
+    listed = resources.files("tilewright.ops.gemm") / "sweeps" / "full" / "problems.csv"
+    lines = [line for line in listed.read_text().splitlines() if not line.startswith("#")]
+    pairs = {(int(row["n"]), int(row["k"])) for row in csv.DictReader(lines)}
+    every_n, every_k = (sorted({pair[axis] for pair in pairs}) for axis in (0, 1))
+    by_chance = random.Random(seed)
+    found: list[tuple[int, int, int]] = []
+    while len(found) < count:
+        step = 8 if len(found) % 3 == 2 else 64
+        n, k = (drawn(by_chance, known, step) for known in (every_n, every_k))
+        m = round(math.exp(by_chance.uniform(0, math.log(MOST_M))))
+        if (n, k) not in pairs and GemmProblem(m, n, k).min_bytes <= MOST_BYTES:
+            found.append((m, n, k))
+    return found
+
+
+def measured(
+    problem: GemmProblem, dispatchers: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
+    """One size's row of the results."""
+    import torch
+
+    from harness import compare
+    from tilewright import verify
+    from tilewright.dtypes import DTYPES
+
+    m, n, k = problem.m, problem.n, problem.k
+    element = getattr(torch, DTYPES[problem.dtype_a].torch)
+    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
+    operands = [
+        (
+            torch.randn(m, k, device="cuda", dtype=element),
+            torch.randn(n, k, device="cuda", dtype=element).T,
+            torch.empty(m, n, device="cuda", dtype=element),
+        )
+        for _ in range(copies)
+    ]
+    a, b, out = operands[0]
+    reference = a.double() @ b.double()
+    row: dict[str, Any] = {"m": m, "n": n, "k": k, "wrong": []}
+    calls = {"torch.mm": [partial(torch.mm, x, y, out=z) for x, y, z in operands]}
+    for kind, dispatcher in dispatchers.items():
+        config = dispatcher.select(problem).config
+        row[kind] = config.name
+        dispatcher.run("gemm", a, b, out=out.fill_(float("nan")))
+        if verify.compare(out, reference, verify.tolerance(problem, config)).ok:
+            calls[kind] = [partial(dispatcher.run, "gemm", x, y, out=z) for x, y, z in operands]
+        else:
+            row["wrong"].append(config.name)
+    del reference
+    single = compare({name: listed[0] for name, listed in calls.items()}, options.rounds)
+    row["single_us"] = {name: timing.median for name, timing in single.items()}
+    graphs = replayed(calls, options.rounds)
+    row["graphs_us"] = {name: statistics.median(times) for name, times in graphs.items()}
+    for word in ("single", "graphs"):
+        times = row[f"{word}_us"]
+        for kind in calls.keys() & {*KINDS}:
+            row[f"{kind}_{word}"] = times["torch.mm"] / times[kind]
+    return row
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of each kind and way of measuring, over all sizes and ranges of M."""
+    found: dict[str, Any] = {}
+    for least, most in ((1, MOST_M), *BANDS):
+        for name in (f"{kind}_{word}" for kind in KINDS for word in ("single", "graphs")):
+            some = sorted(row[name] for row in rows if least <= row["m"] <= most and name in row)
+            if some:
+                found[f"{name}, M {least} to {most}"] = {
+                    "sizes": len(some),
+                    "geomean": geomean(some),
+                    "p10": some[len(some) // 10],
+                    "least": some[0],
+                }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--count", type=int, default=300, help="how many sizes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
+    parser.add_argument("--rounds", type=int, default=20, help="samples of each contender")
+    options = parser.parse_args()
+
+    from tilewright.arch.detect import live_device
+    from tilewright.compile import Store, build
+    from tilewright.dispatch import Dispatcher
+    from tilewright.ops.library import library_of
+    from tilewright.select.constraints import Constraints
+
+    gpu, store = live_device(0), Store()
+    dispatchers = {
+        "chosen": Dispatcher(store=store),
+        "ours": Dispatcher(store=store, constraints=Constraints(only_ours=True)),
+    }
+    problems = [GemmProblem(*size, options.dtype) for size in sizes(options.count, options.seed)]
+    chosen = {d.select(p).config for d in dispatchers.values() for p in problems}
+    wanted = sorted((c for c in chosen if not library_of(c)), key=lambda c: c.name)
+    build([(config, gpu.arch) for config in wanted], store=store).raise_if_failed()
+    rows: list[dict[str, Any]] = []
+    for problem in problems:
+        row = measured(problem, dispatchers, options)
+        rows.append(row)
+        ratios = {name: round(row[name], 3) for name in row if name.endswith(("single", "graphs"))}
+        print(problem, ratios, *(f"WRONG {name}" for name in row["wrong"]), flush=True)
+        if options.json and len(rows) % 20 in (0, len(problems) % 20):
+            document = {
+                "environment": environment(),
+                "dtype": options.dtype,
+                "seed": options.seed,
+                "rounds": options.rounds,
+                "summary": summary(rows),
+                "rows": rows,
+            }
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(summary(rows), indent=1))
+
+
+if __name__ == "__main__":
+    main()
