@@ -57,16 +57,22 @@ READ_BYTES_A_US = 4.27e6
 
 
 def candidates(problem: GemmProblem, gpu: Device, each: int) -> list[GemmConfig]:
-    """The kernels with the `each` least estimates of those that load B early and those for few
+    """The kernels with the `each` least estimates of those that load B early, and of those for few
     rows."""
     this = arch(gpu.arch)
-    found = {}
-    for space in tuning_spaces(problem, this):
-        for c in space.expand(this).configs:
-            if c.dependent_launch != "none" or pipelines.of(c).few_rows:
-                found[c.name] = c
-    usable = [c for c in found.values() if FAMILY.supports(c, problem, this)]
-    return [c for c, _ in FAMILY.rank(problem, usable, gpu)][:each]
+    found = {
+        c.name: c
+        for space in tuning_spaces(problem, this)
+        for c in space.expand(this).configs
+        if FAMILY.supports(c, problem, this)
+    }
+    kept = []
+    for some in (
+        [c for c in found.values() if c.dependent_launch == "ahead"],
+        [c for c in found.values() if pipelines.of(c).few_rows],
+    ):
+        kept += [c for c, _ in FAMILY.rank(problem, some, gpu)][:each]
+    return kept
 
 
 def replayed(graphs: Mapping[str, Any], rounds: int) -> dict[str, float]:

@@ -308,10 +308,10 @@ def _step(config: GemmConfig, device: Device) -> _Step:
 
 
 def _rows_us(config: GemmConfig, problem: GemmProblem) -> float:
-    """Microseconds that the copy engine takes for a step's rows of A and B, where these lie askew,
-    or end in the middle of the last step; the average of all steps."""
-    if pipelines.of(config).reads == "pointers":
-        return 0.0
+    """Microseconds that a step's rows of A and B take where these lie askew, or end in the middle of
+    the copy engine's last step; the average of all steps."""
+    pointers = pipelines.of(config).reads == "pointers"
+    askew = rates.ASKEW_POINTERS_US if pointers else rates.ASKEW_ROW_US
     steps = -(-problem.k // config.tile_k)
     found = 0.0
     for letter, by_k, tile, leading, dtype in (
@@ -322,8 +322,9 @@ def _rows_us(config: GemmConfig, problem: GemmProblem) -> float:
         along = letter == by_k
         long, rows = (config.tile_k, tile) if along else (tile, config.tile_k)
         rows *= -(-size(long) // rates.ROW_BYTES)
-        each = rates.ASKEW_ROW_US if size(leading) % rates.SECTOR_BYTES else 0.0
-        last = rates.OUTSIDE_ROW_US if along and problem.k % config.tile_k else each
+        each = askew if size(leading) % rates.SECTOR_BYTES else 0.0
+        outside = along and problem.k % config.tile_k and not pointers
+        last = rates.OUTSIDE_ROW_US if outside else each
         found += rows * ((steps - 1) * each + last) / max(1, steps)
     return found
 

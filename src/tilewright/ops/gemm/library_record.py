@@ -9,6 +9,10 @@ not be told from it, the untuned choice's time is known; elsewhere that choice i
 The library wins where the product is a few waves of 128×128 tiles: it has tiles with any edge in
 steps of 8, whose loads clusters share. With more waves the kernels here win from 1025 rows on, and
 so do sums of up to 1024 for more than 2048 rows.
+
+Where rows of A or B begin inside a sector of memory, kernels here take in tiles at 0.6 of the usual
+rate, and the library is ahead from 17 rows on. `ASKEW` is counted by `benchmarks/gemm_askew.py`
+from products between those of models, each with the best of up to 15 kernels.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.arch.model import Device
+from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.verdict import Verdict, no
@@ -40,6 +45,7 @@ class Recorded:
         return self.least_m <= problem.m <= self.most_m and problem.k >= self.least_k
 
 
+EVERY = 1 << 62
 TILE = 128
 MOST_WAVES = 4
 """Waves of tiles of `TILE` rows and columns, at most, that a product has where the library wins."""
@@ -47,8 +53,19 @@ MOST_WAVES = 4
 RECORD = (
     Recorded(65, 512, 1, 329, 0.975),
     Recorded(513, 2048, 1, 155, 0.982),
-    Recorded(2049, 1 << 62, 1025, 41, 0.976),
+    Recorded(2049, EVERY, 1025, 41, 0.976),
 )
+
+SECTOR = 32
+"""Bytes of memory that are read at once."""
+
+ASKEW = (
+    Recorded(17, 64, 1, 9, 0.977),
+    Recorded(65, 512, 1, 10, 0.792),
+    Recorded(513, 2048, 1, 5, 0.83),
+    Recorded(2049, EVERY, 1, 7, 0.873),
+)
+"""The same where rows of A or B are no multiples of `SECTOR` apart, whatever the waves."""
 
 AHEAD = (("gluon_ws", 64, 128), ("gluon_ws", 64, 256))
 """Pipeline, rows and columns of whole tiles that win among such products too: by 8 % (34 products
@@ -67,19 +84,26 @@ def faster(problem: GemmProblem, device: Device, ours: GemmConfig | None = None)
         return no("record", "only plain bf16 and fp16 products of layout rcr were timed beside it")
     if p.constant_b:
         return no("record", "in a chain with a constant B, kernels here begin before the one ahead")
+    aside = askew(p)
+    known = next((one for one in (ASKEW if aside else RECORD) if p in one), None)
     tiles = -(-p.m // TILE) * -(-p.n // TILE)
-    known = next((one for one in RECORD if p in one), None)
-    if known is None or tiles > MOST_WAVES * device.compute_units:
+    if known is None or (not aside and tiles > MOST_WAVES * device.compute_units):
         return no("record", "the record does not have it ahead for such sizes")
-    if ours is not None and _ahead(ours):
+    if ours is not None and not aside and _ahead(ours):
         return no("record", f"where {ours.tile_m}×{ours.tile_n} tiles are chosen, these are ahead")
+    few = f"at most {MOST_WAVES} waves of {TILE}×{TILE} tiles"
     return Verdict(
         True,
         "record",
         f"it took {known.share:.3f} of the time of the best kernel here, the mean of "
-        f"{known.products} measured products of {_rows(known)} and at most {MOST_WAVES} waves of "
-        f"{TILE}×{TILE} tiles",
+        f"{known.products} measured products of {_rows(known)} and "
+        f"{'rows in memory that begin inside a sector' if aside else few}",
     )
+
+
+def askew(p: GemmProblem) -> bool:
+    """Whether rows of A or B, or columns where these are contiguous, begin inside a sector."""
+    return any(DTYPES[p.dtype_a].size(ld) % SECTOR for ld in (p.lda, p.ldb))
 
 
 def _ahead(ours: GemmConfig) -> bool:
@@ -88,6 +112,7 @@ def _ahead(ours: GemmConfig) -> bool:
 
 
 def _rows(known: Recorded) -> str:
-    if known is RECORD[-1]:
-        return f"over {known.least_m - 1} rows, K of {known.least_k} and more"
-    return f"{known.least_m} to {known.most_m} rows"
+    if known.most_m < EVERY:
+        return f"{known.least_m} to {known.most_m} rows"
+    sums = f", K of {known.least_k} and more" if known.least_k > 1 else ""
+    return f"over {known.least_m - 1} rows{sums}"
