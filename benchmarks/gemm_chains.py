@@ -160,7 +160,8 @@ def best(
     from tilewright.dispatch import Dispatcher
 
     tiles = candidates(product.problem, gpu, options.each)
-    configs = [replace(c, dependent_launch=word) for c in tiles for word in WORDS]
+    worded = [replace(c, dependent_launch=word) for c in tiles for word in WORDS]
+    configs = dict.fromkeys(c for c in worded if FAMILY.judge(c, arch(gpu.arch)))
     report = build([(c, gpu.arch) for c in configs], store=store)
     dispatcher = Dispatcher(store=store)
     graphs, right, wrong = {}, {}, []

@@ -308,8 +308,8 @@ def _step(config: GemmConfig, device: Device) -> _Step:
 
 
 def _rows_us(config: GemmConfig, problem: GemmProblem) -> float:
-    """Microseconds that a step's rows of A and B take where these lie askew, or end in the middle of
-    the copy engine's last step; the average of all steps."""
+    """Microseconds that a step's rows of A and B take where these lie askew, or end in the middle
+    of the copy engine's last step; the average of all steps."""
     pointers = pipelines.of(config).reads == "pointers"
     askew = rates.ASKEW_POINTERS_US if pointers else rates.ASKEW_ROW_US
     steps = -(-problem.k // config.tile_k)

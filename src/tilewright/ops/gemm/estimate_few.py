@@ -21,7 +21,7 @@ def vectors(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch
     element = DTYPES[problem.dtype_a].bytes
     tiles = -(-problem.n // config.tile_n)
     parts = tiles * config.split_k
-    step = (config.tile_m + config.tile_n) * config.tile_k * element
+    step = config.tile_n * config.tile_k * element  # of B; A comes from L1
     resident = rates.FEW_RESIDENT_WARPS // config.num_warps
     ahead = max(1, config.num_stages - 1)
     units = device.compute_units

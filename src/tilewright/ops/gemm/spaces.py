@@ -213,6 +213,8 @@ _MATRIX_TILES = (
     (64, 128, 4, 2),
 )
 """The same for the matrix units; the last is for GPUs with little shared memory."""
+_PARTS_OF_FEW = (2, 4, 8, 16)
+"""Parts of K; the last two for the narrowest tile, where N is small too."""
 
 
 def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
@@ -222,11 +224,13 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
     }  # fmt: skip
     rows = power_of_two(problem.m)
     bytes_each = DTYPES[problem.dtype_a].bytes
-    whole, *parts = (("tile", 1, "none"), ("split_k", 2, "linear"), ("split_k", 4, "linear"))
+    whole, *parts = (("tile", 1, "none"), *(("split_k", n, "linear") for n in _PARTS_OF_FEW))
     for pipeline in pipelines.on(arch):
         if not pipelines.PIPELINES[pipeline].few_rows:
             continue
-        tiles = [(max(rows, arch.min_dot[1]), t, s) for t in _MATRIX_TILES for s in (whole, *parts)]
+        least = max(rows, arch.min_dot[1])
+        tiles = [(least, t, s) for t in _MATRIX_TILES for s in (whole, *parts[:2])]
+        tiles += [(least, _MATRIX_TILES[0], s) for s in parts[2:]]
         if pipelines.PIPELINES[pipeline].reads == "pointers" and rows <= VECTOR_ROWS:
             tiles += [(rows, t, whole) for t in _VECTOR_TILES]
         for tile_m, (tile_n, k_bytes, warps, stages), (scheduler, split_k, reduction) in tiles:
