@@ -47,3 +47,14 @@ def test_nothing_spills_and_shared_memory_is_as_said(name, config, built):
     assert result.kernel.resources.spill_bytes == 0
     if config.pipeline == "implicit" and config.alignment == 16 and arch(name).async_mma:
         assert result.kernel.shared == pipelines.of(config).shared_memory(config, arch(name))
+
+
+@pytest.mark.parametrize(("c", "k"), [(64, 65), (63, 65)])
+def test_no_tile_spills_where_elements_move_one_by_one(store, c, k):
+    """Of odd channels, read or made."""
+    this = arch("sm_90")
+    space = FAMILY.default_space(replace(DENSE, c=c, k=k), this).expand(this)
+    mine = [(x, "sm_90") for x in space.configs if x.pipeline == "implicit" and not x.merged]
+    assert mine
+    for result in build_once(mine, store).results:
+        assert result.ok and result.kernel.resources.spill_bytes == 0, result

@@ -52,16 +52,14 @@ WIDE = PINGPONG.format("128x160x64_w8_s5_gluon_pingpong_persistent_g8_split")
 )  # fmt: skip
 def test_rows_that_lie_askew_cost_the_copy_engine_what_was_measured(n, c, k, size, name, us):
     """Rows of these are 16 bytes off a sector. With channels that are not, the same kernel is
-    faster; and kernels through pointers are chosen. The times are of a tuning on an H200 that
-    tried few other kernels; the shipped rows are faster."""
+    faster. The times are of a tuning on an H200 that tried few other kernels; the shipped rows are
+    faster."""
     p = ConvProblem(n, c, k, (size, size), (1, 1))
     config = FAMILY.parse_name(name)
     expected = FAMILY.estimate(config, p, H200).total_us
     assert 0.8 <= us / expected <= 1.6
     even = replace(p, c=-(-c // 64) * 64)
     assert FAMILY.estimate(config, even, H200).total_us < expected
-    chosen = Planner(device=H200, selector="analytical").select(p).config
-    assert "gluon" not in chosen.name
 
 
 def test_gradients_of_stems_take_what_was_measured():

@@ -18,6 +18,9 @@ from tilewright.ops.conv.problem import ConvProblem
 FEW = 32
 """Channels of a group up to which steps of several taps are in the default space."""
 
+COPIED = 4
+"""Least bytes of an asynchronous copy on NVIDIA GPUs; fewer pass through registers."""
+
 Tile = tuple[int, int, int, int]
 """tile_m, tile_n, bytes of tile_k, warps."""
 
@@ -26,12 +29,16 @@ _TILES: dict[str, tuple[Tile, ...]] = {
              (128, 32, 128, 4), (64, 32, 128, 4), (128, 16, 128, 4)),
     "hip": ((128, 128, 64, 8), (128, 64, 64, 4), (64, 128, 64, 4), (64, 64, 64, 4),
             (128, 32, 64, 4), (64, 32, 64, 4), (64, 16, 64, 4)),
+    "single": ((128, 64, 64, 8), (64, 128, 128, 8), (64, 64, 128, 8), (128, 32, 128, 8),
+               (64, 32, 128, 4), (128, 16, 128, 8)),
     "merged": ((128, 64, 64, 8), (128, 32, 64, 8), (64, 64, 64, 4), (64, 32, 64, 4),
                (128, 16, 64, 8), (64, 16, 64, 4)),
     "vector": ((64, 64, 32, 8), (64, 32, 32, 4), (32, 32, 32, 4), (64, 16, 32, 4)),
 }  # fmt: skip
-"""By the GPU's maker; ``merged`` where a step's products are of several taps, whose loads of one
-element pass through registers; ``vector`` where fp32 has no matrix instruction."""
+"""By the GPU's maker; ``single`` for cuda where channels are aligned to fewer bytes than `COPIED`,
+so that elements move one by one (of the other tiles most spilled then on sm_90, up to 1,568 bytes);
+``merged`` where a step's products are of several taps, whose loads of one element pass through
+registers; ``vector`` where fp32 has no matrix instruction."""
 
 _SIDES, _DEPTHS, _WARPS, _STAGES = (32, 64, 128, 256), (64, 128), (4, 8), (1, 2, 3, 4)
 """Of a tuning: rows and columns of a tile (columns also 16), bytes of a step, warps, stages."""
@@ -56,8 +63,10 @@ def _default(p: ConvProblem, arch: Arch) -> Iterator[Row]:
     merged = (False, True) if few <= FEW else (False,)
     if few <= FEW // 4:
         merged = (True,)
+    single = min(alignments(p)) < COPIED
     for form, scheduler in itertools.product(merged, schedulers(p)):
-        tiles = _TILES["vector" if on_vectors else "merged" if form else arch.backend]
+        usual = "single" if arch.backend == "cuda" and single else arch.backend
+        tiles = _TILES["vector" if on_vectors else "merged" if form else usual]
         stages = 1 if on_vectors or arch.backend == "hip" else 2 if form else 3
         for m, n, k, warps in tiles:
             if n <= max(16, power_of_two(_columns(p, form))):
@@ -104,8 +113,7 @@ _SPREAD = 128
 
 def _of_groups(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     counts = _merged_groups(p, _MORE_WIDTHS if tuned else _WIDTHS)
-    # Copies of fewer than four bytes pass through registers.
-    stages = 1 if arch.backend == "hip" else 3 if alignments(p)[0] >= 4 else 2
+    stages = 1 if arch.backend == "hip" else 3 if alignments(p)[0] >= COPIED else 2
     if p.direction == "weights":
         for count, depth, merged, scheduler in itertools.product(
             counts, _MORE_PIXELS if tuned else _PIXELS, (False, True), ("tile", "split")
