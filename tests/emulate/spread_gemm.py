@@ -39,6 +39,7 @@ TILES = (
     {"tile_m": 16, "tile_n": 32, "tile_k": 128, "num_warps": 2, "group_m": 1},
     {"tile_m": 16, "tile_n": 32, "tile_k": 128, "num_warps": 8},
     {"tile_m": 16, "tile_n": 16, "tile_k": 32, "num_warps": 1},
+    {"tile_m": 2, "tile_n": 4, "tile_k": 512, "num_warps": 1, "group_m": 1},  # vector units
 )
 """What a case begins with, the first that is legal: small, so that the compiler takes a second."""
 SCALES = (

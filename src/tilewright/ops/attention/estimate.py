@@ -251,7 +251,7 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     port = device_rates.PORT_BYTES_PER_CLOCK * device_rates.PORT_SHARE * clock
     read = step_bytes * rates.NARROW[c.alignment] / port
     ahead = max(1, c.num_stages - pace.in_use)
-    loads = (device_rates.FEW_MEMORY_US + read) / ahead
+    loads = (rates.MEMORY_US + read) / ahead
     if c.num_stages == 1:
         loads += products + softmax / clock
     page = 0.0

@@ -37,6 +37,9 @@ STEP_US = 0.1
 """What a workgroup needs for each step beside products and softmax: barriers, and reductions along
 rows. Other workgroups on its compute unit hide it."""
 
+MEMORY_US = 1.0
+"""From asking a busy memory for a line to having it."""
+
 COMBINE_US = 5.9
 """Of a launch's further steps: a kernel that follows another without a gap on the host."""
 
