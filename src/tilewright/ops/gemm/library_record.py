@@ -25,6 +25,7 @@ from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.rates import SECTOR_BYTES
 from tilewright.verdict import Verdict, no
 
 
@@ -57,16 +58,13 @@ RECORD = (
     Recorded(2049, EVERY, 1025, 4, 41, 0.976),
 )
 
-SECTOR = 32
-"""Bytes of memory that are read at once."""
-
 ASKEW = (
     Recorded(17, 64, 1, EVERY, 16, 0.989),
     Recorded(65, 512, 1, EVERY, 20, 0.797),
     Recorded(513, 2048, 1, EVERY, 10, 0.828),
     Recorded(2049, EVERY, 1, EVERY, 14, 0.824),
 )
-"""The same where rows of A or B are no multiples of `SECTOR` apart."""
+"""The same where rows of A or B are no multiples of `SECTOR_BYTES` apart."""
 
 AHEAD = (("gluon_ws", 64, 128), ("gluon_ws", 64, 256))
 """Pipeline, rows and columns of whole tiles that win among such products too: by 8 % (34 products
@@ -104,7 +102,7 @@ def faster(problem: GemmProblem, device: Device, ours: GemmConfig | None = None)
 
 def askew(p: GemmProblem) -> bool:
     """Whether rows of A or B, or columns where these are contiguous, begin inside a sector."""
-    return any(DTYPES[p.dtype_a].size(ld) % SECTOR for ld in (p.lda, p.ldb))
+    return any(DTYPES[p.dtype_a].size(ld) % SECTOR_BYTES for ld in (p.lda, p.ldb))
 
 
 def _ahead(ours: GemmConfig) -> bool:
