@@ -123,8 +123,9 @@ def sharing(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
         for signature in signatures(arch_name):
             number += 1
             layout = ("rcr", "rrr", "ccr", "crr", "rcc")[number % 5]
-            split = {"scheduler": "split_k", "split_k": (2, 3, 5)[number % 3]}
-            alike = number % 2 or reduction == "two_stage"
+            parts = (2, 4) if reduction == "cluster" else (2, 3, 5)
+            split = {"scheduler": "split_k", "split_k": parts[number % len(parts)]}
+            alike = number % 2 or reduction in ("two_stage", "cluster")
             how = split if alike else {"scheduler": "stream_k"}
             kernel = config(
                 arch_name, layout=layout, reduction=reduction, pipeline=pipeline, **how, **signature

@@ -75,7 +75,7 @@ def configs(draw):
     scheduler = draw(st.sampled_from(SCHEDULERS))
     reductions = REDUCTIONS[1:] if scheduler in SHARING else REDUCTIONS[:1]
     if scheduler == "stream_k":
-        reductions = tuple(each for each in reductions if each != "two_stage")
+        reductions = tuple(each for each in reductions if each not in ("two_stage", "cluster"))
     whole = DTYPES[dtype].packed == 1
     layout = draw(st.sampled_from((*LAYOUTS, *SHUFFLED_LAYOUTS) if whole else LAYOUTS))
     floats = whole and accumulator(dtype) == "fp32"

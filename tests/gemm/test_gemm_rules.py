@@ -208,6 +208,7 @@ BROKEN = [
     ("batching", change(batching="pointers", **TMA), SM90),
     ("batching", change(batching="pointers", **GLUON), SM90),
     ("two_stage", change(batching="strided", **{**PARTS, "reduction": "two_stage"}), SM90),
+    ("cluster", change(**{**GLUON, **PARTS, "split_k": 3, "reduction": "cluster"}), SM90),
     ("packed", change(dtype_b="int4"), SM90),
     ("packed", change(dtype_b="e2m1", **TMA), SM90),
     ("packed", change(pipeline="weights"), SM90),

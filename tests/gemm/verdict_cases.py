@@ -46,7 +46,7 @@ CONFIG_FIELDS: dict[str, tuple[Any, ...]] = {
     ),
     "scheduler": ("tile", "persistent"),
     "split_k": (2, 4, 64),
-    "reduction": ("atomic", "linear", "tree", "two_stage"),
+    "reduction": ("atomic", "linear", "tree", "two_stage", "cluster"),
     "store": ("direct", "split"),
     "epilogue": ("", "bias", "bias+gelu", "bias+swiglu", "row_scale+col_scale"),
     "alignment": (1, 2, 4, 8, 16),

@@ -27,14 +27,16 @@ def test_every_kind_of_kernel_is_right(dispatcher, number):
     assert result.ok, f"{kernel.name} on {problem}: {result}"
 
 
-@pytest.mark.parametrize("reduction", ["atomic", "linear", "tree", "two_stage"])
+@pytest.mark.parametrize("reduction", ["atomic", "linear", "tree", "two_stage", "cluster"])
 @pytest.mark.parametrize("how", [{"scheduler": "split_k", "split_k": 8}, {"scheduler": "stream_k"}])
 @pytest.mark.parametrize("pipeline", ["basic", "tma", "gluon_ws"])
 def test_shared_tiles_on_the_whole_gpu(dispatcher, reduction, how, pipeline):
     """Right every time of many, at sizes that use every multiprocessor, and repeatable bit for
     bit where that is promised."""
-    if reduction == "two_stage" and how["scheduler"] == "stream_k":
+    if reduction in ("two_stage", "cluster") and how["scheduler"] == "stream_k":
         return  # not a kernel
+    if reduction == "cluster" and pipeline != "gluon_ws":
+        return  # nor this
     big = {"tile_m": 128, "tile_n": 128, "num_warps": 8, "num_stages": 3}
     kernel = config(ARCH, pipeline=pipeline, reduction=reduction, **big, **how)
     for size in ((1024, 1024, 8192), (200, 4096, 4096), (2048, 2112, 1024)):
@@ -95,11 +97,12 @@ def nodes(graph: torch.cuda.CUDAGraph) -> list[str]:
     return listed
 
 
-@pytest.mark.parametrize("reduction", ["linear", "tree", "atomic", "two_stage"])
+@pytest.mark.parametrize("reduction", ["linear", "tree", "atomic", "two_stage", "cluster"])
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_graph_holds_one_node_for_each_kernel_of_a_call(store, reduction, warm):
     """Also where the capture is the first to need a workspace, or to see the kernel."""
-    kernel = config(ARCH, scheduler="split_k", split_k=4, reduction=reduction)
+    pipeline = "gluon_ws" if reduction == "cluster" else "basic"
+    kernel = config(ARCH, pipeline=pipeline, scheduler="split_k", split_k=4, reduction=reduction)
     dispatcher = Dispatcher(store=store)
     a = torch.randn(128, 1024, device="cuda").bfloat16()
     b = torch.randn(64, 1024, device="cuda").bfloat16().T

@@ -24,7 +24,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 
 from tilewright.ops.attention.kernels import gluon_guess
-from tilewright.ops.device import gluon_api
+from tilewright.ops.device import gluon_api, gluon_cluster
 
 world: Any = None
 """The workgroup that is executed (`sim_world.World`)."""
@@ -173,7 +173,9 @@ Tensor.__getitem__ = _getitem  # type: ignore[method-assign]
 
 def allocate_shared_memory(dtype: Any, shape: Any, layout: Any, value: Any = None) -> Any:
     if dtype == gl.int64 and isinstance(layout, type(hopper.mbarrier.MBarrierLayout())):
-        return Barriers(shape)
+        found = Barriers(shape)
+        world.barriers.append(found)
+        return found
     shape = [int(n) for n in shape]
     data = np.empty(shape, numpy_of(dtype))
     tile = world.allocate(Shared(data, dtype, layout, np.zeros(shape, bool)))
@@ -451,6 +453,12 @@ for _name, _function in (
 OBJECTS[id(gluon_api.mma_v2)] = mma_v2
 OBJECTS[id(gluon_api.gdc_wait)] = lambda: world.wait_for_kernel_before()
 OBJECTS[id(gluon_api.gdc_launch_dependents)] = lambda: world.let_next_kernel_start()
+OBJECTS[id(gluon_cluster.ready)] = lambda: world.get_ready()
+OBJECTS[id(gluon_cluster.meet)] = lambda: world.meet_cluster()
+OBJECTS[id(gluon_cluster.send)] = lambda tile, value, barrier, rank: world.send(
+    tile, cast(value, tile.dtype).data, barrier, int(rank)
+)
+OBJECTS[id(gluon_cluster.hear)] = lambda barrier, phase: world.hear(barrier, int(phase))
 OBJECTS[id(gluon_api.thread_barrier)] = lambda: world.pause()
 
 

@@ -14,14 +14,20 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from sim_shared import Barrier, Shared, View, fenced, poison, unchanged
+from sim_shared import Barrier, Barriers, Shared, View, fenced, poison, unchanged
 from sim_values import Fault, Memory, Tensor
 
 
 class _Over(BaseException):
     """Ends the other partitions after a fault."""
+
+
+class _Sent(BaseException):
+    """Ends a partition that has sent what it sends, and waits for other workgroups."""
 
 
 class Partition:
@@ -34,6 +40,7 @@ class Partition:
         self.place = ""
         self.over = False
         self.waited = False
+        self.met = False
         self.products: list[Product] = []
         self.stores: list[Store] = []
         self.copies: list[Copy] = []
@@ -91,8 +98,29 @@ class Copy:
             self.tile.written[...] = True  # as threads' stores: products see it behind a fence
 
 
+@dataclass(frozen=True)
+class Message:
+    """What a workgroup stores into the shared memory of another one of its cluster.
+
+    rank: the other's. allocation, offset: where, in the order of allocations and in elements.
+    bytes: how many these are on a GPU.
+    barrier: which counts them, as the number of an allocation and an index.
+    """
+
+    rank: int
+    allocation: int
+    offset: int
+    values: Any
+    bytes: int
+    barrier: tuple[int, int]
+
+
 class World:
     """A workgroup that is executed.
+
+    Workgroups of a cluster are executed twice, one after the other: at first each ends when it has
+    sent what it sends to the others. What it sends may not depend on what it receives. Then each
+    has its `inbox`, which arrives by chance.
 
     program: its place in the grid; programs: the grid. warps: of the first partition. dependent:
     whether the kernel before may still be running; if so, constant: names of the arrays that it
@@ -115,6 +143,10 @@ class World:
         self.partitions: list[Partition] = [Partition("start", warps)]
         self.now = self.partitions[0]
         self.shared: list[Shared] = []
+        self.barriers: list[Barriers] = []
+        self.ready = False
+        self.sent: list[Message] = []
+        self.inbox: list[Message] | None = None
         self.named: dict[str, tuple[int, int]] = {}
         self.fault: BaseException | None = None
 
@@ -124,6 +156,48 @@ class World:
         poison(tile.data)
         self.shared.append(tile)
         return tile
+
+    def get_ready(self) -> None:
+        self.ready = True
+        self.pause()
+
+    def meet_cluster(self) -> None:
+        if not self.ready:
+            raise Fault("a workgroup meets the others before it has said that it is ready")
+        self.now.met = True
+        if self.inbox is not None and not any(
+            one.met for one in self.partitions if one is not self.now
+        ):
+            self.loads += [lambda m=message: self._receive(m) for message in self.inbox]
+        self.pause()
+
+    def send(self, tile: Shared, values: Any, barrier: Barrier, rank: int) -> None:
+        """Store into the same tile of another workgroup."""
+        if not self.now.met:
+            raise Fault(f"{self.now.name} sends before it has met the other workgroups")
+        allocation = next(i for i, a in enumerate(self.shared) if a.root[0] is tile.root[0])
+        first, begin = (x.__array_interface__["data"][0] for x in (tile.data, tile.root[0]))
+        at = next(
+            (i, one.many.index(barrier))
+            for i, one in enumerate(self.barriers)
+            if barrier in one.many
+        )
+        offset = (first - begin) // tile.data.itemsize
+        size = tile.numel * tile.dtype.primitive_bitwidth // 8
+        self.sent.append(Message(rank, allocation, offset, values, size, at))
+        self.pause()
+
+    def _receive(self, message: Message) -> None:
+        i, j = message.barrier
+        flat = self.shared[message.allocation].data.reshape(-1)
+        values = message.values.reshape(-1)
+        flat[message.offset : message.offset + values.size] = values
+        self.barriers[i].index(j).came(message.bytes)
+
+    def hear(self, barrier: Barrier, phase: Any) -> None:
+        if self.inbox is None:
+            raise _Sent
+        self.wait(barrier, phase, "what the others send")
 
     def fence(self) -> None:
         for tile in self.shared:
@@ -261,7 +335,8 @@ class World:
         for thread in threads:
             thread.start()
         try:
-            parts[0][2]()
+            with suppress(_Sent):
+                parts[0][2]()
             others = self.partitions[1:]
             self.until(lambda: all(one.over for one in others), "the end of the others")
         except BaseException as fault:
@@ -281,8 +356,9 @@ class World:
         if self.fault is not None:
             return
         try:
-            body()
-            self.end(partition)
+            with suppress(_Sent):
+                body()
+                self.end(partition)
         except _Over:
             return
         except BaseException as fault:

@@ -18,7 +18,7 @@ import numpy as np
 import sim_language as language
 from sim_shared import View
 from sim_values import Fault, Int, Memory, Pointer, numpy_of, scalar
-from sim_world import World
+from sim_world import Message, World
 from triton.experimental.gluon import language as gl
 
 from tilewright import arrays, ops, verify
@@ -141,17 +141,30 @@ def _step(
                 arguments[name] = value
     arguments |= {name: tuple(values) for name, values in parts.items()}
     x, y, z = step.grid
+    x *= source.cluster
     options = dict(source.options)
     warps, dependent = int(options["num_warps"]), bool(options.get("launch_pdl"))
     programs = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
-    for program in programs:
+
+    def run(program: Any, inbox: list[Message] | None) -> list[Message]:
         language.world = world = World(
-            program, step.grid, hash((seed, program)), warps, dependent, constant
+            program, (x, y, z), hash((seed, program)), warps, dependent, constant
         )
+        world.inbox = inbox
         for memory in memories.values():
             memory.told = world.access
         kernel(**arguments)
-        world.end(world.partitions[0])
+        if inbox is not None:
+            world.end(world.partitions[0])
+        return world.sent
+
+    for first in range(0, len(programs), source.cluster):
+        cluster = programs[first : first + source.cluster]
+        sent = [
+            one for program in cluster for one in (run(program, None) if source.cluster > 1 else [])
+        ]
+        for rank, program in enumerate(cluster):
+            run(program, [one for one in sent if one.rank == rank])
 
 
 def _constant(value: Any) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from tilewright.compile import stages
 from tilewright.compile.kernel import Kernel
-from tilewright.compile.preloading import stages_hook
 from tilewright.compile.resources import Resources, amd_resources, nvidia_resources
 from tilewright.errors import BuildFailed, TilewrightError
 from tilewright.listing.padding import padded
@@ -90,7 +90,9 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     made = _FRONT_ENDS[source.language](function, signature, constants, attributes)
     with tempfile.TemporaryDirectory() as cache:  # Triton insists on one; the user's stays as is
         os.environ["TRITON_CACHE_DIR"] = cache
-        knobs.runtime.add_stages_inspection_hook = stages_hook(job.target)
+        knobs.runtime.add_stages_inspection_hook = stages.hook(
+            job.backend, job.target, source.cluster
+        )
         built = triton.compile(made, target=target, options=dict(source.options))
     binary, *texts = KEPT[job.backend]
     files: dict[str, bytes] = {binary: built.asm[binary]}
@@ -208,7 +210,7 @@ def _kernel(job: Job, version: str, made: Mapping[str, Any], resources: Resource
             "binary": KEPT[job.backend][0],
             "entry": made["name"],
             "num_warps": made["num_warps"],
-            "num_ctas": made["num_ctas"],
+            "num_ctas": max(made["num_ctas"], job.source.cluster),
             "shared": made["shared"],
             "global_scratch": made.get("global_scratch_size") or 0,
             "global_scratch_align": made.get("global_scratch_align") or 1,

@@ -221,10 +221,12 @@ def compiler_digest() -> str:
 
 @cache
 def _driver_digest(backend: str) -> str:
-    """A digest of the code here that drives the compiler, reads resources from its output, and, for
-    AMD, says which arguments are preloaded and adds wait states."""
+    """A digest of the code here that drives the compiler, edits the text of its stages, reads
+    resources from its output, and, for AMD, adds wait states."""
     here = Path(__file__).parent
-    files = [here / name for name in ("compiler.py", "resources.py")]
+    names = ["compiler", "resources", "stages"]
+    names += ["preloading"] if backend == "hip" else ["clusters", "setup"]
+    files = [here / f"{name}.py" for name in names]
     if backend == "hip":
-        files += [here / "preloading.py", *sorted((here.parent / "listing").glob("*.py"))]
+        files += sorted((here.parent / "listing").glob("*.py"))
     return sha256(b"".join(file.read_bytes() for file in files))

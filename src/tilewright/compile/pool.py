@@ -186,7 +186,7 @@ def _check_launch(source: KernelSource, arch: Arch) -> Verdict:
     options = dict(source.options)
     return check_launch(
         source.arguments,
-        int(options.get("num_ctas", 1)),
+        max(int(options.get("num_ctas", 1)), source.cluster),
         bool(options.get("launch_pdl", False)),
         arch,
         _triton(),

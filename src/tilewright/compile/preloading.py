@@ -10,10 +10,8 @@ leave one register are marked here; a kernel loads from memory what is not prelo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
 
-_WORDS = {"gfx1250": 29}
+WORDS = {"gfx1250": 29}
 """Words of 4 bytes that may be preloaded, by target: 31 registers, two of which hold the address of
 the arguments. Of a target that is not here, LLVM knows it."""
 _KERNEL = re.compile(r"define amdgpu_kernel void @[^\s(]+\(([^<[{]*?)\)[^()\n]*\{\n")
@@ -22,24 +20,6 @@ _BYTES = {
     "i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8,
 }  # fmt: skip
 _BETWEEN = re.compile(rf", (?=(?:{'|'.join(_BYTES)}) )")
-
-
-def stages_hook(target: str) -> Callable[..., Any] | None:
-    """What ``triton.knobs.runtime.add_stages_inspection_hook`` shall be for `target`: it has
-    `preloading_fewer` follow the stage that makes LLVM's IR. None if nothing is to be done."""
-    words = _WORDS.get(target)
-    if words is None:
-        return None
-
-    def hook(*stage: Any) -> tuple[str, str] | None:
-        if not stage:  # Triton asks what the hook adds to its cache's key; no cache is kept here
-            return "", ""
-        stages = stage[1]
-        made = stages["llir"]
-        stages["llir"] = lambda src, metadata: preloading_fewer(made(src, metadata), words)
-        return None
-
-    return hook
 
 
 def preloading_fewer(llir: str, words: int) -> str:

@@ -30,6 +30,9 @@ class KernelSource:
     Arguments called ``x.0``, ``x.1``… are the elements of the tuple argument ``x``; one that has
     none is ``x`` of type ``"()"``. `functions` are constants that are tuples of Triton functions,
     each as ``"module:function"``.
+
+    `cluster`: workgroups that reach each other's shared memory (`compile.clusters`). A launch's
+    grid then counts clusters.
     """
 
     module: str
@@ -41,6 +44,7 @@ class KernelSource:
     options: tuple[tuple[str, int | bool | str], ...] = ()
     language: Literal["triton", "gluon"] = "triton"
     functions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    cluster: int = 1
 
     @property
     def modules(self) -> tuple[str, ...]:

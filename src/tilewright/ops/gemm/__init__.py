@@ -213,6 +213,8 @@ class GemmFamily(Defaults):
             tile_n=wide(config.tile_n),
             # A sibling without several blocks of scales in a step has one.
             tile_k=config.tile_k if record.few_rows else sizes.summed_k(config),
+            # Interpreted workgroups run one after the other, and meet in memory.
+            reduction="linear" if config.clustered else config.reduction,
             dependent_launch="none",
         )
 

@@ -33,7 +33,7 @@ SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
 """Schedulers under which several workgroups sum parts of one tile's K."""
 
-REDUCTIONS = ("none", "atomic", "linear", "tree", "two_stage")
+REDUCTIONS = ("none", "atomic", "linear", "tree", "two_stage", "cluster")
 STORES = ("direct", "split")
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
@@ -63,7 +63,8 @@ class GemmConfig:
     split_k: parts of K under that scheduler, else 1.
     reduction: how the parts of a tile meet under ``split_k`` and ``stream_k``: ``atomic``, or
     ``linear`` and ``tree``, which repeat bit for bit (see ops/device/reduce.py); or, under
-    ``split_k`` alone, ``two_stage``: a second kernel adds them up (see `two_stage`). Else ``none``.
+    ``split_k`` alone, ``two_stage``: a second kernel adds them up (see `two_stage`), and
+    ``cluster``: workgroups exchange them through shared memory (see `clusters`). Else ``none``.
     group_m: rows of tiles that are walked together, to reuse L2.
     store: ``direct``, or ``split``: C leaves in two halves.
     pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its tile, where it
@@ -122,9 +123,14 @@ class GemmConfig:
         return self.reduction == "two_stage"
 
     @property
+    def clustered(self) -> bool:
+        """Whether the workgroups that share a tile are a cluster."""
+        return self.reduction == "cluster"
+
+    @property
     def parts_meet(self) -> bool:
-        """Whether workgroups add up the parts of a tile among themselves."""
-        return self.scheduler in SHARING and not self.two_stage
+        """Whether workgroups add up the parts of a tile among themselves, through memory."""
+        return self.scheduler in SHARING and not (self.two_stage or self.clustered)
 
     @property
     def _sharing(self) -> str:

@@ -32,7 +32,7 @@ SHORT_WARPS = 4
 
 def resident_once(c: GemmConfig) -> bool:
     """Whether the grid has at most as many workgroups as the device has compute units."""
-    walks = c.scheduler == "split_k" and pipelines.of(c).walks_parts
+    walks = c.scheduler == "split_k" and pipelines.of(c).walks_parts and not c.clustered
     return walks or c.scheduler in ("persistent", "stream_k")
 
 

@@ -25,6 +25,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.device import widths
 from tilewright.ops.gemm import (
+    clusters,
     epilogues,
     estimate_few,
     pipelines,
@@ -175,7 +176,7 @@ class _Step:
 
 
 def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
-    units = device.compute_units
+    units = clusters.places(config, device)
     step = _step(two_stage.config(config), device)
     tiles, steps = tiles_of(config, problem), -(-problem.k // config.tile_k)
     parts = tiles * config.split_k
@@ -290,7 +291,7 @@ def _step(config: GemmConfig, device: Device) -> _Step:
     if config.num_stages == 1:
         waits += products  # nothing is loaded ahead
     walks = config.scheduler in ("persistent", "stream_k") or (
-        config.scheduler == "split_k" and record.walks_parts
+        config.scheduler == "split_k" and record.walks_parts and not config.clustered
     )
     groups = config.num_warps // WARPGROUP if record.takes_turns else 1
     return _Step(
@@ -521,13 +522,15 @@ def meeting_us(reduction: str, ways: int, sums: int, device: Device) -> float:
     """Time for `ways` workgroups that share a tile of so many sums to meet. Each publishes its
     sums. Then the last workgroup reads the sums of the others (``linear``) or the sum that atomics
     made; in a ``tree`` two workgroups meet at each level, and one of them reads the sums of the
-    other."""
+    other. In a ``cluster`` each sends all but its share to the others."""
     partial = sums * 4
     stored, read = partial / rates.STORE_SHARE / _port(device), partial / _port(device)
     if reduction == "tree":
         levels = math.ceil(math.log2(ways))
         again = (levels - 1) * rates.MEETING_AGAIN_US
         return rates.MEETING_US + again + levels * (stored + read)
+    if reduction == "cluster":
+        return rates.CLUSTER_US + (ways - 1) / ways * stored
     reads = {"linear": ways, "atomic": rates.ATOMIC_READS}
     later = math.log2(ways / 2) * rates.LATER_US
     return rates.MEETING_US + later + stored + read * reads[reduction]

@@ -6,7 +6,7 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import epilogues, operands, pipelines, scales, swap, two_stage
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.operands import MATRICES
 from tilewright.ops.gemm.pipelines.constants import partial_dtype
 from tilewright.ops.gemm.problem import GemmProblem
@@ -30,7 +30,7 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         return _in_two_stages(config, problem, device)
     arguments, programs, splits = _multiplying(config, problem, device)
     tiles, grid = tiles_of(config, problem), _grid(config, problem, programs)
-    if config.scheduler not in SHARING:
+    if not config.parts_meet:
         return Launch((Step(grid, arguments),))
     partials = Temporary(
         "partials",
@@ -67,6 +67,8 @@ def _in_two_stages(config: GemmConfig, problem: GemmProblem, device: Device) -> 
 def _grid(config: GemmConfig, problem: GemmProblem, programs: int) -> tuple[int, int, int]:
     if pipelines.of(config).few_rows:
         return tiles_of(config, problem), config.split_k, 1
+    if config.clustered:
+        return tiles_of(config, problem), 1, 1  # of clusters
     return programs, 1, 1
 
 

@@ -76,10 +76,11 @@ def check(config: GemmConfig) -> GemmConfig:
             f"reduction {c.reduction} with scheduler {c.scheduler}: partial sums are reduced by "
             f"{' and '.join(SHARING)}, and only there"
         )
-    if c.two_stage and c.scheduler != "split_k":
+    if (c.two_stage or c.clustered) and c.scheduler != "split_k":
+        who = "a second kernel" if c.two_stage else "a cluster"
         raise BadArgument(
-            f"reduction two_stage with scheduler {c.scheduler}: a second kernel adds up equal "
-            "parts of K, which split_k makes"
+            f"reduction {c.reduction} with scheduler {c.scheduler}: {who} adds up equal parts of "
+            "K, which split_k makes"
         )
     mma = config.mma
     if mma != (0, 0, 0) and not (

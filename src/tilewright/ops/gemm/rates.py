@@ -130,6 +130,9 @@ MEETING_US = 2.0
 """Time that the workgroups of a tile need to publish their partial sums and to find each other.
 Read off single measurements."""
 
+CLUSTER_US = 2.5
+"""The same for a cluster, through shared memory. A guess."""
+
 MEETING_AGAIN_US = 1.0
 """Time of each further level of a tree, besides its traffic."""
 

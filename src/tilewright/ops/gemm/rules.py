@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import (
+    clusters,
     dependent_launch,
     epilogues,
     pipelines,
@@ -332,6 +333,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("index", _index),
     ("batching", _batching),
     ("two_stage", lambda c, _: two_stage.objection(c)),
+    ("cluster", clusters.objection),
     ("dependent_launch", dependent_launch.legal),
     ("mma", _mma),
     ("dot", _dot),

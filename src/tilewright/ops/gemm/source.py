@@ -56,6 +56,7 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         options=(*record.options(config, arch), *_launched(config)),
         language=record.language,
         functions=functions,
+        cluster=config.split_k if config.clustered else 1,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import (
+    clusters,
     dependent_launch,
     epilogues,
     lowbit,
@@ -83,6 +84,24 @@ DEEP: tuple[Tile, ...] = (
     ("gluon_pingpong", 128, 192, 128, 8, 4, "split"),
 )
 """As many stages as fit, for few tiles and a large K; tiles whole, and shared."""
+
+CLUSTERED: tuple[Tile, ...] = (
+    ("gluon_ws", 64, 64, 128, 4, 13, "direct"),
+    ("gluon_ws", 64, 128, 128, 4, 8, "direct"),
+    ("gluon_ws", 128, 64, 128, 4, 8, "direct"),
+    ("gluon_ws", 128, 128, 128, 8, 5, "direct"),
+)
+"""For few tiles and a large K: a cluster's workgroups share a tile. As many stages as leave room
+for what they send each other."""
+CLUSTERED_SWAPPED: tuple[Tile, ...] = (
+    ("gluon_ws", 32, 64, 128, 4, 16, "direct"),
+    ("gluon_ws", 64, 64, 128, 4, 13, "direct"),
+    ("gluon_ws", 64, 128, 128, 8, 8, "direct"),
+    ("gluon_ws", 128, 64, 128, 4, 8, "direct"),
+    ("gluon_ws", 128, 128, 128, 8, 5, "direct"),
+)
+"""The same with A and B swapped."""
+CLUSTERS = tuple(("split_k", parts, "cluster") for parts in clusters.SIZES)
 
 SWAPPED: tuple[Tile, ...] = (
     ("gluon_ws", 32, 64, 128, 4, 12, "direct"),
@@ -287,13 +306,15 @@ def _swapped(problem: GemmProblem) -> list[Sequence[Any]]:
         return []
     if not LEAST_SWAPPED <= problem.m <= MOST_SWAPPED:
         return []
-    return [(*t, *how, 8) for t in SWAPPED for how in (_WHOLE, *SHARED)]
+    found = [(*t, *how, 8) for t in SWAPPED for how in (_WHOLE, *SHARED)]
+    return [*found, *((*t, *how, 8) for t in CLUSTERED_SWAPPED for how in CLUSTERS)]
 
 
 def _algorithms(problem: GemmProblem) -> Iterator[Sequence[Any]]:
     """Values of `_ALGORITHM`, K in bytes, each once."""
     found: list[Sequence[Any]] = [(*t, *_WHOLE, order) for t in LARGE for order in ORDERS]
     found += [(*t, *how, 8) for t in DEEP for how in (_WHOLE, *SHARED)]
+    found += [(*t, *how, 8) for t in CLUSTERED for how in CLUSTERS]
     found += [(*t, *how, 8) for t in PORTABLE for how in SHARED]
     if problem.m <= FEW_ROWS:
         found += _few(problem)

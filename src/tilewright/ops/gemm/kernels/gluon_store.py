@@ -81,12 +81,14 @@ def halves(tile):
 
 @jit
 def cut(tile, COUNT: gl.constexpr):
-    """A tile in registers as COUNT tiles side by side: one, two or four."""
+    """A tile in registers as COUNT tiles side by side: one, two, four or eight."""
     found = (tile,)
     if COUNT > 1:
         found = halves(tile)
     if COUNT > 2:
         found = halves(found[0]) + halves(found[1])  # type: ignore[misc]
+    if COUNT > 4:
+        found = halves(found[0]) + halves(found[1]) + halves(found[2]) + halves(found[3])  # type: ignore[misc]
     return found
 
 

@@ -165,6 +165,7 @@ from tilewright.ops.device.gluon_api import (
     mbarrier,
     tma_store_wait,
 )
+from tilewright.ops.device.gluon_cluster import ready
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
 from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import (
@@ -175,6 +176,7 @@ from tilewright.ops.device.schedule import (
     tile_coordinates,
 )
 from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix
+from tilewright.ops.gemm.kernels.gluon_exchange import exchange, mail
 from tilewright.ops.gemm.kernels.gluon_ring import (
     OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
@@ -194,7 +196,7 @@ from tilewright.ops.gemm.kernels.gluon_store import write_tile
 @jit
 def _multiply(
     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty, m, n, k, extra, batch,
-    flags, partials, splits,
+    flags, partials, splits, inbox, told,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
     SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
@@ -213,7 +215,9 @@ def _multiply(
     steps = gl.cdiv(k, TILE_K)
     ROWS: gl.constexpr = TILE_M // GROUPS
     APART: gl.constexpr = REDUCTION == "two_stage"
-    MEETS: gl.constexpr = SCHEDULER != "persistent" and not APART
+    CLUSTER: gl.constexpr = splits if REDUCTION == "cluster" else 1
+    MEETS: gl.constexpr = SCHEDULER != "persistent" and not APART and CLUSTER == 1
+    COLUMNS: gl.constexpr = TILE_N // CLUSTER
     stage = 0
     phase = 0
     even = c_tiles.index(2 * GROUP)
@@ -261,6 +265,10 @@ def _multiply(
         if APART:
             z = here % splits
             whole = stop > begin
+        if CLUSTER > 1:
+            whole = stop > begin
+            acc = exchange(acc, inbox, told, here % CLUSTER, CLUSTER, GROUP)
+            col += here % CLUSTER * COLUMNS
         if MEETS:  # noqa: SIM102 - only this is known when compiling
             if shared:
                 LAYOUT: gl.constexpr = acc.type.layout
@@ -272,7 +280,7 @@ def _multiply(
         if whole:
             mine = extra_of(extra, batch, z, TAKES, BATCHING)
             write_tile(
-                c, c_rest, acc, rest, even, odd, mine, m, n, z, row, col, TILE_N,
+                c, c_rest, acc, rest, even, odd, mine, m, n, z, row, col, COLUMNS,
                 C_ROW, SPLIT, TAKES, FOLD, LARGEST, "strided" if APART else BATCHING, CHAIN,
             )  # fmt: skip
     tma_store_wait(0)
@@ -304,7 +312,11 @@ def gemm_gluon_ws(
     rest_tiles = rests_of(b_rest, STAGES)
     c_tiles = tiles_of(c, 2 * GROUPS)
     full, empty = barriers(STAGES, GROUPS)
+    CLUSTER: gl.constexpr = splits if REDUCTION == "cluster" else 1
+    inbox, told = mail(TILE_M // GROUPS, TILE_N, INT_ACC, GROUPS, CLUSTER)
     fence_async_shared()  # the copy engine sees the barriers too
+    if CLUSTER > 1:
+        ready()
     # Arguments are written out for each group: from a named tuple, Triton 3.6 turns constants into
     # tensors, or fails.
 
@@ -314,7 +326,8 @@ def gemm_gluon_ws(
                 (_multiply, (
                     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                     m, n, k, extra, batch,
-                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    flags, partials, splits, inbox, told,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, PDL, CHAIN,
                 )),
@@ -334,14 +347,16 @@ def gemm_gluon_ws(
                 (_multiply, (
                     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                     m, n, k, extra, batch,
-                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    flags, partials, splits, inbox, told,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, PDL, CHAIN,
                 )),
                 (_multiply, (
                     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                     m, n, k, extra, batch,
-                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    flags, partials, splits, inbox, told,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, PDL, CHAIN,
                 )),
@@ -361,21 +376,24 @@ def gemm_gluon_ws(
                 (_multiply, (
                     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                     m, n, k, extra, batch,
-                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    flags, partials, splits, inbox, told,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, PDL, CHAIN,
                 )),
                 (_multiply, (
                     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                     m, n, k, extra, batch,
-                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    flags, partials, splits, inbox, told,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, PDL, CHAIN,
                 )),
                 (_multiply, (
                     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                     m, n, k, extra, batch,
-                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    flags, partials, splits, inbox, told,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 2, PDL, CHAIN,
                 )),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import epilogues, scales, swap
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.layouts import masked
 
 Value = int | bool | str
@@ -24,10 +24,11 @@ MASKS = ("MASK_M", "MASK_N", "MASK_K")
 
 
 def unshared(c: GemmConfig) -> tuple[str, ...]:
-    """Those of `UNSHARED` that are constants: with reduction ``two_stage`` all but `splits`."""
+    """Those of `UNSHARED` that are constants: with reduction ``two_stage`` all but `splits`, in a
+    cluster all."""
     if c.two_stage:
         return UNSHARED[:2]
-    return () if c.scheduler in SHARING else UNSHARED
+    return () if c.parts_meet else UNSHARED
 
 
 def partial_dtype(c: GemmConfig) -> str:
@@ -75,6 +76,7 @@ SHARED: Mapping[str, Constant] = {
     "PRECISION": lambda c, _: c.precision,
     "INT_ACC": lambda c, _: partial_dtype(c) == "int32",
     **dict.fromkeys(UNSHARED, lambda c, _: 0),
+    "splits": lambda c, _: c.split_k if c.clustered else 0,
     "TAKES": _takes,
     "FOLD": lambda c, _: epilogues.fold(c.epilogue),
     "LARGEST": lambda c, _: int(DTYPES[c.dtype_c].largest),

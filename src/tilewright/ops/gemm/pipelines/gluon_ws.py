@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tilewright.arch.model import Arch
 from tilewright.ops.device.widths import wide
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import clusters, epilogues
 from tilewright.ops.gemm.config import MAX_TILE, GemmConfig
 from tilewright.ops.gemm.pipelines import common, warpgroups
 from tilewright.ops.gemm.pipelines.constants import COMMON, EPILOGUE, ROWS, TILE
@@ -25,7 +25,8 @@ def _staging(c: GemmConfig) -> int:
 
 
 def _ws_shared_memory(c: GemmConfig, arch: Arch) -> int:
-    return common.ring(c, arch) + _staging(c) + SPECIALISATION_BYTES
+    exchanged = clusters.exchanged_bytes(c) if c.clustered else 0
+    return common.ring(c, arch) + _staging(c) + exchanged + SPECIALISATION_BYTES
 
 
 def _pingpong_shared_memory(c: GemmConfig, arch: Arch) -> int:
@@ -81,7 +82,7 @@ GLUON_WS = Pipeline(
     sibling="tma",
     needs=("tma", "wgmma"),
     schedulers=("persistent", "split_k", "stream_k"),
-    reductions=("atomic", "linear", "tree", "two_stage"),
+    reductions=("atomic", "linear", "tree", "two_stage", "cluster"),
     stores=("direct", "split"),
     padding=(True,),
     alignments=(16,),

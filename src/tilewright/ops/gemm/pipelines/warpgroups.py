@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.device import widths
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import clusters, epilogues
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.constants import Value
 
@@ -63,7 +63,7 @@ def groups(c: GemmConfig) -> int:
 
 def piece(c: GemmConfig) -> int:
     """Columns of the sums that are staged and stored at a time."""
-    return widths.piece(widths.wide(c.tile_n), c.store == "split")
+    return widths.piece(widths.wide(clusters.columns(c)), c.store == "split")
 
 
 def rests(c: GemmConfig) -> tuple[tuple[int, int], ...]:
@@ -100,9 +100,9 @@ def tile_objection(c: GemmConfig, least_m: int, sums: int) -> str | None:
     `sums` accumulators a thread."""
     if c.tile_m < least_m:
         return f"tile_m = {c.tile_m} is under {least_m}, the rows {c.num_warps} warps multiply"
-    if c.store == "split" and c.tile_n < LEAST_SPLIT:
+    if c.store == "split" and clusters.columns(c) < LEAST_SPLIT:
         return f"tile_n = {c.tile_n} is under {LEAST_SPLIT}, which store split cuts into pieces"
-    if (c.tile_m == ODD_ROWS or c.tile_n in ODD_COLUMNS) and c.parts_meet:
+    if (c.tile_m == ODD_ROWS or c.tile_n in ODD_COLUMNS) and (c.parts_meet or c.clustered):
         return f"tiles of {c.tile_m}x{c.tile_n} are shared with reduction two_stage alone"
     if c.dtype_a == "fp32" and c.precision != "tf32":
         return "wgmma does not take fp32 operands; precision tf32 would round them"
