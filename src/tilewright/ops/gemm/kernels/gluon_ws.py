@@ -35,6 +35,9 @@ fp8 have a tile of 96 or 160 columns. These were measured when B had one descrip
 the second part's width, so that B came in more and smaller copies. The other widths, and the
 present form of 96, 160 and 192, were never timed.
 
+Clusters (see `gluon_exchange`). With reduction `cluster` the workgroups of a tile exchange sums
+through each other's shared memory. They walk no further tile.
+
 Schedulers (see `schedule`). All except `tile`, which has no next tile to overlap with. If
 workgroups share a tile (not with an odd edge), each group has its own flags and slots (see
 `reduce`), and its partials go to memory in the order of registers (see `gluon_partials`). A group
@@ -80,8 +83,10 @@ in µs:
     1024×1024×8192    32.1   32.7  0.984  64x128x64    1 group, s8, persistent
     128×4096×14336    43.3   43.6  0.993  64x64x64     1 group, s13, persistent
 
-The geometric mean is 0.961, to torch.mm 0.997. Three earlier runs gave 0.965, 0.965 and 0.970:
-products of 14 to 18 µs move by 2 to 4 % from run to run.
+The geometric mean is 0.961, to torch.mm 0.997. Clusters (`gluon_exchange`) came later: by single
+calls 1.09 times as fast as the best other kernel on the third, 1.11 on the fifth. Three earlier
+runs of the whole gave 0.965, 0.965 and 0.970: products of 14 to 18 µs move by 2 to 4 % from run to
+run.
 
 Limits. First the launch: one 64×64×64 product takes 6.0 µs here with two stages, 6.4 with
 thirteen (their barriers are initialised one after another), 5.6 in `tma` and 5.7 in cuBLAS. Then
@@ -144,7 +149,12 @@ Tried, and left out. Multicast: pairs of workgroups, clusters by directives adde
 each of which loads half of every tile of B for both. With 128x256 tiles 4096³, 8192³,
 2048×28672×4096 and 60288×4096×2048 reached 0.991, 0.994, 0.997 and 1.003 of the speed without, so
 reads from L2 are not what consumes the power; with 128x128 tiles 8192³ gained 1.4 to 1.8 % and
-60288×4096×2048 up to 3.8. (An arrival at the other's barrier must not release at cluster scope:
+60288×4096×2048 up to 3.8. Later with small tiles, for M of 97 to 2048: 18 products, up to seven
+tiles of 64x48 to 192x224 each, in clusters of 2x1, 1x2, 4x1, 1x4 and 2x2, where the workgroups
+along an axis load every second (fourth) tile of what they share. The mean speed is 0.938, 0.929,
+0.747, 0.730 and 0.740 of that without, and no cluster was the best kernel of a product. What an SM
+takes in is the same bytes with and without; multicast only spares L2. Of 32 clusters of four, not
+all find place at once. (An arrival at the other's barrier must not release at cluster scope:
 that waits for all memory and halves the speed.) Ordinary stores of C from registers, instead of
 staging: 34.0 µs instead of 32.5 (1024×1024×8192), since a warp's store covers only 16 of each 32
 bytes. Touching the vectors of an epilogue when a tile begins: no difference beyond noise. Having
