@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from fake_family import FakeConfig, FakeFamily
 
-from tilewright.compile import Store, build, find, inspect
-from tilewright.compile.preloading import WORDS, preloading_fewer
+from tilewright.compile import Store, build, find, inspect, stages
+from tilewright.compile.preloading import preloading_fewer
 from tilewright.ops.nouns import MAIN, KernelSource
 
 LLIR = """\
@@ -55,8 +55,21 @@ def test_a_kernel_with_other_types_stays(arguments):
     assert preloading_fewer("", 1) == ""
 
 
-def test_other_targets_are_left_alone():
-    assert {*WORDS} == {"gfx1250"}
+@pytest.mark.parametrize(
+    ("backend", "target", "changed"),
+    [
+        ("hip", "gfx942", set()),
+        ("hip", "gfx950", set()),
+        ("hip", "gfx1201", set()),
+        ("hip", "gfx1250", {"llir"}),
+        ("cuda", "90", {"ptx"}),
+    ],
+)
+def test_which_stages_are_edited(backend, target, changed):
+    made = {name: lambda source, metadata: "" for name in ("ttir", "llir", "ptx", "amdgcn")}
+    found = dict(made)
+    stages.hook(backend, target, 1)(None, found)
+    assert {name for name in made if found[name] is not made[name]} == changed
 
 
 class Many(FakeFamily):

@@ -37,23 +37,27 @@ def test_only_meetings_between_initialisations_go(ptx, left):
     assert made.replace(MEETING, "") == ptx.replace(MEETING, "")
 
 
-REGION = (
-    "\t// to workgroup %r7 %r1\n{}\t@%p2 mbarrier.arrive.shared::cta.b64 _, [%r6];\n"
-    "\tst.shared.v4.b32 \t[%r5+512], {{%r1, %r2, %r3, %r4}};\n\t// here again %r2\n"
-    "\t// from the cluster %r3\n\tmbarrier.try_wait.parity.shared.b64 complete, [%r6], %r8;\n"
-    "\t// here again %r4\n\tst.shared.b32 \t[%r5], %r1;\n\tret;\n}}\n"
-)
 HEAD = ".visible .entry k()\n.reqntid 256\n.maxnreg 255\n"
-HEAD += "{\n\t.reg .pred \t%p<3>;\n\t.reg .b32 \t%r<9>;\n"
+HEAD += "{\n\t.reg .pred \t%p<3>;\n\t.reg .b32 \t%r<9>;\n" + MEETING
+BARRIER = "\t@%p2 mbarrier.arrive.shared::cta.b64 _, [%r6];\n"
+SENT = "\tst.shared.v4.b32 \t[%r5+512], {%r1, %r2, %r3, %r4};\n"
+WAIT = (
+    "\t// from the cluster %r3\n\tmbarrier.try_wait.parity.shared.b64 complete, [%r6], %r8;\n"
+    "\t// here again %r4\n\tst.shared.b32 \t[%r5], %r1;\n\tret;\n}\n"
+)
+
+
+def sending(*lines: str) -> str:
+    return "\t// to workgroup %r7 %r1\n" + "".join(lines) + "\t// here again %r2\n"
 
 
 def test_stores_go_to_the_other_workgroup():
-    made = across_workgroups(HEAD + MEETING + REGION.format(""), 4)
+    made = across_workgroups(HEAD + sending(BARRIER, SENT) + WAIT, 4)
     assert ".reqnctapercluster 4\n.reqntid 256" in made
     assert made.index("barrier.cluster.arrive") < made.index("bar.sync")
     assert "setp.ge.u32 others, thread, 128;" in made  # the warps that do not say it themselves
     (sent,) = re.findall(
-        r"mapa[^;]*there, %r5, %r7; mapa[^;]*its, %r6, %r7;\n\tst\.async[^;]*", made
+        r"mapa[^;]*there, %r5, %r7;\n\tmapa[^;]*its, %r6, %r7;\n\tst\.async[^;]*", made
     )
     assert "v4.b32 [there+512], {%r1, %r2, %r3, %r4}, [its]" in sent
     assert "mbarrier.arrive" not in made
@@ -61,6 +65,18 @@ def test_stores_go_to_the_other_workgroup():
     assert "\tst.shared.b32 \t[%r5], %r1;" in made  # behind the region: its own memory
 
 
-def test_text_that_is_not_as_expected_is_an_error():
-    with pytest.raises(BuildFailed, match=r"0 stores .* is supported"):
-        across_workgroups(HEAD + MEETING + "\tret;\n}\n", 2)
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("\tret;\n}\n", "0 places that reach out and 0 that wait"),
+        (sending(BARRIER, SENT), "1 places that reach out and 0 that wait"),
+        (sending(SENT) + WAIT, "0 barriers of stores to one workgroup"),
+        (sending(BARRIER, BARRIER, SENT) + WAIT, "2 barriers of stores"),
+        (sending(BARRIER) + WAIT, "0 stores to one workgroup, 0 as known"),
+        (sending(BARRIER, SENT, "\t@%p1 st.shared.b32 [%r5], %r1;\n") + WAIT, "2 stores .* 1 as"),
+    ],
+)
+def test_text_that_is_not_as_expected_is_an_error(body, said):
+    """A store that was not understood would go to the workgroup's own memory."""
+    with pytest.raises(BuildFailed, match=said):
+        across_workgroups(HEAD + body, 2)

@@ -32,6 +32,7 @@ def test_only_equal_parts_are_a_cluster():
         (kernel(parts=3), "cluster", "reduction cluster has 2, 4, 8"),
         (kernel("64x64x64_w4_s4", 8), "cluster", "8 columns each of a tile with 64"),
         (kernel("64x96x64_w4_s4", 2), "warpgroups", "are shared with reduction two_stage alone"),
+        (kernel(parts=4, store="split"), "warpgroups", "share, 32 columns, is under 64"),
         (kernel(num_stages=6), "shared_memory", "over 232448"),
         (kernel(dependent_launch="wait"), "dependent_launch", "must be resident at once"),
         (kernel(pipeline="tma"), "combination", "has reductions"),

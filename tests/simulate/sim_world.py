@@ -118,9 +118,9 @@ class Message:
 class World:
     """A workgroup that is executed.
 
-    Workgroups of a cluster are executed twice, one after the other: at first each ends when it has
-    sent what it sends to the others. What it sends may not depend on what it receives. Then each
-    has its `inbox`, which arrives by chance.
+    Workgroups of a cluster are executed twice, one after the other. In the first run each ends when
+    it has sent its messages, which cannot depend on what it would receive. In the second each has
+    its `inbox`, which arrives by chance.
 
     program: its place in the grid; programs: the grid. warps: of the first partition. dependent:
     whether the kernel before may still be running; if so, constant: names of the arrays that it

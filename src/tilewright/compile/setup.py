@@ -1,4 +1,4 @@
-"""Barriers of a kernel in Gluon are initialised together (NVIDIA).
+"""Barriers of a kernel are initialised together (NVIDIA).
 
 Triton has all threads of the first warps meet before each ``mbarrier.init``, since it takes two
 neighbours for accesses to the same memory. A ring of 13 stages has 26 barriers, and the copy engine
@@ -6,7 +6,7 @@ cannot begin before the last. One thread initialises all of them, and all thread
 last one; so the meetings between them order nothing.
 
 On an H200, with L2 flushed and in replayed graphs, products of 6 to 15 µs take this much less time
-without them (bf16, gluon_ws; 8 to 26 barriers):
+without them (bf16, gluon_ws; 12 to 26 barriers):
 
     64×2048×2048 13 stages      1.3 %   3.7 %
     128×2048×2048 6             3.9     1.8

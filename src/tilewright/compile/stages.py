@@ -1,4 +1,4 @@
-"""What follows one of the compiler's stages: edits of its text that Triton has no words for."""
+"""Edits of the text that one of the compiler's stages made, before the next stage reads it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Workgroups of a cluster add up the parts of a tile through each other's shared memory; for
 `gluon_ws` under split-K with reduction ``cluster``.
 
-Idea. Each workgroup of a tile sums its part of K. Then each is given a share of the tile's columns:
-it sends every other workgroup that one's share of its own sums, and adds what it receives to its
-own. So all of them take part in the exchange and in the store, and nothing goes through memory. The
-groups of a workgroup exchange their rows with the same groups of the others.
+Idea. Each workgroup of a tile sums its part of K. Then each is given a share of the tile's columns.
+It sends its sums in the other shares to the workgroups that have these, and adds what they send to
+its sums in its own share. So all of them take part in the exchange and in the store, and nothing
+goes through memory. The groups of a workgroup exchange their rows with the same groups of the
+others.
 
 Data movement. A tile of 128x128 is 64 KB of sums. In a cluster of two, each workgroup sends 32 KB
 from registers; the inbox that takes them in is beside the ring in shared memory. 8 bytes a thread,

@@ -100,8 +100,9 @@ def tile_objection(c: GemmConfig, least_m: int, sums: int) -> str | None:
     `sums` accumulators a thread."""
     if c.tile_m < least_m:
         return f"tile_m = {c.tile_m} is under {least_m}, the rows {c.num_warps} warps multiply"
-    if c.store == "split" and clusters.columns(c) < LEAST_SPLIT:
-        return f"tile_n = {c.tile_n} is under {LEAST_SPLIT}, which store split cuts into pieces"
+    if c.store == "split" and (stored := clusters.columns(c)) < LEAST_SPLIT:
+        what = f"a workgroup's share, {stored} columns," if c.clustered else f"tile_n = {c.tile_n}"
+        return f"{what} is under {LEAST_SPLIT}, which store split cuts into pieces"
     if (c.tile_m == ODD_ROWS or c.tile_n in ODD_COLUMNS) and (c.parts_meet or c.clustered):
         return f"tiles of {c.tile_m}x{c.tile_n} are shared with reduction two_stage alone"
     if c.dtype_a == "fp32" and c.precision != "tf32":
