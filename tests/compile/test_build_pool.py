@@ -71,6 +71,8 @@ def run_script(store: Store, count: int, **env: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, **env},
+        # A shell that runs the tests in its background has them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
