@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from environment import environment
-from gemm_vs_vendor import SETS, bound, space
+from gemm_vs_vendor import SETS, bound, spaces
 from harness import compare, warm_up
 from tilewright import ops, verify
 from tilewright.arch import arch
@@ -30,7 +30,7 @@ from tilewright.ops.gemm import GemmProblem
 FAMILY = ops.family("gemm")
 FEW = ((16, 512, 4096), (16, 1024, 8192), (64, 1024, 8192), (128, 2048, 8192))
 """Sizes of few tiles, beside the odd ones."""
-REDUCTIONS = ("linear", "atomic", "two_stage")
+REDUCTIONS = ("linear", "atomic", "two_stage", "cluster")
 EACH, KEPT, ROUNDS = 24, 3, 20
 
 
@@ -40,7 +40,8 @@ def main() -> None:
     options = parser.parse_args()
     gpu, store = live_device(0), Store()
     this = arch(gpu.arch)
-    split = [c for c in space("odd", "bf16").expand(this).configs if c.scheduler == "split_k"]
+    declared = (c for space in spaces("odd", "bf16") for c in space.expand(this).configs)
+    split = [c for c in declared if c.scheduler == "split_k"]
     report = build([(c, gpu.arch) for c in split], store=store)
     print(f"{len(split)} kernels for {gpu.name}: {report}")
     usable, dispatcher = [r.config for r in report.results if r.ok], Dispatcher(store=store)

@@ -143,9 +143,9 @@ SETS = {
 decoding."""
 
 FINALISTS = 6
-LARGE, DEEP = (
+LARGE, DEEP, CLUSTERED, CLUSTERED_SWAPPED = (
     [(pipeline, m, n, k_bytes // 2, *rest) for pipeline, m, n, k_bytes, *rest in tiles]
-    for tiles in (tuning.LARGE, tuning.DEEP)
+    for tiles in (tuning.LARGE, tuning.DEEP, tuning.CLUSTERED, tuning.CLUSTERED_SWAPPED)
 )
 VECTOR_TILES, MATRIX_TILES = (
     [(n, k_bytes // 2, *rest) for n, k_bytes, *rest in tiles]
@@ -164,26 +164,31 @@ SHARED = [("stream_k", 1, "linear"), ("stream_k", 1, "tree")] + [
 ]
 
 
-def space(name: str, dtype: str) -> KernelSpace:
+def spaces(name: str, dtype: str) -> list[KernelSpace]:
     """The rcr kernels that can win on a set's shapes: a few hundred at most."""
     if name == "decode":
-        return few_rows(dtype)
+        return [few_rows(dtype)]
     algorithm = ("pipeline", "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "store")
+    schedule = ("scheduler", "split_k", "reduction")
     if name == "large":
-        return KernelSpace(
+        axes = {"dtype_a": [dtype], "scheduler": ["persistent"], "group_m": (2, 4, 8, 16)}
+        return [KernelSpace("gemm", axes, linked={algorithm: LARGE})]
+    clusters = [
+        KernelSpace(
             "gemm",
-            {"dtype_a": [dtype], "scheduler": ["persistent"], "group_m": (2, 4, 8, 16)},
-            linked={algorithm: LARGE},
+            {"dtype_a": [dtype], "swap_ab": [swapped]},
+            linked={algorithm: own, schedule: tuning.CLUSTERS},
         )
+        for swapped, own in ((False, CLUSTERED), (True, CLUSTERED_SWAPPED))
+    ]
     tiles, schedules = DEEP, DEEP_SCHEDULES
     if name != "odd":  # where the last wave matters, so does the rate of whole ones: no small tiles
         tiles = [t for t in DEEP if t[1] * t[2] >= 64 * 128 and t[3] == 64]
-        schedules = LAST_WAVE_SCHEDULES
-    return KernelSpace(
-        "gemm",
-        {"dtype_a": [dtype]},
-        linked={algorithm: tiles, ("scheduler", "split_k", "reduction"): schedules},
+        schedules, clusters = LAST_WAVE_SCHEDULES, []
+    usual = KernelSpace(
+        "gemm", {"dtype_a": [dtype]}, linked={algorithm: tiles, schedule: schedules}
     )
+    return [usual, *clusters]
 
 
 def few_rows(dtype: str) -> KernelSpace:
@@ -229,7 +234,8 @@ def main() -> None:
     options = parser.parse_args()
 
     gpu = live_device(0)
-    configs = space(options.set, options.dtype).expand(arch(gpu.arch)).configs
+    declared = spaces(options.set, options.dtype)
+    configs = [c for space in declared for c in space.expand(arch(gpu.arch)).configs]
     store = Store()
     report = build([(c, gpu.arch) for c in configs], store=store)
     print(f"{len(configs)} kernels for {gpu.name}: {report}")

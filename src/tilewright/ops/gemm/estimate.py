@@ -180,11 +180,19 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
     step = _step(two_stage.config(config), device)
     tiles, steps = tiles_of(config, problem), -(-problem.k // config.tile_k)
     parts = tiles * config.split_k
-    if tiles / units * steps * step.read < rates.SHORT_US:
+    waves = max(1, -(-parts // units))
+    cold = (
+        waves == 1
+        and min(problem.m, problem.n) >= rates.COLD_LEAST_ROWS
+        and pipelines.of(config).loads_apart
+        and not config.two_stage
+    )
+    if cold:
+        step = _cold(step, config, parts / units)
+    elif tiles / units * steps * step.read < rates.SHORT_US:
         step = replace(step, read=step.read * rates.PORT_SHARE / rates.SHORT_PORT_SHARE)
     if (rows := _rows_us(config, problem)) > step.read:
         step = replace(step, read=rows)
-    waves = max(1, -(-parts // units))
     share: float = waves
     if config.scheduler == "stream_k":  # equal shares, each in some tiles
         share, at_once, fullness = parts / units, 1, 1.0
@@ -214,9 +222,11 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
         meeting = totals_us(parts, device, rates.TOTALS_US)
         total += meeting
     elif config.scheduler in SHARING:
-        # A workgroup that walks meets the others once for each of its parts.
-        meetings = rounds if step.walks and config.scheduler == "split_k" else 1
-        meeting = meetings * _meeting_us(config, tiles, device)
+        # Who walks meets the others once for each part, and so do clusters, which end with them.
+        again = config.scheduler == "split_k" and (step.walks or config.clustered)
+        meeting = (rounds if again else 1) * _meeting_us(config, tiles, device)
+        if config.scheduler == "stream_k" and cold:
+            meeting += rates.COLD_STREAM_US
         total += meeting
     if config.alignment < 4:
         total /= rates.ELEMENTWISE
@@ -306,6 +316,17 @@ def _step(config: GemmConfig, device: Device) -> _Step:
         stores_beside=record.takes_turns,
         store=_stored(config) / (rates.STORE_SHARE * port),
     )
+
+
+def _cold(step: _Step, config: GemmConfig, fullness: float) -> _Step:
+    """A step where every workgroup has one part at most: A and B come from memory.
+
+    fullness: share of the device's compute units that have a part.
+    """
+    waits = (rates.COLD_US + rates.COLD_FULL_US * fullness) / config.num_stages
+    whole = config.scheduler == "persistent"
+    port = rates.COLD_PORT_SHARE if whole else rates.COLD_PORT_SHARE_APART
+    return replace(step, waits=waits, read=step.read * rates.PORT_SHARE / port)
 
 
 def _rows_us(config: GemmConfig, problem: GemmProblem) -> float:

@@ -44,6 +44,26 @@ SHORT_PORT_SHARE, SHORT_US = 0.82, 80.0
 """The same share where reading takes less than `SHORT_US`, so that power does not slow the clock
 yet. Fitted to searches."""
 
+COLD_US, COLD_FULL_US = 1.0, 0.55
+"""From requesting a tile to its arrival where every workgroup has one part at most, so that all of
+A and B come from memory while they are waited for: on an idle device, and what a full one adds.
+Read off rings of 3 to 13 stages: a step takes this over the stages, until something else is slower.
+Fitted, with the figures below, to 868 medians near the best of 28 products of 83 to 2048 rows. The
+estimate's first choices then took 1.028 of the best kernel's time, 1.055 before. 26 of 600 products
+between those of models got another first choice, 1.040 times as fast as the one before by single
+calls (0.87 to 1.32) and 1.032 times in replayed graphs."""
+
+COLD_PORT_SHARE, COLD_PORT_SHARE_APART = 0.975, 0.89
+"""`PORT_SHARE` there. The second where a sum is split: then fewer workgroups read the same tile."""
+
+COLD_STREAM_US = 2.5
+"""What stream-K takes there beyond its meeting."""
+
+COLD_LEAST_ROWS = 65
+"""Fewest rows and columns of C for which these hold. Kernels for fewer, which read B alone from
+memory, go by `LATENCY_US`: with the figures here, the estimate's first kernel was a proven one for
+71 of 145 products of 17 to 64 rows instead of 129 (benchmarks/untuned.py)."""
+
 ROW_BYTES, SECTOR_BYTES = 128, 32
 """Of a row of a box that the copy engine moves: a swizzle's span. Of what L2 is read by."""
 
@@ -130,10 +150,9 @@ MEETING_US = 2.0
 """Time that the workgroups of a tile need to publish their partial sums and to find each other.
 Read off single measurements."""
 
-CLUSTER_US = 2.5
+CLUSTER_US = 2.3
 """What a cluster's workgroups take beyond what they send: the exchange itself takes 0.9, its launch
-and reading parts of K apart the rest. Fitted to 262 medians of kernels on 15 products, which take
-1.02 of their estimates, within 13 % (rms)."""
+and reading parts of K apart the rest. Fitted with `COLD_US`."""
 
 MEETING_AGAIN_US = 1.0
 """Time of each further level of a tree, besides its traffic."""
