@@ -75,18 +75,16 @@ Odd waves and large K, bf16 rcr: the better of torch.mm and cuBLASLt's candidate
 of a declared space (benchmarks/gemm_vs_vendor.py --set odd; the samples are in benchmarks/results),
 in µs:
 
-    2048×2112×7168    84.8   86.6  0.980  192x192x64   3 groups, s4, persistent: one wave of 121
-    3840×4096×2048    86.0   88.6  0.971  gluon_pingpong 128x192x64, s4
-    512×768×4096      13.8   14.4  0.958  64x64x128    1 group, s6, persistent
-    512×512×8192      16.9   18.3  0.925  64x128x64    1 group, s8, split_k 4, atomic
-    256×256×16384     15.0   16.3  0.921  64x64x128    1 group, s6, split_k 8, atomic
-    1024×1024×8192    32.1   32.7  0.984  64x128x64    1 group, s8, persistent
-    128×4096×14336    43.3   43.6  0.993  64x64x64     1 group, s13, persistent
+    2048×2112×7168    85.5   87.5  0.977  192x192x64   3 groups, s4, persistent: one wave of 121
+    3840×4096×2048    86.4   88.9  0.972  gluon_pingpong 128x192x64, s4
+    512×768×4096      14.1   14.2  0.995  128x64x64    swapped, s8, split_k 2, cluster
+    512×512×8192      17.2   18.0  0.960  64x128x64    1 group, s8, split_k 4, atomic
+    256×256×16384     14.8   15.5  0.954  128x64x64    swapped, s8, split_k 8, cluster
+    1024×1024×8192    31.6   31.7  0.996  64x128x64    1 group, s8, persistent
+    128×4096×14336    43.6   43.4  1.004  64x64x64     1 group, s13, persistent
 
-The geometric mean is 0.961, to torch.mm 0.997. Clusters (`gluon_exchange`) came later: by single
-calls 1.09 times as fast as the best other kernel on the third, 1.11 on the fifth. Three earlier
-runs of the whole gave 0.965, 0.965 and 0.970: products of 14 to 18 µs move by 2 to 4 % from run to
-run.
+The geometric mean is 0.979, to torch.mm 0.996. Without clusters (`gluon_exchange`) four runs gave
+0.961 to 0.970: products of 14 to 18 µs move by 2 to 4 % from run to run.
 
 Limits. First the launch: one 64×64×64 product takes 6.0 µs here with two stages, 6.4 with
 thirteen (their barriers are initialised one after another), 5.6 in `tma` and 5.7 in cuBLAS. Then
