@@ -136,10 +136,12 @@ class Asked:
     def count(self, name: str) -> int:
         return ctypes.c_uint32.in_dll(self.runtime, f"stand_in_{name}").value
 
-    def run(self, bound: BoundLaunch, addresses: tuple[int, ...], stream: int) -> Any:
+    def run(
+        self, bound: BoundLaunch, addresses: tuple[int, ...], stream: int, scratch: int = SCRATCH
+    ) -> tuple[list[dict[str, Any]], int]:
         """What a launch runs, and how often memory is asked for meanwhile."""
         before, asked = self.count("launches"), self.count("allocations")
-        if not bound(stream, addresses, (0, SCRATCH)):
+        if not bound(stream, addresses, (0, scratch)):
             raise SystemExit("the operands overlap")
         launches = (Launch * 16).in_dll(self.runtime, "stand_in_launch")
         made = range(before, self.count("launches"))
@@ -287,7 +289,15 @@ def short(ran: dict[str, Any]) -> str:
 def kernels_of(folder: str, arch_name: str) -> dict[str, dict[str, Any]]:
     """The metadata of an architecture's kernels, by their names."""
     found: dict[str, dict[str, Any]] = {}
-    for file in sorted(Path(folder).glob(f"*{arch_name}*")):
+    for image in images(Path(folder), arch_name):
+        for note in notes(section(image, ".note")):
+            found |= {one[".name"]: one for one in note["amdhsa.kernels"]}
+    return found
+
+
+def images(folder: Path, arch_name: str) -> Iterator[bytes]:
+    """The code objects of an architecture."""
+    for file in sorted(folder.glob(f"*{arch_name}*")):
         if file.suffix not in (".co", ".hsaco"):
             continue
         content = file.read_bytes()
@@ -295,10 +305,7 @@ def kernels_of(folder: str, arch_name: str) -> dict[str, dict[str, Any]]:
             unpack = ["zstd", "-dcq"]
             done = subprocess.run(unpack, input=content[24:], stdout=subprocess.PIPE, check=True)
             content = done.stdout
-        image = content[content.index(b"\x7fELF\x02\x01") :]
-        for note in notes(section(image, ".note")):
-            found |= {one[".name"]: one for one in note["amdhsa.kernels"]}
-    return found
+        yield content[content.index(b"\x7fELF\x02\x01") :]
 
 
 def notes(content: bytes) -> Iterator[dict[str, Any]]:
@@ -321,12 +328,26 @@ def child(folder: Path, key: str) -> None:
     json.dump({**answer, "problems": found}, sys.stdout)
 
 
-def ask(folder: Path, key: str, scratch: Path) -> dict[str, Any]:
-    """Run `child` on the stand-in for one device."""
+def through_loader(folder: Path, *more: str) -> list[str]:
+    """What a program is started with, so that it has the unpacked libraries. more: folders of
+    others."""
+    paths = [str(folder / path) for path in (*more, LIBRARY)]
+    return [str(folder / LOADER), "--library-path", ":".join(paths)]
+
+
+def ask_all(folder: Path, script: str) -> list[dict[str, Any]]:
+    """What `script` prints for each device, on the stand-in."""
+    with tempfile.TemporaryDirectory() as scratch:
+        stand_in(folder, Path(scratch))
+        return [ask(folder, key, scratch, script) for key in DEVICES]
+
+
+def ask(folder: Path, key: str, scratch: str, script: str) -> dict[str, Any]:
+    """What `script` prints for one device, on the stand-in."""
     target, units = DEVICES[key]
     command = [
-        str(folder / LOADER), "--library-path", f"{scratch}:{folder / LIBRARY}",
-        str(Path(sys.executable).resolve()), __file__, str(folder), "--device", key,
+        *through_loader(folder, scratch), str(Path(sys.executable).resolve()), script, str(folder),
+        "--device", key,
     ]  # fmt: skip
     variables = {
         **os.environ,
@@ -369,10 +390,7 @@ def main() -> None:
     folder = given.folder.resolve()
     if given.device:
         return child(folder, given.device)
-    with tempfile.TemporaryDirectory() as scratch:
-        stand_in(folder, Path(scratch))
-        found = [ask(folder, key, Path(scratch)) for key in DEVICES]
-    wrong = 0
+    found, wrong = ask_all(folder, __file__), 0
     for one in found:
         algorithms = [a for p in one["problems"] for a in p["algorithms"]]
         bad = [a for a in algorithms if a["wrong"]]

@@ -12,8 +12,8 @@ its bias has a value for each column of C; for a column-major C its first matrix
 Timed through this binding: the products that convolutions are
 (benchmarks/results/conv_tuned_h200.json).
 
-No AMD GPU ran hipBLASLt here. Its real library was asked, and what it would launch was looked at
-(benchmarks/results/hipblaslt_offers.json).
+No AMD GPU ran hipBLASLt here. The real library was asked, what it launches was looked at, and its
+code was executed in emulation (benchmarks/results/hipblaslt_offers.json, hipblaslt_emulated.json).
 """
 
 from __future__ import annotations
