@@ -17,13 +17,13 @@ from tilewright.arch import arch
 from tilewright.arch.detect import live_device
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import FAMILY, GemmProblem
-from tilewright.ops.library import Matmul, library_name
-from tilewright.runtime import cublaslt
+from tilewright.ops.library import CUBLASLT, Matmul, library_name
+from tilewright.runtime import libraries
 from tilewright.runtime.drivers import driver
 
 
 def candidates(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, count: int = cublaslt.ALGORITHMS
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, count: int = libraries.ALGORITHMS
 ) -> dict[str, Callable[[], Any]]:
     """Calls of the first `count` algorithms of the heuristic for out = a·b, fp32 accumulation.
 
@@ -33,7 +33,8 @@ def candidates(
     if a.stride() != (k, 1) or b.stride() != (1, k) or out.stride() != (n, 1):
         raise ValueError("candidates are for packed operands: a and out by rows, b by columns")
     problem = GemmProblem(m, n, k, a.dtype, dtype_c=out.dtype)
-    library = cublaslt.opened(library_name(int((torch.version.cuda or "").partition(".")[0])))
+    version = int((torch.version.cuda or "").partition(".")[0])
+    library = libraries.opened(library_name(CUBLASLT, version))
     asked = FAMILY.library_query(problem, arch(live_device(0).arch), library.name)
     if not isinstance(asked, Matmul):
         raise ValueError(f"cuBLASLt is not asked for {problem}: {asked}")

@@ -29,11 +29,12 @@ from tilewright.errors import (
 )
 from tilewright.plan import KEPT, Plan, Planner, live_device
 from tilewright.registry import Registry
+from tilewright.runtime.blaslt import Prepared
 from tilewright.runtime.bound import Loaded
-from tilewright.runtime.cublaslt import Prepared, present
-from tilewright.runtime.cublaslt import opened as opened_library
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver
+from tilewright.runtime.libraries import opened as opened_library
+from tilewright.runtime.libraries import present
 from tilewright.runtime.offers import offered_configs
 from tilewright.select.configured import Wanted
 from tilewright.select.constraints import Constraints
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from tilewright.emulate.device import EmulatedGpu
 
 log = logging.getLogger("tilewright")
+
+_NOT_EMULATED = "the emulator executes kernels that are built here, and no vendor's library"
 
 
 class Loader(Planner):
@@ -110,6 +113,8 @@ class Loader(Planner):
         """What a plan's steps run on GPU `index`: kernels by part, and what the vendor's library
         computes. Raises `BuildFailed`; `LibraryRefused` if it is the library's fault."""
         theirs = [step.matmul for step in plan.launch.steps if step.matmul is not None]
+        if theirs and self.emulated:
+            raise LibraryRefused(f"{plan.config.name}: {_NOT_EMULATED}")
         on = self._driver(plan.device)
         ready = {one: opened_library(one.library).prepared(on, index, one) for one in theirs}
         if len(theirs) == len(plan.launch.steps):
@@ -118,7 +123,7 @@ class Loader(Planner):
 
     def _lacking(self, library: str, target: Device) -> str:
         """Where plans are made for a GPU of this machine, the library must be here too."""
-        return _lacking(library, target.arch)
+        return _NOT_EMULATED if self.emulated else _lacking(library, target.arch)
 
     def _offered(self, family: Any, problem: Any, target: Device) -> Any:
         """The library answers for a GPU of this machine alone."""
@@ -220,7 +225,7 @@ def _first_offered(family: Any, problem: Any, target: Device, index: int) -> Any
             return f"the plan is for {target.name}, which is not GPU {index} here"
         this = arch(target.arch)
         on = driver(this.backend)
-        configs, why = offered_configs(present(), on, index, family, problem, this, 1)
+        configs, why = offered_configs(present(this.backend), on, index, family, problem, this, 1)
     except TilewrightError as error:
         return str(error)
     return configs[0] if configs else why

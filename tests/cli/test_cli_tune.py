@@ -16,7 +16,7 @@ from tilewright.measure.algorithms import Offer
 from tilewright.measure.measurement import Environment
 from tilewright.measure.results import Results
 from tilewright.ops.gemm import GemmFamily, GemmProblem
-from tilewright.runtime import cublaslt
+from tilewright.runtime import libraries
 from tilewright.space import KernelSpace
 from tilewright.tables import file
 from tilewright.tune.tuner import SEARCH
@@ -255,7 +255,7 @@ def test_what_the_library_offers_is_listed(cli, monkeypatch):
     words = ("kernels", "offered", "gemm", "m=64", "n=64", "k=64")
     assert cli(*words).split() == [vendors(problem).name, vendors(problem, SPLIT, 1).name]
     assert cli.json(*words, "--count", 3)["reason"] == ""
-    assert [count for *_, count in seen] == [cublaslt.ALGORITHMS, 3]
+    assert [count for *_, count in seen] == [libraries.ALGORITHMS, 3]
     monkeypatch.setattr(algorithms, "offered", lambda *_: {problem: Offer(reason="planted")})
     assert "no algorithm for gemm 64×64×64" in cli(*words, code=1)
 

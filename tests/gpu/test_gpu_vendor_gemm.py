@@ -26,7 +26,7 @@ from tilewright.measure.sweep import Group  # noqa: E402
 from tilewright.ops.conv import ConvProblem  # noqa: E402
 from tilewright.ops.gemm import FAMILY  # noqa: E402
 from tilewright.ops.library import Found  # noqa: E402
-from tilewright.runtime import cublaslt  # noqa: E402
+from tilewright.runtime import blaslt, libraries  # noqa: E402
 from tilewright.runtime.drivers import driver  # noqa: E402
 from tilewright.tables.row import Row  # noqa: E402
 from tilewright.tables.table import Table  # noqa: E402
@@ -178,19 +178,19 @@ def test_a_graph_takes_each_algorithm_even_at_its_first_call(offers, problem, wa
 def test_its_attributes_fix_an_algorithm(problem):
     """An algorithm made of its attributes runs the kernels of the one that the library offered, and
     gives its bits."""
-    library = cublaslt.present()
+    library = libraries.present("cuda")
     asked = FAMILY.library_query(problem, arch(ARCH), library.name)
-    raw = library._results(driver("cuda"), 0, asked, cublaslt.ALGORITHMS)
+    raw = library._results(driver("cuda"), 0, asked, libraries.ALGORITHMS)
     assert raw
     operands = verify.operands_of(problem, 0, "cuda:0")
     for one in raw:
-        found = Found(library._read(one.algorithm), one.workspace)
+        found = Found(library._read(0, one), one.workspace)
         config = FAMILY.library_config(problem, library.name, found)
         dispatcher = Dispatcher()
         call = kernel_bind(dispatcher, config.name, problem)(operands.inputs, operands.outputs)
         ours = run(call, operands)
         (ready,) = dispatcher._launches.ready.values()
-        context = cublaslt.Context.from_address(ready.bound._products[0].address)
+        context = blaslt.Context.from_address(ready.bound._products[0].address)
         same = bytes(context.algorithm) == bytes(one.algorithm)
         context.algorithm = one.algorithm
         theirs = run(call, operands)
@@ -304,7 +304,7 @@ def test_threads_that_never_used_the_gpu_may_call(offers):
 
 
 def test_the_library_is_the_one_of_this_process():
-    library = cublaslt.present()
-    assert library.version // 10000 in cublaslt.MAJORS
+    library = libraries.present("cuda")
+    assert library.version // 10000 in library.majors
     print(f"{library.name} {library.version}; torch {torch.__version__} with {torch.version.cuda}")
     assert arch(ARCH).backend == "cuda"

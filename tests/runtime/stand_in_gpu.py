@@ -1,7 +1,7 @@
 """A GPU for dispatchers where there is none: all of a call is done but the driver's part.
 
-CPU tensors are taken for those of GPU 0, an H200. Stand-ins take the places of its driver and of
-torch's streams. Kernels are planned, built, loaded and bound as for a real one.
+CPU tensors are taken for those of GPU 0, an H200 or the one named. Stand-ins take the places of its
+driver and of torch's streams. Kernels are planned, built, loaded and bound as for a real one.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Driver(StandIn):
         return nullcontext()
 
 
-def install(patch: pytest.MonkeyPatch, torch: Any) -> Driver:
+def install(patch: pytest.MonkeyPatch, torch: Any, named: str = "h200_sxm") -> Driver:
     """Until the patches are undone."""
     driver, view, empty, torch_empty = Driver(), arrays.view, arrays.empty, torch.empty
     patch.setattr(loader, "driver", lambda backend: driver)
-    patch.setattr(loader, "live_device", lambda index: device("h200_sxm"))
+    patch.setattr(loader, "live_device", lambda index: device(named))
     patch.setattr(arrays, "view", lambda x: replace(view(x), device="cuda:0"))
     patch.setattr(arrays, "empty", lambda made, place, like: empty(made, "cpu", like))
     patch.setattr(torch, "empty", lambda *size, device=None, **how: torch_empty(*size, **how))

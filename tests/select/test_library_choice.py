@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bundle"))
@@ -13,17 +14,18 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 from bundle_cases import content
 from cli_runner import Cli
-from library_cases import SPLIT, vendors
+from library_cases import SPLIT, amds, vendors
 from table_cases import H100, H200, PLAIN, gemm, kernel, row
 
 from tilewright import Constraints
-from tilewright.arch import arch
+from tilewright.arch import arch, device
 from tilewright.bundle import write
 from tilewright.compile import Store, build, build_keys, find
 from tilewright.compile.pool import part_keys
 from tilewright.dispatch import Dispatcher
+from tilewright.errors import LibraryRefused
 from tilewright.ops import library as library_module
-from tilewright.ops.gemm import FAMILY
+from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.registry import Registry
 from tilewright.tables import file
 from tilewright.tables.aiter import write_aiter
@@ -31,6 +33,7 @@ from tilewright.tables.table import Table
 
 P = gemm(512)
 THEIRS = vendors(P, SPLIT, 4)
+AMDS = amds(P, workspace=4)
 INPLACE = vendors(gemm(512, dtype_c="fp32"), SPLIT.__class__(1, 2, 3, 4, "inplace", 0, 0, 0, 0), 1)
 
 
@@ -46,6 +49,29 @@ def test_a_row_of_an_algorithm_decides_and_is_explained():
     found = dispatcher.explain(P)
     assert found.chosen == THEIRS.name and found.fates[0].reason.startswith("exact row of mine.twt")
     assert tuned(row(P, THEIRS.name)).select(gemm(500)).config == THEIRS
+
+
+def test_a_row_of_amds_algorithm_decides_on_amd_unless_bits_must_repeat():
+    mi300x = device("mi300x")
+    rows = row(P, AMDS.name, 10.0, device=mi300x)
+    plan = tuned(rows, on=mi300x).select(P)
+    assert plan.config == AMDS and plan.selector == "tuned"
+    for field in ("only_ours", "deterministic", "batch_invariant"):
+        strict = tuned(rows, on=mi300x, constraints=Constraints(**{field: True}))
+        assert strict.select(P).config.pipeline != "vendor"
+
+
+def test_an_emulated_gpu_has_no_library():
+    emulated = Dispatcher(device="emulated:mi300x")
+    rows = row(P, AMDS.name, device=emulated.device_for_planning())
+    on = Dispatcher(device="emulated:mi300x", tables=Table.of([rows]))
+    skipped = [f for f in on.explain(P).fates if f.name == AMDS.name]
+    assert [f.reason for f in skipped if "the emulator executes" in f.reason]
+    assert on.select(P).config.pipeline != "vendor"
+    a = np.zeros((16, 16), np.float32)
+    name = amds(GemmProblem(16, 16, 16, "fp32", layout="rrr"), alignment=4).name
+    with pytest.raises(LibraryRefused, match="the emulator executes"):
+        on.run_named(name, a, a, out=a.copy())
 
 
 def test_only_ours_takes_the_next_and_says_why():
@@ -122,7 +148,7 @@ def test_nothing_is_built_and_the_report_says_so(tmp_path):
 
 
 def test_the_librarys_version_stands_for_a_binary(monkeypatch):
-    monkeypatch.setattr(library_module, "package", lambda: "nvidia-cublas 13.1.0")
+    monkeypatch.setattr(library_module, "package", lambda kind: "nvidia-cublas 13.1.0")
     assert build_keys([THEIRS], "sm_90") == ["cublaslt13 nvidia-cublas 13.1.0"]
     sibling = FAMILY.interpreted(THEIRS)
     assert build_keys([THEIRS], "sm_90", interpreted=True) != build_keys([THEIRS], "sm_90")
@@ -133,7 +159,9 @@ def test_the_librarys_version_stands_for_a_binary(monkeypatch):
 
 
 def test_tables_keep_rows_of_algorithms(tmp_path):
-    table = Table.of([row(P, THEIRS.name, ties=(PLAIN, kernel(num_warps=8)))])
+    table = Table.of(
+        [row(P, THEIRS.name, ties=(PLAIN, kernel(num_warps=8))), row(gemm(64), AMDS.name)]
+    )
     file.save(table, tmp_path / "t.twt")
     assert [*file.load(tmp_path / "t.twt")] == [*table]
 

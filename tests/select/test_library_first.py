@@ -44,7 +44,7 @@ def library(monkeypatch):
     """The library of this machine, whose GPU is an H200."""
     made = Library(PLAIN)
     monkeypatch.setattr(loader, "live_device", lambda index: H200)
-    monkeypatch.setattr(loader, "present", lambda: made)
+    monkeypatch.setattr(loader, "present", lambda backend: made)
     monkeypatch.setattr(loader, "driver", lambda backend: None)
     monkeypatch.setattr(loader, "opened_library", lambda name: made)
     loader._lacking.cache_clear()
@@ -154,7 +154,7 @@ def test_plans_for_another_gpu_stay_ours_and_say_why(library, on):
 
 
 def test_without_a_gpu_or_a_library_the_choice_is_ours_and_says_why(library, monkeypatch):
-    def missing():
+    def missing(backend):
         raise LibraryRefused("no library here")
 
     def none(index):

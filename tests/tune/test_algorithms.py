@@ -15,7 +15,8 @@ from tune_cases import CONFIGS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from fake_cublaslt import Fake
-from library_cases import PLAIN, SPLIT, vendors
+from fake_hipblaslt import FakeHip, solution
+from library_cases import PLAIN, SPLIT, amds, vendors
 
 from tilewright import Constraints, Dispatcher, GemmProblem
 from tilewright.arch import device
@@ -29,7 +30,7 @@ from tilewright.measure.measurement import problem_text
 from tilewright.measure.results import Results
 from tilewright.measure.sweep import Group, plan_some
 from tilewright.ops.attention import AttentionProblem
-from tilewright.runtime import cublaslt
+from tilewright.runtime import libraries
 from tilewright.tables.table import Table
 from tilewright.tune.jobs import jobs_of
 from tilewright.tune.search import Effort
@@ -58,7 +59,7 @@ class Driver:
 def fake(tmp_path, monkeypatch):
     made = Fake(tmp_path)
     library = made.opened()
-    monkeypatch.setattr(cublaslt, "present", lambda: library)
+    monkeypatch.setattr(libraries, "present", lambda backend: library)
     monkeypatch.setattr(algorithms, "driver", Driver)
     return made
 
@@ -102,8 +103,8 @@ def test_want_of_a_library_is_an_answer(monkeypatch, error):
         raise error
 
     what = "present" if isinstance(error, LibraryRefused) else "driver"
-    monkeypatch.setattr(cublaslt if what == "present" else algorithms, what, missing)
-    monkeypatch.setattr(cublaslt, "present", missing)
+    monkeypatch.setattr(libraries if what == "present" else algorithms, what, missing)
+    monkeypatch.setattr(libraries, "present", missing)
     assert answer(message(P, P))["offers"] == [{"names": [], "why": str(error)}] * 2
 
 
@@ -139,7 +140,7 @@ def test_a_gpu_is_asked_in_a_child_that_sees_it_alone(fake, monkeypatch):
     assert not found[relu].configs and "NaN" in found[relu].reason
     (seen,) = Child.started
     assert seen["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    assert fake.count("asked") == cublaslt.ALGORITHMS
+    assert fake.count("asked") == libraries.ALGORITHMS
     offered(GPU, [P], count=3)
     assert fake.count("asked") == 3
 
@@ -162,11 +163,34 @@ def test_nobody_is_asked_without_a_gpu_of_this_machine(monkeypatch):
         replace(GPU, place=replace(place, machine="elsewhere")),
     ):
         assert offered(group, [P])[P] == Offer(reason="no GPU of this machine was asked")
-    amd = replace(GPU, device=device("mi300x"))
-    assert "NVIDIA" in offered(amd, [P])[P].reason
     attention = AttentionProblem(batch=1, heads=2, kv_heads=2, q_len=64, kv_len=64, head_dim=64)
     assert "attention" in offered(GPU, [attention])[attention].reason
     assert offered(GPU, []) == {}
+
+
+def test_an_amd_gpu_is_asked_for_amds_library(tmp_path, monkeypatch):
+    fake = FakeHip(tmp_path)
+    library, backends = fake.opened(), []
+
+    class Amd(Driver):
+        def __init__(self, backend):
+            backends.append(backend)
+
+    def present(backend):
+        backends.append(backend)
+        return library
+
+    monkeypatch.setattr(libraries, "present", present)
+    monkeypatch.setattr(algorithms, "driver", Amd)
+    monkeypatch.setattr(algorithms, "Child", Child)
+    Child.started.clear()
+    fake.offer(66771, 5, workspace=3 << 20)
+    amd = replace(GPU, device=device("mi300x"), place=replace(GPU.place, device=device("mi300x")))
+    relu = replace(P, epilogue="relu")
+    found = offered(amd, [P, relu])
+    assert found[P] == Offer((amds(P, solution(66771), 4), amds(P, solution(5), 4)))
+    assert "never compared" in found[relu].reason
+    assert backends == ["hip", "hip"] and Child.started[0]["ROCR_VISIBLE_DEVICES"] == "GPU-1"
 
 
 # --- candidates ---------------------------------------------------------------------------------

@@ -96,9 +96,17 @@ def test_the_librarys_version_is_read_from_its_package(monkeypatch):
         return "12.8.4.1"
 
     monkeypatch.setattr(library.importlib.metadata, "version", version)
-    assert library.package.__wrapped__() == "nvidia-cublas-cu12 12.8.4.1"
+    assert library.package.__wrapped__(library.CUBLASLT) == "nvidia-cublas-cu12 12.8.4.1"
     monkeypatch.setattr(library, "_PACKAGES", ())
-    assert library.package.__wrapped__() == ""
+    assert library.package.__wrapped__(library.CUBLASLT) == ""
+
+
+def test_amds_release_is_read_from_its_file(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    assert library.package.__wrapped__(library.HIPBLASLT) == ""
+    (tmp_path / ".info").mkdir()
+    (tmp_path / ".info" / "version").write_text("7.1.1-38\n")
+    assert library.package.__wrapped__(library.HIPBLASLT) == "rocm 7.1.1-38"
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def offered(
     from tilewright import ops
     from tilewright.arch import arch
     from tilewright.measure.algorithms import offered as asked
-    from tilewright.runtime.cublaslt import ALGORITHMS
+    from tilewright.runtime.libraries import ALGORITHMS
 
     group = _group(devices)
     problem = ops.family(family).parse_problem(words(pairs), arch(group.device.arch))

@@ -17,8 +17,7 @@ from tilewright.errors import TilewrightError
 from tilewright.measure.measurement import problem_text
 from tilewright.measure.results import read_problem
 from tilewright.measure.sweep import Group
-from tilewright.ops.library import library_name
-from tilewright.runtime import cublaslt
+from tilewright.runtime import libraries
 from tilewright.runtime.drivers import driver
 from tilewright.runtime.offers import offered_configs
 from tilewright.verdict import Verdict
@@ -37,13 +36,13 @@ class Offer:
 
 
 def offered(
-    group: Group, problems: Sequence[Any], count: int = cublaslt.ALGORITHMS
+    group: Group, problems: Sequence[Any], count: int = libraries.ALGORITHMS
 ) -> dict[Any, Offer]:
     """The first `count` algorithms that the library's heuristic offers for each problem on the
     devices of `group`. Never raises for want of a library or of a GPU."""
     this = arch(group.device.arch)
     found: dict[Any, Offer] = {}
-    usual = library_name(cublaslt.MAJORS[0])  # which version it is decides nothing here
+    usual = libraries.names(this.backend)[0]  # which version it is decides nothing here
     for problem in problems:
         asked = ops.family(problem.family).library_query(problem, this, usual)
         if isinstance(asked, Verdict):
@@ -75,7 +74,8 @@ def answer(message: Message) -> Message:
     """For each of ``problems``, at most ``count`` names of algorithms on GPU 0, and ``why`` there
     are none."""
     try:
-        library, on = cublaslt.present(), driver("cuda")
+        backend = arch(message["arch"]).backend
+        library, on = libraries.present(backend), driver(backend)
     except TilewrightError as error:
         return {"offers": [{"names": [], "why": str(error)} for _ in message["problems"]]}
     offers = []

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.errors import UnsupportedProblem
-from tilewright.ops.library import package
+from tilewright.ops.library import CUBLASLT, package
 from tilewright.ops.protocols import Bind
 
 VENDOR = "vendor"
@@ -49,4 +49,4 @@ def vendor_bind(problem: Any, called: str = VENDOR) -> tuple[str, Bind]:
 def vendor_build() -> str:
     """The version of the library, in place of a binary's key, if the library has its own package.
     Otherwise "": torch's version, which is part of every environment, determines it."""
-    return package()
+    return package(CUBLASLT)

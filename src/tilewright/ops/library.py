@@ -1,46 +1,63 @@
 """Products that the vendor's library computes, as data: what a step of a launch says in place of a
 kernel, and what a library is asked for its algorithms with.
 
-The library is NVIDIA's cuBLASLt. A matrix is column-major, as the library has it; a family turns
-its own layouts into these. `tilewright.runtime.cublaslt` hands them to the library.
+The library is NVIDIA's cuBLASLt or AMD's hipBLASLt. A matrix is column-major, as both have it; a
+family turns its own layouts into these. `tilewright.runtime.libraries` hands them to the library.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
-CUBLASLT = "cublaslt"
-_LIBRARY = re.compile(rf"{CUBLASLT}([1-9]\d?)", re.ASCII)
+CUBLASLT, HIPBLASLT = "cublaslt", "hipblaslt"
+
+LIBRARIES = {"cuda": CUBLASLT, "hip": HIPBLASLT}
+"""The vendor's library of each backend."""
+
+_LIBRARY = re.compile(rf"({'|'.join(LIBRARIES.values())})([1-9]\d?)", re.ASCII)
 _PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
 
 
 def library_of(config: Any) -> str:
-    """The library that computes what `config` says, with its major version (``cublaslt13``); ``""``
-    for a kernel that is built here."""
+    """The library that computes what `config` says, with its major version (``cublaslt13``,
+    ``hipblaslt1``); ``""`` for a kernel that is built here."""
     found: str = getattr(config, "library", "")
     return found
+
+
+def kind(library: str) -> str:
+    """Which library a name is of, ``cublaslt`` for ``cublaslt13``; ``""`` for another word."""
+    found = _LIBRARY.fullmatch(library)
+    return found[1] if found else ""
 
 
 def major(library: str) -> int:
     """The major version in a library's name, 13 for ``cublaslt13``; 0 for another word."""
     found = _LIBRARY.fullmatch(library)
-    return int(found[1]) if found else 0
+    return int(found[2]) if found else 0
 
 
-def library_name(version: int) -> str:
+def library_name(kind: str, version: int) -> str:
     """The name of the library of a major version."""
-    return f"{CUBLASLT}{version}"
+    return f"{kind}{version}"
 
 
 @cache
-def package() -> str:
-    """NVIDIA's package of the library that is installed here, with its version; ``""`` if there is
-    none, as with AMD's, which is part of torch."""
+def package(kind: str) -> str:
+    """What is installed here of a library, with its version: NVIDIA's package, or the release of
+    ROCm that hipBLASLt is part of; ``""`` if neither says so, as where torch brings its own."""
+    if kind == HIPBLASLT:
+        root = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
+        with suppress(OSError, UnicodeDecodeError):
+            return f"rocm {(root / '.info' / 'version').read_text().strip()}"
+        return ""
     for name in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             return f"{name} {importlib.metadata.version(name)}"
@@ -50,7 +67,8 @@ def package() -> str:
 def library_key(config: Any) -> str:
     """What stands in place of a binary's key where a library computes `config`: which library is
     installed here."""
-    return f"{library_of(config)} {package()}".strip()
+    library = library_of(config)
+    return f"{library} {package(kind(library))}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +98,7 @@ MEETINGS: dict[Meeting, int] = {"none": 0, "inplace": 1, "compute": 2, "output":
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One algorithm of the library, by all attributes that the library lets a caller set
+    """One algorithm of cuBLASLt, by all attributes that the library lets a caller set
     (cublasLtMatmulAlgoConfigAttributes_t), in the library's own numbers.
 
     number: which algorithm; it can be read and, when one is made, set.
@@ -101,6 +119,20 @@ class Algorithm:
     cluster: int
 
 
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """One algorithm of hipBLASLt, which calls it a solution.
+
+    index: its number, which means it within one build of the library alone.
+    digest: of the library's own name for it, which says its tile, its instructions and how it
+        splits sums: the first 8 hexadecimal digits of the name's SHA-256. A build that has another
+        algorithm under this number has another name.
+    """
+
+    index: int
+    digest: str
+
+
 Chain = Literal["", "bias", "scale"]
 """What the library does to the sums before it stores them: it adds a bias, or multiplies by one
 factor. The library takes either by its address on the device."""
@@ -110,7 +142,7 @@ factor. The library takes either by its address on the device."""
 class Matmul:
     """result = first · second, each perhaps transposed, with sums in fp32.
 
-    library: with its major version, as ``cublaslt13``.
+    library: with its major version, as ``cublaslt13`` or ``hipblaslt1``.
     count: number of products.
     precision: ``ieee``, or ``tf32`` for fp32 operands.
     chain: see `Chain`. A bias has a value for each row of the result, in the result's dtype.
@@ -129,7 +161,7 @@ class Matmul:
     precision: str = "ieee"
     chain: Chain = ""
     alignment: int = 16
-    algorithm: Algorithm | None = None
+    algorithm: Algorithm | Solution | None = None
     workspace: int = 0
 
 
@@ -138,5 +170,5 @@ class Found:
     """An algorithm that a library offers for a product, and the bytes of scratch memory that it
     needs there."""
 
-    algorithm: Algorithm
+    algorithm: Algorithm | Solution
     workspace: int

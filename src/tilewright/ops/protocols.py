@@ -151,7 +151,7 @@ class Legality(Protocol):
         """What a tuning asks the vendor's library for, whose algorithms become candidates; or why
         it does not ask.
 
-        library_name: with its major version, as ``cublaslt13``."""
+        library_name: with its major version, as ``cublaslt13`` or ``hipblaslt1``."""
 
     def library_config(self, problem: Any, library_name: str, found: Found) -> Any:
         """The config of an algorithm that the library offers for `problem`. Raises `BadArgument`

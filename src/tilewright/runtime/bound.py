@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from tilewright import parameters
@@ -19,9 +20,9 @@ from tilewright.errors import BadArgument, LaunchFailed
 from tilewright.ops.library import Matmul
 from tilewright.ops.nouns import Descriptor, Given, Launch, Pointer, Role, Scalar, Step
 from tilewright.runtime import temporaries
-from tilewright.runtime.cublaslt import STATUS, Prepared
+from tilewright.runtime.blaslt import STATUS, Prepared
 from tilewright.runtime.driver import Driver
-from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, UNSUITABLE, launcher
+from tilewright.runtime.launcher import NEEDS_HANDLE, NEEDS_MAPS, OVERLAPS, UNSUITABLE, launcher
 from tilewright.triton_versions import descriptor_flags
 
 _MOST_TRIES = 64
@@ -188,13 +189,23 @@ class BoundLaunch:
     ) -> int:
         given = (self.native, stream, addresses, workspaces, scalars, apart)
         for _ in range(_MOST_TRIES):
-            status: int = self._native_launch(*given)
-            if status != NEEDS_MAPS:
+            # A library loads an algorithm's code when it is used first.
+            with self.driver.capture_allowed() if self._products else nullcontext():
+                status: int = self._native_launch(*given)
+            if status == NEEDS_MAPS:
+                self._place_maps((*addresses, *workspaces))
+            elif status == NEEDS_HANDLE:
+                self._open_handles(stream)
+            else:
                 return status
-            self._place_maps((*addresses, *workspaces))
         raise LaunchFailed(
             f"launching {self._name}: other threads replaced its tensor maps {_MOST_TRIES} times"
         )
+
+    def _open_handles(self, stream: int) -> None:
+        with self.driver.current(self.device), self.driver.capture_allowed():
+            for product in self._products:
+                product.serve(stream)
 
     def _place_maps(self, sources: tuple[int, ...]) -> None:
         # A thread may come here before anything else that it does on a GPU, as autograd's does.

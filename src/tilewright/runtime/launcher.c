@@ -48,6 +48,7 @@
 #define OVERLAPS -2   /* the bytes of a written operand touch another operand's: look closer */
 #define NOT_KNOWN -3  /* call(): not cached, or a case that is left to Python */
 #define UNSUITABLE -4 /* a scalar is missing, or is no value of its type */
+#define NEEDS_HANDLE -5 /* a library that computes a step has no handle for this stream yet */
 
 typedef int (*launch_fn)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                          unsigned, void *, void **, void **);
@@ -341,6 +342,8 @@ static int write_scalar(int type, PyObject *value, char *to) {
   return 0;
 }
 
+#include "matmul.h"
+
 static int launch_step(const Step *s, void *stream, void **parameters) {
   if (!s->count)
     return ((launch_fn)s->call)(s->function, s->grid[0], s->grid[1], s->grid[2], s->block, 1, 1,
@@ -399,9 +402,14 @@ static int do_launch(Launch *l, uint64_t stream, const uint64_t *address, PyObje
     if (!map || map->address != at) status = NEEDS_MAPS;
     else memcpy(copy + t->slot.at, map->map, MAP_BYTES);
   }
+  void *queue = (void *)(uintptr_t)stream, **next = parameters;
+  for (int i = 0; i < l->steps && !status; i++) { /* before any step is queued */
+    const Step *s = l->step + i;
+    if (s->call == (void *)matmul_step && !handle_on(((Matmul *)s->function)->handles, queue))
+      status = NEEDS_HANDLE;
+  }
   if (!status) {
     for (int i = 0; i < l->parameters; i++) parameters[i] = copy + l->offsets[i];
-    void *queue = (void *)(uintptr_t)stream, **next = parameters;
     l->used = ++uses;
     Py_BEGIN_ALLOW_THREADS;
     if (l->fill_bytes) status = l->fill(address[l->operands + 1], 0, l->fill_bytes, queue);
@@ -594,7 +602,6 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
 }
 
 #include "repeat.h"
-#include "matmul.h"
 
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "A launch, packed."},

@@ -24,9 +24,23 @@ from tilewright.child import program
 from tilewright.errors import NoCompiler
 from tilewright.files import WRITE, check_own, make_own, replacing
 from tilewright.runtime import python_launcher
-from tilewright.runtime.python_launcher import NEEDS_MAPS, NOT_KNOWN, OVERLAPS, UNSUITABLE
+from tilewright.runtime.python_launcher import (
+    NEEDS_HANDLE,
+    NEEDS_MAPS,
+    NOT_KNOWN,
+    OVERLAPS,
+    UNSUITABLE,
+)
 
-__all__ = ["NEEDS_MAPS", "NOT_KNOWN", "OVERLAPS", "UNSUITABLE", "compiled", "launcher"]
+__all__ = [
+    "NEEDS_HANDLE",
+    "NEEDS_MAPS",
+    "NOT_KNOWN",
+    "OVERLAPS",
+    "UNSUITABLE",
+    "compiled",
+    "launcher",
+]
 
 log = logging.getLogger("tilewright")
 

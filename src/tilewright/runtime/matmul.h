@@ -1,26 +1,44 @@
 /* A product that the vendor's library computes, as a step of a launch. Part of launcher.c, which
    includes it.
 
-   The step's call is matmul_step() and its function a Matmul, which cublaslt.py fills in. Its
+   The step's call is matmul_step() and its function a Matmul, which blaslt.py fills in. Its
    parameters are the addresses of the first and the second matrix, of the result, of the workspace
    if there is one, and of the operand beside the matrices if there is one. Python takes no part. */
 
 #include <sched.h>
 
 #define LIBRARY_STATUS (1 << 20) /* added to the library's status, so that it is no driver's */
+#define STREAMS 64
+
+/* A device's handles, as found by their streams if each stream has its own. Entries are only added,
+   and counted last. */
+typedef struct {
+  void *stream[STREAMS], *handle[STREAMS];
+  int count, each;
+} Handles;
 
 typedef struct {
-  /* cublasLtMatmul and cublasLtMatmulDescSetAttribute */
+  /* cublasLtMatmul and cublasLtMatmulDescSetAttribute, or hipBLASLt's: they take the same */
   int (*matmul)(void *, void *, const float *, const void *, void *, const void *, void *,
                 const float *, const void *, void *, void *, void *, const uint64_t *, void *,
                 size_t, void *);
   int (*set)(void *, int, const void *, size_t);
-  void *handle, *description, *first, *second, *result;
+  const Handles *handles;
+  void *description, *first, *second, *result;
   uint64_t algorithm[8], workspace; /* workspace: in bytes */
   float one, zero;
   int attribute; /* of the description: the address beside the matrices; -1 for none */
   int busy;      /* the description is being changed, or used as it was changed */
 } Matmul;
+
+/* NULL for a stream that has none yet. */
+static void *handle_on(const Handles *h, void *stream) {
+  if (!h->each) return h->handle[0];
+  int count = __atomic_load_n(&h->count, __ATOMIC_ACQUIRE);
+  for (int i = 0; i < count; i++)
+    if (h->stream[i] == stream) return h->handle[i];
+  return NULL;
+}
 
 static int matmul_step(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                        unsigned by, unsigned bz, unsigned shared, void *stream, void **parameters,
@@ -34,7 +52,7 @@ static int matmul_step(void *function, unsigned gx, unsigned gy, unsigned gz, un
     status = m->set(m->description, m->attribute, address + count - 1, sizeof(void *));
   }
   if (!status)
-    status = m->matmul(m->handle, m->description, &m->one, address[0], m->first, address[1],
+    status = m->matmul(handle_on(m->handles, stream), m->description, &m->one, address[0], m->first, address[1],
                        m->second, &m->zero, address[2], m->result, address[2], m->result,
                        m->algorithm, m->workspace ? address[3] : NULL, m->workspace, stream);
   if (m->attribute >= 0) __atomic_store_n(&m->busy, 0, __ATOMIC_RELEASE);

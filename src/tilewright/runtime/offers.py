@@ -6,13 +6,13 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.errors import TilewrightError
-from tilewright.runtime.cublaslt import CublasLt
+from tilewright.runtime.blaslt import BlasLt
 from tilewright.runtime.driver import Driver
 from tilewright.verdict import Verdict
 
 
 def offered_configs(
-    library: CublasLt, on: Driver, index: int, family: Any, problem: Any, this: Arch, count: int
+    library: BlasLt, on: Driver, index: int, family: Any, problem: Any, this: Arch, count: int
 ) -> tuple[list[Any], str]:
     """The configs of the first algorithms that `library` offers for `problem` on GPU `index`, at
     most `count`, its best guess first; and, where there is none, why.

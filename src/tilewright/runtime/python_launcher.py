@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.parameters import TENSOR_MAP_BYTES
-from tilewright.runtime.cublaslt import STATUS, Context
+from tilewright.runtime.blaslt import STATUS, Context, Handles
 from tilewright.runtime.driver import address_of
 
-NEEDS_MAPS, OVERLAPS, NOT_KNOWN, UNSUITABLE = -1, -2, -3, -4
+NEEDS_MAPS, OVERLAPS, NOT_KNOWN, UNSUITABLE, NEEDS_HANDLE = -1, -2, -3, -4, -5
 """Codes of `launch` and `call` that are no driver's status; see launcher.c."""
 
 MAPS_KEPT = 256
@@ -70,6 +70,11 @@ class _Config(ctypes.Structure):
     )
 
 
+def _handle(m: Context, stream: int | None) -> int | None:
+    """The library's handle for a stream; None if it has none yet."""
+    return Handles.from_address(m.handles).on(stream)
+
+
 def _matmul_step(
     function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
     stream: int | None, parameters: int, extra: int | None,
@@ -90,8 +95,8 @@ def _matmul_step(
                 function + field.offset for field in (Context.one, Context.zero, Context.algorithm)
             )
             status = _MATMUL(m.matmul)(
-                m.handle, m.description, one, a, m.first, b, m.second, zero, c, m.result, c,
-                m.result, algorithm, address[3] if m.workspace else None, m.workspace, stream,
+                _handle(m, stream), m.description, one, a, m.first, b, m.second, zero, c, m.result,
+                c, m.result, algorithm, address[3] if m.workspace else None, m.workspace, stream,
             )  # fmt: skip
     return STATUS + status if status else 0
 
@@ -112,9 +117,15 @@ class _Step:
     block: int
     shared: int
     offsets: tuple[int, ...]
+    matmul: bool = False
 
     def __post_init__(self) -> None:
+        self.matmul = self.call == matmul_step
         self.call = (_EXTENDED if self.attributes else _FUNCTION)(self.call)
+
+    def lacks_handle(self, stream: int) -> bool:
+        """Whether a library computes it that has no handle for a stream yet."""
+        return self.matmul and _handle(Context.from_address(self.function), stream) is None
 
     def launch(self, stream: int, places: Any) -> int:
         block = (self.block, 1, 1)
@@ -232,6 +243,8 @@ def launch(
         if encoded is None:
             return NEEDS_MAPS
         maps.append((at, encoded))
+    if any(step.lacks_handle(stream) for step in launch.steps):
+        return NEEDS_HANDLE
     given = launch.parameters()
     start, content = given.start, given.content
     for at, source, offset in launch.pointers:

@@ -124,7 +124,7 @@ class GemmFamily(Defaults):
         return rows.invariance(partial(rows.with_rows, problem))
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        return (*pipelines.on(arch), *((VENDOR,) if arch.backend == "cuda" else ()))
+        return (*pipelines.on(arch), VENDOR)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
@@ -287,7 +287,7 @@ class GemmFamily(Defaults):
         operands, splits = problem.dtype_a, 1
         if isinstance(config, VendorConfig):
             operands = "tf32" if config.precision == "tf32" else operands
-            splits, config = max(1, config.algorithm.parts), None
+            splits, config = library.parts(config), None
         elif config is not None:
             operands, splits = sizes.operand_dtype(config), sizes.most_parts(config, problem)
         amplified, combined = (

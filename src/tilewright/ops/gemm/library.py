@@ -1,17 +1,19 @@
-"""Pipeline ``vendor``: algorithms of NVIDIA's cuBLASLt beside the kernels that are built here.
+"""Pipeline ``vendor``: algorithms of the vendor's library, NVIDIA's cuBLASLt or AMD's hipBLASLt,
+beside the kernels that are built here.
 
 A `VendorConfig` says one algorithm. The library is asked for those that it would take for a problem
 (`query`); each becomes a config (`config_of`), which is verified, timed, written into tables and
 launched like any kernel. Nothing is built for it: its launch is one step that the library computes.
 
-cuBLASLt multiplies column-major matrices. A row-major matrix is the transpose of a column-major
+Both libraries multiply column-major matrices. A row-major matrix is the transpose of a column-major
 one. A row-major C is the transpose of a product Bᵀ·Aᵀ, so the library's first matrix is B there and
 its bias has a value for each column of C; for a column-major C its first matrix is A.
 
 Timed through this binding: the products that convolutions are
 (benchmarks/results/conv_tuned_h200.json).
 
-AMD's library (hipBLASLt) is left out: its attributes were never seen on hardware here.
+No AMD GPU ran hipBLASLt here. The real library was asked, what it launches was looked at, and its
+code was executed in emulation (benchmarks/results/hipblaslt_offers.json, hipblaslt_emulated.json).
 """
 
 from __future__ import annotations
@@ -22,40 +24,72 @@ from dataclasses import replace
 from tilewright.arch import arch as arch_called
 from tilewright.arch import peak_tflops
 from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates, rules
 from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY, PRODUCTS
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.library_config import MIB, VENDOR, WORKSPACES, VendorConfig
+from tilewright.ops.gemm.library_config import (
+    MIB,
+    VENDOR,
+    WORKSPACES,
+    VendorConfig,
+    vendor_config,
+)
 from tilewright.ops.gemm.operands import chain_names
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.library import Chain, Found, Matmul, Matrix
+from tilewright.ops.library import (
+    CUBLASLT,
+    HIPBLASLT,
+    LIBRARIES,
+    Algorithm,
+    Chain,
+    Found,
+    Matmul,
+    Matrix,
+    Solution,
+    kind,
+)
 from tilewright.ops.nouns import Launch, Pointer, Step, Temporary
 from tilewright.verdict import YES, Verdict, no
 
 _TYPES = {
-    "bf16": ("bf16", "fp32"),
-    "fp16": ("fp16", "fp32"),
-    "fp32": ("fp32",),
-    "e4m3fn": ("bf16", "fp16", "fp32"),
+    CUBLASLT: {
+        "bf16": ("bf16", "fp32"),
+        "fp16": ("fp16", "fp32"),
+        "fp32": ("fp32",),
+        "e4m3fn": ("bf16", "fp16", "fp32"),
+    },
+    HIPBLASLT: {
+        "bf16": ("bf16", "fp32"),
+        "fp16": ("fp16", "fp32"),
+        "fp32": ("fp32",),
+        "e4m3fn": ("bf16", "fp16", "fp32"),
+        "e4m3fnuz": ("bf16", "fp16", "fp32"),
+    },
 }
-"""Dtypes of A and B, each with those of C."""
+"""Dtypes of A and B, each with those of C, by library."""
 
 _CHAINS: dict[str, Chain] = {"": "", "bias": "bias"}
 _FP8_CHAINS: dict[str, Chain] = {"": "", "scale": "scale"}
-"""The library's chains, by ours that are the same. Only 8-bit operands have scales."""
+"""The libraries' chains, by ours that are the same. Only 8-bit operands have scales."""
 
 _ACTIVATIONS = {
-    "relu": "the library's relu makes 0 of NaN; relu here keeps it",
-    "gelu_tanh": "the library's gelu is less exact than results here may be",
+    CUBLASLT: {
+        "relu": "the library's relu makes 0 of NaN; relu here keeps it",
+        "gelu_tanh": "the library's gelu is less exact than results here may be",
+    },
+    HIPBLASLT: dict.fromkeys(
+        ("relu", "gelu_tanh"), "hipBLASLt's activations were never compared with those here"
+    ),
 }
-"""The library's other operations, and why it is not asked for them. On an H200, `bias+gelu_tanh`
-into bf16 was off by up to 3.35 times our tolerance (cuBLAS 13, 128×1024×512, algorithm 16). There
-the largest error was 0.45 among results under 128, where one rounding to bf16 is off by at most
-0.25: the sum had been rounded once before the bias was added."""
+"""The libraries' other operations, and why they are not asked for them. On an H200,
+`bias+gelu_tanh` into bf16 was off by up to 3.35 times our tolerance (cuBLAS 13, 128×1024×512,
+algorithm 16). There the largest error was 0.45 among results under 128, where one rounding to bf16
+is off by at most 0.25: the sum had been rounded once before the bias was added."""
 
 _FP8_MULTIPLE = 16
-"""Elements that K and N of 8-bit operands are multiples of."""
+"""Elements that K and N of cuBLASLt's 8-bit operands are multiples of."""
 
 _BATCHINGS = ("none", "strided")
 
@@ -63,30 +97,32 @@ Described = VendorConfig | GemmProblem
 """Both have the words that the rules of the signature read."""
 
 
-def _library(c: Described, arch: Arch) -> str | None:
-    if arch.backend != "cuda":
-        return f"cuBLASLt is NVIDIA's, and {arch.name} is AMD's"
+def _library(c: Described, arch: Arch, kind: str) -> str | None:
+    if kind != LIBRARIES.get(arch.backend):
+        owner, name = ("NVIDIA", "cuBLASLt") if kind == CUBLASLT else ("AMD", "hipBLASLt")
+        return f"{name} is {owner}'s, and {arch.name} is not"
     return None
 
 
-def _dtype(c: Described, arch: Arch) -> str | None:
-    if c.dtype_a != c.dtype_b or c.dtype_c not in _TYPES.get(c.dtype_a, ()):
+def _dtype(c: Described, arch: Arch, kind: str) -> str | None:
+    if c.dtype_a != c.dtype_b or c.dtype_c not in _TYPES[kind].get(c.dtype_a, ()):
         return f"{c.dtype_a} times {c.dtype_b} into {c.dtype_c} is not asked of the library"
-    support = arch.dtypes.get(c.dtype_a)
-    if support is None or support.support != "native":
-        return f"{arch.name} has no instruction for {c.dtype_a}"
+    for dtype in (c.dtype_a, *(("tf32",) if c.precision == "tf32" else ())):
+        support = arch.dtypes.get(dtype)
+        if support is None or support.support != "native":
+            return f"{arch.name} has no instruction for {dtype}"
     return None
 
 
-def _layout(c: Described, arch: Arch) -> str | None:
+def _layout(c: Described, arch: Arch, kind: str) -> str | None:
     if c.layout[1] == "s":
         return "the library reads no shuffled B"
-    if c.dtype_a == "e4m3fn" and c.layout != "rcr":
+    if kind == CUBLASLT and c.dtype_a == "e4m3fn" and c.layout != "rcr":
         return f"layout {c.layout}: the library's 8-bit operands lie as rcr has them"
     return None
 
 
-def _operands(c: Described, arch: Arch) -> str | None:
+def _operands(c: Described, arch: Arch, kind: str) -> str | None:
     if c.pre_a or c.pre_b:
         return "the library multiplies operands as they are; pre_a and pre_b need a kernel"
     if c.scale_a or c.scale_b:
@@ -96,11 +132,11 @@ def _operands(c: Described, arch: Arch) -> str | None:
     return None
 
 
-def _epilogue(c: Described, arch: Arch) -> str | None:
-    known = _FP8_CHAINS if c.dtype_a == "e4m3fn" else _CHAINS
+def _epilogue(c: Described, arch: Arch, kind: str) -> str | None:
+    known = _FP8_CHAINS if DTYPES[c.dtype_a].bits == 8 else _CHAINS
     for operation in c.epilogue.split("+"):
-        if operation in _ACTIVATIONS:
-            return _ACTIVATIONS[operation]
+        if operation in _ACTIVATIONS[kind]:
+            return _ACTIVATIONS[kind][operation]
     if c.epilogue not in known:
         listed = ", ".join(filter(None, known))
         return f"epilogue {c.epilogue} is not the library's; for {c.dtype_a} it has {listed}"
@@ -110,25 +146,27 @@ def _epilogue(c: Described, arch: Arch) -> str | None:
 
 
 def _rounded(c: VendorConfig) -> str | None:
-    how = c.algorithm.meeting
-    if how in ("inplace", "output") and c.dtype_c != "fp32":
+    if isinstance(c.algorithm, Solution):
+        return None  # it does not say how parts meet: a verification finds what is too far off
+    if c.algorithm.meeting in ("inplace", "output") and c.dtype_c != "fp32":
         return f"rounds each part of a sum to {c.dtype_c}; sums are in {c.dtype_acc}"
     return None
 
 
-LEGALITY: tuple[tuple[str, Callable[[Described, Arch], str | None]], ...] = (
+LEGALITY: tuple[tuple[str, Callable[[Described, Arch, str], str | None]], ...] = (
     ("library", _library),
     ("dtype", _dtype),
     ("layout", _layout),
     ("operands", _operands),
     ("epilogue", _epilogue),
 )
-"""The rules on what the library is asked for: of a problem before it is asked, and of a config."""
+"""The rules on what a library is asked for: of a problem before it is asked, and of a config. The
+last argument says which library."""
 
 
-def _judged(c: Described, arch: Arch) -> Verdict:
+def _judged(c: Described, arch: Arch, library: str) -> Verdict:
     for name, rule in LEGALITY:
-        if reason := rule(c, arch):
+        if reason := rule(c, arch, kind(library)):
             return no(name, reason)
     return YES
 
@@ -137,15 +175,17 @@ def judge(config: VendorConfig, arch: Arch) -> Verdict:
     """Whether `config` may be used on `arch`."""
     if reason := _rounded(config):
         return no("reduction", reason)
-    return _judged(config, arch)
+    return _judged(config, arch, config.library)
 
 
-def _extent(p: GemmProblem) -> str | None:
+def _extent(p: GemmProblem, library: str) -> str | None:
     if 0 in (p.m, p.n, p.k, p.batch):
         return f"{p.m}×{p.n}×{p.k} is empty, which is left to kernels of ours"
-    if p.dtype_a == "e4m3fn" and (p.n % _FP8_MULTIPLE or p.k % _FP8_MULTIPLE):
+    if kind(library) != CUBLASLT or DTYPES[p.dtype_a].bits != 8:
+        return None
+    if p.n % _FP8_MULTIPLE or p.k % _FP8_MULTIPLE:
         return f"n = {p.n} and k = {p.k} must be multiples of {_FP8_MULTIPLE} for 8-bit operands"
-    if p.dtype_a == "e4m3fn" and p.alignment < _FP8_MULTIPLE:
+    if p.alignment < _FP8_MULTIPLE:
         return f"8-bit operands aligned to {p.alignment} bytes, under {_FP8_MULTIPLE}"
     return None
 
@@ -161,15 +201,18 @@ def supports(config: VendorConfig, problem: GemmProblem, arch: Arch) -> Verdict:
             f"addresses and rows are aligned to {problem.alignment} bytes, under "
             f"{config.alignment}",
         )
-    if reason := _extent(problem):
+    if reason := _extent(problem, config.library):
         return no("extent", reason)
     return judge(config, arch)
 
 
 def repeats(config: VendorConfig) -> Verdict:
     """Whether two runs give the same bits: where sums are not split, and where a second kernel adds
-    up their parts. The library does not state the order in which it adds parts in place."""
+    up their parts. cuBLASLt does not state the order in which it adds parts in place, and hipBLASLt
+    states none."""
     a = config.algorithm
+    if isinstance(a, Solution):
+        return no("reduction", "hipBLASLt does not say that its sums repeat bit for bit")
     if a.meeting == "inplace" or (a.meeting == "none" and a.parts > 1):
         return no("reduction", "adds parts of sums in an order that the library does not state")
     return YES
@@ -185,10 +228,10 @@ def invariant(config: VendorConfig) -> Verdict:
 
 def query(problem: GemmProblem, arch: Arch, library: str) -> Matmul | Verdict:
     """What to ask the library for, or why it is not asked."""
-    verdict = _judged(problem, arch)
+    verdict = _judged(problem, arch, library)
     if not verdict:
         return verdict
-    if reason := _extent(problem):
+    if reason := _extent(problem, library):
         return no("extent", reason)
     return matmul(problem, library)
 
@@ -220,19 +263,20 @@ def matmul(p: GemmProblem, library: str) -> Matmul:
 def config_of(problem: GemmProblem, library: str, found: Found) -> VendorConfig:
     """The config of an algorithm that the library offers for `problem`. Raises `BadArgument` for
     one that no name can say."""
-    return VendorConfig(
-        problem.layout,
-        problem.dtype_a,
-        problem.dtype_b,
-        problem.dtype_c,
-        problem.dtype_acc,
-        problem.precision,
+    p = problem
+    return vendor_config(
         library,
-        found.algorithm,
-        next((mib for mib in WORKSPACES if found.workspace <= mib * MIB), -1),
-        problem.alignment,
-        problem.epilogue,
-        problem.batching,
+        layout=p.layout,
+        dtype_a=p.dtype_a,
+        dtype_b=p.dtype_b,
+        dtype_c=p.dtype_c,
+        dtype_acc=p.dtype_acc,
+        precision=p.precision,
+        algorithm=found.algorithm,
+        workspace=next((mib for mib in WORKSPACES if found.workspace <= mib * MIB), -1),
+        alignment=p.alignment,
+        epilogue=p.epilogue,
+        batching=p.batching,
     )
 
 
@@ -249,6 +293,11 @@ def launch(config: VendorConfig, problem: GemmProblem) -> Launch:
     names = (*matrices, *((WORKSPACE,) if room else ()), *chain_names(config.epilogue))
     step = Step((1, 1, 1), tuple(map(Pointer, names)), matmul=asked)
     return Launch((step,), (Temporary(WORKSPACE, (room,), "int8"),) if room else ())
+
+
+def parts(config: VendorConfig) -> int:
+    """Of K, each summed on its own; 1 where the library does not say."""
+    return max(1, config.algorithm.parts) if isinstance(config.algorithm, Algorithm) else 1
 
 
 def interpreted(config: VendorConfig) -> GemmConfig:

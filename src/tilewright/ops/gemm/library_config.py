@@ -1,7 +1,7 @@
 """`VendorConfig`: one algorithm of the vendor's library for GEMMs, and its name.
 
-The name says every attribute that fixes the algorithm, in the library's own numbers, so that any
-later run takes the same:
+The name says all that fixes the algorithm, in the library's own numbers, so that any later run
+takes the same or none:
 
     gemm_rcr_bf16_bf16_bf16_fp32_vendor_cublaslt13_66_t20_s36_k1_none_z0_o5_i0_c2_ws32_al16
          |   A    B    C    acc         library    |  tile |  |  |    |  |  |  |   |    |
@@ -10,6 +10,10 @@ later run takes the same:
                                                how they meet  swizzle-+  |  |  |   MiB of workspace
                                                                   custom-+  |  cluster
                                                                       inner-+
+
+of cuBLASLt, and of hipBLASLt its number and the digest of the library's own name for it:
+
+    gemm_rcr_bf16_bf16_bf16_fp32_vendor_hipblaslt1_n66771_h0f9c2a41_ws32_al16
 
 Further words follow only where they differ from the default: ``tf32``, ``batch-strided``, and last
 the epilogue (``epi-bias-gelu_tanh``), as in `GemmConfig`'s names.
@@ -26,7 +30,7 @@ from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.config import ALIGNMENTS
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
-from tilewright.ops.library import Algorithm, Meeting, major
+from tilewright.ops.library import CUBLASLT, HIPBLASLT, Algorithm, Meeting, Solution, kind
 
 VENDOR = "vendor"
 """The pipeline of all algorithms of the vendor's library."""
@@ -37,15 +41,19 @@ and torch's own there."""
 
 MIB = 1 << 20
 _LARGEST = 2**32 - 1
+_LARGEST_INDEX = 2**31 - 1
 _NUMBERS = ("number", "tile", "stages", "parts", "swizzle", "custom", "inner", "cluster")
+_DIGEST = "[0-9a-f]{8}"
 
 
 @dataclass(frozen=True, slots=True)
 class VendorConfig:
-    """How the vendor's library computes a GEMM: nothing is built for it.
+    """How the vendor's library computes a GEMM: nothing is built for it. `vendor_config` makes one,
+    of the class of its library.
 
     layout, dtype_a/b/c/acc, precision, epilogue, batching: as in `GemmProblem`.
-    library: with its major version, ``cublaslt13``; another version numbers its algorithms anew.
+    library: with its major version, ``cublaslt13`` or ``hipblaslt1``; another version numbers its
+        algorithms anew.
     algorithm: which of the library's.
     workspace: MiB of scratch memory that it may use, one of `WORKSPACES`.
     alignment: bytes that addresses and leading dimensions are multiples of.
@@ -67,7 +75,7 @@ class VendorConfig:
     dtype_acc: str
     precision: str
     library: str
-    algorithm: Algorithm
+    algorithm: Algorithm | Solution
     workspace: int
     alignment: int
     epilogue: str = ""
@@ -80,15 +88,11 @@ class VendorConfig:
         check_batching(self.batching)
         if self.layout not in LAYOUTS:
             raise BadArgument(f"layout '{self.layout}' is not one of {', '.join(LAYOUTS)}")
-        if not major(self.library):
-            raise BadArgument(f"library '{self.library}' is not one as cublaslt13")
-        for name in _NUMBERS:
-            value = getattr(self.algorithm, name)
-            if type(value) is not int or not 0 <= value <= _LARGEST:
-                raise BadArgument(f"{name} = {value!r} is outside 0 … {_LARGEST}")
-        if self.algorithm.meeting not in get_args(Meeting):
-            listed = ", ".join(get_args(Meeting))
-            raise BadArgument(f"meeting '{self.algorithm.meeting}' is not one of {listed}")
+        if not kind(self.library):
+            raise BadArgument(f"library '{self.library}' is not one as cublaslt13 or hipblaslt1")
+        if (type(self), type(self.algorithm)) != _CLASSES[kind(self.library)]:
+            raise BadArgument(f"{self.algorithm} is not an algorithm of {self.library}")
+        _check_algorithm(self.algorithm)
         for field, known in (("workspace", WORKSPACES), ("alignment", ALIGNMENTS)):
             if getattr(self, field) not in known:
                 listed = ", ".join(map(str, known))
@@ -97,12 +101,9 @@ class VendorConfig:
     @property
     def name(self) -> str:
         """The algorithm's name; `parse` is its exact inverse."""
-        a = self.algorithm
         name = (
             f"gemm_{self.layout}_{self.dtype_a}_{self.dtype_b}_{self.dtype_c}_{self.dtype_acc}"
-            f"_{VENDOR}_{self.library}_{a.number}_t{a.tile}_s{a.stages}_k{a.parts}_{a.meeting}"
-            f"_z{a.swizzle}_o{a.custom}_i{a.inner}_c{a.cluster}_ws{self.workspace}"
-            f"_al{self.alignment}"
+            f"_{VENDOR}_{self.library}_{_said(self.algorithm)}_ws{self.workspace}_al{self.alignment}"
         )
         if self.precision != "ieee":
             name += f"_{self.precision}"
@@ -111,6 +112,62 @@ class VendorConfig:
         if self.epilogue:
             name += "_epi-" + self.epilogue.replace("+", "-")
         return name
+
+
+@dataclass(frozen=True, slots=True)
+class CublasLtConfig(VendorConfig):
+    """An algorithm of NVIDIA's library."""
+
+    algorithm: Algorithm
+
+
+@dataclass(frozen=True, slots=True)
+class HipblasLtConfig(VendorConfig):
+    """An algorithm of AMD's library."""
+
+    algorithm: Solution
+
+
+_CLASSES: dict[str, tuple[type[VendorConfig], type]] = {
+    CUBLASLT: (CublasLtConfig, Algorithm),
+    HIPBLASLT: (HipblasLtConfig, Solution),
+}
+"""The class of a library's configs, and that of its algorithms."""
+
+
+def vendor_config(library: str, **fields: Any) -> VendorConfig:
+    """A config with these fields, of the class of `library`. Raises `BadArgument`."""
+    made, _ = _CLASSES.get(kind(library), (VendorConfig, None))
+    return made(library=library, **fields)
+
+
+def _check_algorithm(algorithm: Algorithm | Solution) -> None:
+    """Raise `BadArgument` for an algorithm that no name can say."""
+    if isinstance(algorithm, Solution):
+        _check_number("index", algorithm.index, _LARGEST_INDEX)
+        if not re.fullmatch(_DIGEST, algorithm.digest, re.ASCII):
+            raise BadArgument(f"digest '{algorithm.digest}' is not 8 hexadecimal digits")
+        return
+    for name in _NUMBERS:
+        _check_number(name, getattr(algorithm, name), _LARGEST)
+    if algorithm.meeting not in get_args(Meeting):
+        listed = ", ".join(get_args(Meeting))
+        raise BadArgument(f"meeting '{algorithm.meeting}' is not one of {listed}")
+
+
+def _check_number(name: str, value: object, most: int) -> None:
+    if type(value) is not int or not 0 <= value <= most:
+        raise BadArgument(f"{name} = {value!r} is outside 0 … {most}")
+
+
+def _said(a: Algorithm | Solution) -> str:
+    """What fixes an algorithm, as a name has it."""
+    if isinstance(a, Solution):
+        return f"n{a.index}_h{a.digest}"
+    return (
+        f"{a.number}_t{a.tile}_s{a.stages}_k{a.parts}_{a.meeting}_z{a.swizzle}_o{a.custom}"
+        f"_i{a.inner}_c{a.cluster}"
+    )
 
 
 def _one(field: str, words: tuple[object, ...]) -> str:
@@ -123,15 +180,16 @@ def _count(field: str) -> str:
 
 _TYPES = "_".join(_one(f"dtype_{x}", tuple(DTYPES)) for x in ("a", "b", "c", "acc"))
 _PATTERN = re.compile(
-    f"gemm_{_one('layout', LAYOUTS)}_{_TYPES}_{VENDOR}_(?P<library>[a-z]+[0-9]+)"
+    f"gemm_{_one('layout', LAYOUTS)}_{_TYPES}_{VENDOR}_(?:(?P<cublaslt>{CUBLASLT}[0-9]+)"
     f"_{_count('number')}_t{_count('tile')}_s{_count('stages')}_k{_count('parts')}"
     f"_{_one('meeting', get_args(Meeting))}_z{_count('swizzle')}_o{_count('custom')}"
-    f"_i{_count('inner')}_c{_count('cluster')}_ws{_one('workspace', WORKSPACES)}"
+    f"_i{_count('inner')}_c{_count('cluster')}|(?P<hipblaslt>{HIPBLASLT}[0-9]+)"
+    f"_n{_count('index')}_h(?P<digest>{_DIGEST}))_ws{_one('workspace', WORKSPACES)}"
     f"_al{_one('alignment', ALIGNMENTS)}(?:_(?P<precision>tf32))?"
     f"(?:_batch-{_one('batching', BATCHINGS[1:])})?(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
-_WORDS = ("layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "library")
+_WORDS = ("layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc")
 
 
 def is_vendors(name: str) -> bool:
@@ -146,16 +204,23 @@ def parse(name: str) -> VendorConfig:
         raise UnknownName(
             f"{shown(name, 300)} is not the name of an algorithm of the vendor's library; one "
             "looks like gemm_rcr_bf16_bf16_bf16_fp32_vendor_cublaslt13_66_t20_s36_k1_none_z0_o5_i0"
-            "_c2_ws32_al16"
+            "_c2_ws32_al16 or "
+            "gemm_rcr_bf16_bf16_bf16_fp32_vendor_hipblaslt1_n66771_h0f9c2a41_ws32_al16"
         )
     said = match.groupdict()
-    numbers: dict[str, Any] = {field: int(said[field]) for field in _NUMBERS}
-    numbers["meeting"] = said["meeting"]
+    algorithm: Algorithm | Solution
+    if said["hipblaslt"]:
+        algorithm = Solution(int(said["index"]), said["digest"])
+    else:
+        numbers: dict[str, Any] = {field: int(said[field]) for field in _NUMBERS}
+        numbers["meeting"] = said["meeting"]
+        algorithm = Algorithm(**numbers)
     try:
-        return VendorConfig(
+        return vendor_config(
+            said["cublaslt"] or said["hipblaslt"],
             **{field: said[field] for field in _WORDS},
             precision=said["precision"] or "ieee",
-            algorithm=Algorithm(**numbers),
+            algorithm=algorithm,
             workspace=int(said["workspace"]),
             alignment=int(said["alignment"]),
             epilogue=(said["epilogue"] or "").replace("-", "+"),
