@@ -33,7 +33,8 @@ _STORE = re.compile(
 )
 _ARRIVE = re.compile(r"@%p\d+ mbarrier\.arrive\.shared::cta\.b64 _, \[(?P<at>%r\d+)\](?:, \d+)?;")
 _WAIT = re.compile(
-    r"(// from the cluster [^\n]*\n.*?mbarrier\.try_wait\.parity)(\.shared\.b64.*?// here again)",
+    r"(// from the cluster [^\n]*\n.*?mbarrier\.try_wait\.parity)"
+    r"(\.shared(?:::cta)?\.b64.*?// here again)",
     re.DOTALL,
 )
 _HEAD = re.compile(r"\.reqntid \d+\n.*?\{\n(?:\s*\.(?:reg|local) [^\n]*\n)+", re.DOTALL)
