@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright import parameters
 from tilewright.compile.kernel import Kernel, TensorMap
@@ -189,9 +189,7 @@ class BoundLaunch:
     ) -> int:
         given = (self.native, stream, addresses, workspaces, scalars, apart)
         for _ in range(_MOST_TRIES):
-            # A library loads an algorithm's code when it is used first.
-            with self.driver.capture_allowed() if self._products else nullcontext():
-                status: int = self._native_launch(*given)
+            status = self._product(given) if self._products else self._native_launch(*given)
             if status == NEEDS_MAPS:
                 self._place_maps((*addresses, *workspaces))
             elif status == NEEDS_HANDLE:
@@ -201,6 +199,12 @@ class BoundLaunch:
         raise LaunchFailed(
             f"launching {self._name}: other threads replaced its tensor maps {_MOST_TRIES} times"
         )
+
+    def _product(self, given: tuple[Any, ...]) -> int:
+        # A library loads an algorithm's code when it is used first.
+        with self.driver.capture_allowed():
+            status: int = self._native_launch(*given)
+        return status
 
     def _open_handles(self, stream: int) -> None:
         with self.driver.current(self.device), self.driver.capture_allowed():

@@ -52,9 +52,10 @@ static int matmul_step(void *function, unsigned gx, unsigned gy, unsigned gz, un
     status = m->set(m->description, m->attribute, address + count - 1, sizeof(void *));
   }
   if (!status)
-    status = m->matmul(handle_on(m->handles, stream), m->description, &m->one, address[0], m->first, address[1],
-                       m->second, &m->zero, address[2], m->result, address[2], m->result,
-                       m->algorithm, m->workspace ? address[3] : NULL, m->workspace, stream);
+    status = m->matmul(handle_on(m->handles, stream), m->description, &m->one, address[0], m->first,
+                       address[1], m->second, &m->zero, address[2], m->result, address[2],
+                       m->result, m->algorithm, m->workspace ? address[3] : NULL, m->workspace,
+                       stream);
   if (m->attribute >= 0) __atomic_store_n(&m->busy, 0, __ATOMIC_RELEASE);
   return status ? LIBRARY_STATUS + status : 0;
 }
