@@ -51,8 +51,10 @@ def sending(*lines: str) -> str:
     return "\t// to workgroup %r7 %r1\n" + "".join(lines) + "\t// here again %r2\n"
 
 
-def test_stores_go_to_the_other_workgroup():
-    made = across_workgroups(HEAD + sending(BARRIER, SENT) + WAIT, 4)
+@pytest.mark.parametrize("space", ["shared", "shared::cta"], ids=["Triton 3.6", "Triton 3.9"])
+def test_stores_go_to_the_other_workgroup(space):
+    wait = WAIT.replace("parity.shared", f"parity.{space}")
+    made = across_workgroups(HEAD + sending(BARRIER, SENT) + wait, 4)
     assert ".reqnctapercluster 4\n.reqntid 256" in made
     assert made.index("barrier.cluster.arrive") < made.index("bar.sync")
     assert "setp.ge.u32 others, thread, 128;" in made  # the warps that do not say it themselves
@@ -61,7 +63,7 @@ def test_stores_go_to_the_other_workgroup():
     )
     assert "v4.b32 [there+512], {%r1, %r2, %r3, %r4}, [its]" in sent
     assert "mbarrier.arrive" not in made
-    assert "try_wait.parity.acquire.cluster.shared.b64" in made
+    assert f"try_wait.parity.acquire.cluster.{space}.b64" in made
     assert "\tst.shared.b32 \t[%r5], %r1;" in made  # behind the region: its own memory
 
 

@@ -67,6 +67,40 @@ def test_a_step_waits_less_the_deeper_the_pipeline_is():
     assert found[0].latency_us > 1.8 * found[1].latency_us
 
 
+def named(words: str):
+    return FAMILY.parse_name(f"gemm_rcr_bf16_bf16_bf16_fp32_{words}_padmnk_al16")
+
+
+WHOLE = named("64x128x64_w4_s8_gluon_ws_persistent_g8_direct")
+CLUSTER = named("64x128x64_w4_s8_gluon_ws_split_k4_cluster_g8_direct")
+
+
+def test_in_one_wave_a_step_takes_what_memory_takes_over_the_stages():
+    """An H200 took 31.1, 28.4 and 26.7 µs with 6, 7 and 8 stages."""
+    one = GemmProblem(512, 1024, 7168)
+    steps = 7168 // 64
+    found = [breakdown(replace(WHOLE, num_stages=s), one, H200) for s in (6, 7, 8)]
+    assert [e.waves for e in found] == [1, 1, 1]
+    assert [e.latency_us * s / steps for e, s in zip(found, (6, 7, 8), strict=True)] == (
+        pytest.approx([1.27] * 3, abs=0.01)
+    )
+    assert [e.total_us for e in found] == pytest.approx([31.1, 28.4, 26.7], rel=0.1)
+
+
+def test_a_wave_of_whole_small_tiles_goes_before_halves_of_large_ones():
+    """An H200 took 31.7 µs, and 33.2 and 34.6 in halves."""
+    halves = named("128x128x64_w8_s6_gluon_ws_split_k2_linear_g8_direct")
+    clusters = named("128x128x64_w8_s5_gluon_ws_split_k2_cluster_g8_direct")
+    deep = GemmProblem(1024, 1024, 8192)
+    assert us(WHOLE, deep) < min(us(halves, deep), us(clusters, deep))
+
+
+def test_clusters_meet_once_for_each_wave():
+    one, three = (breakdown(CLUSTER, GemmProblem(m, 1024, 8192), H200) for m in (192, 576))
+    assert (one.waves, three.waves) == (1, 3)
+    assert three.meeting_us == pytest.approx(3 * one.meeting_us)
+
+
 def test_workgroups_that_share_a_unit_hide_each_others_waits():
     small = replace(TILE, tile_m=64, tile_n=64, num_warps=4)
     many = GemmProblem(2048, 2048, 4096)
