@@ -105,9 +105,9 @@ CLUSTERED_SWAPPED: tuple[Tile, ...] = (
 """The same with A and B swapped."""
 CLUSTERS = tuple(("split_k", parts, "cluster") for parts in clusters.SIZES)
 DEEP_ORDERS = (2, 8)
-"""Orders of the tiles above, and of whole tiles of `DEEP` and `SWAPPED`. Which is better goes by
-what workgroups of a GPC have in common: 64x128 in clusters of two took 15.6 and 17.7 µs in these
-(384×1024×5120), whole 64x128 28.3 and 27.1 (512×2048×6144)."""
+"""Orders of the tiles above, and of whole tiles of `DEEP` and `SWAPPED`. Neither is always the
+better one, and the estimate does not tell them apart: 64x128 in clusters of two took 15.6 and 17.7
+µs in these (384×1024×5120), whole 64x128 28.3 and 27.1 (512×2048×6144)."""
 
 SWAPPED: tuple[Tile, ...] = (
     ("gluon_ws", 32, 64, 128, 4, 12, "direct"),
