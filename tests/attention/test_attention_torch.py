@@ -100,18 +100,61 @@ def decode(q, k_cache, v_cache, new, used):
     return flash_attn_with_kvcache(q, k_cache, v_cache, new, new, cache_seqlens=used, causal=True)
 
 
-def test_a_step_that_appends_to_the_cache_is_compiled():
-    caches, q, new = torch.randn(2, B, 64, KV_HEADS, DIM), *_step()
-    used = torch.tensor([5, 40], dtype=torch.int32)
-    decode(q, *caches.clone(), new, used)
-    graphs, plain = Graphs(), caches.clone()
+USED = torch.tensor([5, 40], dtype=torch.int32)
+
+
+def _caches():
+    """Keys and values as views of one tensor."""
+    caches = torch.randn(2, B, 64, KV_HEADS, DIM)
+    decode(*_step()[:1], *caches.clone(), _step()[1], USED)  # looks for torch, and builds
+    return caches
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
+def test_a_step_that_appends_to_the_cache_is_compiled(apart):
+    graphs, plain = Graphs(), _caches()
+    caches = [x.clone() for x in plain] if apart else plain.clone()
     compiled = torch.compile(decode, fullgraph=True, backend=graphs)
     for step in range(2):
         q, new = _step()
-        got = compiled(q, *caches, new, used + step)
-        assert torch.equal(got, decode(q, *plain, new, used + step))
-        assert torch.equal(caches, plain)
-    assert graphs.seen == [["tilewright.attention.outputs", "tilewright.attention.update"]]
+        got = compiled(q, *caches, new, USED + step)
+        assert torch.equal(got, decode(q, *plain, new, USED + step))
+        assert all(map(torch.equal, caches, plain))
+    names = ["attention.outputs", "changed.default", "attention.update", "changed.default"]
+    assert graphs.seen == [[f"tilewright.{name}" for name in names]]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
+    def model(q, k_cache, v_cache, new, used):
+        before = k_cache.sum(), v_cache.sum()
+        out = decode(q, k_cache, v_cache, new, used)
+        between = k_cache.sum(), v_cache.sum()
+        v_cache.mul_(2)
+        return out, *before, *between, *decode(out, k_cache, v_cache, 2 * new, used + 1)
+
+    plain = _caches()
+    caches, (q, new) = plain.clone(), _step()
+    got = torch.compile(model, fullgraph=True, backend=backend)(q, *caches, new, USED)
+    for ours, eager in zip(got, model(q, *plain, new, USED), strict=True):
+        torch.testing.assert_close(ours, eager)
+    torch.testing.assert_close(caches, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
+def test_inductor_copies_no_cache(apart, tmp_path, monkeypatch):
+    """Nor reads it from a wrong place: torch 2.11 did, of views of one tensor."""
+    from torch._inductor.utils import run_and_get_code
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    plain = _caches()
+    caches, (q, new) = [x.clone() for x in plain] if apart else plain.clone(), _step()
+    compiled = torch.compile(decode, fullgraph=True)
+    got, (code,) = run_and_get_code(compiled, q, *caches, new, USED)
+    assert torch.equal(got, decode(q, *plain, new, USED))
+    assert all(map(torch.equal, caches, plain))
+    assert "attention.update" in code and "clone" not in code and "copy_" not in code
 
 
 def _step():

@@ -8,12 +8,22 @@ A call that writes operands in place has two more, which tell torch what changes
     tilewright::gemm.outputs(Tensor[] operands, str said="") -> Tensor[]
     tilewright::gemm.update(…, *, Tensor(a!)[] written) -> ()
 
+and for the second and further operands that it writes there is
+
+    tilewright::changed(Tensor(a!) x, Tensor[] after) -> ()
+
 operands: those passed by position, then those passed by keyword.
 said: `Said.text`, empty where a call has no keywords.
 scalars: the numbers given at the call, in the order of `Said.scalars`.
 outputs: arrays for the outputs of a call, with anything in them.
-written: the operands written in place, at the places `Said.written`, then the outputs. The other
-    operands are `operands`.
+written: the first operand that is written in place, of the places `Said.written`, then the outputs.
+    The other operands are `operands`, also others that are written in place.
+changed: computes nothing, and tells torch that x changes, behind the tensors `after`.
+
+An update stands between two `changed` for each further operand that it writes, because Inductor
+copies an operand where a node writes two whose memory is one tensor's, such as the keys and the
+values of one cache: a copy of the cache at each call, and with torch 2.11 a wrong one
+(pytorch issue 192219).
 
 One schema serves every family, whatever its operands. It is registered with `Library` itself:
 ``torch.library.custom_op`` adds several microseconds to each call.
@@ -75,13 +85,22 @@ def in_place(
 ) -> list[Any]:
     """Run an operation that writes the operands at `places` in place, by its operators. Returns all
     outputs, which are `out` if given. Dynamo can follow it. Raises `BadArgument` if gradients are
-    wanted."""
+    wanted.
+
+    said: `Said.text`, which says the places too.
+    """
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise BadArgument(f"{op} records no gradients where it writes an operand in place")
-    packet = getattr(getattr(torch.ops, NAMESPACE), op)
+    own = getattr(torch.ops, NAMESPACE)
+    packet = getattr(own, op)
     made = packet.outputs(tensors, said) if out is None else out
-    others = [x for i, x in enumerate(tensors) if i not in places]
-    packet.update(others, said, scalars, written=[*[tensors[i] for i in places], *made])
+    first, further = places[0], places[1:]
+    for i in further:
+        own.changed(tensors[i], [])
+    others = [x for i, x in enumerate(tensors) if i != first]
+    packet.update(others, said, scalars, written=[tensors[first], *made])
+    for i in further:
+        own.changed(tensors[i], [tensors[first]])
     return made
 
 
@@ -160,10 +179,8 @@ def operator(op: str) -> Operator:
         written: list[Any],
     ) -> None:
         what = read(said)
-        count = len(what.written)
-        tensors = what.together(operands, written[:count])
-        made = written[count:]
-        into(tensors, replace(what, written=()).text, scalars, out=made)
+        tensors = what.together(operands, written[0])
+        into(tensors, replace(what, written=()).text, scalars, out=written[1:])
 
     def recorded(
         keys: Any,
@@ -211,9 +228,7 @@ def operator(op: str) -> Operator:
         written: list[Any],
     ) -> None:
         what = read(said)
-        count = len(what.written)
-        tensors = what.together(operands, written[:count])
-        fake.check(op, what, tensors, written[count:])
+        fake.check(op, what, what.together(operands, written[0]), written[1:])
 
     name = f"{NAMESPACE}::{op}"
     torch.library.register_fake(name, fake_functional, lib=_LIBRARY)
@@ -222,6 +237,17 @@ def operator(op: str) -> Operator:
     torch.library.register_fake(f"{name}.update", fake_update, lib=_LIBRARY)
     return Operator(packet.default, packet.out, packet.outputs, packet.update, family.scalars)
 
+
+def _changed(x: Any, after: list[Any]) -> None:
+    pass
+
+
+_LIBRARY.define(
+    "changed(Tensor(a!) x, Tensor[] after) -> ()", tags=(torch.Tag.pt2_compliant_tag,)
+)
+for _key in _KEYS:
+    _LIBRARY.impl("changed", _changed, _key.name)
+torch.library.register_fake(f"{NAMESPACE}::changed", _changed, lib=_LIBRARY)
 
 for _op in ops.families():
     operator(_op)

@@ -21,8 +21,8 @@ class Said:
     named: names of the operands passed by keyword, which follow those passed by position.
     scalars: names of the scalars given at the call (`Launching.scalars`).
     options: the other keywords, with their values, by name.
-    written: places, among the operands passed by position, of those that are written in place and
-        given apart from the others (see `operators`).
+    written: places, among the operands passed by position, of those that are written in place. The
+        first is given apart from the others (see `operators`).
     """
 
     named: tuple[str, ...] = ()
@@ -56,12 +56,10 @@ class Said:
             **dict(self.options),
         }
 
-    def together(self, others: Sequence[Any], written: Sequence[Any]) -> list[Any]:
-        """All operands of a call that gives those written in place apart."""
-        tensors = list(others)
-        for place, x in zip(self.written, written, strict=True):
-            tensors.insert(place, x)
-        return tensors
+    def together(self, others: Sequence[Any], first: Any) -> list[Any]:
+        """All operands of a call that gives the first of those written in place apart."""
+        place = self.written[0]
+        return [*others[:place], first, *others[place:]]
 
     def positional(self, tensors: Sequence[Any]) -> Sequence[Any]:
         """The operands passed by position, of all of them."""
