@@ -4,10 +4,9 @@
     tilewright tune --problems ladder.csv --table ladder.twt --signature dtype=bf16 \
         --effort quick --missing --budget 4
 
-A table without a row for some M answers with that of M rounded up to a step of the ladder, else to
-a power of two (`tilewright.ops.gemm.rows`). For each (N, K) of the sweep `full`, the list has the
-powers of two, with which every M has an answer, then the ladder's other steps. `--missing` goes on
-where a run was stopped.
+A table without a row for some M answers with that of M rounded up to a step of the ladder
+(`tilewright.ops.gemm.rows`). The list has the steps, the smallest first, each with every (N, K) of
+the sweep `full`. `--missing` goes on where a run was stopped.
 """
 
 from __future__ import annotations
@@ -27,12 +26,9 @@ def weights() -> list[tuple[int, int]]:
     return sorted(every, key=lambda pair: (pair[0] * pair[1], pair))
 
 
-def steps(least: int, most: int) -> tuple[list[int], list[int]]:
-    """The Ms between `least` and `most` whose rows answer for others too: the powers of two, and
-    the ladder's other steps."""
-    every = range(least, most + 1)
-    powers = [m for m in every if m.bit_count() == 1]
-    return powers, [m for m in every if m.bit_count() > 1 and m in padded(m - 1)]
+def steps(least: int, most: int) -> list[int]:
+    """The Ms between `least` and `most` whose rows answer for others too."""
+    return [m for m in range(least, most + 1) if m in padded(m - 1)]
 
 
 def main() -> None:
@@ -41,10 +37,9 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=8192, help="most M")
     options = parser.parse_args()
     print("m,n,k")
-    for rows in steps(options.least, options.most):
+    for m in steps(options.least, options.most):
         for n, k in weights():
-            for m in rows:
-                print(f"{m},{n},{k}")
+            print(f"{m},{n},{k}")
 
 
 if __name__ == "__main__":

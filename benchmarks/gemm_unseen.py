@@ -1,10 +1,13 @@
 """What a dispatcher chooses for products that nothing was tuned or fitted for, against torch.mm.
 
     python benchmarks/gemm_unseen.py --json benchmarks/results/gemm_unseen_h200.json
+    python benchmarks/gemm_unseen.py --weights models --json benchmarks/results/gemm_between.json
 
 N and K are drawn between those of the sweep `full`, which models have, in steps of 64 and, for one
 size in three, of 8; no pair of them is in the sweep. M is drawn from 1 to 8192, evenly by its
-logarithm. `chosen` is what the default dispatcher runs, `ours` the same with `only_ours`. Each is
+logarithm. With `--weights models`, N and K are a pair of the sweep: what shipped rows for other Ms
+are worth, beside the estimate alone (`estimated`). `chosen` is what the default dispatcher runs,
+`ours` the same with `only_ours`. Each is
 checked against float64, then timed in turns with torch.mm: by single calls with L2 flushed (see
 `harness`) and in replayed CUDA graphs whose calls walk over copies of the operands. A kernel whose
 result is wrong is listed and not timed. A ratio is torch.mm's time over the other's.
@@ -32,7 +35,7 @@ from tilewright.ops.gemm import GemmProblem
 MOST_M = 8192
 MOST_BYTES = 2 << 30
 BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, MOST_M))
-KINDS = ("chosen", "ours")
+KINDS = ("chosen", "ours", "estimated")
 
 
 def drawn(by_chance: random.Random, known: Sequence[int], step: int) -> int:
@@ -42,8 +45,8 @@ def drawn(by_chance: random.Random, known: Sequence[int], step: int) -> int:
     return max(step, by_chance.randrange(number, following) // step * step)
 
 
-def sizes(count: int, seed: int) -> list[tuple[int, int, int]]:
-    """(M, N, K) of `count` products."""
+def sizes(count: int, seed: int, of_models: bool = False) -> list[tuple[int, int, int]]:
+    """(M, N, K) of `count` products; with N and K that are of the sweep, or are not."""
     listed = resources.files("tilewright.ops.gemm") / "sweeps" / "full" / "problems.csv"
     lines = [line for line in listed.read_text().splitlines() if not line.startswith("#")]
     pairs = {(int(row["n"]), int(row["k"])) for row in csv.DictReader(lines)}
@@ -52,9 +55,12 @@ def sizes(count: int, seed: int) -> list[tuple[int, int, int]]:
     found: list[tuple[int, int, int]] = []
     while len(found) < count:
         step = 8 if len(found) % 3 == 2 else 64
-        n, k = (drawn(by_chance, known, step) for known in (every_n, every_k))
+        if of_models:
+            n, k = by_chance.choice(sorted(pairs))
+        else:
+            n, k = (drawn(by_chance, known, step) for known in (every_n, every_k))
         m = round(math.exp(by_chance.uniform(0, math.log(MOST_M))))
-        if (n, k) not in pairs and GemmProblem(m, n, k).min_bytes <= MOST_BYTES:
+        if ((n, k) in pairs) == of_models and GemmProblem(m, n, k).min_bytes <= MOST_BYTES:
             found.append((m, n, k))
     return found
 
@@ -123,6 +129,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--weights", choices=("drawn", "models"), default="drawn")
     parser.add_argument("--count", type=int, default=300, help="how many sizes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
@@ -140,7 +147,11 @@ def main() -> None:
         "chosen": Dispatcher(store=store),
         "ours": Dispatcher(store=store, constraints=Constraints(only_ours=True)),
     }
-    problems = [GemmProblem(*size, options.dtype) for size in sizes(options.count, options.seed)]
+    of_models = options.weights == "models"
+    if of_models:
+        dispatchers["estimated"] = Dispatcher(store=store, selector="analytical")
+    drawn_sizes = sizes(options.count, options.seed, of_models)
+    problems = [GemmProblem(*size, options.dtype) for size in drawn_sizes]
     chosen = {d.select(p).config for d in dispatchers.values() for p in problems}
     wanted = sorted((c for c in chosen if not library_of(c)), key=lambda c: c.name)
     build([(config, gpu.arch) for config in wanted], store=store).raise_if_failed()

@@ -35,9 +35,9 @@ def names(found) -> list[str]:
 @pytest.mark.parametrize(
     ("m", "sizes"),
     [
-        (1, (16,)), (16, ()), (17, (32,)), (40, (48, 64)), (255, (256,)), (257, (288, 512)),
-        (1000, (1024,)), (1025, (1088, 2048)), (4096, ()), (4097, (4224, 8192)),
-        (5000, (5120, 8192)),
+        (1, (16,)), (3, (4, 16)), (16, ()), (17, (32,)), (40, (48, 64)), (64, ()), (65, (80,)),
+        (255, (256,)), (257, (288,)), (1000, (1024,)), (1025, (1088,)), (4096, ()), (4097, (4224,)),
+        (5000, (5120,)),
     ],
 )  # fmt: skip
 def test_the_ladder(m, sizes):
@@ -46,7 +46,14 @@ def test_the_ladder(m, sizes):
 
 def test_the_ladder_never_goes_down():
     for m in range(1, 9000):
-        assert all(size > m for size in padded(m)) and len(padded(m)) <= 2
+        sizes = padded(m)
+        assert all(size > m for size in sizes) and [*sizes] == sorted(sizes)
+
+
+@pytest.mark.parametrize("m", [65, 130, 537, 1390, 2224])
+def test_no_row_answers_from_the_next_power_of_two_beyond_64(m):
+    far = Table.of([row(gemm(1 << m.bit_length()), PLAIN)])
+    assert first(far, gemm(m)) is None
 
 
 def test_exact_before_padded_and_the_step_before_the_power_of_two():

@@ -242,9 +242,7 @@ def _changed(x: Any, after: list[Any]) -> None:
     pass
 
 
-_LIBRARY.define(
-    "changed(Tensor(a!) x, Tensor[] after) -> ()", tags=(torch.Tag.pt2_compliant_tag,)
-)
+_LIBRARY.define("changed(Tensor(a!) x, Tensor[] after) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
 for _key in _KEYS:
     _LIBRARY.impl("changed", _changed, _key.name)
 torch.library.register_fake(f"{NAMESPACE}::changed", _changed, lib=_LIBRARY)

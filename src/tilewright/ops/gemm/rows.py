@@ -2,9 +2,13 @@
 kernel for every M must serve.
 
 A table's row for a larger M may answer for a smaller M, but never the other way round: the kernel
-for a smaller M may have no room for the rows. M is rounded up to a step of the ladder (multiples of
-16 up to 256, of 32 up to 1024, of 64 up to 4096, of 128 beyond), then to a power of two. N and K
-stay.
+for a smaller M may have no room for the rows. M is rounded up to a step of the ladder: multiples of
+16 up to 256, of 32 up to 1024, of 64 up to 4096, of 128 beyond. Up to 64 powers of two are steps
+too. N and K stay.
+
+Beyond 64 no row answers from farther away, because its tiles would fill their waves otherwise. On
+an H200 the kernels of rows for the next power of two reached 0.853 of torch.mm for M of 513 to
+2048, where the estimate's choice reached 1.002 (`benchmarks/gemm_unseen.py --weights models`).
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ from tilewright.ops.nearby import Invariance, Nearby
 LADDER = ((256, 16), (1024, 32), (4096, 64))
 """Steps of the ladder as (M up to which the step holds, step); beyond the last M, `LAST_STEP`."""
 LAST_STEP = 128
+MOST_POWER = 64
+"""The largest power of two that is asked where it is no multiple of the ladder's step, or is one
+beyond the next."""
 
 CHOSEN_FOR = 256
 """A kernel for every M is chosen for this M."""
@@ -33,11 +40,12 @@ number that no tile divides."""
 
 
 def padded(m: int) -> tuple[int, ...]:
-    """The larger Ms with rows of a table that may answer for M = m, in the order asked."""
+    """The larger Ms with rows of a table that may answer for M = m, the nearest first."""
     step = next((step for limit, step in LADDER if m <= limit), LAST_STEP)
-    rounded = -(-m // step) * step
-    power = 1 << max(m - 1, 0).bit_length()
-    return tuple(dict.fromkeys(size for size in (rounded, power) if size > m))
+    sizes = {-(-m // step) * step}
+    if m <= MOST_POWER:
+        sizes.add(1 << max(m - 1, 0).bit_length())
+    return tuple(sorted(size for size in sizes if size > m))
 
 
 def nearby(m: int, made: Callable[[int], Any]) -> Iterator[Nearby]:
