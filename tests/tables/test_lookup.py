@@ -136,6 +136,17 @@ def test_each_of_two_gpus_of_one_arch_has_its_own_row_and_a_third_borrows():
     assert found.where.endswith(", padded to M = 512") and found.origin == "borrowed"
 
 
+def test_a_twins_row_is_its_own():
+    """A driver states other clocks and sizes than the data sheet."""
+    live = replace(H200, bandwidth_gbs=4814.304, memory_bytes=150109880320)
+    table = Table.of([row(gemm(512), WIDE, on=live)])
+    found = first(table, gemm(512))
+    assert (found.origin, found.where) == ("exact", "exact row")
+    assert first(table, gemm(500)).where == "padded to M = 512"
+    slower = replace(H200, bandwidth_gbs=4700.0)
+    assert first(table, gemm(512), slower).origin == "borrowed"
+
+
 def test_the_nearest_lends_and_another_where_it_has_no_row():
     near = distance(H100, H200) < distance(H100, H20)
     assert near, "the H20's matrix rate is a seventh of theirs"

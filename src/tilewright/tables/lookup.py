@@ -1,6 +1,6 @@
 """Which rows of a table answer for a problem on a device, the nearest answer first.
 
-1. *exact*: the row of this problem on this device.
+1. *exact*: the row of this problem on this device, or on a twin of it.
 2. *nearby*: the row of a problem that the family calls nearby (`Family.nearby`): for GEMM, the same
    problem with M rounded up.
 3. *borrowed*: the rows that 1 and 2 find on another device of the same architecture, nearest device
@@ -31,7 +31,7 @@ from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.counterpart import counterpart, renamed
 from tilewright.tables.merge import Several
-from tilewright.tables.neighbours import lenders
+from tilewright.tables.neighbours import TWIN, lenders
 from tilewright.tables.row import Row, still_serves
 from tilewright.tables.table import Table
 from tilewright.verdict import YES, Verdict, no
@@ -58,7 +58,7 @@ class Found:
     in_other_type: whether the row is in bf16 and the problem in fp16, or the other way round.
     how: how the row's problem comes from the problem asked about, in words (``padded to M = 64, in
         bf16``); ``""`` for the problem itself.
-    distance: of the device that the row is borrowed from; 0 otherwise.
+    distance: of the device that the row is borrowed from; 0, or less than `TWIN`, otherwise.
     skipped: names of the row's other kernels, each with the reason.
     """
 
@@ -139,7 +139,7 @@ class Lookup:
                     continue
                 table, row = placed
                 own: Origin = "nearby" if one.how else "exact"
-                origin: Origin = own if owner == device else "borrowed"
+                origin: Origin = own if apart < TWIN else "borrowed"
                 configs, skipped = self._serving(row, problem, one.in_other_type)
                 yield Found(row, table, configs, origin, one.in_other_type, one.how, apart, skipped)
 

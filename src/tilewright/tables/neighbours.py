@@ -9,7 +9,8 @@ kernels, so half as much is as far as twice as much:
     d(a, b) = Σ |ln(q(a) / q(b))|,  q in compute units, L2 bytes, memory bandwidth, clock, peak rate
 
 The peak rate is that of dense fp16 matrix instructions. Memory size does not count, since no kernel
-is faster for it. A partition counts by the units that it has, not by its name.
+is faster for it. A partition counts by the units that it has, not by its name. Two within `TWIN` of
+each other are one GPU: as a data sheet has it, and as a driver states its clocks.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from collections.abc import Iterable
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.arch.peak import peak_tflops
+
+TWIN = 0.01
 
 
 def distance(one: Device, other: Device) -> float:
