@@ -30,7 +30,7 @@ from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.measure.results import Results
 from tilewright.measure.vendor import is_vendor
-from tilewright.ops.gemm import GemmConfig, GemmProblem, estimate, rates
+from tilewright.ops.gemm import GemmConfig, GemmProblem, estimate, estimate_step, rates
 from tilewright.ops.gemm.pipelines import PIPELINES
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ def set_rates(values: dict[str, float]) -> None:
         else:
             setattr(rates, name, value)
     rates.BASIC = _share("basic")
-    estimate._step.cache_clear()
+    estimate_step.step_of.cache_clear()
 
 
 def _share(pipeline: str) -> float:

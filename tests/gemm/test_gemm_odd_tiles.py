@@ -12,7 +12,7 @@ from tilewright.ops.gemm import (
     FAMILY,
     GemmConfig,
     GemmProblem,
-    estimate,
+    estimate_step,
     middle_tiles,
     odd_tiles,
     swap,
@@ -101,7 +101,7 @@ def kernel(**fields: object) -> GemmConfig:
 
 def test_a_part_costs_at_least_the_time_of_32_columns():
     products = {
-        columns: estimate._step(kernel(tile_n=columns), H200).products
+        columns: estimate_step.step_of(kernel(tile_n=columns), H200).products
         for columns in (8, 32, 64, 72, 80, 88, 96, 128)
     }
     each = products[128] / 128
@@ -111,7 +111,7 @@ def test_a_part_costs_at_least_the_time_of_32_columns():
 
 
 def test_a_part_reads_a_from_shared_memory_again():
-    one, two, three = (estimate._step(kernel(tile_n=n), H200).shared for n in (64, 72, 88))
+    one, two, three = (estimate_step.step_of(kernel(tile_n=n), H200).shared for n in (64, 72, 88))
     of_a = 64 * 64 * 2 / 128 / H200.clock_mhz
     of_columns = 2 * 8 * 64 * 2 / 128 / H200.clock_mhz  # of 8: stored, and read once
     assert two - one == pytest.approx(of_a + of_columns)

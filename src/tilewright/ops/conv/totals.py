@@ -9,7 +9,7 @@ from tilewright.arch.model import Device
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm.estimate import meeting_us, totals_us
+from tilewright.ops.gemm.estimate_sums import meeting_us, totals_us
 
 
 def us(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> float:
