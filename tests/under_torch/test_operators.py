@@ -287,6 +287,7 @@ def test_opcheck():
     torch.library.opcheck(GEMM.default, ([a, b],))
     torch.library.opcheck(GEMM.default, ([a, b, bias], said))
     torch.library.opcheck(GEMM.out, ([a, b.detach()],), {"out": [torch.empty(M, N)]})
+    torch.library.opcheck(torch.ops.tilewright.changed.default, (a, [bias.detach()]))
 
 
 def test_fake_tensors_and_meta_tensors():

@@ -10,6 +10,7 @@ kernel, which starts beside the first one's end where the device has programmati
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.constants import partial_dtype
@@ -36,9 +37,14 @@ def config(c: GemmConfig) -> GemmConfig:
 
 def problem(c: GemmConfig, p: GemmProblem) -> GemmProblem:
     """The product of which that kernel stores parts, each with the rows of `partials`."""
+    return _stored(p, partial_dtype(c))
+
+
+@lru_cache(maxsize=64)  # one for all of a problem's configs, which are ranked together
+def _stored(p: GemmProblem, dtype: str) -> GemmProblem:
     inner = p.n if p.layout[2] == "r" else p.m
     row = -(-inner // WHOLE_ROW) * WHOLE_ROW
-    return replace(p, dtype_c=partial_dtype(c), epilogue="", ldc=row, ldd=0)
+    return replace(p, dtype_c=dtype, epilogue="", ldc=row, ldd=0)
 
 
 def objection(c: GemmConfig) -> str | None:
