@@ -32,7 +32,8 @@ if place() != "cpu":
 built = {result.name: result for result in report.results}
 print(f"{problem} on {gpu.name}: {report}")
 for fate in dispatcher.explain(problem).fates:
-    r = built[fate.name]
+    if (r := built.get(fate.name)) is None:  # of a table's row, and not registered
+        continue
     took = f"median {statistics.median(t):7.1f} µs" if (t := samples[fate.name]) else "not timed"
     registers = f"{r.kernel.resources.registers} registers" if r.kernel else "no binary"
     print(f"{fate.fate:9} {fate.reason}, {took}, build {r.seconds:.2f} s, {registers}: {r.name}")

@@ -230,10 +230,10 @@ _WHOLE_MATRIX_TILES = (
     (64, 512, 4, 3),
     (128, 256, 4, 4),
 )
-"""Further ones, without splits of K. With these and those for the vector units, the default space
-has 555 of the 637 kernels that tuning found for M to 64 in bf16 on an H200; it had 341. The
-estimate's first choice is one of them, or alike in the measurement, for 221 problems; it was for
-151."""
+"""Further ones without splits of K, for NVIDIA alone: on gfx1201 one spills. With these and those
+for the vector units, the default space has 555 of the 637 kernels that tuning found for M to 64 in
+bf16 on an H200; it had 341. The estimate's first choice is one of them, or alike in the
+measurement, for 221 problems; it was for 151."""
 _PARTS_OF_FEW = (2, 4, 8, 16)
 """Parts of K; the last two for the narrowest tile, where N is small too."""
 
@@ -252,7 +252,8 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
         least = max(rows, arch.min_dot[1])
         tiles = [(least, t, s) for t in _MATRIX_TILES for s in (whole, *parts[:2])]
         tiles += [(least, _MATRIX_TILES[0], s) for s in parts[2:]]
-        tiles += [(least, t, whole) for t in _WHOLE_MATRIX_TILES]
+        if arch.backend == "cuda":
+            tiles += [(least, t, whole) for t in _WHOLE_MATRIX_TILES]
         if pipelines.PIPELINES[pipeline].reads == "pointers" and rows <= VECTOR_ROWS:
             tiles += [(rows, t, whole) for t in _VECTOR_TILES]
             tiles += [(rows, _VECTOR_TILE_OF_ROWS, whole)] * (rows > 1)
