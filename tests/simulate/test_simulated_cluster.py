@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import sim_language as language
 from sim_values import Fault
@@ -77,10 +78,18 @@ def test_workgroups_that_do_not_wait_for_each_other(word, fault, monkeypatch):
 
 def test_the_bits_do_not_depend_on_the_share():
     """Sums are added in the order of K's parts, whichever workgroup adds them. The last tile of 160
-    columns begins at 32, so that it adds up 96 columns again, in other shares."""
+    columns begins at 32, so that it adds up 96 columns again, in other shares.
+
+    Each part's products are small integers times the part's power of two, and so exact: what
+    multiplies them here may sum them in any order. The parts' sums are not.
+    """
     config = GEMM.parse_name(f"gemm_{KERNELS[1].replace('_bf16_fp32', '_fp32_fp32')}")
-    wide = GemmProblem(64, 160, 640, dtype_c="fp32")
-    a, b = (arrays.to_numpy(verify.operands_of(wide, 3).inputs[name]) for name in "AB")
+    wide = GemmProblem(64, 160, 512, dtype_c="fp32")
+    made = verify.operands_of(wide, 3).inputs
+    by_chance = np.random.default_rng(3)
+    a, b = (by_chance.integers(-8, 9, arrays.to_numpy(made[name]).shape) for name in "AB")
+    a = a * 2.0 ** (9 * np.repeat(np.arange(4), 128))
+    a, b = (x.astype(arrays.to_numpy(made["A"]).dtype) for x in (a, b))
 
     def computed(columns):
         given = {"A": a.reshape(-1), "B": b[:, :columns].T.reshape(-1)}
