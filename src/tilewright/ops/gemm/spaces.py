@@ -201,17 +201,12 @@ def _listed(arch: Arch, grid: str) -> list[str]:
 FEW_ROWS = 64
 """Most rows of A for which the default space has the pipelines for few rows."""
 
-_VECTOR_TILES = (
-    (2, 4096, 8, 1),
-    (2, 2048, 4, 1),
-    (2, 2048, 4, 4),
-    (4, 2048, 4, 1),
-    (4, 1024, 2, 1),
-    (8, 512, 1, 1),
-)
+_VECTOR_TILES = ((2, 4096, 8, 1), (2, 2048, 4, 1), (4, 2048, 4, 1), (8, 512, 1, 1))
 """(columns, bytes of K, warps, stages) for the vector units."""
+_FURTHER_VECTOR_TILES = ((2, 2048, 4, 4), (4, 1024, 2, 1))
+"""Further ones, for NVIDIA alone: on gfx1201 one spills."""
 _VECTOR_TILE_OF_ROWS = (2, 4096, 4, 1)
-"""A further one for more than one row."""
+"""A further one for more than one row, for NVIDIA alone."""
 
 _MATRIX_TILES = (
     (16, 1024, 4, 4),
@@ -256,7 +251,9 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
             tiles += [(least, t, whole) for t in _WHOLE_MATRIX_TILES]
         if pipelines.PIPELINES[pipeline].reads == "pointers" and rows <= VECTOR_ROWS:
             tiles += [(rows, t, whole) for t in _VECTOR_TILES]
-            tiles += [(rows, _VECTOR_TILE_OF_ROWS, whole)] * (rows > 1)
+            if arch.backend == "cuda":
+                tiles += [(rows, t, whole) for t in _FURTHER_VECTOR_TILES]
+                tiles += [(rows, _VECTOR_TILE_OF_ROWS, whole)] * (rows > 1)
         for tile_m, (tile_n, k_bytes, warps, stages), (scheduler, split_k, reduction) in tiles:
             yield {
                 **common,
