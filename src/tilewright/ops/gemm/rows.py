@@ -28,8 +28,7 @@ LADDER = ((256, 16), (1024, 32), (4096, 64))
 """Steps of the ladder as (M up to which the step holds, step); beyond the last M, `LAST_STEP`."""
 LAST_STEP = 128
 MOST_POWER = 64
-"""The largest power of two that is asked where it is no multiple of the ladder's step, or is one
-beyond the next."""
+"""Up to this M, the next power of two is asked too."""
 
 CHOSEN_FOR = 256
 """A kernel for every M is chosen for this M."""
