@@ -7,28 +7,27 @@ N and K are drawn between those of the sweep `full`, which models have, in steps
 size in three, of 8; no pair of them is in the sweep. M is drawn from 1 to 8192, evenly by its
 logarithm. With `--weights models`, N and K are a pair of the sweep: what shipped rows for other Ms
 are worth, beside the estimate alone (`estimated`). `chosen` is what the default dispatcher runs,
-`ours` the same with `only_ours`. Each is
-checked against float64, then timed in turns with torch.mm: by single calls with L2 flushed (see
-`harness`) and in replayed CUDA graphs whose calls walk over copies of the operands. A kernel whose
-result is wrong is listed and not timed. A ratio is torch.mm's time over the other's.
+`ours` the same with `only_ours`. Each is checked against float64, then timed in turns with
+torch.mm: by single calls with L2 flushed (see `harness`) and in replayed CUDA graphs whose calls
+walk over copies of the operands. A kernel whose result is wrong is listed and not timed. A ratio is
+torch.mm's time over the other's.
 """
 
 from __future__ import annotations
 
 import argparse
 import bisect
-import csv
 import json
 import math
 import random
 import statistics
 from collections.abc import Sequence
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from environment import environment
+from gemm_ladder import weights
 from gemm_middle import COPIED_BYTES, MOST_COPIES, geomean, replayed
 from tilewright.ops.gemm import GemmProblem
 
@@ -47,9 +46,7 @@ def drawn(by_chance: random.Random, known: Sequence[int], step: int) -> int:
 
 def sizes(count: int, seed: int, of_models: bool = False) -> list[tuple[int, int, int]]:
     """(M, N, K) of `count` products; with N and K that are of the sweep, or are not."""
-    listed = resources.files("tilewright.ops.gemm") / "sweeps" / "full" / "problems.csv"
-    lines = [line for line in listed.read_text().splitlines() if not line.startswith("#")]
-    pairs = {(int(row["n"]), int(row["k"])) for row in csv.DictReader(lines)}
+    pairs = {*weights()}
     every_n, every_k = (sorted({pair[axis] for pair in pairs}) for axis in (0, 1))
     by_chance = random.Random(seed)
     found: list[tuple[int, int, int]] = []

@@ -146,3 +146,15 @@ def test_a_decoding_layer_runs_without_a_registry(m):
     a, b = rng.standard_normal((m, 256), np.float32), rng.standard_normal((96, 256), np.float32)
     got = Dispatcher(device="h200_sxm").run("gemm", a, b.T)
     np.testing.assert_allclose(got, a @ b.T, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "there"), [("sm_90", True), ("sm_80", True), ("gfx1201", False)])
+def test_kernels_that_tuning_finds_on_nvidia_are_in_its_default_space_alone(name, there):
+    tiles = {}
+    for m in (1, 8):
+        space = FAMILY.default_space(GemmProblem(m, 4096, 4096), arch(name))
+        kernels = space.expand(arch(name)).configs
+        tiles[m] = {(c.tile_n, c.tile_k, c.num_warps, c.num_stages)
+                    for c in kernels if c.pipeline == "small_m"}  # fmt: skip
+    assert ((4, 512, 2, 1) in tiles[1]) == there
+    assert ((64, 128, 4, 3) in tiles[8]) == there

@@ -20,9 +20,9 @@ written: the first operand that is written in place, of the places `Said.written
     The other operands are `operands`, also others that are written in place.
 changed: computes nothing, and tells torch that x changes, behind the tensors `after`.
 
-An update stands between two `changed` for each further operand that it writes. If one node wrote
-two views of one tensor, such as a cache's keys and values, Inductor would copy one of them at each
-call, and torch 2.11 would copy it wrongly (pytorch issue 192219).
+An update stands between two `changed` for each further operand that it writes. A cache's keys and
+values are often views of one tensor. If one node wrote both, Inductor would copy one of them at
+each call, and torch 2.11 would copy it wrongly (pytorch issue 192219).
 
 One schema serves every family, whatever its operands. It is registered with `Library` itself:
 ``torch.library.custom_op`` adds several microseconds to each call.

@@ -225,9 +225,9 @@ _WHOLE_MATRIX_TILES = (
     (64, 512, 4, 3),
     (128, 256, 4, 4),
 )
-"""Further ones without splits of K, for NVIDIA alone: on gfx1201 one spills. With these and those
-for the vector units, the default space has 555 of the 637 kernels that tuning found for M to 64 in
-bf16 on an H200; it had 341. The estimate's first choice is one of them, or alike in the
+"""Further ones that do not split K, for NVIDIA alone, since one spills on gfx1201. With these and
+those for the vector units, the default space has 555 of the 637 kernels that tuning found for M to
+64 in bf16 on an H200; it had 341. The estimate's first choice is one of them, or alike in the
 measurement, for 221 problems; it was for 151."""
 _PARTS_OF_FEW = (2, 4, 8, 16)
 """Parts of K; the last two for the narrowest tile, where N is small too."""
