@@ -258,7 +258,7 @@ class GemmFamily(Defaults):
                 theirs.append((config, library.estimate(config, problem, device)))
             else:
                 found.append((config, estimate_module.estimate(config, problem, device)))
-        found.sort(key=lambda pair: estimate_module.key(*pair))
+        found.sort(key=lambda pair: estimate_module.key(pair[0], pair[1], problem))
         return [*((config, breakdown.estimate) for config, breakdown in found), *theirs]
 
     def estimate(self, config: Config, problem: GemmProblem, device: Device) -> Estimate:

@@ -27,6 +27,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import (
     clusters,
     estimate_few,
+    orders,
     pipelines,
     rates,
     small_m,
@@ -43,7 +44,14 @@ from tilewright.ops.gemm.breakdown import (
     Breakdown,
 )
 from tilewright.ops.gemm.config import SHARING, GemmConfig
-from tilewright.ops.gemm.estimate_step import cold_step, port_rate, residents, rows_us, step_of
+from tilewright.ops.gemm.estimate_step import (
+    cold_step,
+    port_rate,
+    port_share,
+    residents,
+    rows_us,
+    step_of,
+)
 from tilewright.ops.gemm.estimate_sums import (
     added_up_us,
     tile_meeting_us,
@@ -52,9 +60,6 @@ from tilewright.ops.gemm.estimate_sums import (
 )
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import tiles as tiles_of
-
-MIDDLE_GROUP = 6
-"""The `group_m` that ties prefer: 4 and 8 go before 2, and 2 before 16."""
 
 
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
@@ -106,14 +111,16 @@ def work(config: GemmConfig, problem: GemmProblem, device: Device) -> Work | Non
     )
 
 
-def key(config: GemmConfig, found: Breakdown) -> tuple[float, float, bool, int, int, int, str]:
+def key(
+    config: GemmConfig, found: Breakdown, problem: GemmProblem
+) -> tuple[float, float, bool, int, int, float, str]:
     """What to sort by, best first. Ties of the estimate go to the kernel
 
     1. whose next-slowest resource of the compute unit is least loaded (not for few rows);
     2. that leaves its warps less to do: descriptors before pointers;
     3. with fewer steps of K, if it has a compute unit to itself;
     4. with the deeper ring then; for few rows the shallower ring, which is filled sooner;
-    5. whose groups of tiles are neither narrow nor wide;
+    5. whose order of tiles is near the usual one (`orders`);
     6. that comes first by name.
 
     These kernels were mostly the faster ones on an H200.
@@ -127,7 +134,7 @@ def key(config: GemmConfig, found: Breakdown) -> tuple[float, float, bool, int, 
         record.reads == "pointers",
         -config.tile_k * alone,
         config.num_stages if few else -config.num_stages * alone,
-        abs(config.group_m - MIDDLE_GROUP),
+        abs(math.log2(config.group_m / orders.usual(config, problem.m))),
         config.name,
     )
 
@@ -145,9 +152,9 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
         and not config.two_stage
     )
     if cold:
-        step = cold_step(step, config, parts / units)
+        step = cold_step(step, config, device, parts / units)
     elif tiles / units * steps * step.read < rates.SHORT_US:
-        step = replace(step, read=step.read * rates.PORT_SHARE / rates.SHORT_PORT_SHARE)
+        step = replace(step, read=step.read * port_share(device) / rates.SHORT_PORT_SHARE)
     if (rows := rows_us(config, problem)) > step.read:
         step = replace(step, read=rows)
     share: float = waves

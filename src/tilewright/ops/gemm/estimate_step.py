@@ -115,7 +115,7 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     )
 
 
-def cold_step(step: Step, config: GemmConfig, fullness: float) -> Step:
+def cold_step(step: Step, config: GemmConfig, device: Device, fullness: float) -> Step:
     """A step where every workgroup has one part at most: A and B come from memory.
 
     fullness: share of the device's compute units that have a part.
@@ -123,7 +123,7 @@ def cold_step(step: Step, config: GemmConfig, fullness: float) -> Step:
     waits = (rates.COLD_US + rates.COLD_FULL_US * fullness) / config.num_stages
     whole = config.scheduler == "persistent"
     port = rates.COLD_PORT_SHARE if whole else rates.COLD_PORT_SHARE_APART
-    return replace(step, waits=waits, read=step.read * rates.PORT_SHARE / port)
+    return replace(step, waits=waits, read=step.read * port_share(device) / port)
 
 
 def rows_us(config: GemmConfig, problem: GemmProblem) -> float:
@@ -150,7 +150,16 @@ def rows_us(config: GemmConfig, problem: GemmProblem) -> float:
 
 def port_rate(device: Device) -> float:
     """Bytes a microsecond that a compute unit takes in from L2."""
-    return rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE * device.clock_mhz
+    return rates.PORT_BYTES_PER_CLOCK * port_share(device) * device.clock_mhz
+
+
+def port_share(device: Device) -> float:
+    """Share of `PORT_BYTES_PER_CLOCK` that every compute unit reaches for long: less on GPUs of
+    sm_90 whose L2 has fewer slices for each compute unit than an H200's."""
+    if device.arch != "sm_90":
+        return rates.PORT_SHARE
+    each = device.l2_bytes / device.compute_units
+    return rates.PORT_SHARE * min(1.0, each / rates.PORT_L2_BYTES)
 
 
 def _products(

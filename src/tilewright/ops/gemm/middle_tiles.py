@@ -29,6 +29,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import clusters, epilogues, pipelines, scales
 from tilewright.ops.gemm.odd_tiles import LEAST_M, MOST_M
+from tilewright.ops.gemm.orders import usual_order
 from tilewright.ops.gemm.problem import GemmProblem
 
 _WHOLE = ("persistent", 1, "none")
@@ -90,7 +91,7 @@ def algorithms(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
                 "scheduler": scheduler,
                 "split_k": split_k,
                 "reduction": reduction,
-                "group_m": 8,
+                "group_m": usual_order(swapped, reduction),
                 "alignment": 16,
                 "index_bits": 32,
                 "dependent_launch": "none",

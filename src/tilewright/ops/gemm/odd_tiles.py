@@ -24,6 +24,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import epilogues, pipelines, swap
 from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.orders import usual_order
 from tilewright.ops.gemm.pipelines.common import ROW_BYTES
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import MAX_STAGES, shared_memory
@@ -102,7 +103,7 @@ def algorithms(problem: GemmProblem, arch: Arch, tiles: Iterable[Tile]) -> Itera
             "scheduler": "persistent",
             "split_k": 1,
             "reduction": "none",
-            "group_m": 8,
+            "group_m": usual_order(swapped, "none", -(-problem.m // tile_m)),
             "alignment": 16,
             "index_bits": 32,
         }

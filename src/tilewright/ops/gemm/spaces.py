@@ -14,6 +14,7 @@ from tilewright.ops.gemm import (
     epilogues,
     lowbit,
     middle_tiles,
+    orders,
     pipelines,
     scales,
 )
@@ -124,7 +125,8 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     object."""
     few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
     middle = middle_tiles.concern(problem)
-    kind = (arch.name, few, middle, *(getattr(problem, field) for field in _SIGNATURE))
+    wider = orders.wider(problem.m)
+    kind = (arch.name, few, middle, wider, *(getattr(problem, field) for field in _SIGNATURE))
     found = _made.get(kind)
     if found is None:
         if len(_made) >= MOST_KINDS:
@@ -174,6 +176,7 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     more = [*_deep(problem, arch, tiles)]
     more += middle_tiles.algorithms(problem, arch) if middle_tiles.concern(problem) else ()
     rows += (tuple(row[axis] for axis in algorithms) for row in more)
+    rows = [_in_usual_order(dict(zip(algorithms, row, strict=True)), problem.m) for row in rows]
     return KernelSpace(
         "gemm",
         {
@@ -191,6 +194,18 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         {"worth having": _worth_having},
         linked={tuple(algorithms): rows},
     )
+
+
+def _in_usual_order(algorithm: dict[str, Any], m: int) -> tuple[Any, ...]:
+    """The values of `algorithm`, with wider groups of tiles where `m` rows of A ask for them."""
+    whole = algorithm["scheduler"] == "persistent" and not algorithm["swap_ab"]
+    if whole and algorithm["pipeline"] in _ORDERED and algorithm["tile_m"] in orders.wider(m):
+        algorithm["group_m"] = orders.WIDER
+    return tuple(algorithm.values())
+
+
+_ORDERED = ("gluon_ws", "gluon_pingpong")
+"""Pipelines whose orders were timed."""
 
 
 def _listed(arch: Arch, grid: str) -> list[str]:

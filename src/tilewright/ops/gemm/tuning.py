@@ -23,6 +23,7 @@ from tilewright.ops.gemm import (
     epilogues,
     lowbit,
     odd_tiles,
+    orders,
     pipelines,
     scales,
 )
@@ -106,8 +107,8 @@ CLUSTERED_SWAPPED: tuple[Tile, ...] = (
 CLUSTERS = tuple(("split_k", parts, "cluster") for parts in clusters.SIZES)
 DEEP_ORDERS = (2, 8)
 """Orders of the tiles above, and of whole tiles of `DEEP` and `SWAPPED`. Neither is always the
-better one, and the estimate does not tell them apart: 64x128 in clusters of two took 15.6 and 17.7
-µs in these (384×1024×5120), whole 64x128 28.3 and 27.1 (512×2048×6144)."""
+better one: 64x128 in clusters of two took 15.6 and 17.7 µs in these (384×1024×5120), whole 64x128
+28.3 and 27.1 (512×2048×6144). The usual one is measured first (`orders`)."""
 
 SWAPPED: tuple[Tile, ...] = (
     ("gluon_ws", 32, 64, 128, 4, 12, "direct"),
@@ -273,7 +274,7 @@ def dependent_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
         if swaps and not _may_swap(problem):
             continue
         found = [
-            (pipeline, m, n, k_bytes // bytes_each, *rest, *how, 8)
+            (pipeline, m, n, k_bytes // bytes_each, *rest, *how, orders.usual_order(swaps, how[2]))
             for (pipeline, m, n, k_bytes, *rest), how in itertools.product(
                 tiles, _DEPENDENT_SCHEDULES
             )
@@ -312,7 +313,7 @@ def _swapped(problem: GemmProblem) -> list[Sequence[Any]]:
         return []
     if not LEAST_SWAPPED <= problem.m <= MOST_SWAPPED:
         return []
-    found = [(*t, *how, 8) for t in SWAPPED for how in SHARED]
+    found = [(*t, *how, orders.usual_order(True, how[2])) for t in SWAPPED for how in SHARED]
     return [*found, *_in_orders(SWAPPED, (_WHOLE,)), *_in_orders(CLUSTERED_SWAPPED, CLUSTERS)]
 
 
@@ -329,6 +330,8 @@ def _algorithms(problem: GemmProblem) -> Iterator[Sequence[Any]]:
     found: list[Sequence[Any]] = [(*t, *_WHOLE, order) for t in LARGE for order in ORDERS]
     found += [(*t, *how, 8) for t in DEEP for how in SHARED]
     found += [*_in_orders(DEEP, (_WHOLE,)), *_in_orders(CLUSTERED, CLUSTERS)]
+    wider = orders.wider(problem.m)
+    found += [(*t, *_WHOLE, orders.WIDER) for t in DEEP if t[1] in wider]
     found += [(*t, *how, 8) for t in PORTABLE for how in SHARED]
     if problem.m <= FEW_ROWS:
         found += _few(problem)

@@ -1,0 +1,54 @@
+"""The order in which kernels should walk the tiles of C (`group_m`), where nothing was measured.
+
+Workgroups with neighbouring numbers should read the same columns of B, which is the larger operand
+where M is small: then L2 takes each line in once, and the others find it there or on its way.
+Without a swap that asks for groups that leave no few rows of tiles over; where A and B are swapped,
+for narrow groups. In time over those in order 8, on H100s (a tuning of 2,400 products of 48 to 512
+rows, and benchmarks/results/gemm_orders_h100.json and gemm_orders_tall_h100.json):
+
+    whole tiles, order 2; 3 to 8 rows of tiles, one wave         1.03 to 1.22
+    whole tiles, order 1; 4 to 8 rows of tiles                   1.00 to 1.33
+    whole tiles, order 16; 9 to 12 rows of tiles                 0.99 (0.92 to 1.02)
+    whole tiles, order 16; 17 rows of tiles and more, 128x128    0.96 to 1.24
+    swapped whole tiles, order 2; 3 to 8 rows of A's tiles       0.91 to 0.99
+    swapped, K split, order 2                                    0.98 (0.84 to 1.13)
+    clusters of two, order 2: plain, swapped                     0.97, 1.06
+
+Nine rows of tiles and wide C gain most by order 16: of 35 kernels with 9 to 12 rows, some of which
+were tried because they had been slow, it took 0.96 of the time of order 8 (0.86 to 1.01).
+
+An H200, which has more of L2, tells orders 2 to 16 of large products apart less often.
+
+What did not work. Numbering the parts of a split K so that neighbours have the same part of
+different tiles: the best order of each kernel then took 1.02 times as long (0.57 to 1.22). Groups
+of equal height, 5 and 4 rows of tiles instead of 8 and 1: 0.98 for those 35, and 1.00 where there
+are more rows.
+"""
+
+from __future__ import annotations
+
+from tilewright.ops.gemm.config import GemmConfig
+
+WIDER, WIDE, NARROW = 16, 8, 2
+OVER = range(WIDE + 1, 13)
+"""Rows of tiles of which an order of `WIDE` leaves too few over."""
+TALL = (64, 128, 192, 256)
+"""Rows of whole tiles."""
+
+
+def usual_order(swap_ab: bool, reduction: str, tiles_m: int = 1) -> int:
+    """The `group_m` that was mostly the fastest for kernels with these fields and so many rows of
+    tiles."""
+    if swap_ab != (reduction == "cluster"):
+        return NARROW
+    return WIDER if reduction == "none" and tiles_m in OVER else WIDE
+
+
+def usual(config: GemmConfig, m: int) -> int:
+    """The same of a kernel for `m` rows of A."""
+    return usual_order(config.swap_ab, config.reduction, -(-m // config.tile_m))
+
+
+def wider(m: int) -> tuple[int, ...]:
+    """The heights of whole tiles for which `m` rows of A take `WIDER` groups."""
+    return tuple(rows for rows in TALL if -(-m // rows) in OVER)
