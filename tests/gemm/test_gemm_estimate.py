@@ -200,6 +200,18 @@ def test_what_is_short_reads_at_the_full_clock():
     assert found[1].l2_us > 1.05 * 4 * found[0].l2_us
 
 
+def test_less_l2_for_each_unit_holds_up_what_reads_for_long_on_hopper():
+    tile = config(tile_m=128, tile_n=128, num_warps=8, num_stages=6, pipeline="gluon_ws")
+    h100 = device("h100_sxm")
+    long, short = GemmProblem(8192, 8192, 8192), GemmProblem(2048, 2048, 1024)
+    assert h100.l2_bytes < H200.l2_bytes and h100.compute_units == H200.compute_units
+    ratio = breakdown(tile, long, h100).l2_us / breakdown(tile, long, H200).l2_us
+    assert ratio == pytest.approx(H200.l2_bytes / h100.l2_bytes)
+    assert breakdown(tile, short, h100).l2_us == pytest.approx(breakdown(tile, short, H200).l2_us)
+    more = replace(H200, l2_bytes=2 * H200.l2_bytes)
+    assert breakdown(tile, long, more).l2_us == breakdown(tile, long, H200).l2_us
+
+
 def test_of_equal_estimates_for_few_rows_the_shallower_ring_goes_first():
     ring = replace(TILE, tile_m=8, tile_n=64, num_warps=4, pipeline="small_m_tma", group_m=1)
     few = GemmProblem(8, 16896, 1024)
