@@ -18,7 +18,8 @@ def data() -> Path:
 
 
 def cache() -> Path:
-    """For files that are recreated when they are missing: built kernels, the compiled launcher."""
+    """For files that are recreated when they are missing: built kernels, the compiled launcher,
+    copies of shipped tables."""
     return _given() or platformdirs.user_cache_path("tilewright")
 
 

@@ -12,7 +12,7 @@ from tilewright.arch.model import Device
 from tilewright.ops.counterpart import counterpart
 from tilewright.select import Choice, Skipped
 from tilewright.select.tuned import Tuned
-from tilewright.tables import file, named
+from tilewright.tables import copies, named
 from tilewright.tables.merge import Several
 from tilewright.tables.table import Table
 
@@ -52,6 +52,6 @@ def _read(folder: Path, names: tuple[str, ...]) -> Tuned | None:
 
 @cache
 def _table(folder: Path, name: str) -> Table:
-    table = file.load(folder / name)
+    table = copies.load(folder / name)
     table.where = f"shipped {name}"
     return table
