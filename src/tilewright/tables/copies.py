@@ -1,8 +1,8 @@
 """Compact copies of shipped tables, in the folder for what can be recreated.
 
 Shipped tables are JSON, which people read and compare. Each row of it is read and checked when a
-process first needs the table: 5,643 rows take 0.90 s of one core, their compact copy 0.015 s. A copy
-is of one file and one version of the package. One that is missing, damaged or could have been
+process first needs the table: 5,643 rows take 0.90 s of one core, their compact copy 0.015 s. A
+copy is of one file and one version of the package. One that is missing, damaged or could have been
 written by others is made again; where none can be written, the JSON answers.
 """
 
