@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
-from gemm_middle import COPIED_BYTES, MOST_COPIES, geomean, replayed
+from gemm_middle import geomean, replayed, rotated_operands
 from gemm_unseen import BANDS, sizes
 from tilewright.arch import arch
 from tilewright.arch.model import Device
@@ -62,12 +62,7 @@ def measured(
     from tilewright.registry import Registry
 
     m, n, k = problem.m, problem.n, problem.k
-    made = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
-    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
-    operands = [
-        (made(m, k), made(n, k).T, torch.empty(m, n, device="cuda", dtype=torch.bfloat16))
-        for _ in range(copies)
-    ]
+    operands = rotated_operands(problem)
     a, b, out = operands[0]
     reference = a.double() @ b.double()
     calls = {"torch.mm": [partial(torch.mm, x, y, out=z) for x, y, z in operands]}

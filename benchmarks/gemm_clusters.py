@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
-from gemm_middle import COPIED_BYTES, MOST_COPIES, geomean, replayed
+from gemm_middle import geomean, replayed, rotated_operands
 from gemm_middle import sizes as of_models
 from tilewright.arch import arch
 from tilewright.arch.model import Device
@@ -73,15 +73,7 @@ def measured(
     kinds = contenders(problem, gpu, options.each)
     report = build([(c, gpu.arch) for kind in kinds for c in kind], store=store)
     built = [r.config for r in report.results if r.ok]
-    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
-    operands = [
-        (
-            torch.randn(m, k, device="cuda").bfloat16(),
-            torch.randn(n, k, device="cuda").bfloat16().T,
-            torch.empty(m, n, device="cuda", dtype=torch.bfloat16),
-        )
-        for _ in range(copies)
-    ]
+    operands = rotated_operands(problem)
     a, b, out = operands[0]
     reference = a.double() @ b.double()
     right, wrong = [], []

@@ -30,6 +30,7 @@ from typing import Any
 from environment import environment
 from tilewright.arch import arch
 from tilewright.arch.model import Device
+from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, odd_tiles, swap
 
 OLDER_COLUMNS = (32, 64, 96, 128, 160, 192, 256)
@@ -86,6 +87,24 @@ def contenders(
     return kept[0], kept[1], chosen
 
 
+def rotated_operands(problem: GemmProblem) -> list[tuple[Any, Any, Any]]:
+    """Random A and B, and a C, for a product whose B is contiguous along K; as many copies as leave
+    nothing in L2."""
+    import torch
+
+    m, n, k = problem.m, problem.n, problem.k
+    element = getattr(torch, DTYPES[problem.dtype_a].torch)
+    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
+    return [
+        (
+            torch.randn(m, k, device="cuda", dtype=element),
+            torch.randn(n, k, device="cuda", dtype=element).T,
+            torch.empty(m, n, device="cuda", dtype=element),
+        )
+        for _ in range(copies)
+    ]
+
+
 def replayed(
     calls: Mapping[str, Iterable[Callable[[], object]]], replays: int
 ) -> dict[str, list[float]]:
@@ -131,7 +150,6 @@ def measured(
     from tilewright import verify
     from tilewright.compile import build
     from tilewright.dispatch import Dispatcher
-    from tilewright.dtypes import DTYPES
     from tilewright.registry import Registry
 
     m, n, k = size
@@ -139,16 +157,7 @@ def measured(
     older, new, chosen = contenders(problem, gpu, options.each)
     report = build([(c, gpu.arch) for c in (*older, *new)], store=store)
     built = {r.config.name: r.config for r in report.results if r.ok}
-    element = getattr(torch, DTYPES[dtype].torch)
-    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
-    operands = [
-        (
-            torch.randn(m, k, device="cuda", dtype=element),
-            torch.randn(n, k, device="cuda", dtype=element).T,
-            torch.empty(m, n, device="cuda", dtype=element),
-        )
-        for _ in range(copies)
-    ]
+    operands = rotated_operands(problem)
     a, b, out = operands[0]
     reference = a.double() @ b.double()
     dispatcher = Dispatcher(store=store)

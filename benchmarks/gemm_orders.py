@@ -26,7 +26,7 @@ from typing import Any
 
 from environment import environment
 from gemm_ladder import weights
-from gemm_middle import COPIED_BYTES, MOST_COPIES, geomean, replayed, sizes
+from gemm_middle import geomean, replayed, rotated_operands, sizes
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, swap
@@ -91,20 +91,10 @@ def measured(
     from harness import bound, compare
     from tilewright import verify
     from tilewright.dispatch import Dispatcher
-    from tilewright.dtypes import DTYPES
     from tilewright.registry import Registry
 
     m, n, k = problem.m, problem.n, problem.k
-    element = getattr(torch, DTYPES[problem.dtype_a].torch)
-    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
-    operands = [
-        (
-            torch.randn(m, k, device="cuda", dtype=element),
-            torch.randn(n, k, device="cuda", dtype=element).T,
-            torch.empty(m, n, device="cuda", dtype=element),
-        )
-        for _ in range(copies)
-    ]
+    operands = rotated_operands(problem)
     a, b, out = operands[0]
     reference = a.double() @ b.double()
     dispatcher = Dispatcher(store=store)

@@ -28,7 +28,7 @@ from typing import Any
 
 from environment import environment
 from gemm_ladder import weights
-from gemm_middle import COPIED_BYTES, MOST_COPIES, geomean, replayed
+from gemm_middle import geomean, replayed, rotated_operands
 from tilewright.ops.gemm import GemmProblem
 
 MOST_M = 8192
@@ -70,19 +70,9 @@ def measured(
 
     from harness import compare
     from tilewright import verify
-    from tilewright.dtypes import DTYPES
 
     m, n, k = problem.m, problem.n, problem.k
-    element = getattr(torch, DTYPES[problem.dtype_a].torch)
-    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
-    operands = [
-        (
-            torch.randn(m, k, device="cuda", dtype=element),
-            torch.randn(n, k, device="cuda", dtype=element).T,
-            torch.empty(m, n, device="cuda", dtype=element),
-        )
-        for _ in range(copies)
-    ]
+    operands = rotated_operands(problem)
     a, b, out = operands[0]
     reference = a.double() @ b.double()
     row: dict[str, Any] = {"m": m, "n": n, "k": k, "wrong": []}

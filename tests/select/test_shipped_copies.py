@@ -59,6 +59,17 @@ def test_a_changed_table_has_another_copy_which_replaces_the_first(shipped, kept
     assert before not in after and other in after and len(after) == 2
 
 
+def test_a_changed_source_of_problems_has_another_copy(shipped, kept, monkeypatch, tmp_path):
+    copies.load(shipped)
+    [before] = kept.iterdir()
+    assert any(source.match("gemm/problem.py") for source in copies._sources())
+    (tmp_path / "problem.py").write_text("another meaning")
+    monkeypatch.setattr(copies, "_sources", lambda: [tmp_path / "problem.py"])
+    copies.load(shipped)
+    [after] = kept.iterdir()
+    assert after != before
+
+
 @pytest.mark.parametrize("harm", ["cut", "changed", "empty", "writable", "link", "folder"])
 def test_a_copy_that_cannot_be_trusted_is_made_again_or_left_alone(shipped, kept, harm, tmp_path):
     rows = [*copies.load(shipped)]

@@ -1,9 +1,11 @@
 """Compact copies of shipped tables, in the folder for what can be recreated.
 
 Shipped tables are JSON, which people read and compare. Each row of it is read and checked when a
-process first needs the table: 5,643 rows take 0.90 s of one core, their compact copy 0.015 s. A
-copy is of one file and one version of the package. One that is missing, damaged or could have been
-written by others is made again; where none can be written, the JSON answers.
+process first needs the table: 5,643 rows take 0.90 s of one core, their compact copy 0.015 s.
+
+A copy belongs to one JSON file, one version of the package and its sources of problems: if one of
+them changes, another copy replaces it. A copy is also replaced if it is damaged, or if somebody
+else could have written it. If no copy can be written, the JSON is read each time.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from tilewright import home
+from tilewright import home, ops
 from tilewright.errors import BadFile, StoreError
 from tilewright.files import WRITE, check_own, make_own
 from tilewright.reading import MOST_BYTES, content, regular
@@ -21,11 +23,14 @@ from tilewright.tables import file
 from tilewright.tables.table import Table
 from tilewright.version import __version__
 
+_OPERATIONS = Path(ops.__file__).parent
+
 
 def load(path: Path) -> Table:
     """The table in the JSON file at `path`, from its copy if there is one. Raises `BadFile` as
     `file.load` does."""
-    digest = hashlib.sha256(f"{__version__} {file.SCHEMA} ".encode() + content(path)).hexdigest()
+    parts = [f"{__version__} {file.SCHEMA}".encode(), *map(Path.read_bytes, _sources())]
+    digest = hashlib.sha256(b"\0".join([*parts, content(path)])).hexdigest()
     name = f"{path.parent.name}-{path.stem}"
     copy = home.cache() / "shipped" / f"{name}-{digest[:16]}{file.COMPACT}"
     found = _kept(copy)
@@ -33,6 +38,12 @@ def load(path: Path) -> Table:
         found = file.load(path)
         _keep(found, copy, name)
     return found
+
+
+def _sources() -> list[Path]:
+    """The files that say what a problem is: while the package is developed, they change within one
+    version."""
+    return sorted(_OPERATIONS.glob("*/problem.py"))
 
 
 def _kept(copy: Path) -> Table | None:

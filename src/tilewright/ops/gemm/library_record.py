@@ -12,7 +12,7 @@ goes, since the estimate does not find them for products between, for whose M no
 (`benchmarks/gemm_unseen.py`, by single calls). For 65 to 2048 rows the library answers up to 8
 waves: of 4 to 8 the best kernels of 74 products come to 1.01 of it, the choices for 28 products
 between to 0.94. For more rows up to 16, but not with sums of up to 1024: of 4 to 16 waves the
-choices for 40 products come to 0.954 of it on an H100, those for 29 to 0.96 on an H200.
+choices for 40 products come to 0.955 of it on an H100, those for 29 to 0.96 on an H200.
 
 Where rows of A or B begin inside a sector of memory, kernels here take in tiles at 0.6 of the usual
 rate, and the library is ahead from 17 rows on. `ASKEW` is counted by `benchmarks/gemm_askew.py`
@@ -70,8 +70,8 @@ ASKEW = (
 
 AHEAD = (("gluon_ws", 64, 256),)
 """Pipeline, rows and columns of whole tiles that win among such products too: by 28 % in the record
-(7 products of 65 to 512 rows; one of 513 to 2048 loses 1 %). 64×128 tiles, which win by 6 % in the
-record, took 0.99 of the library's speed on 19 products without a row, and are left to it."""
+(7 products of 65 to 512 rows; one of 513 to 2048 loses 1 %). 64×128 tiles win by 3 % in the record
+(24 products), but had 0.99 of the library's speed on 19 products without a row: there it answers."""
 
 
 def faster(problem: GemmProblem, device: Device, ours: GemmConfig | None = None) -> Verdict:

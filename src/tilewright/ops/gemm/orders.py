@@ -1,28 +1,30 @@
 """The order in which kernels should walk the tiles of C (`group_m`), where nothing was measured.
 
 Workgroups with neighbouring numbers should read the same columns of B, which is the larger operand
-where M is small: then L2 takes each line in once, and the others find it there or on its way.
-Without a swap that asks for groups that leave no few rows of tiles over; where A and B are swapped,
-for narrow groups. In time over those in order 8, on H100s (a tuning of 2,400 products of 48 to 512
-rows, and benchmarks/results/gemm_orders_h100.json and gemm_orders_tall_h100.json):
+where M is small: then L2 takes each line in once, and the others find it there or on its way. So a
+group should hold all rows of tiles, and not leave a few of them over; where A and B are swapped,
+groups should be narrow. Time over that in order 8, on H100s. The lines marked * are from tunings of
+2,400 products of 48 to 512 rows and of 120 of more rows, whose measurements are not kept; the others
+are from benchmarks/results/gemm_orders_h100.json and gemm_orders_tall_h100.json:
 
-    whole tiles, order 2; 3 to 8 rows of tiles, one wave         1.03 to 1.22
+  * whole tiles, order 2; 3 to 8 rows of tiles, one wave         1.03 to 1.22
     whole tiles, order 1; 4 to 8 rows of tiles                   1.00 to 1.33
     whole tiles, order 16; 9 to 12 rows of tiles                 0.99 (0.92 to 1.02)
-    whole tiles, order 16; 17 rows of tiles and more, 128x128    0.96 to 1.24
-    swapped whole tiles, order 2; 3 to 8 rows of A's tiles       0.91 to 0.99
+  * whole tiles, order 16; 17 rows of tiles and more, 128x128    0.96 to 1.24
+  * swapped whole tiles, order 2; 3 to 8 rows of A's tiles       0.91 to 0.99
     swapped, K split, order 2                                    0.98 (0.84 to 1.13)
-    clusters of two, order 2: plain, swapped                     0.97, 1.06
+  * clusters of two, order 2: plain, swapped                     0.97, 1.06
 
 Nine rows of tiles and wide C gain most by order 16: of 35 kernels with 9 to 12 rows, some of which
 were tried because they had been slow, it took 0.96 of the time of order 8 (0.86 to 1.01).
 
 An H200, which has more of L2, tells orders 2 to 16 of large products apart less often.
 
-What did not work. Numbering the parts of a split K so that neighbours have the same part of
-different tiles: the best order of each kernel then took 1.02 times as long (0.57 to 1.22). Groups
-of equal height, 5 and 4 rows of tiles instead of 8 and 1: 0.98 for those 35, and 1.00 where there
-are more rows.
+Two changes of the kernels did not help. In the first, neighbours had the same part of K of
+different tiles, instead of different parts of one tile: the best order of each kernel took 1.02
+times as long (0.57 to 1.22). In the second, groups were equally high, such as 5 and 4 rows of tiles
+instead of 8 and 1: 0.98 for those 35 kernels, 1.00 where there are more rows. These and the figure
+of 35 kernels came from scripts that are not kept.
 """
 
 from __future__ import annotations
