@@ -71,7 +71,7 @@ ASKEW = (
 AHEAD = (("gluon_ws", 64, 256),)
 """Pipeline, rows and columns of whole tiles that win among such products too: by 28 % in the record
 (7 products of 65 to 512 rows; one of 513 to 2048 loses 1 %). 64×128 tiles win by 3 % in the record
-(24 products), but had 0.99 of the library's speed on 19 products without a row: there it answers."""
+(24 products), but have 0.99 of the library's speed on 19 products without a row, so it answers."""
 
 
 def faster(problem: GemmProblem, device: Device, ours: GemmConfig | None = None) -> Verdict:
