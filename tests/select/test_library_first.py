@@ -64,7 +64,7 @@ def test_the_first_algorithm_answers_where_the_record_has_it_ahead(library):
     dispatcher = Dispatcher(device=H200)
     plan = dispatcher.select(BEHIND)
     assert plan.config == vendors(BEHIND) and plan.selector == "analytical"
-    assert "0.984 of the time of the best kernel here" in plan.reason
+    assert "0.962 of the time of kernels here" in plan.reason
     found = dispatcher.explain(BEHIND)
     assert found.chosen == plan.config.name and found.fates[0].reason == plan.reason
     assert found.fates[1].reason.startswith("estimated ")  # ours come next
@@ -96,7 +96,7 @@ def test_the_library_is_asked_once_for_a_problem(library):
     [
         ({"m": 64}, "does not have it ahead for such sizes"),
         ({"m": 4096, "n": 9216}, "does not have it ahead for such sizes"),
-        ({"m": 4096, "n": 1000, "k": 1024}, "does not have it ahead for such sizes"),
+        ({"m": 4096, "n": 5000, "k": 1024}, "does not have it ahead for such sizes"),
         ({"layout": "rrr"}, "only plain bf16 and fp16"),
         ({"epilogue": "bias"}, "only plain bf16 and fp16"),
         ({"dtype_a": "e4m3fn", "dtype_c": "bf16"}, "only plain bf16 and fp16"),
@@ -113,22 +113,12 @@ def test_elsewhere_it_is_not_even_asked(library, changes, why):
 
 
 @pytest.mark.parametrize("changes", [{}, {"m": 2048, "n": 2048}, {"dtype_a": "fp16"},
-                                     {"m": 2112, "n": 2048, "k": 4096}])  # fmt: skip
+                                     {"m": 2112, "n": 2048, "k": 4096},
+                                     {"m": 4096, "n": 1000, "k": 1024}])  # fmt: skip
 def test_the_record_is_of_hopper(changes):
     problem = GemmProblem(**{"m": 300, "n": 5000, "k": 4000, **changes})
     assert FAMILY.library_faster(problem, H200) and FAMILY.library_faster(problem, H100)
     assert "sm_80" in FAMILY.library_faster(problem, A100).reason
-
-
-def test_a_choice_that_the_record_has_ahead_stays_and_says_so(library):
-    problem = GemmProblem(180, 9272, 4096)
-    found = Dispatcher(device=H200).explain(problem)
-    first = FAMILY.parse_name(found.chosen)
-    assert (first.pipeline, first.tile_m, first.tile_n) == ("gluon_ws", 64, 256)
-    [(fate, why)] = reason(found, vendors(problem))
-    assert fate == "candidate" and why == (
-        "not first: where 64×256 tiles are chosen, these are ahead"
-    )
 
 
 def test_what_the_library_cannot_keep_refuses_it(library):

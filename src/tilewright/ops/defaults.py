@@ -82,7 +82,7 @@ class Defaults:
         family: Any = self
         raise BadArgument(f"{family.name} has no algorithms of {library_name}")
 
-    def library_faster(self, problem: Any, device: Device, ours: Any = None) -> Verdict:
+    def library_faster(self, problem: Any, device: Device) -> Verdict:
         """No library's algorithms are candidates."""
         family: Any = self
         return no("family", f"no vendor's library is asked for {family.name}")

@@ -157,10 +157,10 @@ class Legality(Protocol):
         """The config of an algorithm that the library offers for `problem`. Raises `BadArgument`
         for one that no name can say."""
 
-    def library_faster(self, problem: Any, device: Device, ours: Any = None) -> Verdict:
+    def library_faster(self, problem: Any, device: Device) -> Verdict:
         """Whether the first algorithm that the vendor's library offers should take less time for
-        `problem` than `ours`, the kernel with the best estimate; of None, than some kernels would.
-        Either answer has its reason: a sentence."""
+        `problem` than the kernel with the best estimate. Either answer has its reason: a
+        sentence."""
 
     def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
         """How long `config` should take for `problem` on `device`, and of what that is made."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright import ops
@@ -37,17 +37,11 @@ class Analytical:
         ranked = family.rank(problem, candidates, device)
         offered = (one for one in self.recall(problem, device) if isinstance(one, Choice))
         theirs = next((one for one in offered if one.config in candidates), None)
-        later: list[Choice] = []
         if theirs is not None:
-            expected = family.library_faster(problem, device, ranked[0][0])
-            if expected:
-                yield theirs
-            else:
-                later.append(replace(theirs, reason=f"not first: {expected.reason}"))
+            yield theirs
             ranked = [pair for pair in ranked if pair[0] != theirs.config]
         for config, estimate in ranked:
             yield Choice(config, self.name, f"estimated {estimate}")
-        yield from later
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
         """The first algorithm of the vendor's library, if a record has it ahead of kernels for such

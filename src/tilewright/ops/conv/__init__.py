@@ -111,9 +111,7 @@ class ConvFamily(Defaults):
     def library_config(self, problem: ConvProblem, library_name: str, found: Found) -> ConvConfig:
         return by_gemm.library_config(problem, library_name, found)
 
-    def library_faster(
-        self, problem: ConvProblem, device: Device, ours: ConvConfig | None = None
-    ) -> Verdict:
+    def library_faster(self, problem: ConvProblem, device: Device) -> Verdict:
         return by_gemm.library_faster(problem, device)
 
     def rank(

@@ -53,7 +53,7 @@ from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance, tolerance
-from tilewright.verdict import Verdict, no
+from tilewright.verdict import Verdict
 
 __all__ = ["FAMILY", "GemmConfig", "GemmProblem"]
 
@@ -185,12 +185,8 @@ class GemmFamily(Defaults):
     def library_config(self, problem: GemmProblem, library_name: str, found: Found) -> VendorConfig:
         return library.config_of(problem, library_name, found)
 
-    def library_faster(
-        self, problem: GemmProblem, device: Device, ours: Config | None = None
-    ) -> Verdict:
-        if isinstance(ours, VendorConfig):
-            return no("record", "it is compared with kernels that are built here")
-        return library_record.faster(problem, device, ours)
+    def library_faster(self, problem: GemmProblem, device: Device) -> Verdict:
+        return library_record.faster(problem, device)
 
     def sources(self, config: Config, arch: Arch) -> Mapping[str, KernelSource]:
         if isinstance(config, VendorConfig):

@@ -31,7 +31,7 @@ class Step:
 
     products, shared, read: time on the matrix units, in shared memory and at the port to L2. These
     add up over the workgroups that a compute unit holds.
-    at_peak: time of the products at the published rate.
+    at_peak: time of the products at the published rate, where power limits it (`rates`).
     issue: time of the warps that multiply, beside their products.
     waits: time for loads to arrive.
     resident: workgroups on a compute unit at once.
@@ -71,6 +71,9 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     feeds_itself = this.async_mma and rows >= WARPGROUP_ROWS
     on_amd = warps(config, this)
     at_peak = _flops(config) / _flops_per_us(device, operand_dtype(config))
+    if len(parts := _parts(config)) > 1:
+        columns = sum(rates.COLUMNS_AT_PEAK.get(part, part) for part in parts)
+        at_peak *= columns / config.tile_n
     if on_amd:
         at_peak *= on_amd.again / on_amd.share
     products = _products(config, device, this, feeds_itself, on_amd)

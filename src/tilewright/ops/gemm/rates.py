@@ -59,8 +59,12 @@ estimate's first choices then took 1.028 of the best kernel's time, 1.055 before
 between those of models got another first choice, 1.040 times as fast as the one before by single
 calls (0.87 to 1.32) and 1.032 times in replayed graphs."""
 
-COLD_PORT_SHARE, COLD_PORT_SHARE_APART = 0.975, 0.89
-"""`PORT_SHARE` there. The second where a sum is split: then fewer workgroups read the same tile."""
+COLD_PORT_SHARE, COLD_PORT_SHARE_APART = 0.975, 0.85
+"""`PORT_SHARE` there. The second where a sum is split: then fewer workgroups read the same tile.
+The second, `COLUMNS_AT_PEAK` and `MEETING_US` are fitted to 23,475 medians of a tuning on H200s, of
+545 products of 65 to 2048 rows. Of the kernels measured, the estimate's first took 1.025 of the
+best one's time with them, 1.032 before; of more than 8 waves of 128x128 tiles 1.021, 1.056
+before."""
 
 COLD_STREAM_US = 2.5
 """What stream-K takes there beyond its meeting."""
@@ -105,6 +109,11 @@ A wave that leaves the other share of compute units idle reaches the full rate. 
 LEAST_PART = 32
 """Columns that a matrix instruction of sm_90 takes the time of at least: those in which it reads 64
 rows of A, 2 KB, from shared memory (see `SHARED_BYTES_PER_CLOCK`). Derived, not timed."""
+
+COLUMNS_AT_PEAK = {8: 30, 16: 30, 32: 38}
+"""Columns for which a wider accumulator takes as much power as one of so few beside others: A is
+read once for each. Without these, tiles such as 128x160 were the first choice for large products,
+and took 1.09 of the best kernel's time."""
 
 SERIAL_PRODUCTS = 0.3
 """Share of a step's products that loads do not overlap, where warps feed the matrix units through
@@ -152,9 +161,9 @@ ATOMIC_READS = 2
 """Reading the sum that atomics made, and writing zeros back, takes the time of reading this many
 partial sums."""
 
-MEETING_US = 2.0
+MEETING_US = 2.5
 """Time that the workgroups of a tile need to publish their partial sums and to find each other.
-Read off single measurements."""
+Fitted with `COLD_PORT_SHARE_APART`."""
 
 CLUSTER_US = 2.3
 """What a cluster's workgroups take beyond what they send: the exchange itself takes 0.9, its launch
