@@ -41,6 +41,7 @@ UNSEEN = (
     RESULTS / "gemm_unseen_h100.json",
     RESULTS / "gemm_unseen_2_h100.json",
     RESULTS / "gemm_unseen_3_h200.json",
+    RESULTS / "gemm_unseen_4_h200.json",
 )
 TABLES = ("gemm_bf16", "gemm_fp16")
 BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, 1 << 62))

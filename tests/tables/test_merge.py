@@ -49,6 +49,19 @@ def test_files_that_agree_merge_and_stay_as_they_are(tmp_path):
     assert [Path(path).read_bytes() for path in paths] == before
 
 
+def test_files_that_disagree_on_many_problems_name_the_first_and_count_the_others(tmp_path):
+    sizes = [64 * i for i in range(1, 9)]
+    paths = [
+        write(tmp_path / f"{name}.twt", *(row(gemm(m), kernel, 10.0) for m in sizes))
+        for name, kernel in (("a", PLAIN), ("b", WIDE))
+    ]
+    with pytest.raises(BadArgument) as caught:
+        merge(paths)
+    said = str(caught.value)
+    assert said.startswith("8 problems have rows") and said.endswith("; and 3 more")
+    assert said.count(f" has {WIDE}") == 5
+
+
 def test_files_that_disagree_fail_with_every_row_and_file(tmp_path):
     paths = [
         write(tmp_path / "a.twt", row(gemm(64), PLAIN, 10.0), row(gemm(128), PLAIN, 20.0)),
@@ -65,6 +78,7 @@ def test_files_that_disagree_fail_with_every_row_and_file(tmp_path):
         (WIDE, f"{paths[1]}: row 2", 20.5),
     ):  # fmt: skip
         assert f"{where} has {name}, {us} µs" in said
+    assert "more" not in said
     merged = merge(paths, "fastest")
     assert len(merged.table) == 3 and len(merged.duplicates) == 2
     assert merged.table.get(gemm(64), H200).kernel == WIDE

@@ -243,7 +243,8 @@ def merge(
 ) -> None:
     """Write the rows of several tables to a new file. The inputs stay as they are.
 
-    If tables differ on a problem and device, --policy decides, and every such row is listed.
+    If tables differ on a problem and device, --policy decides. Such rows are listed; an error
+    names those of the first problems.
     """
     from tilewright.tables.file import save
     from tilewright.tables.merge import merge as do

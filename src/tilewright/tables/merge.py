@@ -22,9 +22,12 @@ ENVIRONMENT = "TILEWRIGHT_TABLES"
 
 Policy = Literal["fail", "fastest"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-"""What to do with different rows of one problem on one device. fail: raise an error that names them
-all. fastest: keep the row with the least median; ties go to the newest row, then to the first by
+"""What to do with different rows of one problem on one device. fail: raise an error that names the
+first. fastest: keep the row with the least median; ties go to the newest row, then to the first by
 kernel."""
+
+NAMED = 5
+"""At most so many problems whose rows differ are named in an error."""
 
 Tables = Table | file.PathLike | Sequence[file.PathLike]
 
@@ -60,7 +63,7 @@ class Merged:
 
 def merge(paths: Sequence[file.PathLike], policy: Policy = "fail") -> Merged:
     """The rows of the files `paths` as one table; the files stay as they are. Raises `BadArgument`
-    for different rows of one problem under ``fail``, naming every row and file, and what
+    for different rows of one problem under ``fail``, naming rows and files of the first, and what
     `file.rows` raises."""
     placed = (one for path in paths for one in file.rows(path))
     return combine(placed, ", ".join(os.fspath(path) for path in paths), policy)
@@ -72,10 +75,12 @@ def combine(placed: Iterable[Placed], where: str, policy: Policy) -> Merged:
         raise BadArgument(f"policy '{policy}' is not one of {', '.join(POLICIES)}")
     rows, repeated, duplicates = sort_out(placed)
     if duplicates and policy == "fail":
-        listed = "; ".join(map(str, duplicates))
+        said = [*map(str, duplicates[:NAMED])]
+        if len(duplicates) > NAMED:
+            said.append(f"and {len(duplicates) - NAMED} more")
         raise BadArgument(
             f"{len(duplicates)} problems have rows that say different things; keep the fastest "
-            f"(policy fastest), or remove all but one of each: {listed}"
+            f"(policy fastest), or remove all but one of each: {'; '.join(said)}"
         )
     return Merged(Table.of(rows, where), repeated, duplicates)
 

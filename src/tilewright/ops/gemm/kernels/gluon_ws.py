@@ -30,10 +30,11 @@ Their price: each part's wgmma reads A from shared memory again. In 16 bits that
 64 rows and 16 of K, as long as 32 columns take to multiply. So a tile has three parts at most
 (`warpgroups.MOST_PARTS`), and a part of 8 columns is estimated to cost as much as one of 32.
 
-In the tables shipped for the H200, 80 of 1,665 sizes in bf16, 20 of 382 in fp16 and 22 of 1,499 in
-fp8 have a tile of 96 or 160 columns. These were measured when B had one descriptor, whose box had
-the second part's width, so that B came in more and smaller copies. The other widths, and the
-present form of 96, 160 and 192, were never timed.
+In the tables shipped in bf16 such tiles (here and in `gluon_pingpong`; the edge is along M where A
+and B are swapped) are the best of the kernels built here for 65 to 2048 rows on 322 of 799 sizes on
+an H200 and on 1,222 of 2,666 on an H100. Of more than 4 waves of 128x128 tiles, 128x160 take 1.05
+of the time that goes by their columns, here, and 1.09 in `gluon_pingpong`; 128x192 1.00 and 1.01
+(`rates.COLUMNS_AT_PEAK`).
 
 Clusters (see `gluon_exchange`). With reduction `cluster` the workgroups of a tile exchange sums
 through each other's shared memory. They walk no further tile.
@@ -153,7 +154,13 @@ along an axis load every second (fourth) tile of what they share. The mean speed
 0.747, 0.730 and 0.740 of that without, and no cluster was the best kernel of a product. What an SM
 takes in is the same bytes with and without; multicast only spares L2. Of 32 clusters of four, not
 all find place at once. (An arrival at the other's barrier must not release at cluster scope:
-that waits for all memory and halves the speed.) Ordinary stores of C from registers, instead of
+that waits for all memory and halves the speed.) Requests for the first three steps before the other
+barriers are initialised: by the first warps 1.01 of the time by single calls and 1.04 in graphs, by
+the warp that loads 1.02 and 1.05; that warp initialising all barriers 1.01 and 1.02 (42 kernels on
+15 products of 64 to 1024 rows, H200; changed copies that are not kept). The conditions of early
+requests cost every later step more than an early start brings. 256 bytes of K a step in tiles with
+an edge of 72 to 144, and half the stages: 0.99 to 1.11 of the time (11 products, the same run).
+Ordinary stores of C from registers, instead of
 staging: 34.0 µs instead of 32.5 (1024×1024×8192), since a warp's store covers only 16 of each 32
 bytes. Touching the vectors of an epilogue when a tile begins: no difference beyond noise. Having
 the copy engine fetch C's descriptor early, by a store outside of C: none (seven products, 0.965 of
