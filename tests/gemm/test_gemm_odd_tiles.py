@@ -118,6 +118,19 @@ def test_a_part_reads_a_from_shared_memory_again():
     assert three - two == pytest.approx(of_a + 2 * of_columns)
 
 
+def test_parts_of_few_columns_beside_others_take_more_power_than_their_columns():
+    """Such tiles took up to 1.12 of the time that goes by their columns, on large products."""
+    at_peak = {
+        columns: estimate_step.step_of(kernel(tile_n=columns), H200).at_peak
+        for columns in (32, 64, 72, 80, 96, 128, 160, 192, 208)
+    }
+    each = at_peak[128] / 128
+    alone = {32: 32, 64: 64, 192: 192}
+    beside = {72: 64 + 30, 80: 64 + 30, 96: 64 + 38, 160: 128 + 38, 208: 128 + 64 + 30}
+    for columns, as_much_as in (alone | beside).items():
+        assert at_peak[columns] == pytest.approx(as_much_as * each), columns
+
+
 def test_the_estimate_chooses_the_tile_that_just_fits():
     """72 rows in one tile instead of two of 64, or of one of 128 that is half empty."""
     problem = GemmProblem(72, 8192, 8192)

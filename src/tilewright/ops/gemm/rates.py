@@ -62,9 +62,9 @@ calls (0.87 to 1.32) and 1.032 times in replayed graphs."""
 COLD_PORT_SHARE, COLD_PORT_SHARE_APART = 0.975, 0.85
 """`PORT_SHARE` there. The second where a sum is split: then fewer workgroups read the same tile.
 The second, `COLUMNS_AT_PEAK` and `MEETING_US` are fitted to 23,475 medians of a tuning on H200s, of
-545 products of 65 to 2048 rows. Of the kernels measured, the estimate's first took 1.025 of the
-best one's time with them, 1.032 before; of more than 8 waves of 128x128 tiles 1.021, 1.056
-before."""
+545 products of 65 to 2048 rows, which are not kept. Of the kernels measured, the estimate's first
+took 1.025 of the best one's time with them, 1.032 before; of more than 8 waves of 128x128 tiles
+1.021, 1.056 before."""
 
 COLD_STREAM_US = 2.5
 """What stream-K takes there beyond its meeting."""
