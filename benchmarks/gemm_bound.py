@@ -5,9 +5,9 @@
 Needs no GPU. A kernel that lost nothing would take what an empty kernel takes by single calls
 (`rates.LAUNCH_US`), and then the time to read A and B and write C at the rate measured for an H200,
 or the time of the products at the rate that power sustains (`rates.POWER_SHARE`), whichever is
-longer. Printed by ranges of M, for the bf16 products of shipped_h200.json: torch.mm's time over
-that, over that of the best kernel that is built here, and over that of the table's row, which may
-be an algorithm of the vendor's library (geometric means).
+longer. Printed by ranges of M, for the bf16 products of shipped_h200.json, is torch.mm's time over
+three others (geometric means): the bound's, that of the best kernel built here, and that of the
+table's row, which may be an algorithm of the vendor's library.
 """
 
 from __future__ import annotations
