@@ -2,10 +2,11 @@
 
     python benchmarks/gemm_bound.py
 
-Needs no GPU. A kernel that lost nothing would take what an empty kernel takes by single calls
-(`rates.LAUNCH_US`), and then the time to read A and B and write C at the rate measured for an H200,
-or the time of the products at the rate that power sustains (`rates.POWER_SHARE`), whichever is
-longer. Printed by ranges of M, for the bf16 products of shipped_h200.json, is torch.mm's time over
+Needs no GPU. A kernel that lost nothing would take what the beginning and end of a kernel take at
+least by single calls (`rates.FEW_LAUNCH_US`), and then the time to read A and B and write C at the
+rate measured for an H200, or the time of the products at the rate that power sustains
+(`rates.POWER_SHARE`), whichever is longer. These figures are fitted, so the bound is no proof.
+Printed by ranges of M, for the bf16 products of shipped_h200.json, is torch.mm's time over
 three others (geometric means): the bound's, that of the best kernel built here, and that of the
 table's row, which may be an algorithm of the vendor's library.
 """
@@ -35,7 +36,7 @@ def main() -> None:
         least = max(p.min_bytes / READ_BYTES_A_US, 2 * p.m * p.n * p.k / flops_a_us)
         of_row = one["vendor_us"] / one["us"]
         ours = one["vendor_us"] / one.get("ours_us", one["us"])
-        rows.append((p.m, one["vendor_us"] / (rates.LAUNCH_US + least), ours, of_row))
+        rows.append((p.m, one["vendor_us"] / (rates.FEW_LAUNCH_US + least), ours, of_row))
     for words, some in {"all": rows, **by_rows(rows, lambda row: row[0])}.items():
         if some:
             bound, ours, table = (geomean([row[i] for row in some]) for i in (1, 2, 3))

@@ -12,8 +12,8 @@ By ranges of M: how many first kernels are proven, and how many sizes have a pro
 default space; then torch.mm's time over that of the choice (geometric mean, P10 and the least),
 before `library_record` may answer with the library's first algorithm, and with it. The library's
 first algorithm counts as torch.mm, which takes it. Last, the counts and means of
-`library_record.RECORD`, from products that no table has (`gemm_unseen.py`, by single calls): the
-best kernel by estimate there, without those whose rows begin inside a sector.
+`library_record.RECORD`, and of the class of few rows in `ASKEW`, from products that no table has
+(`gemm_unseen.py`, by single calls): of the best kernel by estimate there.
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ UNSEEN = (
     RESULTS / "gemm_unseen_3_h200.json",
     RESULTS / "gemm_unseen_4_h200.json",
 )
+COUNTED = (
+    *((known, False) for known in library_record.RECORD),
+    *((known, True) for known in library_record.ASKEW if known.most_m <= 16),
+)
+"""Classes, and whether they are of products whose rows begin inside a sector. The other classes of
+those are counted by gemm_askew.py."""
 TABLES = ("gemm_bf16", "gemm_fp16")
 BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, 1 << 62))
 
@@ -127,19 +133,22 @@ def summary(some: list[Product], unproven: float) -> dict[str, Any]:
 
 
 def record(gpu: Device) -> list[dict[str, Any]]:
-    """What the classes of `library_record.RECORD` come to; a product counts in the first that has
-    it."""
+    """What the classes come to that are counted from `UNSEEN`; a product counts in the first that
+    has it."""
     left = []
     for path in UNSEEN:
         for row in json.loads(path.read_text())["rows"]:
             problem = GemmProblem(row["m"], row["n"], row["k"])
-            plain = not library_record.askew(problem)
-            if plain and "ours_single" in row and library_record.faster(problem, gpu):
+            if "ours_single" in row and library_record.faster(problem, gpu):
                 left.append((problem, row["ours_single"]))
     listed = []
-    for known in library_record.RECORD:
-        taken = [ratio for problem, ratio in left if problem in known]
-        left = [pair for pair in left if pair[0] not in known]
+    for known, aside in COUNTED:
+        here = [
+            (problem, ratio) for problem, ratio in left
+            if problem in known and library_record.askew(problem) == aside
+        ]  # fmt: skip
+        taken = [ratio for _, ratio in here]
+        left = [pair for pair in left if pair not in here]
         listed.append(
             {
                 "least_m": known.least_m,

@@ -3,7 +3,9 @@ the estimate puts first, and when it does not."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from library_cases import PLAIN, SPLIT, vendors
@@ -14,7 +16,7 @@ from tilewright import Constraints, loader
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import LibraryRefused, NoDriver
-from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.ops.gemm import FAMILY, GemmProblem, library_record
 from tilewright.ops.library import Found
 from tilewright.registry import Registry
 from tilewright.tables.table import Table
@@ -83,9 +85,21 @@ def test_the_first_algorithm_answers_for_rows_that_begin_inside_a_sector(library
     if ahead:
         assert "begin inside a sector" in FAMILY.library_faster(problem, H200).reason
     even = replace(problem, k=8192, lda=0, ldb=0)
-    assert not (m != 300 and FAMILY.library_faster(even, H200))
+    assert bool(FAMILY.library_faster(even, H200)) == (m == 300)
     if m <= 16:
         assert chosen(replace(problem, n=8000)).config.pipeline != "vendor"
+
+
+def test_the_classes_are_as_counted_from_the_measured_products():
+    path = Path(__file__).parents[2] / "benchmarks/results/untuned_h200.json"
+    counted = [
+        (one["least_m"], one["least_k"], one["products"], one["share"])
+        for one in json.loads(path.read_text())["record"]
+    ]
+    assert counted == [
+        (one.least_m, one.least_k, one.products, one.share)
+        for one in (*library_record.RECORD, library_record.ASKEW[0])
+    ]
 
 
 def test_the_library_is_asked_once_for_a_problem(library):

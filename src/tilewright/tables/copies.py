@@ -3,9 +3,9 @@
 Shipped tables are JSON, which people read and compare. Each row of it is read and checked when a
 process first needs the table: 5,643 rows take 0.90 s of one core, their compact copy 0.015 s.
 
-A copy belongs to one JSON file, one version of the package and its sources of problems: if one of
-them changes, another copy replaces it. A copy is also replaced if it is damaged, or if somebody
-else could have written it. If no copy can be written, the JSON is read each time.
+A copy is replaced when the JSON file, the package's version or its definitions of problems change,
+when it is damaged, and when somebody else could have written it. If no copy can be written, the
+JSON is read each time.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ def load(path: Path) -> Table:
 
 
 def _sources() -> list[Path]:
-    """The files that say what a problem is: while the package is developed, they change within one
-    version."""
+    """The files that define problems. A developer may change them without changing the version."""
     return sorted(_OPERATIONS.glob("*/problem.py"))
 
 

@@ -22,9 +22,9 @@ ENVIRONMENT = "TILEWRIGHT_TABLES"
 
 Policy = Literal["fail", "fastest"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-"""What to do with different rows of one problem on one device. fail: raise an error that names the
-first. fastest: keep the row with the least median; ties go to the newest row, then to the first by
-kernel."""
+"""What to do with different rows of one problem on one device. fail: raise an error that names
+some of them. fastest: keep the row with the least median; ties go to the newest row, then to the
+first by kernel."""
 
 NAMED = 5
 """At most so many problems whose rows differ are named in an error."""
@@ -63,7 +63,7 @@ class Merged:
 
 def merge(paths: Sequence[file.PathLike], policy: Policy = "fail") -> Merged:
     """The rows of the files `paths` as one table; the files stay as they are. Raises `BadArgument`
-    for different rows of one problem under ``fail``, naming rows and files of the first, and what
+    for different rows of one problem under ``fail``, naming up to `NAMED` problems, and what
     `file.rows` raises."""
     placed = (one for path in paths for one in file.rows(path))
     return combine(placed, ", ".join(os.fspath(path) for path in paths), policy)

@@ -90,7 +90,7 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     elif feeds_itself:  # A once for each part, and B once for the rows of each instruction
         tallest = max(shape[0] for unit in this.mma for shape in unit.shapes)
         first, second = (b, a) if record.few_rows else (a, b)
-        shared += first * len(_parts(config)) + second * max(1.0, rows / tallest)
+        shared += first * len(parts) + second * max(1.0, rows / tallest)
     else:
         shared += _read_by_warps(config, this, a, b)
         if this.backend == "hip" and not record.few_rows:  # no matrix units
