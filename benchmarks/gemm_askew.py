@@ -1,9 +1,13 @@
-"""Products whose rows of A and B begin inside a sector of memory, against torch.mm.
+"""Products whose rows of A and B, or of C, begin inside a sector of memory, against torch.mm.
 
     python benchmarks/gemm_askew.py --json benchmarks/results/gemm_askew_h200.json
+    python benchmarks/gemm_askew.py --rows result --seeds {10..39} --each 2 \
+        --json benchmarks/results/gemm_askew_result_h200.json
 
 A row of A or B is then no multiple of 32 bytes, and each tile takes in more sectors than its bytes
-fill. The sizes are those of `gemm_unseen`, with K an odd multiple of 8. Of each pipeline the
+fill. The sizes are those of `gemm_unseen`, with K an odd multiple of 8. With `--rows result`, N is
+one, K is none and up to 2048, and M is over 512: rows of C begin inside a sector, and tiles fill
+sectors in part. Of each pipeline the
 kernels that the estimate of the default space puts first are checked against float64 and timed in
 turns with torch.mm, by single calls with L2 flushed and in replayed graphs. `first` is the kernel
 that the estimate puts first of all. By ranges of M: torch.mm's time over the best kernel's (the
@@ -28,8 +32,20 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, library_record
 
-SEEDS = (0, 1)
-"""Of the sizes."""
+LEAST_M, MOST_K = 513, 2048
+"""Of products whose rows of C alone begin inside a sector."""
+
+
+def result_askew(p: GemmProblem) -> bool:
+    odd = p.n % 16 == 8 and not library_record.askew(p)
+    return odd and p.m >= LEAST_M and p.k <= MOST_K
+
+
+ROWS = {
+    "operands": library_record.askew,
+    "result": result_askew,
+}
+"""Which products are measured."""
 
 
 def kernels(problem: GemmProblem, gpu: Device, each: int) -> list[GemmConfig]:
@@ -112,6 +128,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--rows", choices=ROWS, default="operands", help="which begin so")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="of the sizes")
     parser.add_argument("--each", type=int, default=3, help="kernels of each pipeline")
     parser.add_argument("--rounds", type=int, default=12, help="samples of each contender")
     options = parser.parse_args()
@@ -120,8 +138,8 @@ def main() -> None:
     from tilewright.compile import Store, build
 
     gpu, store = live_device(0), Store()
-    problems = [GemmProblem(*size) for seed in SEEDS for size in sizes(300, seed)]
-    problems = [p for p in problems if library_record.askew(p)]
+    problems = [GemmProblem(*size) for seed in options.seeds for size in sizes(300, seed)]
+    problems = [p for p in problems if ROWS[options.rows](p)]
     picked = {p: kernels(p, gpu, options.each) for p in problems}
     every = {config.name: config for configs in picked.values() for config in configs}
     build([(config, gpu.arch) for config in every.values()], store=store).raise_if_failed()
@@ -133,7 +151,7 @@ def main() -> None:
         print(problem, f"mm/best {mm:.3f}, best/first {chosen:.3f}", *row["wrong"], flush=True)
     document = {
         "environment": environment(),
-        "seeds": SEEDS,
+        "seeds": options.seeds,
         "rounds": options.rounds,
         "summary": summary(rows),
         "rows": rows,

@@ -6,7 +6,8 @@
 N and K are drawn between those of the sweep `full`, which models have, in steps of 64 and, for one
 size in three, of 8; no pair of them is in the sweep. M is drawn from 1 to 8192, evenly by its
 logarithm. With `--weights models`, N and K are a pair of the sweep: what shipped rows for other Ms
-are worth, beside the estimate alone (`estimated`). `chosen` is what the default dispatcher runs,
+are worth, beside the estimate alone (`estimated`). With `--weights narrow`, they are drawn, with N
+of up to 1792 and K from 2048, and M is 33 to 64. `chosen` is what the default dispatcher runs,
 `ours` the same with `only_ours`. Each is checked against float64, then timed in turns with
 torch.mm: by single calls with L2 flushed (see `harness`) and in replayed CUDA graphs whose calls
 walk over copies of the operands. A kernel whose result is wrong is listed and not timed. A ratio is
@@ -44,8 +45,13 @@ def drawn(by_chance: random.Random, known: Sequence[int], step: int) -> int:
     return max(step, by_chance.randrange(number, following) // step * step)
 
 
-def sizes(count: int, seed: int, of_models: bool = False) -> list[tuple[int, int, int]]:
-    """(M, N, K) of `count` products; with N and K that are of the sweep, or are not."""
+NARROW_M, NARROW_N, NARROW_K = (33, 64), 1792, 2048
+WEIGHTS = ("drawn", "models", "narrow")
+
+
+def sizes(count: int, seed: int, kind: str = "drawn") -> list[tuple[int, int, int]]:
+    """(M, N, K) of `count` products; `kind` is one of `WEIGHTS`."""
+    of_models, narrow = kind == "models", kind == "narrow"
     pairs = {*weights()}
     every_n, every_k = (sorted({pair[axis] for pair in pairs}) for axis in (0, 1))
     by_chance = random.Random(seed)
@@ -57,6 +63,10 @@ def sizes(count: int, seed: int, of_models: bool = False) -> list[tuple[int, int
         else:
             n, k = (drawn(by_chance, known, step) for known in (every_n, every_k))
         m = round(math.exp(by_chance.uniform(0, math.log(MOST_M))))
+        if narrow:
+            m = by_chance.randint(*NARROW_M)
+            if n > NARROW_N or k < NARROW_K:
+                continue
         if ((n, k) in pairs) == of_models and GemmProblem(m, n, k).min_bytes <= MOST_BYTES:
             found.append((m, n, k))
     return found
@@ -116,7 +126,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="where to write the results")
-    parser.add_argument("--weights", choices=("drawn", "models"), default="drawn")
+    parser.add_argument("--weights", choices=WEIGHTS, default=WEIGHTS[0])
     parser.add_argument("--count", type=int, default=300, help="how many sizes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
@@ -134,10 +144,9 @@ def main() -> None:
         "chosen": Dispatcher(store=store),
         "ours": Dispatcher(store=store, constraints=Constraints(only_ours=True)),
     }
-    of_models = options.weights == "models"
-    if of_models:
+    if options.weights == "models":
         dispatchers["estimated"] = Dispatcher(store=store, selector="analytical")
-    drawn_sizes = sizes(options.count, options.seed, of_models)
+    drawn_sizes = sizes(options.count, options.seed, options.weights)
     problems = [GemmProblem(*size, options.dtype) for size in drawn_sizes]
     chosen = {d.select(p).config for d in dispatchers.values() for p in problems}
     wanted = sorted((c for c in chosen if not library_of(c)), key=lambda c: c.name)

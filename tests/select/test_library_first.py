@@ -199,3 +199,36 @@ def test_a_row_goes_first_and_nothing_is_asked(library):
     plan = Dispatcher(device=H200, tables=table).select(BEHIND)
     assert (plan.selector, plan.config.name) == ("tuned", KERNEL) and not library.asked
     assert FAMILY.library_faster(BEHIND, H200)
+
+
+# --- rows of other sizes ------------------------------------------------------------------------
+
+ROW = GemmProblem(320, 5000, 4000)
+"""Whose row answers for `BEHIND`."""
+
+
+@pytest.mark.parametrize("lender", [H200, H100])
+def test_where_the_library_won_a_nearby_size_it_is_asked_for_this_one(library, lender):
+    rows = Table.of([row(ROW, vendors(ROW, SPLIT, 4).name, ours=KERNEL, device=lender)], "x.twt")
+    dispatcher = Dispatcher(device=H200, tables=rows)
+    plan = dispatcher.select(BEHIND)
+    assert plan.config == vendors(BEHIND, PLAIN) and plan.selector == "tuned"
+    assert "padded to M = 320" in plan.reason and "its first algorithm" in plan.reason
+    assert dispatcher.explain(BEHIND).chosen == plan.config.name
+    ours = Dispatcher(device=H200, tables=rows, constraints=Constraints(only_ours=True))
+    assert ours.select(BEHIND).config.name == KERNEL
+    library.algorithms = ()  # without an offer the row's own answers
+    assert Dispatcher(device=H200, tables=rows).select(BEHIND).config == vendors(BEHIND, SPLIT, 4)
+
+
+def test_a_row_of_the_size_itself_answers_with_its_own_algorithm(library):
+    theirs = vendors(BEHIND, SPLIT, 4)
+    for lender in (H200, H100):
+        rows = Table.of([row(BEHIND, theirs.name, device=lender)], "x.twt")
+        assert Dispatcher(device=H200, tables=rows).select(BEHIND).config == theirs
+
+
+def test_a_kernel_built_here_that_won_a_nearby_size_stays(library):
+    rows = Table.of([row(ROW, KERNEL)], "x.twt")
+    assert Dispatcher(device=H200, tables=rows).select(BEHIND).config.name == KERNEL
+    assert not library.asked

@@ -14,6 +14,11 @@ from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
 
 
+Offers = Callable[[Any, Any, Device], Any]
+"""Called with a family, a problem of it and a device: the config of the first algorithm that the
+vendor's library offers there, or, as a string, why it offers none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A candidate in a selector's order, and the reason for its place. settled: the place does not

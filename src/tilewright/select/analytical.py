@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright import ops
 from tilewright.arch.model import Device
-from tilewright.select import Choice, Skipped
-
-Offers = Callable[[Any, Any, Device], Any]
-"""Called with a family, a problem of it and a device: the config of the first algorithm that the
-vendor's library offers there, or, as a string, why it offers none."""
+from tilewright.select import Choice, Offers, Skipped
 
 
 @dataclass(frozen=True, slots=True)

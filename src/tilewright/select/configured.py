@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from tilewright.errors import BadArgument, nearest
-from tilewright.select import ByFunction, Chain, FirstFit, Selector
-from tilewright.select.analytical import Analytical, Offers
+from tilewright.select import ByFunction, Chain, FirstFit, Offers, Selector
+from tilewright.select.analytical import Analytical
 from tilewright.select.shipped import Shipped
 from tilewright.select.tuned import Tuned
 from tilewright.tables.merge import Several, Tables, gather
@@ -32,7 +32,7 @@ def configured(
         None for the default chain, which has ``tuned`` only where there are tables.
     tables: the tables that ``tuned`` reads; None for the files that ``TILEWRIGHT_TABLES`` names,
         and for `usual` where it names none.
-    offers: what the vendor's library offers, for ``analytical``.
+    offers: what the vendor's library offers, for ``analytical`` and rows of nearby sizes.
 
     Raises `BadArgument` for an unknown name, for tables that no selector reads and for ``tuned``
     without tables, and `BadFile`.
@@ -59,9 +59,9 @@ def _named(name: str, table: Table | Several | None, offers: Offers | None) -> S
             raise BadArgument(
                 "selector 'tuned' needs tables: pass some, or name files in TILEWRIGHT_TABLES"
             )
-        return Tuned(table)
+        return Tuned(table, offers=offers)
     others: dict[str, Callable[[], Selector]] = {
-        "shipped": Shipped,
+        "shipped": partial(Shipped, offers),
         "analytical": partial(Analytical, offers=offers),
         "first_fit": FirstFit,
     }

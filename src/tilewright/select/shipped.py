@@ -10,7 +10,7 @@ from typing import Any
 from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.ops.counterpart import counterpart
-from tilewright.select import Choice, Skipped
+from tilewright.select import Choice, Offers, Skipped
 from tilewright.select.tuned import Tuned
 from tilewright.tables import copies, named
 from tilewright.tables.merge import Several
@@ -20,19 +20,25 @@ from tilewright.tables.table import Table
 class Shipped:
     """Chooses as `Tuned` does, by the shipped tables of the device's architecture that the family
     names for the problem (`Family.table`), and for the problem in fp16 or bf16 where it is in the
-    other; nothing where there is none. Raises `BadFile` for a damaged table."""
+    other; nothing where there is none. Raises `BadFile` for a damaged table.
+
+    offers: as `Tuned` has it.
+    """
 
     name = "shipped"
+
+    def __init__(self, offers: Offers | None = None) -> None:
+        self._offers = offers
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         tuned = _tuned(problem, device)
         if tuned is not None:
-            yield from tuned.order(problem, candidates, device)
+            yield from tuned.asking(self._offers).order(problem, candidates, device)
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
         tuned = _tuned(problem, device)
         if tuned is not None:
-            yield from tuned.recall(problem, device)
+            yield from tuned.asking(self._offers).recall(problem, device)
 
 
 def _tuned(problem: Any, device: Device) -> Tuned | None:

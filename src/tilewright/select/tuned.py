@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any
 
 from tilewright import ops
 from tilewright.arch.model import Device
-from tilewright.select import Choice, Skipped
+from tilewright.ops.library import library_of
+from tilewright.select import Choice, Offers, Skipped
 from tilewright.tables.lookup import Found, Lookup, Versions
 from tilewright.tables.merge import Several
 from tilewright.tables.table import Table
@@ -28,21 +30,32 @@ class Tuned:
     """
 
     def __init__(
-        self, table: Table | Several, versions: Versions = "any", name: str = "tuned"
+        self,
+        table: Table | Several,
+        versions: Versions = "any",
+        name: str = "tuned",
+        offers: Offers | None = None,
     ) -> None:
         self.name = name
         self.table = table
         self._lookup = Lookup(table, versions)
+        self._offers = offers
+
+    def asking(self, offers: Offers | None) -> Tuned:
+        """The same, with what the vendor's library offers."""
+        other = copy(self)
+        other._offers = offers
+        return other
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         """The candidates that the nearest row names; none if no row is near enough."""
         known, found = set(candidates), None
         for found in self._lookup.find(problem, device):
-            configs = [config for config in found.configs if config in known]
             best = _least(candidates, problem, device) if found.origin == "borrowed" else 0.0
-            for config in configs:
-                yield self._choice(found, config, device, problem, best)
-            if configs:
+            answers = self._answers(found, device, problem, best)
+            answers = [choice for choice in answers if choice.config in known]
+            yield from answers
+            if answers:
                 return
         if found is None:
             self._lookup.missed(problem, device)
@@ -53,11 +66,28 @@ class Tuned:
         for found in self._lookup.all(problem, device):
             for name, why in found.skipped:
                 yield Skipped(name, self.name, f"{found.where} of {found.table}: {why}")
-            for config in found.configs:
+            for choice in self._answers(found, device, problem):
                 answered = True
-                yield self._choice(found, config, device, problem)
+                yield choice
         if not answered:
             yield Skipped("", self.name, f"no row of {self.table.where} answers")
+
+    def _answers(
+        self, found: Found, device: Device, problem: Any, best: float = 0.0
+    ) -> list[Choice]:
+        """What a row answers, best first; `best` as in `_choice`."""
+        own = [self._choice(found, config, device, problem, best) for config in found.configs]
+        if self._offers is None or not found.nearby or not own or not library_of(own[0].config):
+            return own
+        theirs = self._offers(ops.family(problem.family), problem, device)
+        if isinstance(theirs, str):
+            return own
+        said = (
+            f"{found.where} of {found.table}: the vendor's library won there; this is its first "
+            "algorithm for the problem itself"
+        )
+        first = Choice(theirs, self.name, said, settled=True)
+        return [first, *(choice for choice in own if choice.config != theirs)]
 
     def _choice(
         self, found: Found, config: Any, device: Device, problem: Any, best: float = 0.0

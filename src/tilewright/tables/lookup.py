@@ -58,6 +58,7 @@ class Found:
     in_other_type: whether the row is in bf16 and the problem in fp16, or the other way round.
     how: how the row's problem comes from the problem asked about, in words (``padded to M = 64, in
         bf16``); ``""`` for the problem itself.
+    nearby: whether the row is of a nearby problem, on this device or another.
     distance: of the device that the row is borrowed from; 0, or less than `TWIN`, otherwise.
     skipped: names of the row's other kernels, each with the reason.
     """
@@ -68,6 +69,7 @@ class Found:
     origin: Origin
     in_other_type: bool = False
     how: str = ""
+    nearby: bool = False
     distance: float = 0.0
     skipped: tuple[tuple[str, str], ...] = ()
 
@@ -93,10 +95,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A problem whose row may answer; `how` and `in_other_type` as in `Found`."""
+    """A problem whose row may answer; the other fields as in `Found`."""
 
     problem: Any
     how: str = ""
+    nearby: bool = False
     in_other_type: bool = False
 
     def both(self) -> tuple[_Asked, ...]:
@@ -106,7 +109,7 @@ class _Asked:
             return (self,)
         problem, dtype = other
         how = f"{self.how}, in {dtype}" if self.how else f"in {dtype}"
-        return self, _Asked(problem, how, in_other_type=True)
+        return self, _Asked(problem, how, self.nearby, in_other_type=True)
 
 
 class Lookup:
@@ -130,7 +133,7 @@ class Lookup:
     def all(self, problem: Any, device: Device) -> Iterator[Found]:
         """All rows that `find` looks at, also rows without a kernel that can be used."""
         near = ops.family(problem.family).nearby(problem)
-        asked = [_Asked(problem), *(_Asked(one.problem, one.how) for one in near)]
+        asked = [_Asked(problem), *(_Asked(one.problem, one.how, nearby=True) for one in near)]
         stated = [one for own in asked for one in own.both()]
         for apart, owner in [(0.0, device), *lenders(device, self.table.devices)]:
             for one in stated:
@@ -140,8 +143,9 @@ class Lookup:
                 table, row = placed
                 own: Origin = "nearby" if one.how else "exact"
                 origin: Origin = own if apart < TWIN else "borrowed"
-                configs, skipped = self._serving(row, problem, one.in_other_type)
-                yield Found(row, table, configs, origin, one.in_other_type, one.how, apart, skipped)
+                other = one.in_other_type
+                configs, skipped = self._serving(row, problem, other)
+                yield Found(row, table, configs, origin, other, one.how, one.nearby, apart, skipped)
 
     def missed(self, problem: Any, device: Device) -> None:
         """Log, once for each problem and device, that no row answers."""

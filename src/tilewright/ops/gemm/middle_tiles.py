@@ -59,12 +59,20 @@ TILES = (
 """(pipeline, rows, columns, bytes of K, warps, stages, store, whether A and B are swapped,
 schedule)."""
 
+FEW_ROWS, FEW_COLUMNS = (33, 64), 1792
+FEW = (
+    ("gluon_ws", 64, 64, 128, 4, 13, "direct", True, _CLUSTER[4]),
+    ("gluon_ws", 64, 128, 128, 4, 8, "direct", False, _CLUSTER[8]),
+)
+"""The same for `FEW_ROWS` of A and up to `FEW_COLUMNS` of B."""
+
 
 def concern(problem: GemmProblem) -> bool:
-    """Whether the default space of `problem` has `TILES`."""
+    """Whether the default space of `problem` has `TILES` or `FEW`."""
     p = problem
+    few = FEW_ROWS[0] <= p.m <= FEW_ROWS[1] and p.n <= FEW_COLUMNS
     return (
-        LEAST_M <= p.m <= MOST_M
+        (few or LEAST_M <= p.m <= MOST_M)
         and p.layout == "rcr"
         and p.batching == "none"
         and all(DTYPES[d].bits == 16 for d in (p.dtype_a, p.dtype_b, p.dtype_c))
@@ -74,9 +82,10 @@ def concern(problem: GemmProblem) -> bool:
 
 
 def algorithms(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
-    """The algorithms of `TILES` for the pipelines of `arch`."""
+    """The algorithms of `TILES` or `FEW` for the pipelines of `arch`."""
     here, element = pipelines.on(arch), DTYPES[problem.dtype_a].bytes
-    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, swapped, schedule in TILES:
+    tiles = TILES if problem.m >= LEAST_M else FEW
+    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, swapped, schedule in tiles:
         if pipeline in here:
             scheduler, split_k, reduction = schedule
             yield {
