@@ -42,13 +42,15 @@ UNSEEN = (
     RESULTS / "gemm_unseen_2_h100.json",
     RESULTS / "gemm_unseen_3_h200.json",
     RESULTS / "gemm_unseen_4_h200.json",
+    RESULTS / "gemm_unseen_5_h200.json",
+    RESULTS / "gemm_narrow_h200.json",
 )
 COUNTED = (
     *((known, False) for known in library_record.RECORD),
     *((known, True) for known in library_record.ASKEW if known.most_m <= 16),
 )
-"""Classes, and whether they are of products whose rows begin inside a sector. The other classes of
-those are counted by gemm_askew.py."""
+"""Classes, and whether they are of products whose rows of A or B begin inside a sector. The other
+classes of those, and `RESULT_ASKEW`, are counted by gemm_askew.py."""
 TABLES = ("gemm_bf16", "gemm_fp16")
 BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, 1 << 62))
 

@@ -197,3 +197,25 @@ def test_the_estimate_chooses_them_where_the_shipped_table_has_them(m, n, k, til
     problem = GemmProblem(m, n, k)
     first, _ = FAMILY.rank(problem, _default(problem), H200)[0]
     assert (first.pipeline, first.tile_m, first.tile_n, first.swap_ab) == tile
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "has"),
+    [(33, 64, True), (64, 1792, True), (32, 512, False), (64, 1793, False), (65, 2048, True)],
+)
+def test_few_columns_of_33_to_64_rows_have_clusters(m, n, has):
+    found = {(c.tile_m, c.tile_n, c.split_k) for c in _default(GemmProblem(m, n, 4096))
+             if c.clustered}  # fmt: skip
+    assert bool(found) == has
+    if m == 64 and has:
+        assert found == {(64, 64, 4), (64, 128, 8)}
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tile"),
+    [(48, 1280, 4096, (64, 64, 4)), (64, 576, 7168, (64, 128, 8)), (64, 1536, 3072, (64, 64, 4))],
+)
+def test_the_estimate_chooses_clusters_where_the_shipped_table_has_them(m, n, k, tile):
+    problem = GemmProblem(m, n, k)
+    first, _ = FAMILY.rank(problem, _default(problem), H200)[0]
+    assert first.clustered and (first.tile_m, first.tile_n, first.split_k) == tile

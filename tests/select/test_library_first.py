@@ -66,7 +66,7 @@ def test_the_first_algorithm_answers_where_the_record_has_it_ahead(library):
     dispatcher = Dispatcher(device=H200)
     plan = dispatcher.select(BEHIND)
     assert plan.config == vendors(BEHIND) and plan.selector == "analytical"
-    assert "0.950 of the time of kernels here" in plan.reason
+    assert "0.946 of the time of kernels here" in plan.reason
     found = dispatcher.explain(BEHIND)
     assert found.chosen == plan.config.name and found.fates[0].reason == plan.reason
     assert found.fates[1].reason.startswith("estimated ")  # ours come next
@@ -88,6 +88,32 @@ def test_the_first_algorithm_answers_for_rows_that_begin_inside_a_sector(library
     assert bool(FAMILY.library_faster(even, H200)) == (m == 300)
     if m <= 16:
         assert chosen(replace(problem, n=8000)).config.pipeline != "vendor"
+
+
+@pytest.mark.parametrize(
+    ("changes", "ahead"),
+    [({}, True), ({"n": 25016, "k": 512}, True), ({"m": 512, "n": 60008}, False), ({"n": 24008}, False),
+     ({"k": 528}, False), ({"n": 30016}, False), ({"ldc": 30016}, False),
+     ({"n": 30016, "ldc": 30024}, True)],
+)  # fmt: skip
+def test_the_first_algorithm_answers_for_wide_results_whose_rows_begin_inside_a_sector(
+    changes, ahead
+):
+    problem = GemmProblem(**{"m": 3000, "n": 30008, "k": 256, **changes})
+    verdict = FAMILY.library_faster(problem, H200)
+    assert bool(verdict) == ahead
+    assert not ahead or "begin inside a sector" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "ahead"),
+    [(33, 64, 12304, True), (64, 1152, 60000, True), (32, 512, 20000, False),
+     (64, 1168, 20000, False), (64, 512, 12288, False)],
+)  # fmt: skip
+def test_the_first_algorithm_answers_for_few_columns_and_long_sums(m, n, k, ahead):
+    verdict = FAMILY.library_faster(GemmProblem(m, n, k), H200)
+    assert bool(verdict) == ahead
+    assert not ahead or "M of 33 to 64, N of 1 to 1152, K of 12289 and more" in verdict.reason
 
 
 def test_the_classes_are_as_counted_from_the_measured_products():

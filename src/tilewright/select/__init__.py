@@ -13,7 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
 
-
 Offers = Callable[[Any, Any, Device], Any]
 """Called with a family, a problem of it and a device: the config of the first algorithm that the
 vendor's library offers there, or, as a string, why it offers none."""

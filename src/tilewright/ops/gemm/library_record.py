@@ -1,6 +1,6 @@
 """Where the vendor's library is faster than the estimate's choice, as a record says.
 
-The record is of 1,200 bf16 products between those of models, on H100s and H200s: the estimate's
+The record is of 1,560 bf16 products between those of models, on H100s and H200s: the estimate's
 choice against `torch.mm`, which takes the first algorithm that cuBLASLt offers, by single calls
 (`benchmarks/gemm_unseen.py`). `benchmarks/untuned.py` counts `RECORD` from it, and says what comes
 of the rule for products of models, whose best kernels are known from tuning. These are as fast as
@@ -19,8 +19,16 @@ answers.
 Where rows of A or B begin inside a sector of memory, kernels here take in tiles at 0.6 of the usual
 rate, and the library is ahead from 17 rows on. `ASKEW` is counted by `benchmarks/gemm_askew.py`
 from products between those of models, each with the best of up to 15 kernels. Of fewer rows it is
-ahead where B is wide: the choices for 30 products of the record came to 0.970 of it (0.951 in
-graphs, the least 0.668), those for 29 of fewer columns to 1.039, for one row to 1.069.
+ahead where B is wide: the choices for 37 products of the record came to 0.970 of it; of the first
+1,200 those for 30 came to 0.951 in graphs (the least 0.668), for 29 of fewer columns to 1.039, for
+one row to 1.069.
+
+Where rows of C do, wide products with short sums are behind (`RESULT_ASKEW`): 6 choices came to
+0.826 and in graphs to 0.835. With longer sums, up to 1024, 6 came to 0.959 and 1.003, and 12
+products of fewer columns to 1.010 and 1.044.
+
+Of 33 to 64 rows few columns leave most of a GPU idle. Up to sums of 12288 kernels here are ahead,
+by clusters; beyond, the library cuts a sum into more parts than 8.
 """
 
 from __future__ import annotations
@@ -33,12 +41,14 @@ from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rates import SECTOR_BYTES
 from tilewright.verdict import Verdict, no
 
+EVERY = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """Products whose untuned choice is behind the library's first algorithm.
 
-    least_m, most_m: rows of A. least_n: columns of B. least_k: length of the sum.
+    least_m, most_m: rows of A. least_n, most_n: columns of B. least_k, most_k: length of the sum.
     most_waves: of `TILE`×`TILE` tiles.
     products: how many of them the record has.
     share: the library's time over that of kernels here, their geometric mean.
@@ -51,23 +61,26 @@ class Recorded:
     products: int
     share: float
     least_n: int = 1
+    most_n: int = EVERY
+    most_k: int = EVERY
 
     def __contains__(self, problem: GemmProblem) -> bool:
-        long, wide = problem.k >= self.least_k, problem.n >= self.least_n
-        return self.least_m <= problem.m <= self.most_m and long and wide
+        p = problem
+        sized = self.least_m <= p.m <= self.most_m and self.least_n <= p.n <= self.most_n
+        return sized and self.least_k <= p.k <= self.most_k
 
 
-EVERY = 1 << 62
 TILE = 128
 
 RECORD = (
-    Recorded(65, EVERY, 1025, 40, 437, 0.950),
-    Recorded(65, 2048, 1, 8, 53, 0.982),
-    Recorded(2049, EVERY, 129, 4, 4, 0.910),
+    Recorded(65, EVERY, 1025, 40, 545, 0.946),
+    Recorded(65, 2048, 1, 8, 69, 0.980),
+    Recorded(2049, EVERY, 129, 4, 7, 0.850),
+    Recorded(33, 64, 12289, EVERY, 13, 0.874, most_n=1152),
 )
 
 ASKEW = (
-    Recorded(2, 16, 1, EVERY, 30, 0.970, least_n=8192),
+    Recorded(2, 16, 1, EVERY, 37, 0.970, least_n=8192),
     Recorded(17, 64, 1, EVERY, 16, 0.989),
     Recorded(65, 512, 1, EVERY, 20, 0.797),
     Recorded(513, 2048, 1, EVERY, 10, 0.828),
@@ -75,6 +88,10 @@ ASKEW = (
 )
 """The same where rows of A or B are no multiples of `SECTOR_BYTES` apart; from 17 rows on with the
 best kernels."""
+
+RESULT_ASKEW = (Recorded(513, EVERY, 1, EVERY, 6, 0.826, least_n=25000, most_k=512),)
+"""The same where rows of C alone are no such multiples (`benchmarks/gemm_askew.py --rows result`
+and `gemm_unseen.py`)."""
 
 
 def faster(problem: GemmProblem, device: Device) -> Verdict:
@@ -89,19 +106,25 @@ def faster(problem: GemmProblem, device: Device) -> Verdict:
         return no("record", "only plain bf16 and fp16 products of layout rcr were timed beside it")
     if p.constant_b:
         return no("record", "in a chain with a constant B, kernels here begin before the one ahead")
-    aside = askew(p)
-    known = next((one for one in (ASKEW if aside else RECORD) if p in one), None)
+    known = next((one for one in _concerning(p) if p in one), None)
     tiles = -(-p.m // TILE) * -(-p.n // TILE)
     if known is None or tiles > known.most_waves * device.compute_units:
         return no("record", "the record does not have it ahead for such sizes")
-    few = f"at most {known.most_waves} waves of {TILE}×{TILE} tiles"
+    said = f"{known.products} measured products of {_sizes(known)}"
+    if known in (*ASKEW, *RESULT_ASKEW):
+        said += " and rows in memory that begin inside a sector"
+    elif known.most_waves < EVERY:
+        said += f" and at most {known.most_waves} waves of {TILE}×{TILE} tiles"
     return Verdict(
-        True,
-        "record",
-        f"it took {known.share:.3f} of the time of kernels here, the mean of "
-        f"{known.products} measured products of {_rows(known)} and "
-        f"{'rows in memory that begin inside a sector' if aside else few}",
+        True, "record", f"it took {known.share:.3f} of the time of kernels here, the mean of {said}"
     )
+
+
+def _concerning(p: GemmProblem) -> tuple[Recorded, ...]:
+    """The classes that `p` may be in."""
+    if askew(p):
+        return ASKEW
+    return (*RESULT_ASKEW, *RECORD) if result_askew(p) else RECORD
 
 
 def askew(p: GemmProblem) -> bool:
@@ -109,8 +132,21 @@ def askew(p: GemmProblem) -> bool:
     return any(DTYPES[p.dtype_a].size(ld) % SECTOR_BYTES for ld in (p.lda, p.ldb))
 
 
-def _rows(known: Recorded) -> str:
-    over = f"over {known.least_m - 1} rows"
-    rows = f"{known.least_m} to {known.most_m} rows" if known.most_m < EVERY else over
-    least = {"N": known.least_n, "K": known.least_k}
-    return ", ".join([rows, *(f"{axis} of {n} and more" for axis, n in least.items() if n > 1)])
+def result_askew(p: GemmProblem) -> bool:
+    """The same of C, and not of A or B."""
+    return DTYPES[p.dtype_c].size(p.ldc) % SECTOR_BYTES > 0 and not askew(p)
+
+
+def _sizes(known: Recorded) -> str:
+    """A class's sizes in words."""
+    said = []
+    for axis, least, most in (
+        ("M", known.least_m, known.most_m),
+        ("N", known.least_n, known.most_n),
+        ("K", known.least_k, known.most_k),
+    ):
+        if most < EVERY:
+            said.append(f"{axis} of {least} to {most}")
+        elif least > 1:
+            said.append(f"{axis} of {least} and more")
+    return ", ".join(said)
