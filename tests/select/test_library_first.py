@@ -92,8 +92,8 @@ def test_the_first_algorithm_answers_for_rows_that_begin_inside_a_sector(library
 
 @pytest.mark.parametrize(
     ("changes", "ahead"),
-    [({}, True), ({"n": 25016, "k": 512}, True), ({"m": 512, "n": 60008}, False), ({"n": 24008}, False),
-     ({"k": 528}, False), ({"n": 30016}, False), ({"ldc": 30016}, False),
+    [({}, True), ({"n": 25016, "k": 512}, True), ({"m": 512, "n": 60008}, False),
+     ({"n": 24008}, False), ({"k": 528}, False), ({"n": 30016}, False), ({"ldc": 30016}, False),
      ({"n": 30016, "ldc": 30024}, True)],
 )  # fmt: skip
 def test_the_first_algorithm_answers_for_wide_results_whose_rows_begin_inside_a_sector(
