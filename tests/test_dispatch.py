@@ -248,7 +248,7 @@ def test_the_limit_is_of_the_launch_not_of_the_kernel():
 
 
 def test_without_workspace_the_default_space_still_serves():
-    problem = GemmProblem(64, 512, 8192)
+    problem = GemmProblem(32, 512, 8192)
     assert Dispatcher(device="h200_sxm").select(problem).launch.workspace_bytes
     plan = Dispatcher(device="h200_sxm", max_workspace=0).select(problem)
     assert plan.launch.workspace_bytes == 0

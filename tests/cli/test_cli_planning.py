@@ -121,7 +121,7 @@ def test_explain_counts_the_refused_by_rule(cli):
 
 
 def test_explain_keeps_to_a_limit_on_the_workspace(cli):
-    words = ("explain", "gemm", "m=64", "n=512", "k=8192", "--device", "h200_sxm")
+    words = ("explain", "gemm", "m=32", "n=512", "k=8192", "--device", "h200_sxm")
     assert "_split_k" in cli.json(*words)["chosen"]
     limited = cli.json(*words, "--max-workspace", 0)
     assert "_split_k" not in limited["chosen"]

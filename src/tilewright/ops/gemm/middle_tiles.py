@@ -1,4 +1,5 @@
-"""Tiles of the default space for 65 to 2048 rows of A, which won in the shipped tables.
+"""Tiles of the default space for 65 to 2048 rows of A, and for few columns of B, which won in the
+shipped tables.
 
 At such M a GPU takes few waves of tiles, so the tile that fits the problem matters more than how
 fast the tile is. The estimate orders the kernels of a default space well there: where that space
@@ -14,6 +15,13 @@ The clusters are of those that won in the shipped tables since (41 rows of few t
 With them and the figures of `rates.COLD_US`, 26 of 600 products between those of models got another
 first kernel, 20 of them a cluster: these were 1.063 times as fast as the choice before by single
 calls (0.91 to 1.32), and 1.053 times in replayed graphs.
+
+Few columns have clusters from 33 rows on (`FEW`). For 24 such problems of the bf16 table the
+estimate then puts one first, a proven one for 6; before, its first kernel was a proven one for none
+of them. 38 unseen products of up to 1792 columns and sums of 2048 to 12288 reached 1.076 of
+torch.mm by single calls and 1.156 in graphs (`benchmarks/gemm_unseen.py --weights narrow`). For
+more columns such clusters, with those of two parts, came first for 23 problems, of which 13 had a
+proven first kernel before, and one then.
 
 What did not work: constants of `rates` fitted again to the winners' times. The estimate came nearer
 to these, but without the tiles below it then put a proven kernel first for 333 of the 661 instead
