@@ -123,6 +123,10 @@ def test_a_registry_keeps_algorithms_beside_kernels():
 # --- rules ---------------------------------------------------------------------------------
 
 
+SCALES_OF_A_BATCH = GemmProblem(
+    64, 64, 64, "e4m3fn", dtype_c="bf16", epilogue="row_scale+col_scale", batch=2,
+    batching="strided",
+)  # fmt: skip
 SERVED = [
     BF16,
     GemmProblem(1, 1, 1),
@@ -136,6 +140,7 @@ SERVED = [
     GemmProblem(64, 64, 64, epilogue="bias"),
     FP8,
     replace(FP8, epilogue="scale"),
+    replace(FP8, epilogue="row_scale+col_scale"),
 ]
 REFUSED = [
     (GemmProblem(64, 64, 64, "int8"), "dtype"),
@@ -151,6 +156,9 @@ REFUSED = [
     (GemmProblem(64, 64, 64, epilogue="bias", layout="rcc"), "epilogue"),
     (GemmProblem(64, 64, 64, epilogue="scale"), "epilogue"),
     (replace(FP8, epilogue="bias"), "epilogue"),
+    (SCALES_OF_A_BATCH, "epilogue"),
+    (replace(FP8, epilogue="row_scale"), "epilogue"),
+    (GemmProblem(64, 64, 64, epilogue="row_scale+col_scale"), "epilogue"),
     (GemmProblem(64, 64, 64, pre_a="scale"), "operands"),
     (GemmProblem(64, 128, 128, "e4m3fn", scale_a="1x128", scale_b="128x128"), "operands"),
     (GemmProblem(64, 64, 64, batch=2, batching="pointers"), "operands"),

@@ -57,8 +57,12 @@ PROBLEMS = [
     GemmProblem(128, 1024, 64, epilogue="bias"),
     GemmProblem(64, 2112, 7168, **FP8),
     GemmProblem(64, 2112, 7168, **FP8, epilogue="scale"),
+    GemmProblem(64, 2112, 7168, **FP8, epilogue="row_scale+col_scale"),
+    GemmProblem(1000, 4096, 4096, **FP8, epilogue="row_scale+col_scale"),
 ]
 FP8_FROM = ("sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+SCALES_ON = ("sm_90",)
+"""Where the library has a scale for each row and column."""
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +70,14 @@ def offers():
     """What the library offers for each problem, asked as a tuning asks."""
     place = gpus()[0]
     listed = [p for p in PROBLEMS if p.dtype_a != "e4m3fn" or ARCH in FP8_FROM]
+    listed = [p for p in listed if "row_scale" not in p.epilogue or ARCH in SCALES_ON]
     return offered(Group(place.device, place.environment, place=place), listed)
 
 
 def of(offers, problem):
     """The problem's algorithms."""
     if problem not in offers:
-        pytest.skip(f"{ARCH} has no 8-bit floats")
+        pytest.skip(f"the library has no such 8-bit products on {ARCH}")
     assert offers[problem].configs, offers[problem].reason
     return offers[problem].configs
 

@@ -87,6 +87,9 @@ def test_sums_of_fp32_may_meet_in_every_way(fake, library, driver):
         ({"epilogue": "bias"}, 7, 4),
         ({"dtype_a": "e4m3fn", "epilogue": "scale"}, 7, 1),
         ({"dtype_a": "e4m3fn"}, 25, 1),
+        ({"dtype_a": "e4m3fn", "epilogue": "row_scale+col_scale"}, 7, 1),
+        ({"dtype_a": "e4m3fn", "epilogue": "row_scale+col_scale"}, 31, 3),
+        ({"dtype_a": "e4m3fn", "epilogue": "row_scale+col_scale"}, 32, 3),
     ],
 )
 def test_words_become_the_librarys_numbers(fake, library, driver, fields, attribute, value):
@@ -278,6 +281,21 @@ def test_a_scale_is_handed_over_by_its_address(gpu, fake):
     assert (fake.call.first, fake.call.second, fake.call.out) == (
         b.data_ptr(), a.data_ptr(), out.data_ptr(),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("workspace", [0, 1])
+def test_scales_of_rows_and_columns_are_handed_over_by_their_addresses(gpu, fake, workspace):
+    a, b = (torch.zeros(n, 32, dtype=torch.float8_e4m3fn) for n in (16, 48))
+    p = GemmProblem(16, 48, 32, "e4m3fn", epilogue="row_scale+col_scale")
+    name, out = vendors(p, SPLIT, workspace).name, torch.zeros(16, 48, dtype=torch.bfloat16)
+    for _ in range(2):
+        rows, columns = torch.ones(16), torch.ones(48)
+        gpu.dispatcher.run_named(name, a, b.T, rows, columns, out=out, epilogue=p.epilogue)
+        told = fake.call.desc.said()
+        # The library's first matrix is B, whose rows are C's columns.
+        assert (told[17], told[18]) == (columns.data_ptr(), rows.data_ptr())
+        assert (told[31], told[32], 8 in told) == (3, 3, False)
+        assert (fake.call.first, fake.call.second) == (b.data_ptr(), a.data_ptr())
 
 
 def test_a_workspace_is_the_dispatchers_scratch_memory(gpu, fake):

@@ -97,7 +97,7 @@ def test_words_become_the_librarys_numbers(
     ready = library.prepared(driver, 0, asked(problem, solution(1)))
     context = blaslt.Context.from_address(ready.address)
     told = [Object.from_address(at).said()[2] for at in (context.first, context.result)]
-    assert tuple(told) == types and context.attribute == (beside[0] if beside else -1)
+    assert tuple(told) == types and [*context.attributes] == [*beside, -1, -1][:2]
 
 
 def test_an_offer_that_the_library_marks_as_wrong_is_left_out(fake, library, driver):

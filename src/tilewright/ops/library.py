@@ -133,9 +133,10 @@ class Solution:
     digest: str
 
 
-Chain = Literal["", "bias", "scale"]
-"""What the library does to the sums before it stores them: it adds a bias, or multiplies by one
-factor. The library takes either by its address on the device."""
+Chain = Literal["", "bias", "scale", "scales"]
+"""What the library does to the sums before it stores them: it adds a bias, multiplies by one
+factor, or by one for each column of the result and one for each row. The library takes them by
+their addresses on the device."""
 
 
 @dataclass(frozen=True, slots=True)

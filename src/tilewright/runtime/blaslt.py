@@ -34,6 +34,9 @@ STATUS = 1 << 20
 STREAMS = 64
 """Streams that a library which wants a handle for each may be used on; as in matmul.h."""
 
+BESIDE = 2
+"""Most operands beside the matrices; as in matmul.h."""
+
 ALGORITHM_BYTES = 64
 """Of the largest description of an algorithm, that of cuBLASLt."""
 
@@ -67,8 +70,8 @@ class Handles(ctypes.Structure):
 class Context(ctypes.Structure):
     """What a call needs besides addresses and a stream; `Matmul` of matmul.h.
 
-    attribute: of the operand beside the matrices whose address is set before each call; -1 for
-        none.
+    attributes: of the operands beside the matrices whose addresses are set before each call; -1
+        for none.
     busy: held while such a call is made.
     """
 
@@ -84,7 +87,7 @@ class Context(ctypes.Structure):
         ("workspace", ctypes.c_uint64),
         ("one", ctypes.c_float),
         ("zero", ctypes.c_float),
-        ("attribute", ctypes.c_int),
+        ("attributes", ctypes.c_int * BESIDE),
         ("busy", ctypes.c_int),
     )
 
@@ -126,7 +129,8 @@ class Numbers:
     operations: for a matrix as it lies, and for its transpose.
     transposes, chain: attributes of a description: the operation on the first and on the second
         matrix, and what is done to the sums. chains: its values.
-    extra: the attribute that holds the address of the operand beside the matrices.
+    extra: the attributes that hold the addresses of the operands beside the matrices, in the
+        order in which a launch hands them over.
     batch_count, batch_stride: attributes of a matrix.
     most_workspace: attribute of a preference.
     """
@@ -138,7 +142,7 @@ class Numbers:
     transposes: tuple[int, int]
     chain: int
     chains: Mapping[Chain, int]
-    extra: Mapping[Chain, int]
+    extra: Mapping[Chain, tuple[int, ...]]
     batch_count: int
     batch_stride: int
     most_workspace: int
@@ -240,12 +244,14 @@ class BlasLt(ABC):
                     f"{asked.workspace}, those in the kernel's name"
                 )
             description, first, second, out, _ = described
+            beside = self.numbers.extra[asked.chain]
+            beside += (-1,) * (BESIDE - len(beside))
             context = Context(
                 address_of(self._function("Matmul")),
                 address_of(self._function("MatmulDescSetAttribute")),
                 ctypes.addressof(self._handles[device]), description, first, second, out,
                 (ctypes.c_ubyte * ALGORITHM_BYTES)(*algorithm), asked.workspace,
-                1.0, 0.0, self.numbers.extra[asked.chain], 0,
+                1.0, 0.0, (ctypes.c_int * BESIDE)(*beside), 0,
             )  # fmt: skip
             name = f"{self.name} for {_said(asked)}"
             return Prepared(name, self, device, context, stack.pop_all())
@@ -311,9 +317,9 @@ class BlasLt(ABC):
         ]
         wanted.append((numbers.chain, ctypes.c_uint32(numbers.chains[asked.chain])))
         wanted += self._beside(asked)
-        if asked.chain:
-            element = 4 if asked.chain == "scale" else DTYPES[asked.result.dtype].bytes
-            wanted.append((numbers.extra[asked.chain], ctypes.c_void_p(_UNLIKELY + element)))
+        element = DTYPES[asked.result.dtype].bytes if asked.chain == "bias" else 4
+        for attribute in numbers.extra[asked.chain]:
+            wanted.append((attribute, ctypes.c_void_p(_UNLIKELY + element)))
         for attribute, value in wanted:
             self._set("MatmulDesc", made, attribute, value)
         matrices = (asked.first, asked.second, asked.result)

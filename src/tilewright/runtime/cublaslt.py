@@ -22,8 +22,9 @@ _NUMBERS = Numbers(
     # cublasLtMatmulDescAttributes_t
     transposes=(3, 4),
     chain=7,
-    chains={"": 1, "scale": 1, "bias": 4},
-    extra={"": -1, "bias": 8, "scale": 17},  # the bias; the scale of the first matrix
+    chains={"": 1, "scale": 1, "scales": 1, "bias": 4},
+    # The bias; the scale of the first matrix; scales of the second's columns and the first's rows.
+    extra={"": (), "bias": (8,), "scale": (17,), "scales": (18, 17)},
     # cublasLtMatrixLayoutAttribute_t
     batch_count=5,
     batch_stride=6,
@@ -31,6 +32,7 @@ _NUMBERS = Numbers(
     most_workspace=1,
 )
 _FAST_ACCUMULATION = 25  # of a description
+_SCALE_MODES, _EACH_ROW = (31, 32), 3  # of the first and the second matrix, from 12.9 on
 _REDUCTION_MASK, _ALIGNMENTS = 3, (5, 6, 7, 8)  # of a preference
 
 # cublasLtMatmulAlgoConfigAttributes_t: number and C type, by `Algorithm`'s fields.
@@ -98,7 +100,10 @@ class CublasLt(BlasLt):
     def _beside(self, asked: Matmul) -> Attributes:
         # As kernels here, and as torch by default.
         fast = DTYPES[asked.first.dtype].bits == 8
-        return [(_FAST_ACCUMULATION, ctypes.c_int8(1))] if fast else []
+        found: Attributes = [(_FAST_ACCUMULATION, ctypes.c_int8(1))] if fast else []
+        if asked.chain == "scales":
+            found += [(attribute, ctypes.c_int32(_EACH_ROW)) for attribute in _SCALE_MODES]
+        return found
 
     def _preferences(self, asked: Matmul) -> Attributes:
         alignments = ((attribute, ctypes.c_uint32(asked.alignment)) for attribute in _ALIGNMENTS)

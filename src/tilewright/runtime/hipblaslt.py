@@ -30,7 +30,7 @@ _NUMBERS = Numbers(
     transposes=(0, 1),
     chain=2,
     chains={"": 1, "scale": 1, "bias": 4},
-    extra={"": -1, "bias": 3, "scale": 5},  # the bias; the scale of the first matrix
+    extra={"": (), "bias": (3,), "scale": (5,)},  # the bias; the scale of the first matrix
     # hipblasLtMatrixLayoutAttribute_t
     batch_count=0,
     batch_stride=1,

@@ -3,7 +3,7 @@
 
    The step's call is matmul_step() and its function a Matmul, which blaslt.py fills in. Its
    parameters are the addresses of the first and the second matrix, of the result, of the workspace
-   if there is one, and of the operand beside the matrices if there is one. Python takes no part. */
+   if there is one, and of up to two operands beside the matrices. Python takes no part. */
 
 #include <sched.h>
 
@@ -27,8 +27,8 @@ typedef struct {
   void *description, *first, *second, *result;
   uint64_t algorithm[8], workspace; /* workspace: in bytes */
   float one, zero;
-  int attribute; /* of the description: the address beside the matrices; -1 for none */
-  int busy;      /* the description is being changed, or used as it was changed */
+  int attributes[2]; /* of the description: addresses beside the matrices; -1 for none */
+  int busy;          /* the description is being changed, or used as it was changed */
 } Matmul;
 
 /* NULL for a stream that has none yet. */
@@ -44,18 +44,19 @@ static int matmul_step(void *function, unsigned gx, unsigned gy, unsigned gz, un
                        unsigned by, unsigned bz, unsigned shared, void *stream, void **parameters,
                        void **extra) {
   Matmul *m = function;
-  void *address[5];
-  int count = 3 + (m->workspace > 0) + (m->attribute >= 0), status = 0;
-  for (int i = 0; i < count; i++) memcpy(address + i, parameters[i], sizeof(void *));
-  if (m->attribute >= 0) {
+  void *address[6];
+  int beside = (m->attributes[0] >= 0) + (m->attributes[1] >= 0), status = 0;
+  int first = 3 + (m->workspace > 0); /* of those beside the matrices */
+  for (int i = 0; i < first + beside; i++) memcpy(address + i, parameters[i], sizeof(void *));
+  if (beside)
     while (__atomic_exchange_n(&m->busy, 1, __ATOMIC_ACQUIRE)) sched_yield();
-    status = m->set(m->description, m->attribute, address + count - 1, sizeof(void *));
-  }
+  for (int i = 0; i < beside && !status; i++)
+    status = m->set(m->description, m->attributes[i], address + first + i, sizeof(void *));
   if (!status)
     status = m->matmul(handle_on(m->handles, stream), m->description, &m->one, address[0], m->first,
                        address[1], m->second, &m->zero, address[2], m->result, address[2],
                        m->result, m->algorithm, m->workspace ? address[3] : NULL, m->workspace,
                        stream);
-  if (m->attribute >= 0) __atomic_store_n(&m->busy, 0, __ATOMIC_RELEASE);
+  if (beside) __atomic_store_n(&m->busy, 0, __ATOMIC_RELEASE);
   return status ? LIBRARY_STATUS + status : 0;
 }

@@ -81,14 +81,15 @@ def _matmul_step(
 ) -> int:  # fmt: skip
     """See matmul.h."""
     m = Context.from_address(function)
-    count = 3 + (m.workspace > 0) + (m.attribute >= 0)
+    beside = [attribute for attribute in m.attributes if attribute >= 0]
+    count = 3 + (m.workspace > 0) + len(beside)
     places = (ctypes.c_void_p * count).from_address(parameters)
     address = [ctypes.c_void_p.from_address(place) for place in places]
-    with _matmuls if m.attribute >= 0 else nullcontext():
+    with _matmuls if beside else nullcontext():
         status: int = 0
-        if m.attribute >= 0:
-            last, size = ctypes.addressof(address[-1]), ctypes.sizeof(ctypes.c_void_p)
-            status = _SET(m.set)(m.description, m.attribute, last, size)
+        for attribute, place in zip(beside, address[count - len(beside) :], strict=True):
+            size = ctypes.sizeof(ctypes.c_void_p)
+            status = status or _SET(m.set)(m.description, attribute, ctypes.addressof(place), size)
         if not status:
             a, b, c = address[:3]
             one, zero, algorithm = (

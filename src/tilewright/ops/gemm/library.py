@@ -71,8 +71,12 @@ _TYPES = {
 """Dtypes of A and B, each with those of C, by library."""
 
 _CHAINS: dict[str, Chain] = {"": "", "bias": "bias"}
-_FP8_CHAINS: dict[str, Chain] = {"": "", "scale": "scale"}
-"""The libraries' chains, by ours that are the same. Only 8-bit operands have scales."""
+_FP8_CHAINS: dict[str, dict[str, Chain]] = {
+    CUBLASLT: {"": "", "scale": "scale", "row_scale+col_scale": "scales"},
+    HIPBLASLT: {"": "", "scale": "scale"},
+}
+"""The libraries' chains, by ours that are the same. Only 8-bit operands have scales. The library's
+columns are rows of a row-major C. hipBLASLt was never asked for more than one scale."""
 
 _ACTIVATIONS = {
     CUBLASLT: {
@@ -133,13 +137,15 @@ def _operands(c: Described, arch: Arch, kind: str) -> str | None:
 
 
 def _epilogue(c: Described, arch: Arch, kind: str) -> str | None:
-    known = _FP8_CHAINS if DTYPES[c.dtype_a].bits == 8 else _CHAINS
+    known = _FP8_CHAINS[kind] if DTYPES[c.dtype_a].bits == 8 else _CHAINS
     for operation in c.epilogue.split("+"):
         if operation in _ACTIVATIONS[kind]:
             return _ACTIVATIONS[kind][operation]
     if c.epilogue not in known:
         listed = ", ".join(filter(None, known))
         return f"epilogue {c.epilogue} is not the library's; for {c.dtype_a} it has {listed}"
+    if known[c.epilogue] == "scales" and c.batching != "none":
+        return f"scales of each of a batch (batching {c.batching}) are not asked of the library"
     if "bias" in c.epilogue and c.layout[2] == "c":
         return "the library adds a bias along the other dimension of a column-major C"
     return None
@@ -254,7 +260,7 @@ def matmul(p: GemmProblem, library: str) -> Matmul:
         transposed,
         p.batch,
         p.precision,
-        {**_CHAINS, **_FP8_CHAINS}[p.epilogue],
+        {**_CHAINS, **_FP8_CHAINS[kind(library)]}[p.epilogue],
         p.alignment,
         workspace=WORKSPACES[-1] * MIB,
     )
