@@ -20,7 +20,7 @@ def vendors(
     p = problem
     made = CublasLtConfig(
         p.layout, p.dtype_a, p.dtype_b, p.dtype_c, p.dtype_acc, p.precision, "cublaslt13",
-        algorithm, workspace, p.alignment, p.epilogue, p.batching,
+        algorithm, workspace, p.alignment, p.epilogue, p.batching, p.scale_a, p.scale_b,
     )  # fmt: skip
     return replace(made, **changes)
 

@@ -30,6 +30,8 @@ BF16 = GemmProblem(512, 2048, 4096)
 FP8 = GemmProblem(64, 256, 512, dtype_a="e4m3fn", dtype_c="bf16")
 NAME = "gemm_rcr_bf16_bf16_bf16_fp32_vendor_cublaslt13_66_t20_s36_k1_none_z0_o5_i0_c2_ws0_al16"
 
+BLOCKS = ("1x128", "128x128")
+
 numbers = st.integers(0, 2**32 - 1)
 
 
@@ -55,6 +57,7 @@ def configs(draw):
         draw(st.sampled_from(ALIGNMENTS)),
         draw(st.sampled_from(("", "bias", "bias+gelu_tanh"))) if dtype != "int8" else "",
         draw(st.sampled_from(BATCHINGS)),
+        *(draw(st.sampled_from((("", ""), BLOCKS))) if dtype != "int8" else ()),
     )
 
 
@@ -74,6 +77,9 @@ def test_a_name_stays_what_it_is():
     assert vendors(tf32, SPLIT, 32).name == (
         "gemm_rcr_fp32_fp32_fp32_fp32_vendor_cublaslt13_66_t20_s36_k4_compute_z1_o0_i0_c3_ws32_al16"
         "_tf32_batch-strided_epi-bias-gelu_tanh"
+    )
+    assert vendors(SCALED).name == NAME.replace("bf16_bf16_bf16", "e4m3fn_e4m3fn_bf16") + (
+        "_sa1x128_sb128x128"
     )
 
 
@@ -107,6 +113,7 @@ def test_what_is_no_name_is_refused(name):
         ({"algorithm": replace(PLAIN, tile=-1)}, "tile"),
         ({"algorithm": replace(PLAIN, meeting="3")}, "meeting"),
         ({"dtype_acc": "int32"}, "accumulated"),
+        ({"scale_a": "1x100"}, "power of two"),
     ],
 )
 def test_a_config_that_no_name_can_say_is_refused(fields, said):
@@ -123,6 +130,11 @@ def test_a_registry_keeps_algorithms_beside_kernels():
 # --- rules ---------------------------------------------------------------------------------
 
 
+SCALED = GemmProblem(
+    64, 256, 640, "e4m3fn", dtype_c="bf16", scale_a=BLOCKS[0], scale_b=BLOCKS[1],
+    strides_sa=(1, 64), strides_sb=(1, 8),
+)  # fmt: skip
+"""As torch has them: each column of B's scales is padded to a multiple of four."""
 SCALES_OF_A_BATCH = GemmProblem(
     64, 64, 64, "e4m3fn", dtype_c="bf16", epilogue="row_scale+col_scale", batch=2,
     batching="strided",
@@ -141,6 +153,8 @@ SERVED = [
     FP8,
     replace(FP8, epilogue="scale"),
     replace(FP8, epilogue="row_scale+col_scale"),
+    SCALED,
+    replace(SCALED, k=512, lda=0, ldb=0, strides_sb=(1, 4)),
 ]
 REFUSED = [
     (GemmProblem(64, 64, 64, "int8"), "dtype"),
@@ -160,7 +174,13 @@ REFUSED = [
     (replace(FP8, epilogue="row_scale"), "epilogue"),
     (GemmProblem(64, 64, 64, epilogue="row_scale+col_scale"), "epilogue"),
     (GemmProblem(64, 64, 64, pre_a="scale"), "operands"),
-    (GemmProblem(64, 128, 128, "e4m3fn", scale_a="1x128", scale_b="128x128"), "operands"),
+    (GemmProblem(64, 128, 128, "e4m3fn", scale_a="1x128", scale_b="128x128"), "extent"),
+    (replace(SCALED, strides_sb=(1, 5)), "extent"),
+    (replace(SCALED, m=62, strides_sa=(1, 62)), "extent"),
+    (replace(SCALED, scale_a="1x64", strides_sa=()), "operands"),
+    (replace(SCALED, scale_b="", strides_sb=()), "operands"),
+    (replace(SCALED, epilogue="scale"), "epilogue"),
+    (GemmProblem(64, 64, 128, scale_a=BLOCKS[0], scale_b=BLOCKS[1]), "operands"),
     (GemmProblem(64, 64, 64, batch=2, batching="pointers"), "operands"),
     (GemmProblem(0, 64, 64), "extent"),
     (GemmProblem(64, 0, 64), "extent"),
@@ -184,7 +204,7 @@ def test_the_library_is_not_asked_for(problem, rule):
 
 def test_what_the_library_is_not_asked_for_its_algorithms_do_not_serve():
     for problem, rule in REFUSED:
-        if problem.layout[1] != "s" and not problem.pre_a and not problem.scale_a:
+        if problem.layout[1] != "s" and not problem.pre_a:
             assert FAMILY.supports(vendors(problem), problem, SM_90).rule == rule
 
 

@@ -150,6 +150,7 @@ def test_it_is_asked_where_the_architecture_has_the_dtype(problem, archs):
         (GemmProblem(64, 64, 64, epilogue="bias+gelu_tanh"), "epilogue"),
         (GemmProblem(64, 64, 64, epilogue="scale"), "epilogue"),
         (replace(FNUZ, epilogue="row_scale+col_scale"), "epilogue"),
+        (replace(FNUZ, scale_a="1x128", scale_b="128x128"), "operands"),
         (GemmProblem(64, 64, 64, epilogue="bias", layout="rcc"), "epilogue"),
         (replace(FNUZ, epilogue="bias"), "epilogue"),
         (GemmProblem(64, 64, 64, pre_a="scale"), "operands"),

@@ -59,10 +59,23 @@ PROBLEMS = [
     GemmProblem(64, 2112, 7168, **FP8, epilogue="scale"),
     GemmProblem(64, 2112, 7168, **FP8, epilogue="row_scale+col_scale"),
     GemmProblem(1000, 4096, 4096, **FP8, epilogue="row_scale+col_scale"),
+    *(
+        GemmProblem(
+            m,
+            n,
+            k,
+            **FP8,
+            scale_a="1x128",
+            scale_b="128x128",
+            strides_sa=(1, m),
+            strides_sb=(1, column),
+        )
+        for m, n, k, column in ((64, 2112, 7168, 56), (1000, 4096, 4096, 32), (128, 512, 640, 8))
+    ),
 ]
 FP8_FROM = ("sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 SCALES_ON = ("sm_90",)
-"""Where the library has a scale for each row and column."""
+"""Where the library has a scale for each row and column, or for blocks."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +83,9 @@ def offers():
     """What the library offers for each problem, asked as a tuning asks."""
     place = gpus()[0]
     listed = [p for p in PROBLEMS if p.dtype_a != "e4m3fn" or ARCH in FP8_FROM]
-    listed = [p for p in listed if "row_scale" not in p.epilogue or ARCH in SCALES_ON]
+    listed = [
+        p for p in listed if ARCH in SCALES_ON or not (p.scale_a or "row_scale" in p.epilogue)
+    ]
     return offered(Group(place.device, place.environment, place=place), listed)
 
 

@@ -283,6 +283,34 @@ def test_a_scale_is_handed_over_by_its_address(gpu, fake):
     )  # fmt: skip
 
 
+BLOCKS = GemmProblem(
+    16, 48, 256, "e4m3fn", dtype_c="bf16", scale_a="1x128", scale_b="128x128",
+    strides_sa=(1, 16), strides_sb=(1, 4),
+)  # fmt: skip
+
+
+def test_blocks_of_scales_are_said_in_the_librarys_numbers(fake, library, driver):
+    fake.offer(PLAIN)
+    query = FAMILY.library_query(BLOCKS, tw.arch.arch("sm_90"), "cublaslt13")
+    library.offered(driver, 0, query, 1)
+    question = fake.noted("question")
+    # B, the library's first matrix, has a scale for 128×128, A one for 128 of K. Sums are fp32.
+    assert (question[31], question[32], 25 in question) == (5, 4, False)
+    assert {17, 18} <= set(question)
+
+
+def test_blocks_of_scales_are_handed_over_by_their_addresses(gpu, fake):
+    a, b = (torch.zeros(n, 256, dtype=torch.float8_e4m3fn) for n in (16, 48))
+    of_a, of_b = torch.ones(2, 16).T, torch.ones(1, 4).T[:2]
+    assert (of_a.stride(), of_b.stride()) == ((1, 16), (1, 4))
+    out = torch.zeros(16, 48, dtype=torch.bfloat16)
+    words = {"scale_a": "1x128", "scale_b": "128x128"}
+    gpu.dispatcher.run_named(vendors(BLOCKS).name, a, b.T, of_a, of_b, out=out, **words)
+    told = fake.call.desc.said()
+    assert (told[17], told[18]) == (of_b.data_ptr(), of_a.data_ptr())
+    assert (fake.call.first, fake.call.second) == (b.data_ptr(), a.data_ptr())
+
+
 @pytest.mark.parametrize("workspace", [0, 1])
 def test_scales_of_rows_and_columns_are_handed_over_by_their_addresses(gpu, fake, workspace):
     a, b = (torch.zeros(n, 32, dtype=torch.float8_e4m3fn) for n in (16, 48))

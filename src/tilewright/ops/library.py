@@ -133,10 +133,11 @@ class Solution:
     digest: str
 
 
-Chain = Literal["", "bias", "scale", "scales"]
+Chain = Literal["", "bias", "scale", "scales", "blocks"]
 """What the library does to the sums before it stores them: it adds a bias, multiplies by one
-factor, or by one for each column of the result and one for each row. The library takes them by
-their addresses on the device."""
+factor, or by one for each column of the result and one for each row. Or to the operands: blocks of
+128×128 of the first matrix and of 128 of each column of the second have a factor each. The library
+takes all of them by their addresses on the device."""
 
 
 @dataclass(frozen=True, slots=True)

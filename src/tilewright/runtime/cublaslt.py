@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import LibraryRefused
-from tilewright.ops.library import MEETINGS, Algorithm, Matmul, Solution, major
+from tilewright.ops.library import MEETINGS, Algorithm, Chain, Matmul, Solution, major
 from tilewright.runtime.blaslt import ALGORITHM_BYTES, Attributes, BlasLt, Numbers, size_of
 
 _NUMBERS = Numbers(
@@ -22,9 +22,9 @@ _NUMBERS = Numbers(
     # cublasLtMatmulDescAttributes_t
     transposes=(3, 4),
     chain=7,
-    chains={"": 1, "scale": 1, "scales": 1, "bias": 4},
-    # The bias; the scale of the first matrix; scales of the second's columns and the first's rows.
-    extra={"": (), "bias": (8,), "scale": (17,), "scales": (18, 17)},
+    chains={"": 1, "scale": 1, "scales": 1, "blocks": 1, "bias": 4},
+    # The bias; the scale of the first matrix; scales of the second matrix and of the first.
+    extra={"": (), "bias": (8,), "scale": (17,), "scales": (18, 17), "blocks": (18, 17)},
     # cublasLtMatrixLayoutAttribute_t
     batch_count=5,
     batch_stride=6,
@@ -32,7 +32,9 @@ _NUMBERS = Numbers(
     most_workspace=1,
 )
 _FAST_ACCUMULATION = 25  # of a description
-_SCALE_MODES, _EACH_ROW = (31, 32), 3  # of the first and the second matrix, from 12.9 on
+_SCALE_MODES: dict[Chain, dict[int, int]] = {"scales": {31: 3, 32: 3}, "blocks": {31: 5, 32: 4}}
+"""How the first matrix (31) and the second (32) are scaled, from 12.9 on: a factor for each row or
+column (3), for each 128 of a column (4), for each 128×128 (5)."""
 _REDUCTION_MASK, _ALIGNMENTS = 3, (5, 6, 7, 8)  # of a preference
 
 # cublasLtMatmulAlgoConfigAttributes_t: number and C type, by `Algorithm`'s fields.
@@ -98,12 +100,11 @@ class CublasLt(BlasLt):
         return f"{(said or b'unknown status').decode()} ({status})"
 
     def _beside(self, asked: Matmul) -> Attributes:
-        # As kernels here, and as torch by default.
-        fast = DTYPES[asked.first.dtype].bits == 8
+        # As kernels here, and as torch by default. Sums of blocks are kept in fp32.
+        fast = DTYPES[asked.first.dtype].bits == 8 and asked.chain != "blocks"
         found: Attributes = [(_FAST_ACCUMULATION, ctypes.c_int8(1))] if fast else []
-        if asked.chain == "scales":
-            found += [(attribute, ctypes.c_int32(_EACH_ROW)) for attribute in _SCALE_MODES]
-        return found
+        modes = _SCALE_MODES.get(asked.chain, {})
+        return found + [(attribute, ctypes.c_int32(mode)) for attribute, mode in modes.items()]
 
     def _preferences(self, asked: Matmul) -> Attributes:
         alignments = ((attribute, ctypes.c_uint32(asked.alignment)) for attribute in _ALIGNMENTS)

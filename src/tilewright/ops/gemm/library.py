@@ -26,7 +26,7 @@ from tilewright.arch import peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates, rules
+from tilewright.ops.gemm import rates, rules, scales
 from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY, PRODUCTS
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.library_config import (
@@ -36,7 +36,7 @@ from tilewright.ops.gemm.library_config import (
     VendorConfig,
     vendor_config,
 )
-from tilewright.ops.gemm.operands import chain_names
+from tilewright.ops.gemm.operands import SCALES, chain_names
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.library import (
     CUBLASLT,
@@ -95,6 +95,12 @@ is off by at most 0.25: the sum had been rounded once before the bias was added.
 _FP8_MULTIPLE = 16
 """Elements that K and N of cuBLASLt's 8-bit operands are multiples of."""
 
+_BLOCKS = {CUBLASLT: {("1x128", "128x128")}, HIPBLASLT: set[tuple[str, str]]()}
+"""Blocks of scales of 8-bit A and B that the library is asked for."""
+
+_BLOCK_ROWS_MULTIPLE, _BLOCK_COLUMN_MULTIPLE = 4, 4
+"""Scales that a column of A's and of B's is a multiple of."""
+
 _BATCHINGS = ("none", "strided")
 
 Described = VendorConfig | GemmProblem
@@ -129,14 +135,19 @@ def _layout(c: Described, arch: Arch, kind: str) -> str | None:
 def _operands(c: Described, arch: Arch, kind: str) -> str | None:
     if c.pre_a or c.pre_b:
         return "the library multiplies operands as they are; pre_a and pre_b need a kernel"
-    if c.scale_a or c.scale_b:
-        return "blocks of scales are not asked of the library"
+    blocks = (c.scale_a, c.scale_b)
+    if any(blocks) and (DTYPES[c.dtype_a].bits != 8 or blocks not in _BLOCKS[kind]):
+        return (
+            f"blocks of scales {c.scale_a or 'none'} and {c.scale_b or 'none'} are not asked of it"
+        )
     if c.batching not in _BATCHINGS:
         return f"batching {c.batching} is not asked of the library, which walks one stride"
     return None
 
 
 def _epilogue(c: Described, arch: Arch, kind: str) -> str | None:
+    if c.epilogue and c.scale_a:
+        return f"with blocks of scales the library is asked for no epilogue as {c.epilogue}"
     known = _FP8_CHAINS[kind] if DTYPES[c.dtype_a].bits == 8 else _CHAINS
     for operation in c.epilogue.split("+"):
         if operation in _ACTIVATIONS[kind]:
@@ -193,6 +204,22 @@ def _extent(p: GemmProblem, library: str) -> str | None:
         return f"n = {p.n} and k = {p.k} must be multiples of {_FP8_MULTIPLE} for 8-bit operands"
     if p.alignment < _FP8_MULTIPLE:
         return f"8-bit operands aligned to {p.alignment} bytes, under {_FP8_MULTIPLE}"
+    return _scales_lie(p) if (p.scale_a, p.scale_b) in _BLOCKS[CUBLASLT] else None
+
+
+def _scales_lie(p: GemmProblem) -> str | None:
+    """Why the library cannot read the blocks' scales where they lie: it reads them by columns, as
+    torch has them."""
+    if p.m % _BLOCK_ROWS_MULTIPLE:
+        return f"m = {p.m} must be a multiple of {_BLOCK_ROWS_MULTIPLE} where blocks have scales"
+    rows = scales.of(p)[1].shape[0]
+    column = -(-rows // _BLOCK_COLUMN_MULTIPLE) * _BLOCK_COLUMN_MULTIPLE
+    for name, have, want in (
+        ("strides_sa", p.strides_sa, (1, p.m)),
+        ("strides_sb", p.strides_sb, (1, column)),
+    ):
+        if have != want:
+            return f"{name} = {have}: the library reads scales at strides of {want}"
     return None
 
 
@@ -260,7 +287,7 @@ def matmul(p: GemmProblem, library: str) -> Matmul:
         transposed,
         p.batch,
         p.precision,
-        {**_CHAINS, **_FP8_CHAINS[kind(library)]}[p.epilogue],
+        "blocks" if p.scale_a else {**_CHAINS, **_FP8_CHAINS[kind(library)]}[p.epilogue],
         p.alignment,
         workspace=WORKSPACES[-1] * MIB,
     )
@@ -283,6 +310,8 @@ def config_of(problem: GemmProblem, library: str, found: Found) -> VendorConfig:
         alignment=p.alignment,
         epilogue=p.epilogue,
         batching=p.batching,
+        scale_a=p.scale_a,
+        scale_b=p.scale_b,
     )
 
 
@@ -296,7 +325,8 @@ def launch(config: VendorConfig, problem: GemmProblem) -> Launch:
     asked = matmul(problem, config.library)
     asked = replace(asked, algorithm=config.algorithm, workspace=room, alignment=config.alignment)
     matrices = ("B", "A", "C") if config.layout[2] == "r" else ("A", "B", "C")
-    names = (*matrices, *((WORKSPACE,) if room else ()), *chain_names(config.epilogue))
+    beside = SCALES if config.scale_a else chain_names(config.epilogue)
+    names = (*matrices, *((WORKSPACE,) if room else ()), *beside)
     step = Step((1, 1, 1), tuple(map(Pointer, names)), matmul=asked)
     return Launch((step,), (Temporary(WORKSPACE, (room,), "int8"),) if room else ())
 
@@ -311,7 +341,8 @@ def interpreted(config: VendorConfig) -> GemmConfig:
     return GemmConfig(
         config.layout, config.dtype_a, config.dtype_b, config.dtype_c, config.dtype_acc,
         config.precision, 64, 64, 32, 4, 2, "basic", "tile", 1, "none", 8, "direct",
-        True, True, True, 1, (0, 0, 0), 32, config.epilogue, config.batching,
+        True, True, True, 1, (0, 0, 0), 32, config.epilogue, config.batching, config.scale_a,
+        config.scale_b,
     )  # fmt: skip
 
 

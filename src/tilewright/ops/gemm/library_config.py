@@ -15,8 +15,9 @@ of cuBLASLt, and of hipBLASLt its number and the digest of the library's own nam
 
     gemm_rcr_bf16_bf16_bf16_fp32_vendor_hipblaslt1_n66771_h0f9c2a41_ws32_al16
 
-Further words follow only where they differ from the default: ``tf32``, ``batch-strided``, and last
-the epilogue (``epi-bias-gelu_tanh``), as in `GemmConfig`'s names.
+Further words follow only where they differ from the default: ``tf32``, ``batch-strided``, blocks of
+scales (``sa1x128_sb128x128``), and last the epilogue (``epi-bias-gelu_tanh``), as in `GemmConfig`'s
+names.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
+from tilewright import blocks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName, shown
+from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.config import ALIGNMENTS
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
@@ -51,7 +54,7 @@ class VendorConfig:
     """How the vendor's library computes a GEMM: nothing is built for it. `vendor_config` makes one,
     of the class of its library.
 
-    layout, dtype_a/b/c/acc, precision, epilogue, batching: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue, batching, scale_a, scale_b: as in `GemmProblem`.
     library: with its major version, ``cublaslt13`` or ``hipblaslt1``; another version numbers its
         algorithms anew.
     algorithm: which of the library's.
@@ -63,8 +66,6 @@ class VendorConfig:
 
     family: ClassVar[str] = "gemm"
     pipeline: ClassVar[str] = VENDOR
-    scale_a: ClassVar[str] = ""
-    scale_b: ClassVar[str] = ""
     pre_a: ClassVar[str] = ""
     pre_b: ClassVar[str] = ""
 
@@ -80,11 +81,14 @@ class VendorConfig:
     alignment: int
     epilogue: str = ""
     batching: str = "none"
+    scale_a: str = ""
+    scale_b: str = ""
 
     def __post_init__(self) -> None:
         check_layout(self.layout)
         types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_acc)
-        check_types(*types, self.precision, self.epilogue)
+        blocks.parse(self.scale_a), blocks.parse(self.scale_b)
+        check_types(*types, self.precision, self.epilogue, scales.count(self) > 0)
         check_batching(self.batching)
         if self.layout not in LAYOUTS:
             raise BadArgument(f"layout '{self.layout}' is not one of {', '.join(LAYOUTS)}")
@@ -109,6 +113,7 @@ class VendorConfig:
             name += f"_{self.precision}"
         if self.batching != "none":
             name += f"_batch-{self.batching}"
+        name += scales.names(self)
         if self.epilogue:
             name += "_epi-" + self.epilogue.replace("+", "-")
         return name
@@ -186,7 +191,8 @@ _PATTERN = re.compile(
     f"_i{_count('inner')}_c{_count('cluster')}|(?P<hipblaslt>{HIPBLASLT}[0-9]+)"
     f"_n{_count('index')}_h(?P<digest>{_DIGEST}))_ws{_one('workspace', WORKSPACES)}"
     f"_al{_one('alignment', ALIGNMENTS)}(?:_(?P<precision>tf32))?"
-    f"(?:_batch-{_one('batching', BATCHINGS[1:])})?(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
+    f"(?:_batch-{_one('batching', BATCHINGS[1:])})?{scales.PATTERN}"
+    "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
 _WORDS = ("layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc")
@@ -225,6 +231,8 @@ def parse(name: str) -> VendorConfig:
             alignment=int(said["alignment"]),
             epilogue=(said["epilogue"] or "").replace("-", "+"),
             batching=said["batching"] or "none",
+            scale_a=said["scale_a"] or "",
+            scale_b=said["scale_b"] or "",
         )
     except BadArgument as error:
         raise UnknownName(
