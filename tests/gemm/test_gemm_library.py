@@ -176,6 +176,7 @@ REFUSED = [
     (GemmProblem(64, 64, 64, pre_a="scale"), "operands"),
     (GemmProblem(64, 128, 128, "e4m3fn", scale_a="1x128", scale_b="128x128"), "extent"),
     (replace(SCALED, strides_sb=(1, 5)), "extent"),
+    (replace(SCALED, strides_sa=(5, 1)), "extent"),
     (replace(SCALED, m=62, strides_sa=(1, 62)), "extent"),
     (replace(SCALED, scale_a="1x64", strides_sa=()), "operands"),
     (replace(SCALED, scale_b="", strides_sb=()), "operands"),

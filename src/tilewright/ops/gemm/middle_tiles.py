@@ -16,12 +16,12 @@ With them and the figures of `rates.COLD_US`, 26 of 600 products between those o
 first kernel, 20 of them a cluster: these were 1.063 times as fast as the choice before by single
 calls (0.91 to 1.32), and 1.053 times in replayed graphs.
 
-Few columns have clusters from 33 rows on (`FEW`). For 24 such problems of the bf16 table the
-estimate then puts one first, a proven one for 6; before, its first kernel was a proven one for none
-of them. 38 unseen products of up to 1792 columns and sums of 2048 to 12288 reached 1.076 of
-torch.mm by single calls and 1.156 in graphs (`benchmarks/gemm_unseen.py --weights narrow`). For
-more columns such clusters, with those of two parts, came first for 23 problems, of which 13 had a
-proven first kernel before, and one then.
+Where B has few columns, 33 to 64 rows have clusters too (`FEW`). With them the estimate puts a
+cluster first for 24 problems of the bf16 table, and for 6 of these it is a proven one; without them
+its first kernel was proven for none of the 24. 38 unseen products of up to 1792 columns and sums of
+2048 to 12288 reached 1.076 of torch.mm by single calls and 1.156 in graphs
+(`benchmarks/gemm_unseen.py --weights narrow`). Wider B do not have them: there clusters came first
+for 23 problems, and of the 13 proven first kernels among these one was left.
 
 What did not work: constants of `rates` fitted again to the winners' times. The estimate came nearer
 to these, but without the tiles below it then put a proven kernel first for 333 of the 661 instead
