@@ -12,8 +12,9 @@ By ranges of M: how many first kernels are proven, and how many sizes have a pro
 default space; then torch.mm's time over that of the choice (geometric mean, P10 and the least),
 before `library_record` may answer with the library's first algorithm, and with it. The library's
 first algorithm counts as torch.mm, which takes it. Last, the counts and means of
-`library_record.RECORD`, and of the class of few rows in `ASKEW`, from products that no table has
-(`gemm_unseen.py`, by single calls): of the best kernel by estimate there.
+`library_record.RECORD`, `RESULT_ASKEW` and the class of few rows in `ASKEW`, from products that no
+table has (`gemm_unseen.py`, `gemm_askew.py --rows result`), timed by single calls: of the best
+kernel by estimate there.
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ UNSEEN = (
     RESULTS / "gemm_unseen_5_h200.json",
     RESULTS / "gemm_narrow_h200.json",
 )
+SHORT_SUMS = RESULTS / "gemm_askew_result_h200.json"
+"""Products drawn for `library_record.RESULT_ASKEW`; the other classes are not counted from them."""
 COUNTED = (
-    *((known, False) for known in library_record.RECORD),
-    *((known, True) for known in library_record.ASKEW if known.most_m <= 16),
+    *library_record.RECORD,
+    *(known for known in library_record.ASKEW if known.most_m <= 16),
+    *library_record.RESULT_ASKEW,
 )
-"""Classes, and whether they are of products whose rows of A or B begin inside a sector. The other
-classes of those, and `RESULT_ASKEW`, are counted by gemm_askew.py."""
+"""Classes; gemm_askew.py counts the others of `ASKEW`."""
 TABLES = ("gemm_bf16", "gemm_fp16")
 BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, 1 << 62))
 
@@ -135,31 +138,31 @@ def summary(some: list[Product], unproven: float) -> dict[str, Any]:
 
 
 def record(gpu: Device) -> list[dict[str, Any]]:
-    """What the classes come to that are counted from `UNSEEN`; a product counts in the first that
-    has it."""
-    left = []
-    for path in UNSEEN:
-        for row in json.loads(path.read_text())["rows"]:
-            problem = GemmProblem(row["m"], row["n"], row["k"])
-            if "ours_single" in row and library_record.faster(problem, gpu):
-                left.append((problem, row["ours_single"]))
-    listed = []
-    for known, aside in COUNTED:
-        here = [
-            (problem, ratio) for problem, ratio in left
-            if problem in known and library_record.askew(problem) == aside
-        ]  # fmt: skip
-        taken = [ratio for _, ratio in here]
-        left = [pair for pair in left if pair not in here]
-        listed.append(
-            {
-                "least_m": known.least_m,
-                "least_k": known.least_k,
-                "products": len(taken),
-                "share": round(ratios(taken)["geomean"], 3),
-            }
-        )
-    return listed
+    """How many products each class of `COUNTED` has, and their mean."""
+    timed = [
+        (GemmProblem(row["m"], row["n"], row["k"]), row["ours_single"])
+        for path in UNSEEN
+        for row in json.loads(path.read_text())["rows"]
+        if "ours_single" in row
+    ]
+    for row in json.loads(SHORT_SUMS.read_text())["rows"]:
+        problem, us = GemmProblem(row["m"], row["n"], row["k"]), row["single_us"]
+        if library_record.class_of(problem) in library_record.RESULT_ASKEW:
+            timed.append((problem, us["torch.mm"] / us[row["first"]]))
+    found: dict[Any, list[float]] = {known: [] for known in COUNTED}
+    for problem, ratio in timed:
+        known = library_record.class_of(problem)
+        if known in found and library_record.faster(problem, gpu):
+            found[known].append(ratio)
+    return [
+        {
+            "least_m": known.least_m,
+            "least_k": known.least_k,
+            "products": len(taken),
+            "share": round(ratios(taken)["geomean"], 3),
+        }
+        for known, taken in found.items()
+    ]
 
 
 def main() -> None:

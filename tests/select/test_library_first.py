@@ -124,7 +124,7 @@ def test_the_classes_are_as_counted_from_the_measured_products():
     ]
     assert counted == [
         (one.least_m, one.least_k, one.products, one.share)
-        for one in (*library_record.RECORD, library_record.ASKEW[0])
+        for one in (*library_record.RECORD, library_record.ASKEW[0], *library_record.RESULT_ASKEW)
     ]
 
 

@@ -77,7 +77,7 @@ class Tuned:
     ) -> list[Choice]:
         """What a row answers, best first; `best` as in `_choice`."""
         own = [self._choice(found, config, device, problem, best) for config in found.configs]
-        if self._offers is None or not found.nearby or not own or not library_of(own[0].config):
+        if self._offers is None or not found.other_size or not own or not library_of(own[0].config):
             return own
         theirs = self._offers(ops.family(problem.family), problem, device)
         if isinstance(theirs, str):

@@ -58,7 +58,7 @@ class Found:
     in_other_type: whether the row is in bf16 and the problem in fp16, or the other way round.
     how: how the row's problem comes from the problem asked about, in words (``padded to M = 64, in
         bf16``); ``""`` for the problem itself.
-    nearby: whether the row is of a nearby problem, on this device or another.
+    other_size: whether the row is of a problem that the family calls nearby, on any device.
     distance: of the device that the row is borrowed from; 0, or less than `TWIN`, otherwise.
     skipped: names of the row's other kernels, each with the reason.
     """
@@ -69,7 +69,7 @@ class Found:
     origin: Origin
     in_other_type: bool = False
     how: str = ""
-    nearby: bool = False
+    other_size: bool = False
     distance: float = 0.0
     skipped: tuple[tuple[str, str], ...] = ()
 
@@ -99,7 +99,7 @@ class _Asked:
 
     problem: Any
     how: str = ""
-    nearby: bool = False
+    other_size: bool = False
     in_other_type: bool = False
 
     def both(self) -> tuple[_Asked, ...]:
@@ -109,7 +109,7 @@ class _Asked:
             return (self,)
         problem, dtype = other
         how = f"{self.how}, in {dtype}" if self.how else f"in {dtype}"
-        return self, _Asked(problem, how, self.nearby, in_other_type=True)
+        return self, _Asked(problem, how, self.other_size, in_other_type=True)
 
 
 class Lookup:
@@ -133,7 +133,7 @@ class Lookup:
     def all(self, problem: Any, device: Device) -> Iterator[Found]:
         """All rows that `find` looks at, also rows without a kernel that can be used."""
         near = ops.family(problem.family).nearby(problem)
-        asked = [_Asked(problem), *(_Asked(one.problem, one.how, nearby=True) for one in near)]
+        asked = [_Asked(problem), *(_Asked(one.problem, one.how, other_size=True) for one in near)]
         stated = [one for own in asked for one in own.both()]
         for apart, owner in [(0.0, device), *lenders(device, self.table.devices)]:
             for one in stated:
@@ -145,7 +145,9 @@ class Lookup:
                 origin: Origin = own if apart < TWIN else "borrowed"
                 other = one.in_other_type
                 configs, skipped = self._serving(row, problem, other)
-                yield Found(row, table, configs, origin, other, one.how, one.nearby, apart, skipped)
+                yield Found(
+                    row, table, configs, origin, other, one.how, one.other_size, apart, skipped
+                )
 
     def missed(self, problem: Any, device: Device) -> None:
         """Log, once for each problem and device, that no row answers."""

@@ -22,9 +22,9 @@ ENVIRONMENT = "TILEWRIGHT_TABLES"
 
 Policy = Literal["fail", "fastest"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-"""What to do with different rows of one problem on one device. fail: raise an error that names
-some of them. fastest: keep the row with the least median; ties go to the newest row, then to the
-first by kernel."""
+"""What happens to rows of one problem and device that differ. fail: an error names some of them.
+fastest: keep the row with the least median; ties go to the newest row, then to the first by
+kernel."""
 
 NAMED = 5
 """At most so many problems whose rows differ are named in an error."""

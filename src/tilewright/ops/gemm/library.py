@@ -38,6 +38,7 @@ from tilewright.ops.gemm.library_config import (
 )
 from tilewright.ops.gemm.operands import SCALES, chain_names
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.vendor import BLOCK_ROWS_MULTIPLE, BLOCKS, FP8_MULTIPLE
 from tilewright.ops.library import (
     CUBLASLT,
     HIPBLASLT,
@@ -92,14 +93,8 @@ _ACTIVATIONS = {
 algorithm 16). There the largest error was 0.45 among results under 128, where one rounding to bf16
 is off by at most 0.25: the sum had been rounded once before the bias was added."""
 
-_FP8_MULTIPLE = 16
-"""Elements that K and N of cuBLASLt's 8-bit operands are multiples of."""
-
-_BLOCKS = {CUBLASLT: {("1x128", "128x128")}, HIPBLASLT: set[tuple[str, str]]()}
-"""Blocks of scales of 8-bit A and B that the library is asked for."""
-
-_BLOCK_ROWS_MULTIPLE, _BLOCK_COLUMN_MULTIPLE = 4, 4
-"""Scales that a column of A's and of B's is a multiple of."""
+_COLUMN_MULTIPLE = 4
+"""A column of the scales of B's blocks is padded to a multiple of so many."""
 
 _BATCHINGS = ("none", "strided")
 
@@ -136,7 +131,8 @@ def _operands(c: Described, arch: Arch, kind: str) -> str | None:
     if c.pre_a or c.pre_b:
         return "the library multiplies operands as they are; pre_a and pre_b need a kernel"
     blocks = (c.scale_a, c.scale_b)
-    if any(blocks) and (DTYPES[c.dtype_a].bits != 8 or blocks not in _BLOCKS[kind]):
+    served = kind == CUBLASLT and DTYPES[c.dtype_a].bits == 8 and blocks == BLOCKS
+    if any(blocks) and not served:
         return (
             f"blocks of scales {c.scale_a or 'none'} and {c.scale_b or 'none'} are not asked of it"
         )
@@ -200,20 +196,20 @@ def _extent(p: GemmProblem, library: str) -> str | None:
         return f"{p.m}×{p.n}×{p.k} is empty, which is left to kernels of ours"
     if kind(library) != CUBLASLT or DTYPES[p.dtype_a].bits != 8:
         return None
-    if p.n % _FP8_MULTIPLE or p.k % _FP8_MULTIPLE:
-        return f"n = {p.n} and k = {p.k} must be multiples of {_FP8_MULTIPLE} for 8-bit operands"
-    if p.alignment < _FP8_MULTIPLE:
-        return f"8-bit operands aligned to {p.alignment} bytes, under {_FP8_MULTIPLE}"
-    return _scales_lie(p) if (p.scale_a, p.scale_b) in _BLOCKS[CUBLASLT] else None
+    if p.n % FP8_MULTIPLE or p.k % FP8_MULTIPLE:
+        return f"n = {p.n} and k = {p.k} must be multiples of {FP8_MULTIPLE} for 8-bit operands"
+    if p.alignment < FP8_MULTIPLE:
+        return f"8-bit operands aligned to {p.alignment} bytes, under {FP8_MULTIPLE}"
+    return _scales_lie(p) if (p.scale_a, p.scale_b) == BLOCKS else None
 
 
 def _scales_lie(p: GemmProblem) -> str | None:
     """Why the library cannot read the blocks' scales where they lie: it reads them by columns, as
     torch has them."""
-    if p.m % _BLOCK_ROWS_MULTIPLE:
-        return f"m = {p.m} must be a multiple of {_BLOCK_ROWS_MULTIPLE} where blocks have scales"
+    if p.m % BLOCK_ROWS_MULTIPLE:
+        return f"m = {p.m} must be a multiple of {BLOCK_ROWS_MULTIPLE} where blocks have scales"
     rows = scales.of(p)[1].shape[0]
-    column = -(-rows // _BLOCK_COLUMN_MULTIPLE) * _BLOCK_COLUMN_MULTIPLE
+    column = -(-rows // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
     for name, have, want in (
         ("strides_sa", p.strides_sa, (1, p.m)),
         ("strides_sb", p.strides_sb, (1, column)),

@@ -24,8 +24,8 @@ ahead where B is wide: the choices for 37 products of the record came to 0.970 o
 one row to 1.069.
 
 Where rows of C do, wide products with short sums are behind (`RESULT_ASKEW`): 6 choices came to
-0.826 and in graphs to 0.835. With longer sums, up to 1024, 6 came to 0.959 and 1.003, and 12
-products of fewer columns to 1.010 and 1.044.
+0.826 and in graphs to 0.835. With longer sums, up to 1024, 6 came to 0.959 and 1.003; with fewer
+columns, more than 8 waves and sums of up to 1024, 12 came to 1.010 and 1.048.
 
 Of 33 to 64 rows few columns leave most of a GPU idle. Up to sums of 12288 kernels here are ahead,
 by clusters; beyond, the library cuts a sum into more parts than 8.
@@ -75,7 +75,7 @@ TILE = 128
 RECORD = (
     Recorded(65, EVERY, 1025, 40, 545, 0.946),
     Recorded(65, 2048, 1, 8, 69, 0.980),
-    Recorded(2049, EVERY, 129, 4, 7, 0.850),
+    Recorded(2049, EVERY, 129, 4, 5, 0.905),
     Recorded(33, 64, 12289, EVERY, 13, 0.874, most_n=1152),
 )
 
@@ -106,7 +106,7 @@ def faster(problem: GemmProblem, device: Device) -> Verdict:
         return no("record", "only plain bf16 and fp16 products of layout rcr were timed beside it")
     if p.constant_b:
         return no("record", "in a chain with a constant B, kernels here begin before the one ahead")
-    known = next((one for one in _concerning(p) if p in one), None)
+    known = class_of(p)
     tiles = -(-p.m // TILE) * -(-p.n // TILE)
     if known is None or tiles > known.most_waves * device.compute_units:
         return no("record", "the record does not have it ahead for such sizes")
@@ -120,11 +120,14 @@ def faster(problem: GemmProblem, device: Device) -> Verdict:
     )
 
 
-def _concerning(p: GemmProblem) -> tuple[Recorded, ...]:
-    """The classes that `p` may be in."""
+def class_of(p: GemmProblem) -> Recorded | None:
+    """The class of a product's sizes, however many waves it has."""
+    classes: tuple[Recorded, ...] = RECORD
     if askew(p):
-        return ASKEW
-    return (*RESULT_ASKEW, *RECORD) if result_askew(p) else RECORD
+        classes = ASKEW
+    elif result_askew(p):
+        classes = (*RESULT_ASKEW, *RECORD)
+    return next((one for one in classes if p in one), None)
 
 
 def askew(p: GemmProblem) -> bool:

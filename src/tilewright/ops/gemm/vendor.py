@@ -17,12 +17,13 @@ the result; it is not `out` if torch's call takes no output."""
 _PLAIN = ("fp16", "bf16", "fp32")
 _FP8 = ("e4m3fn", "e5m2")
 
-# Sizes that torch's checks require (aten/src/ATen/native/cuda, Blas.cpp and ScaledBlas.cpp).
+# Sizes that torch's checks require (aten/src/ATen/native/cuda, Blas.cpp and ScaledBlas.cpp). The
+# public ones are cuBLASLt's own.
 _LEAST_INT8_ROWS = 17
 _INT8_MULTIPLE = 8
-_FP8_MULTIPLE = 16
-_BLOCKS = ("1x128", "128x128")
-_BLOCK_ROWS_MULTIPLE = 4
+FP8_MULTIPLE = 16
+BLOCKS = ("1x128", "128x128")
+BLOCK_ROWS_MULTIPLE = 4
 _BLOCK_K_MULTIPLE = 512
 """torch's releases agree on the distance between columns of B's scales only if each column has a
 multiple of four scales along K: later releases round it up to four."""
@@ -58,17 +59,17 @@ def _found(problem: GemmProblem) -> tuple[str, Made] | None:
     # torch takes scales of rows and columns with a bf16 output only.
     served = ("", "scale", "row_scale+col_scale") if p.dtype_c == "bf16" else ("", "scale")
     if fp8 and p.dtype_c in ("bf16", "fp16") and p.epilogue in served:
-        return ("torch._scaled_mm", _scaled_mm) if _multiples(_FP8_MULTIPLE, p.n, p.k) else None
+        return ("torch._scaled_mm", _scaled_mm) if _multiples(FP8_MULTIPLE, p.n, p.k) else None
     return None
 
 
 def _block_scaled(p: GemmProblem) -> bool:
     """Whether torch has the block-scaled `p`: the form of DeepSeek-V3, on sm_90."""
     types = (p.dtype_a, p.dtype_b, p.dtype_c) == ("e4m3fn", "e4m3fn", "bf16")
-    sizes = _multiples(_FP8_MULTIPLE, p.n) and _multiples(_BLOCK_K_MULTIPLE, p.k)
-    rows = _multiples(_BLOCK_ROWS_MULTIPLE, p.m)
+    sizes = _multiples(FP8_MULTIPLE, p.n) and _multiples(_BLOCK_K_MULTIPLE, p.k)
+    rows = _multiples(BLOCK_ROWS_MULTIPLE, p.m)
     plain = p.layout == "rcr" and p.batching == "none" and not p.epilogue
-    return types and sizes and rows and plain and (p.scale_a, p.scale_b) == _BLOCKS
+    return types and sizes and rows and plain and (p.scale_a, p.scale_b) == BLOCKS
 
 
 def _multiples(of: int, *lengths: int) -> bool:
