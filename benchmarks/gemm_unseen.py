@@ -1,17 +1,20 @@
-"""What a dispatcher chooses for products that nothing was tuned or fitted for, against torch.mm.
+"""What a dispatcher chooses for products that nothing was tuned or fitted for, beside torch's.
 
     python benchmarks/gemm_unseen.py --json benchmarks/results/gemm_unseen_h200.json
     python benchmarks/gemm_unseen.py --weights models --json benchmarks/results/gemm_between.json
+    python benchmarks/gemm_unseen.py --operands fp8-blocks --json benchmarks/results/unseen.json
 
 N and K are drawn between those of the sweep `full`, which models have, in steps of 64 and, for one
 size in three, of 8; no pair of them is in the sweep. M is drawn from 1 to 8192, evenly by its
 logarithm. With `--weights models`, N and K are a pair of the sweep: what shipped rows for other Ms
 are worth, beside the estimate alone (`estimated`). With `--weights narrow`, they are drawn, with N
-of up to 1792 and K from 2048, and M is 33 to 64. `chosen` is what the default dispatcher runs,
-`ours` the same with `only_ours`. Each is checked against float64, then timed in turns with
-torch.mm: by single calls with L2 flushed (see `harness`) and in replayed CUDA graphs whose calls
-walk over copies of the operands. A kernel whose result is wrong is listed and not timed. A ratio is
-torch.mm's time over the other's.
+of up to 1792 and K from 2048, and M is 33 to 64. `--operands fp8-rows` has a scale for each row of
+A and column of B, `fp8-blocks` one for 1×128 of A and 128×128 of B; sizes are rounded up to what
+torch takes. `chosen` is what the default dispatcher runs, `ours` the same with `only_ours`. Each is
+checked against float64, then timed in turns with torch's call (torch.mm or torch._scaled_mm): by
+single calls with L2 flushed (see `harness`) and in replayed CUDA graphs whose calls walk over
+copies of the operands. A kernel whose result is wrong is listed and not timed. A ratio is the time
+of torch's call over the other's.
 """
 
 from __future__ import annotations
@@ -23,19 +26,44 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from environment import environment
 from gemm_ladder import weights
-from gemm_middle import geomean, replayed, rotated_operands
+from gemm_middle import COPIED_BYTES, MOST_COPIES, geomean, replayed
 from tilewright.ops.gemm import GemmProblem
 
 MOST_M = 8192
 MOST_BYTES = 2 << 30
 BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, MOST_M))
 KINDS = ("chosen", "ours", "estimated")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of product: fields of its problem, and the multiples of M, N and K that torch
+    takes."""
+
+    fields: dict[str, str]
+    multiples: tuple[int, int, int] = (1, 1, 1)
+
+    def problem(self, m: int, n: int, k: int) -> GemmProblem:
+        scales: dict[str, Any] = {}
+        if "scale_a" in self.fields:  # as torch has them
+            scales = {"strides_sa": (1, m), "strides_sb": (1, k // 128)}
+        return GemmProblem(m, n, k, **self.fields, **scales)
+
+
+FORMS = {
+    "bf16": Form({"dtype_a": "bf16"}),
+    "fp16": Form({"dtype_a": "fp16"}),
+    "fp8-rows": Form({"dtype_a": "e4m3fn", "epilogue": "row_scale+col_scale"}, (1, 16, 16)),
+    "fp8-blocks": Form(
+        {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}, (4, 16, 512)
+    ),
+}
 
 
 def drawn(by_chance: random.Random, known: Sequence[int], step: int) -> int:
@@ -49,8 +77,10 @@ NARROW_M, NARROW_N, NARROW_K = (33, 64), 1792, 2048
 WEIGHTS = ("drawn", "models", "narrow")
 
 
-def sizes(count: int, seed: int, kind: str = "drawn") -> list[tuple[int, int, int]]:
-    """(M, N, K) of `count` products; `kind` is one of `WEIGHTS`."""
+def sizes(
+    count: int, seed: int, kind: str = "drawn", multiples: tuple[int, int, int] = (1, 1, 1)
+) -> list[tuple[int, int, int]]:
+    """(M, N, K) of `count` products, each size a multiple; `kind` is one of `WEIGHTS`."""
     of_models, narrow = kind == "models", kind == "narrow"
     pairs = {*weights()}
     every_n, every_k = (sorted({pair[axis] for pair in pairs}) for axis in (0, 1))
@@ -67,6 +97,7 @@ def sizes(count: int, seed: int, kind: str = "drawn") -> list[tuple[int, int, in
             m = by_chance.randint(*NARROW_M)
             if n > NARROW_N or k < NARROW_K:
                 continue
+        m, n, k = (-(-x // of) * of for x, of in zip((m, n, k), multiples, strict=True))
         if ((n, k) in pairs) == of_models and GemmProblem(m, n, k).min_bytes <= MOST_BYTES:
             found.append((m, n, k))
     return found
@@ -76,26 +107,29 @@ def measured(
     problem: GemmProblem, dispatchers: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
     """One size's row of the results."""
-    import torch
-
     from harness import compare
     from tilewright import verify
+    from tilewright.measure.contenders import dispatched, results
+    from tilewright.measure.vendor import vendor_bind
 
-    m, n, k = problem.m, problem.n, problem.k
-    operands = rotated_operands(problem)
-    a, b, out = operands[0]
-    reference = a.double() @ b.double()
-    row: dict[str, Any] = {"m": m, "n": n, "k": k, "wrong": []}
-    calls = {"torch.mm": [partial(torch.mm, x, y, out=z) for x, y, z in operands]}
+    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
+    operands = [verify.operands_of(problem, seed, "cuda:0") for seed in range(copies)]
+    first, *_ = operands
+    reference = verify.reference(problem, first.inputs)
+    vendor, bind = vendor_bind(problem)
+    row: dict[str, Any] = {"m": problem.m, "n": problem.n, "k": problem.k, "wrong": []}
+    binds = {vendor: bind}
     for kind, dispatcher in dispatchers.items():
-        config = dispatcher.select(problem).config
-        row[kind] = config.name
-        dispatcher.run("gemm", a, b, out=out.fill_(float("nan")))
-        if verify.compare(out, reference, verify.tolerance(problem, config)).ok:
-            calls[kind] = [partial(dispatcher.run, "gemm", x, y, out=z) for x, y, z in operands]
+        one = dispatched(kind, dispatcher, problem)
+        row[kind] = one.config.name
+        verify.reset(first, {})
+        written = results(problem, first, one.bind(first.inputs, first.outputs)())
+        if verify.compare_all(problem, one.config, written, reference).ok:
+            binds[kind] = one.bind
         else:
-            row["wrong"].append(config.name)
+            row["wrong"].append(one.config.name)
     del reference
+    calls = {name: [make(x.inputs, x.outputs) for x in operands] for name, make in binds.items()}
     single = compare({name: listed[0] for name, listed in calls.items()}, options.rounds)
     row["single_us"] = {name: timing.median for name, timing in single.items()}
     graphs = replayed(calls, options.rounds)
@@ -103,7 +137,7 @@ def measured(
     for word in ("single", "graphs"):
         times = row[f"{word}_us"]
         for kind in calls.keys() & {*KINDS}:
-            row[f"{kind}_{word}"] = times["torch.mm"] / times[kind]
+            row[f"{kind}_{word}"] = times[vendor] / times[kind]
     return row
 
 
@@ -129,7 +163,7 @@ def main() -> None:
     parser.add_argument("--weights", choices=WEIGHTS, default=WEIGHTS[0])
     parser.add_argument("--count", type=int, default=300, help="how many sizes")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
+    parser.add_argument("--operands", choices=[*FORMS], default="bf16")
     parser.add_argument("--rounds", type=int, default=20, help="samples of each contender")
     options = parser.parse_args()
 
@@ -146,8 +180,9 @@ def main() -> None:
     }
     if options.weights == "models":
         dispatchers["estimated"] = Dispatcher(store=store, selector="analytical")
-    drawn_sizes = sizes(options.count, options.seed, options.weights)
-    problems = [GemmProblem(*size, options.dtype) for size in drawn_sizes]
+    form = FORMS[options.operands]
+    drawn_sizes = sizes(options.count, options.seed, options.weights, form.multiples)
+    problems = [form.problem(*size) for size in drawn_sizes]
     chosen = {d.select(p).config for d in dispatchers.values() for p in problems}
     wanted = sorted((c for c in chosen if not library_of(c)), key=lambda c: c.name)
     build([(config, gpu.arch) for config in wanted], store=store).raise_if_failed()
@@ -160,7 +195,7 @@ def main() -> None:
         if options.json and len(rows) % 20 in (0, len(problems) % 20):
             document = {
                 "environment": environment(),
-                "dtype": options.dtype,
+                "operands": options.operands,
                 "seed": options.seed,
                 "rounds": options.rounds,
                 "summary": summary(rows),
