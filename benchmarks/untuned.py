@@ -12,9 +12,10 @@ By ranges of M: how many first kernels are proven, and how many sizes have a pro
 default space; then torch.mm's time over that of the choice (geometric mean, P10 and the least),
 before `library_record` may answer with the library's first algorithm, and with it. The library's
 first algorithm counts as torch.mm, which takes it. Last, the counts and means of
-`library_record.RECORD`, `RESULT_ASKEW` and the class of few rows in `ASKEW`, from products that no
-table has (`gemm_unseen.py`, `gemm_askew.py --rows result`), timed by single calls: of the best
-kernel by estimate there.
+`library_record.RECORD`, `RESULT_ASKEW`, `FP8_ROWS_ASKEW` and the class of few rows in `ASKEW`, from
+products that no table has (`gemm_unseen.py`, `gemm_askew.py --rows result`), timed by single calls:
+of the best kernel by estimate there. `FP8_ROWS` and `FP8_BLOCKS` are counted from the record, of
+the best kernel that is built here.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
+from gemm_unseen import FORMS
 from tilewright.arch import arch, device
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, library_record
@@ -48,11 +50,15 @@ UNSEEN = (
 )
 SHORT_SUMS = RESULTS / "gemm_askew_result_h200.json"
 """Products drawn for `library_record.RESULT_ASKEW`; the other classes are not counted from them."""
+FP8_ROWS = RESULTS / "gemm_unseen_fp8_rows_h200.json"
+FP8_TABLES = ("gemm_fp8_rows", "gemm_fp8_block")
 COUNTED = (
     *library_record.RECORD,
     *(known for known in library_record.ASKEW if known.most_m <= 16),
     *library_record.RESULT_ASKEW,
+    *library_record.FP8_ROWS_ASKEW,
 )
+COUNTED_BEST = (*library_record.FP8_ROWS, *library_record.FP8_BLOCKS)
 """Classes; gemm_askew.py counts the others of `ASKEW`."""
 TABLES = ("gemm_bf16", "gemm_fp16")
 BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, 1 << 62))
@@ -87,6 +93,15 @@ def told(config: Any) -> Any:
     return replace(config, dependent_launch="none")
 
 
+def problem_of(recorded: dict[str, Any]) -> GemmProblem:
+    said = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in recorded["problem"].items()
+        if name != "family"
+    }
+    return GemmProblem(**said)
+
+
 def products(this: Arch, gpu: Device) -> Iterable[Product]:
     names: dict[str, dict[Any, set[Any]]] = {}
     expanded: dict[Any, Any] = {}
@@ -96,8 +111,7 @@ def products(this: Arch, gpu: Device) -> Iterable[Product]:
     for one in json.loads(RECORD.read_text())["problems"]:
         if one["table"] not in names:
             continue
-        said = {name: value for name, value in one["problem"].items() if name != "family"}
-        problem = GemmProblem(**said)
+        problem = problem_of(one)
         space = FAMILY.default_space(problem, this)
         if space.key not in expanded:
             expanded[space.key] = space.expand(this).configs
@@ -138,26 +152,33 @@ def summary(some: list[Product], unproven: float) -> dict[str, Any]:
 
 
 def record(gpu: Device) -> list[dict[str, Any]]:
-    """How many products each class of `COUNTED` has, and their mean."""
+    """How many products each class of `COUNTED` and `COUNTED_BEST` has, and their mean."""
     timed = [
-        (GemmProblem(row["m"], row["n"], row["k"]), row["ours_single"])
-        for path in UNSEEN
+        (FORMS[operands].problem(row["m"], row["n"], row["k"]), row["ours_single"])
+        for operands, paths in (("bf16", UNSEEN), ("fp8-rows", (FP8_ROWS,)))
+        for path in paths
         for row in json.loads(path.read_text())["rows"]
         if "ours_single" in row
     ]
     for row in json.loads(SHORT_SUMS.read_text())["rows"]:
         problem, us = GemmProblem(row["m"], row["n"], row["k"]), row["single_us"]
-        if library_record.class_of(problem) in library_record.RESULT_ASKEW:
+        if library_record.class_of(problem, gpu) in library_record.RESULT_ASKEW:
             timed.append((problem, us["torch.mm"] / us[row["first"]]))
-    found: dict[Any, list[float]] = {known: [] for known in COUNTED}
+    found: dict[Any, list[float]] = {known: [] for known in (*COUNTED, *COUNTED_BEST)}
     for problem, ratio in timed:
-        known = library_record.class_of(problem)
-        if known in found and library_record.faster(problem, gpu):
+        known = library_record.class_of(problem, gpu)
+        if known in COUNTED and library_record.faster(problem, gpu):
             found[known].append(ratio)
+    for one in json.loads(RECORD.read_text())["problems"]:
+        if one["table"] in FP8_TABLES:
+            known = library_record.class_of(problem_of(one), gpu)
+            if known in COUNTED_BEST:
+                found[known].append(one.get("ours_ratio", one["ratio"]))
     return [
         {
             "least_m": known.least_m,
             "least_k": known.least_k,
+            "over_waves": known.over_waves,
             "products": len(taken),
             "share": round(ratios(taken)["geomean"], 3),
         }

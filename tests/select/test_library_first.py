@@ -116,15 +116,57 @@ def test_the_first_algorithm_answers_for_few_columns_and_long_sums(m, n, k, ahea
     assert not ahead or "M of 33 to 64, N of 1 to 1152, K of 12289 and more" in verdict.reason
 
 
+FP8 = {"dtype_a": "e4m3fn"}
+ROWS = {**FP8, "epilogue": "row_scale+col_scale"}
+
+
+def blocks(m, k):
+    """Fields of a product whose scales of blocks lie as torch has them."""
+    lying = {"strides_sa": (1, m), "strides_sb": (1, -(-k // 512) * 4)}
+    return {**FP8, "scale_a": "1x128", "scale_b": "128x128", **lying}
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "ahead"),
+    [(4096, 4352, 1056, "more than 8 waves"), (4096, 4096, 1056, ""), (4096, 4352, 1024, ""),
+     (64, 80000, 4096, ""), (65, 512, 176, "begin inside a sector"), (64, 512, 176, "")],
+)  # fmt: skip
+def test_the_first_algorithm_answers_for_fp8_with_scales_of_rows(m, n, k, ahead):
+    """A wave is 132 tiles: 4096×4352 is 8.2 of them, 4096×4096 is 7.8."""
+    verdict = FAMILY.library_faster(GemmProblem(m, n, k, **ROWS), H200)
+    assert bool(verdict) == bool(ahead) and ahead in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "ahead"),
+    [(65, 8576, 1024, "more than 0.5 and at most 1 waves"), (65, 8448, 1024, ""),
+     (64, 16000, 1024, ""), (2048, 1152, 2048, ""), (2048, 2304, 4608, "more than 2 waves"),
+     (2048, 2304, 4096, ""), (1024, 2048, 4608, "at most 1 waves"), (1024, 2304, 4608, "")],
+)  # fmt: skip
+def test_the_first_algorithm_answers_for_fp8_with_scales_of_blocks(m, n, k, ahead):
+    problem = GemmProblem(m, n, k, **blocks(m, k))
+    verdict = FAMILY.library_faster(problem, H200)
+    assert bool(verdict) == bool(ahead) and ahead in verdict.reason
+    other = replace(problem, scale_a="128x128", strides_sa=())
+    assert not FAMILY.library_faster(other, H200)
+
+
 def test_the_classes_are_as_counted_from_the_measured_products():
     path = Path(__file__).parents[2] / "benchmarks/results/untuned_h200.json"
     counted = [
-        (one["least_m"], one["least_k"], one["products"], one["share"])
+        (one["least_m"], one["least_k"], one["over_waves"], one["products"], one["share"])
         for one in json.loads(path.read_text())["record"]
     ]
     assert counted == [
-        (one.least_m, one.least_k, one.products, one.share)
-        for one in (*library_record.RECORD, library_record.ASKEW[0], *library_record.RESULT_ASKEW)
+        (one.least_m, one.least_k, one.over_waves, one.products, one.share)
+        for one in (
+            *library_record.RECORD,
+            library_record.ASKEW[0],
+            *library_record.RESULT_ASKEW,
+            *library_record.FP8_ROWS_ASKEW,
+            *library_record.FP8_ROWS,
+            *library_record.FP8_BLOCKS,
+        )
     ]
 
 

@@ -13,7 +13,7 @@ from tilewright.ops.device import widths
 from tilewright.ops.gemm import epilogues, pipelines, rates, scales
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.common import ROW_BYTES
-from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP, WARPGROUP_ROWS
+from tilewright.ops.gemm.pipelines.warpgroups import PART_COLUMNS, WARPGROUP, WARPGROUP_ROWS
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
     OVERHEAD_REGISTERS,
@@ -191,12 +191,31 @@ def _products(
     if vector_dot(config, this):
         rate = 2 * lanes * device.clock_mhz
     multiplying = flops / (rate * reached)
+    if config.pipeline == "gluon_scaled":
+        multiplying = _scaled_by_groups(config, multiplying, device)
     if "rest" in pipelines.of(config).arguments:
         columns = sum(max(part, rates.LEAST_PART) for part in _parts(config))
         multiplying *= columns / config.tile_n
     if on_amd:
         multiplying += _converting(config, device, this, on_amd)
+    elif pipelines.of(config).few_rows and (block := scales.k_block(config)):
+        warps_of_each = config.num_warps / max(1, config.tile_k // block)
+        multiplying += rates.UNSHARED_BLOCK_US * max(0.0, warps_of_each - 1)
     return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
+
+
+def _scaled_by_groups(config: GemmConfig, multiplying: float, device: Device) -> float:
+    """Microseconds of a step of `gluon_scaled`, whose products alone take `multiplying`. A warp
+    group waits for the products of a part and adds them to its sums, while the other group's
+    products run, if there is one."""
+    columns = min(config.tile_n, PART_COLUMNS)
+    groups = config.num_warps // WARPGROUP
+    parts = config.tile_m * config.tile_n // (WARPGROUP_ROWS * columns * groups)  # of a group
+    blocks = max(1, config.tile_k // scales.k_block(config))
+    each = multiplying * max(columns, rates.LEAST_PART) / columns / (groups * parts * blocks)
+    adding = (rates.SCALING_CLOCKS + rates.SCALING_COLUMN_CLOCKS * columns) / device.clock_mhz
+    in_turn = each + parts * adding
+    return blocks * max(in_turn, groups * parts * each + rates.SCALING_SHOWS * adding)
 
 
 def _converting(config: GemmConfig, device: Device, this: Arch, on_amd: Warps) -> float:

@@ -29,6 +29,12 @@ columns, more than 8 waves and sums of up to 1024, 12 came to 1.010 and 1.048.
 
 Of 33 to 64 rows few columns leave most of a GPU idle. Up to sums of 12288 kernels here are ahead,
 by clusters; beyond, the library cuts a sum into more parts than 8.
+
+For fp8, each class of `FP8_ROWS` and `FP8_BLOCKS` is counted from the best kernels of tuned tables
+(`benchmarks/shipped.py`): where these are behind `torch._scaled_mm`, so is the estimate's choice.
+Kernels here add the products of a block to the sums between matrix instructions, which the library
+hides better in a single wave and in long sums. `FP8_ROWS_ASKEW` is counted from the choices for
+sizes that no table has.
 """
 
 from __future__ import annotations
@@ -39,6 +45,7 @@ from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rates import SECTOR_BYTES
+from tilewright.ops.gemm.vendor import BLOCKS
 from tilewright.verdict import Verdict, no
 
 EVERY = 1 << 62
@@ -49,7 +56,7 @@ class Recorded:
     """Products whose untuned choice is behind the library's first algorithm.
 
     least_m, most_m: rows of A. least_n, most_n: columns of B. least_k, most_k: length of the sum.
-    most_waves: of `TILE`×`TILE` tiles.
+    most_waves: of `TILE`×`TILE` tiles. over_waves: there are more than these.
     products: how many of them the record has.
     share: the library's time over that of kernels here, their geometric mean.
     """
@@ -63,11 +70,13 @@ class Recorded:
     least_n: int = 1
     most_n: int = EVERY
     most_k: int = EVERY
+    over_waves: float = 0
 
-    def __contains__(self, problem: GemmProblem) -> bool:
-        p = problem
+    def holds(self, p: GemmProblem, waves: float) -> bool:
+        """Whether a product of so many waves is one of these."""
         sized = self.least_m <= p.m <= self.most_m and self.least_n <= p.n <= self.most_n
-        return sized and self.least_k <= p.k <= self.most_k
+        long = self.least_k <= p.k <= self.most_k
+        return sized and long and self.over_waves < waves <= self.most_waves
 
 
 TILE = 128
@@ -93,41 +102,65 @@ RESULT_ASKEW = (Recorded(513, EVERY, 1, EVERY, 6, 0.826, least_n=25000, most_k=5
 """The same where rows of C alone are no such multiples (`benchmarks/gemm_askew.py --rows result`
 and `gemm_unseen.py`)."""
 
+FP8_ROWS = (Recorded(65, EVERY, 1025, EVERY, 146, 0.982, over_waves=8),)
+"""e4m3fn with a scale for each row of A and column of B, bf16 results: with the best kernels."""
+
+FP8_ROWS_ASKEW = (Recorded(65, EVERY, 1, EVERY, 12, 0.925),)
+"""The same where rows of A or B are no multiples of `SECTOR_BYTES` apart."""
+
+FP8_BLOCKS = (
+    Recorded(65, EVERY, 1, 1, 44, 0.897, over_waves=0.5),
+    Recorded(65, EVERY, 4097, EVERY, 134, 0.976, over_waves=2),
+)
+"""e4m3fn with a scale for 1×128 of A and 128×128 of B, bf16 results: with the best kernels."""
+
 
 def faster(problem: GemmProblem, device: Device) -> Verdict:
     """Whether the library's first algorithm should take less time than the estimate's choice. The
     reason of either answer is a sentence."""
-    p = problem
     if device.arch != "sm_90":
         return no("record", f"nothing on {device.arch} was timed beside the library")
-    plain = p.dtype_a == p.dtype_b == p.dtype_c and p.dtype_a in ("bf16", "fp16")
-    words = (p.epilogue, p.pre_a, p.pre_b, p.scale_a, p.scale_b)
-    if not plain or p.layout != "rcr" or p.batching != "none" or any(words) or p.alignment < 16:
-        return no("record", "only plain bf16 and fp16 products of layout rcr were timed beside it")
-    if p.constant_b:
+    if not classes(problem):
+        return no(
+            "record",
+            "only plain bf16 and fp16 products of layout rcr, and fp8 ones as torch has them, were "
+            "timed beside it",
+        )
+    if problem.constant_b:
         return no("record", "in a chain with a constant B, kernels here begin before the one ahead")
-    known = class_of(p)
-    tiles = -(-p.m // TILE) * -(-p.n // TILE)
-    if known is None or tiles > known.most_waves * device.compute_units:
+    known = class_of(problem, device)
+    if known is None:
         return no("record", "the record does not have it ahead for such sizes")
     said = f"{known.products} measured products of {_sizes(known)}"
-    if known in (*ASKEW, *RESULT_ASKEW):
+    if known in (*ASKEW, *RESULT_ASKEW, *FP8_ROWS_ASKEW):
         said += " and rows in memory that begin inside a sector"
-    elif known.most_waves < EVERY:
-        said += f" and at most {known.most_waves} waves of {TILE}×{TILE} tiles"
+    elif known.over_waves or known.most_waves < EVERY:
+        said += f" and {_waves(known)} waves of {TILE}×{TILE} tiles"
     return Verdict(
         True, "record", f"it took {known.share:.3f} of the time of kernels here, the mean of {said}"
     )
 
 
-def class_of(p: GemmProblem) -> Recorded | None:
-    """The class of a product's sizes, however many waves it has."""
-    classes: tuple[Recorded, ...] = RECORD
-    if askew(p):
-        classes = ASKEW
-    elif result_askew(p):
-        classes = (*RESULT_ASKEW, *RECORD)
-    return next((one for one in classes if p in one), None)
+def class_of(p: GemmProblem, device: Device) -> Recorded | None:
+    """The class that a product is in on a device."""
+    tiles = -(-p.m // TILE) * -(-p.n // TILE)
+    return next((one for one in classes(p) if one.holds(p, tiles / device.compute_units)), None)
+
+
+def classes(p: GemmProblem) -> tuple[Recorded, ...]:
+    """The classes of products of such a form, whatever their sizes; () if none were timed."""
+    if p.layout != "rcr" or p.batching != "none" or p.alignment < 16 or p.pre_a or p.pre_b:
+        return ()
+    dtypes, scales = (p.dtype_a, p.dtype_b, p.dtype_c), (p.epilogue, p.scale_a, p.scale_b)
+    if dtypes in (("bf16",) * 3, ("fp16",) * 3) and not any(scales):
+        if askew(p):
+            return ASKEW
+        return (*RESULT_ASKEW, *RECORD) if result_askew(p) else RECORD
+    if dtypes != ("e4m3fn", "e4m3fn", "bf16"):
+        return ()
+    if scales == ("row_scale+col_scale", "", ""):
+        return FP8_ROWS_ASKEW if askew(p) else FP8_ROWS
+    return FP8_BLOCKS if scales == ("", *BLOCKS) else ()
 
 
 def askew(p: GemmProblem) -> bool:
@@ -138,6 +171,13 @@ def askew(p: GemmProblem) -> bool:
 def result_askew(p: GemmProblem) -> bool:
     """The same of C, and not of A or B."""
     return DTYPES[p.dtype_c].size(p.ldc) % SECTOR_BYTES > 0 and not askew(p)
+
+
+def _waves(known: Recorded) -> str:
+    """A class's waves in words."""
+    over = f"more than {known.over_waves:g}" if known.over_waves else ""
+    most = f"at most {known.most_waves}" if known.most_waves < EVERY else ""
+    return " and ".join(filter(None, (over, most)))
 
 
 def _sizes(known: Recorded) -> str:
