@@ -50,7 +50,10 @@ UNSEEN = (
 )
 SHORT_SUMS = RESULTS / "gemm_askew_result_h200.json"
 """Products drawn for `library_record.RESULT_ASKEW`; the other classes are not counted from them."""
-FP8_ROWS = RESULTS / "gemm_unseen_fp8_rows_h200.json"
+FP8_ROWS = (
+    RESULTS / "gemm_unseen_fp8_rows_h200.json",
+    RESULTS / "gemm_unseen_fp8_rows_1_h200.json",
+)
 FP8_TABLES = ("gemm_fp8_rows", "gemm_fp8_block")
 COUNTED = (
     *library_record.RECORD,
@@ -155,7 +158,7 @@ def record(gpu: Device) -> list[dict[str, Any]]:
     """How many products each class of `COUNTED` and `COUNTED_BEST` has, and their mean."""
     timed = [
         (FORMS[operands].problem(row["m"], row["n"], row["k"]), row["ours_single"])
-        for operands, paths in (("bf16", UNSEEN), ("fp8-rows", (FP8_ROWS,)))
+        for operands, paths in (("bf16", UNSEEN), ("fp8-rows", FP8_ROWS))
         for path in paths
         for row in json.loads(path.read_text())["rows"]
         if "ours_single" in row

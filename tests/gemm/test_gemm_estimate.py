@@ -193,6 +193,44 @@ def test_further_rows_and_workgroups_cost_the_vector_units():
     assert fill[one] < fill[narrow] < 10 and fill[one] < fill[two] < 10
 
 
+BLOCKS = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
+
+
+def scaled(pipeline, tile_m, tile_n, tile_k, num_warps, num_stages, **fields):
+    kernel = config(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, num_stages=num_stages, **BLOCKS)
+    return replace(kernel, pipeline=pipeline, num_warps=num_warps, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "share"),
+    [(("gluon_scaled", 128, 256, 128, 8, 3), 0.83), (("gluon_scaled", 128, 128, 128, 8, 4), 0.71),
+     (("gluon_scaled", 128, 128, 128, 4, 4), 0.61), (("gluon_scaled", 64, 256, 128, 4, 4), 0.61),
+     (("gluon_scaled", 64, 128, 128, 4, 4), 0.47), (("gluon_scaled", 64, 64, 256, 4, 5), 0.39),
+     (("gluon_scaled", 64, 32, 256, 4, 6), 0.26), (("gluon_scaled", 64, 16, 512, 4, 5), 0.14),
+     (("tma", 64, 128, 128, 4, 4), 0.36)],
+    ids=str,
+)  # fmt: skip
+def test_scaled_products_reach_the_share_of_the_matrix_rate_that_was_measured(kernel, share):
+    """The greatest share of each tile on an H200 (see `rates.SCALING_CLOCKS`)."""
+    one = scaled(*kernel, scheduler="persistent")
+    problem = GemmProblem(one.tile_m, 132 * one.tile_n, 8192, **BLOCKS)  # a tile for each unit
+    rate = peak_tflops(arch("sm_90"), H200, "e4m3fn") * 1e6 / H200.compute_units
+    flops = 2.0 * one.tile_m * one.tile_n * problem.k
+    reached = flops / (breakdown(one, problem, H200).compute_us * rate)
+    assert reached == pytest.approx(share, abs=0.03)
+
+
+def test_warps_for_few_rows_that_share_out_too_few_blocks_of_scales_take_longer():
+    problem = GemmProblem(8, 64320, 3072, **BLOCKS)
+    ring = scaled("small_m_tma", 8, 64, 128, 4, 2, group_m=1)
+    one, two, four = (replace(ring, tile_k=k) for k in (128, 256, 512))
+    found = [breakdown(k, problem, H200).compute_us for k in (one, two, four)]
+    assert found[0] > 4 * found[2] and found[0] > 2 * found[1] > 2 * found[2]
+    plain = [replace(k, scale_a="", scale_b="") for k in (one, four)]
+    found = [breakdown(k, GemmProblem(8, 64320, 3072, "e4m3fn"), H200).compute_us for k in plain]
+    assert found[0] < 4 * found[1]
+
+
 def test_what_is_short_reads_at_the_full_clock():
     problems = [GemmProblem(128, 128 * 132, k) for k in (8192, 32768)]
     found = [breakdown(replace(TILE, scheduler="persistent"), p, H200) for p in problems]

@@ -129,7 +129,9 @@ def blocks(m, k):
 @pytest.mark.parametrize(
     ("m", "n", "k", "ahead"),
     [(4096, 4352, 1056, "more than 8 waves"), (4096, 4096, 1056, ""), (4096, 4352, 1024, ""),
-     (64, 80000, 4096, ""), (65, 512, 176, "begin inside a sector"), (64, 512, 176, "")],
+     (64, 80000, 4096, ""), (65, 512, 176, "begin inside a sector"), (64, 512, 176, ""),
+     (4096, 4096, 2032, "begin inside a sector"), (4096, 4096, 2064, ""),
+     (4096, 4352, 2064, "more than 8 waves")],
 )  # fmt: skip
 def test_the_first_algorithm_answers_for_fp8_with_scales_of_rows(m, n, k, ahead):
     """A wave is 132 tiles: 4096×4352 is 8.2 of them, 4096×4096 is 7.8."""

@@ -119,7 +119,8 @@ def tune(
         list[str] | None,
         typer.Argument(
             help="Candidates: space files, kernel names, shipped sets [default: the tuning space "
-            "of each problem's family, splits of K included]",
+            "of each problem's family, splits of K included, and the algorithms of the vendor's "
+            "library]",
             metavar="SPACE.json|NAME|FAMILY:SET…",
         ),
     ] = None,
@@ -143,12 +144,12 @@ def tune(
 ) -> None:
     """Find the proven kernel for each problem, and write it into a table.
 
-    A search first measures the present choice, what the vendor's library offers, and the best
-    kernels by estimate. It measures more
-    until they bring nothing, or the budget ends. Kernels near the best are then measured again,
-    together. A fixed rule breaks ties. The table is written along the way: stop the command at any
-    time, and repeat it to continue; nothing is measured twice. Exits with 1 if a problem has no
-    correct kernel; the others are still tuned.
+    A search first measures the present choice, what the vendor's library offers if no candidates
+    are given, and the best kernels by estimate. It measures more until they bring nothing, or the
+    budget ends. Kernels near the best are then measured again, together. A fixed rule breaks ties.
+    The table is written along the way: stop the command at any time, and repeat it to continue;
+    nothing is measured twice. Exits with 1 if a problem has no correct kernel; the others are still
+    tuned.
     """
     from tilewright.arch import arch as arch_called
     from tilewright.cli.selection import select

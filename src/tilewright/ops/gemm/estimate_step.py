@@ -83,6 +83,8 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     if record.reads == "pointers":
         copies = (a + b) / (16 * this.warp_size * config.num_warps)
         issue += copies * rates.COPY_CLOCKS
+    if feeds_itself and _adds_between_products(config):
+        issue += _adding_clocks(config.tile_n)
     issue /= clock
     shared = float(a + b)  # in; and out:
     if on_amd:
@@ -181,7 +183,8 @@ def _products(
         unpacked = of_pipeline.unpacked.get(config.dtype_b, 0.0)
         reached *= 1.0 if unpacked else of_pipeline.converted
     if scales.count(config):
-        reached *= of_pipeline.scaled
+        between = feeds_itself and _adds_between_products(config)
+        reached *= rates.SCALED_BETWEEN if between else of_pipeline.scaled
     if DTYPES[config.dtype_a].size(config.tile_k) < ROW_BYTES:
         reached *= rates.NARROW_ROWS
     rows = _rows(config)
@@ -204,6 +207,17 @@ def _products(
     return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
 
 
+def _adds_between_products(config: GemmConfig) -> bool:
+    """Whether all warps of a workgroup wait for the products of a block and add them to the sums,
+    before the next products."""
+    return scales.count(config) > 0 and config.pipeline in ("basic", "tma")
+
+
+def _adding_clocks(columns: int) -> float:
+    """Of a warp group that adds the products of a block to its 64 rows of sums."""
+    return rates.SCALING_CLOCKS + rates.SCALING_COLUMN_CLOCKS * columns
+
+
 def _scaled_by_groups(config: GemmConfig, multiplying: float, device: Device) -> float:
     """Microseconds of a step of `gluon_scaled`, whose products alone take `multiplying`. A warp
     group waits for the products of a part and adds them to its sums, while the other group's
@@ -213,7 +227,7 @@ def _scaled_by_groups(config: GemmConfig, multiplying: float, device: Device) ->
     parts = config.tile_m * config.tile_n // (WARPGROUP_ROWS * columns * groups)  # of a group
     blocks = max(1, config.tile_k // scales.k_block(config))
     each = multiplying * max(columns, rates.LEAST_PART) / columns / (groups * parts * blocks)
-    adding = (rates.SCALING_CLOCKS + rates.SCALING_COLUMN_CLOCKS * columns) / device.clock_mhz
+    adding = _adding_clocks(columns) / device.clock_mhz
     in_turn = each + parts * adding
     return blocks * max(in_turn, groups * parts * each + rates.SCALING_SHOWS * adding)
 

@@ -145,9 +145,10 @@ read elements one by one, from the same banks. Counted for fp32 on RDNA (11 to 2
 SCALED = 0.55
 """Factor on the rate of a kernel that adds scaled products while the matrix units wait. A ratio."""
 
-SCALED_BY_TMA = 0.39
-"""The same of pipeline tma, whose workgroup has its compute unit to itself: it reached 0.36 of the
-matrix rate (64x128 tiles, 28 products of K over 4000)."""
+SCALED_BETWEEN = 0.66
+"""The same of basic and tma with wgmma, beside the clocks below: then a workgroup alone reaches
+0.36 of the matrix rate with tma, 0.31 with basic and 0.41 if three share a compute unit (64x128
+tiles; measured: 0.36, 0.29 and 0.49)."""
 
 SCALING_CLOCKS, SCALING_COLUMN_CLOCKS, SCALING_SHOWS = 170, 1.13, 0.72
 """What a warp group of gluon_scaled takes to add the products of a block of K to its sums, for a
@@ -155,7 +156,9 @@ part of 64 rows, and for each of its columns; and the share of it that the produ
 group do not hide. Read off the greatest share of the matrix rate that each tile reached on 60
 products of 20 to 5860 rows (H200, fp8 with scales 1x128 and 128x128): 0.83 (128x256, two groups),
 0.71 (128x128, two groups), 0.61 (two parts of one group), 0.47, 0.39, 0.26 and 0.14 (64 rows and
-128, 64, 32 and 16 columns). The estimate's first kernel took X of the best one's time, Y before."""
+128, 64, 32 and 16 columns). With these figures and the one below, the best kernel took 0.987 of the
+time of the estimate's first one on these products and 25 of 4 to 16 rows, 0.930 before
+(benchmarks/results/analytical_scaled_h200.json)."""
 
 UNSHARED_BLOCK_US = 0.17
 """What each warp but one adds to a step of a kernel for few rows whose warps share fewer blocks of

@@ -74,7 +74,7 @@ TMA = Pipeline(
     own_constants={"WARP_SPECIALIZE": lambda c, _: False},
     options=common.triton_options,
     estimate="tiled",
-    rates=Rates(share=rates.TMA, scaled=rates.SCALED_BY_TMA, converted=1.0, unpacked={}),
+    rates=Rates(share=rates.TMA, scaled=rates.SCALED, converted=1.0, unpacked={}),
     grids=("whole",),
     worth_having={"whole": common.worth_through_descriptors},
 )
