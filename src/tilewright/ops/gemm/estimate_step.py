@@ -225,7 +225,7 @@ def _scaled_by_groups(config: GemmConfig, multiplying: float, device: Device) ->
     columns = min(config.tile_n, PART_COLUMNS)
     groups = config.num_warps // WARPGROUP
     parts = config.tile_m * config.tile_n // (WARPGROUP_ROWS * columns * groups)  # of a group
-    blocks = max(1, config.tile_k // scales.k_block(config))
+    blocks = config.tile_k // pipelines.of(config).summed_k(config)
     each = multiplying * max(columns, rates.LEAST_PART) / columns / (groups * parts * blocks)
     adding = _adding_clocks(columns) / device.clock_mhz
     in_turn = each + parts * adding

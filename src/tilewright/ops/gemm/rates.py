@@ -161,9 +161,10 @@ time of the estimate's first one on these products and 25 of 4 to 16 rows, 0.930
 (benchmarks/results/analytical_scaled_h200.json)."""
 
 UNSHARED_BLOCK_US = 0.17
-"""What each warp but one adds to a step of a kernel for few rows whose warps share fewer blocks of
-scales than there are warps. Steps of one block took 0.53 and 0.71 µs of a compute unit (8 and 16
-rows, 64 columns), and so up to 2.7 times as long as expected."""
+"""What a step of a kernel for few rows takes longer for each further warp to a block of scales:
+warps share out the blocks, and those beyond do not help. Four warps took 0.53 and 0.71 µs of a
+compute unit for steps of one block (8 and 16 rows, 64 columns), and so up to 2.7 times as long as
+expected."""
 
 NARROW_ROWS = 0.85
 """Factor on the rate of a kernel whose tiles have rows under 128 bytes, a swizzle's span. A
