@@ -82,7 +82,9 @@ ASKEW_ROW_US, OUTSIDE_ROW_US = 0.0024, 0.005
 and for one that is outside the array, in whole or in part, and filled with zeros. A row inside
 takes 1.4 ns at the port's rate. Read off the convolutions with filters of 1 that were tuned on an
 H200, 1.2 to 2.2 times as long as expected before; GEMM's table of padding rows
-(ops/device/schedule.py) has the same for rows outside."""
+(ops/device/schedule.py) has the same for rows outside. Added for rows of A past M in tiles taller
+than M, it was not kept: the estimate's first kernel was then a proven one for 834 of 1,417 products
+instead of 893 (benchmarks/untuned.py)."""
 
 ASKEW_POINTERS_US = 0.003
 """The same for rows askew that warps load through pointers. Fitted to 102 kernels on 42 products
