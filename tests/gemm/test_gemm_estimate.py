@@ -217,7 +217,7 @@ def test_scaled_products_reach_the_share_of_the_matrix_rate_that_was_measured(ke
     rate = peak_tflops(arch("sm_90"), H200, "e4m3fn") * 1e6 / H200.compute_units
     flops = 2.0 * one.tile_m * one.tile_n * problem.k
     reached = flops / (breakdown(one, problem, H200).compute_us * rate)
-    assert reached == pytest.approx(share, abs=0.03)
+    assert reached == pytest.approx(share, rel=0.08)
 
 
 def test_warps_for_few_rows_that_share_out_too_few_blocks_of_scales_take_longer():
