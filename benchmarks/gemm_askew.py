@@ -9,7 +9,7 @@ fill. The sizes are those of `gemm_unseen`, with K an odd multiple of 8. With `-
 such a number and K is not, K is up to 2048, and M is over 512: rows of C begin inside a sector, and
 tiles fill sectors in part.
 
-Of each pipeline the kernels that the estimate of the default space puts first are checked against
+The kernels of each pipeline in the default space that the estimate ranks first are checked against
 float64 and timed in turns with torch.mm, by single calls with L2 flushed and in replayed graphs.
 `first` is the kernel that the estimate puts first of all. By ranges of M: torch.mm's time over the
 best kernel's (the shares of `library_record.ASKEW`), and the best kernel's over that of `first`.

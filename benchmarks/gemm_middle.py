@@ -87,6 +87,11 @@ def contenders(
     return kept[0], kept[1], chosen
 
 
+def copies(problem: GemmProblem) -> int:
+    """How many copies of a problem's operands leave nothing in L2."""
+    return max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
+
+
 def rotated_operands(problem: GemmProblem) -> list[tuple[Any, Any, Any]]:
     """Random A and B, and a C, for a product whose B is contiguous along K; as many copies as leave
     nothing in L2."""
@@ -94,14 +99,13 @@ def rotated_operands(problem: GemmProblem) -> list[tuple[Any, Any, Any]]:
 
     m, n, k = problem.m, problem.n, problem.k
     element = getattr(torch, DTYPES[problem.dtype_a].torch)
-    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
     return [
         (
             torch.randn(m, k, device="cuda", dtype=element),
             torch.randn(n, k, device="cuda", dtype=element).T,
             torch.empty(m, n, device="cuda", dtype=element),
         )
-        for _ in range(copies)
+        for _ in range(copies(problem))
     ]
 
 

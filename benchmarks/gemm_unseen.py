@@ -32,7 +32,7 @@ from typing import Any
 
 from environment import environment
 from gemm_ladder import weights
-from gemm_middle import COPIED_BYTES, MOST_COPIES, geomean, replayed
+from gemm_middle import copies, geomean, replayed
 from tilewright.ops.gemm import GemmProblem
 
 MOST_M = 8192
@@ -112,8 +112,7 @@ def measured(
     from tilewright.measure.contenders import dispatched, results
     from tilewright.measure.vendor import vendor_bind
 
-    copies = max(2, min(MOST_COPIES, -(-COPIED_BYTES // problem.min_bytes)))
-    operands = [verify.operands_of(problem, seed, "cuda:0") for seed in range(copies)]
+    operands = [verify.operands_of(problem, seed, "cuda:0") for seed in range(copies(problem))]
     first, *_ = operands
     reference = verify.reference(problem, first.inputs)
     vendor, bind = vendor_bind(problem)

@@ -33,6 +33,7 @@ from environment import environment
 from gemm_unseen import FORMS
 from tilewright.arch import arch, device
 from tilewright.arch.model import Arch, Device
+from tilewright.jsonfile import convert
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, library_record
 from tilewright.ops.library import library_of
 from tilewright.tables import file, named
@@ -61,8 +62,9 @@ COUNTED = (
     *library_record.RESULT_ASKEW,
     *library_record.FP8_ROWS_ASKEW,
 )
+"""Classes counted from the estimate's choices; gemm_askew.py counts the others of `ASKEW`."""
 COUNTED_BEST = (*library_record.FP8_ROWS, *library_record.FP8_BLOCKS)
-"""Classes; gemm_askew.py counts the others of `ASKEW`."""
+"""Classes counted from the best kernels of tables."""
 TABLES = ("gemm_bf16", "gemm_fp16")
 BANDS = ((1, 16), (17, 64), (65, 512), (513, 2048), (2049, 1 << 62))
 
@@ -97,12 +99,8 @@ def told(config: Any) -> Any:
 
 
 def problem_of(recorded: dict[str, Any]) -> GemmProblem:
-    said = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in recorded["problem"].items()
-        if name != "family"
-    }
-    return GemmProblem(**said)
+    fields = {name: value for name, value in recorded["problem"].items() if name != "family"}
+    return convert(fields, GemmProblem, "problem")
 
 
 def products(this: Arch, gpu: Device) -> Iterable[Product]:

@@ -22,7 +22,7 @@ ENVIRONMENT = "TILEWRIGHT_TABLES"
 
 Policy = Literal["fail", "fastest"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-"""What happens to rows of one problem and device that differ. fail: an error names some of them.
+"""How rows that differ for one problem and device are merged. fail: an error names some of them.
 fastest: keep the row with the least median; ties go to the newest row, then to the first by
 kernel."""
 

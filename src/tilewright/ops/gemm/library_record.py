@@ -32,11 +32,10 @@ by clusters; beyond, the library cuts a sum into more parts than 8.
 
 For fp8, each class of `FP8_ROWS` and `FP8_BLOCKS` is counted from the best kernels of tuned tables
 (`benchmarks/shipped.py`): where these are behind `torch._scaled_mm`, so is the estimate's choice.
-Kernels here add the products of a block to the sums between matrix instructions, which the library
-hides better in a single wave and in long sums. `FP8_ROWS_ASKEW` is counted from the choices for
-sizes that no table has (`benchmarks/gemm_unseen.py --operands fp8-rows`). With longer sums those
-for 18 products of more than 2000 columns came to 0.969, the library's first algorithm for 13 of
-them to 0.976.
+With blocks of scales the library is ahead in a single wave and in long sums. `FP8_ROWS_ASKEW` is
+counted from the choices for sizes that no table has (`benchmarks/gemm_unseen.py --operands
+fp8-rows`). With longer sums those for 18 products of more than 2000 columns came to 0.969, the
+library's first algorithm for 13 of them to 0.976.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ SCALED = 0.55
 
 SCALED_BETWEEN = 0.66
 """The same of basic and tma with wgmma, beside the clocks below: then a workgroup alone reaches
-0.36 of the matrix rate with tma, 0.31 with basic and 0.41 if three share a compute unit (64x128
+0.34 of the matrix rate with tma, 0.28 with basic and 0.40 if three share a compute unit (64x128
 tiles; measured: 0.36, 0.29 and 0.49)."""
 
 SCALING_CLOCKS, SCALING_COLUMN_CLOCKS, SCALING_SHOWS = 170, 1.13, 0.72
@@ -165,7 +165,7 @@ time of the estimate's first one on these products and 25 of 4 to 16 rows, 0.930
 UNSHARED_BLOCK_US = 0.17
 """What a step of a kernel for few rows takes longer for each further warp to a block of scales:
 warps share out the blocks, and those beyond do not help. Four warps took 0.53 and 0.71 µs of a
-compute unit for steps of one block (8 and 16 rows, 64 columns), and so up to 2.7 times as long as
+compute unit for steps of one block (8 and 16 rows, 64 columns), and so up to 3.2 times as long as
 expected."""
 
 NARROW_ROWS = 0.85
