@@ -7,6 +7,9 @@ lists the operands of each operation: one letter for each operand (n, m: a vecto
 rows; d: a matrix with C's layout; s: a scalar), and a comma between operations. If there is a
 matrix, the last element of `extra` is the leading dimension that all matrices share.
 
+A kernel for few rows `hold`s its operands: it loads them before its sums, whose end then does not
+wait for memory, and passes them to `apply` in place of the pointers.
+
 Edges. Loads are masked where the kernel's stores are. NaN propagates through every operation.
 Accuracy. fp32 throughout, with the target's approximate division and exponential (a few ulp).
 """
@@ -28,9 +31,15 @@ def operand_count(takes, i):
 
 
 @triton.constexpr_function
+def all_operands(takes):
+    """The letters of all operands."""
+    return takes.replace(",", "")
+
+
+@triton.constexpr_function
 def operand_kind(takes, j):
     """The letter of operand j."""
-    return takes.replace(",", "")[j]
+    return all_operands(takes)[j]
 
 
 @triton.jit
@@ -49,6 +58,16 @@ def load(x, rows, cols, ld, mask, ROW: tl.constexpr):
 
 
 @triton.jit
+def _held_or(LOAD: tl.constexpr, x, rows, cols, ld, mask, ROW: tl.constexpr):
+    """An operand that is held already, or what LOAD brings."""
+    if x.dtype.is_ptr():
+        out = LOAD(x, rows, cols, ld, mask, ROW)
+    else:
+        out = x
+    return out
+
+
+@triton.jit
 def _load(
     extra, J: tl.constexpr, rows, cols, m, n,
     TAKES: tl.constexpr, ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
@@ -56,9 +75,9 @@ def _load(
 ):  # fmt: skip
     KIND: tl.constexpr = operand_kind(TAKES, J)
     if KIND == "n":
-        x = LOAD(extra[J], None, cols, 0, (cols < n) if MASK_N else None, ROW)[None, :]
+        x = _held_or(LOAD, extra[J], None, cols, 0, (cols < n) if MASK_N else None, ROW)[None, :]
     elif KIND == "m":
-        x = LOAD(extra[J], rows, None, 0, (rows < m) if MASK_M else None, ROW)[:, None]
+        x = _held_or(LOAD, extra[J], rows, None, 0, (rows < m) if MASK_M else None, ROW)[:, None]
     elif KIND == "d":
         mask = None
         if MASK_M and MASK_N:
@@ -71,6 +90,39 @@ def _load(
     else:
         x = tl.load(extra[J])
     return x.to(tl.float32)
+
+
+@triton.constexpr_function
+def may_hold(takes, fold):
+    """Whether all operands are vectors that belong to the columns and rows of the sums."""
+    return fold == 1 and takes != "" and all(kind in "mn" for kind in all_operands(takes))
+
+
+@triton.jit
+def _hold_one(
+    x, rows, cols, m, n, KIND: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr
+):  # fmt: skip
+    if KIND == "n":
+        out = load(x, None, cols, 0, (cols < n) if MASK_N else None, True)
+    else:
+        out = load(x, rows, None, 0, (rows < m) if MASK_M else None, True)
+    return out
+
+
+@triton.jit
+def hold(
+    extra, rows, cols, m, n, TAKES: tl.constexpr, FOLD: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+):  # fmt: skip
+    """The operands of an epilogue for `apply`: their elements at these rows and columns if all are
+    vectors and columns are not paired; else their pointers, as they come."""
+    held = extra
+    if may_hold(TAKES, FOLD):
+        held = ()
+        for j in tl.static_range(len(all_operands(TAKES))):
+            x = _hold_one(extra[j], rows, cols, m, n, operand_kind(TAKES, j), MASK_M, MASK_N)
+            held = held + (x,)  # noqa: RUF005 - Triton unpacks no tuples
+    return held
 
 
 @triton.jit

@@ -93,7 +93,7 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     settled,
     tiles_of,
 )
-from tilewright.ops.gemm.kernels.gluon_store import write_tile
+from tilewright.ops.gemm.kernels.gluon_store import touch, write_tile
 
 
 @jit
@@ -124,6 +124,8 @@ def _take_turns(
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
         col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
+        mine = extra_of(extra, batch, z, TAKES, BATCHING)
+        touch(mine, row, col, m, n, TILE_M, TILE_N, TAKES, FOLD)
         acc, rest = accumulators(a_tiles, TILE_M, TILE_N, INT_ACC)
         mbarrier.wait(turns.index(GROUP), turn)
         turn ^= 1
@@ -135,7 +137,6 @@ def _take_turns(
         done += 2 * steps
         acc, rest = settled(acc, rest, TILE_N)
         mbarrier.arrive(empty.index(used), count=1)
-        mine = extra_of(extra, batch, z, TAKES, BATCHING)
         write_tile(
             c, c_rest, acc, rest, even, odd, mine, m, n, z, row, col, TILE_N,
             C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,

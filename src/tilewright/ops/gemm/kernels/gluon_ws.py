@@ -46,8 +46,8 @@ may wait for another workgroup's group. This cannot deadlock, although groups sh
 waiting group has read all operands of its part, so they are there for the other groups too, and
 every workgroup takes tiles in increasing order.
 
-Epilogues (see `epilogue`) act on the pieces as they leave. The threads that hold the elements load
-vectors and matrices, in pairs.
+Epilogues (see `epilogue` and `gluon_store`) act before the pieces leave. The threads that hold the
+elements load vectors and matrices, in pairs.
 
 Chains. The kernel may start while the kernel before it drains, and load B meanwhile (PDL, see
 `gluon_ring`). Not timed yet.
@@ -153,23 +153,22 @@ tiles of 64x48 to 192x224 each, in clusters of 2x1, 1x2, 4x1, 1x4 and 2x2, where
 along an axis load every second (fourth) tile of what they share. The mean speed is 0.938, 0.929,
 0.747, 0.730 and 0.740 of that without, and no cluster was the best kernel of a product. What an SM
 takes in is the same bytes with and without; multicast only spares L2. Of 32 clusters of four, not
-all find place at once. (An arrival at the other's barrier must not release at cluster scope:
-that waits for all memory and halves the speed.) Requests for the first three steps before the other
+all find place at once. (An arrival at the other's barrier must not release at cluster scope: that
+waits for all memory and halves the speed.) Requests for the first three steps before the other
 barriers are initialised: by the first warps 1.01 of the time by single calls and 1.04 in graphs, by
 the warp that loads 1.02 and 1.05; that warp initialising all barriers 1.01 and 1.02 (42 kernels on
 15 products of 64 to 1024 rows, H200; changed copies that are not kept). The conditions of early
 requests cost every later step more than an early start brings. 256 bytes of K a step in tiles with
 an edge of 72 to 144, and half the stages: 0.99 to 1.11 of the time (11 products, the same run).
-Ordinary stores of C from registers, instead of
-staging: 34.0 µs instead of 32.5 (1024×1024×8192), since a warp's store covers only 16 of each 32
-bytes. Touching the vectors of an epilogue when a tile begins: no difference beyond noise. Having
-the copy engine fetch C's descriptor early, by a store outside of C: none (seven products, 0.965 of
-cuBLAS both ways). Three warp groups on 192x256 tiles (22 % fewer reads from L2): the clock rose
-from 1.41 to 1.50 GHz, but three stages and unlucky tile counts led to 0.89 to 1.01; m64n256 also
-needs 154 registers at launch, where four groups have 128, so wgmma had to be split in two. Walking
-K backwards in every other tile, to find the last tile's operands in L2: no difference beyond noise.
-tile_k = 128 with two stages: 0.67 to 0.69. One warp group on 128x128 tiles: 0.94 to 1.00. 256x128
-tiles: slightly slower than 128x256.
+Ordinary stores of C from registers, instead of staging: 34.0 µs instead of 32.5 (1024×1024×8192),
+since a warp's store covers only 16 of each 32 bytes. Having the copy engine fetch C's descriptor
+early, by a store outside of C: no difference (seven products, 0.965 of cuBLAS both ways). Three
+warp groups on 192x256 tiles (22 % fewer reads from L2): the clock rose from 1.41 to 1.50 GHz, but
+three stages and unlucky tile counts led to 0.89 to 1.01; m64n256 also needs 154 registers at
+launch, where four groups have 128, so wgmma had to be split in two. Walking K backwards in every
+other tile, to find the last tile's operands in L2: no difference beyond noise. tile_k = 128 with
+two stages: 0.67 to 0.69. One warp group on 128x128 tiles: 0.94 to 1.00. 256x128 tiles: slightly
+slower than 128x256.
 """
 
 from tilewright.ops.device.gluon_api import (
@@ -205,7 +204,7 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     tiles_of,
     work_of,
 )
-from tilewright.ops.gemm.kernels.gluon_store import write_tile
+from tilewright.ops.gemm.kernels.gluon_store import touch, write_tile
 
 
 @jit
@@ -268,6 +267,8 @@ def _multiply(
             last = shared
             if shared:
                 last = take_turn(flags, count, base, stride, shift, REDUCTION)
+        mine = extra_of(extra, batch, z, TAKES, BATCHING)
+        touch(mine, row, col, m, n, ROWS, TILE_N, TAKES, FOLD)
         acc, rest = accumulators(a_tiles, ROWS, TILE_N, INT_ACC)
         acc, rest, used, stage, phase = multiply(
             a_tiles, b_tiles, rest_tiles, full, empty, acc, rest, begin, stop, stage, phase,
@@ -293,7 +294,6 @@ def _multiply(
                     REDUCTION, store, load, add,
                 )  # fmt: skip
         if whole:
-            mine = extra_of(extra, batch, z, TAKES, BATCHING)
             write_tile(
                 c, c_rest, acc, rest, even, odd, mine, m, n, z, row, col, COLUMNS,
                 C_ROW, SPLIT, TAKES, FOLD, LARGEST, "strided" if APART else BATCHING, CHAIN,
