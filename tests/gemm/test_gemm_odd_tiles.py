@@ -157,31 +157,45 @@ def _default(problem: GemmProblem) -> list[GemmConfig]:
     return [*FAMILY.default_space(problem, SM_90).expand(SM_90).configs]
 
 
-def _middle(configs: list[GemmConfig]) -> set[tuple[object, ...]]:
-    """Those of `configs` that are of `middle_tiles.TILES`, without their schedules."""
-    tiles = {(c.pipeline, c.tile_m, c.tile_n, c.num_warps, c.num_stages, c.store, c.swap_ab)
-             for c in configs}  # fmt: skip
-    return tiles & {(p, m, n, w, s, st, sw) for p, m, n, _, w, s, st, sw, _ in middle_tiles.TILES}
+def _listed(tiles) -> set[tuple[object, ...]]:
+    """Tiles of a list of `middle_tiles`, without their schedules and depths."""
+    return {(p, m, n, w, s, st, sw) for p, m, n, _, w, s, st, sw, _ in tiles}
+
+
+FP8 = {"dtype_a": "e4m3fn", "epilogue": "row_scale+col_scale"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "has"),
+    ("fields", "tiles"),
     [
-        ({}, True),
-        ({"m": 65}, True),
-        ({"m": 64}, False),
-        ({"m": 2049}, False),
-        ({"dtype_a": "fp16"}, True),
-        ({"dtype_a": "int8"}, False),
-        ({"layout": "rrr"}, False),
-        ({"epilogue": "bias"}, True),
-        ({"batching": "strided", "batch": 2}, False),
+        ({}, middle_tiles.TILES),
+        ({"m": 65}, middle_tiles.TILES),
+        ({"m": 64}, ()),
+        ({"m": 2049}, ()),
+        ({"dtype_a": "fp16"}, middle_tiles.TILES),
+        ({"dtype_a": "int8"}, ()),
+        ({"layout": "rrr"}, ()),
+        ({"epilogue": "bias"}, middle_tiles.TILES),
+        ({"batching": "strided", "batch": 2}, ()),
+        (FP8, middle_tiles.FP8_TILES),
+        ({"dtype_a": "e4m3fn"}, middle_tiles.FP8_TILES),
+        (FP8 | {"m": 64}, ()),
+        (FP8 | {"m": 2049}, ()),
+        ({"dtype_a": "e5m2", "dtype_c": "bf16"}, ()),
+        ({"dtype_a": "e4m3fn", "dtype_c": "fp32"}, ()),
     ],
 )
-def test_tiles_of_middle_m_are_where_the_record_has_them(fields, has):
+def test_tiles_of_middle_m_are_where_the_record_has_them(fields, tiles):
     problem = GemmProblem(**{"m": 512, "n": 4096, "k": 4096, **fields})
-    every = {(p, m, n, w, s, st, sw) for p, m, n, _, w, s, st, sw, _ in middle_tiles.TILES}
-    assert _middle(_default(problem)) == (every if has else set())
+    every = _listed((*middle_tiles.TILES, *middle_tiles.FP8_TILES))
+    found = {
+        (c.pipeline, c.tile_m, c.tile_n, c.num_warps, c.num_stages, c.store, c.swap_ab)
+        for c in _default(problem)
+    }
+    assert middle_tiles.tiles_of(problem) == tiles
+    assert _listed(tiles) <= found
+    if not tiles:
+        assert not any(swapped for *_, swapped in found & every)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,14 @@ estimate put a proven one first for 361 of 426 problems. But for 235 of the 661 
 
 These are the tiles, of those that won, with which the estimate's first kernel is a proven one most
 often: for 435 of the 661 (`benchmarks/untuned.py`). The record is of 16-bit operands in layout rcr.
-With them the first kernel was a proven one for 46 int8 problems of 158 instead of 58, so other
-types do not have them.
+With them the first kernel was a proven one for 46 int8 problems of 158 instead of 58, so int8 does
+not have them.
+
+e4m3fn has its own (`FP8_TILES`): those by which the estimate's first kernel gained most, picked
+greedily from 193 that were timed on 62 products of 65 to 2048 rows, with scales of rows and columns
+(H200, benchmarks/results/analytical_rows_h200.json). The best kernel takes 0.974 of the time of the
+default space's first one with them, 0.941 without; with eight picked from three quarters of the
+products and tried on the last, four times over, 0.967 (by a script that is not kept).
 
 The clusters are of those that won in the shipped tables since (41 rows of few tiles and a large K).
 With them and the figures of `rates.COLD_US`, 26 of 600 products between those of models got another
@@ -67,6 +73,18 @@ TILES = (
 """(pipeline, rows, columns, bytes of K, warps, stages, store, whether A and B are swapped,
 schedule)."""
 
+FP8_TILES = (
+    ("gluon_ws", 128, 128, 128, 4, 6, "direct", False, _WHOLE),
+    ("gluon_pingpong", 64, 192, 128, 8, 6, "split", False, _WHOLE),
+    ("gluon_ws", 64, 64, 128, 4, 12, "direct", True, _WHOLE),
+    ("gluon_ws", 96, 192, 128, 12, 5, "direct", True, _WHOLE),
+    ("gluon_ws", 128, 192, 128, 12, 4, "direct", True, _WHOLE),
+    ("gluon_ws", 136, 192, 128, 12, 4, "split", True, _WHOLE),
+    ("gluon_ws", 224, 128, 128, 8, 4, "split", True, _WHOLE),
+    ("gluon_pingpong", 80, 128, 128, 8, 7, "direct", True, _WHOLE),
+)
+"""The same for e4m3fn with 16-bit results."""
+
 FEW_ROWS, FEW_COLUMNS = (33, 64), 1792
 FEW = (
     ("gluon_ws", 64, 64, 128, 4, 13, "direct", True, _CLUSTER[4]),
@@ -75,25 +93,27 @@ FEW = (
 """The same for `FEW_ROWS` of A and up to `FEW_COLUMNS` of B."""
 
 
-def concern(problem: GemmProblem) -> bool:
-    """Whether the default space of `problem` has `TILES` or `FEW`."""
+def tiles_of(problem: GemmProblem) -> tuple[tuple[Any, ...], ...]:
+    """Those of the lists above that the default space of `problem` has."""
     p = problem
+    plain = p.layout == "rcr" and p.batching == "none" and epilogues.fold(p.epilogue) == 1
+    if not plain or p.pre_a or p.pre_b or scales.count(p) or DTYPES[p.dtype_c].bits != 16:
+        return ()
+    middle = LEAST_M <= p.m <= MOST_M
+    if p.dtype_a == p.dtype_b == "e4m3fn":
+        return FP8_TILES if middle else ()
+    if not DTYPES[p.dtype_a].bits == DTYPES[p.dtype_b].bits == 16:
+        return ()
     few = FEW_ROWS[0] <= p.m <= FEW_ROWS[1] and p.n <= FEW_COLUMNS
-    return (
-        (few or LEAST_M <= p.m <= MOST_M)
-        and p.layout == "rcr"
-        and p.batching == "none"
-        and all(DTYPES[d].bits == 16 for d in (p.dtype_a, p.dtype_b, p.dtype_c))
-        and not (p.pre_a or p.pre_b or scales.count(p))
-        and epilogues.fold(p.epilogue) == 1
-    )
+    return TILES if middle else FEW if few else ()
 
 
 def algorithms(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
-    """The algorithms of `TILES` or `FEW` for the pipelines of `arch`."""
+    """The algorithms of `tiles_of` for the pipelines of `arch`."""
     here, element = pipelines.on(arch), DTYPES[problem.dtype_a].bytes
-    tiles = TILES if problem.m >= LEAST_M else FEW
-    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, swapped, schedule in tiles:
+    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, swapped, schedule in tiles_of(
+        problem
+    ):
         if pipeline in here:
             scheduler, split_k, reduction = schedule
             yield {
