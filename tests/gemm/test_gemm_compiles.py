@@ -220,6 +220,31 @@ def test_odd_columns_are_products_side_by_side(store, hopper):
         assert [boxes[1], *boxes[3 : 2 + len(parts)]] == [(width, 64) for width in parts]
 
 
+@pytest.mark.parametrize("kernel", GLUON, ids=lambda kernel: kernel.name)
+def test_an_epilogues_vectors_are_fetched_before_the_sums(store, hopper, kernel):
+    """Not if columns are paired, which leaves vectors of two lengths."""
+    text = inspect(hopper[kernel.name].kernel, store, "ptx")
+    fetched = text.count("prefetch.global.L2")
+    if kernel.epilogue and "swiglu" not in kernel.epilogue:
+        assert fetched and text.index("prefetch.global.L2") < text.index("wgmma.mma_async")
+    else:
+        assert not fetched
+
+
+def test_kernels_for_few_rows_load_an_epilogues_vectors_before_the_sums(store):
+    """A and B come by the copy engine, so what is loaded else are the vectors."""
+    few = config(
+        pipeline="small_m_tma", tile_m=8, tile_n=32, tile_k=256, num_warps=4, num_stages=3,
+        scheduler="tile", group_m=1, epilogue="row_scale+col_scale",
+    )  # fmt: skip
+    report = build_once([(few, "sm_90")], store)
+    report.raise_if_failed()
+    text = inspect(report.results[0].kernel, store, "ptx")
+    products = re.search(r"\b(mma\.sync|wgmma\.mma_async)", text)
+    loads = [found.start() for found in re.finditer(r"ld\.global", text)]
+    assert products and len(loads) >= 2 and max(loads) < products.start()
+
+
 def test_each_warp_group_of_a_gluon_kernel_has_its_own_tensor_boxes(hopper):
     result = hopper[gluon(**LARGEST).name]
     assert [m.block_size for m in result.kernel.tensor_maps] == [(64, 64), (256, 64), (64, 64)]
