@@ -75,9 +75,9 @@ These took 58.8, 24.9, 25.1 and 39.5 µs with `gluon_scaled`, whose rings are ha
 that are not there. Tiles of 128 columns, or of 64x64, spill on sm_90 (up to 688 bytes): refused.
 
 Epilogues. A tile's vectors are few, so they are loaded before the sums (`epilogue.hold`). Time over
-that with loads behind the sums (H200, L2 flushed, single calls): bf16 with a bias 0.979 (18 kernels
+that with loads behind the sums (H200, L2 flushed, single calls): bf16 with a bias 0.979 (19 kernels
 on 10 products of 1 to 64 rows; the best kernel of each 0.955), fp8 with scales of rows and columns
-0.988 (32 on 20; 0.992).
+0.988 (33 on 20; 0.992).
 
 In a chain of products (benchmarks/gemm_chains.py, a decoder layer in a replayed graph, H200) a
 layer takes 1.4 to 3.4 % less time (M of 1 and 16) if its kernels start early and wait, which they
