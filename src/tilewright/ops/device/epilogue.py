@@ -58,16 +58,6 @@ def load(x, rows, cols, ld, mask, ROW: tl.constexpr):
 
 
 @triton.jit
-def _held_or(LOAD: tl.constexpr, x, rows, cols, ld, mask, ROW: tl.constexpr):
-    """An operand that is held already, or what LOAD brings."""
-    if x.dtype.is_ptr():
-        out = LOAD(x, rows, cols, ld, mask, ROW)
-    else:
-        out = x
-    return out
-
-
-@triton.jit
 def _load(
     extra, J: tl.constexpr, rows, cols, m, n,
     TAKES: tl.constexpr, ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
@@ -75,9 +65,9 @@ def _load(
 ):  # fmt: skip
     KIND: tl.constexpr = operand_kind(TAKES, J)
     if KIND == "n":
-        x = _held_or(LOAD, extra[J], None, cols, 0, (cols < n) if MASK_N else None, ROW)[None, :]
+        x = LOAD(extra[J], None, cols, 0, (cols < n) if MASK_N else None, ROW)[None, :]
     elif KIND == "m":
-        x = _held_or(LOAD, extra[J], rows, None, 0, (rows < m) if MASK_M else None, ROW)[:, None]
+        x = LOAD(extra[J], rows, None, 0, (rows < m) if MASK_M else None, ROW)[:, None]
     elif KIND == "d":
         mask = None
         if MASK_M and MASK_N:
@@ -90,6 +80,12 @@ def _load(
     else:
         x = tl.load(extra[J])
     return x.to(tl.float32)
+
+
+@triton.jit
+def held(x, rows, cols, ld, mask, ROW: tl.constexpr):
+    """The LOAD of operands that are loaded already (`hold`)."""
+    return x
 
 
 @triton.constexpr_function
@@ -114,8 +110,8 @@ def hold(
     extra, rows, cols, m, n, TAKES: tl.constexpr, FOLD: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr,
 ):  # fmt: skip
-    """The operands of an epilogue for `apply`: their elements at these rows and columns if all are
-    vectors and columns are not paired; else their pointers, as they come."""
+    """The operands of an epilogue for `apply`: their elements at these rows and columns, which
+    LOAD `held` passes on, if `may_hold`; else their pointers, as they come."""
     held = extra
     if may_hold(TAKES, FOLD):
         held = ()

@@ -28,6 +28,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.epilogue import load as load_operand
 from tilewright.ops.device.reduce import (
     add,
     load,
@@ -134,10 +135,12 @@ def write(
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, CHAIN: tl.constexpr,
+    LOAD: tl.constexpr = load_operand,
 ):  # fmt: skip
-    """The epilogue of a whole sum, and the tile of C."""
+    """The epilogue of a whole sum, and the tile of C. LOAD: see `epilogue`."""
     acc = apply(
-        acc, extra, tile_m * TILE_M, tile_n * TILE_N, m, n, CHAIN, TAKES, C_ROW, MASK_M, MASK_N
+        acc, extra, tile_m * TILE_M, tile_n * TILE_N, m, n, CHAIN, TAKES, C_ROW, MASK_M, MASK_N,
+        LOAD=LOAD,
     )  # fmt: skip
     out = rounded(acc, c.dtype.element_ty, LARGEST)
     offs_m = tile_m * TILE_M + tl.arange(0, TILE_M)

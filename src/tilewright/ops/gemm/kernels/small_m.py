@@ -92,7 +92,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from tilewright.ops.device.epilogue import hold
+from tilewright.ops.device.epilogue import held, hold, load, may_hold
 from tilewright.ops.device.reduce import reduce_split
 from tilewright.ops.device.schedule import split_range
 from tilewright.ops.gemm.kernels.basic import write
@@ -202,6 +202,7 @@ def _finish(
 ):  # fmt: skip
     """Combine with the other parts of the tile, if there are any that are added up here, and write
     it."""
+    LOAD: tl.constexpr = held if may_hold(TAKES, FOLD) else load
     tile = tl.program_id(0)
     if REDUCTION == "two_stage":
         size = (m if C_ROW else n).to(tl.int64) * ldc
@@ -217,12 +218,12 @@ def _finish(
         if whole:
             write(
                 c, acc, m, n, ldc, extra, 0, tile, TILE_M, TILE_N,
-                C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+                C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN, LOAD,
             )  # fmt: skip
     else:
         write(
             c, acc, m, n, ldc, extra, 0, tile, TILE_M, TILE_N,
-            C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+            C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN, LOAD,
         )  # fmt: skip
 
 
