@@ -15,6 +15,7 @@ from tilewright.ops.gemm import (
     estimate_step,
     middle_tiles,
     odd_tiles,
+    spaces,
     swap,
 )
 from tilewright.ops.gemm.pipelines.warpgroups import MOST_PARTS, ODD_COLUMNS
@@ -193,9 +194,23 @@ def test_tiles_of_middle_m_are_where_the_record_has_them(fields, tiles):
         for c in _default(problem)
     }
     assert middle_tiles.tiles_of(problem) == tiles
-    assert _listed(tiles) <= found
-    if not tiles:
-        assert not any(swapped for *_, swapped in found & every)
+    assert found & every == _listed(tiles)
+
+
+@pytest.mark.parametrize(
+    ("arch_name", "m", "low"),
+    [("sm_90", 16, True), ("sm_90", 17, False), ("sm_90", 300, False), ("gfx942", 300, True)],
+)
+def test_block_scales_have_no_low_tiles_for_more_rows_where_wgmma_is(arch_name, m, low):
+    problem = GemmProblem(m, 4096, 4096, dtype_a="e4m3fn", scale_a="1x128", scale_b="128x128")
+    this = arch(arch_name)
+    rows = {
+        c.tile_m
+        for c in FAMILY.default_space(problem, this).expand(this).configs
+        if c.pipeline in ("basic", "tma")
+    }
+    assert {64, 128} <= rows
+    assert (spaces.LOW_TILE in rows) == low
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ ENVIRONMENT = "TILEWRIGHT_TABLES"
 
 Policy = Literal["fail", "fastest"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-"""How rows that differ for one problem and device are merged. fail: an error names some of them.
+"""What to do with different rows for one problem and device. fail: an error names some of them.
 fastest: keep the row with the least median; ties go to the newest row, then to the first by
 kernel."""
 
