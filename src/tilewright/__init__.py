@@ -92,6 +92,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module '{__name__}.{name}' is not imported")
     else:
         value = _of_a_family(name)
+        if isinstance(value, type) and value.__module__ == __name__:
+            return value  # of a user's operation: to register that anew makes another type
     globals()[name] = value
     return value
 
@@ -116,9 +118,9 @@ def _of_a_family(name: str) -> Any:
             if name in family.helpers:
                 return family.helpers[name]
             if name in family.functions:
-                from tilewright.operation import operation
+                from tilewright.operation import exported, operation
 
-                return family.functions[name](operation(family.name))
+                return exported(family.functions[name](operation(family.name)), name)
     raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import NoneType
 from typing import Any
 
@@ -17,10 +18,12 @@ from tilewright.dispatch import default_dispatcher
 from tilewright.ready import Repeatable
 
 
+@cache
 def operation(op: str) -> Callable[..., Any]:
     """A function that runs one family through the default dispatcher (``tilewright.gemm``).
 
     It differentiates, and ``torch.compile`` keeps its calls. `Dispatcher.run` does neither.
+    The same function for each call, so that it can be pickled.
     """
 
     def call(*operands: Any, out: Any = None, stream: Any = None, **options: Any) -> Any:
@@ -44,13 +47,18 @@ def operation(op: str) -> Callable[..., Any]:
             return out
         return dispatcher.run_given(op, operands, out, stream, options)
 
-    call.__name__ = call.__qualname__ = op
     call.__doc__ = (
         f"Run {op} on the operands with the kernel the default dispatcher chooses; built on first "
         "use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless "
         "out= is passed, torch records the operation's gradients."
     )
-    return call
+    return exported(call, op)
+
+
+def exported(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`function`, named as ``tilewright.<name>``: `pickle` finds a function by its name."""
+    function.__module__, function.__name__, function.__qualname__ = "tilewright", name, name
+    return function
 
 
 def alike(*words: Any) -> tuple[Any, ...] | None:

@@ -15,6 +15,10 @@ from tilewright.ops.problem import Problem
 ALIGNMENTS = (16, 1)
 """Bytes that addresses may be promised to be multiples of."""
 
+TOP = "tilewright"
+"""The module that the types are attributes of, where `pickle` finds them: ``tilewright`` has those
+of every family."""
+
 _SHORT = {"num_warps": "w", "num_stages": "s", "alignment": "al"}
 
 
@@ -66,7 +70,7 @@ def problem_type(d: Declaration) -> type[Any]:
             "work": property(work),
             "min_bytes": property(min_bytes),
             "__doc__": f"A problem of {d.name}.",
-            "__module__": d.module,
+            "__module__": TOP,
         },
         frozen=True,
         slots=True,
@@ -90,7 +94,7 @@ def config_type(d: Declaration) -> type[Any]:
             "name": property(lambda self: name_of(d, self)),
             "pipeline": property(lambda self: "custom"),
             "__doc__": f"A kernel of {d.name}.",
-            "__module__": d.module,
+            "__module__": TOP,
         },
         frozen=True,
         slots=True,
