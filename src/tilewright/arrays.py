@@ -211,14 +211,10 @@ def to_numpy(array: Any) -> Any:
         return array
     if isinstance(array, Pointers):
         return replace(array, arrays=tuple(map(to_numpy, array.arrays)))
-    import torch
-
-    d = dtypes.of(array)
-    array = array.detach()
-    if d.name in ("fp32", "fp16", "int8", "int32", "int64", "uint8"):
-        return array.numpy()
-    raw = array.view(torch.int16 if d.bits == 16 else torch.uint8).numpy()
-    return raw.view(dtypes.numpy_dtype(d))
+    # Not by `Tensor.numpy`: torch forbids to resize the storage of a tensor that NumPy has seen,
+    # which FSDP does.
+    v = view(array)
+    return _array_at(v, array).view(dtypes.numpy_dtype(dtypes.dtype(v.dtype)))
 
 
 def fill_random(
@@ -418,17 +414,16 @@ def overlap(one: View, other: View) -> bool:
         return True
     import numpy as np
 
-    return bool(np.shares_memory(_bytes_at(one), _bytes_at(other)))
+    return bool(np.shares_memory(_array_at(one), _array_at(other)))
 
 
-def _bytes_at(v: View) -> Any:
-    """A NumPy array whose elements have these addresses, for arithmetic on them; never read."""
-    import numpy as np
+class _Address:
+    """Memory for NumPy: elements at a view's addresses, and the object that keeps them alive."""
 
-    size = dtypes.dtype(v.dtype).bytes
-
-    class Address:
-        __array_interface__ = {  # noqa: RUF012 - the protocol's own form
+    def __init__(self, v: View, owner: Any) -> None:
+        size = dtypes.dtype(v.dtype).bytes
+        self.owner = owner
+        self.__array_interface__ = {
             "version": 3,
             "shape": v.shape,
             "strides": tuple(s * size for s in v.strides),
@@ -436,4 +431,10 @@ def _bytes_at(v: View) -> Any:
             "data": (v.address, False),
         }
 
-    return np.asarray(Address())
+
+def _array_at(v: View, owner: Any = None) -> Any:
+    """A NumPy array whose elements have these addresses. Without an owner of the memory it is for
+    arithmetic on the addresses only, and never read."""
+    import numpy as np
+
+    return np.asarray(_Address(v, owner))
