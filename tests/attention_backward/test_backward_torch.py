@@ -210,13 +210,6 @@ def test_a_gradient_of_a_sum_has_strides_of_zero():
     close(found, torch.autograd.grad(plainly(*given)[0].sum(), given))
 
 
-def test_a_second_derivative_is_refused_by_name():
-    q, k, v = qkv()
-    (dq,) = torch.autograd.grad(tw.attention(q, k, v).sum(), [q], create_graph=True)
-    with pytest.raises(RuntimeError, match="attention has no second derivative"):
-        dq.sum().backward()
-
-
 def test_what_cannot_be_differentiated_is_refused_by_name():
     q, k, v = qkv()
     pages = torch.zeros(B, 2, dtype=torch.int32)

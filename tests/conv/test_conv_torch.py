@@ -85,6 +85,23 @@ def test_transposed_ones_too(rank, said, groups):
         close(one.grad, other.grad)
 
 
+@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
+def test_second_derivatives_are_torchs(name):
+    x, w, bias = made(2, 2)
+    said = {"stride": 2, "padding": 1, "groups": 2}
+    if name == "conv_transpose2d":
+        w, said, bias = w[:8], said | {"output_padding": 1}, bias[: 2 * w.shape[1]]
+    found = []
+    for module in (functional, tw):
+        given = [one.clone().requires_grad_() for one in (x, w, bias)]
+        result = getattr(module, name)(*given, **said)
+        slopes = torch.autograd.grad(result.square().sum(), given, create_graph=True)
+        penalty = result.sum() + sum(one.square().mean() for one in slopes)
+        found.append(torch.autograd.grad(penalty, given))
+    for got, wanted in zip(*found, strict=True):
+        close(got / wanted.norm(), wanted / wanted.norm())
+
+
 def test_gradients_as_torch_nn_grad_has_them():
     x, w, _ = made(2, 2)
     said = {"stride": 2, "padding": 1, "groups": 2}

@@ -51,11 +51,14 @@ class Backward:
     options: what the call says besides, while gradients are recorded, so that it writes what the
         computations read (a softmax's sums, say). The caller is not given the further outputs that
         it then has.
+    differentiable: whether every computation has gradients itself, so that torch may record the
+        backward pass (``create_graph=True``); if not, that is refused.
     """
 
     computations: tuple[Computation, ...]
     gradients: Mapping[str, str]
     options: Mapping[str, Any] = field(default_factory=dict)
+    differentiable: bool = False
 
     def reads(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `names`, operands of the problem, that a backward pass reads."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from tilewright.ops.nouns import Operand, View
 from tilewright.torch import fake
 from tilewright.torch.said import NOTHING, Numbers, Said
 
-Run = Callable[[str, Said, Sequence[Any], Numbers], list[Any]]
+Run = Callable[[str, Said, Sequence[Any], Numbers], Sequence[Any]]
 """Runs an operation: its name, what the call says, its tensors and numbers → its outputs."""
 
 
@@ -81,6 +81,7 @@ class _Plan:
     arriving: of each of the caller's outputs, the name of its gradient, and its shape.
     steps: in an order in which they can be made.
     results: the gradients asked for.
+    differentiable: as in `Backward`.
     """
 
     op: str
@@ -94,6 +95,7 @@ class _Plan:
     arriving: tuple[tuple[str, tuple[int, ...]], ...]
     steps: tuple[_Step, ...]
     results: tuple[_Result, ...]
+    differentiable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,7 @@ def _plan(op: str, said: Said, described: Described) -> _Plan:
             )
             for place in wanted
         ),
+        backward.differentiable,
     )
 
 
@@ -281,12 +284,11 @@ class _Recorded(torch.autograd.Function):
         if isinstance(plan, _Later):
             plan = plan.plan()
             saved = [saved[place] for place in plan.saved]
-        if not torch.is_grad_enabled():
-            found = _carry_out(plan, ctx.run, ctx.numbers, saved, arrived)
-        else:
-            with torch.no_grad():
-                found = _carry_out(plan, ctx.run, ctx.numbers, saved, arrived)
-            found = _only_once(plan.op, found)
+        run = ctx.run
+        if torch.is_grad_enabled():  # a graph of this pass is asked for
+            _refuse_graph(plan)
+            run = partial(_recorded_if_wanted, run)
+        found = _carry_out(plan, run, ctx.numbers, saved, arrived)
         return (None, *found)
 
 
@@ -295,17 +297,25 @@ _apply = super(torch.autograd.Function, _Recorded).apply
 are refused: that takes a fifth of the time of a recorded call."""
 
 
-def _only_once(op: str, found: list[Any]) -> list[Any]:
-    """The gradients, which cannot be differentiated: to do so raises an error.
-
-    torch's `once_differentiable` raises none where the incoming gradient is a constant.
+def _refuse_graph(plan: _Plan) -> None:
+    """Raise `BadArgument` if a backward pass cannot be differentiated. An error in the second pass
+    would come too late: torch leaves a step out where no path leads to an input that is asked for.
     """
-    made = [x.detach().requires_grad_() for x in found if x is not None]
-    refuse = torch._C._functions.DelayedError(
-        f"{op} has no second derivative: its backward pass is not differentiable", len(made)
-    )
-    refusing = iter(refuse(*made))
-    return [None if x is None else next(refusing) for x in found]
+    if not plan.differentiable:
+        raise BadArgument(
+            f"{plan.op} has no second derivative, which create_graph=True asks for (as do hvp and "
+            "gradient penalties): leave create_graph out, or compute this part of the model with "
+            "torch's own operations"
+        )
+
+
+def _recorded_if_wanted(
+    run: Run, op: str, said: Said, tensors: Sequence[Any], numbers: Numbers
+) -> Sequence[Any]:
+    """A call of a backward pass that is itself to be differentiated."""
+    if any(x.requires_grad for x in tensors):
+        return recorded(run, op, said, tensors, numbers)
+    return run(op, said, tensors, numbers)
 
 
 def _carry_out(

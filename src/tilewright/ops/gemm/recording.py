@@ -87,12 +87,15 @@ class Recording(ABC):
             self._find_operands(place, dz)
             before = {*self._inputs}.union(*self._names[:place])
             if not before & set(self._wanted):
-                return Backward(tuple(self._steps), self._found)
+                return self._made()
             dz = self._input(place, dz)
         if any(one.gradient and one.gradient.to_input for one in self._chain):
             dz = self.add("of the sums", methodcaller(DTYPES[self._dtype]), dz)
         self.from_sums(dz)
-        return Backward(tuple(self._steps), self._found)
+        return self._made()
+
+    def _made(self) -> Backward:
+        return Backward(tuple(self._steps), self._found, differentiable=True)
 
     def add(
         self,
