@@ -15,6 +15,7 @@ from tilewright import (
     ConvProblem,
     GemmProblem,
     GroupedGemmProblem,
+    MergeStatesProblem,
     ops,
 )
 from tilewright.ops.problem import Problem
@@ -28,6 +29,7 @@ SOME = (
     lambda m: AttentionBackwardProblem(2, 8, m, 512, 64, right=0, grads="dk+dv"),
     lambda m: ConvProblem(m, 64, 32, (28, 28), (3, 3), pad=(1, 1), direction="data"),
     lambda m: CausalConvProblem(m, 64, 100, direction="backward", extras="bias+silu"),
+    lambda m: MergeStatesProblem(m, 8, 64, states=3),
 )
 
 

@@ -20,6 +20,9 @@ from tilewright.serving import (  # noqa: E402
     LatentAttention,
     PagedAttention,
     RaggedAttention,
+    merge_state,
+    merge_state_in_place,
+    merge_states,
     planned,
 )
 
@@ -162,3 +165,31 @@ def test_a_step_that_appends_is_compiled(apart):
         torch.testing.assert_close(got, right, rtol=2e-2, atol=2e-2)
         assert all(map(torch.equal, caches, plain))
         used = used + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_states_are_merged(dtype):
+    v = randn(300, 5, HEADS, DIM, dtype=dtype)
+    s = 3 * torch.randn(300, HEADS, 5, device=DEVICE).transpose(1, 2)
+    s[torch.rand(s.shape, device=DEVICE) < 0.3] = -torch.inf
+    s[0] = -torch.inf
+    v[s.isinf()] = torch.nan
+    log = s.double().logsumexp(1)
+    weights = torch.exp(s.double() - torch.where(log.isinf(), 0, log)[:, None])[..., None]
+    wanted = (torch.where(weights > 0, v.double(), 0) * weights).sum(1)
+    eps = 4 * torch.finfo(dtype).eps
+    o, lse = merge_states(v, s)
+    torch.testing.assert_close(o.double(), wanted, rtol=eps, atol=eps)
+    torch.testing.assert_close(lse.double(), log, rtol=1e-5, atol=1e-5)
+    (va, vb), (sa, sb) = v.unbind(1)[:2], s.unbind(1)[:2]
+    o, lse = merge_state(va, sa, vb, sb)
+    stacked = merge_states(v[:, :2], s[:, :2])
+    torch.testing.assert_close((o, lse), stacked, rtol=eps, atol=eps)
+    graph, mask = torch.cuda.CUDAGraph(), torch.rand(300, device=DEVICE) < 0.5
+    kept_v, kept_s = va.clone(), sa.clone()
+    merge_state_in_place(va.clone(), sa.clone(), vb, sb, mask)
+    with torch.cuda.graph(graph):
+        merge_state_in_place(kept_v, kept_s, vb, sb, mask)
+    graph.replay()
+    merged = torch.where(mask[:, None, None], o, va), torch.where(mask[:, None], lse, sa)
+    torch.testing.assert_close((kept_v, kept_s), merged, rtol=0, atol=0, equal_nan=True)

@@ -14,6 +14,7 @@ from tilewright.ops.causal_conv import CausalConvProblem
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
+from tilewright.ops.merge_states import MergeStatesProblem
 from tilewright.ops.nouns import Call, View
 
 SCALED = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
@@ -37,6 +38,9 @@ PROBLEMS = (
     CausalConvProblem(2, 16, 9, extras="bias+silu+initial+final"),
     CausalConvProblem(2, 16, 9, direction="backward", extras="silu+packed"),
     CausalConvProblem(2, 16, 1, direction="update", extras="bias+indexed", cache_entries=5),
+    MergeStatesProblem(3, 2, 16, states=4),
+    MergeStatesProblem(3, 2, 16, form="pair"),
+    MergeStatesProblem(3, 2, 16, form="in_place", masked=True),
 )
 
 
@@ -57,7 +61,8 @@ def test_one_operand_too_many_or_too_few_is_refused(problem):
     few = list(range(len(inputs)))
     # Gradients may follow the operands, to be added to.
     full = [*inputs, *outputs] if problem.family == "attention_backward" else inputs
-    for wrong in ([*full, outputs[0]], [*full, inputs[-1]], *(inputs[:count] for count in few)):
+    more = outputs[0] if outputs else inputs[0]
+    for wrong in ([*full, more], [*full, inputs[-1]], *(inputs[:count] for count in few)):
         for targets in (outputs, None):
             # Attention of two operands is latent, and has one head of keys.
             with pytest.raises(BadArgument, match=r"operands \(|no operands|latent .* one head"):

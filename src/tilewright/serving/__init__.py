@@ -21,6 +21,7 @@ from __future__ import annotations
 from tilewright.serving.append import append_paged_kv_cache, get_batch_indices_positions
 from tilewright.serving.buffers import Capacity
 from tilewright.serving.latent import LatentAttention
+from tilewright.serving.merge import merge_state, merge_state_in_place, merge_states
 from tilewright.serving.paged import PagedAttention
 from tilewright.serving.ragged import RaggedAttention
 
@@ -31,4 +32,7 @@ __all__ = [
     "RaggedAttention",
     "append_paged_kv_cache",
     "get_batch_indices_positions",
+    "merge_state",
+    "merge_state_in_place",
+    "merge_states",
 ]

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from tilewright.ops.attention.kernels.scores import LOG2E
+from tilewright.ops.attention.kernels.joining import joined, logarithm
 from tilewright.ops.device.epilogue import rounded
 
 SPLITS = tl.constexpr(64)
@@ -67,32 +67,24 @@ def combine(
         m = tl.full((), float("-inf"), tl.float32)
         total = tl.full((), 0.0, tl.float32)
         if SINKS:
-            m = tl.load(sinks + head) * LOG2E
+            m = tl.load(sinks + head)
             total = tl.where(m == float("-inf"), 0.0, 1.0)
         sums = tl.zeros((WIDTH,), tl.float32)
         for first in range(0, splits, SPLITS):
             here = each + first // SPLITS * step
             inside = first + at < splits
-            log = tl.load(partial_lse + here, mask=inside, other=float("-inf")) * LOG2E
+            log = tl.load(partial_lse + here, mask=inside, other=float("-inf"))
             part = tl.load(
                 partial_o + here[:, None] * HEAD_DIM_V + d[None, :],
                 mask=inside[:, None] & (d < HEAD_DIM_V)[None, :],
                 other=0.0,
             )
-            part = tl.where((log > float("-inf"))[:, None], part, 0.0)
-            most = tl.maximum(m, tl.max(log, 0))
-            base = tl.where(most == float("-inf"), 0.0, most)
-            again = tl.exp2(m - base)
-            weights = tl.exp2(log - base)
-            total = total * again + tl.sum(weights, 0)
-            sums = sums * again + tl.sum(part * weights[:, None], 0)
-            m = most
+            m, total, sums = joined(m, total, sums, log, part, 0)
         sums = sums / tl.where(total == 0.0, 1.0, total)
         if OSCALE:
             sums = sums / tl.load(o_scale)
         if LSE:
-            found = tl.where(total == 0.0, float("-inf"), (m + tl.log2(total)) / LOG2E)
-            tl.store(lse + row, found, mask=tl.program_id(1) == 0)
+            tl.store(lse + row, logarithm(m, total), mask=tl.program_id(1) == 0)
         far = d
         if not UNIT:
             far = d * o_strides[3]
