@@ -237,6 +237,7 @@ COMMON = frozenset(
         "right",
         "rows",
         "sizes",
+        "states",
         "store",
         "stride",
         "vector",
@@ -244,7 +245,7 @@ COMMON = frozenset(
     )
 )
 """Fields of a family's problems or configs whose word means something else outside too: `Arch.mma`,
-a `Store`, the sizes of a file, the vendor's library."""
+a `Store`, wait states, the sizes of a file, the vendor's library."""
 
 
 FACES = ("flash_attn", "serving")
