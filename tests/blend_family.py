@@ -1,5 +1,6 @@
 """A family without kernels, for tests of what stands between a call and its kernel: two outputs of
-different dtypes, an operand that is read and written, an optional one, and two scalars.
+different dtypes, an operand that is read and written, an optional one, and scalars, of which the
+last two change nothing.
 
     y[n] = scale · x[n] + shift  (+ mask[n])        z[n] = 2 · x[n]        state[n] += x[n]
 """
@@ -17,7 +18,7 @@ import pytest
 from tilewright import arrays, calls, ops
 from tilewright.errors import BadArgument
 from tilewright.ops.defaults import Defaults
-from tilewright.ops.nouns import Call, Operand
+from tilewright.ops.nouns import Call, Number, Operand
 from tilewright.tolerance import Tolerance
 
 ROUNDED = Tolerance(2.0**-7, 0.0)
@@ -36,7 +37,10 @@ class BlendFamily(Defaults):
     name = "blend"
     problem_type = BlendProblem
     config_type = None
-    scalars = ("scale", "shift")
+    scalars: ClassVar = {
+        "scale": Number("fp32"), "shift": Number("fp32"), "low": Number("fp32", finite=False),
+        "seed": Number("i64"),
+    }  # fmt: skip
 
     def operands(self, problem: BlendProblem) -> tuple[Operand, ...]:
         shape, strides = (problem.n,), (1,)
@@ -62,7 +66,7 @@ class BlendFamily(Defaults):
         return {} if problem.way == "plain" else {"way": problem.way}
 
     def scalar_defaults(self, problem: BlendProblem) -> Mapping[str, int | float]:
-        return {"shift": 1.0}
+        return {"shift": 1.0, "low": 0.0, "seed": 0}
 
     def make_inputs(self, problem: BlendProblem, rng: Any) -> Mapping[str, Any]:
         return {**super().make_inputs(problem, rng), "scale": rng.numpy.uniform(1.0, 2.0)}
@@ -85,11 +89,11 @@ class BlendFamily(Defaults):
 def known() -> Iterator[BlendFamily]:
     """The family, registered in this process alone and for so long."""
     family = BlendFamily()
-    calls.scalar_names.cache_clear()
+    calls.scalars_of.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ops, "_registered", {**ops._registered, "blend": family})
         yield family
-    calls.scalar_names.cache_clear()
+    calls.scalars_of.cache_clear()
 
 
 class NumpyDispatcher:

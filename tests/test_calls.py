@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from decimal import Decimal
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -40,13 +43,13 @@ def test_keywords_are_operands_scalars_or_options():
     mask = floats()
     said = spoken(shift=3, way="other", mask=mask, scale=2.0)
     assert list(said.named) == ["mask"] and said.named["mask"] is mask
-    assert said.scalars == (2.0, 3) and said.options == {"way": "other"}
+    assert said.scalars == (2.0, 3, None, None) and said.options == {"way": "other"}
 
 
 def test_a_keyword_that_is_none_is_left_out():
     said = spoken(scale=1.0, shift=None, way=None, mask=None)
     assert said == spoken(scale=1.0)
-    assert said.scalars == (1.0, None) and said.named == said.options == {}
+    assert said.scalars == (1.0, None, None, None) and said.named == said.options == {}
 
 
 def test_what_tells_calls_apart_is_all_but_arrays_and_scalars():
@@ -76,21 +79,83 @@ def test_the_order_of_keywords_does_not_change_what_a_call_states(family):
 
 
 def test_an_option_that_cannot_be_hashed_is_the_familys_to_refuse(family):
-    said = spoken(way=["a", "b"])
-    assert said.what is None and said.options == {"way": ["a", "b"]}
+    assert spoken(way=["a", "b"]) == spoken(way=("a", "b"))
     assert spoken(sort={"a": 1}).what is None
     with pytest.raises(BadArgument, match="no option sort"):
         read(family, floats(), floats(), sort={"a": 1})
 
 
 def test_scalars_left_out_have_the_familys_defaults(family):
-    problem = BlendProblem(8)
+    problem, unread = BlendProblem(8), {"low": 0.0, "seed": 0}
     values = calls.scalar_values(family, problem, spoken(scale=2.5).scalars)
-    assert values == {"scale": 2.5, "shift": 1.0}
+    assert values == {"scale": 2.5, "shift": 1.0, **unread}
     values = calls.scalar_values(family, problem, spoken(scale=0, shift=0).scalars)
-    assert values == {"scale": 0, "shift": 0}
+    assert values == {"scale": 0, "shift": 0, **unread}
     with pytest.raises(BadArgument, match="blend needs scale=, a number, at each call"):
         calls.scalar_values(family, problem, spoken(shift=1).scalars)
+
+
+NUMBERS = (
+    (np.float32(0.3), float(np.float32(0.3))), (np.float16(0.5), 0.5), (BF16(0.5), 0.5),
+    (np.float64(0.3), 0.3), (np.array(0.25), 0.25), (Fraction(1, 4), 0.25), (Decimal("0.5"), 0.5),
+    (np.int64(3), 3), (np.uint8(3), 3), (np.array(3), 3),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "own"), NUMBERS, ids=lambda x: type(x).__name__)
+def test_numbers_of_other_libraries_are_numbers(given, own):
+    said = spoken(scale=given, way=(given, None))
+    assert said == spoken(scale=own, way=(own, None))
+    assert [type(x) for x in (said.scalars[0], said.options["way"][0])] == [type(own)] * 2
+
+
+def test_a_tensor_without_dimensions_is_a_number():
+    torch = pytest.importorskip("torch")
+    said = spoken(scale=torch.tensor(0.5, dtype=torch.bfloat16), shift=torch.tensor(3))
+    assert said.scalars == (0.5, 3, None, None)
+    with pytest.raises(BadArgument, match="scale requires a gradient"):
+        spoken(scale=torch.tensor(0.5, requires_grad=True))
+    with torch.no_grad():
+        assert spoken(scale=torch.tensor(0.5, requires_grad=True)).scalars[0] == 0.5
+    with pytest.raises(BadArgument, match="scale is a Tensor without a value here"):
+        spoken(scale=torch.tensor(0.5, device="meta"))
+    with pytest.raises(BadArgument, match=r"scale = tensor\(\[0.5.*\]\) is not a number"):
+        spoken(scale=torch.tensor([0.5]))
+
+
+NOT_NUMBERS = (True, np.bool_(True), ".3", b"3", 1j, (1.0,), {}, object())
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS, ids=repr)
+def test_a_scalar_is_a_number(value):
+    spoken(scale=1)  # which equals True
+    with pytest.raises(BadArgument, match=r"^scale = .* is not a number$"):
+        spoken(scale=value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])
+def test_a_scalar_is_finite_unless_the_family_says_otherwise(value):
+    with pytest.raises(BadArgument, match="is not a finite number"):
+        spoken(scale=value)
+    assert math.isinf(calls.spoken("blend", {"low": -math.inf}, 0).scalars[2])
+
+
+def test_a_scalar_fits_its_type():
+    for value in (1e39, -(10**400)):
+        with pytest.raises(BadArgument, match="is too large for fp32"):
+            spoken(scale=value)
+    assert calls.spoken("blend", {"seed": -(2**63)}, 0).scalars[3] == -(2**63)
+    for value in (2**63, -(2**63) - 1, 1.0, True, np.uint64(2**63), "1"):
+        with pytest.raises(BadArgument, match=f"not a whole number from -{2**63} to {2**63 - 1}"):
+            calls.spoken("blend", {"seed": value}, 0)
+
+
+def test_zeros_of_either_sign_and_flags_are_not_taken_for_equal_numbers():
+    for zero in (0.0, -0.0, 0.0):
+        assert math.copysign(1, spoken(scale=zero).scalars[0]) == math.copysign(1, zero)
+    for one in (1, True, 1.0, True):
+        assert type(spoken(way=one).options["way"]) is type(one)
+        assert type(spoken(way=(one, 2)).options["way"][0]) is type(one)
 
 
 # --- operands -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import copy
 import pickle
 from dataclasses import FrozenInstanceError, fields, replace
 
+import numpy as np
 import pytest
 
 from tilewright import (
@@ -18,6 +19,7 @@ from tilewright import (
     MergeStatesProblem,
     ops,
 )
+from tilewright.errors import BadArgument
 from tilewright.ops.problem import Problem
 
 SOME = (
@@ -66,3 +68,17 @@ def test_problems_of_two_families_differ():
 def test_a_problem_stays_what_it_is():
     with pytest.raises(FrozenInstanceError):
         SOME[0](8).m = 9
+
+
+def test_numbers_of_other_libraries_are_pythons_in_a_problem():
+    sizes = (np.int64(64), np.uint8(32), np.array(16))
+    problem = GemmProblem(*sizes)
+    assert problem == GemmProblem(64, 32, 16) and repr(problem) == repr(GemmProblem(64, 32, 16))
+    assert {type(n) for n in (problem.m, problem.n, problem.k)} == {int}
+    conv = ConvProblem(2, 8, 8, [np.int64(5), 5], (3, np.int32(3)))
+    assert conv == ConvProblem(2, 8, 8, (5, 5), (3, 3))
+    attention = AttentionProblem(1, 2, 8, 8, 16, softcap=np.float32(30), left=np.int64(5))
+    assert type(attention.softcap) is float and type(attention.left) is int
+    for value in (True, "64", 64.0, None, np.bool_(True)):
+        with pytest.raises(BadArgument, match="m must be an integer"):
+            GemmProblem(value, 32, 16)

@@ -11,13 +11,12 @@ from functools import cache, lru_cache
 from types import NoneType
 from typing import Any
 
-from tilewright import arrays, ops
-from tilewright.errors import BadArgument, WrongDevice
-from tilewright.ops.nouns import Call, Operand, View
+from tilewright import arrays, checks, ops, parameters
+from tilewright.errors import BadArgument, WrongDevice, shown
+from tilewright.ops.nouns import Call, Number, Operand, View
 from tilewright.pointer_array import Pointers
 from tilewright.runtime.bound import Bound
 
-_PLAIN = (str, int, float, bool, tuple)
 _WORDS = frozenset({str, int, float, bool, NoneType})
 
 
@@ -49,54 +48,69 @@ class Spoken:
 
 
 def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
-    """The keywords of a call. A keyword of None counts as left out.
+    """The keywords of a call. A keyword of None counts as left out. Numbers of other libraries are
+    numbers (see `checks.plain`).
 
     what: an operation or a kernel's name.
     outputs: number of outputs passed; 0 for none.
+
+    Raises `BadArgument` for a scalar that is not a number, or that its type does not hold.
     """
     if not keywords:
         return _nothing_spoken(what, outputs)
-    words, others = [], {}
+    words: list[Word] = []
+    others = {}
     for name, value in keywords.items():
         kind = type(value)
-        if kind in _WORDS or (kind is tuple and _WORDS.issuperset(map(type, value))):
-            words.append((name, value))
+        if kind in _WORDS:
+            words.append((name, value, kind if value or kind is not float else str(value)))
+        elif kind is tuple and _WORDS.issuperset(kinds := (*map(type, value),)):
+            words.append((name, value, kinds))
         else:
             others[name] = value
-    names = scalar_names(what)
-    for name, value in others.items():
-        if name in names or not _is_array(value):
-            return _sorted(what, keywords, outputs)
+    if others:
+        known = scalars_of(what)
+        for name, value in others.items():
+            if name in known or not _is_array(value):
+                return _sorted(what, {n: _plain(known, n, x) for n, x in keywords.items()}, outputs)
     said = _with_words(what, outputs, tuple(words), tuple(others))
     return Spoken(said.what, others, said.scalars, said.options) if others else said
+
+
+Word = tuple[str, Any, Any]
+"""A keyword that is no array, its value, and what tells it from values that are equal: its type,
+the types of its parts, or the text of a zero (True is 1, and 0.0 is -0.0)."""
+
+
+def _plain(known: Mapping[str, Number], name: str, value: Any) -> Any:
+    """What a keyword says: an array is left as it is, unless the keyword is a scalar."""
+    return value if _is_array(value) and name not in known else checks.plain(name, value)
 
 
 def identity(what: str, named: Sequence[str], options: Iterable[tuple[str, Any]]) -> Any:
     """`Spoken.what` of a call without outputs that passes these arrays and options by keyword, in
     this order."""
-    return _with_words(what, 0, tuple(options), tuple(named)).what
+    return _sorted(what, dict(options), 0, named).what
 
 
 @lru_cache(maxsize=4096)
-def _with_words(
-    what: str, outputs: int, words: tuple[tuple[str, Any], ...], named: tuple[str, ...]
-) -> Spoken:
+def _with_words(what: str, outputs: int, words: tuple[Word, ...], named: tuple[str, ...]) -> Spoken:
     """Calls whose keywords differ in arrays alone say the same again and again."""
-    return _sorted(what, dict(words), outputs, named)
+    return _sorted(what, {name: value for name, value, _ in words}, outputs, named)
 
 
 def _sorted(
     what: str, keywords: Mapping[str, Any], outputs: int, arrays: Sequence[str] = ()
 ) -> Spoken:
     """arrays: names of operands passed by keyword that are not among `keywords`."""
-    names = scalar_names(what)
+    known = scalars_of(what)
     named: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for name, value in keywords.items():
-        if name not in names and value is not None:
-            where = options if type(value) in _PLAIN or not _is_array(value) else named
+        if name not in known and value is not None:
+            where = named if _is_array(value) else options
             where[name] = value
-    scalars = tuple([keywords.get(name) for name in names])
+    scalars = tuple([_scalar(one, name, keywords.get(name)) for name, one in known.items()])
     key: Any = what
     if named or arrays or options or outputs > 1:
         key = (what, outputs, *named, *arrays, *options.items())
@@ -110,14 +124,36 @@ def _sorted(
 @cache
 def _nothing_spoken(what: str, outputs: int) -> Spoken:
     key = (what, outputs) if outputs > 1 else what
-    return Spoken(key, {}, (None,) * len(scalar_names(what)), {})
+    return Spoken(key, {}, (None,) * len(scalars_of(what)), {})
 
 
 @cache
-def scalar_names(what: str) -> tuple[str, ...]:
-    """The names of the scalars that a call gives, for an operation or for a kernel's name."""
+def scalars_of(what: str) -> Mapping[str, Number]:
+    """The scalars that a call gives, by name, for an operation or for a kernel's name."""
     family = ops.family(what) if what in ops.families() else ops.family_of(what)
     return family.scalars
+
+
+def _scalar(one: Number, name: str, value: Any) -> int | float | None:
+    """A scalar as the launcher takes it. Raises `BadArgument`."""
+    if value is None:
+        return None
+    if one.type.startswith("fp"):
+        if type(value) not in (int, float):
+            raise BadArgument(f"{name} = {shown(value)} is not a number")
+        if one.finite:
+            checks.finite(name, value)
+        try:
+            parameters.pack(one.type, value)
+        except BadArgument as error:
+            raise BadArgument(f"{name} = {shown(value)} is too large for {one.type}") from error
+    elif one.type != "i1" or type(value) is not bool:
+        least, most = parameters.limits(one.type)
+        if type(value) is not int or not least <= value <= most:
+            raise BadArgument(
+                f"{name} = {shown(value)} is not a whole number from {least} to {most}"
+            )
+    return value  # type: ignore[no-any-return]
 
 
 def _is_array(value: Any) -> bool:

@@ -7,7 +7,11 @@ gives infinity, and every sum with an infinite time is infinite.
 
 from __future__ import annotations
 
+import math
+import numbers
 import re
+import sys
+from typing import Any
 
 from tilewright.errors import BadArgument, shown
 
@@ -68,6 +72,76 @@ def positive(name: str, value: object) -> None:
     if isinstance(value, int | float) and value <= 0:
         raise BadArgument(f"{name} must be positive, not {shown(value)}")
     number(name, value, LEAST_POSITIVE)
+
+
+def finite(name: str, value: object) -> None:
+    """Raise `BadArgument`, which begins with `name`, unless `value` is a number other than NaN and
+    the infinities."""
+    if type(value) is not int and (type(value) is not float or not math.isfinite(value)):
+        raise BadArgument(f"{name} = {shown(value)} is not a finite number")
+
+
+PLAIN = frozenset({int, float, str, bool, type(None)})
+"""The types of single values that `plain` leaves as they are."""
+
+
+def plain(name: str, value: Any) -> Any:
+    """A number of another library as Python's own: NumPy's numbers, arrays and tensors without
+    dimensions, and fractions. Sequences become tuples of such. Anything else is returned as it is.
+
+    The number in a tensor on a GPU is read back, for which the host waits.
+
+    Raises `BadArgument`, which begins with `name`, for a tensor without a value: in a captured
+    graph, in a trace, or where torch should record its gradient.
+    """
+    if type(value) in PLAIN:
+        return value
+    if isinstance(value, tuple | list):
+        if type(value) is tuple and PLAIN.issuperset(map(type, value)):
+            return value
+        return tuple([plain(name, one) for one in value])
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Number) and not isinstance(value, complex):
+        return _as_float(name, value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        own = value.item()
+        return own if type(own) in PLAIN else _as_float(name, own)
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return plain(name, _item(name, value))
+    return value
+
+
+def _as_float(name: str, value: Any) -> Any:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise BadArgument(f"{name} = {shown(value)} is not a number") from None
+
+
+def _item(name: str, array: Any) -> Any:
+    """The number in an array or a tensor without dimensions."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(array, torch.Tensor):
+        return array.item()
+    if array.requires_grad and torch.is_grad_enabled():
+        raise BadArgument(
+            f"{name} requires a gradient, and none is recorded of a number; pass {name}.item()"
+        )
+    if array.is_cuda and torch.cuda.is_current_stream_capturing():
+        raise BadArgument(
+            f"{name} is a tensor on a GPU, whose number cannot be read while a graph is captured; "
+            "pass a Python number"
+        )
+    try:
+        return array.item()
+    except RuntimeError as error:  # fake tensors, meta tensors, tensors of vmap
+        raise BadArgument(
+            f"{name} is a {type(array).__name__} without a value here; pass a Python number"
+        ) from error
 
 
 def microseconds(name: str, value: object) -> None:

@@ -132,7 +132,9 @@ class Dispatcher(Loader):
         out: the output; for an operation with several outputs, a tuple of all of them.
         stream: a ``torch.cuda.Stream`` or a raw handle; by default torch's current stream.
         options: optional operands, scalars given at each call, and other fields of the problem. An
-        option of None counts as left out.
+        option of None counts as left out. Numbers are Python's, NumPy's, or in arrays without
+        dimensions; the host waits for the number in a tensor on a GPU, and none can be read while
+        a graph is captured.
 
         On a GPU the call queues the work on the stream and returns at once; it may be captured in a
         CUDA graph. CPU arrays run in Triton's interpreter, or on this dispatcher's emulated GPU,
@@ -392,7 +394,7 @@ class Dispatcher(Loader):
             arch(target.arch).warp_size,
             plan.launch,
             given.bound,
-            family.scalars,
+            tuple(family.scalars),
             family.scalar_defaults(problem),
             products,
         )

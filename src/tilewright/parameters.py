@@ -57,6 +57,14 @@ def pack(kind: str, value: float) -> bytes:
         raise BadArgument(f"{value!r} is not a value of type {kind}") from None
 
 
+def limits(kind: str) -> tuple[int, int]:
+    """The least and the largest value of an integer type."""
+    bits = int(kind[1:])
+    if kind[0] == "u" or bits == 1:
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
 def pieces(kind: str, maps: bool, flags: int) -> tuple[str, ...]:
     """The parameters that an argument of Triton type `kind` becomes.
 

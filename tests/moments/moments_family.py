@@ -25,6 +25,7 @@ from tilewright.ops.nouns import (
     Given,
     KernelSource,
     Launch,
+    Number,
     Operand,
     Pointer,
     Scalar,
@@ -93,7 +94,7 @@ class MomentsFamily(Defaults):
     name = "moments"
     problem_type = MomentsProblem
     config_type = MomentsConfig
-    scalars = ("scale",)
+    scalars: ClassVar = {"scale": Number("fp32")}
 
     # --- words
     def parse_name(self, name: str) -> MomentsConfig:

@@ -22,6 +22,7 @@ from tilewright.ops.nouns import (
     Given,
     KernelSource,
     Launch,
+    Number,
     Operand,
     Pointer,
     Scalar,
@@ -44,7 +45,7 @@ class CustomFamily(Defaults):
         self.name = declared.name
         self.problem_type = kinds.problem_type(declared)
         self.config_type = kinds.config_type(declared)
-        self.scalars = tuple(declared.scalars)
+        self.scalars = {n: Number(kind, finite=False) for n, (kind, _) in declared.scalars.items()}
 
     # --- words ------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from tilewright.ops.foreign import Form
 from tilewright.ops.formats import Formats
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
-from tilewright.ops.nouns import Call, Operand
+from tilewright.ops.nouns import Call, Number, Operand
 from tilewright.ops.profiles import Profile
 from tilewright.ops.protocols import Rng
 from tilewright.verdict import YES, Verdict, no
@@ -27,7 +27,7 @@ class Defaults:
     formats = Formats()
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     functions: ClassVar[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {}
-    scalars: tuple[str, ...] = ()
+    scalars: Mapping[str, Number] = MappingProxyType({})
     foreign_forms: Mapping[str, Form] = MappingProxyType({})
     profiles: Mapping[str, Profile] = MappingProxyType({})
     variant_fields: ClassVar[frozenset[str]] = frozenset({"num_stages"})

@@ -118,6 +118,18 @@ class Descriptor:
     element_strides: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A scalar that a caller gives at each call.
+
+    type: Triton's.
+    finite: whether NaN and the infinities mean nothing.
+    """
+
+    type: str
+    finite: bool = True
+
+
 Argument = Pointer | Scalar | Given | Descriptor
 
 

@@ -8,6 +8,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from tilewright import checks
+
 
 class Problem:
     """A frozen dataclass that is equal to another by the values of its fields.
@@ -16,8 +18,8 @@ class Problem:
     looks problems up in dictionaries (tables, plans). A family's problem is a
     ``@dataclass(frozen=True, slots=True, eq=False)`` that completes and checks itself in
     `_complete`, and may not be hashed before that returns. Fields are numbers, text, flags, None
-    and tuples of these. A whole number in a float field becomes a float, so that equal problems
-    have one text and one row.
+    and tuples of these. Numbers of other libraries become Python's (`checks.plain`). A whole number
+    in a float field becomes a float, so that equal problems have one text and one row.
     """
 
     __slots__ = ("_hash", "_values")
@@ -32,6 +34,9 @@ class Problem:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)  # mypy takes the __hash__ of problems for that of their class
+        for name, value in zip(_names_of(kind), _values_of(kind)(self), strict=True):
+            if type(value) not in checks.PLAIN and (own := checks.plain(name, value)) is not value:
+                object.__setattr__(self, name, own)
         for name in _floats_of(kind):
             if type(value := getattr(self, name)) is int:
                 object.__setattr__(self, name, float(value))
@@ -60,6 +65,11 @@ def _values_of(kind: Any) -> Callable[[Problem], tuple[Any, ...]]:
     if len(names) == 1:  # for a single name, attrgetter gives the value and no tuple
         return lambda problem: (getattr(problem, names[0]),)
     return attrgetter(*names)
+
+
+@cache
+def _names_of(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
 
 
 @cache

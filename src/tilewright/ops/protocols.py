@@ -18,7 +18,7 @@ from tilewright.ops.foreign import Form, Reader
 from tilewright.ops.formats import Formats
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
-from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
 from tilewright.ops.profiles import Profile
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -174,8 +174,8 @@ class Legality(Protocol):
 class Launching(Protocol):
     """What to compile and what to launch."""
 
-    scalars: tuple[str, ...]
-    """Names of the scalars that a caller gives at each call, by keyword (`Given`)."""
+    scalars: Mapping[str, Number]
+    """The scalars that a caller gives at each call, by keyword (`Given`)."""
 
     def sources(self, config: Any, arch: Arch) -> Mapping[str, KernelSource]:
         """What to compile, by part: `MAIN` where there is one kernel; {} for an algorithm of the

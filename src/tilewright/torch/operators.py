@@ -121,7 +121,7 @@ def again(op: str, said: str, tensors: list[Any], numbers: Numbers | None) -> li
     given: tuple[int | float | None, ...] = ()
     if names:
         values = dict(zip(names, numbers or (), strict=True))
-        given = tuple([values.get(name) for name in calls.scalar_names(op)])
+        given = tuple([values.get(name) for name in calls.scalars_of(op)])
     made = default_dispatcher().repeat(what, tuple(tensors), given)
     if made is None:
         return None
@@ -234,7 +234,8 @@ def operator(op: str) -> Operator:
     torch.library.register_fake(f"{name}.out", fake_into, lib=_LIBRARY)
     torch.library.register_fake(f"{name}.outputs", outputs, lib=_LIBRARY)
     torch.library.register_fake(f"{name}.update", fake_update, lib=_LIBRARY)
-    return Operator(packet.default, packet.out, packet.outputs, packet.update, family.scalars)
+    scalars = tuple(family.scalars)
+    return Operator(packet.default, packet.out, packet.outputs, packet.update, scalars)
 
 
 def _changed(x: Any, after: list[Any]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tilewright.calls import Spoken, scalar_names
+from tilewright.calls import Spoken, scalars_of
 from tilewright.errors import BadArgument
 
 Numbers = Sequence[int | float]
@@ -97,7 +97,7 @@ def of(op: str, spoken: Spoken) -> tuple[Said, list[int | float]]:
         return NOTHING, []
     given = [
         (name, value)
-        for name, value in zip(scalar_names(op), spoken.scalars, strict=True)
+        for name, value in zip(scalars_of(op), spoken.scalars, strict=True)
         if value is not None
     ]
     said = Said(

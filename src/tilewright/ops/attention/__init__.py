@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
@@ -25,7 +26,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.nearby import Invariance, Nearby
-from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -39,7 +40,9 @@ class AttentionFamily(Defaults):
     name = "attention"
     problem_type = AttentionProblem
     config_type = AttentionConfig
-    scalars = ("scale", "seed", "offset")
+    scalars = MappingProxyType(
+        {"scale": Number("fp32"), "seed": Number("i64"), "offset": Number("i64")}
+    )
     profiles = profiles.PROFILES
 
     def parse_name(self, name: str) -> AttentionConfig:
