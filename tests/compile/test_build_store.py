@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -209,10 +210,7 @@ def test_a_full_disk_is_one_clear_error(
         raise full
 
     with monkeypatch.context() as patch:
-        target = {"fsync": "os.fsync", "mkstemp": "tempfile.mkstemp", "replace": "os.replace"}
-        patch.setattr(target[call], fail)
-        if call == "replace":
-            patch.setattr(Path, "replace", fail)
+        patch.setattr(tempfile if call == "mkstemp" else os, call, fail)
         with pytest.raises(StoreError, match=r"No space left on device; free some space"):
             store.save(make_kernel("fake_b"), {**FILES, "cubin": b"new"})
     assert paths(store, ".writing/*") == [] and store.verify() == []

@@ -270,8 +270,8 @@ def test_a_failed_write_keeps_the_page_that_was_there(tmp_path, monkeypatch):
 
     def full(*_: Any, **__: Any) -> Any:
         made = page.parent / ".report-full"
-        made.symlink_to("/dev/full")
-        return os.open(os.devnull, os.O_RDONLY), str(made)
+        made.touch()
+        return os.open("/dev/full", os.O_WRONLY), str(made)
 
     monkeypatch.setattr("tempfile.mkstemp", full)
     with pytest.raises(BadArgument, match="No space left on device"):

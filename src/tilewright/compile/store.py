@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
-import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tilewright import home
+from tilewright import home, within
 from tilewright.canonical import canonical, sha256
 from tilewright.compile import signing
 from tilewright.compile.kernel import Blob, Kernel, to_data
 from tilewright.errors import BadArgument, BadFile, StoreError
-from tilewright.files import clear_stale, read_whole, write_whole
+from tilewright.files import read_whole
 from tilewright.jsonfile import convert, parse_json
 from tilewright.reading import decoded
 
@@ -149,10 +148,7 @@ class Store:
         # First of all: making the secret makes its folder for this user alone, and the store may
         # lie in that folder.
         signing.sign(b"")
-        clear_stale(self._temporary)
-        probe = self._temporary / f"tilewright-{secrets.token_hex(8)}"
-        self._write(probe, b"")
-        probe.unlink(missing_ok=True)
+        within.check_writable(self.path)
 
     def save(self, kernel: Kernel, files: Mapping[str, bytes]) -> Kernel:
         """Store a kernel with its files by kind; returns it with `blobs` filled in.
@@ -177,8 +173,9 @@ class Store:
         path = self._entry(key)
         try:
             for signature in path.parent.glob(f"{key}.*.sig"):
-                signature.unlink(missing_ok=True)
-            path.unlink()
+                with suppress(FileNotFoundError):
+                    self._remove(signature)
+            self._remove(path)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -186,12 +183,10 @@ class Store:
         return True
 
     def _write(self, path: Path, data: bytes) -> None:
-        if self._temporary.is_symlink():
-            raise StoreError(
-                f"{self._temporary} is a link, so files would be written somewhere else; run: "
-                f"rm {shlex.quote(str(self._temporary))}"
-            )
-        write_whole(path, data, self._temporary)
+        within.write(self.path, str(path.relative_to(self.path)), data)
+
+    def _remove(self, path: Path) -> None:
+        within.remove(self.path, str(path.relative_to(self.path)))
 
     def _intact(self, blob: Blob) -> bool:
         try:
@@ -201,10 +196,6 @@ class Store:
         return True
 
     # --- paths --------------------------------------------------------------------------
-    @property
-    def _temporary(self) -> Path:
-        return self.path / ".writing"  # a name that no other program uses
-
     def _entry(self, key: str) -> Path:
         if not _is_digest(key):
             raise BadArgument(f"'{key}' is not a build key (64 hexadecimal digits)")

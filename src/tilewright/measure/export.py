@@ -13,12 +13,14 @@ spreadsheet would take for a formula (see `tilewright.cells`).
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 from tilewright.cells import guarded
 from tilewright.errors import BadArgument, TilewrightError
@@ -149,7 +151,7 @@ def export(results: Results, path: str | os.PathLike[str]) -> int:
 
 def _csv(results: Results, target: Path) -> int:
     count = 0
-    with replacing(target) as written, written.open("w", encoding="utf-8", newline="") as file:
+    with replacing(target) as written, _text(written) as file:
         names = columns(results)
         writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
         # Before Python 3.13, csv does not quote a carriage return, where readers end a row.
@@ -163,6 +165,14 @@ def _csv(results: Results, target: Path) -> int:
             (quoting if returns else writer).writerow(cells)
             count += 1
     return count
+
+
+@contextmanager
+def _text(file: BinaryIO) -> Iterator[TextIO]:
+    """An open file as one of UTF-8 text, which is left open."""
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    yield text
+    text.detach()  # writes the rest
 
 
 def _cell(value: Any) -> Any:

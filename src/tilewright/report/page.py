@@ -103,7 +103,7 @@ def _write(path: Path, page: bytes) -> None:
     try:
         if path.is_dir():
             raise BadArgument(f"{path} cannot be written: it is a folder; name a file in it")
-        with replacing(path) as written:
-            written.write_bytes(page)
+        with replacing(path) as file:
+            file.write(page)
     except OSError as error:
         raise BadArgument(f"{path} cannot be written: {error.strerror}") from error

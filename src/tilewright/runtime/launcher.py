@@ -98,15 +98,14 @@ def _compile(target: Path) -> None:
         compiler[0] = str(Path(compiler[0]).absolute())
     make_own(home.cache())
     make_own(target.parent)
-    with (
-        tempfile.TemporaryDirectory(dir=target.parent) as scratch,
-        replacing(target, mode=0o700) as partial,
-    ):
+    # The compiler opens its output by name, so in a folder that nobody else can change.
+    with tempfile.TemporaryDirectory() as scratch:
+        built = Path(scratch, target.name)
         include = sysconfig.get_paths()["include"]
         command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(_SOURCE)]
         try:
             done = subprocess.run(
-                [*command, "-o", str(partial)],
+                [*command, "-o", str(built)],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -121,3 +120,5 @@ def _compile(target: Path) -> None:
                 else ""
             )
             raise NoCompiler(f"compiling the launcher failed{hint}: {done.stderr.strip()[:500]}")
+        with replacing(target, mode=0o700) as file:
+            file.write(built.read_bytes())
