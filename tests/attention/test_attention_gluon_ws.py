@@ -144,6 +144,35 @@ def test_a_bias_that_hides_keys():
         np.testing.assert_allclose(found[name].astype(float), wanted[name], rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("others", ["lse", "lse+sinks"])
+def test_a_bias_of_the_least_number(others):
+    """Rows of the least number of bf16 alone are means. With another number in a row, it is the
+    largest that counts; a sink of its size has a share."""
+    p = replace(PLAIN, kv_len=200, bias_shape=(1, 2), others=others)
+    inputs = dict(verify.operands_of(p, 2).inputs)
+    least = float(np.finfo(np.float32).min) * (1 - 2.0**-8)
+    bias = inputs["bias"]
+    bias[...] = least
+    bias[:, :, 3, ::7] = -2.4e38
+    bias[:, :, 5, ::5] = 1.0
+    bias[:, :, 6, ::9] = 3e38
+    bias[:, :, 7, ::2] = -np.inf
+    bias[:, :, 8] = -np.inf
+    if "sinks" in others:
+        inputs["sinks"][0] = bias[0, 0, 0, 0]
+    wanted = verify.reference(p, inputs)
+    found = simulated_run(config_of(p), p, FEW, inputs)
+    np.testing.assert_allclose(found["o"].astype(float), wanted["o"], atol=2e-2)
+    np.testing.assert_allclose(found["lse"], wanted["lse"], rtol=1e-2, atol=2e-2)
+
+
+def test_slopes_of_any_size():
+    p = replace(PLAIN, kv_len=200, others="lse+alibi")  # each query has a key in its own place
+    inputs = dict(verify.operands_of(p, 2).inputs)
+    inputs["slopes"][...] = 3e38
+    assert worst_error(config_of(p), p, FEW, given=inputs) <= 1
+
+
 KNOWN = sorted(GLUON_WS.features - {"bias", "append", "rotaryi", "rotaryh", "tscale", "hscale"})
 
 

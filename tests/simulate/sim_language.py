@@ -339,7 +339,12 @@ def _dot(a: Any, b: Any, acc: Any = None, **_: Any) -> Any:
     return Tensor(found if acc is None else acc.data + found, gl.float32)
 
 
+def _clamp(x: Any, low: Any, high: Any, **_: Any) -> Any:
+    return _elementwise(lambda y: np.clip(y, low, high), x)
+
+
 FUNCTIONS: dict[str, Any] = {
+    "clamp": _clamp,
     "dot": _dot,
     "program_id": lambda axis=0: Int(world.program[axis]),
     "num_programs": lambda axis=0: Int(world.programs[axis]),
@@ -447,6 +452,7 @@ def _reinterpreted(tile: Shared, dtype: Any, shape: Any, layout: Any) -> Shared:
 
 for _name, _function in (
     ("reinterpreted", _reinterpreted),
+    ("clamp", _clamp),
     ("tma_add", lambda view, at, tile: world.store(view, at, tile, add=True)),
 ):
     OBJECTS[id(getattr(gluon_api, _name))] = _function

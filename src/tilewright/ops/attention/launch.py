@@ -61,7 +61,8 @@ def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -
     if config.scheduler == "split":
         rows = math.prod(lse_shape(problem))
         temporaries.append(Temporary("partial_o", (splits, rows, problem.head_dim_v), "fp32"))
-        temporaries.append(Temporary("partial_lse", (splits, rows), "fp32"))
+        shape = (2, splits, rows) if problem.bias_shape else (splits, rows)  # see `combine`
+        temporaries.append(Temporary("partial_lse", shape, "fp32"))
         columns = -(-problem.head_dim_v // COMBINED_COLUMNS)
         grid = (problem.q_len * problem.heads * problem.batch, columns, 1)
         steps.append(_part(parts.COMBINE, context, grid))

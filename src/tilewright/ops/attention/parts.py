@@ -65,7 +65,9 @@ COMBINE = Part(
         "partial_o", "partial_lse", "o", "lse", "sinks", "q_offsets", "q_used", "o_scale",
         "o_strides", "batch", "heads", "q_len", "total_q", "rows", "splits",
     ),
-    constants=("HEAD_DIM_V", "LSE", "SINKS", "PACKEDQ", "USEDQ", "OSCALE", "LARGEST_O", "UNIT"),
+    constants=(
+        "HEAD_DIM_V", "LSE", "BIAS", "SINKS", "PACKEDQ", "USEDQ", "OSCALE", "LARGEST_O", "UNIT",
+    ),
     dependent=True,
 )  # fmt: skip
 """Adds up what the splits of each row found."""

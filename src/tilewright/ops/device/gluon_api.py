@@ -57,7 +57,16 @@ def tma_add(descriptor, coordinates, tile, _semantic=None):
         _semantic.builder.create_async_tma_reduce(kind, descriptor.handle, at, tile.handle)
 
 
+@builtin
+def clamp(x, low, high, _semantic=None):
+    """`x`, at least `low` and at most `high`: one instruction where these are a constant and its
+    negative. NaN becomes either. Gluon has no name for it."""
+    low, high = _semantic.to_tensor(low), _semantic.to_tensor(high)
+    return _semantic.clamp(x, low, high, ir.PROPAGATE_NAN.NONE)
+
+
 __all__ = [
+    "clamp",
     "constexpr_function",
     "copy_arrive",
     "copy_load",

@@ -62,8 +62,11 @@ from tilewright.ops.attention.kernels.scores import (
     LOG2E,
     biased,
     capped,
+    in_base2,
     masked_tile,
+    natural,
     seen,
+    slope_of,
     sloped,
     spans,
 )
@@ -286,7 +289,7 @@ def attention_basic(
                 factor *= tl.load(q_scale + b * q_scale_strides[0] + g * q_scale_strides[1])
     slope = 0.0
     if ALIBI:
-        slope = tl.load(slopes + b * slopes_stride + head + i * 0)[:, None] * LOG2E
+        slope = slope_of(tl.load(slopes + b * slopes_stride + head + i * 0))[:, None]
     if BIAS:
         at = b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
         bias = bias + (at + i.to(tl.int64) * kv_len)
@@ -310,7 +313,7 @@ def attention_basic(
     m = tl.full((TILE_Q,), float("-inf"), tl.float32)
     total = tl.zeros((TILE_Q,), tl.float32)
     if SINKS and not SPLIT:
-        m = tl.load(sinks + head + i * 0) * LOG2E
+        m = in_base2(tl.load(sinks + head + i * 0))
         total = tl.where(m == float("-inf"), 0.0, tl.exp2(total + LIFT))
     sums = ()
     for n in tl.static_range(len(V_WIDTHS)):
@@ -348,14 +351,18 @@ def attention_basic(
     if OSCALE and not SPLIT:
         weight /= tl.load(o_scale)
     # The logarithm of 0 is -inf, which is what a row that sees nothing has.
-    log_sum = (m + tl.log2(total) - LIFT) / LOG2E
+    log_sum = natural(m + tl.log2(total) - LIFT)
     log_sum = tl.where(total == 0.0, float("-inf"), log_sum)
     at = line.to(tl.int64) * q_len + i
     if PACKEDQ:
         at = head.to(tl.int64) * total_q + q_start + i
     if SPLIT:
         at += part * rows.to(tl.int64)
-        tl.store(partial_lse + at, log_sum, mask=there)
+        if BIAS:  # the logarithm of a sum may drown in a maximum: they go apart
+            tl.store(partial_lse + at, natural(m), mask=there)
+            tl.store(partial_lse + at + splits * rows.to(tl.int64), total * 2.0**-LIFT, mask=there)
+        else:
+            tl.store(partial_lse + at, log_sum, mask=there)
         o_base, o_rows = partial_o, at * HEAD_DIM_V
     else:
         if LSE:

@@ -2,7 +2,8 @@
 
 Each split gives, for each row, O of its own keys (normalised) and the logarithm of its sum of
 exponentials. A split that saw nothing has -inf there, and its O may be anything. A sink joins here,
-and only here.
+and only here. BIAS: a maximum may be so large that the logarithm of the sum has no place beside it;
+splits then give the maximum, and, in [2, splits, rows], the sum.
 
 A workgroup takes COLUMNS columns of one row: splits are made where rows are few, so that the time
 is that of one load after another, and an SM reads no more than 64 bytes a cycle. SPLITS splits at a
@@ -39,9 +40,9 @@ def wide(size):
 def combine(
     partial_o, partial_lse, o, lse, sinks, q_offsets, q_used, o_scale, o_strides, batch, heads,
     q_len, total_q, rows, splits,
-    HEAD_DIM_V: tl.constexpr, LSE: tl.constexpr, SINKS: tl.constexpr, PACKEDQ: tl.constexpr,
-    USEDQ: tl.constexpr, OSCALE: tl.constexpr, LARGEST_O: tl.constexpr, UNIT: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    HEAD_DIM_V: tl.constexpr, LSE: tl.constexpr, BIAS: tl.constexpr, SINKS: tl.constexpr,
+    PACKEDQ: tl.constexpr, USEDQ: tl.constexpr, OSCALE: tl.constexpr, LARGEST_O: tl.constexpr,
+    UNIT: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     WIDTH: tl.constexpr = min(COLUMNS, wide(HEAD_DIM_V))
     i = tl.program_id(0) % q_len
@@ -74,12 +75,16 @@ def combine(
             here = each + first // SPLITS * step
             inside = first + at < splits
             log = tl.load(partial_lse + here, mask=inside, other=float("-inf"))
+            times = 1.0
+            if BIAS:
+                behind = partial_lse + splits * rows.to(tl.int64)
+                times = tl.load(behind + here, mask=inside, other=0.0)
             part = tl.load(
                 partial_o + here[:, None] * HEAD_DIM_V + d[None, :],
                 mask=inside[:, None] & (d < HEAD_DIM_V)[None, :],
                 other=0.0,
             )
-            m, total, sums = joined(m, total, sums, log, part, 0)
+            m, total, sums = joined(m, total, sums, log, times, part, 0)
         sums = sums / tl.where(total == 0.0, 1.0, total)
         if OSCALE:
             sums = sums / tl.load(o_scale)

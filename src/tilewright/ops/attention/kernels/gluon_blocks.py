@@ -10,7 +10,7 @@ from tilewright.ops.attention.kernels.gluon_guess import (
     unpacked,
     weights_of,
 )
-from tilewright.ops.attention.kernels.gluon_scores import LOG2E, base2, changed, masked
+from tilewright.ops.attention.kernels.gluon_scores import base2, bias_in_base2, changed, masked
 from tilewright.ops.attention.kernels.gluon_tiles import give_turn, turned, wait_for_turn
 from tilewright.ops.device.gluon_api import (
     gl,
@@ -81,7 +81,7 @@ def scored(
         s = changed(s, row, col, shift, scale, softcap, slope, SOFTCAP, ALIBI, EIGHT)
         factor = 1.0
     if BIAS:
-        s += bias_tile.load(s.type.layout).to(gl.float32) * LOG2E
+        s += bias_in_base2(bias_tile.load(s.type.layout))
     if EDGES:  # noqa: SIM102 - only the first is known when compiling
         if edge:
             left, right, first, _ = bounds

@@ -4,11 +4,45 @@ Exponentials are taken to base 2, so scores are multiplied by log₂e: with the 
 multiply-add that subtracts the row's maximum; before that if a soft cap or ALiBi changes them.
 """
 
-from tilewright.ops.device.gluon_api import gl, jit
+from tilewright.ops.device.gluon_api import clamp, gl, jit
 
 LOG2E = gl.constexpr(1.4426950408889634)
 LN2 = gl.constexpr(0.6931471805599453)
 LEAST_SCALE = gl.constexpr(1e-30)
+LARGE = gl.constexpr(2.0**40)
+STEEPEST = gl.constexpr(2.0**90)
+"""Both as in `scores`."""
+
+
+@jit
+def in_base2(x):
+    """`scores.in_base2`. The clamp is one instruction of each element of a bias."""
+    return x + (LOG2E - 1.0) * clamp(x, -LARGE, LARGE)
+
+
+@jit
+def natural(x):
+    """`scores.natural`."""
+    most: gl.constexpr = (LOG2E - 1.0) * LARGE
+    return x - clamp(x * (1.0 - LN2), -most, most)
+
+
+@jit
+def bias_in_base2(found):
+    """What is added to scores of base 2, from elements of a bias."""
+    x = found.to(gl.float32)
+    if found.dtype == gl.float16:  # its largest number is small
+        x = x * LOG2E
+    else:
+        x = in_base2(x)
+    return x
+
+
+@jit
+def slope_of(x):
+    """`scores.slope_of`, of a number."""
+    steep = gl.maximum(gl.minimum(x, STEEPEST), -STEEPEST)
+    return gl.where(x == x, steep, x) * LOG2E
 
 
 @jit
@@ -39,7 +73,7 @@ def changed(
     EIGHT: gl.constexpr = False,
 ):  # fmt: skip
     """Scores in base 2 from products `s`, whose first is of query `row` and key `col`, with a soft
-    cap and ALiBi.
+    cap and ALiBi, whose slope comes from `slope_of`.
 
     The hyperbolic tangent comes from an exponential and a division: the hardware's own is off by
     2⁻¹¹, which times a cap of 50 is two percent of a weight."""
@@ -52,7 +86,7 @@ def changed(
         i = row + shift + gl.arange(0, s.shape[0], gl.SliceLayout(1, s.type.layout))
         j = keys(s, col, EIGHT)
         far = gl.abs(gl.expand_dims(i, 1) - gl.expand_dims(j, 0))
-        s = s - (slope * LOG2E) * far.to(gl.float32)
+        s = s - slope * far.to(gl.float32)
     return s
 
 

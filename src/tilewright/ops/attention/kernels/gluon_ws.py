@@ -107,7 +107,7 @@ from tilewright.ops.attention.kernels.gluon_blocks import (
 )
 from tilewright.ops.attention.kernels.gluon_guess import raised, rescaled
 from tilewright.ops.attention.kernels.gluon_pieces import pieces
-from tilewright.ops.attention.kernels.gluon_scores import LN2, LOG2E, rows
+from tilewright.ops.attention.kernels.gluon_scores import in_base2, natural, rows, slope_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     MESSAGE,
     across,
@@ -353,7 +353,7 @@ def _attend(
             factor *= gl.load(q_scale + at) * gl.load(k_scale + at)
         slope = 0.0
         if ALIBI:
-            slope = gl.load(slopes + b * slopes_stride + h)
+            slope = slope_of(gl.load(slopes + b * slopes_stride + h))
         acc = gl.zeros((ROWS, COLUMNS), gl.float32, OF_O)
         if negative:  # a row's maximum is that of its products only under a positive scale
             for c in gl.static_range(PIECES):
@@ -412,11 +412,11 @@ def _attend(
         most = gl.convert_layout(gl.max(most, 1), OF_ROWS)
         share = 1.0
         if SINKS:
-            most, total, share = with_sink(most, total, gl.load(sinks + h) * LOG2E, RAISED)
+            most, total, share = with_sink(most, total, in_base2(gl.load(sinks + h)), RAISED)
         share /= gl.where(total == 0.0, 1.0, total)
         if SCALED:
             share *= gl.load(v_scale + at)
-        log = (most + gl.log2(total) - RAISED) * LN2
+        log = natural(most + gl.log2(total) - RAISED)
         out = (acc * rows(share, acc)).to(o_rows.dtype.element_ty)
 
         if LSE:

@@ -8,13 +8,14 @@ from tilewright.ops.attention.kernels.scores import LOG2E
 
 
 @triton.jit
-def joined(m, total, sums, log, part, AXIS: tl.constexpr):
+def joined(m, total, sums, log, times, part, AXIS: tl.constexpr):
     """What earlier states gave, joined by others: (m, total, sums).
 
     m: of each row, the largest logarithm; -inf before the first state. total: the sum of
         exponentials over exp(m). sums: O times total, [..., columns].
-    log, part: natural logarithms and O of the others, which have a dimension AXIS more. A state
-        whose logarithm is -inf saw no key, and its O may be anything.
+    log, times, part: natural logarithms of the others, what their exponentials are multiplied by,
+        and O; they have a dimension AXIS more. A state whose logarithm is -inf saw no key, and its
+        O may be anything.
 
     Logarithms are subtracted before they are scaled: those near the largest fp32 overflow else.
     """
@@ -22,7 +23,7 @@ def joined(m, total, sums, log, part, AXIS: tl.constexpr):
     most = tl.maximum(m, tl.max(log, AXIS))
     base = tl.where(most == float("-inf"), 0.0, most)
     again = tl.exp2((m - base) * LOG2E)
-    weights = tl.exp2((log - tl.expand_dims(base, AXIS)) * LOG2E)
+    weights = tl.exp2((log - tl.expand_dims(base, AXIS)) * LOG2E) * times
     total = total * again + tl.sum(weights, AXIS)
     sums = sums * tl.expand_dims(again, AXIS) + tl.sum(
         part * tl.expand_dims(weights, AXIS + 1), AXIS

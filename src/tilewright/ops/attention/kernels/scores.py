@@ -7,6 +7,31 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
+LARGE = tl.constexpr(2.0**40)
+"""Numbers beyond it differ by over 2^16 if they differ at all, so that of two such scores one has
+no weight, in whatever units the difference is."""
+STEEPEST = tl.constexpr(2.0**90)
+"""A slope of this size, times a distance of up to 2^31, is finite, and drowns every product."""
+
+
+@triton.jit
+def in_base2(x):
+    """A score of natural units, of any finite size, in units of log2(e), finite too: a number
+    beyond LARGE keeps its own size, and its order among others."""
+    return x + (LOG2E - 1.0) * tl.clamp(x, -LARGE, LARGE)
+
+
+@triton.jit
+def natural(x):
+    """What `in_base2` makes `x` of."""
+    most: tl.constexpr = (LOG2E - 1.0) * LARGE
+    return x - tl.clamp(x * (1.0 - 1.0 / LOG2E), -most, most)
+
+
+@triton.jit
+def slope_of(x):
+    """A slope in units of log2(e), such that its products with distances are finite."""
+    return tl.clamp(x, -STEEPEST, STEEPEST, propagate_nan=tl.PropagateNan.ALL) * LOG2E
 
 
 @triton.jit
@@ -82,11 +107,16 @@ def biased(s, bias, i, j, n_q, n_kv, kv_len, MASKED: tl.constexpr):
     inside = (i < n_q)[:, None]
     if MASKED:
         inside = inside & (j < n_kv)[None, :]
-    return s + tl.load(where, mask=inside, other=0.0).to(tl.float32) * LOG2E
+    found = tl.load(where, mask=inside, other=0.0).to(tl.float32)
+    if bias.dtype.element_ty == tl.float16:  # its largest number is small
+        found = found * LOG2E
+    else:
+        found = in_base2(found)
+    return s + found
 
 
 @triton.jit
 def sloped(s, slope, i, j, shift):
-    """`s` without the slope times the distance. slope: of the rows' heads, in units of log2(e)."""
+    """`s` without the slope times the distance. slope: of the rows' heads, from `slope_of`."""
     distance = tl.abs(j[None, :] - i[:, None] - shift)
     return s - slope * distance.to(tl.float32)

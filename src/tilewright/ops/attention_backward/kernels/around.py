@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.attention.kernels.keys import pieces, row_places, sequence
-from tilewright.ops.attention.kernels.scores import LOG2E
+from tilewright.ops.attention.kernels.scores import in_base2
 from tilewright.ops.attention_backward.kernels.steps import (
     clear_rows,
     load_rows,
@@ -105,7 +105,7 @@ def row_terms(
     line = line_of(b, heads, head, q_start, padded, PACKEDQ, PAD)
     log_sum = tl.where(some, log_sum, float("inf"))
     if SOFTCAP:
-        term = log_sum * LOG2E
+        term = in_base2(log_sum)
     else:
         term = -log_sum / tl.where(scale == 0.0, LEAST_SCALE, scale)
     tl.store(log_sums + line + i, term)

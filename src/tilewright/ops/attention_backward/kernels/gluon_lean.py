@@ -40,7 +40,7 @@ back. Features spill in the loops: packed rows 208 bytes, ALiBi with a window 18
 The simulation (`tests/simulate`) ran it.
 """
 
-from tilewright.ops.attention.kernels.gluon_scores import LOG2E
+from tilewright.ops.attention.kernels.gluon_scores import slope_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     clear,
     keys_of,
@@ -290,7 +290,7 @@ def _multiply(
     for n in range(group):
         slope = 0.0
         if ALIBI:
-            slope = gl.load(slopes + b * slopes_stride + g * group + n) * LOG2E
+            slope = slope_of(gl.load(slopes + b * slopes_stride + g * group + n))
         for t in range(begin, low):
             dk_sums, dv_sums, stage, phase, dq_phase = _step(
                 tiles, dk_sums, dv_sums, zero, stage, phase, dq_phase, t * ROWS,

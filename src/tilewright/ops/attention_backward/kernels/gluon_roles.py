@@ -39,7 +39,7 @@ causal 64. With one warp that added, a step of the second group read 20 of them.
 The simulation (`tests/simulate`) ran it.
 """
 
-from tilewright.ops.attention.kernels.gluon_scores import LOG2E
+from tilewright.ops.attention.kernels.gluon_scores import slope_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     clear,
     keys_of,
@@ -301,7 +301,7 @@ def _first_group(
     for n in range(group):
         slope = 0.0
         if ALIBI:
-            slope = gl.load(slopes + b * slopes_stride + g * group + n) * LOG2E
+            slope = slope_of(gl.load(slopes + b * slopes_stride + g * group + n))
         for t in range(begin, low):
             sums, stage, phase, turn, dq_phase = _weigh(
                 tiles, sums, zero, stage, phase, turn, dq_phase, t * ROWS, j0, n_q, n_kv, shift,

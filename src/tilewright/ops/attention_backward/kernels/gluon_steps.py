@@ -8,7 +8,7 @@ the products are added to them (`spread`). A thread has few bounds of masks, whi
 rows.
 """
 
-from tilewright.ops.attention.kernels.gluon_scores import LOG2E, base2
+from tilewright.ops.attention.kernels.gluon_scores import LOG2E, base2, bias_in_base2
 from tilewright.ops.attention.kernels.gluon_tiles import CHUNK, FOUR_WARPS
 from tilewright.ops.device.gluon_api import gl, jit
 
@@ -158,7 +158,7 @@ def weights_of(
 
     log_tile: with a soft cap, LSE of the queries times log₂e, in shared memory. Without one it is
     in the products already: they began with minus LSE, divided by the scale.
-    slope: of the queries' head, times log₂e.
+    slope: of the queries' head, from `slope_of`.
     bias_tile: what is added to the scores, [queries, keys] in shared memory; None: nothing."""
     left, right, first, _ = bounds
     OF: gl.constexpr = s.type.layout
@@ -172,7 +172,7 @@ def weights_of(
     else:
         s = s * base2(scale)
     if bias_tile is not None:
-        s += bias_tile.permute((1, 0)).load(OF).to(gl.float32) * LOG2E
+        s += bias_in_base2(bias_tile.permute((1, 0)).load(OF))
     if ALIBI:
         ahead = (i0 + shift - j).to(gl.float32)
         far = gl.abs(gl.expand_dims(ahead, 1) + gl.expand_dims(i.to(gl.float32), 0))

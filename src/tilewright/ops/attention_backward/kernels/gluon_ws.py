@@ -76,7 +76,7 @@ above the exponentials. The simulation (`tests/simulate`) ran it, and finds each
 into it.
 """
 
-from tilewright.ops.attention.kernels.gluon_scores import LOG2E
+from tilewright.ops.attention.kernels.gluon_scores import slope_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     clear,
     keys_of,
@@ -301,7 +301,7 @@ def _multiply(
     for n in range(group):
         slope = 0.0
         if ALIBI:
-            slope = gl.load(slopes + b * slopes_stride + g * group + n) * LOG2E
+            slope = slope_of(gl.load(slopes + b * slopes_stride + g * group + n))
         for t in range(begin, low):
             dk_sums, dv_sums, stage, phase = _step(
                 tiles, biases, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q,

@@ -29,7 +29,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.attention.kernels.keys import pieces, row_places, sequence
-from tilewright.ops.attention.kernels.scores import LOG2E, masked_tile, spans
+from tilewright.ops.attention.kernels.scores import LOG2E, masked_tile, slope_of, spans
 from tilewright.ops.attention_backward.kernels.steps import (
     add_products,
     clear_rows,
@@ -183,7 +183,7 @@ def gradients_of_keys(
         head = g * group + n
         slope = 0.0
         if ALIBI:
-            slope = tl.load(slopes + b * slopes_stride + head) * LOG2E
+            slope = slope_of(tl.load(slopes + b * slopes_stride + head))
         biases = bias
         if BIAS:
             biases = bias + b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]

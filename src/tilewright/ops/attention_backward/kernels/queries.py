@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.attention.kernels.keys import pieces, row_places, sequence
-from tilewright.ops.attention.kernels.scores import LOG2E, masked_tile, spans
+from tilewright.ops.attention.kernels.scores import LOG2E, masked_tile, slope_of, spans
 from tilewright.ops.attention_backward.kernels.steps import (
     add_products,
     clear_rows,
@@ -133,7 +133,7 @@ def gradients_of_queries(
     log_sum, row_sum = row_numbers_read(lse, delta, at, there)
     slope = 0.0
     if ALIBI:
-        slope = tl.load(slopes + b * slopes_stride + head) * LOG2E
+        slope = slope_of(tl.load(slopes + b * slopes_stride + head))
     if BIAS:
         bias = bias + b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
         bias = bias + i.to(tl.int64) * kv_len

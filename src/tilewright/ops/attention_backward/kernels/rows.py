@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.attention.kernels.keys import pieces, row_places, sequence
-from tilewright.ops.attention.kernels.scores import LOG2E
+from tilewright.ops.attention.kernels.scores import in_base2
 from tilewright.ops.attention_backward.kernels.steps import load_rows, row_numbers
 
 
@@ -68,7 +68,7 @@ def row_totals(
     of_slopes = tl.zeros((ROWS,), tl.float32)
     sink = 0.0
     if DSINKS:
-        sink = tl.load(sinks + head) * LOG2E
+        sink = in_base2(tl.load(sinks + head))
     for b in range(batch):
         q_start, n_q, _, _ = sequence(
             b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
@@ -81,7 +81,8 @@ def row_totals(
             there = i < n_q
             at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
             if DSINKS:
-                log_sum = tl.load(lse + at, mask=there, other=float("inf")) * LOG2E
+                log_sum = tl.load(lse + at, mask=there, other=float("inf"))
+                log_sum = in_base2(log_sum)
                 # A sink of -inf has no weight, also where LSE is -inf.
                 share = tl.where(sink == float("-inf"), 0.0, tl.exp2(sink - log_sum))
                 of_sinks -= share * tl.load(delta + at, mask=there, other=0.0)

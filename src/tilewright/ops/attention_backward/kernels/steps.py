@@ -10,7 +10,7 @@ import triton.language as tl
 
 from tilewright.ops.attention.kernels.dropout import random_bytes
 from tilewright.ops.attention.kernels.keys import columns, load_piece, ragged, width
-from tilewright.ops.attention.kernels.scores import LOG2E, biased, capped, seen, sloped
+from tilewright.ops.attention.kernels.scores import LOG2E, biased, capped, in_base2, seen, sloped
 
 
 @triton.jit
@@ -137,7 +137,7 @@ def row_numbers_read(lse, delta, at, there):
     """Of rows: LSE in units of log2(e), and delta. LSE is infinite for rows that see nothing, and
     for those that are not there: their weights are 0."""
     log_sum = tl.load(lse + at, mask=there, other=float("-inf"))
-    log_sum = tl.where(log_sum == float("-inf"), float("inf"), log_sum * LOG2E)
+    log_sum = tl.where(log_sum == float("-inf"), float("inf"), in_base2(log_sum))
     return log_sum, tl.load(delta + at, mask=there, other=0.0)
 
 

@@ -49,7 +49,7 @@ def merge(
             mask=live[:, :, None] & (d < head_dim)[None, None, :],
             other=0.0,
         ).to(tl.float32)
-        m, total, sums = joined(m, total, sums, log, part, 1)
+        m, total, sums = joined(m, total, sums, log, 1.0, part, 1)
     if FORM != "stack":
         log = tl.load(
             other_lse + (row * other_lse_strides[0] + head * other_lse_strides[1]),
@@ -58,7 +58,7 @@ def merge(
         )
         from_other = other_o + (row * other_o_strides[0] + head * other_o_strides[1])
         part = tl.load(from_other[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        m, total, sums = joined(m, total, sums, log[:, None], part[:, None, :], 1)
+        m, total, sums = joined(m, total, sums, log[:, None], 1.0, part[:, None, :], 1)
     sums = sums / tl.where(total == 0.0, 1.0, total)[:, None]
     if FORM == "in_place":
         tl.debug_barrier()
