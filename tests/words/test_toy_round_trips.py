@@ -91,6 +91,41 @@ def test_a_whole_number_in_a_float_field_is_no_other_problem():
     assert type(whole.limit) is int, "a field of whole numbers keeps them"
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"scale": 0.0}, {"scale": -0.0}),
+        ({"softcap": -0.0}, {"softcap": 0.0}),
+        ({"bias": 1}, {"bias": 1.0}),
+    ],
+)
+def test_values_that_compare_equal_are_told_apart(one, other, tmp_path):
+    """Whatever was kept first: a text, a row or a file has the sign and the kind of its own."""
+    first, second = replace(FULL, **one), replace(FULL, **other)
+    assert first != second and len({first, second}) == 2
+    assert first == replace(FULL, **one) and hash(first) == hash(replace(FULL, **one))
+    for problem, value in ((first, one), (second, other)):
+        (name,) = value
+        assert repr(json.loads(problem_text(problem))[name]) == repr(value[name])
+    with planted(), results([first, second]) as found:
+        assert export(found, tmp_path / "r.csv") == 2
+        with (tmp_path / "r.csv").open(newline="") as read:
+            cells = [row[next(iter(one))] for row in csv.DictReader(read)]
+        assert cells == [str(*one.values()), str(*other.values())]
+
+
+def test_equal_settings_and_devices_have_one_text():
+    for whole, exact in (
+        (Settings(race=-0.0, budget_seconds=1), Settings(race=0.0, budget_seconds=1.0)),
+        (replace(H200, bandwidth_gbs=4800), replace(H200, bandwidth_gbs=4800.0)),
+        (
+            replace(H200, matrix_tflops=(("bf16", 9),)),
+            replace(H200, matrix_tflops=(("bf16", 9.0),)),
+        ),
+    ):
+        assert whole == exact and repr(whole) == repr(exact)
+
+
 def test_a_problem_of_one_field():
     @dataclass(frozen=True, slots=True, eq=False)
     class One(Problem):

@@ -199,6 +199,10 @@ class Device:
         positive("bandwidth_gbs", self.bandwidth_gbs)
         for name, tflops in self.matrix_tflops:
             positive(f"matrix_tflops: {name}", tflops)
+        # Whole numbers become floats: equal devices have one text.
+        object.__setattr__(self, "bandwidth_gbs", float(self.bandwidth_gbs))
+        peaks = tuple((name, float(tflops)) for name, tflops in self.matrix_tflops)
+        object.__setattr__(self, "matrix_tflops", peaks)
 
     @property
     def interpreted(self) -> bool:

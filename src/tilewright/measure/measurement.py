@@ -11,7 +11,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -141,6 +141,8 @@ class Settings:
         checks.whole("places", self.places, 1, MOST_SAMPLES)
         checks.number("race", self.race)
         checks.whole("take", self.take)
+        for name in _FLOATS:  # 1 and -0.0 become 1.0 and 0.0: equal settings have one text
+            object.__setattr__(self, name, getattr(self, name) + 0.0)
 
     @property
     def digest(self) -> str:
@@ -156,6 +158,9 @@ class Settings:
     def emulated(self) -> Settings:
         """These settings as an emulated GPU applies them: nothing is timed, one place."""
         return replace(self, timer="none", places=1)
+
+
+_FLOATS = tuple(one.name for one in fields(Settings) if one.type == "float")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ from tilewright import checks
 
 
 class Problem:
-    """A frozen dataclass that is equal to another by the values of its fields.
+    """A frozen dataclass that is equal to another by the values of its fields. Of a field that may
+    hold floats, the text counts: 0.0 is not -0.0, and in a field that also takes whole numbers 1
+    is not 1.0. So whatever is kept under a problem is of problems that say the same.
 
     The values are kept as one tuple, with its hash: problems have dozens of fields, and every call
     looks problems up in dictionaries (tables, plans). A family's problem is a
@@ -22,10 +24,11 @@ class Problem:
     in a float field becomes a float, so that equal problems have one text and one row.
     """
 
-    __slots__ = ("_hash", "_values")
+    __slots__ = ("_hash", "_key", "_values")
 
     family: ClassVar[str]
     _values: tuple[Any, ...]
+    _key: tuple[Any, ...]
     _hash: int
 
     def _complete(self) -> None:
@@ -43,7 +46,9 @@ class Problem:
         self._complete()
         values = _values_of(kind)(self)
         object.__setattr__(self, "_values", values)
-        object.__setattr__(self, "_hash", hash(values))
+        key = (*map(_exact, values),) if _mentions_floats(kind) else values
+        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "_hash", hash(key))
 
     def __hash__(self) -> int:
         return self._hash
@@ -51,7 +56,7 @@ class Problem:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._values == other._values
+        return self._key == other._key
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as the call that makes it."""
@@ -76,5 +81,22 @@ def _names_of(kind: Any) -> tuple[str, ...]:
 def _floats_of(kind: Any) -> tuple[str, ...]:
     """The fields of a `kind` of problem that take floats and no whole numbers."""
     hints = get_type_hints(kind)
-    taken = {f.name: (hints[f.name], *get_args(hints[f.name])) for f in fields(kind)}
+    taken = {f.name: _types(hints[f.name]) for f in fields(kind)}
     return tuple(name for name, types in taken.items() if float in types and int not in types)
+
+
+@cache
+def _mentions_floats(kind: Any) -> bool:
+    return any(float in _types(hint) for hint in get_type_hints(kind).values())
+
+
+def _types(hint: Any) -> tuple[Any, ...]:
+    """A type hint and all hints in it."""
+    return (hint, *(inner for part in get_args(hint) for inner in _types(part)))
+
+
+def _exact(value: Any) -> Any:
+    """A value that is equal to another's only if both have one text."""
+    if isinstance(value, tuple):
+        return (*map(_exact, value),)
+    return (float, value.hex()) if isinstance(value, float) else value
