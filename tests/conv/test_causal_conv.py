@@ -103,6 +103,31 @@ def test_updates(dispatcher, said):
     right(dispatcher, replace(PLAIN, **{"batch": 3, "tokens": 1, "direction": "update", **said}))
 
 
+LIES = (-(2**31), -1, 5, 2**31 - 1)
+"""No entry of a state of five."""
+
+
+def lied_to(dispatcher):
+    """Whether updates are the reference's, where most indices and lengths say what is not so; the
+    reference takes an index of no entry for padding, and a length below 0 for 0. The interpreter
+    and an emulated GPU refuse an access outside of the operands."""
+    said = {"extras": "silu+circular+indexed", "state_len": 4, "cache_entries": 5, "tokens": 6}
+    problem = replace(PLAIN, batch=6, direction="update", **said)
+    made = verify.operands_of(problem, 5)
+    made.inputs["conv_state_indices"][...] = [*LIES, 4, 2]
+    made.inputs["cache_seqlens"][...] = [3, -1, 9, 1, -(2**31), 2**31 - 1]
+    wanted = verify.reference(problem, made.inputs)
+    verify.run(dispatcher, problem, made)
+    config = dispatcher.select(problem).config
+    found = verify.compare_all(problem, config, made.written(problem), wanted)
+    assert (wanted["y"][:4] == 0).all()
+    return found.ok
+
+
+def test_indices_of_no_state_are_padding(dispatcher):
+    assert lied_to(dispatcher)
+
+
 def test_gradients_of_weights_repeat_bit_for_bit(dispatcher):
     problem = replace(PLAIN, tokens=40, direction="backward", extras="bias")
     space = FAMILY.default_space(problem, arch("sm_90")).expand(arch("sm_90"))
@@ -138,6 +163,7 @@ def test_machine_code_of_an_amd_gpu_is_right(store):
     emulated = Dispatcher(device="emulated:mi300x", store=store)
     said = {"tokens": 9, "direction": "backward", "extras": "bias+silu+initial+final"}
     right(emulated, replace(PLAIN, **said))
+    assert lied_to(emulated)
 
 
 # --- the functions -------------------------------------------------------------------------------

@@ -174,3 +174,11 @@ def test_the_grid_is_large_enough_for_any_sizes(rows, groups):
 def test_estimates_are_finite_for_every_case():
     for kernel, problem in cases("sm_90"):
         assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")).total_us < 1e6
+
+
+def test_tiles_and_rows_are_counted_in_32_bits():
+    """Offsets that lie may give all rows to every second group."""
+    kernel = config()
+    assert FAMILY.supports(kernel, stacked(m=2**20, groups=1024, n=2**14), SM90)
+    verdict = FAMILY.supports(kernel, stacked(m=2**24, groups=1024, n=2**14), SM90)
+    assert not verdict and "tiles" in verdict.reason

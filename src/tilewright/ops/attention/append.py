@@ -8,22 +8,25 @@ from typing import Any
 
 from tilewright import arrays
 from tilewright.ops.attention.problem import AttentionProblem
-from tilewright.ops.attention.rows import Rows, by_row, index, keys_at, place
+from tilewright.ops.attention.rows import Rows, by_row, index, listed_at, place
 
 
 def rotated(p: AttentionProblem, inputs: Mapping[str, Any], x: Any, places: Any) -> Any:
     """Rows of Q or of new K [rows, heads, dim] turned by the angles of `places`, an integer for
-    each row."""
-    (places,) = index(x, (places,))
+    each row; those of places that the tables do not have as they are."""
+    import numpy as np
+
+    (there,) = np.nonzero(places < p.rotary_len)
+    rows, places = index(x, (there, places[there]))
     cos, sin = (inputs[name][places][:, None, :] for name in ("rotary_cos", "rotary_sin"))
     half = p.rotary_dim // 2
     if "rotaryh" in p.words:
         one, two = slice(0, half), slice(half, p.rotary_dim)
     else:
         one, two = slice(0, p.rotary_dim, 2), slice(1, p.rotary_dim, 2)
-    found = arrays.copied(x)
-    found[..., one] = x[..., one] * cos - x[..., two] * sin
-    found[..., two] = x[..., one] * sin + x[..., two] * cos
+    found, x = arrays.copied(x), x[rows]
+    found[rows, :, one] = x[..., one] * cos - x[..., two] * sin
+    found[rows, :, two] = x[..., one] * sin + x[..., two] * cos
     return found
 
 
@@ -47,15 +50,18 @@ def appended(
         array = arrays.copied(inputs[name])
         view = by_row(p, name, array)
         for of in found:
-            new = inputs[f"new_{name}"][of.number]
+            new = inputs[f"new_{name}"][of.number][: of.n_new]
             if name == "k" and p.rotary_dim:
-                new = rotated(p, inputs, new, of.before + np.arange(p.new_kv))
+                new = rotated(p, inputs, new, of.before + np.arange(of.n_new))
             if p.dtype_kv != p.dtype:  # rows of the cache's own dtype are scaled already
-                new = new / scale_of(p, inputs, name, of, of.before, p.new_kv)
+                new = new / scale_of(p, inputs, name, of, of.before, of.n_new)
             new = arrays.rounded(new, p.dtype_kv)
-            at = place(p, name, *keys_at(p, said, of, of.new, p.new_kv))
-            shape = (p.new_kv, *view.shape[len(at) :])
-            view[index(view, at)] = new.reshape(shape)
+            outer, row = listed_at(p, said, of, of.new, of.n_new)
+            # What would lie in a page that the pool does not have is not written.
+            there = (outer >= 0) & (outer < p.pages) if p.paged else outer >= 0
+            at = place(p, name, outer[there], row[there])
+            shape = (of.n_new, *view.shape[len(at) :])
+            view[index(view, at)] = new.reshape(shape)[index(view, (there,))[0]]
         out[name] = array
     return out
 

@@ -144,6 +144,7 @@ def _section(x: Context) -> int:
 
 _STRIDES: Types = ("i64", "i32", "i32", "i32")
 _SCALED = ("tscale", "hscale", "bscale")
+_PAGED = ("pagetable", "pagelist")
 
 ARGUMENTS: dict[str, Argument] = {
     "q": _pointer("q", of_q),
@@ -213,9 +214,12 @@ ARGUMENTS: dict[str, Argument] = {
     "kv_len": _int(lambda x: x.problem.kv_len),
     "turned_len": _int(lambda x: turned_len(x.problem)),
     "total_q": _int(lambda x: x.problem.total_q, "packedq"),
+    "total_kv": _int(lambda x: x.problem.total_kv, "packedkv"),
     "rows": _int(lambda x: math.prod(lse_shape(x.problem))),
     "section": _int(lambda x: _section(x)),
-    "page_entries": _int(lambda x: x.problem.page_entries, "pagetable"),
+    "pages": _int(lambda x: x.problem.pages, *_PAGED),
+    # Entries name no page if there is none.
+    "page_entries": _int(lambda x: x.problem.page_entries if x.problem.pages else 0, *_PAGED),
     "slopes_stride": _int(lambda x: x.problem.heads * x.problem.slopes_batched, "alibi"),
     "scale_block": _int(lambda x: x.problem.scale_block, "bscale"),
     "new_kv": _int(lambda x: x.problem.new_kv, "append"),

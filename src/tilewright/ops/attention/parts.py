@@ -33,8 +33,8 @@ APPEND = Part(
         "q", "rotated_q", "k", "v", "new_k", "new_v", "rotary_cos", "rotary_sin", "q_offsets",
         "q_used", "kv_used", "left_pad", "page_table", "page_list", "page_starts", "k_scale",
         "v_scale", "given_q_strides", "q_strides", "k_strides", "v_strides", "kv_scale_strides",
-        "heads", "kv_heads", "q_len", "kv_len", "new_kv", "page_entries", "rotary_dim",
-        "rotary_len", "scale_block",
+        "heads", "kv_heads", "q_len", "kv_len", "total_q", "new_kv", "pages", "page_entries",
+        "rotary_dim", "rotary_len", "scale_block",
     ),
     constants=(
         "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "PACKEDQ", "USEDQ", "LEFTPAD", "PAGETABLE",

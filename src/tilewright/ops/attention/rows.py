@@ -1,6 +1,8 @@
 """Where the rows of a problem's operands lie, by the lengths, offsets and pages in its inputs.
 
-The reference reads rows here, and the inputs poison all others.
+The reference reads rows here, and the inputs poison all others. Lengths and offsets that the
+operands have no room for mean what they have: no sequence has more rows than its place, and none
+fewer than zero.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Rows:
     number: of the sequence. q_first, n_q: its first row of packed Q (else 0), and its queries.
     kv_first, n_kv: the row of key 0, and its keys, appended ones included. Rows of keys count from
     the sequence's first in packed K, from its first page, or from the cache's first row.
-    new: rows, so counted, from which new keys are written.
+    new, n_new: the row, so counted, from which new keys are written, and how many the cache has
+        room for.
     """
 
     number: int
@@ -35,6 +38,7 @@ class Rows:
     kv_first: int
     n_kv: int
     new: int
+    n_new: int
 
     @property
     def before(self) -> int:
@@ -58,21 +62,39 @@ def sequences(p: AttentionProblem, said: Mapping[str, Any]) -> tuple[Rows, ...]:
     """
     found = []
     for b in range(p.batch):
-        q_first, n_q = _range(said, "q_offsets", b, p.q_len)
-        _, n_kv = _range(said, "kv_offsets", b, p.kv_len)
-        n_q = int(said["q_used"][b]) if "q_used" in said else n_q
-        n_kv = int(said["kv_used"][b]) if "kv_used" in said else n_kv
-        pad = int(said["left_pad"][b]) if "left_pad" in said else 0
-        found.append(Rows(b, q_first, n_q, pad, n_kv + p.new_kv - pad, n_kv))
+        q_first, q_room = _range(said, "q_offsets", b, p.q_len, p.total_q)
+        n_q = _within(said["q_used"][b], q_room) if "q_used" in said else q_room
+        room = _room(p, said, b)
+        used = _within(said["kv_used"][b], room) if "kv_used" in said else room
+        pad = _within(said["left_pad"][b], used) if "left_pad" in said else 0
+        n_new = min(p.new_kv, room - used)
+        found.append(Rows(b, q_first, n_q, pad, used + n_new - pad, used, n_new))
     return tuple(found)
 
 
-def _range(said: Mapping[str, Any], name: str, b: int, most: int) -> tuple[int, int]:
-    """The first row and the number of rows that offsets say; without them, 0 and `most`."""
+def _within(x: Any, most: int) -> int:
+    return min(max(int(x), 0), most)
+
+
+def _room(p: AttentionProblem, said: Mapping[str, Any], b: int) -> int:
+    """The most keys that sequence `b` has."""
+    if not p.paged:
+        return _range(said, "kv_offsets", b, p.kv_len, p.total_kv)[1]
+    if not p.pages:
+        return 0
+    entries = p.page_entries
+    if "page_list" in said:
+        _, entries = _range(said, "page_starts", b, p.page_entries, p.page_entries)
+    return min(p.kv_len, entries * p.page_size)
+
+
+def _range(said: Mapping[str, Any], name: str, b: int, most: int, total: int) -> tuple[int, int]:
+    """The first row and the number of rows that offsets say, at most `most` of `total`; without
+    offsets, 0 and `most`."""
     if name not in said:
         return 0, most
-    first, end = (int(x) for x in said[name][b : b + 2])
-    return first, end - first
+    first, end = (_within(x, total) for x in said[name][b : b + 2])
+    return first, min(max(end - first, 0), most)
 
 
 def by_row(p: AttentionProblem, name: str, array: Any) -> Any:
@@ -103,16 +125,28 @@ def keys_at(
     p: AttentionProblem, said: Mapping[str, Any], of: Rows, first: int, count: int
 ) -> tuple[Any, Any]:
     """For `place`: where rows `first` to `first` + `count` of a sequence's keys lie, as int64
-    arrays of NumPy's."""
+    arrays of NumPy's. An entry that names no page is read as the nearest page."""
+    import numpy as np
+
+    outer, row = listed_at(p, said, of, first, count)
+    return (np.clip(outer, 0, max(p.pages - 1, 0)) if p.paged else outer), row
+
+
+def listed_at(
+    p: AttentionProblem, said: Mapping[str, Any], of: Rows, first: int, count: int
+) -> tuple[Any, Any]:
+    """As `keys_at`, with pages as the entries say."""
     import numpy as np
 
     at = np.arange(first, first + count, dtype=np.int64)
     if "kv_offsets" in said:
-        return np.zeros_like(at), at + said["kv_offsets"][of.number]
+        begin, _ = _range(said, "kv_offsets", of.number, p.kv_len, p.total_kv)
+        return np.zeros_like(at), at + begin
     if not p.paged:
         return np.full_like(at, of.number), at
     if "page_list" in said:
-        listed = said["page_list"][said["page_starts"][of.number] :]
+        begin, _ = _range(said, "page_starts", of.number, p.page_entries, p.page_entries)
+        listed = said["page_list"][begin:]
     else:
         listed = said["page_table"][of.number]
     return listed[at // p.page_size], at % p.page_size

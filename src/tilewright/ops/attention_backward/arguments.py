@@ -118,7 +118,6 @@ ARGUMENTS: dict[str, Argument] = {
     "dq_strides": _strides("dq", "dq"),
     "dk_strides": _strides("dk", "dk"),
     "dv_strides": _strides("dv", "dv"),
-    "total_kv": _int(lambda p: p.total_kv, "packedkv"),
     "padded": _int(padded),
     "kv_section": Argument(lambda _: ("i32",), lambda x: (Scalar("i32", _section(x)),)),
     "accumulate": _int(lambda p: int(p.accumulate)),

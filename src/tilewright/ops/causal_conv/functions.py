@@ -71,9 +71,11 @@ def _causal_conv1d_update(run: Operation) -> Operation:
         conv_state: [batch, channels, slots] in the dtype of x, of width - 1 slots or more.
         weight, bias, activation: as of `causal_conv1d`.
         cache_seqlens: [batch], int32: the state is circular, and new positions are written from
-            these places on, modulo slots. None: the state's positions move up.
+            these places on, modulo slots; from 0 on for negative numbers. None: the state's
+            positions move up.
         conv_state_indices: [batch], int32: which entry of a larger conv_state is each sequence's;
-            no two the same. Negative numbers are padding, whose results are 0.
+            no two the same. Numbers that name no entry, such as negative ones, are padding: their
+            results are 0, and nothing is written.
 
         Returns y in the shape of x. It has no gradients. Raises `BadArgument`.
         """

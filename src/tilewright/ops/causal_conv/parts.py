@@ -40,7 +40,7 @@ _POINTERS = {
 _NUMBERS = {
     "forward": ("channels", "tokens"),
     "backward": ("batch", "channels", "tokens", "splits"),
-    "update": ("channels", "tokens", "state_len"),
+    "update": ("channels", "tokens", "state_len", "cache_entries"),
 }
 
 _STRIDES: dict[str, tuple[tuple[str, str], ...]] = {

@@ -117,9 +117,9 @@ def _update(p: CausalConvProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
     y = _zeros(x, (p.batch, p.channels, p.tokens))
     for b in range(p.batch):
         entry = int(inputs["conv_state_indices"][b]) if p.has("indexed") else b
-        if entry < 0:
+        if not 0 <= entry < len(state):
             continue
-        begin = int(inputs["cache_seqlens"][b]) % p.state_len if p.has("circular") else 0
+        begin = max(int(inputs["cache_seqlens"][b]), 0) % p.state_len if p.has("circular") else 0
         wide = _zeros(x, (1, p.channels, p.taps - 1 + p.tokens))
         for k in range(p.taps - 1):
             wide[0, :, k] = state[entry, :, (begin + k - (p.taps - 1)) % p.state_len]

@@ -22,6 +22,9 @@ from tilewright.verdict import Verdict, no
 MAX_TMA_ROWS = 2**30
 """Most rows of C in a tensor map that can end inside it."""
 
+MOST = 2**31 - 1
+"""Rows of C, and tiles, at most."""
+
 LEAST_COLUMNS = 32
 """Columns of a tile of the Gluon kernel at least."""
 
@@ -126,6 +129,10 @@ def _groups(c: GroupedGemmConfig, p: GroupedGemmProblem) -> str | None:
 
 
 def _rows(c: GroupedGemmConfig, p: GroupedGemmProblem) -> str | None:
+    # What groups that share rows could have together: tiles are counted in 32 bits.
+    count = p.groups * -(-p.m // c.tile_m) * -(-p.n // c.tile_n)
+    if p.form != "list" and max(count, p.rows) > MOST:
+        return f"{p.rows} rows and up to {count} tiles, of which one is over {MOST}"
     record = _record(c)
     if record and record.one.reads == "pointers":
         return None

@@ -18,9 +18,10 @@ turned.
 A cache of fp8 under 16-bit keys: what is stored is the key divided by the scale that the attention
 kernel multiplies by; it saturates. Keys that come in fp8 are stored as they are.
 
-Edges. A row at or beyond `kv_len` is no row of the cache and is not written, since what lies there
-is another sequence's or nobody's. Table entries are read only for rows that are written. Rows of Q
-beyond a sequence's are neither read nor written.
+Edges. A row at or beyond `kv_len`, or beyond the last of a sequence's pages, is no row of the cache
+and is not written, since what lies there is another sequence's or nobody's; nor is one in a page
+that the pool does not have. Table entries are read only for rows that are written. Rows of Q beyond
+a sequence's are neither read nor written.
 
 What limits it. It reads and writes each new element once; with one token a sequence, as in a
 decode loop, it is the launch. It was not timed.
@@ -30,7 +31,9 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.attention.kernels.combine import wide
+from tilewright.ops.attention.kernels.lengths import pages_of, queries_of
 from tilewright.ops.device.epilogue import rounded
+from tilewright.ops.device.lengths import length_at
 
 ROWS = tl.constexpr(8)
 """Rows of a workgroup; the launch knows it as `APPENDED_ROWS`."""
@@ -67,19 +70,16 @@ def _rotated(
 
 @triton.jit
 def _cache_rows(
-    cache, b, row, head, known, d, strides, page_table, page_list, page_starts, page_entries,
-    kv_heads, DIM: tl.constexpr, PAGE: tl.constexpr, PAGETABLE: tl.constexpr,
-    PAGELIST: tl.constexpr, VECTORISED: tl.constexpr, VALUES: tl.constexpr,
+    cache, b, row, head, known, d, strides, entries, pages, kv_heads,
+    DIM: tl.constexpr, PAGE: tl.constexpr, VECTORISED: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Pointers to elements `d` of rows `row` of sequence `b` in the cache."""
+    """Pointers to elements `d` of rows `row` of sequence `b` in the cache, and which of the rows
+    that are `known` the cache has."""
     row = row.to(tl.int64)
     outer = b.to(tl.int64)
-    if PAGETABLE:
-        outer = tl.load(page_table + outer * page_entries + row // PAGE, mask=known, other=0)
-    elif PAGELIST:
-        first = tl.load(page_starts + b)
-        outer = tl.load(page_list + first + row // PAGE, mask=known, other=0)
-    if PAGETABLE or PAGELIST:
+    if PAGE > 0:
+        outer = tl.load(entries + row // PAGE, mask=known, other=-1)
+        known = (outer >= 0) & (outer < pages)
         outer = outer.to(tl.int64)
         row = row % PAGE
     if VECTORISED:
@@ -93,25 +93,25 @@ def _cache_rows(
         else:
             at = (d // GROUP * PAGE)[None, :] + row[:, None]
             within = at * GROUP + (d % GROUP)[None, :]
-        return cache + base[:, None] + within
+        return cache + base[:, None] + within, known
     base = outer * strides[0] + row * strides[1] + head.to(tl.int64) * strides[2]
-    return cache + base[:, None] + (d * strides[3])[None, :]
+    return cache + base[:, None] + (d * strides[3])[None, :], known
 
 
 @triton.jit
 def _write(
-    cache, new, scale, strides, b, block, used, skipped, rotary_cos, rotary_sin, page_table,
-    page_list, page_starts, scale_strides, kv_heads, kv_len, new_kv, page_entries, rotary_dim,
-    rotary_len, scale_block,
-    DIM: tl.constexpr, PAGE: tl.constexpr, PAGETABLE: tl.constexpr, PAGELIST: tl.constexpr,
-    VECTORISED: tl.constexpr, SCALED: tl.constexpr, BSCALE: tl.constexpr, ROTARYI: tl.constexpr,
-    ROTARYH: tl.constexpr, LARGEST: tl.constexpr, VALUES: tl.constexpr,
+    cache, new, scale, strides, b, block, used, skipped, room, rotary_cos, rotary_sin, entries,
+    pages, scale_strides, kv_heads, new_kv, rotary_dim, rotary_len, scale_block,
+    DIM: tl.constexpr, PAGE: tl.constexpr, VECTORISED: tl.constexpr, SCALED: tl.constexpr,
+    BSCALE: tl.constexpr, ROTARYI: tl.constexpr, ROTARYH: tl.constexpr, LARGEST: tl.constexpr,
+    VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Rows of new keys, or (VALUES) of new values, to the cache."""
+    """Rows of new keys, or (VALUES) of new values, to the cache, which has `room` rows for the
+    sequence."""
     row = block * ROWS + tl.arange(0, ROWS)
     token, head = row // kv_heads, row % kv_heads
     at = used + token
-    known = (row < new_kv * kv_heads) & (at < kv_len)
+    known = (row < new_kv * kv_heads) & (at < room)
     d = tl.arange(0, wide(DIM))
     inside = known[:, None] & (d < DIM)[None, :]
     base = new + (b.to(tl.int64) * new_kv * kv_heads + row) * DIM
@@ -126,10 +126,11 @@ def _write(
         if BSCALE:
             of += (at - skipped) // scale_block * scale_strides[2]
         x = x / tl.load(scale + of, mask=known, other=1.0)[:, None]
-    out = _cache_rows(
-        cache, b, at, head, known, d, strides, page_table, page_list, page_starts, page_entries,
-        kv_heads, DIM, PAGE, PAGETABLE, PAGELIST, VECTORISED, VALUES,
+    out, there = _cache_rows(
+        cache, b, at, head, known, d, strides, entries, pages, kv_heads, DIM, PAGE, VECTORISED,
+        VALUES,
     )  # fmt: skip
+    inside = inside & there[:, None]
     tl.store(out, rounded(x, cache.dtype.element_ty, LARGEST), mask=inside)
 
 
@@ -142,17 +143,12 @@ def _q_rows(b, i, h, strides):
 @triton.jit
 def _rotate_queries(
     q, rotated_q, b, block, place, q_offsets, q_used, rotary_cos, rotary_sin, given_q_strides,
-    q_strides, heads, q_len, rotary_dim, rotary_len,
+    q_strides, heads, q_len, total_q, rotary_dim, rotary_len,
     HEAD_DIM: tl.constexpr, MASK: tl.constexpr, PACKEDQ: tl.constexpr, USEDQ: tl.constexpr,
     ROTARYI: tl.constexpr,
 ):  # fmt: skip
     """Rows of Q, rotated. place: of the first query."""
-    n_q, start = q_len, 0
-    if PACKEDQ:
-        start = tl.load(q_offsets + b)
-        n_q = tl.load(q_offsets + b + 1) - start
-    if USEDQ:
-        n_q = tl.load(q_used + b)
+    start, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
     row = block * ROWS + tl.arange(0, ROWS)
     i, h = row // heads, row % heads
     known = i < n_q
@@ -176,8 +172,8 @@ def _rotate_queries(
 def append(
     q, rotated_q, k, v, new_k, new_v, rotary_cos, rotary_sin, q_offsets, q_used, kv_used, left_pad,
     page_table, page_list, page_starts, k_scale, v_scale, given_q_strides, q_strides, k_strides,
-    v_strides, kv_scale_strides, heads, kv_heads, q_len, kv_len, new_kv, page_entries, rotary_dim,
-    rotary_len, scale_block,
+    v_strides, kv_scale_strides, heads, kv_heads, q_len, kv_len, total_q, new_kv, pages,
+    page_entries, rotary_dim, rotary_len, scale_block,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, MASK: tl.constexpr, PAGE: tl.constexpr,
     PACKEDQ: tl.constexpr, USEDQ: tl.constexpr, LEFTPAD: tl.constexpr, PAGETABLE: tl.constexpr,
     PAGELIST: tl.constexpr, VECTORISED: tl.constexpr, LATENT: tl.constexpr, TSCALE: tl.constexpr,
@@ -187,27 +183,29 @@ def append(
     """The grid is (blocks of rows; keys, values, queries; sequences)."""
     SCALED: tl.constexpr = TSCALE or HSCALE or BSCALE
     block, what, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    used, skipped = tl.load(kv_used + b), 0
+    entries, room = pages_of(
+        b, page_table, page_list, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
+    )  # fmt: skip
+    used, skipped = length_at(kv_used, b, room), 0
     if LEFTPAD:
-        skipped = tl.load(left_pad + b)
+        skipped = length_at(left_pad, b, used)
     if what == 0:
         _write(
-            k, new_k, k_scale, k_strides, b, block, used, skipped, rotary_cos, rotary_sin,
-            page_table, page_list, page_starts, kv_scale_strides, kv_heads, kv_len, new_kv,
-            page_entries, rotary_dim, rotary_len, scale_block, HEAD_DIM, PAGE, PAGETABLE, PAGELIST,
-            VECTORISED, SCALED, BSCALE, ROTARYI, ROTARYH, LARGEST_KV, False,
+            k, new_k, k_scale, k_strides, b, block, used, skipped, room, rotary_cos, rotary_sin,
+            entries, pages, kv_scale_strides, kv_heads, new_kv, rotary_dim, rotary_len, scale_block,
+            HEAD_DIM, PAGE, VECTORISED, SCALED, BSCALE, ROTARYI, ROTARYH, LARGEST_KV, False,
         )  # fmt: skip
     elif what == 1:
         if not LATENT:  # its values are the keys' first elements
             _write(
-                v, new_v, v_scale, v_strides, b, block, used, skipped, rotary_cos, rotary_sin,
-                page_table, page_list, page_starts, kv_scale_strides, kv_heads, kv_len, new_kv,
-                page_entries, rotary_dim, rotary_len, scale_block, HEAD_DIM_V, PAGE, PAGETABLE,
-                PAGELIST, VECTORISED, SCALED, BSCALE, ROTARYI, ROTARYH, LARGEST_KV, True,
+                v, new_v, v_scale, v_strides, b, block, used, skipped, room, rotary_cos, rotary_sin,
+                entries, pages, kv_scale_strides, kv_heads, new_kv, rotary_dim, rotary_len,
+                scale_block, HEAD_DIM_V, PAGE, VECTORISED, SCALED, BSCALE, ROTARYI, ROTARYH,
+                LARGEST_KV, True,
             )  # fmt: skip
     elif ROTARYI or ROTARYH:
         _rotate_queries(
             q, rotated_q, b, block, used - skipped, q_offsets, q_used, rotary_cos, rotary_sin,
-            given_q_strides, q_strides, heads, q_len, rotary_dim, rotary_len, HEAD_DIM, MASK,
-            PACKEDQ, USEDQ, ROTARYI,
+            given_q_strides, q_strides, heads, q_len, total_q, rotary_dim, rotary_len, HEAD_DIM,
+            MASK, PACKEDQ, USEDQ, ROTARYI,
         )  # fmt: skip

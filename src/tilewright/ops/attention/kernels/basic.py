@@ -49,7 +49,6 @@ from tilewright.ops.attention.kernels.keys import (
     key_places,
     load_piece,
     located,
-    pages_of,
     pieces,
     places,
     ragged,
@@ -58,6 +57,7 @@ from tilewright.ops.attention.kernels.keys import (
     tile_rows,
     width,
 )
+from tilewright.ops.attention.kernels.lengths import pages_of
 from tilewright.ops.attention.kernels.scores import (
     LOG2E,
     biased,
@@ -108,7 +108,7 @@ def _load_q(at, d, DIM: tl.constexpr, RAGGED: tl.constexpr, UNIT: tl.constexpr):
 @triton.jit
 def _step(
     x, x_at, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q, n_kv,
-    kv_heads, entries, bias, slope, q_scale, k_scale, v_scale, kv_scale_strides, scale_block,
+    kv_heads, entries, pages, bias, slope, q_scale, k_scale, v_scale, kv_scale_strides, scale_block,
     kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
     TILE_Q: tl.constexpr, TILE_KV: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     K_WIDTHS: tl.constexpr, V_WIDTHS: tl.constexpr, MASK: tl.constexpr, PAGE: tl.constexpr,
@@ -123,7 +123,9 @@ def _step(
     LIFT: tl.constexpr = lift(DTYPE.primitive_bitwidth)
     PRECISION: tl.constexpr = "ieee"
     j = j0 + tl.arange(0, TILE_KV)
-    outer, row, keys = located(j0, b, kv_start, n_kv, entries, TILE_KV, PAGE, LEFTPAD, MASKED)
+    outer, row, keys = located(
+        j0, b, kv_start, n_kv, entries, pages, TILE_KV, PAGE, LEFTPAD, MASKED
+    )
     k_base, k_rows = key_places(
         k, k_strides, outer, row, keys, g, kv_heads, HEAD_DIM, PAGE, VECTORISED, False
     )  # fmt: skip
@@ -211,9 +213,9 @@ def attention_basic(
     q, k, v, o, lse, random, bias, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, left_pad,
     page_table, page_list, page_starts, q_scale, k_scale, v_scale, o_scale, partial_o, partial_lse,
     q_strides, k_strides, v_strides, o_strides, bias_strides, q_scale_strides, kv_scale_strides,
-    heads, kv_heads, group, q_len, kv_len, total_q, rows, page_entries, new_kv, slopes_stride,
-    scale_block, splits, split_len, left, right, first, bottom_right, softcap, dropped, scale, seed,
-    offset,
+    heads, kv_heads, group, q_len, kv_len, total_q, total_kv, rows, pages, page_entries, new_kv,
+    slopes_stride, scale_block, splits, split_len, left, right, first, bottom_right, softcap,
+    dropped, scale, seed, offset,
     TILE_Q: tl.constexpr, TILE_KV: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     MASK: tl.constexpr, PAGE: tl.constexpr, PACK: tl.constexpr, SPLIT: tl.constexpr,
     LSE: tl.constexpr, RANDOM: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
@@ -246,8 +248,11 @@ def attention_basic(
         b = b // splits
     if MASK != "none":
         tile = tiles - 1 - tile  # what takes longest first
+    entries, room = pages_of(
+        b, page_table, page_list, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
+    )  # fmt: skip
     q_start, n_q, kv_start, n_kv = sequence(
-        b, q_offsets, kv_offsets, q_used, kv_used, left_pad, q_len, kv_len, new_kv,
+        b, q_offsets, kv_offsets, q_used, kv_used, left_pad, q_len, room, total_q, total_kv, new_kv,
         PACKEDQ, PACKEDKV, USEDQ, USEDKV, LEFTPAD, APPEND,
     )  # fmt: skip
     if tile * TILE_Q >= n_q * each:
@@ -293,10 +298,6 @@ def attention_basic(
     if BIAS:
         at = b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
         bias = bias + (at + i.to(tl.int64) * kv_len)
-    entries = pages_of(
-        b, page_table, page_list, page_starts, page_entries, PAGETABLE, PAGELIST
-    )  # fmt: skip
-
     begin = 0
     end = n_kv
     if SPLIT:
@@ -321,8 +322,9 @@ def attention_basic(
     for j0 in range(full_lo, full_hi, TILE_KV):
         sums, m, total = _step(
             x, x_at, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q,
-            n_kv, kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
-            scale_block, kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
+            n_kv, kv_heads, entries, pages, bias, slope, q_scales, k_scale, v_scale,
+            kv_scale_strides, scale_block, kv_len, shift, left, right, first, softcap, dropped,
+            factor, seed, offset,
             TILE_Q, TILE_KV, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, PAGE, SOFTCAP, BIAS,
             ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, BY_FP16, ROLLED, False,
         )  # fmt: skip
@@ -330,8 +332,9 @@ def attention_basic(
         j0 = masked_tile(t, begin, lo, full_hi, firsts, lefts, TILE_KV, MASK)
         sums, m, total = _step(
             x, x_at, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q,
-            n_kv, kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
-            scale_block, kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
+            n_kv, kv_heads, entries, pages, bias, slope, q_scales, k_scale, v_scale,
+            kv_scale_strides, scale_block, kv_len, shift, left, right, first, softcap, dropped,
+            factor, seed, offset,
             TILE_Q, TILE_KV, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, PAGE, SOFTCAP, BIAS,
             ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, BY_FP16, ROLLED, True,
         )  # fmt: skip

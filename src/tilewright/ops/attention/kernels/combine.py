@@ -24,6 +24,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.ops.attention.kernels.joining import joined, logarithm
+from tilewright.ops.attention.kernels.lengths import queries_of
 from tilewright.ops.device.epilogue import rounded
 
 SPLITS = tl.constexpr(64)
@@ -52,13 +53,7 @@ def combine(
     d = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     if DEPENDENT:
         gdc_wait()
-    q_start = b * 0
-    n_q = b * 0 + q_len
-    if PACKEDQ:
-        q_start = tl.load(q_offsets + b)
-        n_q = tl.load(q_offsets + b + 1) - q_start
-    if USEDQ:
-        n_q = tl.load(q_used + b)
+    q_start, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
     if i < n_q:
         row = (b.to(tl.int64) * heads + head) * q_len + i
         if PACKEDQ:

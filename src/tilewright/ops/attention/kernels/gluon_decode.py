@@ -60,13 +60,8 @@ from tilewright.ops.attention.kernels.gluon_rows import (
     write_rows,
 )
 from tilewright.ops.attention.kernels.gluon_scores import LN2, base2, changed, weights_of
-from tilewright.ops.attention.kernels.gluon_tiles import (
-    ONE_WARP,
-    keys_of,
-    queries_of,
-    ring,
-    turned,
-)
+from tilewright.ops.attention.kernels.gluon_tiles import ONE_WARP, ring, turned
+from tilewright.ops.attention.kernels.lengths import keys_of, pages_of, queries_of
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_launch_dependents,
@@ -78,6 +73,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.lengths import bounded
 
 PRODUCER_REGISTERS = gl.constexpr(40)
 WIDE_PRODUCER_REGISTERS = gl.constexpr(72)
@@ -100,12 +96,12 @@ def _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK: gl.constexpr):
 
 @jit
 def _entries(
-    step, n_kv, pages, TILE_KV: gl.constexpr, PAGE: gl.constexpr, LINES: gl.constexpr
+    step, n_kv, listed, pages, TILE_KV: gl.constexpr, PAGE: gl.constexpr, LINES: gl.constexpr
 ):  # fmt: skip
     """The pages of LOOKED_UP boxes, of LINES rows each, from block `step` on; 0 behind the last
-    key."""
+    key. listed: where the sequence's begin. pages: that the pool has."""
     at = step * TILE_KV + LINES * gl.arange(0, LOOKED_UP, ONE_WARP)
-    return gl.load(pages + at // PAGE, mask=at < n_kv, other=0)
+    return bounded(gl.load(listed + at // PAGE, mask=at < n_kv, other=0), pages - 1)
 
 
 @jit
@@ -142,36 +138,36 @@ def _fill(
     TILE_KV: gl.constexpr, DIM: gl.constexpr, MASK: gl.constexpr, PAGE: gl.constexpr,
     LINES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, PACKEDQ: gl.constexpr,
     USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr, PAGETABLE: gl.constexpr,
-    APPEND: gl.constexpr,
+    PAGELIST: gl.constexpr, APPEND: gl.constexpr,
 ):  # fmt: skip
     """A producer: asks for blocks of K, or of V."""
     described, tiles, full, empty, lengths = data
     (
-        q_offsets, kv_offsets, q_used, kv_used, page_table, page_list, page_starts, page_entries,
-        kv_heads, group, q_len, kv_len, new_kv, splits, split_len,
+        q_offsets, kv_offsets, q_used, kv_used, page_table, page_list, page_starts, pages,
+        page_entries, kv_heads, group, q_len, kv_len, total_q, total_kv, new_kv, splits, split_len,
     ) = lengths  # fmt: skip
     tile, g, split, b = place_of(q_len, group, kv_heads, splits, SPLIT)
-    _, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
-    start, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
+    _, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
+    listed, room = pages_of(
+        b, page_table, page_list, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
+    )  # fmt: skip
+    start, n_kv = keys_of(
+        b, room, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND
+    )  # fmt: skip
     low = _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK)
     begin, end = span_of(tile, split, n_q, low, n_kv, group, splits, split_len, TILE_KV, SPLIT)
     kv_b = 0 if PACKEDKV else b
-    pages = page_table
     ahead = 0
     STEPS: gl.constexpr = LOOKED_UP // (TILE_KV // LINES)
     if PAGE > 0:
-        if PAGETABLE:
-            pages = page_table + b.to(gl.int64) * page_entries
-        else:
-            pages = page_list + gl.load(page_starts + b)
-        ahead = _entries(begin, n_kv, pages, TILE_KV, PAGE, LINES)
+        ahead = _entries(begin, n_kv, listed, pages, TILE_KV, PAGE, LINES)
     entries = ahead
     stage = 0
     phase = 1  # an unused slot counts as released
     for group_begin in range(begin, end, STEPS):
         if PAGE > 0:
             entries = ahead
-            ahead = _entries(group_begin + STEPS, n_kv, pages, TILE_KV, PAGE, LINES)
+            ahead = _entries(group_begin + STEPS, n_kv, listed, pages, TILE_KV, PAGE, LINES)
         for step in range(group_begin, gl.minimum(group_begin + STEPS, end)):
             mbarrier.wait(empty.index(stage), phase)
             _ask(
@@ -256,21 +252,25 @@ def _attend(
     TILE_KV: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
     SPLIT: gl.constexpr, LSE: gl.constexpr, SOFTCAP: gl.constexpr, STAGES: gl.constexpr,
     PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
-    APPEND: gl.constexpr, SCALED: gl.constexpr,
+    PAGE: gl.constexpr, PAGETABLE: gl.constexpr, PAGELIST: gl.constexpr, APPEND: gl.constexpr,
+    SCALED: gl.constexpr,
 ):  # fmt: skip
     """The consumer: the rows of this workgroup's tile."""
     (
         q, o, lse, partial_o, partial_lse, k_scale, v_scale, q_strides, o_strides, scale_strides,
         q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, q_offsets,
-        kv_offsets, q_used, kv_used, heads, kv_heads, group, q_len, kv_len, total_q, rows, new_kv,
-        splits, split_len, softcap, scale,
+        kv_offsets, q_used, kv_used, page_starts, page_entries, heads, kv_heads, group, q_len,
+        kv_len, total_q, total_kv, rows, new_kv, splits, split_len, softcap, scale,
     ) = data  # fmt: skip
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE_KV, 16])
     OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM_V, 16])
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
     tile, g, split, b = place_of(q_len, group, kv_heads, splits, SPLIT)
-    q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
-    _, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
+    q_begin, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
+    _, room = pages_of(
+        b, page_starts, page_starts, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
+    )  # fmt: skip
+    _, n_kv = keys_of(b, room, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
     low = _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK)
     begin, end = span_of(tile, split, n_q, low, n_kv, group, splits, split_len, TILE_KV, SPLIT)
     q_b = 0 if PACKEDQ else b
@@ -344,13 +344,13 @@ def _tiles(DTYPE: gl.constexpr, COUNT: gl.constexpr, LINES: gl.constexpr, DIM: g
 def attention_gluon_decode(
     q, k, v, o, lse, partial_o, partial_lse, q_offsets, kv_offsets, q_used, kv_used, page_table,
     page_list, page_starts, k_scale, v_scale, q_strides, o_strides, kv_scale_strides, heads,
-    kv_heads, group, q_len, kv_len, total_q, rows, page_entries, new_kv, splits, split_len, left,
-    right, bottom_right, softcap, scale,
+    kv_heads, group, q_len, kv_len, total_q, total_kv, rows, pages, page_entries, new_kv, splits,
+    split_len, left, right, bottom_right, softcap, scale,
     TILE_KV: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
     PAGE: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr,
     SOFTCAP: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
-    USEDKV: gl.constexpr, PAGETABLE: gl.constexpr, TSCALE: gl.constexpr, HSCALE: gl.constexpr,
-    APPEND: gl.constexpr, LINES: gl.constexpr,
+    USEDKV: gl.constexpr, PAGETABLE: gl.constexpr, PAGELIST: gl.constexpr, TSCALE: gl.constexpr,
+    HSCALE: gl.constexpr, APPEND: gl.constexpr, LINES: gl.constexpr,
 ):  # fmt: skip
     """O of 64 rows (see `gluon_rows`). There is a workgroup for each tile of rows, split, head of
     keys and sequence.
@@ -372,28 +372,29 @@ def attention_gluon_decode(
     attended = (
         q, o, lse, partial_o, partial_lse, k_scale, v_scale, q_strides, o_strides, kv_scale_strides,
         q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, q_offsets,
-        kv_offsets, q_used, kv_used, heads, kv_heads, group, q_len, kv_len, total_q, rows, new_kv,
-        splits, split_len, softcap, scale,
+        kv_offsets, q_used, kv_used, page_starts, page_entries, heads, kv_heads, group, q_len,
+        kv_len, total_q, total_kv, rows, new_kv, splits, split_len, softcap, scale,
     )  # fmt: skip
     lengths = (
-        q_offsets, kv_offsets, q_used, kv_used, page_table, page_list, page_starts, page_entries,
-        kv_heads, group, q_len, kv_len, new_kv, splits, split_len,
+        q_offsets, kv_offsets, q_used, kv_used, page_table, page_list, page_starts, pages,
+        page_entries, kv_heads, group, q_len, kv_len, total_q, total_kv, new_kv, splits, split_len,
     )  # fmt: skip
     gl.warp_specialize(
         [
             (_attend, (
                 attended, left, right, bottom_right, TILE_KV, HEAD_DIM, HEAD_DIM_V, MASK, SPLIT,
-                LSE, SOFTCAP, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND, TSCALE or HSCALE,
+                LSE, SOFTCAP, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGE, PAGETABLE, PAGELIST,
+                APPEND, TSCALE or HSCALE,
             )),
             (_fill, (
                 (k, k_tiles, k_full, k_empty, lengths), left, bottom_right, TILE_KV, HEAD_DIM,
                 MASK, PAGE, LINES, SPLIT, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGETABLE,
-                APPEND,
+                PAGELIST, APPEND,
             )),
             (_fill, (
                 (v, v_tiles, v_full, v_empty, lengths), left, bottom_right, TILE_KV, HEAD_DIM_V,
                 MASK, PAGE, LINES, SPLIT, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGETABLE,
-                APPEND,
+                PAGELIST, APPEND,
             )),
         ],
         [1, 1],

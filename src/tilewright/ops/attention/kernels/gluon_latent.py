@@ -70,7 +70,8 @@ from tilewright.ops.attention.kernels.gluon_rows import (
     write_rows,
 )
 from tilewright.ops.attention.kernels.gluon_scores import LN2, base2
-from tilewright.ops.attention.kernels.gluon_tiles import keys_of, queries_of, ring, turned
+from tilewright.ops.attention.kernels.gluon_tiles import ring, turned
+from tilewright.ops.attention.kernels.lengths import keys_of, page_at, pages_of, queries_of
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_launch_dependents,
@@ -101,19 +102,14 @@ def _meet(token):
 
 
 @jit
-def _page(
-    step, half, b, n_kv, page_table, page_list, page_starts, page_entries,
-    PAGE: gl.constexpr, PAGETABLE: gl.constexpr, PAGELIST: gl.constexpr,
-):  # fmt: skip
-    """(batch or page, row there) of half a block; of the last one that has keys, if it has none."""
+def _page(step, half, b, n_kv, listed, pages, PAGE: gl.constexpr):
+    """(batch or page, row there) of half a block; of the last one that has keys, if it has none.
+    listed: where the sequence's pages begin. pages: that the pool has."""
     row = step * KEYS + half * HALF
     outer = b
-    if PAGETABLE or PAGELIST:
+    if PAGE > 0:
         row = gl.maximum(gl.minimum(row, (n_kv - 1) // HALF * HALF), 0)
-        if PAGETABLE:
-            outer = gl.load(page_table + b.to(gl.int64) * page_entries + row // PAGE)
-        else:
-            outer = gl.load(page_list + gl.load(page_starts + b) + row // PAGE)
+        outer = page_at(listed, row // PAGE, pages)
         row = row % PAGE
     return outer, row
 
@@ -128,24 +124,24 @@ def _fill(
     """The producer: asks for the blocks."""
     (
         k, v, main, rest, full, empty, q_offsets, kv_offsets, q_used, kv_used, page_table,
-        page_list, page_starts, page_entries, group, q_len, kv_len, new_kv, splits, split_len,
+        page_list, page_starts, pages, page_entries, group, q_len, kv_len, total_q, total_kv,
+        new_kv, splits, split_len,
     ) = data  # fmt: skip
     tile, _, split, b = place_of(q_len, group, 1, splits, SPLIT)
-    _, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
-    start, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
+    _, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
+    listed, room = pages_of(
+        b, page_table, page_list, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
+    )  # fmt: skip
+    start, n_kv = keys_of(
+        b, room, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND
+    )  # fmt: skip
     begin, end = span_of(tile, split, n_q, 0, n_kv, group, splits, split_len, KEYS, SPLIT)
     BYTES: gl.constexpr = 2 * (2 * v.block_type.nbytes + k.block_type.nbytes)
     stage = 0
     phase = 1  # an unused slot counts as released
     if begin < end:
-        outer_0, row_0 = _page(
-            begin, 0, b, n_kv, page_table, page_list, page_starts, page_entries,
-            PAGE, PAGETABLE, PAGELIST,
-        )  # fmt: skip
-        outer_1, row_1 = _page(
-            begin, 1, b, n_kv, page_table, page_list, page_starts, page_entries,
-            PAGE, PAGETABLE, PAGELIST,
-        )  # fmt: skip
+        outer_0, row_0 = _page(begin, 0, b, n_kv, listed, pages, PAGE)
+        outer_1, row_1 = _page(begin, 1, b, n_kv, listed, pages, PAGE)
         if PACKEDKV:
             outer_0 = 0
             outer_1 = 0
@@ -160,14 +156,8 @@ def _fill(
             tma_load(v, (outer_1, start + row_1, COLUMNS), bar, main.index(stage * 4 + 3))
             tma_load(k, (outer_1, start + row_1, 2 * COLUMNS), bar, rest.index(stage * 2 + 1))
             # Behind the last block the pages of the last keys are looked up again.
-            outer_0, row_0 = _page(
-                step + 1, 0, b, n_kv, page_table, page_list, page_starts, page_entries,
-                PAGE, PAGETABLE, PAGELIST,
-            )  # fmt: skip
-            outer_1, row_1 = _page(
-                step + 1, 1, b, n_kv, page_table, page_list, page_starts, page_entries,
-                PAGE, PAGETABLE, PAGELIST,
-            )  # fmt: skip
+            outer_0, row_0 = _page(step + 1, 0, b, n_kv, listed, pages, PAGE)
+            outer_1, row_1 = _page(step + 1, 1, b, n_kv, listed, pages, PAGE)
             if PACKEDKV:
                 outer_0 = 0
                 outer_1 = 0
@@ -239,13 +229,14 @@ def _attend(
     data, shared, bounds,
     GROUP: gl.constexpr, MASK: gl.constexpr, SPLIT: gl.constexpr, LSE: gl.constexpr,
     PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
-    APPEND: gl.constexpr, STAGES: gl.constexpr,
+    PAGE: gl.constexpr, PAGETABLE: gl.constexpr, PAGELIST: gl.constexpr, APPEND: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: 32 keys of each block, and 256 columns of O."""
     (
         q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,
-        full, empty, q_offsets, kv_offsets, q_used, kv_used, heads, q_len, kv_len, total_q, rows,
-        new_kv, splits, split_len, scale,
+        full, empty, q_offsets, kv_offsets, q_used, kv_used, page_starts, page_entries, heads,
+        q_len, kv_len, total_q, total_kv, rows, new_kv, splits, split_len, scale,
     ) = data  # fmt: skip
     right, bottom_right = bounds
     # Each group writes to allocations of its own. So the compiler sees that no group reads what it
@@ -256,8 +247,11 @@ def _attend(
     OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
     tile, _, split, b = place_of(q_len, heads, 1, splits, SPLIT)
-    q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
-    _, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
+    q_begin, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
+    _, room = pages_of(
+        b, page_starts, page_starts, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
+    )  # fmt: skip
+    _, n_kv = keys_of(b, room, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
     begin, end = span_of(tile, split, n_q, 0, n_kv, heads, splits, split_len, KEYS, SPLIT)
     q_b = 0 if PACKEDQ else b
 
@@ -320,8 +314,8 @@ def _attend(
 @jit
 def attention_gluon_latent(
     q, k, v, o, lse, partial_o, partial_lse, q_offsets, kv_offsets, q_used, kv_used, page_table,
-    page_list, page_starts, q_strides, o_strides, heads, q_len, kv_len, total_q, rows,
-    page_entries, new_kv, splits, split_len, right, bottom_right, scale,
+    page_list, page_starts, q_strides, o_strides, heads, q_len, kv_len, total_q, total_kv, rows,
+    pages, page_entries, new_kv, splits, split_len, right, bottom_right, scale,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr, PAGE: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr, PACKEDQ: gl.constexpr,
     PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr, PAGETABLE: gl.constexpr,
@@ -352,23 +346,24 @@ def attention_gluon_latent(
 
     attending = (
         q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,
-        full, empty, q_offsets, kv_offsets, q_used, kv_used, heads, q_len, kv_len, total_q, rows,
-        new_kv, splits, split_len, scale,
+        full, empty, q_offsets, kv_offsets, q_used, kv_used, page_starts, page_entries, heads,
+        q_len, kv_len, total_q, total_kv, rows, new_kv, splits, split_len, scale,
     )  # fmt: skip
     filling = (
         k, v, main, rest, full, empty, q_offsets, kv_offsets, q_used, kv_used, page_table,
-        page_list, page_starts, page_entries, heads, q_len, kv_len, new_kv, splits, split_len,
+        page_list, page_starts, pages, page_entries, heads, q_len, kv_len, total_q, total_kv,
+        new_kv, splits, split_len,
     )  # fmt: skip
     bounds = (right, bottom_right)
     gl.warp_specialize(
         [
             (_attend, (
                 attending, (news_0, news_1, weights_0, weights_1), bounds, 0, MASK, SPLIT, LSE,
-                PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND, STAGES,
+                PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGE, PAGETABLE, PAGELIST, APPEND, STAGES,
             )),
             (_attend, (
                 attending, (news_1, news_0, weights_1, weights_0), bounds, 1, MASK, SPLIT, LSE,
-                PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND, STAGES,
+                PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGE, PAGETABLE, PAGELIST, APPEND, STAGES,
             )),
             (_fill, (
                 filling, SPLIT, PAGE, PAGETABLE, PAGELIST, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,

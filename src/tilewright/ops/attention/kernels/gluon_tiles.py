@@ -18,6 +18,7 @@ the other, without gaps. The warp that loads finds a tile's sequence by a runnin
 sequences, 32 at a time.
 """
 
+from tilewright.ops.attention.kernels.lengths import queries_of
 from tilewright.ops.device.gluon_api import (
     constexpr_function,
     fence_async_shared,
@@ -46,21 +47,20 @@ def _add(a, b):
 
 
 @jit
-def _tiles_of(start, batch, q_offsets, q_used, TILE_Q: gl.constexpr, USEDQ: gl.constexpr):
+def _tiles_of(
+    start, batch, q_len, total_q, q_offsets, q_used, TILE_Q: gl.constexpr, PACKEDQ: gl.constexpr,
+    USEDQ: gl.constexpr,
+):  # fmt: skip
     """Tiles of the CHUNK sequences from `start`."""
     b = start + gl.arange(0, CHUNK, ONE_WARP)
-    inside = b < batch
-    if USEDQ:
-        rows = gl.load(q_used + b, mask=inside, other=0)
-    else:
-        rows = gl.load(q_offsets + b + 1, mask=inside, other=0)
-        rows -= gl.load(q_offsets + b, mask=inside, other=0)
-    return (rows + TILE_Q - 1) // TILE_Q
+    known = gl.minimum(b, batch - 1)
+    _, rows = queries_of(known, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
+    return gl.where(b < batch, (rows + TILE_Q - 1) // TILE_Q, 0)
 
 
 @jit
 def lines_of(
-    batch, heads, q_len, q_offsets, q_used, TILE_Q: gl.constexpr, PACKEDQ: gl.constexpr,
+    batch, heads, q_len, total_q, q_offsets, q_used, TILE_Q: gl.constexpr, PACKEDQ: gl.constexpr,
     USEDQ: gl.constexpr,
 ):  # fmt: skip
     """(places, lines): tiles are a grid of them. A line is a head of a sequence, and a place one of
@@ -69,7 +69,10 @@ def lines_of(
     if PACKEDQ or USEDQ:
         places = 0
         for start in range(0, batch, CHUNK):
-            places += gl.sum(_tiles_of(start, batch, q_offsets, q_used, TILE_Q, USEDQ), 0)
+            tiles = _tiles_of(
+                start, batch, q_len, total_q, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ
+            )  # fmt: skip
+            places += gl.sum(tiles, 0)
         lines = heads
     else:
         places = (q_len + TILE_Q - 1) // TILE_Q
@@ -79,8 +82,8 @@ def lines_of(
 
 @jit
 def tile_of(
-    number, places, lines, section, batch, heads, q_offsets, q_used, TILE_Q: gl.constexpr,
-    MASK: gl.constexpr, PACKEDQ: gl.constexpr, USEDQ: gl.constexpr,
+    number, places, lines, section, batch, heads, q_len, total_q, q_offsets, q_used,
+    TILE_Q: gl.constexpr, MASK: gl.constexpr, PACKEDQ: gl.constexpr, USEDQ: gl.constexpr,
 ):  # fmt: skip
     """(sequence, head, first row) of tile `number`."""
     before = number // (section * places) * section
@@ -95,7 +98,9 @@ def tile_of(
         count = 0  # and its tiles
         done = 0
         for start in range(0, batch, CHUNK):
-            tiles = _tiles_of(start, batch, q_offsets, q_used, TILE_Q, USEDQ)
+            tiles = _tiles_of(
+                start, batch, q_len, total_q, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ
+            )  # fmt: skip
             ends = done + gl.associative_scan(tiles, 0, _add)
             passed = ends <= place
             b += gl.sum(passed.to(gl.int32), 0)
@@ -126,37 +131,6 @@ def next_tile(number, last, counter, SCHEDULER: gl.constexpr, COUNTED: gl.conste
     else:
         following = number + gl.num_programs(0)
     return following
-
-
-@jit
-def queries_of(b, q_len, q_offsets, q_used, PACKEDQ: gl.constexpr, USEDQ: gl.constexpr):
-    """(first row, number of rows) of the queries of sequence `b`."""
-    begin = 0
-    rows = q_len
-    if PACKEDQ:
-        begin = gl.load(q_offsets + b)
-        rows = gl.load(q_offsets + b + 1) - begin
-    if USEDQ:
-        rows = gl.load(q_used + b)
-    return begin, rows
-
-
-@jit
-def keys_of(
-    b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
-    APPEND: gl.constexpr,
-):  # fmt: skip
-    """(first row, number of rows) of the keys of sequence `b`."""
-    begin = 0
-    rows = kv_len
-    if PACKEDKV:
-        begin = gl.load(kv_offsets + b)
-        rows = gl.load(kv_offsets + b + 1) - begin
-    if USEDKV:
-        rows = gl.load(kv_used + b)
-    if APPEND:
-        rows += new_kv
-    return begin, rows
 
 
 @jit

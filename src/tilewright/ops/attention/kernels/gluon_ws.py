@@ -115,11 +115,9 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     column_of,
     give_turn,
     heard,
-    keys_of,
     lines_of,
     masked_steps,
     next_tile,
-    queries_of,
     ring,
     steps_of,
     tell,
@@ -127,6 +125,7 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     turned,
     wait_for_turn,
 )
+from tilewright.ops.attention.kernels.lengths import keys_of, queries_of
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
@@ -163,14 +162,17 @@ def _fill(
     """The producer: takes tiles, tells the consumers about them, and loads Q, K, V and a bias."""
     (
         q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, full, empty, message, counter,
-        q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len, kv_len, new_kv, section,
+        q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len, kv_len, total_q,
+        total_kv, new_kv, section,
     ) = data  # fmt: skip
     left, right, first, bottom_right = bounds
     ROWS: gl.constexpr = TILE_Q // GROUPS
     WIDTH: gl.constexpr = k.block_type.shape[-1]
     K_BYTES: gl.constexpr = PIECES * TILE_KV * WIDTH * k.dtype.primitive_bitwidth // 8
     V_BYTES: gl.constexpr = v.block_type.nbytes
-    places, lines = lines_of(batch, heads, q_len, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ)
+    places, lines = lines_of(
+        batch, heads, q_len, total_q, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ
+    )  # fmt: skip
     last = places * lines
     q_stage = 0
     q_phase = 1  # an unused slot counts as released
@@ -180,12 +182,12 @@ def _fill(
     number = gl.program_id(0)
     while number < last:
         b, h, row = tile_of(
-            number, places, lines, section, batch, heads, q_offsets, q_used,
+            number, places, lines, section, batch, heads, q_len, total_q, q_offsets, q_used,
             TILE_Q, MASK, PACKEDQ, USEDQ,
         )  # fmt: skip
-        q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
+        q_begin, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
         kv_begin, n_kv = keys_of(
-            b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND
+            b, kv_len, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND
         )  # fmt: skip
         top, window, count = steps_of(
             row, n_q, n_kv, left, right, first, bottom_right, TILE_Q, TILE_KV, MASK
@@ -471,8 +473,8 @@ def _half_tiles(described, COUNT: gl.constexpr):
 def attention_gluon_ws(
     q, k, v, o, o_rows, lse, bias, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, q_scale,
     k_scale, v_scale, counter, o_strides, kv_scale_strides, bias_batch, bias_heads, batch, heads,
-    group, q_len, kv_len, total_q, new_kv, section, slopes_stride, left, right, first, bottom_right,
-    softcap, scale,
+    group, q_len, kv_len, total_q, total_kv, new_kv, section, slopes_stride, left, right, first,
+    bottom_right, softcap, scale,
     TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
     SCHEDULER: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr, SOFTCAP: gl.constexpr,
     BIAS: gl.constexpr, ALIBI: gl.constexpr, SINKS: gl.constexpr, PACKEDQ: gl.constexpr,
@@ -528,7 +530,8 @@ def attention_gluon_ws(
     )  # fmt: skip
     filled = (
         q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, full, empty, message, counter,
-        q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len, kv_len, new_kv, section,
+        q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len, kv_len, total_q,
+        total_kv, new_kv, section,
     )  # fmt: skip
     # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
     if GROUPS == 1:

@@ -12,6 +12,9 @@ padding, need a vector of 64 bits: each key then has a page of its own.
 import triton
 import triton.language as tl
 
+from tilewright.ops.attention.kernels.lengths import keys_of, page_at, queries_of
+from tilewright.ops.device.lengths import bounded, length_at
+
 
 @triton.constexpr_function
 def pieces(dim, least):
@@ -46,31 +49,20 @@ def ragged(widths, n, dim):
 
 @triton.jit
 def sequence(
-    b, q_offsets, kv_offsets, q_used, kv_used, left_pad, q_len, kv_len, new_kv,
+    b, q_offsets, kv_offsets, q_used, kv_used, left_pad, q_len, kv_len, total_q, total_kv, new_kv,
     PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr,
     LEFTPAD: tl.constexpr, APPEND: tl.constexpr,
 ):  # fmt: skip
-    """Of sequence `b`: its first row of Q, its queries, its first row of K and V, its keys."""
-    q_start = b * 0
-    n_q = b * 0 + q_len
-    if PACKEDQ:
-        q_start = tl.load(q_offsets + b)
-        n_q = tl.load(q_offsets + b + 1) - q_start
-    if USEDQ:
-        n_q = tl.load(q_used + b)
-    kv_start = b * 0
-    n_kv = b * 0 + kv_len
-    if PACKEDKV:
-        kv_start = tl.load(kv_offsets + b)
-        n_kv = tl.load(kv_offsets + b + 1) - kv_start
-    if USEDKV:
-        n_kv = tl.load(kv_used + b)
-    if APPEND:
-        n_kv += new_kv
+    """Of sequence `b`, or of each of a vector: its first row of Q, its queries, its first row of K
+    and V, its keys."""
+    q_start, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
+    kv_start, n_kv = keys_of(
+        b, kv_len, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND
+    )
     if LEFTPAD:
-        kv_start = tl.load(left_pad + b)
+        kv_start = length_at(left_pad, b, length_at(kv_used, b, kv_len))
         n_kv -= kv_start
-    return q_start, n_q, kv_start, n_kv
+    return b * 0 + q_start, b * 0 + n_q, b * 0 + kv_start, b * 0 + n_kv
 
 
 @triton.jit
@@ -97,24 +89,12 @@ def row_places(x, strides, b, start, i0, i, head):
 
 
 @triton.jit
-def pages_of(b, page_table, page_list, page_starts, page_entries,
-             PAGETABLE: tl.constexpr, PAGELIST: tl.constexpr):  # fmt: skip
-    """Where the list of a sequence's pages begins; anything without pages."""
-    found = page_table
-    if PAGETABLE:
-        found = page_table + b.to(tl.int64) * page_entries
-    elif PAGELIST:
-        found = page_list + tl.load(page_starts + b)
-    return found
-
-
-@triton.jit
 def located(
-    j0, b, kv_start, n_kv, entries,
+    j0, b, kv_start, n_kv, entries, pages,
     TILE_KV: tl.constexpr, PAGE: tl.constexpr, LEFTPAD: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Where keys `j0`, … `j0 + TILE_KV - 1` are: the batch or page, the row there of the first, and
-    the rows counted from that. `j0` is a multiple of TILE_KV. `entries`: see `pages_of`.
+    the rows counted from that. `j0` is a multiple of TILE_KV. `entries`: see `lengths.pages_of`.
 
     MASKED: whether some of the keys may be at or beyond `n_kv`; the table is not read for these."""
     keys = tl.arange(0, TILE_KV)
@@ -122,14 +102,15 @@ def located(
     outer = b.to(tl.int64)
     if PAGE > 0:
         if PAGE % TILE_KV == 0 and not LEFTPAD:
-            outer = tl.load(entries + j0 // PAGE).to(tl.int64)
+            outer = page_at(entries, j0 // PAGE, pages).to(tl.int64)
             first = ((kv_start + j0) % PAGE).to(tl.int64)
         else:
             at = kv_start + j0 + keys
             if MASKED:
-                outer = tl.load(entries + at // PAGE, mask=j0 + keys < n_kv, other=0).to(tl.int64)
+                listed = tl.load(entries + at // PAGE, mask=j0 + keys < n_kv, other=0)
+                outer = bounded(listed, pages - 1).to(tl.int64)
             else:
-                outer = tl.load(entries + at // PAGE).to(tl.int64)
+                outer = page_at(entries, at // PAGE, pages).to(tl.int64)
             first = b.to(tl.int64) * 0
             keys = at % PAGE
     return outer, first, keys

@@ -11,6 +11,8 @@ it was not timed.
 import triton
 import triton.language as tl
 
+from tilewright.ops.attention.kernels.lengths import keys_of
+
 KEYS = tl.constexpr(128)
 COLUMNS = tl.constexpr(64)
 
@@ -25,15 +27,11 @@ def turn(
     h = tl.program_id(1) % kv_heads
     key = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
     column = tl.program_id(1) // kv_heads * COLUMNS + tl.arange(0, COLUMNS)
-    count = kv_len
-    if USEDKV:
-        count = tl.load(kv_used + b)
-    if APPEND:
-        count += new_kv
+    _, count = keys_of(b, kv_len, 0, new_kv, kv_used, kv_used, False, USEDKV, APPEND)
     at = b.to(tl.int64) * v_strides[0] + h.to(tl.int64) * v_strides[2]
     near = column if UNIT else column * v_strides[3]  # a stride of 1 is loaded in vectors
     rows = key.to(tl.int64)[:, None] * v_strides[1] + near[None, :]
-    there = (key < tl.minimum(count, kv_len))[:, None] & (column < HEAD_DIM_V)[None, :]
+    there = (key < count)[:, None] & (column < HEAD_DIM_V)[None, :]
     x = tl.load(v + at + rows, mask=there, other=0.0)
     line = (b.to(tl.int64) * kv_heads + h) * HEAD_DIM_V + column
     length = turned_len // 16 * 16  # which it is: said so that bytes are stored in vectors

@@ -310,9 +310,9 @@ BASIC = Pipeline(
         "q_used", "kv_used", "left_pad", "page_table", "page_list", "page_starts", "q_scale",
         "k_scale", "v_scale", "o_scale", "partial_o", "partial_lse", "q_strides", "k_strides",
         "v_strides", "o_strides", "bias_strides", "q_scale_strides", "kv_scale_strides", "heads",
-        "kv_heads", "group", "q_len", "kv_len", "total_q", "rows", "page_entries", "new_kv",
-        "slopes_stride", "scale_block", "splits", "split_len", "left", "right", "first",
-        "bottom_right", "softcap", "dropped", "scale", "seed", "offset",
+        "kv_heads", "group", "q_len", "kv_len", "total_q", "total_kv", "rows", "pages",
+        "page_entries", "new_kv", "slopes_stride", "scale_block", "splits", "split_len", "left",
+        "right", "first", "bottom_right", "softcap", "dropped", "scale", "seed", "offset",
     ),
     constants=(
         "TILE_Q", "TILE_KV", "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "PACK", "SPLIT", "LSE",

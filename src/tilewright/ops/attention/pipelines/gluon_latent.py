@@ -156,8 +156,8 @@ GLUON_LATENT = Pipeline(
     arguments=(
         "q", "k", "v", "o", "lse", "partial_o", "partial_lse", "q_offsets", "kv_offsets", "q_used",
         "kv_used", "page_table", "page_list", "page_starts", "q_strides", "o_strides", "heads",
-        "q_len", "kv_len", "total_q", "rows", "page_entries", "new_kv", "splits", "split_len",
-        "right", "bottom_right", "scale",
+        "q_len", "kv_len", "total_q", "total_kv", "rows", "pages", "page_entries", "new_kv",
+        "splits", "split_len", "right", "bottom_right", "scale",
     ),
     constants=(
         "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "SPLIT", "STAGES", "LSE", "PACKEDQ", "PACKEDKV",

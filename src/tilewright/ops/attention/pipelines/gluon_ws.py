@@ -357,8 +357,8 @@ GLUON_WS = Pipeline(
         "q", "k", "v", "o", "o_rows", "lse", "bias", "slopes", "sinks", "q_offsets", "kv_offsets",
         "q_used", "kv_used", "q_scale", "k_scale", "v_scale", "counter", "o_strides",
         "kv_scale_strides", "bias_batch", "bias_heads", "batch", "heads", "group", "q_len",
-        "kv_len", "total_q", "new_kv", "section", "slopes_stride", "left", "right", "first",
-        "bottom_right", "softcap", "scale",
+        "kv_len", "total_q", "total_kv", "new_kv", "section", "slopes_stride", "left", "right",
+        "first", "bottom_right", "softcap", "scale",
     ),
     constants=(
         "TILE_Q", "TILE_KV", "HEAD_DIM_V", "MASK", "SCHEDULER", "STAGES", "LSE", "SOFTCAP", "BIAS",

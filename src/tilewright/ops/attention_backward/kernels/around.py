@@ -19,6 +19,7 @@ from tilewright.ops.attention_backward.kernels.steps import (
     row_numbers,
     store_rows,
 )
+from tilewright.ops.device.lengths import length_at
 
 SEQUENCES = tl.constexpr(128)
 """That are looked at together."""
@@ -29,10 +30,11 @@ LEAST_SCALE = tl.constexpr(1e-30)
 
 @triton.jit
 def place_of(
-    batch, heads, padded, q_offsets, ROWS: tl.constexpr, PACKEDQ: tl.constexpr, PAD: tl.constexpr
+    batch, heads, total_q, padded, q_offsets, ROWS: tl.constexpr, PACKEDQ: tl.constexpr,
+    PAD: tl.constexpr,
 ):  # fmt: skip
     """(sequence, head, tile) of this workgroup: ROWS padded rows; and which tile it is of how many
-    of a line."""
+    of a line. The tile is negative where rows lie before the first sequence's."""
     number = tl.program_id(0)
     parts = padded // ROWS
     part = number % parts
@@ -40,12 +42,13 @@ def place_of(
     b = number // parts // heads
     tile = part
     if PACKEDQ:
-        b = part * 0 - 1
+        b = part * 0
         for start in range(0, batch, SEQUENCES):
             n = start + tl.arange(0, SEQUENCES)
-            begin = tl.load(q_offsets + n, mask=n < batch, other=0) // PAD + n
-            b += tl.sum(((begin <= part * ROWS // PAD) & (n < batch)).to(tl.int32), 0)
-        tile -= (tl.load(q_offsets + b) // PAD + b) * (PAD // ROWS)
+            begin = length_at(q_offsets, tl.minimum(n, batch - 1), total_q) // PAD + n
+            reached = (begin <= part * ROWS // PAD) & (n < batch)
+            b = tl.maximum(b, tl.max(tl.where(reached, n, 0), 0))
+        tile -= (length_at(q_offsets, b, total_q) // PAD + b) * (PAD // ROWS)
     return b, head, tile, part, parts
 
 
@@ -73,18 +76,20 @@ def row_terms(
     ROWS: tl.constexpr = 32
     K_WIDTHS: tl.constexpr = pieces(HEAD_DIM, 16)
     V_WIDTHS: tl.constexpr = pieces(HEAD_DIM_V, 16)
-    b, head, tile, part, parts = place_of(batch, heads, padded, q_offsets, ROWS, PACKEDQ, PAD)
+    b, head, tile, part, parts = place_of(
+        batch, heads, total_q, padded, q_offsets, ROWS, PACKEDQ, PAD
+    )
     q_start, n_q, _, _ = sequence(
-        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
+        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, total_q, 0, 0,
         PACKEDQ, False, USEDQ, False, False, False,
     )  # fmt: skip
     if PACKEDKV:  # noqa: SIM102 (a constant, then values of the device)
         if (PACKEDQ | (b == 0)) & (head % group == 0) & (accumulate == 0):
-            end = tl.load(kv_offsets + batch)
+            end = length_at(kv_offsets, batch, total_kv)
             g = head // group
             clear_rows(dk, dk_strides, end, total_kv, g, part, parts, K_WIDTHS, HEAD_DIM, ROWS)
             clear_rows(dv, dv_strides, end, total_kv, g, part, parts, V_WIDTHS, HEAD_DIM_V, ROWS)
-    if tile * ROWS >= tl.cdiv(n_q, PAD) * PAD:
+    if (tile < 0) | (tile * ROWS >= tl.cdiv(n_q, PAD) * PAD):
         return
     r = tl.arange(0, ROWS)
     i = tile * ROWS + r
@@ -129,20 +134,22 @@ def queries_of_sums(
     query. ORDERED: also in blocks of STEP rows that nothing was added to."""
     ROWS: tl.constexpr = 64
     WIDTHS: tl.constexpr = tiles_of(SUMS)
-    b, head, tile, part, parts = place_of(batch, heads, padded, q_offsets, ROWS, PACKEDQ, PAD)
+    b, head, tile, part, parts = place_of(
+        batch, heads, total_q, padded, q_offsets, ROWS, PACKEDQ, PAD
+    )
     q_start, n_q, _, _ = sequence(
-        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
+        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, total_q, 0, 0,
         PACKEDQ, False, USEDQ, False, False, False,
     )  # fmt: skip
     _, room, _, _ = sequence(
-        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
+        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, total_q, 0, 0,
         PACKEDQ, False, False, False, False, False,
     )  # fmt: skip
     if PACKEDQ:  # noqa: SIM102 (a constant, then a value of the device)
         if accumulate == 0:
-            end = tl.load(q_offsets + batch)
+            end = length_at(q_offsets, batch, total_q)
             clear_rows(dq, dq_strides, end, total_q, head, part, parts, WIDTHS, HEAD_DIM, ROWS)
-    if tile * ROWS >= room:
+    if (tile < 0) | (tile * ROWS >= room):
         return
     r = tl.arange(0, ROWS)
     i = tile * ROWS + r

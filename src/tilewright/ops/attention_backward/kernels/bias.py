@@ -25,8 +25,8 @@ from tilewright.ops.attention_backward.kernels.steps import (
 def gradients_of_bias(
     q, k, v, do, lse, delta, dbias, bias, q_offsets, kv_offsets, q_used, kv_used, q_strides,
     k_strides, v_strides, do_strides, bias_strides, bias_batch, bias_heads, batch, heads, group,
-    q_len, kv_len, total_q, accumulate, left, right, first, bottom_right, softcap, dropped, scale,
-    seed, offset,
+    q_len, kv_len, total_q, total_kv, accumulate, left, right, first, bottom_right, softcap,
+    dropped, scale, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr,
     PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr, UNIT: tl.constexpr,
@@ -54,7 +54,8 @@ def gradients_of_bias(
         head = own % bias_heads + n % alike
         g = head // group
         q_start, n_q, kv_start, n_kv = sequence(
-            b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, 0,
+            b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
+            total_kv, 0,
             PACKEDQ, PACKEDKV, USEDQ, USEDKV, False, False,
         )  # fmt: skip
         shift = (n_kv - n_q) * bottom_right

@@ -16,7 +16,7 @@ from tilewright.ops.attention.kernels.scores import seen
 @triton.jit
 def bias_sums(
     ds, dbias, q_offsets, kv_offsets, q_used, kv_used, bias_batch, bias_heads, batch, heads, q_len,
-    kv_len, accumulate, left, right, first, bottom_right,
+    kv_len, total_q, total_kv, accumulate, left, right, first, bottom_right,
     MASK: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
     USEDKV: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -39,7 +39,8 @@ def bias_sums(
         b = own // bias_heads + n // alike  # one of the two is 0, and so for heads
         head = own % bias_heads + n % alike
         _, n_q, _, n_kv = sequence(
-            b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, 0,
+            b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
+            total_kv, 0,
             PACKEDQ, PACKEDKV, USEDQ, USEDKV, False, False,
         )  # fmt: skip
         shift = (n_kv - n_q) * bottom_right

@@ -43,11 +43,10 @@ The simulation (`tests/simulate`) ran it.
 from tilewright.ops.attention.kernels.gluon_scores import slope_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     clear,
-    keys_of,
-    queries_of,
     ring,
     turned,
 )
+from tilewright.ops.attention.kernels.lengths import keys_of, queries_of
 from tilewright.ops.attention_backward.kernels.gluon_steps import (
     nothing,
     spread,
@@ -326,8 +325,9 @@ def _multiply(
 @jit
 def gradients_gluon_lean(
     q, k, v, do, log_sums, deltas, dq_sums, turns, order, dk, dv, slopes, q_offsets, kv_offsets,
-    q_used, kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, total_kv,
-    padded, kv_section, slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
+    q_used, kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, total_q,
+    total_kv, padded, kv_section, slopes_stride, accumulate, left, right, first, bottom_right,
+    softcap, scale,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr, SOFTCAP: gl.constexpr,
     ALIBI: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
     USEDKV: gl.constexpr, PAD: gl.constexpr, ORDERED: gl.constexpr, BY_LENGTH: gl.constexpr,
@@ -342,9 +342,9 @@ def gradients_gluon_lean(
         order, batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section,
         TILE, PACKEDKV, BY_LENGTH, ORDERED, MASK,
     )  # fmt: skip
-    q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
-    kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
-    _, room = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, False, False)
+    q_begin, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
+    kv_begin, n_kv = keys_of(b, kv_len, total_kv, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
+    _, room = keys_of(b, kv_len, total_kv, 0, kv_offsets, kv_used, PACKEDKV, False, False)
     terms_begin = 0
     if PACKEDQ:
         terms_begin = (q_begin // PAD + b) * PAD

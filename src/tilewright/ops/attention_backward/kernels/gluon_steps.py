@@ -10,6 +10,7 @@ rows.
 
 from tilewright.ops.attention.kernels.gluon_scores import LOG2E, base2, bias_in_base2
 from tilewright.ops.attention.kernels.gluon_tiles import CHUNK, FOUR_WARPS
+from tilewright.ops.attention.kernels.lengths import keys_of
 from tilewright.ops.device.gluon_api import gl, jit
 
 NO_BOUND = gl.constexpr(2**30)
@@ -52,7 +53,9 @@ def tile_of(
         b = gl.load(order + rank)
         place -= gl.load(order + batch + rank)
         if ORDERED:
-            rows = gl.load(kv_offsets + b + 1) - gl.load(kv_offsets + b)
+            _, rows = keys_of(
+                b, kv_len, total_kv, 0, kv_offsets, kv_offsets, PACKEDKV, False, False
+            )  # fmt: skip
             tiles = (rows + TILE - 1) // TILE
             place = gl.where(place < tiles, tiles - 1 - place, place)
     else:

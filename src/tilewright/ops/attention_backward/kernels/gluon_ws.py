@@ -79,11 +79,10 @@ into it.
 from tilewright.ops.attention.kernels.gluon_scores import slope_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     clear,
-    keys_of,
-    queries_of,
     ring,
     turned,
 )
+from tilewright.ops.attention.kernels.lengths import keys_of, queries_of
 from tilewright.ops.attention_backward.kernels.gluon_steps import (
     nothing,
     spread,
@@ -337,8 +336,8 @@ def _multiply(
 def gradients_gluon_ws(
     q, k, v, do, log_sums, deltas, dq_sums, turns, order, dk, dv, slopes, bias, ds, q_offsets,
     kv_offsets, q_used, kv_used, dk_strides, dv_strides, bias_batch, bias_heads, batch, heads,
-    kv_heads, group, q_len, kv_len, total_kv, padded, kv_section, slopes_stride, accumulate, left,
-    right, first, bottom_right, softcap, scale,
+    kv_heads, group, q_len, kv_len, total_q, total_kv, padded, kv_section, slopes_stride,
+    accumulate, left, right, first, bottom_right, softcap, scale,
     TILE: gl.constexpr, STEP: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr,
     MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr,
     DBIAS: gl.constexpr,
@@ -357,9 +356,9 @@ def gradients_gluon_ws(
             line = b * kv_heads + g
             b = line % batch
             g = line // batch
-    q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
-    kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
-    _, room = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, False, False)
+    q_begin, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
+    kv_begin, n_kv = keys_of(b, kv_len, total_kv, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
+    _, room = keys_of(b, kv_len, total_kv, 0, kv_offsets, kv_used, PACKEDKV, False, False)
     terms_begin = 0
     if PACKEDQ:
         terms_begin = (q_begin // PAD + b) * PAD

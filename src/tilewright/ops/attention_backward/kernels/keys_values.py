@@ -115,11 +115,13 @@ def gradients_of_keys(
     if BY_LENGTH:
         b = tl.load(order + b)
     q_start, n_q, kv_start, n_kv = sequence(
-        b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, 0,
+        b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
+        total_kv, 0,
         PACKEDQ, PACKEDKV, USEDQ, USEDKV, False, False,
     )  # fmt: skip
     _, _, _, room = sequence(
-        b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, 0,
+        b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
+        total_kv, 0,
         PACKEDQ, PACKEDKV, False, False, False, False,
     )  # fmt: skip
     if PACKEDKV:  # noqa: SIM102 (a constant, then a value of the device)

@@ -15,18 +15,20 @@ from tilewright.ops.attention.kernels.keys import sequence
 
 @triton.jit
 def _lengths(
-    b, batch, q_offsets, kv_offsets, q_used, kv_used, q_len, kv_len, PACKEDQ: tl.constexpr,
-    PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr,
+    b, batch, q_offsets, kv_offsets, q_used, kv_used, q_len, kv_len, total_q, total_kv,
+    PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr,
 ):  # fmt: skip
     """Queries and keys of sequences `b` together, and rows that K has for them; -1 and 0 of those
     that are none."""
     known = tl.minimum(b, batch - 1)
     _, n_q, _, n_kv = sequence(
-        known, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, 0,
+        known, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
+        total_kv, 0,
         PACKEDQ, PACKEDKV, USEDQ, USEDKV, False, False,
     )  # fmt: skip
     _, _, _, room = sequence(
-        known, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, 0,
+        known, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
+        total_kv, 0,
         PACKEDQ, PACKEDKV, False, False, False, False,
     )  # fmt: skip
     return tl.where(b < batch, n_q + n_kv, -1), tl.where(b < batch, room, 0)
@@ -34,8 +36,9 @@ def _lengths(
 
 @triton.jit
 def sequences_by_length(
-    order, q_offsets, kv_offsets, q_used, kv_used, batch, q_len, kv_len, TILE: tl.constexpr,
-    PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr,
+    order, q_offsets, kv_offsets, q_used, kv_used, batch, q_len, kv_len, total_q, total_kv,
+    TILE: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
+    USEDKV: tl.constexpr,
 ):  # fmt: skip
     """order [2, batch]: the sequences, the longest first, those of one length by number; and of
     each the tiles of TILE keys before its own. The arguments are those of the catalogue
@@ -44,7 +47,7 @@ def sequences_by_length(
     OTHERS: tl.constexpr = 128
     own = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mine, _ = _lengths(
-        own, batch, q_offsets, kv_offsets, q_used, kv_used, q_len, kv_len,
+        own, batch, q_offsets, kv_offsets, q_used, kv_used, q_len, kv_len, total_q, total_kv,
         PACKEDQ, PACKEDKV, USEDQ, USEDKV,
     )  # fmt: skip
     rank = tl.zeros((ROWS,), tl.int32)
@@ -52,7 +55,7 @@ def sequences_by_length(
     for start in range(0, batch, OTHERS):
         other = start + tl.arange(0, OTHERS)
         theirs, room = _lengths(
-            other, batch, q_offsets, kv_offsets, q_used, kv_used, q_len, kv_len,
+            other, batch, q_offsets, kv_offsets, q_used, kv_used, q_len, kv_len, total_q, total_kv,
             PACKEDQ, PACKEDKV, USEDQ, USEDKV,
         )  # fmt: skip
         longer = theirs[None, :] > mine[:, None]

@@ -77,7 +77,8 @@ def gradients_of_queries(
     q, k, v, do, lse, delta, order, dq, distances, bias, slopes, q_offsets, kv_offsets, q_used,
     kv_used,
     q_strides, k_strides, v_strides, do_strides, dq_strides, bias_strides, batch, heads, group,
-    q_len, kv_len, total_q, slopes_stride, accumulate, left, right, first, bottom_right, softcap,
+    q_len, kv_len, total_q, total_kv, slopes_stride, accumulate, left, right, first, bottom_right,
+    softcap,
     dropped, scale, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
@@ -98,11 +99,13 @@ def gradients_of_queries(
     if MASK != "none":
         tile = tiles - 1 - tile  # what takes longest first
     q_start, n_q, kv_start, n_kv = sequence(
-        b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, 0,
+        b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
+        total_kv, 0,
         PACKEDQ, PACKEDKV, USEDQ, USEDKV, False, False,
     )  # fmt: skip
     _, room, _, _ = sequence(
-        b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, 0,
+        b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
+        total_kv, 0,
         PACKEDQ, PACKEDKV, False, False, False, False,
     )  # fmt: skip
     if PACKEDQ and DQ:  # noqa: SIM102 (constants, then a value of the device)

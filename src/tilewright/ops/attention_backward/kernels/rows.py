@@ -28,7 +28,7 @@ def row_sums(
     head = tl.program_id(0) // tiles % heads
     b = tl.program_id(0) // tiles // heads
     q_start, n_q, _, _ = sequence(
-        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
+        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, total_q, 0, 0,
         PACKEDQ, False, USEDQ, False, False, False,
     )  # fmt: skip
     if tile * ROWS >= n_q:
@@ -71,7 +71,7 @@ def row_totals(
         sink = in_base2(tl.load(sinks + head))
     for b in range(batch):
         q_start, n_q, _, _ = sequence(
-            b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
+            b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, total_q, 0, 0,
             PACKEDQ, False, USEDQ, False, False, False,
         )  # fmt: skip
         if DSLOPES:

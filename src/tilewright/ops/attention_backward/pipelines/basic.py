@@ -104,6 +104,7 @@ PARTS = (
         grid=lambda c, p: _up(p.batch, ORDERED_SEQUENCES),
         arguments=(
             "order", "q_offsets", "kv_offsets", "q_used", "kv_used", "batch", "q_len", "kv_len",
+            "total_q", "total_kv",
         ),
         constants=("TILE", *_LENGTHS),
         options=row_options,
@@ -144,7 +145,7 @@ PARTS = (
             "q", "k", "v", "do", "lse", "delta", "order", "dq", "distances", "bias", "slopes",
             "q_offsets", "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides",
             "do_strides", "dq_strides", "bias_strides", "batch", "heads", "group", "q_len",
-            "kv_len", "total_q", "slopes_stride", "accumulate", *_SAID,
+            "kv_len", "total_q", "total_kv", "slopes_stride", "accumulate", *_SAID,
         ),
         constants=(
             *_SHAPE, "BIAS", "ALIBI", "DROPOUT", *_LENGTHS, "DQ", "DSLOPES", "UNIT", "BY_LENGTH",
@@ -163,7 +164,7 @@ PARTS = (
             "q", "k", "v", "do", "lse", "delta", "dbias", "bias", "q_offsets", "kv_offsets",
             "q_used", "kv_used", "q_strides", "k_strides", "v_strides", "do_strides",
             "bias_strides", "bias_batch", "bias_heads", "batch", "heads", "group", "q_len",
-            "kv_len", "total_q", "accumulate", *_SAID,
+            "kv_len", "total_q", "total_kv", "accumulate", *_SAID,
         ),
         constants=(*_SHAPE, "DROPOUT", *_LENGTHS, "UNIT"),
         options=tile_options,

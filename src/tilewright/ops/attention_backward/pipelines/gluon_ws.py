@@ -311,9 +311,9 @@ GLUON_WS = Pipeline(
                 "q", "k", "v", "do", "log_sums", "deltas", "dq_sums", "turns", "order", "dk", "dv",
                 "slopes", "bias", "ds", "q_offsets", "kv_offsets", "q_used", "kv_used",
                 "dk_strides", "dv_strides", "bias_batch", "bias_heads", "batch", "heads",
-                "kv_heads", "group", "q_len", "kv_len", "total_kv", "padded", "kv_section",
-                "slopes_stride", "accumulate", "left", "right", "first", "bottom_right", "softcap",
-                "scale",
+                "kv_heads", "group", "q_len", "kv_len", "total_q", "total_kv", "padded",
+                "kv_section", "slopes_stride", "accumulate", "left", "right", "first",
+                "bottom_right", "softcap", "scale",
             ),
             constants=(
                 "TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP", "ALIBI", "BIAS",
@@ -352,8 +352,8 @@ GLUON_WS = Pipeline(
             ),
             arguments=(
                 "ds", "dbias", "q_offsets", "kv_offsets", "q_used", "kv_used", "bias_batch",
-                "bias_heads", "batch", "heads", "q_len", "kv_len", "accumulate", "left", "right",
-                "first", "bottom_right",
+                "bias_heads", "batch", "heads", "q_len", "kv_len", "total_q", "total_kv",
+                "accumulate", "left", "right", "first", "bottom_right",
             ),
             constants=("MASK", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV"),
             options=row_options,

@@ -5,7 +5,8 @@ state; each new position moves the window of TAPS positions, in registers, on by
 positions are written to the state: behind its others, which move up, or in a circular state at the
 place where its length ends.
 
-Each thread has its channels' whole state: none reads what another writes.
+Each thread has its channels' whole state: none reads what another writes. An index that names no
+entry of the states is padding: its results are 0, and nothing is written. A length below 0 is 0.
 
 What limits it: the launch; with long states their way through memory. Not timed.
 """
@@ -18,8 +19,8 @@ from tilewright.ops.causal_conv.kernels.whole import none
 
 @triton.jit
 def causal_update(
-    x, state, w, y, bias, cache_seqlens, conv_state_indices, channels, tokens, state_len, x_strides,
-    w_strides, y_strides, state_strides,
+    x, state, w, y, bias, cache_seqlens, conv_state_indices, channels, tokens, state_len, cache_entries,
+    x_strides, w_strides, y_strides, state_strides,
     TILE_N: tl.constexpr, TAPS: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
     CIRCULAR: tl.constexpr, INDEXED: tl.constexpr,
 ):  # fmt: skip
@@ -31,10 +32,10 @@ def causal_update(
     entry = image
     if INDEXED:
         entry = tl.load(conv_state_indices + image)
-    live = there & (entry >= 0)
+    live = there & (entry >= 0) & (entry < cache_entries)
     begin = 0
     if CIRCULAR:
-        begin = tl.load(cache_seqlens + image) % state_len
+        begin = tl.maximum(tl.load(cache_seqlens + image), 0) % state_len
     mine = state + (entry * state_strides[0] + c * state_strides[1])
     from_x = x + (image * x_strides[0] + c * x_strides[1])
     to_y = y + (image * y_strides[0] + c * y_strides[1])

@@ -37,5 +37,5 @@ def of_group(extra, group, n, WIDTHS: tl.constexpr):
 @triton.jit
 def _moved(x, group, n, WIDTH: tl.constexpr):
     if WIDTH != 0:
-        x += group * (n // WIDTH)
+        x += group.to(tl.int64) * (n // WIDTH)
     return x

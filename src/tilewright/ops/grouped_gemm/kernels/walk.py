@@ -8,7 +8,7 @@ number of groups, and no communication between workgroups.
 Offsets and counts come from the device, unchecked. Each is clamped before use: whatever they say,
 no row outside A and C is read or written. A group of the ``contiguous`` form begins and ends within
 the m rows, and is empty if it ends before it begins; a group of the ``masked`` form has from 0 to m
-rows.
+rows. A list's table is not clamped: it holds addresses, and `pack` makes it.
 
 Tiles are numbered group by group, and within a group as in a GEMM (`schedule`), so that workgroups
 that run together read the same group's B.
@@ -16,6 +16,8 @@ that run together read the same group's B.
 
 import triton
 import triton.language as tl
+
+from tilewright.ops.device.lengths import bounded, length_at
 
 MAX_GROUPS = tl.constexpr(1024)
 RAGGED_ROWS = tl.constexpr(2**30)
@@ -32,12 +34,11 @@ def group_rows(table, group, m, lead, MASKED: tl.constexpr):
     number of its rows."""
     if MASKED:
         begin = group * m
-        size = tl.minimum(tl.maximum(tl.load(table + group), 0), m)
+        size = length_at(table, group, m)
     else:
-        begin = tl.load(table + lead + group - 1, mask=lead + group > 0, other=0)
-        begin = tl.minimum(tl.maximum(begin, 0), m)
-        end = tl.minimum(tl.load(table + lead + group), m)
-        size = tl.maximum(end - begin, 0)
+        before = tl.load(table + lead + group - 1, mask=lead + group > 0, other=0)
+        begin = bounded(before, m)
+        size = tl.maximum(length_at(table, lead + group, m) - begin, 0)
     return begin, size
 
 
@@ -49,7 +50,6 @@ def tile_ends(
     the total), and the total."""
     group = tl.arange(0, MAX_GROUPS)
     # Past the end, the last group's size is read again but not counted.
-
     there = tl.minimum(group, groups - 1)
     if FORM == "list":
         rows = tl.load(table + there * FIELDS + 3).to(tl.int32)
