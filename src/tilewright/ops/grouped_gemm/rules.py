@@ -129,8 +129,9 @@ def _groups(c: GroupedGemmConfig, p: GroupedGemmProblem) -> str | None:
 
 
 def _rows(c: GroupedGemmConfig, p: GroupedGemmProblem) -> str | None:
-    # What groups that share rows could have together: tiles are counted in 32 bits.
-    count = p.groups * -(-p.m // c.tile_m) * -(-p.n // c.tile_n)
+    # Tiles are counted in 32 bits. Offsets that lie give all rows to every second group at most.
+    owners = p.groups if p.form == "masked" else -(-p.groups // 2)
+    count = owners * -(-p.m // c.tile_m) * -(-p.n // c.tile_n)
     if p.form != "list" and max(count, p.rows) > MOST:
         return f"{p.rows} rows and up to {count} tiles, of which one is over {MOST}"
     record = _record(c)
