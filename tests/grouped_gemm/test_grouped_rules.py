@@ -178,7 +178,7 @@ def test_estimates_are_finite_for_every_case():
 
 def test_tiles_and_rows_are_counted_in_32_bits():
     """Offsets that lie may give all rows to every second group."""
-    kernel = config()
+    kernel = config(index_bits=64)
     assert FAMILY.supports(kernel, stacked(m=2**18, groups=1024, n=2**14), SM90)
     verdict = FAMILY.supports(kernel, stacked(m=2**24, groups=1024, n=2**14), SM90)
     assert not verdict and "tiles" in verdict.reason
