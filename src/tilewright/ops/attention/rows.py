@@ -49,7 +49,7 @@ class Rows:
 def whole(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a problem's inputs that are lengths, offsets and pages: int64 arrays of NumPy's."""
     return {
-        name: arrays.to_numpy(x.cpu() if arrays.is_torch(x) else x).astype("int64")
+        name: arrays.to_numpy(x.cpu().long()) if arrays.is_torch(x) else x.astype("int64")
         for name, x in inputs.items()
         if name in WHOLE
     }
