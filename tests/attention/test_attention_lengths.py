@@ -9,8 +9,8 @@ from attention_cases import drawn, ways
 from lying import lying
 from parity_cases import of_pipeline, toy
 
-from simulate import simulated_run, worst_error
-from tilewright import Dispatcher, ops, verify
+from simulate import worst_error
+from tilewright import Dispatcher, verify
 from tilewright.arch import arch, device
 from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention.features import FEATURES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -264,6 +266,50 @@ def test_new_rows_are_written_behind_those_of_the_cache(layout, dtype):
     assert found.count_nonzero() == 3 * 2 * KV_HEADS * DIM
     with pytest.raises(BadArgument, match=r"but must be \[3, 2, 16\]"):
         append_paged_kv_cache(new[:2], new[:2], batch, at, pages, **where, kv_layout=layout)
+
+
+FAR = (-(2**31), -1, 2**31 - 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_without_a_place_are_not_written(seed):
+    """Against a loop over rows: sequences, places and pages that there are not, and places behind
+    a sequence's last page, which belong to the next one."""
+    rng = random.Random(seed)
+    sequences = [rng.choice((0, 0, 1, 2, 2, 2, 3, *FAR)) for _ in range(40)]
+    places = [rng.choice((n % 24, (7 * n) % 40, *FAR[n % 2 :])) for n in range(40)]
+    indices = [rng.choice((7, 12, *FAR)) if rng.random() < 0.3 else n for n in range(6)]
+    indptr = [rng.choice((0, *FAR[:2])), 3, 3, rng.choice((6, 7, FAR[2]))]
+    pages, new = torch.randn(12, 2, PAGE, KV_HEADS, DIM), torch.randn(40, KV_HEADS, DIM)
+    wanted, written = pages.clone(), {}
+    starts = [min(max(x, 0), 6) for x in indptr]
+    for n, (b, place) in enumerate(zip(sequences, places, strict=True)):
+        if 0 <= b < 3 and place >= 0 and starts[b] + place // PAGE < starts[b + 1]:
+            page = indices[starts[b] + place // PAGE]
+            if 0 <= page < 12:
+                written.setdefault((page, place % PAGE), []).append(n)
+    for (page, row), (n, *others) in written.items():
+        for other in others:  # two rows of one place are anybody's
+            new[other] = new[n]
+        wanted[page, 0, row], wanted[page, 1, row] = new[n], -new[n]
+    said = [ints(*x) for x in (sequences, places)]
+    append_paged_kv_cache(new, -new, *said, pages, ints(*indices), ints(*indptr))
+    assert written and torch.equal(pages, wanted)
+
+
+def test_appending_without_any_place_changes_nothing():
+    pages = torch.randn(12, 2, PAGE, KV_HEADS, DIM)
+    before, new = pages.clone(), torch.randn(3, KV_HEADS, DIM)
+    where = {"kv_indices": ints(-1, 12), "kv_indptr": ints(0, 2)}
+    append_paged_kv_cache(new, new, ints(0, 0, 0), ints(0, 9, 99), pages, **where)
+    where["kv_indices"] = ints()
+    append_paged_kv_cache(new, new, ints(0, 0, 0), ints(0, 9, 99), pages, **where)
+    assert torch.equal(pages, before)
+
+
+def test_rows_behind_the_last_sequence_s_have_no_place():
+    batch, at = get_batch_indices_positions(ints(0, 1, 3), ints(9, 24), 5)
+    assert batch.tolist() == [0, 1, 1, 2, 2] and at.tolist() == [8, 22, 23, -1, -1]
 
 
 # --- run ----------------------------------------------------------------------------------------

@@ -91,7 +91,14 @@ def test_offsets_are_clamped_whatever_they_say(hopper, pipeline):
     a, b = operands(n=64, k=64)
     kernel = config(dtype_a="fp32", layout="rrr", pipeline=pipeline, tile_k=32)
     wild = 2**31 - 1
-    for offsets in ((wild,) * 3, (-wild,) * 3, (-5, 12, wild), (12, 4, 4), (0, 0, 0), (12, -wild - 1, 15)):
+    for offsets in (
+        (wild,) * 3,
+        (-wild,) * 3,
+        (-5, 12, wild),
+        (12, 4, 4),
+        (0, 0, 0),
+        (12, -wild - 1, 15),
+    ):
         out = np.full((20, 64), 7.0, np.float32)
         hopper.run_named(kernel.name, a, b, int32(*offsets), out=out)
         begin = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import BadArgument
@@ -19,7 +20,9 @@ def append_paged_kv_cache(
     kv_last_page_len: Any = None,
     kv_layout: str = "NHD",
 ) -> None:
-    """Write rows into the pages of their sequences, in place. Nothing waits for the device.
+    """Write rows into the pages of their sequences, in place. Nothing waits for the device, so no
+    error says that a number there is wrong: a row of no sequence, of a place below 0 or behind its
+    sequence's last page, or of a page that the cache does not have is not written.
 
     append_key, append_value: [rows, num_kv_heads, head_dim], converted to the cache's dtype.
     batch_indices, positions: [rows], each row's sequence and its place in it (see
@@ -38,20 +41,68 @@ def append_paged_kv_cache(
         raise BadArgument(f"kv_layout = {kv_layout!r} is neither NHD nor HND")
     whole = isinstance(paged_kv_cache, torch.Tensor)
     caches = paged_kv_cache.unbind(1) if whole else paged_kv_cache
-    places = positions.long()
+    count = len(positions)
+    found: dict[tuple[int, int], _Places] = {}
     for new, pages in zip((append_key, append_value), caches, strict=True):
         cache = pages if kv_layout == "NHD" else pages.transpose(1, 2)
-        if new.shape[1:] != cache.shape[2:] or len(new) != len(places):
+        if new.shape[1:] != cache.shape[2:] or len(new) != count:
             raise BadArgument(
-                f"new rows are {list(new.shape)}, but must be [{len(places)}, "
+                f"new rows are {list(new.shape)}, but must be [{count}, "
                 f"{', '.join(map(str, cache.shape[2:]))}]"
             )
-        size = cache.shape[1]
-        page = kv_indices[(kv_indptr[batch_indices.long()] + places // size).long()].long()
+        sizes = cache.shape[0], cache.shape[1]
+        if 0 in (count, *sizes, len(kv_indices), len(kv_indptr) - 1):
+            continue  # no row, or no place for one
+        if sizes not in found:
+            found[sizes] = _places(batch_indices, positions, kv_indices, kv_indptr, *sizes)
         rows = new.to(cache.dtype)
         if cache.element_size() == 1:  # torch has no scatter of fp8
             cache, rows = cache.view(torch.uint8), rows.view(torch.uint8)
-        cache.index_put_((page, places % size), rows)
+        found[sizes].write(cache, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where rows go.
+
+    there: [rows], whether the cache has a place for each. one: [1], the number of a row for which
+    it has, if there is any. page, row: of each, or of that one in its stead; of any place in the
+    cache if there is none.
+    """
+
+    there: Any
+    one: Any
+    page: Any
+    row: Any
+
+    def write(self, cache: Any, rows: Any) -> None:
+        """Write the rows that have a place. Those without write what another one writes, to the
+        same place: to leave them out, the host would have to know their number."""
+        import torch
+
+        there = self.there[:, None, None]
+        kept = cache[self.page[self.one], self.row[self.one]]
+        one = torch.where(there[self.one], rows[self.one], kept)
+        cache.index_put_((self.page, self.row), torch.where(there, rows, one))
+
+
+def _places(
+    sequences: Any, positions: Any, indices: Any, indptr: Any, pages: int, size: int
+) -> _Places:
+    """The places of rows in `pages` pages of `size` rows."""
+    import torch
+
+    sequence, position = sequences.long(), positions.long()
+    known = sequence.clamp(0, len(indptr) - 2)
+    first, end = (indptr[known + n].long().clamp(0, len(indices)) for n in (0, 1))
+    entry = first + position // size
+    page = indices[entry.clamp(0, len(indices) - 1)].long()
+    inside = page.clamp(0, pages - 1)
+    there = (sequence == known) & (position >= 0) & (entry < end) & (page == inside)
+    one = there.int().argmax(0, keepdim=True)
+    row = position % size
+    places = (torch.where(there, x, x[one]) for x in (inside, row))
+    return _Places(there, one, *places)
 
 
 def get_batch_indices_positions(append_indptr: Any, seq_lens: Any, nnz: int) -> tuple[Any, Any]:
@@ -59,10 +110,16 @@ def get_batch_indices_positions(append_indptr: Any, seq_lens: Any, nnz: int) -> 
 
     append_indptr: [batch + 1], the first new row of each sequence, and the end.
     seq_lens: [batch], rows of each sequence, the new ones included.
+
+    A row behind the last sequence's has the number batch for a sequence, and place -1.
     """
     import torch
 
     rows = torch.arange(nnz, dtype=torch.int32, device=append_indptr.device)
     batch = torch.searchsorted(append_indptr[1:].contiguous(), rows, right=True, out_int32=True)
-    at = batch.long()
-    return batch, (seq_lens[at] - append_indptr[at + 1] + rows).int()
+    last = len(seq_lens) - 1
+    if last < 0:
+        return batch, torch.full_like(batch, -1)
+    at = batch.long().clamp(max=last)
+    places = (seq_lens[at] - append_indptr[at + 1] + rows).int()
+    return batch, torch.where(batch > last, -1, places)

@@ -19,8 +19,8 @@ from tilewright.ops.causal_conv.kernels.whole import none
 
 @triton.jit
 def causal_update(
-    x, state, w, y, bias, cache_seqlens, conv_state_indices, channels, tokens, state_len, cache_entries,
-    x_strides, w_strides, y_strides, state_strides,
+    x, state, w, y, bias, cache_seqlens, conv_state_indices, channels, tokens, state_len,
+    cache_entries, x_strides, w_strides, y_strides, state_strides,
     TILE_N: tl.constexpr, TAPS: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
     CIRCULAR: tl.constexpr, INDEXED: tl.constexpr,
 ):  # fmt: skip
