@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.arch import Arch, arch, archs, words
-from tilewright.dtypes import DTYPES, FP8_ALIASES
+from tilewright.arch.model import OPERANDS
+from tilewright.dtypes import FP8_ALIASES
 from tilewright.errors import UnknownArch
 
 ALL = [arch(name) for name in archs()]
-OPERANDS = {"tf32", "mxfp8", "mxfp4", *DTYPES} - {"int32", "int64", "int4", "e8m0", "uint8"}
 
 
 def each(value: Arch) -> str:
@@ -23,8 +23,8 @@ def each(value: Arch) -> str:
 
 def test_the_known_architectures() -> None:
     assert set(archs()) == {
-        *("sm_80", "sm_89", "sm_90", "sm_100", "sm_120"),
-        *("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"),
+        *("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"),
+        *("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1151", "gfx1201", "gfx1250"),
     }
     assert list(archs()) == sorted(archs())
 
@@ -64,7 +64,7 @@ def test_anything_else_is_unknown(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sm_86", "sm_9", "gfx940", "gfx90", "", "sm_", "sm_90b", "volta", "gfx943"]
+    "name", ["sm_75", "sm_9", "gfx940", "gfx90", "", "sm_", "sm_90b", "volta", "gfx943"]
 )
 def test_a_relative_is_never_taken_instead(name: str) -> None:
     with pytest.raises(UnknownArch, match=r"known: gfx1100, .*sm_90"):
@@ -132,6 +132,8 @@ def test_a_selectable_shape_is_16_or_32_wide() -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "shapes"),
     [
+        ("gfx908", "bf16", {(16, 16, 8), (32, 32, 4)}),
+        ("gfx908", "int8", {(16, 16, 16), (32, 32, 8)}),
         ("gfx90a", "bf16", {(16, 16, 16), (32, 32, 8)}),
         ("gfx942", "bf16", {(16, 16, 16), (32, 32, 8)}),
         ("gfx942", "e4m3fnuz", {(16, 16, 32), (32, 32, 16)}),
@@ -152,6 +154,12 @@ def test_shapes_seen_in_compiled_kernels(
     ("name", "native_fp8"),
     [
         ("sm_80", set()),
+        ("sm_86", set()),
+        ("sm_87", set()),
+        ("sm_103", {"e4m3fn", "e5m2"}),
+        ("sm_121", set()),
+        ("gfx908", set()),
+        ("gfx1151", set()),
         ("sm_89", {"e4m3fn", "e5m2"}),
         ("sm_90", {"e4m3fn", "e5m2"}),
         ("gfx90a", set()),
@@ -173,16 +181,27 @@ def test_native_fp8(name: str, native_fp8: set[str]) -> None:
     [
         ("sm_80", "bf16", 108, 1.41, 312),
         ("sm_80", "int8", 108, 1.41, 624),
+        ("sm_86", "bf16", 72, 1.695, 125),
+        ("sm_86", "int8", 72, 1.695, 250),
+        ("sm_87", "int8", 16, 1.3, 85),
         ("sm_89", "bf16", 142, 2.49, 362),
         ("sm_90", "bf16", 132, 1.83, 989),
         ("sm_90", "e4m3fn", 132, 1.83, 1979),
         ("sm_100", "bf16", 148, 1.86, 2250),
+        ("sm_103", "e4m3fn", 148, 1.86, 4500),
+        ("sm_103", "mxfp4", 148, 1.86, 13500),
+        ("sm_103", "int8", 148, 1.965, 150),
         ("sm_120", "bf16", 170, 2.407, 209.5),
+        ("sm_121", "bf16", 48, 2.525, 125),
+        ("gfx908", "fp16", 120, 1.502, 184.6),
+        ("gfx908", "bf16", 120, 1.502, 92.3),
+        ("gfx908", "fp32", 120, 1.502, 46.1),
         ("gfx90a", "fp16", 220, 1.7, 383),
         ("gfx942", "bf16", 304, 2.1, 1307),
         ("gfx942", "fp32", 304, 2.1, 163.4),
         ("gfx950", "e4m3fn", 256, 2.4, 5033),
         ("gfx1100", "fp16", 96, 2.5, 123),
+        ("gfx1151", "fp16", 40, 2.9, 59.4),
         ("gfx1201", "fp16", 64, 2.97, 195),
     ],
 )

@@ -165,9 +165,9 @@ def test_a_figure_the_driver_leaves_out_is_an_error(attribute: int) -> None:
 
 
 def test_an_nvidia_gpu_of_an_unknown_architecture() -> None:
-    attributes = {**H200_ATTRIBUTES, MAJOR: 8, MINOR: 6}
-    (probe,) = cuda_driver.probes(FakeCuda([("NVIDIA A40", 2**30, attributes)]))
-    with pytest.raises(UnknownArch, match=r"'sm_86'.*known: .*sm_80"):
+    attributes = {**H200_ATTRIBUTES, MAJOR: 7, MINOR: 5}
+    (probe,) = cuda_driver.probes(FakeCuda([("NVIDIA T4", 2**30, attributes)]))
+    with pytest.raises(UnknownArch, match=r"'sm_75'.*known: .*sm_80"):
         probe()
 
 

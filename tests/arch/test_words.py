@@ -70,7 +70,7 @@ def test_a_device_that_is_not_clear_is_answered_with_those_there_are(word: str, 
 
 
 @pytest.mark.parametrize(
-    "word", ["sm_86", "sm_900", "gfx90c", "gfx943", "V100", "a1000", "h100x", "l40", "b300", "h2"]
+    "word", ["sm_75", "sm_900", "gfx90c", "gfx943", "V100", "a1000", "h100x", "l40", "b400", "h2"]
 )
 def test_another_gpus_name_is_never_a_hint(word: str) -> None:
     for asked in (arch, device, parse):

@@ -33,6 +33,8 @@ EACH = 1
 OF_OTHERS = {"attention": 2, "attention_backward": 1, "conv": 2}
 """The same of families that have few pipelines: attention has many features, its gradients several
 kernels, and convolutions several directions."""
+ALIKE = ("gfx908", "gfx1151")
+"""Architectures whose instructions are nearly gfx90a's and gfx1100's."""
 PRODUCTS = ("gemm", "grouped_gemm")
 """Families whose kernels have the axes of products."""
 
@@ -40,9 +42,9 @@ PRODUCTS = ("gemm", "grouped_gemm")
 @cache
 def chosen(name: str) -> list[Case]:
     """The first cases, which have the most values, of every second pipeline: architectures take
-    turns."""
+    turns. Of an architecture whose instructions are nearly another's, of every fourth pipeline."""
     keys = dict.fromkeys((case.config.family, case.config.pipeline) for case in cases(name))
-    here = [*keys][ARCHS.index(name) % 2 :: 2]
+    here = [*keys][ARCHS.index(name) % 2 :: 4 if name in ALIKE else 2]
     seen: dict[tuple[str, str], int] = {}
     first = []
     for case in cases(name):

@@ -19,19 +19,27 @@ from tilewright.ops.gemm.sizes import shared_memory
 
 INSTRUCTION = {
     "sm_80": ("ptx", "mma.sync"),
+    "sm_86": ("ptx", "mma.sync"),
+    "sm_87": ("ptx", "mma.sync"),
     "sm_89": ("ptx", "mma.sync"),
     "sm_90": ("ptx", "wgmma.mma_async"),
     "sm_100": ("ptx", "tcgen05.mma"),
+    "sm_103": ("ptx", "tcgen05.mma"),
     "sm_120": ("ptx", "mma.sync"),
+    "sm_121": ("ptx", "mma.sync"),
+    "gfx908": ("amdgcn", "v_mfma"),
     "gfx90a": ("amdgcn", "v_mfma"),
     "gfx942": ("amdgcn", "v_mfma"),
     "gfx950": ("amdgcn", "v_mfma"),
     "gfx1100": ("amdgcn", "v_wmma"),
+    "gfx1151": ("amdgcn", "v_wmma"),
     "gfx1201": ("amdgcn", "v_wmma"),
 }
 # gfx1250 has none by a plain dot: see test_gemm_gfx1250.py.
 assert {*archs()} - {*INSTRUCTION} == {"gfx1250"}
-WITHOUT = {("sm_100", "int8")}  # the compiler uses mma.sync for it there
+WITHOUT = {("sm_100", "int8"), ("sm_103", "int8")}  # the compiler uses mma.sync for it there
+ALIKE = ("sm_86", "sm_87", "sm_103", "sm_121", "gfx908", "gfx1151")
+"""Architectures of which every second kernel is compiled: each has a close relative in the list."""
 
 
 def kernels(name: str) -> list:
@@ -54,7 +62,8 @@ def kernels(name: str) -> list:
             if pipeline in FAMILY.pipelines(arch(name)) and number % 5 == 1
         ]
     made.append(config(name, alignment=1, index_bits=64))
-    return [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
+    legal = [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
+    return legal[:: 2 if name in ALIKE else 1]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +74,7 @@ def report(store) -> BuildReport:
 
 def test_all_compile_and_fit(report):
     compiled = Counter(result.arch.name for result in report.results)
-    assert compiled.keys() == INSTRUCTION.keys() and min(compiled.values()) >= 5, compiled
+    assert compiled.keys() == INSTRUCTION.keys() and min(compiled.values()) >= 4, compiled
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
@@ -83,12 +92,12 @@ def test_matrix_instructions_are_used(report, store, name):
         vector_fma = dtype == "fp32" and result.config.precision == "ieee" and on_fma
         assert (word in text) != vector_fma, result.name
         seen += not vector_fma
-    assert seen >= 4
+    assert seen >= (2 if name in ALIKE else 4)
 
 
 def test_the_copy_engine_is_used_where_it_is_asked_for(report, store):
     for result in report.results:
-        if result.arch.vendor == "nvidia" and result.arch.name != "sm_80":
+        if result.arch.vendor == "nvidia" and "tma" in result.arch.features:
             text = inspect(result.kernel, store, "ptx")
             copies = "cp.async.bulk.tensor" in text
             assert copies == (result.config.pipeline != "basic"), result.name

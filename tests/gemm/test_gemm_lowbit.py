@@ -163,6 +163,7 @@ def test_a_registry_of_other_kernels_says_why_they_do_not_serve():
 BUILT = ("gfx90a", "gfx942", "gfx950", "sm_80", "sm_90")
 NATIVE = {
     "sm_100": {"mxfp8": "kind::mxf8f6f4.block_scale", "mxfp4": "kind::mxf4.block_scale"},
+    "sm_103": {"mxfp8": "kind::mxf8f6f4.block_scale", "mxfp4": "kind::mxf4.block_scale"},
     "sm_120": {"mxfp8": "kind::mxf8f6f4.block_scale", "mxfp4": "kind::mxf4nvf4.block_scale"},
     "gfx950": dict.fromkeys(("mxfp8", "mxfp4"), "v_mfma_scale_f32_32x32x64_f8f6f4"),
     "gfx1250": dict.fromkeys(("mxfp8", "mxfp4"), "v_wmma_scale_f32_16x16x128_f8f6f4"),

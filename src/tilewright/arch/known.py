@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from pathlib import Path
 from typing import Any
 
-from tilewright.arch import words
+from tilewright.arch import files, words
 from tilewright.arch.load import archs, named
 from tilewright.arch.model import Device
 from tilewright.errors import BadFile, nearest
 from tilewright.jsonfile import convert, load_json
 
-_FILES = Path(__file__).parent / "devices"
-
 
 def devices() -> dict[str, Device]:
-    """The known devices by slug (``h200_sxm``), sorted."""
+    """The known devices by slug (``h200_sxm``), sorted: the package's, and those of files that
+    ``TILEWRIGHT_GPUS`` names. Raises `BadFile` for such a file that cannot be read."""
     return dict(_known())
 
 
@@ -51,8 +49,7 @@ def device_to_json(device: Device) -> str:
 
 @functools.cache
 def _known() -> dict[str, Device]:
-    files = sorted(_FILES.glob("*.json"))
-    return {file.stem: described(load_json(file), str(file)) for file in files}
+    return {slug: described(load_json(file), str(file)) for slug, file in files.devices().items()}
 
 
 @functools.cache

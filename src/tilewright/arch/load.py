@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
-from pathlib import Path
 
+from tilewright.arch import files
 from tilewright.arch.model import Arch
 from tilewright.errors import BadFile, UnknownArch
 from tilewright.jsonfile import convert, load_json
 
-_DATA = Path(__file__).parent / "data"
 
-
-@functools.cache
 def archs() -> tuple[str, ...]:
-    """The names of all known architectures, sorted."""
-    return tuple(sorted(file.stem for file in _DATA.glob("*.json")))
+    """The names of all known architectures, sorted: the package's, and those of files that
+    ``TILEWRIGHT_GPUS`` names. Raises `BadFile` for such a file that cannot be read."""
+    return tuple(files.architectures())
 
 
 @functools.cache
@@ -24,7 +22,7 @@ def find(name: str) -> Arch | None:
     """The architecture called `name`, in any case and as compilers and drivers spell it: ``sm_90``
     for ``sm90`` and ``sm_90a``, ``gfx942`` for ``gfx942:sramecc+:xnack-``. None if unknown."""
     plain = _plain(name)
-    return _load(plain) if plain in archs() else None
+    return _load(plain) if plain in files.architectures() else None
 
 
 def named(name: str) -> Arch:
@@ -49,7 +47,7 @@ def _plain(name: str) -> str:
 
 @functools.cache
 def _load(name: str) -> Arch:
-    file = _DATA / f"{name}.json"
+    file = files.architectures()[name]
     found = convert(load_json(file), Arch, str(file))
     if found.name != name:
         raise BadFile(f"{file}: it names the architecture '{found.name}', its file name '{name}'")

@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.checks import MOST_WHOLE, positive, whole
+from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
+
+OPERANDS = frozenset({"tf32", "mxfp8", "mxfp4", *DTYPES}) - {
+    "int32", "int64", "int4", "e8m0", "uint8"
+}  # fmt: skip
+"""The operand dtypes of which each architecture says how its matrix units take them."""
+
+_SIZES = (
+    "warp_size", "max_threads", "shared_memory", "shared_memory_per_cu", "simds_per_cu",
+    "registers_per_lane", "register_granule", "max_registers", "max_warps_per_simd",
+    "max_workgroups_per_cu", "kpack", "max_ctas", "operand_copies",
+)  # fmt: skip
 
 INTERPRETED = "interpreter as "
 """What begins the name of a device that Triton's interpreter played."""
@@ -148,10 +160,22 @@ class Arch:
     operand_copies: int = 1
 
     def __post_init__(self) -> None:
+        for field in _SIZES:
+            whole(f"{self.name}: {field}", getattr(self, field), least=1)
+        for field in ("num_warps", "num_stages"):
+            for value in getattr(self, field):
+                whole(f"{self.name}: {field}", value, least=1)
         for word in self.features:
             if word not in FEATURES:
                 known = ", ".join(FEATURES)
                 raise BadArgument(f"{self.name} has unknown feature '{word}'; known: {known}")
+        for word in sorted(OPERANDS ^ self.dtypes.keys()):
+            lacks = word in OPERANDS
+            raise BadArgument(
+                f"{self.name}: dtypes {'does not say' if lacks else 'says'} how operand dtype "
+                f"'{word}' is computed{'' if lacks else ', which is none'}; it lists "
+                f"{', '.join(sorted(OPERANDS))}"
+            )
 
     def has(self, word: str) -> bool:
         """Whether the architecture can do what `word` says, in the words of its data file.

@@ -3,6 +3,7 @@ issues one vector instruction.
 
 Source: LLVM's scheduling models (SISchedule.td: SIDPFullSpeedModel for gfx90a, SIDPGFX942… and
 SIDPGFX950FullSpeedModel), and the CDNA3 ISA manual's "Dependency Resolution" table.
+gfx908 is taken to have the passes of gfx90a.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def passes(ins: Instruction, generation: Generation) -> int:
     if found is None:
         raise ValueError(f"{ins.base} is no MFMA whose passes are known")
     small, types = found[1] == "16", found[2]
-    if generation == "cdna2":
+    if generation in ("cdna1", "cdna2"):
         return 8 if small else 16
     if types == "f8f6f4":
         modifiers = dict(ins.modifiers)

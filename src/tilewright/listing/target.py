@@ -8,19 +8,21 @@ from typing import Literal
 
 from tilewright.errors import BadArgument
 
-Generation = Literal["cdna2", "cdna3", "cdna4", "rdna3", "rdna4", "gfx1250"]
+Generation = Literal["cdna1", "cdna2", "cdna3", "cdna4", "rdna3", "rdna4", "gfx1250"]
 
 GENERATIONS: dict[str, Generation] = {
+    "gfx908": "cdna1",
     "gfx90a": "cdna2",
     "gfx942": "cdna3",
     "gfx950": "cdna4",
     "gfx1100": "rdna3",
+    "gfx1151": "rdna3",
     "gfx1201": "rdna4",
     "gfx1250": "gfx1250",
 }
 """The generation of instructions of each target."""
 
-CDNA = frozenset({"cdna2", "cdna3", "cdna4"})
+CDNA = frozenset({"cdna1", "cdna2", "cdna3", "cdna4"})
 GFX12 = frozenset({"rdna4", "gfx1250"})
 
 

@@ -109,7 +109,7 @@ def _load(ins: Instruction, context: Context) -> Executor:
     first = transfer.vector(data, wide.registers)
     places = placing(ins, context, address, resource, offset)
     to, registers, second = transfer.waiting(context, "load"), bits(data), resource.first + 1
-    may_swizzle = context.target.generation == "cdna2"
+    may_swizzle = context.target.generation in ("cdna1", "cdna2")
 
     def execute(waves: Waves) -> None:
         time = 0
@@ -165,7 +165,7 @@ def _store(ins: Instruction, context: Context) -> Executor:
     first = transfer.vector(data, wide.registers)
     places = placing(ins, context, address, resource, offset)
     to, second = transfer.waiting(context, "store"), resource.first + 1
-    may_swizzle = context.target.generation == "cdna2"
+    may_swizzle = context.target.generation in ("cdna1", "cdna2")
 
     def execute(waves: Waves) -> None:
         values, time = transfer.taken(waves, first, wide), 0

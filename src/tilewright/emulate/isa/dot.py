@@ -22,7 +22,7 @@ from tilewright.emulate.waves import Array, Waves
 from tilewright.listing.target import Generation
 from tilewright.listing.text import Instruction
 
-_CDNA: tuple[Generation, ...] = ("cdna2", "cdna3", "cdna4")
+_CDNA: tuple[Generation, ...] = ("cdna1", "cdna2", "cdna3", "cdna4")
 _ACCUMULATING = ("v_dot2acc_f32_f16", "v_dot2c_f32_f16", "v_dot4c_i32_i8")
 """These add to their destination, and have no third source."""
 
@@ -56,8 +56,8 @@ def _floats(ins: Instruction, context: Context) -> Executor:
     generation = context.target.generation
     types = ins.base.rpartition("_")[2]
     narrow = ins.base.startswith("v_dot2_bf16")
-    flushed = generation == "cdna2" or (generation == "rdna3" and types == "bf16")
-    flushing = generation in ("cdna2", "rdna3")
+    flushed = generation in ("cdna1", "cdna2") or (generation == "rdna3" and types == "bf16")
+    flushing = generation in ("cdna1", "cdna2", "rdna3")
     a, b = (_elements(ins, index, FORMATS[types], flushed) for index in (1, 2))
     addend = 0 if ins.base in _ACCUMULATING else 3
     c = source(ins, addend, "bf16" if narrow else "f32", number=2)

@@ -53,17 +53,17 @@ _CDNA3 = [
     *(f"mfma_f32_32x32x16_{types}" for types in _EIGHT),
     *(f"mfma_f32_16x16x32_{types}" for types in _EIGHT),
 ]
+_CDNA1 = [
+    "mfma_f32_32x32x2f32",
+    "mfma_f32_16x16x4f32",
+    "mfma_f32_32x32x8f16",
+    "mfma_f32_16x16x16f16",
+    "mfma_i32_32x32x8i8",
+    "mfma_i32_16x16x16i8",
+]
 MNEMONICS: dict[Generation, list[str]] = {
-    "cdna2": [
-        "mfma_f32_32x32x2f32",
-        "mfma_f32_16x16x4f32",
-        "mfma_f32_32x32x8f16",
-        "mfma_f32_16x16x16f16",
-        "mfma_f32_32x32x8bf16_1k",
-        "mfma_f32_16x16x16bf16_1k",
-        "mfma_i32_32x32x8i8",
-        "mfma_i32_16x16x16i8",
-    ],
+    "cdna1": [*_CDNA1, "mfma_f32_32x32x4bf16", "mfma_f32_16x16x8bf16"],
+    "cdna2": [*_CDNA1, "mfma_f32_32x32x8bf16_1k", "mfma_f32_16x16x16bf16_1k"],
     "cdna3": [*_CDNA3, "mfma_f32_32x32x4_xf32", "mfma_f32_16x16x8_xf32"],
     "cdna4": [
         *_CDNA3,
@@ -106,6 +106,9 @@ MNEMONICS: dict[Generation, list[str]] = {
 """The matrix instructions of each generation that have a meaning here, without ``v_``. Left out,
 because no kernel uses them: sparse ones (SMFMAC, SWMMAC), fp64, several blocks, results of 16
 bits."""
+
+_FLUSHING: tuple[Generation, ...] = ("cdna1", "cdna2")
+"""Generations of CDNA that take denormal inputs for zeros."""
 
 _NAME = re.compile(r"v_\w+_(f32|i32)_(\d+)x(\d+)x(\d+)_?([a-z]\w*)")
 _OCP = {"fp8": "e4m3fn", "bf8": "e5m2"}
@@ -248,7 +251,7 @@ def _multiply(ins: Instruction, context: Context) -> Executor:
     layout_a = layouts.operand(generation, made.rows, made.depth, made.a.bits)
     layout_b = layouts.operand(generation, made.columns, made.depth, made.b.bits)
     layout_d = layouts.result(generation, made.rows, made.columns)
-    flushes = generation == "cdna2" or (generation == "rdna3" and made.a is FORMATS["bf16"])
+    flushes = generation in _FLUSHING or (generation == "rdna3" and made.a is FORMATS["bf16"])
     read: list[Reader] = []
     for number, (layout, format_) in enumerate(((layout_a, made.a), (layout_b, made.b))):
         count = layout.elements * format_.bits // 32
@@ -290,7 +293,7 @@ def _whole(ins: Instruction) -> Callable[[Array, Array], Array]:
 
 def _rounded(generation: Generation, made: Product) -> Callable[[Array, Array], Array]:
     """What adds sums of floats to C."""
-    if generation == "rdna3" or (generation == "cdna2" and made.a.least):
+    if generation == "rdna3" or (generation in _FLUSHING and made.a.least):
 
         def flush(sums: Array, c: Array) -> Array:
             d = (sums + normal(c)).astype(np.float32)

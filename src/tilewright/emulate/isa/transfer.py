@@ -70,7 +70,7 @@ _SIZES = {
 _SIGNED = ("sbyte", "i8", "sshort", "i16")
 
 
-GFX9: tuple[Generation, ...] = ("cdna2", "cdna3", "cdna4")
+GFX9: tuple[Generation, ...] = ("cdna1", "cdna2", "cdna3", "cdna4")
 LATER: tuple[Generation, ...] = ("rdna3", "rdna4", "gfx1250")
 """Generations whose mnemonics say ``dwordx4``, and those that say ``b128``."""
 

@@ -26,7 +26,7 @@ def _wait(context: Context, stated: dict[Counter, int]) -> Executor:
     return execute
 
 
-_BEFORE_GFX12: tuple[Generation, ...] = ("cdna2", "cdna3", "cdna4", "rdna3")
+_BEFORE_GFX12: tuple[Generation, ...] = ("cdna1", "cdna2", "cdna3", "cdna4", "rdna3")
 _GFX12: tuple[Generation, ...] = ("rdna4", "gfx1250")
 _RDNA3: tuple[Generation, ...] = ("rdna3",)
 
