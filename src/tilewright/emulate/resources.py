@@ -11,9 +11,9 @@ def undeclared(program: Program, shared: int, findings: Findings) -> None:
     """Report every instruction that names a register beyond those that the descriptor declares, and
     a launch with less shared memory than the kernel's own.
 
-    Scalar registers up to VCC need no declaration on RDNA. Where accumulation registers share a file
-    with the others, the descriptor says where they begin; on gfx908 they are a file of their own, of
-    the declared size.
+    Scalar registers up to VCC need no declaration on RDNA. Where accumulation registers share a
+    file with the others, the descriptor says where they begin; on gfx908 they are a file of their
+    own, of the declared size.
     """
     descriptor = program.descriptor
     vectors = descriptor.get("next_free_vgpr", 0)
