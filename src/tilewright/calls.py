@@ -6,13 +6,15 @@ Arrays that no kernel may be launched on are refused here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import NoneType
 from typing import Any
 
-from tilewright import arrays, checks, ops, parameters
+from tilewright import arrays, checks, dtypes, ops, parameters
 from tilewright.errors import BadArgument, WrongDevice, shown
+from tilewright.number_array import of_number
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.nouns import Call, Number, Operand, View
 from tilewright.pointer_array import Pointers
 from tilewright.runtime.bound import Bound
@@ -39,12 +41,15 @@ class Spoken:
     named: operands passed by keyword.
     scalars: the values of `Launching.scalars`, in order; None for each that is left out.
     options: the others.
+    numbers: operands for which a number is passed, with the dtype of the array that it becomes
+        (`with_arrays`). They are not among `named`, and `what` is None.
     """
 
     what: Any
     named: dict[str, Any]
     scalars: tuple[int | float | None, ...]
     options: dict[str, Any]
+    numbers: Mapping[str, str] = field(default_factory=dict)
 
 
 def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
@@ -54,7 +59,8 @@ def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
     what: an operation or a kernel's name.
     outputs: number of outputs passed; 0 for none.
 
-    Raises `BadArgument` for a scalar that is not a number, or that its type does not hold.
+    Raises `BadArgument` for an operand that is not an array, an option that is one, and a scalar
+    that is not a number or that its type does not hold.
     """
     if not keywords:
         return _nothing_spoken(what, outputs)
@@ -68,23 +74,20 @@ def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
             words.append((name, value, kinds))
         else:
             others[name] = value
-    if others:
-        known = scalars_of(what)
-        for name, value in others.items():
-            if name in known or not _is_array(value):
-                return _sorted(what, {n: _plain(known, n, x) for n, x in keywords.items()}, outputs)
+    if not others:
+        return _with_words(what, outputs, tuple(words), ())
+    for value in others.values():
+        if not _is_array(value):
+            return _sorted(what, keywords, outputs)
     said = _with_words(what, outputs, tuple(words), tuple(others))
-    return Spoken(said.what, others, said.scalars, said.options) if others else said
+    if said.what is None:
+        return _sorted(what, keywords, outputs)
+    return Spoken(said.what, others, said.scalars, said.options)
 
 
 Word = tuple[str, Any, Any]
 """A keyword that is no array, its value, and what tells it from values that are equal: its type,
 the types of its parts, or the text of a zero (True is 1, and 0.0 is -0.0)."""
-
-
-def _plain(known: Mapping[str, Number], name: str, value: Any) -> Any:
-    """What a keyword says: an array is left as it is, unless the keyword is a scalar."""
-    return value if _is_array(value) and name not in known else checks.plain(name, value)
 
 
 def identity(what: str, named: Sequence[str], options: Iterable[tuple[str, Any]]) -> Any:
@@ -95,7 +98,11 @@ def identity(what: str, named: Sequence[str], options: Iterable[tuple[str, Any]]
 
 @lru_cache(maxsize=4096)
 def _with_words(what: str, outputs: int, words: tuple[Word, ...], named: tuple[str, ...]) -> Spoken:
-    """Calls whose keywords differ in arrays alone say the same again and again."""
+    """Calls whose keywords differ in arrays alone say the same again and again. `Spoken.what` is
+    None if the arrays themselves have to be seen: one is passed for something else than an operand,
+    or a number for an operand."""
+    if any(kind_of(what, name) not in ("operand", "") for name in named):
+        return Spoken(None, {}, (), {})
     return _sorted(what, {name: value for name, value, _ in words}, outputs, named)
 
 
@@ -103,14 +110,28 @@ def _sorted(
     what: str, keywords: Mapping[str, Any], outputs: int, arrays: Sequence[str] = ()
 ) -> Spoken:
     """arrays: names of operands passed by keyword that are not among `keywords`."""
-    known = scalars_of(what)
+    family, known = _family(what), scalars_of(what)
     named: dict[str, Any] = {}
     options: dict[str, Any] = {}
+    numbers: dict[str, str] = {}
     for name, value in keywords.items():
-        if name not in known and value is not None:
-            where = named if _is_array(value) else options
-            where[name] = value
+        if name in known or value is None:
+            continue
+        stated = family.keyword(name)
+        if stated is None:
+            where, own = (
+                (named, value) if _is_array(value) else (options, checks.plain(name, value))
+            )
+            where[name] = own
+        elif stated.kind == "option":
+            options[name] = _option(stated, name, value)
+        elif _is_array(value):
+            named[name] = value
+        else:
+            numbers[name] = _dtype_of_number(stated, name, value)
     scalars = tuple([_scalar(one, name, keywords.get(name)) for name, one in known.items()])
+    if numbers:
+        return Spoken(None, named, scalars, options, numbers)
     key: Any = what
     if named or arrays or options or outputs > 1:
         key = (what, outputs, *named, *arrays, *options.items())
@@ -130,12 +151,73 @@ def _nothing_spoken(what: str, outputs: int) -> Spoken:
 @cache
 def scalars_of(what: str) -> Mapping[str, Number]:
     """The scalars that a call gives, by name, for an operation or for a kernel's name."""
-    family = ops.family(what) if what in ops.families() else ops.family_of(what)
-    return family.scalars
+    found: Mapping[str, Number] = _family(what).scalars
+    return found
+
+
+def kind_of(what: str, name: str) -> str:
+    """Whether a keyword is an ``operand``, an ``option`` or a ``scalar``; "" if the family does not
+    say, so that an array is an operand and anything else an option.
+
+    what: an operation or a kernel's name.
+    """
+    if name in scalars_of(what):
+        return "scalar"
+    stated = _family(what).keyword(name)
+    return "" if stated is None else stated.kind
+
+
+def _family(what: str) -> Any:
+    return ops.family(what) if what in ops.families() else ops.family_of(what)
+
+
+def _option(stated: Keyword, name: str, value: Any) -> Any:
+    """The value of an option. Raises `BadArgument` for an array."""
+    if stated.type == "dtype":
+        return dtypes.named(value)
+    own = checks.plain(name, value)
+    if _is_array(own):
+        what = stated.meaning or f"of type {stated.type}"
+        raise BadArgument(f"{name} is an option, {what}; it takes no array")
+    return own
+
+
+def _dtype_of_number(stated: Keyword, name: str, value: Any) -> str:
+    """The dtype of the array that a number becomes, passed for an operand. Raises `BadArgument` for
+    anything else, and where a number says too little."""
+    own = checks.plain(name, value)
+    if type(own) not in (int, float):
+        raise BadArgument(
+            f"{name} is an operand: pass an array (a torch tensor, a NumPy array, or an object "
+            f"with __dlpack__), not {shown(value)}"
+        )
+    if not stated.number:
+        raise BadArgument(
+            f"{name} is an operand, for which the number {shown(value)} says too little: pass an "
+            "array"
+        )
+    return stated.number
+
+
+def with_arrays(
+    said: Spoken, keywords: Mapping[str, Any], operands: Iterable[Any]
+) -> dict[str, Any]:
+    """The keywords of a call with an array of one element in place of each number that is passed
+    for an operand. Such an array is kept, so that no later call copies the number to the GPU again.
+
+    said: the keywords, sorted. operands: those passed by position.
+    """
+    like = next((x for x in (*operands, *said.named.values()) if _is_array(x)), None)
+    found = dict(keywords)
+    for name, dtype in said.numbers.items():
+        number = checks.plain(name, keywords[name])
+        found[name] = of_number(name, number, dtype, like)
+    return found
 
 
 def _scalar(one: Number, name: str, value: Any) -> int | float | None:
     """A scalar as the launcher takes it. Raises `BadArgument`."""
+    value = checks.plain(name, value)
     if value is None:
         return None
     if one.type.startswith("fp"):

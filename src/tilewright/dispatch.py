@@ -164,6 +164,9 @@ class Dispatcher(Loader):
         """As `run`, for a caller that has the operands and the keywords packed."""
         fast, outputs = self._fast, _outputs(out)
         said = spoken(op, options, len(outputs or ()))
+        if said.numbers:
+            options = calls.with_arrays(said, options, operands)
+            said = spoken(op, options, len(outputs or ()))
         if fast is not None and said.what is not None:
             self._forget_if_changed()
             if outputs is None:
@@ -222,6 +225,8 @@ class Dispatcher(Loader):
         constraints."""
         outputs = _outputs(out)
         said = spoken(name, options, len(outputs or ()))
+        if said.numbers:
+            said = spoken(name, calls.with_arrays(said, options, operands), len(outputs or ()))
         if self._fast is not None and outputs is not None and said.what is not None:
             self._forget_if_changed()
             if self._run_cached(self._fast, said, operands, outputs, stream):

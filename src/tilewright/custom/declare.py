@@ -31,6 +31,11 @@ class Array:
     optional: bool = False
     values: Values = None
 
+    @property
+    def by_position(self) -> bool:
+        """Whether a call passes it by position."""
+        return self.role != "out" and not self.optional
+
 
 def In(*shape: Size, dtype: str = "dtype", optional: bool = False, values: Values = None) -> Array:
     """An operand that the kernels read; see `Array`."""

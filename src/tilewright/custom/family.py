@@ -16,6 +16,7 @@ from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.keywords import Keyword, operand, option
 from tilewright.ops.nouns import (
     Argument,
     Call,
@@ -45,6 +46,8 @@ class CustomFamily(Defaults):
         self.name = declared.name
         self.problem_type = kinds.problem_type(declared)
         self.config_type = kinds.config_type(declared)
+        self.arguments = tuple(n for n, x in declared.operands.items() if x.by_position)
+        self._keywords = _keywords(declared)
         self.scalars = {n: Number(kind, finite=False) for n, (kind, _) in declared.scalars.items()}
 
     # --- words ------------------------------------------------------------------------------
@@ -260,7 +263,7 @@ class CustomFamily(Defaults):
     def _views(self, call: Call) -> dict[str, View]:
         """The arrays of a call, by name. Raises `BadArgument` for a wrong number."""
         d = self.declared
-        first = [n for n, one in d.operands.items() if one.role != "out" and not one.optional]
+        first = self.arguments
         targets = [n for n, one in d.operands.items() if one.role == "out"]
         for name in call.named:
             if name not in d.optional:
@@ -300,6 +303,9 @@ class CustomFamily(Defaults):
             raise BadArgument(
                 f"{name} of {self.name} has strides {view.strides}; pass a contiguous copy"
             )
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        return self._keywords
 
     def options(self, problem: Any) -> dict[str, Any]:
         found = {name: getattr(problem, name) for name in self.declared.options}
@@ -347,6 +353,15 @@ class CustomFamily(Defaults):
             for o in stated
             if o.written
         }
+
+
+def _keywords(d: Declaration) -> dict[str, Keyword]:
+    options = {name: option(type(value).__name__, value) for name, value in d.options.items()}
+    arrays = {name: d.operands[name] for name in d.optional}
+    return options | {
+        name: operand(one.dtype if one.shape == (1,) and one.dtype in DTYPES else "")
+        for name, one in arrays.items()
+    }
 
 
 def _packed(shape: Sequence[int]) -> tuple[int, ...]:

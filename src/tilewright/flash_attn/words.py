@@ -109,19 +109,24 @@ def dropped(dropout_p: float | None) -> dict[str, Any]:
 def scaled(q: Any, k: Any, **given: Any) -> dict[str, Any]:
     """Scales of operands in fp8. Where one is given, those left out are 1.
 
-    given: q_scale, k_scale, v_scale; None for one left out.
+    given: q_scale, k_scale, v_scale: arrays, or numbers; None for one left out.
     """
-    example = next((x for x in given.values() if x is not None), None)
-    if example is None:
+    if all(x is None for x in given.values()):
         return {}
+    example = next((x for x in given.values() if hasattr(x, "new_full")), None)
     if dtypes.of(q).bits != 8 and given.pop("q_scale", None) is not None:
         raise BadArgument("a scale of q is given, but q is not in fp8; leave it out")
     if dtypes.of(k).bits != 8:
         raise BadArgument("a scale of k or v is given, but they are not in fp8; leave it out")
     return {
-        name: example.new_ones(example.shape) if x is None else x.contiguous()
+        name: x.contiguous() if hasattr(x, "new_full") else _like(example, 1.0 if x is None else x)
         for name, x in given.items()
     }
+
+
+def _like(example: Any, number: Any) -> Any:
+    """A number for a scale, in the shape of another scale that is an array."""
+    return number if example is None else example.new_full(example.shape, number)
 
 
 def common(

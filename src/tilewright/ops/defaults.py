@@ -12,6 +12,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Form
 from tilewright.ops.formats import Formats
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, Number, Operand
@@ -28,6 +29,7 @@ class Defaults:
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     functions: ClassVar[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {}
     scalars: Mapping[str, Number] = MappingProxyType({})
+    arguments: tuple[str, ...] = ("*operands",)
     foreign_forms: Mapping[str, Form] = MappingProxyType({})
     profiles: Mapping[str, Profile] = MappingProxyType({})
     variant_fields: ClassVar[frozenset[str]] = frozenset({"num_stages"})
@@ -98,6 +100,14 @@ class Defaults:
     def interpreted(self, config: Any) -> Any:
         """Every kernel is in Triton."""
         return config
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        """A value's type says what its keyword is."""
+        return {}
+
+    def keyword(self, name: str) -> Keyword | None:
+        """As `keywords` has it."""
+        return self.keywords().get(name)
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         """As the problem that the call states has them."""

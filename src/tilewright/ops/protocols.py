@@ -16,6 +16,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Form, Reader
 from tilewright.ops.formats import Formats
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
@@ -176,6 +177,19 @@ class Launching(Protocol):
 
     scalars: Mapping[str, Number]
     """The scalars that a caller gives at each call, by keyword (`Given`)."""
+
+    arguments: tuple[str, ...]
+    """How a call passes operands, for its signature: names by position, in the order of a usual
+    call; ``v=`` may be left out; ``*operands`` any number; ``**operands`` by names besides
+    `keywords`."""
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        """The other keywords of a call: its options, and the operands that may be passed by
+        keyword; {} where a value's type says which it is."""
+
+    def keyword(self, name: str) -> Keyword | None:
+        """What is passed by the keyword `name`; None for a name that `keywords` has not, and that
+        means nothing beside one that is."""
 
     def sources(self, config: Any, arch: Arch) -> Mapping[str, KernelSource]:
         """What to compile, by part: `MAIN` where there is one kernel; {} for an algorithm of the

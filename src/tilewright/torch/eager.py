@@ -20,6 +20,9 @@ def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, 
     if stream is not None:
         return default_dispatcher().run_given(op, operands, None, stream, keywords)
     spoken = calls.spoken(op, keywords, 0)
+    if spoken.numbers:
+        keywords = calls.with_arrays(spoken, keywords, operands)
+        spoken = calls.spoken(op, keywords, 0)
     tensors = (*operands, *spoken.named.values())
     seen = torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state()
     wanted = False

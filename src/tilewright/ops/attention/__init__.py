@@ -25,6 +25,7 @@ from tilewright.ops.attention.problem import FP8, AttentionProblem
 from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
 from tilewright.ops.protocols import Bind
@@ -40,6 +41,7 @@ class AttentionFamily(Defaults):
     name = "attention"
     problem_type = AttentionProblem
     config_type = AttentionConfig
+    arguments = ("q", "k", "v=")
     scalars = MappingProxyType(
         {"scale": Number("fp32"), "seed": Number("i64"), "offset": Number("i64")}
     )
@@ -129,6 +131,9 @@ class AttentionFamily(Defaults):
 
     def problem_of(self, call: Call, config: AttentionConfig | None = None) -> AttentionProblem:
         return operands.problem_of(call)
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        return operands.KEYWORDS
 
     def options(self, problem: AttentionProblem) -> dict[str, Any]:
         return operands.options(problem)

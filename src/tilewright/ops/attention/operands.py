@@ -23,13 +23,20 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.attention import features, stated
 from tilewright.ops.attention.problem import FP8, LAYOUTS, AttentionProblem, Strides
+from tilewright.ops.keywords import operand, option
 from tilewright.ops.nouns import Call, Operand, Role, View
 
-_NAMED = (
-    "bias", "slopes", "sinks", "q_offsets", "kv_offsets", "q_used", "kv_used", "left_pad",
-    "page_table", "page_list", "page_starts", "q_scale", "k_scale", "v_scale", "o_scale", "new_k",
-    "new_v", "rotary_cos", "rotary_sin",
-)  # fmt: skip
+_NAMED = {
+    name: operand()
+    for name in (
+        "bias", "slopes", "sinks", "q_offsets", "kv_offsets", "q_used", "kv_used", "left_pad",
+        "page_table", "page_list", "page_starts",
+    )
+} | {
+    name: operand("fp32") for name in ("q_scale", "k_scale", "v_scale", "o_scale")
+} | {
+    name: operand() for name in ("new_k", "new_v", "rotary_cos", "rotary_sin")
+}  # fmt: skip
 
 _WORD_OF = {
     "slopes": "alibi",
@@ -216,11 +223,26 @@ def _most_keys(k: View, layout: str, named: Any, said: Any) -> int:
 
 # --- from a call to its problem ----------------------------------------------------------------
 
-OPTIONS = (
-    "mask", "window", "first", "corner", "softcap", "dropout", "lse", "random", "layout",
-    "kv_layout", "max_q", "max_kv", "head_dim_v", "scale_block", "rotary", "dtype_o",
-    "deterministic",
-)  # fmt: skip
+OPTIONS = {
+    "mask": option("str", "none"),
+    "window": option("tuple[int | None, int | None]", (None, None)),
+    "first": option("int", 0),
+    "corner": option("str", "bottom_right"),
+    "softcap": option("float", 0.0),
+    "dropout": option("float", 0.0),
+    "lse": option("bool", False),
+    "random": option("bool", False),
+    "layout": option("str", "bshd"),
+    "kv_layout": option("str"),
+    "max_q": option("int"),
+    "max_kv": option("int"),
+    "head_dim_v": option("int"),
+    "scale_block": option("int"),
+    "rotary": option("str", "half"),
+    "dtype_o": option("dtype"),
+    "deterministic": option("bool", False),
+}
+KEYWORDS = OPTIONS | _NAMED
 _ROTARY = {"interleaved": "rotaryi", "half": "rotaryh"}
 
 
@@ -423,7 +445,8 @@ def _check(p: AttentionProblem, views: dict[str, View]) -> None:
         one = declared.get(name)
         if one is None:
             continue  # told by the caller, with what there is
-        if one.shape != tuple(view.shape):
+        single = one.shape == (1,) and view.shape == ()
+        if one.shape != tuple(view.shape) and not single:
             raise BadArgument(
                 f"{name} is {_size(view.shape)}, but beside the others must be {_size(one.shape)}"
             )

@@ -23,6 +23,7 @@ from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
@@ -40,6 +41,7 @@ class AttentionBackwardFamily(Defaults):
     name = "attention_backward"
     problem_type = AttentionBackwardProblem
     config_type = AttentionBackwardConfig
+    arguments = ("q", "k", "v", "o", "lse", "do", "*gradients")
     scalars = ATTENTION.scalars
     profiles = profiles.PROFILES
 
@@ -132,6 +134,9 @@ class AttentionBackwardFamily(Defaults):
         self, call: Call, config: AttentionBackwardConfig | None = None
     ) -> AttentionBackwardProblem:
         return operands.problem_of(call)
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        return operands.KEYWORDS
 
     def options(self, problem: AttentionBackwardProblem) -> dict[str, Any]:
         return operands.options(problem)

@@ -20,9 +20,18 @@ from tilewright.errors import BadArgument, nearest
 from tilewright.ops.attention import operands as forward
 from tilewright.ops.attention.problem import AttentionProblem, Strides
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
+from tilewright.ops.keywords import operand, option
 from tilewright.ops.nouns import Call, Operand, Role, View
 
-OPTIONS = (*(name for name in forward.OPTIONS if name not in ("lse", "random", "dtype_o")), "grads")
+_FORWARD = ("lse", "random", "dtype_o")
+"""Options of the forward pass alone."""
+
+KEYWORDS = {
+    **{name: one for name, one in forward.KEYWORDS.items() if name not in _FORWARD},
+    "dlse": operand(),
+    "grads": option("str", USUAL),
+}
+OPTIONS = tuple(name for name, one in KEYWORDS.items() if one.kind == "option")
 
 OPERANDS = ("q", "k", "v", "o", "lse", "do")
 INPUTS = len(OPERANDS)

@@ -20,6 +20,7 @@ from tilewright.ops.causal_conv.config import CausalConvConfig
 from tilewright.ops.causal_conv.problem import LIKE, CausalConvProblem
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.keywords import Keyword, operand
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -38,6 +39,7 @@ class CausalConvFamily(Defaults):
     name = "causal_conv"
     problem_type = CausalConvProblem
     config_type = CausalConvConfig
+    arguments = ("x", "*operands")
     functions = functions.FUNCTIONS
 
     def parse_name(self, name: str) -> CausalConvConfig:
@@ -120,6 +122,11 @@ class CausalConvFamily(Defaults):
 
     def problem_of(self, call: Call, config: CausalConvConfig | None = None) -> CausalConvProblem:
         return operands.problem_of(call)
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        return operands.OPTIONS | {
+            name: operand() for name in (*operands.OF_BACKWARD, *operands.KEYWORDS)
+        }
 
     def options(self, problem: CausalConvProblem) -> dict[str, Any]:
         return operands.options(problem)

@@ -18,9 +18,14 @@ from typing import Any
 
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.causal_conv.problem import DIRECTIONS, EXTRAS, CausalConvProblem
+from tilewright.ops.keywords import option
 from tilewright.ops.nouns import Call, Operand, Role, Values, View
 
-OPTIONS = ("direction", "activation", "final")
+OPTIONS = {
+    "direction": option("str", "forward"),
+    "activation": option("str"),
+    "final": option("bool", False),
+}
 ACTIVATIONS = ("silu", "swish")
 
 POSITIONAL = {"forward": ("x", "w"), "backward": ("x", "w"), "update": ("x", "conv_state", "w")}
@@ -31,6 +36,9 @@ KEYWORDS = {
     "conv_state_indices": "indexed",
 }  # fmt: skip
 """Operands by keyword that say a word of `EXTRAS`."""
+
+OF_BACKWARD = ("dy", "dfinal_states")
+"""Operands by keyword that a backward pass alone reads."""
 
 FIELD = {
     "x": "x_strides", "w": "w_strides", "y": "y_strides", "dy": "y_strides", "dx": "dx_strides",
@@ -47,7 +55,7 @@ def operands(p: CausalConvProblem) -> tuple[Operand, ...]:
         "backward": ("dx", "dw", "dbias", "dinitial_states"),
         "update": ("y",),
     }[p.direction]
-    named = ("dy", "dfinal_states", *KEYWORDS)
+    named = (*OF_BACKWARD, *KEYWORDS)
     found = []
     for name in (*POSITIONAL[p.direction], *named, *made):
         if _is_there(p, name):
@@ -57,7 +65,7 @@ def operands(p: CausalConvProblem) -> tuple[Operand, ...]:
 
 
 def _is_there(p: CausalConvProblem, name: str) -> bool:
-    if name in ("dy", "dfinal_states"):
+    if name in OF_BACKWARD:
         return p.direction == "backward" and (name == "dy" or p.has("final"))
     words = {**KEYWORDS, "final_states": "final", "dbias": "bias", "dinitial_states": "initial"}
     return name not in words or p.has(words[name])

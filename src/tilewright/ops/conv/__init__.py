@@ -24,7 +24,9 @@ from tilewright.ops.conv.problem import ConvProblem, outputs
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.formats import Formats
+from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.gemm import repeat
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
@@ -42,6 +44,7 @@ class ConvFamily(Defaults):
     variant_fields = frozenset({"num_stages", "group_m", "box"})
     problem_type = ConvProblem
     config_type = ConvConfig
+    arguments = ("x", "w", "**numbered")
     functions = functions.FUNCTIONS
     profiles = profiles.PROFILES
     formats = Formats(tile_engine.read_sweep, tile_engine.WORDS)
@@ -149,6 +152,13 @@ class ConvFamily(Defaults):
 
     def problem_of(self, call: Call, config: ConvConfig | None = None) -> ConvProblem:
         return operands.problem_of(call)
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        """The options, and the operands of all operations that there are."""
+        return operands.OPTIONS | gemm_operands.chain_keywords()
+
+    def keyword(self, name: str) -> Keyword | None:
+        return operands.OPTIONS.get(name) or gemm_operands.chain_keyword(name)
 
     def options(self, problem: ConvProblem) -> dict[str, Any]:
         return operands.options(problem)

@@ -22,12 +22,22 @@ from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.problem import outputs as out_dtypes
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.operands import chain_names
+from tilewright.ops.keywords import option
 from tilewright.ops.nouns import Call, Operand, Role, View
 
-OPTIONS = (
-    "direction", "spatial", "filter", "stride", "pad", "pad_after", "dilation", "groups",
-    "epilogue", "dtype_out", "precision",
-)  # fmt: skip
+OPTIONS = {
+    "direction": option("str", "forward"),
+    "spatial": option("tuple[int, ...]"),
+    "filter": option("tuple[int, ...]"),
+    "stride": option("tuple[int, ...]"),
+    "pad": option("tuple[int, ...]"),
+    "pad_after": option("tuple[int, ...]"),
+    "dilation": option("tuple[int, ...]"),
+    "groups": option("int", 1),
+    "epilogue": option("str", ""),
+    "dtype_out": option("dtype"),
+    "precision": option("str", "ieee"),
+}
 
 _SHAPES = {"x": "[n, c, *spatial]", "w": "[k, c / groups, *filter]", "y": "[n, k, *out]"}
 
@@ -265,13 +275,14 @@ def _check_shapes(p: ConvProblem, views: dict[str, View]) -> None:
     declared = {one.name: one for one in operands(p)}
     for name, view in views.items():
         one = declared[name]
-        if tuple(view.shape) != one.shape:
+        single = one.shape == (1,) and view.shape == ()
+        if tuple(view.shape) != one.shape and not single:
             raise BadArgument(
                 f"{name} is {list(view.shape)}, but beside the others must be {list(one.shape)}"
             )
         if view.dtype != one.dtype:
             raise BadArgument(f"{name} is {view.dtype}, but must be {one.dtype}")
-        if one.keyword and not _same_strides(view, one.strides):
+        if one.keyword and not single and not _same_strides(view, one.strides):
             like = "lie as the result does" if len(one.shape) > 1 else "be contiguous"
             raise BadArgument(
                 f"{name} has strides {list(view.strides)}, but must {like}: {list(one.strides)}"

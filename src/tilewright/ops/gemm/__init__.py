@@ -48,6 +48,7 @@ from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import aiter, tile_engine, variants
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
@@ -69,6 +70,7 @@ class GemmFamily(Defaults):
     variant_fields = frozenset({"num_stages", "group_m", "store"})
     problem_type = GemmProblem
     config_type = GemmConfig
+    arguments = ("A", "B", "*operands", "**numbered")
     # CK Tile Engine's sweeps do not say that they are of GEMMs.
     formats = Formats(tile_engine.read_sweep, tuple(variants.VARIANTS), unnamed=True)
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {
@@ -229,6 +231,13 @@ class GemmFamily(Defaults):
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         return (operands.output(call),)
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        """The options, and the operands of all operations that there are."""
+        return operands.OPTIONS | operands.chain_keywords()
+
+    def keyword(self, name: str) -> Keyword | None:
+        return operands.OPTIONS.get(name) or operands.chain_keyword(name)
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
         said = {name: getattr(problem, name) for name in operands.TOLD}

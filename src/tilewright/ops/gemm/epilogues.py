@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -313,6 +313,12 @@ def columns(epilogue: str, n: int) -> tuple[int, ...]:
 def has_matrix(epilogue: str) -> bool:
     """Whether an operand of the chain is a matrix."""
     return any(t.kind == "d" for t in takes(epilogue))
+
+
+def every_operand() -> Iterator[Takes]:
+    """The operands of all operations that there are."""
+    for one in OPERATIONS.values():
+        yield from one.takes
 
 
 def operand_dtype(given: Takes, dtype_c: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,17 +12,35 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops import keywords
 from tilewright.ops.gemm import batch as batches
 from tilewright.ops.gemm import contraction, epilogues, lowbit, pre, scales, shuffle
 from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.nouns import Call, Operand, Role, View
 
-TOLD = ("precision", "epilogue", "scale_a", "scale_b", "pre_a", "pre_b", "dtype_a", "dtype_b")
+_SCALED = "the block that shares a scale, as in '1x128'; the array of scales follows A and B"
+
+TOLD = {
+    "precision": keywords.option("str", "ieee"),
+    "epilogue": keywords.option("str", ""),
+    "scale_a": keywords.option("str", "", _SCALED),
+    "scale_b": keywords.option("str", "", _SCALED),
+    "pre_a": keywords.option("str", ""),
+    "pre_b": keywords.option("str", ""),
+    "dtype_a": keywords.option("dtype"),
+    "dtype_b": keywords.option("dtype"),
+}
 """Options of a call that are fields of its problem."""
 
-OPTIONS = (*TOLD, "equation", "batching", "constant_b")
+OPTIONS = {
+    **TOLD,
+    "equation": keywords.option("str"),
+    "batching": keywords.option("str"),
+    "constant_b": keywords.option("bool", False),
+}
 """Keyword options of a GEMM call besides its operands."""
 
 SCALES = ("scale_a", "scale_b")
@@ -57,6 +76,23 @@ def names(of: Any) -> Names:
 def chain_names(epilogue: str) -> tuple[str, ...]:
     """The names of an epilogue's operands."""
     return _names("", "", epilogue, False, False).chains[2]
+
+
+def chain_keywords() -> dict[str, Keyword]:
+    """The operands of all operations that there are, as keywords."""
+    return {
+        takes.name: keywords.operand(takes.dtype if takes.kind == "s" else "")
+        for takes in epilogues.every_operand()
+    }
+
+
+def chain_keyword(name: str) -> Keyword | None:
+    """An operand of a chain, perhaps with a number behind its name; None for any other word."""
+    known = chain_keywords()
+    return known.get(name) or known.get(_NUMBER.sub("", name))
+
+
+_NUMBER = re.compile(r"_[0-9]+$")
 
 
 @lru_cache(maxsize=1024)

@@ -17,6 +17,7 @@ from tilewright.ops.foreign import Reader
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import epilogues, rows
+from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.gemm.sizes import operand_dtype
 from tilewright.ops.grouped_gemm import estimate as estimate_module
 from tilewright.ops.grouped_gemm import launch as launch_module
@@ -27,6 +28,7 @@ from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
 from tilewright.tolerance import Tolerance, tolerance
@@ -42,6 +44,7 @@ class GroupedGemmFamily(Defaults):
     variant_fields = frozenset({"num_stages", "group_m"})
     problem_type = GroupedGemmProblem
     config_type = GroupedGemmConfig
+    arguments = ("A", "B", "offsets", "*operands", "**numbered")
     formats = Formats(spaces.read_sweep, tuple(spaces.VARIANTS))
 
     def parse_name(self, name: str) -> GroupedGemmConfig:
@@ -148,6 +151,13 @@ class GroupedGemmFamily(Defaults):
 
     def problem_of(self, call: Call, config: GroupedGemmConfig | None = None) -> GroupedGemmProblem:
         return operands.problem_of(call, config.layout if config else "rcr")
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        """The options, and the operands of all operations that there are."""
+        return operands.KEYWORDS | gemm_operands.chain_keywords()
+
+    def keyword(self, name: str) -> Keyword | None:
+        return operands.KEYWORDS.get(name) or gemm_operands.chain_keyword(name)
 
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}

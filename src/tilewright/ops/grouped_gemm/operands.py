@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops import keywords
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm import operands as gemm
 from tilewright.ops.gemm.epilogues import KINDS, Takes
@@ -17,12 +18,17 @@ from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem, Sizes
 from tilewright.ops.grouped_gemm.table import arrange, orders
 from tilewright.ops.nouns import Call, Operand, View
 
-OPTIONS = {
-    "stacked": ("precision", "epilogue"),
-    "list": ("precision", "epilogue", "sizes", "layout", "alignment"),
+KEYWORDS = {
+    "precision": gemm.OPTIONS["precision"],
+    "epilogue": gemm.OPTIONS["epilogue"],
+    "sizes": keywords.option("tuple[tuple[int, int, int], ...]"),
+    "layout": keywords.option("str"),
+    "alignment": keywords.option("int", 1),
 }
-"""Keyword options of a call besides its operands, for the forms with one tensor for all groups, and
-for a list."""
+"""Keyword options of a call besides its operands."""
+
+OPTIONS = {"stacked": ("precision", "epilogue"), "list": tuple(KEYWORDS)}
+"""Those of the forms with one tensor for all groups, and of a list."""
 
 SIZES = {"contiguous": "offsets", "masked": "counts", "list": "table"}
 """The operand with the groups' sizes, by form."""

@@ -12,6 +12,7 @@ from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.keywords import Keyword
 from tilewright.ops.merge_states import config as config_module
 from tilewright.ops.merge_states import estimate as estimate_module
 from tilewright.ops.merge_states import operands, parts, rules, spaces
@@ -31,6 +32,7 @@ class MergeStatesFamily(Defaults):
     name = "merge_states"
     problem_type = MergeStatesProblem
     config_type = MergeStatesConfig
+    arguments = ("o", "lse", "other_o", "other_lse")
 
     def parse_name(self, name: str) -> MergeStatesConfig:
         return config_module.parse(name)
@@ -108,6 +110,9 @@ class MergeStatesFamily(Defaults):
 
     def problem_of(self, call: Call, config: MergeStatesConfig | None = None) -> MergeStatesProblem:
         return operands.problem_of(call)
+
+    def keywords(self) -> Mapping[str, Keyword]:
+        return operands.OPTIONS
 
     def options(self, problem: MergeStatesProblem) -> dict[str, Any]:
         return operands.options(problem)

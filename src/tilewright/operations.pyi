@@ -1,0 +1,403 @@
+"""Operations, and what families offer besides, for type checkers: `tilewright` has these names.
+
+Made by docs/site/stubs.py; do not edit.
+"""
+
+import collections.abc
+from typing import Any
+
+from tilewright.ops.attention.config import AttentionConfig as AttentionConfig
+from tilewright.ops.attention.problem import AttentionProblem as AttentionProblem
+from tilewright.ops.attention_backward.config import AttentionBackwardConfig as AttentionBackwardConfig
+from tilewright.ops.attention_backward.problem import AttentionBackwardProblem as AttentionBackwardProblem
+from tilewright.ops.causal_conv.config import CausalConvConfig as CausalConvConfig
+from tilewright.ops.causal_conv.problem import CausalConvProblem as CausalConvProblem
+from tilewright.ops.conv.config import ConvConfig as ConvConfig
+from tilewright.ops.conv.problem import ConvProblem as ConvProblem
+from tilewright.ops.gemm.config import GemmConfig as GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem as GemmProblem
+from tilewright.ops.gemm.shuffle import shuffle as shuffle
+from tilewright.ops.gemm.shuffle import unshuffle as unshuffle
+from tilewright.ops.grouped_gemm.config import GroupedGemmConfig as GroupedGemmConfig
+from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem as GroupedGemmProblem
+from tilewright.ops.merge_states.config import MergeStatesConfig as MergeStatesConfig
+from tilewright.ops.merge_states.problem import MergeStatesProblem as MergeStatesProblem
+
+Array = Any
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array | None = None,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    mask: str | None = "none",
+    window: tuple[int | None, int | None] | None = (None, None),
+    first: int | None = 0,
+    corner: str | None = "bottom_right",
+    softcap: float | None = 0.0,
+    dropout: float | None = 0.0,
+    lse: bool | None = False,
+    random: bool | None = False,
+    layout: str | None = "bshd",
+    kv_layout: str | None = None,
+    max_q: int | None = None,
+    max_kv: int | None = None,
+    head_dim_v: int | None = None,
+    scale_block: int | None = None,
+    rotary: str | None = "half",
+    dtype_o: Any | None = None,
+    deterministic: bool | None = False,
+    bias: Array | None = None,
+    slopes: Array | None = None,
+    sinks: Array | None = None,
+    q_offsets: Array | None = None,
+    kv_offsets: Array | None = None,
+    q_used: Array | None = None,
+    kv_used: Array | None = None,
+    left_pad: Array | None = None,
+    page_table: Array | None = None,
+    page_list: Array | None = None,
+    page_starts: Array | None = None,
+    q_scale: Array | float | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
+    o_scale: Array | float | None = None,
+    new_k: Array | None = None,
+    new_v: Array | None = None,
+    rotary_cos: Array | None = None,
+    rotary_sin: Array | None = None,
+    scale: float | None = None,
+    seed: int | None = None,
+    offset: int | None = None,
+) -> Any:
+    """Run attention on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+
+def attention_backward(
+    q: Array,
+    k: Array,
+    v: Array,
+    o: Array,
+    lse: Array,
+    do: Array,
+    /,
+    *gradients: Array,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    mask: str | None = "none",
+    window: tuple[int | None, int | None] | None = (None, None),
+    first: int | None = 0,
+    corner: str | None = "bottom_right",
+    softcap: float | None = 0.0,
+    dropout: float | None = 0.0,
+    layout: str | None = "bshd",
+    kv_layout: str | None = None,
+    max_q: int | None = None,
+    max_kv: int | None = None,
+    head_dim_v: int | None = None,
+    scale_block: int | None = None,
+    rotary: str | None = "half",
+    deterministic: bool | None = False,
+    bias: Array | None = None,
+    slopes: Array | None = None,
+    sinks: Array | None = None,
+    q_offsets: Array | None = None,
+    kv_offsets: Array | None = None,
+    q_used: Array | None = None,
+    kv_used: Array | None = None,
+    left_pad: Array | None = None,
+    page_table: Array | None = None,
+    page_list: Array | None = None,
+    page_starts: Array | None = None,
+    q_scale: Array | float | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
+    o_scale: Array | float | None = None,
+    new_k: Array | None = None,
+    new_v: Array | None = None,
+    rotary_cos: Array | None = None,
+    rotary_sin: Array | None = None,
+    dlse: Array | None = None,
+    grads: str | None = "dq+dk+dv",
+    scale: float | None = None,
+    seed: int | None = None,
+    offset: int | None = None,
+) -> Any:
+    """Run attention_backward on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+
+def causal_conv(
+    x: Array,
+    /,
+    *operands: Array,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    direction: str | None = "forward",
+    activation: str | None = None,
+    final: bool | None = False,
+    dy: Array | None = None,
+    dfinal_states: Array | None = None,
+    bias: Array | None = None,
+    seq_idx: Array | None = None,
+    initial_states: Array | None = None,
+    cache_seqlens: Array | None = None,
+    conv_state_indices: Array | None = None,
+) -> Any:
+    """Run causal_conv on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+
+def causal_conv1d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    seq_idx: Any = None,
+    initial_states: Any = None,
+    return_final_states: bool = False,
+    final_states_out: Any = None,
+    activation: str | None = None,
+) -> Any:
+    """A causal depthwise convolution of sequences; differentiable in x, weight, bias and"""
+
+def causal_conv1d_update(
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any = None,
+    activation: str | None = None,
+    cache_seqlens: Any = None,
+    conv_state_indices: Any = None,
+) -> Any:
+    """New positions of `causal_conv1d`, behind those in a state, which is updated in place."""
+
+def conv(
+    x: Array,
+    w: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    direction: str | None = "forward",
+    spatial: tuple[int, ...] | None = None,
+    filter: tuple[int, ...] | None = None,
+    stride: tuple[int, ...] | None = None,
+    pad: tuple[int, ...] | None = None,
+    pad_after: tuple[int, ...] | None = None,
+    dilation: tuple[int, ...] | None = None,
+    groups: int | None = 1,
+    epilogue: str | None = "",
+    dtype_out: Any | None = None,
+    precision: str | None = "ieee",
+    bias: Array | None = None,
+    row_scale: Array | None = None,
+    col_scale: Array | None = None,
+    scale: Array | float | None = None,
+    add: Array | None = None,
+    mul: Array | None = None,
+    low: Array | float | None = None,
+    high: Array | float | None = None,
+    **numbered: Array | None,
+) -> Any:
+    """Run conv on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+
+def conv1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] | str = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """As ``torch.nn.functional.conv1d``; differentiable."""
+
+def conv2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] | str = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """As ``torch.nn.functional.conv2d``; differentiable."""
+
+def conv3d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] | str = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """As ``torch.nn.functional.conv3d``; differentiable."""
+
+def conv_transpose1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] = 0,
+    output_padding: int | collections.abc.Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | collections.abc.Sequence[int] = 1,
+) -> Any:
+    """As ``torch.nn.functional.conv_transpose1d``; differentiable."""
+
+def conv_transpose2d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] = 0,
+    output_padding: int | collections.abc.Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | collections.abc.Sequence[int] = 1,
+) -> Any:
+    """As ``torch.nn.functional.conv_transpose2d``; differentiable."""
+
+def conv_transpose3d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] = 0,
+    output_padding: int | collections.abc.Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | collections.abc.Sequence[int] = 1,
+) -> Any:
+    """As ``torch.nn.functional.conv_transpose3d``; differentiable."""
+
+def conv1d_input(
+    input_size: collections.abc.Sequence[int],
+    weight: Any,
+    grad_output: Any,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """As ``torch.nn.grad.conv1d_input``."""
+
+def conv2d_input(
+    input_size: collections.abc.Sequence[int],
+    weight: Any,
+    grad_output: Any,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """As ``torch.nn.grad.conv2d_input``."""
+
+def conv3d_input(
+    input_size: collections.abc.Sequence[int],
+    weight: Any,
+    grad_output: Any,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """As ``torch.nn.grad.conv3d_input``."""
+
+def conv1d_weight(
+    input: Any,
+    weight_size: collections.abc.Sequence[int],
+    grad_output: Any,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """As ``torch.nn.grad.conv1d_weight``."""
+
+def conv2d_weight(
+    input: Any,
+    weight_size: collections.abc.Sequence[int],
+    grad_output: Any,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """As ``torch.nn.grad.conv2d_weight``."""
+
+def conv3d_weight(
+    input: Any,
+    weight_size: collections.abc.Sequence[int],
+    grad_output: Any,
+    stride: int | collections.abc.Sequence[int] = 1,
+    padding: int | collections.abc.Sequence[int] = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    groups: int = 1,
+) -> Any:
+    """As ``torch.nn.grad.conv3d_weight``."""
+
+def gemm(
+    A: Array,
+    B: Array,
+    /,
+    *operands: Array,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    precision: str | None = "ieee",
+    epilogue: str | None = "",
+    scale_a: str | None = "",
+    scale_b: str | None = "",
+    pre_a: str | None = "",
+    pre_b: str | None = "",
+    dtype_a: Any | None = None,
+    dtype_b: Any | None = None,
+    equation: str | None = None,
+    batching: str | None = None,
+    constant_b: bool | None = False,
+    bias: Array | None = None,
+    row_scale: Array | None = None,
+    col_scale: Array | None = None,
+    scale: Array | float | None = None,
+    add: Array | None = None,
+    mul: Array | None = None,
+    low: Array | float | None = None,
+    high: Array | float | None = None,
+    **numbered: Array | None,
+) -> Any:
+    """Run gemm on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+
+def grouped_gemm(
+    A: Array,
+    B: Array,
+    offsets: Array,
+    /,
+    *operands: Array,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    precision: str | None = "ieee",
+    epilogue: str | None = "",
+    sizes: tuple[tuple[int, int, int], ...] | None = None,
+    layout: str | None = None,
+    alignment: int | None = 1,
+    bias: Array | None = None,
+    row_scale: Array | None = None,
+    col_scale: Array | None = None,
+    scale: Array | float | None = None,
+    add: Array | None = None,
+    mul: Array | None = None,
+    low: Array | float | None = None,
+    high: Array | float | None = None,
+    **numbered: Array | None,
+) -> Any:
+    """Run grouped_gemm on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+
+def merge_states(
+    o: Array,
+    lse: Array,
+    other_o: Array,
+    other_lse: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    in_place: bool | None = False,
+) -> Any:
+    """Run merge_states on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
