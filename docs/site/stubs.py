@@ -7,6 +7,7 @@ writes their signatures, and those of the other functions of families, into a st
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tilewright.signature import ARRAY, signature
 
 STUB = Path(tilewright.__file__).parent / "operations.pyi"
 
-_HEAD = f'''"""Operations, and what families offer besides, for type checkers: `tilewright` has these names.
+_HEAD = f'''"""What `tilewright` has of the families of operations, for type checkers.
 
 Made by docs/site/stubs.py; do not edit.
 """
@@ -33,8 +34,8 @@ def stub() -> str:
     imports, functions = [], []
     for name in sorted(ops.families()):
         family = ops.family(name)
-        for kind in (family.problem_type, family.config_type):
-            imports.append(_import(kind, kind.__name__))
+        kinds = (family.problem_type, family.config_type)
+        imports += [_import(kind, kind.__name__) for kind in kinds]
         imports += [_import(value, word) for word, value in family.helpers.items()]
         functions.append(_function(name, signature(name), getattr(tilewright, name)))
         for word in family.functions:
@@ -59,7 +60,7 @@ def _function(name: str, of: inspect.Signature, value: Any) -> str:
         previous = one.kind
     result = _annotated(of.return_annotation)
     text = "".join(f"    {line},\n" for line in lines)
-    first = (value.__doc__ or "").strip().splitlines()[0]
+    first = re.split(r"\n\n|(?<=\.)\n", inspect.getdoc(value) or "")[0].replace("\n", "\n    ")
     return f'def {name}(\n{text}) -> {result}:\n    """{first}"""\n'
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tilewright.dispatch import Dispatcher, default_dispatcher
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
-    from tilewright.operations import *  # a stub, made by docs/site/stubs.py
+    from tilewright.operations import *  # noqa: F403 (a stub, made by docs/site/stubs.py)
     from tilewright.plan import Plan
     from tilewright.pointer_array import Pointers
     from tilewright.registry import Registry

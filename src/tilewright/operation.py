@@ -16,6 +16,7 @@ from typing import Any
 from tilewright.calls import plain, spoken
 from tilewright.dispatch import default_dispatcher
 from tilewright.ready import Repeatable
+from tilewright.signature import signature
 
 
 @cache
@@ -49,9 +50,10 @@ def operation(op: str) -> Callable[..., Any]:
 
     call.__doc__ = (
         f"Run {op} on the operands with the kernel the default dispatcher chooses; built on first "
-        "use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless "
-        "out= is passed, torch records the operation's gradients."
+        "use.\n\nSee `tilewright.Dispatcher.run` for what operands may be and what is raised. "
+        "Unless out= is passed, torch records the operation's gradients."
     )
+    call.__signature__ = signature(op)  # type: ignore[attr-defined]
     return exported(call, op)
 
 

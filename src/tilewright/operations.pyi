@@ -1,4 +1,4 @@
-"""Operations, and what families offer besides, for type checkers: `tilewright` has these names.
+"""What `tilewright` has of the families of operations, for type checkers.
 
 Made by docs/site/stubs.py; do not edit.
 """
@@ -73,7 +73,7 @@ def attention(
     seed: int | None = None,
     offset: int | None = None,
 ) -> Any:
-    """Run attention on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+    """Run attention on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def attention_backward(
     q: Array,
@@ -125,7 +125,7 @@ def attention_backward(
     seed: int | None = None,
     offset: int | None = None,
 ) -> Any:
-    """Run attention_backward on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+    """Run attention_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def causal_conv(
     x: Array,
@@ -144,7 +144,7 @@ def causal_conv(
     cache_seqlens: Array | None = None,
     conv_state_indices: Array | None = None,
 ) -> Any:
-    """Run causal_conv on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+    """Run causal_conv on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def causal_conv1d(
     x: Any,
@@ -156,7 +156,8 @@ def causal_conv1d(
     final_states_out: Any = None,
     activation: str | None = None,
 ) -> Any:
-    """A causal depthwise convolution of sequences; differentiable in x, weight, bias and"""
+    """A causal depthwise convolution of sequences; differentiable in x, weight, bias and
+    initial states."""
 
 def causal_conv1d_update(
     x: Any,
@@ -197,7 +198,7 @@ def conv(
     high: Array | float | None = None,
     **numbered: Array | None,
 ) -> Any:
-    """Run conv on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+    """Run conv on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def conv1d(
     input: Any,
@@ -362,7 +363,7 @@ def gemm(
     high: Array | float | None = None,
     **numbered: Array | None,
 ) -> Any:
-    """Run gemm on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+    """Run gemm on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def grouped_gemm(
     A: Array,
@@ -387,7 +388,7 @@ def grouped_gemm(
     high: Array | float | None = None,
     **numbered: Array | None,
 ) -> Any:
-    """Run grouped_gemm on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+    """Run grouped_gemm on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def merge_states(
     o: Array,
@@ -400,4 +401,4 @@ def merge_states(
     stream: Any = None,
     in_place: bool | None = False,
 ) -> Any:
-    """Run merge_states on the operands with the kernel the default dispatcher chooses; built on first use. See `tilewright.Dispatcher.run` for what operands may be and what is raised. Unless out= is passed, torch records the operation's gradients."""
+    """Run merge_states on the operands with the kernel the default dispatcher chooses; built on first use."""
