@@ -168,6 +168,15 @@ def pointers_to(arrays: Sequence[Any]) -> Pointers:
     )
 
 
+def note_writes(written: Iterable[Any]) -> None:
+    """Count a write to each array in torch's version counters, if it is a torch tensor or
+    `Pointers` to tensors: a graph that saved the tensor before must not use it."""
+    each = (getattr(x, "arrays", (x,)) for x in written)
+    tensors = [x for some in each for x in some if is_torch(x)]
+    if tensors:
+        sys.modules["torch"].autograd.graph.increment_version(tensors)
+
+
 def _alignment(addresses: Sequence[int]) -> int:
     combined = 16
     for address in addresses:

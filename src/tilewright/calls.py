@@ -274,6 +274,10 @@ class Arrays:
     def written(self) -> tuple[str, ...]:
         return tuple(one.name for one in self.bound if one.role != "in")
 
+    def note_writes(self) -> None:
+        """See `arrays.note_writes`."""
+        arrays.note_writes(self.by_name[name] for name in self.written)
+
 
 def read(
     family: Any,
@@ -314,7 +318,7 @@ def read(
         for name, (low, high) in zip(names, map(arrays.span, views), strict=True)
     )
     everything = (*given, *named.values(), *outs)
-    refuse_gradients(everything[: len(given) + len(named)])
+    refuse_gradients(everything[: len(given) + len(named)], outs)
     refuse_overlap(views, bound)
     return Arrays(problem, names, everything, views, bound, tuple(outs))
 
@@ -384,15 +388,27 @@ def _called(one: Bound) -> str:
     return f"out ({one.name})" if one.role == "out" else f"operand {one.name}"
 
 
-def refuse_gradients(operands: Sequence[Any]) -> None:
-    """Raise `BadArgument` if torch should record a gradient of one of `operands`."""
-    for x in operands:
+def refuse_gradients(operands: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Raise `BadArgument` if torch should record a gradient of one of `operands`, or of one of
+    `outputs`, which were passed."""
+    if _recording(operands):
+        raise BadArgument(
+            "an operand requires a gradient, which a dispatcher does not record: call the "
+            "operation itself (tilewright.<operation>) without out= and stream=, or pass "
+            "x.detach(), or run under torch.no_grad()"
+        )
+    if _recording(outputs):
+        raise BadArgument(
+            "out= requires a gradient, which a call that writes to it does not record: leave it "
+            "out, or pass out.detach(), or run under torch.no_grad()"
+        )
+
+
+def _recording(tensors: Sequence[Any]) -> bool:
+    """Whether torch should record a gradient of one of them."""
+    for x in tensors:
         if getattr(x, "requires_grad", False):
             import torch
 
-            if torch.is_grad_enabled():
-                raise BadArgument(
-                    "an operand requires a gradient, which a dispatcher does not record: call the "
-                    "operation itself (tilewright.<operation>) without out= and stream=, or pass "
-                    "x.detach(), or run under torch.no_grad()"
-                )
+            return torch.is_grad_enabled()
+    return False

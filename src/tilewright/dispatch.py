@@ -337,7 +337,7 @@ class Dispatcher(Loader):
             return False
         ready = self._launches.ready.get(key)
         if ready is not None:
-            calls.refuse_gradients(tensors[: len(tensors) - len(outputs)])
+            calls.refuse_gradients(tensors[: len(tensors) - len(outputs)], outputs)
             self._launch(ready, tensors, addresses, stream, said.scalars)
         return ready is not None
 
@@ -367,6 +367,8 @@ class Dispatcher(Loader):
         if not bound(stream, addresses, workspaces, scalars, elsewhere):
             calls.refuse_overlap([arrays.view(x) for x in tensors], ready.operands)
             bound(stream, addresses, workspaces, scalars, elsewhere, apart=True)
+        given = zip(tensors, ready.operands, strict=True)
+        arrays.note_writes(x for x, one in given if one.role != "in")
 
     def _prepare(self, family: Any, config: Any, given: Arrays) -> Ready:
         """A launchable plan on the GPU of the operands. If a kernel cannot be built, the next
@@ -436,6 +438,7 @@ class Dispatcher(Loader):
             given.written,
             scalars=calls.scalar_values(family, problem, scalars),
         )
+        given.note_writes()
 
     def _emulate(
         self, family: Any, config: Any, given: Arrays, scalars: Sequence[int | float | None]
@@ -460,6 +463,7 @@ class Dispatcher(Loader):
             given.written,
             values,
         )
+        given.note_writes()
         found = tuple(text for one in self.ran for text in one.findings)
         if found:
             raise FindingsFound(f"{given.problem}, emulated: {listed(found)}", found)

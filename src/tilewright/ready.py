@@ -30,8 +30,8 @@ class Ready:
 class Fast:
     """Functions and objects of the compiled path, looked up once, when a GPU is first used.
 
-    torch's public `current_stream` and `current_device` call the two private functions; the public
-    ones would cost more than the launch itself.
+    torch's public `current_stream`, `current_device` and `increment_version` call the private
+    functions; the public ones would cost more than the launch itself.
     """
 
     def __init__(self) -> None:
@@ -52,6 +52,7 @@ class Fast:
             self.current_device if self.several_gpus else None,
             torch.is_grad_enabled,
             torch.cuda.is_current_stream_capturing,
+            torch._C._increment_version,
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+from tilewright import arrays
 from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.compile.resources import Resources
 from tilewright.errors import BadArgument, LaunchFailed, NoCompiler
@@ -31,7 +32,7 @@ from tilewright.runtime import launcher as launcher_module
 from tilewright.runtime import python_launcher
 from tilewright.runtime.bound import Bound, BoundLaunch, Loaded
 from tilewright.runtime.driver import Entry
-from tilewright.runtime.launcher import NOT_KNOWN, compiled
+from tilewright.runtime.launcher import NOT_KNOWN, OVERLAPS, compiled
 
 torch = pytest.importorskip("torch")
 
@@ -601,7 +602,8 @@ def test_threads_do_not_mix_their_addresses():
 
 
 def _torch(stream=5, grad=False, capturing=False):
-    return (lambda device: stream, None, lambda: grad, lambda: capturing)
+    written = torch._C._increment_version
+    return (lambda device: stream, None, lambda: grad, lambda: capturing, written)
 
 
 def test_a_known_call_is_launched_whole(native):
@@ -639,7 +641,7 @@ def test_a_launch_that_is_forgotten_meanwhile_is_launched_all_the_same(native):
         known.clear()
         return 5
 
-    assert native.call((stream, None, bool, bool), known, "op", (a, out), ()) == 0
+    assert native.call((stream, None, bool, bool, bool), known, "op", (a, out), ()) == 0
     assert driver.launches[0]["values"] == [a.data_ptr(), out.data_ptr()]
 
 
@@ -677,14 +679,14 @@ def test_buffers_that_give_way_during_a_call_are_used_by_it_still(native):
     ready = bound(driver, Launch((Step((1, 1, 1), (Pointer("flags"),)),), TEMPORARIES), LARGE)
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
     key, _ = native.describe("op", (a, out))
-    stream, device, grad, _ = _torch(stream=0x500)
+    stream, device, grad, _, written = _torch(stream=0x500)
 
     def capturing():  # meanwhile, another thread on a stream that takes its place
         ready.keep_workspace(0x500 + 8 * 256, 0x9999, 0x9999)
         return False
 
     ready.keep_workspace(0x500, 0x9500, 0x90500)
-    here = (stream, device, grad, capturing)
+    here = (stream, device, grad, capturing, written)
     assert native.call(here, {key: ready.native}, "op", (a, out), ()) == 0
     assert driver.launches[0]["values"] == [0x9500]
 
@@ -767,13 +769,23 @@ def test_recorded_gradients_are_left_to_python(native):
     assert native.call(_torch(grad=False), {key: ready.native}, "op", (a, out), ()) == 0
 
 
+def test_a_launch_counts_a_write_to_what_it_writes(native):
+    ready = bound(StandIn(), (), operands=LARGE)
+    a, out = torch.zeros(16, 16), torch.zeros(16, 16)
+    several = arrays.pointers_to([out])
+    known = {native.describe("op", (a, x))[0]: ready.native for x in (a, out, several)}
+    for x, code, version in ((out, 0, 1), (a, OVERLAPS, 1), (several, 0, 2)):
+        assert native.call(_torch(), known, "op", (a, x), ()) == code
+        assert (a._version, out._version) == (0, version)
+
+
 def test_another_current_device_is_left_to_python(native):
     ready = bound(StandIn(), (), operands=LARGE)
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
     key, _ = native.describe("op", (a, out))
-    stream, _, grad, capturing = _torch()
+    stream, _, *others = _torch()
     for device, code in ((0, 0), (1, NOT_KNOWN)):
-        here = (stream, lambda device=device: device, grad, capturing)
+        here = (stream, lambda device=device: device, *others)
         assert native.call(here, {key: ready.native}, "op", (a, out), ()) == code
 
 
@@ -786,7 +798,7 @@ def test_an_exception_from_torch_is_not_swallowed(native):
         raise RuntimeError("no stream")
 
     with pytest.raises(RuntimeError, match="no stream"):
-        native.call((broken, None, bool, bool), {key: ready.native}, "op", (a, out), ())
+        native.call((broken, None, bool, bool, bool), {key: ready.native}, "op", (a, out), ())
 
 
 @pytest.mark.parametrize("compiler", ["", "/no/such/compiler"])

@@ -34,6 +34,7 @@ def test_an_output_may_be_passed(native):  # noqa: F811
     sources = ((0, 0, x.data_ptr()), (1, 0, out.data_ptr()))
     recipes = {native.signature("op", (x, out)): native.recipe(ready(driver), (), sources)}
     assert native.repeat(_torch(), recipes, "op", (x, out), ()) == ()
+    assert (x._version, out._version) == (0, 1), "the write is counted"
     assert native.repeat(_torch(), recipes, "op", (x, x[None]), ()) is None, "it overlaps"
     assert [one["values"] for one in driver.launches] == [[x.data_ptr(), out.data_ptr()]]
 

@@ -124,7 +124,7 @@ typedef struct {
 
 static const char *LAUNCH = "tilewright.launch";
 static uint64_t uses; /* of all launches */
-static PyObject *word_requires_grad;
+static PyObject *word_requires_grad, *word_arrays;
 
 /* ---- Tensor maps ---- */
 
@@ -566,18 +566,29 @@ static int launch_here(Launch *l, PyObject *torch, uint64_t *address, PyObject *
   return do_launch(l, handle, address, scalars, 0);
 }
 
+/* Tells torch that a launch wrote `array`, a tensor or `Pointers` to tensors: a graph that saved it
+   must not use it. -1 with an exception set. */
+static int note_write(PyObject *torch, PyObject *array) {
+  int plain = Py_TYPE(array) == torch_types.tensor || !PyObject_HasAttr(array, word_arrays);
+  PyObject *tensors = plain ? PyTuple_Pack(1, array) : PyObject_GetAttr(array, word_arrays);
+  PyObject *done = tensors ? PyObject_CallOneArg(PyTuple_GET_ITEM(torch, 4), tensors) : NULL;
+  Py_XDECREF(tensors);
+  Py_XDECREF(done);
+  return done ? 0 : -1;
+}
+
 /* Whether the arguments are those of call() and repeat(); if not, an exception is set. */
 static int is_call(PyObject *const *args, Py_ssize_t given) {
-  if (given == 5 && PyTuple_Check(args[0]) && PyTuple_GET_SIZE(args[0]) == 4 &&
+  if (given == 5 && PyTuple_Check(args[0]) && PyTuple_GET_SIZE(args[0]) == 5 &&
       PyDict_Check(args[1]) && PyTuple_Check(args[3]) && PyTuple_Check(args[4]))
     return 1;
   PyErr_SetString(PyExc_TypeError, "(torch, a dict, what, tuple of tensors, tuple of scalars)");
   return 0;
 }
 
-/* call((current_stream, current_device or None, grad_enabled, capturing), known, op, tensors,
-   scalars): the path of every call but the first of its kind. `known` maps describe()'s keys to
-   launches. */
+/* call((current_stream, current_device or None, grad_enabled, capturing, written), known, op,
+   tensors, scalars): the path of every call but the first of its kind. `known` maps describe()'s
+   keys to launches. written(tensors) counts a write to each in torch's version counters. */
 static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
   if (!is_call(args, given)) return NULL;
   PyObject *torch = args[0], *tensors = args[3], *scalars = args[4];
@@ -595,6 +606,8 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
   if (l && l->operands == PyTuple_GET_SIZE(tensors) && suits(l, scalars) &&
       !records_gradient(PyTuple_GET_ITEM(torch, 2), tensors) && is_here(l, torch))
     code = launch_here(l, torch, address, scalars);
+  for (int i = 0; !code && i < l->written; i++)
+    code = note_write(torch, PyTuple_GET_ITEM(tensors, l->writes[i]));
   if (code == UNSUITABLE) code = NOT_KNOWN; /* Python says which scalar */
   Py_XDECREF(found);
   Py_DECREF(key);
@@ -631,6 +644,7 @@ PyMODINIT_FUNC PyInit_launcher(void) {
   word_dtype = PyUnicode_InternFromString("dtype");
   word_get_device = PyUnicode_InternFromString("get_device");
   word_requires_grad = PyUnicode_InternFromString("requires_grad");
+  word_arrays = PyUnicode_InternFromString("arrays");
   PyObject *made = PyModule_Create(&module);
   PyObject *address = made ? PyLong_FromVoidPtr((void *)matmul_step) : NULL;
   if (address && PyModule_AddObjectRef(made, "matmul_step", address)) Py_CLEAR(made);

@@ -354,7 +354,7 @@ def _alignment(address: int) -> int:
 
 
 def call(
-    torch: tuple[Any, Any, Any, Any],
+    torch: tuple[Any, Any, Any, Any, Any],
     known: Mapping[Any, _Launch],
     op: Any,
     tensors: tuple[Any, ...],
@@ -368,16 +368,30 @@ def call(
     found = known.get(key)
     if found is None or not _may_launch(found, torch, tensors, scalars):
         return NOT_KNOWN
-    return _launch_here(found, torch, addresses, scalars)
+    code = _launch_here(found, torch, addresses, scalars)
+    if code == 0:
+        _note_writes(torch, [tensors[place] for place in _written(found)])
+    return code
+
+
+def _written(launch: _Launch) -> list[int]:
+    """Places of the operands that a launch writes."""
+    return [place for place, (_, written) in enumerate(launch.operands) if written]
+
+
+def _note_writes(torch: tuple[Any, Any, Any, Any, Any], written: Sequence[Any]) -> None:
+    """See launcher.c."""
+    for array in written:
+        torch[4](getattr(array, "arrays", (array,)))
 
 
 def _may_launch(
     found: _Launch,
-    torch: tuple[Any, Any, Any, Any],
+    torch: tuple[Any, Any, Any, Any, Any],
     tensors: Sequence[Any],
     scalars: tuple[Any, ...],
 ) -> bool:
-    _, current_device, grad_enabled, _ = torch
+    _, current_device, grad_enabled, *_ = torch
     if scalars and len(scalars) != len(found.optional):
         return False
     if grad_enabled() and any(t.requires_grad for t in tensors if t is not None):
@@ -387,12 +401,12 @@ def _may_launch(
 
 def _launch_here(
     found: _Launch,
-    torch: tuple[Any, Any, Any, Any],
+    torch: tuple[Any, Any, Any, Any, Any],
     addresses: tuple[int, ...],
     scalars: tuple[Any, ...],
 ) -> int:
     """See launcher.c."""
-    current_stream, _, _, capturing = torch
+    current_stream, _, _, capturing, _ = torch
     stream = current_stream(found.device)
     workspaces = (0, 0)
     if found.kept_zero or found.scratch:
@@ -437,7 +451,7 @@ def signature(what: Any, arrays: tuple[Any, ...]) -> Any:
 
 
 def repeat(
-    torch: tuple[Any, Any, Any, Any],
+    torch: tuple[Any, Any, Any, Any, Any],
     recipes: Mapping[Any, _Recipe],
     what: Any,
     arrays: tuple[Any, ...],
@@ -457,4 +471,6 @@ def repeat(
         addresses.append(address)
     if _launch_here(found.launch, torch, tuple(addresses), scalars):
         return None
+    roots = [found.sources[place][0] for place in _written(found.launch)]
+    _note_writes(torch, [arrays[root] for root in roots if root >= 0])
     return outputs[0] if len(outputs) == 1 else outputs

@@ -112,7 +112,8 @@ static PyObject *make_outputs(const Recipe *r, uint64_t *address) {
 
 /* The outputs that were made, or NULL: with an exception set, or where the call is left to
    Python. */
-static PyObject *carry_out(Recipe *r, PyObject *torch, const uint64_t *given, PyObject *scalars) {
+static PyObject *carry_out(Recipe *r, PyObject *torch, PyObject *arrays, const uint64_t *given,
+                           PyObject *scalars) {
   Launch *l = r->launch;
   uint64_t made[PyTuple_GET_SIZE(r->makers) + 1], address[l->operands + 2];
   PyObject *outputs = make_outputs(r, made);
@@ -124,6 +125,10 @@ static PyObject *carry_out(Recipe *r, PyObject *torch, const uint64_t *given, Py
     if (alignment(address[i]) != s->aligned) code = NOT_KNOWN;
   }
   if (!code) code = launch_here(l, torch, address, scalars);
+  for (int i = 0; !code && i < l->written; i++) {
+    int array = r->source[l->writes[i]].array; /* nobody has seen an output that is made here */
+    if (array >= 0) code = note_write(torch, PyTuple_GET_ITEM(arrays, array));
+  }
   if (code) Py_CLEAR(outputs);
   return outputs;
 }
@@ -142,7 +147,7 @@ static PyObject *repeat(PyObject *self, PyObject *const *args, Py_ssize_t given)
   Recipe *r = found ? PyCapsule_GetPointer(found, RECIPE) : NULL;
   if (r && r->arrays <= PyTuple_GET_SIZE(arrays) && suits(r->launch, scalars) &&
       !records_gradient(PyTuple_GET_ITEM(torch, 2), arrays) && is_here(r->launch, torch))
-    outputs = carry_out(r, torch, address, scalars);
+    outputs = carry_out(r, torch, arrays, address, scalars);
   Py_XDECREF(found);
   Py_DECREF(key);
   if (PyErr_Occurred()) {

@@ -52,7 +52,7 @@ def compiled(
     if out is None:
         made = operators.default(tensors, said, numbers or None)
         return made[0] if len(made) == 1 else tuple(made)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *(targets or ()))):
         raise BadArgument(f"{op} records no gradients with out=; leave it out")
     operators.out(tensors, said, numbers or None, out=targets)
     return out
