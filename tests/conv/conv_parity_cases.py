@@ -18,7 +18,7 @@ from conv_problems import EPILOGUES
 from tilewright import verify
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import ConvProblem, geometry, words
-from tilewright.ops.conv.formats import lines
+from tilewright.ops.conv.formats import onednn
 from tilewright.ops.conv.problem import DIRECTIONS, outputs
 from tilewright.ops.conv.stated import first_strides
 
@@ -57,7 +57,7 @@ def grid(fp8: str = "e4m3fn") -> list[ConvProblem]:
     """
     found: dict[ConvProblem, None] = {}
     for number, line in enumerate(sizes()):
-        plain = words.parse(lines.onednn(line), fp8)
+        plain = words.parse(onednn.read(line), fp8)
         every = (*DIRECTIONS,)
         for direction in every if plain.flops <= SMALL else (every[number % 3],):
             found[_drawn(plain, direction, f"conv parity {number} {direction}", fp8)] = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilewright import ops
@@ -16,8 +18,6 @@ def parse(**words: str) -> ConvProblem:
 
 
 def first(problem: ConvProblem) -> ConvProblem:
-    from dataclasses import replace
-
     return replace(problem, **first_strides(problem))
 
 
@@ -34,15 +34,83 @@ LAYER = ConvProblem(32, 64, 128, (56, 28), (3, 3), pad=(1, 1), stride=(2, 2), dt
          "--fil_layout NHWC --forw 4",
          ConvProblem(2, 8, 4, (5, 6), (3, 2), 2, direction="weights", dtype="fp16")),
         ("conv -n 1 -c 4 -_ 3 -! 5 -H 6 -W 7 -k 8 -@ 1 -y 2 -x 3 -$ 0 -p 1 -q 1 -# 1 -u 1 -v 2 "
-         "-F 2 -I NDHWC",
+         "-F 2 -I NDHWC -O NDHWC -f NDHWC",
          ConvProblem(1, 4, 8, (5, 6, 7), (1, 2, 3), pad=(0, 1, 1), stride=(1, 1, 2),
                      direction="data", dtype="fp32")),
-        ("convfp16 -n 1 -c 8 -H 3 -W 3 -k 4 -y 2 -x 2 -u 2 -v 2 -m trans -I NHWC",
+        ("convfp16 -n 1 -c 8 -H 3 -W 3 -k 4 -y 2 -x 2 -u 2 -v 2 -m trans -I NHWC -O NHWC -f NHWC",
          ConvProblem(1, 4, 8, (6, 6), (2, 2), stride=(2, 2), direction="data", dtype="fp16")),
     ],
 )  # fmt: skip
 def test_miopens_lines(line, problem):
     assert parse(miopen=line) == problem
+
+
+MODEL = (
+    "./bin/MIOpenDriver conv --batchsize 2 --spatial_dim 2 --pad_h 1 --pad_w 2 --pad_d 0 "
+    "--conv_stride_h 1 --conv_stride_w 1 --conv_stride_d 0 --dilation_h 1 --dilation_w 1 "
+    "--dilation_d 0 --group_count 1 --mode conv --pad_mode default --trans_output_pad_h 0 "
+    "--trans_output_pad_w 0 --trans_output_pad_d 0 --out_layout {} --in_d 1 --in_h 7 --in_w 9 "
+    "--fil_d 1 --fil_h 3 --fil_w 5 --in_channels 6 --out_channels 4 --forw 1"
+)
+
+
+def test_a_line_of_miopens_models():
+    plain = ConvProblem(2, 6, 4, (7, 9), (3, 5), pad=(1, 2), dtype="fp32")
+    assert parse(miopen=MODEL.format("NCHW")) == first(plain)
+    # The arrays whose layout the line leaves out are channels-first.
+    mixed = parse(miopen=MODEL.format("NHWC"))
+    assert mixed.y_strides == ()
+    assert {"x_strides": mixed.x_strides, "w_strides": mixed.w_strides} == {
+        name: strides for name, strides in first_strides(plain).items() if name[0] != "y"
+    }
+    turned = parse(miopen="conv -n 2 -c 6 -H 7 -W 9 -k 4 -m trans -O NHWC -F 1")
+    assert turned.x_strides == () and turned.y_strides == first_strides(turned)["y_strides"]
+
+
+def test_what_miopens_lines_leave_out_is_as_the_driver_has_it():
+    assert parse(miopen="convfp16 -F 4 -g 0") == first(
+        ConvProblem(100, 3, 32, (32, 32), (3, 3), direction="weights", dtype="fp16")
+    )
+    assert parse(miopen="conv -_ 3 -F 1").spatial == (32, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("said", "pad"),
+    [("-z same", (1, 2)), ("-z same -u 2 -v 3 -H 8 -W 7", (0, 2)), ("-z valid", (0, 0)),
+     ("-z default", (4, 4)), ("-z same -l 2", (4, 4))],
+)  # fmt: skip
+def test_padding_of_miopens_modes(said, pad):
+    # By its rule: half of filter − (size mod stride, or stride), where nothing is dilated.
+    line = f"convbfp16 -n 1 -c 8 -H 9 -W 9 -k 8 -y 3 -x 5 -p 4 -q 4 -F 1 {said}"
+    assert parse(miopen=line).pad == pad == parse(miopen=line).pad_after
+
+
+def test_miopens_bias_transposed_padding_and_ways_to_run():
+    line = "convbfp16 -n 1 -c 8 -H 9 -W 9 -k 8 -b 1 -S 0 -G 0 -C folder -o 0 -r 0 -Z 0 -L 1 -U -1"
+    assert parse(miopen=f"{line} -F 1").epilogue == "bias"
+    assert parse(miopen=f"{line} -F 2").epilogue == parse(miopen=f"{line} -F 4").epilogue == ""
+    turned = parse(miopen="conv -n 1 -c 8 -H 4 -W 4 -k 8 -u 2 -v 2 -m trans -Y 1 -X 0 -F 1")
+    # (4 − 1)·2 + 3 pixels, and one more in height.
+    assert (turned.direction, turned.spatial, turned.out_sizes) == ("data", (10, 9), (4, 4))
+
+
+def test_the_layout_of_each_array():
+    plain = ConvProblem(2, 6, 4, (7, 9), (3, 5))
+    words = {"n": "2", "c": "6", "k": "4", "spatial": "7x9", "filter": "3x5"}
+    strides = first_strides(plain)
+    assert parse(**words, w_layout="channels_first") == replace(
+        plain, w_strides=strides["w_strides"]
+    )
+    three = {f"{name}_layout": "channels_first" for name in "xwy"}
+    assert parse(**words, **three) == parse(**words, layout="channels_first") == first(plain)
+    assert parse(**words, x_layout="channels_last") == plain
+    for wrong, why in (
+        ({"layout": "channels_first", "x_layout": "channels_last"}, "x_layout says it again"),
+        ({"x_layout": "channels_first", "x_strides": "1,1,1,1"}, "both say how arrays lie"),
+        ({"y_layout": "nhwc"}, "y_layout = 'nhwc' is not one of channels_last"),
+    ):
+        with pytest.raises(BadArgument, match=why):
+            parse(**words, **wrong)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +195,16 @@ def test_the_fields_of_tile_engine():
     ("words", "why"),
     [
         ({"miopen": "pool -n 1"}, "'pool' is not one of conv, convfp16"),
-        ({"miopen": "conv -n 1 -c 2 -H 3 -k 4 -y 1 -x 1"}, "does not say spatial in all 2"),
+        ({"miopen": "conv -z half"}, "-z 'half' is not one of default, same, valid"),
+        ({"miopen": "conv -r 1"}, "padding is of zeros here"),
+        ({"miopen": "convint8 -Z 1 -L 4"}, "no vectors of channels"),
+        ({"miopen": "conv -U fp8"}, "operands are converted before a call"),
+        ({"miopen": "convint8 -b 1"}, "-b of convint8 adds to integers"),
+        ({"miopen": "conv -I CHWN"}, "layout 'CHWN' is not one of NCHW"),
+        ({"miopen": "conv -_ 4"}, "4 spatial dimensions are not 2 or 3"),
+        ({"miopen": "conv -u 0 -z same"}, "a stride of 0"),
         ({"miopen": "conv -n 1 -c 2 -H 3 -W 3 -k 4 -y 1 -x 1 -F 3"}, "-F 3 is several directions"),
-        ({"miopen": "conv -n 1 -c 2 -H 3 -W 3 -k 4 -y 1 -x 1 -Z 3"}, "-Z is not known"),
+        ({"miopen": "conv -n 1 -c 2 -H 3 -W 3 -k 4 -y 1 -x 1 -A 3"}, "-A is not known"),
         ({"miopen": "conv -n"}, "-n has no value"),
         ({"miopen": "conv n 1"}, "'n' is no switch"),
         ({"miopen": "conv -n 1 -c 2 -H 3 -W 3 -k 4 -y 1 -x 1", "n": "2"}, "n is said by miopen="),

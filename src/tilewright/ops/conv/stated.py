@@ -12,6 +12,8 @@ SIZES = ("spatial", "filter", "stride", "pad", "pad_after", "dilation")
 TYPES = ("dtype", "dtype_out")
 NAMES = ("direction", "precision", "epilogue")
 STRIDES = ("x_strides", "w_strides", "y_strides")
+LAYOUT_OF = {f"{name[0]}_layout": name for name in STRIDES}
+"""The word for the layout of one array, and the field that it fills."""
 LAYOUTS = ("channels_last", "channels_first")
 
 DEFAULTS = {"direction": "forward", "precision": "ieee", "epilogue": "", "alignment": 16}

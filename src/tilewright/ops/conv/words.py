@@ -7,7 +7,8 @@ stride=2 pad=1 dilation=1          one number, or one for each dimension; pad_af
 direction=forward|data|weights     what is computed
 dtype dtype_out precision          fp8, bf8: the architecture's
 epilogue=bias+relu
-layout=channels_first              of x, w and y; or x_strides=64,1,2048,64 and so on
+layout=channels_first              of x, w and y; of one of them x_layout=, w_layout=, y_layout=;
+                                   or x_strides=64,1,2048,64 and so on
 alignment=16                       bytes that addresses are multiples of
 
 transposed=1                       c, k and spatial are those of a transposed convolution's
@@ -32,7 +33,7 @@ from tilewright.ops.conv.problem import MOST, MOST_PAD, ConvProblem
 
 KNOWN = (
     *stated.COUNTS, "groups", *stated.SIZES, *stated.NAMES, *stated.TYPES, "layout",
-    *stated.STRIDES, "alignment", "transposed", "output_pad", "ndim", "seen_in", *lines.READERS,
+    *stated.LAYOUT_OF, *stated.STRIDES, "alignment", "transposed", "output_pad", "ndim", "seen_in", *lines.READERS,
 )  # fmt: skip
 """Every word."""
 
@@ -77,14 +78,27 @@ def parse(words: Mapping[str, str], fp8: str) -> ConvProblem:
         v = turned(v, output_pad)
     elif any(output_pad):
         raise BadArgument("output_pad is a transposed convolution's; say transposed=1")
-    layout = words.get("layout", stated.LAYOUTS[0])
-    if layout not in stated.LAYOUTS:
-        raise BadArgument(f"layout = {shown(layout)} is not one of {', '.join(stated.LAYOUTS)}")
-    if layout == stated.LAYOUTS[1]:
-        if twice := [word for word in stated.STRIDES if word in words]:
-            raise BadArgument(f"layout = {layout} and {twice[0]} both say how arrays lie")
-        v |= stated.first_strides(ConvProblem(**v))
+    v |= _laid(words, v)
     return ConvProblem(**v)
+
+
+def _laid(words: Mapping[str, str], v: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Strides of the arrays that words call channels-first. Raises `BadArgument`."""
+    found: dict[str, tuple[int, ...]] = {}
+    said = [word for word in ("layout", *stated.LAYOUT_OF) if word in words]
+    if said[:1] == ["layout"] and len(said) > 1:
+        raise BadArgument(f"layout says how all arrays lie, and {said[1]} says it again")
+    for word in said:
+        layout = words[word]
+        if layout not in stated.LAYOUTS:
+            raise BadArgument(f"{word} = {shown(layout)} is not one of {', '.join(stated.LAYOUTS)}")
+        names = (stated.LAYOUT_OF[word],) if word in stated.LAYOUT_OF else stated.STRIDES
+        if layout == stated.LAYOUTS[1]:
+            if twice := [name for name in names if name in words]:
+                raise BadArgument(f"{word} = {layout} and {twice[0]} both say how arrays lie")
+            first = stated.first_strides(ConvProblem(**v))
+            found |= {name: first[name] for name in names}
+    return found
 
 
 def _with_lines(words: Mapping[str, str]) -> dict[str, str]:

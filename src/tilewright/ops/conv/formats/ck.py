@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from tilewright import checks
 from tilewright.errors import BadArgument, nearest, shown
-from tilewright.ops.conv import geometry
 
 # --- the profiler -------------------------------------------------------------------------------
 
@@ -127,21 +126,7 @@ def _layout(name: str, of: _Operation, word: str, words: Mapping[str, str]) -> d
         return {}
     if layout == (_FIRST, _FIRST):
         return {"layout": _FIRST}
-    # Weights in channels-last alone: no one word says it.
-    sizes = {field: [*map(int, words[field].split("x"))] for field in _SIZES}
-    out = [
-        geometry.out_size(*each)
-        for each in zip(
-            *(sizes[f] for f in ("spatial", "filter", "stride", "dilation", "pad", "pad_after")),
-            strict=True,
-        )
-    ]
-    n, c, k = (int(words[count]) for count in ("n", "c", "k"))
-    shapes = {"x": (n, c, *sizes["spatial"]), "y": (n, k, *out)}
-    return {
-        f"{array}_strides": ",".join(map(str, geometry.channels_first(shape)))
-        for array, shape in shapes.items()
-    }
+    return {"x_layout": _FIRST, "y_layout": _FIRST}  # weights alone are channels-last
 
 
 # --- Tile Engine --------------------------------------------------------------------------------
