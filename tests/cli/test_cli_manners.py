@@ -41,7 +41,7 @@ def test_the_commands_there_are():
     names = {" ".join(path) for path in every_command() if path}
     assert names == {
         "archs", "devices", "expand", "build", "bundle", "explain", "run", "compare", "profile",
-        "demo", "sweep", "results", "tune", "retune", "pretune", "merge", "report",
+        "demo", "problems", "sweep", "results", "tune", "retune", "pretune", "merge", "report",
         "kernels", "kernels list", "kernels show", "kernels inspect", "kernels offered",
         "kernels check",
         "registry", "registry export", "registry import", "registry check",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tilewright import ops
@@ -139,6 +140,87 @@ def test_onednns_lines(line, problem):
     assert parse(onednn=line) == problem
 
 
+PLAIN = ConvProblem(1, 8, 4, (5, 7), (3, 2), pad=(1, 0), dtype="fp32")
+SIZES = "mb1ic8ih5iw7oc4kh3kw2ph1pw0"
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ("--conv --dir=FWD_B --dt=f16:f16:f32", {"dtype": "fp16", "epilogue": "bias"}),
+        ("--dir=FWD_D --bia-dt=bf16 --dt=bf16", {"dtype": "bf16", "dtype_out": "bf16",
+                                                 "epilogue": "bias"}),
+        ("--dir=bwd_d --dt=f32:bf16:bf16", {"direction": "data", "dtype": "bf16"}),
+        ("--dir=BWD_WB --dt=bf16:f32:bf16 --mode=P -v5 --skip-impl=ref,gemm --alg=wino",
+         {"direction": "weights", "dtype": "bf16"}),
+        ("--dt=s8:s8:s32", {"dtype": "int8", "dtype_out": "int32"}),
+        ("--dt=s8:s8:s8 --attr-scales=src:common:2+wei:per_oc",
+         {"dtype": "int8", "dtype_out": "int8", "epilogue": "scale+col_scale"}),
+        ("--dt=s8:s8:s8 --attr-scales=wei:common:2+dst:common:2 --attr-post-ops=relu",
+         {"dtype": "int8", "dtype_out": "int8", "epilogue": "scale+relu+scale"}),
+        ("--attr-post-ops=eltwise_relu+binary_mul:f16:per_oc+binary_add:f32:2+sum --mb=3",
+         {"n": 3, "epilogue": "relu+col_scale+bias+add"}),
+        ("--attr-post-ops=swish:1+clip:-1:1+linear:2+gelu_erf+add:f32:per_tensor",
+         {"epilogue": "silu+clamp+scale+gelu+add"}),
+        ("--attr-fpmath=tf32", {"precision": "tf32"}),
+        ("--attr-fpmath=bf16 --attr-post-ops= --attr-zero-points=", {}),
+    ],
+)  # fmt: skip
+def test_options_of_onednns_lines(options, changed):
+    assert parse(onednn=f"{options} {SIZES}") == replace(PLAIN, **{"dtype_out": "fp32", **changed})
+
+
+def strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of an array whose dimensions lie in this order, by NumPy."""
+    laid = np.empty([shape[at] for at in order], np.int8).transpose(np.argsort(order))
+    return laid.strides
+
+
+@pytest.mark.parametrize(
+    ("said", "x", "w", "y"),
+    [
+        ("--stag=axb --dtag=acdb", (0, 2, 3, 1), (0, 2, 3, 1), (0, 2, 3, 1)),
+        ("--stag=abx --wtag=abx --dtag=any", (0, 1, 2, 3), (0, 1, 2, 3), (0, 2, 3, 1)),
+        ("--stag=nchw --wtag=hwio", (0, 1, 2, 3), (2, 3, 1, 0), (0, 2, 3, 1)),
+        ("--wtag=xba --dtag=cdba", (0, 2, 3, 1), (2, 3, 1, 0), (2, 3, 1, 0)),
+    ],
+)
+def test_layouts_of_onednns_lines(said, x, w, y):
+    problem = parse(onednn=f"{said} {SIZES}")
+    for name, order in (("x", x), ("w", w), ("y", y)):
+        assert problem.strides_of(name) == strides(problem.shape_of(name), order)
+    given = parse(onednn=f"--strides=1000x1x200x16::2000x500x100x1 {SIZES}")
+    assert (given.x_strides, given.w_strides) == ((1000, 1, 200, 16), ())
+    assert given.y_strides == (2000, 500, 100, 1)
+
+
+def test_groups_and_the_layouts_of_their_weights():
+    sizes = "g2mb1ic8ih5oc4kh3"
+    dense = parse(onednn=f"--wtag=abx {sizes}")  # groups, filters, channels, taps
+    assert dense.w_strides == strides(dense.shape_of("w"), (0, 1, 2, 3))
+    assert parse(onednn=f"--wtag=gohwi {sizes}").w_strides == ()
+    # Filters of a group are 1 apart and groups are 72·2: no stride goes from one to the next.
+    with pytest.raises(BadArgument, match="groups apart from filters"):
+        parse(onednn=f"--wtag=ghwio {sizes}")
+
+
+def test_onednns_deconvolutions():
+    line = '--deconv --dt=bf16 mb1ic8ih5oc4oh9kh3sh2ph1n"name 1"'
+    forward = parse(onednn=line.replace(" 1", "_1"))
+    # 2·(5 − 1) + 3 − 2·1 = 9 pixels of 4 channels, made of 5 of 8.
+    expected = ConvProblem(
+        1, 4, 8, (9, 9), (3, 3), stride=(2, 2), pad=(1, 1), direction="data", dtype="bf16"
+    )
+    assert forward == expected and forward.out_sizes == (5, 5)
+    assert parse(onednn="--deconv --dt=bf16 mb1ic8ih5oc4kh3sh2ph1") == expected
+    data = parse(onednn="--deconv --dir=BWD_D --dt=bf16 mb1ic8ih5oc4oh9kh3sh2ph1")
+    assert data == replace(expected, direction="forward")
+    # Its source is y here, and its weights' first dimension is x's channels.
+    laid = parse(onednn="--deconv --dt=bf16 --stag=abx --wtag=abx mb1ic8ih5oc4oh9kh3sh2ph1")
+    assert laid.x_strides == () and laid.y_strides == strides((1, 8, 5, 5), (0, 1, 2, 3))
+    assert laid.w_strides == strides((8, 4, 3, 3), (1, 0, 2, 3))
+
+
 CK_FORWARD = "grouped_conv_fwd {} {} 0 1 1 0 1 2 2 8 5 16 3 2 7 9 2 1 1 2 1 0 2 3"
 
 
@@ -224,7 +306,24 @@ def test_the_fields_of_tile_engine():
         ({"onednn": "mb1ic8oc8id5kd3iw5kw3"}, "says only one of height and width"),
         ({"onednn": "mb1ic8oc8ih5kh3sh0"}, "sh = 0 in .* is no stride"),
         ({"onednn": "mb1ic8oc8"}, "does not say iw"),
-        ({"onednn": "--dt=u8:s8:f32 mb1ic8ih5kh3oc8"}, "is not known to say a problem"),
+        ({"onednn": "--dt=u8:s8:f32 mb1ic8ih5kh3oc8"}, "'u8' is no dtype of operands"),
+        ({"onednn": "--dt=f32:bf16:bf16 mb1ic8ih5kh3oc8"}, "fp32 with bf16: both operands"),
+        ({"onednn": "--dt=f32,f16 mb1ic8ih5kh3oc8"}, "states several problems"),
+        ({"onednn": "--matmul 3x4:4x5"}, "--matmul is another operation than conv, deconv"),
+        ({"onednn": "--dir=FWD_D"}, "states no problem"),
+        ({"onednn": "--batch=shapes_1d"}, "--batch names a file of problems, 'shapes_1d'"),
+        ({"onednn": "--reset --dtype=f32 mb1ic8ih5kh3oc8"}, "--dtype='f32' is not known"),
+        ({"onednn": "--skip mb1ic8ih5kh3oc8"}, "'--skip' is no option with a value"),
+        ({"onednn": "--dir=FWD mb1ic8ih5kh3oc8"}, "--dir='FWD' is not one of FWD_D"),
+        ({"onednn": "--stag=aBx16b mb1ic8ih5kh3oc8"}, "--stag='aBx16b' is no order of 4"),
+        ({"onednn": "--strides=1x2 mb1ic8ih5kh3oc8"}, "--strides has three parts"),
+        ({"onednn": "--attr-zero-points=src:common:1 mb1ic8ih5kh3oc8"}, "zero points have no"),
+        ({"onednn": "--attr-post-ops=dw:k3s1p1 mb1ic8ih5kh3oc8"}, "'dw:k3s1p1' is no operation"),
+        ({"onednn": "--attr-post-ops=relu:0.5 mb1ic8ih5kh3oc8"}, "'relu:0.5' is no operation"),
+        ({"onednn": "--attr-post-ops=sum:0.5 mb1ic8ih5kh3oc8"}, "old values are added as they"),
+        ({"onednn": "--attr-post-ops=add:f16:15 mb1ic8ih5kh3oc8"}, "a matrix has the result's"),
+        ({"onednn": "--attr-post-ops=relu:x mb1ic8ih5kh3oc8"}, "parameter that is no number"),
+        ({"onednn": "--match=.*kh3.* mb1ic8ih5kh3oc8"}, "an expression that picks problems"),
     ],
 )
 def test_what_is_refused(words, why):

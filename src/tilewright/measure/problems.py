@@ -5,7 +5,8 @@ of `Family.parse_problem`. A JSON object with a list or null among its values st
 by field instead, as results keep problems. Lines of a CSV that begin with ``#`` are comments. A
 file of `tilewright.capture` (.jsonl) gives problems by falling count. aiter's CSV files, tuned or
 not, are read too (see `tilewright.tables.aiter`), and CK Tile Engine's lists in Python, which are
-not executed (`problems_python`).
+not executed (`problems_python`), and files (.txt, or without an ending) of command lines of
+MIOpenDriver, benchdnn, ckProfiler and CK Tile's examples (`problems_lines`).
 
 A profile is a list too: of one problem for each kind of call that a framework makes
 (`tilewright.ops.profiles`). It is named ``<family>:<profile>``.
@@ -30,6 +31,7 @@ from tilewright.arch.model import Arch
 from tilewright.cells import plain
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest, shown
 from tilewright.jsonfile import convert, parse_json
+from tilewright.measure.problems_lines import Line, is_lines, read_lines
 from tilewright.measure.problems_python import python_rows
 from tilewright.ops.profiles import Profile
 from tilewright.reading import csv_rows
@@ -163,12 +165,29 @@ def _stated(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Ite
         return capturing.load(path)
     if is_aiters(path):
         return (entry.problem(arch, words) for entry in aiter.read_aiter(path))
+    if is_lines(path):
+        return _of_lines(path, arch, words)
     return _problems(path, arch, family, words)
+
+
+def lines(path: str, arch: Arch, words: Mapping[str, str]) -> Iterator[Line]:
+    """What the lines of a file of command lines state. Raises `BadFile` for one that is no text."""
+    return read_lines(read_text(path, marked=True), path, arch, words)
+
+
+def _of_lines(path: str, arch: Arch, words: Mapping[str, str]) -> Iterator[Any]:
+    for line in lines(path, arch, words):
+        if line.reasons:
+            raise BadFile(
+                f"{path}: line {line.number}: {line.reasons[0]}; `tilewright problems` writes a "
+                "list of those that can be read"
+            )
+        yield from line.problems
 
 
 def is_list(path: str) -> bool:
     """Whether a file is a list of problems, by its ending or, for JSON, by its beginning."""
-    if path.endswith((".csv", ".py", capturing.ENDING)):
+    if path.endswith((".csv", ".py", capturing.ENDING)) or is_lines(path):
         return True
     with suppress(BadFile):
         return path.endswith(".json") and _read(path).lstrip()[:1] == "["
@@ -228,8 +247,8 @@ def _word(value: Any, word: str) -> str:
 def _read(path: str) -> str:
     if not path.endswith((".json", ".csv", ".py")):
         raise BadFile(
-            f"{path}: problems are in a .json, .csv, .jsonl or .py file, or in one of the sets "
-            f"{', '.join(sets())}"
+            f"{path}: problems are in a .json, .csv, .jsonl, .py or .txt file, or in one of the "
+            f"sets {', '.join(sets())}"
         )
     return read_text(path, marked=True)
 

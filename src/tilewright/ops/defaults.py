@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tilewright.arch.model import Arch, Device
 from tilewright.errors import BadArgument
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.foreign import Form
+from tilewright.ops.foreign import Driver, Form
 from tilewright.ops.formats import Formats
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
@@ -31,6 +31,7 @@ class Defaults:
     scalars: Mapping[str, Number] = MappingProxyType({})
     arguments: tuple[str, ...] = ("*operands",)
     foreign_forms: Mapping[str, Form] = MappingProxyType({})
+    drivers: tuple[Driver, ...] = ()
     profiles: Mapping[str, Profile] = MappingProxyType({})
     variant_fields: ClassVar[frozenset[str]] = frozenset({"num_stages"})
     """Fields of a config by which variants of one tile differ."""

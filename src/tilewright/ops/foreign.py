@@ -1,10 +1,10 @@
-"""Other libraries' tables: the problems that a family reads from their lines, and how it writes
-such tables."""
+"""Other libraries' tables and command lines: the problems that a family reads from their lines, and
+how it writes such tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,52 @@ class Foreign:
     differs: tuple[str, ...] = ()
     library: str = ""
     otherwise: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a part of a line states no problem: a sentence."""
+
+    why: str
+
+
+def _as_it_is(folder: str) -> Callable[[str], Iterable[str | Refused]]:
+    """Every line states one problem, wherever the file is."""
+    return lambda line: (line,)
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Command lines of another library's program that state a family's problems.
+
+    word: the word whose text is such a line, as in ``miopen="conv -n 2 …"``.
+    program: its name, which may be in front of a line, with a path.
+    commands: the words that a line begins with behind it.
+    read: the words of the problem that a line of one problem states. Raises `BadArgument`.
+    lines: opens a file, and reads its lines in order: each as lines of one problem, and sentences
+        on what states none. Its argument is the name of the file's folder.
+    bare: whether its lines may begin without a command, as those of one program alone may.
+    """
+
+    word: str
+    program: str
+    commands: tuple[str, ...]
+    read: Callable[[str], dict[str, str]]
+    lines: Callable[[str], Callable[[str], Iterable[str | Refused]]] = _as_it_is
+    bare: bool = False
+
+
+def with_lines(words: Mapping[str, str], drivers: Sequence[Driver]) -> dict[str, str]:
+    """Words, with those that another library's line says in its place. Raises `BadArgument` for a
+    word that both say."""
+    of = {driver.word: driver for driver in drivers}
+    found = {word: text for word, text in words.items() if word not in of}
+    for word in words:
+        theirs = of[word].read(words[word]) if word in of else {}
+        if twice := sorted(theirs.keys() & found.keys()):
+            raise BadArgument(f"{twice[0]} is said by {word}= too; say it there alone")
+        found |= theirs
+    return found
 
 
 class Reader(Protocol):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.backward import Backward
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.foreign import Form, Reader
+from tilewright.ops.foreign import Driver, Form, Reader
 from tilewright.ops.formats import Formats
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
@@ -114,6 +114,9 @@ class Words(Protocol):
 
     foreign_forms: Mapping[str, Form]
     """Kinds of another library's tables that can be read and written by name."""
+
+    drivers: tuple[Driver, ...]
+    """Command lines of other libraries' programs that `parse_problem` reads."""
 
     def foreign(self, titles: Sequence[str], file: str = "") -> Reader | None:
         """What reads another library's table with these columns, or of this file name, if it states

@@ -18,7 +18,7 @@ from tilewright.ops.conv import tolerances as tolerances_module
 from tilewright.ops.conv import vendor as vendor_module
 from tilewright.ops.conv import words as words_module
 from tilewright.ops.conv.config import GEMM, ConvConfig, usual_reduction
-from tilewright.ops.conv.formats import tile_engine
+from tilewright.ops.conv.formats import lines, tile_engine
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import ConvProblem, outputs
 from tilewright.ops.defaults import Defaults
@@ -48,6 +48,7 @@ class ConvFamily(Defaults):
     functions = functions.FUNCTIONS
     profiles = profiles.PROFILES
     formats = Formats(tile_engine.read_sweep, tile_engine.WORDS)
+    drivers = lines.DRIVERS
 
     def parse_name(self, name: str) -> ConvConfig:
         return config_module.parse(name)

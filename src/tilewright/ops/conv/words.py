@@ -30,10 +30,14 @@ from tilewright.errors import BadArgument, nearest, shown
 from tilewright.ops.conv import geometry, stated
 from tilewright.ops.conv.formats import ck, lines
 from tilewright.ops.conv.problem import MOST, MOST_PAD, ConvProblem
+from tilewright.ops.foreign import with_lines
+
+_LINES = tuple(driver.word for driver in lines.DRIVERS)
 
 KNOWN = (
     *stated.COUNTS, "groups", *stated.SIZES, *stated.NAMES, *stated.TYPES, "layout",
-    *stated.LAYOUT_OF, *stated.STRIDES, "alignment", "transposed", "output_pad", "ndim", "seen_in", *lines.READERS,
+    *stated.LAYOUT_OF, *stated.STRIDES, "alignment", "transposed", "output_pad", "ndim",
+    "seen_in", *_LINES,
 )  # fmt: skip
 """Every word."""
 
@@ -49,7 +53,7 @@ def parse(words: Mapping[str, str], fp8: str) -> ConvProblem:
 
     fp8: the kind of fp8 that the architecture has (`Arch.fp8`).
     """
-    words = ck.fields(_with_lines(words))
+    words = ck.fields(with_lines(words, lines.DRIVERS))
     for word in words:
         if word not in KNOWN:
             raise BadArgument(
@@ -98,18 +102,6 @@ def _laid(words: Mapping[str, str], v: Mapping[str, Any]) -> dict[str, tuple[int
                 raise BadArgument(f"{word} = {layout} and {twice[0]} both say how arrays lie")
             first = stated.first_strides(ConvProblem(**v))
             found |= {name: first[name] for name in names}
-    return found
-
-
-def _with_lines(words: Mapping[str, str]) -> dict[str, str]:
-    """Words, with those that another library's line says in its place. Raises `BadArgument` for a
-    word that both say."""
-    found = {word: text for word, text in words.items() if word not in lines.READERS}
-    for library, read in lines.READERS.items():
-        theirs = read(words[library]) if library in words else {}
-        if twice := sorted(theirs.keys() & found.keys()):
-            raise BadArgument(f"{twice[0]} is said by {library}= too; say it there alone")
-        found |= theirs
     return found
 
 

@@ -15,7 +15,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.foreign import Reader
+from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import (
     contraction,
@@ -45,7 +45,7 @@ from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.formats import aiter, tile_engine, variants
+from tilewright.ops.gemm.formats import aiter, benchdnn, onednn, tile_engine, variants
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
 from tilewright.ops.keywords import Keyword
@@ -78,6 +78,7 @@ class GemmFamily(Defaults):
         "unshuffle": shuffle.unshuffle,
     }
     foreign_forms = aiter.FORMS
+    drivers = (benchdnn.driver(onednn.DRIVERS, onednn.read),)
     profiles = profiles.PROFILES
 
     def parse_name(self, name: str) -> Config:
@@ -89,7 +90,7 @@ class GemmFamily(Defaults):
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> GemmProblem:
         known = [f.name for f in fields(GemmProblem)]
         values: dict[str, Any] = {}
-        for word, text in words.items():
+        for word, text in with_lines(words, self.drivers).items():
             field = "dtype_a" if word == "dtype" else word
             if field not in known:
                 raise BadArgument(

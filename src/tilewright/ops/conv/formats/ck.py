@@ -54,7 +54,7 @@ class _Operation:
 
 
 _PIXELS_FIRST = {"2": (_FIRST, _LAST), "3": (_FIRST, _FIRST)}
-_OPERATIONS = {
+OPERATIONS = {
     "grouped_conv_fwd": _Operation(
         "forward",
         {**_FLOATS, "3": _INT8, "4": _FP8, "5": _MIXED, "6": _MIXED, "7": _MIXED, "8": _TF32},
@@ -80,6 +80,8 @@ _OPERATIONS = {
         last=(1,),
     ),
 }  # fmt: skip
+"""The profiler's operations, by name."""
+
 _SIZES = ("filter", "spatial", "stride", "dilation", "pad", "pad_after")
 
 
@@ -87,11 +89,11 @@ def profiler(line: str) -> dict[str, str]:
     """The words of a line of ckProfiler's. Raises `BadArgument`, also for what has no counterpart
     here."""
     name, *rest = line.strip().removeprefix("./bin/").removeprefix("ckProfiler").split() or [""]
-    if name not in _OPERATIONS:
+    if name not in OPERATIONS:
         raise BadArgument(
-            f"ck: {shown(name)} is not one of {', '.join(_OPERATIONS)}{nearest(name, _OPERATIONS)}"
+            f"ck: {shown(name)} is not one of {', '.join(OPERATIONS)}{nearest(name, OPERATIONS)}"
         )
-    of = _OPERATIONS[name]
+    of = OPERATIONS[name]
     before = 2 + of.control
     rank = checks.parse_whole("dimensions", rest[before], 1, 3) if len(rest) > before else 0
     wanted = [before + 5 + len(_SIZES) * rank + more for more in of.last]

@@ -1,14 +1,13 @@
-"""Lines of other libraries' drivers that state a problem, and how they are read."""
+"""Lines of other libraries' programs that state a problem."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from tilewright.ops.conv.formats import ck, miopen, onednn
+from tilewright.ops.foreign import Driver
+from tilewright.ops.gemm.formats import benchdnn
 
-READERS: Mapping[str, Callable[[str], dict[str, str]]] = {
-    "miopen": miopen.read,
-    "onednn": onednn.read,
-    "ck": ck.profiler,
-}
-"""By the word whose text is such a line: the words of `words.parse` that it states."""
+DRIVERS = (
+    Driver("miopen", "MIOpenDriver", tuple(miopen.DTYPES), miopen.read, miopen.lines),
+    benchdnn.driver(onednn.DRIVERS, onednn.read),
+    Driver("ck", "ckProfiler", tuple(ck.OPERATIONS), ck.profiler),
+)

@@ -11,8 +11,11 @@ are those of `words.parse`. Read from driver/conv_driver.hpp in ROCm/MIOpen.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from tilewright import checks
 from tilewright.errors import BadArgument, nearest, shown
+from tilewright.ops.foreign import Refused
 
 DTYPES = {
     "conv": "fp32", "convfp16": "fp16", "convbfp16": "bf16", "convbf16": "bf16", "convint8": "int8",
@@ -106,12 +109,19 @@ def read(line: str) -> dict[str, str]:
     return words
 
 
-def each(line: str) -> list[str]:
-    """Lines of one direction for a line of several. Without -F, the driver computes all three.
-    Raises `BadArgument`."""
-    said = _split(line)[1]
-    bits = checks.parse_whole("miopen: -F", said.get("F", "0"), 0, 7) or 7
-    return [f"{line} -F {word}" for word in _DIRECTIONS if bits & int(word)]
+def lines(folder: str) -> Callable[[str], Iterator[str | Refused]]:
+    """Reads lines of a file as lines of one direction. A line without -F is of all three."""
+    return _each
+
+
+def _each(line: str) -> Iterator[str | Refused]:
+    try:
+        said = _split(line)[1]
+        bits = checks.parse_whole("miopen: -F", said.get("F", "0"), 0, 7) or 7
+    except BadArgument as error:
+        yield Refused(str(error))
+        return
+    yield from (f"{line} -F {word}" for word in _DIRECTIONS if bits & int(word))
 
 
 def _split(line: str) -> tuple[str, dict[str, str]]:
@@ -162,9 +172,7 @@ def _layouts(said: dict[str, str], transposed: bool) -> dict[str, str]:
     for letter, array in zip("IfO", "ywx" if transposed else "xwy", strict=True):
         layout = said.pop(letter, "NCHW").upper()
         if layout not in _LAYOUTS:
-            raise BadArgument(
-                f"miopen: layout {shown(layout)} is not one of {', '.join(_LAYOUTS)}"
-            )
+            raise BadArgument(f"miopen: layout {shown(layout)} is not one of {', '.join(_LAYOUTS)}")
         if _LAYOUTS[layout]:
             found[f"{array}_layout"] = _FIRST
     return {"layout": _FIRST} if len(found) == len("xwy") else found

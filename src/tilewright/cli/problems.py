@@ -1,0 +1,184 @@
+"""``problems``: what files of problems state, and what of them has no counterpart here."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import WRONG_REQUEST
+from tilewright.cli.options import FamilyName, Json, examples
+from tilewright.errors import BadArgument, BadFile
+from tilewright.files import write_whole
+
+if TYPE_CHECKING:
+    from tilewright.arch import Arch
+
+_MOST_REASONS = 20
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="Read files of problems, also of other libraries, and count what they state.",
+        epilog=examples(
+            "tilewright problems MIOpen/test/perf_models --arch gfx942",
+            "tilewright problems oneDNN/tests/benchdnn/inputs/matmul --json",
+            "tilewright problems resnet.txt --arch gfx942 --out resnet.json",
+        ),
+    )(problems)
+
+
+@dataclass(slots=True)
+class _Read:
+    """What a file states. lines: those with a problem, or with something that states none."""
+
+    file: str
+    lines: int = 0
+    read: int = 0
+    partly: int = 0
+    problems: dict[Any, None] = field(default_factory=dict)
+    refused: list[dict[str, Any]] = field(default_factory=list)
+
+
+def problems(
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files of problems, or folders with files of command lines (.txt, or no ending).",
+            metavar="FILE | DIR…",
+        ),
+    ],
+    arch_name: Annotated[
+        str,
+        typer.Option("--arch", help="What decides the meaning of fp8.", metavar="ARCH"),
+    ] = "sm_90",
+    family: FamilyName = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write a list of the problems there.", metavar="FILE.json"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read files of problems, count their lines and problems, and say why other lines state none.
+
+    Besides lists of problems, these are command lines of MIOpenDriver, benchdnn and ckProfiler, one
+    to a line; a line may state several problems. --out writes those that were read, for every
+    command that takes a list.
+    """
+    from tilewright.arch import arch
+
+    if out is not None and out.suffix != ".json":
+        raise BadArgument(f"--out {out}: a list of problems is a .json file")
+    this = arch(arch_name)
+    files = [*dict.fromkeys(file for path in inputs for file in _files(path))]
+    with output.busy(f"reading {len(files)} files"):
+        found = [_read(file, this, family) for file in files]
+    every = {problem: None for one in found for problem in one.problems}
+    if out is not None:
+        _write(out, [*every])
+    if as_json:
+        output.emit(_document(found, len(every), this.name))
+    else:
+        _show(found, len(every))
+    if not every:
+        output.say(f"error: no problem in {', '.join(map(str, inputs))}", err=True)
+        raise typer.Exit(WRONG_REQUEST)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """A file, or the files of command lines in a folder and in its folders, in order."""
+    from tilewright.measure.problems_lines import is_lines
+
+    if not path.is_dir():
+        yield path
+        return
+    found = [one for one in sorted(path.rglob("*")) if is_lines(str(one))]
+    if not found:
+        raise BadFile(f"{path}: no file of command lines in it (.txt, or without an ending)")
+    yield from found
+
+
+def _read(file: Path, this: Arch, family: str | None) -> _Read:
+    from tilewright.measure.problems import lines, load_problems
+    from tilewright.measure.problems_lines import is_lines
+
+    found = _Read(str(file))
+    if not is_lines(str(file)):
+        listed = load_problems([file], this, family)
+        found.problems = dict.fromkeys(listed.problems)
+        found.lines = found.read = len(listed.problems) + listed.repeated
+        return found
+    for line in lines(str(file), this, {}):
+        found.lines += 1
+        found.read += not line.reasons
+        found.partly += bool(line.reasons and line.problems)
+        found.problems.update(dict.fromkeys(line.problems))
+        found.refused += [
+            {"line": line.number, "text": line.text, "reason": reason} for reason in line.reasons
+        ]
+    return found
+
+
+def _write(out: Path, found: Sequence[Any]) -> None:
+    rows = [json.dumps({"family": problem.family, **asdict(problem)}) for problem in found]
+    write_whole(out, ("[\n" + ",\n".join(rows) + "\n]\n").encode())
+
+
+def _document(found: Sequence[_Read], problems: int, arch_name: str) -> dict[str, Any]:
+    return {
+        "arch": arch_name,
+        "lines": sum(one.lines for one in found),
+        "read": sum(one.read for one in found),
+        "partly": sum(one.partly for one in found),
+        "problems": problems,
+        "reasons": [{"reason": why, "count": n} for why, n in _reasons(found).most_common()],
+        "files": [
+            {
+                "file": one.file, "lines": one.lines, "read": one.read, "partly": one.partly,
+                "problems": len(one.problems), "refused": one.refused,
+            }
+            for one in found
+        ],
+    }  # fmt: skip
+
+
+def _reasons(found: Sequence[_Read]) -> Counter[str]:
+    return Counter(refused["reason"] for one in found for refused in one.refused)
+
+
+def _show(found: Sequence[_Read], problems: int) -> None:
+    lines, read = sum(one.lines for one in found), sum(one.read for one in found)
+    partly = sum(one.partly for one in found)
+    output.heading(
+        f"{read} of {lines} lines read{f', {partly} in part' if partly else ''}: "
+        f"{problems} different problems"
+    )
+    if len(found) > 1:
+        output.table(
+            ("lines", "read", "problems", "file"),
+            [(one.lines, one.read, len(one.problems), one.file) for one in found],
+        )
+    reasons = _reasons(found)
+    if reasons:
+        output.line()
+        output.table(
+            ("count", "first at", "not read because"),
+            [(count, _first(found, why), why) for why, count in reasons.most_common(_MOST_REASONS)],
+        )
+    if len(reasons) > _MOST_REASONS:
+        output.line(f"and {len(reasons) - _MOST_REASONS} other reasons; --json has all")
+
+
+def _first(found: Sequence[_Read], why: str) -> str:
+    """Where a reason is given first."""
+    places: Iterator[tuple[str, Mapping[str, Any]]] = (
+        (one.file, refused) for one in found for refused in one.refused
+    )
+    return next(f"{file}:{one['line']}" for file, one in places if one["reason"] == why)
