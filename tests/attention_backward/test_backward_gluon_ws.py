@@ -23,6 +23,7 @@ from simulate import worst_error
 from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.compile import inspect
+from tilewright.ops.attention.reference import reference as of_attention
 from tilewright.ops.attention_backward import AttentionBackwardConfig, AttentionBackwardProblem
 from tilewright.ops.attention_backward.kernels import gluon_steps
 from tilewright.ops.attention_backward.pipelines.gluon_ws import GLUON_WS
@@ -171,6 +172,25 @@ def test_a_bias_behind_a_sequence_is_not_read(monkeypatch):
 
     monkeypatch.setattr(verify, "operands_of", poisoned)
     assert right(p)
+
+
+@pytest.mark.parametrize("fields", [{}, {"softcap": 3.0, "grads": "dq+dk+dv"}], ids=str)
+def test_a_bias_of_the_least_number(fields):
+    """Rows of the least number of bf16 alone, where LSE has no place for the sum, beside others."""
+    said = {**BIASED, "others": "sinks", "grads": "dq+dk+dv+dbias+dsinks"} | fields
+    p = AttentionBackwardProblem(1, 2, 130, 152, 64, **said)
+    inputs = dict(verify.operands_of(p, 2).inputs)
+    inputs["bias"][:, :, ::3] = -2.4e38
+    inputs["bias"][:, :, 1::3] = float(np.finfo(np.float32).min) * (1 - 2.0**-8)
+    inputs["bias"][:, :, 7, ::4] = -np.inf
+    inputs["sinks"][0] = inputs["bias"][0, 0, 1, 0]
+    wide = {
+        n: x if n in ("scale", "seed", "offset") else x.astype(float) for n, x in inputs.items()
+    }
+    wrote = of_attention(p.forward, wide)
+    for name in ("o", "lse"):
+        inputs[name] = wrote[name].astype(inputs[name].dtype)
+    assert worst_error(config_of(p, pipeline="gluon_ws"), p, H200, given=inputs) <= 1
 
 
 def test_a_bias_that_the_copy_engine_does_not_read_is_refused():

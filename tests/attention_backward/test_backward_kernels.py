@@ -127,7 +127,7 @@ def test_only_what_is_asked_for_runs():
         "dv": [keys],
         "dq": [sums, queries],
         "dq+dk+dv": [sums, keys, queries],
-        "dbias": [sums, "gradients_of_bias"],
+        "dbias": [sums, "logarithms", "gradients_of_bias"],
         "dsinks": [sums, "row_totals"],
         "dslopes": [sums, queries, "row_totals"],
     }

@@ -21,7 +21,7 @@ KERNELS = "tilewright.ops.attention.kernels"
 
 TEMPORARIES = (
     "partial_o", "partial_lse", "counter", "rotated_q", "delta", "distances", "log_sums", "deltas",
-    "dq_sums", "turns", "order", "ds", "turned_v",
+    "row_tops", "tops", "logs", "dq_sums", "turns", "order", "ds", "turned_v",
 )  # fmt: skip
 """Arguments that are temporaries, of attention and of its backward pass."""
 

@@ -1,7 +1,8 @@
 """What the kernels of the backward pass take: attention's catalogue, and what is added to it.
 
 Temporaries: `delta`, and `distances`, the sums of a row that the gradient of its head's slope adds
-up. Both lie as LSE does. `log_sums` and `deltas`: see `kernels.around`. `dq_sums`: dQ in fp32, not
+up; `tops` and `logs`, under a bias (see `kernels.logarithms`; without one `logs` is LSE). They lie
+as LSE does. `log_sums`, `row_tops` and `deltas`: see `kernels.around`. `dq_sums`: dQ in fp32, not
 yet scaled: for each 64 of the padded rows of `log_sums`, tiles of 64 columns, in the order of
 `gluon_ws`. `turns`: of each block of dQ, the tiles of keys that have been added, if they add in
 order. `order`: see `kernels.order`.
@@ -98,6 +99,10 @@ def _section(x: Context) -> int:
 ARGUMENTS: dict[str, Argument] = {
     **forward.ARGUMENTS,
     "lse": _fp32("lse"),
+    "logs": Argument(
+        lambda _: ("*fp32",), lambda x: (Pointer("logs" if x.problem.bias_shape else "lse"),)
+    ),
+    "tops": _fp32("tops", "bias"),
     "do": _pointer("do", forward.of_o),
     "dlse": _fp32("dlse", "dlse"),
     "dq": _pointer("dq", forward.of_q, "dq"),
@@ -109,6 +114,7 @@ ARGUMENTS: dict[str, Argument] = {
     "delta": _fp32("delta"),
     "distances": _fp32("distances", "dslopes"),
     "log_sums": _fp32("log_sums"),
+    "row_tops": _fp32("row_tops", "bias"),
     "deltas": _fp32("deltas"),
     "dq_sums": _fp32("dq_sums"),
     "turns": _pointer("turns", lambda _: "int32", "ordered"),
@@ -146,7 +152,9 @@ def described_type(c: Any, name: str) -> str:
     """The dtype of an argument that a kernel reaches by a descriptor."""
     if name in ("bias", "ds"):
         return forward.float_of(c)
-    return "fp32" if name in ("log_sums", "deltas", "dq_sums") else str(aligned(c)[name])
+    return (
+        "fp32" if name in ("log_sums", "row_tops", "deltas", "dq_sums") else str(aligned(c)[name])
+    )
 
 
 def aligned(c: Any) -> dict[str, str]:

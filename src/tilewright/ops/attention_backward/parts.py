@@ -82,6 +82,8 @@ def launch(
     temporaries = [*record.temporaries(config, problem)]
     if "delta" in read:
         temporaries.append(Temporary("delta", shape, "fp32"))
+    if "bias" in config.words:
+        temporaries += [Temporary(name, shape, "fp32") for name in ("tops", "logs")]
     if "order" in read and config.words.intersection(OWN_LENGTHS):
         temporaries.append(Temporary("order", (2, problem.batch), "int32"))
     if "dslopes" in config.words:

@@ -8,7 +8,8 @@ derivative C:
     dbias = dS, summed over what shares it
     dsink = -Σ exp(sink - LSE)·delta    dslope = -Σ dS·|distance|
 
-O and LSE are those that the kernels read, which are rounded.
+O and LSE are those that the kernels read, which are rounded. But under a bias P is the softmax of
+S, for LSE has no place for the logarithm of a sum beside a large maximum.
 """
 
 from __future__ import annotations
@@ -120,10 +121,10 @@ def _part(
     rows = slice(part.first, part.first + part.q.shape[1])
     s, capped = forward.scores(p, inputs, part, known.rounding)
     lse = known.lse
-    if known.rounding:
+    if known.rounding or p.bias_shape:  # beside large biases LSE has no place for the sum
         weights, lse = forward.softmax(p, inputs, part, s)
     some = xp.isfinite(lse)  # rows that see something
-    if not known.rounding:
+    if not (known.rounding or p.bias_shape):
         weights = xp.where(some[..., None], xp.exp(s - xp.where(some, lse, 0.0)[..., None]), 0.0)
     weights = rounded(weights)
     random = forward.dropout_bytes(p, inputs, part) if p.dropout else None
@@ -148,7 +149,10 @@ def _part(
         out["dbias"][batch, at, rows, : of.n_kv] += own
     if "dsinks" in out:
         sinks = inputs["sinks"][heads][:, None]
-        share = rounded(xp.where(some, xp.exp(sinks - xp.where(some, lse, 0.0)), 0.0))
+        if p.bias_shape:
+            share = rounded(xp.where(some, 1 - weights.sum(-1), 0.0))
+        else:
+            share = rounded(xp.where(some, xp.exp(sinks - xp.where(some, lse, 0.0)), 0.0))
         out["dsinks"][heads] -= (share * delta).sum(-1)
     if "dslopes" in out:
         target = out["dslopes"][of.number] if p.slopes_batched else out["dslopes"]

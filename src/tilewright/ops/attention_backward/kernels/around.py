@@ -1,11 +1,11 @@
 """Before and behind `gluon_ws`: what it reads of each row, and dQ from its sums. In Triton.
 
 `row_terms` writes what products begin with: of scores minus LSE, divided by the scale (with a soft
-cap, LSE in units of log2(e)); of their gradients minus delta, Σ O·dO less the gradient of LSE. They
-lie in lines of rows, padded to multiples of PAD behind each sequence with rows that weigh nothing;
-each sequence begins at a multiple. So the copy engine brings whole blocks. `queries_of_sums`
-multiplies the fp32 sums by the scale and rounds them. Both are bound by the memory's bandwidth;
-neither was timed on its own.
+cap or a bias, LSE in units of log2(e), or the numbers of `logarithms`); of their gradients minus
+delta, Σ O·dO less the gradient of LSE. They lie in lines of rows, padded to multiples of PAD behind
+each sequence with rows that weigh nothing; each sequence begins at a multiple. So the copy engine
+brings whole blocks. `queries_of_sums` multiplies the fp32 sums by the scale and rounds them. Both
+are bound by the memory's bandwidth; neither was timed on its own.
 """
 
 import triton
@@ -64,12 +64,12 @@ def line_of(b, heads, head, q_start, padded, PACKEDQ: tl.constexpr, PAD: tl.cons
 
 @triton.jit
 def row_terms(
-    q, o, do, lse, dlse, dk, dv, log_sums, deltas, q_offsets, kv_offsets, q_used, o_strides,
-    do_strides, dk_strides, dv_strides, batch, heads, group, q_len, total_q, total_kv, padded,
-    accumulate, scale,
+    q, o, do, logs, tops, dlse, dk, dv, log_sums, row_tops, deltas, q_offsets, kv_offsets, q_used,
+    o_strides, do_strides, dk_strides, dv_strides, batch, heads, group, q_len, total_q, total_kv,
+    padded, accumulate, scale,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PACKEDQ: tl.constexpr,
     PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, DLSE: tl.constexpr, UNIT: tl.constexpr,
-    PAD: tl.constexpr, SOFTCAP: tl.constexpr,
+    PAD: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """The terms of each row; and zeros in packed rows of dK and dV that no sequence has. The
     arguments are those of the catalogue (`arguments`)."""
@@ -102,18 +102,20 @@ def row_terms(
     for n in tl.static_range(len(V_WIDTHS)):
         found += tl.sum(x[n].to(tl.float32) * y[n].to(tl.float32), 1)
     at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
-    log_sum = tl.load(lse + at, mask=there, other=float("-inf"))
+    log_sum = tl.load(logs + at, mask=there, other=float("-inf"))
     some = log_sum != float("-inf")
     if DLSE:
         # A row that sees nothing has no weights to change, whatever gradient its LSE is given.
         found -= tl.where(some, tl.load(dlse + at, mask=there, other=0.0), 0.0)
     line = line_of(b, heads, head, q_start, padded, PACKEDQ, PAD)
     log_sum = tl.where(some, log_sum, float("inf"))
-    if SOFTCAP:
+    if SOFTCAP or BIAS:
         term = in_base2(log_sum)
     else:
         term = -log_sum / tl.where(scale == 0.0, LEAST_SCALE, scale)
     tl.store(log_sums + line + i, term)
+    if BIAS:
+        tl.store(row_tops + line + i, tl.load(tops + at, mask=there, other=0.0))
     tl.store(deltas + line + i, tl.where(some, -found, 0.0))
 
 

@@ -23,7 +23,7 @@ from tilewright.ops.attention_backward.kernels.steps import (
 
 @triton.jit
 def gradients_of_bias(
-    q, k, v, do, lse, delta, dbias, bias, q_offsets, kv_offsets, q_used, kv_used, q_strides,
+    q, k, v, do, logs, tops, delta, dbias, bias, q_offsets, kv_offsets, q_used, kv_used, q_strides,
     k_strides, v_strides, do_strides, bias_strides, bias_batch, bias_heads, batch, heads, group,
     q_len, kv_len, total_q, total_kv, accumulate, left, right, first, bottom_right, softcap,
     dropped, scale, seed, offset,
@@ -87,7 +87,7 @@ def gradients_of_bias(
                 values = load_rows(*values_at, V_WIDTHS, HEAD_DIM_V, True, UNIT)
                 given = load_rows(*given_at, V_WIDTHS, HEAD_DIM_V, True, UNIT)
             at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
-            log_sum, row_sum = row_numbers_read(lse, delta, at, there)
+            log_sum, row_sum = row_numbers_read(logs, tops, delta, at, there, True)
             biases = bias + b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
             s = products_of(x, keys, x_at, keys_at, q, TILE, STEP, HEAD_DIM, UNIT, ROLLED)
             p, _, kept = weights(

@@ -154,15 +154,16 @@ def spread(row, ROWS: gl.constexpr):
 @jit
 def weights_of(
     s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
-    MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, bias_tile=None,
+    MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, bias_tile=None, top_tile=None,
 ):  # fmt: skip
     """(P, P times the derivative of the soft cap) of a tile of products whose first is of key `j0`
     and query `i0`.
 
-    log_tile: with a soft cap, LSE of the queries times log₂e, in shared memory. Without one it is
-    in the products already: they began with minus LSE, divided by the scale.
+    log_tile: with a soft cap or a bias, LSE of the queries times log₂e, in shared memory. Else it
+    is in the products already: they began with minus LSE, divided by the scale.
     slope: of the queries' head, from `slope_of`.
-    bias_tile: what is added to the scores, [queries, keys] in shared memory; None: nothing."""
+    bias_tile: what is added to the scores, [queries, keys] in shared memory; None: nothing.
+    top_tile: with a bias, what is taken from scores before `log_tile` (see `logarithms`)."""
     left, right, first, _ = bounds
     OF: gl.constexpr = s.type.layout
     j = j0 + gl.arange(0, s.shape[0], gl.SliceLayout(1, OF))
@@ -170,16 +171,18 @@ def weights_of(
     if SOFTCAP:
         # The hardware's own tanh is off by 2⁻¹¹.
         tanh = 1.0 - 2.0 / (1.0 + gl.exp2(s * (scale / softcap * (2.0 * LOG2E))))
-        log_sums = log_tile.load(gl.SliceLayout(0, OF))
-        s = tanh * (softcap * LOG2E) - gl.expand_dims(log_sums, 0)
+        s = tanh * (softcap * LOG2E)
     else:
         s = s * base2(scale)
     if bias_tile is not None:
         s += bias_in_base2(bias_tile.permute((1, 0)).load(OF))
+        s -= gl.expand_dims(top_tile.load(gl.SliceLayout(0, OF)), 0)
     if ALIBI:
         ahead = (i0 + shift - j).to(gl.float32)
         far = gl.abs(gl.expand_dims(ahead, 1) + gl.expand_dims(i.to(gl.float32), 0))
         s = s - slope * far
+    if SOFTCAP or bias_tile is not None:
+        s -= gl.expand_dims(log_tile.load(gl.SliceLayout(0, OF)), 0)
     p = gl.exp2(s)
     if MASKED:
         low = gl.zeros_like(j)

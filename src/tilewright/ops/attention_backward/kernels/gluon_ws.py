@@ -27,12 +27,14 @@ for 16k keys of one head).
 
 Bias. A step's tile of it, [queries, keys], has one slot, which is free again when both groups have
 added it to their scores: the next tile has the rest of the step. It is read transposed, by
-ldmatrix, while dP is multiplied. For the bias's own gradient (DBIAS) dS lies in shared memory as
-[queries, keys], which suits the product of dQ as well, and the warp that adds dQ has the copy
-engine store it; `bias_sums` adds up what shares a bias. So nothing is multiplied twice, at the
-price of memory for dS of all heads, which is written and read once, and is rounded before it is
-added up. Two sequences of 4k with a bias for each head took 2,923 µs at head dim 64 (32 heads) and
-1,836 at 128 (16), causal 1,706 and 1,153: 1.92 to 2.09 times the speed of FlexAttention compiled
+ldmatrix, while dP is multiplied. Behind it the two numbers that `logarithms` has for a row, which
+come with the tile, are taken from the scores: beside a large one nothing would be left of a product
+that began with it. For the bias's own gradient (DBIAS) dS lies in shared memory as [queries, keys],
+which suits the product of dQ as well, and the warp that adds dQ has the copy engine store it;
+`bias_sums` adds up what shares a bias. So nothing is multiplied twice, at the price of memory for
+dS of all heads, which is written and read once, and is rounded before it is added up. Two sequences
+of 4k with a bias for each head took 2,923 µs at head dim 64 (32 heads) and 1,836 at 128 (16),
+causal 1,706 and 1,153: 1.92 to 2.09 times the speed of FlexAttention compiled
 (benchmarks/results/attention_backward_bias_h200.json), where `basic` took 12,907 and 16,987.
 
 Order. Tiles that most queries see start first; if they add in turns, last, but for the last heads
@@ -130,6 +132,7 @@ def _fill(
     b, g, j0, q_begin, terms_begin, kv_begin, begin, end = steps
     q_b = 0 if PACKEDQ else b
     kv_b = 0 if PACKEDKV else b
+    TERMS: gl.constexpr = 0 if BIAS else STEP * 4  # of rows, which come with Q, or with the bias
     stage = 0
     phase = 1  # an unused slot counts as released
     if begin < end:
@@ -147,16 +150,22 @@ def _fill(
         for t in range(begin, end):
             i0 = t * STEP
             mbarrier.wait(empty.index(stage), phase)
-            mbarrier.expect(q_full.index(stage), q.block_type.nbytes + STEP * 4)
+            mbarrier.expect(q_full.index(stage), q.block_type.nbytes + TERMS)
             tma_load(q, (q_b, h, q_begin + i0, 0), q_full.index(stage), q_tiles.index(stage))
-            tma_load(log_sums, (line + i0,), q_full.index(stage), log_tiles.index(stage))
+            if not BIAS:
+                tma_load(log_sums, (line + i0,), q_full.index(stage), log_tiles.index(stage))
             mbarrier.expect(do_full.index(stage), do.block_type.nbytes + STEP * 4)
             tma_load(do, (q_b, h, q_begin + i0, 0), do_full.index(stage), do_tiles.index(stage))
             tma_load(deltas, (line + i0,), do_full.index(stage), delta_tiles.index(stage))
             if BIAS:
-                bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty = biases
+                (
+                    bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty, row_tops,
+                    top_tiles,
+                ) = biases  # fmt: skip
                 mbarrier.wait(bias_empty.index(0), stage ^ 1)
-                mbarrier.expect(bias_full.index(0), GROUPS * bias.block_type.nbytes)
+                mbarrier.expect(bias_full.index(0), GROUPS * bias.block_type.nbytes + 2 * STEP * 4)
+                tma_load(log_sums, (line + i0,), bias_full.index(0), log_tiles.index(0))
+                tma_load(row_tops, (line + i0,), bias_full.index(0), top_tiles.index(0))
                 bias_b = gl.minimum(b, bias_batch - 1)
                 bias_h = gl.minimum(h, bias_heads - 1)
                 for r in gl.static_range(GROUPS):
@@ -190,15 +199,15 @@ def _step(
     if RAGGED:  # noqa: SIM102 - only the first is known when compiling
         if i0 + STEP > n_q:
             clear(q_tile, n_q - i0)
-    log_tile = log_tiles.index(stage)
+    log_tile = log_tiles.index(0 if BIAS else stage)
     start = zero
-    if not SOFTCAP:
+    if not (SOFTCAP or BIAS):
         start = spread(log_tile.load(OF_COLUMNS), ROWS)
     s = warpgroup_mma(
         k_tiles.index(none + GROUP),
         q_tile.permute((1, 0)),
         start,
-        use_acc=not SOFTCAP,
+        use_acc=not (SOFTCAP or BIAS),
         is_async=True,
     )
     mbarrier.wait(do_full.index(stage), phase)
@@ -208,8 +217,10 @@ def _step(
     start = spread(delta_tiles.index(stage).load(OF_COLUMNS), ROWS)
     dp = warpgroup_mma(v_tiles.index(none + GROUP), do_tile.permute((1, 0)), start, is_async=True)
     bias_tile = None
+    top_tile = None
     if BIAS:
-        _, _, _, bias_tiles, bias_full, bias_empty = biases
+        _, _, _, bias_tiles, bias_full, bias_empty, _, top_tiles = biases
+        top_tile = top_tiles.index(0)
         bias_tile = bias_tiles.index(GROUP)
         mbarrier.wait(bias_full.index(0), stage)
         if RAGGED:  # noqa: SIM102 - only the first is known when compiling
@@ -218,7 +229,7 @@ def _step(
     s = warpgroup_mma_wait(1, deps=(s,))
     p, through = weights_of(
         s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASKED, SOFTCAP, ALIBI, bias_tile,
+        MASK, MASKED, SOFTCAP, ALIBI, bias_tile, top_tile,
     )  # fmt: skip
     weights = gl.convert_layout(p.to(DTYPE), OF_DV, assert_trivial=True)
     if BIAS:
@@ -334,9 +345,9 @@ def _multiply(
 
 @jit
 def gradients_gluon_ws(
-    q, k, v, do, log_sums, deltas, dq_sums, turns, order, dk, dv, slopes, bias, ds, q_offsets,
-    kv_offsets, q_used, kv_used, dk_strides, dv_strides, bias_batch, bias_heads, batch, heads,
-    kv_heads, group, q_len, kv_len, total_q, total_kv, padded, kv_section, slopes_stride,
+    q, k, v, do, log_sums, row_tops, deltas, dq_sums, turns, order, dk, dv, slopes, bias, ds,
+    q_offsets, kv_offsets, q_used, kv_used, dk_strides, dv_strides, bias_batch, bias_heads, batch,
+    heads, kv_heads, group, q_len, kv_len, total_q, total_kv, padded, kv_section, slopes_stride,
     accumulate, left, right, first, bottom_right, softcap, scale,
     TILE: gl.constexpr, STEP: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr,
     MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr,
@@ -378,7 +389,8 @@ def gradients_gluon_ws(
         OF_DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, STEP], q.dtype)
         ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, STEP], OF_DS)
     dq_tiles = tiles_like(dq_sums, GROUPS)
-    log_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
+    LOGS: gl.constexpr = 1 if BIAS else STAGES  # under a bias they come with it
+    log_tiles = gl.allocate_shared_memory(gl.float32, [LOGS, STEP], log_sums.layout)
     delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
     k_full, _ = ring(1, 1)
     v_full, _ = ring(1, 1)
@@ -389,7 +401,10 @@ def gradients_gluon_ws(
     if BIAS:
         bias_tiles = tiles_like(bias, GROUPS)
         bias_full, bias_empty = ring(1, GROUPS)
-        biases = (bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty)
+        top_tiles = gl.allocate_shared_memory(gl.float32, [1, STEP], log_sums.layout)
+        biases = (
+            bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty, row_tops, top_tiles,
+        )  # fmt: skip
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
     steps = (b, g, j0, q_begin, terms_begin, kv_begin, begin, end)

@@ -48,9 +48,9 @@ NO_BOUND = tl.constexpr(2**30)
 
 @triton.jit
 def _step(
-    dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, lse, delta, bias, slope, q_strides,
-    do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q, shift, left, right, first,
-    softcap, dropped, factor, again, seed, offset,
+    dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, logs, tops, delta, bias, slope,
+    q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q, shift, left, right,
+    first, softcap, dropped, factor, again, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     K_WIDTHS: tl.constexpr, V_WIDTHS: tl.constexpr, MASK: tl.constexpr, SOFTCAP: tl.constexpr,
     BIAS: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr,
@@ -66,7 +66,7 @@ def _step(
     do_base, do_rows = row_places(do, do_strides, b, q_start, i0, r, head)
     given = load_rows(do_base, do_rows, do_strides, there, V_WIDTHS, HEAD_DIM_V, MASKED, UNIT)
     at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
-    log_sum, row_sum = row_numbers_read(lse, delta, at, there)
+    log_sum, row_sum = row_numbers_read(logs, tops, delta, at, there, BIAS)
     if BIAS:
         bias = bias + i.to(tl.int64) * kv_len
     s = products_of(
@@ -95,9 +95,10 @@ def _step(
 
 @triton.jit
 def gradients_of_keys(
-    q, k, v, do, lse, delta, order, dk, dv, bias, slopes, q_offsets, kv_offsets, q_used, kv_used,
-    q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides, bias_strides, batch, heads,
-    kv_heads, group, q_len, kv_len, total_q, total_kv, slopes_stride, accumulate, left, right,
+    q, k, v, do, logs, tops, delta, order, dk, dv, bias, slopes, q_offsets, kv_offsets, q_used,
+    kv_used, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides, bias_strides,
+    batch, heads, kv_heads, group, q_len, kv_len, total_q, total_kv, slopes_stride, accumulate,
+    left, right,
     first, bottom_right, softcap, dropped, scale, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
@@ -191,18 +192,18 @@ def gradients_of_keys(
             biases = bias + b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
         for i0 in range(full_lo, full_hi, STEP):
             dk_sums, dv_sums = _step(
-                dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, lse, delta, biases,
-                slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q,
-                shift, left, right, first, softcap, dropped, factor, again, seed, offset,
+                dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, logs, tops, delta,
+                biases, slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len,
+                total_q, shift, left, right, first, softcap, dropped, factor, again, seed, offset,
                 TILE, STEP, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, SOFTCAP, BIAS, ALIBI,
                 DROPOUT, PACKEDQ, DK, DV, UNIT, ROLLED, False,
             )  # fmt: skip
         for t in range(lefts + rights):
             i0 = masked_tile(t, 0, lo, full_hi, 0, lefts, STEP, "window")
             dk_sums, dv_sums = _step(
-                dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, lse, delta, biases,
-                slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q,
-                shift, left, right, first, softcap, dropped, factor, again, seed, offset,
+                dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, logs, tops, delta,
+                biases, slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len,
+                total_q, shift, left, right, first, softcap, dropped, factor, again, seed, offset,
                 TILE, STEP, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, SOFTCAP, BIAS, ALIBI,
                 DROPOUT, PACKEDQ, DK, DV, UNIT, ROLLED, True,
             )  # fmt: skip

@@ -74,8 +74,8 @@ def _step(
 
 @triton.jit
 def gradients_of_queries(
-    q, k, v, do, lse, delta, order, dq, distances, bias, slopes, q_offsets, kv_offsets, q_used,
-    kv_used,
+    q, k, v, do, logs, tops, delta, order, dq, distances, bias, slopes, q_offsets, kv_offsets,
+    q_used, kv_used,
     q_strides, k_strides, v_strides, do_strides, dq_strides, bias_strides, batch, heads, group,
     q_len, kv_len, total_q, total_kv, slopes_stride, accumulate, left, right, first, bottom_right,
     softcap,
@@ -133,7 +133,7 @@ def gradients_of_queries(
         for n in tl.static_range(len(V_WIDTHS)):
             for_products += (given[n].to(q.dtype.element_ty),)
     at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
-    log_sum, row_sum = row_numbers_read(lse, delta, at, there)
+    log_sum, row_sum = row_numbers_read(logs, tops, delta, at, there, BIAS)
     slope = 0.0
     if ALIBI:
         slope = slope_of(tl.load(slopes + b * slopes_stride + head))

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from tilewright.ops.attention.kernels.keys import pieces, row_places, sequence
 from tilewright.ops.attention.kernels.scores import in_base2
-from tilewright.ops.attention_backward.kernels.steps import load_rows, row_numbers
+from tilewright.ops.attention_backward.kernels.steps import load_rows, row_numbers, row_numbers_read
 
 
 @triton.jit
@@ -55,9 +55,10 @@ def row_sums(
 
 @triton.jit
 def row_totals(
-    lse, delta, distances, sinks, dsinks, dslopes, q_offsets, q_used, batch, heads, q_len, total_q,
-    slopes_stride, accumulate,
-    PACKEDQ: tl.constexpr, USEDQ: tl.constexpr, DSINKS: tl.constexpr, DSLOPES: tl.constexpr,
+    logs, tops, delta, distances, sinks, dsinks, dslopes, q_offsets, q_used, batch, heads, q_len,
+    total_q, slopes_stride, accumulate,
+    BIAS: tl.constexpr, PACKEDQ: tl.constexpr, USEDQ: tl.constexpr, DSINKS: tl.constexpr,
+    DSLOPES: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a head's sink and slope: a workgroup for each head, or, with slopes for each
     sequence, for each head of each sequence."""
@@ -81,11 +82,13 @@ def row_totals(
             there = i < n_q
             at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
             if DSINKS:
-                log_sum = tl.load(lse + at, mask=there, other=float("inf"))
-                log_sum = in_base2(log_sum)
+                log_sum, row_sum = row_numbers_read(logs, tops, delta, at, there, BIAS)
+                share = sink + tl.zeros((ROWS,), tl.float32)
+                for n in tl.static_range(len(log_sum)):
+                    share = share - log_sum[n]
                 # A sink of -inf has no weight, also where LSE is -inf.
-                share = tl.where(sink == float("-inf"), 0.0, tl.exp2(sink - log_sum))
-                of_sinks -= share * tl.load(delta + at, mask=there, other=0.0)
+                share = tl.where(sink == float("-inf"), 0.0, tl.exp2(share))
+                of_sinks -= share * row_sum
             if DSLOPES:
                 of_slopes += tl.load(distances + at, mask=there & counts, other=0.0)
     if DSINKS:  # noqa: SIM102 (a constant, then a value of the device)

@@ -133,12 +133,41 @@ def row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ: tl.constexp
 
 
 @triton.jit
-def row_numbers_read(lse, delta, at, there):
-    """Of rows: LSE in units of log2(e), and delta. LSE is infinite for rows that see nothing, and
-    for those that are not there: their weights are 0."""
-    log_sum = tl.load(lse + at, mask=there, other=float("-inf"))
+def row_numbers_read(logs, tops, delta, at, there, BIAS: tl.constexpr):
+    """Of rows: what is taken from their scores, in units of log2(e), in turn: LSE, or under a bias
+    `tops` and the logarithm (see `logarithms`); and delta. LSE is infinite for rows that see
+    nothing, and for those that are not there: their weights are 0."""
+    log_sum = tl.load(logs + at, mask=there, other=float("-inf"))
     log_sum = tl.where(log_sum == float("-inf"), float("inf"), in_base2(log_sum))
-    return log_sum, tl.load(delta + at, mask=there, other=0.0)
+    found = (log_sum,)
+    if BIAS:
+        found = (tl.load(tops + at, mask=there, other=0.0), log_sum)
+    return found, tl.load(delta + at, mask=there, other=0.0)
+
+
+@triton.jit
+def scores(
+    s, i, j, bias, slope, n_q, n_kv, kv_len, shift, left, right, first, softcap, factor,
+    MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Of a tile of products Q·Kᵀ: the scores, in units of log2(e), and the derivative of the soft
+    cap, 1 without.
+
+    i: of each row the query. j: the keys. bias: pointers to the rows' biases."""
+    s = s * factor
+    through = 1.0
+    if SOFTCAP:
+        s = capped(s, softcap)
+        share = s / (softcap * LOG2E)
+        through = 1.0 - share * share
+    if BIAS:
+        s = biased(s, bias, i, j, n_q, n_kv, kv_len, MASKED)
+    if ALIBI:
+        s = sloped(s, slope, i, j, shift)
+    if MASKED:
+        s = tl.where(seen(i, j, n_kv, shift, left, right, first, MASK), s, float("-inf"))
+    return s, through
 
 
 @triton.jit
@@ -152,21 +181,15 @@ def weights(
     and which weights dropout keeps, True without.
 
     i, line: of each row the query, and b · heads + h. j: the keys, from `j0`, a multiple of 16.
-    bias: pointers to the rows' biases."""
-    s = s * factor
-    through = 1.0
+    log_sum: as `row_numbers_read` gives it. bias: pointers to the rows' biases."""
     kept = True
-    if SOFTCAP:
-        s = capped(s, softcap)
-        share = s / (softcap * LOG2E)
-        through = 1.0 - share * share
-    if BIAS:
-        s = biased(s, bias, i, j, n_q, n_kv, kv_len, MASKED)
-    if ALIBI:
-        s = sloped(s, slope, i, j, shift)
-    if MASKED:
-        s = tl.where(seen(i, j, n_kv, shift, left, right, first, MASK), s, float("-inf"))
-    p = tl.exp2(s - log_sum[:, None])
+    s, through = scores(
+        s, i, j, bias, slope, n_q, n_kv, kv_len, shift, left, right, first, softcap, factor,
+        MASK, SOFTCAP, BIAS, ALIBI, MASKED,
+    )  # fmt: skip
+    for n in tl.static_range(len(log_sum)):
+        s = s - log_sum[n][:, None]
+    p = tl.exp2(s)
     if DROPOUT:
         kept = random_bytes(j0, i, line, seed, offset, TILE_Q, TILE_KV) >= dropped
     return p, through, kept

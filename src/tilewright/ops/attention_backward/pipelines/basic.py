@@ -22,7 +22,7 @@ from tilewright.ops.attention_backward.pipelines.record import (
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 
 SUMMED_ROWS = 32
-"""Rows of a workgroup of `row_sums`; a constant of the kernel's."""
+"""Rows of a workgroup of `row_sums` and of `logarithms`; a constant of the kernels'."""
 
 ORDERED_SEQUENCES = 32
 """Sequences of a workgroup of `sequences_by_length`; a constant of the kernel's."""
@@ -95,6 +95,22 @@ _SHAPE = ("TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP")
 _LENGTHS = ("PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV")
 _SAID = ("left", "right", "first", "bottom_right", "softcap", "dropped", "scale", "seed", "offset")
 
+LOGARITHMS = Part(
+    name="logarithms",
+    module="logarithms",
+    makes=(),
+    features=("bias",),
+    grid=lambda c, p: _up(p.q_len, SUMMED_ROWS) * p.heads * p.batch,
+    arguments=(
+        "q", "k", "lse", "tops", "logs", "bias", "sinks", "q_offsets", "kv_offsets", "q_used",
+        "kv_used", "q_strides", "k_strides", "bias_strides", "heads", "group", "q_len", "kv_len",
+        "total_q", "total_kv", "left", "right", "first", "bottom_right", "softcap", "scale",
+    ),
+    constants=("HEAD_DIM", "MASK", "SOFTCAP", "SINKS", *_LENGTHS, "UNIT"),
+    options=row_options,
+    own_constants={"ROLLED": rolled},
+)  # fmt: skip
+
 PARTS = (
     Part(
         name="sequences_by_length",
@@ -121,15 +137,17 @@ PARTS = (
         constants=("HEAD_DIM_V", "PACKEDQ", "USEDQ", "DLSE", "UNIT"),
         options=row_options,
     ),
+    LOGARITHMS,
     Part(
         name="gradients_of_keys",
         module="keys_values",
         makes=("dk", "dv"),
         grid=lambda c, p: _up(p.kv_len, c.tile_rows) * p.kv_heads * p.batch,
         arguments=(
-            "q", "k", "v", "do", "lse", "delta", "order", "dk", "dv", "bias", "slopes", "q_offsets",
-            "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides", "do_strides",
-            "dk_strides", "dv_strides", "bias_strides", "batch", "heads", "kv_heads", "group",
+            "q", "k", "v", "do", "logs", "tops", "delta", "order", "dk", "dv", "bias", "slopes",
+            "q_offsets", "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides",
+            "do_strides", "dk_strides", "dv_strides", "bias_strides", "batch", "heads", "kv_heads",
+            "group",
             "q_len", "kv_len", "total_q", "total_kv", "slopes_stride", "accumulate", *_SAID,
         ),
         constants=(*_SHAPE, "BIAS", "ALIBI", "DROPOUT", *_LENGTHS, "DK", "DV", "UNIT", "BY_LENGTH"),
@@ -142,10 +160,10 @@ PARTS = (
         makes=("dq", "dslopes"),
         grid=lambda c, p: _up(p.q_len, c.tile_rows) * p.heads * p.batch,
         arguments=(
-            "q", "k", "v", "do", "lse", "delta", "order", "dq", "distances", "bias", "slopes",
-            "q_offsets", "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides",
-            "do_strides", "dq_strides", "bias_strides", "batch", "heads", "group", "q_len",
-            "kv_len", "total_q", "total_kv", "slopes_stride", "accumulate", *_SAID,
+            "q", "k", "v", "do", "logs", "tops", "delta", "order", "dq", "distances", "bias",
+            "slopes", "q_offsets", "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides",
+            "v_strides", "do_strides", "dq_strides", "bias_strides", "batch", "heads", "group",
+            "q_len", "kv_len", "total_q", "total_kv", "slopes_stride", "accumulate", *_SAID,
         ),
         constants=(
             *_SHAPE, "BIAS", "ALIBI", "DROPOUT", *_LENGTHS, "DQ", "DSLOPES", "UNIT", "BY_LENGTH",
@@ -161,8 +179,8 @@ PARTS = (
             _up(p.q_len, c.tile_rows) * _up(p.kv_len, c.step_rows) * math.prod(p.bias_shape)
         ),
         arguments=(
-            "q", "k", "v", "do", "lse", "delta", "dbias", "bias", "q_offsets", "kv_offsets",
-            "q_used", "kv_used", "q_strides", "k_strides", "v_strides", "do_strides",
+            "q", "k", "v", "do", "logs", "tops", "delta", "dbias", "bias", "q_offsets",
+            "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides", "do_strides",
             "bias_strides", "bias_batch", "bias_heads", "batch", "heads", "group", "q_len",
             "kv_len", "total_q", "total_kv", "accumulate", *_SAID,
         ),
@@ -176,10 +194,10 @@ PARTS = (
         makes=("dsinks", "dslopes"),
         grid=lambda c, p: p.heads * (p.batch if p.slopes_batched else 1),
         arguments=(
-            "lse", "delta", "distances", "sinks", "dsinks", "dslopes", "q_offsets", "q_used",
-            "batch", "heads", "q_len", "total_q", "slopes_stride", "accumulate",
+            "logs", "tops", "delta", "distances", "sinks", "dsinks", "dslopes", "q_offsets",
+            "q_used", "batch", "heads", "q_len", "total_q", "slopes_stride", "accumulate",
         ),
-        constants=("PACKEDQ", "USEDQ", "DSINKS", "DSLOPES"),
+        constants=("BIAS", "PACKEDQ", "USEDQ", "DSINKS", "DSLOPES"),
         options=row_options,
     ),
 )  # fmt: skip

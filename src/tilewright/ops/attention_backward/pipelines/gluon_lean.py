@@ -81,7 +81,7 @@ def _lean(part: Part) -> Part:
         part,
         name="gradients_gluon_lean",
         module="gluon_lean",
-        arguments=_without(part.arguments, "bias", "ds", "bias_batch", "bias_heads"),
+        arguments=_without(part.arguments, "bias", "row_tops", "ds", "bias_batch", "bias_heads"),
         constants=_without(part.constants, "TILE", "STEP", "BIAS", "DBIAS"),
         boxes=boxes,
     )

@@ -20,6 +20,7 @@ from tilewright.ops.attention.pipelines.gluon_ws import ANY_STRIDE, CHUNK, ROWS,
 from tilewright.ops.attention.pipelines.record import Box, Described
 from tilewright.ops.attention_backward.arguments import BLOCK, padded, sums_width
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
+from tilewright.ops.attention_backward.pipelines.basic import LOGARITHMS
 from tilewright.ops.attention_backward.pipelines.basic import PARTS as BASIC_PARTS
 from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline, row_options
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
@@ -199,6 +200,7 @@ def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
         "log_sums": (c.step_rows,),
         "deltas": (c.step_rows,),
         "dq_sums": SUMS_BOX,
+        **({"row_tops": (c.step_rows,)} if "bias" in c.words else {}),
         **{name: (1, 1, c.step_rows, ROWS) for name in MATRICES if MATRICES[name] in c.words},
     }
 
@@ -212,7 +214,7 @@ def views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[st
         (b, row, h, dim), strides = _rows(p, name)
         fit = [s if n > 1 else ANY_STRIDE for n, s in zip((b, row, h, dim), strides, strict=True)]
         found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
-    for name in ("log_sums", "deltas"):
+    for name in ("log_sums", "deltas", *(("row_tops",) if "bias" in c.words else ())):
         found[name] = Described((_lines(p) * padded(p),), (1,))
     width = SUMS_BOX[1]
     rows = _lines(p) * padded(p) * sums_width(c) // width
@@ -236,11 +238,13 @@ def temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tupl
     blocks = (rows // c.step_rows * (1 if c.pipeline == "gluon_ws" else GROUPS),)
     turns = (Temporary("turns", blocks, "int32", "zero"),) if c.ordered else ()
     ds = (Temporary("ds", _scores(p), c.dtype),) if "dbias" in c.words else ()
+    tops = (Temporary("row_tops", (rows,), "fp32"),) if "bias" in c.words else ()
     terms = "dq" if _fit_into_dq(p, rows) else ""
     return (
         Temporary("log_sums", (rows,), "fp32", inside=terms),
         Temporary("deltas", (rows,), "fp32", inside=terms),
         Temporary("dq_sums", (rows, sums_width(c)), "fp32", "anything" if c.ordered else "zero"),
+        *tops,
         *turns,
         *ds,
     )
@@ -285,20 +289,22 @@ GLUON_WS = Pipeline(
     parts=(
         _BASIC["sequences_by_length"],
         replace(_BASIC["row_sums"], makes=("dsinks", "dslopes")),
+        LOGARITHMS,
         Part(
             name="row_terms",
             module="around",
             makes=(),
             grid=lambda c, p: _lines(p) * padded(p) // TERM_ROWS,
             arguments=(
-                "q", "o", "do", "lse", "dlse", "dk", "dv", "log_sums", "deltas", "q_offsets",
-                "kv_offsets", "q_used", "o_strides", "do_strides", "dk_strides", "dv_strides",
-                "batch", "heads", "group", "q_len", "total_q", "total_kv", "padded",
+                "q", "o", "do", "logs", "tops", "dlse", "dk", "dv", "log_sums", "row_tops",
+                "deltas", "q_offsets", "kv_offsets", "q_used", "o_strides", "do_strides",
+                "dk_strides", "dv_strides", "batch", "heads", "group", "q_len", "total_q",
+                "total_kv", "padded",
                 "accumulate", "scale",
             ),
             constants=(
                 "HEAD_DIM", "HEAD_DIM_V", "PACKEDQ", "PACKEDKV", "USEDQ", "DLSE", "UNIT", "PAD",
-                "SOFTCAP",
+                "SOFTCAP", "BIAS",
             ),
             options=row_options,
         ),
@@ -308,8 +314,8 @@ GLUON_WS = Pipeline(
             makes=(),
             grid=_grid,
             arguments=(
-                "q", "k", "v", "do", "log_sums", "deltas", "dq_sums", "turns", "order", "dk", "dv",
-                "slopes", "bias", "ds", "q_offsets", "kv_offsets", "q_used", "kv_used",
+                "q", "k", "v", "do", "log_sums", "row_tops", "deltas", "dq_sums", "turns", "order",
+                "dk", "dv", "slopes", "bias", "ds", "q_offsets", "kv_offsets", "q_used", "kv_used",
                 "dk_strides", "dv_strides", "bias_batch", "bias_heads", "batch", "heads",
                 "kv_heads", "group", "q_len", "kv_len", "total_q", "total_kv", "padded",
                 "kv_section", "slopes_stride", "accumulate", "left", "right", "first",
