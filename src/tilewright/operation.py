@@ -191,3 +191,5 @@ there is nothing to repeat."""
 _concerns_torch: Callable[[Sequence[Any], Mapping[str, Any]], bool] = _no
 """Whether torch may have to know of a call: it wants gradients, an operand is no plain tensor, a
 mode or a tracer is watching, or derivatives are taken forward. Without torch: never."""
+
+_look_for_torch()  # so that dynamo finds here what stays here, if torch has been imported

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 from tilewright import checks
@@ -240,6 +241,15 @@ class CustomFamily(Defaults):
         return Operand(
             name, shape, _packed(shape), dtype, one.role, one.values, keyword=one.optional
         )
+
+    def outputs(self, call: Call) -> tuple[Operand, ...]:
+        """Sizes may be symbols (``torch.compile``), so no problem is stated of them."""
+        found: dict[str, Any] = dict.fromkeys(self.declared.dtype_fields, "bf16")
+        for name, view in self._views(call).items():
+            self._read(name, view, found)
+        said = SimpleNamespace(**found)
+        listed = self.declared.operands.items()
+        return tuple(self._operand(name, one, said) for name, one in listed if one.role == "out")
 
     def problem_of(self, call: Call, config: Any = None) -> Any:
         d = self.declared

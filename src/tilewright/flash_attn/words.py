@@ -54,6 +54,8 @@ class Like:
 
     def again(self) -> Any:
         """See `tilewright.operation.again`."""
+        if self.what is None:
+            return None
         scale = self.scale
         given = () if scale is None else scalars("attention", scale=scale)
         return again(self.what, self.given, given)

@@ -13,7 +13,7 @@ import torch
 from tilewright import ops
 from tilewright.errors import BadArgument
 from tilewright.torch.operators import NAMESPACE, in_place, operator
-from tilewright.torch.said import Said
+from tilewright.torch.said import Options, Said, apart, is_number
 
 
 def compiled(
@@ -26,7 +26,8 @@ def compiled(
         )
     known = _scalars(op)
     operators = getattr(getattr(torch.ops, NAMESPACE), op)
-    tensors, named, scalars, numbers, options = list(operands), [], [], [], []
+    tensors, named, scalars, numbers = list(operands), [], [], []
+    options: dict[str, Any] = {}
     for name, value in keywords.items():
         if value is None:
             continue
@@ -37,12 +38,14 @@ def compiled(
             named.append(name)
             tensors.append(value)
         else:
-            options.append((name, value))
+            options[name] = value
     for x in tensors:
         if not isinstance(x, torch.Tensor):
             raise BadArgument(f"{op} takes only tensors as operands under torch.compile")
     places = _written(op, len(operands), tuple(named))
-    said = _text(tuple(named), tuple(scalars), tuple(options), places)
+    told, paths, counted = apart(options, is_number)  # dynamo does not say which are symbols
+    said = _text(tuple(named), tuple(scalars), told, paths, places)
+    numbers += counted
     targets = None if out is None else list(out) if isinstance(out, tuple | list) else [out]
     if places:
         made = in_place(op, tensors, said, numbers or None, places, targets)
@@ -73,7 +76,8 @@ def _written(op: str, inputs: int, named: tuple[str, ...]) -> tuple[int, ...]:
 def _text(
     named: tuple[str, ...],
     scalars: tuple[str, ...],
-    options: tuple[tuple[str, Any], ...],
+    options: Options,
+    numbers: tuple[str, ...],
     written: tuple[int, ...],
 ) -> str:
-    return Said(named, scalars, tuple(sorted(options)), written).text
+    return Said(named, scalars, options, numbers, written).text

@@ -7,7 +7,8 @@ that cannot has the sizes specialised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,21 +16,22 @@ import torch
 from tilewright import dtypes, ops
 from tilewright.errors import BadArgument, WrongDevice
 from tilewright.ops.nouns import Call, Operand, View
-from tilewright.torch.said import Said
+from tilewright.torch.said import Numbers, Said, is_symbol
 
 
-def outputs(op: str, said: Said, tensors: Sequence[Any]) -> list[Any]:
+def outputs(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
     """Empty tensors like the outputs of a call. Raises `BadArgument`, `WrongDevice`."""
     family = ops.family(op)
     views = tuple(map(view, tensors))
+    said, _ = said.whole(numbers)
     place = _place(views)
     made: Sequence[Operand] | None = None
-    if symbolic(views):
+    if symbolic(said, views):
         _check_example(op, said, views)
         try:
             made = family.outputs(call(said, views))
-        except TypeError:  # a symbol has no hash, and is no index
-            views = tuple(map(concrete, views))
+        except (TypeError, BadArgument):  # a symbol has no hash, is no index and no whole number
+            views, said = tuple(map(concrete, views)), _with_options(said, _specialised)
     if made is None:
         _check(op, said, views, None)
         made = family.outputs(call(said, views))
@@ -44,11 +46,14 @@ def outputs(op: str, said: Said, tensors: Sequence[Any]) -> list[Any]:
     ]
 
 
-def check(op: str, said: Said, tensors: Sequence[Any], out: Sequence[Any]) -> None:
+def check(
+    op: str, said: Said, tensors: Sequence[Any], numbers: Numbers, out: Sequence[Any]
+) -> None:
     """Check a call that passes its outputs. Raises `BadArgument`, `WrongDevice`."""
     views, targets = tuple(map(view, tensors)), tuple(map(view, out))
+    said, _ = said.whole(numbers)
     _place((*views, *targets))
-    if symbolic((*views, *targets)):
+    if symbolic(said, (*views, *targets)):
         _check_example(op, said, views, targets)
     else:
         _check(op, said, views, targets)
@@ -66,19 +71,59 @@ def concrete(v: View) -> View:
     return View(numbers[0], numbers[1], v.dtype, int(v.address), v.device)
 
 
-def _example(v: View) -> View | None:
+def _example(v: View) -> View:
     """A view with the sizes of the tensors that are being traced, to which the graph is not bound
-    thereby; None where a size depends on data, so that nothing is known of it."""
-    symbols: list[Any] = [*v.shape, *v.strides, v.address]
-    numbers = [n.node.hint if isinstance(n, torch.SymInt) else n for n in symbols]
-    if None in numbers:
-        return None
-    rank = len(v.shape)
-    return View(tuple(numbers[:rank]), tuple(numbers[rank:-1]), v.dtype, numbers[-1], v.device)
+    thereby. Raises `_Unknown`."""
+    shape, strides = (tuple(map(_hint, numbers)) for numbers in (v.shape, v.strides))
+    return View(shape, strides, v.dtype, _hint(v.address), v.device)
+
+
+class _Unknown(Exception):
+    """A size depends on data, so that nothing is known of it."""
+
+
+def _hint(value: Any) -> Any:
+    """The number that a symbol has in what is being traced; any other value itself."""
+    if not is_symbol(value):
+        return value
+    hint = value.node.hint
+    if hint is None:
+        raise _Unknown
+    return hint
+
+
+def hints(numbers: Iterable[Any]) -> tuple[Any, ...]:
+    """The numbers that symbols have in what is being traced; a stand-in for one of which nothing is
+    known."""
+
+    def known(n: Any) -> Any:
+        if not is_symbol(n) or n.node.hint is not None:
+            return _hint(n)
+        expression = n.node.expr
+        return n.node.pytype(expression.subs(dict.fromkeys(expression.free_symbols, _STAND_IN)))
+
+    return tuple(map(known, numbers))
+
+
+_STAND_IN = 64
+
+
+def _specialised(value: Any) -> Any:
+    """The number that a symbol has, to which the graph is then bound; any other value itself."""
+    return value.node.pytype(value) if is_symbol(value) else value
+
+
+def _with_options(said: Said, change: Callable[[Any], Any]) -> Said:
+    """The same with numbers of its options changed."""
+
+    def changed(value: Any) -> Any:
+        return tuple(map(changed, value)) if isinstance(value, tuple) else change(value)
+
+    return replace(said, options=tuple((name, changed(value)) for name, value in said.options))
 
 
 def call(said: Said, views: Sequence[View], out: tuple[View, ...] | None = None) -> Call:
-    """The call that has these tensors."""
+    """The call that has these tensors. No numbers are given apart (`Said.whole`)."""
     inputs = tuple(said.positional(views))
     named = dict(zip(said.named, views[len(inputs) :], strict=True))
     return Call(inputs, named, out, dict(said.options))
@@ -100,10 +145,13 @@ def _check_example(
     op: str, said: Said, views: Sequence[View], out: Sequence[View] | None = None
 ) -> None:
     """`_check` of a call with symbolic sizes, by the sizes of the tensors that are being traced."""
-    inputs = [one for one in map(_example, views) if one is not None]
-    targets = None if out is None else tuple(one for one in map(_example, out) if one is not None)
-    if len(inputs) == len(views) and len(targets or ()) == len(out or ()):
-        _check(op, said, inputs, targets)
+    try:
+        inputs = tuple(map(_example, views))
+        targets = None if out is None else tuple(map(_example, out))
+        said = _with_options(said, _hint)
+    except _Unknown:
+        return
+    _check(op, said, inputs, targets)
 
 
 def _place(views: Iterable[View]) -> str:
@@ -113,7 +161,11 @@ def _place(views: Iterable[View]) -> str:
     return places[0] if places else "cpu"
 
 
-def symbolic(views: Iterable[View]) -> bool:
-    """Whether a size, a stride or an offset is a symbol."""
+def symbolic(said: Said, views: Iterable[View]) -> bool:
+    """Whether an option, a size, a stride or an offset is a symbol."""
     numbers = (n for v in views for n in (*v.shape, *v.strides, v.address))
-    return any(isinstance(n, torch.SymInt) for n in numbers)
+    return any(map(is_symbol, numbers)) or any(_holds_symbol(value) for _, value in said.options)
+
+
+def _holds_symbol(value: Any) -> bool:
+    return any(map(_holds_symbol, value)) if isinstance(value, tuple) else is_symbol(value)

@@ -7,7 +7,7 @@ saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -100,25 +100,21 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """The backward pass of a call with symbolic sizes, planned when they have become numbers.
+    """A call with symbols, whose backward pass is planned when they have become numbers.
 
     given: what the caller's call says.
-    said, returned: as in `_Plan`, by the sizes of the tensors that are traced.
+    wanted: places of the inputs that want a gradient.
+    said, returned, inputs, saved: as in `_Plan`, by the numbers that are traced; but every input is
+        saved.
     """
 
     op: str
     given: Said
-    described: Described
+    wanted: tuple[int, ...]
     said: Said
     returned: tuple[int, ...]
-
-    def plan(self) -> _Plan:
-        """Raises `BadArgument` where there is no backward pass."""
-        numbers = tuple(
-            (tuple(map(int, shape)), tuple(map(int, strides)), *rest)
-            for shape, strides, *rest in self.described
-        )
-        return _plan(self.op, self.given, numbers)
+    inputs: int
+    saved: tuple[int, ...]
 
 
 def refuse_transforms(op: str, tensors: Sequence[Any]) -> None:
@@ -149,15 +145,42 @@ def recorded(
     """
     tensors, described = _described(tensors)
     plan: _Plan | _Later
+    said, numbers = said.settled(numbers)
     try:
+        if said.numbers:
+            raise TypeError
         plan = _plan(op, said, described)
     except TypeError:  # a symbol has no hash
-        if not fake.symbolic(map(fake.view, tensors)):
+        if not said.numbers and not fake.symbolic(said, map(fake.view, tensors)):
             raise
-        example = _plan(op, said, _hinted(described))
-        plan = _Later(op, said, described, example.said, example.returned)
+        plan = _later(op, said, described, numbers)
     outputs: Sequence[Any] = _apply((plan, run, numbers), *tensors)  # type: ignore[no-untyped-call]
     return outputs
+
+
+def _later(op: str, said: Said, described: Described, numbers: Numbers) -> _Later:
+    """Plan by the numbers that are traced, to which the graph is not bound thereby."""
+    whole, _ = said.whole(fake.hints(numbers))
+    example = _plan(
+        op,
+        whole,
+        tuple(
+            (fake.hints(shape), fake.hints(strides), *rest) for shape, strides, *rest in described
+        ),
+    )
+    wanted = tuple(place for place, (*_, wants) in enumerate(described) if wants)
+    outputs = tuple(place for place in example.saved if place >= example.inputs)
+    more = dict(example.said.options).items() - dict(whole.options).items()
+    options = tuple(sorted((dict(said.options) | dict(more)).items()))
+    return _Later(
+        op,
+        said,
+        wanted,
+        replace(said, options=options),
+        example.returned,
+        example.inputs,
+        (*range(example.inputs), *outputs),
+    )
 
 
 def _described(tensors: Sequence[Any]) -> tuple[list[Any], Described]:
@@ -172,20 +195,6 @@ def _described(tensors: Sequence[Any]) -> tuple[list[Any], Described]:
         found.append(x)
         described.append((x.shape, strides, x.dtype, x.device, wants))
     return found, tuple(described)
-
-
-def _hinted(described: Described) -> Described:
-    """The same with the sizes of the tensors that are traced, to which the graph is not bound
-    thereby, unless a size depends on data."""
-
-    def known(n: Any) -> int:
-        hint = n.node.hint if isinstance(n, torch.SymInt) else n
-        return int(n) if hint is None else int(hint)
-
-    return tuple(
-        (tuple(map(known, shape)), tuple(map(known, strides)), *rest)
-        for shape, strides, *rest in described
-    )
 
 
 @lru_cache(maxsize=4096)
@@ -258,11 +267,7 @@ def _step(one: Computation) -> _Step:
 
 
 class _Recorded(torch.autograd.Function):
-    """The call, and its backward pass.
-
-    Symbolic sizes stay symbols in the forward pass, which then saves all tensors; the backward pass
-    specialises them.
-    """
+    """The call, and its backward pass, which is one operator where there are symbols."""
 
     @staticmethod
     def forward(
@@ -272,18 +277,16 @@ class _Recorded(torch.autograd.Function):
         outputs = run(plan.op, plan.said, tensors, numbers)
         everything = (*tensors, *outputs)
         ctx.plan, ctx.run, ctx.numbers = plan, run, numbers
-        if isinstance(plan, _Plan):
-            ctx.save_for_backward(*[everything[place] for place in plan.saved])
-        else:
-            ctx.save_for_backward(*everything)
+        ctx.save_for_backward(*[everything[place] for place in plan.saved])
         return tuple([outputs[place] for place in plan.returned])
 
     @staticmethod
     def backward(ctx: Any, *arrived: Any) -> tuple[Any, ...]:
         plan, saved = ctx.plan, ctx.saved_tensors
         if isinstance(plan, _Later):
-            plan = plan.plan()
-            saved = [saved[place] for place in plan.saved]
+            if torch.is_grad_enabled():
+                raise _no_graph(plan.op)
+            return (None, *_by_operator(plan, saved, arrived, ctx.numbers))
         run = ctx.run
         if torch.is_grad_enabled():  # a graph of this pass is asked for
             _refuse_graph(plan)
@@ -302,11 +305,73 @@ def _refuse_graph(plan: _Plan) -> None:
     would come too late: torch leaves a step out where no path leads to an input that is asked for.
     """
     if not plan.differentiable:
-        raise BadArgument(
-            f"{plan.op} has no second derivative, which create_graph=True asks for (as do hvp and "
-            "gradient penalties): leave create_graph out, or compute this part of the model with "
-            "torch's own operations"
-        )
+        raise _no_graph(plan.op)
+
+
+def _no_graph(op: str) -> BadArgument:
+    return BadArgument(
+        f"{op} has no second derivative, which create_graph=True asks for (as do hvp and "
+        "gradient penalties): leave create_graph out, or compute this part of the model with "
+        "torch's own operations"
+    )
+
+
+def _by_operator(
+    plan: _Later, saved: Sequence[Any], arrived: Sequence[Any], numbers: Numbers
+) -> list[Any]:
+    """A gradient for each input, by the operator ``tilewright::gradients``; None where none is
+    wanted."""
+    operands, read = saved[: plan.inputs], saved[plan.inputs :]
+    made = torch.ops.tilewright.gradients(
+        plan.op, operands, read, arrived, plan.wanted, plan.given.text, list(numbers) or None
+    )
+    of = dict(zip(plan.wanted, made, strict=True))
+    return [of.get(place) for place in range(plan.inputs)]
+
+
+def of_call(
+    run: Run,
+    op: str,
+    said: Said,
+    operands: Sequence[Any],
+    numbers: Numbers,
+    wanted: Sequence[int],
+    read: Sequence[Any],
+    arrived: Sequence[Any],
+) -> list[Any]:
+    """The gradients that a call's operands at the places `wanted` want, which lie as ``empty_like``
+    has it and share no memory.
+
+    read: the outputs that the backward pass reads.
+    arrived: the gradients of the caller's outputs.
+    """
+    whole, scalars = said.whole(numbers)
+    described = tuple(
+        (tuple(x.shape), x.stride(), x.dtype, x.device, place in wanted)
+        for place, x in enumerate(operands)
+    )
+    plan = _plan(op, whole, described)
+    places = (*range(plan.inputs), *(place for place in plan.saved if place >= plan.inputs))
+    everything = dict(zip(places, (*operands, *read), strict=True))
+    with torch.no_grad():
+        found = _carry_out(plan, run, scalars, [everything[p] for p in plan.saved], arrived)
+    seen = {x.untyped_storage().data_ptr() for x in (*operands, *read, *arrived)}
+    gradients = []
+    for place in wanted:
+        made = _lying_as(operands[place], found[place], seen)
+        seen.add(made.untyped_storage().data_ptr())
+        gradients.append(made)
+    return gradients
+
+
+def _lying_as(x: Any, gradient: Any, seen: Collection[int]) -> Any:
+    """A gradient of `x` with the strides that ``empty_like`` gives, and in a storage that is not
+    among those `seen`."""
+    like = torch.empty_like(x, device="meta")
+    apart = gradient.untyped_storage().data_ptr() not in seen
+    if apart and gradient.dtype is x.dtype and gradient.stride() == like.stride():
+        return gradient
+    return torch.empty_like(x).copy_(gradient)
 
 
 def _recorded_if_wanted(

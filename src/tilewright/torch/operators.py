@@ -5,19 +5,28 @@
 
 A call that writes operands in place has two more, which tell torch what changes:
 
-    tilewright::gemm.outputs(Tensor[] operands, str said="") -> Tensor[]
+    tilewright::gemm.outputs(Tensor[] operands, str said="", *, Scalar[]? scalars=None) -> Tensor[]
     tilewright::gemm.update(…, *, Tensor(a!)[] written) -> ()
 
 and for the second and further operands that it writes there is
 
     tilewright::changed(Tensor(a!) x, Tensor[] after) -> ()
 
+The backward pass of a call with symbolic sizes is one node, whose steps are planned when they have
+become numbers:
+
+    tilewright::gradients(str op, Tensor[] operands, Tensor[] read, Tensor[] arriving, int[] wanted,
+                          str said="", Scalar[]? scalars=None) -> Tensor[]
+
 operands: those passed by position, then those passed by keyword.
 said: `Said.text`, empty where a call has no keywords.
-scalars: the numbers given at the call, in the order of `Said.scalars`.
+scalars: the numbers given at the call, in the order of `Said.scalars`, then of `Said.numbers`.
 outputs: arrays for the outputs of a call, with anything in them.
 written: the first operand that is written in place, of the places `Said.written`, then the outputs.
     The other operands are `operands`, also others that are written in place.
+read: outputs that the backward pass reads.
+arriving: the gradients of the caller's outputs.
+wanted: places of the operands that want a gradient.
 changed: computes nothing, and tells torch that x changes, behind the tensors `after`.
 
 An update stands between two `changed` for each further operand that it writes. A cache's keys and
@@ -92,7 +101,7 @@ def in_place(
         raise BadArgument(f"{op} records no gradients where it writes an operand in place")
     own = getattr(torch.ops, NAMESPACE)
     packet = getattr(own, op)
-    made = packet.outputs(tensors, said) if out is None else out
+    made = packet.outputs(tensors, said, scalars=scalars) if out is None else out
     first, further = places[0], places[1:]
     for i in further:
         own.changed(tensors[i], [])
@@ -117,10 +126,12 @@ def again(op: str, said: str, tensors: list[Any], numbers: Numbers | None) -> li
 
     said: `Said.text`.
     """
-    what, names = _identity(op, said)
-    given: tuple[int | float | None, ...] = ()
+    given, counted = tuple(numbers or ()), ()
+    if given and (known := read(said)).numbers:
+        given, counted = given[: len(known.scalars)], given[len(known.scalars) :]
+    what, names = _identity(op, said, counted)
     if names:
-        values = dict(zip(names, numbers or (), strict=True))
+        values = dict(zip(names, given, strict=True))
         given = tuple([values.get(name) for name in calls.scalars_of(op)])
     made = default_dispatcher().repeat(what, tuple(tensors), given)
     if made is None:
@@ -129,10 +140,14 @@ def again(op: str, said: str, tensors: list[Any], numbers: Numbers | None) -> li
 
 
 @lru_cache(maxsize=1024)
-def _identity(op: str, text: str) -> tuple[Any, tuple[str, ...]]:
-    """What the dispatcher tells calls that say `text` apart by, and the scalars that they give."""
+def _identity(op: str, text: str, counted: Numbers) -> tuple[Any, tuple[str, ...]]:
+    """What the dispatcher tells calls that say `text` apart by, and the scalars that they give.
+
+    counted: the numbers of `Said.numbers`.
+    """
     said = read(text)
-    return calls.identity(op, said.named, said.options), said.scalars
+    whole, _ = said.whole((*(0 for _ in said.scalars), *counted))
+    return calls.identity(op, said.named, whole.options), said.scalars
 
 
 @cache
@@ -143,7 +158,9 @@ def operator(op: str) -> Operator:
     tags = (torch.Tag.pt2_compliant_tag,)
     _LIBRARY.define(f"{op}({_ARGUMENTS}) -> Tensor[]", tags=tags)
     _LIBRARY.define(f"{op}.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=tags)
-    _LIBRARY.define(f'{op}.outputs(Tensor[] operands, str said="") -> Tensor[]', tags=tags)
+    # Not with just the arguments of the functional one: torch confuses these two when it ends.
+    arguments = _ARGUMENTS.replace("Scalar", "*, Scalar")
+    _LIBRARY.define(f"{op}.outputs({arguments}) -> Tensor[]", tags=tags)
     _LIBRARY.define(f"{op}.update({_ARGUMENTS}, *, Tensor(a!)[] written) -> ()", tags=tags)
     packet = getattr(getattr(torch.ops, NAMESPACE), op)
     below_autograd = torch._C._after_autograd_keyset.raw_repr()
@@ -167,8 +184,10 @@ def operator(op: str) -> Operator:
         target = out[0] if len(out) == 1 else tuple(out)
         default_dispatcher().run_given(op, what.positional(operands), target, None, keywords)
 
-    def outputs(operands: list[Any], said: str = "") -> list[Any]:
-        return fake.outputs(op, read(said), operands)
+    def outputs(
+        operands: list[Any], said: str = "", *, scalars: list[int | float] | None = None
+    ) -> list[Any]:
+        return fake.outputs(op, read(said), operands, scalars or ())
 
     def update(
         operands: list[Any],
@@ -195,7 +214,10 @@ def operator(op: str) -> Operator:
         if plain:  # nothing is to be done in between, so spare another trip through torch
             return functional(operands, said, scalars)
         below = keys & torch._C._after_autograd_keyset
-        made: list[Any] = packet.default.redispatch(below, operands, said, scalars)
+        what, numbers = read(said).settled(scalars or ())
+        made: list[Any] = packet.default.redispatch(
+            below, operands, what.text, list(numbers) or None
+        )
         return made
 
     for key in _KEYS:
@@ -208,7 +230,7 @@ def operator(op: str) -> Operator:
     def fake_functional(
         operands: list[Any], said: str = "", scalars: list[int | float] | None = None
     ) -> list[Any]:
-        return fake.outputs(op, replace(read(said), written=()), operands)
+        return fake.outputs(op, replace(read(said), written=()), operands, scalars or ())
 
     def fake_into(
         operands: list[Any],
@@ -217,7 +239,7 @@ def operator(op: str) -> Operator:
         *,
         out: list[Any],
     ) -> None:
-        fake.check(op, replace(read(said), written=()), operands, out)
+        fake.check(op, replace(read(said), written=()), operands, scalars or (), out)
 
     def fake_update(
         operands: list[Any],
@@ -227,7 +249,8 @@ def operator(op: str) -> Operator:
         written: list[Any],
     ) -> None:
         what = read(said)
-        fake.check(op, what, what.together(operands, written[0]), written[1:])
+        tensors = what.together(operands, written[0])
+        fake.check(op, what, tensors, scalars or (), written[1:])
 
     name = f"{NAMESPACE}::{op}"
     torch.library.register_fake(name, fake_functional, lib=_LIBRARY)
@@ -246,6 +269,41 @@ _LIBRARY.define("changed(Tensor(a!) x, Tensor[] after) -> ()", tags=(torch.Tag.p
 for _key in _KEYS:
     _LIBRARY.impl("changed", _changed, _key.name)
 torch.library.register_fake(f"{NAMESPACE}::changed", _changed, lib=_LIBRARY)
+
+
+def _gradients(
+    op: str,
+    operands: list[Any],
+    read_outputs: list[Any],
+    arriving: list[Any],
+    wanted: list[int],
+    said: str = "",
+    scalars: list[int | float] | None = None,
+) -> list[Any]:
+    what, numbers = read(said), scalars or ()
+    return gradients.of_call(launch, op, what, operands, numbers, wanted, read_outputs, arriving)
+
+
+def _fake_gradients(
+    op: str,
+    operands: list[Any],
+    read_outputs: list[Any],
+    arriving: list[Any],
+    wanted: list[int],
+    said: str = "",
+    scalars: list[int | float] | None = None,
+) -> list[Any]:
+    return [torch.empty_like(operands[place]) for place in wanted]
+
+
+_LIBRARY.define(
+    "gradients(str op, Tensor[] operands, Tensor[] read, Tensor[] arriving, int[] wanted, "
+    'str said="", Scalar[]? scalars=None) -> Tensor[]',
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+for _key in _KEYS:
+    _LIBRARY.impl("gradients", _gradients, _key.name)
+torch.library.register_fake(f"{NAMESPACE}::gradients", _fake_gradients, lib=_LIBRARY)
 
 for _op in ops.families():
     operator(_op)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+
+import torch
 
 from tilewright.calls import Spoken, scalars_of
 from tilewright.errors import BadArgument
 
 Numbers = Sequence[int | float]
+"""The numbers of a call: scalars, then those that `Said.numbers` places. Under ``torch.compile``
+some are symbols."""
+
+SYMBOLS = (torch.SymInt, torch.SymFloat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,9 @@ class Said:
     named: names of the operands passed by keyword, which follow those passed by position.
     scalars: names of the scalars given at the call (`Launching.scalars`).
     options: the other keywords, with their values, by name.
+    numbers: places of the numbers in options that are given apart, as scalars are, and may be
+        symbols: ``softcap``, or ``window.0`` for the first of the tuple ``window``, in which None
+        holds the place.
     written: places, among the operands passed by position, of those that are written in place. The
         first is given apart from the others (see `operators`).
     """
@@ -28,6 +37,7 @@ class Said:
     named: tuple[str, ...] = ()
     scalars: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
+    numbers: tuple[str, ...] = ()
     written: tuple[int, ...] = ()
 
     @property
@@ -37,6 +47,7 @@ class Said:
             "named": self.named,
             "scalars": self.scalars,
             "options": dict(self.options),
+            "numbers": self.numbers,
             "written": self.written,
         }
         there = {name: part for name, part in parts.items() if part}
@@ -47,14 +58,40 @@ class Said:
 
         tensors: all of its operands.
         """
-        if not (self.named or self.scalars or self.options):
+        if not (self.named or self.scalars or self.options or self.numbers):
             return {}
         named = tensors[len(tensors) - len(self.named) :] if self.named else ()
+        whole, scalars = self.whole(numbers)
         return {
             **dict(zip(self.named, named, strict=True)),
-            **dict(zip(self.scalars, numbers, strict=True)),
-            **dict(self.options),
+            **dict(zip(self.scalars, scalars, strict=True)),
+            **dict(whole.options),
         }
+
+    def whole(self, numbers: Numbers) -> tuple[Said, Numbers]:
+        """The same with all numbers of the options in their places, and the scalars alone. Raises
+        `BadArgument` if there are more or fewer numbers."""
+        if not self.numbers:
+            return self, numbers
+        count = len(self.scalars)
+        if len(numbers) != count + len(self.numbers):
+            raise BadArgument(
+                f"the operator is told of {count + len(self.numbers)} numbers "
+                f"({', '.join((*self.scalars, *self.numbers))}) and was given {len(numbers)}"
+            )
+        options = dict(self.options)
+        for path, number in zip(self.numbers, numbers[count:], strict=True):
+            name, *places = path.split(".")
+            options[name] = _put(options.get(name), places, number)
+        return replace(self, options=tuple(sorted(options.items())), numbers=()), numbers[:count]
+
+    def settled(self, numbers: Numbers) -> tuple[Said, Numbers]:
+        """The same call with no numbers given apart but scalars and symbols."""
+        if not self.numbers:
+            return self, numbers
+        whole, scalars = self.whole(numbers)
+        options, paths, symbols = apart(dict(whole.options), is_symbol)
+        return replace(whole, options=options, numbers=paths), [*scalars, *symbols]
 
     def together(self, others: Sequence[Any], first: Any) -> list[Any]:
         """All operands of a call that gives the first of those written in place apart."""
@@ -64,6 +101,57 @@ class Said:
     def positional(self, tensors: Sequence[Any]) -> Sequence[Any]:
         """The operands passed by position, of all of them."""
         return tensors[: len(tensors) - len(self.named)] if self.named else tensors
+
+
+def _put(value: Any, places: Sequence[str], number: Any) -> Any:
+    """`value`, a tuple of tuples, with a number at a place within it."""
+    if not places:
+        return number
+    parts = list(value)
+    parts[int(places[0])] = _put(parts[int(places[0])], places[1:], number)
+    return tuple(parts)
+
+
+Options = tuple[tuple[str, Any], ...]
+
+
+def apart(
+    options: Mapping[str, Any], wanted: Callable[[Any], bool]
+) -> tuple[Options, tuple[str, ...], list[Any]]:
+    """Options by name without the `wanted` numbers, the places of these (`Said.numbers`), and the
+    numbers. Dynamo can follow it."""
+    paths: list[str] = []
+    numbers: list[Any] = []
+    left = []
+    for name in sorted(options):
+        value = _without(options[name], name, wanted, paths, numbers)
+        if value is not None:
+            left.append((name, value))
+    return tuple(left), tuple(paths), numbers
+
+
+def _without(
+    value: Any, path: str, wanted: Callable[[Any], bool], paths: list[str], numbers: list[Any]
+) -> Any:
+    if isinstance(value, tuple | list):
+        parts = []
+        for place, part in enumerate(value):
+            parts.append(_without(part, f"{path}.{place}", wanted, paths, numbers))
+        return tuple(parts)
+    if not wanted(value):
+        return value
+    paths.append(path)
+    numbers.append(value)
+    return None
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a number, or a symbol for a number, which dynamo takes for one."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_symbol(value: Any) -> bool:
+    return isinstance(value, SYMBOLS)
 
 
 NOTHING = Said()
@@ -77,13 +165,14 @@ def read(text: str) -> Said:
     try:
         parts = json.loads(text)
         named, scalars = parts.pop("named", []), parts.pop("scalars", [])
-        written = parts.pop("written", [])
+        numbers, written = parts.pop("numbers", []), parts.pop("written", [])
         options = {name: _hashable(value) for name, value in parts.pop("options", {}).items()}
         if parts:
             raise ValueError(f"unknown part {next(iter(parts))!r}")
     except (ValueError, AttributeError, TypeError) as error:
         raise BadArgument(f"said={text!r} is not of an operator of Tilewright: {error}") from None
-    return Said(tuple(named), tuple(scalars), tuple(sorted(options.items())), tuple(written))
+    ordered = tuple(sorted(options.items()))
+    return Said(tuple(named), tuple(scalars), ordered, tuple(numbers), tuple(written))
 
 
 def _hashable(value: Any) -> Any:
@@ -92,7 +181,7 @@ def _hashable(value: Any) -> Any:
 
 
 def of(op: str, spoken: Spoken) -> tuple[Said, list[int | float]]:
-    """What the keywords of a call say, and the numbers that it gives."""
+    """What the keywords of a call say, and the numbers that it gives: scalars and symbols."""
     if not (spoken.named or spoken.scalars or spoken.options):
         return NOTHING, []
     given = [
@@ -100,9 +189,6 @@ def of(op: str, spoken: Spoken) -> tuple[Said, list[int | float]]:
         for name, value in zip(scalars_of(op), spoken.scalars, strict=True)
         if value is not None
     ]
-    said = Said(
-        tuple(spoken.named),
-        tuple(name for name, _ in given),
-        tuple(sorted(spoken.options.items())),
-    )
-    return said, [value for _, value in given]
+    options, paths, symbols = apart(spoken.options, is_symbol)
+    said = Said(tuple(spoken.named), tuple(name for name, _ in given), options, paths)
+    return said, [*(value for _, value in given), *symbols]

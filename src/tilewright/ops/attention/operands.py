@@ -57,11 +57,12 @@ _WORD_OF = {
 
 
 def dense(shape: Sequence[int]) -> Strides:
-    """The strides of a contiguous array."""
+    """The strides of a contiguous array. Of a symbol it is not asked whether it is 0: the answer
+    would depend on data."""
     found, step = [], 1
     for size in reversed(shape):
         found.append(step)
-        step *= max(1, size)
+        step *= max(1, size) if type(size) is int else size
     return tuple(reversed(found))
 
 

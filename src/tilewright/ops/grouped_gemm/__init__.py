@@ -149,6 +149,10 @@ class GroupedGemmFamily(Defaults):
     def operands(self, problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
 
+    def outputs(self, call: Call) -> tuple[Operand, ...]:
+        made = operands.output(call)
+        return super().outputs(call) if made is None else (made,)
+
     def problem_of(self, call: Call, config: GroupedGemmConfig | None = None) -> GroupedGemmProblem:
         return operands.problem_of(call, config.layout if config else "rcr")
 

@@ -152,6 +152,19 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     return made(form, inputs, out, taken, options, prefer)
 
 
+def output(call: Call) -> Operand | None:
+    """C of a call that passes none; None of a list, whose C is always passed. Sizes may be symbols
+    (``torch.compile``), so no problem is stated of them."""
+    a, b = call.inputs[:2]
+    if len(a.shape) < 2:
+        return None
+    epilogue = call.options.get("epilogue", "")
+    columns = b.shape[-1] // epilogues.fold(epilogue)
+    strides = (a.shape[-2] * columns, columns, 1)[-len(a.shape) :]
+    shape = (*a.shape[:-1], columns)
+    return Operand("C", shape, strides, _default_output(a.dtype, epilogue), "out")
+
+
 def _of_list(
     form: str,
     inputs: Sequence[View],
