@@ -244,10 +244,10 @@ class CustomFamily(Defaults):
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         """Sizes may be symbols (``torch.compile``), so no problem is stated of them."""
-        found: dict[str, Any] = dict.fromkeys(self.declared.dtype_fields, "bf16")
+        found: dict[str, Any] = {}
         for name, view in self._views(call).items():
             self._read(name, view, found)
-        said = SimpleNamespace(**found)
+        said = SimpleNamespace(**{**dict.fromkeys(self.declared.dtype_fields, "bf16"), **found})
         listed = self.declared.operands.items()
         return tuple(self._operand(name, one, said) for name, one in listed if one.role == "out")
 

@@ -126,12 +126,12 @@ def again(op: str, said: str, tensors: list[Any], numbers: Numbers | None) -> li
 
     said: `Said.text`.
     """
-    given, counted = tuple(numbers or ()), ()
-    if given and (known := read(said)).numbers:
-        given, counted = given[: len(known.scalars)], given[len(known.scalars) :]
-    what, names = _identity(op, said, counted)
+    told = tuple(numbers or ())
+    count = len(read(said).scalars) if told else 0
+    what, names = _identity(op, said, told[count:])
+    given: tuple[int | float | None, ...] = ()
     if names:
-        values = dict(zip(names, given, strict=True))
+        values = dict(zip(names, told[:count], strict=True))
         given = tuple([values.get(name) for name in calls.scalars_of(op)])
     made = default_dispatcher().repeat(what, tuple(tensors), given)
     if made is None:
