@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tilewright import ops
@@ -71,9 +72,41 @@ def test_where_arrays_lie(mode, iperm, operm):
         assert {size: found[size] for size in step} == step, name
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("-mode=1 -s=9,5 -s_k=16,7 -s_qpad=16,8 -s_kpad=32,16",
+         "9×16 d128 fp16 total_q 24 total_kv 48 packedq packedkv usedq usedkv"),
+        ("-mode=1 -s=9 -s_k=16,7 -s_qpad=12 -s_kpad=-1,-1",
+         "9×16 d128 fp16 total_q 24 total_kv 23 packedq packedkv usedq"),
+        ("-mode=1 -s=9,5 -s_kpad=10",
+         "9×9 d128 fp16 total_q 14 total_kv 20 packedq packedkv usedkv"),
+        ("-s=8 -s_k=16 -q_eff_lens=8,3 -kv_eff_lens=16,0", "8×16 d128 fp16 usedq usedkv"),
+        ("-s=8 -q_eff_lens= -kv_eff_lens=1,2", "8×8 d128 fp16 usedkv"),
+        ("-s=8 -prec=fp8bf16 -qscale=bs", "8×8 d128 e4m3fnuz scale_block 128 bscale"),
+        ("-s=8 -prec=fp8bf16 -qscale=5", "8×8 d128 e4m3fnuz hscale"),
+    ],
+)  # fmt: skip
+def test_rows_that_are_not_used_and_other_scales(line, shown):
+    assert str(parse(f"-iperm=0 -operm=0 {line}")) == f"attention b2 h8 {shown}"
+
+
+@pytest.mark.parametrize("iperm", [0, 1])
+@pytest.mark.parametrize("mode", [0, 1])
+def test_values_by_columns(mode, iperm):
+    """[b, heads, dim, rows] if permuted, else [b, dim, heads, rows]."""
+    p = parse(f"-mode={mode} -b=3 -h=4 -h_k=2 -s=6 -d=32 -d_v=64 -iperm={iperm} -vlayout=c")
+    v = next(one for one in operands(p) if one.name == "v")
+    found = dict(zip(v.shape, v.strides, strict=True))
+    rows = 18 if mode else 6
+    one, two, _ = np.zeros((2, 64, rows) if iperm else (64, 2, rows), np.int8).strides
+    assert (found[2], found[64]) == ((one, two) if iperm else (two, one))
+    assert found[rows] == 1
+
+
 def test_other_words_beside():
     assert parse("-b=1 -iperm=0 -operm=0", features="sinks").features == "sinks"
-    with pytest.raises(BadArgument, match="heads is said by ck='-h=4' too"):
+    with pytest.raises(BadArgument, match="heads is said by ck= too"):
         parse("-h=4", heads="4")
 
 
@@ -84,22 +117,38 @@ def test_other_words_beside():
         ("b=2", "'b=2' is not -WORD=VALUE"),
         ("-b=1 -b=2", "-b is given twice"),
         ("-b=two", "ck: -b = 'two' is not a whole number"),
-        ("-vlayout=c", "-vlayout=c has no counterpart"),
-        ("-s_kpad=99", "-s_kpad=99 has no counterpart"),
-        ("-cache_batch_idx=1", "has no counterpart"),
+        ("-vlayout=x", "-vlayout=x is not r or c"),
+        ("-vlayout=c -page_block_size=16", "-vlayout=c of pages"),
+        ("-s_kpad=99", "-s_kpad is of packed rows, with -mode=1; otherwise -s_k are"),
+        ("-mode=1 -s=9,5 -s_qpad=16,4", "-s_qpad=16,4 is not at least -s=9,5 for each of 2"),
+        ("-mode=1 -s=9 -s_qpad=16,16,16", "is not at least -s=9 for each of 2"),
+        ("-mode=1 -q_eff_lens=3,4", "-q_eff_lens has 2 lengths; that takes -mode=0"),
+        ("-s=8 -kv_eff_lens=3", "-kv_eff_lens has 1 lengths"),
+        ("-s=8 -kv_eff_lens=3,9", "-kv_eff_lens = '9' is not a whole number from 0 to 8"),
+        ("-cache_batch_idx=1", "pages as long as a sequence"),
         ("-prec=int8", "-prec=int8 is not one of fp16, bf16"),
         ("-mask=g:3,4", "-mask=g:3,4 has no counterpart"),
         ("-mask=x", "-mask=x is not one of 0, t, b"),
         ("-mask=t:3", "is not t:LEFT,RIGHT"),
         ("-bias=z", "-bias=z is not one of n, e"),
         ("-s=1,2", "-s has 2 lengths; that takes -mode=1 and -b=2"),
-        ("-qscale=bs", "other scales have no counterpart"),
+        ("-qscale=mx", "-qscale=mx has no counterpart here; n, pt, bs"),
+        ("-prec=fp8 -qscale=bs", "say -prec=fp8bf16"),
         ("-s_knew=-1", "-s_knew = '-1' is not a whole number"),
     ],
 )
 def test_what_is_unknown_or_has_no_counterpart_is_refused(line, why):
     with pytest.raises(BadArgument, match=why):
         parse(line)
+
+
+def test_a_file_of_commands(tmp_path):
+    file = tmp_path / "smoke"
+    file.write_text(
+        "./bin/tile_example_fmha_fwd -b=1 -s=64\ntile_example_fmha_fwd -b=2 -s=8 -lse=1\n"
+    )
+    found = load_problems([str(file)], arch("gfx942")).problems
+    assert found == (parse("-b=1 -s=64"), parse("tile_example_fmha_fwd -b=2 -s=8 -lse=1"))
 
 
 def test_a_list_of_commands(tmp_path):

@@ -96,6 +96,7 @@ class _File:
         }
         drivers = {driver.program: driver for _, driver in self.commands.values()}
         self.readers = {program: driver.lines(folder) for program, driver in drivers.items()}
+        self.programs = {program for program in drivers if program}
         self.bare = next(program for program, driver in drivers.items() if driver.bare)
 
     def of(self, line: str) -> tuple[str, Driver]:
@@ -109,7 +110,7 @@ class _File:
     def read(self, line: str) -> Iterable[str | Refused]:
         """Lines of one problem, and why others state none."""
         parts = line.split()
-        at = next((at for at, part in enumerate(parts) if _name(part) in self.readers), None)
+        at = next((at for at, part in enumerate(parts) if _name(part) in self.programs), None)
         program = self.bare if at is None else _name(parts[at])
         parts = parts if at is None else parts[at + 1 :]
         command = _name(parts[0]) if parts else ""

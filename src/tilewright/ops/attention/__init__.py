@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
-from tilewright.ops.attention import alike, operands, pipelines, profiles, rules, spaces
+from tilewright.ops.attention import alike, ck, operands, pipelines, profiles, rules, spaces
 from tilewright.ops.attention import config as config_module
 from tilewright.ops.attention import estimate as estimate_module
 from tilewright.ops.attention import gradients as gradients_module
@@ -46,6 +46,7 @@ class AttentionFamily(Defaults):
         {"scale": Number("fp32"), "seed": Number("i64"), "offset": Number("i64")}
     )
     profiles = profiles.PROFILES
+    drivers = ck.DRIVERS
 
     def parse_name(self, name: str) -> AttentionConfig:
         return config_module.parse(name, tuple(pipelines.PIPELINES))

@@ -9,7 +9,14 @@ example_fmha_fwd.cpp, mask.hpp.
 
 Its group mode draws the sequences' lengths about the given one; here packed sequences have that one
 on average. A share of dropout is rounded to a multiple of 1/256. ``-s_k`` counts the new keys of a
-cache, as kv_len does here.
+cache, as kv_len does here. Words for rows that are not used, for V and for scales become:
+
+    -mode=1 -s=9,5 -s_qpad=16,8           packed rows, of which each sequence uses its own number
+    -q_eff_lens=9,5, -kv_eff_lens=9,5     the same, of arrays that have -s rows of each sequence
+    -vlayout=c                            strides of V
+    -qscale=bs, -qscale=ph                scales of blocks of 128 rows; of a sequence and head
+
+The lengths themselves are given at the call, as are values.
 """
 
 from __future__ import annotations
@@ -18,13 +25,18 @@ from collections.abc import Mapping
 
 from tilewright import checks
 from tilewright.errors import BadArgument, nearest, shown
+from tilewright.ops.foreign import Driver
+
+PROGRAM = "tile_example_fmha_fwd"
+"""The example, whose name may be in front of a line."""
 
 DEFAULTS = {
     "mode": "0", "b": "2", "h": "8", "h_k": "-1", "s": "3328", "s_k": "-1", "s_knew": "0",
     "s_kpad": "-1", "d": "128", "d_v": "-1", "logits_soft_cap": "0", "squant": "auto",
     "qscale": "n", "iperm": "1", "operm": "1", "bias": "n", "prec": "fp16", "mask": "0",
     "vlayout": "r", "lse": "0", "p_drop": "0", "rotary_dim": "0", "rotary_interleaved": "1",
-    "page_block_size": "0", "cache_batch_idx": "0", "init_sink": "0",
+    "page_block_size": "0", "cache_batch_idx": "0", "init_sink": "0", "s_qpad": "-1",
+    "q_eff_lens": "", "kv_eff_lens": "",
 }  # fmt: skip
 """The words that say what to compute, with CK's defaults."""
 
@@ -43,19 +55,32 @@ _TYPES = {
 """(dtype, dtype_o) by ``-prec``."""
 
 
+_SCALE_BLOCK = 128
+"""Rows of a block of scales, as CK's kernels have them."""
+
+_SCALES = {
+    "bs": {"bscale": "true", "scale_block": str(_SCALE_BLOCK)}, "ph": {"hscale": "true"},
+}  # fmt: skip
+"""Words of scales that are not one for each array, by ``-qscale``."""
+
+
 def words(line: str) -> dict[str, str]:
     """Tilewright's words for a line of CK's. Raises `BadArgument` for what CK does not have, and
     for what has no counterpart here."""
     said = _split(line)
     w = {**DEFAULTS, **said}
-    for name, only in (("vlayout", "r"), ("cache_batch_idx", "0"), ("s_kpad", "-1")):
-        if w[name] != only:
-            raise BadArgument(f"ck: -{name}={w[name]} has no counterpart here; leave it out")
+    if _switch(w, "cache_batch_idx"):
+        raise BadArgument(
+            "ck: -cache_batch_idx=1 has no counterpart here; pages as long as a sequence "
+            "(-page_block_size) are chosen by a table too"
+        )
     batch, heads = _count(w, "b"), _count(w, "h")
     kv_heads = heads if w["h_k"] == "-1" else _count(w, "h_k")
     group = _switch(w, "mode")
     q_len, total_q = _lengths(w, "s", batch, group)
     kv_len, total_kv = (q_len, total_q) if w["s_k"] == "-1" else _lengths(w, "s_k", batch, group)
+    used_q, total_q = _used(w, ("s", "s_qpad", "q_eff_lens"), group, q_len, total_q)
+    used_kv, total_kv = _used(w, ("s_k", "s_kpad", "kv_eff_lens"), group, kv_len, total_kv)
     d = _count(w, "d")
     d_v = d if w["d_v"] == "-1" else _count(w, "d_v")
     found = {
@@ -69,6 +94,9 @@ def words(line: str) -> dict[str, str]:
         if "page_size" not in result:
             result |= {"packedkv": "true", "total_kv": str(total_kv)}
     result |= _layout(w, group, (heads, q_len, total_q, d, d_v), (kv_heads, total_kv, d, d_v))
+    if w["vlayout"] != "r":
+        result["v_strides"] = _columns(w, group, kv_heads, total_kv if group else kv_len, d_v)
+    result |= {word: "true" for word, on in (("usedq", used_q), ("usedkv", used_kv)) if on}
     for flag, word in (("lse", "lse"), ("init_sink", "sinks")):
         if _switch(w, flag):
             result[word] = "true"
@@ -81,9 +109,9 @@ def words(line: str) -> dict[str, str]:
 
 def _split(line: str) -> dict[str, str]:
     said: dict[str, str] = {}
-    for text in line.split():
+    for text in line.removeprefix(PROGRAM).split():
         name, equals, value = text.removeprefix("-").partition("=")
-        if not (text.startswith("-") and name and equals and value):
+        if not (text.startswith("-") and name and equals and (value or DEFAULTS.get(name) == "")):
             raise BadArgument(f"ck: {shown(text)} is not -WORD=VALUE, as in -b=2")
         if name in said:
             raise BadArgument(f"ck: -{name} is given twice")
@@ -122,18 +150,62 @@ def _lengths(w: Mapping[str, str], name: str, batch: int, group: bool) -> tuple[
     return max(each), sum(each)
 
 
+def _used(
+    w: Mapping[str, str], names: tuple[str, str, str], group: bool, most: int, total: int
+) -> tuple[bool, int]:
+    """Whether each sequence uses its own number of rows, and the rows of all, used or not.
+
+    names: of the words for lengths, for packed rows with unused ones, and for lengths in batch
+        mode. most, total: the most rows of a sequence and those of all, by the lengths.
+    """
+    lengths, padded, used = names
+    batch = _count(w, "b")
+    if w[used]:
+        each = [checks.parse_whole(f"ck: -{used}", part, 0, most) for part in w[used].split(",")]
+        if group or len(each) != batch:
+            raise BadArgument(f"ck: -{used} has {len(each)} lengths; that takes -mode=0 and -b")
+    pads = [checks.parse_whole(f"ck: -{padded}", part, -1) for part in w[padded].split(",")]
+    if {*pads} == {-1}:
+        return bool(w[used]), total
+    if not group or w["page_block_size"] != "0":
+        raise BadArgument(
+            f"ck: -{padded} is of packed rows, with -mode=1; otherwise -{lengths} are the rows of "
+            f"a sequence and -{used} those that are used"
+        )
+    said = w[lengths] if w[lengths] != "-1" else w["s"]
+    least = [checks.parse_whole(f"ck: -{lengths}", part) for part in said.split(",")]
+    least, pads = (each * batch if len(each) == 1 else each for each in (least, pads))
+    if len(pads) != batch or any(pad < row for row, pad in zip(least, pads, strict=True)):
+        raise BadArgument(
+            f"ck: -{padded}={w[padded]} is not at least -{lengths}={said} for each of {batch}"
+        )
+    return True, sum(pads)
+
+
 def _types(w: Mapping[str, str]) -> dict[str, str]:
     if w["prec"] not in _TYPES:
         raise BadArgument(f"ck: -prec={w['prec']} is not one of {', '.join(_TYPES)}")
     dtype, out = _TYPES[w["prec"]]
     found = {"dtype": dtype, "dtype_o": out}
-    if w["squant"] not in ("auto", "0", "1") or w["qscale"] not in ("n", "0", "pt", "1"):
+    if w["squant"] not in ("auto", "0", "1"):
+        raise BadArgument(f"ck: -squant={w['squant']} is not auto, 0 or 1")
+    scale = {"0": "n", "1": "pt", "2": "bs", "3": "kvbs", "4": "mx", "5": "ph"}.get(
+        w["qscale"], w["qscale"]
+    )
+    if scale not in ("n", "pt", "bs", "ph"):
         raise BadArgument(
-            f"ck: -squant={w['squant']} -qscale={w['qscale']}: squant is auto, 0 or 1, and qscale "
-            "n or pt; other scales have no counterpart here"
+            f"ck: -qscale={w['qscale']} has no counterpart here; n, pt, bs (blocks of "
+            f"{_SCALE_BLOCK} rows) and ph (each sequence and head) have one"
         )
+    if scale in _SCALES:
+        if w["squant"] == "1" or out == dtype:
+            raise BadArgument(
+                f"ck: -qscale={w['qscale']} scales Q, K and V, and no output: say -prec=fp8bf16 or "
+                "fp8fp32, and no -squant=1"
+            )
+        return found | _SCALES[scale]
     static = w["squant"] == "1" or (w["squant"] == "auto" and w["prec"] in ("fp8", "bf8"))
-    if static or w["qscale"] in ("pt", "1"):
+    if static or scale == "pt":
         found["tscale"] = "true"
         if out == dtype:
             found["oscale"] = "true"
@@ -222,5 +294,19 @@ def _layout(
     return found
 
 
+def _columns(w: Mapping[str, str], group: bool, heads: int, rows: int, dim: int) -> str:
+    """Strides of V where its rows are the innermost dimension: [b, heads, dim, rows], or [b, dim,
+    heads, rows]."""
+    if w["vlayout"] != "c":
+        raise BadArgument(f"ck: -vlayout={w['vlayout']} is not r or c")
+    if w["page_block_size"] != "0":
+        raise BadArgument("ck: -vlayout=c of pages has no counterpart here; pages hold rows")
+    of_head, of_dim = (dim * rows, rows) if _switch(w, "iperm") else (rows, heads * rows)
+    return _text((0 if group else heads * dim * rows, 1, of_head, of_dim))
+
+
 def _text(strides: tuple[int, ...]) -> str:
     return ",".join(map(str, strides))
+
+
+DRIVERS = (Driver("ck", "", (PROGRAM,), words),)

@@ -25,6 +25,7 @@ from tilewright.errors import BadArgument, nearest, shown
 from tilewright.ops.attention import ck, features, stated
 from tilewright.ops.attention.mask import CORNERS
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.foreign import with_lines
 
 MASK_WORDS = ("none", "causal", *(f"causal_{corner}" for corner in CORNERS))
 
@@ -43,8 +44,7 @@ def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
 
     fp8: the kind of fp8 that the architecture has (`Arch.fp8`).
     """
-    if "ck" in words:
-        words = _beside(ck.words(words["ck"]), words)
+    words = with_lines(words, ck.DRIVERS)
     for word in words:
         if word not in KNOWN:
             raise BadArgument(
@@ -68,15 +68,6 @@ def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
     found = stated.derived(v, frozenset(said)) | v
     others = said - {"append"}
     return AttentionProblem(**found, others=features.join(others))
-
-
-def _beside(theirs: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]:
-    """Words that CK's say, and those given beside them. Raises `BadArgument` for one that both
-    say."""
-    ours = {word: text for word, text in words.items() if word != "ck"}
-    if twice := sorted(theirs.keys() & ours.keys()):
-        raise BadArgument(f"{twice[0]} is said by ck={shown(words['ck'])} too; say it there alone")
-    return {**theirs, **ours}
 
 
 def _features(words: Mapping[str, str]) -> set[str]:
