@@ -61,8 +61,8 @@ def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -
     if config.scheduler == "split":
         rows = math.prod(lse_shape(problem))
         temporaries.append(Temporary("partial_o", (splits, rows, problem.head_dim_v), "fp32"))
-        shape = (2, splits, rows) if problem.bias_shape else (splits, rows)  # see `combine`
-        temporaries.append(Temporary("partial_lse", shape, "fp32"))
+        kinds = 2 if problem.bias_shape else 1  # see `combine`
+        temporaries.append(Temporary("partial_lse", (kinds, splits, rows), "fp32"))
         columns = -(-problem.head_dim_v // COMBINED_COLUMNS)
         grid = (problem.q_len * problem.heads * problem.batch, columns, 1)
         steps.append(_part(parts.COMBINE, context, grid))
