@@ -129,8 +129,8 @@ def _shapes(p: AttentionProblem) -> dict[str, tuple[tuple[int, ...], str]]:
     if "pagelist" in words:
         found["page_list"] = (p.page_entries,), "int32"
         found["page_starts"] = (p.batch + 1,), "int32"
-    for name in _scaled(p):
-        found[name] = _scale_shape(p, name), "fp32"
+    for name, shape in scale_shapes(p).items():
+        found[name] = shape, "fp32"
     if "oscale" in words:
         found["o_scale"] = (1,), "fp32"
     if "append" in words:
@@ -149,6 +149,11 @@ def _scaled(p: AttentionProblem) -> tuple[str, ...]:
         return ()
     of_q = ("q_scale",) if p.dtype in FP8 else ()
     return (*of_q, "k_scale") if "latent" in p.words else (*of_q, "k_scale", "v_scale")
+
+
+def scale_shapes(p: AttentionProblem) -> dict[str, tuple[int, ...]]:
+    """The shapes of the scales that `p` has, by name."""
+    return {name: _scale_shape(p, name) for name in _scaled(p)}
 
 
 def _scale_shape(p: AttentionProblem, name: str) -> tuple[int, ...]:

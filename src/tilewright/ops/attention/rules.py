@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch.model import Arch
-from tilewright.ops.attention import pipelines
+from tilewright.ops.attention import pipelines, reach
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.verdict import YES, Verdict, no
@@ -140,6 +140,7 @@ SUPPORT: tuple[tuple[str, Callable[[AttentionConfig, AttentionProblem], str | No
     ("signature", _signature),
     ("vector_width", _aligned),
     ("scale_blocks", _scales),
+    ("reach", reach.refused),
 )
 
 

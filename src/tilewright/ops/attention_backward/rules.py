@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch.model import Arch
+from tilewright.ops.attention import reach
 from tilewright.ops.attention.gradients import DTYPES as DIFFERENTIABLE
 from tilewright.ops.attention.problem import OUTPUTS
 from tilewright.ops.attention_backward import pipelines
@@ -62,6 +63,9 @@ def judge(config: AttentionBackwardConfig, arch: Arch) -> Verdict:
     return YES
 
 
+ROWS_BESIDE = 64
+"""Most rows of a tile of the kernels that go along rows alone."""
+
 SIGNATURE = ("dtype", "dtype_o", "head_dim", "head_dim_v", "grads", "dlse", "features")
 """Fields that a config and a problem share."""
 
@@ -81,7 +85,21 @@ def supports(
             f"addresses and rows are aligned to {problem.alignment} bytes, under "
             f"{config.alignment}",
         )
+    if (reason := _reach(config, problem)) is not None:
+        return no("reach", reason)
     for name, rule in pipelines.of(config).supports.items():
         if (reason := rule(config, problem)) is not None:
             return no(name, reason)
     return judge(config, arch)
+
+
+def _reach(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None:
+    """Why a tile of an operand is too long (see `attention.reach`); None if none is."""
+    rows = max(c.tile_rows, c.step_rows, ROWS_BESIDE)
+    for name in ("q", "k", "v", "o", "do", *sorted(p.computed & {"dq", "dk", "dv"})):
+        if not getattr(p, f"{name}_strides"):
+            continue  # contiguous
+        dim = p.head_dim if name in ("q", "k", "dq", "dk") else p.head_dim_v
+        if (reason := reach.beyond(name, p.strides_of(name), rows, dim)) is not None:
+            return reason
+    return None

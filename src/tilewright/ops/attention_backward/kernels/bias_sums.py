@@ -30,7 +30,9 @@ def bias_sums(
     j = j0 + tl.arange(0, COLUMNS)
     columns = kv_len // 8 * 8  # it is a multiple: vectors of 16 bytes are whole
     inside = (i < q_len)[:, None] & (j < columns)[None, :]
-    within = i[:, None] * columns + j[None, :]
+    # A head's scores may be more than 32 bits count; a tile's are not.
+    tile = i0.to(tl.int64) * columns
+    within = tl.arange(0, ROWS)[:, None] * columns + j[None, :]
     size = q_len.to(tl.int64) * columns
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     # One loop over all that shares the tile: sequences, and heads of each.
@@ -51,10 +53,10 @@ def bias_sums(
         if MASK == "window":
             some = some & ((j0 + COLUMNS > i0 + shift - left) | (j0 < first))
         if some:
-            x = tl.load(ds + (b * heads + head) * size + within, mask=inside, other=0.0)
+            x = tl.load(ds + ((b * heads + head) * size + tile) + within, mask=inside, other=0.0)
             there = (i < n_q)[:, None] & seen(i, j, n_kv, shift, left, right, first, MASK)
             total += tl.where(there, x.to(tl.float32), 0.0)
-    to = dbias + own * size + within
+    to = dbias + (own * size + tile) + within
     if accumulate != 0:
         total += tl.load(to, mask=inside, other=0.0).to(tl.float32)
     tl.store(to, total.to(dbias.dtype.element_ty), mask=inside)
