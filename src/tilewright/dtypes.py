@@ -113,12 +113,35 @@ _BY_TORCH = {d.torch: d for d in DTYPES.values()}  # uint8 comes last, so it mea
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
 
 
-def named(word: Any) -> str:
-    """The name of an element type given as text, as torch's (``torch.bfloat16``), or as NumPy's or
-    ml_dtypes' (``np.float16``, ``np.dtype("float16")``). Text is returned unchanged. Raises
-    `BadArgument` for anything else."""
-    if isinstance(word, str):
+_SPELLINGS = {
+    "half": "fp16", "f16": "fp16", "float": "fp32", "f32": "fp32", "single": "fp32",
+    "e4m3": "fp8", "fp8_e4m3": "fp8", "float8_e4m3": "fp8", "fp8_e5m2": "bf8",
+    "fp8_e4m3fn": "e4m3fn", "fp8_e4m3fnuz": "e4m3fnuz", "fp8_e5m2fnuz": "e5m2fnuz",
+    "i8": "int8", "i32": "int32", "i64": "int64", "i4": "int4", "fp4": "e2m1", "u8": "uint8",
+}  # fmt: skip
+"""Names of other libraries that are neither torch's nor NumPy's."""
+
+
+def spelled(word: str) -> str:
+    """The name here, or ``fp8`` or ``bf8``, of an element type as people call it: ``float16``,
+    ``half``, ``torch.bfloat16``, ``BF16``. Any other word is returned unchanged."""
+    if word in DTYPES:
         return word
+    lower = word.strip().lower()
+    for library in ("torch.", "np.", "numpy."):
+        lower = lower.removeprefix(library)
+    if lower in DTYPES or lower in FP8_ALIASES:
+        return lower
+    found = _BY_TORCH.get(lower) or _BY_NUMPY.get(lower)
+    return found.name if found is not None else _SPELLINGS.get(lower, word)
+
+
+def named(word: Any) -> str:
+    """The name of an element type given as text (`spelled`), as torch's (``torch.bfloat16``), or as
+    NumPy's or ml_dtypes' (``np.float16``, ``np.dtype("float16")``). Raises `BadArgument` for
+    anything else."""
+    if isinstance(word, str):
+        return spelled(word)
     said = str(word)
     if said.startswith("torch."):
         found = _BY_TORCH.get(said[len("torch.") :])
@@ -157,8 +180,10 @@ def torch_called(name: str) -> str | None:
 
 
 def resolve(name: str, flavour: str) -> str:
-    """The exact type name: `fp8` and `bf8` become the types of `flavour` (``"ocp"`` or
-    ``"fnuz"``)."""
+    """The exact type name of an element type as people call it (`spelled`): `fp8` and `bf8` become
+    the types of `flavour` (``"ocp"`` or ``"fnuz"``)."""
+    if isinstance(name, str):
+        name = spelled(name)
     if isinstance(name, str) and name in FP8_ALIASES:
         return FP8_ALIASES[name][flavour]
     return dtype(name).name

@@ -42,7 +42,8 @@ def test_every_product_and_device_is_understood_as_an_architecture(name: str) ->
         ("H200", "h200_sxm"), ("h200", "h200_sxm"), ("h20", "h20"), ("H100 PCIe", "h100_pcie"),
         ("h100-sxm", "h100_sxm"), ("mi300x", "mi300x"), ("MI250X", "mi250x_gcd"),
         ("rtx4090", "rtx_4090"), ("RTX 4090", "rtx_4090"), ("GeForce RTX 5090", "rtx_5090"),
-        ("7900 xtx", None), ("RX 7900 XTX", "rx_7900_xtx"), ("nvidia h200", "h200_sxm"),
+        ("RX 7900 XTX", "rx_7900_xtx"), ("nvidia h200", "h200_sxm"), ("7900 xtx", "rx_7900_xtx"),
+        ("4090", "rtx_4090"), ("geforce_5090", "rtx_5090"), ("090", None),
     ],
 )  # fmt: skip
 def test_products_are_understood_as_devices(word: str, slug: str | None) -> None:

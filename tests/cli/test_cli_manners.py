@@ -238,3 +238,18 @@ def test_pipes_get_whole_lines_and_no_colour():
     assert "\x1b" not in ran.stdout
     (chosen,) = [line for line in ran.stdout.splitlines() if line.startswith("chosen")]
     assert "µs" in chosen and "gemm_rcr" in chosen, "one line, however long"
+
+
+def test_an_option_that_is_a_word_of_a_problem_is_answered_with_the_word(cli):
+    for words in (["--kv-heads", "8"], ["--m=64"]):
+        cli("explain", "gemm", *words, code=2)
+        word = words[0].lstrip("-").partition("=")[0]
+        assert f"a word of a problem has no dashes: {word}=VALUE" in cli.result.stderr
+    cli("archs", "--m", code=2)
+    assert "No such option: --m" in cli.result.stderr and "dashes" not in cli.result.stderr
+
+
+def test_words_as_people_type_them(cli):
+    wanted = cli("explain", "gemm", "m=64", "n=64", "k=64", "dtype=fp16", "--device", "rtx_4090")
+    said = cli("explain", "gemm", "M=64,N=64", "K=64", "dtype=float16", "--device", "4090")
+    assert said == wanted

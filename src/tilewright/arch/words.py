@@ -1,8 +1,8 @@
 """Words for GPUs besides the names in the data files.
 
-A product is ``H100``, ``rtx4090`` or ``AMD Instinct MI300X``, in any case, with or without its
-maker, with spaces, dashes or underscores between its parts. A GPU of this machine is ``cuda:0`` or
-``native``, an emulated one ``emulated:mi300x``; `tilewright.arch.resolve` finds them.
+A product is ``H100``, ``rtx4090``, ``4090`` or ``AMD Instinct MI300X``, in any case, with or
+without its maker, with spaces, dashes or underscores between its parts. A GPU of this machine is
+``cuda:0`` or ``native``, an emulated one ``emulated:mi300x``; `tilewright.arch.resolve` finds them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ EMULATED = "emulated:"
 """What begins a word for an emulated GPU: ``emulated:gfx942``, ``emulated:mi300x``."""
 
 _BRANDS = {"nvidia", "geforce", "tesla", "amd", "instinct", "radeon"}
+_SERIES = re.compile(r"(?<![a-z0-9])rt?x[\s_-]*(?=[0-9])")
 _HERE = re.compile(r"(?:cuda|hip)(?::(\d+))?")
 
 
@@ -50,7 +51,10 @@ def emulated(word: str) -> bool:
 
 
 def _parts(word: str) -> list[str]:
-    return [p for p in re.split(r"[\s_-]+", word.strip().lower()) if p and p not in _BRANDS]
+    """The parts of a word in lower case, without makers, and without a series before a number: few
+    say more of a card than ``4090``."""
+    found = re.split(r"[\s_-]+", _SERIES.sub("", word.strip().lower()))
+    return [part for part in found if part and part not in _BRANDS]
 
 
 @functools.cache

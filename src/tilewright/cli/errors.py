@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from tilewright.cli import output
 from tilewright.cli.codes import BROKEN_PIPE, INTERRUPTED
+from tilewright.cli.vocabulary import PROBLEM
 from tilewright.errors import (
     BadArgument,
     BadFile,
@@ -83,8 +84,20 @@ class Commands(TyperGroup):
 def _harmless(error: Any) -> Any:
     """A usage error with a printable message. The message quotes the command line, which may hold
     file names that the shell put there for ``*``."""
+    if word := _without_dashes(error):
+        error.message += f"; a word of a problem has no dashes: {word}=VALUE"
     error.message = printable(error.message)
     return error
+
+
+def _without_dashes(error: Any) -> str:
+    """The word that an unknown option may be meant as; "" for other errors, and where a command
+    takes no problem in words."""
+    option, command = getattr(error, "option_name", ""), getattr(error.ctx, "command", None)
+    if type(error).__name__ != "NoSuchOption" or command is None:
+        return ""
+    takes = any(one.metavar == PROBLEM for one in command.params)
+    return option.lstrip("-").partition("=")[0] if takes else ""
 
 
 def said(error: Exception) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.vocabulary import WORDS
+from tilewright.cli.vocabulary import PROBLEM, WORDS
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ Kernels = Annotated[
 Family = Annotated[str, typer.Argument(help="Operation family.", metavar="FAMILY")]
 ProblemWords = Annotated[
     list[str] | None,
-    typer.Argument(help=f"The problem, as {WORDS} dtype=bf16.", metavar="KEY=VALUE…"),
+    typer.Argument(help=f"The problem, as {WORDS} dtype=bf16.", metavar=PROBLEM),
 ]
 DeviceName = Annotated[
     str | None,
@@ -178,10 +178,15 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["Examples:", "\b\n" + "\n".join(f"  $ {line}" for line in lines)])
 
 
+_NEXT = re.compile(r",\s*(?=[A-Za-z_][\w-]*=)")
+"""A comma before another KEY=."""
+
+
 def words(pairs: Sequence[str] | None) -> dict[str, str]:
-    """``["precision=tf32", "dtype=fp8"]`` as a mapping. Raises `BadArgument`."""
+    """``["precision=tf32", "dtype=fp8"]`` as a mapping. One argument may have several, as in
+    ``m=64,n=64``. Raises `BadArgument`."""
     found: dict[str, str] = {}
-    for pair in pairs or ():
+    for pair in (one for given in pairs or () for one in _NEXT.split(given)):
         key, equals, value = pair.partition("=")
         if not (key and equals and value):
             raise BadArgument(f"'{pair}' is not KEY=VALUE, as in dtype=bf16")

@@ -24,6 +24,9 @@ OTHERS = tuple(
 WORDS = _HELP.problems["small"]
 """An example of a problem without its family."""
 
+PROBLEM = "KEY=VALUE…"
+"""How help shows the words of a problem."""
+
 WHERE = _HELP.where
 """An example of a condition on kernels."""
 

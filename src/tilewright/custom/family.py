@@ -32,6 +32,7 @@ from tilewright.ops.nouns import (
     Temporary,
     View,
 )
+from tilewright.ops.spelling import spelled
 from tilewright.space import KernelSpace
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import YES, Verdict, no
@@ -59,12 +60,7 @@ class CustomFamily(Defaults):
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> Any:
         types = {f.name: f.type for f in fields(self.problem_type)}
         found: dict[str, Any] = {}
-        for word, text in words.items():
-            if word not in types:
-                raise BadArgument(
-                    f"a {self.name} problem has no '{word}'{nearest(word, types)}; it has "
-                    f"{', '.join(types)}"
-                )
+        for word, text in spelled(f"a {self.name} problem", words, types).items():
             if word in self.declared.dtype_fields:
                 found[word] = resolve(text, arch.fp8)
             elif types[word] is str:

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from tilewright import checks
+from tilewright.dtypes import DTYPES, named
 
 
 class Problem:
@@ -20,8 +21,9 @@ class Problem:
     looks problems up in dictionaries (tables, plans). A family's problem is a
     ``@dataclass(frozen=True, slots=True, eq=False)`` that completes and checks itself in
     `_complete`, and may not be hashed before that returns. Fields are numbers, text, flags, None
-    and tuples of these. Numbers of other libraries become Python's (`checks.plain`). A whole number
-    in a float field becomes a float, so that equal problems have one text and one row.
+    and tuples of these. Numbers of other libraries become Python's (`checks.plain`), and element
+    types get their names here (`dtypes.named`). A whole number in a float field becomes a float,
+    so that equal problems have one text and one row.
     """
 
     __slots__ = ("_hash", "_key", "_values")
@@ -40,6 +42,9 @@ class Problem:
         for name, value in zip(_names_of(kind), _values_of(kind)(self), strict=True):
             if type(value) not in checks.PLAIN and (own := checks.plain(name, value)) is not value:
                 object.__setattr__(self, name, own)
+        for name in _dtypes_of(kind):
+            if (value := getattr(self, name)) not in DTYPES and value:
+                object.__setattr__(self, name, named(value))
         for name in _floats_of(kind):
             if type(value := getattr(self, name)) is int:
                 object.__setattr__(self, name, float(value))
@@ -75,6 +80,11 @@ def _values_of(kind: Any) -> Callable[[Problem], tuple[Any, ...]]:
 @cache
 def _names_of(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind))
+
+
+@cache
+def _dtypes_of(kind: Any) -> tuple[str, ...]:
+    return tuple(name for name in _names_of(kind) if name.startswith("dtype"))
 
 
 @cache

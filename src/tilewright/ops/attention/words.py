@@ -21,11 +21,12 @@ from typing import Any
 
 from tilewright import checks
 from tilewright.dtypes import resolve
-from tilewright.errors import BadArgument, nearest, shown
+from tilewright.errors import BadArgument, shown
 from tilewright.ops.attention import ck, features, stated
 from tilewright.ops.attention.mask import CORNERS
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.foreign import with_lines
+from tilewright.ops.spelling import spelled
 
 MASK_WORDS = ("none", "causal", *(f"causal_{corner}" for corner in CORNERS))
 
@@ -44,13 +45,7 @@ def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
 
     fp8: the kind of fp8 that the architecture has (`Arch.fp8`).
     """
-    words = with_lines(words, ck.DRIVERS)
-    for word in words:
-        if word not in KNOWN:
-            raise BadArgument(
-                f"an attention problem has no '{word}'{nearest(word, KNOWN)}; it has "
-                f"{', '.join(KNOWN)}"
-            )
+    words = spelled("an attention problem", with_lines(words, ck.DRIVERS), KNOWN)
     missing = [size for size in NEEDED if size not in words]
     if missing:
         raise BadArgument(f"an attention problem needs {', '.join(missing)} (as in batch=4)")

@@ -52,6 +52,7 @@ class AttentionBackwardFamily(Defaults):
         """Words of attention's problems, and ``grads=dq+dk``, ``dlse=true`` and
         ``accumulate=true``."""
         own = ("grads", *_FLAGS)
+        words = {word.lower() if word.lower() in own else word: x for word, x in words.items()}
         others = {word: text for word, text in words.items() if word not in own}
         one = ATTENTION.parse_problem(others, arch)
         said: dict[str, Any] = {f.name: getattr(one, f.name) for f in fields_of(AttentionProblem)}

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
-from tilewright.errors import BadArgument, nearest
+from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward
 from tilewright.ops.causal_conv import config as config_module
 from tilewright.ops.causal_conv import estimate as estimate_module
@@ -22,6 +22,7 @@ from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.keywords import Keyword, operand
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.spelling import spelled
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -49,14 +50,9 @@ class CausalConvFamily(Defaults):
         """Words are the problem's fields; strides as in ``x_strides=4096,1,64``."""
         known = [f.name for f in fields_of(CausalConvProblem)]
         values: dict[str, Any] = {}
-        for word, text in words.items():
+        for word, text in spelled("a causal_conv problem", words, [_NOTE, *known], known).items():
             if word == _NOTE:
                 continue
-            if word not in known:
-                raise BadArgument(
-                    f"a causal_conv problem has no '{word}'{nearest(word, known)}; it has "
-                    f"{', '.join(known)}"
-                )
             if word in _TEXTS:
                 values[word] = text
             elif word.startswith("dtype"):

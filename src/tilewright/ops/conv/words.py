@@ -26,11 +26,12 @@ from typing import Any
 
 from tilewright import checks
 from tilewright.dtypes import resolve
-from tilewright.errors import BadArgument, nearest, shown
+from tilewright.errors import BadArgument, shown
 from tilewright.ops.conv import geometry, stated
 from tilewright.ops.conv.formats import ck, lines
 from tilewright.ops.conv.problem import MOST, MOST_PAD, ConvProblem
 from tilewright.ops.foreign import with_lines
+from tilewright.ops.spelling import spelled
 
 _LINES = tuple(driver.word for driver in lines.DRIVERS)
 
@@ -53,12 +54,7 @@ def parse(words: Mapping[str, str], fp8: str) -> ConvProblem:
 
     fp8: the kind of fp8 that the architecture has (`Arch.fp8`).
     """
-    words = ck.fields(with_lines(words, lines.DRIVERS))
-    for word in words:
-        if word not in KNOWN:
-            raise BadArgument(
-                f"a conv problem has no '{word}'{nearest(word, KNOWN)}; it has {', '.join(KNOWN)}"
-            )
+    words = spelled("a conv problem", ck.fields(with_lines(words, lines.DRIVERS)), KNOWN)
     missing = [word for word in NEEDED if word not in words]
     if missing:
         raise BadArgument(f"a conv problem needs {', '.join(missing)} (as in spatial=32x32)")

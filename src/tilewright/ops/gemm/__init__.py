@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
-from tilewright.errors import BadArgument, nearest
+from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.device.widths import wide
@@ -53,6 +53,7 @@ from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
+from tilewright.ops.spelling import spelled
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
 
@@ -88,15 +89,11 @@ class GemmFamily(Defaults):
         return aiter.form_of(titles, file)
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> GemmProblem:
-        known = [f.name for f in fields(GemmProblem)]
+        known = ["dtype", *(f.name for f in fields(GemmProblem))]
         values: dict[str, Any] = {}
-        for word, text in with_lines(words, self.drivers).items():
+        words = spelled("a gemm problem", with_lines(words, self.drivers), known)
+        for word, text in words.items():
             field = "dtype_a" if word == "dtype" else word
-            if field not in known:
-                raise BadArgument(
-                    f"a gemm problem has no '{word}'{nearest(word, [*known, 'dtype'])}; "
-                    f"it has dtype, {', '.join(known)}"
-                )
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
             elif field in ("layout", "batching", *operands.TOLD):

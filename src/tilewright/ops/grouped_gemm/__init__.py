@@ -31,6 +31,7 @@ from tilewright.ops.grouped_gemm.table import Packed, check, pack
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
+from tilewright.ops.spelling import spelled
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
 
@@ -51,15 +52,10 @@ class GroupedGemmFamily(Defaults):
         return names.parse(name)
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> GroupedGemmProblem:
-        known = [f.name for f in fields(GroupedGemmProblem)]
+        known = ["dtype", *(f.name for f in fields(GroupedGemmProblem))]
         values: dict[str, Any] = {}
-        for word, text in words.items():
+        for word, text in spelled("a grouped_gemm problem", words, known).items():
             field = "dtype_a" if word == "dtype" else word
-            if field not in known:
-                raise BadArgument(
-                    f"a grouped_gemm problem has no '{word}'{nearest(word, [*known, 'dtype'])}; "
-                    f"it has dtype, {', '.join(known)}"
-                )
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
             elif field in ("form", "layout", "precision", "epilogue"):

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
-from tilewright.errors import BadArgument, nearest
+from tilewright.errors import BadArgument
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.keywords import Keyword
@@ -20,6 +20,7 @@ from tilewright.ops.merge_states import reference as reference_module
 from tilewright.ops.merge_states.config import MergeStatesConfig
 from tilewright.ops.merge_states.problem import LIKE, MergeStatesProblem
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.spelling import spelled
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -41,12 +42,7 @@ class MergeStatesFamily(Defaults):
         """Words are the problem's fields; strides as in ``o_strides=4096,128,1``."""
         known = [f.name for f in fields_of(MergeStatesProblem)]
         values: dict[str, Any] = {}
-        for word, text in words.items():
-            if word not in known:
-                raise BadArgument(
-                    f"a merge_states problem has no '{word}'{nearest(word, known)}; it has "
-                    f"{', '.join(known)}"
-                )
+        for word, text in spelled("a merge_states problem", words, known).items():
             if word == "form":
                 values[word] = text
             elif word == "dtype":

@@ -157,9 +157,11 @@ _NOTES = ("split_k", "problem_idx", "kernel", "latency_ms", "tflops", "non_zero"
 
 
 def fields(words: Mapping[str, str]) -> Mapping[str, str]:
-    """`words`, with those of a problem of Tile Engine's in the place of its fields. Raises
-    `BadArgument`."""
-    if not any(name in words for name in _ALL):
+    """`words`, with those of a problem of Tile Engine's in the place of its fields. Beside sizes in
+    our words, its counts are ours in upper case. Raises `BadArgument`."""
+    theirs = {name for name in _ALL if name in words}
+    sizes = {"spatial", "filter"} & {word.lower() for word in words}
+    if not theirs or (sizes and theirs <= _COUNTS.keys()):
         return words
     said = {**_DEFAULTS, **words}
     missing = [name for name in _ALL if name not in said]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.dtypes import DTYPES, FP8_ALIASES
+from tilewright.dtypes import DTYPES, FP8_ALIASES, spelled
 from tilewright.errors import BadArgument, BadFile, nearest
 from tilewright.ops.gemm import epilogues, spaces
 from tilewright.ops.gemm.config import REDUCTIONS, SCHEDULERS, STORES
@@ -94,7 +94,7 @@ def checked(name: str, value: Any, place: str) -> Any:
         except BadArgument as error:
             if "+" in value:
                 raise BadFile(f"{place}: {error}") from None
-    value = CK_DTYPES.get(value, value) if name.startswith("dtype") else value
+    value = CK_DTYPES.get(value) or spelled(value) if name.startswith("dtype") else value
     fourth = name == "layout" and len(value) == 4 and value[3] in "rc"  # D's, for multi-D
     if value[:3] in LAYOUTS if fourth else follows or value in _WORDS[name]:
         return value
