@@ -208,6 +208,8 @@ class Planner:
 
     def _asked(self, problem: Any, target: Device, constraints: Constraints | None) -> _Asked:
         kept = constraints or self.constraints
+        if problem.batch_invariant and not kept.batch_invariant:
+            kept = replace(kept, batch_invariant=True)
         invariance = kept.invariance(problem)
         stated = (problem,) if invariance is None else invariance.problems
         return _Asked(problem, target, kept, stated, invariance)

@@ -34,6 +34,7 @@ def problems(draw: st.DrawFn) -> AttentionProblem:
         "total_q": COUNTS, "total_kv": COUNTS, "new_kv": COUNTS, "alignment": st.just(4),
         "layout": st.just("bhsd"), "kv_layout": st.sampled_from(("bshd", "bhsd")),
         "q_strides": st.just((9999, 64, 32, 1)), "deterministic": st.just(True),
+        "batch_invariant": st.just(True),
     }  # fmt: skip
     for name in draw(st.sets(st.sampled_from(sorted(some)), max_size=5)):
         said[name] = draw(some[name])

@@ -50,6 +50,7 @@ def test_nearby_problems_are_keys_of_the_same_kernels(problem):
         {"dropout": 0.25},
         {"slopes_batched": True},
         {"deterministic": True},
+        {"batch_invariant": True},
     ],
 )
 def test_what_does_not_decide_which_kernel_is_best(fields):
@@ -130,6 +131,17 @@ def test_the_longest_of_a_batch_does_not_decide():
         for n in (100, 5000, 99999)
     }
     assert len(found) == 1
+
+
+def test_a_call_may_ask_for_what_a_dispatcher_may():
+    planner, constraints = Planner(device=H200), Constraints(batch_invariant=True)
+    for batch in (1, 64):
+        p = replace(PAGED, batch=batch)
+        found = planner.select(replace(p, batch_invariant=True))
+        asked = planner.select(p, constraints)
+        assert (found.config, found.reason) == (asked.config, asked.reason)
+        assert FAMILY.invariant(found.config)
+    assert planner.select(replace(PAGED, batch=1)).config != found.config
 
 
 def test_a_batch_invariant_choice_says_so():

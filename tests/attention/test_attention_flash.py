@@ -129,6 +129,64 @@ def test_a_word_of_gradients_is_not_lost(calls, name, deterministic):
     assert calls.problem.deterministic is deterministic
 
 
+@pytest.mark.parametrize("splits", [0, 1])
+def test_one_split_is_a_kernel_for_every_batch(calls, splits):
+    q, k, v = batch(20, 20)
+    flash_attn_func(q, k, v, num_splits=splits)
+    rows = (x.flatten(0, 1) for x in (q, k, v))
+    flash_attn_varlen_func(*rows, offsets(20, 20), offsets(20, 20), 20, 20, num_splits=splits)
+    flash_attn_with_kvcache(q, k, v, num_splits=splits)
+    assert [p.batch_invariant for p in calls.problems] == [bool(splits)] * 3
+
+
+def test_out_is_written_and_lse_returned():
+    q, k, v = batch(5, 6)
+    wanted, lse, _ = flash_attn_func(q, k, v, return_attn_probs=True)
+    rows = [x.flatten(0, 1) for x in (q, k, v)]
+    lengths = offsets(5, 5), offsets(6, 6), 5, 6
+    for function, arguments, like, one in (
+        (flash_attn_func, (q, k, v), wanted, lse),
+        (flash_attn_varlen_func, (*rows, *lengths), wanted.flatten(0, 1), lse.transpose(0, 1)),
+        (flash_attn_with_kvcache, (q, k, v), wanted, lse),
+    ):
+        out = torch.full_like(like, torch.nan)
+        assert function(*arguments, out=out) is out
+        torch.testing.assert_close(out, like)
+        out.fill_(torch.nan)
+        made, found = function(*arguments, out=out, return_softmax_lse=True)
+        assert made is out
+        torch.testing.assert_close((out, found), (like, one.reshape(found.shape)))
+        made, found = function(*arguments, return_softmax_lse=True)
+        torch.testing.assert_close((made, found), (like, one.reshape(found.shape)))
+
+
+def test_arguments_of_vllms_fork(calls):
+    """By keyword, as its calls are; a window is a list, and offsets of keys may be left out."""
+    pages, table = torch.randn(2, 6, 4, KV_HEADS, DIM), torch.tensor([[0, 1], [2, 3]]).int()
+    flash_attn_varlen_func(
+        q=torch.randn(3, HEADS, DIM), k=pages[0], v=pages[1], out=None, cu_seqlens_q=offsets(1, 2),
+        max_seqlen_q=2, seqused_k=offsets(5, 3)[1:], max_seqlen_k=8, softmax_scale=0.5, causal=True,
+        alibi_slopes=None, window_size=[3, 0], block_table=table, softcap=0,
+        scheduler_metadata=None, fa_version=3, q_descale=None, k_descale=None, v_descale=None,
+        num_splits=0, s_aux=torch.randn(HEADS).bfloat16(), return_softmax_lse=False,
+    )  # fmt: skip
+    p = calls.problem
+    assert (p.q_len, p.kv_len, p.left, p.right, p.batch) == (2, 8, 3, 0, 2)
+    assert p.features == "sinks+packedq+usedkv+pagetable"
+    assert calls.said["sinks"].dtype == torch.float32
+    for wrong, said in (
+        ({"fa_version": 5}, "fa_version = 5 is not 2, 3 or 4"),
+        ({"scheduler_metadata": table}, "scheduler_metadata is not supported: kernels need none"),
+        ({"cp_world_size": 2}, "merge_state"),
+        ({"q_v": table}, "latent attention is"),
+        ({"num_splits": 3}, "num_splits is not supported at 3: .* pass 0, or 1"),
+        ({"return_attn_probs": True, "return_softmax_lse": True}, "pass one"),
+        ({"s_aux": torch.zeros(HEADS), "learnable_sink": torch.zeros(HEADS)}, "two names"),
+    ):
+        with pytest.raises(BadArgument, match=said):
+            flash_attn_func(*batch(), **wrong)
+
+
 def test_what_says_nothing_is_left_out(calls):
     flash_attn_func(*batch(), softcap=-1.0, num_splits=0, pack_gqa=None, sm_margin=0, qv=None)
     assert calls.said == {} and calls.problem.features == ""
@@ -228,9 +286,9 @@ def test_scales_of_fp8(calls):
     assert calls.said["k_scale"].tolist() == [[2.0] * KV_HEADS] * B
     flash_attn_func(batch(dtype=torch.bfloat16)[0], k, v, v_descale=scale)
     assert "q_scale" not in calls.keywords[1]
-    with pytest.raises(BadArgument, match="a scale of q is given"):
+    with pytest.raises(BadArgument, match="q_descale scales an operand in fp8"):
         flash_attn_func(batch(dtype=torch.bfloat16)[0], k, v, q_descale=scale)
-    with pytest.raises(BadArgument, match="they are not in fp8"):
+    with pytest.raises(BadArgument, match="k_descale scales an operand in fp8"):
         flash_attn_func(*batch(), k_descale=scale)
 
 

@@ -225,7 +225,7 @@ def test_what_does_not_fit_the_plan_is_refused():
     ):
         with pytest.raises(BadArgument, match=said):
             a.run(x, pages)
-    with pytest.raises(BadArgument, match="a scale of k or v is given"):
+    with pytest.raises(BadArgument, match="k_scale scales an operand in fp8"):
         a.run(q, cache(), k_scale=2.0)
 
 

@@ -5,18 +5,19 @@ See the package for what the arguments mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.flash_attn import words
+from tilewright.flash_attn import checked, words
 from tilewright.flash_attn.probabilities import Sequences, probabilities
 from tilewright.flash_attn.words import Like, attention
 
-Window = tuple[int | None, int | None]
+Window = Sequence[int | None] | None
 ALL: Window = (-1, -1)
 
-_NAMES = ("slopes", "sinks")
+_NAMES = ("slopes", "sinks", "out")
 _VARLEN = ("q_offsets", "kv_offsets", "q_used", "kv_used", "page_table", *_NAMES)
 """The words of `attention` for the arrays behind q, k and v that a repeated call is given."""
 
@@ -38,26 +39,50 @@ def flash_attn_func(
     k_descale: Any = None,
     v_descale: Any = None,
     learnable_sink: Any = None,
+    s_aux: Any = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+    out: Any = None,
     **others: Any,
 ) -> Any:
     """Attention of a batch: q [batch, seqlen_q, heads, dim], k and v [batch, seqlen_k, heads of
-    keys, dim]. Returns out, [batch, seqlen_q, heads, dim of v]."""
+    keys, dim]. Returns out, [batch, seqlen_q, heads, dim of v].
+
+    See the package for what the arguments mean, what else may be returned, and errors.
+    """
+    if type(window_size) is not tuple:
+        window_size = words.bounds(window_size)
     like = None
-    if not others and dropout_p == 0 and q_descale is k_descale is v_descale is None:
-        plain = (causal, window_size, softcap, return_attn_probs)
-        given = (q, k, v, alibi_slopes, learnable_sink)
+    if (
+        not others
+        and type(dropout_p) in (float, int)
+        and dropout_p == 0
+        and q_descale is k_descale is v_descale is None
+    ):
+        plain = (
+            causal, window_size, softcap, deterministic, return_attn_probs, num_splits,
+            return_softmax_lse,
+        )  # fmt: skip
+        sink = s_aux if learnable_sink is None else learnable_sink
+        given = (q, k, v, alibi_slopes, sink, out)
         like = Like("flash_attn_func", softmax_scale, plain, _NAMES, given)
         made = like.again()
         if made is not None:
-            return (*made, None) if return_attn_probs else made
+            return _returned(made, out, return_attn_probs)
     words.refuse("flash_attn_func", others)
+    checked.tensor("q", q, "batch", "seqlen_q", "heads", "dim")
+    checked.tensor("k", k, "batch", "seqlen_k", "heads of keys", "dim")
+    checked.tensor("v", v, "batch", "seqlen_k", "heads of keys", "dim of v")
+    sink = words.one_of(learnable_sink=learnable_sink, s_aux=s_aux)
     said = {
-        **words.common(softmax_scale, softcap, alibi_slopes, learnable_sink, deterministic),
+        **words.common(softmax_scale, softcap, alibi_slopes, sink, deterministic),
         **words.masked(causal, window_size),
         **words.dropped(dropout_p),
-        **words.scaled(q, k, q_scale=q_descale, k_scale=k_descale, v_scale=v_descale),
+        **words.scaled(q, k, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale),
+        **words.splits("flash_attn_func", num_splits),
     }
-    return _run(q, k, v, said, {}, return_attn_probs, like)
+    returned = Returned.of(return_attn_probs, return_softmax_lse, out)
+    return _run(q, k, v, said, {}, returned, like)
 
 
 def flash_attn_kvpacked_func(
@@ -104,10 +129,10 @@ def flash_attn_varlen_func(
     q: Any,
     k: Any,
     v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
@@ -125,51 +150,79 @@ def flash_attn_varlen_func(
     k_descale: Any = None,
     v_descale: Any = None,
     learnable_sink: Any = None,
+    s_aux: Any = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+    out: Any = None,
     **others: Any,
 ) -> Any:
     """Attention of sequences of different lengths, packed: q [total_q, heads, dim], k and v
     [total_k, heads of keys, dim]. Returns out, [total_q, heads, dim of v].
 
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1], the first row of each sequence, and the end.
-    max_seqlen_q, max_seqlen_k: most rows of a sequence.
+    max_seqlen_q, max_seqlen_k: most rows of a sequence; with pages, max_seqlen_k may be None: as
+        many as a row of the table has.
     block_table, page_table: int32 [batch, pages of a sequence]: k and v are pages, [pages, page
         size, heads of keys, dim], and cu_seqlens_k says lengths alone.
     seqused_q, seqused_k: int32 [batch], rows of a sequence that are used, from its first. Others of
         out are not written. With pages, seqused_k stands for cu_seqlens_k, which may be None.
+
+    See the package for what the others mean, what else may be returned, and errors.
     """
+    if type(window_size) is not tuple:
+        window_size = words.bounds(window_size)
     like = None
     if (
         not others
+        and type(dropout_p) in (float, int)
         and dropout_p == 0
         and q_descale is k_descale is v_descale is None
         and (block_table is None or page_table is None)
     ):
-        plain = (max_seqlen_q, max_seqlen_k, causal, window_size, softcap, return_attn_probs)
+        plain = (
+            max_seqlen_q, max_seqlen_k, causal, window_size, softcap, deterministic,
+            return_attn_probs, num_splits, return_softmax_lse,
+        )  # fmt: skip
         given = (
             q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
-            page_table if block_table is None else block_table, alibi_slopes, learnable_sink,
+            page_table if block_table is None else block_table, alibi_slopes,
+            s_aux if learnable_sink is None else learnable_sink, out,
         )  # fmt: skip
         like = Like("flash_attn_varlen_func", softmax_scale, plain, _VARLEN, given)
         made = like.again()
         if made is not None:
-            return (*made, None) if return_attn_probs else made
+            return _returned(made, out, return_attn_probs)
     words.refuse("flash_attn_varlen_func", others)
     table = words.one_table(block_table, page_table)
-    lengths = {"q_offsets": cu_seqlens_q, "q_used": seqused_q, "max_q": max_seqlen_q}
-    lengths["max_kv"] = max_seqlen_k
+    rows = ("total_k",) if table is None else ("pages", "page size")
+    checked.tensor("q", q, "total_q", "heads", "dim")
+    checked.tensor("k", k, *rows, "heads of keys", "dim")
+    checked.tensor("v", v, *rows, "heads of keys", "dim of v")
+    checked.tensor("cu_seqlens_q", cu_seqlens_q, "batch + 1", kinds=("int32",))
+    if table is None or seqused_k is None:
+        checked.tensor("cu_seqlens_k", cu_seqlens_k, "batch + 1", kinds=("int32",))
+    checked.given("seqused_q", seqused_q, "batch", kinds=("int32",))
+    checked.given("seqused_k", seqused_k, "batch", kinds=("int32",))
+    lengths = {"q_offsets": cu_seqlens_q, "q_used": seqused_q}
+    lengths["max_q"] = checked.count("max_seqlen_q", max_seqlen_q)
+    if table is None or max_seqlen_k is not None:
+        lengths["max_kv"] = checked.count("max_seqlen_k", max_seqlen_k)
     if table is None:
         lengths |= {"kv_offsets": cu_seqlens_k, "kv_used": seqused_k}
     else:
         if seqused_k is None:
             seqused_k = cu_seqlens_k.diff()
         lengths |= {"page_table": table, "kv_used": seqused_k}
+    sink = words.one_of(learnable_sink=learnable_sink, s_aux=s_aux)
     said = {
-        **words.common(softmax_scale, softcap, alibi_slopes, learnable_sink, deterministic),
+        **words.common(softmax_scale, softcap, alibi_slopes, sink, deterministic),
         **words.masked(causal, window_size),
         **words.dropped(dropout_p),
-        **words.scaled(q, k, q_scale=q_descale, k_scale=k_descale, v_scale=v_descale),
+        **words.scaled(q, k, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale),
+        **words.splits("flash_attn_varlen_func", num_splits),
     }
-    return _run(q, k, v, said, lengths, return_attn_probs, like)
+    returned = Returned.of(return_attn_probs, return_softmax_lse, out)
+    return _run(q, k, v, said, lengths, returned, like)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -220,29 +273,65 @@ def flash_attn_varlen_qkvpacked_func(
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a call returns.
+
+    probs: (out, softmax_lse, S_dmask). lse: (out, softmax_lse). Else out alone.
+    out: where out is written; None where it is made.
+    """
+
+    probs: bool
+    lse: bool
+    out: Any
+
+    @classmethod
+    def of(cls, return_attn_probs: Any, return_softmax_lse: Any, out: Any) -> Returned:
+        """Raises `BadArgument`."""
+        probs = checked.flag("return_attn_probs", return_attn_probs)
+        lse = checked.flag("return_softmax_lse", return_softmax_lse)
+        checked.given("out", out)
+        if probs and lse:
+            raise BadArgument(
+                "return_attn_probs and return_softmax_lse return three values and two; pass one"
+            )
+        return cls(probs, lse, out)
+
+
 def _run(
     q: Any,
     k: Any,
     v: Any,
     said: Mapping[str, Any],
     lengths: Mapping[str, Any],
-    probs: bool,
+    returned: Returned,
     like: Like | None,
 ) -> Any:
     q, k, v = words.dense_inside(q), words.dense_inside(k), words.dense_inside(v)
+    out, probs = returned.out, returned.probs
     if probs and "dropout" in said:
         if "page_table" in lengths:
             raise BadArgument("return_attn_probs with dropout needs keys that do not lie in pages")
+        if out is not None:
+            raise BadArgument("return_attn_probs with dropout takes no out=; leave it out")
         out, lse, random = attention(q, k, v, **said, **lengths, lse=True, random=True)
         return out, lse, probabilities(Sequences(q, k, lse, random, lengths), said)
-    keywords = {**said, **lengths, **({"lse": True} if probs else {})}
-    made = attention(q, k, v, **keywords)
+    keywords = {**said, **lengths, **({"lse": True} if probs or returned.lse else {})}
+    made = words.written(attention, (q, k, v), keywords, out)
     if like is not None:
-        like.remember((q, k, v), keywords, made)
+        like.remember((q, k, v), keywords, made, out)
+    return (*made, None) if probs else made
+
+
+def _returned(made: Any, out: Any, probs: bool) -> Any:
+    """What a call returns that was launched as an earlier one."""
+    if out is not None:
+        return out
     return (*made, None) if probs else made
 
 
 def _packs(name: str, x: Any, rank: int, parts: int) -> None:
+    checked.tensor(name, x)
     if x.ndim != rank or x.shape[-3] != parts:
         raise BadArgument(
             f"{name} is {list(x.shape)}, but must have {rank} dimensions, the third last of {parts}"

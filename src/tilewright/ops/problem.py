@@ -33,6 +33,13 @@ class Problem:
     _key: tuple[Any, ...]
     _hash: int
 
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether the caller asks for a kernel that is the same whatever the batch is, as
+        `Constraints.batch_invariant` does for all calls of a dispatcher. A family may make it a
+        field."""
+        return False
+
     def _complete(self) -> None:
         """Fill in the fields that were left out. Raises `BadArgument` for invalid fields."""
         raise NotImplementedError

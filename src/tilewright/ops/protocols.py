@@ -31,6 +31,10 @@ class Problem(Protocol):
     family: ClassVar[str]
 
     @property
+    def batch_invariant(self) -> bool:
+        """Whether the caller asks for a kernel that is the same whatever the batch is."""
+
+    @property
     def flops(self) -> int:
         """Arithmetic operations of the result; a multiply-add counts as two."""
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.serving.planned import LAYOUTS
+from tilewright.flash_attn import checked
+from tilewright.serving.planned import cache_parts, check_layout
 
 
 def append_paged_kv_cache(
@@ -33,14 +34,17 @@ def append_paged_kv_cache(
     kv_last_page_len: FlashInfer's; not read, for `positions` say it.
     kv_layout: of pages: ``"NHD"`` or ``"HND"``.
 
-    Raises `BadArgument`.
+    Indices and positions are of int32 or int64. Raises `BadArgument` and `WrongDevice`.
     """
     import torch
 
-    if kv_layout not in LAYOUTS:
-        raise BadArgument(f"kv_layout = {kv_layout!r} is neither NHD nor HND")
-    whole = isinstance(paged_kv_cache, torch.Tensor)
-    caches = paged_kv_cache.unbind(1) if whole else paged_kv_cache
+    check_layout(kv_layout)
+    _check(
+        paged_kv_cache, append_key=append_key, append_value=append_value,
+        batch_indices=batch_indices, positions=positions, kv_indices=kv_indices,
+        kv_indptr=kv_indptr,
+    )  # fmt: skip
+    caches = cache_parts(paged_kv_cache)
     count = len(positions)
     found: dict[tuple[int, int], _Places] = {}
     for new, pages in zip((append_key, append_value), caches, strict=True):
@@ -105,16 +109,47 @@ def _places(
     return _Places(there, one, *places)
 
 
+def _check(paged_kv_cache: Any, **given: Any) -> None:
+    """Raise unless the arguments of `append_paged_kv_cache` are what they must be."""
+    for name in ("append_key", "append_value"):
+        checked.tensor(name, given[name], "rows", "num_kv_heads", "head_dim")
+    for name in ("batch_indices", "positions"):
+        checked.tensor(name, given[name], "rows", kinds=checked.INTEGERS)
+    rows = len(given["positions"])
+    for name in ("append_key", "append_value", "batch_indices"):
+        shape = list(given[name].shape)
+        if shape[0] != rows:
+            raise BadArgument(f"{name} is {shape}, but must be {[rows, *shape[1:]]}")
+    checked.tensor("kv_indices", given["kv_indices"], "pages", kinds=checked.INTEGERS)
+    checked.tensor("kv_indptr", given["kv_indptr"], "batch + 1", kinds=checked.INTEGERS)
+    for name, x in zip(("keys", "values"), cache_parts(paged_kv_cache), strict=True):
+        dims = ("pages", "page_size", "num_kv_heads", "head_dim")
+        checked.tensor(f"paged_kv_cache of {name}", x, *dims)
+        given[f"paged_kv_cache of {name}"] = x
+    checked.together(**given)
+
+
 def get_batch_indices_positions(append_indptr: Any, seq_lens: Any, nnz: int) -> tuple[Any, Any]:
     """The sequence and the place of each of `nnz` new rows: (batch_indices, positions), int32.
 
     append_indptr: [batch + 1], the first new row of each sequence, and the end.
     seq_lens: [batch], rows of each sequence, the new ones included.
+    nnz: how many new rows there are.
 
-    A row behind the last sequence's has the number batch for a sequence, and place -1.
+    A row behind the last sequence's has the number batch for a sequence, and place -1. Both arrays
+    are of int32 or int64. Raises `BadArgument` and `WrongDevice`.
     """
     import torch
 
+    nnz = checked.count("nnz", nnz)
+    checked.tensor("append_indptr", append_indptr, "batch + 1", kinds=checked.INTEGERS)
+    checked.tensor("seq_lens", seq_lens, "batch", kinds=checked.INTEGERS)
+    if len(seq_lens) + 1 != len(append_indptr):
+        raise BadArgument(
+            f"seq_lens is {list(seq_lens.shape)}, but beside append_indptr of {len(append_indptr)} "
+            f"must be [{len(append_indptr) - 1}]"
+        )
+    checked.together(append_indptr=append_indptr, seq_lens=seq_lens)
     rows = torch.arange(nnz, dtype=torch.int32, device=append_indptr.device)
     batch = torch.searchsorted(append_indptr[1:].contiguous(), rows, right=True, out_int32=True)
     last = len(seq_lens) - 1

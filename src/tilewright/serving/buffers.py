@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, shown
+from tilewright.flash_attn import checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Capacity:
     max_q: queries of a sequence.
     pages: pages of all sequences together; 0 where keys do not lie in pages.
     rows: queries of all sequences together, the rows of what `run` takes; 0: batch * max_q.
+
+    Raises `BadArgument` unless they are whole numbers, of which the first three are over 0.
     """
 
     batch: int
@@ -26,6 +29,13 @@ class Capacity:
     max_q: int = 1
     pages: int = 0
     rows: int = 0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = checked.count(
+                one.name, getattr(self, one.name), one.name not in ("pages", "rows")
+            )
+            object.__setattr__(self, one.name, value)
 
 
 class Buffers:
@@ -36,6 +46,9 @@ class Buffers:
     """
 
     def __init__(self, device: Any, capacity: Capacity | None) -> None:
+        if capacity is not None and not isinstance(capacity, Capacity):
+            raise BadArgument(f"capacity = {shown(capacity)} is not a Capacity")
+        _check_device(device)
         self.device, self.capacity = device, capacity
         self._lengths: Any = None
         self._pages: Any = None
@@ -97,6 +110,17 @@ class Buffers:
         return starts + starts[-1:] * (batch + 1 - len(starts))
 
 
+def _check_device(device: Any) -> None:
+    import torch
+
+    try:
+        torch.device(device)
+    except (RuntimeError, TypeError):
+        raise BadArgument(
+            f"device = {shown(device)} is not a torch device or the name of one, such as 'cuda:0'"
+        ) from None
+
+
 def rounded_up(n: int) -> int:
     """`n` rounded up to three leading binary digits: at most a quarter more."""
     unit = 1 << max(0, n.bit_length() - 3)
@@ -105,10 +129,17 @@ def rounded_up(n: int) -> int:
 
 def host_offsets(name: str, indptr: Any) -> list[int]:
     """Offsets as numbers. Raises `BadArgument` unless they begin at 0 and never decrease."""
-    starts: list[int] = indptr.tolist()
-    if indptr.ndim != 1 or starts[:1] != [0] or any(n < 0 for n in between(starts)):
+    starts = host_numbers(name, indptr, "batch + 1")
+    if starts[:1] != [0] or any(n < 0 for n in between(starts)):
         raise BadArgument(f"{name} must be offsets from 0 on, [batch + 1], that never decrease")
     return starts
+
+
+def host_numbers(name: str, x: Any, length: str = "batch") -> list[int]:
+    """The numbers of an array of integers, [length]. Raises `BadArgument` for anything else."""
+    checked.tensor(name, x, length, kinds=checked.INTEGERS)
+    numbers: list[int] = x.tolist()
+    return numbers
 
 
 def between(starts: Sequence[int]) -> list[int]:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.serving.buffers import Capacity, between, host_offsets
+from tilewright.flash_attn import checked
+from tilewright.serving.buffers import Capacity, between, host_numbers, host_offsets
 from tilewright.serving.paged import page_words
-from tilewright.serving.planned import Planned, masked
+from tilewright.serving.planned import Planned, masked, sizes
 
 
 class LatentAttention(Planned):
@@ -46,7 +47,8 @@ class LatentAttention(Planned):
 
         Raises `BadArgument`.
         """
-        starts, used = host_offsets("kv_indptr", kv_indptr), kv_len_arr.tolist()
+        starts, used = host_offsets("kv_indptr", kv_indptr), host_numbers("kv_len_arr", kv_len_arr)
+        page_size = sizes(page_size=page_size)["page_size"]
         room = [count * page_size for count in between(starts)]
         fits = len(used) == len(room) and all(
             0 <= n <= most for n, most in zip(used, room, strict=True)
@@ -54,13 +56,13 @@ class LatentAttention(Planned):
         if not fits:
             raise BadArgument("kv_len_arr is not [batch] numbers of rows that the pages hold")
         self._fix(
-            masked(causal, -1, None, sm_scale) | {"head_dim_v": head_dim_ckv},
+            masked(causal, -1, None, checked.number("sm_scale", sm_scale))
+            | {"head_dim_v": sizes(head_dim_ckv=head_dim_ckv)["head_dim_ckv"]},
             qo_indptr=qo_indptr is not None,
-            num_heads=num_heads,
-            head_dim_kpe=head_dim_kpe,
             page_size=page_size,
+            **sizes(num_heads=num_heads, head_dim_kpe=head_dim_kpe),
         )
-        self._lay(page_words(self, qo_indptr, starts, kv_indices, used))
+        self._lay(page_words(self, qo_indptr, starts, ("kv_indices", kv_indices), used))
 
     def run(
         self,
@@ -87,8 +89,9 @@ class LatentAttention(Planned):
         """
         import torch
 
-        given, kind = None, (bool(return_lse),)
-        if q_pe is kpe_cache is k_scale is None:  # whether parts are neighbours, addresses say
+        given, kind = None, (return_lse,)
+        # Whether parts are neighbours, their addresses say, which no repeated call compares.
+        if q_pe is kpe_cache is k_scale is None and type(return_lse) is bool:
             given = (q_nope, ckv_cache, None, out)
             made = self._again(given, kind)
             if made is not None:
@@ -99,17 +102,22 @@ class LatentAttention(Planned):
         if q_pe is not None:
             self._check("q_nope", q_nope, plan["num_heads"], ckv)
             self._check("q_pe", q_pe, plan["num_heads"], kpe)
+            if len(q_pe) != len(q_nope):
+                raise BadArgument(f"q_pe has {len(q_pe)} rows, but q_nope has {len(q_nope)}")
             q = joined(q_nope, q_pe)
             q = torch.cat((q_nope, q_pe), -1) if q is None else q
         if kpe_cache is not None:
+            checked.tensor("ckv_cache", ckv_cache, "pages", "page_size", "head_dim_ckv")
+            checked.tensor("kpe_cache", kpe_cache, "pages", "page_size", "head_dim_kpe")
             cache = joined(ckv_cache, kpe_cache)
             if cache is None:
                 raise BadArgument(
                     "ckv_cache and kpe_cache do not lie beside each other; pass cache[..., :"
-                    f"{ckv}] and cache[..., {ckv}:] of one array, or the array and None"
+                    f"{ckv}] and cache[..., {ckv}:] of one array, or the array and None; caches "
+                    "that are apart are joined by a copy, torch.cat((ckv_cache, kpe_cache), -1)"
                 )
-        self._check("q", q, plan["num_heads"], ckv + kpe)
-        self._check("the cache", cache, plan["page_size"], ckv + kpe)
+        self._check("q_nope", q, plan["num_heads"], ckv + kpe)
+        self._check("ckv_cache", cache, plan["page_size"], ckv + kpe)
         scales = self._scaled(q, cache, q_scale=None, k_scale=k_scale)
         return self._run(q, (cache[:, :, None],), scales, out, return_lse, given, kind)
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.serving.buffers import Capacity, between, host_offsets
-from tilewright.serving.planned import LAYOUTS, Planned, masked
+from tilewright.flash_attn import checked
+from tilewright.serving.buffers import Capacity, between, host_numbers, host_offsets
+from tilewright.serving.planned import (
+    LAYOUTS,
+    Planned,
+    cache_parts,
+    check_layout,
+    heads,
+    masked,
+    sizes,
+    unmasked,
+)
 
 
 class PagedAttention(Planned):
@@ -23,8 +33,7 @@ class PagedAttention(Planned):
         self, device: Any, kv_layout: str = "NHD", *, capacity: Capacity | None = None
     ) -> None:
         super().__init__(device, capacity)
-        if kv_layout not in LAYOUTS:
-            raise BadArgument(f"kv_layout = {kv_layout!r} is neither NHD nor HND")
+        check_layout(kv_layout)
         self._layout = kv_layout
 
     def plan(
@@ -43,6 +52,8 @@ class PagedAttention(Planned):
         window_left: int = -1,
         logits_soft_cap: float | None = None,
         sm_scale: float | None = None,
+        custom_mask: Any = None,
+        packed_custom_mask: Any = None,
     ) -> None:
         """Say where the sequences of a batch lie, and what is computed.
 
@@ -56,11 +67,16 @@ class PagedAttention(Planned):
         window_left: how many keys before its own place a query sees; -1 for all.
         logits_soft_cap: scores s become cap * tanh(s / cap); None for no cap.
         sm_scale: of the scores; None for head_dim ** -0.5.
+        custom_mask, packed_custom_mask: FlashInfer's; refused.
 
-        Raises `BadArgument`.
+        Offsets, pages and lengths are tensors of int32 or int64, on any device. Raises
+        `BadArgument`.
         """
         starts = host_offsets("paged_kv_indptr", paged_kv_indptr)
-        pages, last = between(starts), paged_kv_last_page_len.tolist()
+        pages = between(starts)
+        last = host_numbers("paged_kv_last_page_len", paged_kv_last_page_len)
+        page_size = sizes(page_size=page_size)["page_size"]
+        unmasked(custom_mask, packed_custom_mask)
         if len(last) != len(pages):
             raise BadArgument(
                 f"paged_kv_last_page_len has {len(last)} entries beside {len(pages)} sequences"
@@ -73,13 +89,10 @@ class PagedAttention(Planned):
             masked(causal, window_left, logits_soft_cap, sm_scale)
             | {"kv_layout": LAYOUTS[self._layout]},
             qo_indptr=qo_indptr is not None,
-            num_qo_heads=num_qo_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            head_dim_vo=head_dim_vo or head_dim,
             page_size=page_size,
+            **heads(num_qo_heads, num_kv_heads, head_dim, head_dim_vo),
         )
-        self._lay(page_words(self, qo_indptr, starts, paged_kv_indices, used))
+        self._lay(page_words(self, qo_indptr, starts, ("paged_kv_indices", paged_kv_indices), used))
 
     def run(
         self,
@@ -105,23 +118,19 @@ class PagedAttention(Planned):
         out: where O is written.
 
         Returns O, [rows, num_qo_heads, head_dim_vo]; with `return_lse`, (O, LSE), LSE being a
-        natural logarithm, fp32 [rows, num_qo_heads]. Raises as `tilewright.attention` does.
+        natural logarithm, fp32 [rows, num_qo_heads]. Raises `BadArgument`, and as
+        `tilewright.attention` does.
         """
         whole = not isinstance(paged_kv_cache, tuple | list)
-        k, v = (paged_kv_cache, paged_kv_cache) if whole else paged_kv_cache
-        given, kind = None, (bool(return_lse), whole)
-        if q_scale is k_scale is v_scale is None:
-            given = (q, k, v, sinks, out)
+        pair = (paged_kv_cache, paged_kv_cache) if whole else paged_kv_cache
+        given, kind = None, (return_lse, whole)
+        if q_scale is k_scale is v_scale is None and type(return_lse) is bool:
+            given = (q, *pair, sinks, out)
             made = self._again(given, kind)
             if made is not None:
                 return made if out is None else out
         plan = self._plan
-        if whole:
-            if paged_kv_cache.ndim != 5 or paged_kv_cache.shape[1] != 2:
-                raise BadArgument(
-                    f"paged_kv_cache is {list(paged_kv_cache.shape)}, not [pages, 2, …]"
-                )
-            k, v = paged_kv_cache.unbind(1)
+        k, v = cache_parts(paged_kv_cache)
         self._check("q", q, plan["num_qo_heads"], plan["head_dim"])
         page = plan["page_size"], plan["num_kv_heads"]
         page = page if self._layout == "NHD" else page[::-1]
@@ -133,13 +142,15 @@ class PagedAttention(Planned):
 
 
 def page_words(
-    plan: Planned, qo_indptr: Any, starts: list[int], indices: Any, used: list[int]
+    plan: Planned, qo_indptr: Any, starts: list[int], named: tuple[str, Any], used: list[int]
 ) -> dict[str, Any]:
     """The words that say where queries and keys lie.
 
-    starts: [batch + 1] offsets into `indices`. used: [batch] rows of keys.
+    starts: [batch + 1] offsets into the page list. named: the page list behind its name. used:
+        [batch] rows of keys.
     """
-    buffers = plan._buffers
+    buffers, (name, indices) = plan._buffers, named
+    checked.tensor(name, indices, "pages of all sequences", kinds=checked.INTEGERS)
     if len(indices) < starts[-1]:
         raise BadArgument(
             f"the page list has {len(indices)} entries, under the {starts[-1]} of its offsets"

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from tilewright.errors import BadArgument
-from tilewright.flash_attn.words import scaled
+from tilewright.errors import BadArgument, shown
+from tilewright.flash_attn import checked
+from tilewright.flash_attn.words import scaled, written
 from tilewright.operation import again, alike, operation, remember, scalars
 from tilewright.serving.buffers import Buffers, Capacity, between, host_offsets
 
@@ -80,7 +81,8 @@ class Planned:
         return {"max_q": longest}, {"q_offsets": self._buffers.padded(starts)}
 
     def _check(self, name: str, x: Any, *row: int) -> None:
-        """Raise `BadArgument` unless `x` has this shape behind its first dimension."""
+        """Raise `BadArgument` unless `x` is a tensor with this shape behind its first dimension."""
+        checked.tensor(name, x)
         if x.shape[1:] != row:
             wanted = ", ".join(map(str, row))
             raise BadArgument(f"{name} is {list(x.shape)}, but the plan has [any, {wanted}]")
@@ -89,14 +91,15 @@ class Planned:
         """Scales of fp8 operands, as arrays on the device."""
         if all(value is None for value in given.values()):
             return {}
-        return scaled(q, k, **{name: self._scale(value) for name, value in given.items()})
+        return scaled(q, k, **{name: self._scale(name, value) for name, value in given.items()})
 
-    def _scale(self, value: Any) -> Any:
+    def _scale(self, name: str, value: Any) -> Any:
         """A number's array is kept, so that a graph may read it again."""
         import torch
 
         if value is None or isinstance(value, torch.Tensor):
             return value
+        value = checked.number(name, value)
         kept = self._scales.get(value)
         if kept is None:
             kept = torch.full((1,), value, dtype=torch.float32, device=self._buffers.device)
@@ -112,8 +115,11 @@ class Planned:
         """
         if self._what is None:
             return None
-        if "q_offsets" in self._arrays and given[0].shape[:1] < (self._rows,):
-            return None  # else `q` has a row for each length, as it had then
+        try:
+            if "q_offsets" in self._arrays and given[0].shape[:1] < (self._rows,):
+                return None  # else `q` has a row for each length, as it had then
+        except AttributeError:  # no tensor
+            return None
         return again((self._what, *kind), (*given, *self._arrays.values()), self._scalars)
 
     def _run(
@@ -131,21 +137,17 @@ class Planned:
 
         given, kind: as for `_again`; None for a call that is not to be repeated.
         """
+        return_lse = checked.flag("return_lse", return_lse)
+        checked.given("sinks", words.get("sinks"), "num_qo_heads")
+        checked.given("out", out, "rows", "heads", "dim")
         packed = "q_offsets" in self._lengths
         if len(q) < self._rows or (len(q) > self._rows and not packed):
             raise BadArgument(f"q has {len(q)} rows, but the plan has {self._rows}")
         passed = out
         if not packed:
             q, out = q.unsqueeze(1), None if out is None else out.unsqueeze(1)
-        target: Any = out
-        if return_lse and out is not None:
-            import torch
-
-            rows, heads = q.shape[0], q.shape[-2]
-            shape = (heads, rows) if packed else (rows, heads, 1)
-            target = out, torch.empty(shape, dtype=torch.float32, device=q.device)
         said = {**self._words, **self._lengths, **words, "lse": return_lse or None}
-        outputs = attention(q, *cache, out=target, **said)
+        outputs = written(attention, (q, *cache), said, out)
         if not return_lse:
             outputs = (outputs,)
         o = outputs[0] if packed else outputs[0].squeeze(1)
@@ -172,14 +174,66 @@ def _one(what: tuple[Any, ...]) -> object:
     return object()
 
 
-def masked(
-    causal: bool, window_left: int, logits_soft_cap: float | None, sm_scale: float | None
-) -> dict[str, Any]:
+def check_layout(kv_layout: Any) -> None:
+    """Raise `BadArgument` unless it is one of `LAYOUTS`."""
+    if not isinstance(kv_layout, str) or kv_layout not in LAYOUTS:
+        raise BadArgument(f"kv_layout = {shown(kv_layout)} is neither NHD nor HND")
+
+
+def cache_parts(paged_kv_cache: Any) -> tuple[Any, Any]:
+    """Keys and values of a cache in pages. Raises `BadArgument` unless they are two arrays, or one
+    of both, [pages, 2, …]."""
+    if isinstance(paged_kv_cache, tuple | list):
+        if len(paged_kv_cache) != 2:
+            raise BadArgument(
+                f"paged_kv_cache has {len(paged_kv_cache)} parts, not two: keys and values"
+            )
+        keys, values = paged_kv_cache
+        return keys, values
+    checked.tensor("paged_kv_cache", paged_kv_cache)
+    if paged_kv_cache.ndim != 5 or paged_kv_cache.shape[1] != 2:
+        raise BadArgument(f"paged_kv_cache is {list(paged_kv_cache.shape)}, not [pages, 2, …]")
+    keys, values = paged_kv_cache.unbind(1)
+    return keys, values
+
+
+def masked(causal: Any, window_left: Any, logits_soft_cap: Any, sm_scale: Any) -> dict[str, Any]:
     """What is computed, in the words of `tilewright.attention`."""
-    right = 0 if causal else None
-    left = None if window_left < 0 else window_left
+    right = 0 if checked.flag("causal", causal) else None
+    left: int | None = checked.count("window_left", window_left, -1)
+    left = None if left == -1 else left
+    cap = 0.0 if logits_soft_cap is None else checked.number("logits_soft_cap", logits_soft_cap)
+    if cap < 0:
+        raise BadArgument(f"logits_soft_cap = {cap} is under 0; pass None for no cap")
     return {
         "window": None if (left, right) == (None, None) else (left, right),
-        "softcap": float(logits_soft_cap) if logits_soft_cap else None,
-        "scale": sm_scale,
+        "softcap": cap or None,
+        "scale": None if sm_scale is None else checked.number("sm_scale", sm_scale),
     }
+
+
+def sizes(**given: Any) -> dict[str, int]:
+    """Sizes that a plan says, each of 1 or more."""
+    return {name: checked.count(name, value, 1) for name, value in given.items()}
+
+
+def heads(num_qo_heads: Any, num_kv_heads: Any, head_dim: Any, head_dim_vo: Any) -> dict[str, int]:
+    """Sizes of heads that a plan says."""
+    found = sizes(num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
+    if found["num_qo_heads"] % found["num_kv_heads"]:
+        raise BadArgument(
+            f"num_qo_heads = {num_qo_heads} is no multiple of num_kv_heads = {num_kv_heads}"
+        )
+    if head_dim_vo is None:
+        return {**found, "head_dim_vo": found["head_dim"]}
+    return {**found, **sizes(head_dim_vo=head_dim_vo)}
+
+
+def unmasked(custom_mask: Any, packed_custom_mask: Any) -> None:
+    """Raise `BadArgument` unless a plan has no mask of its own."""
+    for name, mask in (("custom_mask", custom_mask), ("packed_custom_mask", packed_custom_mask)):
+        if mask is not None:
+            raise BadArgument(
+                f"{name} is not supported: a plan has causal and window_left; pass a bias of -inf "
+                "to tilewright.attention instead"
+            )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import BadArgument
+from tilewright.flash_attn import checked
 from tilewright.serving.buffers import Capacity, between, host_offsets
-from tilewright.serving.planned import Planned, masked
+from tilewright.serving.planned import Planned, heads, masked, unmasked
 
 
 class RaggedAttention(Planned):
@@ -33,6 +34,8 @@ class RaggedAttention(Planned):
         window_left: int = -1,
         logits_soft_cap: float | None = None,
         sm_scale: float | None = None,
+        custom_mask: Any = None,
+        packed_custom_mask: Any = None,
     ) -> None:
         """Say where the sequences of a batch lie, and what is computed.
 
@@ -41,14 +44,13 @@ class RaggedAttention(Planned):
 
         The others are those of `PagedAttention.plan`. Raises `BadArgument`.
         """
+        unmasked(custom_mask, packed_custom_mask)
+        starts = host_offsets("kv_indptr", kv_indptr)
+        checked.tensor("qo_indptr", qo_indptr)
         self._fix(
             masked(causal, window_left, logits_soft_cap, sm_scale),
-            num_qo_heads=num_qo_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            head_dim_vo=head_dim_vo or head_dim,
+            **heads(num_qo_heads, num_kv_heads, head_dim, head_dim_vo),
         )
-        starts = host_offsets("kv_indptr", kv_indptr)
         buffers, self._keys = self._buffers, starts[-1]
         numbers, arrays = self._queries(qo_indptr, len(starts) - 1)
         numbers["max_kv"] = buffers.most("max_kv", between(starts))
@@ -75,8 +77,12 @@ class RaggedAttention(Planned):
 
         The others, and what is returned, are those of `PagedAttention.run`.
         """
-        given, kind = None, (bool(return_lse),)
-        if q_scale is k_scale is v_scale is None and len(k) >= self._keys <= len(v):
+        given, kind = None, (return_lse,)
+        try:
+            enough = len(k) >= self._keys <= len(v)
+        except TypeError:  # no tensors, or of no dimension
+            enough = False
+        if q_scale is k_scale is v_scale is None and enough and type(return_lse) is bool:
             given = (q, k, v, sinks, out)
             made = self._again(given, kind)
             if made is not None:
@@ -84,6 +90,7 @@ class RaggedAttention(Planned):
         plan = self._plan
         self._check("q", q, plan["num_qo_heads"], plan["head_dim"])
         for name, x in (("k", k), ("v", v)):
+            checked.tensor(name, x, "rows of keys", "num_kv_heads", "head_dim")
             if len(x) < self._keys:
                 raise BadArgument(f"{name} has {len(x)} rows, but the plan has {self._keys}")
         self._check("k", k, plan["num_kv_heads"], plan["head_dim"])

@@ -71,7 +71,7 @@ def gradients(problem: AttentionProblem, wanted: Sequence[str]) -> Backward | Ve
     if "lse" in problem.words:
         keywords["dlse"] = "dlse"
     said = options(wide) | {"grads": "+".join(found.values())}
-    for name in ("lse", "random", "dtype_o"):
+    for name in ("lse", "random", "dtype_o", "batch_invariant"):  # which say the forward pass
         said.pop(name, None)
     steps = [Computation("do", _readable, (incoming("o"),))]
     if "lse" in problem.words:

@@ -247,6 +247,7 @@ OPTIONS = {
     "rotary": option("str", "half"),
     "dtype_o": option("dtype"),
     "deterministic": option("bool", False),
+    "batch_invariant": option("bool", False),
 }
 KEYWORDS = OPTIONS | _NAMED
 _ROTARY = {"interleaved": "rotaryi", "half": "rotaryh"}
@@ -297,9 +298,10 @@ def problem_of(call: Call) -> AttentionProblem:
     if "slopes" in named:
         fields["slopes_batched"] = len(named["slopes"].shape) == 2
     fields |= {name: said.pop(name) for name in ("softcap", "dropout") if name in said}
-    fields["deterministic"] = said.pop("deterministic", False)
-    if type(fields["deterministic"]) is not bool:
-        raise BadArgument(f"deterministic = {fields['deterministic']!r} is not True or False")
+    for name in ("deterministic", "batch_invariant"):
+        fields[name] = said.pop(name, False)
+        if type(fields[name]) is not bool:
+            raise BadArgument(f"{name} = {fields[name]!r} is not True or False")
     target = call.outputs[0] if call.outputs else None
     fields["dtype_o"] = said.pop("dtype_o", target.dtype if target is not None else "")
     if target is not None:
@@ -490,7 +492,7 @@ def options(p: AttentionProblem) -> dict[str, Any]:
         name: getattr(p, name) for name in ("softcap", "dropout", "scale_block") if getattr(p, name)
     }
     said |= {name: True for name in ("lse", "random") if name in words}
-    said |= {"deterministic": True} if p.deterministic else {}
+    said |= {name: True for name in ("deterministic", "batch_invariant") if getattr(p, name)}
     if p.layout != "bshd":
         said["layout"] = p.layout
     if p.kv_layout != ("bshd" if p.paged else p.layout):

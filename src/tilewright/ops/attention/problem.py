@@ -62,6 +62,7 @@ class AttentionProblem(Problem):
     others: features that no other field says, by their words (`features.FEATURES`), joined by
         ``+``.
     deterministic: whether gradients must have the same bits in every run. O always has.
+    batch_invariant: whether O must have the same bits whatever is computed beside a sequence.
 
     How it lies in memory:
 
@@ -109,6 +110,7 @@ class AttentionProblem(Problem):
     o_strides: Strides = ()
     alignment: int = 16
     deterministic: bool = False
+    batch_invariant: bool = False
 
     def _complete(self) -> None:
         for name, default in (

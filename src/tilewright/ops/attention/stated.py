@@ -25,7 +25,7 @@ COUNTS = (
 )  # fmt: skip
 NUMBERS = ("softcap", "dropout")
 TYPES = ("dtype", "dtype_kv", "dtype_o")
-SWITCHES = ("slopes_batched", "deterministic")
+SWITCHES = ("slopes_batched", "deterministic", "batch_invariant")
 NAMES = ("corner", "layout", "kv_layout")
 STRIDES = ("q_strides", "k_strides", "v_strides", "o_strides")
 FLAGS = tuple(
