@@ -77,7 +77,8 @@ def positive(name: str, value: object) -> None:
 def finite(name: str, value: object) -> None:
     """Raise `BadArgument`, which begins with `name`, unless `value` is a number other than NaN and
     the infinities."""
-    if type(value) is not int and (type(value) is not float or not math.isfinite(value)):
+    # By comparing, which dynamo can follow where the number is a symbol.
+    if type(value) is not int and (type(value) is not float or not -math.inf < value < math.inf):
         raise BadArgument(f"{name} = {shown(value)} is not a finite number")
 
 
