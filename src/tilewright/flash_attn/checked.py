@@ -56,8 +56,18 @@ def flag(name: str, value: Any) -> bool:
     raise BadArgument(f"{name} = {shown(value)} is not True or False")
 
 
+def _compiling() -> bool:
+    """Whether dynamo is reading: a number may then be a symbol whose value nothing may ask for, and
+    the operation checks it when the graph runs."""
+    import torch
+
+    return torch.compiler.is_compiling()
+
+
 def number(name: str, value: Any) -> float:
     """A finite number of Python. Raises for anything but a number of any library."""
+    if _compiling() and isinstance(value, int | float):
+        return value
     own = checks.plain(name, value)
     if type(own) is bool:
         raise BadArgument(f"{name} = {shown(value)} is not a finite number")
@@ -67,6 +77,8 @@ def number(name: str, value: Any) -> float:
 
 def count(name: str, value: Any, least: int = 0, most: int = 2**31 - 1) -> int:
     """A whole number of Python. Raises for anything but one, of any library, within bounds."""
+    if _compiling() and isinstance(value, int):
+        return value
     own = checks.plain(name, value)
     checks.whole(name, own, least, most)
     return int(own)
