@@ -150,6 +150,36 @@ def test_an_option_that_decides_the_output():
         assert torch.equal(compiled(x, w, padding), model(x, w, padding))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_serves_other_lengths(strict):
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v, cu):
+            most, scale = q.shape[0], (q.shape[0] + 1) ** -0.5
+            return flash_attn_varlen_func(q, k, v, cu, cu, most, most, softmax_scale=scale)
+
+    n = torch.export.Dim("n", min=3, max=64)
+    sizes = ({0: n}, {0: n}, {0: n}, None)
+    program = torch.export.export(Model(), tuple(packed(8)), dynamic_shapes=sizes, strict=strict)
+    given = packed(13)
+    assert torch.equal(program.module()(*given), Model()(*given))
+
+
+def test_numbers_where_arrays_are_and_arrays_where_numbers_are():
+    a, b = torch.randn(4, 16), torch.randn(16, 8)
+
+    def model(a, b):
+        return tw.gemm(a, b, epilogue="scale", scale=2.0)
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(a, b), model(a, b))
+    for wrong, why in (
+        (lambda a, b: tw.gemm(a, b, precision=a), "precision of gemm is an option"),
+        (lambda a, b: tw.attention(a, a, a, scale=b), "scale of attention is a number"),
+    ):
+        with pytest.raises(Exception, match=why):
+            torch.compile(wrong, fullgraph=True, backend="aot_eager")(a, b)
+
+
 def test_an_operation_of_the_users_own(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "custom"))
     monkeypatch.setattr(ops, "_registered", dict(ops._registered))

@@ -280,16 +280,6 @@ def test_export_keeps_the_call(strict):
     assert torch.equal(exported.module()(other), model(other))
 
 
-def test_opcheck():
-    a, b = torch.randn(M, K), torch.randn(K, N, requires_grad=True)
-    bias = torch.randn(N, requires_grad=True)
-    said = Said(named=("bias",), options=(("epilogue", "bias"),)).text
-    torch.library.opcheck(GEMM.default, ([a, b],))
-    torch.library.opcheck(GEMM.default, ([a, b, bias], said))
-    torch.library.opcheck(GEMM.out, ([a, b.detach()],), {"out": [torch.empty(M, N)]})
-    torch.library.opcheck(torch.ops.tilewright.changed.default, (a, [bias.detach()]))
-
-
 def test_fake_tensors_and_meta_tensors():
     mode = FakeTensorMode()
     a, b = torch.randn(BATCH, M, K, dtype=torch.bfloat16), torch.randn(K, N, dtype=torch.bfloat16)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tilewright import ops
+from tilewright import calls, dtypes, ops
 from tilewright.errors import BadArgument
 from tilewright.torch.operators import NAMESPACE, in_place, operator
 from tilewright.torch.said import Options, Said, apart, is_number
@@ -32,13 +32,23 @@ def compiled(
         if value is None:
             continue
         if name in known:
+            if not isinstance(value, int | float):
+                raise BadArgument(
+                    f"{name} of {op} is a number: under torch.compile pass it as Python's "
+                    "(x.item() in front of the compiled function)"
+                )
             scalars.append(name)
             numbers.append(value)
-        elif isinstance(value, torch.Tensor):
+        elif is_number(value) and (dtype := _array_of(op, name)):
+            named.append(name)
+            tensors.append(torch.full((1,), value, dtype=dtype, device=operands[0].device))
+        elif not isinstance(value, torch.Tensor):
+            options[name] = value
+        elif _is_option(op, name):
+            raise BadArgument(f"{name} of {op} is an option, which takes no tensor: pass a number")
+        else:
             named.append(name)
             tensors.append(value)
-        else:
-            options[name] = value
     for x in tensors:
         if not isinstance(x, torch.Tensor):
             raise BadArgument(f"{op} takes only tensors as operands under torch.compile")
@@ -65,6 +75,21 @@ def compiled(
 def _scalars(op: str) -> tuple[str, ...]:
     """Names of the scalars that a call gives. Registers the operators, if they are not yet."""
     return operator(op).scalars
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _array_of(op: str, name: str) -> Any:
+    """torch's dtype of the array that a number becomes which is passed for the operand `name`; None
+    where it becomes none."""
+    stated = ops.family(op).keyword(name)
+    if stated is None or stated.kind != "operand" or not stated.number:
+        return None
+    return getattr(torch, dtypes.dtype(stated.number).torch)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_option(op: str, name: str) -> bool:
+    return calls.kind_of(op, name) == "option"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

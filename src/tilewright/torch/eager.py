@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tilewright import calls
 from tilewright.dispatch import default_dispatcher
-from tilewright.torch import gradients, operators, said
+from tilewright.torch import fake, gradients, operators, said
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -19,10 +20,10 @@ def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, 
     or a tracer is watching; recorded where gradients are wanted; else by the dispatcher."""
     if stream is not None:
         return default_dispatcher().run_given(op, operands, None, stream, keywords)
-    spoken = calls.spoken(op, keywords, 0)
+    spoken = _spoken(op, keywords)
     if spoken.numbers:
         keywords = calls.with_arrays(spoken, keywords, operands)
-        spoken = calls.spoken(op, keywords, 0)
+        spoken = _spoken(op, keywords)
     tensors = (*operands, *spoken.named.values())
     seen = torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state()
     wanted = False
@@ -38,6 +39,20 @@ def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, 
     if wanted and torch.is_grad_enabled():
         return _returned(gradients.recorded(operators.launch, op, *_apart(op, spoken, tensors)))
     return default_dispatcher().run_given(op, operands, None, None, keywords)
+
+
+def _spoken(op: str, keywords: Mapping[str, Any]) -> calls.Spoken:
+    """The keywords of a call, sorted and checked, with symbols (of ``torch.export``) in their
+    places."""
+    symbols = {name: value for name, value in keywords.items() if said.holds_symbol(value)}
+    if not symbols:
+        return calls.spoken(op, keywords, 0)
+    known = {name: said.exchanged(value, fake.stand_in) for name, value in symbols.items()}
+    found = calls.spoken(op, {**keywords, **known}, 0)
+    options = {name: symbols.get(name, value) for name, value in found.options.items()}
+    of_scalars = zip(calls.scalars_of(op), found.scalars, strict=True)
+    scalars = tuple([symbols.get(name, value) for name, value in of_scalars])
+    return replace(found, what=None, scalars=scalars, options=options)
 
 
 def _apart(

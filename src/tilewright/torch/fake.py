@@ -16,7 +16,7 @@ import torch
 from tilewright import dtypes, ops
 from tilewright.errors import BadArgument, WrongDevice
 from tilewright.ops.nouns import Call, Operand, View
-from tilewright.torch.said import Numbers, Said, is_symbol
+from tilewright.torch.said import Numbers, Said, exchanged, holds_symbol, is_symbol
 
 
 def outputs(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
@@ -93,16 +93,17 @@ def _hint(value: Any) -> Any:
 
 
 def hints(numbers: Iterable[Any]) -> tuple[Any, ...]:
-    """The numbers that symbols have in what is being traced; a stand-in for one of which nothing is
-    known."""
+    """`stand_in` of each number."""
+    return tuple(map(stand_in, numbers))
 
-    def known(n: Any) -> Any:
-        if not is_symbol(n) or n.node.hint is not None:
-            return _hint(n)
-        expression = n.node.expr
-        return n.node.pytype(expression.subs(dict.fromkeys(expression.free_symbols, _STAND_IN)))
 
-    return tuple(map(known, numbers))
+def stand_in(value: Any) -> Any:
+    """The number that a symbol has in what is being traced, or some number if nothing is known of
+    it; any other value itself."""
+    if not is_symbol(value) or value.node.hint is not None:
+        return _hint(value)
+    expression = value.node.expr
+    return value.node.pytype(expression.subs(dict.fromkeys(expression.free_symbols, _STAND_IN)))
 
 
 _STAND_IN = 64
@@ -115,11 +116,9 @@ def _specialised(value: Any) -> Any:
 
 def _with_options(said: Said, change: Callable[[Any], Any]) -> Said:
     """The same with numbers of its options changed."""
-
-    def changed(value: Any) -> Any:
-        return tuple(map(changed, value)) if isinstance(value, tuple) else change(value)
-
-    return replace(said, options=tuple((name, changed(value)) for name, value in said.options))
+    return replace(
+        said, options=tuple((name, exchanged(value, change)) for name, value in said.options)
+    )
 
 
 def call(said: Said, views: Sequence[View], out: tuple[View, ...] | None = None) -> Call:
@@ -164,8 +163,4 @@ def _place(views: Iterable[View]) -> str:
 def symbolic(said: Said, views: Iterable[View]) -> bool:
     """Whether an option, a size, a stride or an offset is a symbol."""
     numbers = (n for v in views for n in (*v.shape, *v.strides, v.address))
-    return any(map(is_symbol, numbers)) or any(_holds_symbol(value) for _, value in said.options)
-
-
-def _holds_symbol(value: Any) -> bool:
-    return any(map(_holds_symbol, value)) if isinstance(value, tuple) else is_symbol(value)
+    return any(map(is_symbol, numbers)) or any(holds_symbol(value) for _, value in said.options)

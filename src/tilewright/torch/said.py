@@ -154,6 +154,18 @@ def is_symbol(value: Any) -> bool:
     return isinstance(value, SYMBOLS)
 
 
+def holds_symbol(value: Any) -> bool:
+    """Whether the value of an option is a symbol, or a tuple with one within."""
+    return any(map(holds_symbol, value)) if isinstance(value, tuple | list) else is_symbol(value)
+
+
+def exchanged(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value of an option with each number, also within tuples, changed."""
+    if isinstance(value, tuple | list):
+        return tuple([exchanged(one, change) for one in value])
+    return change(value)
+
+
 NOTHING = Said()
 
 
