@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import BadFile
 from tilewright.measure.problems import load_problems
@@ -124,6 +125,96 @@ def test_this_librarys_axes_and_a_signature(read):
 def test_what_is_refused(read, fields, why):
     with pytest.raises(BadFile, match=why):
         read({"variant": "forward", "trait_config": fields})
+
+
+INSTANCE = {
+    "id": 0, "tile_m": 64, "tile_n": 32, "tile_k": 32, "warp_m": 2, "warp_n": 1, "warp_k": 1,
+    "warp_tile_m": 32, "warp_tile_n": 32, "warp_tile_k": 8, "vector_size_a": 8, "vector_size_b": 4,
+    "vector_size_c": 1, "pipeline": "compv1", "scheduler": "intrawave", "epilogue": "cshuffle",
+    "double_smem_buffer": False, "num_groups_to_merge": 1, "num_wave_groups": 1,
+    "specialization": "default", "two_stage": False, "explicit_gemm": False, "split_image": False,
+    "streamk_enabled": False, "streamk_reduction_strategy": None, "streamk_persistent": False,
+}  # fmt: skip
+KERNEL = "conv_{}_2d_bf16_bf16_64x32x32_w2_s1_implicit_{}_g8_al8-2"
+
+
+def profiled(variant: str, *changes: dict) -> dict:
+    listed = [{**INSTANCE, "id": at, **change} for at, change in enumerate(changes)]
+    return {"variant": variant, "ndim_spatial": 2, "layout": "nhwgc", "datatype": "bf16",
+            "instances": listed}  # fmt: skip
+
+
+def test_the_dispatchers_instances(read):
+    space, notes = read(
+        profiled(
+            "bwd_weight", {}, {"two_stage": True}, {"split_image": True}, {"streamk_enabled": True},
+            {"streamk_enabled": True, "streamk_reduction_strategy": "tree"},
+            {"num_groups_to_merge": 8}, {"pipeline": "mem", "vector_size_c": 16},
+            {"explicit_gemm": True, "vector_size_c": 8}, {"specialization": "filter1x1_pad0"},
+        )
+    )  # fmt: skip
+    expanded = space.expand(GFX950)
+    plain = KERNEL.format("weights", "tile")
+    assert [config.name for config in expanded.configs] == [
+        plain,
+        KERNEL.format("weights", "split_two_stage"),
+        f"{plain}_i64",
+        KERNEL.format("weights", "stream_k_linear"),
+        KERNEL.format("weights", "stream_k_tree"),
+        f"{plain}_mg8",
+        plain.replace("s1", "s2").replace("8-2", "8-16"),
+        plain.replace("s1", "s4").replace("8-2", "8-16"),
+        "conv_weights_2d_gemm_crr_bf16_bf16_bf16_fp32_64x32x32_w2_s1_basic_tile_g8_direct_padmnk_al8",
+    ]  # fmt: skip
+    assert not expanded.dropped
+    assert [note.partition(": ")[2].split()[0] for note in notes] == [
+        "scheduler", "warp_tile_m", "specialization", "1",
+    ]  # fmt: skip
+
+
+def test_what_an_architecture_and_a_problem_refuse_of_instances(read):
+    space, _ = read(
+        profiled("forward", {}, {"two_stage": True}, {"warp_k": 3}, {"num_groups_to_merge": 2},
+                 {"explicit_gemm": True, "tile_k": 8})
+    )  # fmt: skip
+    expanded = space.expand(GFX950)
+    assert [one.verdict.reason for one in expanded.dropped] == [
+        "pixels are split for gradients of weights, not for direction forward",
+        "num_warps = 6 is not a power of two",
+        "tile_k = 8 is under 16, the least gfx950 multiplies",
+    ]
+    problem = ConvProblem(1, 32, 32, (8, 8), (3, 3))
+    found = [ops.family("conv").supports(one, problem, GFX950) for one in expanded.configs]
+    assert [bool(verdict) for verdict in found] == [True, False]
+    assert "groups" in found[1].reason
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        (profiled("forward", {"vector_size": 1}), r"\[0\].vector_size: unknown field"),
+        (profiled("forward", {}, {"tile_m": 0}), r"\[1\].tile_m: 0 is not a whole number from 1"),
+        (profiled("forward", {"tile_m": True}), r"tile_m: True is not a whole number"),
+        (profiled("forward", {"two_stage": 1}), "two_stage: 1 is not true or false"),
+        (profiled("forward", {"pipeline": 1}), "pipeline: 1 is not a string"),
+        (profiled("forward", {"pipeline": "compv9"}), "unknown pipeline 'compv9'"),
+        (profiled("forward", {"scheduler": "x"}), "scheduler: 'x' is not one of CK's"),
+        (profiled("forward", {"epilogue": "relu"}), "epilogue: 'relu' is not cshuffle"),
+        (profiled("forward", {"vector_size_a": 3}), "vectors of 6 bytes are no power of two"),
+        (profiled("forward", {"streamk_reduction_strategy": 2}), "2 is not a word or null"),
+        (profiled("forward", {"two_stage": True, "streamk_enabled": True}), "both share the sum"),
+        ({**profiled("forward", {}), "instances": {}}, "a list of kernels, of at least one"),
+        ({**profiled("forward", {}), "instances": [3]}, "a kernel is an object, not 3"),
+        ({**profiled("forward", {}), "instances": [{"tile_m": 3}]}, r"\[0\]: no tile_n"),
+        ({**profiled("forward", {}), "datatype": "int9"}, r"\$.datatype: unknown dtype"),
+        ({**profiled("forward", {}), "tile_k": 32}, "say tile_k in each instance"),
+        (profiled("grouped_conv", {}), "says one direction for all instances"),
+        (profiled("forward_depthwise", {}), "channels-first images"),
+    ],
+)  # fmt: skip
+def test_instances_that_are_refused(read, document, why):
+    with pytest.raises(BadFile, match=why):
+        read(document)
 
 
 PYTHON = """

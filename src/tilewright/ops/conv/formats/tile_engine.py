@@ -18,8 +18,9 @@ library's own axes (`spaces.AXES`) are read under their own names, too. What CK'
     layout nhwgc                       nothing: problems say how arrays lie
     scheduler, warp_tile_m/n/k, …      nothing: see `_NO_COUNTERPART`
 
-A document without tiles is for those that CK's code generator has (dispatcher/codegen/
-grouped_config_rules.py in ROCm/composable_kernel), which are `TILES`.
+``instances`` are kernels one by one (`instances`). A document without tiles is for those that CK's
+code generator has (dispatcher/codegen/grouped_config_rules.py in ROCm/composable_kernel), which are
+`TILES`.
 """
 
 from __future__ import annotations
@@ -30,15 +31,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilewright.arch.model import Arch
-from tilewright.errors import BadFile, nearest
+from tilewright.dtypes import resolve
+from tilewright.errors import BadArgument, BadFile, nearest
 from tilewright.ops.conv import spaces
 from tilewright.ops.conv.config import PIPELINES, SCHEDULERS
+from tilewright.ops.conv.formats import instances
 from tilewright.ops.conv.formats.ck import DIRECTIONS
 from tilewright.ops.gemm.formats.words import CK_PIPELINES, CK_SCHEDULERS, COMPILER
 from tilewright.space import KernelSpace, axis_values, read_axes
 
 FOLDER = "grouped_conv"
-WORDS = (FOLDER, "forward", "bwd_data", "bwd_weight", "2d_fwd", "2d_bwdd", "2d_bwdw")
+DEPTHWISE = "forward_depthwise"
+WORDS = (
+    FOLDER, "forward", "bwd_data", "bwd_weight", "2d_fwd", "2d_bwdd", "2d_bwdw", DEPTHWISE,
+)  # fmt: skip
 """The folder of such documents, and their variants."""
 
 TILES = (
@@ -51,7 +57,6 @@ _ALIASES = {"data_type": "dtype", "datatype": "dtype", "ndim_spatial": "spatial_
 _STAGES: dict[str, tuple[int, ...]] = {
     **{name.replace("_", ""): tuple(depth for _, depth in pairs)
        for name, pairs in CK_PIPELINES.items() if {ours for ours, _ in pairs} == {"basic"}},
-    "basicasyncv1": (2,),
 }  # fmt: skip
 """Stages of CK's pipelines, by their names without underscores."""
 
@@ -72,8 +77,14 @@ _NO_COUNTERPART = {
 }  # fmt: skip
 """Fields of published files without a counterpart here, and why."""
 
+_WHOLE = ("direction", "spatial_dims", "dtype")
+"""Axes that a document says for all its instances."""
+
 _PLAIN = ({False}, {1}, {"nhwgc"})
 """Values of such fields that ask for nothing."""
+
+
+Fields = dict[str, tuple[str, list[Any]]]
 
 
 def read_sweep(
@@ -87,6 +98,11 @@ def read_sweep(
     """
     if "variant" not in document:
         return read_axes("conv", document, signature), []
+    if document["variant"] == DEPTHWISE:
+        raise BadFile(
+            "$.variant: forward_depthwise kernels compute boxes of pixels of channels-first images,"
+            " which no kernel here does; pipelines depthwise and window have axes of their own"
+        )
     notes: list[str] = []
     axes: dict[str, Any] = {}
     given: dict[str, str] = {"direction": "$.variant"}
@@ -95,6 +111,8 @@ def read_sweep(
         axes["direction"] = [DIRECTIONS[variant]]
     theirs: dict[str, tuple[str, list[Any]]] = {}
     for theirs_name, place, value in _fields(document):
+        if theirs_name == instances.FIELD:
+            continue
         name = {"num_groups_to_merge": "merged_groups"}.get(theirs_name, theirs_name)
         if name in given and (name != "direction" or variant != FOLDER):
             raise BadFile(f"{place}: {name} was given before, as {given[name]}")
@@ -106,6 +124,8 @@ def read_sweep(
                 notes.append(f"{place}: ignored: {_NO_COUNTERPART[name]}")
         else:
             theirs[name] = place, axis_values(value, place)
+    if instances.FIELD in document:
+        _instances(document[instances.FIELD], theirs, axes, signature or {}, arch, notes)
     _tiles(theirs, axes, notes)
     _pipeline(theirs, axes, notes)
     _scheduler(theirs, axes, notes)
@@ -115,6 +135,34 @@ def read_sweep(
         known = (*spaces.AXES, *_ALIASES, *_WAVES, "two_stage", "split_image", *_NO_COUNTERPART)
         raise BadFile(f"{place}: unknown field '{name}'{nearest(name, known)}")
     return read_axes("conv", axes, signature), notes
+
+
+def _instances(
+    said: Any,
+    theirs: Fields,
+    axes: dict[str, Any],
+    signature: Mapping[str, str],
+    arch: Arch,
+    notes: list[str],
+) -> None:
+    """The document's kernels as axes that go together. Raises `BadFile`."""
+    dtypes = axis_values(axes.get("dtype", signature.get("dtype", spaces.AXES["dtype"])), "$.dtype")
+    if len(dtypes) != 1 or not isinstance(dtypes[0], str):
+        raise BadFile("$.datatype: instances have one dtype")
+    if beside := [*theirs, *(axis for axis in axes if axis not in _WHOLE)]:
+        raise BadFile(f"$.{instances.FIELD}: say {beside[0]} in each instance, not beside them")
+    try:
+        dtype = resolve(dtypes[0], arch.fp8)
+    except BadArgument as error:
+        raise BadFile(f"$.datatype: {error}") from None
+    axes["dtype"] = [dtype]
+    linked, more = instances.rows(said, axes.get("direction", []), dtype, _STAGES)
+    for names, rows in linked.items():
+        axes[",".join(names)] = [list(row) for row in dict.fromkeys(rows)]
+    repeated = sum(map(len, linked.values())) - sum(len(axes[",".join(n)]) for n in linked)
+    if repeated:
+        more.append(f"$.{instances.FIELD}: {repeated} are the same kernel as one before")
+    notes += more
 
 
 def _fields(document: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -129,9 +177,6 @@ def _fields(document: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
                     yield _ALIASES.get(name, name), f"$.{key}.{name}", axis
         elif key not in ("family", "op", "variant") and not key.startswith("_"):
             yield _ALIASES.get(key, key), f"$.{key}", value
-
-
-Fields = dict[str, tuple[str, list[Any]]]
 
 
 def _tiles(theirs: Fields, axes: dict[str, Any], notes: list[str]) -> None:

@@ -15,7 +15,8 @@ Tile Engine's axes becomes:
     pipeline compv3, compv5, basicv2    basic, num_stages 2: one tile waits in shared memory
     pipeline compv4, compv6, comp_async basic, num_stages 3: two tiles wait
     pipeline mem                        basic, num_stages 2 and 4: CK's depth follows the tile
-    pipeline basicv1                    basic, num_stages 1
+    pipeline basicv1, compv1            basic, num_stages 1
+    pipeline basic_async_v1             basic, num_stages 2: one tile is on its way
     pipeline preshufflev1/v2, regv1     preshuffle, num_stages 2; B's letter in the layout is s
     pipeline preshuffle_tdm             the same: here B goes straight to registers
     pipeline comp_tdm, …_v1, …_v2       tma, num_stages 3: AMD's copy engine

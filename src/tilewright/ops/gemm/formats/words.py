@@ -20,7 +20,8 @@ CK_PIPELINES: dict[str, tuple[tuple[str, int], ...]] = {
     **dict.fromkeys(("compv3", "compv5", "basicv2"), (("basic", 2),)),
     **dict.fromkeys(("compv4", "compv6", "comp_async"), (("basic", 3),)),
     "mem": (("basic", 2), ("basic", 4)),
-    "basicv1": (("basic", 1),),
+    **dict.fromkeys(("basicv1", "compv1"), (("basic", 1),)),
+    "basic_async_v1": (("basic", 2),),
     **dict.fromkeys(("comp_tdm", "comp_tdm_v1", "comp_tdm_v2"), (("tma", 3),)),
     **dict.fromkeys(PRESHUFFLED, (("preshuffle", 2),)),
 }
