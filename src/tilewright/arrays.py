@@ -6,6 +6,7 @@ torch is imported only if a torch tensor or a GPU is involved.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -234,8 +235,10 @@ def fill_random(
     """Fill arrays with fresh random values: standard normal, rounded to the dtype; integers over
     the dtype's range.
 
-    values: for each array, two bounds (floats are uniform between them), a function that makes the
-    values from the seed, or None.
+    values: for each array, two bounds (floats are uniform between them, integers from the first up
+    to and without the second), a function that makes the values from the seed, or None.
+
+    Raises `BadArgument` for bounds between which there is no integer of the dtype.
 
     Elements that share memory (strides of 0) are filled once.
     """
@@ -261,12 +264,11 @@ def fill_random(
 
             generator = torch.Generator(array.device).manual_seed(seed + number)
             if integer:
-                low, high = torch.iinfo(array.dtype).min, torch.iinfo(array.dtype).max
-                array.copy_(
-                    torch.randint(
-                        low, high + 1, array.shape, generator=generator, device=array.device
-                    )
-                )
+                low, past = _whole_bounds(bounds, torch.iinfo(array.dtype))
+                # torch's upper bound for all of int64 is None: one past its largest is no int64.
+                high = None if past > torch.iinfo(torch.int64).max else past
+                whole = torch.empty(array.shape, dtype=torch.int64, device=array.device)
+                array.copy_(whole.random_(low, high, generator=generator))
             elif bounds:
                 even = torch.rand(array.shape, generator=generator, device=array.device)
                 array.copy_(even * (bounds[1] - bounds[0]) + bounds[0])
@@ -277,13 +279,24 @@ def fill_random(
 
             rng = np.random.default_rng(seed + number)
             if integer:
-                info = np.iinfo(array.dtype)
-                array[...] = rng.integers(info.min, info.max, array.shape, endpoint=True)
+                low, past = _whole_bounds(bounds, np.iinfo(array.dtype))
+                array[...] = rng.integers(low, past - 1, array.shape, array.dtype, endpoint=True)
             elif bounds:
                 array[...] = rng.uniform(*bounds, array.shape).astype(array.dtype)
             else:
                 normal = rng.standard_normal(array.shape, dtype=np.float32)
                 array[...] = normal.astype(array.dtype)
+
+
+def _whole_bounds(bounds: tuple[float, float] | None, info: Any) -> tuple[int, int]:
+    """The least integer to draw, and the one past the largest."""
+    if bounds is None:
+        return int(info.min), int(info.max) + 1
+    low, past = math.ceil(bounds[0]), math.ceil(bounds[1])
+    if not info.min <= low < past <= info.max + 1:
+        raise BadArgument(f"values=({bounds[0]}, {bounds[1]}): there is no {info.dtype} from "
+                          "the first up to the second")
+    return low, past
 
 
 class Random:

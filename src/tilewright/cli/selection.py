@@ -32,6 +32,39 @@ class Selection:
     duplicates: int = 0
     notes: tuple[str, ...] = ()
 
+    def joined(self, other: Selection | None) -> Selection:
+        """This and another, without repeats."""
+        if other is None:
+            return self
+        configs = tuple(dict.fromkeys((*self.configs, *other.configs)))
+        repeats = len(self.configs) + len(other.configs) - len(configs)
+        return Selection(
+            self.arch,
+            configs,
+            (*self.dropped, *other.dropped),
+            self.duplicates + other.duplicates + repeats,
+            (*self.notes, *other.notes),
+        )
+
+
+def every(problems: Sequence[Any], families: Sequence[str], arch_name: str) -> Selection:
+    """Every kernel that tuning would choose from for these problems, of these operations. Raises
+    `EmptySpace` if there is none."""
+    this = arch(arch_name)
+    configs: dict[Any, None] = {}
+    dropped: dict[str, Dropped] = {}
+    for problem in problems:
+        if problem.family in families:
+            for space in ops.family(problem.family).tuning_spaces(problem, this):
+                expansion = space.expand(this)
+                configs.update(dict.fromkeys(expansion.configs))
+                dropped.update({str(one): one for one in expansion.dropped})
+    if not configs:
+        raise EmptySpace(
+            f"none of {', '.join(families)}'s kernels is legal on {this.name} for the problems given"
+        )
+    return Selection(this, tuple(configs), tuple(dropped.values()))
+
 
 def select(
     inputs: Sequence[str],

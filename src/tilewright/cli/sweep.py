@@ -64,8 +64,9 @@ def sweep(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Space files (JSON), kernel names, or shipped sets.",
-            metavar="SPACE.json|NAME|FAMILY:SET…",
+            help="Space files (JSON), kernel names, shipped sets, or operations: every kernel that "
+            "tuning chooses from.",
+            metavar="SPACE.json|NAME|FAMILY:SET|OPERATION…",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Directory of the results.", metavar="DIR")],

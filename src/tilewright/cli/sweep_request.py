@@ -48,14 +48,20 @@ class Request:
 
     def choose(self, arch_name: str) -> Chosen:
         """Kernels and problems for an architecture."""
+        from tilewright import ops
         from tilewright.arch import arch
-        from tilewright.cli.selection import select
+        from tilewright.cli.selection import every, select
         from tilewright.measure.problems import load_problems, shipped
 
-        files = [str(shipped(word, "space.json") or word) for word in self.inputs]
-        selection = select(files, arch_name, self.family, self.signature)
-        configs, left = self.filters.apply(selection.configs)
         listed = load_problems(self.problems, arch(arch_name), self.family, self.signature)
+        named = ops.families()
+        whole = [word for word in self.inputs if word in named]
+        files = [str(shipped(w, "space.json") or w) for w in self.inputs if w not in named]
+        selection = every(listed.problems, whole, arch_name) if whole else None
+        if files:
+            selection = select(files, arch_name, self.family, self.signature).joined(selection)
+        assert selection is not None, "a sweep has an input"
+        configs, left = self.filters.apply(selection.configs)
         return Chosen(selection, configs, left, listed)
 
     def plan(self, chosen: Mapping[str, Chosen], groups: Sequence[Group]) -> Plan:
@@ -111,10 +117,14 @@ def show_choice(one: dict[str, Any]) -> None:
 
 
 def own_problems(inputs: Sequence[str]) -> list[str]:
-    """The problem lists of the shipped sets among the inputs."""
-    from tilewright.measure.problems import shipped
+    """The problem lists of the shipped sets among the inputs, and of the operations that were
+    declared with problems."""
+    from tilewright.measure.problems import declared, shipped
 
-    found = [word for word in inputs if shipped(word, "problems.csv")]
+    found = []
+    for word in inputs:
+        if of := declared(word) or (word if shipped(word, "problems.csv") else None):
+            found.append(of)
     if not found:
         raise BadArgument("which problems? say --problems FILE (.json, .csv, .jsonl) or FAMILY:SET")
     return found

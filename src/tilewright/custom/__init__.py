@@ -6,6 +6,7 @@ like those of Tilewright. `docs/add-a-kernel.md` has a whole one.
 """
 
 from tilewright.custom.declare import In, InOut, Out, Scratch
+from tilewright.custom.gradient import Gradient
 from tilewright.custom.register import kernel, operation
 
-__all__ = ["In", "InOut", "Out", "Scratch", "kernel", "operation"]
+__all__ = ["Gradient", "In", "InOut", "Out", "Scratch", "kernel", "operation"]

@@ -7,29 +7,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilewright.custom import drawn, extents, gradient
+from tilewright.custom.drawn import Drawn
+from tilewright.custom.extents import Size
+from tilewright.custom.gradient import Gradient
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.nouns import Initial, Role, Values
-
-Size = str | int
+from tilewright.ops.nouns import Initial, Role
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An operand, which lies contiguous in memory. Made by `In`, `Out` and `InOut`.
+    """An operand. Made by `In`, `Out` and `InOut`.
 
-    shape: for each dimension, a number, or the name of a size: a field of the problem.
+    shape: for each dimension, a number, the name of a size, which is a field of the problem, or
+        arithmetic on sizes (``"k // 2"``).
     dtype: an element type, or the name of a field that says it.
     role: see `Role`.
     optional: a call may leave it out, and passes it by keyword.
-    values: those made up for checking and timing (`Operand.values`).
+    values: those made up for checking and timing (`Drawn`).
+    strides: for each dimension, in elements, a number, arithmetic on sizes, or a name of its own: a
+        further field of the problem, which kernels take as an ``i64`` and which is the contiguous
+        array's where it is left out. None: the operand lies contiguous in memory.
+    differentiable: of an output, whether gradients arrive for it.
     """
 
     shape: tuple[Size, ...]
     dtype: str
     role: Role
     optional: bool = False
-    values: Values = None
+    values: Drawn = None
+    strides: tuple[Size, ...] | None = None
+    differentiable: bool = True
 
     @property
     def by_position(self) -> bool:
@@ -37,19 +46,47 @@ class Array:
         return self.role != "out" and not self.optional
 
 
-def In(*shape: Size, dtype: str = "dtype", optional: bool = False, values: Values = None) -> Array:
+def In(
+    *shape: Size,
+    dtype: str = "dtype",
+    optional: bool = False,
+    values: Drawn = None,
+    strides: tuple[Size, ...] | None = None,
+) -> Array:
     """An operand that the kernels read; see `Array`."""
-    return Array(shape, dtype, "in", optional, values)
+    return Array(shape, dtype, "in", optional, values, strides)
 
 
-def Out(*shape: Size, dtype: str = "dtype") -> Array:
-    """An operand that the kernels write, all of it."""
-    return Array(shape, dtype, "out")
+def Out(
+    *shape: Size,
+    dtype: str = "dtype",
+    strides: tuple[Size, ...] | None = None,
+    differentiable: bool = True,
+) -> Array:
+    """An operand that the kernels write, all of it; see `Array`."""
+    return Array(shape, dtype, "out", strides=strides, differentiable=differentiable)
 
 
-def InOut(*shape: Size, dtype: str = "dtype", values: Values = None) -> Array:
-    """An operand that the kernels read, and write to in place."""
-    return Array(shape, dtype, "inout", False, values)
+def InOut(
+    *shape: Size,
+    dtype: str = "dtype",
+    values: Drawn = None,
+    strides: tuple[Size, ...] | None = None,
+) -> Array:
+    """An operand that the kernels read, and write to in place; see `Array`."""
+    return Array(shape, dtype, "inout", False, values, strides)
+
+
+COMPILER: Mapping[str, tuple[str, int]] = {
+    "num_warps": ("", 0),
+    "num_stages": ("", 0),
+    "maxnreg": ("cuda", 0),
+    "num_ctas": ("cuda", 1),
+    "waves_per_eu": ("hip", 0),
+    "matrix_instr_nonkdim": ("hip", 0),
+}
+"""Axes that the compiler takes, and no kernel: the backend that knows each (all, if none is said),
+and the value that leaves it to the compiler, the only one for other backends."""
 
 
 Shape = Callable[[Any, Any], tuple[int, ...]]
@@ -117,12 +154,30 @@ class Declaration:
     flops: Callable[[Any], int] = lambda problem: 0
     terms: str | int = 1
     amplifies: float = 1.0
+    gradients: tuple[Gradient, ...] = ()
+    problems: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """Names of the sizes, in the order in which shapes name them."""
-        named = (s for one in self.operands.values() for s in one.shape if isinstance(s, str))
+        named = (n for one in self.operands.values() for s in one.shape for n in extents.names(s))
         return tuple(dict.fromkeys(named))
+
+    @property
+    def strides(self) -> Mapping[str, tuple[str, int]]:
+        """The strides that are fields of the problem: for each, the operand and the dimension that
+        say what it is in a contiguous array."""
+        found: dict[str, tuple[str, int]] = {}
+        for name, one in self.operands.items():
+            for dimension, stride in enumerate(one.strides or ()):
+                if extents.is_name(stride) and stride not in self.sizes:
+                    found.setdefault(str(stride), (name, dimension))
+        return found
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Outputs for which no gradient arrives."""
+        return tuple(name for name, one in self.operands.items() if not one.differentiable)
 
     @property
     def dtype_fields(self) -> tuple[str, ...]:
@@ -148,7 +203,7 @@ class Declaration:
                         f"{', '.join(known)}"
                     )
             for name in part.constants:
-                if name in (*self.sizes, *self.values, *self.scalars):
+                if name in (*self.sizes, *self.strides, *self.values, *self.scalars):
                     raise BadArgument(
                         f"operation {self.name}: '{name}' is known for each problem alone, so it "
                         "cannot be a constexpr; name an axis, or take it at run time"
@@ -158,10 +213,54 @@ class Declaration:
                     raise BadArgument(f"operation {self.name}: axis '{name}' must be a constexpr")
         if not any(one.role != "in" for one in self.operands.values()):
             raise BadArgument(f"operation {self.name} writes nothing: state an Out or an InOut")
+        taken = {name for part in self.parts for name in part.parameters}
+        for axis in self.axes:
+            if axis not in taken and axis not in COMPILER:
+                raise BadArgument(
+                    f"operation {self.name}: no kernel has a parameter '{axis}', and the compiler "
+                    f"takes {', '.join(COMPILER)}"
+                )
+        self._check_operands()
+        inputs = [name for name, one in self.operands.items() if one.role == "in"]
+        outputs = [n for n, one in self.operands.items() if one.role == "out"]
+        arriving = [n for n in outputs if n not in self.constant and not self._whole(n)]
+        others = [*(n for n in outputs if n not in arriving), *self.scalars]
+        gradient.check(self.name, self.gradients, inputs, arriving, others)
+        if self.gradients and any(one.role == "inout" for one in self.operands.values()):
+            raise BadArgument(
+                f"operation {self.name} writes an operand in place, so it can have no gradients"
+            )
+
+    def _whole(self, name: str) -> bool:
+        """Whether an operand's type is one of whole numbers."""
+        said = self.operands[name].dtype
+        return said in DTYPES and DTYPES[said].kind == "int"
+
+    def _check_operands(self) -> None:
+        """Raise `BadArgument` for sizes, strides and values that mean nothing."""
+        alone = {s for o in self.operands.values() if o.role != "out" for s in o.shape}
+        for name, one in self.operands.items():
+            where = f"operation {self.name}: {name}"
+            for size in one.shape:
+                for part in extents.names(size):
+                    if not extents.is_name(size) and part not in alone:
+                        raise BadArgument(
+                            f"{where} has size '{size}', and no operand that is read has the size "
+                            f"'{part}' by itself, so no call says what it is"
+                        )
+            if one.strides is not None and len(one.strides) != len(one.shape):
+                raise BadArgument(
+                    f"{where} has {len(one.shape)} dimensions and {len(one.strides)} strides"
+                )
+            for stride in one.strides or ():
+                for part in extents.names(stride):
+                    if not extents.is_name(stride) and part not in self.sizes:
+                        raise BadArgument(f"{where} has stride '{stride}': '{part}' is no size")
+            drawn.check(where, one.values, self.sizes)
 
     def known(self) -> Sequence[str]:
         """The names that a kernel's parameters may have."""
-        groups = (self.sizes, self.scalars, self.values, self.temporaries, self.options, self.axes)
+        groups = (self.sizes, self.strides, self.scalars, self.values, self.temporaries, self.options, self.axes)
         flags = (flag(name) for name in self.optional)
         fields = (*self.dtype_fields, "alignment")
         names = [*self.operands, *(name for group in groups for name in group), *flags, *fields]

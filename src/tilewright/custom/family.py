@@ -10,12 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright import checks
+from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
-from tilewright.custom import kinds
-from tilewright.custom.declare import Array, Declaration, Part, flag
+from tilewright.custom import drawn, extents, gradient, kinds
+from tilewright.custom.declare import COMPILER, Array, Declaration, Part, flag
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.defaults import Defaults
+from tilewright.ops.backward import Backward
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.keywords import Keyword, operand, option
 from tilewright.ops.nouns import (
@@ -32,6 +34,7 @@ from tilewright.ops.nouns import (
     Temporary,
     View,
 )
+from tilewright.ops.profiles import DECLARED, Profile
 from tilewright.ops.spelling import spelled
 from tilewright.space import KernelSpace
 from tilewright.tolerance import Tolerance, tolerance
@@ -50,7 +53,15 @@ class CustomFamily(Defaults):
         self.config_type = kinds.config_type(declared)
         self.arguments = tuple(n for n, x in declared.operands.items() if x.by_position)
         self._keywords = _keywords(declared)
+        self.profiles = {DECLARED: self._profile()} if declared.problems else {}
         self.scalars = {n: Number(kind, finite=False) for n, (kind, _) in declared.scalars.items()}
+
+    def _profile(self) -> Profile:
+        """The problems that the declaration lists, as a list that commands take by name."""
+        return Profile(
+            f"the problems declared with {self.name}",
+            lambda arch: [self.problem_type(**fields) for fields in self.declared.problems],
+        )
 
     # --- words ------------------------------------------------------------------------------
 
@@ -107,6 +118,16 @@ class CustomFamily(Defaults):
         threads = config.num_warps * arch.warp_size
         if threads > arch.max_threads:
             return no("threads", f"{threads} threads, {arch.name} takes {arch.max_threads}")
+        for axis in self.declared.axes.keys() & COMPILER.keys():
+            backend, usual = COMPILER[axis]
+            value = getattr(config, axis)
+            if backend not in ("", arch.backend) and value != usual:
+                return no(
+                    "compiler_option",
+                    f"{axis} = {value} is for {backend}, {arch.name} takes {axis} = {usual} alone",
+                )
+        if getattr(config, "num_ctas", 1) > arch.max_ctas:
+            return no("clusters", f"{arch.name} takes clusters of at most {arch.max_ctas}")
         return YES
 
     def supports(self, config: Any, problem: Any, arch: Arch) -> Verdict:
@@ -132,12 +153,18 @@ class CustomFamily(Defaults):
         return YES if said is True else no("supports", said or "it does not serve this problem")
 
     def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
-        """The time that memory takes: nothing is known of what the kernel does besides."""
+        """The longer of two times: of memory, and of the declared arithmetic at the peak of its
+        unit. Nothing is known of what the kernel does besides."""
         programs = sum(math.prod(part.grid(problem, config)) for part in self.declared.parts)
         waves = max(1, -(-programs // device.compute_units))
-        memory = problem.min_bytes / (device.bandwidth_gbs * 1e3)
+        terms = [("memory", problem.min_bytes / (device.bandwidth_gbs * 1e3))]
+        for unit, count in problem.work.items():
+            if arch(device.arch).dtypes[unit].support != "refused":
+                peak = peak_tflops(arch(device.arch), device, unit)
+                terms.append(("arithmetic", count / peak / 1e6))
+        longest = max(terms, key=lambda term: term[1])
         facts = (f"{programs} workgroups in {waves} waves",)
-        return Estimate(memory, "memory", (("memory", memory),), facts)
+        return Estimate(longest[1], longest[0], tuple(terms), facts)
 
     def rank(
         self, problem: Any, configs: Iterable[Any], device: Device
@@ -156,9 +183,9 @@ class CustomFamily(Defaults):
     # --- launching --------------------------------------------------------------------------
 
     def sources(self, config: Any, arch: Arch) -> Mapping[str, KernelSource]:
-        return {part.name: self._source(part, config) for part in self.declared.parts}
+        return {part.name: self._source(part, config, arch) for part in self.declared.parts}
 
-    def _source(self, part: Part, config: Any) -> KernelSource:
+    def _source(self, part: Part, config: Any, arch: Arch) -> KernelSource:
         signature: list[tuple[str, str]] = []
         constants: list[tuple[str, int | bool | str]] = []
         for name in part.parameters:
@@ -171,13 +198,15 @@ class CustomFamily(Defaults):
             pointers = [(name, config.alignment) for name, kind in signature if kind[0] == "*"]
             sizes = [(name, 16) for name, _ in signature if name in self.declared.multiples]
             aligned = (*pointers, *sizes)
+        options = [(axis, getattr(config, axis)) for axis in COMPILER if axis in self.axes()]
+        mine = [(axis, value) for axis, value in options if COMPILER[axis][0] in ("", arch.backend)]
         return KernelSource(
             module=self.declared.module,
             function=part.function.fn.__name__,
             signature=tuple(signature),
             constants=tuple(constants),
             divisibility=aligned,
-            options=(("num_warps", config.num_warps), ("num_stages", config.num_stages)),
+            options=tuple((axis, value) for axis, value in mine if value != COMPILER[axis][1]),
             language="gluon" if part.is_gluon else "triton",
         )
 
@@ -194,6 +223,8 @@ class CustomFamily(Defaults):
             return f"*{DTYPES[d.temporaries[name].dtype].triton}", None
         if name in d.scalars:
             return d.scalars[name][0], None
+        if name in d.strides:
+            return "i64", None
         if name in d.sizes or name in d.values:
             return "i32", None
         value: int | bool | str = getattr(config, name)
@@ -232,10 +263,17 @@ class CustomFamily(Defaults):
         return tuple(sorted(found, key=lambda o: (o.role == "out", o.keyword)))
 
     def _operand(self, name: str, one: Array, problem: Any) -> Operand:
-        shape = tuple(getattr(problem, s) if isinstance(s, str) else s for s in one.shape)
+        shape = kinds.shape_of(self.declared, name, problem)
         dtype = getattr(problem, one.dtype, one.dtype)
+        values = drawn.of(one.values, problem)
         return Operand(
-            name, shape, _packed(shape), dtype, one.role, one.values, keyword=one.optional
+            name,
+            shape,
+            self._strides(one, shape, problem),
+            dtype,
+            one.role,
+            values,
+            keyword=one.optional,
         )
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
@@ -243,9 +281,25 @@ class CustomFamily(Defaults):
         found: dict[str, Any] = {}
         for name, view in self._views(call).items():
             self._read(name, view, found)
-        said = SimpleNamespace(**{**dict.fromkeys(self.declared.dtype_fields, "bf16"), **found})
+        self._refuse_unsaid(found)
+        usual = dict.fromkeys(self.declared.dtype_fields, "bf16")
+        said = SimpleNamespace(**usual, **dict.fromkeys(self.declared.strides, 0))
+        vars(said).update(found)
         listed = self.declared.operands.items()
         return tuple(self._operand(name, one, said) for name, one in listed if one.role == "out")
+
+    def _strides(self, one: Array, shape: tuple[int, ...], problem: Any) -> tuple[int, ...]:
+        """The strides of an operand of a problem, in elements."""
+        if one.strides is None:
+            return kinds.packed(shape)
+        known = {name: getattr(problem, name) for name in self._numbers}
+        stated = (extents.value(stride, known) for stride in one.strides)
+        return tuple(s or p for s, p in zip(stated, kinds.packed(shape), strict=True))
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        """The fields of a problem that sizes and strides may name."""
+        return (*self.declared.sizes, *self.declared.strides)
 
     def problem_of(self, call: Call, config: Any = None) -> Any:
         d = self.declared
@@ -253,6 +307,8 @@ class CustomFamily(Defaults):
         found: dict[str, Any] = {flag(name): name in views for name in d.optional}
         for name, view in views.items():
             self._read(name, view, found)
+        for name, view in views.items():
+            self._compare(name, view, found)
         for name, value in call.options.items():
             if name not in d.options:
                 raise BadArgument(
@@ -260,11 +316,18 @@ class CustomFamily(Defaults):
                     f"{', '.join((*d.options, *d.scalars, *d.optional)) or 'none'}"
                 )
             found[name] = value
-        missing = [size for size in d.sizes if size not in found]
-        if missing:
-            raise BadArgument(f"the operands of this {self.name} do not say {', '.join(missing)}")
+        self._refuse_unsaid(found)
+        numbers = {name: found.setdefault(name, 0) for name in self._numbers}
+        for name, view in views.items():
+            self._check_strides(name, view, numbers)
         aligned = math.gcd(*(view.address for view in views.values()), kinds.ALIGNMENTS[0])
         return self.problem_type(**found, alignment=aligned)
+
+    def _refuse_unsaid(self, found: Mapping[str, Any]) -> None:
+        """Raise `BadArgument` for sizes that no array of a call says."""
+        missing = [size for size in self.declared.sizes if size not in found]
+        if missing:
+            raise BadArgument(f"the operands of this {self.name} do not say {', '.join(missing)}")
 
     def _views(self, call: Call) -> dict[str, View]:
         """The arrays of a call, by name. Raises `BadArgument` for a wrong number."""
@@ -288,26 +351,59 @@ class CustomFamily(Defaults):
         return views
 
     def _read(self, name: str, view: View, found: dict[str, Any]) -> None:
-        """What an array says of the problem: sizes and an element type, added to `found`."""
+        """What an array says of the problem: sizes, strides and an element type, added to
+        `found`."""
         one = self.declared.operands[name]
-        said = ", ".join(map(str, one.shape))
         if len(view.shape) != len(one.shape):
+            said = ", ".join(map(str, one.shape))
             raise BadArgument(f"{name} of {self.name} has shape {view.shape}; it is [{said}]")
         for size, extent in zip(one.shape, view.shape, strict=True):
-            wanted = found.setdefault(size, extent) if isinstance(size, str) else size
+            if extents.is_name(size):
+                found.setdefault(size, extent)
+        for stride, extent, apart in zip(
+            one.strides or (), view.shape, view.strides, strict=bool(one.strides)
+        ):
+            if stride in self.declared.strides and extent > 1:
+                found.setdefault(stride, apart)
+        wanted = one.dtype if one.dtype in DTYPES else found.setdefault(one.dtype, view.dtype)
+        if view.dtype != wanted:
+            raise BadArgument(f"{name} of {self.name} is {view.dtype}; it must be {wanted}")
+
+    def _compare(self, name: str, view: View, found: Mapping[str, Any]) -> None:
+        """Raise `BadArgument` where an array has another shape than the sizes that were found."""
+        one = self.declared.operands[name]
+        for size, extent in zip(one.shape, view.shape, strict=True):
+            if any(part not in found for part in extents.names(size)):
+                continue  # said by an output that is not passed
+            wanted = extents.value(size, found)
             if extent != wanted:
+                said = ", ".join(map(str, one.shape))
                 raise BadArgument(
                     f"{name} of {self.name} has shape {view.shape}; it is [{said}], where {size} "
                     f"is {wanted}"
                 )
-        wanted = one.dtype if one.dtype in DTYPES else found.setdefault(one.dtype, view.dtype)
-        if view.dtype != wanted:
-            raise BadArgument(f"{name} of {self.name} is {view.dtype}; it must be {wanted}")
-        packed = _packed(view.shape)
-        apart = zip(view.shape, view.strides, packed, strict=True)
-        if 0 not in view.shape and any(n > 1 and s != p for n, s, p in apart):
+
+    def _check_strides(self, name: str, view: View, numbers: Mapping[str, int]) -> None:
+        """Raise `BadArgument` where an array has other strides than those declared."""
+        one = self.declared.operands[name]
+        if 0 in view.shape:
+            return
+        if one.strides is None:
+            wanted = kinds.packed(view.shape)
+        else:
+            wanted = tuple(extents.value(stride, numbers) for stride in one.strides)
+        apart = zip(view.shape, view.strides, wanted, strict=True)
+        if any(n > 1 and s != p for n, s, p in apart):
+            said = "" if one.strides is None else f", where {wanted} is declared"
             raise BadArgument(
-                f"{name} of {self.name} has strides {view.strides}; pass a contiguous copy"
+                f"{name} of {self.name} has strides {view.strides}{said}; pass a contiguous copy"
+            )
+        if one.role != "in" and any(
+            n > 1 and s == 0 for n, s in zip(view.shape, view.strides, strict=True)
+        ):
+            raise BadArgument(
+                f"{name} of {self.name} is written, and its elements share memory: strides "
+                f"{view.strides}; pass a contiguous array"
             )
 
     def keywords(self) -> Mapping[str, Keyword]:
@@ -319,6 +415,11 @@ class CustomFamily(Defaults):
 
     def scalar_defaults(self, problem: Any) -> Mapping[str, int | float]:
         return {n: value for n, (_, value) in self.declared.scalars.items() if value is not None}
+
+    def gradients(self, problem: Any, wanted: Sequence[str]) -> Backward | Verdict:
+        d = self.declared
+        constant = tuple(o.name for o in self.operands(problem) if o.name in d.constant)
+        return gradient.backward(self.name, d.gradients, wanted, constant)
 
     # --- checking ---------------------------------------------------------------------------
 
@@ -336,7 +437,9 @@ class CustomFamily(Defaults):
         return made
 
     def reference(self, problem: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        known = {**dict.fromkeys(self.declared.optional), **inputs, "problem": problem}
+        whole = {o.name for o in self.operands(problem) if DTYPES[o.dtype].kind == "int"}
+        given = {n: _indices(x) if n in whole else x for n, x in inputs.items()}
+        known = {**dict.fromkeys(self.declared.optional), **given, "problem": problem}
         takes = inspect.signature(self.declared.reference).parameters
         result = self.declared.reference(**{name: known[name] for name in takes})
         written = [one.name for one in self.operands(problem) if one.written]
@@ -370,8 +473,6 @@ def _keywords(d: Declaration) -> dict[str, Keyword]:
     }
 
 
-def _packed(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(1, shape[i + 1])
-    return tuple(strides)
+def _indices(values: Any) -> Any:
+    """Whole numbers that were widened to float64, as int64: a reference may count with them."""
+    return values.long() if hasattr(values, "long") else values.astype("int64")

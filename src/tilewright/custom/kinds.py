@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import field, make_dataclass
 from typing import Any
 
 from tilewright.checks import whole
+from tilewright.custom import extents
 from tilewright.custom.declare import Declaration, flag
 from tilewright.dtypes import DTYPES, dtype, named
 from tilewright.errors import BadArgument, UnknownName, shown
@@ -23,9 +27,10 @@ _SHORT = {"num_warps": "w", "num_stages": "s", "alignment": "al"}
 
 
 def problem_type(d: Declaration) -> type[Any]:
-    """A frozen dataclass: sizes, element types, which optional operands are there, options, and
-    what the addresses are multiples of."""
+    """A frozen dataclass: sizes, strides (0: those of a contiguous array), element types, which
+    optional operands are there, options, and what the addresses are multiples of."""
     fields: list[Any] = [(name, int) for name in d.sizes]
+    fields += [(name, int, 0) for name in d.strides]
     fields += [(name, str, "bf16") for name in d.dtype_fields]
     fields += [(flag(name), bool, False) for name in d.optional]
     fields += [(name, type(value), value) for name, value in d.options.items()]
@@ -34,6 +39,11 @@ def problem_type(d: Declaration) -> type[Any]:
     def complete(self: Any) -> None:
         for name in d.sizes:
             whole(name, getattr(self, name))
+        for name, (operand, dimension) in d.strides.items():
+            whole(name, getattr(self, name))
+            if not getattr(self, name):
+                shape = shape_of(d, operand, self)
+                object.__setattr__(self, name, packed(shape)[dimension])
         for name in d.dtype_fields:
             object.__setattr__(self, name, dtype(named(getattr(self, name))).name)
         for name, value in d.options.items():
@@ -52,12 +62,22 @@ def problem_type(d: Declaration) -> type[Any]:
         total = 0
         for name, one in d.operands.items():
             if not one.optional or getattr(self, flag(name)):
-                count = 1
-                for size in one.shape:
-                    count *= getattr(self, size) if isinstance(size, str) else size
+                count = math.prod(shape_of(d, name, self))
                 each = DTYPES[getattr(self, one.dtype, one.dtype)].size(count)
                 total += each * (2 if one.role == "inout" else 1)
         return total
+
+    def text(self: Any) -> str:
+        usual = {f.name: f.default for f in dataclasses.fields(self)}
+        for name, (operand, dimension) in d.strides.items():
+            usual[name] = packed(shape_of(d, operand, self))[dimension]
+        said = ((name, getattr(self, name)) for name in usual)
+        shown = (
+            f"{name}={int(value) if isinstance(value, bool) else value}"
+            for name, value in said
+            if value != usual[name] or name in d.dtype_fields
+        )
+        return " ".join([d.name, *shown])
 
     return make_dataclass(
         _class_name(d.name, "Problem"),
@@ -69,6 +89,7 @@ def problem_type(d: Declaration) -> type[Any]:
             "flops": property(flops),
             "work": property(work),
             "min_bytes": property(min_bytes),
+            "__str__": text,
             "__doc__": f"A problem of {d.name}.",
             "__module__": TOP,
         },
@@ -76,6 +97,20 @@ def problem_type(d: Declaration) -> type[Any]:
         slots=True,
         eq=False,
     )
+
+
+def shape_of(d: Declaration, operand: str, problem: Any) -> tuple[int, ...]:
+    """The shape of an operand of a problem. Raises `BadArgument` for sizes that give none."""
+    known = {name: getattr(problem, name) for name in d.sizes}
+    return tuple(extents.value(size, known) for size in d.operands[operand].shape)
+
+
+def packed(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides, in elements, of a contiguous array."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(1, shape[i + 1])
+    return tuple(strides)
 
 
 def config_type(d: Declaration) -> type[Any]:

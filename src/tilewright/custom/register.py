@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from tilewright import ops
 from tilewright.custom.declare import Array, Declaration, Part, Scratch, Shape
 from tilewright.custom.family import CustomFamily
+from tilewright.custom.gradient import Gradient
 from tilewright.errors import BadArgument
 from tilewright.ops.nouns import MAIN
 
@@ -44,15 +45,20 @@ def operation(
     flops: Callable[[Any], int] = lambda problem: 0,
     terms: str | int = 1,
     amplifies: float = 1.0,
+    gradients: Sequence[Gradient] = (),
+    problems: Sequence[Mapping[str, Any]] = (),
 ) -> Callable[[F], F]:
     """Register a kernel of your own as the operation `name`; a decorator of the kernel, which it
     leaves as it is. The kernel's parameters are operands, sizes, scalars, values, temporaries,
     options and axes, by name; constexprs among them are axes and options.
 
     operands: by name, in the order of a call: `In`, `Out`, `InOut`.
-    axes: constexprs to choose from, and ``num_warps`` and ``num_stages``, each with its values.
+    axes: constexprs to choose from, and options of the compiler, each with its values:
+        ``num_warps``, ``num_stages``; for NVIDIA ``maxnreg`` and ``num_ctas``, for AMD
+        ``waves_per_eu`` and ``matrix_instr_nonkdim`` (0, of ``num_ctas`` 1: as the compiler likes).
     reference: what is right: from the inputs (and ``problem``, if it has a parameter of this name)
-        as float64 arrays, NumPy's or torch's, to the output, of several a tuple in order.
+        as float64 arrays, NumPy's or torch's, whole numbers as int64, to the output, of several a
+        tuple in order.
     grid: workgroups, from the problem and the config.
     parts: instead of `grid`, several kernels (`kernel`), run one after another.
     scalars: numbers that each call gives by keyword: their Triton type, and their default or None.
@@ -60,11 +66,15 @@ def operation(
         compiled for each value.
     values: further integers that kernels take, from the problem and the config.
     temporaries: memory between the parts (`Scratch`).
-    multiples: sizes that kernels for 16-byte alignment may take for multiples of 16.
+    multiples: sizes and strides that kernels for 16-byte alignment may take for multiples of 16.
     supports: True, or why a config cannot compute a problem.
-    flops: arithmetic operations of a problem.
+    flops: arithmetic operations of a problem, which the estimate counts at the peak of its
+        element type.
     terms: how many terms the longest sum has: a size's name or a number; with `amplifies`, by how
         much later arithmetic can raise an error, it says how far results may be off.
+    gradients: how gradients of operands are computed (`Gradient`).
+    problems: sizes, and other fields where they differ from the usual, of problems that
+        ``tilewright sweep`` and ``tune`` measure when they are given the name alone.
 
     Raises `BadArgument` where the declaration does not fit the kernel.
     """
@@ -92,6 +102,8 @@ def operation(
             flops=flops,
             terms=terms,
             amplifies=amplifies,
+            gradients=tuple(gradients),
+            problems=tuple(map(dict, problems)),
         )
         declared.check()
         ops.register(CustomFamily(declared), module)

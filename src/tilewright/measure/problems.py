@@ -33,7 +33,7 @@ from tilewright.errors import BadArgument, BadFile, UnknownName, nearest, shown
 from tilewright.jsonfile import convert, parse_json
 from tilewright.measure.problems_lines import Line, is_lines, read_lines
 from tilewright.measure.problems_python import python_rows
-from tilewright.ops.profiles import Profile
+from tilewright.ops.profiles import DECLARED, Profile
 from tilewright.reading import csv_rows
 from tilewright.reading import text as read_text
 from tilewright.tables import aiter
@@ -62,6 +62,12 @@ def profiles() -> dict[str, Profile]:
         for family in ops.families()
         for name, profile in ops.family(family).profiles.items()
     }
+
+
+def declared(family: str) -> str | None:
+    """The list of the problems that an operation was declared with; None if it has none."""
+    word = f"{family}:{DECLARED}"
+    return word if word in profiles() else None
 
 
 def profile(word: str) -> Profile | None:

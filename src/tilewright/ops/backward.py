@@ -51,6 +51,7 @@ class Backward:
     options: what the call says besides, while gradients are recorded, so that it writes what the
         computations read (a softmax's sums, say). The caller is not given the further outputs that
         it then has.
+    constant: outputs that have no gradient: torch is told so.
     differentiable: whether every computation has gradients itself, so that torch may record the
         backward pass (``create_graph=True``); if not, that is refused.
     """
@@ -59,6 +60,7 @@ class Backward:
     gradients: Mapping[str, str]
     options: Mapping[str, Any] = field(default_factory=dict)
     differentiable: bool = False
+    constant: tuple[str, ...] = ()
 
     def reads(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `names`, operands of the problem, that a backward pass reads."""

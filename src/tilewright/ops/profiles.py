@@ -9,6 +9,10 @@ from typing import Any
 from tilewright.arch.model import Arch
 
 
+DECLARED = "declared"
+"""The name of the list of the problems that a user's operation was declared with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The kernels that one framework calls: those chosen for its kinds of calls.

@@ -82,6 +82,7 @@ class _Plan:
     steps: in an order in which they can be made.
     results: the gradients asked for.
     differentiable: as in `Backward`.
+    constant: of the caller's outputs, the places of those that have no gradient.
     """
 
     op: str
@@ -96,6 +97,7 @@ class _Plan:
     steps: tuple[_Step, ...]
     results: tuple[_Result, ...]
     differentiable: bool
+    constant: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class _Later:
 
     given: what the caller's call says.
     wanted: places of the inputs that want a gradient.
-    said, returned, inputs, saved: as in `_Plan`, by the numbers that are traced; but every input is
+    said, returned, constant, inputs, saved: as in `_Plan`, by the numbers that are traced; but every input is
         saved.
     """
 
@@ -113,6 +115,7 @@ class _Later:
     wanted: tuple[int, ...]
     said: Said
     returned: tuple[int, ...]
+    constant: tuple[int, ...]
     inputs: int
     saved: tuple[int, ...]
 
@@ -178,6 +181,7 @@ def _later(op: str, said: Said, described: Described, numbers: Numbers) -> _Late
         wanted,
         replace(said, options=options),
         example.returned,
+        example.constant,
         example.inputs,
         (*range(example.inputs), *outputs),
     )
@@ -245,6 +249,7 @@ def _plan(op: str, said: Said, described: Described) -> _Plan:
             for place in wanted
         ),
         backward.differentiable,
+        tuple(i for i, one in enumerate(outputs) if one.name in backward.constant),
     )
 
 
@@ -278,7 +283,10 @@ class _Recorded(torch.autograd.Function):
         everything = (*tensors, *outputs)
         ctx.plan, ctx.run, ctx.numbers = plan, run, numbers
         ctx.save_for_backward(*[everything[place] for place in plan.saved])
-        return tuple([outputs[place] for place in plan.returned])
+        returned = tuple([outputs[place] for place in plan.returned])
+        if plan.constant:
+            ctx.mark_non_differentiable(*[returned[place] for place in plan.constant])
+        return returned
 
     @staticmethod
     def backward(ctx: Any, *arrived: Any) -> tuple[Any, ...]:

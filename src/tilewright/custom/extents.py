@@ -1,0 +1,85 @@
+"""Sizes, and arithmetic on sizes: ``"k"``, ``"k // 2"``, ``"(n + 127) // 128"``."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from tilewright.errors import BadArgument, shown
+
+Size = str | int
+"""A number, the name of a size, or arithmetic on names and numbers with + - * // % and brackets."""
+
+_MOST_CHARACTERS = 200
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def is_name(size: Size) -> bool:
+    """Whether a size is a name alone."""
+    return isinstance(size, str) and size.isidentifier()
+
+
+def names(size: Size) -> tuple[str, ...]:
+    """The names in a size, in order. Raises `BadArgument` for text that is no such arithmetic."""
+    if not isinstance(size, str):
+        return ()
+    found = (n.id for n in ast.walk(_tree(size)) if isinstance(n, ast.Name))
+    return tuple(dict.fromkeys(found))
+
+
+def value(size: Size, known: Mapping[str, int]) -> int:
+    """The number that a size is, from the values of its names. Raises `BadArgument` where it is
+    negative, and where it divides by zero."""
+    if not isinstance(size, str):
+        return size
+    if is_name(size):
+        return known[size]
+    try:
+        found = _value(_tree(size), known)
+    except ZeroDivisionError:
+        raise BadArgument(f"size '{size}' divides by zero") from None
+    if found < 0:
+        raise BadArgument(f"size '{size}' is {found}")
+    return found
+
+
+@cache
+def _tree(text: str) -> ast.expr:
+    try:
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError
+        tree = ast.parse(text.strip(), mode="eval").body
+        _check(tree)
+    except (SyntaxError, ValueError):
+        raise BadArgument(
+            f"{shown(text)} is no size: write a name, a number, or arithmetic on them with "
+            "+ - * // % and brackets, as k // 2"
+        ) from None
+    return tree
+
+
+def _check(node: ast.expr) -> None:
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        _check(node.left)
+        _check(node.right)
+    elif not (
+        isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and type(node.value) is int)
+    ):
+        raise ValueError
+
+
+def _value(node: ast.expr, known: Mapping[str, int]) -> int:
+    if isinstance(node, ast.BinOp):
+        return _OPERATIONS[type(node.op)](_value(node.left, known), _value(node.right, known))
+    if isinstance(node, ast.Name):
+        return known[node.id]
+    assert isinstance(node, ast.Constant) and isinstance(node.value, int)
+    return node.value
