@@ -294,8 +294,10 @@ def _whole_bounds(bounds: tuple[float, float] | None, info: Any) -> tuple[int, i
         return int(info.min), int(info.max) + 1
     low, past = math.ceil(bounds[0]), math.ceil(bounds[1])
     if not info.min <= low < past <= info.max + 1:
-        raise BadArgument(f"values=({bounds[0]}, {bounds[1]}): there is no {info.dtype} from "
-                          "the first up to the second")
+        raise BadArgument(
+            f"values=({bounds[0]}, {bounds[1]}): there is no {info.dtype} from "
+            "the first up to the second"
+        )
     return low, past
 
 

@@ -61,7 +61,7 @@ def every(problems: Sequence[Any], families: Sequence[str], arch_name: str) -> S
                 dropped.update({str(one): one for one in expansion.dropped})
     if not configs:
         raise EmptySpace(
-            f"none of {', '.join(families)}'s kernels is legal on {this.name} for the problems given"
+            f"none of {', '.join(families)}'s kernels is legal on {this.name} for these problems"
         )
     return Selection(this, tuple(configs), tuple(dropped.values()))
 

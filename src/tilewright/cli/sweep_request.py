@@ -121,10 +121,8 @@ def own_problems(inputs: Sequence[str]) -> list[str]:
     declared with problems."""
     from tilewright.measure.problems import declared, shipped
 
-    found = []
-    for word in inputs:
-        if of := declared(word) or (word if shipped(word, "problems.csv") else None):
-            found.append(of)
+    lists = (declared(word) or (word if shipped(word, "problems.csv") else "") for word in inputs)
+    found = [one for one in lists if one]
     if not found:
         raise BadArgument("which problems? say --problems FILE (.json, .csv, .jsonl) or FAMILY:SET")
     return found

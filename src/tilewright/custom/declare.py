@@ -260,7 +260,15 @@ class Declaration:
 
     def known(self) -> Sequence[str]:
         """The names that a kernel's parameters may have."""
-        groups = (self.sizes, self.strides, self.scalars, self.values, self.temporaries, self.options, self.axes)
+        groups = (
+            self.sizes,
+            self.strides,
+            self.scalars,
+            self.values,
+            self.temporaries,
+            self.options,
+            self.axes,
+        )
         flags = (flag(name) for name in self.optional)
         fields = (*self.dtype_fields, "alignment")
         names = [*self.operands, *(name for group in groups for name in group), *flags, *fields]

@@ -16,8 +16,8 @@ from tilewright.custom import drawn, extents, gradient, kinds
 from tilewright.custom.declare import COMPILER, Array, Declaration, Part, flag
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.defaults import Defaults
 from tilewright.ops.backward import Backward
+from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.keywords import Keyword, operand, option
 from tilewright.ops.nouns import (
@@ -359,12 +359,12 @@ class CustomFamily(Defaults):
             raise BadArgument(f"{name} of {self.name} has shape {view.shape}; it is [{said}]")
         for size, extent in zip(one.shape, view.shape, strict=True):
             if extents.is_name(size):
-                found.setdefault(size, extent)
+                found.setdefault(str(size), extent)
         for stride, extent, apart in zip(
             one.strides or (), view.shape, view.strides, strict=bool(one.strides)
         ):
             if stride in self.declared.strides and extent > 1:
-                found.setdefault(stride, apart)
+                found.setdefault(str(stride), apart)
         wanted = one.dtype if one.dtype in DTYPES else found.setdefault(one.dtype, view.dtype)
         if view.dtype != wanted:
             raise BadArgument(f"{name} of {self.name} is {view.dtype}; it must be {wanted}")
@@ -449,7 +449,7 @@ class CustomFamily(Defaults):
                 f"the reference of {self.name} gives {len(results)} results for "
                 f"{', '.join(written)}"
             )
-        return dict(zip(written, results, strict=True))
+        return dict(zip(written, map(_floats, results), strict=True))
 
     def tolerances(self, problem: Any, config: Any) -> Mapping[str, Tolerance]:
         d = self.declared
@@ -476,3 +476,8 @@ def _keywords(d: Declaration) -> dict[str, Keyword]:
 def _indices(values: Any) -> Any:
     """Whole numbers that were widened to float64, as int64: a reference may count with them."""
     return values.long() if hasattr(values, "long") else values.astype("int64")
+
+
+def _floats(values: Any) -> Any:
+    """What a reference gives, as float64, which results are compared in."""
+    return values.double() if hasattr(values, "double") else values.astype("float64")

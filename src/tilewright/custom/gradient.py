@@ -89,20 +89,33 @@ def backward(
 
     constant: outputs that have no gradient.
     """
-    computations, found = [], {}
+    computations: list[Computation] = []
+    found: dict[str, str] = {}
+    packed: dict[str, str] = {}
     for one in gradients:
         if not set(one.names) & set(wanted):
             continue
         made = tuple(f"gradient of {name}" for name in one.names)
         found |= dict(zip(one.names, made, strict=True))
+        for arrived in dict.fromkeys(n for n in one.reads if n.startswith(incoming(""))):
+            if arrived not in packed:
+                packed[arrived] = f"packed {arrived}"
+                computations.append(Computation(packed[arrived], _packed, (arrived,)))
         computations.append(
             Computation(
-                made if len(made) > 1 else made[0], one.op, one.operands, one.keywords, one.options
+                made if len(made) > 1 else made[0],
+                one.op,
+                tuple(packed.get(name, name) for name in one.operands),
+                {word: packed.get(name, name) for word, name in one.keywords.items()},
+                one.options,
             )
         )
     missing = [name for name in wanted if name not in found]
     if missing:
         return no("gradients", f"{op} states no gradient of {', '.join(missing)}")
-    return Backward(
-        tuple(computations), {name: found[name] for name in wanted}, constant=constant
-    )
+    return Backward(tuple(computations), {name: found[name] for name in wanted}, constant=constant)
+
+
+def _packed(x: Any) -> Any:
+    """A gradient that arrives may have any strides; declared operands are mostly contiguous."""
+    return x.contiguous()

@@ -8,7 +8,6 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 
-
 DECLARED = "declared"
 """The name of the list of the problems that a user's operation was declared with."""
 
