@@ -180,6 +180,10 @@ def test_rows_may_lie_apart(dispatcher):
     assert np.array_equal(y, table[at]) and np.array_equal(seen, at)
     with pytest.raises(BadArgument, match=r"strides \(33, 2\).*\(33, 1\) is declared"):
         dispatcher.run("custom_pick", whole[:, ::2], at, np.ones(2, np.float32))
+    with pytest.raises(BadArgument, match=r"elements of table .* share memory: strides \(0, 1\)"):
+        dispatcher.run(
+            "custom_pick", np.broadcast_to(table[0], (5, 20)), at, np.ones(2, np.float32)
+        )
 
 
 def test_a_stride_left_out_is_a_contiguous_arrays():

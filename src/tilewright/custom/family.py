@@ -364,6 +364,11 @@ class CustomFamily(Defaults):
             one.strides or (), view.shape, view.strides, strict=bool(one.strides)
         ):
             if stride in self.declared.strides and extent > 1:
+                if apart == 0:
+                    raise BadArgument(
+                        f"elements of {name} of {self.name} share memory: strides {view.strides}; "
+                        "pass a contiguous copy"
+                    )
                 found.setdefault(str(stride), apart)
         wanted = one.dtype if one.dtype in DTYPES else found.setdefault(one.dtype, view.dtype)
         if view.dtype != wanted:
@@ -397,13 +402,6 @@ class CustomFamily(Defaults):
             said = "" if one.strides is None else f", where {wanted} is declared"
             raise BadArgument(
                 f"{name} of {self.name} has strides {view.strides}{said}; pass a contiguous copy"
-            )
-        if one.role != "in" and any(
-            n > 1 and s == 0 for n, s in zip(view.shape, view.strides, strict=True)
-        ):
-            raise BadArgument(
-                f"{name} of {self.name} is written, and its elements share memory: strides "
-                f"{view.strides}; pass a contiguous array"
             )
 
     def keywords(self) -> Mapping[str, Keyword]:

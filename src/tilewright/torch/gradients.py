@@ -106,8 +106,8 @@ class _Later:
 
     given: what the caller's call says.
     wanted: places of the inputs that want a gradient.
-    said, returned, constant, inputs, saved: as in `_Plan`, by the numbers that are traced; but every input is
-        saved.
+    said, returned, constant, inputs, saved: as in `_Plan`, by the numbers that are traced; but
+        every input is saved.
     """
 
     op: str
