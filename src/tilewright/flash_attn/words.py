@@ -20,7 +20,12 @@ _PARALLEL = (
 )
 
 _ABSENT: dict[str, tuple[Any, str]] = {
-    "attention_chunk": (0, "chunks are not there; pass each chunk as a sequence of its own"),
+    "attention_chunk": (
+        0,
+        "pass the chunks of a prompt as sequences of their own (flash_attn_varlen_func, cu_seqlens "
+        "at multiples of the chunk); for one new query, pass cache_leftpad=(cache_seqlens - 1) // "
+        "chunk * chunk",
+    ),
     "cp_rank": (0, _PARALLEL),
     "cp_tot_seqused_k": (None, _PARALLEL),
     "cp_world_size": (1, _PARALLEL),

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.dtypes import DTYPES
-from tilewright.errors import BadArgument, nearest
-from tilewright.ops.attention import features, stated
+from tilewright.errors import BadArgument
+from tilewright.ops.attention import elsewhere, features, stated
 from tilewright.ops.attention.problem import FP8, LAYOUTS, AttentionProblem, Strides
 from tilewright.ops.keywords import operand, option
 from tilewright.ops.nouns import Call, Operand, Role, View
@@ -231,6 +231,8 @@ def _most_keys(k: View, layout: str, named: Any, said: Any) -> int:
 
 OPTIONS = {
     "mask": option("str", "none"),
+    "causal": option("bool", False),
+    "is_causal": option("bool", False),
     "window": option("tuple[int | None, int | None]", (None, None)),
     "first": option("int", 0),
     "corner": option("str", "bottom_right"),
@@ -258,16 +260,11 @@ def problem_of(call: Call) -> AttentionProblem:
     said = dict(call.options)
     for name in said:
         if name not in OPTIONS:
-            raise BadArgument(
-                f"attention has no option '{name}'{nearest(name, (*OPTIONS, *_NAMED))}; it has "
-                f"{', '.join(OPTIONS)}, and takes {', '.join(_NAMED)}"
-            )
+            has = f"{', '.join(OPTIONS)}, and takes {', '.join(_NAMED)}"
+            raise elsewhere.unknown(name, "option", KEYWORDS, has)
     for name in call.named:
         if name not in _NAMED:
-            raise BadArgument(
-                f"attention takes no operand '{name}'{nearest(name, _NAMED)}; it takes "
-                f"{', '.join(_NAMED)} by keyword"
-            )
+            raise elsewhere.unknown(name, "operand", _NAMED, f"{', '.join(_NAMED)} by keyword")
     if len(call.inputs) not in (2, 3):
         raise BadArgument(
             f"attention takes 3 operands (q, k, v), or 2 (q, k) if it is latent, and was given "
@@ -389,7 +386,27 @@ def _kv_fields(
     return found | {"kv_len": rows, "kv_heads": heads}
 
 
+CAUSAL = {"causal": "bottom_right", "is_causal": "top_left"}
+"""FlashAttention's word and torch's for a causal mask, which differ in the corner."""
+
+
+def _causal(said: dict[str, Any]) -> None:
+    """Say the mask of `CAUSAL` in words of ours."""
+    for name, corner in CAUSAL.items():
+        value = said.pop(name, False)
+        if type(value) is not bool:
+            raise BadArgument(f"{name} = {value!r} is not True or False")
+        if value and said.setdefault("corner", corner) != corner:
+            raise BadArgument(
+                f"{name}=True is a causal mask by corner {corner}; for corner {said['corner']} "
+                "say mask='causal'"
+            )
+        if value:
+            said["mask"] = "causal"
+
+
 def _mask_fields(said: dict[str, Any]) -> dict[str, Any]:
+    _causal(said)
     mask = said.pop("mask", "none")
     if mask not in ("none", "causal"):
         raise BadArgument(f"mask = {mask!r} is neither none nor causal; windows are window=(l, r)")

@@ -127,9 +127,7 @@ class AttentionProblem(Problem):
             checks.whole(name, getattr(self, name), 1, MOST_HEAD_DIM)
         for name in _COUNTS:
             checks.whole(name, getattr(self, name), 0, MAX_SIZE)
-        for name in ("left", "right"):
-            if getattr(self, name) is not None:
-                checks.whole(name, getattr(self, name), -MAX_SIZE, MAX_SIZE)
+        self._check_bounds()
         if self.heads % self.kv_heads:
             raise BadArgument(
                 f"{self.heads} query heads cannot share {self.kv_heads} heads of keys equally; "
@@ -147,6 +145,20 @@ class AttentionProblem(Problem):
             object.__setattr__(self, "right", None)  # the last query sees every key
         if self.mask.kind == "none" and self.corner != CORNERS[0] and "alibi" not in self.words:
             object.__setattr__(self, "corner", CORNERS[0])  # it says nothing
+
+    def _check_bounds(self) -> None:
+        """A bound beyond every place is none; one that leaves no place says no more if it is
+        farther."""
+        for name in ("left", "right"):
+            if (bound := getattr(self, name)) is None:
+                continue
+            checks.whole(name, bound, -checks.MOST_WHOLE, checks.MOST_WHOLE)
+            if bound >= MAX_SIZE:
+                object.__setattr__(self, name, None)
+                if name == "left":  # which hides no keys, of which to keep the first
+                    object.__setattr__(self, "first", 0)
+            elif bound < -MAX_SIZE:
+                object.__setattr__(self, name, -MAX_SIZE)
 
     @property
     def _last_query_alone(self) -> bool:
