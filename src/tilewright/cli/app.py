@@ -54,7 +54,6 @@ app = typer.Typer(
     "verify, choose, launch.",
     epilog=_EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: panels wrap badly in narrow windows
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import output
+from tilewright.cli import completion, output
 from tilewright.cli.options import Json, examples
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def archs(
-    name: Annotated[str | None, typer.Argument(help="Show one architecture in detail.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show one architecture in detail.", autocompletion=completion.archs),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the GPU architectures that kernels can be built for."""
@@ -123,7 +126,10 @@ def _show_arch(a: Arch) -> None:
 
 def devices(
     name: Annotated[
-        str | None, typer.Argument(help="Show one known device (slug or name).")
+        str | None,
+        typer.Argument(
+            help="Show one known device (slug or name).", autocompletion=completion.gpus
+        ),
     ] = None,
     live: Annotated[
         bool,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import output
+from tilewright.cli import completion, output
 from tilewright.cli.build import TIMEOUT_SECONDS, Workers, compile_all
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import (
@@ -87,6 +87,7 @@ def bundle(
         typer.Option(
             "--device",
             metavar="DEVICE",
+            autocompletion=completion.gpus,
             help="Choose kernels for this GPU: a known one (see `devices`) or a JSON file; may "
             "be repeated [default: all known GPUs of each --arch]",
         ),

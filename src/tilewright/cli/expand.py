@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import output
+from tilewright.cli import completion, output
 from tilewright.cli.errors import WRONG_REQUEST
 from tilewright.cli.options import (
     Archs,
@@ -54,6 +54,7 @@ def expand(
             "--default",
             help="Expand the default space of this family instead of a file.",
             metavar="FAMILY",
+            autocompletion=completion.families,
         ),
     ] = None,
     signature: Signature = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import output
+from tilewright.cli import completion, output
 from tilewright.cli.vocabulary import PROBLEM, WORDS
 from tilewright.errors import BadArgument
 
@@ -36,6 +36,7 @@ Archs = Annotated[
         "(gfx942,gfx950); may be repeated [default: TILEWRIGHT_ARCHS, else GPU_ARCHS, else "
         "the GPUs of this machine]",
         metavar="ARCH",
+        autocompletion=completion.archs,
     ),
 ]
 SomeArchs = Annotated[
@@ -44,6 +45,7 @@ SomeArchs = Annotated[
         "--arch",
         help="Architecture (sm_90, gfx942…) or product (h100); may be repeated.",
         metavar="ARCH",
+        autocompletion=completion.archs,
     ),
 ]
 MethodWord = Annotated[
@@ -89,7 +91,11 @@ Timeout = Annotated[
 ]
 FamilyName = Annotated[
     str | None,
-    typer.Option("--family", help="Operation family, if a space does not name its own."),
+    typer.Option(
+        "--family",
+        help="Operation family, if a space does not name its own.",
+        autocompletion=completion.families,
+    ),
 ]
 Kernels = Annotated[
     list[str],
@@ -100,7 +106,10 @@ Kernels = Annotated[
         metavar="SPACE|TABLE|PROBLEMS|NAME…",
     ),
 ]
-Family = Annotated[str, typer.Argument(help="Operation family.", metavar="FAMILY")]
+Family = Annotated[
+    str,
+    typer.Argument(help="Operation family.", metavar="FAMILY", autocompletion=completion.families),
+]
 ProblemWords = Annotated[
     list[str] | None,
     typer.Argument(help=f"The problem, as {WORDS} dtype=bf16.", metavar=PROBLEM),
@@ -111,6 +120,7 @@ DeviceName = Annotated[
         "--device",
         help="GPU to plan for: a known one (see `devices`), one of this machine (cuda:0) or a "
         "JSON file [default: the first GPU of this machine, else h200_sxm]",
+        autocompletion=completion.gpus,
     ),
 ]
 RegistryFile = Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import output
+from tilewright.cli import completion, output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, examples
 from tilewright.cli.table_files import Out, contents, refuse_rewriting
@@ -35,7 +35,14 @@ def import_(
         list[Path], typer.Argument(help="aiter's tuned files (.csv).", metavar="FILE.csv…")
     ],
     out: Out,
-    device: Annotated[str, typer.Option("--device", help="GPU to read lines of (see `devices`).")],
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            help="GPU to read lines of (see `devices`).",
+            autocompletion=completion.gpus,
+        ),
+    ],
     form: Annotated[
         str | None,
         typer.Option("--form", help="Which of aiter's files they are, if their names do not say."),

@@ -71,6 +71,12 @@ def families() -> tuple[str, ...]:
     return tuple(sorted({*_folders(), *_entry_points(), *_registered}))
 
 
+def installed() -> tuple[str, ...]:
+    """Names of the families of this package and of installed ones, sorted. Nothing is imported, so
+    that those of users' modules are not among them."""
+    return tuple(sorted({*_folders(), *_entry_points()}))
+
+
 def family(name: str) -> Family:
     """The family called `name`. Raises `UnknownName`."""
     found = _registered.get(name)
