@@ -45,7 +45,7 @@ from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.formats import aiter, benchdnn, onednn, tile_engine, variants
+from tilewright.ops.gemm.formats import aiter, benchdnn, decode, onednn, tile_engine, variants
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
 from tilewright.ops.keywords import Keyword
@@ -73,7 +73,7 @@ class GemmFamily(Defaults):
     config_type = GemmConfig
     arguments = ("A", "B", "*operands", "**numbered")
     # CK Tile Engine's sweeps do not say that they are of GEMMs.
-    formats = Formats(tile_engine.read_sweep, tuple(variants.VARIANTS), unnamed=True)
+    formats = Formats(tile_engine.read_sweep, (*variants.VARIANTS, decode.VARIANT), unnamed=True)
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {
         "shuffle": shuffle.shuffle,
         "unshuffle": shuffle.unshuffle,

@@ -27,6 +27,7 @@ Tile Engine's axes becomes:
     epilogue cshuffle, default,         store direct: the compiler goes through shared memory where
       default2d, tdm                    that makes stores wider; a chain of operations is ours
 
+Documents of kernels for a few rows, ``gemm_decode``, have axes of their own (`decode`).
 Documents of variants (batched, several D, quantised…): see `variants`, whose folder, where a
 document lies, says which it is. Where a document has an ``arch_tile_config`` for the architecture,
 that takes the place of ``tile_config``.
@@ -46,7 +47,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.errors import BadFile, nearest
-from tilewright.ops.gemm.formats import readings, variants
+from tilewright.ops.gemm.formats import decode, readings, variants
 from tilewright.ops.gemm.formats.axis import Axis
 from tilewright.ops.gemm.formats.words import (
     ALIASES,
@@ -87,6 +88,8 @@ def read_sweep(
     document leaves out. Raises `BadFile`, naming the place, for an unknown field, a malformed
     axis or an impossible value, and `BadArgument` for a bad `signature`.
     """
+    if document.get(VARIANT) == decode.VARIANT:
+        return decode.read(document, signature or {})
     notes: list[str] = []
     variant = variants.called(document.get(VARIANT, "gemm_universal"), f"$.{VARIANT}")
     found, taken = _collect(_of_arch(document, arch, notes), notes)
@@ -96,6 +99,11 @@ def read_sweep(
     linked: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
     more = variants.read(variant, taken, notes)
     readings.signature(found, signature or {}, axes, notes)
+    if variant.pipeline and not {"dtype_a", "dtype_b"} & {*found, *axes}:
+        raise BadFile(
+            f"$: the document does not say the dtype of pipeline {variant.pipeline}; give it in "
+            "the signature, as dtype=fp8, bf8 or fp4"
+        )
     readings.warps(found, axes, notes)
     readings.mma(found, arch, axes, notes)
     readings.pipeline(found, arch, axes, linked, notes)
