@@ -147,16 +147,16 @@ def _watch(
     """`_watched` and `_concerns_torch`, once torch is imported.
 
     The private names are the cheapest that know of dispatch modes (``FakeTensorMode``), of
-    ``torch.jit.trace`` and of forward-mode differentiation.
+    ``torch.jit.trace``, of forward-mode differentiation and of autocast.
     """
     tensors = frozenset({torch.Tensor, torch.nn.Parameter})
     others = frozenset({str, int, float, bool, tuple, NoneType})
     grad_enabled = torch.is_grad_enabled
     modes, tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
-    forward_ad = torch.autograd.forward_ad
+    forward_ad, autocast = torch.autograd.forward_ad, torch._C._is_any_autocast_enabled
 
     def watched() -> bool:
-        return modes() > 0 or tracing() is not None or forward_ad._current_level >= 0
+        return modes() > 0 or tracing() is not None or forward_ad._current_level >= 0 or autocast()
 
     def concerns_torch(operands: Sequence[Any], options: Mapping[str, Any]) -> bool:
         for x in operands:
@@ -184,12 +184,13 @@ _compiling: Callable[[], bool] = _look_for_torch
 True; a call of the public ``torch.compiler.is_compiling`` costs ten times as much."""
 
 _watched: Callable[[], bool] = _yes
-"""Whether a mode or a tracer is watching, or derivatives are taken forward. The launcher sees the
-other reasons that torch may have to know of a call (`_concerns_torch`). Without torch: always, for
-there is nothing to repeat."""
+"""Whether a mode or a tracer is watching, derivatives are taken forward, or autocast is on. The
+launcher sees the other reasons that torch may have to know of a call (`_concerns_torch`). Without
+torch: always, for there is nothing to repeat."""
 
 _concerns_torch: Callable[[Sequence[Any], Mapping[str, Any]], bool] = _no
 """Whether torch may have to know of a call: it wants gradients, an operand is no plain tensor, a
-mode or a tracer is watching, or derivatives are taken forward. Without torch: never."""
+mode or a tracer is watching, derivatives are taken forward, or autocast is on. Without torch:
+never."""
 
 _look_for_torch()  # so that dynamo finds here what stays here, if torch has been imported

@@ -134,3 +134,33 @@ def test_the_operation_costs_what_the_dispatcher_costs(passes_out):
         ratios.append(times[above] / times[below])
     # Without out=, the operation asks torch of gradients, modes and tracers first: about 0.5 µs.
     assert statistics.median(ratios) < (1.05 if passes_out else 1.15)
+
+
+def test_autocast_converts_a_weight_once():
+    """torch keeps the converted weight until autocast ends, for its own operations and for ours."""
+    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+    w = torch.randn(64, 64, device="cuda", requires_grad=True)
+    kept, on = [], torch.autocast("cuda", torch.bfloat16)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        with on:
+            results = [tw.gemm(x, w), tw.gemm(x, w), x @ w]
+        other = torch.autocast("cuda", torch.float16)
+        with other:
+            assert tw.gemm(x, w).dtype is torch.float16
+    assert {one.dtype for one in results} == {torch.bfloat16}
+    assert len({one.data_ptr() for one in kept if one.dtype is torch.bfloat16}) == 2
+    sum(results).float().sum().backward()
+    assert x.grad.dtype is w.grad.dtype is torch.float32
+    exact = 3 * torch.ones(64, 64).double() @ w.detach().double().cpu().T
+    assert (x.grad.double().cpu() - exact).norm() < 0.02 * exact.norm()
+
+
+def test_a_launch_counts_its_writes():
+    a, out = torch.ones(64, 64, device="cuda", requires_grad=True), torch.ones(64, 64).cuda()
+    x, w = torch.randn(64, 64).cuda(), torch.randn(64, 64).cuda()
+    for _ in range(3):  # planned, prepared, launched whole
+        y = (a * out).sum()
+        tw.gemm(x, w, out=out)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+    assert (x._version, w._version) == (0, 0)

@@ -61,7 +61,7 @@ def by_update(cache, q, new):
     from tilewright.torch.said import Said
 
     states, weights = cache[0], torch.randn(4, 3)
-    said = Said((), (), (("direction", "update"),), (1,))
+    said = Said(options=(("direction", "update"),), written=(1,))
     in_place("causal_conv", [torch.randn(1, 4, 1), states, weights], said.text, None, (1,), None)
 
 

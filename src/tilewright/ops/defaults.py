@@ -119,6 +119,12 @@ class Defaults:
         """A call writes no operand in place."""
         return ()
 
+    def lowered(
+        self, inputs: int, named: Sequence[str], options: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        """``torch.autocast`` converts nothing, as of any operation that torch does not know."""
+        return ()
+
     def options(self, problem: Any) -> dict[str, Any]:
         """The operands say all of a problem."""
         return {}

@@ -285,13 +285,21 @@ class Rng(Protocol):
 
 
 class Differentiation(Protocol):
-    """Which gradients there are."""
+    """Which gradients there are, and what training in mixed precision converts."""
 
     def gradients(self, problem: Any, wanted: Sequence[str]) -> Backward | Verdict:
         """How a backward pass computes the gradients of some inputs, or why it cannot.
 
         problem: states a call that passes no outputs.
         wanted: names of the operands that want a gradient, in order."""
+
+    def lowered(
+        self, inputs: int, named: Sequence[str], options: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        """Places, among a call's operands by position and then by keyword, of activations, weights
+        and biases: where they are fp32, fp16 or bf16, ``torch.autocast`` converts them.
+
+        inputs: operands by position. named: names of those by keyword. options: the call's."""
 
 
 class Family(Words, Legality, Launching, Checking, Differentiation, Protocol):

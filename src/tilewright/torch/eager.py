@@ -10,14 +10,15 @@ import torch
 
 from tilewright import calls
 from tilewright.dispatch import default_dispatcher
-from tilewright.torch import fake, gradients, operators, said
+from tilewright.torch import autocast, fake, gradients, operators, said
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, Any]) -> Any:
     """Run a call that passes no outputs: by the operator where a tensor is no plain one, or a mode
-    or a tracer is watching; recorded where gradients are wanted; else by the dispatcher."""
+    or a tracer is watching; recorded where gradients are wanted; else by the dispatcher. Under
+    autocast, on converted operands, unless `stream` is given: torch converts on its own stream."""
     if stream is not None:
         return default_dispatcher().run_given(op, operands, None, stream, keywords)
     spoken = _spoken(op, keywords)
@@ -34,6 +35,11 @@ def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, 
             seen = True
         wanted = wanted or x.requires_grad
     gradients.refuse_transforms(op, tensors)
+    if autocast.active():
+        tensors = autocast.converted(op, tensors, tuple(spoken.named), spoken.options)
+        operands = tensors[: len(operands)]
+        named = dict(zip(spoken.named, tensors[len(operands) :], strict=True))
+        keywords = {**keywords, **named}
     if seen:
         return _returned(operators.run(op, *_apart(op, spoken, tensors)))
     if wanted and torch.is_grad_enabled():

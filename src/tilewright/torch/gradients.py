@@ -19,7 +19,7 @@ from tilewright import dtypes, ops
 from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward, Computation, incoming
 from tilewright.ops.nouns import Operand, View
-from tilewright.torch import fake
+from tilewright.torch import autocast, fake
 from tilewright.torch.said import NOTHING, Numbers, Said
 
 Run = Callable[[str, Said, Sequence[Any], Numbers], Sequence[Any]]
@@ -299,7 +299,8 @@ class _Recorded(torch.autograd.Function):
         if torch.is_grad_enabled():  # a graph of this pass is asked for
             _refuse_graph(plan)
             run = partial(_recorded_if_wanted, run)
-        found = _carry_out(plan, run, ctx.numbers, saved, arrived)
+        with autocast.off():  # its operands are of the dtypes that the call had
+            found = _carry_out(plan, run, ctx.numbers, saved, arrived)
         return (None, *found)
 
 

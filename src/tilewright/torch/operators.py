@@ -49,7 +49,7 @@ import torch
 from tilewright import calls, ops
 from tilewright.dispatch import default_dispatcher
 from tilewright.errors import BadArgument
-from tilewright.torch import fake, gradients
+from tilewright.torch import autocast, fake, gradients
 from tilewright.torch.said import Numbers, Said, read
 
 NAMESPACE = "tilewright"
@@ -220,6 +220,17 @@ def operator(op: str) -> Operator:
         )
         return made
 
+    def converting(
+        operands: list[Any], said: str = "", scalars: list[int | float] | None = None
+    ) -> list[Any]:
+        what = read(said)
+        tensors = autocast.converted(op, operands, what.named, dict(what.options))
+        with autocast.off():
+            made: list[Any] = packet.default(list(tensors), said, scalars)
+        return made
+
+    for key in autocast.KEYS:
+        _LIBRARY.impl(op, converting, key.name)
     for key in _KEYS:
         _LIBRARY.impl(op, functional, key.name)
         _LIBRARY.impl(f"{op}.out", into, key.name)

@@ -157,6 +157,11 @@ class AttentionFamily(Defaults):
     def gradients(self, problem: AttentionProblem, wanted: Sequence[str]) -> Backward | Verdict:
         return gradients_module.gradients(problem, wanted)
 
+    def lowered(
+        self, inputs: int, named: Sequence[str], options: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        return gradients_module.lowered(inputs, named, options)
+
     def vendor(self, problem: AttentionProblem) -> Mapping[str, Bind]:
         return vendor_module.vendor(problem)
 

@@ -3,11 +3,11 @@ writes for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.ops.attention import widened
-from tilewright.ops.attention.operands import operands, options
+from tilewright.ops.attention.operands import operands, options, word_of
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.backward import Backward, Computation, incoming
 from tilewright.verdict import Verdict, no
@@ -37,6 +37,17 @@ _GRADIENT = {
     "slopes": "dslopes",
 }
 """Operands that have gradients, and the gradients' names."""
+
+
+_LOWERED = frozenset({"bias"})
+"""Operands by keyword that autocast converts, as it does the mask of torch's own attention."""
+
+
+def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
+    """See `tilewright.ops.protocols.Differentiation`. A cache of inference is not converted."""
+    if inputs < 3 or any(word_of(name) in WITHOUT for name in named):
+        return ()
+    return (*range(inputs), *(i for i, name in enumerate(named, inputs) if name in _LOWERED))
 
 
 def refused(p: AttentionProblem) -> Verdict | None:

@@ -53,6 +53,11 @@ _WORD_OF = {
 """Operands passed by keyword that each say a feature."""
 
 
+def word_of(name: str) -> str:
+    """The feature that an operand passed by keyword says; "" if it says none by itself."""
+    return _WORD_OF.get(name, "")
+
+
 # --- shapes ------------------------------------------------------------------------------------
 
 

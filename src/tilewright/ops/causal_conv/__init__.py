@@ -138,5 +138,10 @@ class CausalConvFamily(Defaults):
     def gradients(self, problem: CausalConvProblem, wanted: Sequence[str]) -> Backward | Verdict:
         return gradients_module.gradients(problem, wanted)
 
+    def lowered(
+        self, inputs: int, named: Sequence[str], options: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        return gradients_module.lowered(inputs, named, options)
+
 
 FAMILY = CausalConvFamily()

@@ -3,7 +3,7 @@ x and what the call read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.ops.backward import Backward, Computation, incoming
@@ -12,6 +12,13 @@ from tilewright.ops.causal_conv.problem import CausalConvProblem
 from tilewright.verdict import Verdict, no
 
 _GRADIENT = {"x": "dx", "w": "dw", "bias": "dbias", "initial_states": "dinitial_states"}
+
+
+def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
+    """See `tilewright.ops.protocols.Differentiation`."""
+    if options.get("direction", "forward") != "forward":
+        return ()
+    return (*range(inputs), *(i for i, name in enumerate(named, inputs) if name in _GRADIENT))
 
 
 def gradients(problem: CausalConvProblem, wanted: Sequence[str]) -> Backward | Verdict:

@@ -175,6 +175,11 @@ class ConvFamily(Defaults):
     def gradients(self, problem: ConvProblem, wanted: Sequence[str]) -> Backward | Verdict:
         return gradients_module.gradients(problem, wanted)
 
+    def lowered(
+        self, inputs: int, named: Sequence[str], options: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        return operands.lowered(inputs, named, options)
+
     def vendor(self, problem: ConvProblem) -> Mapping[str, Bind]:
         return vendor_module.vendor(problem)
 

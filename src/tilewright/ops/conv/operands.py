@@ -12,7 +12,7 @@ of the result, an array that lies as the result does, or a scalar.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.errors import BadArgument, nearest
@@ -21,7 +21,7 @@ from tilewright.ops.conv.geometry import Sizes
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.problem import outputs as out_dtypes
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.operands import chain_names
+from tilewright.ops.gemm.operands import chain_lowered, chain_names
 from tilewright.ops.keywords import option
 from tilewright.ops.nouns import Call, Operand, Role, View
 
@@ -46,6 +46,12 @@ _QUANTISED_MIDDLE = 40
 
 _INT8_PRODUCT = 5000.0
 """About the rms of a product of two random int8."""
+
+
+def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
+    """See `tilewright.ops.protocols.Differentiation`."""
+    extra = chain_lowered(options.get("epilogue", ""))
+    return (*range(inputs), *(i for i, name in enumerate(named, inputs) if name in extra))
 
 
 def operands(p: ConvProblem) -> tuple[Operand, ...]:

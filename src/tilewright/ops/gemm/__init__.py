@@ -313,6 +313,11 @@ class GemmFamily(Defaults):
     def gradients(self, problem: GemmProblem, wanted: Sequence[str]) -> Backward | Verdict:
         return gradients_module.gradients(problem, wanted)
 
+    def lowered(
+        self, inputs: int, named: Sequence[str], options: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        return operands.lowered(inputs, named, options)
+
 
 def _strides(word: str, text: str) -> tuple[int, ...]:
     return tuple(checks.parse_whole(word, part, -checks.MOST_WHOLE) for part in text.split(","))

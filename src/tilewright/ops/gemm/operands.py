@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -76,6 +76,38 @@ def names(of: Any) -> Names:
 def chain_names(epilogue: str) -> tuple[str, ...]:
     """The names of an epilogue's operands."""
     return _names("", "", epilogue, False, False).chains[2]
+
+
+def chain_lowered(*chains: str) -> frozenset[str]:
+    """Names of the operands of chains that have the dtype of the matrices: all but scales and
+    bounds."""
+    names = _names(*chains, *("",) * (3 - len(chains)), scale_a=False, scale_b=False).chains
+    return frozenset(
+        name
+        for chain, named in zip(chains, names, strict=False)
+        for name, taken in zip(named, epilogues.takes(chain), strict=True)
+        if not taken.dtype
+    )
+
+
+def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
+    """See `tilewright.ops.protocols.Differentiation`."""
+    chains = [options.get(name, "") for name in ("pre_a", "pre_b", "epilogue")]
+    scaled = [bool(options.get(name)) for name in SCALES]
+    wanted = {"A", "B"} | chain_lowered(*chains)
+    return places(_names(*chains, *scaled).inputs, inputs, named, wanted)
+
+
+def places(
+    names: Iterable[str], inputs: int, named: Sequence[str], wanted: Collection[str]
+) -> tuple[int, ...]:
+    """Places of operands among those by position and then those by keyword.
+
+    names: of all operands that are read, in order. inputs: how many are given by position. named:
+        those given by keyword. wanted: those whose places are wanted.
+    """
+    by_position = [name for name in names if name not in named][:inputs]
+    return tuple(i for i, name in enumerate((*by_position, *named)) if name in wanted)
 
 
 def chain_keywords() -> dict[str, Keyword]:

@@ -152,6 +152,11 @@ class GroupedGemmFamily(Defaults):
     def problem_of(self, call: Call, config: GroupedGemmConfig | None = None) -> GroupedGemmProblem:
         return operands.problem_of(call, config.layout if config else "rcr")
 
+    def lowered(
+        self, inputs: int, named: Sequence[str], options: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        return operands.lowered(inputs, named, options)
+
     def keywords(self) -> Mapping[str, Keyword]:
         """The options, and the operands of all operations that there are."""
         return operands.KEYWORDS | gemm_operands.chain_keywords()

@@ -37,6 +37,13 @@ SPARE = 16
 """In random offsets, one row in this many belongs to no group."""
 
 
+def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
+    """See `tilewright.ops.protocols.Differentiation`."""
+    epilogue = options.get("epilogue", "")
+    names = ("A", "B", "sizes", *gemm.chain_names(epilogue))
+    return gemm.places(names, inputs, named, {"A", "B"} | gemm.chain_lowered(epilogue))
+
+
 def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
     """A, B, the groups' sizes, the epilogue's operands and C, with their layouts in memory."""
     p = problem
