@@ -92,12 +92,13 @@ def read(
                 said = _row(types, dict(zip(_USUAL, how, strict=True)))
                 left_out += said is None
                 if said is not None:
-                    rows[(*types, *sizes, *said)] = None
+                    row = (*types, *sizes, *said)
+                    rows[row] = None
     if not rows:
         raise BadFile("$: every combination has scales that its dtypes do not have")
     if left_out:
         notes.append(f"$: {left_out} combinations left out: scales are of both operands, in 8 bits")
-    fixed = {
+    fixed: dict[str, list[Any]] = {
         "layout": ["rcr"], "pipeline": ["small_m"], "num_stages": [2], "group_m": [1],
     }  # fmt: skip
     return KernelSpace("gemm", fixed, linked={_AXES: [*rows]}), notes
