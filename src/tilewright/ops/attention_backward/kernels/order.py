@@ -10,7 +10,8 @@ and passes over all lengths; nothing was timed.
 import triton
 import triton.language as tl
 
-from tilewright.ops.attention.kernels.keys import sequence
+from tilewright.ops.attention.kernels.lengths import keys_of, queries_of
+from tilewright.ops.device.lengths import length_at
 
 
 @triton.jit
@@ -21,16 +22,11 @@ def _lengths(
     """Queries and keys of sequences `b` together, and rows that K has for them; -1 and 0 of those
     that are none."""
     known = tl.minimum(b, batch - 1)
-    _, n_q, _, n_kv = sequence(
-        known, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
-        total_kv, 0,
-        PACKEDQ, PACKEDKV, USEDQ, USEDKV, False, False,
-    )  # fmt: skip
-    _, _, _, room = sequence(
-        known, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, total_q,
-        total_kv, 0,
-        PACKEDQ, PACKEDKV, False, False, False, False,
-    )  # fmt: skip
+    _, n_q = queries_of(known, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
+    _, room = keys_of(known, kv_len, total_kv, 0, kv_offsets, kv_used, PACKEDKV, False, False)
+    n_kv = room
+    if USEDKV:
+        n_kv = length_at(kv_used, known, room)
     return tl.where(b < batch, n_q + n_kv, -1), tl.where(b < batch, room, 0)
 
 
@@ -44,7 +40,7 @@ def sequences_by_length(
     each the tiles of TILE keys before its own. The arguments are those of the catalogue
     (`arguments`)."""
     ROWS: tl.constexpr = 32
-    OTHERS: tl.constexpr = 128
+    OTHERS: tl.constexpr = 32
     own = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mine, _ = _lengths(
         own, batch, q_offsets, kv_offsets, q_used, kv_used, q_len, kv_len, total_q, total_kv,
