@@ -295,7 +295,7 @@ def test_the_longest_sequences_start_first(name, others):
     """And each is told how many tiles of keys are before its own."""
     rng = random.Random(name)
     batch, room = 140, 300
-    p = AttentionBackwardProblem(batch, 2, room, room, 64, others=others, total_q=6 * room,
+    p = AttentionBackwardProblem(batch, 2, room, room, 64, others=others, total_q=batch * room,
                                  total_kv=batch * room)  # fmt: skip
     configs = FAMILY.default_space(p, SM_90).expand(SM_90).configs
     config = next(c for c in configs if c.pipeline == name)

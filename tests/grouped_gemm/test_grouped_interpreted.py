@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from grouped_cases import cases, config, epilogues, label
@@ -59,6 +61,38 @@ def test_rows_of_no_group_are_left_as_they_are(hopper):
     assert (out[1] == 7).all() and (out[2, 5:] == 7).all()
 
 
+@pytest.mark.parametrize("pipeline", ["basic", "tma"])
+def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
+    """Before the first group, behind the last, and all where there is none; whatever lies there."""
+    kernel = config(dtype_a="fp32", layout="rrr", pipeline=pipeline, tile_k=32)
+    a, b = operands(n=1040, k=32)
+    for ends in ((2, 5, 5, 18), (7, 9, 20), (0, 0, 0), (20, 20, 20, 20), (-1, 3, 3), (5, 3, 3, 3)):
+        out = np.full((20, 1040), np.nan, np.float32)
+        hopper.run_named(kernel.name, a, b, int32(*ends), out=out, zeros=True)
+        wanted, begins = np.zeros_like(out), ends if len(ends) == 4 else (0, *ends)
+        for g, (begin, end) in enumerate(itertools.pairwise(begins)):
+            wanted[max(begin, 0) : max(end, 0)] = a[max(begin, 0) : max(end, 0)] @ b[g]
+        assert np.allclose(out, wanted, atol=1e-4), ends
+    masked = config(dtype_a="fp32", layout="rrr", form="masked", pipeline=pipeline, tile_k=32)
+    a, b = operands("masked", n=64, k=32)
+    out = np.full((3, 20, 64), np.nan, np.float32)
+    hopper.run_named(masked.name, a, b, int32(20, -3, 6), out=out, zeros=True)
+    wanted = a @ b
+    wanted[1], wanted[2, 6:] = 0, 0
+    assert np.allclose(out, wanted, atol=1e-4)
+
+
+def test_zeros_are_of_outputs_that_are_made_too(hopper):
+    a, b = operands()
+    out = hopper.run("grouped_gemm", a, b, int32(2, 5, 5, 18), zeros=True)
+    assert not out[:2].any() and not out[18:].any() and out[5:18].any()
+    with pytest.raises(BadArgument, match="zeros = 1"):
+        hopper.run("grouped_gemm", a, b, int32(2, 5, 5, 18), zeros=1)
+    packed = pack([(a[:3], b[0])])
+    with pytest.raises(BadArgument, match="no option 'zeros'"):
+        hopper.run("grouped_gemm", *packed.inputs, out=packed.out, zeros=True, **packed.options)
+
+
 def test_verification_sees_a_row_written_that_should_not_be(hopper):
     """What the reference says of rows without a group is what the output was filled with."""
     for dtype, written in (("bf16", 0.0), ("int8", 0)):
@@ -97,7 +131,7 @@ def test_offsets_are_clamped_whatever_they_say(hopper, pipeline):
         (-5, 12, wild),
         (12, 4, 4),
         (0, 0, 0),
-        (12, -wild - 1, 15),
+        (12, -wild - 1, -3),
     ):
         out = np.full((20, 64), 7.0, np.float32)
         hopper.run_named(kernel.name, a, b, int32(*offsets), out=out)

@@ -62,9 +62,9 @@ class GroupedGemmFamily(Defaults):
                 values[field] = text
             elif field == "sizes":
                 values[field] = tuple(_three(size) for size in text.split(","))
-            elif field == "bounds":
+            elif field in ("bounds", "zeros"):
                 if text not in ("true", "false"):
-                    raise BadArgument(f"bounds = {shown(text)} is not true or false")
+                    raise BadArgument(f"{field} = {shown(text)} is not true or false")
                 values[field] = text == "true"
             else:
                 values[field] = _whole(word, text)
@@ -167,6 +167,8 @@ class GroupedGemmFamily(Defaults):
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}
         found = {name: word for name, word in said.items() if word not in ("ieee", "")}
+        if problem.zeros:
+            found["zeros"] = True
         if problem.form == "list":
             listed = ("sizes", "layout", "alignment")
             found |= {name: getattr(problem, name) for name in listed}

@@ -23,6 +23,7 @@ def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Devic
         extra = (*extra, Scalar(stride, p.ldd))
     sizes = tuple(Scalar("i32", size) for size in (p.m, p.n, p.k))
     groups, lead = Scalar("i32", p.groups), Scalar("i32", int(p.bounds))
+    zeros = Scalar("i32", int(p.zeros))
     arguments: tuple[Argument, ...]
     if not pointers:
         b = (p.k, p.n) if p.layout[1] == "r" else (p.n, p.k)
@@ -35,6 +36,9 @@ def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Devic
             *sizes,
             groups,
             lead,
+            Pointer("C"),
+            Scalar("i64", p.ldc),
+            zeros,
             *extra,
         )
         return Launch((Step(grid, arguments),))
@@ -48,6 +52,7 @@ def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Devic
         Scalar("i64", p.stride_b),
         groups,
         lead,
+        zeros,
         *extra,
     )
     return Launch((Step(grid, arguments),))

@@ -24,10 +24,14 @@ KEYWORDS = {
     "sizes": keywords.option("tuple[tuple[int, int, int], ...]"),
     "layout": keywords.option("str"),
     "alignment": keywords.option("int", 1),
+    "zeros": keywords.option("bool", False),
 }
 """Keyword options of a call besides its operands."""
 
-OPTIONS = {"stacked": ("precision", "epilogue"), "list": tuple(KEYWORDS)}
+OPTIONS = {
+    "stacked": ("precision", "epilogue", "zeros"),
+    "list": ("precision", "epilogue", "sizes", "layout", "alignment"),
+}
 """Those of the forms with one tensor for all groups, and of a list."""
 
 SIZES = {"contiguous": "offsets", "masked": "counts", "list": "table"}
@@ -283,6 +287,7 @@ def _of_stacked(
         ldd=ldd,
         stride_b=stride_b,
         bounds=bounds,
+        zeros=options.get("zeros", False),
     )
 
 

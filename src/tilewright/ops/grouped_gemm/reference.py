@@ -1,4 +1,5 @@
-"""The result in float64, group by group. Rows of no group keep the output's poison."""
+"""The result in float64, group by group. Rows of no group are zeros where the problem says so, and
+else keep the output's poison."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
         shape: tuple[int, ...] = (length,)
     else:
         shape = (p.rows, p.columns)
-    poison = arrays.poison_of(DTYPES[p.dtype_c])
+    poison = 0.0 if p.zeros else arrays.poison_of(DTYPES[p.dtype_c])
     out = _full(a, shape, poison)
     if p.form == "list":
         for row in sizes.tolist():

@@ -46,7 +46,13 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.schedule import tile_coordinates
-from tilewright.ops.grouped_gemm.kernels.walk import MAX_GROUPS, RAGGED_ROWS, group_rows
+from tilewright.ops.grouped_gemm.kernels.walk import (
+    COLUMNS,
+    MAX_GROUPS,
+    RAGGED_ROWS,
+    clear_rest,
+    group_rows,
+)
 
 PRODUCER_REGISTERS = gl.constexpr(24)
 CONSUMER_REGISTERS = gl.constexpr(240)
@@ -65,6 +71,19 @@ def _tile_ends(table, ends, m, groups, lead, tiles_n, FORM: gl.constexpr, TILE_M
     tiles = gl.where(group < groups, tiles, 0)
     ends.store(gl.associative_scan(tiles, 0, _plus))
     return gl.sum(tiles, 0)
+
+
+@jit
+def _cleared(c, ldc, table, m, groups, lead, columns, MASKED: gl.constexpr):
+    """As `walk.cleared`."""
+    OF_GROUPS: gl.constexpr = gl.BlockedLayout([MAX_GROUPS // 128], [32], [4], [0])
+    OF_COLUMNS: gl.constexpr = gl.BlockedLayout([COLUMNS // 128], [32], [4], [0])
+    group = gl.minimum(gl.arange(0, MAX_GROUPS, OF_GROUPS), groups - 1)
+    begin, size = group_rows(table, group, m, lead, MASKED)
+    column = gl.arange(0, COLUMNS, OF_COLUMNS)
+    clear_rest(
+        c, ldc, table, m, groups, lead, gl.max(begin + size, 0), column, columns, MASKED
+    )  # fmt: skip
 
 
 @jit
@@ -247,14 +266,16 @@ def _tiles(matrix, COUNT: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexp
 
 @jit
 def grouped_gemm_gluon_ws(
-    a, b, c, table, m, n, k, groups, lead,
+    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zeros,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     B_ROW: gl.constexpr, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
     WARP_GROUPS: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; WARP_GROUPS warp groups
-    multiply. Other arguments as in `basic`."""
+    multiply. Other arguments as in `tma`."""
+    if zeros != 0:
+        _cleared(c_rows, ldc, table, m, groups, lead, n, FORM == "masked")
     ROWS: gl.constexpr = TILE_M // WARP_GROUPS
     PIECE: gl.constexpr = TILE_N // 4 if SPLIT else TILE_N // 2
     a_tiles = _tiles(a, STAGES * WARP_GROUPS, ROWS, TILE_K)

@@ -36,7 +36,13 @@ import triton.language as tl
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.grouped_gemm.kernels.operands import of_group
-from tilewright.ops.grouped_gemm.kernels.walk import RAGGED_ROWS, find, group_rows, tile_ends
+from tilewright.ops.grouped_gemm.kernels.walk import (
+    RAGGED_ROWS,
+    cleared,
+    find,
+    group_rows,
+    tile_ends,
+)
 
 
 @triton.jit
@@ -58,7 +64,7 @@ def _store(
 
 @triton.jit
 def grouped_gemm_tma(
-    a, b, c, table, m, n, k, groups, lead, extra,
+    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zeros, extra,
     FORM: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
@@ -66,8 +72,10 @@ def grouped_gemm_tma(
     TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     SPLIT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; other arguments as in
-    `basic`."""
+    """C_g = A_g·B_g for every group, with a, b, c tensor descriptors. c_rows: a pointer to C. Other
+    arguments as in `basic`."""
+    if zeros != 0:
+        cleared(c_rows, ldc, table, m, groups, lead, n // FOLD, FORM == "masked")
     ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
     tiles_n = tl.cdiv(n, TILE_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
