@@ -68,7 +68,7 @@ def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
     a, b = operands(n=1040, k=32)
     for ends in ((2, 5, 5, 18), (7, 9, 20), (0, 0, 0), (20, 20, 20, 20), (-1, 3, 3), (5, 3, 3, 3)):
         out = np.full((20, 1040), np.nan, np.float32)
-        hopper.run_named(kernel.name, a, b, int32(*ends), out=out, zeros=True)
+        hopper.run_named(kernel.name, a, b, int32(*ends), out=out, zero_rest=True)
         wanted, begins = np.zeros_like(out), ends if len(ends) == 4 else (0, *ends)
         for g, (begin, end) in enumerate(itertools.pairwise(begins)):
             wanted[max(begin, 0) : max(end, 0)] = a[max(begin, 0) : max(end, 0)] @ b[g]
@@ -76,7 +76,7 @@ def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
     masked = config(dtype_a="fp32", layout="rrr", form="masked", pipeline=pipeline, tile_k=32)
     a, b = operands("masked", n=64, k=32)
     out = np.full((3, 20, 64), np.nan, np.float32)
-    hopper.run_named(masked.name, a, b, int32(20, -3, 6), out=out, zeros=True)
+    hopper.run_named(masked.name, a, b, int32(20, -3, 6), out=out, zero_rest=True)
     wanted = a @ b
     wanted[1], wanted[2, 6:] = 0, 0
     assert np.allclose(out, wanted, atol=1e-4)
@@ -84,13 +84,13 @@ def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
 
 def test_zeros_are_of_outputs_that_are_made_too(hopper):
     a, b = operands()
-    out = hopper.run("grouped_gemm", a, b, int32(2, 5, 5, 18), zeros=True)
+    out = hopper.run("grouped_gemm", a, b, int32(2, 5, 5, 18), zero_rest=True)
     assert not out[:2].any() and not out[18:].any() and out[5:18].any()
-    with pytest.raises(BadArgument, match="zeros = 1"):
-        hopper.run("grouped_gemm", a, b, int32(2, 5, 5, 18), zeros=1)
+    with pytest.raises(BadArgument, match="zero_rest = 1"):
+        hopper.run("grouped_gemm", a, b, int32(2, 5, 5, 18), zero_rest=1)
     packed = pack([(a[:3], b[0])])
-    with pytest.raises(BadArgument, match="no option 'zeros'"):
-        hopper.run("grouped_gemm", *packed.inputs, out=packed.out, zeros=True, **packed.options)
+    with pytest.raises(BadArgument, match="no option 'zero_rest'"):
+        hopper.run("grouped_gemm", *packed.inputs, out=packed.out, zero_rest=True, **packed.options)
 
 
 def test_verification_sees_a_row_written_that_should_not_be(hopper):

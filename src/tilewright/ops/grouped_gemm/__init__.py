@@ -62,7 +62,7 @@ class GroupedGemmFamily(Defaults):
                 values[field] = text
             elif field == "sizes":
                 values[field] = tuple(_three(size) for size in text.split(","))
-            elif field in ("bounds", "zeros"):
+            elif field in ("bounds", "zero_rest"):
                 if text not in ("true", "false"):
                     raise BadArgument(f"{field} = {shown(text)} is not true or false")
                 values[field] = text == "true"
@@ -167,8 +167,8 @@ class GroupedGemmFamily(Defaults):
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}
         found = {name: word for name, word in said.items() if word not in ("ieee", "")}
-        if problem.zeros:
-            found["zeros"] = True
+        if problem.zero_rest:
+            found["zero_rest"] = True
         if problem.form == "list":
             listed = ("sizes", "layout", "alignment")
             found |= {name: getattr(problem, name) for name in listed}

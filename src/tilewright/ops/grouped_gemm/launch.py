@@ -23,7 +23,7 @@ def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Devic
         extra = (*extra, Scalar(stride, p.ldd))
     sizes = tuple(Scalar("i32", size) for size in (p.m, p.n, p.k))
     groups, lead = Scalar("i32", p.groups), Scalar("i32", int(p.bounds))
-    zeros = Scalar("i32", int(p.zeros))
+    zero_rest = Scalar("i32", int(p.zero_rest))
     arguments: tuple[Argument, ...]
     if not pointers:
         b = (p.k, p.n) if p.layout[1] == "r" else (p.n, p.k)
@@ -38,7 +38,7 @@ def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Devic
             lead,
             Pointer("C"),
             Scalar("i64", p.ldc),
-            zeros,
+            zero_rest,
             *extra,
         )
         return Launch((Step(grid, arguments),))
@@ -52,7 +52,7 @@ def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Devic
         Scalar("i64", p.stride_b),
         groups,
         lead,
-        zeros,
+        zero_rest,
         *extra,
     )
     return Launch((Step(grid, arguments),))

@@ -24,12 +24,12 @@ KEYWORDS = {
     "sizes": keywords.option("tuple[tuple[int, int, int], ...]"),
     "layout": keywords.option("str"),
     "alignment": keywords.option("int", 1),
-    "zeros": keywords.option("bool", False),
+    "zero_rest": keywords.option("bool", False),
 }
 """Keyword options of a call besides its operands."""
 
 OPTIONS = {
-    "stacked": ("precision", "epilogue", "zeros"),
+    "stacked": ("precision", "epilogue", "zero_rest"),
     "list": ("precision", "epilogue", "sizes", "layout", "alignment"),
 }
 """Those of the forms with one tensor for all groups, and of a list."""
@@ -287,7 +287,7 @@ def _of_stacked(
         ldd=ldd,
         stride_b=stride_b,
         bounds=bounds,
-        zeros=options.get("zeros", False),
+        zero_rest=options.get("zero_rest", False),
     )
 
 

@@ -40,7 +40,7 @@ class GroupedGemmProblem(Problem):
     m: under ``contiguous``, rows of all groups; under ``masked``, rows of each group.
     bounds: under ``contiguous``, the vector begins with the start of the first group, so it is one
     longer.
-    zeros: whether rows of C that belong to no group become 0. Else they are left unchanged. A list
+    zero_rest: whether rows of C that belong to no group become 0. Else they are left unchanged. A list
     has none.
     sizes: under ``list``, (m, n, k) of each product; `groups`, `m`, `n` and `k` follow from it and
     are left out.
@@ -76,7 +76,7 @@ class GroupedGemmProblem(Problem):
     ldd: int = 0
     stride_b: int = 0
     bounds: bool = False
-    zeros: bool = False
+    zero_rest: bool = False
 
     def _complete(self) -> None:
         name_types(self)
@@ -122,7 +122,7 @@ class GroupedGemmProblem(Problem):
             raise BadArgument("a list needs sizes: a tuple of one (m, n, k) or more")
         counted = self.groups in (0, len(self.sizes))
         stated = (self.m, self.n, self.k, self.lda, self.ldb, self.ldc, self.ldd)
-        if not counted or any(stated) or self.stride_b or self.bounds or self.zeros:
+        if not counted or any(stated) or self.stride_b or self.bounds or self.zero_rest:
             raise BadArgument("a list has sizes, and no other field that says how large groups are")
         folded = epilogues.fold(self.epilogue)
         for place, size in enumerate(self.sizes):
@@ -157,8 +157,8 @@ class GroupedGemmProblem(Problem):
                 raise BadArgument(f"{field} = {size!r} is not a whole number from {least}")
         if not isinstance(self.stride_b, int) or isinstance(self.stride_b, bool):
             raise BadArgument(f"stride_b must be an integer, not {self.stride_b!r}")
-        if not isinstance(self.zeros, bool):
-            raise BadArgument(f"zeros = {self.zeros!r} is not true or false")
+        if not isinstance(self.zero_rest, bool):
+            raise BadArgument(f"zero_rest = {self.zero_rest!r} is not true or false")
         if self.bounds and self.form != "contiguous":
             raise BadArgument(f"bounds are for form contiguous, not {self.form}")
         if self.layout in LAYOUTS and self.layout[0::2] != "rr":
@@ -183,7 +183,7 @@ class GroupedGemmProblem(Problem):
                 words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
             if self.stride_b != self.packed_b:
                 words.append(f"stride_b {self.stride_b}")
-        words += ["zeros"] * self.zeros
+        words += ["zero_rest"] * self.zero_rest
         if self.alignment != 16:
             words.append(f"aligned to {self.alignment}")
         return " ".join(words)

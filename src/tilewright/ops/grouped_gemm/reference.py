@@ -23,7 +23,7 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
         shape: tuple[int, ...] = (length,)
     else:
         shape = (p.rows, p.columns)
-    poison = 0.0 if p.zeros else arrays.poison_of(DTYPES[p.dtype_c])
+    poison = 0.0 if p.zero_rest else arrays.poison_of(DTYPES[p.dtype_c])
     out = _full(a, shape, poison)
     if p.form == "list":
         for row in sizes.tolist():

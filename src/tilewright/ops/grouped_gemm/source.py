@@ -21,7 +21,7 @@ from tilewright.ops.nouns import KernelSource
 Types = tuple[tuple[str, str], ...]
 """Names of arguments with their Triton types."""
 
-IN_TABLE = ("m", "n", "k", "lda", "ldb", "ldc", "stride_b", "lead", "zeros")
+IN_TABLE = ("m", "n", "k", "lda", "ldb", "ldc", "stride_b", "lead", "zero_rest")
 """Arguments that a list has in its table instead, or not at all."""
 
 
@@ -113,7 +113,7 @@ def _pointers(config: GroupedGemmConfig) -> Types:
         ("stride_b", "i64"),
         ("groups", "i32"),
         ("lead", "i32"),
-        ("zeros", "i32"),
+        ("zero_rest", "i32"),
     )
     return tuple((n, "constexpr" if listed and n in IN_TABLE else t) for n, t in arguments)
 
@@ -131,7 +131,7 @@ def _described(config: GroupedGemmConfig) -> Types:
         *((name, "i32") for name in ("m", "n", "k", "groups", "lead")),
         ("c_rows", f"*{DTYPES[config.dtype_c].triton}"),
         ("ldc", "i64"),
-        ("zeros", "i32"),
+        ("zero_rest", "i32"),
     )
 
 

@@ -84,7 +84,7 @@ def _sum(
 
 @triton.jit
 def grouped_gemm_basic(
-    a, b, c, table, m, n, k, lda, ldb, ldc, stride_b, groups, lead, zeros, extra,
+    a, b, c, table, m, n, k, lda, ldb, ldc, stride_b, groups, lead, zero_rest, extra,
     FORM: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
@@ -98,13 +98,13 @@ def grouped_gemm_basic(
     table: the offsets (from element `lead` on, the ends of groups), the counts, or a list's table
         (see `walk`).
     m: rows of A (``contiguous``) or of each group (``masked``).
-    zeros: if not 0, rows of no group become 0; else they stay as they are.
+    zero_rest: if not 0, rows of no group become 0; else they stay as they are.
     ELEMENTS, ELEMENTS_C: sizes and leading dimensions in a list's table are multiples of ELEMENTS
         (those of C: ELEMENTS_C).
     extra, TAKES, WIDTHS, CHAIN: see `operands` and the GEMM's `epilogue`; C has n / FOLD columns.
     """
     if FORM != "list":  # noqa: SIM102 (a constant, then an argument)
-        if zeros != 0:
+        if zero_rest != 0:
             cleared(c, ldc, table, m, groups, lead, n // FOLD, FORM == "masked")
     ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):

@@ -266,7 +266,7 @@ def _tiles(matrix, COUNT: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexp
 
 @jit
 def grouped_gemm_gluon_ws(
-    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zeros,
+    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     B_ROW: gl.constexpr, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
@@ -274,7 +274,7 @@ def grouped_gemm_gluon_ws(
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; WARP_GROUPS warp groups
     multiply. Other arguments as in `tma`."""
-    if zeros != 0:
+    if zero_rest != 0:
         _cleared(c_rows, ldc, table, m, groups, lead, n, FORM == "masked")
     ROWS: gl.constexpr = TILE_M // WARP_GROUPS
     PIECE: gl.constexpr = TILE_N // 4 if SPLIT else TILE_N // 2

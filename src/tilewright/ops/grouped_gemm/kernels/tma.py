@@ -64,7 +64,7 @@ def _store(
 
 @triton.jit
 def grouped_gemm_tma(
-    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zeros, extra,
+    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, extra,
     FORM: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
@@ -74,7 +74,7 @@ def grouped_gemm_tma(
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors. c_rows: a pointer to C. Other
     arguments as in `basic`."""
-    if zeros != 0:
+    if zero_rest != 0:
         cleared(c_rows, ldc, table, m, groups, lead, n // FOLD, FORM == "masked")
     ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
     tiles_n = tl.cdiv(n, TILE_N)
