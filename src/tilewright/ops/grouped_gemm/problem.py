@@ -40,8 +40,8 @@ class GroupedGemmProblem(Problem):
     m: under ``contiguous``, rows of all groups; under ``masked``, rows of each group.
     bounds: under ``contiguous``, the vector begins with the start of the first group, so it is one
     longer.
-    zero_rest: whether rows of C that belong to no group become 0. Else they are left unchanged. A list
-    has none.
+    zero_rest: whether rows of C that belong to no group become 0. Else they are left unchanged. A
+    list has none.
     sizes: under ``list``, (m, n, k) of each product; `groups`, `m`, `n` and `k` follow from it and
     are left out.
     stride_b: elements from one group's B to the next; 0 means packed.
