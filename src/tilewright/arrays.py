@@ -85,11 +85,7 @@ def _check_tensor(tensor: Any, name: str) -> None:
     strides."""
     import torch
 
-    if tensor.is_nested:
-        raise BadArgument(
-            f"{name} is a nested tensor, whose parts have shapes of their own; pass the parts, "
-            "or use an operation on groups"
-        )
+    refuse_parts(tensor, name)
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.").removeprefix("_")
         raise BadArgument(f"{name} has the layout {layout}; pass a dense copy: tensor.to_dense()")
@@ -111,6 +107,23 @@ def _check_tensor(tensor: Any, name: str) -> None:
         raise BadArgument(
             f"{name} is a {type(tensor).__name__} without memory of its own (fake, or inside "
             "torch.func.vmap, grad or a trace); pass a plain tensor, outside of it"
+        )
+
+
+def refuse_parts(tensor: Any, name: str) -> None:
+    """Raise `BadArgument` for a torch tensor of parts: a nested tensor, and a ``DTensor``."""
+    if tensor.is_nested:
+        raise BadArgument(
+            f"{name} is a nested tensor, whose parts have shapes of their own; pass x.values() "
+            "with x.offsets() to a packed call (flash_attn_varlen_func, q_offsets= of attention, "
+            "the groups of grouped_gemm), or the parts one by one"
+        )
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if distributed is not None and isinstance(tensor, distributed.DTensor):
+        raise BadArgument(
+            f"{name} is a DTensor, and operations do not say how their results are sharded; pass "
+            "x.to_local(), and make DTensor.from_local(...) of the result, or call the operation "
+            "within torch.distributed.tensor.experimental.local_map"
         )
 
 

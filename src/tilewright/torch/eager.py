@@ -33,6 +33,7 @@ def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, 
             if not isinstance(x, torch.Tensor):
                 return default_dispatcher().run_given(op, operands, None, None, keywords)
             seen = True
+        seen = seen or x.is_nested
         wanted = wanted or x.requires_grad
     gradients.refuse_transforms(op, tensors)
     if autocast.active():

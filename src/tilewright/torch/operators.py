@@ -39,7 +39,7 @@ One schema serves every family, whatever its operands. It is registered with `Li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -49,7 +49,7 @@ import torch
 from tilewright import calls, ops
 from tilewright.dispatch import default_dispatcher
 from tilewright.errors import BadArgument
-from tilewright.torch import autocast, fake, gradients
+from tilewright.torch import autocast, fake, gradients, subclasses
 from tilewright.torch.said import Numbers, Said, read
 
 NAMESPACE = "tilewright"
@@ -208,6 +208,8 @@ def operator(op: str) -> Operator:
     ) -> list[Any]:
         gradients.refuse_transforms(op, operands)
         plain = keys.raw_repr() & below_autograd in plain_keys
+        if not plain:
+            subclasses.refuse(op, operands)
         if torch.is_grad_enabled() and True in [x.requires_grad for x in operands]:
             how = launch if plain else run
             return list(gradients.recorded(how, op, read(said), operands, scalars or ()))
@@ -215,9 +217,9 @@ def operator(op: str) -> Operator:
             return functional(operands, said, scalars)
         below = keys & torch._C._after_autograd_keyset
         what, numbers = read(said).settled(scalars or ())
-        made: list[Any] = packet.default.redispatch(
-            below, operands, what.text, list(numbers) or None
-        )
+        given = list(numbers) or None
+        with subclasses.served(op, operands):
+            made: list[Any] = packet.default.redispatch(below, operands, what.text, given)
         return made
 
     def converting(
@@ -231,12 +233,37 @@ def operator(op: str) -> Operator:
 
     for key in autocast.KEYS:
         _LIBRARY.impl(op, converting, key.name)
+
+    def guarded(own: Callable[..., None], overload: Any) -> Callable[..., None]:
+        """`own`, the implementation of an overload that writes, for plain tensors."""
+
+        def call(
+            keys: Any,
+            operands: list[Any],
+            said: str = "",
+            scalars: list[int | float] | None = None,
+            **written: list[Any],
+        ) -> None:
+            if keys.raw_repr() & below_autograd in plain_keys:
+                own(operands, said, scalars, **written)
+                return
+            tensors = (*operands, *next(iter(written.values())))
+            subclasses.refuse(op, tensors)
+            below = keys & torch._C._after_autograd_keyset
+            with subclasses.served(op, tensors):
+                overload.redispatch(below, operands, said, scalars, **written)
+
+        return call
+
     for key in _KEYS:
         _LIBRARY.impl(op, functional, key.name)
         _LIBRARY.impl(f"{op}.out", into, key.name)
         _LIBRARY.impl(f"{op}.outputs", outputs, key.name)
         _LIBRARY.impl(f"{op}.update", update, key.name)
     _LIBRARY.impl(op, recorded, "Autograd", with_keyset=True)
+    for one, overload in ((into, packet.out), (update, packet.update)):
+        name = f"{op}.{overload._overloadname}"
+        _LIBRARY.impl(name, guarded(one, overload), "Autograd", with_keyset=True)
 
     def fake_functional(
         operands: list[Any], said: str = "", scalars: list[int | float] | None = None
