@@ -115,8 +115,8 @@ def refuse_parts(tensor: Any, name: str) -> None:
     if tensor.is_nested:
         raise BadArgument(
             f"{name} is a nested tensor, whose parts have shapes of their own; pass x.values() "
-            "with x.offsets() to a packed call (flash_attn_varlen_func, q_offsets= of attention, "
-            "the groups of grouped_gemm), or the parts one by one"
+            "with x.offsets() to a packed call (such as flash_attn_varlen_func, or an operation "
+            "on groups), or the parts one by one"
         )
     distributed = sys.modules.get("torch.distributed.tensor")
     if distributed is not None and isinstance(tensor, distributed.DTensor):
