@@ -31,6 +31,7 @@ SHARED = (
     "attention",
     "attention_backward",
     "conv",
+    "fuzz",
     "gemm",
     "grouped_gemm",
     "simulate",

@@ -314,3 +314,35 @@ def test_axes_of_a_file_that_go_together(tmp_path):
 def test_faults_of_axes_that_go_together(tmp_path, changed, why):
     with pytest.raises(BadFile, match=why):
         load_space(write(tmp_path, {**LINKED, **changed}), SM90)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"family": "gemm", "num_warps": [{"a": 1}]}, r"\$\.num_warps: .*cannot have the value \{"),
+        ({"family": "gemm", "tile_m": [[[64]]]}, r"\$\.tile_m: .*cannot have the value \[\[64\]\]"),
+        ({"family": "attention", "tile_q,tile_kv": [[64, {}]]}, "no axis has the value {}"),
+        (
+            {"variant": "forward", "trait_config": {"pipeline": [["mem"]]}},
+            r"\$\.trait_config\.pipeline: a value is a number, text, or true or false, not",
+        ),
+    ],
+)
+def test_a_value_that_no_axis_has_is_refused_with_its_place(tmp_path, document, said):
+    folder = tmp_path / "grouped_conv" / "configs" if "variant" in document else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "s.json").write_text(json.dumps(document))
+    with pytest.raises(BadFile, match=said):
+        load_space(folder / "s.json", arch("sm_90"))
+
+
+def test_a_number_where_a_text_belongs_is_no_kernel():
+    space = KernelSpace("attention", {"features": [5, ""]})
+    found = space.expand("sm_90")
+    assert len(found.configs) == 1 and found.summary() == {"expressible": 1}
+    with pytest.raises(EmptySpace, match="features = 5 is no text"):
+        KernelSpace("attention", {"features": [5]}).expand("sm_90")
+    with pytest.raises(BadArgument, match="axis tile_m cannot have the value None"):
+        KernelSpace("gemm", {"tile_m": [None]})
+    with pytest.raises(BadArgument, match="axis tile_q cannot have the value"):
+        KernelSpace("attention", {}, linked={("tile_q",): [({},)]})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilewright import ops
+from tilewright import checks, ops
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch
 from tilewright.dtypes import named
@@ -51,8 +51,27 @@ def _several(axis: str, given: Any, known: Mapping[str, Any]) -> Sequence[Any]:
         given = tuple(given) if one else given
     values = [given] if one else given if isinstance(given, Sequence) else [*given]
     if axis.startswith("dtype"):
-        return [value if value in WILDCARDS else named(value) for value in values]
-    return values
+        values = [value if value in WILDCARDS else named(value) for value in values]
+    return [_value(axis, value) for value in values]
+
+
+def _value(axis: str, value: Any) -> Any:
+    """A value of an axis. Raises `BadArgument` for one that no axis has."""
+    own = checks.plain(axis, value)
+    if not _is_value(own):
+        raise BadArgument(f"axis {axis} cannot have the value {shown(value)}: {_A_VALUE}")
+    return own
+
+
+def _is_value(value: Any) -> bool:
+    flat = isinstance(value, list | tuple) and _VALUES.issuperset(map(type, value))
+    return type(value) in _VALUES or flat
+
+
+_A_VALUE = "a value is a number, text, true or false, or a list of these"
+
+
+_VALUES = frozenset({int, float, str, bool})
 
 
 class _Fields(Mapping[str, Any]):
@@ -147,6 +166,11 @@ class KernelSpace:
             for row in rows:
                 if len(row) != len(group):
                     raise BadArgument(f"linked axes {group} cannot have the values {row}")
+        linked = {
+            group: [tuple(map(_value, group, row)) for row in rows]
+            for group, rows in self.linked.items()
+        }
+        object.__setattr__(self, "linked", linked)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -166,8 +190,12 @@ class KernelSpace:
         fixed = dict(family.axes())
         axes, combinations = self._combinations(fixed, family, arch)
         places = {axis: place for place, axis in enumerate(axes)}
+        doubtful = self._doubtful(fixed)
         for values in combinations:
             try:
+                for axis in doubtful:
+                    if type(value := values[places[axis]]) is not str:
+                        raise BadArgument(f"{axis} = {shown(value)} is no text")
                 config = family.make_config({**fixed, **dict(zip(axes, values, strict=True))}, arch)
             except BadArgument as error:
                 verdict = no("expressible", str(error))
@@ -212,8 +240,19 @@ class KernelSpace:
             if value in WILDCARDS:
                 values.update(dict.fromkeys(family.wildcard(axis, arch)))
             else:
-                values[tuple(value) if isinstance(value, list) else value] = None
+                values[value] = None
         return list(values)
+
+    def _doubtful(self, known: Mapping[str, Any]) -> list[str]:
+        """The axes of text that have another value."""
+        declared = [*self.axes.items()]
+        for group, rows in self.linked.items():
+            declared += zip(group, zip(*rows, strict=True), strict=False)
+        return [
+            axis
+            for axis, values in declared
+            if isinstance(known[axis], str) and any(type(value) is not str for value in values)
+        ]
 
     def _constrained(self, config: Any) -> Verdict:
         for name, keep in self.constraints.items():
@@ -348,6 +387,9 @@ def _rows(rows: Any, width: int, place: str) -> list[tuple[Any, ...]]:
     for row in rows:
         if not isinstance(row, list) or len(row) != width:
             raise BadFile(f"{place}: each row is a list of {width} values, not {shown(row)}")
+        for value in row:
+            if not _is_value(value):
+                raise BadFile(f"{place}: no axis has the value {shown(value)}: {_A_VALUE}")
     return [tuple(row) for row in rows]
 
 
@@ -385,6 +427,9 @@ def axis_values(axis: Any, place: str) -> list[Any]:
         raise BadFile(f"{place}: the axis has no values; leave it out or give at least one")
     if len(values) > MAX_RANGE:
         raise BadFile(f"{place}: {len(values)} values are over {MAX_RANGE}")
+    for value in values:
+        if not _is_value(value):
+            raise BadFile(f"{place}: the axis cannot have the value {shown(value)}: {_A_VALUE}")
     return values
 
 

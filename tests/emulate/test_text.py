@@ -6,6 +6,7 @@ import pytest
 
 from tilewright.errors import BadArgument, BadFile
 from tilewright.listing.operand import ACCUMULATION, EXEC, M0, TTMP, VCC, operand
+from tilewright.listing.padding import padded
 from tilewright.listing.text import instruction, parse
 
 LISTING = """\
@@ -242,3 +243,57 @@ def test_what_no_listing_is():
         parse(LISTING.replace("s_cbranch_scc1 .LBB0_1", "s_cbranch_scc1 .LBB0_2"))
     with pytest.raises(BadArgument, match="no instruction set for gfx803"):
         parse(LISTING.replace("gfx942", "gfx803"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("s_nop ../x", "operand 1 is no whole number"),
+        ("s_nop", "no operand 1"),
+        ("v_swap_b32 v0", "no operand 2"),
+        ("v_add_f32 v0, , v1", "an operand is empty"),
+        ("v_mfma_f32_16x16x16_f16 v[0:3], v[0:1]", "no operand 3"),
+        ("v_pk_add_f16 v0, v1, v2 op_sel:[0,x]", "no list of numbers"),
+        ("s_cbranch_scc1", "no such label"),
+    ],
+)
+def test_a_damaged_instruction_is_an_error_with_its_line(wrong: str, said: str) -> None:
+    with pytest.raises(BadFile, match=f"line 3: .*{said}"):
+        padded(ONE.format(code=f"\t{wrong}"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("    .wavefront_size: 64\n", "", "no .wavefront_size"),
+        (".wavefront_size: 64", ".wavefront_size: 99999999999", "waves of 99999999999 lanes"),
+        ("        .size: 8\n", "", "an argument without .size"),
+        (".size: 8", ".size: x", "'x' is no number"),
+        ("      - .offset: 0\n", "", "it is of no argument"),
+    ],
+)
+def test_damaged_metadata_is_an_error(old: str, new: str, said: str) -> None:
+    text = ONE.format(code="\ts_endpgm")
+    parse(text)
+    assert old in text
+    with pytest.raises((BadFile, BadArgument), match=said):
+        parse(text.replace(old, new))
+
+
+def test_registers_that_no_gpu_has_are_text() -> None:
+    for text in ("v99999999999", "v[0:999999999]", "v[5:3]", "s[0:500]"):
+        assert operand(text).file == "text"
+
+
+ONE = """\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"
+kernel:
+{code}
+\t.amdgpu_metadata
+amdhsa.kernels:
+  - .args:
+      - .offset: 0
+        .size: 8
+        .value_kind: global_buffer
+    .wavefront_size: 64
+\t.end_amdgpu_metadata
+"""

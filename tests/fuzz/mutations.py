@@ -189,3 +189,34 @@ def words(text: str, random: Random) -> str:
     parts = re.split(r"([_=+,;x ])", text)
     random.shuffle(parts)
     return "".join(parts)
+
+
+def lines(text: str, random: Random) -> str:
+    """A text with something wrong in one or two of its lines."""
+    found = text.split("\n")
+    for _ in range(random.choice((1, 1, 2))):
+        at = random.randrange(len(found))
+        how = random.randrange(8)
+        if how == 0:
+            del found[at]
+        elif how == 1:
+            found.insert(at, random.choice(found))
+        elif how == 2:
+            found[at] = random.choice(found)
+        elif how == 3:
+            found[at] = raw(found[at].encode(), random).decode(errors="replace")
+        else:
+            found[at] = words(found[at], random)
+        if not found:
+            return ""
+    return "\n".join(found)
+
+
+def cell(old: Any, random: Random) -> Any:
+    """Another value for a cell of a database."""
+    if isinstance(old, str) and old[:1] == "{" and random.randrange(3):
+        return json_text(json.loads(old), random).decode(errors="replace")
+    if isinstance(old, bytes) and random.randrange(2):
+        return raw(old, random)
+    new = random.choice((*NUMBERS, *WORDS, b"", b"\xff" * 8, None, 9e999))
+    return float(new) if isinstance(new, int) and abs(new) >= 2**63 else new

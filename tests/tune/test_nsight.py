@@ -14,6 +14,7 @@ from fake_ncu import printed, prints, put
 from patience import LIMIT_SECONDS, runs, until
 from tilewright.arch import device
 from tilewright.compile import Store
+from tilewright.errors import BadFile
 from tilewright.measure import nsight
 from tilewright.measure.counters import (
     COUNTERS,
@@ -183,3 +184,9 @@ def test_ncu_is_found_in_the_toolkit_too(monkeypatch, tmp_path):
     file.write_text("")
     file.chmod(0o755)
     assert nsight.find_ncu() == str(file)
+
+
+def test_a_table_without_a_column_is_an_error():
+    log = '"ID","Kernel Name","Grid Size"\n"","",""\n"0","k","1"\n'
+    with pytest.raises(BadFile, match="no column 'Block Size'"):
+        parse(log)

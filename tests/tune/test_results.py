@@ -14,6 +14,7 @@ from fake_crew import ENVIRONMENT, GROUP, measurement, other
 from tune_cases import CONFIGS, PROBLEMS
 
 from tilewright.errors import BadArgument, BadFile, TilewrightError
+from tilewright.measure import queries
 from tilewright.measure.database import FILE, ResultsInUse
 from tilewright.measure.measurement import Telemetry, problem_text
 from tilewright.measure.results import Build, Results
@@ -245,6 +246,24 @@ def test_sql_that_cannot_be_read_or_writes_is_refused(tmp_path):
         with pytest.raises(BadArgument, match="which measurements"):
             list(results.measurements("nothing = 1"))
         assert results.query("SELECT count(*) AS n FROM measurement") == (["n"], [(4,)])
+
+
+FOREVER = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+
+
+def test_a_query_has_limits_of_time_and_memory(tmp_path, monkeypatch):
+    with Results(tmp_path, write=True) as results:
+        results.add(some())
+        with monkeypatch.context() as patch:
+            patch.setattr(queries, "MOST_SECONDS", 0.05)
+            with pytest.raises(BadArgument, match="cannot be answered: it takes over"):
+                results.query(FOREVER + "SELECT count(*) FROM n")
+        monkeypatch.setattr(queries, "MOST_BYTES", 1 << 20)
+        with pytest.raises(BadArgument, match=r"over 1 MiB after [\d,]+ rows: add a LIMIT"):
+            results.query(FOREVER + "SELECT x FROM n")
+        with pytest.raises(BadArgument, match="a value has over 16 MiB"):
+            results.query("SELECT length(zeroblob(900000000))")
+        assert results.query(FOREVER + "SELECT x FROM n LIMIT 2") == (["x"], [(1,), (2,)])
 
 
 DAMAGE = {

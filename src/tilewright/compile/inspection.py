@@ -42,7 +42,12 @@ def _disassemble(cubin: bytes) -> str:
         file.flush()
         try:
             ran = subprocess.run(
-                [tool, "-c", file.name], capture_output=True, text=True, timeout=120, check=False
+                [tool, "-c", file.name],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=120,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BuildFailed(f"{tool} could not run: {error}") from error

@@ -41,7 +41,7 @@ class Occupancy:
 
 def nvidia_resources(report: str, tensor_memory: int) -> Resources:
     """Read ``cuobjdump -res-usage``. Raises `BuildFailed` if it is not such a report."""
-    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", report)
+    found = re.search(r"REG:(\d{1,9}) STACK:(\d{1,9}) SHARED:\d+ LOCAL:(\d{1,9})", report)
     if found is None:
         raise BuildFailed(f"cuobjdump's resource report is not understood: {report.strip()[:200]}")
     registers, stack, local = map(int, found.groups())
@@ -54,7 +54,7 @@ def amd_resources(assembly: str) -> Resources:
     """Read the metadata at the end of AMD assembly. Raises `BuildFailed` if there is none."""
 
     def field(name: str, absent: int | None = None) -> int:
-        found = re.search(rf"^[ -]*\.{name}:\s+(\d+)$", assembly, re.MULTILINE)
+        found = re.search(rf"^[ -]*\.{name}:\s+(\d{{1,9}})$", assembly, re.MULTILINE)
         if found is not None:
             return int(found[1])
         if absent is None:

@@ -157,7 +157,7 @@ def _explicit(ins: Instruction, places: list[int], target: Target) -> tuple[int,
     if stores or base.startswith(("s_cmp_", "s_cmpk_", "s_bitcmp")) or _unreturned(ins):
         return _all(places), 0, 0
     if _SWAPS.match(base):
-        return _all(places), places[0] | places[1], 0
+        return _all(places), places[0] | bits(ins.at(1)), 0
     results = 2 if _TWO_RESULTS.match(base) and len(places) > 3 else 1
     if base.startswith("v_cmpx") and len(places) == 2:
         results = 0  # the result is EXEC, which the text leaves out

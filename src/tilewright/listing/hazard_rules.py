@@ -93,12 +93,12 @@ def facts(ins: Instruction, touched: Effects, generation: Generation) -> Facts:
     base = ins.base
     d = a = b = c = 0
     if base.startswith(("v_mfma", "v_wmma")):
-        d, a, b, c = (bits(each) for each in ins.operands[:4])
+        d, a, b, c = (bits(ins.at(place)) for place in range(4))
     return Facts(
         ins,
         touched.reads | touched.tied,
         touched.writes,
-        int(ins.operands[0].text, 0) + 1 if base == "s_nop" else 1,
+        ins.whole(0) + 1 if base == "s_nop" else 1,
         base.startswith("v_"),
         bool(_MEMORY.match(base)),
         base.startswith("ds_"),
@@ -175,7 +175,7 @@ def _dpp(f: Facts) -> bool:
 
 def _lane_number(f: Facts) -> int:
     """The scalar register with the lane of ``v_readlane`` or ``v_writelane``."""
-    return bits(f.ins.operands[2]) if f.base in ("v_readlane_b32", "v_writelane_b32") else 0
+    return bits(f.ins.at(2)) if f.base in ("v_readlane_b32", "v_writelane_b32") else 0
 
 
 def _reads_lanes(f: Facts) -> bool:
@@ -199,11 +199,11 @@ def _stored(f: Facts) -> int:
     """The data of a store of more than 8 bytes a lane."""
     if not _WIDE.fullmatch(f.base):
         return 0
-    return bits(f.ins.operands[0 if f.base.startswith("buffer") else 1])
+    return bits(f.ins.at(0 if f.base.startswith("buffer") else 1))
 
 
 def _store_states(generation: Generation, cause: Facts, effect: Facts) -> int:
-    offset = cause.ins.operands[3] if cause.base.startswith("buffer") else None
+    offset = cause.ins.at(3) if cause.base.startswith("buffer") else None
     if offset is not None and offset.file == "s":
         return 0 if generation == "cdna2" else 1
     return 1 if generation == "cdna2" else 2
@@ -231,7 +231,7 @@ def _dot_states(generation: Generation, cause: Facts, effect: Facts) -> int:
     """A dot product may accumulate at once into what the same instruction has just written."""
     if cause.base != effect.base:
         return 3
-    a, b = (bits(each) for each in effect.ins.operands[1:3])
+    a, b = (bits(effect.ins.at(place)) for place in (1, 2))
     return 3 if cause.writes & (a | b) else 0
 
 
@@ -442,10 +442,10 @@ def waited(f: Facts) -> set[str]:
     """The counters of the arithmetic units that an instruction waits for until they are 0."""
     if f.base not in ("s_waitcnt_depctr", "s_wait_alu"):
         return set()
-    text = f.ins.operands[0].text
+    text = f.ins.at(0).text
     if "(" in text:
         return {name for name in _COUNTERS if f"{name}(0)" in text}
-    value = int(text, 0)
+    value = f.ins.whole(0)
     return {
         name for name, (first, size) in _COUNTERS.items() if not value >> first & (1 << size) - 1
     }

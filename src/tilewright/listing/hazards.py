@@ -71,10 +71,11 @@ def _following(program: Program, ins: Instruction) -> tuple[int, ...]:
     elif found := _FARTHER.fullmatch(ins.text):
         labels = [found[1]]
     elif ins.base.startswith(("s_branch", "s_cbranch")):
-        labels = [ins.operands[0].text]
+        labels = [ins.at(0).text]
     else:
         return behind
-    target = tuple(program.labels[label] for label in labels if label in program.labels)
+    places = (program.labels.get(label, -1) for label in labels)
+    target = tuple(place for place in places if 0 <= place < len(program.instructions))
     return behind + target if ins.base.startswith("s_cbranch") else target
 
 

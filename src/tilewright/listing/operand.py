@@ -30,11 +30,18 @@ _SPECIAL = {
     "exec_lo": (EXEC, 1),
     "exec_hi": (EXEC + 1, 1),
 }
-_REGISTER = re.compile(r"(v|s|a|ttmp)(\d+)(?:\.([lh]))?")
-_RANGE = re.compile(r"(v|s|a|ttmp)\[(\d+):(\d+)\]")
-_WHOLE = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+)")
+_REGISTER = re.compile(r"(v|s|a|ttmp)([0-9]{1,4})(?:\.([lh]))?")
+_RANGE = re.compile(r"(v|s|a|ttmp)\[([0-9]{1,4}):([0-9]{1,4})\]")
+_WHOLE = re.compile(r"-?(?:0x[0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})")
 _LITERAL = re.compile(r"lit(?:64)?\((.*)\)")
-_FIRST = {"v": ("v", 0), "a": ("v", ACCUMULATION), "s": ("s", 0), "ttmp": ("s", TTMP)}
+_FIRST = {
+    "v": ("v", 0, 1024),
+    "a": ("v", ACCUMULATION, 256),
+    "s": ("s", 0, 128),
+    "ttmp": ("s", TTMP, 16),
+}
+"""By the letters of a register: its file, the number of the first there, and how many there are at
+most."""
 
 File = Literal["v", "s", "constant", "scc", "none", "text"]
 """v: vector registers, accumulation registers included. s: scalar registers. constant: `value`.
@@ -85,15 +92,23 @@ def operand(text: str) -> Operand:
     return Operand(text, file, first, count, value, negate, absolute, sext, half)
 
 
+def whole(text: str) -> int | None:
+    """The integer that a text states, decimal or hexadecimal, of at most 64 bits or 20 digits; None
+    for any other text."""
+    return int(text, 0) if _WHOLE.fullmatch(text) else None
+
+
 def _plain(text: str) -> tuple[File, int, int, int | float, str]:
     """An operand without modifiers: file, first register, count, value, half."""
     file: File
     if found := _REGISTER.fullmatch(text):
-        file, base = _FIRST[found[1]]  # type: ignore[assignment]
-        return file, base + int(found[2]), 1, 0, found[3] or ""
+        file, base, most = _FIRST[found[1]]  # type: ignore[assignment]
+        if (first := int(found[2])) < most:
+            return file, base + first, 1, 0, found[3] or ""
     if found := _RANGE.fullmatch(text):
-        file, base = _FIRST[found[1]]  # type: ignore[assignment]
-        return file, base + int(found[2]), int(found[3]) - int(found[2]) + 1, 0, ""
+        file, base, most = _FIRST[found[1]]  # type: ignore[assignment]
+        if (first := int(found[2])) <= (last := int(found[3])) < most:
+            return file, base + first, last - first + 1, 0, ""
     if text in _SPECIAL:
         return "s", *_SPECIAL[text], 0, ""
     if text in ("off", "null"):
@@ -102,8 +117,8 @@ def _plain(text: str) -> tuple[File, int, int, int | float, str]:
         return "scc", 0, 0, 0, ""
     if found := _LITERAL.fullmatch(text):
         text = found[1]
-    if _WHOLE.fullmatch(text):
-        return "constant", 0, 1, int(text, 0), ""
+    if (number := whole(text)) is not None:
+        return "constant", 0, 1, number, ""
     try:
         return "constant", 0, 1, float(text), ""
     except ValueError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from tilewright.errors import BadFile
 from tilewright.listing.target import Generation
 from tilewright.listing.text import Instruction
 
@@ -19,10 +20,10 @@ _FP8 = (0, 1)
 
 
 def passes(ins: Instruction, generation: Generation) -> int:
-    """The passes of an MFMA. Raises ValueError for another instruction."""
+    """The passes of an MFMA. Raises `BadFile` for another instruction."""
     found = _SHAPE.fullmatch(ins.base)
     if found is None:
-        raise ValueError(f"{ins.base} is no MFMA whose passes are known")
+        raise BadFile(f"{ins.base} is no MFMA whose passes are known")
     small, types = found[1] == "16", found[2]
     if generation in ("cdna1", "cdna2"):
         return 8 if small else 16

@@ -63,6 +63,8 @@ def target_of(name: str, lanes: int, descriptor: Mapping[str, int]) -> Target:
     if generation is None:
         known = ", ".join(GENERATIONS)
         raise BadArgument(f"the emulator has no instruction set for {name}; it has {known}")
+    if lanes not in (32, 64):
+        raise BadArgument(f"the kernel has waves of {lanes} lanes; a wave has 32 or 64")
     for mode, only in _ONLY.items():
         if descriptor.get(mode, only) != only:
             raise BadArgument(

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.errors import BadFile
-from tilewright.listing.operand import Operand, operand
+from tilewright.errors import BadFile, shown
+from tilewright.listing.operand import Operand, operand, whole
 from tilewright.listing.target import Target, target_of
 
 Value = int | str | tuple[int, ...]
@@ -88,6 +88,19 @@ class Instruction:
     source: str = ""
     parts: tuple[Instruction, ...] = ()
 
+    def at(self, place: int) -> Operand:
+        """The operand at a place. Raises `BadFile`, naming the line, if there is none."""
+        if place >= len(self.operands):
+            raise BadFile(f"line {self.line}: {self.text}: it has no operand {place + 1}")
+        return self.operands[place]
+
+    def whole(self, place: int) -> int:
+        """The whole number at a place. Raises `BadFile`, naming the line, for anything else."""
+        value = self.at(place).value
+        if self.at(place).file != "constant" or not isinstance(value, int):
+            raise BadFile(f"line {self.line}: {self.text}: operand {place + 1} is no whole number")
+        return value
+
 
 @dataclass(frozen=True, slots=True)
 class KernelArgument:
@@ -119,7 +132,6 @@ class Program:
 
 _ENCODING = re.compile(r"(.*?)_(e64_dpp|e32|e64|sdwa|dpp)")
 _MODIFIER = re.compile(r"(?<![\w\[])([a-z_]\w*):(\[[^\]]*\]|\w+\([^)]*\)|[^\s,]+)")
-_NUMBER = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+)")
 _WORDS = ("s_wait", "s_delay_alu", "s_sendmsg", "s_clause", "s_nop", "s_sleep")
 """Mnemonics whose operand is one text with blanks, such as ``vmcnt(0) lgkmcnt(0)``."""
 _CACHE = ("buffer_wb", "buffer_inv", "buffer_gl", "global_wb", "global_inv")
@@ -140,8 +152,10 @@ def parse(text: str) -> Program:
         raise BadFile("the listing has no .amdgcn_target or no instructions")
     for ins in lines.code:
         jumps = ins.base == "s_branch" or ins.base.startswith("s_cbranch")
-        if jumps and ins.operands[0].text not in lines.labels:
+        if jumps and not (ins.operands and ins.operands[0].text in lines.labels):
             raise BadFile(f"line {ins.line}: {ins.text}: the listing has no such label")
+    if "wavefront_size" not in lines.resources:
+        raise BadFile("the listing's metadata has no .wavefront_size")
     target = target_of(lines.target, lines.resources["wavefront_size"], lines.descriptor)
     return Program(
         target,
@@ -149,9 +163,16 @@ def parse(text: str) -> Program:
         tuple(lines.code),
         lines.labels,
         lines.descriptor,
-        tuple(KernelArgument(**each) for each in lines.arguments),
+        tuple(map(_argument, lines.arguments)),
         lines.resources,
     )
+
+
+def _argument(said: Mapping[str, Any]) -> KernelArgument:
+    for name in ("offset", "size", "value_kind"):
+        if name not in said:
+            raise BadFile(f"the listing's metadata has an argument without .{name}")
+    return KernelArgument(said["offset"], said["size"], said["value_kind"])
 
 
 @dataclass(slots=True)
@@ -175,27 +196,26 @@ class _Lines:
         if ".amdgpu_metadata" in raw:
             self.where = "metadata" if self.where != "metadata" else "end"
         elif self.where == "metadata":
-            self._metadata(raw)
+            self._metadata(number, raw)
         else:
             self._assembly(number, re.split(r";|//", raw, maxsplit=1)[0].strip())
 
-    def _metadata(self, raw: str) -> None:
+    def _metadata(self, number: int, raw: str) -> None:
         found = re.match(r"\s*(?:- )?\s*\.(\w+):\s+(\S+)", raw)
         if found is None:
             return
         name, value = found[1], found[2]
-        if name == "address_space" and "- " in raw:
+        if name in ("address_space", "offset") and "- " in raw:
             self.arguments.append({})
-        elif name == "offset":
-            if "- " in raw:
-                self.arguments.append({})
-            self.arguments[-1]["offset"] = int(value)
-        elif name == "size":
-            self.arguments[-1]["size"] = int(value)
-        elif name == "value_kind":
-            self.arguments[-1]["kind"] = value
-        elif value.isdigit():
-            self.resources[name] = int(value)
+        if name in ("offset", "size", "value_kind"):
+            if not self.arguments:
+                raise BadFile(f"line {number}: {raw.strip()}: it is of no argument")
+            stated = value if name == "value_kind" else whole(value)
+            if stated is None:
+                raise BadFile(f"line {number}: {raw.strip()}: {shown(value)} is no number")
+            self.arguments[-1][name] = stated
+        elif (size := whole(value)) is not None:
+            self.resources[name] = size
 
     def _assembly(self, number: int, line: str) -> None:
         if not line:
@@ -208,7 +228,7 @@ class _Lines:
             if self.where == "code":
                 self._code(number, line)
         elif found := re.match(r"\.amdhsa_(\w+)\s+(\S+)", line):
-            self.descriptor[found[1]] = int(found[2], 0) if _NUMBER.fullmatch(found[2]) else 0
+            self.descriptor[found[1]] = whole(found[2]) or 0
         elif found := re.match(r'\.amdgcn_target\s+"[\w-]*--(\w+)', line):
             self.target = found[1]
         elif found := re.match(r"\.type\s+([\w.$]+),@function", line):
@@ -230,7 +250,7 @@ class _Lines:
         ins = instruction(_FAR.sub(r"\1", line), len(self.code), number, self.source)
         self.code.append(ins)
         if ins.base == "s_set_vgpr_msb":
-            self.reach = int(ins.operands[0].value)
+            self.reach = ins.whole(0)
         blocks = {self.reach >> field & 3 for field in (0, 2, 4, 6)}
         for part in ins.parts or (ins,):
             for place in part.operands:
@@ -261,6 +281,8 @@ def instruction(text: str, index: int = 0, line: int = 1, source: str = "") -> I
     modifiers = {m[1]: _value(m[2]) for m in _MODIFIER.finditer(rest)}
     places = _split(_MODIFIER.sub(" ", rest).strip())
     flags: dict[str, Value] = {}
+    if not all(places):
+        raise BadFile("an operand is empty")
     if places:
         last, *words = places[-1].split() if "(" not in places[-1] else [places[-1]]
         flags = dict.fromkeys(words, 1)
@@ -284,8 +306,13 @@ def instruction(text: str, index: int = 0, line: int = 1, source: str = "") -> I
 
 def _value(text: str) -> Value:
     if text.startswith("["):
-        return tuple(int(each, 0) for each in text[1:-1].split(","))
-    return int(text, 0) if _NUMBER.fullmatch(text) else text
+        stated = [whole(each.strip()) for each in text[1:-1].split(",")]
+        numbers = tuple(number for number in stated if number is not None)
+        if len(numbers) < len(stated):
+            raise BadFile(f"{shown(text)} is no list of numbers")
+        return numbers
+    number = whole(text)
+    return text if number is None else number
 
 
 def _split(text: str) -> list[str]:

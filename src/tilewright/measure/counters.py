@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.errors import TilewrightError
+from tilewright.errors import BadFile, TilewrightError
 
 
 class NoCounters(TilewrightError):
@@ -90,15 +90,26 @@ class Counters:
     missing: tuple[str, ...]
 
 
+_COLUMNS = ("Kernel Name", "Grid Size", "Block Size")
+"""Those of ncu's columns that every table has."""
+
+
 def parse(log: str) -> list[Launch]:
     """The launches in the output of ``ncu --csv --page raw --print-units base``: a line of names, a
-    line of units, a line for each launch, between ncu's own lines (``==PROF== …``)."""
+    line of units, a line for each launch, between ncu's own lines (``==PROF== …``). Raises
+    `BadFile` for a table that is not ncu's."""
     lines = [line for line in log.splitlines() if not line.startswith("==")]
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), None)
     if start is None:
         return []
-    table = list(csv.reader(lines[start:]))
+    try:
+        table = list(csv.reader(lines[start:]))
+    except csv.Error as error:
+        raise BadFile(f"ncu's table is no CSV: {error}") from None
     names = table[0]
+    for name in _COLUMNS:
+        if name not in names:
+            raise BadFile(f"ncu's table has no column '{name}'")
     launches = []
     for row in table[2:]:
         if len(row) != len(names):  # output of another program after the table

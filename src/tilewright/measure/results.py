@@ -14,7 +14,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,6 +27,7 @@ from tilewright.arch.model import Device
 from tilewright.checks import LEAST_US, MOST_SECONDS, MOST_US, MOST_WHOLE
 from tilewright.errors import BadArgument, BadFile, shown
 from tilewright.jsonfile import convert, parse_json
+from tilewright.measure import queries
 from tilewright.measure.database import FILE, cannot_write, opened, take
 from tilewright.measure.measurement import (
     STATUSES,
@@ -343,17 +344,9 @@ class Results:
         self, sql: str, values: Sequence[Any] = ()
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Names of columns, and rows, for any SQL that only reads this file. Raises `BadArgument`
-        for other SQL, before it does anything."""
-        where = self.path.absolute().as_uri() + "?mode=ro"
-        with closing(sqlite3.connect(where, uri=True)) as db:
-            db.set_authorizer(_only_reads)
-            try:
-                answer = db.execute(sql, values)
-                return [c[0] for c in answer.description or ()], answer.fetchall()
-            # A NUL or half a surrogate pair in a query raises ValueError.
-            except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
-                why = "it does more than read" if "authoriz" in str(error) else error
-                raise BadArgument(f"the query cannot be answered: {why}") from error
+        for other SQL, before it does anything, and for a query that takes more processor time or
+        gives a larger answer than `queries` allows."""
+        return queries.answer(self.path, sql, values)
 
     def _read(self, row: Sequence[Any]) -> Measurement:
         where = os.fspath(self.path)
@@ -394,20 +387,6 @@ class _Numbered(dict[int, T]):
 
     def __missing__(self, number: int) -> T:
         raise BadFile(f"{self._wrong} {number}")
-
-
-_READING = (
-    sqlite3.SQLITE_SELECT,
-    sqlite3.SQLITE_READ,
-    sqlite3.SQLITE_FUNCTION,
-    sqlite3.SQLITE_RECURSIVE,
-)
-
-
-def _only_reads(action: int, *_about: str | None) -> int:
-    """SQLite asks this about every action of a statement before the statement runs: ATTACH and
-    VACUUM INTO would write files beside a database that is only read."""
-    return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
 
 
 def samples(stored: bytes, where: str) -> Sequence[float]:

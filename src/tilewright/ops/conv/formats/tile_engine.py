@@ -120,10 +120,10 @@ def read_sweep(
         if name in spaces.AXES and name not in ("pipeline", "scheduler", "epilogue"):
             axes[name] = value
         elif name in _NO_COUNTERPART:
-            if set(axis_values(value, place)) not in _PLAIN:
+            if set(_single(value, place)) not in _PLAIN:
                 notes.append(f"{place}: ignored: {_NO_COUNTERPART[name]}")
         else:
-            theirs[name] = place, axis_values(value, place)
+            theirs[name] = place, _single(value, place)
     if instances.FIELD in document:
         _instances(document[instances.FIELD], theirs, axes, signature or {}, arch, notes)
     _tiles(theirs, axes, notes)
@@ -163,6 +163,15 @@ def _instances(
     if repeated:
         more.append(f"$.{instances.FIELD}: {repeated} are the same kernel as one before")
     notes += more
+
+
+def _single(axis: Any, place: str) -> list[Any]:
+    """The values of an axis of theirs, none of which is a list. Raises `BadFile`."""
+    values = axis_values(axis, place)
+    for value in values:
+        if isinstance(value, list):
+            raise BadFile(f"{place}: a value is a number, text, or true or false, not {value}")
+    return values
 
 
 def _fields(document: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
