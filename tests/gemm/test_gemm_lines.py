@@ -37,6 +37,9 @@ def parse(line: str, **words: str) -> GemmProblem:
         ("--dt=f32 --attr-fpmath=tf32 --attr-post-ops=sum --strides=::64x1 30x40:40x50",
          GemmProblem(30, 50, 40, "fp32", layout="rrr", ldc=64, ldd=64, epilogue="add",
                      precision="tf32")),
+        ("--dt=f8_e4m3:f8_e4m3:bf16 --wtag=acb --attr-scales=src:per_tensor:f32:1x128+"
+         "wei:per_tensor:f32:128x1 1x30x256:1x256x50",
+         GemmProblem(30, 50, 256, "e4m3fn", scale_a="1x128", scale_b="128x1")),
         # A bias of mask 0 has one value, and so has a column of one row … of one column.
         ("--dt=bf16 --wtag=ba --bia-dt=bf16 --bia_mask=0 30x40:40x1",
          GemmProblem(30, 1, 40, layout="rrr", epilogue="bias")),
@@ -100,7 +103,8 @@ def test_batches(tags, orders, a, b):
         ("--grouped=0:2:10+20 30x40:2x40x50", "--grouped states a grouped_gemm"),
         ("--strides=2x3:: 30x40:40x50", "neither row- nor column-major"),
         ("--stag=AB16b16a 30x40:40x50", "layouts in blocks have no counterpart"),
-        ("--attr-scales=wei:per_ocic:f32:64x1 2x30x64:2x64x50", "not of batches"),
+        ("--attr-scales=wei:per_ocic:f32:64x1 2x30x64:2x64x50", "have no batches"),
+        ("--attr-scales=wei:per_ocic:f32:1x64x1 30x64:64x50", "is ROWSxCOLUMNS, not '1x64x1'"),
         ("--attr-scales=dst:mx:e8m0:1x32 30x64:64x64", "'mx' is no mask with a counterpart"),
         ("--attr-dropout=0.5 30x64:64x64", "dropout has no counterpart"),
         ("--bia-dt=f32 --bia_mask=1 30x64:64x64", "an operand of mask 1 has no counterpart"),

@@ -131,7 +131,7 @@ def _scales(text: str, dims: Dims, words: dict[str, str]) -> tuple[list[str], li
         if mask and len(more) > 1:
             if arg == "dst":
                 raise BadArgument("onednn: scales that are made for the result have no counterpart")
-            words[f"scale_{'b' if arg == 'wei' else 'a'}"] = _block(more, len(dims.sizes))
+            words[f"scale_{'b' if arg == 'wei' else 'a'}"] = _block(more)
         elif not mask:
             chain += ["scale"] if "scale" not in chain else []  # one scalar is both scales' product
         elif mask == (dims.weights if arg == "wei" else dims.column) and not arg.startswith("src"):
@@ -143,12 +143,12 @@ def _scales(text: str, dims: Dims, words: dict[str, str]) -> tuple[list[str], li
     return before, after
 
 
-def _block(more: Sequence[str], rank: int) -> str:
-    """A block of scales as `tilewright.blocks` writes it."""
+def _block(more: Sequence[str]) -> str:
+    """A block of scales, of each matrix of a batch, as `tilewright.blocks` writes it."""
     dtype = benchdnn.scale_dtype(more[0])
     sizes = benchdnn.by(more[1], "a block of scales")
-    if len(sizes) != 2 or rank != 2:
-        raise BadArgument("onednn: scales of blocks are of matrices, not of batches, here")
+    if len(sizes) != 2:
+        raise BadArgument(f"onednn: a block of scales is ROWSxCOLUMNS, not {shown(more[1])}")
     return f"{sizes[0]}x{sizes[1]}" + (f"-{dtype}" if dtype != "fp32" else "")
 
 
