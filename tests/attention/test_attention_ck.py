@@ -122,6 +122,7 @@ def test_other_words_beside():
         ("-s_kpad=99", "-s_kpad is of packed rows, with -mode=1; otherwise -s_k are"),
         ("-mode=1 -s=9,5 -s_qpad=16,4", "-s_qpad=16,4 is not at least -s=9,5 for each of 2"),
         ("-mode=1 -s=9 -s_qpad=16,16,16", "is not at least -s=9 for each of 2"),
+        ("-mode=1 -b=99999999 -s=9 -s_qpad=8", "is not at least -s=9 for each of 99999999"),
         ("-mode=1 -q_eff_lens=3,4", "-q_eff_lens has 2 lengths; that takes -mode=0"),
         ("-s=8 -kv_eff_lens=3", "-kv_eff_lens has 1 lengths"),
         ("-s=8 -kv_eff_lens=3,9", "-kv_eff_lens = '9' is not a whole number from 0 to 8"),

@@ -59,6 +59,14 @@ def test_a_folder_is_counted(cli, corpus):
     assert "models.txt:4" in text and "no operation here reads MIOpenDriver" in text
 
 
+def test_a_file_that_is_no_text_costs_no_other_file(cli, corpus):
+    (corpus / "blob").write_bytes(b"\xff\x00\x80")
+    found = cli.json("problems", corpus)
+    assert (found["lines"], found["read"]) == (9, 5)
+    (blob,) = [one for one in found["files"] if one["file"].endswith("blob")]
+    assert blob["problems"] == 0 and "blob" in blob["refused"][0]["reason"]
+
+
 def test_what_was_read_is_a_list_for_other_commands(cli, corpus, tmp_path):
     out = tmp_path / "out.json"
     counted = cli.json("problems", corpus, "--out", out)

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright import ops
 from tilewright.arch import arch
-from tilewright.errors import BadFile
+from tilewright.errors import BadFile, EmptySpace
 from tilewright.measure.problems import load_problems
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.conv.formats.tile_engine import TILES
@@ -187,6 +187,12 @@ def test_what_an_architecture_and_a_problem_refuse_of_instances(read):
     found = [ops.family("conv").supports(one, problem, GFX950) for one in expanded.configs]
     assert [bool(verdict) for verdict in found] == [True, False]
     assert "groups" in found[1].reason
+
+
+def test_a_dtype_that_no_convolution_has_drops_its_kernels(read):
+    space, _ = read({**profiled("forward", {}), "datatype": "e8m0"})
+    with pytest.raises(EmptySpace, match="no convolution reads e8m0"):
+        space.expand(GFX950)
 
 
 @pytest.mark.parametrize(

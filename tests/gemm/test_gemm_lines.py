@@ -93,6 +93,7 @@ def test_batches(tags, orders, a, b):
     ("line", "why"),
     [
         ("30x40", "'30x40' is not of the form MxK:KxN"),
+        (f"{'2x' * 12}2:{'2x' * 12}2", "of 13 dimensions, over 12"),
         ("30x40:41x50", "sizes of source and weights do not agree"),
         ("2x30x40:3x40x50", "sizes of the batch differ"),
         ("30x40:40x50:30x51", "the destination is 30x50"),

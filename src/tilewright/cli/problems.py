@@ -115,7 +115,12 @@ def _read(file: Path, this: Arch, family: str | None) -> _Read:
         found.problems = dict.fromkeys(listed.problems)
         found.lines = found.read = len(listed.problems) + listed.repeated
         return found
-    for line in lines(str(file), this, {}):
+    try:
+        stated = lines(str(file), this, {})
+    except BadFile as error:  # no text, or too long: the other files of a folder still count
+        found.refused.append({"line": 0, "text": "", "reason": str(error)})
+        return found
+    for line in stated:
         found.lines += 1
         found.read += not line.reasons
         found.partly += bool(line.reasons and line.problems)

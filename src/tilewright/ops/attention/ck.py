@@ -21,6 +21,7 @@ The lengths themselves are given at the call, as are values.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 
 from tilewright import checks
@@ -174,12 +175,17 @@ def _used(
         )
     said = w[lengths] if w[lengths] != "-1" else w["s"]
     least = [checks.parse_whole(f"ck: -{lengths}", part) for part in said.split(",")]
-    least, pads = (each * batch if len(each) == 1 else each for each in (least, pads))
-    if len(pads) != batch or any(pad < row for row, pad in zip(least, pads, strict=True)):
+    if len(pads) == 1:
+        fits, rows = max(least) <= pads[0], batch * pads[0]
+    else:
+        each = least * len(pads) if len(least) == 1 else least
+        fits = len(pads) == batch == len(each) and all(map(operator.le, each, pads))
+        rows = sum(pads)
+    if not fits:
         raise BadArgument(
             f"ck: -{padded}={w[padded]} is not at least -{lengths}={said} for each of {batch}"
         )
-    return True, sum(pads)
+    return True, rows
 
 
 def _types(w: Mapping[str, str]) -> dict[str, str]:

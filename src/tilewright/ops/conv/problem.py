@@ -333,6 +333,8 @@ class ConvProblem(Problem):
 
 
 def outputs(dtype: str, epilogue: str) -> tuple[str, ...]:
-    """Dtypes of the result, the default first: as those of a sum of products in GEMM."""
-    assert dtype in OF_SUMS
+    """Dtypes of the result, the default first: as those of a sum of products in GEMM. Raises
+    `BadArgument` for a dtype that has none."""
+    if dtype not in OF_SUMS:
+        raise BadArgument(f"no convolution reads {dtype}; it reads {', '.join(DTYPES_OF)}")
     return sums_outputs(dtype, epilogue)

@@ -44,6 +44,9 @@ _WHOLE = ("batch", "match")
 MOST = 4096
 """Most problems of one description: the product of the numbers of values."""
 
+MOST_DIMS = 12
+"""Most dimensions of an array, as oneDNN has it."""
+
 _MATMUL = re.compile(r"\d+(x\d+)+:", re.ASCII)
 
 
@@ -178,7 +181,10 @@ def scale_dtype(text: str) -> str:
 
 def by(text: str, what: str) -> tuple[int, ...]:
     """``3x4x5``. Raises `BadArgument`."""
-    return tuple(checks.parse_whole(f"onednn: {what}", part) for part in text.split("x"))
+    parts = text.split("x")
+    if len(parts) > MOST_DIMS:
+        raise BadArgument(f"onednn: {what} of {len(parts)} dimensions, over {MOST_DIMS}")
+    return tuple(checks.parse_whole(f"onednn: {what}", part) for part in parts)
 
 
 def strides(
