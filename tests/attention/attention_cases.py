@@ -64,6 +64,8 @@ def drawn(
         p["softcap"] = rng.choice((2.0, 15.0, 30.0))
     if "bias" in given:
         p["bias_shape"] = (rng.choice((1, p["batch"])), rng.choice((1, p["heads"])))
+        if p["dtype"] != "fp32" and seed % 3 == 0 and words is None:
+            p["bias_dtype"] = "fp32"
     if "alibi" in given:
         p["slopes_batched"] = rng.random() < 0.5
     if "dropout" in given:

@@ -121,6 +121,7 @@ BIASED = [
     ({"bias_shape": (1, 1), "heads": 4, "dtype": "fp16", "dtype_kv": "", "dtype_o": ""}, {}),
     ({"bias_shape": (2, 2), "others": "lse+sinks+usedq+usedkv", "right": 0}, {}),
     ({"bias_shape": (1, 2), "kv_len": 400}, {"tile_q": 192, "num_warps": 12}),
+    ({"bias_shape": (1, 2), "bias_strides": (0, 160, 320, 1)}, {}),
 ]
 
 

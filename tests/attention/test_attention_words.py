@@ -112,7 +112,13 @@ def test_sizes_are_needed():
 
 
 def test_every_feature_has_a_word():
-    fields = {"softcap": "softcap", "bias": "bias", "dropout": "dropout", "append": "new_kv"}
+    fields = {
+        "softcap": "softcap",
+        "bias": "bias",
+        "bias32": "bias_dtype",
+        "dropout": "dropout",
+        "append": "new_kv",
+    }
     by_field = {*fields, "rotaryi", "rotaryh"}
     assert {*FLAGS} | by_field == {*FEATURES} and not by_field.intersection(FLAGS)
 

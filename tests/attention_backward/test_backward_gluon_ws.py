@@ -141,6 +141,7 @@ BIASED = {"bias_shape": (1, 2), "grads": "dq+dk+dv+dbias"}
         ({"bias_shape": (1, 1), "heads": 4, "head_dim": 128, "right": 70, "dtype": "fp16"}, True),
         ({"bias_shape": (1, 2), "softcap": 3.0, "right": 0, "grads": "dq+dk+dv"}, False),
         ({"bias_shape": (2, 2), "others": "usedq+usedkv", "right": 0}, False),
+        ({"bias_shape": (1, 2), "bias_strides": (0, 160, 320, 1)}, False),
         (
             {"bias_shape": (1, 2), "others": "packedq+packedkv", "total_q": 300, "total_kv": 420,
              "accumulate": True, "batch": 3},

@@ -125,7 +125,7 @@ def _sized(
     if p.paged:
         changed |= _pages(p, batch, kv_len)
     if p.bias_shape and p.bias_shape[0] != 1:
-        changed["bias_shape"] = (batch, p.bias_shape[1])
+        changed["bias_shape"] = (batch, *p.bias_shape[1:])
     if p.rotary_dim:
         changed["rotary_len"] = kv_len
     return replace(p, **changed)

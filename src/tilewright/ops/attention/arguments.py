@@ -20,7 +20,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.features import FEATURES
 from tilewright.ops.attention.mask import NO_BOUND
-from tilewright.ops.attention.operands import lse_shape, strides_of
+from tilewright.ops.attention.operands import bias_of, lse_shape, strides_of
 from tilewright.ops.attention.problem import FP8, AttentionProblem
 from tilewright.ops.nouns import Argument as Passed
 from tilewright.ops.nouns import Given, Pointer, Scalar
@@ -102,15 +102,19 @@ def of_o(c: AttentionConfig) -> str:
 
 
 def float_of(c: AttentionConfig) -> str:
-    """The dtype of biases and of rotary tables."""
+    """The dtype of rotary tables, and of a bias that has none of its own."""
     return "bf16" if c.dtype in FP8 else c.dtype
 
 
+def bias_type(c: AttentionConfig) -> str:
+    """The dtype of a bias."""
+    return "fp32" if "bias32" in c.words else float_of(c)
+
+
 def _bias_strides(x: Context) -> tuple[int, ...]:
-    p = x.problem
-    batches, heads = p.bias_shape
-    one = p.q_len * p.kv_len
-    return (heads * one if batches > 1 else 0, one if heads > 1 else 0)
+    """Of (batch, head, query); 0 for a dimension of one element."""
+    shape, strides = bias_of(x.problem)
+    return tuple(s if n > 1 else 0 for n, s in zip(shape[:3], strides[:3], strict=True))
 
 
 def _scale_strides(name: str) -> Callable[[Context], tuple[int, ...]]:
@@ -158,7 +162,7 @@ ARGUMENTS: dict[str, Argument] = {
     "o_rows": _pointer("o", of_o),  # for a kernel that also has a descriptor of O
     "lse": _pointer("lse", _typed("fp32"), "lse"),
     "random": _pointer("random", _typed("uint8"), "random"),
-    "bias": _pointer("bias", float_of, "bias"),
+    "bias": _pointer("bias", bias_type, "bias"),
     "slopes": _pointer("slopes", _typed("fp32"), "alibi"),
     "sinks": _pointer("sinks", _typed("fp32"), "sinks"),
     "q_offsets": _pointer("q_offsets", _typed("int32"), "packedq"),
@@ -202,7 +206,7 @@ ARGUMENTS: dict[str, Argument] = {
     "o_strides": _ints(_STRIDES, lambda x: strides_of(x.problem, "o")),
     "bias_batch": _int(lambda x: x.problem.bias_shape[0], "bias"),
     "bias_heads": _int(lambda x: x.problem.bias_shape[1], "bias"),
-    "bias_strides": _ints(("i64", "i64"), _bias_strides, "bias"),
+    "bias_strides": _ints(("i64",) * 3, _bias_strides, "bias"),
     "q_scale_strides": _ints(("i32",) * 3, _scale_strides("q"), *_SCALED),
     "kv_scale_strides": _ints(("i32",) * 3, _scale_strides("kv"), *_SCALED),
     # Sizes.

@@ -15,6 +15,7 @@ FEATURES: dict[str, str] = {
     "lse": "returns the logarithm of each row's sum of exponentials",
     "softcap": "scores s become cap·tanh(s / cap), before bias and mask",
     "bias": "a matrix is added to the scores",
+    "bias32": "the bias is in fp32, beside operands of fewer bits",
     "alibi": "a head's slope, times the distance of key and query, is taken from the scores",
     "sinks": "a head's learned score joins the softmax and has no value",
     "dropout": "random weights become zero",
@@ -52,6 +53,7 @@ CHOICES: tuple[tuple[str, ...], ...] = (
 """Words of which a problem has at most one."""
 
 REQUIRED: dict[str, tuple[str, ...]] = {
+    "bias32": ("bias",),
     "random": ("dropout",),
     "pagetable": ("usedkv",),
     "pagelist": ("usedkv",),

@@ -4,6 +4,7 @@ writes for it."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tilewright.ops.attention import widened
@@ -88,6 +89,9 @@ def gradients(problem: AttentionProblem, wanted: Sequence[str]) -> Backward | Ve
     if "lse" in problem.words:
         steps.append(Computation("dlse", _contiguous, (incoming("lse"),)))
     before, names = widened.steps(problem)
+    if "bias" in found and problem.bias_shape[2:]:
+        before.append(Computation("bias of queries", partial(_for_queries, wide.q_len), ("bias",)))
+        keywords["bias"] = "bias of queries"
     operation = Computation(
         tuple(found.values()),
         "attention_backward",
@@ -96,11 +100,23 @@ def gradients(problem: AttentionProblem, wanted: Sequence[str]) -> Backward | Ve
         said,
     )
     steps += [*before, operation]
+    if keywords.get("bias") == "bias of queries":
+        steps.append(Computation("dbias of all queries", _over_queries, ("dbias",)))
+        found["bias"] = "dbias of all queries"
     for name, made in found.items():
         if (last := widened.scaled(problem, name, made)) is not None:
             steps.append(last)
             found[name] = str(last.makes)
     return Backward(tuple(steps), found, {"lse": True})
+
+
+def _for_queries(count: int, bias: Any) -> Any:
+    """A bias of one row for all queries, as one with a row for each, which share memory."""
+    return bias.expand(-1, -1, count, -1)
+
+
+def _over_queries(gradient: Any) -> Any:
+    return gradient.sum(2, keepdim=True)
 
 
 def _readable(x: Any) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.dtypes import DTYPES
@@ -113,12 +114,19 @@ def strides_of(p: AttentionProblem, name: str) -> Strides:
     return _in_layout(strides, p.layout if name in ("q", "o") else p.kv_layout)
 
 
+def bias_of(p: AttentionProblem) -> tuple[tuple[int, ...], Strides]:
+    """Shape and strides of the bias, of (batch, head, query, key)."""
+    rows = p.bias_shape[2:] or (p.q_len,)
+    shape = (*p.bias_shape[:2], *rows, p.kv_len)
+    return shape, p.bias_strides or dense(shape)
+
+
 def _shapes(p: AttentionProblem) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of the operands passed by keyword that `p` has, in order."""
     words, found = p.words, {}
     float_type = "bf16" if p.dtype in FP8 else p.dtype
     if p.bias_shape:
-        found["bias"] = (*p.bias_shape, p.q_len, p.kv_len), float_type
+        found["bias"] = bias_of(p)[0], p.bias_dtype or float_type
     if "alibi" in words:
         found["slopes"] = (p.batch, p.heads) if p.slopes_batched else (p.heads,), "fp32"
     if "sinks" in words:
@@ -179,7 +187,7 @@ def operands(p: AttentionProblem) -> tuple[Operand, ...]:
     named = ("q", "k") if "latent" in words else ("q", "k", "v")
     first = [Operand(name, *_rows(p, name), types[name], roles[name]) for name in named]
     later = [
-        Operand(name, shape, dense(shape), dtype, keyword=True)
+        Operand(name, shape, bias_of(p)[1] if name == "bias" else dense(shape), dtype, keyword=True)
         for name, (shape, dtype) in _shapes(p).items()
     ]
     outputs = [Operand("o", *_rows(p, "o"), p.dtype_o, "out")]
@@ -295,8 +303,8 @@ def problem_of(call: Call) -> AttentionProblem:
         fields["new_kv"] = named["new_k"].shape[1]
     fields |= _rotary_fields(named, words, said)
     if "bias" in named:
-        _rank("bias", named["bias"], 4)
-        fields["bias_shape"] = tuple(named["bias"].shape[:2])
+        named, found = _with_bias(named, fields["q_len"])
+        fields |= found
     if "slopes" in named:
         fields["slopes_batched"] = len(named["slopes"].shape) == 2
     fields |= {name: said.pop(name) for name in ("softcap", "dropout") if name in said}
@@ -314,9 +322,33 @@ def problem_of(call: Call) -> AttentionProblem:
     views = {"q": q, "k": k, **({"v": v[0]} if v else {}), **({"o": target} if target else {})}
     columns = stated.by_columns(fields.get("v_strides", ()), fields["dtype_kv"])
     alignment = alignment_of(views, apart=("v",) if columns else ())
+    if "bias" in named:  # its rows may be any bytes apart
+        alignment = math.gcd(alignment, named["bias"].address)
     problem = AttentionProblem(others=features.join(words), alignment=alignment, **fields)
     _check(problem, {**views, **named})
     return problem
+
+
+def _with_bias(named: Mapping[str, View], q_len: int) -> tuple[Mapping[str, View], dict[str, Any]]:
+    """The operands, with a bias of four dimensions; and what a problem says of it."""
+    bias = named["bias"]
+    if not 2 <= len(bias.shape) <= 4:
+        raise BadArgument(f"bias has {len(bias.shape)} dimensions, not 2, 3 or 4")
+    more = 4 - len(bias.shape)
+    shape, strides = (1,) * more + tuple(bias.shape), (0,) * more + tuple(bias.strides)
+    if strides[3] != 1 and shape[3] > 1:
+        raise BadArgument(
+            "bias has keys that are no neighbours in memory; pass bias.contiguous(), or, if one "
+            "number is for all keys of a query, leave it out: the softmax is the same"
+        )
+    strides = (*(s if n > 1 else 0 for n, s in zip(shape[:3], strides[:3], strict=True)), 1)
+    plain = tuple(s if n > 1 else 0 for n, s in zip(shape[:3], dense(shape)[:3], strict=True))
+    found = {
+        "bias_shape": shape[:2] if shape[2] == q_len else shape[:3],
+        "bias_dtype": bias.dtype,
+        "bias_strides": () if 0 in shape or strides[:3] == plain else strides,
+    }
+    return {**named, "bias": replace(bias, shape=shape, strides=strides)}, found
 
 
 def _layout(name: str, word: Any) -> str:
@@ -482,7 +514,7 @@ def _check(p: AttentionProblem, views: dict[str, View]) -> None:
             )
         if one.dtype != view.dtype:
             raise BadArgument(f"{name} is {view.dtype}, but must be {one.dtype}")
-        free = name in ("q", "o") or (name in ("k", "v") and "vectorised" not in p.words)
+        free = name in ("q", "o", "bias") or (name in ("k", "v") and "vectorised" not in p.words)
         if not free and 0 not in view.shape and not contiguous(view):
             raise BadArgument(f"{name} is not contiguous; pass {name}.contiguous()")
 

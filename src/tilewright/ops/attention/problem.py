@@ -53,7 +53,9 @@ class AttentionProblem(Problem):
 
     left, right, first, corner: see `mask`.
     softcap: the cap; 0 for none.
-    bias_shape: batch and heads of the bias, each 1 or all.
+    bias_shape: batch and heads of the bias, each 1 or all; a third number, 1, says that it has one
+        row for all queries.
+    bias_dtype: ``""`` for `dtype`, or bf16 where that is an fp8; or fp32.
     slopes_batched: whether ALiBi's slopes are [batch, heads] and not [heads].
     dropout: the share of weights that become zero: a multiple of 1/256.
     scale_block: rows that share a scale, with feature ``bscale``.
@@ -67,6 +69,7 @@ class AttentionProblem(Problem):
     How it lies in memory:
 
     layout: of Q and O; kv_layout: of K and V. Packed rows are [rows, heads, dim].
+    bias_strides: in elements, of (batch, head, query, key); () of a contiguous one.
     q_strides, k_strides, v_strides, o_strides: in elements, of (batch or page, row, head, dim); ()
         for contiguous arrays, and always of vectorised pages.
     alignment: bytes that all addresses are multiples of, and all strides but the innermost.
@@ -90,6 +93,7 @@ class AttentionProblem(Problem):
     corner: str = "bottom_right"
     softcap: float = 0.0
     bias_shape: tuple[int, ...] = ()
+    bias_dtype: str = ""
     slopes_batched: bool = False
     dropout: float = 0.0
     scale_block: int = 0
@@ -108,6 +112,7 @@ class AttentionProblem(Problem):
     k_strides: Strides = ()
     v_strides: Strides = ()
     o_strides: Strides = ()
+    bias_strides: Strides = ()
     alignment: int = 16
     deterministic: bool = False
     batch_invariant: bool = False
@@ -203,15 +208,7 @@ class AttentionProblem(Problem):
                 raise BadArgument(
                     f"{name} = {getattr(self, name)!r} is not one of {', '.join(LAYOUTS)}"
                 )
-        if self.bias_shape and (
-            len(self.bias_shape) != 2
-            or self.bias_shape[0] not in (1, self.batch)
-            or self.bias_shape[1] not in (1, self.heads)
-        ):
-            raise BadArgument(
-                f"bias_shape = {self.bias_shape} must be 1 or {self.batch} sequences and 1 or "
-                f"{self.heads} heads"
-            )
+        self._check_bias()
         if self.paged != (self.page_size > 0):
             raise BadArgument("page_size, and a page table or a page list, are said together")
         if "vectorised" in words and any(
@@ -235,6 +232,33 @@ class AttentionProblem(Problem):
             )
         if ("bscale" in self.words) != (self.scale_block > 0):
             raise BadArgument("scale_block and bscale are said together")
+
+    def _check_bias(self) -> None:
+        shape = self.bias_shape
+        if shape[2:] == (self.q_len,):  # one row, and one query
+            object.__setattr__(self, "bias_shape", shape := shape[:2])
+        if shape and (
+            len(shape) not in (2, 3)
+            or shape[0] not in (1, self.batch)
+            or shape[1] not in (1, self.heads)
+            or shape[2:] not in ((), (1,))
+        ):
+            raise BadArgument(
+                f"bias_shape = {shape} must be 1 or {self.batch} sequences, 1 or {self.heads} "
+                "heads, and 1 if it has one row for all queries"
+            )
+        usual = "bf16" if self.dtype in FP8 else self.dtype
+        if self.bias_dtype == usual:
+            object.__setattr__(self, "bias_dtype", "")
+        if self.bias_dtype not in ("", "fp32"):
+            raise BadArgument(f"bias is {self.bias_dtype}, but must be {usual} or fp32")
+        if not shape and (self.bias_dtype or self.bias_strides):
+            raise BadArgument("bias_dtype and bias_strides are of a bias, which is not there")
+        if self.bias_strides and (len(self.bias_strides) != 4 or self.bias_strides[3] != 1):
+            raise BadArgument(
+                f"bias_strides = {self.bias_strides} are not of (batch, head, query, key), with "
+                "keys that are neighbours"
+            )
 
     def __str__(self) -> str:
         return stated.in_short(self)
@@ -304,8 +328,9 @@ class AttentionProblem(Problem):
         moved += n_q * self.heads * self.head_dim_v * DTYPES[self.dtype_o].bytes
         moved += n_kv * self.kv_heads * kv * DTYPES[self.dtype_kv].bytes
         if self.bias_shape:
-            rows = self.bias_shape[0] * self.bias_shape[1] * self.lengths[0]
-            moved += rows * self.lengths[1] * DTYPES[self.dtype].bytes
+            rows = self.bias_shape[0] * self.bias_shape[1]
+            rows *= 1 if self.bias_shape[2:] else self.lengths[0]
+            moved += rows * self.lengths[1] * DTYPES[self.bias_dtype or self.dtype].bytes
         return moved
 
 
@@ -317,6 +342,7 @@ _COUNTS = (
 _SAID: dict[str, Callable[[AttentionProblem], bool]] = {
     "softcap": lambda p: p.softcap > 0,
     "bias": lambda p: bool(p.bias_shape),
+    "bias32": lambda p: bool(p.bias_dtype),
     "dropout": lambda p: p.dropout > 0,
     "append": lambda p: p.new_kv > 0,
 }

@@ -128,7 +128,8 @@ def scores(
     if p.bias_shape:
         batch = of.number if p.bias_shape[0] > 1 else 0
         own = inputs["bias"][batch, heads if p.bias_shape[1] > 1 else slice(0, 1)]
-        s = rounded(s + own[:, part.first : part.first + len(i), : of.n_kv])
+        first = 0 if p.bias_shape[2:] else part.first
+        s = rounded(s + own[:, first : first + len(i), : of.n_kv])
     if "alibi" in p.words:
         slopes = inputs["slopes"]
         slopes = (slopes[of.number] if p.slopes_batched else slopes)[heads]

@@ -26,12 +26,12 @@ COUNTS = (
 NUMBERS = ("softcap", "dropout")
 TYPES = ("dtype", "dtype_kv", "dtype_o")
 SWITCHES = ("slopes_batched", "deterministic", "batch_invariant")
-NAMES = ("corner", "layout", "kv_layout")
-STRIDES = ("q_strides", "k_strides", "v_strides", "o_strides")
+NAMES = ("corner", "layout", "kv_layout", "bias_dtype")
+STRIDES = ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")
 FLAGS = tuple(
     word
     for word in features.FEATURES
-    if word not in ("softcap", "bias", "dropout", "append", *ROTARY.values())
+    if word not in ("softcap", "bias", "bias32", "dropout", "append", *ROTARY.values())
 )
 """Features that are words of their own (``lse=true``); fields say the others."""
 
@@ -60,7 +60,13 @@ def derived(v: Mapping[str, Any], words: frozenset[str]) -> dict[str, Any]:
     words: the problem's features.
     """
     found: dict[str, Any] = {"first": 0, "scale_block": 0, "page_size": 0, "new_kv": 0}
-    found |= {"corner": CORNERS[0], "layout": "bshd", "softcap": 0.0, "dropout": 0.0}
+    found |= {
+        "corner": CORNERS[0],
+        "bias_dtype": "",
+        "layout": "bshd",
+        "softcap": 0.0,
+        "dropout": 0.0,
+    }
     found |= dict.fromkeys(STRIDES, ()) | dict.fromkeys(SWITCHES, False) | {"bias_shape": ()}
     given = found | dict(v)
     batch, page = given["batch"], given["page_size"]

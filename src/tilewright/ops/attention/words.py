@@ -3,7 +3,7 @@
     batch heads kv_heads q_len kv_len head_dim head_dim_v    sizes
     dtype dtype_kv dtype_o                                   fp8, bf8: the architecture's
     mask=none|causal|causal_top_left, window=LEFT,RIGHT      with none for no bound; first, corner
-    softcap=30, dropout=0.25, bias=BATCHxHEADS
+    softcap=30, dropout=0.25, bias=BATCHxHEADS, or …x1 with one row for all queries, bias_dtype
     lse=true, sinks=true, alibi=true…                        each feature; features=lse+sinks
     packed=true                                              packedq and packedkv
     page_size=16                                             pages by a table; or pagelist=true
@@ -68,7 +68,7 @@ def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
 def _features(words: Mapping[str, str]) -> set[str]:
     """The features that words say by name."""
     said = set(features.split(words["features"])) if words.get("features") else set()
-    by_field = {"softcap", "bias", "dropout", "append", *stated.ROTARY.values()}
+    by_field = {"softcap", "bias", "bias32", "dropout", "append", *stated.ROTARY.values()}
     if others := sorted(said & by_field):
         raise BadArgument(f"features: '{others[0]}' has a word of its own")
     for word in (*stated.FLAGS, "packed"):
@@ -112,8 +112,8 @@ def _number(word: str, text: str) -> float:
 
 def _bias(text: str) -> tuple[int, ...]:
     parts = tuple(checks.parse_whole("bias", part) for part in text.split("x"))
-    if len(parts) != 2:
-        raise BadArgument(f"bias = {shown(text)} is not BATCHxHEADS, as in 1x32")
+    if len(parts) not in (2, 3):
+        raise BadArgument(f"bias = {shown(text)} is not BATCHxHEADS, as in 1x32, or 4x1x1")
     return parts
 
 

@@ -108,7 +108,7 @@ ARGUMENTS: dict[str, Argument] = {
     "dq": _pointer("dq", forward.of_q, "dq"),
     "dk": _pointer("dk", forward.of_q, "dk"),
     "dv": _pointer("dv", forward.of_q, "dv"),
-    "dbias": _pointer("dbias", forward.float_of, "dbias"),
+    "dbias": _pointer("dbias", forward.bias_type, "dbias"),
     "dsinks": _fp32("dsinks", "dsinks"),
     "dslopes": _fp32("dslopes", "dslopes"),
     "delta": _fp32("delta"),

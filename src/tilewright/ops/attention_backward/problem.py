@@ -69,6 +69,11 @@ class AttentionBackwardProblem(AttentionProblem):
                 )
             if (needs := GRADIENTS[word]) and needs not in self.words:
                 raise BadArgument(f"{word} needs {needs}, which the forward pass did not have")
+        if "dbias" in found and self.bias_shape[2:]:
+            raise BadArgument(
+                "dbias is a gradient for each query and key; pass the bias expanded over the "
+                "queries, and add it up over them"
+            )
         if "+".join(word for word in GRADIENTS if word in found) != self.grads:
             raise BadArgument(f"grads = '{self.grads}' must be in order: {'+'.join(GRADIENTS)}")
         apart = [self.alignment]

@@ -297,7 +297,7 @@ def attention_basic(
         slope = slope_of(tl.load(slopes + b * slopes_stride + head + i * 0))[:, None]
     if BIAS:
         at = b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
-        bias = bias + (at + i.to(tl.int64) * kv_len)
+        bias = bias + (at + i.to(tl.int64) * bias_strides[2])
     begin = 0
     end = n_kv
     if SPLIT:

@@ -10,7 +10,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.arguments import Value, q_strides
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import MASKS
-from tilewright.ops.attention.operands import dense, strides_of
+from tilewright.ops.attention.operands import bias_of, strides_of
 from tilewright.ops.attention.pipelines import common
 from tilewright.ops.attention.pipelines.record import Box, Described, Pace, Pipeline, Rule
 from tilewright.ops.attention.problem import AttentionProblem
@@ -188,9 +188,23 @@ def views_exist(c: AttentionConfig, p: AttentionProblem, *names: str) -> str | N
             return f"{shape[1]} keys are no multiple of {QUAD}, by which keys of fp8 are copied"
         if any(size > 1 and not stride for size, stride in zip(shape, strides, strict=True)):
             return f"{name} repeats rows (a stride of 0), which the copy engine does not read"
+    return bias_copied(p)
+
+
+def bias_copied(p: AttentionProblem) -> str | None:
+    """Why the copy engine does not read a bias; None if it does, or there is none."""
+    if not p.bias_shape:
+        return None
+    if p.bias_shape[2:]:
+        return "a bias of one row for all queries is not copied in tiles"
     size = DTYPES[p.dtype].bytes
-    if p.bias_shape and p.kv_len * size % 16:
-        return f"rows of the bias are {p.kv_len * size} bytes, no multiple of the copy engine's 16"
+    shape, strides = bias_of(p)
+    for count, stride in zip(shape[:3], strides[:3], strict=True):
+        if count > 1 and (stride * size % 16 or not stride):
+            return (
+                f"rows of the bias are {stride * size} bytes apart, no multiple of the copy "
+                "engine's 16"
+            )
     return None
 
 
@@ -235,8 +249,9 @@ def views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
         else:
             found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
     if p.bias_shape:
-        shape = (*p.bias_shape, p.q_len, p.kv_len)
-        found["bias"] = Described(shape, dense(shape))
+        shape, strides = bias_of(p)
+        fit = [s if n > 1 else ANY_STRIDE for n, s in zip(shape[:3], strides[:3], strict=True)]
+        found["bias"] = Described(shape, (*fit, 1))
     return found
 
 

@@ -92,7 +92,8 @@ def gradients_of_bias(
             s = products_of(x, keys, x_at, keys_at, q, TILE, STEP, HEAD_DIM, UNIT, ROLLED)
             p, _, kept = weights(
                 s, i, j, j0, b * heads + head + i * 0, log_sum,
-                biases + i.to(tl.int64) * kv_len, 0.0, n_q, n_kv, kv_len, shift, left, right, first,
+                biases + i.to(tl.int64) * bias_strides[2], 0.0, n_q, n_kv, kv_len, shift, left,
+                right, first,
                 softcap, dropped, factor, seed, offset,
                 TILE, STEP, MASK, SOFTCAP, True, False, DROPOUT, True,
             )  # fmt: skip

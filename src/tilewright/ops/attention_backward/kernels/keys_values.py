@@ -48,8 +48,9 @@ NO_BOUND = tl.constexpr(2**30)
 
 @triton.jit
 def _step(
-    dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, logs, tops, delta, bias, slope,
-    q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q, shift, left, right,
+    dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, logs, tops, delta, bias,
+    bias_strides, slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len,
+    total_q, shift, left, right,
     first, softcap, dropped, factor, again, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     K_WIDTHS: tl.constexpr, V_WIDTHS: tl.constexpr, MASK: tl.constexpr, SOFTCAP: tl.constexpr,
@@ -68,7 +69,7 @@ def _step(
     at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
     log_sum, row_sum = row_numbers_read(logs, tops, delta, at, there, BIAS)
     if BIAS:
-        bias = bias + i.to(tl.int64) * kv_len
+        bias = bias + i.to(tl.int64) * bias_strides[2]
     s = products_of(
         x, queries, x_at, (q_base, q_rows, q_strides, there), q,
         TILE, STEP, HEAD_DIM, UNIT, ROLLED,
@@ -193,8 +194,9 @@ def gradients_of_keys(
         for i0 in range(full_lo, full_hi, STEP):
             dk_sums, dv_sums = _step(
                 dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, logs, tops, delta,
-                biases, slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len,
-                total_q, shift, left, right, first, softcap, dropped, factor, again, seed, offset,
+                biases, bias_strides, slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads,
+                q_len, kv_len, total_q, shift, left, right, first, softcap, dropped, factor, again,
+                seed, offset,
                 TILE, STEP, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, SOFTCAP, BIAS, ALIBI,
                 DROPOUT, PACKEDQ, DK, DV, UNIT, ROLLED, False,
             )  # fmt: skip
@@ -202,8 +204,9 @@ def gradients_of_keys(
             i0 = masked_tile(t, 0, lo, full_hi, 0, lefts, STEP, "window")
             dk_sums, dv_sums = _step(
                 dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, logs, tops, delta,
-                biases, slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len,
-                total_q, shift, left, right, first, softcap, dropped, factor, again, seed, offset,
+                biases, bias_strides, slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads,
+                q_len, kv_len, total_q, shift, left, right, first, softcap, dropped, factor, again,
+                seed, offset,
                 TILE, STEP, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, SOFTCAP, BIAS, ALIBI,
                 DROPOUT, PACKEDQ, DK, DV, UNIT, ROLLED, True,
             )  # fmt: skip

@@ -67,7 +67,7 @@ def logarithms(
         if not ROLLED:
             x = load_rows(*x_at, WIDTHS, HEAD_DIM, True, UNIT)
         biases = bias + b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
-        biases += i.to(tl.int64) * kv_len
+        biases += i.to(tl.int64) * bias_strides[2]
         most = tl.full((ROWS,), float("-inf"), tl.float32)
         total = tl.zeros((ROWS,), tl.float32)
         if SINKS:

@@ -139,7 +139,7 @@ def gradients_of_queries(
         slope = slope_of(tl.load(slopes + b * slopes_stride + head))
     if BIAS:
         bias = bias + b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
-        bias = bias + i.to(tl.int64) * kv_len
+        bias = bias + i.to(tl.int64) * bias_strides[2]
     sums = ()
     if DQ:
         sums = zeros(TILE, K_WIDTHS)

@@ -15,8 +15,14 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.arguments import Value
-from tilewright.ops.attention.operands import dense
-from tilewright.ops.attention.pipelines.gluon_ws import ANY_STRIDE, CHUNK, ROWS, WARPGROUP
+from tilewright.ops.attention.operands import bias_of, dense
+from tilewright.ops.attention.pipelines.gluon_ws import (
+    ANY_STRIDE,
+    CHUNK,
+    ROWS,
+    WARPGROUP,
+    bias_copied,
+)
 from tilewright.ops.attention.pipelines.record import Box, Described
 from tilewright.ops.attention_backward.arguments import BLOCK, padded, sums_width
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
@@ -163,8 +169,10 @@ def views_exist(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str 
 
 def _bias(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None:
     size = DTYPES[p.dtype].bytes
-    if "bias" in p.words and p.kv_len * size % 16:
-        return f"rows of the bias are {p.kv_len * size} bytes, no multiple of the copy engine's 16"
+    if (reason := bias_copied(p)) is not None:
+        return reason
+    if "dbias" in p.computed and p.kv_len * size % 16:
+        return f"rows of dbias are {p.kv_len * size} bytes, no multiple of the copy engine's 16"
     if "dbias" in p.computed and (need := math.prod(_scores(p)) * size) > MOST_SCORES:
         return f"gradients of scores take {need} bytes of memory, over {MOST_SCORES}"
     return None
@@ -221,8 +229,9 @@ def views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[st
     found["dq_sums"] = Described((rows, width), (width, 1))
     for name, word in MATRICES.items():
         if word in c.words:
-            shape = _scores(p) if name == "ds" else (*p.bias_shape, p.q_len, p.kv_len)
-            found[name] = Described(shape, dense(shape))
+            shape, strides = (_scores(p), dense(_scores(p))) if name == "ds" else bias_of(p)
+            fit = [s if n > 1 else ANY_STRIDE for n, s in zip(shape[:3], strides[:3], strict=True)]
+            found[name] = Described(shape, (*fit, 1))
     return found
 
 
