@@ -37,6 +37,8 @@ class Calls:
     seed: int = 0
     dtype: Any = torch.bfloat16
     dim: int = 128
+    heads: int = 8
+    kv_heads: int = 2
     guarded: bool = True
     count: int = 0
     _guards: list[Any] = field(default_factory=list)
@@ -90,7 +92,7 @@ def near(found: Any, wanted: Any) -> None:
     torch.testing.assert_close(found.double(), wanted.double(), rtol=most, atol=most)
 
 
-HEADS, KV_HEADS, ROWS, PAGE, PAGES, BATCH, NEW = 8, 2, 96, 16, 12, 4, 3
+ROWS, PAGE, PAGES, BATCH, NEW = 96, 16, 12, 4, 3
 
 
 def _lengths(c: Calls) -> list[int]:
@@ -100,15 +102,15 @@ def _lengths(c: Calls) -> list[int]:
 
 def kvcache(c: Calls) -> None:
     """A decode step over a cache, one that appends, and one with left padding."""
-    q, lengths = c.randn(BATCH, 1, HEADS, c.dim), _lengths(c)
-    caches = [c.randn(BATCH, ROWS, KV_HEADS, c.dim) for _ in range(2)]
+    q, lengths = c.randn(BATCH, 1, c.heads, c.dim), _lengths(c)
+    caches = [c.randn(BATCH, ROWS, c.kv_heads, c.dim) for _ in range(2)]
     o = flash_attn_with_kvcache(q, *caches, cache_seqlens=c.ints(lengths))
     c.ran()
     for b in (0, 1):
         near(o[b], attended(q[b], *(x[b, : lengths[b]] for x in caches)))
     before = [x.clone() for x in caches]
-    new = [c.randn(BATCH, NEW, KV_HEADS, c.dim) for _ in range(2)]
-    q = c.randn(BATCH, NEW, HEADS, c.dim)
+    new = [c.randn(BATCH, NEW, c.kv_heads, c.dim) for _ in range(2)]
+    q = c.randn(BATCH, NEW, c.heads, c.dim)
     o = flash_attn_with_kvcache(q, *caches, *new, cache_seqlens=c.ints(lengths), causal=True)
     c.ran()
     for b in (0, 1):
@@ -129,12 +131,12 @@ def kvcache(c: Calls) -> None:
 def paged_kvcache(c: Calls) -> None:
     """The same over pages, of which the tables of two sequences are garbage."""
     entries, lengths = ROWS // PAGE, _lengths(c)
-    caches = [c.randn(PAGES, PAGE, KV_HEADS, c.dim) for _ in range(2)]
+    caches = [c.randn(PAGES, PAGE, c.kv_heads, c.dim) for _ in range(2)]
     table = [[c.far(PAGES, 9, 10, 11) for _ in range(entries)] for _ in range(BATCH)]
     table[0][:3], table[1][:2] = (4, 0, 7), (2, 5)
     before = [x.clone() for x in caches]
-    new = [c.randn(BATCH, NEW, KV_HEADS, c.dim) for _ in range(2)]
-    q = c.randn(BATCH, NEW, HEADS, c.dim)
+    new = [c.randn(BATCH, NEW, c.kv_heads, c.dim) for _ in range(2)]
+    q = c.randn(BATCH, NEW, c.heads, c.dim)
     o = flash_attn_with_kvcache(
         q, *caches, *new, cache_seqlens=c.ints(lengths), block_table=c.ints(table), causal=True
     )
@@ -156,7 +158,7 @@ def packed(c: Calls) -> None:
     """Packed sequences, forward and backward: two that are there, then offsets that are none. Those
     of the backward pass do not fall: zeros are written behind the last sequence."""
     total, starts = 64, [0, 23, 40, c.far(40, 64), c.rng.choice((40, 65, 10**6, 2**31 - 1)), -7]
-    x = [c.randn(total, heads, c.dim) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    x = [c.randn(total, heads, c.dim) for heads in (c.heads, c.kv_heads, c.kv_heads)]
     if starts[3] < 0:  # the next one would begin with row 0, which is another's
         starts[4] = starts[3]
     falling = c.ints(starts)
@@ -184,16 +186,21 @@ def planned(c: Calls) -> None:
     lengths, starts = (40, 17, 33), [0, 3, 5, 8]
     pages = [4, 0, 7, 2, 5, *(c.far(PAGES) for _ in range(3))]
     last = [n - (n - 1) // PAGE * PAGE for n in lengths]
-    cache = c.randn(PAGES, 2, PAGE, KV_HEADS, c.dim)
-    shape = {"num_qo_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": c.dim, "page_size": PAGE}
+    cache = c.randn(PAGES, 2, PAGE, c.kv_heads, c.dim)
+    shape = {
+        "num_qo_heads": c.heads,
+        "num_kv_heads": c.kv_heads,
+        "head_dim": c.dim,
+        "page_size": PAGE,
+    }
     for rows in ((1, 1, 1), (20, 3, 7)):
         firsts = torch.tensor([0, *rows]).cumsum(0).tolist()
         attention = PagedAttention(c.device)
         attention.plan(
             None if max(rows) == 1 else c.ints(firsts), *map(c.ints, (starts, pages, last)),
-            **shape, causal=True,
+            **shape, page_size=PAGE, causal=True,
         )  # fmt: skip
-        q = c.randn(sum(rows), HEADS, c.dim)
+        q = c.randn(sum(rows), c.heads, c.dim)
         o = attention.run(q, cache)
         c.ran()
         for b in (0, 1):
@@ -210,9 +217,9 @@ def latent(c: Calls) -> None:
     starts, pages, lengths = [0, 2, 4], [3, 1, c.far(6), c.far()], [page + 5, 2 * page]
     attention = LatentAttention(c.device)
     attention.plan(
-        None, *map(c.ints, (starts, pages, lengths)), HEADS, *dims, page, True, sum(dims) ** -0.5
+        None, *map(c.ints, (starts, pages, lengths)), c.heads, *dims, page, True, sum(dims) ** -0.5
     )
-    q = c.randn(2, HEADS, sum(dims))
+    q = c.randn(2, c.heads, sum(dims))
     first = dims[0]
     o = attention.run(q[..., :first], q[..., first:], rows[..., :first], rows[..., first:])
     c.ran()
@@ -222,12 +229,12 @@ def latent(c: Calls) -> None:
 
 def appended(c: Calls) -> None:
     """Rows appended to pages, most of which have no place."""
-    cache = c.randn(PAGES, 2, PAGE, KV_HEADS, c.dim)
+    cache = c.randn(PAGES, 2, PAGE, c.kv_heads, c.dim)
     sequences, places = [0, 1, 0, 1, *(c.far(2) for _ in range(8))], [12, 3, 47, 48, *range(8)]
     pages = [4, 0, 7, 2, 5, c.far(PAGES)]
     sequences += [0, 1, 1, 0]
     places += [c.far(), c.far(), 40, 48]  # the last: behind the last page of sequence 0
-    new, before = c.randn(len(places), KV_HEADS, c.dim), cache.clone()
+    new, before = c.randn(len(places), c.kv_heads, c.dim), cache.clone()
     append_paged_kv_cache(
         new, -new, c.ints(sequences), c.ints(places), cache, c.ints(pages), c.ints([0, 3, c.far(6)])
     )

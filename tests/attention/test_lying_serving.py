@@ -11,6 +11,6 @@ from lying_serving import CASES, Calls  # noqa: E402
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_garbage_on_the_device_leads_nowhere(case):
-    calls = Calls("cpu", seed=7, dtype=torch.float32, dim=16)
+    calls = Calls("cpu", seed=7, dtype=torch.float32, dim=16, heads=2, kv_heads=1)
     case(calls)
     assert calls.count
