@@ -178,6 +178,39 @@ def test_a_zip_that_could_surprise_is_refused(path: Path, compression: int, says
         Bundle(path, trusted=True)
 
 
+def test_a_directory_is_not_read_before_the_bundle_is_trusted(
+    path: Path, monkeypatch, tmp_path: Path
+) -> None:
+    """Hundreds of thousands of entries take seconds and hundreds of megabytes to list."""
+    bundle(path)
+    with zipfile.ZipFile(path, "a") as file:
+        for number in range(2000):
+            file.writestr(str(number), b"")
+    with monkeypatch.context() as patch:
+        patch.setenv("TILEWRIGHT_HOME", str(tmp_path / "another"))
+        patch.setattr(zipfile, "ZipFile", None)
+        with pytest.raises(UntrustedBundle):
+            Bundle(path)
+        with pytest.raises(BadFile, match="has a directory of more than [0-9]+ entries"):
+            Bundle(path, trusted=True)  # its manifest names a few
+
+
+def test_a_directory_of_many_entries_is_bounded_by_its_size_in_64_bits(path: Path) -> None:
+    bundle(path)
+    whole = path.read_bytes()
+    end = whole[-22:]
+    record = b"PK\6\6" + bytes(36) + (1 << 40).to_bytes(8, "little") + bytes(8)
+    path.write_bytes(whole[:-22] + record + b"PK\6\7" + bytes(16) + end)
+    with pytest.raises(BadFile, match="has a directory of more than"):
+        Bundle(path, trusted=True)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 300])
+def test_a_path_that_cannot_be_is_an_error(name: str) -> None:
+    with pytest.raises(StoreError, match="cannot read the bundle"):
+        Bundle(name)
+
+
 def test_a_newer_schema_is_named(path: Path) -> None:
     bundle(path)
     manifest = json.loads(zipfile.ZipFile(path).read("manifest.json"))

@@ -19,13 +19,22 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tilewright.errors import BadFile, StoreError
+from tilewright.errors import BadFile, StoreError, shown
 
-MOST_ENTRIES = 1 << 20
 _DATE = (1980, 1, 1, 0, 0, 0)
 """The earliest date of a zip: a bundle's bytes must not depend on when it was made."""
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
-"""An entry's magic number, and the lengths of its name and of its extra field."""
+_LOCAL_HEADER = struct.Struct("<4s2xHH4xIIIHH")
+"""An entry's magic number, flags, compression, CRC, size in the file, size, and the lengths of its
+name and of its extra field."""
+_END = struct.Struct("<4s8xI4xH")
+"""Of the last record: its magic number, the directory's bytes, the length of a comment."""
+_END_64 = struct.Struct("<4s36xQ8x20x")
+"""Of a directory of more than 65,535 entries: its magic number and its bytes. The 20 bytes behind
+it say where it is."""
+_ENTRY_BYTES = 1 << 10
+"""Of the directory, at most, for an entry."""
+_SIZES_BEHIND, _ENCRYPTED = 8, 1
+"""Flags of an entry."""
 
 
 def packed(first: str, entries: Mapping[str, bytes]) -> bytes:
@@ -45,6 +54,8 @@ class Archive:
     """A zip file that is open for reading. Thread-safe, and safe across forks: reads name their
     place, so there is no position to share.
 
+    Its first entry can be read by itself; `open_directory` makes the others known.
+
     Raises `BadFile` for a file that is no zip, is cut short, or has compressed, encrypted or
     repeated entries, and `StoreError` if the system refuses to read it.
     """
@@ -54,22 +65,59 @@ class Archive:
         self._file = _opened(path)
         self._size = os.fstat(self._file.fileno()).st_size
         self._entries: dict[str, zipfile.ZipInfo] = {}
+
+    def first(self, name: str, limit: int) -> bytes:
+        """The first entry, which is called `name` and has at most `limit` bytes."""
+        if self._size < _LOCAL_HEADER.size:
+            raise self._no_bundle("it has no entry")
+        begins = self._bytes(name, 0, _LOCAL_HEADER.size)
+        magic, flags, compression, crc, stored, size, *lengths = _LOCAL_HEADER.unpack(begins)
+        if magic != b"PK\3\4" or lengths[0] != len(name.encode()):
+            raise self._no_bundle(f"it does not begin with {name}")
+        called = self._bytes(name, _LOCAL_HEADER.size, lengths[0])
+        if called != name.encode():
+            raise self._no_bundle(f"it does not begin with {name}")
+        if compression != zipfile.ZIP_STORED or flags & (_ENCRYPTED | _SIZES_BEHIND):
+            raise BadFile(f"{self.path}: {name!r} is compressed or encrypted")
+        self._check_size(name, max(size, stored), limit)
+        content = self._bytes(name, _LOCAL_HEADER.size + sum(lengths), size)
+        return self._intact(name, content, crc)
+
+    def open_directory(self, most: int) -> None:
+        """Read which entries there are: at most `most`."""
+        if self._directory_bytes() > most * _ENTRY_BYTES:
+            raise BadFile(f"{self.path} has a directory of more than {most} entries")
         for info in self._directory():
-            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-                raise BadFile(f"{path}: {info.filename!r} is compressed or encrypted")
+            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
+                raise BadFile(f"{self.path}: {info.filename!r} is compressed or encrypted")
             if info.filename in self._entries:
-                raise BadFile(f"{path}: {info.filename!r} stands in it twice")
+                raise BadFile(f"{self.path}: {info.filename!r} stands in it twice")
             self._entries[info.filename] = info
+
+    def _directory_bytes(self) -> int:
+        """The size of the directory, by the records that `zipfile` goes by."""
+        if self._size < _END.size:
+            raise self._no_bundle("it has no directory")
+        end = self._size - _END.size
+        magic, size, comment = _END.unpack(self._bytes("the end", end, _END.size))
+        if magic != b"PK\5\6" or comment:
+            raise self._no_bundle("it does not end with a directory")
+        if end >= _END_64.size:
+            magic, size_64 = _END_64.unpack(
+                self._bytes("the end", end - _END_64.size, _END_64.size)
+            )
+            size = max(size, size_64) if magic == b"PK\6\6" else size
+        return int(size)
 
     def _directory(self) -> list[zipfile.ZipInfo]:
         try:
             with zipfile.ZipFile(io.BufferedReader(_Unclosed(self._file.fileno()))) as file:
-                listed = file.infolist()
+                return file.infolist()
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as e:
-            raise BadFile(f"{self.path} is no bundle, or is cut short: {e}; copy it anew") from None
-        if len(listed) > MOST_ENTRIES:
-            raise BadFile(f"{self.path} has {len(listed)} entries where {MOST_ENTRIES} are allowed")
-        return listed
+            raise self._no_bundle(str(e)) from None
+
+    def _no_bundle(self, why: str) -> BadFile:
+        return BadFile(f"{self.path} is no bundle, or is cut short: {why}; copy it anew")
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -83,15 +131,21 @@ class Archive:
         if name not in self._entries:
             raise BadFile(f"{self.path} has no {name}")
         info = self._entries[name]
-        offset, size = info.header_offset, info.file_size
-        if size > min(limit, self._size):
-            raise BadFile(f"{self.path}: {name} has {size} bytes where at most {limit} are allowed")
-        magic, *lengths = _LOCAL_HEADER.unpack(self._bytes(name, offset, _LOCAL_HEADER.size))
+        self._check_size(name, info.file_size, limit)
+        header = self._bytes(name, info.header_offset, _LOCAL_HEADER.size)
+        magic, *_, of_name, of_extra = _LOCAL_HEADER.unpack(header)
         if magic != b"PK\3\4":
             raise BadFile(f"{self.path}: {name} does not stand where its directory says")
-        content = self._bytes(name, offset + _LOCAL_HEADER.size + sum(lengths), size)
+        begin = info.header_offset + _LOCAL_HEADER.size + of_name + of_extra
+        return self._intact(name, self._bytes(name, begin, info.file_size), info.CRC)
+
+    def _check_size(self, name: str, size: int, limit: int) -> None:
+        if size > min(limit, self._size):
+            raise BadFile(f"{self.path}: {name} has {size} bytes where at most {limit} are allowed")
+
+    def _intact(self, name: str, content: bytes, crc: int) -> bytes:
         # Digests cover all but the first entry, whose damage might be another manifest.
-        if zlib.crc32(content) != info.CRC:
+        if zlib.crc32(content) != crc:
             raise BadFile(f"{self.path}: {name} is damaged; copy the file anew")
         return content
 
@@ -118,6 +172,8 @@ def _opened(path: Path) -> io.FileIO:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise StoreError(f"cannot read the bundle {path}: {error.strerror}") from error
+    except ValueError as error:  # a NUL or half a surrogate pair in the path
+        raise StoreError(f"cannot read the bundle {shown(str(path))}: {error}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise BadFile(f"{path} is not a regular file")

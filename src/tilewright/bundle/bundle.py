@@ -45,7 +45,8 @@ class UntrustedBundle(StoreError):
 
 
 class Bundle:
-    """The kernels in the file `path`. Opening it reads only its directory and its manifest.
+    """The kernels in the file `path`. Opening it reads its manifest, and its directory if it may be
+    used.
 
     It may be used if this user signed it (the signature lies beside it), if pip installed it, or if
     the caller trusts it (`trusted`): the machine code in it is as good as its author. Digests and
@@ -59,7 +60,7 @@ class Bundle:
         self.path = Path(path)
         self.where = os.fspath(path)
         self._archive = Archive(self.path)
-        content = self._archive.read(MANIFEST, SMALL)
+        content = self._archive.first(MANIFEST, SMALL)
         self.digest = of_bytes(content).digest
         if not (trusted or is_installed(self.path) or _signed(self.path, content)):
             raise UntrustedBundle(
@@ -68,6 +69,8 @@ class Bundle:
                 "TILEWRIGHT_BUNDLE_TRUSTED=1; your own signature lies in a file beside it, which "
                 "must be copied with it"
             )
+        # Each file has a digest of 64 digits in the manifest, and a kernel's file has a binary.
+        self._archive.open_directory(2 + 2 * (len(content) // 64))
         _check_schema(content, self.where)
         self.manifest = decoded(content, Manifest, f"{self.where}: {MANIFEST}")
         self._files: dict[str, dict[str, dict[str, str]]] = {}
