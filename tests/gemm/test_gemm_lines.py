@@ -101,7 +101,7 @@ def test_batches(tags, orders, a, b):
         ("--dt=f32:f16 30x40:40x50", "is not one dtype, or three"),
         ("--dt=f32:bf16:f32 30x40:40x50", "A is fp32 but B is bf16"),
         ("--conv mb1ic8ih5kh3oc8", "--conv is another operation than matmul"),
-        ("--grouped=0:2:10+20 30x40:2x40x50", "--grouped states a grouped_gemm"),
+        ("--grouped=0:2:10+20 30x40:2x40x50", "--grouped states a problem of grouped_gemm"),
         ("--strides=2x3:: 30x40:40x50", "neither row- nor column-major"),
         ("--stag=AB16b16a 30x40:40x50", "layouts in blocks have no counterpart"),
         ("--attr-scales=wei:per_ocic:f32:64x1 2x30x64:2x64x50", "have no batches"),

@@ -101,7 +101,9 @@ class _File:
 
     def of(self, line: str) -> tuple[str, Driver]:
         """The family of a line of one problem, and its driver. Raises `BadArgument`."""
-        command = line.split(maxsplit=1)[0]
+        command, *others = (part.partition("=")[0] for part in line.split())
+        # An option that is a command says more than the one in front.
+        command = next((one for one in others if one in self.commands and one[:1] == "-"), command)
         if command not in self.commands:
             known = nearest(command, self.commands)
             raise BadArgument(f"no operation here reads lines of {shown(command)}{known}")

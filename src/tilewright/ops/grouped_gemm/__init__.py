@@ -13,11 +13,12 @@ from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.foreign import Reader
+from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import epilogues, rows
 from tilewright.ops.gemm import operands as gemm_operands
+from tilewright.ops.gemm.formats import benchdnn
 from tilewright.ops.gemm.sizes import operand_dtype
 from tilewright.ops.grouped_gemm import estimate as estimate_module
 from tilewright.ops.grouped_gemm import launch as launch_module
@@ -25,7 +26,7 @@ from tilewright.ops.grouped_gemm import names, operands, pipelines, rules, space
 from tilewright.ops.grouped_gemm import reference as reference_module
 from tilewright.ops.grouped_gemm import source as source_module
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
-from tilewright.ops.grouped_gemm.formats import aiter
+from tilewright.ops.grouped_gemm.formats import aiter, onednn
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
 from tilewright.ops.keywords import Keyword
@@ -47,6 +48,7 @@ class GroupedGemmFamily(Defaults):
     config_type = GroupedGemmConfig
     arguments = ("A", "B", "offsets", "*operands", "**numbered")
     formats = Formats(spaces.read_sweep, tuple(spaces.VARIANTS))
+    drivers = (benchdnn.driver((onednn.OPTION,), onednn.read),)
 
     def parse_name(self, name: str) -> GroupedGemmConfig:
         return names.parse(name)
@@ -54,7 +56,9 @@ class GroupedGemmFamily(Defaults):
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> GroupedGemmProblem:
         known = ["dtype", *(f.name for f in fields(GroupedGemmProblem))]
         values: dict[str, Any] = {}
-        for word, text in spelled("a grouped_gemm problem", words, known).items():
+        for word, text in spelled(
+            "a grouped_gemm problem", with_lines(words, self.drivers), known
+        ).items():
             field = "dtype_a" if word == "dtype" else word
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)

@@ -50,7 +50,7 @@ def read(line: str) -> dict[str, str]:
     problem = benchdnn.one(line, DRIVERS)
     options = dict(problem.options)
     if options.pop("grouped", ""):
-        raise BadArgument("onednn: --grouped states a grouped_gemm, whose groups its words give")
+        raise BadArgument("onednn: --grouped states a problem of grouped_gemm, which reads it")
     a, b, c = _shapes(problem.sizes)
     types = benchdnn.dtypes(options.pop("dt", "f32"))
     m, k, n = *a[-2:], b[-1]
