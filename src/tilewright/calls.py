@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright import arrays, checks, dtypes, ops, parameters
 from tilewright.errors import BadArgument, WrongDevice, shown
-from tilewright.number_array import of_number
+from tilewright.number_array import LARGEST, of_number
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.nouns import Call, Number, Operand, View
 from tilewright.pointer_array import Pointers
@@ -101,6 +101,11 @@ def _with_words(what: str, outputs: int, words: tuple[Word, ...], named: tuple[s
     """Calls whose keywords differ in arrays alone say the same again and again. `Spoken.what` is
     None if the arrays themselves have to be seen: one is passed for something else than an operand,
     or a number for an operand."""
+    known = scalars_of(what)
+    given = {name: value for name, value, _ in words if name in known}
+    if given:  # they differ from call to call, as seeds do; the other words rarely do
+        said = _with_words(what, outputs, tuple([w for w in words if w[0] not in known]), named)
+        return Spoken(said.what, said.named, _scalars(known, given), said.options, said.numbers)
     if any(kind_of(what, name) not in ("operand", "") for name in named):
         return Spoken(None, {}, (), {})
     return _sorted(what, {name: value for name, value, _ in words}, outputs, named)
@@ -110,7 +115,8 @@ def _sorted(
     what: str, keywords: Mapping[str, Any], outputs: int, arrays: Sequence[str] = ()
 ) -> Spoken:
     """arrays: names of operands passed by keyword that are not among `keywords`."""
-    family, known = _family(what), scalars_of(what)
+    family = _family(what)
+    known = family.scalars
     named: dict[str, Any] = {}
     options: dict[str, Any] = {}
     numbers: dict[str, str] = {}
@@ -129,7 +135,7 @@ def _sorted(
             named[name] = value
         else:
             numbers[name] = _dtype_of_number(stated, name, value)
-    scalars = tuple([_scalar(one, name, keywords.get(name)) for name, one in known.items()])
+    scalars = _scalars(known, keywords)
     if numbers:
         return Spoken(None, named, scalars, options, numbers)
     key: Any = what
@@ -168,7 +174,13 @@ def kind_of(what: str, name: str) -> str:
 
 
 def _family(what: str) -> Any:
-    return ops.family(what) if what in ops.families() else ops.family_of(what)
+    return ops.family(_name_of(what))
+
+
+@cache
+def _name_of(what: str) -> str:
+    """The family of an operation or of a kernel's name."""
+    return what if what in ops.families() else ops.family_of(what).name
 
 
 def _option(stated: Keyword, name: str, value: Any) -> Any:
@@ -215,11 +227,18 @@ def with_arrays(
     return found
 
 
+def _scalars(
+    known: Mapping[str, Number], given: Mapping[str, Any]
+) -> tuple[int | float | None, ...]:
+    return tuple([_scalar(one, name, given.get(name)) for name, one in known.items()])
+
+
 def _scalar(one: Number, name: str, value: Any) -> int | float | None:
     """A scalar as the launcher takes it. Raises `BadArgument`."""
+    kind = type(value)
+    if value is None or (kind is float and one.type == "fp32" and -LARGEST <= value <= LARGEST):
+        return value  # type: ignore[no-any-return]
     value = checks.plain(name, value)
-    if value is None:
-        return None
     if one.type.startswith("fp"):
         if type(value) not in (int, float):
             raise BadArgument(f"{name} = {shown(value)} is not a number")

@@ -57,6 +57,7 @@ def pack(kind: str, value: float) -> bytes:
         raise BadArgument(f"{value!r} is not a value of type {kind}") from None
 
 
+@cache
 def limits(kind: str) -> tuple[int, int]:
     """The least and the largest value of an integer type."""
     bits = int(kind[1:])
