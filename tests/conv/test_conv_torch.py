@@ -263,3 +263,14 @@ def test_numpy_arrays_give_numpy_arrays():
     got = tw.conv1d(x.numpy(), w.numpy(), bias.numpy(), padding="same")
     assert isinstance(got, np.ndarray)
     close(torch.from_numpy(got), functional.conv1d(x, w, bias, padding="same"))
+
+
+def test_numbers_of_other_libraries_are_numbers():
+    x, w = torch.randn(1, 2, 6, 6), torch.randn(2, 1, 3, 3)
+    wanted = tw.conv2d(x, w, stride=2, padding=(1, 0), groups=2)
+    for two in (np.int64(2), np.array(2), torch.tensor(2), [np.int32(2), 2], (torch.tensor(2),)):
+        made = tw.conv2d(x, w, stride=two, padding=(np.int64(1), 0), groups=np.int64(2))
+        assert torch.equal(made, wanted)
+    for wrong in (1.5, None, "2", {}, torch.ones(2)):
+        with pytest.raises(BadArgument, match="stride = "):
+            tw.conv2d(x, w, stride=wrong, groups=2)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilewright.errors import BadArgument
+from tilewright import checks
+from tilewright.errors import BadArgument, shown
 from tilewright.ops.conv.geometry import reach
 
 Numbers = int | Sequence[int]
@@ -19,9 +20,13 @@ Operation = Callable[..., Any]
 
 def _each(name: str, value: Numbers, rank: int) -> tuple[int, ...]:
     """A number for each dimension. Raises `BadArgument`."""
-    if isinstance(value, int):
-        return (value,) * rank
-    found = tuple(value)
+    found = checks.plain(name, value)
+    if isinstance(found, int):
+        return (found,) * rank
+    if not isinstance(found, tuple):
+        raise BadArgument(
+            f"{name} = {shown(value)} is neither a whole number nor one for each dimension"
+        )
     if len(found) == 1:
         return found * rank
     if len(found) != rank:
