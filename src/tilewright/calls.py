@@ -22,9 +22,11 @@ from tilewright.runtime.bound import Bound
 _WORDS = frozenset({str, int, float, bool, NoneType})
 
 
-def plain(words: Iterable[Any]) -> bool:
+def plain(words: Sequence[Any]) -> bool:
     """Whether words say the same whenever they are equal: none is an array, or anything else that
     may change."""
+    if _WORDS.issuperset(map(type, words)):
+        return True
     for word in words:
         kind = type(word)
         if kind not in _WORDS and (kind is not tuple or not _WORDS.issuperset(map(type, word))):

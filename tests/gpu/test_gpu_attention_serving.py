@@ -9,11 +9,14 @@ torch = pytest.importorskip("torch")
 from stated_problem import stated  # noqa: E402
 
 from tilewright.flash_attn import (  # noqa: E402
+    apply_rotary_emb,
     flash_attn_func,
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
     functions,
     kvcache,
+    pad_input,
+    unpad_input,
 )
 from tilewright.serving import (  # noqa: E402
     Capacity,
@@ -193,3 +196,55 @@ def test_states_are_merged(dtype):
     graph.replay()
     merged = torch.where(mask[:, None, None], o, va), torch.where(mask[:, None], lse, sa)
     torch.testing.assert_close((kept_v, kept_s), merged, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("splits", [0, 1])
+def test_calls_that_write_out_are_repeated(splits):
+    q, k, v = randn(2, 1, HEADS, DIM), *randn(2, 2, 300, KV_HEADS, DIM)
+    rows = [x.flatten(0, 1) for x in (q, k, v)]
+    lengths = ints(0, 1, 2), ints(0, 300, 600), 1, 300
+    for function, given in (
+        (flash_attn_func, (q, k, v)),
+        (flash_attn_varlen_func, (*rows, *lengths)),
+        (flash_attn_with_kvcache, (q, k, v)),
+    ):
+        wanted = function(*given)
+        for _ in range(3):
+            out = torch.full_like(wanted, torch.nan)
+            assert function(*given, out=out, num_splits=splits, window_size=[-1, -1]) is out
+            torch.testing.assert_close(out, wanted, rtol=2e-2, atol=2e-3)
+            out.fill_(torch.nan)
+            made, lse = function(*given, out=out, num_splits=splits, return_softmax_lse=True)
+            assert made is out and lse.isfinite().all()
+            torch.testing.assert_close(out, wanted, rtol=2e-2, atol=2e-3)
+
+
+def test_one_split_gives_the_same_bits_for_every_batch():
+    q, k, v = randn(64, 1, HEADS, DIM), *randn(2, 64, 4000, KV_HEADS, DIM)
+    whole = flash_attn_func(q, k, v, num_splits=1)
+    for one in (0, 63):
+        alone = flash_attn_func(*(x[one : one + 1] for x in (q, k, v)), num_splits=1)
+        assert torch.equal(alone, whole[one : one + 1])
+
+
+def test_a_scale_of_fp8_may_be_a_number():
+    q, k, v = randn(2, 1, HEADS, DIM), *randn(2, 2, 128, KV_HEADS, DIM)
+    k8, v8 = (x.to(torch.float8_e4m3fn) for x in (k, v))
+    full = torch.full((2, KV_HEADS), 0.25, device=DEVICE)
+    wanted = flash_attn_with_kvcache(q, k8, v8, k_descale=full, v_descale=2 * full)
+    number = torch.tensor(0.25, device=DEVICE)
+    for k_scale, v_scale in ((0.25, 0.5), (number, 0.5), (0.25, 2 * full)):
+        made = flash_attn_with_kvcache(q, k8, v8, k_descale=k_scale, v_descale=v_scale)
+        torch.testing.assert_close(made, wanted, rtol=2e-2, atol=2e-3)
+
+
+def test_rotary_and_padding():
+    mask = torch.arange(9, device=DEVICE) < ints(9, 4)[:, None]
+    rows, indices, offsets, longest, _ = unpad_input(randn(2, 9, HEADS, DIM), mask)
+    angles = torch.arange(12, device=DEVICE)[:, None] / 100 ** torch.linspace(0, 1, DIM // 2).cuda()
+    given = angles.cos(), angles.sin()
+    packed = apply_rotary_emb(
+        rows, *given, cu_seqlens=offsets, max_seqlen=longest, seqlen_offsets=ints(3, 0)
+    )
+    dense = apply_rotary_emb(pad_input(rows, indices, 2, 9), *given, seqlen_offsets=ints(3, 0))
+    assert torch.equal(pad_input(packed, indices, 2, 9), dense * mask[..., None, None])

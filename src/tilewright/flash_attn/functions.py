@@ -60,15 +60,17 @@ def flash_attn_func(
         and q_descale is k_descale is v_descale is None
     ):
         plain = (
-            causal, window_size, softcap, deterministic, return_attn_probs, num_splits,
-            return_softmax_lse,
+            causal, softcap, deterministic, return_attn_probs, num_splits, return_softmax_lse,
+            *window_size,
         )  # fmt: skip
         sink = s_aux if learnable_sink is None else learnable_sink
         given = (q, k, v, alibi_slopes, sink, out)
         like = Like("flash_attn_func", softmax_scale, plain, _NAMES, given)
         made = like.again()
         if made is not None:
-            return _returned(made, out, return_attn_probs)
+            if out is not None:
+                return out
+            return (*made, None) if return_attn_probs else made
     words.refuse("flash_attn_func", others)
     checked.tensor("q", q, "batch", "seqlen_q", "heads", "dim")
     checked.tensor("k", k, "batch", "seqlen_k", "heads of keys", "dim")
@@ -98,7 +100,10 @@ def flash_attn_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_func` of keys and values in one tensor: kv [batch, seqlen, 2, heads of keys,
-    dim]."""
+    dim].
+
+    Other arguments, what is returned, and errors are those of `flash_attn_func`.
+    """
     _packs("kv", kv, 5, 2)
     return flash_attn_func(
         q, kv[:, :, 0], kv[:, :, 1], dropout_p, softmax_scale, causal, window_size, softcap,
@@ -117,7 +122,10 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_func` of all in one tensor: qkv [batch, seqlen, 3, heads, dim]."""
+    """`flash_attn_func` of all in one tensor: qkv [batch, seqlen, 3, heads, dim].
+
+    Other arguments, what is returned, and errors are those of `flash_attn_func`.
+    """
     _packs("qkv", qkv, 5, 3)
     return flash_attn_func(
         qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], dropout_p, softmax_scale, causal, window_size,
@@ -180,8 +188,8 @@ def flash_attn_varlen_func(
         and (block_table is None or page_table is None)
     ):
         plain = (
-            max_seqlen_q, max_seqlen_k, causal, window_size, softcap, deterministic,
-            return_attn_probs, num_splits, return_softmax_lse,
+            max_seqlen_q, max_seqlen_k, causal, softcap, deterministic, return_attn_probs,
+            num_splits, return_softmax_lse, *window_size,
         )  # fmt: skip
         given = (
             q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
@@ -191,7 +199,9 @@ def flash_attn_varlen_func(
         like = Like("flash_attn_varlen_func", softmax_scale, plain, _VARLEN, given)
         made = like.again()
         if made is not None:
-            return _returned(made, out, return_attn_probs)
+            if out is not None:
+                return out
+            return (*made, None) if return_attn_probs else made
     words.refuse("flash_attn_varlen_func", others)
     table = words.one_table(block_table, page_table)
     rows = ("total_k",) if table is None else ("pages", "page size")
@@ -242,7 +252,10 @@ def flash_attn_varlen_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """`flash_attn_varlen_func` of keys and values in one tensor: kv [total_k, 2, heads of keys,
-    dim]."""
+    dim].
+
+    Other arguments, what is returned, and errors are those of `flash_attn_varlen_func`.
+    """
     _packs("kv", kv, 4, 2)
     return flash_attn_varlen_func(
         q, kv[:, 0], kv[:, 1], cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
@@ -264,7 +277,10 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """`flash_attn_varlen_func` of all in one tensor: qkv [total, 3, heads, dim]."""
+    """`flash_attn_varlen_func` of all in one tensor: qkv [total, 3, heads, dim].
+
+    Other arguments, what is returned, and errors are those of `flash_attn_varlen_func`.
+    """
     _packs("qkv", qkv, 4, 3)
     return flash_attn_varlen_func(
         qkv[:, 0], qkv[:, 1], qkv[:, 2], cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p,
@@ -320,13 +336,6 @@ def _run(
     made = words.written(attention, (q, k, v), keywords, out)
     if like is not None:
         like.remember((q, k, v), keywords, made, out)
-    return (*made, None) if probs else made
-
-
-def _returned(made: Any, out: Any, probs: bool) -> Any:
-    """What a call returns that was launched as an earlier one."""
-    if out is not None:
-        return out
     return (*made, None) if probs else made
 
 

@@ -79,8 +79,8 @@ def flash_attn_with_kvcache(
         and (block_table is None or page_table is None)
     ):
         plain = (
-            causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse,
-            max_seqlen_q,
+            causal, softcap, rotary_interleaved, num_splits, return_softmax_lse, max_seqlen_q,
+            *window_size,
         )  # fmt: skip
         given = (
             q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_leftpad,

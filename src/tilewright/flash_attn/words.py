@@ -139,17 +139,19 @@ def refuse(function: str, others: Mapping[str, Any]) -> None:
 
 
 def bounds(window_size: Any) -> Any:
-    """`window_size` as a tuple, of which None is no bound at all, so that a call with it may be
-    repeated."""
+    """A `window_size` that is no tuple as one, so that a call with it may be repeated; None is no
+    bound at all."""
     if window_size is None:
         return (-1, -1)
-    return tuple(window_size) if isinstance(window_size, list) else window_size
+    if not isinstance(window_size, tuple | list) or len(window_size) != 2:
+        raise BadArgument(f"window_size = {shown(window_size)} is not (left, right)")
+    return tuple(window_size)
 
 
-def masked(causal: Any, window_size: Any) -> dict[str, Any]:
+def masked(causal: Any, window_size: tuple[Any, ...]) -> dict[str, Any]:
     """The mask."""
     causal = checked.flag("causal", causal)
-    if not isinstance(window_size, tuple) or len(window_size) != 2:
+    if len(window_size) != 2:
         raise BadArgument(f"window_size = {shown(window_size)} is not (left, right)")
     left, right = (
         None
