@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from grouped_cases import cases, config, epilogues, label
 
+from simulate import worst_error
 from tilewright import verify
+from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.grouped_gemm import GroupedGemmProblem, check, pack
@@ -80,6 +82,23 @@ def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
     wanted = a @ b
     wanted[1], wanted[2, 6:] = 0, 0
     assert np.allclose(out, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["contiguous", "masked"])
+@pytest.mark.parametrize("zero_rest", [False, True])
+def test_the_kernel_in_gluon_clamps_and_clears_alike(form, zero_rest):
+    """In the simulation, which refuses an access outside of an operand."""
+    kernel = config(
+        pipeline="gluon_ws", form=form, layout="rrr", tile_m=64, tile_n=64, tile_k=64, num_warps=4
+    )
+    sizes = {"groups": 4, "m": 70, "n": 64, "k": 64, "layout": "rrr", "zero_rest": zero_rest}
+    problem = GroupedGemmProblem(form, **sizes)
+    inputs = dict(verify.operands_of(problem, 3).inputs)
+    name = "offsets" if form == "contiguous" else "counts"
+    inputs[name][...] = [-9, 12, 12, 2**31 - 1] if form == "contiguous" else [70, -1, 2**31 - 1, 3]
+    assert worst_error(kernel, problem, device("h200"), 3, inputs) <= 1.0
+    inputs[name][...] = [5, 12, 40, 66]
+    assert worst_error(kernel, problem, device("h200"), 3, inputs) <= 1.0
 
 
 def test_zeros_are_of_outputs_that_are_made_too(hopper):
