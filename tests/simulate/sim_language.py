@@ -151,6 +151,8 @@ def convert_layout(x: Tensor, layout: Any, assert_trivial: bool = False) -> Tens
 
 
 def expand_dims(x: Tensor, axis: int) -> Tensor:
+    if isinstance(x, float):  # a scalar
+        return Tensor(np.full((1,), x, np.float32), gl.float32, None)
     layout = x.layout
     if isinstance(layout, gl.SliceLayout):
         if layout.dim != axis:
