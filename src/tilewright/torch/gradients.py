@@ -433,9 +433,12 @@ def _as_operand(x: Any, one: Operand) -> Any:
 
 
 def as_input(gradient: Any, view: View, one: Operand) -> Any:
-    """A gradient of the operand's shape with the shape that the input has."""
+    """A gradient of the operand's shape, or of as many elements as the input, with the shape that
+    the input has."""
     if gradient.shape == view.shape:
         return gradient
+    if gradient.shape != one.shape:  # summed over what the family had broadcast
+        return gradient.reshape(view.shape)
     if _walk(view.shape, view.strides) == _walk(one.shape, one.strides):
         return gradient.reshape(view.shape)
     whole = torch.empty_strided(

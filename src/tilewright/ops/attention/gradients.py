@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tilewright.ops.attention import widened
+from tilewright.ops.attention import broadcast, widened
 from tilewright.ops.attention.operands import operands, options, word_of
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.backward import Backward, Computation, incoming
@@ -101,12 +101,17 @@ def gradients(problem: AttentionProblem, wanted: Sequence[str]) -> Backward | Ve
     )
     steps += [*before, operation]
     if keywords.get("bias") == "bias of queries":
-        steps.append(Computation("dbias of all queries", _over_queries, ("dbias",)))
+        steps.append(Computation("dbias of all queries", partial(_summed, (2,)), ("dbias",)))
         found["bias"] = "dbias of all queries"
     for name, made in found.items():
         if (last := widened.scaled(problem, name, made)) is not None:
             steps.append(last)
             found[name] = str(last.makes)
+    for name in ("q", "k", "v"):
+        if name in found and (along := broadcast.shared(read[name].shape, read[name].strides)):
+            whole = f"{found[name]} of all"
+            steps.append(Computation(whole, partial(_summed, along), (found[name],)))
+            found[name] = whole
     return Backward(tuple(steps), found, {"lse": True})
 
 
@@ -115,8 +120,9 @@ def _for_queries(count: int, bias: Any) -> Any:
     return bias.expand(-1, -1, count, -1)
 
 
-def _over_queries(gradient: Any) -> Any:
-    return gradient.sum(2, keepdim=True)
+def _summed(along: tuple[int, ...], gradient: Any) -> Any:
+    """A gradient of what is shared along some dimensions."""
+    return gradient.sum(along, keepdim=True)
 
 
 def _readable(x: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.attention import elsewhere, features, stated
+from tilewright.ops.attention import broadcast, elsewhere, features, stated
 from tilewright.ops.attention.problem import FP8, LAYOUTS, AttentionProblem, Strides
 from tilewright.ops.keywords import operand, option
 from tilewright.ops.nouns import Call, Operand, Role, View
@@ -208,8 +208,9 @@ def lse_shape(p: AttentionProblem) -> tuple[int, ...]:
 def outputs(call: Call) -> tuple[Operand, ...]:
     """The outputs of a call that passes none. Sizes may be symbols (``torch.compile``), so no
     problem is stated of them."""
-    q, k, *v = call.inputs
     said, named = call.options, call.named
+    flat = all(len(x.shape) == 3 for x in call.inputs)  # and so is O
+    q, k, *v = broadcast.together(call.inputs, named, said)
     layout = _layout("layout", said.get("layout", "bshd"))
     vectorised = v and len(v[0].shape) == 5
     dim = v[0].shape[3 if vectorised else -1] if v else said.get("head_dim_v", k.shape[-1])
@@ -217,7 +218,7 @@ def outputs(call: Call) -> tuple[Operand, ...]:
     packed = "q_offsets" in named
     batch, rows, heads, _ = (0, *q.shape) if packed else _in_layout(q.shape, layout)
     lse = (heads, rows) if packed else (batch, heads, rows)
-    found = [("o", (*q.shape[:-1], dim), dtype)]
+    found = [("o", (*q.shape[1 if flat and not packed else 0 : -1], dim), dtype)]
     if said.get("lse"):
         found.append(("lse", lse, "fp32"))
     if said.get("random"):
@@ -269,7 +270,17 @@ _ROTARY = {"interleaved": "rotaryi", "half": "rotaryh"}
 
 
 def problem_of(call: Call) -> AttentionProblem:
-    """The problem that a call states. Raises `BadArgument`."""
+    """The problem that a call states, in which Q, K and V may be broadcast. Raises
+    `BadArgument`."""
+    inputs = broadcast.together(call.inputs, call.named, call.options)
+    outputs = call.outputs
+    if outputs and "q_offsets" not in call.named:
+        outputs = (broadcast.with_batch(outputs[0], call.options), *outputs[1:])
+    return stated_by(replace(call, inputs=tuple(inputs), outputs=outputs))
+
+
+def stated_by(call: Call) -> AttentionProblem:
+    """The problem of a call that broadcasts nothing but a bias. Raises `BadArgument`."""
     said = dict(call.options)
     for name in said:
         if name not in OPTIONS:
@@ -303,7 +314,7 @@ def problem_of(call: Call) -> AttentionProblem:
         fields["new_kv"] = named["new_k"].shape[1]
     fields |= _rotary_fields(named, words, said)
     if "bias" in named:
-        named, found = _with_bias(named, fields["q_len"])
+        named, found = broadcast.with_bias(named, fields["q_len"], dense)
         fields |= found
     if "slopes" in named:
         fields["slopes_batched"] = len(named["slopes"].shape) == 2
@@ -329,28 +340,6 @@ def problem_of(call: Call) -> AttentionProblem:
     return problem
 
 
-def _with_bias(named: Mapping[str, View], q_len: int) -> tuple[Mapping[str, View], dict[str, Any]]:
-    """The operands, with a bias of four dimensions; and what a problem says of it."""
-    bias = named["bias"]
-    if not 2 <= len(bias.shape) <= 4:
-        raise BadArgument(f"bias has {len(bias.shape)} dimensions, not 2, 3 or 4")
-    more = 4 - len(bias.shape)
-    shape, strides = (1,) * more + tuple(bias.shape), (0,) * more + tuple(bias.strides)
-    if strides[3] != 1 and shape[3] > 1:
-        raise BadArgument(
-            "bias has keys that are no neighbours in memory; pass bias.contiguous(), or, if one "
-            "number is for all keys of a query, leave it out: the softmax is the same"
-        )
-    strides = (*(s if n > 1 else 0 for n, s in zip(shape[:3], strides[:3], strict=True)), 1)
-    plain = tuple(s if n > 1 else 0 for n, s in zip(shape[:3], dense(shape)[:3], strict=True))
-    found = {
-        "bias_shape": shape[:2] if shape[2] == q_len else shape[:3],
-        "bias_dtype": bias.dtype,
-        "bias_strides": () if 0 in shape or strides[:3] == plain else strides,
-    }
-    return {**named, "bias": replace(bias, shape=shape, strides=strides)}, found
-
-
 def _layout(name: str, word: Any) -> str:
     if word not in LAYOUTS:
         raise BadArgument(f"{name} = {word!r} is not one of {', '.join(LAYOUTS)}")
@@ -359,7 +348,10 @@ def _layout(name: str, word: Any) -> str:
 
 def _rank(name: str, view: View, rank: int) -> None:
     if len(view.shape) != rank:
-        raise BadArgument(f"{name} has {len(view.shape)} dimensions, not {rank}")
+        why = f"{name} has {len(view.shape)} dimensions, not {rank}"
+        if (len(view.shape), rank) == (3, 4):
+            why += f"; of one sequence pass {name}[None], of packed ones their offsets"
+        raise BadArgument(why)
 
 
 def _strides(name: str, view: View, layout: str, packed: bool) -> Strides:

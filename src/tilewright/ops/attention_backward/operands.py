@@ -127,7 +127,7 @@ def problem_of(call: Call) -> AttentionBackwardProblem:
     dlse, grads = named.pop("dlse", None), said.pop("grads", USUAL)
     if type(grads) is not str:
         raise BadArgument(f"grads = {grads!r} is not text, as in '{USUAL}'")
-    one = forward.problem_of(Call((q, k, v), named, (o,), said))
+    one = forward.stated_by(Call((q, k, v), named, (o,), said))
     if do.shape != o.shape or do.dtype != o.dtype:
         raise BadArgument(
             f"do is {do.dtype} {list(do.shape)}, but o is {o.dtype} {list(o.shape)}; they must be "
