@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tilewright import ops
+from tilewright import Dispatcher, Registry
 from tilewright.arch import arch
 from tilewright.errors import BadFile, EmptySpace
 from tilewright.measure.problems import load_problems
@@ -184,9 +184,15 @@ def test_what_an_architecture_and_a_problem_refuse_of_instances(read):
         "tile_k = 8 is under 16, the least gfx950 multiplies",
     ]
     problem = ConvProblem(1, 32, 32, (8, 8), (3, 3))
-    found = [ops.family("conv").supports(one, problem, GFX950) for one in expanded.configs]
-    assert [bool(verdict) for verdict in found] == [True, False]
-    assert "groups" in found[1].reason
+    registry = Registry("instances")
+    for config in expanded.configs:
+        registry.register(config)
+    dispatcher = Dispatcher(registry, "mi355x")
+    assert dispatcher.is_supported(problem)
+    fates = {one.name: one for one in dispatcher.explain(problem).fates}
+    plain, merged = (config.name for config in expanded.configs)
+    assert (fates[plain].fate, fates[merged].fate) == ("chosen", "refused")
+    assert "groups" in fates[merged].reason
 
 
 def test_a_dtype_that_no_convolution_has_drops_its_kernels(read):

@@ -38,7 +38,7 @@ from tilewright.listing.padding import padded
 from tilewright.measure import counters, export, places, summary
 from tilewright.measure.filters import Filters
 from tilewright.measure.measurement import Environment, Measurement, Settings, Telemetry
-from tilewright.measure.problems import load_problems
+from tilewright.measure.problems import lines, load_problems
 from tilewright.measure.results import Build, Results
 from tilewright.ops.help import helps
 from tilewright.registry import Registry
@@ -118,6 +118,13 @@ def _problems_python(random: Random, folder: Path) -> None:
         "A = [\n    GemmProblem(m=64, n=128, k=256, dtype='bf16'),\n]\nGemmProblem(m=1, n=2, k=3)\n"
     )
     load_problems([_file(folder, "p.py", mutations.raw(text.encode(), random))], SM90)
+
+
+def _command_lines(random: Random, folder: Path) -> None:
+    text = "\n".join(line for _, _, line in random.sample(seeds.LINES, 4))
+    path = _file(folder, random.choice(("a", "a.txt")), mutations.raw(text.encode(), random))
+    for line in lines(str(path), SM90, {}):
+        assert line.problems or line.reasons
 
 
 def _problem_words(random: Random, folder: Path) -> None:
@@ -368,7 +375,8 @@ READERS: dict[str, tuple[Reader, int]] = {
     "problems json": (_problems_json, 1500),
     "problems csv": (_problems_csv, 1000),
     "problems python": (_problems_python, 300),
-    "problem words": (_problem_words, 2500),
+    "command lines": (_command_lines, 500),
+    "problem words": (_problem_words, 2000),
     "kernel name": (_name, 1500),
     "declared space": (_declared_space, 1000),
     "capture": (_capture, 700),

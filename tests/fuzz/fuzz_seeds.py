@@ -109,6 +109,23 @@ TILE_ENGINE: tuple[Any, ...] = (
             "num_groups_to_merge": {"values": [1, 2]}, "two_stage": {"values": [False, True]},
         },
     },
+    {
+        "variant": "bwd_weight", "ndim_spatial": 2, "datatype": "bf16",
+        "instances": [
+            {"id": 0, "tile_m": 64, "tile_n": 32, "tile_k": 32, "warp_m": 2, "warp_n": 1,
+             "warp_k": 1, "vector_size_a": 8, "pipeline": "compv1", "two_stage": True},
+            {"tile_m": 64, "tile_n": 32, "tile_k": 32, "warp_m": 2, "warp_n": 1, "warp_k": 1,
+             "pipeline": "mem", "explicit_gemm": True, "streamk_reduction_strategy": None},
+        ],
+    },
+    {
+        "variant": "gemm_decode",
+        "tile_config": {"tile_m": [1], "tile_n": [1], "tile_k": [512], "warps_per_block": [1]},
+        "trait_config": {"split_k": [1, 2], "epilogue": ["atomic_add"], "has_bias": [True],
+                         "x_scale_layout": ["Block2D<1, 128>"],
+                         "w_scale_layout": ["Block2D<128, 128>"]},
+        "datatypes": [{"a": "fp8", "b": "fp8", "c": "bf16", "acc": "fp32"}],
+    },
 )  # fmt: skip
 """CK Tile Engine's documents, in the forms in which it publishes them."""
 
@@ -134,15 +151,25 @@ def words() -> tuple[tuple[str, dict[str, str]], ...]:
         lines = [line for line in io.StringIO(text) if not line.startswith("#")]
         row = next(csv.DictReader(lines))
         found.append((family, {word: value for word, value in row.items() if value}))
-    found += [("conv", {word: text}) for word, text in LINES]
+    found += [(family, {word: text}) for family, word, text in LINES]
     return tuple(found)
 
 
 LINES = (
-    ("miopen", "convbfp16 -n 32 -c 64 -H 56 -W 56 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1"),
-    ("onednn", "mb32ic64ih56oc64oh56kh3ph1"),
-    ("onednn", "--conv --dir=BWD_W --dt=bf16:bf16:bf16 g32mb8ic64ih14oc64oh14kh3ph1"),
-    ("ck", "grouped_conv_fwd 1 1 0 1 0 1 2 32 4 192 192 3 3 28 28 1 1 1 1 1 1 1 1"),
+    ("conv", "miopen", "convbfp16 -n 32 -c 64 -H 56 -W 56 -k 64 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1"),
+    ("conv", "miopen", "convfp16 --batchsize 2 -z same -m trans -Y 1 -X 0 -F 1 -b 1 -I NHWC -S 0"),
+    ("conv", "onednn", "mb32ic64ih56oc64oh56kh3ph1"),
+    ("conv", "onednn", "--conv --dir=BWD_W --dt=bf16:bf16:bf16 g32mb8ic64ih14oc64oh14kh3ph1"),
+    ("conv", "onednn", "--deconv --dt=bf16 --stag=axb --wtag=xba "
+     "--attr-scales=src:common:2+wei:per_oc --attr-post-ops=relu+add:f32:per_oc+sum mb1ic8ih5oc4oh9kh3sh2ph1"),
+    ("gemm", "onednn", "--strides=8x4x1:24x6x1:21x7x1 3x2x4:3x4x6:3x2x6"),
+    ("gemm", "onednn", "--matmul --dt=f8_e4m3:f8_e4m3:bf16 --wtag=ba "
+     "--attr-scales=src:per_tensor:f32:1x128+wei:per_tensor:f32:128x1 --bia-dt=f32 --bia_mask=2 30x256:256x50"),
+    ("grouped_gemm", "onednn",
+     "--matmul --grouped=0:4:8+0+16+8 --dt=bf16 --wtag=acb 32x64:4x64x128"),
+    ("attention", "ck", "tile_example_fmha_fwd -mode=1 -b=2 -h_k=2 -s=9,5 -s_k=16,7 -s_qpad=16,8 "
+     "-vlayout=c -prec=fp8bf16 -qscale=bs -mask=b:4,35"),
+    ("conv", "ck", "grouped_conv_fwd 1 1 0 1 0 1 2 32 4 192 192 3 3 28 28 1 1 1 1 1 1 1 1"),
 )  # fmt: skip
 """Lines of other programs that state a problem, by the word that reads them."""
 

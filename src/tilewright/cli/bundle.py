@@ -66,9 +66,9 @@ def bundle(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Problems (.csv, .json, a capture's .jsonl, a set, FAMILY:SET, or a profile, "
-            "FAMILY:PROFILE), tables (.twt, .json, shipped:NAME), space files (JSON), kernel "
-            "names, and other bundles, in any mixture.",
+            help="Problems (.csv, .json, .txt, a capture's .jsonl, a set, FAMILY:SET, or a "
+            "profile, FAMILY:PROFILE), tables (.twt, .json, shipped:NAME), space files (JSON), "
+            "kernel names, and other bundles, in any mixture.",
             metavar="PROBLEMS|TABLE|SPACE|NAME|BUNDLE…",
         ),
     ],

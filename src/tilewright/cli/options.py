@@ -101,7 +101,7 @@ Kernels = Annotated[
     list[str],
     typer.Argument(
         help="Space files (JSON); tables (.twt, .json, aiter's .csv, shipped:NAME); problems "
-        "(.csv, .json, a capture's .jsonl, a set, FAMILY:SET, or a profile, FAMILY:PROFILE), "
+        "(.csv, .json, .txt, a capture's .jsonl, a set, FAMILY:SET, or a profile, FAMILY:PROFILE), "
         "for the kernels chosen for them; and kernel names; in any mixture.",
         metavar="SPACE|TABLE|PROBLEMS|NAME…",
     ),

@@ -74,8 +74,8 @@ def sweep(
         list[str] | None,
         typer.Option(
             "--problems",
-            help="Problem list (.json, .csv, aiter's .csv, a capture's .jsonl), or shipped set; "
-            "may be repeated [default: the spaces' sets]",
+            help="Problem list (.json, .csv, aiter's .csv, .txt, a capture's .jsonl), or shipped "
+            "set; may be repeated [default: the spaces' sets]",
             metavar="FILE|FAMILY:SET",
         ),
     ] = None,
