@@ -7,7 +7,6 @@ process it runs in, so kernels run in a child. Operands go there as bytes and ou
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -37,8 +36,7 @@ from tilewright.ops.nouns import (
     Temporary,
 )
 from tilewright.pointer_array import Pointers
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from tilewright.runtime.interpreter_spans import MOST, Array, Span
 
 _FAILURES: dict[str, type[LaunchFailed]] = {
     "access": IllegalAccess,
@@ -88,7 +86,8 @@ class Interpreter:
         Raises `BadArgument` for operands that do not fit the launch, `KernelCrashed` if a kernel
         raises, kills its process, or leaves a temporary changed that it must leave zero,
         `IllegalAccess` if it touches memory that is not its own or writes an operand that is not
-        in `written`, `OutOfMemory`, and `LaunchFailed` if it cannot be run or does not end in
+        in `written`, `OutOfMemory` (for operands of more than `MOST` bytes; gaps of a page and more
+        between elements do not count), and `LaunchFailed` if it cannot be run or does not end in
         time; the operands are then unchanged.
         """
         memory = _Memory(launch, operands, written, temporaries)
@@ -194,36 +193,6 @@ def interpreter() -> Interpreter:
 os.register_at_fork(after_in_child=interpreter.cache_clear)
 
 
-class _Span:
-    """The bytes from an array's lowest element to its highest, seen in place.
-
-    `layout` describes the array within them; `origin` is its first element's offset.
-    """
-
-    def __init__(self, array: Array) -> None:
-        self.array = array  # keeps the memory alive
-        steps = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)]
-        low = sum(s for s in steps if s < 0) if array.size else 0
-        high = sum(s for s in steps if s > 0) + array.itemsize if array.size else 0
-        address = array.__array_interface__["data"][0] + low
-        self.memory = memoryview((ctypes.c_ubyte * (high - low)).from_address(address)).cast("B")
-        self.layout: Message = {
-            "address": address,
-            "origin": -low,
-            "shape": array.shape,
-            "strides": array.strides,
-            "itemsize": array.itemsize,
-        }
-
-    def write_back(self, blob: bytes) -> None:
-        """Copy the elements, and only them, from a changed image of the span."""
-        bits = np.dtype(f"u{self.array.itemsize}")  # moves NaN payloads untouched
-        changed: Array = np.ndarray(
-            self.array.shape, bits, blob, self.layout["origin"], self.array.strides
-        )
-        np.copyto(self.array.view(bits), changed)
-
-
 class _Memory:
     """The arrays of one launch by name: operands, temporaries, and arrays behind pointers.
 
@@ -258,8 +227,21 @@ class _Memory:
                 raise BadArgument(f"'{name}' names an operand and a temporary")
             arrays[name] = _temporary(one, (temporaries or {}).get(name))
         self.writable = {*self._outputs, *self._temporaries}
-        self.spans = {name: _Span(array) for name, array in arrays.items()}
-        self.images: dict[str, Any] = {name: span.memory for name, span in self.spans.items()}
+        self.spans = {name: Span(array) for name, array in arrays.items()}
+        self._refuse_too_large()
+        self.images: dict[str, Any] = {name: span.image for name, span in self.spans.items()}
+        self._begun = dict(self.images)
+
+    def _refuse_too_large(self) -> None:
+        """Raise `OutOfMemory` for operands that take more than `MOST` bytes."""
+        taken = {name: span.resident for name, span in self.spans.items()}
+        if sum(taken.values()) > MOST:
+            largest = max(taken, key=lambda name: taken[name])
+            raise OutOfMemory(
+                f"the operands take {sum(taken.values())} bytes in the interpreter's process "
+                f"({largest} alone {taken[largest]}), which takes {MOST}: run a smaller problem, "
+                "or on a GPU"
+            )
 
     def used(self, step: Step) -> list[str]:
         """The names that a step's arguments refer to, and the names behind their pointers."""
@@ -288,7 +270,7 @@ class _Memory:
 
     def write_back(self) -> None:
         for name in (*self._outputs, *(self._temporaries if self._given else ())):
-            if self.images[name] is not self.spans[name].memory:
+            if self.images[name] is not self._begun[name]:
                 self.spans[name].write_back(self.images[name])
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,10 @@ import numpy as np
 from tilewright import triton_versions
 from tilewright.child import Blob, Message, serve
 from tilewright.ops import MODULES_VARIABLE, kernel_modules
+from tilewright.runtime.interpreter_spans import blocks_of, image_of, placed, reserved
 
 if TYPE_CHECKING:
     from tilewright.runtime import interpreter_patch as patch
-
-ALIGNMENT = 16
-"""Operands have the same address modulo this number here as in the parent."""
 
 
 def main() -> None:
@@ -47,7 +46,7 @@ def handle(
     """Run one launch. The answer has the bytes of the operands named in `return`, or an ``"error"``
     and its ``"kind"``."""
     try:
-        memories = [_place(m, blob) for m, blob in zip(message["operands"], blobs, strict=True)]
+        memories = [placed(m, blob) for m, blob in zip(message["operands"], blobs, strict=True)]
         for i, arrays in message["pointed"]:
             memories[i].view(np.int64)[:] = [
                 memories[j].ctypes.data + message["operands"][j]["origin"] for j in arrays
@@ -55,17 +54,8 @@ def handle(
         _run(message, memories, builder)
     except Exception as error:
         return {"error": _describe(error, builder), "kind": _kind(error, builder)}, []
-    returned = [memories[i].data for i in message["return"]]
+    returned = [image_of(message["operands"][i], memories[i]) for i in message["return"]]
     return {}, returned
-
-
-def _place(operand: Message, blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A writable copy of an operand's bytes, with the alignment it has in the parent."""
-    room = np.empty(len(blob) + 2 * ALIGNMENT, np.uint8)
-    skip = (operand["address"] - room.ctypes.data) % ALIGNMENT
-    memory = room[skip : skip + len(blob)]
-    memory[:] = np.frombuffer(blob, np.uint8)
-    return memory
 
 
 def _run(message: Message, memories: Sequence[Any], builder: patch.Builder) -> None:
@@ -112,7 +102,8 @@ def _region(operand: Message, memory: Any) -> patch.Region:
     elements = None
     shape, itemsize = operand["shape"], operand["itemsize"]
     if operand["writable"] and memory.size > itemsize * int(np.prod(shape)):
-        elements = np.zeros(memory.size, np.bool_)
+        whole = reserved if blocks_of(operand) else partial(np.zeros, dtype=np.uint8)
+        elements = whole(memory.size).view(np.bool_)
         where: Any = np.ndarray(shape, np.bool_, elements, operand["origin"], operand["strides"])
         where[...] = True
     start = memory.ctypes.data
