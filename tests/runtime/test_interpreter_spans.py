@@ -65,12 +65,12 @@ def test_every_element_comes_and_goes(dims, seed):
         patch.setattr(spans, "DENSE", 0)
         patch.setattr(spans, "_PAGE", 4)
         span = spans.Span(array)
-        there = spans.placed(span.layout, bytes(span.image))
-        seen = np.ndarray(shape, np.int16, there, span.layout["origin"], array.strides)
+        there = spans.placed(span.described, bytes(span.image))
+        seen = np.ndarray(shape, np.int16, there, span.described["origin"], array.strides)
         assert np.array_equal(seen, array)
         before, kept = array.copy(), memory.copy()
         seen[...] = 7
-        span.write_back(bytes(spans.image_of(span.layout, there)))
+        span.write_back(bytes(spans.image_of(span.described, there)))
     assert (array == 7).all() and before.shape == array.shape
     touched = np.zeros(memory.shape, bool)
     np.ndarray(shape, bool, touched, -low, strides)[...] = True

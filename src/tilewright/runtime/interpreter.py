@@ -112,7 +112,7 @@ class Interpreter:
                 ],
                 "operands": [
                     {
-                        **memory.spans[name].layout,
+                        **memory.spans[name].described,
                         "name": memory.called(name),
                         "writable": name in memory.writable,
                     }

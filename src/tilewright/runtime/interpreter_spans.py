@@ -64,7 +64,7 @@ class Blocks:
 class Span:
     """The bytes from an array's lowest element to its highest, seen in place.
 
-    `layout` describes the array within them; `origin` is its first element's offset. `image` is
+    `described` tells of the array within them; `origin` is its first element's offset. `image` is
     what goes to the other process.
     """
 
@@ -77,7 +77,7 @@ class Span:
         self.memory = memoryview((ctypes.c_ubyte * (high - low)).from_address(address)).cast("B")
         outer = _outer(array) if high - low > DENSE else []
         self.blocks, self._strides = _apart(array, outer) if outer else (None, array.strides)
-        self.layout: Message = {
+        self.described: Message = {
             "address": address,
             "origin": -low,
             "shape": array.shape,
@@ -138,7 +138,7 @@ def _apart(array: Array, outer: Sequence[int]) -> tuple[Blocks, tuple[int, ...]]
 
 
 def blocks_of(operand: Message) -> Blocks | None:
-    """The blocks that `Span.layout` tells of; None of a whole span."""
+    """The blocks that `Span.described` tells of; None of a whole span."""
     told = operand["blocks"]
     return None if told is None else Blocks(tuple(told[0]), tuple(told[1]), told[2])
 
