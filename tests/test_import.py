@@ -137,7 +137,6 @@ OTHER_MEANING = {
     "ops.device.epilogue": {"m", "n"},  # dimensions of an output tile, for kernels of any family
     "ops.device.schedule": {"m", "n", "split_k"},
     "runtime.bound": {"layout"},  # a tensor map's
-    "runtime.interpreter": {"layout"},  # NumPy's
     "select.constraints": {"deterministic"},  # the constraint
     "tables.aiter": {"attention"},  # linear attention
     "tables.packed": {"accumulate"},  # itertools'
