@@ -161,10 +161,12 @@ LINES = (
     ("conv", "onednn", "mb32ic64ih56oc64oh56kh3ph1"),
     ("conv", "onednn", "--conv --dir=BWD_W --dt=bf16:bf16:bf16 g32mb8ic64ih14oc64oh14kh3ph1"),
     ("conv", "onednn", "--deconv --dt=bf16 --stag=axb --wtag=xba "
-     "--attr-scales=src:common:2+wei:per_oc --attr-post-ops=relu+add:f32:per_oc+sum mb1ic8ih5oc4oh9kh3sh2ph1"),
+     "--attr-scales=src:common:2+wei:per_oc --attr-post-ops=relu+add:f32:per_oc+sum "
+     "mb1ic8ih5oc4oh9kh3sh2ph1"),
     ("gemm", "onednn", "--strides=8x4x1:24x6x1:21x7x1 3x2x4:3x4x6:3x2x6"),
     ("gemm", "onednn", "--matmul --dt=f8_e4m3:f8_e4m3:bf16 --wtag=ba "
-     "--attr-scales=src:per_tensor:f32:1x128+wei:per_tensor:f32:128x1 --bia-dt=f32 --bia_mask=2 30x256:256x50"),
+     "--attr-scales=src:per_tensor:f32:1x128+wei:per_tensor:f32:128x1 --bia-dt=f32 --bia_mask=2 "
+     "30x256:256x50"),
     ("grouped_gemm", "onednn",
      "--matmul --grouped=0:4:8+0+16+8 --dt=bf16 --wtag=acb 32x64:4x64x128"),
     ("attention", "ck", "tile_example_fmha_fwd -mode=1 -b=2 -h_k=2 -s=9,5 -s_k=16,7 -s_qpad=16,8 "
