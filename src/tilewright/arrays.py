@@ -474,4 +474,6 @@ def _array_at(v: View, owner: Any = None) -> Any:
     arithmetic on the addresses only, and never read."""
     import numpy as np
 
+    if 0 in v.shape:  # perhaps at address 0, which NumPy takes for none
+        return np.empty(v.shape, f"V{dtypes.dtype(v.dtype).bytes}")
     return np.asarray(_Address(v, owner))

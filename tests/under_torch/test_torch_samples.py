@@ -1,0 +1,40 @@
+"""Samples of torch's own products through our operations: nothing is wrong in silence, and hardly
+anything is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch_samples import ADAPTERS, ROOMS, judged  # noqa: E402
+
+SHARE = 0.9
+"""Of all samples, that are right; the others are refused by a typed error."""
+
+
+def _judged(names, kinds) -> Counter[str]:
+    found: Counter[str] = Counter()
+    reasons = []
+    for kind in kinds:
+        for name in names:
+            count, whys = judged(name, kind)
+            found += count
+            reasons += whys
+    bad = [why for why in reasons if not why.startswith("refused")]
+    assert not bad and found.keys() <= {"right", "refused"}, bad
+    print(*reasons, sep="\n")
+    return found
+
+
+def test_samples_of_products_and_attention():
+    found = _judged([name for name in ADAPTERS if "conv" not in name], [torch.float32])
+    assert found["right"] > found["refused"]
+
+
+@pytest.mark.slow
+def test_all_samples_in_every_dtype():
+    found = _judged(ADAPTERS, ROOMS)
+    assert found["right"] >= SHARE * found.total()

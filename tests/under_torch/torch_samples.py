@@ -1,0 +1,156 @@
+"""torch's own samples of its products (`op_db`), through our operations. An answer, with its
+gradients, is right, or refused by a typed error, or wrong, or an error of another type.
+
+python tests/under_torch/torch_samples.py          # the table, and why
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import unittest
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import tilewright as tw
+from tilewright.errors import TilewrightError
+
+ROOMS = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
+"""How far an answer may be from float64's, as a share of its norm: some roundings."""
+
+Sample = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+"""torch's function, and the arguments of a call."""
+
+
+def _addmm(c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    add = (beta * c).expand(a.shape[0], b.shape[1])
+    return tw.gemm(a, b, scale=alpha, add=add, epilogue="scale+add")
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    if bias is None:
+        return tw.gemm(x, weight.T)
+    return tw.gemm(x, weight.T, bias=bias, epilogue="bias")
+
+
+def _attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Any:
+    said = {"mask": "causal", "corner": "top_left"} if is_causal else {}
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))
+    made = (x.expand(*batch, *x.shape[-2:]) for x in (q, k, v))
+    ranked = (x if x.dim() == 4 else x[None] for x in made)
+    result = tw.attention(*ranked, layout="bhsd", bias=attn_mask, scale=scale, **said)
+    return result if len(batch) == 2 else result[0]
+
+
+ADAPTERS: dict[str, Callable[..., Any]] = {
+    "mm": tw.gemm,
+    "bmm": tw.gemm,
+    "matmul": tw.gemm,
+    "addmm": _addmm,
+    "nn.functional.linear": _linear,
+    "nn.functional.scaled_dot_product_attention": _attention,
+} | {
+    f"nn.functional.{name}{rank}d": getattr(tw, f"{name}{rank}d")
+    for name in ("conv", "conv_transpose")
+    for rank in (1, 2, 3)
+}
+"""Ours, with the signature of torch's, by torch's name."""
+
+
+def samples(name: str, dtype: Any) -> Iterator[Sample]:
+    """The samples of one of torch's functions. A dropout is random, so they have none."""
+    if "expecttest" not in sys.modules:  # torch's module of samples wants the name, no more
+        module = types.ModuleType("expecttest")
+        module.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+        sys.modules["expecttest"] = module
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    for info in op_db:
+        if info.name == name and not info.variant_test_name:
+            for sample in info.sample_inputs("cpu", dtype, requires_grad=True):
+                if not sample.kwargs.get("dropout_p"):
+                    yield info.op, (sample.input, *sample.args), sample.kwargs
+
+
+def _answer(call: Callable[..., Any], given: tuple[Any, ...], named: Any, kind: Any) -> list[Any]:
+    """The result, and the gradients of the operands from that of a sum that weighs the results
+    unequally. kind: what makes a fresh leaf of an operand."""
+
+    def leaf(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return kind(x.detach()).requires_grad_(x.requires_grad)
+
+    given, named = tuple(map(leaf, given)), {name: leaf(x) for name, x in named.items()}
+    result = call(*given, **named)
+    wanted = [x for x in (*given, *named.values()) if getattr(x, "requires_grad", False)]
+    weights = torch.linspace(-1, 1, result.numel()).bfloat16().reshape(result.shape)
+    grads = torch.autograd.grad((result * weights.to(result.dtype)).sum(), wanted)
+    return [result.detach(), *grads]
+
+
+def _far(one: Any, other: Any) -> float:
+    one = one.double()
+    if one.shape != other.shape or not torch.equal(one.isnan(), other.isnan()):
+        return float("inf")
+    one, other = one.nan_to_num(), other.nan_to_num()
+    return float((one - other).norm() / other.norm().clamp(min=1e-2))
+
+
+def verdict(name: str, sample: Sample, dtype: Any) -> tuple[str, str]:
+    """``right``, ``refused``, ``wrong`` or ``untyped``, and why."""
+    function, given, named = sample
+    exact = _answer(
+        function, given, named, lambda x: x.double() if x.is_floating_point() else x.clone()
+    )
+    try:
+        found = _answer(ADAPTERS[name], given, named, torch.clone)
+    except TilewrightError as error:
+        return "refused", str(error)
+    except Exception as error:
+        return "untyped", f"{type(error).__name__}: {error}"
+    if found[0].dtype is not dtype:
+        return "wrong", f"its dtype is {found[0].dtype}"
+    off = max(map(_far, found, exact))
+    return ("right", "") if off <= ROOMS[dtype] else ("wrong", f"off by {off:.2g}")
+
+
+def described(sample: Sample) -> str:
+    """The arguments of a call, for a message."""
+    _, given, named = sample
+
+    def shown(x: Any) -> str:
+        return str(tuple(x.shape)) if isinstance(x, torch.Tensor) else str(x)
+
+    return ", ".join((*map(shown, given), *(f"{n}={shown(x)}" for n, x in named.items())))
+
+
+def judged(name: str, dtype: Any) -> tuple[Counter[str], list[str]]:
+    """How often each verdict was given on the samples of a function, and the reasons for those
+    that are not right."""
+    found: Counter[str] = Counter()
+    reasons = []
+    for sample in samples(name, dtype):
+        word, why = verdict(name, sample, dtype)
+        found[word] += 1
+        if why:
+            reasons.append(f"{word}: {name}({described(sample)}): {why}")
+    return found, reasons
+
+
+if __name__ == "__main__":
+    for kind in ROOMS:
+        for called in ADAPTERS:
+            count, whys = judged(called, kind)
+            print(f"{kind!s:15} {called:45} {dict(count)}", *whys, sep="\n    ", flush=True)
