@@ -148,7 +148,7 @@ def bounds(window_size: Any) -> Any:
     return tuple(window_size)
 
 
-def masked(causal: Any, window_size: tuple[Any, ...]) -> dict[str, Any]:
+def masked(causal: Any, window_size: Any) -> dict[str, Any]:
     """The mask."""
     causal = checked.flag("causal", causal)
     if len(window_size) != 2:
