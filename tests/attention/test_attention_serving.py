@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -353,3 +354,66 @@ def test_results_of_other_kinds_are_right(right):
     o = latent.run(q[..., :32], q[..., 32:], pages[..., :32], pages[..., 32:])
     assert torch.equal(latent.run(q[..., :32].clone(), q[..., 32:], pages, None), o)
     assert torch.equal(latent.run(q, None, pages, None), o)
+
+
+# --- masks of a plan's own ---------------------------------------------------------------------
+
+
+def seen_by_hand(q, k, v, seen):
+    """Attention of a sequence in float64: q [n_q, heads, dim], k, v [n_kv, heads of keys, dim]."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    s = torch.einsum("ihd,jhd->hij", q.double(), k) * q.shape[-1] ** -0.5
+    weights = s.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num(0.0)
+    return torch.einsum("hij,jhd->ihd", weights, v)
+
+
+def trees(lengths, seed=0):
+    """A mask for each sequence; its first query sees nothing."""
+    rng = torch.Generator().manual_seed(seed)
+    masks = [torch.rand(n_q, n_kv, generator=rng) < 0.5 for n_q, n_kv in lengths]
+    for mask in masks:
+        mask[0] = False
+    return masks
+
+
+def in_bits(masks):
+    """Each sequence begins a byte, whose lowest bit comes first."""
+    found = [np.packbits(mask.flatten().numpy(), bitorder="little") for mask in masks]
+    return torch.from_numpy(np.concatenate(found))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_mask_of_a_plans_own(packed):
+    lengths = (3, 7), (2, 5)
+    masks = trees(lengths)
+    given = {"packed_custom_mask": in_bits(masks)}
+    if not packed:
+        given = {"custom_mask": torch.cat([mask.flatten() for mask in masks])}
+    q, k, v = torch.randn(5, 4, 16), *torch.randn(2, 12, 2, 16)
+    starts = torch.tensor([0, 3, 5]), torch.tensor([0, 7, 12])
+    ragged = RaggedAttention("cpu")
+    ragged.plan(*starts, 4, 2, 16, **given)
+    wanted = torch.cat([
+        seen_by_hand(q[i : i + n_q], k[j : j + n_kv], v[j : j + n_kv], mask)
+        for i, j, (n_q, n_kv), mask in zip((0, 3), (0, 7), lengths, masks, strict=True)
+    ])  # fmt: skip
+    o, lse = ragged.run(q, k, v, return_lse=True)
+    torch.testing.assert_close(o.double(), wanted, rtol=0, atol=1e-5)
+    assert lse[[0, 3]].isneginf().all()
+    pages = torch.zeros(5, 2, 4, 2, 16)
+    for page, rows in ((3, slice(0, 4)), (1, slice(4, 7)), (0, slice(7, 11)), (4, slice(11, 12))):
+        for part, x in enumerate((k, v)):
+            pages[page, part, : rows.stop - rows.start] = x[rows]
+    paged = PagedAttention("cpu", capacity=Capacity(batch=3, max_kv=8, max_q=4, pages=6, rows=5))
+    for _ in range(2):  # a plan fills the arrays of the one before
+        paged.plan(
+            starts[0], torch.tensor([0, 2, 4]), torch.tensor([3, 1, 0, 4]), torch.tensor([3, 1]),
+            4, 2, 16, 4, **given,
+        )  # fmt: skip
+        torch.testing.assert_close(paged.run(q, pages).double(), wanted, rtol=0, atol=1e-5)
+    with pytest.raises(BadArgument, match="another custom_mask than the first"):
+        paged.plan(
+            starts[0], torch.tensor([0, 2, 4]), torch.tensor([3, 1, 0, 4]), torch.tensor([3, 1]),
+            4, 2, 16, 4,
+        )  # fmt: skip

@@ -248,3 +248,24 @@ def test_rotary_and_padding():
     )
     dense = apply_rotary_emb(pad_input(rows, indices, 2, 9), *given, seqlen_offsets=ints(3, 0))
     assert torch.equal(pad_input(packed, indices, 2, 9), dense * mask[..., None, None])
+
+
+def test_a_mask_of_a_plans_own():
+    lengths = (5, 40), (3, 17)
+    seen = torch.rand(5 * 40 + 3 * 17, device=DEVICE) < 0.7
+    q, k, v = randn(8, HEADS, DIM), *randn(2, 57, KV_HEADS, DIM)
+    attention = RaggedAttention(DEVICE)
+    attention.plan(ints(0, 5, 8), ints(0, 40, 57), HEADS, KV_HEADS, DIM, custom_mask=seen)
+    for _ in range(2):
+        o = attention.run(q, k, v)
+        first = {"q": 0, "kv": 0, "mask": 0}
+        for n_q, n_kv in lengths:
+            i, j, at = first.values()
+            mask = seen[at : at + n_q * n_kv].view(1, n_q, n_kv)
+            each = (q[i : i + n_q], k[j : j + n_kv], v[j : j + n_kv])
+            wanted = torch.nn.functional.scaled_dot_product_attention(
+                *(x.transpose(0, 1)[None].float() for x in each), attn_mask=mask, enable_gqa=True
+            )
+            found = o[i : i + n_q].float()
+            torch.testing.assert_close(found, wanted[0].transpose(0, 1), rtol=2e-2, atol=2e-2)
+            first = {"q": i + n_q, "kv": j + n_kv, "mask": at + n_q * n_kv}

@@ -52,6 +52,7 @@ class Buffers:
         self.device, self.capacity = device, capacity
         self._lengths: Any = None
         self._pages: Any = None
+        self._bias: Any = None
 
     def lengths(self, named: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Arrays of these numbers, by name. One copy brings all to the device."""
@@ -76,6 +77,15 @@ class Buffers:
             self._pages = torch.zeros(room, dtype=torch.int32, device=self.device)
         self._pages[: len(indices)].copy_(indices)
         return self._pages
+
+    def bias(self, batch: int, most: tuple[int, int]) -> Any:
+        """An fp32 array [batch, 1, most queries, most keys], of any values."""
+        import torch
+
+        shape = (self.batch(batch), 1, *most)
+        if self._bias is None or self.capacity is None:
+            self._bias = torch.empty(shape, dtype=torch.float32, device=self.device)
+        return self._bias
 
     def batch(self, needed: int) -> int:
         """Sequences that arrays are for. Raises `BadArgument` over the capacity."""

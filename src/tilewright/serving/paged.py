@@ -7,6 +7,7 @@ from typing import Any
 from tilewright.errors import BadArgument
 from tilewright.flash_attn import checked
 from tilewright.serving.buffers import Capacity, between, host_numbers, host_offsets
+from tilewright.serving.masks import own_mask
 from tilewright.serving.planned import (
     LAYOUTS,
     Planned,
@@ -15,7 +16,6 @@ from tilewright.serving.planned import (
     heads,
     masked,
     sizes,
-    unmasked,
 )
 
 
@@ -67,7 +67,11 @@ class PagedAttention(Planned):
         window_left: how many keys before its own place a query sees; -1 for all.
         logits_soft_cap: scores s become cap * tanh(s / cap); None for no cap.
         sm_scale: of the scores; None for head_dim ** -0.5.
-        custom_mask, packed_custom_mask: FlashInfer's; refused.
+        custom_mask: bool, of each sequence its queries times its keys, one sequence after another:
+            whether a query sees a key. It says all of the mask, beside window_left. It is kept as
+            fp32 [batch, most queries, most keys], and read by the kernels that add a bias.
+        packed_custom_mask: the same in bits, uint8: each sequence begins a byte, whose lowest bit
+            comes first.
 
         Offsets, pages and lengths are tensors of int32 or int64, on any device. Raises
         `BadArgument`.
@@ -76,7 +80,7 @@ class PagedAttention(Planned):
         pages = between(starts)
         last = host_numbers("paged_kv_last_page_len", paged_kv_last_page_len)
         page_size = sizes(page_size=page_size)["page_size"]
-        unmasked(custom_mask, packed_custom_mask)
+        own = own_mask(causal, custom_mask, packed_custom_mask)
         if len(last) != len(pages):
             raise BadArgument(
                 f"paged_kv_last_page_len has {len(last)} entries beside {len(pages)} sequences"
@@ -89,10 +93,14 @@ class PagedAttention(Planned):
             masked(causal, window_left, logits_soft_cap, sm_scale)
             | {"kv_layout": LAYOUTS[self._layout]},
             qo_indptr=qo_indptr is not None,
+            custom_mask=own,
             page_size=page_size,
             **heads(num_qo_heads, num_kv_heads, head_dim, head_dim_vo),
         )
-        self._lay(page_words(self, qo_indptr, starts, ("paged_kv_indices", paged_kv_indices), used))
+        where = page_words(self, qo_indptr, starts, ("paged_kv_indices", paged_kv_indices), used)
+        if own:
+            where |= self._mask(qo_indptr, used, where, custom_mask, packed_custom_mask)
+        self._lay(where)
 
     def run(
         self,

@@ -11,6 +11,7 @@ from tilewright.flash_attn import checked
 from tilewright.flash_attn.words import scaled, written
 from tilewright.operation import again, alike, operation, remember, scalars
 from tilewright.serving.buffers import Buffers, Capacity, between, host_offsets
+from tilewright.serving.masks import bias
 
 attention = operation("attention")
 """`tilewright.attention`."""
@@ -79,6 +80,25 @@ class Planned:
         self._rows = self._buffers.rows(starts[-1])
         longest = self._buffers.most("max_q", between(starts))
         return {"max_q": longest}, {"q_offsets": self._buffers.padded(starts)}
+
+    def _mask(
+        self,
+        qo_indptr: Any,
+        used: list[int],
+        lengths: Mapping[str, Any],
+        custom_mask: Any,
+        packed_custom_mask: Any,
+    ) -> dict[str, Any]:
+        """The word that says a plan's own mask.
+
+        used: keys of each sequence. lengths: the words that say lengths.
+        """
+        queries = [1] * len(used)
+        if qo_indptr is not None:
+            queries = between(host_offsets("qo_indptr", qo_indptr))
+        each = list(zip(queries, used, strict=True))
+        most = lengths.get("max_q", 1), lengths["max_kv"]
+        return {"bias": bias(self._buffers, each, most, custom_mask, packed_custom_mask)}
 
     def _check(self, name: str, x: Any, *row: int) -> None:
         """Raise `BadArgument` unless `x` is a tensor with this shape behind its first dimension."""
@@ -227,13 +247,3 @@ def heads(num_qo_heads: Any, num_kv_heads: Any, head_dim: Any, head_dim_vo: Any)
     if head_dim_vo is None:
         return {**found, "head_dim_vo": found["head_dim"]}
     return {**found, **sizes(head_dim_vo=head_dim_vo)}
-
-
-def unmasked(custom_mask: Any, packed_custom_mask: Any) -> None:
-    """Raise `BadArgument` unless a plan has no mask of its own."""
-    for name, mask in (("custom_mask", custom_mask), ("packed_custom_mask", packed_custom_mask)):
-        if mask is not None:
-            raise BadArgument(
-                f"{name} is not supported: a plan has causal and window_left; pass a bias of -inf "
-                "to tilewright.attention instead"
-            )

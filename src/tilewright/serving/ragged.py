@@ -7,7 +7,8 @@ from typing import Any
 from tilewright.errors import BadArgument
 from tilewright.flash_attn import checked
 from tilewright.serving.buffers import Capacity, between, host_offsets
-from tilewright.serving.planned import Planned, heads, masked, unmasked
+from tilewright.serving.masks import own_mask
+from tilewright.serving.planned import Planned, heads, masked
 
 
 class RaggedAttention(Planned):
@@ -44,18 +45,22 @@ class RaggedAttention(Planned):
 
         The others are those of `PagedAttention.plan`. Raises `BadArgument`.
         """
-        unmasked(custom_mask, packed_custom_mask)
+        own = own_mask(causal, custom_mask, packed_custom_mask)
         starts = host_offsets("kv_indptr", kv_indptr)
         checked.tensor("qo_indptr", qo_indptr)
         self._fix(
             masked(causal, window_left, logits_soft_cap, sm_scale),
+            custom_mask=own,
             **heads(num_qo_heads, num_kv_heads, head_dim, head_dim_vo),
         )
         buffers, self._keys = self._buffers, starts[-1]
         numbers, arrays = self._queries(qo_indptr, len(starts) - 1)
         numbers["max_kv"] = buffers.most("max_kv", between(starts))
         arrays["kv_offsets"] = buffers.padded(starts)
-        self._lay({**numbers, **buffers.lengths(arrays)})
+        where = {**numbers, **buffers.lengths(arrays)}
+        if own:
+            where |= self._mask(qo_indptr, between(starts), where, custom_mask, packed_custom_mask)
+        self._lay(where)
 
     def run(
         self,
