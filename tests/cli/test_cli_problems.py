@@ -88,6 +88,11 @@ def test_a_list_that_is_used_drops_no_line(corpus, tmp_path):
     assert (len(found.problems), found.repeated) == (3, 1)
 
 
+def test_a_space_may_have_any_name(cli, corpus, space):
+    (corpus / "kernels").write_text(space.read_text())
+    assert cli.json("expand", corpus / "kernels", "--arch", "sm_90")[0]["legal"] == 2
+
+
 def test_what_cannot_be_read(cli, corpus, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "none.txt").write_text("# nothing\n")

@@ -37,8 +37,16 @@ class Line:
 
 
 def is_lines(path: str) -> bool:
-    """Whether a file has such lines: by its ending, ``.txt`` or none."""
-    return Path(path).suffix in (".txt", "") and Path(path).is_file()
+    """Whether a file has such lines: by its ending, ``.txt`` or none, unless it is JSON (a space,
+    which may have any name)."""
+    file = Path(path)
+    if file.suffix not in (".txt", "") or not file.is_file():
+        return False
+    try:
+        with file.open("rb") as opened:
+            return opened.read(256).lstrip()[:1] != b"{"
+    except OSError:
+        return True  # reading it will say why
 
 
 def read_lines(text: str, path: str, arch: Arch, words: Mapping[str, str]) -> Iterator[Line]:
