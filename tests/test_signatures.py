@@ -12,7 +12,10 @@ import pytest
 import stubs
 import tilewright as tw
 from tilewright import custom, ops
+from tilewright.arch import arch
+from tilewright.cli.options import words
 from tilewright.errors import BadArgument
+from tilewright.ops.help import helps
 from tilewright.signature import signature
 
 OPERATIONS = ops.families()
@@ -28,21 +31,14 @@ def test_a_signature_has_what_the_family_says(op):
         assert found.parameters[name].default == one.default
 
 
-@pytest.mark.parametrize("op", OPERATIONS)
-def test_options_at_their_defaults_say_what_no_options_say(op):
-    """A default that a signature shows is the one that is taken."""
+@pytest.mark.parametrize("op", helps())
+def test_defaults_are_those_that_a_call_takes(op):
+    """A usual problem states none of the options that have a default."""
     family = ops.family(op)
-    problem = {
-        "gemm": lambda: tw.GemmProblem(4, 8, 16),
-        "attention": lambda: tw.AttentionProblem(1, 2, 4, 8, 16),
-        "conv": lambda: tw.ConvProblem(1, 8, 8, (4, 4), (3, 3)),
-        "grouped_gemm": lambda: tw.GroupedGemmProblem("contiguous", 2, 8, 8, 16),
-    }.get(op)
-    if problem is None:
-        pytest.skip("no small problem here")
-    one = problem()
-    shown = {n: k.default for n, k in family.keywords().items() if k.default is not None}
-    assert {**shown, **family.options(one)} == shown
+    said = words(helps()[op].problems["tiny"].split())
+    problem = family.parse_problem(said, arch("sm_90"))
+    shown = {name for name, one in family.keywords().items() if one.default is not None}
+    assert not shown & family.options(problem).keys()
 
 
 def test_one_positional_operand_is_too_few():
