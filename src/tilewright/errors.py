@@ -141,15 +141,18 @@ def nearest(word: object, known: Iterable[str]) -> str:
     """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` if no known word is near
     or `word` is not text.
 
-    Never suggests a word that differs in a part of one letter, because that letter carries the
-    meaning: ``dtype_b`` for ``dtype_c``. Do not use it for names of GPUs, where similar names mean
-    different GPUs.
+    Upper case and hyphens do not count. Never suggests a word that differs in a part of one letter,
+    because that letter carries the meaning: ``dtype_b`` for ``dtype_c``. Do not use it for names of
+    GPUs, where similar names mean different GPUs.
     """
     if not isinstance(word, str) or len(word) > LONGEST_HINT:
         return ""
-    meant = [one for one in known if not _siblings(word, one)]
-    close = difflib.get_close_matches(word, meant, n=1, cutoff=0.6)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    known = list(known)
+    for spelling in dict.fromkeys((word, word.lower().replace("-", "_"))):
+        meant = [one for one in known if not _siblings(spelling, one)]
+        if close := difflib.get_close_matches(spelling, meant, n=1, cutoff=0.6):
+            return f" (did you mean '{close[0]}'?)"
+    return ""
 
 
 def _siblings(one: str, other: str) -> bool:

@@ -13,7 +13,7 @@ from tilewright import dtypes, ops
 from tilewright.arch import arch
 from tilewright.cli.options import words
 from tilewright.dtypes import DTYPES
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, nearest
 from tilewright.ops.help import helps
 
 PROBLEMS = [(name, text) for name, said in helps().items() for text in said.problems.values()]
@@ -106,3 +106,10 @@ def test_commas_part_words_only_before_another_word():
     for wrong in ("m=64,m=3", "m=64,n=", "m=64,n"):
         with pytest.raises(BadArgument):
             parse("gemm", [wrong, "k=3"])
+
+
+def test_hints_see_through_upper_case_and_hyphens():
+    known = ["gemm", "grouped_gemm", "dtype_b", "dtype_c"]
+    for word, meant in (("GEMM", "gemm"), ("grouped-gemm", "grouped_gemm"), ("DTYPE_B", "dtype_b")):
+        assert nearest(word, known) == f" (did you mean '{meant}'?)"
+    assert nearest("DTYPE_D", known) == nearest("dtype_d", known) == ""
