@@ -131,3 +131,15 @@ def test_scales_of_attention_in_fp8_are_numbers_or_arrays_without_dimensions():
     # Left out, a scale is 1.
     made = flash_attn_func(q, k, v, softmax_scale=np.float32(0.25), k_descale=1.0, v_descale=0.25)
     assert torch.equal(made, wanted)
+
+
+def test_compiled_calls_sort_their_keywords_alike():
+    torch = pytest.importorskip("torch")
+    a, b = torch.randn(4, 8), torch.randn(8, 4)
+    scaled = torch.compile(
+        lambda s: tw.gemm(a, b, epilogue="scale", scale=s), backend="eager", fullgraph=True
+    )
+    assert torch.equal(scaled(2.0), tw.gemm(a, b, epilogue="scale", scale=2.0))
+    wrong = torch.compile(lambda: tw.gemm(a, b, epilogue="bias", bias=[1, 2]), backend="eager")
+    with pytest.raises(BadArgument, match="bias is an operand: pass an array"):
+        wrong()

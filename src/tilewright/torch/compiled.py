@@ -43,8 +43,10 @@ def compiled(
             named.append(name)
             tensors.append(torch.full((1,), value, dtype=dtype, device=operands[0].device))
         elif not isinstance(value, torch.Tensor):
+            if _kind(op, name) == "operand":
+                raise BadArgument(f"{name} of {op} is an operand: pass a tensor")
             options[name] = value
-        elif _is_option(op, name):
+        elif _kind(op, name) == "option":
             raise BadArgument(f"{name} of {op} is an option, which takes no tensor: pass a number")
         else:
             named.append(name)
@@ -88,8 +90,8 @@ def _array_of(op: str, name: str) -> Any:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _is_option(op: str, name: str) -> bool:
-    return calls.kind_of(op, name) == "option"
+def _kind(op: str, name: str) -> str:
+    return calls.kind_of(op, name)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
