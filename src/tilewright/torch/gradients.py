@@ -439,6 +439,12 @@ def as_input(gradient: Any, view: View, one: Operand) -> Any:
         return gradient
     if gradient.shape != one.shape:  # summed over what the family had broadcast
         return gradient.reshape(view.shape)
+    shared = [
+        i for i, (n, s) in enumerate(zip(one.shape, one.strides, strict=True)) if n > 1 and s == 0
+    ]
+    if shared:  # each element is read several times, so its gradients add up
+        gradient = gradient.sum(shared, keepdim=True)
+        one = replace(one, shape=tuple(gradient.shape))
     if _walk(view.shape, view.strides) == _walk(one.shape, one.strides):
         return gradient.reshape(view.shape)
     whole = torch.empty_strided(

@@ -68,6 +68,8 @@ def objection(config: GemmConfig, arch: Arch) -> str | None:
     c = config
     if arch.cdna is None:
         return None
+    if c.dtype_a != c.dtype_b:
+        return f"pipeline gluon_cdna multiplies one dtype, not {c.dtype_a} by {c.dtype_b}"
     if c.precision == "tf32":
         return "pipeline gluon_cdna multiplies fp32 exactly; precision tf32 is basic's"
     if arch.cdna.direct_to_shared and c.num_stages < 2:

@@ -27,7 +27,16 @@ from tilewright.ops.nouns import Operand, View
 PARTNERS: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("fp16", "bf16", "e4m3fn", "e5m2"), ("int4", "e2m1")
 )
-"""The dtypes of B besides A's own dtype, by A's dtype."""
+"""The dtypes of B in few bits besides A's own dtype, by A's dtype."""
+
+MIXED: dict[str, str] = {
+    "e4m3fn": "e5m2",
+    "e5m2": "e4m3fn",
+    "e4m3fnuz": "e5m2fnuz",
+    "e5m2fnuz": "e4m3fnuz",
+}
+"""The other dtype of 8 bits that B may have, by A's dtype: activations and gradients of a training
+step in fp8 differ so."""
 
 BYTES = "uint8"
 """The dtype of arrays of 4-bit elements (apart from torch's float4_e2m1fn_x2)."""

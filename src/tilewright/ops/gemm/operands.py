@@ -14,7 +14,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops import keywords
 from tilewright.ops.gemm import batch as batches
-from tilewright.ops.gemm import contraction, epilogues, lowbit, pre, scales, shuffle
+from tilewright.ops.gemm import contraction, epilogues, lowbit, pre, ranks, scales, shuffle
 from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
@@ -42,6 +42,18 @@ OPTIONS = {
     "constant_b": keywords.option("bool", False),
 }
 """Keyword options of a GEMM call besides its operands."""
+
+_INSTEAD = {
+    "alpha": "pass epilogue='scale', scale=alpha",
+    "beta": "pass beta·D as the matrix of epilogue='add', behind scale=alpha with 'scale+add'",
+    **dict.fromkeys(
+        ("zero_point", "zero_points", "zeros"),
+        "int4 is signed: pack q - 8, and add the row sums of A times (8 - zero)·scale afterwards",
+    ),
+    "transpose_a": "pass A.T, which is read in place",
+    "transpose_b": "pass B.T, which is read in place",
+}
+"""Words of other libraries that are said differently here."""
 
 SCALES = ("scale_a", "scale_b")
 """Options that each come with an array of scales."""
@@ -232,9 +244,12 @@ def problem_of(call: Call, prefer: str = "rcr", batching: str = "") -> GemmProbl
     shared. A batch that can be folded (see `batch.fold`) is folded, unless `batching`, or the
     option of that name, is ``strided``.
 
+    A vector, and a batch of several dimensions, are taken as ``matmul`` takes them (see `ranks`).
+
     With an `equation`, operands have its dimensions (see `contraction`). Two dimensions of the
     batch that every operand walks as one become one, unless `batching` or the option is ``nested``.
     """
+    call = ranks.as_contraction(call)
     options = call.options
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
@@ -346,6 +361,8 @@ class _Given:
 def _given(call: Call) -> _Given:
     options = call.options
     for option in options:
+        if option in _INSTEAD:
+            raise BadArgument(f"gemm has no option '{option}'; {_INSTEAD[option]}")
         if option not in OPTIONS:
             raise BadArgument(
                 f"gemm has no option '{option}'{nearest(option, OPTIONS)}; it has "
@@ -406,7 +423,7 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
 
 def output(call: Call) -> Operand:
     """The output to make for a call that passes none."""
-    c = _given(call).c
+    c = _given(ranks.as_contraction(call)).c
     return Operand("C", c.shape, c.strides, c.dtype, "out", pointers=bool(c.pointers))
 
 

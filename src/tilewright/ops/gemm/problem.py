@@ -73,7 +73,8 @@ def check_types(
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
     for name in (dtype_b, dtype_c, dtype_acc):
         dtype(name)
-    if dtype_b != dtype_a and dtype_b not in lowbit.PARTNERS.get(dtype_a, ()):
+    mixed = None if scaled else lowbit.MIXED.get(dtype_a)
+    if dtype_b not in (dtype_a, mixed, *lowbit.PARTNERS.get(dtype_a, ())):
         raise BadArgument(f"A is {dtype_a} but B is {dtype_b}; convert one to the other's dtype")
     if dtype_c not in outputs(dtype_a, epilogue, scaled):
         allowed = ", ".join(outputs(dtype_a, epilogue, scaled))

@@ -16,6 +16,7 @@ from tilewright.ops.gemm import (
     clusters,
     dependent_launch,
     epilogues,
+    lowbit,
     pipelines,
     scales,
     shuffle,
@@ -56,6 +57,9 @@ def _dtype(c: GemmConfig, arch: Arch) -> str | None:
         if name != "int4" and (support is None or support.support == "refused"):
             why = f": {support.note}" if support is not None and support.note else ""
             return f"{arch.name} does not take {name} operands{why}"
+    wmma = any(unit.instruction == "v_wmma" and c.dtype_a in unit.dtypes for unit in arch.mma)
+    if wmma and c.dtype_b == lowbit.MIXED.get(c.dtype_a):
+        return f"Triton multiplies {c.dtype_a} by {c.dtype_b} with no WMMA of {arch.name}"
     stored = arch.dtypes.get(c.dtype_c)
     if stored is not None and stored.support == "refused":
         return f"{arch.name} does not store {c.dtype_c}: {stored.note}"

@@ -189,6 +189,7 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         {
             "layout": [problem.layout],
             "dtype_a": [problem.dtype_a],
+            "dtype_b": [problem.dtype_b],
             "dtype_c": [problem.dtype_c],
             "precision": [problem.precision],
             "epilogue": [problem.epilogue],
