@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -195,6 +197,12 @@ def test_machine_code_of_an_amd_gpu_is_right(store):
     emulated = Dispatcher(device="emulated:mi300x", store=store)
     p = MergeStatesProblem(3, 2, 20, form="in_place", masked=True)
     assert verify.verify(emulated, p, device="emulated:mi300x", seed=2).ok
+
+
+def test_its_signature():
+    words = "o, lse, *operands, out, stream, in_place, other_o, other_lse, mask"
+    found = inspect.signature(tw.merge_states).parameters.values()
+    assert [str(p.name) for p in found] == words.replace("*", "").split(", ")
 
 
 def test_a_name_that_is_none():

@@ -33,7 +33,7 @@ class MergeStatesFamily(Defaults):
     name = "merge_states"
     problem_type = MergeStatesProblem
     config_type = MergeStatesConfig
-    arguments = ("o", "lse", "other_o", "other_lse")
+    arguments = (*operands.STATE, "*operands")
 
     def parse_name(self, name: str) -> MergeStatesConfig:
         return config_module.parse(name)
@@ -108,7 +108,7 @@ class MergeStatesFamily(Defaults):
         return operands.problem_of(call)
 
     def keywords(self) -> Mapping[str, Keyword]:
-        return operands.OPTIONS
+        return operands.KEYWORDS
 
     def options(self, problem: MergeStatesProblem) -> dict[str, Any]:
         return operands.options(problem)

@@ -16,12 +16,13 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.keywords import option
+from tilewright.ops.keywords import operand, option
 from tilewright.ops.merge_states.problem import LIKE, MergeStatesProblem
 from tilewright.ops.nouns import Call, Operand, Role, View
 
-OPTIONS = {"in_place": option("bool", False)}
 STATE, OTHER = ("o", "lse"), ("other_o", "other_lse")
+OPTIONS = {"in_place": option("bool", False)}
+KEYWORDS = OPTIONS | {name: operand() for name in (*OTHER, "mask")}
 MERGED = ("merged_o", "merged_lse")
 
 
