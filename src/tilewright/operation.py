@@ -147,16 +147,23 @@ def _watch(
     """`_watched` and `_concerns_torch`, once torch is imported.
 
     The private names are the cheapest that know of dispatch modes (``FakeTensorMode``), of
-    ``torch.jit.trace``, of forward-mode differentiation and of autocast.
+    ``torch.jit.trace``, of forward-mode differentiation, of autocast and of torch's profiler.
     """
     tensors = frozenset({torch.Tensor, torch.nn.Parameter})
     others = frozenset({str, int, float, bool, tuple, NoneType})
     grad_enabled = torch.is_grad_enabled
     modes, tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
     forward_ad, autocast = torch.autograd.forward_ad, torch._C._is_any_autocast_enabled
+    profiler = torch.autograd.profiler
 
     def watched() -> bool:
-        return modes() > 0 or tracing() is not None or forward_ad._current_level >= 0 or autocast()
+        return (
+            modes() > 0
+            or tracing() is not None
+            or forward_ad._current_level >= 0
+            or autocast()
+            or profiler._is_profiler_enabled
+        )
 
     def concerns_torch(operands: Sequence[Any], options: Mapping[str, Any]) -> bool:
         for x in operands:

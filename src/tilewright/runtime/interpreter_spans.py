@@ -76,7 +76,10 @@ class Span:
         address = array.__array_interface__["data"][0] + low
         self.memory = memoryview((ctypes.c_ubyte * (high - low)).from_address(address)).cast("B")
         outer = _outer(array) if high - low > DENSE else []
-        self.blocks, self._strides = _apart(array, outer) if outer else (None, array.strides)
+        self.blocks: Blocks | None = None
+        self._strides = array.strides
+        if outer:
+            self.blocks, self._strides = _apart(array, outer)
         self.described: Message = {
             "address": address,
             "origin": -low,

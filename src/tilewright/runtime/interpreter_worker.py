@@ -54,7 +54,9 @@ def handle(
         _run(message, memories, builder)
     except Exception as error:
         return {"error": _describe(error, builder), "kind": _kind(error, builder)}, []
-    returned = [image_of(message["operands"][i], memories[i]) for i in message["return"]]
+    returned: list[Blob] = [
+        image_of(message["operands"][i], memories[i]) for i in message["return"]
+    ]
     return {}, returned
 
 

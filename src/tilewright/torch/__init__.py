@@ -9,6 +9,11 @@ gradients.
 
 from __future__ import annotations
 
+import sys
+
 from tilewright.torch import operators
+
+if "torch.utils.flop_counter" in sys.modules:
+    from tilewright.torch import flops  # noqa: F401
 
 __all__ = ["operators"]

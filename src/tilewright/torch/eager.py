@@ -26,7 +26,11 @@ def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, 
         keywords = calls.with_arrays(spoken, keywords, operands)
         spoken = _spoken(op, keywords)
     tensors = (*operands, *spoken.named.values())
-    seen = torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state()
+    seen = (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state()
+        or torch.autograd.profiler._is_profiler_enabled
+    )
     wanted = False
     for x in tensors:
         if type(x) not in _PLAIN:

@@ -121,6 +121,11 @@ def _with_options(said: Said, change: Callable[[Any], Any]) -> Said:
     )
 
 
+def example(v: View) -> View:
+    """A view with the numbers that its symbols have in what is being traced (`stand_in`)."""
+    return View(hints(v.shape), hints(v.strides), v.dtype, stand_in(v.address), v.device)
+
+
 def call(said: Said, views: Sequence[View], out: tuple[View, ...] | None = None) -> Call:
     """The call that has these tensors. No numbers are given apart (`Said.whole`)."""
     inputs = tuple(said.positional(views))
