@@ -191,7 +191,7 @@ def test_a_directory_is_not_read_before_the_bundle_is_trusted(
         patch.setattr(zipfile, "ZipFile", None)
         with pytest.raises(UntrustedBundle):
             Bundle(path)
-        with pytest.raises(BadFile, match="has a directory of more than [0-9]+ entries"):
+        with pytest.raises(BadFile, match=r"has a directory of more than [0-9]+ entries"):
             Bundle(path, trusted=True)  # its manifest names a few
 
 
