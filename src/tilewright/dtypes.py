@@ -95,6 +95,8 @@ DTYPES: dict[str, DType] = {
         DType("e2m1", 4, "float", "u8", "float4_e2m1fn_x2", "uint8", 0.5, 6.0),
         # Scales of the MX formats: 2^(code - 127), and NaN for code 255.
         DType("e8m0", 8, "float", "u8", "float8_e8m0fnu", "float8_e8m0fnu", 1.0),
+        # A byte, 0 or 1.
+        DType("bool", 8, "int", "u8", "bool", "bool", 0.0),
         # Bytes, until a call states the dtype packed in them.
         DType("uint8", 8, "int", "u8", "uint8", "uint8", 0.0),
     )

@@ -66,6 +66,8 @@ def drawn(
         p["bias_shape"] = (rng.choice((1, p["batch"])), rng.choice((1, p["heads"])))
         if p["dtype"] != "fp32" and seed % 3 == 0 and words is None:
             p["bias_dtype"] = "fp32"
+        elif seed % 3 == 1 and words is None:
+            p["bias_dtype"] = "bool"
     if "alibi" in given:
         p["slopes_batched"] = rng.random() < 0.5
     if "dropout" in given:

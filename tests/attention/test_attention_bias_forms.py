@@ -83,6 +83,42 @@ def test_a_bias_in_fp32_beside_16_bits(form):
     torch.testing.assert_close(found.double(), gradient, rtol=5e-2, atol=5e-2)
 
 
+MASKS = {
+    "queries": lambda: made(QUERIES, KEYS) > -0.3,
+    "of_keys": lambda: made(BATCH, 1, 1, KEYS) > -0.3,
+    "all": lambda: made(BATCH, HEADS, QUERIES, KEYS) > -0.3,
+    "padded": lambda: (made(BATCH, 1, QUERIES, KEYS + 1) > -0.3)[..., 1:],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("form", MASKS)
+def test_a_boolean_bias_says_which_keys_take_part(form, dtype):
+    """As torch's attn_mask."""
+    seen = MASKS[form]()
+    ours = [x.requires_grad_() for x in operands(dtype)]
+    plain = [x.detach().double().requires_grad_() for x in ours]
+    found = tw.attention(*ours, bias=seen)
+    right = wanted(*plain, torch.zeros(()).masked_fill(~seen, -torch.inf))
+    do = made(*found.shape, seed=3).to(dtype)
+    found.backward(do)
+    right.backward(do.double())
+    atol = 1e-5 if dtype is torch.float32 else 3e-2
+    torch.testing.assert_close(found.double(), right, rtol=0, atol=atol)
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=0, atol=3 * atol)
+
+
+def test_a_query_that_a_boolean_bias_shows_nothing_gives_0():
+    seen = torch.ones(QUERIES, KEYS, dtype=torch.bool)
+    seen[2] = False
+    q, k, v = (x.requires_grad_() for x in operands())
+    o = tw.attention(q, k, v, bias=seen)
+    assert (o[:, 2] == 0).all() and (o[:, 3] != 0).any()
+    o.sum().backward()
+    assert (q.grad[:, 2] == 0).all() and k.grad.isfinite().all() and v.grad.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("bias", "why"),
     [

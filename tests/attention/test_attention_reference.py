@@ -35,7 +35,10 @@ def plainly(p, inputs, said, of, h, i):
         s = p.softcap * math.tanh(s / p.softcap) if p.softcap else s
         if p.bias_shape:
             b0, h0 = (size > 1 for size in p.bias_shape)
-            s += inputs["bias"][of.number * b0, h * h0, i, j]
+            own = inputs["bias"][of.number * b0, h * h0, i, j]
+            if p.bias_dtype == "bool" and not own:
+                continue
+            s += 0.0 if p.bias_dtype == "bool" else own
         if "alibi" in p.words:
             own = inputs["slopes"][of.number] if p.slopes_batched else inputs["slopes"]
             s -= own[h] * abs(i + shift - j)

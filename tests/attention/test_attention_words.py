@@ -116,6 +116,7 @@ def test_every_feature_has_a_word():
         "softcap": "softcap",
         "bias": "bias",
         "bias32": "bias_dtype",
+        "biasbool": "bias_dtype",
         "dropout": "dropout",
         "append": "new_kv",
     }

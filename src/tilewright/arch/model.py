@@ -14,7 +14,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 
 OPERANDS = frozenset({"tf32", "mxfp8", "mxfp4", *DTYPES}) - {
-    "int32", "int64", "int4", "e8m0", "uint8"
+    "int32", "int64", "int4", "e8m0", "uint8", "bool"
 }  # fmt: skip
 """The operand dtypes of which each architecture says how its matrix units take them."""
 

@@ -108,6 +108,8 @@ def float_of(c: AttentionConfig) -> str:
 
 def bias_type(c: AttentionConfig) -> str:
     """The dtype of a bias."""
+    if "biasbool" in c.words:
+        return "bool"
     return "fp32" if "bias32" in c.words else float_of(c)
 
 

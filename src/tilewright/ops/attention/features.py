@@ -16,6 +16,7 @@ FEATURES: dict[str, str] = {
     "softcap": "scores s become cap·tanh(s / cap), before bias and mask",
     "bias": "a matrix is added to the scores",
     "bias32": "the bias is in fp32, beside operands of fewer bits",
+    "biasbool": "the bias says which keys a query sees, and is not added",
     "alibi": "a head's slope, times the distance of key and query, is taken from the scores",
     "sinks": "a head's learned score joins the softmax and has no value",
     "dropout": "random weights become zero",
@@ -54,6 +55,7 @@ CHOICES: tuple[tuple[str, ...], ...] = (
 
 REQUIRED: dict[str, tuple[str, ...]] = {
     "bias32": ("bias",),
+    "biasbool": ("bias",),
     "random": ("dropout",),
     "pagetable": ("usedkv",),
     "pagelist": ("usedkv",),

@@ -56,13 +56,16 @@ def make_inputs(p: AttentionProblem, rng: Any) -> Mapping[str, Any]:
     Raises `BadArgument` where sequences have no room for what is appended."""
     stated = {one.name: one for one in operands(p) if one.read}
     said = _whole(p, rng.numpy)
+    special = {
+        name: made for name, made in _MADE.items() if name != "bias" or p.bias_dtype == "bool"
+    }
     plain = [
         replace(one, values=BOUNDS.get(name))
         for name, one in stated.items()
-        if name not in WHOLE and name not in _MADE
+        if name not in WHOLE and name not in special
     ]
     found: dict[str, Any] = rng.independent(plain)
-    for name, made in _MADE.items():
+    for name, made in special.items():
         if name in stated:
             found[name] = rng.filled(stated[name], made(p, stated[name], rng.numpy))
     _poison(p, found, said)
@@ -102,7 +105,13 @@ def _angles(turn: Any) -> Any:
     return made
 
 
+def _seen(p: AttentionProblem, one: Operand, rng: Any) -> Any:
+    """A boolean bias: most keys are seen."""
+    return rng.uniform(0.0, 1.0, one.shape) < 0.75
+
+
 _MADE = {
+    "bias": _seen,
     "slopes": _slopes,
     "sinks": _sinks,
     "rotary_cos": _angles("cos"),

@@ -55,7 +55,8 @@ class AttentionProblem(Problem):
     softcap: the cap; 0 for none.
     bias_shape: batch and heads of the bias, each 1 or all; a third number, 1, says that it has one
         row for all queries.
-    bias_dtype: ``""`` for `dtype`, or bf16 where that is an fp8; or fp32.
+    bias_dtype: ``""`` for `dtype`, or bf16 where that is an fp8; or fp32; or bool: True for a key
+        that takes part.
     slopes_batched: whether ALiBi's slopes are [batch, heads] and not [heads].
     dropout: the share of weights that become zero: a multiple of 1/256.
     scale_block: rows that share a scale, with feature ``bscale``.
@@ -250,8 +251,8 @@ class AttentionProblem(Problem):
         usual = "bf16" if self.dtype in FP8 else self.dtype
         if self.bias_dtype == usual:
             object.__setattr__(self, "bias_dtype", "")
-        if self.bias_dtype not in ("", "fp32"):
-            raise BadArgument(f"bias is {self.bias_dtype}, but must be {usual} or fp32")
+        if self.bias_dtype not in ("", "fp32", "bool"):
+            raise BadArgument(f"bias is {self.bias_dtype}, but must be {usual}, fp32 or bool")
         if not shape and (self.bias_dtype or self.bias_strides):
             raise BadArgument("bias_dtype and bias_strides are of a bias, which is not there")
         if self.bias_strides and (len(self.bias_strides) != 4 or self.bias_strides[3] != 1):
@@ -342,7 +343,8 @@ _COUNTS = (
 _SAID: dict[str, Callable[[AttentionProblem], bool]] = {
     "softcap": lambda p: p.softcap > 0,
     "bias": lambda p: bool(p.bias_shape),
-    "bias32": lambda p: bool(p.bias_dtype),
+    "bias32": lambda p: p.bias_dtype == "fp32",
+    "biasbool": lambda p: p.bias_dtype == "bool",
     "dropout": lambda p: p.dropout > 0,
     "append": lambda p: p.new_kv > 0,
 }

@@ -129,7 +129,11 @@ def scores(
         batch = of.number if p.bias_shape[0] > 1 else 0
         own = inputs["bias"][batch, heads if p.bias_shape[1] > 1 else slice(0, 1)]
         first = 0 if p.bias_shape[2:] else part.first
-        s = rounded(s + own[:, first : first + len(i), : of.n_kv])
+        own = own[:, first : first + len(i), : of.n_kv]
+        if p.bias_dtype == "bool":
+            s = xp.where(own != 0, s, -xp.inf)
+        else:
+            s = rounded(s + own)
     if "alibi" in p.words:
         slopes = inputs["slopes"]
         slopes = (slopes[of.number] if p.slopes_batched else slopes)[heads]

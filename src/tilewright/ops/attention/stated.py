@@ -31,7 +31,7 @@ STRIDES = ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")
 FLAGS = tuple(
     word
     for word in features.FEATURES
-    if word not in ("softcap", "bias", "bias32", "dropout", "append", *ROTARY.values())
+    if word not in ("softcap", "bias", "bias32", "biasbool", "dropout", "append", *ROTARY.values())
 )
 """Features that are words of their own (``lse=true``); fields say the others."""
 

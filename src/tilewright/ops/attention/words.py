@@ -68,7 +68,15 @@ def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
 def _features(words: Mapping[str, str]) -> set[str]:
     """The features that words say by name."""
     said = set(features.split(words["features"])) if words.get("features") else set()
-    by_field = {"softcap", "bias", "bias32", "dropout", "append", *stated.ROTARY.values()}
+    by_field = {
+        "softcap",
+        "bias",
+        "bias32",
+        "biasbool",
+        "dropout",
+        "append",
+        *stated.ROTARY.values(),
+    }
     if others := sorted(said & by_field):
         raise BadArgument(f"features: '{others[0]}' has a word of its own")
     for word in (*stated.FLAGS, "packed"):

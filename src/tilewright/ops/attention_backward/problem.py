@@ -69,6 +69,8 @@ class AttentionBackwardProblem(AttentionProblem):
                 )
             if (needs := GRADIENTS[word]) and needs not in self.words:
                 raise BadArgument(f"{word} needs {needs}, which the forward pass did not have")
+        if "dbias" in found and self.bias_dtype == "bool":
+            raise BadArgument("a bias of booleans has no gradient")
         if "dbias" in found and self.bias_shape[2:]:
             raise BadArgument(
                 "dbias is a gradient for each query and key; pass the bias expanded over the "

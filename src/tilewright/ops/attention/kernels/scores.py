@@ -102,17 +102,19 @@ def capped(s, cap):
 
 @triton.jit
 def biased(s, bias, i, j, n_q, n_kv, kv_len, MASKED: tl.constexpr):
-    """`s` with a bias added, in units of log2(e). bias: of the tile's rows; [rows] of pointers."""
+    """`s` with a bias added, in units of log2(e), or -inf where a boolean one says no. bias: of the
+    tile's rows; [rows] of pointers."""
     where = bias[:, None] + j[None, :]
     inside = (i < n_q)[:, None]
     if MASKED:
         inside = inside & (j < n_kv)[None, :]
-    found = tl.load(where, mask=inside, other=0.0).to(tl.float32)
-    if bias.dtype.element_ty == tl.float16:  # its largest number is small
-        found = found * LOG2E
+    if bias.dtype.element_ty == tl.uint8:  # booleans
+        s = tl.where(tl.load(where, mask=inside, other=0) != 0, s, float("-inf"))
+    elif bias.dtype.element_ty == tl.float16:  # its largest number is small
+        s += tl.load(where, mask=inside, other=0.0).to(tl.float32) * LOG2E
     else:
-        found = in_base2(found)
-    return s + found
+        s += in_base2(tl.load(where, mask=inside, other=0.0).to(tl.float32))
+    return s
 
 
 @triton.jit
