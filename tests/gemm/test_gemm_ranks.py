@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import tilewright as tw
@@ -69,6 +69,7 @@ sizes = st.lists(st.sampled_from([1, 2, 3]), max_size=4)
 def test_the_equation_has_matmuls_shape_or_none(batch_a, batch_b, vector_a, vector_b):
     a = (8,) if vector_a else (*batch_a, 4, 8)
     b = (8,) if vector_b else (*batch_b, 8, 6)
+    assume((len(a), len(b)) != (2, 4))  # that B is a shuffled one
     call = Call((view(*a), view(*b)), {}, None, {})
     try:
         wanted = np.matmul(np.ones(a), np.ones(b)).shape
