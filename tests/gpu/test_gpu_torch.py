@@ -183,8 +183,8 @@ def test_lengths_of_a_compiled_training_step_share_a_graph():
         q, k, v = (x.detach().requires_grad_() for x in parts)
         cu = torch.tensor([0, 17, n], dtype=torch.int32, device="cuda")
         result, exact = compiled(q, k, v, cu), model(q, k, v, cu)
-        assert far(result, exact.detach().double()) < 1e-2
+        assert far(result, exact.detach().cpu()) < 1e-2
         found = torch.autograd.grad(result.sum(), (q, k, v))
         for mine, its in zip(found, torch.autograd.grad(exact.sum(), (q, k, v)), strict=True):
-            assert far(mine, its.double()) < 2e-2
+            assert far(mine, its.cpu()) < 2e-2
     assert counter.frame_count <= 2
