@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tilewright import arrays, dtypes
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, shown
 from tilewright.pointer_array import Pointers
 
 
@@ -37,6 +37,8 @@ def pointers(
         return _given_addresses(given, shape, dtype, strides, alignment)
     if shape is not None or dtype is not None or strides is not None or alignment is not None:
         raise BadArgument("shape, dtype, strides and alignment are the arrays' own; leave them out")
+    if not isinstance(given, Iterable):
+        raise BadArgument(f"pointers are of arrays or of addresses, not of {shown(given)}")
     found = tuple(arrays.adopt(x, f"array {i}") for i, x in enumerate(given))
     if not found:
         raise BadArgument("there are no arrays; for an empty batch pass addresses and a shape")

@@ -323,7 +323,13 @@ def read(
     if len(places) > 1:
         raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
     call = Call(inputs, keyword, targets, dict(said.options))
-    problem = family.problem_of(call, config)
+    try:
+        problem = family.problem_of(call, config)
+    except TypeError as error:
+        for name, value in call.options.items():
+            if isinstance(value, dict | set):
+                raise BadArgument(f"{name} = {shown(value)} is no option's value") from error
+        raise
     declared = family.operands(problem)
     if outs is None:
         place = next(iter(places), "cpu")

@@ -259,7 +259,7 @@ def load(path: str | os.PathLike[str]) -> dict[Any, int]:
     An incomplete record of a killed process is skipped with a warning. Raises `BadFile`, with the
     line's number, for any other bad record.
     """
-    where, text = os.fspath(path), read_text(path)
+    text, where = read_text(path), os.fspath(path)
     counts: dict[Any, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():

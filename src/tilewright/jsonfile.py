@@ -17,7 +17,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tilewright.errors import BadFile, nearest, shown
+from tilewright.errors import BadArgument, BadFile, nearest, shown
 from tilewright.reading import text as read_text
 
 T = TypeVar("T")
@@ -43,6 +43,9 @@ def parse_json(text: str, where: str, *, non_finite: bool = False) -> Any:
     values would be lost), NaN and Infinity (not JSON), a number beyond 64 bits or the range of a
     double, half a surrogate pair, and more than `MOST_NESTED` levels.
     """
+
+    if not isinstance(text, str):
+        raise BadArgument(f"{where}: JSON is a text, not {shown(text)}")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

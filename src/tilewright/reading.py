@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 
-from tilewright.errors import BadFile, shown
+from tilewright.errors import BadArgument, BadFile, shown
 
 PathLike = str | os.PathLike[str]
 
@@ -20,12 +20,23 @@ MOST_BYTES = 256 << 20
 """The largest file that is read whole: a table of a million rows as JSON."""
 
 
+def located(path: PathLike) -> str:
+    """The path as text. Raises `BadArgument` for anything that is no path."""
+    if isinstance(path, str | os.PathLike):
+        found = os.fspath(path)
+        if isinstance(found, str):
+            return found
+    raise BadArgument(f"{shown(path)} is not the path of a file or a folder")
+
+
 def content(path: PathLike, limit: int = MOST_BYTES) -> bytes:
     """The bytes of the regular file at `path`.
 
     Raises `BadFile`, which begins with the path, if the file does not exist, may not be read, is
-    not a regular file (a folder, a pipe, a device), or has over `limit` bytes.
+    not a regular file (a folder, a pipe, a device), or has over `limit` bytes; and `BadArgument`
+    for anything that is no path.
     """
+    path = located(path)
     try:
         return regular(path, limit)
     except OSError as error:

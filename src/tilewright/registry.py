@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright import ops
+from tilewright import checks, ops
 from tilewright.compile.kernel import Kernel, to_data
-from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
+from tilewright.errors import BadArgument, BadFile, UnknownName, nearest, shown
 from tilewright.files import write_whole
 from tilewright.jsonfile import convert, load_json, parse_json
 from tilewright.ops.nouns import MAIN
@@ -90,6 +90,11 @@ class Registry:
             builds = {build_place(kernel): kernel}
             kernel = kernel.name
         config = ops.family_of(kernel).parse_name(kernel) if isinstance(kernel, str) else kernel
+        if not isinstance(getattr(config, "name", None), str) or not hasattr(config, "family"):
+            raise BadArgument(
+                f"{shown(config)} is no kernel: give its name, its config or its build"
+            )
+        checks.whole("priority", priority, -checks.MOST_WHOLE)
         with self._lock:
             old = self._entries.get(config.name)
             entry = Entry(config, priority, {**(old.builds if old else {}), **builds})
@@ -121,10 +126,9 @@ class Registry:
         return self._entry(name)
 
     def _entry(self, name: str) -> Entry:
-        if name not in self._entries:
-            raise UnknownName(
-                f"registry '{self.name}' has no kernel '{name}'{nearest(name, self._entries)}"
-            )
+        if not isinstance(name, str) or name not in self._entries:
+            hint = nearest(name, self._entries) if isinstance(name, str) else ""
+            raise UnknownName(f"registry '{self.name}' has no kernel {shown(name)}{hint}")
         return self._entries[name]
 
     def filter(

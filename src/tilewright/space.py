@@ -44,6 +44,7 @@ class Dropped:
 def _several(axis: str, given: Any, known: Mapping[str, Any]) -> Sequence[Any]:
     """The values of an axis given as a list or as a single value. For an axis of tuples, one tuple
     is a single value."""
+    given = checks.plain(axis, given) if getattr(given, "ndim", 1) == 0 else given
     one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
     if not one and isinstance(known[axis], tuple):
         given = [*given]

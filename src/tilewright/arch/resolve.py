@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.arch import known, load, words
 from tilewright.arch.model import Arch, Device
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, UnknownArch, shown
 from tilewright.jsonfile import load_json, parse_json
 
 
@@ -29,6 +29,8 @@ def arch(name: str | Arch) -> Arch:
     """
     if isinstance(name, Arch):
         return name
+    if not isinstance(name, str):
+        raise UnknownArch(f"an architecture is a name such as 'sm_90', not {shown(name)}")
     found = _without_looking(name)
     if found is not None:
         return found

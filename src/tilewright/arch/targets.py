@@ -21,7 +21,7 @@ from tilewright.arch.model import Device
 from tilewright.arch.resolve import arch
 from tilewright.arch.words import NATIVE
 from tilewright.checks import parse_whole
-from tilewright.errors import BadArgument, NoDriver, UnknownArch
+from tilewright.errors import BadArgument, NoDriver, UnknownArch, shown
 
 VARIABLES = ("TILEWRIGHT_ARCHS", "GPU_ARCHS")
 """Environment variables that hold a list; the first that is not empty counts."""
@@ -63,6 +63,8 @@ def parse(text: str, live: Live = live_devices) -> tuple[Target, ...]:
     `live` says which GPUs are here; it is asked only for them. Raises `UnknownArch` and
     `BadArgument` with the known architectures, and `NoDriver` where ``native`` finds no GPU.
     """
+    if not isinstance(text, str):
+        raise BadArgument(f"targets are a text such as 'sm_90;gfx942', not {shown(text)}")
     listed = [word.strip() for word in re.split("[,;]", text)]
     if listed == [""]:
         listed = [NATIVE]

@@ -32,6 +32,7 @@ from tilewright.compile.kernel import Blob, Kernel, called, check_limits
 from tilewright.errors import BadFile, BuildFailed, StoreError, TilewrightError, UnknownName
 from tilewright.files import read_whole
 from tilewright.ops.nouns import MAIN
+from tilewright.reading import located
 from tilewright.registry import Entry, Registry
 from tilewright.tables.file import from_bytes
 from tilewright.tables.table import Table
@@ -57,8 +58,8 @@ class Bundle:
     """
 
     def __init__(self, path: str | os.PathLike[str], trusted: bool = False) -> None:
-        self.path = Path(path)
-        self.where = os.fspath(path)
+        self.where = located(path)
+        self.path = Path(self.where)
         self._archive = Archive(self.path)
         content = self._archive.first(MANIFEST, SMALL)
         self.digest = of_bytes(content).digest

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from tilewright.bundle.bundle import Bundle, package_folders
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, shown
 from tilewright.registry import Entry
 from tilewright.tables.merge import Several
 from tilewright.tables.table import Table
@@ -81,8 +81,11 @@ def opened(given: Given | None = None) -> Shelf | None:
         given = said if said == OFF else [path for path in said.split(os.pathsep) if path]
     if isinstance(given, str) and given == OFF:
         return Shelf()
-    several = [given] if isinstance(given, Bundle | str | os.PathLike) else given
-    return Shelf([b if isinstance(b, Bundle) else Bundle(b, trusted) for b in several])
+    if isinstance(given, Bundle | str | os.PathLike):
+        given = [given]
+    elif not isinstance(given, Sequence):
+        raise BadArgument(f"{shown(given)} is neither a bundle nor the path of one")
+    return Shelf([b if isinstance(b, Bundle) else Bundle(b, trusted) for b in given])
 
 
 @cache

@@ -23,10 +23,10 @@ from tilewright import home, within
 from tilewright.canonical import canonical, sha256
 from tilewright.compile import signing
 from tilewright.compile.kernel import Blob, Kernel, to_data
-from tilewright.errors import BadArgument, BadFile, StoreError
+from tilewright.errors import BadArgument, BadFile, StoreError, shown
 from tilewright.files import read_whole
 from tilewright.jsonfile import convert, parse_json
-from tilewright.reading import decoded
+from tilewright.reading import decoded, located
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, trusted: bool = False) -> None:
-        self.path = Path(path) if path is not None else default_store_path()
+        self.path = Path(located(path)) if path is not None else default_store_path()
         self.trusted = trusted
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ class Store:
     # --- paths --------------------------------------------------------------------------
     def _entry(self, key: str) -> Path:
         if not _is_digest(key):
-            raise BadArgument(f"'{key}' is not a build key (64 hexadecimal digits)")
+            raise BadArgument(f"{shown(key)} is not a build key (64 hexadecimal digits)")
         return self.path / "entries" / key[:2] / f"{key}.json"
 
     def _signature(self, key: str) -> Path:
@@ -221,4 +221,4 @@ def parse_manifest(content: bytes, path: Path) -> Kernel:
 
 
 def _is_digest(text: str) -> bool:
-    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+    return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")

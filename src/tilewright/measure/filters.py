@@ -43,6 +43,9 @@ class Filters:
     max_kernels: int | None = None
 
     def __post_init__(self) -> None:
+        for text in (self.where, *self.match):
+            if not isinstance(text, str):
+                raise BadArgument(f"a pattern and a condition are texts, not {shown(text)}")
         if self.where:
             _parsed(self.where)
         if self.max_kernels is not None and self.max_kernels < 1:

@@ -126,9 +126,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("confidence", "precision"):
+            checks.number(name, getattr(self, name))
             if not 0 < getattr(self, name) < 1:
                 raise BadArgument(f"{name} = {getattr(self, name)} is not between 0 and 1")
         checks.whole("max_samples", self.max_samples, 1, MOST_SAMPLES)
+        checks.whole("min_samples", self.min_samples, -checks.MOST_WHOLE)
         if not 1 <= self.min_samples <= self.max_samples:
             raise BadArgument(
                 f"min_samples = {self.min_samples} is not between 1 and max_samples = "

@@ -34,7 +34,7 @@ from tilewright.jsonfile import convert, parse_json
 from tilewright.measure.problems_lines import Line, is_lines, read_lines
 from tilewright.measure.problems_python import python_rows
 from tilewright.ops.profiles import DECLARED, Profile
-from tilewright.reading import csv_rows
+from tilewright.reading import csv_rows, located
 from tilewright.reading import text as read_text
 from tilewright.tables import aiter
 
@@ -139,7 +139,7 @@ def load_problems(
     found: dict[Any, None] = {}
     count = 0
     for given in sources:
-        source = os.fspath(given)
+        source = located(given)
         file = shipped(source, "problems.csv")
         of = family if file is None else source.partition(":")[0]
         before = count

@@ -40,7 +40,10 @@ def is_lines(path: str) -> bool:
     """Whether a file has such lines: by its ending, ``.txt`` or none, unless it is JSON (a space,
     which may have any name)."""
     file = Path(path)
-    if file.suffix not in (".txt", "") or not file.is_file():
+    try:
+        if file.suffix not in (".txt", "") or not file.is_file():
+            return False
+    except (OSError, ValueError):  # a name that no file has
         return False
     try:
         with file.open("rb") as opened:

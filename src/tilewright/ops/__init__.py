@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from tilewright.arch.model import Arch
-from tilewright.errors import BadArgument, UnknownName, nearest
+from tilewright.errors import BadArgument, UnknownName, nearest, shown
 
 # Imported here, not where first used: importing the module later would put it in the place of
 # the function `family` below.
@@ -79,6 +79,8 @@ def installed() -> tuple[str, ...]:
 
 def family(name: str) -> Family:
     """The family called `name`. Raises `UnknownName`."""
+    if not isinstance(name, str):
+        raise UnknownName(f"{shown(name)} is no name of an operation family")
     found = _registered.get(name)
     if found is not None:
         return found
@@ -109,6 +111,8 @@ def usual() -> Family:
 
 def family_of(kernel: str) -> Family:
     """The family that a kernel's name begins with. Raises `UnknownName`."""
+    if not isinstance(kernel, str):
+        raise UnknownName(f"{shown(kernel)} is no kernel's name")
     begins = [name for name in families() if kernel.startswith(f"{name}_")]
     return family(max(begins, key=len) if begins else kernel.partition("_")[0])
 

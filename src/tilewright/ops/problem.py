@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
-from typing import Any, ClassVar, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from tilewright import checks
 from tilewright.dtypes import DTYPES, named
+from tilewright.errors import BadArgument, TilewrightError, shown
 
 
 class Problem:
@@ -45,6 +48,14 @@ class Problem:
         raise NotImplementedError
 
     def __post_init__(self) -> None:
+        try:
+            self._make()
+        except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+            if isinstance(error, TilewrightError) or not (found := _misfit(self)):
+                raise
+            raise BadArgument(found) from error
+
+    def _make(self) -> None:
         kind: Any = type(self)  # mypy takes the __hash__ of problems for that of their class
         for name, value in zip(_names_of(kind), _values_of(kind)(self), strict=True):
             if type(value) not in checks.PLAIN and (own := checks.plain(name, value)) is not value:
@@ -54,9 +65,14 @@ class Problem:
                 object.__setattr__(self, name, named(value))
         for name in _floats_of(kind):
             if type(value := getattr(self, name)) is int:
+                checks.number(name, value, -sys.float_info.max, sys.float_info.max)
                 object.__setattr__(self, name, float(value))
         self._complete()
         values = _values_of(kind)(self)
+        for value, (types, hint) in zip(values, _allowed_in(kind), strict=True):
+            plain = type(value) in types and not (value and type(value) is tuple)
+            if not plain and not _fits(value, hint):
+                raise BadArgument(_misfit(self))
         object.__setattr__(self, "_values", values)
         key = (*map(_exact, values),) if _mentions_floats(kind) else values
         object.__setattr__(self, "_key", key)
@@ -95,16 +111,77 @@ def _dtypes_of(kind: Any) -> tuple[str, ...]:
 
 
 @cache
+def _hints_of(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
 def _floats_of(kind: Any) -> tuple[str, ...]:
     """The fields of a `kind` of problem that take floats and no whole numbers."""
-    hints = get_type_hints(kind)
+    hints = _hints_of(kind)
     taken = {f.name: _types(hints[f.name]) for f in fields(kind)}
     return tuple(name for name, types in taken.items() if float in types and int not in types)
 
 
 @cache
 def _mentions_floats(kind: Any) -> bool:
-    return any(float in _types(hint) for hint in get_type_hints(kind).values())
+    return any(float in _types(hint) for hint in _hints_of(kind).values())
+
+
+@cache
+def _allowed_in(kind: Any) -> tuple[tuple[frozenset[Any], Any], ...]:
+    """For each field of a `kind` of problem, the types of its values, and its type hint."""
+    hints = _hints_of(kind)
+    found = []
+    for name in _names_of(kind):
+        types = {get_origin(one) or one for one in _either(hints[name])}
+        types |= {int} if float in types else {bool} if int in types else set()
+        found.append((frozenset(types), hints[name]))
+    return tuple(found)
+
+
+def _either(hint: Any) -> tuple[Any, ...]:
+    """The hints of which a value has one."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _misfit(problem: Problem) -> str:
+    """A sentence on the first field that has a value of another type than it declares; "" if there
+    is none."""
+    kind: Any = type(problem)
+    hints = _hints_of(kind)
+    for name in _names_of(kind):
+        value = getattr(problem, name, None)
+        if not _fits(value, hints[name]):
+            return f"{name} = {shown(value)} is not {_said(hints[name])}"
+    return ""
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type that a hint of plain types and tuples declares."""
+    inner = get_args(hint)
+    if get_origin(hint) is tuple:
+        several = inner[:1] * len(value) if inner[1:] == (...,) and _is_tuple(value) else inner
+        return _is_tuple(value) and len(several) == len(value) and all(map(_fits, value, several))
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, one) for one in _either(hint))
+    if hint is float:
+        return type(value) in (int, float)
+    if hint is int:
+        return type(value) in (int, bool)  # flags are checked by who reads them
+    return value is None if hint is NoneType else not isinstance(hint, type) or type(value) is hint
+
+
+def _is_tuple(value: Any) -> bool:
+    return type(value) is tuple
+
+
+def _said(hint: Any) -> str:
+    """A hint in words."""
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    parts = _either(hint)
+    said = (names.get(one, "a tuple") for one in parts if one is not NoneType)
+    return " or ".join(dict.fromkeys(said)) + (", or None" if NoneType in parts else "")
 
 
 def _types(hint: Any) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, BadFile, shown
 from tilewright.files import write_whole
 from tilewright.jsonfile import convert, load_json, parse_json
-from tilewright.reading import content, decoded
+from tilewright.reading import content, decoded, located
 from tilewright.tables.named import file_of
 from tilewright.tables.row import Row, meant, said
 from tilewright.tables.table import Table
@@ -60,7 +60,7 @@ def load(path: PathLike) -> Table:
     """The table in a file of either form, or a shipped one by its name (``shipped:gemm_bf16``).
     Raises `BadFile`, which names the file and what is wrong with it: damage, a newer schema, two
     rows of one problem; and `UnknownName`."""
-    where, file = os.fspath(path), file_of(path)
+    where, file = located(path), file_of(path)
     read = content(file)
     if form(file) == COMPACT:
         return _compact(read, where)

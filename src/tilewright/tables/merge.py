@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, shown
 from tilewright.tables import file
 from tilewright.tables.row import Row
 from tilewright.tables.table import Table
@@ -150,8 +150,14 @@ def gather(tables: Tables | None) -> Table | Several | None:
             path for path in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if path
         ]
     else:
-        paths = [tables] if isinstance(tables, str | os.PathLike) else [*tables]
+        paths = [tables] if isinstance(tables, str | os.PathLike) else _several(tables)
     if not paths:
         return None
     loaded = [file.load(path) for path in paths]
     return loaded[0] if len(loaded) == 1 else Several(loaded)
+
+
+def _several(paths: Any) -> list[file.PathLike]:
+    if not isinstance(paths, Sequence):
+        raise BadArgument(f"{shown(paths)} is neither a table nor the path of one")
+    return [*paths]

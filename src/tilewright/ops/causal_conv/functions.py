@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tilewright.errors import BadArgument
+from tilewright import checks
+from tilewright.errors import BadArgument, shown
 
 Operation = Callable[..., Any]
 
@@ -39,6 +40,9 @@ def _causal_conv1d(run: Operation) -> Operation:
 
         Raises `BadArgument`, also for seq_idx beside states.
         """
+        return_final_states = checks.plain("return_final_states", return_final_states)
+        if type(return_final_states) is not bool:
+            raise BadArgument(f"return_final_states = {shown(return_final_states)} is no flag")
         if final_states_out is not None and not return_final_states:
             raise BadArgument("final_states_out is written where return_final_states is true")
         said = {"final": True} if return_final_states else {}
@@ -79,7 +83,7 @@ def _causal_conv1d_update(run: Operation) -> Operation:
 
         Returns y in the shape of x. It has no gradients. Raises `BadArgument`.
         """
-        one = len(x.shape) == 2
+        one = len(getattr(x, "shape", ())) == 2
         y = run(
             x[..., None] if one else x, conv_state, weight, direction="update", bias=bias,
             activation=activation, cache_seqlens=cache_seqlens,

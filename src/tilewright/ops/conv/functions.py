@@ -54,13 +54,39 @@ def _padding(
 
 def _batched(rank: int, input: Any) -> tuple[Any, bool]:
     """The input with a dimension for images, and whether that was added. Raises `BadArgument`."""
-    dims = len(input.shape)
+    dims = len(_shape("input", input))
     if dims not in (rank + 1, rank + 2):
         raise BadArgument(
             f"the input of a {rank}-D convolution has {rank + 2} dimensions, or {rank + 1} without "
             f"a batch, not {dims}"
         )
     return (input[None], True) if dims == rank + 1 else (input, False)
+
+
+def _shape(name: str, array: Any) -> tuple[int, ...]:
+    """Raises `BadArgument` for anything that is no array."""
+    shape = getattr(array, "shape", None)
+    if not isinstance(shape, tuple):
+        raise BadArgument(f"{name} must be an array, not {shown(array)}")
+    return shape
+
+
+def _taps(rank: int, weight: Any) -> tuple[int, ...]:
+    """The filter's sizes. Raises `BadArgument`."""
+    shape = _shape("weight", weight)
+    if len(shape) != rank + 2:
+        raise BadArgument(
+            f"the weight of a {rank}-D convolution has {rank + 2} dimensions, not {len(shape)}"
+        )
+    return shape[2:]
+
+
+def _spatial(name: str, rank: int, size: Any) -> tuple[int, ...]:
+    """The spatial sizes of a shape that is given as numbers. Raises `BadArgument`."""
+    found = checks.plain(name, tuple(size) if isinstance(size, Sequence) else size)
+    if not isinstance(found, tuple) or len(found) != rank + 2:
+        raise BadArgument(f"{name} = {shown(size)} does not have {rank + 2} numbers")
+    return found[2:]
 
 
 def _conv(rank: int, run: Operation) -> Operation:
@@ -75,7 +101,7 @@ def _conv(rank: int, run: Operation) -> Operation:
     ) -> Any:
         x, added = _batched(rank, input)
         steps, apart = _each("stride", stride, rank), _each("dilation", dilation, rank)
-        before, behind = _padding(padding, weight.shape[2:], steps, apart)
+        before, behind = _padding(padding, _taps(rank, weight), steps, apart)
         said: dict[str, Any] = {} if bias is None else {"bias": bias, "epilogue": "bias"}
         y = run(
             x, weight, stride=steps, pad=before, pad_after=behind, dilation=apart, groups=groups,
@@ -109,7 +135,7 @@ def _transposed(rank: int, run: Operation) -> Operation:
         spatial = tuple(
             (size - 1) * s - 2 * pad + reach(taps, d) + one
             for size, s, pad, taps, d, one in zip(
-                y.shape[2:], steps, before, weight.shape[2:], apart, more, strict=True
+                y.shape[2:], steps, before, _taps(rank, weight), apart, more, strict=True
             )
         )
         said: dict[str, Any] = {} if bias is None else {"bias": bias, "epilogue": "bias"}
@@ -135,7 +161,7 @@ def _of_input(rank: int, run: Operation) -> Operation:
         groups: int = 1,
     ) -> Any:
         return run(
-            grad_output, weight, direction="data", spatial=tuple(input_size[2:]),
+            grad_output, weight, direction="data", spatial=_spatial("input_size", rank, input_size),
             stride=_each("stride", stride, rank), pad=_each("padding", padding, rank),
             dilation=_each("dilation", dilation, rank), groups=groups,
         )  # fmt: skip
@@ -154,8 +180,9 @@ def _of_weight(rank: int, run: Operation) -> Operation:
         dilation: Numbers = 1,
         groups: int = 1,
     ) -> Any:
+        taps = _spatial("weight_size", rank, weight_size)
         return run(
-            input, grad_output, direction="weights", filter=tuple(weight_size[2:]),
+            input, grad_output, direction="weights", filter=taps,
             stride=_each("stride", stride, rank), pad=_each("padding", padding, rank),
             dilation=_each("dilation", dilation, rank), groups=groups,
         )  # fmt: skip

@@ -164,7 +164,7 @@ def problem_of(call: Call) -> ConvProblem:
                 f"conv has no option '{name}'{nearest(name, OPTIONS)}; it has {', '.join(OPTIONS)}"
             )
     direction = said.get("direction", "forward")
-    if direction not in DIRECTIONS:
+    if not isinstance(direction, str) or direction not in DIRECTIONS:
         raise BadArgument(
             f"direction = {direction!r}{nearest(str(direction), DIRECTIONS)} is not one of "
             f"{', '.join(DIRECTIONS)}"
