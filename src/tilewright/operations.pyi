@@ -400,12 +400,13 @@ def grouped_gemm(
 def merge_states(
     o: Array,
     lse: Array,
-    other_o: Array,
-    other_lse: Array,
     /,
-    *,
+    *operands: Array,
     out: Array | tuple[Array, ...] | None = None,
     stream: Any = None,
     in_place: bool | None = False,
+    other_o: Array | None = None,
+    other_lse: Array | None = None,
+    mask: Array | None = None,
 ) -> Any:
     """Run merge_states on the operands with the kernel the default dispatcher chooses; built on first use."""

@@ -164,3 +164,27 @@ def test_a_launch_counts_its_writes():
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.backward()
     assert (x._version, w._version) == (0, 0)
+
+
+def test_lengths_of_a_compiled_training_step_share_a_graph():
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    from tilewright.flash_attn import flash_attn_varlen_func
+
+    def model(q, k, v, cu):
+        scale = (q.shape[0] + 1) ** -0.5
+        most = q.shape[0]
+        return flash_attn_varlen_func(q, k, v, cu, cu, most, most, softmax_scale=scale)
+
+    counter = CompileCounterWithBackend("inductor")
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=counter)
+    for n in (48, 80, 200):
+        parts = torch.randn(3, n, 2, 64, device="cuda", dtype=torch.bfloat16)
+        q, k, v = (x.detach().requires_grad_() for x in parts)
+        cu = torch.tensor([0, 17, n], dtype=torch.int32, device="cuda")
+        result, exact = compiled(q, k, v, cu), model(q, k, v, cu)
+        assert far(result, exact.detach().cpu()) < 1e-2
+        found = torch.autograd.grad(result.sum(), (q, k, v))
+        for mine, its in zip(found, torch.autograd.grad(exact.sum(), (q, k, v)), strict=True):
+            assert far(mine, its.cpu()) < 2e-2
+    assert counter.frame_count <= 2

@@ -38,9 +38,12 @@ def test_second_derivatives_are_those_of_float64(case: Case):
         assert far(one, other) < 2 * ROOMS[case.dtype], name
 
 
-def test_a_gradient_penalty_trains_as_torchs():
-    """The reproduction of a user: the penalty alone moves the loss."""
-    a, b = torch.randn(M, K, requires_grad=True), torch.randn(K, N, requires_grad=True)
+@pytest.mark.parametrize(
+    ("a", "b"), [((M, K), (K, N)), ((K,), (K,)), ((K,), (3, K, 5)), ((2, 3, 4, K), (2, 3, K, 5))]
+)
+def test_a_gradient_penalty_trains_as_torchs(a, b):
+    """The penalty alone moves the loss."""
+    a, b = torch.randn(a, requires_grad=True), torch.randn(b, requires_grad=True)
 
     def loss(product):
         (slope,) = torch.autograd.grad(product(a, b).square().sum(), a, create_graph=True)

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch_samples import ADAPTERS, ROOMS, judged  # noqa: E402
 
-SHARE = 0.9
+SHARE = 0.95
 """Of all samples, that are right; the others are refused by a typed error."""
 
 
@@ -31,7 +31,7 @@ def _judged(names, kinds) -> Counter[str]:
 
 def test_samples_of_products_and_attention():
     found = _judged([name for name in ADAPTERS if "conv" not in name], [torch.float32])
-    assert found["right"] > found["refused"]
+    assert found["right"] >= SHARE * found.total()
 
 
 @pytest.mark.slow

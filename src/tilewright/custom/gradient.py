@@ -37,6 +37,7 @@ class Gradient:
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """The names of all its arguments."""
         return (*self.operands, *self.keywords.values())
 
 
