@@ -198,7 +198,7 @@ def planned(c: Calls) -> None:
         attention = PagedAttention(c.device)
         attention.plan(
             None if max(rows) == 1 else c.ints(firsts), *map(c.ints, (starts, pages, last)),
-            **shape, page_size=PAGE, causal=True,
+            **shape, causal=True,
         )  # fmt: skip
         q = c.randn(sum(rows), c.heads, c.dim)
         o = attention.run(q, cache)
