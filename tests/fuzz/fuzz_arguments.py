@@ -16,7 +16,7 @@ import fuzz_seeds as seeds
 import numpy as np
 
 import tilewright
-from tilewright import calls, capturing, ops
+from tilewright import calls, capturing, flash_attn, ops, serving
 from tilewright.arch import arch, device, targets
 from tilewright.arrays import Random as Inputs
 from tilewright.measure.filters import Filters
@@ -98,6 +98,59 @@ def _function(random: Random) -> None:
     call(**keywords)
 
 
+@cache
+def serving_functions() -> tuple[Callable[..., Any], ...]:
+    """The functions and classes of `flash_attn` and `serving`, and the methods of plans."""
+    found: list[Callable[..., Any]] = []
+    for module in (flash_attn, serving):
+        for one in (getattr(module, name) for name in module.__all__):
+            found.append(one)
+            if inspect.isclass(one):
+                found += [_method(one, name) for name in ("plan", "run") if hasattr(one, name)]
+    return tuple(found)
+
+
+def _method(kind: Any, name: str) -> Callable[..., Any]:
+    """A method of a new object, with the method's parameters."""
+
+    def call(**given: Any) -> Any:
+        return getattr(kind("cpu"), name)(**given)
+
+    signature = inspect.signature(getattr(kind, name))
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[p for p in signature.parameters.values() if p.name != "self"]
+    )
+    return call
+
+
+def _serving(random: Random) -> None:
+    """Required arguments, and some others, are tensors or something wrong."""
+    import torch
+
+    call = random.choice(serving_functions())
+    batch, offsets = torch.zeros(2, 4, 2, 16).half(), torch.tensor([0, 4, 8], dtype=torch.int32)
+    usual = {
+        **dict.fromkeys(("q", "k", "v", "k_cache", "v_cache"), batch),
+        **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), offsets),
+        **dict.fromkeys(("max_seqlen_q", "max_seqlen_k"), 4),
+        "qkv": torch.zeros(2, 4, 3, 2, 16).half(),
+        "kv": torch.zeros(2, 4, 2, 2, 16).half(),
+        "num_qo_heads": 2,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "page_size": 4,
+    }
+    packed = (batch.flatten(0, 1), torch.zeros(8, 2), torch.ones(8).bool(), torch.tensor(0.5))
+    tensors = (batch, offsets, *packed, torch.zeros(3, 2, 4, 2, 16))
+    keywords = {
+        name: wrong(random) if random.randrange(8) == 0 else usual.get(name, random.choice(tensors))
+        for name, one in inspect.signature(call).parameters.items()
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        and (one.default is one.empty or random.randrange(4) == 0)
+    }
+    call(**keywords)
+
+
 def _problem(random: Random) -> None:
     problem = random.choice(seeds.problems())
     said = {one.name: getattr(problem, one.name) for one in fields(problem)}
@@ -146,6 +199,7 @@ ENTRIES: tuple[Callable[[Any, Any], Any], ...] = (
 ARGUMENTS: dict[str, tuple[Callable[[Random], None], int]] = {
     "operations": (_operation, 1500),
     "functions": (_function, 500),
+    "serving": (_serving, 1500),
     "problems": (_problem, 1000),
     "entries": (_entry, 1500),
 }

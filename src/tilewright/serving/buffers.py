@@ -125,7 +125,7 @@ def _check_device(device: Any) -> None:
 
     try:
         torch.device(device)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError):
         raise BadArgument(
             f"device = {shown(device)} is not a torch device or the name of one, such as 'cuda:0'"
         ) from None

@@ -41,7 +41,7 @@ def merge_state_in_place(v: Any, s: Any, v_other: Any, s_other: Any, mask: Any =
     if mask is None:
         _merge(v, s, v_other, s_other, in_place=True)
         return
-    kind = str(getattr(mask, "dtype", type(mask).__name__)).removeprefix("torch.")
+    kind = str(getattr(mask, "dtype", f"a {type(mask).__name__}")).removeprefix("torch.")
     if kind not in ("bool", "uint8"):
         raise BadArgument(f"mask is {kind}, but must be a bool array, [rows]")
     flags = mask if kind == "uint8" else _bytes(mask)
