@@ -72,7 +72,13 @@ def number(name: str, value: Any) -> float:
     if type(own) is bool:
         raise BadArgument(f"{name} = {shown(value)} is not a finite number")
     checks.finite(name, own)
+    if abs(own) > _LARGEST:
+        raise BadArgument(f"{name} = {shown(str(value))} is beyond fp32")
     return float(own)
+
+
+_LARGEST = 3.4028234663852886e38
+"""The largest number in fp32, as kernels take them."""
 
 
 def count(name: str, value: Any, least: int = 0, most: int = 2**31 - 1) -> int:

@@ -111,6 +111,8 @@ def written(
     if not said.get("lse"):
         attention(*operands, out=out, **said)
         return out
+    if len(out.shape) < 3:
+        raise BadArgument(f"out is {list(out.shape)}, but must have the shape of q")
     *batch, rows, heads, _ = out.shape
     lse = out.new_empty((*batch, heads, rows), dtype=_float32())
     attention(*operands, out=(out, lse), **said)

@@ -407,6 +407,8 @@ def _kv_fields(
         found["head_dim_v"] = dim_v
     if paged:
         name = "page_table" if "pagetable" in words else "page_list"
+        if not named[name].shape:
+            raise BadArgument(f"{name} has no dimensions; it is a table, or a list, of pages")
         entries = named[name].shape[-1]
         found |= {"pages": k.shape[0], "page_size": rows, "page_entries": entries}
         if name == "page_list" and "max_kv" not in said:

@@ -140,6 +140,9 @@ class AttentionProblem(Problem):
                 "heads must be a multiple of kv_heads"
             )
         self._check_dtypes()
+        for name in _STRIDES:
+            if (strides := getattr(self, name)) and len(strides) != 4:
+                raise BadArgument(f"{name} = {strides} are not of (batch or page, row, head, dim)")
         self._check_words()
         checks.number("softcap", self.softcap, 0.0, 1e4)
         checks.number("dropout", self.dropout, 0.0, 255 / 256)
@@ -335,6 +338,7 @@ class AttentionProblem(Problem):
         return moved
 
 
+_STRIDES = ("q_strides", "k_strides", "v_strides", "o_strides")
 _COUNTS = (
     "batch", "q_len", "kv_len", "total_q", "total_kv", "pages", "page_size", "page_entries",
     "new_kv", "first", "scale_block", "rotary_dim", "rotary_len",

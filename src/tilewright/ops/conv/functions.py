@@ -28,9 +28,11 @@ def _each(name: str, value: Numbers, rank: int) -> tuple[int, ...]:
             f"{name} = {shown(value)} is neither a whole number nor one for each dimension"
         )
     if len(found) == 1:
-        return found * rank
+        found *= rank
     if len(found) != rank:
         raise BadArgument(f"{name} = {value!r} does not have {rank} numbers")
+    for one in found:
+        checks.whole(name, one, -checks.MOST_WHOLE)
     return found
 
 

@@ -186,6 +186,8 @@ def _of_list(
 ) -> GroupedGemmProblem:
     a, b, table = inputs[:3]
     sizes: Sizes = options.get("sizes", ())
+    if not isinstance(sizes, tuple):
+        raise BadArgument(f"sizes = {sizes!r} is not (m, n, k) of each product, as pack() makes it")
     if table.dtype != "int64" or table.shape != (len(sizes), 9) or table.strides != (9, 1):
         raise BadArgument(
             f"the table is {table.dtype} of shape {table.shape}; for {len(sizes)} sizes it is int64"
