@@ -15,12 +15,16 @@ SHARE = 0.95
 """Of all samples, that are right; the others are refused by a typed error."""
 
 
-def _judged(names, kinds) -> Counter[str]:
+EACH = 60
+"""Of so many samples one is tried in every dtype: `torch_samples.py` as a program tries all."""
+
+
+def _judged(names, kinds, each=1) -> Counter[str]:
     found: Counter[str] = Counter()
     reasons = []
     for kind in kinds:
         for name in names:
-            count, whys = judged(name, kind)
+            count, whys = judged(name, kind, each)
             found += count
             reasons += whys
     bad = [why for why in reasons if not why.startswith("refused")]
@@ -34,7 +38,6 @@ def test_samples_of_products_and_attention():
     assert found["right"] >= SHARE * found.total()
 
 
-@pytest.mark.slow
-def test_all_samples_in_every_dtype():
-    found = _judged(ADAPTERS, ROOMS)
+def test_a_share_of_all_samples_in_every_dtype():
+    found = _judged(ADAPTERS, ROOMS, EACH)
     assert found["right"] >= SHARE * found.total()
