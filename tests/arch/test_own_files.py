@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.arch import arch, device, device_to_json, devices, files, known, load
+from tilewright.arch import (
+    arch,
+    device,
+    device_to_json,
+    devices,
+    files,
+    known,
+    load,
+    resolve,
+    words,
+)
 from tilewright.errors import BadFile, TilewrightError
 
 SM_89 = json.loads(files.architectures()["sm_89"].read_text())
@@ -21,8 +31,10 @@ BOARD = {**json.loads(device_to_json(devices()["l40s"])), "name": "Maker Edge", 
 @pytest.fixture
 def named(tmp_path, monkeypatch):
     """Writes files, and names them in the environment as a new process would find them."""
-    caches = (files.architectures, files.devices, files._own, load.find, load._load, known._known,
-              known._by_word)  # fmt: skip
+    caches = (
+        files.architectures, files.devices, files._own, load.find, load._load, known._known,
+        known._by_word, resolve._without_looking, words._products, words._archs,
+    )  # fmt: skip
 
     def write(**contents: object) -> Path:
         for name, content in contents.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,8 @@ TOGETHER = (
     "lse+usedkv+append+rotaryh",
     "sinks+packedq+usedkv+pagetable+append+rotaryi",
     "usedq+usedkv+pagetable+vectorised+append",
+    "softcap+bias+bias32+usedkv",
+    "lse+bias+biasbool",
 )
 """Features that are executed together; each is in one of them at least."""
 
@@ -109,6 +112,13 @@ def bounds(mask: str) -> dict[str, Any]:
     return {"none": {}, "causal": {"right": 0}, "window": window}[mask]
 
 
+def bias_type(words: Collection[str]) -> dict[str, str]:
+    """The field of a problem whose bias has another type than its operands."""
+    if "bias32" in words:
+        return {"bias_dtype": "fp32"}
+    return {"bias_dtype": "bool"} if "biasbool" in words else {}
+
+
 def _problem(
     config: AttentionConfig, q_len: int, kv_len: int, strided: bool = False
 ) -> AttentionProblem:
@@ -123,6 +133,7 @@ def _problem(
         said["softcap"] = 15.0
     if "bias" in words:
         said["bias_shape"] = (1, kv_heads * GROUP)
+        said |= bias_type(words)
     if "dropout" in words:
         said["dropout"] = 0.25
     if "bscale" in words:
@@ -142,7 +153,7 @@ def _problem(
         said["page_entries"] = entries if "pagetable" in words else BATCH * entries
     if strided and not c.page_size:
         said |= _strides(c, kv_heads, q_len, kv_len)
-    of_fields = {"softcap", "bias", "dropout", "append"}
+    of_fields = {"softcap", "bias", "bias32", "biasbool", "dropout", "append"}
     return AttentionProblem(
         BATCH, kv_heads * GROUP, q_len, kv_len, c.head_dim, kv_heads, c.head_dim_v,
         dtype=c.dtype, dtype_kv=c.dtype_kv, dtype_o=c.dtype_o, alignment=c.alignment,

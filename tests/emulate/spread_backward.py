@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from spread import Axes, Values
-from spread_attention import BATCH, DIMS, GROUP, bounds
+from spread_attention import BATCH, DIMS, GROUP, bias_type, bounds
 
 from tilewright.arch.model import Arch
 from tilewright.ops import family
@@ -35,6 +35,8 @@ TOGETHER = (
     "sinks+dropout+usedq+usedkv",
     "bias+packedq+packedkv+usedkv",
     "softcap+alibi+usedkv",
+    "softcap+bias+bias32",
+    "bias+biasbool+usedkv",
 )
 """Features that are executed together; each is in one of them at least."""
 
@@ -101,6 +103,7 @@ def _problem(
         said["softcap"] = 15.0
     if "bias" in words:
         said["bias_shape"] = (1, HEADS * GROUP)
+        said |= bias_type(words)
     if "dropout" in words:
         said["dropout"] = 0.25
     if "packedq" in words:
@@ -110,7 +113,7 @@ def _problem(
     forward = AttentionProblem(
         BATCH, HEADS * GROUP, q_len, kv_len, c.head_dim, HEADS, c.head_dim_v, dtype=c.dtype,
         dtype_o=c.dtype_o, alignment=c.alignment,
-        others=join(words - {"softcap", "bias", "dropout"}), **said,
+        others=join(words - {"softcap", "bias", "bias32", "biasbool", "dropout"}), **said,
     )  # fmt: skip
     own = {f.name: getattr(forward, f.name) for f in fields(AttentionProblem)}
     made = AttentionBackwardProblem(**own, grads=c.grads, dlse=c.dlse, accumulate=accumulate)

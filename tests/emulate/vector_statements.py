@@ -186,6 +186,8 @@ state("v_min_num_f32", F2, smaller)
 state("v_max_num_f32", F2, larger)
 state("v_min3_f32 v_min3_num_f32", F3, lambda a, b, c: smaller(smaller(a, b), c))
 state("v_max3_f32 v_max3_num_f32", F3, lambda a, b, c: larger(larger(a, b), c))
+state("v_maxmin_f32 v_maxmin_num_f32", F3, lambda a, b, c: smaller(larger(a, b), c))
+state("v_minmax_f32 v_minmax_num_f32", F3, lambda a, b, c: larger(smaller(a, b), c))
 
 
 def or_nan(choose: Callable[[float, float], float]) -> Callable[..., float]:

@@ -40,6 +40,8 @@ def _stated(a: View, b: View) -> tuple[str, View, View]:
     """The equation, and views of A and B without the dimensions in which they are broadcast."""
     of_a = "mk" if len(a.shape) > 1 else "k"
     of_b = "kn" if len(b.shape) > 1 else "k"
+    if a.shape[-1] != b.shape[-len(of_b)]:
+        raise BadArgument(f"A has shape {a.shape} and B {b.shape}: A's columns must equal B's rows")
     batch_a, batch_b = a.shape[: -len(of_a)], b.shape[: -len(of_b)]
     count = max(len(batch_a), len(batch_b))
     sizes = []
