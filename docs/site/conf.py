@@ -30,7 +30,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # `…` in an example is not 
 default_role = "code"  # in docstrings `x` is code
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
+autodoc_preserve_defaults = False  # it reads a function's source, which no operation's signature is
 maximum_signature_line_length = 80  # longer ones get a line for each parameter
 smartquotes = False  # `--arch` is no dash
 

@@ -114,9 +114,18 @@ def _complete(_app: Any, page: str, source: list[str]) -> None:
         source[0] += "\n" + _commands()
 
 
+def _without_addresses(
+    _app: Any, _what: str, _name: str, _object: Any, _options: Any, signature: Any, returned: Any
+) -> tuple[Any, Any]:
+    """A default that is a function is shown by its name: its address differs from run to run."""
+    shown = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", signature) if signature else signature
+    return shown, returned
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx's entry to an extension."""
     app.connect("builder-inited", _check)
     app.connect("autodoc-process-docstring", _as_list)
+    app.connect("autodoc-process-signature", _without_addresses)
     app.connect("source-read", _complete)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
