@@ -143,3 +143,4 @@ def test_compiled_calls_sort_their_keywords_alike():
     wrong = torch.compile(lambda: tw.gemm(a, b, epilogue="bias", bias=[1, 2]), backend="eager")
     with pytest.raises(BadArgument, match="bias is an operand: pass an array"):
         wrong()
+    torch._dynamo.reset()  # it skips a function in which it saw an error, from then on

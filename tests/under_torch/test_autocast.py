@@ -18,6 +18,11 @@ from tilewright.flash_attn import flash_attn_func  # noqa: E402
 BF16 = torch.bfloat16
 
 
+@pytest.fixture(autouse=True)
+def afresh():
+    torch._dynamo.reset()
+
+
 def on(enabled=True, dtype=BF16):
     return torch.autocast("cpu", dtype, enabled=enabled)
 

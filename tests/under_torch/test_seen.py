@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,7 +13,7 @@ from torch.profiler import profile  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import tilewright as tw  # noqa: E402
-import tilewright.torch  # noqa: E402
+import tilewright.torch.flops  # noqa: E402
 
 M, N, K = 4, 8, 16
 PRODUCT = 2 * M * N * K
@@ -38,6 +41,19 @@ def test_the_operations_of_a_call_are_counted():
     assert counted(lambda: torch.ops.tilewright.gemm.out([a, b], out=out)) == PRODUCT
     q = torch.randn(1, 4, 2, 16)
     assert counted(tw.attention, q, q, q) == 4 * 4 * 4 * 2 * 16
+
+
+def test_a_counter_that_is_imported_before_tilewright_torch_counts():
+    script = (
+        "import torch\n"
+        "from torch.utils.flop_counter import FlopCounterMode\n"
+        "import tilewright.torch\n"
+        "with FlopCounterMode(display=False) as counter:\n"
+        "    torch.ops.tilewright.gemm([torch.ones(4, 16), torch.ones(16, 8)])\n"
+        "assert counter.get_total_flops() == 1024\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_backward_pass_is_counted():

@@ -56,18 +56,22 @@ def flag(name: str, value: Any) -> bool:
     raise BadArgument(f"{name} = {shown(value)} is not True or False")
 
 
-def _compiling() -> bool:
-    """Whether dynamo is reading: a number may then be a symbol whose value nothing may ask for, and
-    the operation checks it when the graph runs."""
+def _unread(value: Any, kind: type) -> bool:
+    """Whether `value`, of the type int or float, may be one that nothing may ask for: a symbol of
+    ``torch.export``, or any number while dynamo is reading. The operation checks it when the graph
+    runs."""
     import torch
 
-    return torch.compiler.is_compiling()
+    if type(value) is torch.SymInt or (kind is float and type(value) is torch.SymFloat):
+        return True
+    return torch.compiler.is_compiling() and isinstance(value, int | kind)
 
 
 def number(name: str, value: Any) -> float:
     """A finite number of Python. Raises for anything but a number of any library."""
-    if _compiling() and isinstance(value, int | float):
-        return value
+    if _unread(value, float):
+        unread: float = value
+        return unread
     own = checks.plain(name, value)
     if type(own) is bool:
         raise BadArgument(f"{name} = {shown(value)} is not a finite number")
@@ -83,8 +87,9 @@ _LARGEST = 3.4028234663852886e38
 
 def count(name: str, value: Any, least: int = 0, most: int = 2**31 - 1) -> int:
     """A whole number of Python. Raises for anything but one, of any library, within bounds."""
-    if _compiling() and isinstance(value, int):
-        return value
+    if _unread(value, int):
+        unread: int = value
+        return unread
     own = checks.plain(name, value)
     checks.whole(name, own, least, most)
     return int(own)
