@@ -31,6 +31,7 @@ class BlendProblem:
     mask: bool = False
     way: str = "plain"
     family: ClassVar[str] = "blend"
+    batch_invariant: ClassVar[bool] = False
 
 
 class BlendFamily(Defaults):

@@ -55,7 +55,7 @@ def test_packed_leading_dimensions_are_the_innermost_extents(layout):
         {"layout": "rc"},
         {"layout": "nt"},
         {"dtype_a": "fp8"},  # means two things
-        {"dtype_a": "fp4"},
+        {"dtype_a": "fp5"},
         {"dtype_a": "int32"},
         {"dtype_b": "fp16"},
         {"dtype_c": "fp16"},

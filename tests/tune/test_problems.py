@@ -89,7 +89,8 @@ def test_several_files_and_words_for_all_that_leave_them_out(write):
         ("p.json", '[{"m": 8, "n": 8, "k": 8, "batch": [0.5]}]', r"line 1: .*batch"),
         ("p.json", '[{"m": -8, "n": 8, "k": 8, "batch": [2]}]', r"line 1: "),
         ("p.json", "[{]", "line 1"),
-        ("p.txt", "8 8 8", r"\.jsonl or \.py file, or .* sets .*gemm:full, gemm:small"),
+        ("p.yml", "8 8 8", r"\.jsonl, \.py or \.txt file, or .* sets .*gemm:full, gemm:small"),
+        ("p.txt", "# c\n8 8 8", r"p\.txt: line 2: .*'8' .*is no size"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_line(write, name, content, said):
