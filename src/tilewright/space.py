@@ -53,13 +53,14 @@ def _several(axis: str, given: Any, known: Mapping[str, Any]) -> Sequence[Any]:
     values = [given] if one else given if isinstance(given, Sequence) else [*given]
     if axis.startswith("dtype"):
         values = [value if value in WILDCARDS else named(value) for value in values]
-    return [_value(axis, value) for value in values]
+    return [_value(axis, value, known[axis] is None) for value in values]
 
 
-def _value(axis: str, value: Any) -> Any:
-    """A value of an axis. Raises `BadArgument` for one that no axis has."""
+def _value(axis: str, value: Any, or_none: bool) -> Any:
+    """A value of an axis. Raises `BadArgument` for one that no axis has, and for None unless
+    `or_none`."""
     own = checks.plain(axis, value)
-    if not _is_value(own):
+    if not (_is_value(own) or (own is None and or_none)):
         raise BadArgument(f"axis {axis} cannot have the value {shown(value)}: {_A_VALUE}")
     return own
 
@@ -168,7 +169,10 @@ class KernelSpace:
                 if len(row) != len(group):
                     raise BadArgument(f"linked axes {group} cannot have the values {row}")
         linked = {
-            group: [tuple(map(_value, group, row)) for row in rows]
+            group: [
+                tuple(_value(a, v, known[a] is None) for a, v in zip(group, row, strict=True))
+                for row in rows
+            ]
             for group, rows in self.linked.items()
         }
         object.__setattr__(self, "linked", linked)
@@ -389,7 +393,7 @@ def _rows(rows: Any, width: int, place: str) -> list[tuple[Any, ...]]:
         if not isinstance(row, list) or len(row) != width:
             raise BadFile(f"{place}: each row is a list of {width} values, not {shown(row)}")
         for value in row:
-            if not _is_value(value):
+            if not (_is_value(value) or value is None):  # null is judged by the axis
                 raise BadFile(f"{place}: no axis has the value {shown(value)}: {_A_VALUE}")
     return [tuple(row) for row in rows]
 
@@ -429,7 +433,7 @@ def axis_values(axis: Any, place: str) -> list[Any]:
     if len(values) > MAX_RANGE:
         raise BadFile(f"{place}: {len(values)} values are over {MAX_RANGE}")
     for value in values:
-        if not _is_value(value):
+        if not (_is_value(value) or value is None):  # null is judged by the axis
             raise BadFile(f"{place}: the axis cannot have the value {shown(value)}: {_A_VALUE}")
     return values
 

@@ -64,9 +64,12 @@ def drawn(
         p["softcap"] = rng.choice((2.0, 15.0, 30.0))
     if "bias" in given:
         p["bias_shape"] = (rng.choice((1, p["batch"])), rng.choice((1, p["heads"])))
-        if p["dtype"] != "fp32" and seed % 3 == 0 and words is None:
+        # With words given, they say it.
+        whole = seed % 3 == 0 if words is None else "bias32" in given
+        flags = seed % 3 == 1 if words is None else "biasbool" in given
+        if p["dtype"] != "fp32" and whole:
             p["bias_dtype"] = "fp32"
-        elif seed % 3 == 1 and words is None:
+        elif flags:
             p["bias_dtype"] = "bool"
     if "alibi" in given:
         p["slopes_batched"] = rng.random() < 0.5

@@ -73,6 +73,8 @@ def one(number: int, fp8: str) -> AttentionProblem:
     rng = random.Random(f"parity {number}")
     q_len, kv_len = LENGTHS[number % len(LENGTHS)]
     words = legal(rng, 0.15, sorted(FEATURES)[number % len(FEATURES)])
+    if "bias" in words and not words & {"bias32", "biasbool"}:
+        words |= {("bias", "bias32", "biasbool")[number % 3]}
     sizes: dict[str, Any] = {"q_len": q_len, "kv_len": kv_len, "batch": rng.choice((1, 2, 3, 9))}
     if q_len * kv_len > 300_000:
         sizes["batch"] = rng.choice((1, 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright.canonical import canonical
 from tilewright.cli import output
 from tilewright.cli.errors import WRONG_REQUEST
 from tilewright.cli.options import FamilyName, Json, examples
@@ -132,8 +132,9 @@ def _read(file: Path, this: Arch, family: str | None) -> _Read:
 
 
 def _write(out: Path, found: Sequence[Any]) -> None:
-    rows = [json.dumps({"family": problem.family, **asdict(problem)}) for problem in found]
-    write_whole(out, ("[\n" + ",\n".join(rows) + "\n]\n").encode())
+    stated = ({"family": problem.family, **asdict(problem)} for problem in found)
+    rows = [canonical(one).rstrip() for one in stated]
+    write_whole(out, b"[\n" + b",\n".join(rows) + b"\n]\n")
 
 
 def _document(found: Sequence[_Read], problems: int, arch_name: str) -> dict[str, Any]:
