@@ -23,7 +23,6 @@ from tilewright.bundle.shelf import Given
 from tilewright.calls import Arrays, Spoken, spoken
 from tilewright.compile import Store
 from tilewright.errors import (
-    BadArgument,
     BuildFailed,
     FindingsFound,
     LibraryRefused,
@@ -527,15 +526,10 @@ class _WarnOnly(Dispatcher):
 
 
 def _outputs(out: Any) -> Sequence[Any] | None:
-    """The outputs that a call passes, in order; None if it passes none. Raises `BadArgument` for a
-    sequence of none."""
+    """The outputs that a call passes, in order; None if it passes none."""
     if out is None:
         return None
-    if not isinstance(out, tuple | list):
-        return (out,)
-    if not out:
-        raise BadArgument("out holds no array; pass one for each output, or leave it out")
-    return out
+    return out if isinstance(out, tuple | list) else (out,)
 
 
 def _returned(outputs: Sequence[Any]) -> Any:

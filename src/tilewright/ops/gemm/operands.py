@@ -378,6 +378,8 @@ def _given(call: Call) -> _Given:
     if "equation" in options and scaled:
         raise BadArgument("block scales belong to matrices, so a call with them has no equation")
     a, b = lowbit.read(inputs[0], inputs[1], options)
+    if call.outputs == ():
+        raise BadArgument("out holds no array; pass the one that gemm writes")
     c = _output(a, b, options) if call.outputs is None else call.outputs[0]
     rest = iter(inputs[2:])
     groups = ([next(rest) for _ in group] for group in (of_a, of_b, scaled, of_c))

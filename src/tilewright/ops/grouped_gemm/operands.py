@@ -140,6 +140,8 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     passes it. The number of A's dimensions determines the form: 2 ``contiguous``, 3 ``masked``, 1
     ``list``."""
     inputs, options = call.inputs, call.options
+    if call.outputs == ():
+        raise BadArgument("out holds no array; pass the one that grouped_gemm writes")
     out = None if call.outputs is None else call.outputs[0]
     forms = {1: "list", 2: "contiguous", 3: "masked"}
     if not inputs or len(inputs[0].shape) not in forms:
