@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tilewright import checks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops.attention import broadcast, elsewhere, features, stated
@@ -305,6 +306,8 @@ def stated_by(call: Call) -> AttentionProblem:
     fields |= _q_fields(q, layout, named, said)
     if not v:
         words.add("latent")
+        if "head_dim_v" in said:
+            checks.whole("head_dim_v", said["head_dim_v"], 1)
         fields["head_dim_v"] = said.pop("head_dim_v", k.shape[-1] if k.shape else 0)
     fields |= _kv_fields(k, v[0] if v else None, kv_layout, named, words, said)
     fields |= _mask_fields(said)
