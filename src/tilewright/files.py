@@ -73,7 +73,7 @@ def replacing_in(target: int, name: str, temporary: int, mode: int = 0o644) -> I
 
 def _new(folder: int) -> tuple[int, str]:
     """A new file in an open folder: its descriptor and its name."""
-    # The folder by its descriptor, so that it is the one that was opened.
+    # Use the folder by its descriptor: its name may mean another folder by now.
     fd, path = tempfile.mkstemp(prefix=_PREFIX, dir=f"/proc/self/fd/{folder}")
     return fd, Path(path).name
 

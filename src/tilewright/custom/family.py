@@ -158,10 +158,10 @@ class CustomFamily(Defaults):
         programs = sum(math.prod(part.grid(problem, config)) for part in self.declared.parts)
         waves = max(1, -(-programs // device.compute_units))
         terms = [("memory", problem.min_bytes / (device.bandwidth_gbs * 1e3))]
+        this = arch(device.arch)
         for unit, count in problem.work.items():
-            if arch(device.arch).dtypes[unit].support != "refused":
-                peak = peak_tflops(arch(device.arch), device, unit)
-                terms.append(("arithmetic", count / peak / 1e6))
+            if this.has(unit):  # the rate of other types, as int64, is not known
+                terms.append(("arithmetic", count / peak_tflops(this, device, unit) / 1e6))
         longest = max(terms, key=lambda term: term[1])
         facts = (f"{programs} workgroups in {waves} waves",)
         return Estimate(longest[1], longest[0], tuple(terms), facts)

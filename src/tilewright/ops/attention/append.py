@@ -57,7 +57,7 @@ def appended(
                 new = new / scale_of(p, inputs, name, of, of.before, of.n_new)
             new = arrays.rounded(new, p.dtype_kv)
             outer, row = listed_at(p, said, of, of.new, of.n_new)
-            # What would lie in a page that the pool does not have is not written.
+            # A row whose page is not in the pool is not written.
             there = (outer >= 0) & (outer < p.pages) if p.paged else outer >= 0
             at = place(p, name, outer[there], row[there])
             shape = (of.n_new, *view.shape[len(at) :])
