@@ -129,7 +129,7 @@ WRONG = {
     "columns": (lambda: serving.merge_states(V[:, None, :, ::2], S[:, None]), "last stride of 2"),
     "wide": (lambda: serving.merge_states(np.zeros((1, 1, 1, 1025), np.float32),
                                           np.zeros((1, 1, 1), np.float32)), "head_dim"),
-    "mask": (lambda: serving.merge_state_in_place(V, S, V + 1, S + 1, mask=[True]), "mask is list"),
+    "mask": (lambda: serving.merge_state_in_place(V, S, V + 1, S + 1, mask=[True]), "mask is a list"),
     "mask's type": (lambda: serving.merge_state_in_place(V, S, V + 1, S + 1, mask=S), "mask is f"),
     "mask's rows": (lambda: serving.merge_state_in_place(V, S, V + 1, S + 1, V[:3, 0, 0] > 0),
                     r"mask is \[3\]"),
