@@ -1,4 +1,10 @@
-"""The environment of a measurement; every result file carries it."""
+"""The environment of a measurement; every result file carries it.
+
+A machine with a GPU often has a copy of the tree without ``.git``. There the variable
+TILEWRIGHT_COMMIT says which commit it is, with what this prints in the checkout:
+
+    python benchmarks/environment.py
+"""
 
 from __future__ import annotations
 
@@ -6,26 +12,97 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tilewright import ops
+from tilewright.arch.model import Arch
+from tilewright.compile.key import sources_digest
+from tilewright.errors import BuildFailed, LibraryRefused
+from tilewright.measure import devices
+from tilewright.runtime import libraries
+
 PACKAGES = ("tilewright", "triton", "torch", "numpy")
+COMMIT = "TILEWRIGHT_COMMIT"
+"""The variable that says the commit where there is no ``.git``."""
+_CHANGED = "-changed"
+_MEASURING = ("src", "benchmarks", ":!benchmarks/results", ":!benchmarks/claims")
+"""The files that a measurement depends on. Results of a run before do not change the tree."""
+
+ROOT = Path(__file__).resolve().parent.parent
+
+Sources = dict[str, dict[str, str]]
+"""By ``family/pipeline``, then by kernel module: the digest of `source_digest`."""
 
 
 def environment() -> dict[str, Any]:
-    """CPU, cores that this process may use, platform, Python, package versions, GPU (None without
-    one), time in UTC and command line. No host name and no path."""
+    """What a measurement was made with. No host name and no path. Null where it is not known.
+
+    commit: of the tree, 40 digits.
+    changed: whether the package or a benchmark differed from the commit.
+    cpu, cores (that this process may use), platform, python, packages (versions).
+    gpu: the current GPU's name.
+    driver: the version of the GPU's kernel module.
+    cuda: the toolkit that torch was built with.
+    cublas, cudnn: the loaded libraries' versions, as these number themselves.
+    clocks: MHz now and at most, of the SMs and of the memory; needs nvidia-ml-py.
+    date: in UTC.
+    command: the command line.
+    """
+    said = commit()
     return {
+        "commit": said.removesuffix(_CHANGED) or None,
+        "changed": said.endswith(_CHANGED) if said else None,
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "platform": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
-        "gpu": _gpu(),
+        **_gpu(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(_plain(word) for word in sys.argv),
     }
+
+
+def kernel_sources(configs: Iterable[Any], arch: Arch) -> Sources:
+    """The sources that `configs` are built from on `arch`. The vendor's algorithms have none."""
+    found: dict[str, set[str]] = {}
+    for config in configs:
+        parts = ops.family(config.family).sources(config, arch)
+        modules = found.setdefault(f"{config.family}/{config.pipeline}", set())
+        modules.update(module for part in parts.values() for module in part.modules)
+    return {
+        name: {module: str(source_digest(module)) for module in sorted(modules)}
+        for name, modules in sorted(found.items())
+    }
+
+
+def source_digest(module: str) -> str | None:
+    """The digest of a kernel's module and of all that it imports, as the key of a built kernel has
+    it. None if there is no such module."""
+    with suppress(BuildFailed):
+        return sources_digest(module)
+    return None
+
+
+def commit() -> str:
+    """The commit of the checkout, and ``-changed`` if files that measure differ from it. Without a
+    checkout, what the variable `COMMIT` says; ``""`` if nobody knows."""
+    if (ROOT / ".git").exists():
+        with suppress(OSError, subprocess.CalledProcessError):
+            head = _git("rev-parse", "HEAD").strip()
+            return head + _CHANGED * bool(_git("status", "--porcelain", "--", *_MEASURING))
+    return os.environ.get(COMMIT, "")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def _plain(word: str) -> str:
@@ -48,9 +125,52 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _gpu() -> str | None:
+def _gpu() -> dict[str, Any]:
+    found = dict.fromkeys(("gpu", "driver", "cuda", "cublas", "cudnn", "clocks"))
     try:
         import torch
     except ImportError:
+        return found
+    if not torch.cuda.is_available():
+        return found
+    backend = "hip" if torch.version.hip else "cuda"
+    library = None
+    with suppress(LibraryRefused):
+        library = getattr(libraries.present(backend), "version", None)
+    uuid = f"GPU-{torch.cuda.get_device_properties().uuid}"
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": devices.environment(backend).driver or None,
+        "cuda": torch.version.cuda,
+        "cublas": library,
+        "cudnn": torch.backends.cudnn.version(),
+        "clocks": _clocks(uuid),
+    }
+
+
+def _clocks(uuid: str) -> dict[str, dict[str, int | None]] | None:
+    """MHz of the GPU that NVML calls `uuid`."""
+    try:
+        import pynvml as nvml
+    except ImportError:
         return None
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+    def asked(ask: Any, kind: int) -> int | None:
+        with suppress(nvml.NVMLError):
+            return int(ask(nvml.nvmlDeviceGetHandleByUUID(uuid), kind))
+        return None
+
+    with suppress(nvml.NVMLError):
+        nvml.nvmlInit()
+        return {
+            word: {
+                "now": asked(nvml.nvmlDeviceGetClockInfo, kind),
+                "most": asked(nvml.nvmlDeviceGetMaxClockInfo, kind),
+            }
+            for word, kind in (("sm", nvml.NVML_CLOCK_SM), ("memory", nvml.NVML_CLOCK_MEM))
+        }
+    return None
+
+
+if __name__ == "__main__":
+    print(commit())

@@ -1,0 +1,156 @@
+"""A published number carries its proof: the commit, the kernels' sources and the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+
+import pytest
+
+import claims
+import environment
+from claims import Claim, Compared, Ratios
+from tilewright.arch import arch
+from tilewright.compile.key import sources_digest
+from tilewright.errors import BadArgument, BadFile
+from tilewright.ops.gemm import FAMILY as GEMM
+
+HEAD = "0123456789abcdef0123456789abcdef01234567"
+NAMES = (
+    "gemm_rcr_bf16_bf16_bf16_fp32_64x64x128_w4_s6_gluon_ws_persistent_g8_direct_padmnk_al16",
+    "gemm_rcr_bf16_bf16_bf16_fp32_64x64x64_w4_s3_basic_tile_g8_direct_padmnk_al16",
+)
+
+
+def kernels() -> environment.Sources:
+    return environment.kernel_sources(map(GEMM.parse_name, NAMES), arch("sm_90"))
+
+
+def claim(**given: object) -> Claim:
+    usual = {
+        "claim": "gemm-toy",
+        "against": "torch.mm",
+        "problems": 2,
+        "calls": Compared(Ratios.of([1.0, 4.0])),
+        "graphs": None,
+        "environment": {"commit": HEAD, "changed": False},
+        "kernels": kernels(),
+    }
+    return Claim(**{**usual, **given})
+
+
+def test_ratios_have_a_geometric_mean_a_tenth_and_a_least():
+    assert Ratios.of([4.0, 1.0]) == Ratios(2.0, 1.0, 1.0)
+    assert Ratios.of([float(n) for n in range(20, 0, -1)]).p10 == 3
+
+
+@pytest.mark.parametrize("ratios", [[], [1.0, 0.0], [float("nan")], [float("inf")]])
+def test_ratios_of_nothing_or_of_no_time_are_refused(ratios):
+    with pytest.raises(BadArgument):
+        Ratios.of(ratios)
+
+
+def test_a_claim_is_read_as_it_was_saved(tmp_path):
+    path = claims.save(claim(), tmp_path / "new")
+    assert claims.load_all(path.parent) == {"gemm-toy": claim()}
+
+
+def test_a_claim_under_another_name_or_with_unknown_fields_is_refused(tmp_path):
+    path = claims.save(claim(), tmp_path)
+    with pytest.raises(BadFile):
+        claims.load(path.rename(tmp_path / "other.json"))
+    (tmp_path / "gemm-toy.json").write_text(json.dumps({**dataclasses.asdict(claim()), "means": 1}))
+    with pytest.raises(BadFile):
+        claims.load(tmp_path / "gemm-toy.json")
+
+
+def test_kernels_are_told_by_family_and_pipeline_with_the_modules_of_all_their_parts():
+    assert {kernel: [*modules] for kernel, modules in kernels().items()} == {
+        "gemm/basic": ["tilewright.ops.gemm.kernels.basic"],
+        "gemm/gluon_ws": ["tilewright.ops.gemm.kernels.gluon_ws"],
+    }
+    split = dataclasses.replace(GEMM.parse_name(NAMES[1]), split_k=2, scheduler="split_k")
+    split = dataclasses.replace(split, reduction="two_stage")
+    found = environment.kernel_sources([split], arch("sm_90"))
+    assert [*found["gemm/basic"]] == [
+        "tilewright.ops.gemm.kernels.basic",
+        "tilewright.ops.gemm.kernels.totals",
+    ]
+
+
+def test_a_claim_is_current_while_its_kernels_have_their_sources():
+    assert claims.stale(claim()) is None
+    changed = {**kernels(), "gemm/basic": {"tilewright.ops.gemm.kernels.basic": "0" * 64}}
+    assert claims.stale(claim(kernels=changed)) == "changed since: gemm/basic"
+    gone = {"gemm/old": {"tilewright.ops.gemm.kernels.old": "0" * 64}}
+    assert claims.stale(claim(kernels=gone)) == "changed since: gemm/old"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"environment": {}},
+        {"environment": {"commit": None, "changed": None}},
+        {"environment": {"commit": HEAD, "changed": True}},
+        {"kernels": None},
+    ],
+)
+def test_a_claim_without_its_proof_is_stale(given):
+    assert claims.stale(claim(**given))
+
+
+def test_an_environment_says_all_and_null_for_what_a_machine_has_not():
+    found = environment.environment()
+    assert {"commit", "changed", "packages", "date", "command"} < found.keys()
+    assert {"gpu", "driver", "cuda", "cublas", "cudnn", "clocks"} < found.keys()
+    json.dumps(found)
+
+
+def git(folder, *words):
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with one commit."""
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.delenv(environment.COMMIT, raising=False)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "one.py").write_text("1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    who = ("-c", "user.name=one", "-c", "user.email=one@example.org")
+    git(tmp_path, *who, "commit", "-q", "-m", "one")
+    return tmp_path
+
+
+def test_a_checkout_says_its_commit_and_whether_it_was_changed(checkout):
+    head = environment.commit()
+    assert len(head) == 40
+    results = checkout / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    (results / "new.json").write_text("{}")
+    assert environment.commit() == head
+    (checkout / "src" / "two.py").write_text("2\n")
+    assert environment.commit() == f"{head}-changed"
+    found = environment.environment()
+    assert (found["commit"], found["changed"]) == (head, True)
+
+
+def test_a_copy_without_git_asks_the_variable(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    for said, expected in (
+        ("", (None, None)),
+        (HEAD, (HEAD, False)),
+        (f"{HEAD}-changed", (HEAD, True)),
+    ):
+        monkeypatch.setenv(environment.COMMIT, said)
+        found = environment.environment()
+        assert (found["commit"], found["changed"]) == expected
+
+
+def test_the_digest_is_that_of_a_built_kernels_key():
+    module = "tilewright.ops.gemm.kernels.basic"
+    assert environment.source_digest(module) == sources_digest(module)
+    assert environment.source_digest("tilewright.ops.gemm.kernels.missing") is None
