@@ -19,6 +19,7 @@ from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, load_json
 
 FOLDER = Path(__file__).parent / "claims"
+RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,12 @@ class Claim:
     calls: by single calls, with L2 flushed.
     graphs: by calls in a replayed CUDA graph.
     times_us: host times in microseconds, by what was timed, where the row is no comparison.
-    record: the file with the samples, in `benchmarks/results`.
+    records: the files with the samples, in `benchmarks/results`.
+    note: what a reader must know beside the numbers.
     kernels: the sources of the kernels that were timed (`environment.kernel_sources`). None if they
         were not recorded.
-    environment: `environment.environment()` of the run.
+    environment: `environment.environment()` of the run; of several runs, of the last one. Of runs
+        before commits were recorded, ``recorded_in`` is the commit that brought the record.
     """
 
     claim: str
@@ -79,7 +82,8 @@ class Claim:
     environment: Mapping[str, Any]
     kernels: Sources | None = None
     times_us: Mapping[str, float] | None = None
-    record: str | None = None
+    records: tuple[str, ...] = ()
+    note: str | None = None
 
 
 def save(claim: Claim, folder: Path = FOLDER) -> Path:
