@@ -3,13 +3,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test emulate docs versions check setup clean
+# What a run leaves for the next: bytecode, what mypy has seen, and the kernels that tests compile. All
+# of it is found by its content, so nothing of it can be out of date.
+CACHE := $(CURDIR)/.venv/cache
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CACHE)/bytecode
+export MYPY_CACHE_DIR := $(CACHE)/mypy
+export TILEWRIGHT_TEST_STORE := $(CACHE)/kernels
+
+.PHONY: demo test test-all emulate docs versions check setup clean
 
 demo: .venv/demo.stamp
 	$(BIN)/tilewright demo
 
+# The short suite: another selection of the tests for each commit (tests/selection.py).
 test: .venv/dev.stamp check
-	$(BIN)/python -m pytest -n 2 -m "not gpu"
+	$(BIN)/python -m pytest -n auto -m "not gpu" $(PYTEST)
+
+test-all: .venv/dev.stamp check
+	$(BIN)/python -m pytest -n auto -m "not gpu" --selection all $(PYTEST)
 
 # Every pipeline, dtype, layout, epilogue and kind of problem on emulated AMD GPUs.
 emulate: .venv/dev.stamp
@@ -27,7 +39,7 @@ versions: .venv/demo.stamp
 check: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 
 setup: .venv/dev.stamp
 

@@ -16,6 +16,8 @@ import pytest
 
 import shared_builds
 
+pytest_plugins = ("selection", "processor_time")
+
 with contextlib.suppress(ImportError):  # the GPU tests do without it
     from hypothesis import HealthCheck, settings
 
@@ -42,6 +44,18 @@ SHARED = (
 """Folders with cases that others use too."""
 for _shared in SHARED:
     sys.path.insert(0, str(Path(__file__).parent / _shared))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One for each processor that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is not asked for takes no time."""
+    if config.getoption("markexpr") == "not gpu" and collection_path.name == "gpu":
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -78,11 +92,16 @@ def _own_home(tmp_path_factory):
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
     """For kernels that are built as they are by default: the processes of the run fill it together
-    (`shared_builds.build_once`), each with a home of its own, so that its entries are trusted."""
+    (`shared_builds.build_once`), each with a home of its own, so that its entries are trusted.
+
+    Where ``TILEWRIGHT_TEST_STORE`` names a folder, the next run finds them: keys cover sources and
+    compilers.
+    """
     from tilewright.compile import Store
 
     base = tmp_path_factory.getbasetemp()
-    return Store((base.parent if shared_builds.processes() > 1 else base) / "store", trusted=True)
+    own = (base.parent if shared_builds.processes() > 1 else base) / "store"
+    return Store(os.environ.get("TILEWRIGHT_TEST_STORE") or own, trusted=True)
 
 
 WORK_SECONDS = 5.0

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+import selection
 from shared_builds import build_once
 from tilewright import ops
 from tilewright.arch import arch
@@ -16,7 +17,7 @@ from tilewright.ops.attention.pipelines import basic
 from tilewright.ops.nouns import MAIN
 
 FAMILY = ops.family("attention")
-ARCHS = ("sm_80", "sm_90", "gfx90a", "gfx942", "gfx1201")
+ARCHS = selection.architectures(("sm_80", "sm_90", "gfx90a", "gfx942", "gfx1201"))
 PROBLEM = AttentionProblem(2, 8, 1024, 1024, 64, 2, right=0, others="lse")
 
 

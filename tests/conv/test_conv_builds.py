@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import selection
 from shared_builds import build_once
 from tilewright import ops
 from tilewright.arch import arch
@@ -14,7 +15,7 @@ from tilewright.ops.conv import ConvProblem, pipelines
 from tilewright.ops.nouns import MAIN
 
 FAMILY = ops.family("conv")
-ARCHS = ("sm_90", "gfx942", "gfx1201")
+ARCHS = selection.architectures(("sm_90", "gfx942", "gfx1201"))
 DENSE = ConvProblem(8, 128, 128, (32, 32), (3, 3), pad=(1, 1))
 PROBLEMS = (
     DENSE,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_conv_kernels import kernel
 
+import selection
 from shared_builds import build_once
 from tilewright import ops, verify
 from tilewright.arch import arch, device
@@ -142,7 +143,7 @@ def test_spaces_merge_groups_of_few_channels(direction, channels):
 
 # --- builds ------------------------------------------------------------------------------------
 
-ARCHS = ("sm_90", "gfx942")
+ARCHS = selection.architectures(("sm_90", "gfx942"))
 BUILT = [RESNEXT, replace(RESNEXT, groups=64, direction="data", stride=(2, 2)),
          replace(RESNEXT, direction="weights")]  # fmt: skip
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from packed_cases import FAMILY, OF_DATA, STEM, configs
 
+import selection
 from shared_builds import build_once
 from tilewright import verify
 from tilewright.arch import arch
@@ -106,7 +107,9 @@ def test_every_space_of_a_gradient_of_few_channels_has_it():
 
 
 BUILT = ConvProblem(32, 3, 64, (224, 224), (7, 7), stride=(2, 2), pad=(3, 3), direction="data")
-ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950", "gfx1201")
+ARCHS = selection.architectures(
+    ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950", "gfx1201")
+)
 
 
 @pytest.mark.parametrize("name", ARCHS)

@@ -17,6 +17,7 @@ import grouped_cases
 import numpy as np
 import pytest
 
+import selection
 from shared_builds import build_once
 from tilewright import ops, verify
 from tilewright.arch import arch
@@ -31,7 +32,7 @@ from tilewright.runtime import bound as bound_module
 from tilewright.runtime import python_launcher
 from tilewright.runtime.launcher import compiled
 
-ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250")
+ARCHS = selection.architectures(("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"))
 TESTS = Path(__file__).parents[1]
 FOLDERS = [str(TESTS / "moments"), str(TESTS / "custom")]
 ALIGNED = 256  # bytes that each temporary's address is a multiple of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from emulated_cases import ARCHS, cases
 from executing import dispatcher, execute
 from spread import Case
 
+import selection
 from shared_builds import build_once
 from tilewright import ops
 from tilewright.arch import arch
@@ -28,6 +30,7 @@ from tilewright.ops.gemm.problem import OUTPUTS
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.pipelines import on as grouped_on
 
+HERE = selection.architectures(ARCHS)
 EACH = 1
 """How many cases of a pipeline run here."""
 OF_OTHERS = {"attention": 2, "attention_backward": 1, "conv": 2}
@@ -39,56 +42,67 @@ PRODUCTS = ("gemm", "grouped_gemm")
 """Families whose kernels have the axes of products."""
 
 
+def pipelines_of(name: str) -> list[tuple[str, str]]:
+    """The families and pipelines of an architecture, in the order in which they take turns."""
+    this = arch(name)
+    conv = ops.family("conv").pipelines(this)
+    return [
+        *(("gemm", one) for one in pipelines.on(this)),
+        *(("grouped_gemm", one) for one in grouped_on(this)),
+        *(("attention", one) for one in attention_on(this)),
+        *(("attention_backward", one) for one in backward_on(this)),
+        *(("conv", one) for one in conv if one != GEMM),
+    ]
+
+
+def here(name: str) -> list[tuple[str, str]]:
+    """Every second pipeline: architectures take turns. Of an architecture whose instructions are
+    nearly another's, every fourth."""
+    return pipelines_of(name)[ARCHS.index(name) % 2 :: 4 if name in ALIKE else 2]
+
+
 @cache
-def chosen(name: str) -> list[Case]:
-    """The first cases, which have the most values, of every second pipeline: architectures take
-    turns. Of an architecture whose instructions are nearly another's, of every fourth pipeline."""
-    keys = dict.fromkeys((case.config.family, case.config.pipeline) for case in cases(name))
-    here = [*keys][ARCHS.index(name) % 2 :: 4 if name in ALIKE else 2]
-    seen: dict[tuple[str, str], int] = {}
-    first = []
+def chosen(name: str) -> dict[tuple[str, str], list[Case]]:
+    """By pipeline the first cases, which have the most values."""
+    first: dict[tuple[str, str], list[Case]] = {key: [] for key in here(name)}
     for case in cases(name):
         key = (case.config.family, case.config.pipeline)
-        seen[key] = seen.get(key, 0) + 1
-        if key in here and seen[key] <= OF_OTHERS.get(case.config.family, EACH):
-            first.append(case)
+        if key in first and len(first[key]) < OF_OTHERS.get(case.config.family, EACH):
+            first[key].append(case)
     return first
 
 
 @pytest.fixture(scope="module")
 def on(store):
     """Dispatchers by architecture, whose kernels are built together."""
-    build_once([(case.config, name) for name in ARCHS for case in chosen(name)], store)
-    return {name: dispatcher(name, chosen(name), store) for name in ARCHS}
+    those = {name: list(chain(*chosen(name).values())) for name in HERE}
+    build_once([(case.config, name) for name, some in those.items() for case in some], store)
+    return {name: dispatcher(name, some, store) for name, some in those.items()}
 
 
 @pytest.mark.parametrize(
-    "case", [case for name in ARCHS for case in chosen(name)], ids=lambda case: case.label
+    ("name", "family", "pipeline"), [(name, *those) for name in HERE for those in here(name)]
 )
-def test_is_right_and_nothing_is_found(case, on):
-    outcome = execute(case, on[case.arch])
-    assert outcome.status == "right", outcome.detail
-    assert outcome.instructions > 0
+def test_is_right_and_nothing_is_found(name, family, pipeline, on):
+    for case in chosen(name)[family, pipeline]:
+        outcome = execute(case, on[name])
+        assert outcome.status == "right", f"{case.label}: {outcome.detail}"
+        assert outcome.instructions > 0
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", HERE)
 def test_every_pipeline_is_there(name):
-    here = {("gemm", pipeline) for pipeline in pipelines.on(arch(name))}
-    here |= {("grouped_gemm", pipeline) for pipeline in grouped_on(arch(name))}
-    here |= {("attention", pipeline) for pipeline in attention_on(arch(name))}
-    here |= {("attention_backward", pipeline) for pipeline in backward_on(arch(name))}
-    own = (one for one in ops.family("conv").pipelines(arch(name)) if one != GEMM)
-    here |= {("conv", pipeline) for pipeline in own}
-    assert {(case.config.family, case.config.pipeline) for case in cases(name)} == here
+    those = {(case.config.family, case.config.pipeline) for case in cases(name)}
+    assert those == {*pipelines_of(name)}
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", HERE)
 def test_every_feature_of_attention_is_executed(name):
     executed = {w for c in cases(name) if c.config.family == "attention" for w in c.config.words}
     assert executed == {*features.FEATURES}
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", HERE)
 def test_every_gradient_and_feature_of_it_is_executed(name):
     those = [c for c in cases(name) if c.config.family == "attention_backward"]
     executed = {word for case in those for word in case.config.words}
@@ -131,7 +145,7 @@ def executed_products(name: str) -> set[tuple[object, ...]]:
     return set().union(*map(values, configs))
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_kernels_that_other_tests_build_is_executed(name):
     this = arch(name)
     executed = executed_products(name)
@@ -153,7 +167,7 @@ def problems(name: str) -> Iterator[Any]:
     yield GemmProblem(512, 4096, 4096, dtype_a="fp16", dtype_b="e2m1", scale_b="32x1-e8m0")
 
 
-@pytest.mark.parametrize("name", ARCHS)
+@pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_spaces_is_executed(name):
     this = arch(name)
     executed = executed_products(name)

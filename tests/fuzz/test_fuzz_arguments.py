@@ -1,6 +1,6 @@
 """Whatever a caller passes to a public function: a typed error or an answer.
 
-Others in each run: the test prints its first seed. A failure names the seed:
+Others for each commit: the test prints its first seed. A failure names the seed:
 ``ARGUMENTS[name][0](Random(seed))`` makes the same call again.
 """
 
@@ -11,11 +11,12 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 
 import pytest
 from fuzz_arguments import ARGUMENTS, right_calls
 
+import selection
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import TilewrightError
 
@@ -42,9 +43,9 @@ def test_right_calls_are_right() -> None:
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_wrong_arguments_give_typed_errors(name: str) -> None:
     call, count = ARGUMENTS[name]
-    first = SystemRandom().getrandbits(64)
+    first = selection.chance("arguments", name)
     print(f"{name}: seeds from {first}")
-    for seed in range(first, first + count * TIMES):
+    for seed in range(first, first + selection.share(count, 4) * TIMES):
         _attempt(name, call, seed)
 
 

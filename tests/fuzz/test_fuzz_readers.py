@@ -1,7 +1,8 @@
 """Whatever a file, a message or a word contains: a typed error or none, at once, in little memory.
 
-20,000 mutated inputs, others in each run: they begin with a seed that the test prints.
-``TILEWRIGHT_FUZZ=10`` tries ten times as many. A failure names the reader and the seed:
+20,000 mutated inputs, others for each commit: they begin with a seed that is the commit's. The
+short suite tries a quarter of them, ``TILEWRIGHT_FUZZ=10`` ten times as many. A failure names the
+reader and the seed:
 ``READERS[name][0](Random(seed), folder)`` reads the same input again.
 """
 
@@ -15,13 +16,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 
 import fuzz_seeds
 import mutations
 import pytest
 from fuzz_readers import READERS, Reader
 
+import selection
 from tilewright import space
 from tilewright.errors import TilewrightError
 
@@ -82,11 +84,11 @@ def test_mutated_inputs_give_typed_errors_at_once_and_in_little_memory(
     name: str, tmp_path: Path
 ) -> None:
     reader, count = READERS[name]
-    first = SystemRandom().getrandbits(64)
+    first = selection.chance("reader", name)
     print(f"{name}: seeds from {first}")
     with suppress(TilewrightError):
         reader(Random(0), tmp_path)  # imports, and what is made once
-    for seed in range(first, first + count * TIMES):
+    for seed in range(first, first + selection.share(count, 4) * TIMES):
         attempt(reader, seed, tmp_path, name)
 
 

@@ -9,6 +9,7 @@ import pytest
 from batch_cases import BATCH, batched, cases, nested, problem, with_epilogues
 from gemm_cases import config, problem_of
 
+import selection
 import tilewright as tw
 from shared_builds import build_once
 from tilewright import arrays, verify
@@ -483,7 +484,7 @@ def test_more_matrices_take_longer_by_the_estimate():
     assert more > 4 * few
 
 
-ARCHS = ("gfx90a", "gfx942", "gfx950", "sm_80", "sm_90")
+ARCHS = selection.architectures(("gfx90a", "gfx942", "gfx950", "sm_80", "sm_90"))
 
 
 def compiled(name: str) -> list:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operand_cases import shuffled
 
+import selection
 import tilewright as tw
 from shared_builds import build_once
 from tilewright import verify
@@ -286,7 +287,7 @@ def test_on_nvidia_small_tiles_read_blocks_with_ldmatrix(store, name):
 
 def test_kernels_compile_for_every_architecture(store):
     requests = []
-    for name in (name for name in archs() if arch(name).dot == "matrix"):
+    for name in selection.architectures(n for n in archs() if arch(n).dot == "matrix"):
         for fields in (
             {"tile_n": 128, "dtype_a": "fp16", "epilogue": "bias+gelu", "layout": "csc"},
             {**DECODE, "alignment": 1, "index_bits": 64, "scheduler": "split_k", "split_k": 4,

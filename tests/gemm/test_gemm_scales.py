@@ -9,6 +9,7 @@ import pytest
 from gemm_cases import config, problem_of
 from scale_cases import FORMS, cases, few, gluon
 
+import selection
 import tilewright as tw
 from shared_builds import build_once
 from tilewright import arrays, verify
@@ -235,7 +236,7 @@ def test_kernels_serve_only_their_own_blocks():
 
 def test_scales_compile_everywhere(store):
     requests = []
-    for this in (this for this in map(arch, archs()) if this.dot == "matrix"):
+    for this in map(arch, selection.architectures(n for n in archs() if arch(n).dot == "matrix")):
         fp8 = {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"}[this.fp8]
         dtype = fp8 if this.dtypes[fp8].support == "native" else "int8"
         for pipeline in ("basic", "tma", "tma_ws"):
@@ -253,7 +254,7 @@ def test_scales_compile_everywhere(store):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
-@pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
+@pytest.mark.parametrize("name", selection.architectures(("sm_90", "gfx942", "gfx1201")))
 def test_kernels_for_few_rows_spill_nothing(store, name):
     this, blocks = arch(name), {"scale_a": "1x128", "scale_b": "128x128"}
     fp8 = {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"}[this.fp8]

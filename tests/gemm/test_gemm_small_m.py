@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gemm_cases import config
 
+import selection
 from shared_builds import build_once
 from tilewright import verify
 from tilewright.arch import arch
@@ -16,7 +17,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 from tilewright.ops.gemm.sizes import k_parts, vector
 
-ARCHS = ("sm_80", "sm_90", "gfx90a", "gfx942", "gfx950")
+ARCHS = selection.architectures(("sm_80", "sm_90", "gfx90a", "gfx942", "gfx950"))
 INSTRUCTION = {"sm": "mma", "gfx9": "v_mfma"}
 """Part of every matrix instruction's name, by how the architecture's begins."""
 
