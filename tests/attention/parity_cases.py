@@ -13,14 +13,17 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from attention_cases import drawn, legal, ways
 
 from tilewright import arrays, ops, verify
+from tilewright.arch import arch
 from tilewright.arch.model import Arch
 from tilewright.ops.attention import AttentionConfig, AttentionProblem
 from tilewright.ops.attention.features import FEATURES
+from tilewright.ops.attention.pipelines import PIPELINES
 from tilewright.ops.attention.pipelines.record import Pipeline
 from tilewright.ops.attention.problem import FP8
 from tilewright.ops.attention.reference import reference
@@ -117,7 +120,19 @@ def of_pipeline(record: Pipeline, arch: Arch, count: int) -> list[tuple[Attentio
     return found[:count]
 
 
-def toy(p: AttentionProblem, most: int) -> bool:
+@cache
+def sixty(name: str, arch_name: str) -> list[tuple[AttentionConfig, Any]]:
+    """The first cases of a pipeline on an architecture."""
+    return of_pipeline(PIPELINES[name], arch(arch_name), 60)
+
+
+def toys(name: str, arch_name: str, most: float) -> list[tuple[AttentionConfig, Any, int]]:
+    """Those of a pipeline's `sixty` that are simulated in a moment, with their seeds."""
+    numbered = enumerate(sixty(name, arch_name))
+    return [(config, p, seed) for seed, (config, p) in numbered if toy(p, most)]
+
+
+def toy(p: AttentionProblem, most: float) -> bool:
     """Whether the interpreter computes it in a moment: at most `most` scores."""
     return p.batch * p.heads * p.q_len * p.kv_len * p.head_dim <= most * 64
 
