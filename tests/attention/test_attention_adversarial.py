@@ -47,6 +47,7 @@ def arrays_of(p: AttentionProblem, seed: int = 0):
     return [rng.standard_normal((1, *shape, 16)).astype(np.float32) for shape in shapes]
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize(
     ("fields", "blind"),
@@ -135,6 +136,7 @@ def test_nothing_at_all(dispatcher, fields, others):
 PAGED = {"pages": 12, "page_size": 4, "page_entries": 12}
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     "fields",
     [

@@ -91,6 +91,7 @@ MASKS = {
 }
 
 
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("form", MASKS)
 def test_a_boolean_bias_says_which_keys_take_part(form, dtype):

@@ -87,6 +87,7 @@ MASKS = [
 ]
 
 
+@pytest.mark.grid(43)
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("sizes", [(200, 150), (100, 420), (420, 200), (1, 333), (333, 1)], ids=str)
 def test_masks(mask, sizes):
@@ -485,6 +486,7 @@ def test_an_array_without_elements_or_with_repeated_rows_is_refused():
         assert FAMILY.supports(config_of(PLAIN), p, SM_90).rule == "descriptors"
 
 
+@pytest.mark.turns(4)
 def test_few_registers_are_spilled_and_products_overlap(store):
     dims = ((64, 64, True), (128, 128, False), (128, 128, True), (192, 128, True), (256, 256, True))
     configs = [

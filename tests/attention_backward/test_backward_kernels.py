@@ -20,6 +20,7 @@ def dispatcher():
     return Dispatcher(device="h200_sxm")
 
 
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("seed", [*range(20), 100, 119])
 def test_gradients_are_the_reference_s(dispatcher, seed):
     found = verify.verify(dispatcher, drawn(seed, most=50), seed=seed)

@@ -32,6 +32,7 @@ def failing(monkeypatch):
     monkeypatch.setattr(tilewright.compile, "build", build)
 
 
+@pytest.mark.turns(4)
 def test_build_for_two_vendors_then_from_the_store(cli, space, store):
     words = ("build", space, NAME, "--arch", "sm_90", "--arch", "gfx942", "--workers", "2")
     document = cli.json(*words)

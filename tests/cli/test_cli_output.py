@@ -37,6 +37,7 @@ def closing(*numbers: int):
     return lambda: [os.close(number) for number in numbers]
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize(
     ("words", "code"),

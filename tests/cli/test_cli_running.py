@@ -110,6 +110,7 @@ def test_what_cannot_be_compared(cli):
     assert "no method 'wall'" in cli.fails(2, *words, "method=wall")
 
 
+@pytest.mark.turns(4)
 def test_demo_does_the_main_job_and_starts_warm_again(cli, store):
     text = cli("demo")
     for number in range(1, 6):

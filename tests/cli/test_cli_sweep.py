@@ -89,6 +89,7 @@ def test_options_reach_what_they_are_for(cli, crew, space, shapes, tmp_path):
     ]
 
 
+@pytest.mark.turns(4)
 def test_a_shipped_set_brings_its_problems(cli, crew, tmp_path):
     words = ("sweep", "gemm:small", "--out", tmp_path / "o", *SWEEP, "--match", "*_128x128x*_al1")
     document = cli.json(*words)

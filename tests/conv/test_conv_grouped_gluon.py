@@ -43,6 +43,7 @@ def _functions_with_these_names(monkeypatch):
 # --- in the simulation -------------------------------------------------------------------------
 
 
+@pytest.mark.grid(13)
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_rows_in_the_simulation(number, case):
     """The narrow tile and the wide one in turn."""
@@ -269,6 +270,7 @@ def test_one_image_prefers_another():
 # --- builds ------------------------------------------------------------------------------------
 
 
+@pytest.mark.turns(4)
 def test_nothing_spills_and_shared_memory_is_as_said(store):
     problems = [
         RESNEXT, replace(RESNEXT, groups=16, stride=(2, 2)),

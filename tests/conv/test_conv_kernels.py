@@ -44,6 +44,7 @@ def test_results_are_the_references(dispatcher, seed):
     assert found.ok, found
 
 
+@pytest.mark.grid(10)
 @pytest.mark.parametrize("seed", range(100, 130, 2))
 def test_every_form_computes_the_same(dispatcher, seed):
     """Steps of one tap and of several, whole sums and parts, vectors and single elements."""

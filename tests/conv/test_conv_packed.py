@@ -31,6 +31,7 @@ RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "conv_stems_h200
 # --- in the interpreter ------------------------------------------------------------------------
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_it_is_right(number, case):
     p = CASES[case]
@@ -231,6 +232,7 @@ BUILT = (
 )
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", ["sm_80", "sm_90", "gfx942", "gfx1201"])
 def test_nothing_spills_and_runs_are_read_in_vectors(name, store):
     served = [p for p in BUILT if p.dtype != "fp32" or name != "gfx1201"]

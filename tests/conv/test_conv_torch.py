@@ -147,6 +147,7 @@ EPILOGUES = {
 }
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 def test_gradients_of_epilogues(epilogue, direction):
