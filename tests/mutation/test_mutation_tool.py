@@ -190,7 +190,11 @@ def test_below():
 def test_that_fails():
     assert toy.larger(1, 2)
 """
-CONFTEST = "def pytest_addoption(parser): parser.addoption('--selection')\n"
+CONFTEST = """
+def pytest_addoption(parser):
+    parser.addoption("--selection")
+    parser.addoption("--turn")
+"""
 PLANTED = {
     ("a > b", "a >= b"): ("killed", "test_toy.py::test_larger"),
     ("a >= 0", "a > 0"): ("survived", ""),

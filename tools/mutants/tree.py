@@ -150,7 +150,11 @@ def pytest(tree: Path, words: list[str], quiet: bool = False) -> int:
     """Run pytest in a tree, where everything is imported from the tree. Returns its exit code."""
     path = [tree / "src", tree / "tools", tree / "docs" / "site"]
     command = [os.sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "TILEWRIGHT_TEST_STORE": os.fspath(tree.parent / "kernels"),
+    }
     out = subprocess.DEVNULL if quiet else None
     done = subprocess.run(
         [*command, "-p", "mutants.plugin", *words], cwd=tree, env=env, check=False, stdout=out
