@@ -11,7 +11,9 @@ The short suite is a selection of each commit's own. A test without a mark is al
   they go, every pair of values of two axes. The rest changes from commit to commit.
 - ``@pytest.mark.edge``: a case that every run has, whatever a grid selects. Edges that have failed
   once, and those that a covering selection does not know to be edges, are named like this.
-- ``@pytest.mark.turns(n)``: a test that every n-th commit has.
+- ``@pytest.mark.turns(n)``: a test that every n-th commit has. Tests that share a costly fixture
+  have turns together: ``turns(n, of=word)``.
+- `some`: a covering selection of a list, as of a grid, where a fixture needs the list as well.
 - `share`: of many alike trials of a test, a part.
 - `architectures`: of the architectures that a test compiles for, sm_90, and of the others one of
   NVIDIA, one with matrix cores of AMD's CDNA and one of RDNA, by turns.
@@ -32,7 +34,7 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -41,6 +43,7 @@ CORE = 0.75
 """The share of a grid's selection that is every commit's."""
 MOST_VALUES = 16
 """An axis with more values than these (a size, a seed) is not covered."""
+Case = TypeVar("Case")
 _CHOSEN, _TURN = "TILEWRIGHT_TEST_SELECTION", "TILEWRIGHT_TEST_TURN"
 """How the processes of a run agree."""
 
@@ -124,7 +127,7 @@ def covering(cases: Sequence[tuple[str, Any]], most: int) -> list[int]:
     masks = _masks([value for _, value in cases])
     order = [_number(name) for name, _ in cases]  # among cases that add as much
     had, chosen = 0, dict[int, None]()
-    for _ in range(max(1, int(most * CORE))):
+    for _ in range(int(most * CORE)):
         gain, _, place = max(
             ((mask & ~had).bit_count(), order[i], i) for i, mask in enumerate(masks)
         )
@@ -144,6 +147,14 @@ def covering(cases: Sequence[tuple[str, Any]], most: int) -> list[int]:
         if len(chosen) < most:
             chosen[i] = None
     return sorted(chosen)
+
+
+def some(cases: Sequence[Case], most: int) -> list[Case]:
+    """At most `most` of a list of cases, as of a grid."""
+    if everything():
+        return [*cases]
+    places = covering([(f"{place} {case}", case) for place, case in enumerate(cases)], most)
+    return [cases[place] for place in places]
 
 
 def axes(value: object, name: str = "") -> Iterator[tuple[str, Hashable]]:
@@ -202,7 +213,7 @@ def _parameters(item: Any) -> dict[str, object]:
 
 def _is_turn_of(item: pytest.Item) -> bool:
     mark = item.get_closest_marker("turns")
-    return mark is None or chance(item.nodeid) % mark.args[0] == 0
+    return mark is None or chance(mark.kwargs.get("of", item.nodeid)) % mark.args[0] == 0
 
 
 def _number(*words: object) -> int:

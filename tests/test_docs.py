@@ -49,7 +49,12 @@ def test_the_first_pages_are_runnable():
     assert {"README.md", "docs/tutorial.md"} <= {name(page) for page in RUNNABLE}
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=name)
+@pytest.mark.grid(3)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[pytest.mark.edge] * (name(p) == "README.md")) for p in RUNNABLE],
+    ids=name,
+)
 def test_its_python_runs_and_prints_what_it_shows(page, tmp_path):
     blocks = BLOCK.findall(page.read_text())
     for file, code in FILE.findall(page.read_text()):

@@ -177,6 +177,7 @@ def test_slopes_of_any_size():
 KNOWN = sorted(GLUON_WS.features - {"bias", "append", "rotaryi", "rotaryh", "tscale", "hscale"})
 
 
+@pytest.mark.grid(10)
 @pytest.mark.parametrize("seed", range(16))
 def test_features_together(seed):
     """Also sequences without queries and without keys, and rows of NaN behind a sequence's own."""

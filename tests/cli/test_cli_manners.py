@@ -125,7 +125,7 @@ def test_archs_is_quick():
     assert least([*COMMAND, "archs"]) < 12 * libraries  # it takes 5 to 8 times as long
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     "words",
     [
@@ -218,7 +218,7 @@ def _on_terminal(columns: int, words: list[str]) -> str:
 EXPLAIN = ["explain", "gemm", "m=512", "n=512", "k=512", "--device", "h200_sxm"]
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(
     "words", [["archs"], ["archs", "sm_90"], ["devices"], EXPLAIN], ids=" ".join

@@ -37,7 +37,7 @@ def closing(*numbers: int):
     return lambda: [os.close(number) for number in numbers]
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize(
     ("words", "code"),
@@ -75,6 +75,7 @@ def test_a_full_disk_is_one_line(words):
     assert re.fullmatch(r"error: (standard output: )?No space left on device\n", ran.stderr)
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("words", "columns"),
     [
@@ -157,6 +158,7 @@ def test_names_from_files_are_harmless_on_a_terminal(tmp_path):
         assert harmless(text) and r"\x1b]0;owned" in text
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(
     ("words", "code"),
     [

@@ -87,6 +87,7 @@ def test_compare_judges_two_kernels_and_says_how(cli):
     assert "8 pairs, wall" in cli(*same)
 
 
+@pytest.mark.turns(4)
 def test_profile_ranks_what_runs_and_says_why_others_do_not(cli):
     other = NAME.replace("bf16", "fp16")
     words = ("gemm", "m=16", "n=32", "k=32", "--devices", "cpu", "--kernel", NAME)
@@ -110,7 +111,7 @@ def test_what_cannot_be_compared(cli):
     assert "no method 'wall'" in cli.fails(2, *words, "method=wall")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_demo_does_the_main_job_and_starts_warm_again(cli, store):
     text = cli("demo")
     for number in range(1, 6):

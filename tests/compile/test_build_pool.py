@@ -100,6 +100,7 @@ def our_children() -> list[psutil.Process]:
 # --- the ordinary course ------------------------------------------------------------------
 
 
+@pytest.mark.turns(4)
 def test_two_cold_builds_are_byte_identical(
     warm: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +401,7 @@ def test_the_next_build_takes_the_compiler_of_the_last(tmp_path: Path) -> None:
     assert len(seen[0]) == 1 and seen[0] == seen[1] == seen[2]
 
 
+@pytest.mark.turns(4)
 def test_few_wait_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilers, "KEPT_SECONDS", 3600.0)
     store = Store(tmp_path / "store")
@@ -449,6 +451,7 @@ def test_a_fork_leaves_its_parents_compilers_alone(tmp_path: Path) -> None:
 # --- several builders, and killed ones ----------------------------------------------------
 
 
+@pytest.mark.turns(4)
 def test_two_builders_share_a_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     racing = [run_script(store, 6) for _ in range(2)]
@@ -461,6 +464,7 @@ def test_two_builders_share_a_store(tmp_path: Path) -> None:
     assert last.endswith("False\n")  # Triton was not imported
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_what_a_killed_build_finished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals

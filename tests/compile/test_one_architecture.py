@@ -29,6 +29,7 @@ def _room():
     compilers.end_idle()
 
 
+@pytest.mark.turns(4)
 def test_what_else_is_built_changes_no_kernel(tmp_path):
     """gfx942 converts e4m3fnuz by an instruction that takes e4m3fn on gfx950."""
     both = build([(FN, "gfx942"), (FNUZ, "gfx950")], store=Store(tmp_path / "both"), workers=1)

@@ -318,6 +318,7 @@ def requests():
     return found
 
 
+@pytest.mark.turns(4)
 def test_nothing_spills(store):
     for result in build_once(requests(), store).results:
         assert result.kernel is not None, (result.name, result.reason)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from sim_values import Fault
 from test_conv_geometry import dims
 
+import selection
 from shared_builds import build_once
 from simulate import worst_error
 from tilewright import verify
@@ -203,6 +204,7 @@ def test_dense_layers_prefer_boxes():
 # --- the kernel --------------------------------------------------------------------------------
 
 
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_right(case):
     problem = CASES[case]
@@ -211,6 +213,7 @@ def test_it_is_right(case):
         assert worst_error(c, problem, TWO, seed) <= 1, c.name
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_gradients_of_weights_are_right(case):
     """In one part, and in as many as 50 compute units would have. Shared otherwise: see
@@ -338,13 +341,13 @@ def test_on_a_cpu_another_kernel_computes_the_same():
 
 # --- builds ------------------------------------------------------------------------------------
 
-BUILT = [
+BUILT = selection.some([
     first(DENSE), first(DENSE, "gluon_pingpong"),
     first(replace(DENSE, direction="data")),
     first(replace(DENSE, epilogue="col_scale+bias+silu+add"), "gluon_pingpong"),
     first(replace(DENSE, dtype="e4m3fn", dtype_out="")),
     *configs(replace(DENSE, direction="weights"))[:2],
-]  # fmt: skip
+], 2)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import selection
 from shared_builds import build_once
 from tilewright import ops, verify
 from tilewright.arch import arch, device
@@ -66,6 +67,7 @@ CASES = (
 )
 
 
+@pytest.mark.grid(12)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("spatial", "filter", "stride", "pad", "after"), CASES)
 def test_a_window_that_holds_its_filter(dispatcher, direction, spatial, filter, stride, pad, after):
@@ -168,7 +170,7 @@ def requests():
         for problem in problems:
             configs = FAMILY.default_space(problem, arch(name)).expand(arch(name)).configs
             found.append((next(c for c in configs if c.window), name))
-    return found
+    return selection.some(found, 1)
 
 
 @pytest.fixture(scope="module")

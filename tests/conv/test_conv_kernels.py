@@ -44,7 +44,7 @@ def test_results_are_the_references(dispatcher, seed):
     assert found.ok, found
 
 
-@pytest.mark.grid(10)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("seed", range(100, 130, 2))
 def test_every_form_computes_the_same(dispatcher, seed):
     """Steps of one tap and of several, whole sums and parts, vectors and single elements."""
@@ -95,6 +95,7 @@ def test_a_class_without_a_tap_is_zero(dispatcher):
     assert (x[0, :, ~seen] == 0).all() and (x[0, :, seen] != 0).all()
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("way", [(2, 1), (1, 2)], ids=["height", "width"])
 def test_a_class_without_a_tap_is_zero_as_a_gpu_computes_it(tmp_path, way):
     """Taps two pixels apart meet every second pixel. A step of several taps divides by how many

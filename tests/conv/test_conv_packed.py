@@ -57,6 +57,7 @@ def test_what_is_not_finite_beside_a_run_stays_outside(value):
     assert check.ok, check
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(
     "case",
     [

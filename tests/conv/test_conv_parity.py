@@ -39,6 +39,7 @@ def dispatcher():
     return Dispatcher()
 
 
+@pytest.mark.grid(14)
 @pytest.mark.parametrize("number", PART)
 def test_a_part_of_the_grid_is_right(dispatcher, number):
     name, check = compute(dispatcher, GRID[number], number, "cpu")

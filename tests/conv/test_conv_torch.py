@@ -44,6 +44,7 @@ def close(got, wanted):
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(("rank", "said", "groups"), CASES)
 def test_results_and_gradients_are_torchs(rank, said, groups):
     given = made(rank, groups)
@@ -60,6 +61,7 @@ def test_results_and_gradients_are_torchs(rank, said, groups):
         close(one.grad, other.grad)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("rank", "said", "groups"),
     [
@@ -147,7 +149,7 @@ EPILOGUES = {
 }
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 def test_gradients_of_epilogues(epilogue, direction):

@@ -34,16 +34,17 @@ def kernel(name, fields):
 
 
 @contextmanager
-def dispatching(on, store) -> Iterator[Dispatcher]:
-    build_once([(kernel(name, fields), name) for _, name, fields, _ in KERNELS], store)
+def dispatching(on, name, made, store) -> Iterator[Dispatcher]:
+    build_once([(made, name)], store)
     yield Dispatcher(device=on, store=store)
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(("on", "name", "fields", "shape"), KERNELS)
 def test_a_kernel_of_whole_tiles_does_what_its_sizes_say(on, name, fields, shape, store) -> None:
     this, made = arch(name), kernel(name, fields)
     problem = GemmProblem(SIZE, SIZE, SIZE, dtype_a=made.dtype_a, dtype_c="fp16")
-    with dispatching(on, store) as dispatcher:
+    with dispatching(on, name, made, store) as dispatcher:
         done = count(problem, made, dispatcher, seed=1)
         claimed = work(made, problem, dispatcher.device_for_planning())
     assert done.check.within and claimed is not None
@@ -78,7 +79,7 @@ def test_a_kernel_of_whole_tiles_does_what_its_sizes_say(on, name, fields, shape
 def test_only_an_emulated_gpu_counts_and_only_when_asked(store) -> None:
     on, name, fields, _ = KERNELS[1]
     problem = GemmProblem(64, 64, 64, dtype_a="fp16", dtype_c="fp16")
-    with dispatching(on, store) as dispatcher:
+    with dispatching(on, name, kernel(name, fields), store) as dispatcher:
         assert count(problem, kernel(name, fields), dispatcher).executed[0].counted is not None
         again = count(problem, kernel(name, fields), dispatcher).executed[0].counted
         assert again.instructions["matrix"] == 64**3 // (32 * 32 * 8)

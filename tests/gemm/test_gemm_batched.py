@@ -40,6 +40,7 @@ def label(case) -> str:
     return f"{kernel.pipeline}-{kernel.scheduler}-{given.layout}-{given.dtype_a}-{strides}"
 
 
+@pytest.mark.grid(19)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_batch_is_right(hopper, case):
     kernel, given = case
@@ -514,6 +515,7 @@ def report(store):
     return build_once([(k, name) for name in ARCHS for k in compiled(name)], store)
 
 
+@pytest.mark.turns(8)
 def test_all_compile_and_fit_without_spilling(report):
     assert not report.failures, "\n".join(map(str, report.failures))
     for result in report.results:

@@ -65,7 +65,7 @@ def kernels(name: str) -> list:
         ]
     made.append(config(name, alignment=1, index_bits=64))
     legal = [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
-    return legal[:: 2 if name in ALIKE else 1]
+    return selection.some(legal[:: 2 if name in ALIKE else 1], 8)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def report(store) -> BuildReport:
 
 def test_all_compile_and_fit(report):
     compiled = Counter(result.arch.name for result in report.results)
-    assert compiled.keys() == {*HERE} and min(compiled.values()) >= 4, compiled
+    assert compiled.keys() == {*HERE} and min(compiled.values()) >= 3, compiled
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
@@ -94,7 +94,7 @@ def test_matrix_instructions_are_used(report, store, name):
         vector_fma = dtype == "fp32" and result.config.precision == "ieee" and on_fma
         assert (word in text) != vector_fma, result.name
         seen += not vector_fma
-    assert seen >= (2 if name in ALIKE else 4)
+    assert seen >= 2
 
 
 def test_the_copy_engine_is_used_where_it_is_asked_for(report, store):
@@ -161,39 +161,43 @@ def gluon(**fields):
     return config(**{"pipeline": "gluon_ws", "scheduler": "persistent", **fields})
 
 
-GLUON = [
-    gluon(),
-    gluon(**LARGEST),
-    *(gluon(**LARGEST, layout=layout, dtype_a="fp16") for layout in ("rrr", "ccc", "crr")),
-    gluon(**LARGEST | {"tile_k": 128}, dtype_a="e4m3fn"),
-    gluon(**LARGEST | {"tile_k": 128, "num_stages": 2}, dtype_a="int8"),
-    gluon(tile_k=32, tile_n=32, dtype_a="fp32", precision="tf32"),
-    gluon(**THREE),
-    gluon(**THREE, layout="rrr", epilogue="bias+silu"),
-    gluon(**LARGEST | {"tile_n": 160}),
-    gluon(**LARGEST | {"tile_n": 176, "tile_k": 128}, dtype_a="int8"),
-    gluon(**LARGEST | {"tile_n": 112, "store": "direct"}, layout="ccr", epilogue="bias+swiglu"),
-    gluon(**THREE | {"tile_n": 224, "num_stages": 3}, layout="rcc", epilogue="bias+gelu"),
-    gluon(tile_m=64, tile_n=8, num_stages=16),
-    gluon(**LARGEST | {"num_stages": 3}, epilogue="row_scale+col_scale+bias"),
-    gluon(**LARGEST | {"num_stages": 3}, epilogue="bias+swiglu"),
-    gluon(**LARGEST | SHARED["atomic"]),
-    gluon(**LARGEST | SHARED["tree"]),
-    gluon(tile_m=64, tile_n=128, num_stages=8, **SHARED["linear"]),
-    gluon(tile_m=64, tile_n=128, dtype_a="int8", tile_k=128, **SHARED["atomic"]),
-    gluon(**TURNS),
-    gluon(**TURNS | {"tile_n": 192, "num_stages": 4}, layout="rrr", epilogue="bias+silu"),
-    gluon(**TURNS | {"tile_n": 160, "num_stages": 5}),
-    gluon(**TURNS | {"tile_m": 64, "tile_n": 88, "store": "direct"}),
-    gluon(**TURNS | {"tile_k": 128}, dtype_a="e4m3fn", epilogue="row_scale+col_scale"),
-]
-ODD = {columns: gluon(**LARGEST | {"tile_n": columns}) for columns in (72, 160, 192, 208)}
+GLUON = selection.some(
+    [
+        gluon(),
+        gluon(**LARGEST),
+        *(gluon(**LARGEST, layout=layout, dtype_a="fp16") for layout in ("rrr", "ccc", "crr")),
+        gluon(**LARGEST | {"tile_k": 128}, dtype_a="e4m3fn"),
+        gluon(**LARGEST | {"tile_k": 128, "num_stages": 2}, dtype_a="int8"),
+        gluon(tile_k=32, tile_n=32, dtype_a="fp32", precision="tf32"),
+        gluon(**THREE),
+        gluon(**THREE, layout="rrr", epilogue="bias+silu"),
+        gluon(**LARGEST | {"tile_n": 160}),
+        gluon(**LARGEST | {"tile_n": 176, "tile_k": 128}, dtype_a="int8"),
+        gluon(**LARGEST | {"tile_n": 112, "store": "direct"}, layout="ccr", epilogue="bias+swiglu"),
+        gluon(**THREE | {"tile_n": 224, "num_stages": 3}, layout="rcc", epilogue="bias+gelu"),
+        gluon(tile_m=64, tile_n=8, num_stages=16),
+        gluon(**LARGEST | {"num_stages": 3}, epilogue="row_scale+col_scale+bias"),
+        gluon(**LARGEST | {"num_stages": 3}, epilogue="bias+swiglu"),
+        gluon(**LARGEST | SHARED["atomic"]),
+        gluon(**LARGEST | SHARED["tree"]),
+        gluon(tile_m=64, tile_n=128, num_stages=8, **SHARED["linear"]),
+        gluon(tile_m=64, tile_n=128, dtype_a="int8", tile_k=128, **SHARED["atomic"]),
+        gluon(**TURNS),
+        gluon(**TURNS | {"tile_n": 192, "num_stages": 4}, layout="rrr", epilogue="bias+silu"),
+        gluon(**TURNS | {"tile_n": 160, "num_stages": 5}),
+        gluon(**TURNS | {"tile_m": 64, "tile_n": 88, "store": "direct"}),
+        gluon(**TURNS | {"tile_k": 128}, dtype_a="e4m3fn", epilogue="row_scale+col_scale"),
+    ],
+    7,
+)
+ODD = {n: gluon(**LARGEST | {"tile_n": n}) for n in selection.some((72, 160, 192, 208), 1)}
 
 
 @pytest.fixture(scope="module")
 def hopper(store) -> dict:
     """What became of `GLUON` and `ODD`, by name."""
-    report = build_once([(kernel, "sm_90") for kernel in (*GLUON, *ODD.values())], store)
+    kernels = (*GLUON, *ODD.values(), gluon(**LARGEST))
+    report = build_once([(kernel, "sm_90") for kernel in dict.fromkeys(kernels)], store)
     return {result.name: result for result in report.results}
 
 

@@ -61,6 +61,7 @@ def built(store: Store):
     return [(r.config, r.kernel, inspect(r.kernel, store, "sass")) for r in report.results]
 
 
+@pytest.mark.turns(8)
 def test_only_kernels_that_wait_are_launched_so(built):
     for made, kernel, sass in built:
         waits = made.dependent_launch != "none"

@@ -28,6 +28,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
+@pytest.mark.grid(67)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -44,6 +45,7 @@ def test_fnuz_types_are_right(case):
     assert result.ok, result
 
 
+@pytest.mark.grid(49)
 @pytest.mark.parametrize("case", few_rows("sm_90"), ids=lambda c: c[0].name[5:])
 def test_few_rows_are_right(hopper, case):
     kernel, problem = case
@@ -51,6 +53,7 @@ def test_few_rows_are_right(hopper, case):
     assert result.ok, result
 
 
+@pytest.mark.grid(12)
 @pytest.mark.parametrize("case", sharing("sm_90"), ids=lambda c: c[0].name[5:])
 def test_shared_tiles_are_right(case):
     """With few compute units, so that stream-K's shares end inside tiles."""
@@ -60,6 +63,7 @@ def test_shared_tiles_are_right(case):
     assert result.ok, result
 
 
+@pytest.mark.grid(13)
 @pytest.mark.parametrize("case", odd_tiles(), ids=label)
 def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     kernel, problem = case
@@ -68,6 +72,7 @@ def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     assert result.ok, result
 
 
+@pytest.mark.grid(26)
 @pytest.mark.parametrize("case", swapped(), ids=lambda c: c[0].name[5:])
 def test_kernels_that_compute_the_transpose_are_right(hopper, case):
     kernel, problem = case

@@ -35,6 +35,7 @@ def test_every_kind_of_kernel_is_legal_on_hopper():
     assert len(cases("sm_90")) == len(SIGNATURES)
 
 
+@pytest.mark.grid(16)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -170,6 +171,7 @@ NATIVE = {
 }
 
 
+@pytest.mark.turns(8)
 def test_every_architecture_gets_what_it_takes(store):
     kernels = (config(**INT4), config(dtype_a="e2m1", **MX))
     requests = [(kernel, name) for name in BUILT for kernel in kernels]
@@ -211,6 +213,7 @@ def test_data_and_pipelines_agree_on_the_mx_formats(name):
         assert (this.dtypes[word].support == "native") == (name in NATIVE)
 
 
+@pytest.mark.turns(8)
 def test_block_scaled_instructions_are_used_where_there_are_such(store):
     large = {"tile_m": 128, "tile_n": 128, "num_warps": 8, "pipeline": "mx"}
     elements = {"mxfp8": "e4m3fn", "mxfp4": "e2m1"}

@@ -92,6 +92,7 @@ def test_a_grouped_record_tells_a_kernel_exactly_its_parameters(pipeline):
     assert GROUPED.interpreted(kernel).pipeline == record.sibling
 
 
+@pytest.mark.turns(8)
 def test_every_pipeline_compiles_where_its_record_says_that_it_runs(store):
     made = [example(pipeline) for pipeline in PIPELINES]
     results = build_once(made, store).results

@@ -31,6 +31,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
+@pytest.mark.grid(27)
 @pytest.mark.parametrize("case", combined("sm_90"), ids=lambda c: c[0].name[5:])
 def test_every_operation_on_either_operand_is_right(case):
     """With few compute units, so that stream-K's shares end inside tiles."""
@@ -213,6 +214,7 @@ def test_the_default_space_and_words_have_the_fields(hopper):
 # --- building ---------------------------------------------------------------------------------
 
 
+@pytest.mark.turns(8)
 def test_chains_compile_everywhere_within_their_shared_memory(store):
     requests = []
     for name in ("sm_80", "sm_90", "gfx90a", "gfx942", "gfx950"):

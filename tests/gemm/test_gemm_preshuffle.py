@@ -106,6 +106,7 @@ def test_arrays_that_cannot_be_transformed(call, shape, words):
 # --- kernels ----------------------------------------------------------------------------------
 
 
+@pytest.mark.grid(40)
 @pytest.mark.parametrize("case", shuffled("sm_90"), ids=lambda c: c[0].name[5:])
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -259,6 +260,7 @@ def test_shuffled_weights_are_asked_for_by_name():
 DECODE = {"tile_m": 16, "tile_n": 64, "tile_k": 128, "num_warps": 4, "num_stages": 2}
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("gfx90a", "bf16"), *itertools.product(("gfx942", "gfx950"), ("bf16", "fp8", "int8"))],

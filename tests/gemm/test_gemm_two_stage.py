@@ -119,6 +119,7 @@ def few_rows():
             yield kernel(pipeline=pipeline, alignment=alignment, parts=3, **fields)
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(
     "c", [*cases("basic", 1), *cases("tma", 16), *few_rows()], ids=lambda c: c.name[5:]
 )
@@ -142,6 +143,7 @@ def test_both_kernels_are_right_whatever_the_parts_held(c):
     assert np.array_equal(*(r.view(np.uint8) for r in results))
 
 
+@pytest.mark.grid(7)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -203,6 +205,7 @@ def built(store) -> dict:
     return found
 
 
+@pytest.mark.turns(8)
 def test_nothing_spills(built):
     for parts in built.values():
         assert {*parts} == {MAIN, two_stage.TOTALS}

@@ -43,6 +43,7 @@ def test_it_has_what_won_on_an_h200():
     }
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("m", [1, 16, 17, 288, 2048, 2049])
 def test_it_swaps_a_and_b_where_rows_are_few_but_not_one_tile(m):
     def swaps(arch_name: str) -> bool:
@@ -51,6 +52,7 @@ def test_it_swaps_a_and_b_where_rows_are_few_but_not_one_tile(m):
     assert swaps("sm_90") == (16 < m <= 2048) and not swaps("gfx942")
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("m", [1, 16, 64, 512, 513])
 def test_it_has_kernels_that_load_a_constant_b_early(m):
     def early(arch_name: str, **fields: bool) -> set[str]:

@@ -230,6 +230,7 @@ def laid_out(matrix, letter, pad):
     return made.copy_(matrix)
 
 
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("layout", ["rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc"])
 @pytest.mark.parametrize("pad", [0, 8])
 def test_products_are_right_in_every_layout(gpu, fake, layout, pad):

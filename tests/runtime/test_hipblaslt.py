@@ -219,6 +219,7 @@ def random(*shape):
 SMALL = GemmProblem(8, 16, 12, "fp32", layout="rrr")
 
 
+@pytest.mark.grid(11)
 @pytest.mark.parametrize("layout", ["rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc"])
 def test_products_are_right_in_every_layout(gpu, fake, layout):
     a, b, out = random(8, 12), random(12, 16), torch.zeros(8, 16)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from table_cases import H20, H200, PLAIN, WIDE, gemm, kernel, row
 
+import selection
 from tilewright import ops, tables
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
@@ -82,6 +83,7 @@ def test_it_is_read_once_and_damage_is_named(folder):
 PACKAGED = sorted((Path(tables.__path__[0]) / "shipped").rglob("*.json"))
 
 
+@pytest.mark.turns(4)
 def test_there_are_tables_for_the_h200():
     """A row for most of the sizes that are to be had."""
     rows = {path.name: len(file.load(path)) for path in PACKAGED if path.parent.name == "sm_90"}
@@ -94,7 +96,8 @@ def test_there_are_tables_for_the_h200():
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_table_in_the_package_stands_where_it_is_looked_for_and_its_kernels_serve(path):
     table = file.load(path)
-    for one in table:
+    every = 1 if selection.everything() else 16
+    for one in [*table][selection.chance(path.name) % every :: every]:
         assert one.device.arch == path.parent.name
         assert path.stem == ops.family(one.problem.family).table(one.problem)
         for name in one.kernels:
@@ -103,6 +106,7 @@ def test_a_table_in_the_package_stands_where_it_is_looked_for_and_its_kernels_se
     assert path.read_text() == file.to_json(table)
 
 
+@pytest.mark.turns(4)
 def test_the_report_beside_them_is_of_these_rows(tmp_path):
     root = Path(__file__).parents[2]
     for path in PACKAGED:
@@ -114,6 +118,7 @@ def test_the_report_beside_them_is_of_these_rows(tmp_path):
     assert (tmp_path / "report.md").read_text() == (PACKAGED[0].parent / "report.md").read_text()
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_dispatcher_takes_what_it_says(path, monkeypatch):
     monkeypatch.setattr(named, "FOLDER", path.parent.parent)

@@ -50,6 +50,7 @@ KERNELS = (
 )
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("seed", range(2))
 def test_products(kernel, seed):

@@ -180,6 +180,7 @@ def stop_after(count: int):
     return step
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("count", [1, 5, 12, 20, 25, 30])
 def test_a_tuning_that_was_stopped_ends_the_same(tmp_path, count):
     """Whether it is in the search or in the finals; and what it left is right."""
@@ -438,6 +439,7 @@ def test_the_best_of_each_pipeline_is_tried_first():
     assert _tiles_first(given, FAMILY.tile) == (stages[0], near, stages[1], far)
 
 
+@pytest.mark.turns(4)
 def test_candidates_keep_the_order_of_estimates_within_a_tile():
     problem = GemmProblem(512, 512, 512)
     [job], _ = jobs_of(GROUP, [problem], None)

@@ -90,6 +90,7 @@ def test_every_family_is_checked():
     assert set(IN_PLACE) == writing
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("name", CASES)
 def test_functional(name):
     case = CASES[name]

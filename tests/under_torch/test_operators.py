@@ -339,6 +339,7 @@ def test_what_a_call_says_comes_back():
             read(text)
 
 
+@pytest.mark.turns(8)
 def test_torch_may_be_imported_later():
     """`tilewright.gemm` taken before torch is imported compiles and differentiates all the same;
     nothing of ours imports torch."""
@@ -358,6 +359,7 @@ def test_torch_may_be_imported_later():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.turns(8)
 def test_the_first_call_may_be_compiled():
     script = (
         "from tilewright import gemm\n"
