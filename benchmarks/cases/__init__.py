@@ -1,0 +1,130 @@
+"""What the runner measures: each case is a record in a file of this folder.
+
+Importing the cases needs no GPU and no torch. `benchmarks/run.py` runs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import rivals
+from comparison import WAYS, Way
+from tilewright import verify
+
+if TYPE_CHECKING:
+    from on_gpu import Bench
+
+Vendor = Callable[[Any, "Bench"], Mapping[str, Any]]
+"""The vendor's contenders for a problem, by name. Raises `rivals.Absent` for one that is not
+installed."""
+
+Timed = Callable[[], Mapping[str, Callable[[], object]]]
+"""Makes calls by name, each checked once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A further claim out of the samples of a case.
+
+    end: of its name, behind the case's. against: what its ratios compare with.
+    vendor: the contenders of the vendor that count; () for all.
+    where: the problems that count; None for all.
+    """
+
+    end: str
+    against: str
+    vendor: tuple[str, ...] = ()
+    where: Callable[[Any], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Kernels against the vendor, problem by problem.
+
+    name: of the claim.
+    says: what is compared, in words.
+    against: what the ratios compare with.
+    problems: states them.
+    ours: ``searched``: kernels of the tuning spaces are tried in the tuner's order. ``answered``:
+        what a dispatcher without tables of the user chooses, once with `only_ours`.
+        ``estimated``: what it chooses without the shipped tables.
+    only: of the kernels searched, those that may take part.
+    library: whether the library's algorithms are candidates, and the vendor's too.
+    vendor: what else is the vendor's.
+    operands: (problem, seed, device) → operands.
+    exact: whether the vendor's results are held to the reference. False where it computes another
+        thing for comparison.
+    parts: further claims.
+    ways: of timing.
+    """
+
+    name: str
+    says: str
+    against: str
+    problems: Callable[[], Sequence[Any]]
+    ours: Literal["searched", "answered", "estimated"] = "searched"
+    only: Callable[[Any], bool] | None = None
+    library: bool = False
+    vendor: tuple[Vendor, ...] = (rivals.torch_calls,)
+    operands: Callable[[Any, int, str], verify.Operands] = verify.operands_of
+    exact: bool = True
+    parts: tuple[Part, ...] = ()
+    ways: tuple[Way, ...] = WAYS
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """Host times of single calls whose work on the GPU is shorter than their launch.
+
+    calls: makes the calls.
+    """
+
+    name: str
+    says: str
+    calls: Timed
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Whole programs, ours and the vendor's, step by step.
+
+    programs: by the name of a claim, what makes a step of either side, after it has checked that
+        the results agree: `ours` and `vendor`. One that bears the case's name has no claim apart.
+    """
+
+    name: str
+    says: str
+    against: str
+    programs: Mapping[str, Timed]
+
+
+AnyCase = Case | HostTimes | Programs
+
+
+def every() -> dict[str, AnyCase]:
+    """All cases by name, in the order of the files. Raises `ValueError` for two of one name."""
+    found: dict[str, AnyCase] = {}
+    for case in _declared():
+        if case.name in found:
+            raise ValueError(f"two cases are called {case.name}")
+        found[case.name] = case
+    return found
+
+
+def _declared() -> Iterator[AnyCase]:
+    for module in pkgutil.iter_modules(__path__):
+        yield from importlib.import_module(f"{__name__}.{module.name}").CASES
+
+
+def claims_of(case: AnyCase) -> list[str]:
+    """The names of the claims that a case writes."""
+    more: list[str] = []
+    if isinstance(case, Case):
+        more = [f"{case.name}-{part.end}" for part in case.parts]
+    elif isinstance(case, Programs):
+        more = [name for name in case.programs if name != case.name]
+    return [case.name, *more]

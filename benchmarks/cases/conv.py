@@ -1,0 +1,111 @@
+"""Convolutions, channels-last on both sides, in all three directions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cases import Case, Part
+from tilewright.arch import arch
+from tilewright.measure.problems import load_problems
+from tilewright.ops.conv import ConvProblem
+
+Problems = Iterator[ConvProblem]
+
+
+def same(n: int, c: int, size: int, k: int, taps: int = 3, **more: Any) -> ConvProblem:
+    """A square image, and padding that keeps its size."""
+    pad = (taps // 2,) * 2
+    return ConvProblem(n, c, k, (size, size), (taps, taps), pad=pad, **more)
+
+
+def dense() -> Problems:
+    for n, c, size, k in (
+        (8, 640, 32, 640), (64, 256, 16, 256), (32, 256, 56, 256), (1, 128, 512, 128),
+        (8, 320, 64, 320), (16, 512, 32, 512), (64, 64, 56, 64),
+    ):  # fmt: skip
+        yield same(n, c, size, k)
+    yield same(32, 256, 56, 512, stride=(2, 2))
+    yield same(32, 256, 56, 64, taps=1)
+    yield same(32, 256, 56, 512, taps=1, stride=(2, 2))
+
+
+def grouped() -> Problems:
+    """Layers of ResNeXt and RegNet with groups of 8, 16, 4, 32 and, with a stride, 16 and 8."""
+    yield same(32, 256, 56, 256, groups=32)
+    yield same(32, 512, 28, 512, groups=32)
+    yield same(64, 128, 56, 128, groups=32)
+    yield same(64, 1024, 14, 1024, groups=32)
+    yield same(32, 512, 56, 512, groups=32, stride=(2, 2))
+    yield same(64, 256, 56, 256, groups=32, stride=(2, 2))
+
+
+def depthwise() -> Problems:
+    yield same(32, 256, 28, 256, groups=256)
+    yield same(32, 96, 112, 96, groups=96, stride=(2, 2))
+    yield same(32, 240, 28, 240, taps=5, groups=240)
+    yield same(128, 96, 56, 96, taps=7, groups=96)
+
+
+def stems() -> Problems:
+    yield same(32, 3, 224, 64, taps=7, stride=(2, 2))
+    yield ConvProblem(32, 3, 96, (224, 224), (4, 4), stride=(4, 4))
+    yield same(32, 3, 224, 32, stride=(2, 2))
+    yield same(32, 3, 224, 64)
+
+
+def layers(count: int = 100, seed: int = 11) -> Problems:
+    """Layers of models of `conv:full`, drawn by chance."""
+    every = load_problems(["conv:full"], arch("sm_90")).problems
+    yield from random.Random(seed).sample(every, count)
+
+
+def turned(
+    problems: Callable[[], Problems], directions: Iterable[str], dtype: str = "bf16"
+) -> list[ConvProblem]:
+    """The same layers in these directions."""
+    return [
+        replace(p, direction=direction, dtype=dtype, dtype_out="")
+        for direction in directions
+        for p in problems()
+    ]
+
+
+CUDNN = "cuDNN, the fastest of all its algorithms"
+SETS: dict[str, tuple[str, Callable[[], Problems]]] = {
+    "dense": ("ten layers of 64 and more channels, 3×3 and 1×1", dense),
+    "grouped": ("six layers of 3×3 in groups of 4 to 32 channels", grouped),
+    "depthwise": ("four depthwise layers, 3×3, 5×5 and 7×7", depthwise),
+    "stems": ("four layers of 3 channels", stems),
+}
+WORDS = {"forward": "forward", "data": "gradient of the data", "weights": "gradient of the weights"}
+DIRECTED = tuple(
+    Part(direction, CUDNN, where=lambda p, direction=direction: p.direction == direction)
+    for direction in WORDS
+)
+
+CASES = (
+    *(
+        Case(
+            f"conv-{name}-{direction}", f"bf16, {says}, {words}", CUDNN,
+            partial(turned, problems, [direction]), library=True,
+        )
+        for name, (says, problems) in SETS.items()
+        for direction, words in WORDS.items()
+    ),
+    Case(
+        "conv-layers", "bf16, 100 layers of models, drawn by chance, in all directions, by what is "
+        "chosen", CUDNN, partial(turned, layers, WORDS), ours="answered", parts=DIRECTED,
+    ),
+    Case(
+        "conv-layers-fp16", "the same in fp16", CUDNN, partial(turned, layers, WORDS, "fp16"),
+        ours="answered", parts=DIRECTED,
+    ),
+    Case(
+        "conv-layers-default", "the same in bf16, by the estimate without the shipped tables",
+        CUDNN, partial(turned, layers, WORDS), ours="estimated", parts=DIRECTED,
+    ),
+)  # fmt: skip

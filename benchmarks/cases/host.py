@@ -1,0 +1,151 @@
+"""Host times of a call, by each route, beside torch's. The GPU is never waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cases import HostTimes
+
+Calls = Mapping[str, Callable[[], Any]]
+
+SPLIT = "gemm_rcr_bf16_bf16_bf16_fp32_16x32x128_w4_s2_basic_split_k2_linear_g8_direct_padmnk_al16"
+"""A kernel that splits K, and needs a workspace for it."""
+KEYS, HEADS, DIM = 16, 8, 64
+
+
+def made(rows: int, columns: int) -> Any:
+    """Random numbers in bf16."""
+    import torch
+
+    return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+
+
+def checked(calls: Calls, a: Any, b: Any) -> Calls:
+    """The calls, each of which returned a·b."""
+    import torch
+
+    wanted = a.float() @ b.float()
+    for name, call in calls.items():
+        got = call().detach().float()
+        torch.testing.assert_close(got, wanted, rtol=1e-2, atol=0.1, msg=name)
+    return calls
+
+
+def launches() -> Calls:
+    """A 16×16×16 product in bf16, and one of K = 512 by a kernel that splits it."""
+    import torch
+
+    from plain_kernel import product
+    from tilewright.dispatch import Dispatcher
+    from tilewright.ops.gemm import FAMILY
+    from tilewright.registry import Registry
+
+    a, b, out = made(16, 16), made(16, 16).T, made(16, 16)
+    long_a, long_b = made(16, 512), made(16, 512).T
+    run = Dispatcher().run
+    shared = Dispatcher(Registry("split").register_all([FAMILY.parse_name(SPLIT)])).run
+
+    def plain_triton() -> Any:
+        product[(1,)](a, b, out, 16, 16, 16, a.stride(0), b.stride(1), 16, TILE=16, num_warps=4)
+        return out
+
+    splitting = {
+        "dispatched to a kernel that splits K = 512": lambda: shared(
+            "gemm", long_a, long_b, out=out
+        )
+    }
+    found: dict[str, Callable[[], Any]] = {
+        "dispatched, 16×16×16": lambda: run("gemm", a, b, out=out),
+        "`torch.mm(out=)`, 16×16×16": lambda: torch.mm(a, b, out=out),
+        "a plain Triton launch, 16×16×16": plain_triton,
+    }
+    return {**checked(splitting, long_a, long_b), **checked(found, a, b)}
+
+
+def routes() -> Calls:
+    """A 16×16×16 product in bf16, by each route into torch."""
+    import torch
+
+    import tilewright as tw
+    import tilewright.torch  # its operators
+
+    a, b, out = made(16, 16), made(16, 16), made(16, 16)
+    weight = torch.nn.Parameter(b.clone())
+    run, operator = tw.default_dispatcher().run, torch.ops.tilewright.gemm
+    compiled, compiled_mm = (torch.compile(one, fullgraph=True) for one in (tw.gemm, torch.mm))
+
+    def without_gradients(call: Callable[..., Any]) -> Any:
+        with torch.no_grad():
+            return call(a, b)
+
+    def into_out() -> Any:
+        operator.out([a, b], out=[out])
+        return out
+
+    return checked(
+        {
+            "Dispatcher.run(out=)": lambda: run("gemm", a, b, out=out),
+            "Dispatcher.run": lambda: run("gemm", a, b),
+            "tilewright.gemm(out=)": lambda: tw.gemm(a, b, out=out),
+            "tilewright.gemm": lambda: tw.gemm(a, b),
+            "torch.ops.tilewright.gemm": lambda: operator([a, b])[0],
+            "torch.ops.tilewright.gemm.out": into_out,
+            "tilewright.gemm, gradients recorded": lambda: tw.gemm(a, weight),
+            "tilewright.gemm, compiled": lambda: without_gradients(compiled),
+            "torch.mm(out=)": lambda: torch.mm(a, b, out=out),
+            "torch.mm": lambda: torch.mm(a, b),
+            "torch.mm, gradients recorded": lambda: torch.mm(a, weight),
+            "torch.mm, compiled": lambda: without_gradients(compiled_mm),
+        },
+        a,
+        b,
+    )
+
+
+def attention() -> Calls:
+    """One query of one sequence over 16 keys, in bf16."""
+    import torch
+
+    import tilewright as tw
+    from tilewright.flash_attn import flash_attn_func, flash_attn_with_kvcache
+    from tilewright.serving import PagedAttention
+
+    q = torch.randn(1, 1, HEADS, DIM, device="cuda").bfloat16()
+    k, v = torch.randn(2, 1, KEYS, HEADS, DIM, device="cuda").bfloat16()
+    out = torch.empty_like(q)
+    run, heads_first = tw.default_dispatcher().run, [x.transpose(1, 2) for x in (q, k, v)]
+    used = torch.full((1,), KEYS, dtype=torch.int32, device="cuda")
+    paged = PagedAttention("cuda")
+    zero, one = used.new_zeros(1), torch.tensor([0, 1], dtype=torch.int32, device="cuda")
+    paged.plan(None, one, zero, used, HEADS, HEADS, DIM, KEYS)
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    compiled, compiled_theirs = (torch.compile(f, fullgraph=True) for f in (tw.attention, theirs))
+    usual = "scaled_dot_product_attention"
+    found: dict[str, Callable[[], Any]] = {
+        "dispatched": lambda: run("attention", q, k, v, out=out),
+        "tilewright.attention(out=)": lambda: tw.attention(q, k, v, out=out),
+        "tilewright.attention": lambda: tw.attention(q, k, v),
+        "tilewright.attention, scale=": lambda: tw.attention(q, k, v, scale=DIM**-0.5),
+        "tilewright.attention, compiled": lambda: compiled(q, k, v),
+        "flash_attn_func": lambda: flash_attn_func(q, k, v),
+        "flash_attn_with_kvcache": lambda: flash_attn_with_kvcache(q, k, v, cache_seqlens=used),
+        "PagedAttention.run": lambda: paged.run(q[0], (k, v)),
+        "PagedAttention.run(out=)": lambda: paged.run(q[0], (k, v), out=out[0]),
+        usual: lambda: theirs(*heads_first),
+        f"{usual}, compiled": lambda: compiled_theirs(*heads_first),
+    }
+    right = found[usual]().reshape(HEADS, DIM)
+    for name, call in found.items():
+        out.fill_(float("nan"))
+        for _ in range(3):  # a call like an earlier one takes another way
+            got = call().reshape(HEADS, DIM)
+            torch.testing.assert_close(got, right, rtol=2e-2, atol=2e-2, msg=name)
+    return found
+
+
+CASES = (
+    HostTimes("host-call", "a 16×16×16 product in bf16", launches),
+    HostTimes("host-torch", "the same product, by each route into torch", routes),
+    HostTimes("host-attention", "one query over 16 keys in bf16, by each route", attention),
+)

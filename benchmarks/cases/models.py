@@ -1,0 +1,236 @@
+"""Whole models: forward and backward passes with operations taken from here, beside torch's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from cases import Programs
+
+Steps = Mapping[str, Callable[[], object]]
+
+TIMES, PART = 2.0, 0.01
+"""An error, of the output or of a gradient beside the same model in fp32, may be so many times that
+of torch's own in the model's dtype, and this part of its norm more: as FlashAttention's tests."""
+ROOM = 0.02
+"""How far a loss may be from torch's, of torch's."""
+RATE, TRAINED = 3e-4, 50
+"""The optimizer's largest rate, and steps of training. The rate grows over all steps and gradients
+are clipped: else losses jump, and two runs that differ in a last bit jump in other steps."""
+
+# --- convolutions -------------------------------------------------------------------------------
+
+
+def tiny() -> Any:
+    """A stand-in that needs no package: a stem, a block, one with groups and a depthwise one."""
+    from torch import nn
+
+    def block(taps: int, groups: int) -> Any:
+        return nn.Sequential(
+            nn.Conv2d(16, 16, taps, padding=taps // 2, groups=groups), nn.GroupNorm(4, 16),
+            nn.ReLU(), nn.Conv2d(16, 16, 1),
+        )  # fmt: skip
+
+    stem = nn.Conv2d(3, 16, 7, stride=2, padding=3, bias=False)
+    ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)]
+    return nn.Sequential(stem, block(3, 1), block(3, 4), block(7, 16), *ends)
+
+
+def timm(name: str) -> Any:
+    """A model of timm's with fresh weights."""
+    import timm
+
+    return timm.create_model(name, pretrained=False)
+
+
+def swap(model: Any) -> int:
+    """Take the convolutions of `model` from here. Returns how many."""
+    import torch
+
+    import tilewright as tw
+
+    found = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
+    for m in found:
+        if m.padding_mode != "zeros":
+            raise ValueError(f"{m}: padding {m.padding_mode} is not of zeros")
+        m.forward = lambda x, m=m: tw.conv2d(
+            x, m.weight, m.bias, m.stride, m.padding, m.dilation, m.groups
+        )
+    return len(found)
+
+
+def step(model: Any, x: Any) -> Any:
+    """A forward and a backward pass, of the mean square of the output."""
+    model.zero_grad(set_to_none=True)
+    out = model(x)
+    out.float().square().mean().backward()
+    return out
+
+
+def results(model: Any, x: Any) -> dict[str, Any]:
+    """The output and the gradients of a step, in float64."""
+    found = {"output": step(model, x).detach()}
+    found |= {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {name: one.double() for name, one in found.items()}
+
+
+def wrong(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], exact: Mapping[str, Any]
+) -> list[str]:
+    """The tensors of ours that are further off than may be."""
+    found = []
+    for name, wanted in exact.items():
+        norm = wanted.norm().item()
+        error, other = ((side[name] - wanted).norm().item() for side in (ours, theirs))
+        if not error <= TIMES * other + PART * norm + 1e-30:
+            found.append(name)
+    return found
+
+
+def convolutions(
+    made: Callable[[], Any], images: int, size: int = 224, device: str = "cuda:0"
+) -> Steps:
+    """A model in channels-last and bf16, with convolutions from here and from cuDNN, which tries
+    all of its algorithms. Raises `ValueError` where a result is wrong."""
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark_limit = 0
+    torch.manual_seed(0)
+    exact = made().to(device, memory_format=torch.channels_last)
+    theirs = copy.deepcopy(exact).to(torch.bfloat16)
+    ours = copy.deepcopy(theirs)
+    swap(ours)
+    x = torch.randn(images, 3, size, size, device=device)
+    x = x.to(torch.bfloat16, memory_format=torch.channels_last)
+    if bad := wrong(results(ours, x), results(theirs, x), results(exact, x.float())):
+        raise ValueError(f"wrong: {', '.join(bad)}")
+    return {"ours": partial(step, ours, x), "vendor": partial(step, theirs, x)}
+
+
+# --- a GPT --------------------------------------------------------------------------------------
+
+
+def gpt(
+    layers: int = 16, width: int = 1024, heads: int = 16, vocabulary: int = 50304,
+    length: int = 8192, steps: int = TRAINED, device: str = "cuda:0", backend: str = "inductor",
+) -> Steps:  # fmt: skip
+    """A GPT that trains with attention from here, and with torch's, which is cuDNN's: GPT-2
+    medium's layers over one sequence, compiled, bf16 under autocast. Both begin with the same
+    weights and see the same tokens. Raises `ValueError` if a loss differs by more than `ROOM`.
+
+    A step is a forward and a backward pass, without the optimizer's.
+    """
+    import contextlib
+
+    import torch
+    from torch import nn
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    import tilewright as tw
+
+    def own(q: Any, k: Any, v: Any) -> Any:
+        return tw.attention(q, k, v, mask="causal")
+
+    def torch_s(q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+    class Block(nn.Module):
+        def __init__(self, attention: Callable[..., Any]) -> None:
+            super().__init__()
+            self.attention = attention
+            self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            parts = self.project(self.before(x)).view(*x.shape[:2], 3, heads, -1)
+            x = x + self.out(self.attention(*parts.unbind(2)).reshape(x.shape))
+            return x + self.down(nn.functional.gelu(self.up(self.between(x))))
+
+    class Gpt(nn.Module):
+        def __init__(self, attention: Callable[..., Any]) -> None:
+            super().__init__()
+            self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+            self.blocks = nn.ModuleList(Block(attention) for _ in range(layers))
+            self.last, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+            for one in self.parameters():
+                if one.dim() > 1:
+                    nn.init.normal_(one, std=0.02)
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.words(tokens[:, :-1]) + self.places.weight
+            for block in self.blocks:
+                x = block(x)
+            logits = self.head(self.last(x)).flatten(0, 1).float()
+            return nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
+
+    def passes(model: Any, tokens: Any) -> Any:
+        on_gpu = device != "cpu"
+        only = sdpa_kernel(SDPBackend.CUDNN_ATTENTION) if on_gpu else contextlib.nullcontext()
+        model.zero_grad(set_to_none=True)
+        with only:
+            with torch.autocast(torch.device(device).type, torch.bfloat16):
+                loss = model(tokens)
+            loss.backward()
+        return loss
+
+    def trained(attention: Callable[..., Any]) -> tuple[Any, list[float]]:
+        torch.manual_seed(1)
+        plain = Gpt(attention).to(device)
+        model = torch.compile(plain, fullgraph=True, backend=backend)
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=RATE, betas=(0.9, 0.95))
+        warming = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / steps, 1, steps)
+        losses = []
+        for number in range(steps):
+            losses.append(float(passes(model, tokens_of(number)).detach()))
+            nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+            optimizer.step()
+            warming.step()
+        return model, losses
+
+    def tokens_of(number: int) -> Any:
+        return learnable(number, length, vocabulary).to(device)
+
+    (ours, mine), (theirs, torchs) = trained(own), trained(torch_s)
+    far = max(abs(a - b) / b for a, b in zip(mine, torchs, strict=True))
+    if not far <= ROOM:
+        raise ValueError(f"losses are up to {far:.2%} apart")
+    tokens = tokens_of(steps)
+    return {"ours": partial(passes, ours, tokens), "vendor": partial(passes, theirs, tokens)}
+
+
+def learnable(seed: int, length: int, vocabulary: int) -> Any:
+    """Tokens [1, length + 1] that a model can learn: each follows from the one before, but for one
+    in eight."""
+    import torch
+
+    rng = torch.Generator().manual_seed(seed)
+    found = torch.randint(vocabulary, (1, length + 1), generator=rng)
+    kept = torch.rand(1, length + 1, generator=rng) < 7 / 8
+    few = min(1024, vocabulary)
+    for n in range(1, length + 1):
+        follows = (found[:, n - 1] * 5 + 3) % few
+        found[:, n] = torch.where(kept[:, n], follows, found[:, n])
+    return found
+
+
+NAMES = ("resnet50", "resnext50_32x4d", "convnext_tiny")
+
+CASES = (
+    Programs(
+        "models-conv", "bf16, whole models of convolutions, 128 images, forward and backward",
+        "torch with cuDNN, the fastest of all its algorithms",
+        {
+            f"model-{name.replace('_', '-')}": partial(convolutions, partial(timm, name), 128)
+            for name in NAMES
+        },
+    ),
+    Programs(
+        "model-gpt", "a GPT of 16 layers, 8k tokens, compiled, forward and backward",
+        "torch with cuDNN's attention", {"model-gpt": gpt},
+    ),
+)  # fmt: skip

@@ -1,0 +1,362 @@
+"""Contenders that run on this machine's first GPU: built, checked against float64, timed by
+`tilewright.measure.timing`."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import rivals
+from cases import Case, Vendor
+from comparison import Field, NothingToCompare, Samples, Way, rounds_of
+from tilewright import ops, verify
+from tilewright.arch import arch
+from tilewright.arch.detect import live_device
+from tilewright.compile import Store, build
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import LibraryRefused
+from tilewright.measure import timing
+from tilewright.measure.contenders import bytes_of, dispatched, kernel_bind, results
+from tilewright.measure.measurement import Environment, Settings
+from tilewright.measure.sweep import Group
+from tilewright.ops.library import library_of
+from tilewright.ops.protocols import Bind
+from tilewright.runtime import libraries
+from tilewright.runtime.drivers import driver
+from tilewright.runtime.offers import offered_configs
+from tilewright.select.constraints import Constraints
+from tilewright.tune.jobs import jobs_of
+
+GPU = "cuda:0"
+PLACES = 3
+"""Copies of operands, output and code: the place in memory changes times (docs/measuring.md)."""
+PLACES_SHARE = 0.25
+"""Of the free memory, what all places may take."""
+GRAPH_US = 2000
+"""A graph need not take longer, so that large problems have few calls in one."""
+
+BRIEF = Settings(
+    warm_up_seconds=0.05, min_samples=8, max_samples=24, precision=0.01, race=0.05,
+    budget_seconds=0.2,
+)  # fmt: skip
+STEPS = Settings(min_samples=20, max_samples=100, precision=0.005, budget_seconds=20)
+
+CHOSEN, OURS = "chosen", "chosen of ours"
+HOST_BATCHES, HOST_CALLS = 60, 200
+
+
+def fixed(rounds: int) -> Settings:
+    """So many rounds of every contender, whatever they say."""
+    return Settings(
+        warm_up_seconds=0.2, min_samples=rounds, max_samples=rounds, precision=1e-9,
+        budget_seconds=3600,
+    )  # fmt: skip
+
+
+class Bench:
+    """The GPU, and what all problems share."""
+
+    def __init__(self, store: Store) -> None:
+        self.device = live_device(0)
+        self.arch = arch(self.device.arch)
+        self.store = store
+        self.group = Group(self.device, Environment(()))
+        self.library = None
+        with suppress(LibraryRefused):
+            self.library = libraries.present(self.arch.backend)
+        ours = Constraints(only_ours=True)
+        self.dispatchers = [self._dispatcher() for _ in range(PLACES)]
+        self.answers = {
+            kind: {
+                CHOSEN: [self._dispatcher(selector=selector) for _ in range(PLACES)],
+                OURS: [
+                    self._dispatcher(selector=selector, constraints=ours) for _ in range(PLACES)
+                ],
+            }
+            for kind, selector in (("answered", None), ("estimated", "analytical"))
+        }
+        self.flush = timing.flusher(self.device.l2_bytes, GPU)
+
+    def _dispatcher(self, **options: Any) -> Dispatcher:
+        return Dispatcher(device=self.device, store=self.store, build_missing=False, **options)
+
+    def algorithms(self, problem: Any) -> list[Any]:
+        """The first algorithms that the vendor's library offers, as configs."""
+        if self.library is None:
+            return []
+        family = ops.family(problem.family)
+        found, why = offered_configs(
+            self.library, driver(self.arch.backend), 0, family, problem, self.arch,
+            libraries.ALGORITHMS,
+        )  # fmt: skip
+        if why:
+            print(f"    the library has no algorithm for {problem}: {why}", flush=True)
+        return found
+
+    def kernel(self, name: str, problem: Any, place: int = 0) -> Bind:
+        """Makes calls of one kernel."""
+        return kernel_bind(self.dispatchers[place], name, problem)
+
+    def built(self, configs: Sequence[Any]) -> dict[str, str]:
+        """Build what the store lacks. The names that cannot be built, with the reason."""
+        wanted = [(c, self.arch.name) for c in configs if not library_of(c)]
+        if not wanted:
+            return {}
+        report = build(wanted, store=self.store)
+        return {r.config.name: str(r) for r in report.results if not r.ok}
+
+    def release(self) -> None:
+        """Give back the memory of a problem that is done."""
+        answers = (each for kind in self.answers.values() for each in kind.values())
+        for each in (self.dispatchers, *answers):
+            for dispatcher in each:
+                dispatcher.forget_launches()
+                dispatcher.workspaces.release()
+        if dynamo := sys.modules.get("torch._dynamo"):
+            dynamo.reset()  # what was compiled for the last problem only costs guards
+        gc.collect()
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """config: None for the vendor's. bind: makes calls, of a place. checked: whether its result is
+    held to the reference."""
+
+    config: Any
+    bind: Callable[[int], Bind]
+    checked: bool = True
+
+
+def _dispatched(label: str, dispatchers: Sequence[Dispatcher], problem: Any, place: int) -> Bind:
+    return dispatched(label, dispatchers[place], problem).bind
+
+
+def _anywhere(bind: Bind, place: int) -> Bind:
+    return bind
+
+
+class OnGpu:
+    """The contenders of one problem of a case (`comparison.Stage`).
+
+    say: is told what is done, before: a kernel that hangs is the last.
+    """
+
+    def __init__(
+        self, case: Case, problem: Any, bench: Bench, seed: int, say: Callable[[str], None] = print
+    ) -> None:
+        self._case, self._problem, self._bench, self._seed = case, problem, bench, seed
+        self._say = say
+        self._contenders: dict[str, Contender] = {}
+        self._brief_us: dict[str, float] = {}
+        self.wrong: dict[str, str] = {}
+        self.late: set[str] = set()
+        self._operands = self._made()
+        self._places: list[tuple[Any, verify.Operands]] = []
+        self._before = verify.snapshot(problem, self._operands.inputs)
+        self._wanted = verify.reference(problem, self._operands.inputs)
+        vendor = self._vendor()
+        self.field = (self._searched if case.ours == "searched" else self._answered)(vendor)
+
+    def config(self, name: str) -> Any:
+        """Of a contender; None for the vendor's."""
+        return self._contenders[name].config
+
+    def _made(self) -> verify.Operands:
+        return self._case.operands(self._problem, self._seed, GPU)
+
+    # --- contenders -------------------------------------------------------------------------
+
+    def _vendor(self) -> tuple[str, ...]:
+        found: dict[str, Bind] = {}
+        for make in self._case.vendor:
+            found |= self._here(make)
+        for name, bind in found.items():
+            self._contenders[name] = Contender(None, partial(_anywhere, bind), self._case.exact)
+        return tuple(found)
+
+    def _here(self, make: Vendor) -> Mapping[str, Bind]:
+        try:
+            return make(self._problem, self._bench)
+        except rivals.Absent as error:
+            self.wrong[error.label] = str(error)
+            return {}
+
+    def _kernels(self, configs: Sequence[Any]) -> tuple[str, ...]:
+        for config in configs:
+            bind = partial(self._bench.kernel, config.name, self._problem)
+            self._contenders[config.name] = Contender(config, bind)
+        return tuple(config.name for config in configs)
+
+    def _searched(self, vendor: tuple[str, ...]) -> Field:
+        jobs, refused = jobs_of(self._bench.group, [self._problem], None)
+        if not jobs:
+            raise NothingToCompare(refused[0][1])
+        ours, starters = (
+            [c for c in some if not library_of(c) and (not self._case.only or self._case.only(c))]
+            for some in (jobs[0].candidates, jobs[0].starters)
+        )
+        offered = self._bench.algorithms(self._problem) if self._case.library else []
+        return Field(
+            self._kernels(ours), self._kernels(starters), self._kernels(offered), vendor,
+            rivals=True,
+        )  # fmt: skip
+
+    def _answered(self, vendor: tuple[str, ...]) -> Field:
+        for name, dispatchers in self._bench.answers[self._case.ours].items():
+            config = dispatchers[0].select(self._problem).config
+            bind = partial(_dispatched, name, dispatchers, self._problem)
+            self._contenders[name] = Contender(config, bind)
+        return Field((OURS,), (), (CHOSEN,), vendor, answered=True)
+
+    # --- checked and timed ------------------------------------------------------------------
+
+    def tried(self, names: Sequence[str]) -> dict[str, float | None]:
+        self._say(f"    {len(names)} contenders")
+        configs = [c for n in names if (c := self._contenders[n].config) is not None]
+        unbuilt = self._bench.built(configs)
+        calls: dict[str, timing.Call] = {}
+        for name in names:
+            config = self._contenders[name].config
+            reason = unbuilt.get(config.name) if config is not None else None
+            call = None if reason else self._checked(name)
+            if reason:
+                self.wrong[name] = reason
+            elif call is not None:
+                calls[name] = call
+        if calls:
+            events = timing.Events(self._bench.flush, GPU)
+            beside = [n for n in calls if self._contenders[n].config is None]
+            taken = timing.measure({n: [c] for n, c in calls.items()}, events, BRIEF, beside=beside)
+            self._brief_us |= {n: statistics.median(s.samples_us) for n, s in taken.items()}
+        return {name: self._brief_us.get(name) for name in names}
+
+    def _checked(self, name: str) -> timing.Call | None:
+        """A call that is right; else None, with the reason in `wrong`."""
+        import torch
+
+        one, operands = self._contenders[name], self._operands
+        if one.config is None:
+            self._say(f"    {name}")
+        verify.reset(operands, self._before)
+        try:
+            call = one.bind(0)(operands.inputs, operands.outputs)
+            returned = call()
+            torch.cuda.synchronize()
+            if one.checked:
+                written = results(self._problem, operands, returned)
+                found = verify.compare_all(self._problem, one.config, written, self._wanted)
+                if not found.ok:
+                    self.wrong[name] = str(found)
+                    return None
+        except Exception as error:
+            self.wrong[name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            torch.cuda.synchronize()  # raises after a fault of the device, which ends the case
+            return None
+        return call
+
+    def timed(self, names: Sequence[str], way: Way) -> Samples:
+        binds = {n: self._contenders[n].bind for n in names}
+        total, least = (f(self._brief_us[n] for n in names) for f in (sum, min))
+        calls: dict[str, list[timing.Call]]
+        if way == "calls":
+            timer: timing.Timer = timing.Events(self._bench.flush, GPU)
+            places = self._spread()
+            calls = {
+                name: [bind(i)(x.inputs, x.outputs) for i, x in enumerate(places)]
+                for name, bind in binds.items()
+            }
+        else:
+            self._places.clear()
+            copies = self._copies()
+            count = len(copies) * math.ceil(
+                min(timing.GRAPH_CALLS, math.ceil(GRAPH_US / least)) / len(copies)
+            )
+            timer, total = timing.Graphs(timing.pause, GPU, count), total * count
+            calls = {
+                name: [timing.rotated([bind(0)(x.inputs, x.outputs) for x in copies])]
+                for name, bind in binds.items()
+                if name not in rivals.UNCAPTURED
+            }
+        for places_of_one in calls.values():
+            for call in places_of_one:
+                call()  # once outside of samples and captures
+        taken = timing.measure(calls, timer, fixed(rounds_of(total)))
+        self.late |= {name for name, series in taken.items() if series.late}
+        return {name: series.samples_us for name, series in taken.items()}
+
+    def _spread(self) -> list[verify.Operands]:
+        """The operands in several places of memory, if there is room."""
+        import torch
+
+        torch.cuda.empty_cache()  # otherwise the new operands would get the same memory
+        room = int(torch.cuda.mem_get_info()[0] * PLACES_SHARE / PLACES)
+        mine = self._operands
+        if bytes_of((*mine.inputs.values(), *mine.outputs.values())) <= room:
+            for _ in range(PLACES - 1):
+                gap = torch.empty(random.randrange(room), dtype=torch.uint8, device=GPU)
+                self._places.append((gap, self._made()))
+        return [mine, *(operands for _, operands in self._places)]
+
+    def _copies(self) -> list[verify.Operands]:
+        """Copies of the inputs through which calls rotate, so that none is in L2; one output."""
+        mine, l2 = self._operands, self._bench.device.l2_bytes
+        count = timing.copies_to_rotate(bytes_of(mine.inputs.values()), l2)
+        return [
+            mine,
+            *(verify.Operands(self._made().inputs, mine.outputs) for _ in range(count - 1)),
+        ]
+
+
+# --- whole programs, and host times -------------------------------------------------------------
+
+
+def stepped(calls: Mapping[str, timing.Call]) -> Samples:
+    """Device times of steps of programs, in turns; the same number of each."""
+    flush = timing.flusher(live_device(0).l2_bytes, GPU)
+    taken = timing.measure({n: [c] for n, c in calls.items()}, timing.Events(flush, GPU), STEPS)
+    least = min(len(series.samples_us) for series in taken.values())
+    return {name: series.samples_us[:least] for name, series in taken.items()}
+
+
+class Host:
+    """The host's time for a call: a batch of calls that nothing waits for, by the wall clock."""
+
+    def __init__(self, calls: int = HOST_CALLS, wait: Callable[[], object] | None = None) -> None:
+        self._calls, self._wait = calls, wait or _synchronize
+
+    def queue(self, call: timing.Call) -> float:
+        self._wait()
+        begun = time.perf_counter()
+        for _ in range(self._calls):
+            call()
+        return (time.perf_counter() - begun) / self._calls * 1e6
+
+    def read(self, queued: Sequence[float]) -> list[float]:
+        return [*queued]
+
+    def late(self, queued: Sequence[float]) -> int:
+        return 0
+
+
+def _synchronize() -> None:
+    import torch
+
+    torch.cuda.synchronize()
+
+
+def host_times(calls: Mapping[str, timing.Call]) -> Samples:
+    """Microseconds of the host for a call, in batches, in turns."""
+    taken = timing.measure({n: [c] for n, c in calls.items()}, Host(), fixed(HOST_BATCHES))
+    return {name: series.samples_us for name, series in taken.items()}

@@ -1,0 +1,198 @@
+"""What kernels are compared with. A function of this file and of `rivals_attention` takes a problem
+and the bench, and returns what makes calls, by name (`tilewright.ops.protocols.Bind`).
+
+torch is imported when a call is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tilewright import arrays, ops, packing, verify
+from tilewright.ops.gemm import GemmProblem, scales
+from tilewright.ops.library import library_of
+from tilewright.ops.protocols import Bind
+from tilewright.tune.jobs import jobs_of
+
+if TYPE_CHECKING:
+    from on_gpu import Bench
+
+Binds = Mapping[str, Bind]
+Tensors = Mapping[str, Any]
+
+OWN = 12
+"""Kernels of ours that compete where ours are the rivals."""
+
+FLEX_BACKWARD = "torch.flex_attention, backward"
+UNCAPTURED = frozenset((FLEX_BACKWARD,))
+"""Contenders that no graph can hold: autograd computes gradients on the stream of the forward
+pass."""
+
+
+class Absent(Exception):
+    """A contender whose package is not installed. label: its name."""
+
+    def __init__(self, label: str, why: str) -> None:
+        super().__init__(f"not here: {why}")
+        self.label = label
+
+
+def torch_calls(problem: Any, bench: Bench) -> Binds:
+    """Torch's calls of the vendor's libraries."""
+    return ops.family(problem.family).vendor(problem)
+
+
+def folded_mm(p: GemmProblem, bench: Bench) -> Binds:
+    """The batch as rows of one product, where it shares B."""
+    if p.batch == 1 or p.stride_b:
+        return {}
+
+    def bind(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        import torch
+
+        c = outputs["C"]
+        run = partial(torch.mm, inputs["A"].view(-1, p.k), inputs["B"], out=c.view(-1, p.n))
+
+        def call() -> Any:
+            run()
+            return c
+
+        return call
+
+    return {"torch.mm, folded": bind}
+
+
+def dequantised(p: GemmProblem, bench: Bench) -> Binds:
+    """cuBLAS in bf16 by the same weights, dequantised before: `torch.mm`, and the library's
+    algorithms. The weights are rounded, so the result is not exactly that of `p`."""
+    made: dict[int, Any] = {}  # by address: the contenders share the weights of a place
+
+    def weights(inputs: Tensors) -> Any:
+        import torch
+
+        b = inputs["B"]
+        if b.data_ptr() not in made:
+            elements = packing.decode(arrays.to_float64(b), p.dtype_b, 0)
+            wide = scales.dequantised(elements, arrays.to_float64(inputs["scale_b"]), p.scale_b)
+            made[b.data_ptr()] = wide.T.contiguous().T.to(torch.bfloat16)
+        return made[b.data_ptr()]
+
+    def with_mm(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        import torch
+
+        return partial(torch.mm, inputs["A"], weights(inputs), out=torch.empty_like(outputs["C"]))
+
+    def with_algorithm(name: str) -> Bind:
+        def bind(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+            import torch
+
+            out = torch.empty_like(outputs["C"])
+            run = bench.dispatchers[0].run_named
+            return partial(run, name, inputs["A"], weights(inputs), out=out)
+
+        return bind
+
+    offered = bench.algorithms(GemmProblem(p.m, p.n, p.k, "bf16"))
+    return {"torch.mm": with_mm, **{one.name: with_algorithm(one.name) for one in offered}}
+
+
+def without_epilogue(p: GemmProblem, bench: Bench) -> Binds:
+    """Kernels of ours for the same product without the epilogue: those that the estimate puts
+    first, and are right."""
+    bare = bare_of(p)
+    run = bench.dispatchers[0]
+    right = [
+        c.name
+        for c in _first(bare, bench, lambda config: True)
+        if verify.verify(run, bare, c.name, device=_GPU).ok
+    ]
+
+    def of(name: str) -> Bind:
+        def bind(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+            import torch
+
+            kind = torch.int32 if bare.dtype_c == "int32" else outputs["C"].dtype
+            out = torch.empty(bare.m, bare.n, device=_GPU, dtype=kind)
+            return partial(run.run_named, name, inputs["A"], inputs["B"], out=out)
+
+        return bind
+
+    return {name: of(name) for name in right}
+
+
+def bare_of(p: GemmProblem) -> GemmProblem:
+    """The product without its epilogue."""
+    dtype_c = "int32" if p.dtype_a == "int8" else p.dtype_c
+    return replace(p, epilogue="", dtype_c=dtype_c, ldc=0, alignment=0)
+
+
+def own_kernels(
+    only: Callable[[Any], bool] = lambda config: True, of: Callable[[Any], Any] = lambda p: p
+) -> Callable[[Any, Bench], Binds]:
+    """Kernels of ours as rivals of others: those that `only` takes, first by the tuner's order.
+
+    of: another problem with the same operands, which they compute.
+    """
+
+    def rivals(problem: Any, bench: Bench) -> Binds:
+        stated = of(problem)
+        configs = _first(stated, bench, only)
+        return {f"rival {c.name}": partial(_call_of, bench, c.name, stated) for c in configs}
+
+    return rivals
+
+
+def _call_of(
+    bench: Bench, name: str, problem: Any, inputs: Tensors, outputs: Tensors
+) -> Callable[[], Any]:
+    return bench.kernel(name, problem)(inputs, outputs)
+
+
+def _first(problem: Any, bench: Bench, only: Callable[[Any], bool]) -> list[Any]:
+    """The kernels that the tuner would try first, built."""
+    jobs, _ = jobs_of(bench.group, [problem], None)
+    found = [c for job in jobs for c in job.candidates if not library_of(c) and only(c)][:OWN]
+    unbuilt = bench.built(found)
+    return [c for c in found if c.name not in unbuilt]
+
+
+def copy(problem: Any, bench: Bench) -> Binds:
+    """A copy on the device that reads and writes as many bytes as the problem must move."""
+
+    def bind(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        import torch
+
+        source = torch.empty(problem.min_bytes // 2, dtype=torch.uint8, device=_GPU).random_()
+        target = torch.empty_like(source)
+        return partial(target.copy_, source)
+
+    return {"a copy of as many bytes": bind}
+
+
+def grouped_mm(p: Any, bench: Bench) -> Binds:
+    """`torch._grouped_mm`; under ``masked``, on the rows that are used, gathered before, and
+    `torch.bmm` over all of the capacity. Neither leaves unused rows alone."""
+
+    def rows(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        import torch
+
+        a, b = inputs["A"], inputs["B"]
+        if p.form == "contiguous":
+            return partial(torch._grouped_mm, a, b, offs=inputs["offsets"])
+        counts = inputs["counts"]
+        used = torch.arange(p.m, device=a.device) < counts[:, None]
+        ends = counts.cumsum(0).to(torch.int32)
+        return partial(torch._grouped_mm, a[used], b, offs=ends)
+
+    def whole(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        import torch
+
+        return partial(torch.bmm, inputs["A"], inputs["B"], out=torch.empty_like(outputs["C"]))
+
+    return {"torch._grouped_mm": rows, **({"torch.bmm": whole} if p.form == "masked" else {})}
+
+
+_GPU = "cuda:0"

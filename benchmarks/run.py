@@ -1,0 +1,411 @@
+"""Run declared cases on this machine's GPU, and write what they say as claims.
+
+    python benchmarks/run.py --list
+    python benchmarks/run.py gemm-bf16-large 'attention-*' --json results.json.xz --budget 1500
+
+A case (`benchmarks/cases`) states problems, and what is compared with what. Each problem is checked
+against float64 before anything is timed; see `comparison` for what is picked and reported. A case
+whose problems all came out writes its claim (`claims`). A case that fails costs itself alone: it
+ran in a process that is then replaced. Exit status 1 if a case failed or was left out.
+
+--json: also write all problems' results with every sample; packed if the name ends in .xz.
+--budget: seconds, after which nothing more is begun. What was left out is listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import lzma
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cases
+import claims
+from cases import AnyCase, Case, HostTimes, Part, Programs
+from comparison import WAYS, Ratio, Row, Samples, Way, compared, judged, summed
+from environment import environment, kernel_sources
+from tilewright.errors import TilewrightError
+
+STALL_SECONDS = 300
+"""A worker that says nothing for so long is ended. A compilation of FlexAttention takes longest."""
+SEED = 1
+
+
+@dataclass
+class Report:
+    """What became of a case.
+
+    problems: of the case; 0 while they are not known.
+    rows: the results of its problems, as JSON.
+    failed: why it has no claim; "" if it has.
+    left_out: how many problems the budget left out.
+    claims: what it claims.
+    """
+
+    problems: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    failed: str = ""
+    left_out: int = 0
+    claims: list[claims.Claim] = field(default_factory=list)
+
+
+class Late(Exception):
+    """The budget does not last for all problems of a case."""
+
+
+# --- one case, in a worker ----------------------------------------------------------------------
+
+Say = Callable[[str, Any], None]
+"""Tells the parent: a word (``count``, ``row``, ``text``) and what belongs to it."""
+
+
+def run_case(
+    case: AnyCase, bench: Callable[[], Any], deadline: float, say: Say
+) -> list[claims.Claim]:
+    """Run one case. Returns its claims. Raises `Late`, and whatever a case that fails raises."""
+    if isinstance(case, HostTimes):
+        return _host(case, say)
+    return (_kernels if isinstance(case, Case) else _programs)(case, bench, deadline, say)
+
+
+def _kernels(case: Case, bench: Callable[[], Any], deadline: float, say: Say) -> list[claims.Claim]:
+    problems = case.problems()
+    say("count", len(problems))
+    at_work = bench()
+    rows: dict[Any, Row] = {}
+    configs: dict[str, Any] = {}
+    failed: list[str] = []
+    longest = 0.0
+    for number, problem in enumerate(problems):
+        begun = time.time()
+        if begun + longest > deadline:
+            raise Late(f"left out {len(problems) - number} of {len(problems)} problems")
+        try:
+            row, used = at_work.compared(case, problem, SEED + number, partial(say, "text"))
+        except TilewrightError as error:
+            failed.append(f"{problem}: {error}")
+            say("text", f"  FAILED {failed[-1]}")
+        else:
+            rows[problem] = row
+            configs |= used
+            say("row", document(row))
+            say("text", f"  {number + 1}/{len(problems)} {shown(row)}")
+        longest = max(longest, time.time() - begun)
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {len(problems)} problems failed: {'; '.join(failed)}")
+    sources = kernel_sources(configs.values(), at_work.arch)
+    about = _about(case)
+
+    def claim(name: str, part: Part) -> claims.Claim:
+        some = [row for p, row in rows.items() if part.where is None or part.where(p)]
+        calls, graphs = (_compared(some, way, part.vendor) for way in WAYS)
+        return claims.Claim(name, part.against, len(some), calls, graphs, about, sources)
+
+    parts = [claim(f"{case.name}-{part.end}", part) for part in case.parts]
+    return [claim(case.name, Part("", case.against)), *parts]
+
+
+def _about(case: AnyCase) -> dict[str, Any]:
+    """The environment, with the command that measures this case alone."""
+    return {**environment(), "command": f"benchmarks/run.py {case.name}"}
+
+
+def _compared(rows: Sequence[Row], way: Way, vendor: Sequence[str]) -> claims.Compared | None:
+    ours, with_library = (summed(rows, way, side, vendor) for side in ("ours", "with_library"))
+    return claims.Compared(ours, with_library) if ours else None
+
+
+def _programs(
+    case: Programs, bench: Callable[[], Any], deadline: float, say: Say
+) -> list[claims.Claim]:
+    say("count", len(case.programs))
+    at_work = bench()
+    found: dict[str, Ratio] = {}
+    longest = 0.0
+    for number, (name, make) in enumerate(case.programs.items()):
+        begun = time.time()
+        if begun + longest > deadline:
+            raise Late(f"left out {len(case.programs) - number} of {len(case.programs)} programs")
+        samples = at_work.stepped(make())
+        found[name] = judged(samples, ("ours",), ("vendor",))
+        say("row", {"problem": name, "calls": asdict(found[name]), "samples": samples})
+        say("text", f"  {name}: {found[name].ratio:.3f}")
+        at_work.release()
+        longest = max(longest, time.time() - begun)
+    about = _about(case)
+
+    def claim(name: str, names: Sequence[str]) -> claims.Claim:
+        ratios = claims.Ratios.of(found[one].ratio for one in names)
+        return claims.Claim(
+            name, case.against, len(names), claims.Compared(with_library=ratios), None, about
+        )
+
+    apart = [claim(name, [name]) for name in found if name != case.name]
+    return [claim(case.name, [*found]), *apart]
+
+
+def _host(case: HostTimes, say: Say) -> list[claims.Claim]:
+    import on_gpu
+
+    say("count", 1)
+    samples = on_gpu.host_times(case.calls())
+    medians = {name: sorted(taken)[len(taken) // 2] for name, taken in samples.items()}
+    say("row", {"problem": case.name, "times_us": medians, "samples": samples})
+    for name, us in medians.items():
+        say("text", f"  {name:44} {us:8.2f} µs")
+    return [
+        claims.Claim(case.name, None, None, None, None, environment=environment(), times_us=medians)
+    ]
+
+
+def document(row: Row) -> dict[str, Any]:
+    """A row as JSON, with each way's ratios and all samples."""
+    said = {
+        way: {
+            side: asdict(found) if (found := row.ratio(way, side)) else None
+            for side in ("ours", "with_library")
+        }
+        for way in row.samples
+    }
+    return {
+        "problem": row.problem, "tried": row.tried, **said, "samples": row.samples,
+        "wrong": dict(row.wrong), "late": list(row.late),
+    }  # fmt: skip
+
+
+def shown(row: Row) -> str:
+    """A row as a line."""
+    words = []
+    for way in row.samples:
+        ours, both = row.ratio(way, "ours"), row.ratio(way, "with_library")
+        words.append(f"{way} {ours.ratio:.3f}" if ours else f"{way} none")
+        words[-1] += f" ({both.ratio:.3f} with the library)" if both else ""
+    first = next((row.ratio(way, "ours") for way in row.samples), None)
+    chosen = f"  {first.us:.1f} µs {first.kernel} against {first.vendor}" if first else ""
+    wrong = f"; left out: {', '.join(row.wrong)}" if row.wrong else ""
+    return f"{row.problem}: {', '.join(words)};{chosen}{wrong}"
+
+
+class Workplace:
+    """The GPU, opened when the first case needs it, and kept for the cases after it."""
+
+    def __init__(self) -> None:
+        from on_gpu import Bench
+        from tilewright.compile import Store
+
+        self._bench = Bench(Store())
+        self.arch = self._bench.arch
+
+    def compared(
+        self, case: Case, problem: Any, seed: int, say: Callable[[str], None]
+    ) -> tuple[Row, dict[str, Any]]:
+        """One problem's results, and the configs of the kernels that were picked in any way."""
+        from on_gpu import OnGpu
+
+        try:
+            stage = OnGpu(case, problem, self._bench, seed, say)
+            row = compared(str(problem), stage, case.ways)
+            picked = (
+                row.ratio(way, side) for way in row.samples for side in ("ours", "with_library")
+            )
+            configs = [stage.config(one.kernel) for one in picked if one]
+            return row, {c.name: c for c in configs if c is not None}
+        finally:
+            stage = None  # its arrays are given back
+            self.release()
+
+    def stepped(self, calls: Mapping[str, Callable[[], object]]) -> Samples:
+        from on_gpu import stepped
+
+        return stepped(calls)
+
+    def release(self) -> None:
+        self._bench.release()
+
+
+def serve(names: Sequence[str], deadline: float, pipe: Connection) -> None:
+    """A worker: run these cases until one fails."""
+    every = cases.every()
+    opened: list[Workplace] = []
+
+    def bench() -> Workplace:
+        if not opened:
+            opened.append(Workplace())
+        return opened[0]
+
+    for name in names:
+        pipe.send(("begin", name))
+        try:
+            found = run_case(every[name], bench, deadline, lambda *said: pipe.send(said))
+        except Late as late:
+            pipe.send(("late", str(late)))
+        except Exception as error:
+            pipe.send(("failed", f"{type(error).__name__}: {error}"[:2000]))
+            return  # a fault of the device stays with the process
+        else:
+            pipe.send(("claims", found))
+    pipe.send(("end", None))
+
+
+# --- all cases, in the parent -------------------------------------------------------------------
+
+Messages = Callable[[Sequence[str], float], Iterator[tuple[str, Any]]]
+"""Starts a worker for these cases, and yields what it says. The last word is ``end``, ``failed``,
+or ``gone`` with the reason."""
+
+
+def worker(names: Sequence[str], deadline: float) -> Iterator[tuple[str, Any]]:
+    """See `Messages`. The worker is ended with the iterator, and when it says nothing."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=serve, args=(names, deadline, there), daemon=False)
+    process.start()
+    there.close()
+    try:
+        while True:
+            patience = min(STALL_SECONDS, max(0.0, deadline - time.time()))
+            if not here.poll(patience):
+                late = time.time() >= deadline
+                yield "gone", "the budget was over" if late else f"no word for {STALL_SECONDS} s"
+                return
+            try:
+                word, what = here.recv()
+            except EOFError:
+                process.join()
+                yield "gone", f"its process ended with status {process.exitcode}"
+                return
+            yield word, what
+            if word in ("end", "failed"):
+                return
+    finally:
+        if process.is_alive():
+            process.join(5)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def run_all(
+    names: Sequence[str],
+    deadline: float,
+    messages: Messages,
+    kept: Callable[[dict[str, Report]], None],
+) -> dict[str, Report]:
+    """Run cases, with a new worker after each that fails. `kept` is called after each case."""
+    reports: dict[str, Report] = {}
+    left = list(names)
+    while left:
+        before, current = len(left), ""
+        for word, what in messages(tuple(left), deadline):
+            if word == "begin":
+                current = what
+                reports[current] = Report()
+                print(current, flush=True)
+            elif word == "text":
+                print(what, flush=True)
+            elif word == "count":
+                reports[current].problems = what
+            elif word == "row":
+                reports[current].rows.append(what)
+            elif word != "end" and left:
+                if current not in left:  # it ended between two cases
+                    current = left[0]
+                    reports[current] = Report()
+                _ended(reports[current], word, what)
+                left.remove(current)
+                why = reports[current].failed
+                print(f"  FAILED {current}: {why}" if why else "  done", flush=True)
+                kept(reports)
+        assert len(left) < before, "a worker ends no case"
+        if left and time.time() >= deadline:
+            for name in left:
+                reports[name] = Report(failed="left out: the budget was over")
+            break
+    return reports
+
+
+def _ended(report: Report, word: str, what: Any) -> None:
+    if word == "claims":
+        report.claims = what
+    else:
+        report.failed = what
+        report.left_out = report.problems - len(report.rows)
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def chosen(words: Sequence[str], every: Mapping[str, AnyCase]) -> list[str]:
+    """The names of the cases that the words say, which may be shell patterns, in the order of the
+    cases. Raises `SystemExit` for a word that names none."""
+    for word in words:
+        if not fnmatch.filter(every, word):
+            raise SystemExit(f"there is no case {word}; --list lists them")
+    return [name for name in every if any(fnmatch.fnmatchcase(name, word) for word in words)]
+
+
+def listed(every: Mapping[str, AnyCase]) -> str:
+    """All cases, with what they say and compare with."""
+    lines = []
+    for name, case in every.items():
+        against = "host time" if isinstance(case, HostTimes) else f"against {case.against}"
+        lines.append(f"{name:28} {case.says}; {against}")
+        lines += [f"  also {one}" for one in cases.claims_of(case)[1:]]
+    return "\n".join(lines)
+
+
+def write(path: Path, reports: Mapping[str, Report], about: Mapping[str, Any]) -> None:
+    """All results with every sample, as JSON; packed for a name that ends in .xz."""
+    found = {
+        name: {key: value for key, value in vars(report).items() if key != "claims"}
+        | {"claims": [one.claim for one in report.claims]}
+        for name, report in reports.items()
+    }
+    content = (json.dumps({"environment": about, "cases": found}) + "\n").encode()
+    path.write_bytes(lzma.compress(content) if path.suffix == ".xz" else content)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="names, or patterns of names")
+    parser.add_argument("--list", action="store_true", help="list the cases, and run none")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every sample")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", default=float("inf"))
+    options = parser.parse_args(words)
+    every = cases.every()
+    if options.list:
+        print(listed(every))
+        return 0
+    if not options.cases:
+        parser.error("which cases? --list lists them")
+    names = chosen(options.cases, every)
+    saved: set[str] = set()
+
+    def kept(reports: dict[str, Report]) -> None:
+        for report in reports.values():
+            for claim in report.claims:
+                if claim.claim not in saved:
+                    print(f"  {claims.save(claim).name}", flush=True)
+                    saved.add(claim.claim)
+        if options.json:
+            write(options.json, reports, environment())
+
+    reports = run_all(names, time.time() + options.budget, worker, kept)
+    bad = {name: report.failed for name, report in reports.items() if report.failed}
+    for name, why in bad.items():
+        print(f"{name}: {why}")
+    print(f"{len(reports) - len(bad)} of {len(names)} cases came out")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""The contenders of `on_gpu`: the interpreter in place of a GPU, and a clock that stands still."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from test_rivals import on_torch
+
+import comparison
+import on_gpu
+import rivals
+from cases import Case
+from comparison import compared
+from tilewright import errors, verify
+from tilewright.arch import device
+from tilewright.compile import Store
+from tilewright.measure import timing
+from tilewright.measure.measurement import Settings
+from tilewright.ops.gemm import GemmProblem
+from tilewright.tune.search import Effort
+
+torch = pytest.importorskip("torch")
+
+PROBLEM = GemmProblem(32, 32, 32, "bf16")
+QUICK = Settings(warm_up_seconds=0, min_samples=2, max_samples=2)
+
+
+class Clock:
+    """A timer that runs a call and says that it took 10 µs."""
+
+    def queue(self, call):
+        call()
+        return 10.0
+
+    def read(self, queued):
+        return list(queued)
+
+    def late(self, queued):
+        return 0
+
+
+def no_library(backend):
+    raise errors.LibraryRefused("there is no library here")
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    """A bench whose GPU is the interpreter. Kernels in `bench.unbuilt` cannot be built."""
+    unbuilt: set[str] = set()
+
+    def built(wanted, store):
+        rows = [SimpleNamespace(config=c, ok=c.name not in unbuilt) for c, _ in wanted]
+        return SimpleNamespace(results=rows)
+
+    monkeypatch.setattr(on_gpu, "GPU", "cpu")
+    monkeypatch.setattr(on_gpu, "live_device", lambda index: device("h200_sxm"))
+    monkeypatch.setattr(on_gpu.libraries, "present", no_library)
+    monkeypatch.setattr(on_gpu, "build", built)
+    monkeypatch.setattr(on_gpu, "BRIEF", QUICK)
+    monkeypatch.setattr(comparison, "EFFORT", Effort(first=1, step=1, patience=1))
+    for name in ("LEAST_ROUNDS", "MOST_ROUNDS"):
+        monkeypatch.setattr(comparison, name, 4)
+    monkeypatch.setattr(timing, "flusher", lambda l2_bytes, place: lambda: None)
+    monkeypatch.setattr(timing, "Events", lambda flush, place: Clock())
+    monkeypatch.setattr(timing, "Graphs", lambda flush, place, count: Clock())
+    monkeypatch.setattr(timing, "copies_to_rotate", lambda inputs, l2: 2)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 24, 1 << 24))
+    made = on_gpu.Bench(Store(tmp_path / "store"))
+    made.unbuilt = unbuilt
+    return made
+
+
+def case(**more) -> Case:
+    usual = {
+        "operands": lambda problem, seed, device: on_torch(problem, seed),
+        "only": lambda c: c.pipeline == "basic" and c.scheduler == "tile",
+    }
+    return Case("toy", "a toy", "torch", lambda: [PROBLEM], **{**usual, **more})
+
+
+def test_kernels_are_searched_checked_and_timed_both_ways(bench):
+    said = []
+    stage = on_gpu.OnGpu(case(), PROBLEM, bench, 5, said.append)
+    row = compared(str(PROBLEM), stage)
+    assert row.wrong == {}
+    assert 2 <= row.tried <= 3
+    assert set(row.samples) == {"calls", "graphs"}
+    for samples in row.samples.values():
+        assert set(samples) == {*row.ours, "torch.mm"}
+        assert {len(taken) for taken in samples.values()} == {4}
+    found = row.ratio("calls", "ours")
+    assert found.vendor == "torch.mm"
+    assert stage.config(found.kernel).name == found.kernel
+    assert any("torch.mm" in text for text in said)
+    bench.release()
+
+
+def test_a_wrong_contender_is_told_and_left_out(bench):
+    def liar(problem, bench):
+        return {"liar": lambda inputs, outputs: lambda: torch.ones(32, 32, dtype=torch.bfloat16)}
+
+    def breaks(problem, bench):
+        return {"breaks": lambda inputs, outputs: lambda: torch.mm(1, 2)}
+
+    def absent(problem, bench):
+        raise rivals.Absent("absent", "No module named 'absent'")
+
+    vendor = (rivals.torch_calls, liar, breaks, absent)
+    row = compared("p", on_gpu.OnGpu(case(vendor=vendor), PROBLEM, bench, 5, lambda text: None))
+    assert row.vendor == ("torch.mm",)
+    assert "outside tolerance" in row.wrong["liar"]
+    assert "TypeError" in row.wrong["breaks"]
+    assert row.wrong["absent"] == "not here: No module named 'absent'"
+    loose = case(vendor=(liar,), exact=False)
+    row = compared("p", on_gpu.OnGpu(loose, PROBLEM, bench, 5, lambda text: None), ("calls",))
+    assert row.vendor == ("liar",)
+
+
+def test_a_kernel_that_cannot_be_built_is_told(bench):
+    stage = on_gpu.OnGpu(case(), PROBLEM, bench, 5, lambda text: None)
+    first = stage.field.starters[0] if stage.field.starters else stage.field.ours[0]
+    bench.unbuilt.add(first)
+    assert stage.tried([first]) == {first: None}
+    assert first in stage.wrong
+
+
+@pytest.mark.parametrize("ours", ["answered", "estimated"])
+def test_a_dispatchers_answers_are_contenders(bench, ours, monkeypatch):
+    asked = []
+
+    def dispatched(label, dispatcher, problem):
+        asked.append(label)
+        config = dispatcher.select(problem).config
+        bind = lambda inputs, outputs: lambda: torch.mm(inputs["A"], inputs["B"])  # noqa: E731
+        return SimpleNamespace(bind=bind, config=config)
+
+    monkeypatch.setattr(on_gpu, "dispatched", dispatched)
+    row = compared("p", on_gpu.OnGpu(case(ours=ours), PROBLEM, bench, 5, lambda text: None))
+    assert (row.ours, row.with_library) == ((on_gpu.OURS,), (on_gpu.CHOSEN,))
+    assert {*asked} == {on_gpu.OURS, on_gpu.CHOSEN}
+
+
+def test_places_are_elsewhere_and_copies_share_one_output(bench):
+    stage = on_gpu.OnGpu(case(), PROBLEM, bench, 5, lambda text: None)
+    places = stage._spread()
+    assert len({x.inputs["A"].data_ptr() for x in places}) == on_gpu.PLACES
+    assert len({x.outputs["C"].data_ptr() for x in places}) == on_gpu.PLACES
+    copies = stage._copies()
+    assert len({x.inputs["A"].data_ptr() for x in copies}) == len(copies) == 2
+    assert len({x.outputs["C"].data_ptr() for x in copies}) == 1
+    assert torch.equal(copies[0].inputs["A"], copies[1].inputs["A"])
+
+
+def test_rivals_of_ours_compute_another_problem_on_the_same_operands(bench, monkeypatch):
+    monkeypatch.setattr(rivals, "OWN", 1)
+    monkeypatch.setattr(rivals, "_GPU", "cpu")
+    of = rivals.own_kernels(
+        lambda c: c.pipeline == "basic", of=lambda p: replace(p, constant_b=False)
+    )
+    row = compared(
+        "p", on_gpu.OnGpu(case(vendor=(of,)), PROBLEM, bench, 5, lambda text: None), ("calls",)
+    )
+    (name,) = row.vendor
+    assert name.startswith("rival gemm_")
+    scaled = GemmProblem(32, 32, 32, "bf16", epilogue="bias")
+    found = rivals.without_epilogue(scaled, bench)
+    operands = on_torch(scaled)
+    ((bare, bind),) = found.items()
+    got = bind(operands.inputs, operands.outputs)()
+    plain = operands.inputs["A"].double() @ operands.inputs["B"].double()
+    assert "epi" not in bare
+    assert verify.compare(got, plain, verify.tolerance(rivals.bare_of(scaled), None)).ok
+
+
+def test_host_times_are_per_call():
+    called = []
+    host = on_gpu.Host(calls=5, wait=lambda: called.append("wait"))
+    us = host.queue(lambda: called.append("call"))
+    assert called == ["wait", *["call"] * 5]
+    assert us > 0
+
+
+def test_fixed_rounds_take_no_more_and_no_less():
+    us = {"slow": 30.0, "fast": 1.0}
+
+    class Said(Clock):
+        def queue(self, call):
+            return call()
+
+    calls = {name: [lambda name=name: us[name]] for name in us}
+    taken = timing.measure(calls, Said(), replace(on_gpu.fixed(14), warm_up_seconds=0))
+    assert {name: len(series.samples_us) for name, series in taken.items()} == dict.fromkeys(us, 14)

@@ -1,0 +1,218 @@
+"""What kernels are compared with computes the same thing: checked on the CPU, where torch has the
+call there."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import rivals
+import rivals_attention
+from cases import attention, gemm, grouped_gemm
+from tilewright import ops, verify
+from tilewright.dtypes import DTYPES
+from tilewright.measure.contenders import results
+from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention_backward import AttentionBackwardProblem
+from tilewright.ops.gemm import GemmProblem
+from tilewright.ops.grouped_gemm import GroupedGemmProblem
+
+torch = pytest.importorskip("torch")
+
+
+class NoLibrary:
+    """A bench whose library offers nothing."""
+
+    def algorithms(self, problem):
+        return []
+
+
+def on_torch(problem, seed=3):
+    """Operands as torch tensors on the CPU, with their strides."""
+    made = verify.operands_of(problem, seed, "cpu")
+    kinds = {one.name: one.dtype for one in ops.family(problem.family).operands(problem)}
+
+    def tensor(name, x):
+        if isinstance(x, int | float):
+            return x
+        whole = torch.from_numpy(x.view(f"uint{8 * x.itemsize}"))
+        return whole.view(getattr(torch, DTYPES[kinds[name]].torch))
+
+    both = ({n: tensor(n, x) for n, x in some.items()} for some in (made.inputs, made.outputs))
+    return verify.Operands(*both)
+
+
+def check(problem, bind, operands, exact=True):
+    wanted = verify.reference(problem, operands.inputs)
+    returned = bind(operands.inputs, operands.outputs)()
+    found = results(problem, operands, returned)
+    if exact:
+        checked = verify.compare_all(problem, None, found, wanted)
+        assert checked.ok, str(checked)
+    return found, wanted
+
+
+def test_a_batch_that_shares_b_is_one_product():
+    p = GemmProblem(8, 24, 16, "bf16", batch=3, stride_b=0)
+    operands = on_torch(p)
+    ((name, bind),) = rivals.folded_mm(p, NoLibrary()).items()
+    assert "folded" in name
+    check(p, bind, operands)
+    assert rivals.folded_mm(GemmProblem(8, 24, 16, "bf16", batch=3), NoLibrary()) == {}
+    assert rivals.folded_mm(GemmProblem(8, 24, 16, "bf16"), NoLibrary()) == {}
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("int4", "128x1-bf16"), ("e2m1", "32x1-e8m0")])
+def test_weights_of_few_bits_are_dequantised(dtype, scale):
+    p = GemmProblem(4, 128, 256, "bf16", dtype_b=dtype, scale_b=scale)
+    operands = on_torch(p)
+    (bind,) = rivals.dequantised(p, NoLibrary()).values()
+    found, wanted = check(p, bind, operands, exact=False)
+    assert abs(found["C"].double() - wanted["C"]).max() <= 0.02 * abs(wanted["C"]).max()
+    again = bind(operands.inputs, operands.outputs)
+    assert again.args[1] is bind(operands.inputs, operands.outputs).args[1]  # made once
+
+
+def test_a_bare_product_has_no_epilogue():
+    for p in gemm.with_epilogues():
+        bare = rivals.bare_of(p)
+        assert (bare.m, bare.n, bare.k, bare.epilogue) == (p.m, p.n, p.k, "")
+        assert bare.dtype_c == ("int32" if p.dtype_a == "int8" else "bf16")
+
+
+def test_every_row_of_a_grouped_product_is_used():
+    p = GroupedGemmProblem("contiguous", 4, 64, 16, 32)
+    made = grouped_gemm.every_row_used(p, 1, "cpu")
+    assert made.inputs["offsets"][-1] == 64
+    reference = verify.reference(p, made.inputs)["C"]
+    assert (reference == reference).all()
+
+
+def test_masked_rows_are_gathered(monkeypatch):
+    p = GroupedGemmProblem("masked", 3, 8, 16, 32)
+    made = on_torch(p)
+    asked = []
+    monkeypatch.setattr(torch, "_grouped_mm", lambda a, b, offs: asked.append((a, b, offs)))
+    found = rivals.grouped_mm(p, NoLibrary())
+    assert list(found) == ["torch._grouped_mm", "torch.bmm"]
+    found["torch._grouped_mm"](made.inputs, made.outputs)()
+    ((a, _, ends),) = asked
+    counts = made.inputs["counts"]
+    assert ends.tolist() == counts.cumsum(0).tolist()
+    used = [made.inputs["A"][g, : counts[g]] for g in range(3)]
+    assert torch.equal(a, torch.cat(used))
+
+
+# --- attention ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """FlexAttention as torch computes it without compiling, which any device can."""
+    seen, whole = [], torch.compile
+
+    def compiled(*function, **how):
+        if function:  # torch's own use of it
+            return whole(*function, **how)
+        seen.append(how)
+        return lambda function: function
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    return seen
+
+
+SMALL = {"batch": 2, "heads": 4, "q_len": 24, "kv_len": 24, "head_dim": 16}
+FORMS = [
+    {"right": 0, "softcap": 5.0},
+    {"right": 0, "others": "alibi"},
+    {"right": 0, "others": "sinks"},
+    {"left": 7, "right": 0},
+    {"bias_shape": (1, 4)},
+    {"right": 0, "bias_shape": (1, 4)},
+    {"right": 0, "kv_heads": 2, "softcap": 5.0},
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_flex_attention_computes_what_ours_do(form, uncompiled):
+    p = AttentionProblem(**SMALL, **form)
+    found = rivals_attention.flex(p, NoLibrary())
+    assert len(found) == len(rivals_attention.OPTIONS)
+    operands = on_torch(p)
+    check(p, found["torch.flex_attention"], operands)
+    (how,) = uncompiled
+    assert how["mode"] == "max-autotune-no-cudagraphs"
+
+
+def test_no_graph_holds_gradients_of_flex_attention():
+    found = rivals_attention.flex_backward(AttentionBackwardProblem(**SMALL), NoLibrary())
+    assert set(found) == rivals.UNCAPTURED
+
+
+def test_what_is_not_installed_says_so():
+    p = AttentionProblem(**SMALL)
+    for make, word in ((rivals_attention.flash_3, "flash_attn_interface"),
+                       (rivals_attention.cudnn_fp8, "cudnn")):  # fmt: skip
+        with pytest.raises(rivals.Absent, match=f"not here: .*{word}") as absent:
+            make(p, NoLibrary())
+        assert absent.value.label
+
+
+def test_flash_attention_3_is_told_the_mask_and_the_scales(monkeypatch):
+    import sys
+    import types
+
+    called = []
+    flash = types.SimpleNamespace(
+        flash_attn_func=lambda *given, **said: called.append(said) or ("o", "lse"),
+        flash_attn_varlen_func=lambda *given, **said: called.append((given[3:], said)) or "o",
+    )
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", flash)
+    make = partial(rivals_attention.flash_3, bench=NoLibrary())
+    plain = {"q": 0, "k": 1, "v": 2, "scale": 0.25}
+
+    def said(p, **inputs):
+        (bind,) = make(p).values()
+        assert bind({**plain, **inputs}, {})() == "o"
+        return called.pop()
+
+    assert said(AttentionProblem(**SMALL, right=0)) == {
+        "causal": True, "window_size": (-1, -1), "softcap": 0.0, "softmax_scale": 0.25,
+    }  # fmt: skip
+    window = said(AttentionProblem(**SMALL, left=7, right=0))
+    assert (window["causal"], window["window_size"]) == (False, (7, 0))
+    eight = AttentionProblem(**SMALL, dtype="e4m3fn", others="hscale")
+    scaled = said(eight, q_scale="q", k_scale="k", v_scale="v")
+    assert [scaled[f"{name}_descale"] for name in "qkv"] == ["q", "k", "v"]
+    packed = AttentionProblem(**SMALL, total_q=40, total_kv=40, others="packedq+packedkv")
+    given, _ = said(packed, q_offsets="qo", kv_offsets="ko")
+    assert given == ("qo", "ko", 24, 24)
+    assert make(AttentionProblem(**SMALL, right=0, others="alibi")) == {}
+
+
+def test_caches_are_full_and_pages_are_each_once():
+    for p in attention.decoding():
+        if p.batch != 8:
+            continue
+        pages = 3 * 64 // p.page_size if p.paged else 0
+        small = AttentionProblem(
+            3, 4, 1, 64, 16, page_size=p.page_size, others=p.others, pages=pages,
+            page_entries=pages // 3 if "pagetable" in p.words else pages,
+        )  # fmt: skip
+        made = attention.full_caches(small, 1, "cpu", on_torch_inputs)
+        assert set(made.inputs["kv_used"].tolist()) == {64}
+        for name in ("page_table", "page_list"):
+            if name in made.inputs:
+                pages = made.inputs[name].flatten().tolist()
+                assert sorted(pages) == list(range(small.pages))
+        if "page_starts" in made.inputs:
+            assert made.inputs["page_starts"].tolist()[-1] == small.pages
+
+
+def on_torch_inputs(problem, seed, device):
+    made = verify.operands_of(problem, seed, device)
+    names = ("kv_used", "page_table", "page_list", "page_starts")
+    some = {n: torch.from_numpy(x.copy()) for n, x in made.inputs.items() if n in names}
+    return verify.Operands(some, {})

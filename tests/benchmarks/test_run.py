@@ -1,0 +1,221 @@
+"""The runner's flow, with fake workers, a fake GPU and a fake clock."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import time
+
+import pytest
+from test_comparison import OURS, TIMES, Fake
+
+import cases
+import claims
+import run
+from cases import Case, HostTimes, Part, Programs
+from comparison import Field, NothingToCompare, compared
+from run import Report, run_all, run_case
+from tilewright.arch import arch
+
+NEVER = math.inf
+
+
+def case(name="toy", problems=("a", "b"), **more) -> Case:
+    return Case(name, "toys", "others", lambda: list(problems), **more)
+
+
+class Bench:
+    """A GPU that answers at once, or takes `seconds`; problems in `bad` cannot be compared."""
+
+    arch = arch("sm_90")
+
+    def __init__(self, bad=(), seconds=0.0, clock=None) -> None:
+        self.seeds: list[int] = []
+        self.released = 0
+        self._bad, self._seconds, self._clock = bad, seconds, clock
+
+    def compared(self, case, problem, seed, say):
+        self.seeds.append(seed)
+        if self._clock is not None:
+            self._clock[0] += self._seconds
+        if problem in self._bad:
+            raise NothingToCompare("no kernel is right")
+        mm = {"a": 22.0, "b": 44.0}.get(problem, 20.0)
+        stage = Fake(Field(OURS, (), (), ("mm", "bmm")), TIMES | {"mm": mm, "bmm": 100.0})
+        return compared(problem, stage), {}
+
+    def stepped(self, calls):
+        return {name: [call()] * 10 for name, call in calls.items()}
+
+    def release(self):
+        self.released += 1
+
+
+def ran(case, bench, deadline=NEVER):
+    said = []
+    return run_case(case, lambda: bench, deadline, lambda *words: said.append(words)), said
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    monkeypatch.setattr(run, "environment", lambda: {"commit": None})
+
+
+def test_a_case_becomes_a_claim_with_its_command():
+    bench = Bench()
+    (found,), said = ran(case(), bench)
+    assert (found.claim, found.against, found.problems) == ("toy", "others", 2)
+    assert found.calls.ours.mean == pytest.approx((1.1 * 2.2) ** 0.5)
+    assert found.graphs.ours.least == pytest.approx(1.1)
+    assert found.calls.with_library is None
+    assert found.environment["command"] == "benchmarks/run.py toy"
+    assert len({*bench.seeds}) == 2
+    assert ("count", 2) in said
+    rows = [what for word, what in said if word == "row"]
+    assert [row["problem"] for row in rows] == ["a", "b"]
+    assert rows[0]["calls"]["ours"]["kernel"] == "k0"
+    assert len(rows[0]["samples"]["graphs"]["mm"]) == 20
+
+
+def test_parts_are_claims_of_some_problems_or_contenders():
+    parts = (Part("first", "mm", where=lambda p: p == "a"), Part("bmm", "bmm", ("bmm",)))
+    found, _ = ran(case(parts=parts), Bench())
+    by_name = {one.claim: one for one in found}
+    assert list(by_name) == ["toy", "toy-first", "toy-bmm"]
+    assert by_name["toy-first"].problems == 1
+    assert by_name["toy-first"].calls.ours.mean == pytest.approx(1.1)
+    assert by_name["toy-bmm"].calls.ours.mean == pytest.approx(5.0)
+
+
+def test_a_problem_that_fails_leaves_the_case_without_a_claim():
+    said = []
+    with pytest.raises(RuntimeError, match="1 of 3 problems failed: a: no kernel is right"):
+        run_case(
+            case(problems="abc"), lambda: Bench(bad="a"), NEVER, lambda *words: said.append(words)
+        )
+    assert [what["problem"] for word, what in said if word == "row"] == ["b", "c"]
+
+
+def test_the_budget_ends_a_case_before_a_problem_that_would_not_fit(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(run.time, "time", lambda: clock[0])
+    bench = Bench(seconds=10.0, clock=clock)
+    with pytest.raises(run.Late, match="left out 2 of 4"):
+        ran(case(problems="abcd"), bench, deadline=1029.0)
+    assert len(bench.seeds) == 2
+
+
+def test_programs_are_compared_by_their_steps():
+    def made(us):
+        return lambda: {"ours": lambda: 10.0, "vendor": lambda: us}
+
+    both = Programs("models", "all", "torch", {"model-a": made(20.0), "model-b": made(5.0)})
+    bench = Bench()
+    found, _ = ran(both, bench)
+    ratios = {one.claim: one.calls.with_library.mean for one in found}
+    assert ratios == {
+        "models": pytest.approx(1.0), "model-a": pytest.approx(2.0), "model-b": pytest.approx(0.5),
+    }  # fmt: skip
+    assert bench.released == 2
+    alone, _ = ran(Programs("gpt", "one", "torch", {"gpt": made(20.0)}), Bench())
+    assert [one.claim for one in alone] == ["gpt"]
+
+
+def test_host_times_are_medians(monkeypatch):
+    import on_gpu
+
+    taken = {"call": [3.0, 1.0, 2.0]}
+    monkeypatch.setattr(on_gpu, "host_times", lambda calls: taken)
+    (found,), _ = ran(HostTimes("host", "a call", dict), None)
+    assert found.times_us == {"call": 2.0}
+    assert found.calls is None
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+def claim(name: str) -> claims.Claim:
+    return claims.Claim(name, None, None, None, None, {}, times_us={"call": 1.0})
+
+
+def script(*workers):
+    """Workers that say these words one after the other; each must be asked for."""
+    left = list(workers)
+    asked = []
+
+    def messages(names, deadline):
+        asked.append(list(names))
+        yield from left.pop(0)
+
+    return messages, asked
+
+
+def test_the_rest_goes_on_after_a_case_that_fails():
+    messages, asked = script(
+        [("begin", "a"), ("count", 2), ("row", {"problem": 1}), ("failed", "RuntimeError: fault")],
+        [("begin", "b"), ("claims", [claim("b")]), ("begin", "c"), ("gone", "no word for 300 s")],
+        [("begin", "d"), ("text", "  1/1"), ("claims", [claim("d")]), ("end", None)],
+    )
+    kept = []
+    reports = run_all(["a", "b", "c", "d"], NEVER, messages, lambda r: kept.append(len(r)))
+    assert asked == [["a", "b", "c", "d"], ["b", "c", "d"], ["d"]]
+    assert {name: report.failed for name, report in reports.items()} == {
+        "a": "RuntimeError: fault", "b": "", "c": "no word for 300 s", "d": "",
+    }  # fmt: skip
+    assert (reports["a"].rows, reports["a"].left_out) == ([{"problem": 1}], 1)
+    assert kept == [1, 2, 3, 4]
+
+
+def test_a_worker_that_dies_between_cases_costs_the_next_one():
+    messages, asked = script(
+        [("begin", "a"), ("claims", [claim("a")]), ("gone", "its process ended")],
+        [("gone", "its process ended")],
+        [("begin", "d"), ("claims", [claim("d")]), ("end", None)],
+    )
+    reports = run_all(["a", "b", "c", "d"], NEVER, messages, lambda r: None)
+    assert [name for name, report in reports.items() if report.failed] == ["b", "c"]
+    assert asked[-1] == ["d"]
+
+
+def test_what_the_budget_leaves_out_is_told():
+    deadline = time.time() - 1
+    messages, _ = script([("begin", "a"), ("late", "left out 3 of 4 problems"), ("gone", "over")])
+    reports = run_all(["a", "b", "c"], deadline, messages, lambda r: None)
+    assert reports["a"].failed == "left out 3 of 4 problems"
+    assert reports["b"].failed == "over"
+    assert "budget" in reports["c"].failed
+
+
+def test_a_real_worker_runs_until_a_case_fails():
+    """Without a GPU the first case that needs one fails, in its own process."""
+    said = list(run.worker(["gemm-int8", "gemm-bf16-odd"], NEVER))
+    assert said[0] == ("begin", "gemm-int8")
+    assert said[-1][0] == "failed"
+    assert [what for word, what in said if word == "begin"] == ["gemm-int8"]
+
+
+def test_the_command_says_by_its_status_that_a_case_failed(tmp_path, monkeypatch, capsys):
+    every = {"a": case("a"), "b": case("b")}
+    monkeypatch.setattr(cases, "every", lambda: every)
+    monkeypatch.setattr(claims.save, "__defaults__", (tmp_path,))
+    good = [("begin", "a"), ("row", {"problem": "p"}), ("claims", [claim("a")])]
+    path = tmp_path / "all.json.xz"
+    for last, status in ((("claims", [claim("b")]), 0), (("failed", "fault"), 1)):
+        messages, _ = script([*good, ("begin", "b"), last])
+        monkeypatch.setattr(run, "worker", messages)
+        assert run.main(["*", "--json", str(path)]) == status
+    out = capsys.readouterr().out
+    assert "b: fault" in out
+    assert "1 of 2 cases came out" in out
+    assert claims.load(tmp_path / "a.json").times_us == {"call": 1.0}
+    found = json.loads(lzma.decompress(path.read_bytes()))
+    assert found["cases"]["a"]["claims"] == ["a"]
+    assert found["cases"]["a"]["rows"] == [{"problem": "p"}]
+    assert found["cases"]["b"]["failed"] == "fault"
+
+
+def test_results_are_plain_json_by_name(tmp_path):
+    path = tmp_path / "all.json"
+    run.write(path, {"a": Report(failed="why")}, {"commit": None})
+    assert json.loads(path.read_text())["cases"]["a"]["failed"] == "why"
