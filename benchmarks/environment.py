@@ -137,14 +137,14 @@ def _gpu() -> dict[str, Any]:
     library = None
     with suppress(LibraryRefused):
         library = getattr(libraries.present(backend), "version", None)
-    uuid = f"GPU-{torch.cuda.get_device_properties().uuid}"
+    uuid = getattr(torch.cuda.get_device_properties(), "uuid", "")
     return {
         "gpu": torch.cuda.get_device_name(),
         "driver": devices.environment(backend).driver or None,
         "cuda": torch.version.cuda,
         "cublas": library,
         "cudnn": torch.backends.cudnn.version(),
-        "clocks": _clocks(uuid),
+        "clocks": _clocks(f"GPU-{uuid}"),
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +15,7 @@ import environment
 from claims import Claim, Compared, Ratios
 from tilewright.arch import arch
 from tilewright.compile.key import sources_digest
-from tilewright.errors import BadArgument, BadFile
+from tilewright.errors import BadArgument, BadFile, LibraryRefused
 from tilewright.ops.gemm import FAMILY as GEMM
 
 HEAD = "0123456789abcdef0123456789abcdef01234567"
@@ -105,6 +107,51 @@ def test_an_environment_says_all_and_null_for_what_a_machine_has_not():
     assert {"commit", "changed", "packages", "date", "command"} < found.keys()
     assert {"gpu", "driver", "cuda", "cublas", "cudnn", "clocks"} < found.keys()
     json.dumps(found)
+
+
+class Nvml:
+    """What nvidia-ml-py says of one GPU, which does not tell its memory's greatest clock."""
+
+    NVMLError = RuntimeError
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        assert uuid == "GPU-1-2"
+        return uuid
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 3201}[kind]
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:
+        if kind == self.NVML_CLOCK_MEM:
+            raise self.NVMLError
+        return 2010
+
+
+def test_on_a_gpu_libraries_and_clocks_are_read(monkeypatch):
+    def refused(backend: str) -> None:
+        raise LibraryRefused("none")
+
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="1-2"))
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    monkeypatch.setattr(environment.libraries, "present", lambda of: SimpleNamespace(version=1301))
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    found = environment.environment()
+    assert (found["gpu"], found["cublas"], found["cudnn"]) == ("NVIDIA H200", 1301, 91002)
+    assert found["clocks"] == {
+        "sm": {"now": 1980, "most": 2010},
+        "memory": {"now": 3201, "most": None},
+    }
+    monkeypatch.setattr(environment.libraries, "present", refused)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    found = environment.environment()
+    assert (found["cublas"], found["clocks"]) == (None, None)
 
 
 def git(folder, *words):
