@@ -13,10 +13,10 @@ from tilewright.arch import arch, device, peak_tflops
 from tilewright.arch.known import devices
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import UnsupportedProblem
-from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.ops.gemm import FAMILY, GemmProblem, rates
 from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.estimate import estimate as breakdown
-from tilewright.ops.gemm.estimate import work
+from tilewright.ops.gemm.estimate import key, work
 from tilewright.ops.gemm.warps import laid, warps
 
 H200 = device("h200_sxm")
@@ -134,6 +134,70 @@ def test_of_equal_estimates_the_deeper_ring_goes_first_where_it_takes_nothing_fr
     deep = replace(ring, num_stages=6, store="split")
     assert us(ring, LARGE) == us(deep, LARGE)
     assert [c for c, _ in FAMILY.rank(LARGE, [ring, deep], H200)] == [deep, ring]
+
+
+TIED = replace(
+    breakdown(TILE, LARGE, H200), compute_us=9.0, shared_us=1.0, l2_us=5.0, latency_us=3.0
+)
+
+
+def test_of_equal_estimates_the_kernel_whose_next_slowest_resource_is_least_loaded_goes_first():
+    found = [TIED, replace(TIED, l2_us=6.0), replace(TIED, l2_us=4.0), replace(TIED, shared_us=2.0)]
+    kept, more, less, third = (key(TILE, one, LARGE) for one in found)
+    assert less < kept < more and third == kept
+    assert key(TILE, replace(TIED, compute_us=8.0), LARGE) == kept
+    few = replace(TILE, tile_m=8, tile_n=64, num_warps=4, pipeline="small_m_tma", group_m=1)
+    assert len({key(few, one, GemmProblem(8, 8192, 8192)) for one in found}) == 1
+
+
+def test_of_equal_estimates_descriptors_go_before_pointers():
+    assert key(TILE, TIED, LARGE) < key(replace(TILE, pipeline="basic"), TIED, LARGE)
+
+
+def test_of_equal_estimates_fewer_steps_of_k_go_first_where_a_workgroup_has_a_unit_to_itself():
+    def order(**fields):  # without the name, which comes last
+        return key(replace(TILE, **fields), TIED, LARGE)[:-1]
+
+    alone = {"scheduler": "persistent"}
+    assert order(tile_k=128, **alone) < order(tile_k=64, **alone)
+    assert order(tile_k=128) == order(tile_k=64)
+
+
+def test_workgroups_side_by_side_fill_once_for_each_round():
+    small = replace(TILE, tile_m=64, tile_n=64, num_warps=4)
+    one, many = (breakdown(small, GemmProblem(64 * n, 64 * 132, 512), H200) for n in (1, 40))
+    held = work(small, LARGE, H200).resident
+    assert held > 2 and one.waves == 1 and many.waves == 40
+    for waves, rounds in (
+        (held, 1),
+        (held + 1, 2),
+        (held + 2, 2),
+        (2 * held, 2),
+        (2 * held + 1, 3),
+    ):
+        found = breakdown(small, GemmProblem(64 * waves, 64 * 132, 512), H200)
+        assert found.fill_us == pytest.approx(rounds * one.fill_us), waves
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("sm_90", "h200_sxm"), ("gfx942", "mi300x")])
+def test_loads_of_elements_and_offsets_of_64_bits_take_longer_by_their_factors(name, gpu):
+    def running(**fields):
+        found = breakdown(config(name, dtype_a="fp16", **fields), LARGE, device(gpu))
+        return found.total_us - found.launch_us
+
+    by_alignment = {alignment: running(alignment=alignment) for alignment in (1, 2, 4, 16)}
+    assert by_alignment[4] == by_alignment[16]
+    assert by_alignment[1] == by_alignment[2] == pytest.approx(by_alignment[4] / rates.ELEMENTWISE)
+    wide = rates.WIDE_INDEX[arch(name).backend]
+    assert running(index_bits=64) == pytest.approx(running() / wide)
+
+
+def test_groups_of_more_rows_than_there_are_read_as_one_group_of_them_all():
+    wide = GemmProblem(512, 65536, 16384)  # four rows of tiles
+    four, eight, two = (
+        breakdown(replace(TILE, group_m=n), wide, H200).memory_us for n in (4, 8, 2)
+    )
+    assert eight == four != two
 
 
 def test_memory_is_asked_again_for_what_l2_cannot_keep():

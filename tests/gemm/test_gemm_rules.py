@@ -11,6 +11,7 @@ from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, judge, supports
+from tilewright.ops.gemm.sizes import OVERHEAD_REGISTERS, shared_tiles
 
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")
@@ -56,6 +57,17 @@ def fp8(flavour, **fields):
     return change(**types, **fields)
 
 
+NEEDED = 64 * 64 // 128 + OVERHEAD_REGISTERS
+"""Registers of a thread of `BASE`: its accumulators and the others."""
+
+
+def with_registers(count):
+    """sm_90 with so many registers for each thread."""
+    return dataclasses.replace(SM90, max_registers=count)
+
+
+SHUFFLED = {"pipeline": "preshuffle", "layout": "rsr", "tile_n": 16, "tile_k": 32}
+"""A tile of B that is one shuffled block."""
 TMA = {"pipeline": "tma"}
 GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
 GLUON_STREAM = {"pipeline": "gluon_ws", "scheduler": "stream_k", "reduction": "linear"}
@@ -109,6 +121,8 @@ BROKEN = [
     ("warps", change(num_warps=64), SM90),
     ("warps", change(num_warps=32), GFX942),
     ("stages", change(num_stages=17, tile_k=16), SM90),
+    ("tile", change(**SHUFFLED | {"tile_n": 8}), SM90),
+    ("tile", change(**SHUFFLED | {"tile_k": 16}), SM90),
     ("combination", change(pipeline="tma_ws"), SPECIALISING),
     ("combination", change(pipeline="gluon_ws"), SM90),
     ("tile", change(tile_m=192, num_warps=8, **TMA), SM90),
@@ -240,6 +254,7 @@ BROKEN = [
     ("mma", change(mma=(16, 16, 16)), SM90),
     ("mma", change(mma=(16, 16, 8)), GFX942),
     ("mma", change(mma=(32, 32, 8), tile_m=16), GFX942),
+    ("mma", fp8("e4m3fn", tile_k=128, mma=(16, 16, 32)), GFX950),
     ("scales", fp8("e4m3fn", tile_k=128, scale_a="1x64"), SM90),
     ("scales", fp8("e4m3fn", tile_k=128, scale_a="1x128", scale_b="64x64"), SM90),
     ("scales", fp8("e4m3fn", tile_k=128, scale_b="64x1"), GFX950),
@@ -263,6 +278,7 @@ BROKEN = [
     ("scales", fp8("e4m3fn", tile_n=256, **{**SCALED, "scale_b": "64x128"}), SM90),
     ("pipeline", fp8("e4m3fn", **SCALED), SM89),
     ("registers", change(tile_m=256, tile_n=256), SM90),
+    ("registers", BASE, with_registers(NEEDED - 1)),
     ("dot", change(tile_m=64, tile_n=128), arch("gfx1250")),
     ("shared_memory", change(tile_m=128, tile_n=256, tile_k=128, num_warps=8, num_stages=3), SM90),
     ("shared_memory", change(tile_m=128, tile_n=128, num_stages=4), GFX942),
@@ -278,6 +294,9 @@ LEGAL = [
     (change(tile_m=256, tile_n=128, num_warps=8), SM90),
     (change(num_warps=16), GFX942),
     (change(num_stages=8, tile_k=16), SM90),
+    (change(num_stages=16, tile_k=16), SM90),
+    (BASE, with_registers(NEEDED)),
+    (change(**SHUFFLED), SM90),
     (change(pipeline="tma_ws", scheduler="persistent"), SPECIALISING),
     (change(store="split", tile_n=32, **TMA), SM90),
     (change(**GLUON), SM90),
@@ -366,6 +385,8 @@ LEGAL = [
     (change(batching="strided", **TMA), SM90),
     (change(batching="strided", **GLUON), SM90),
     (change(mma=(32, 32, 8)), GFX942),
+    (fp8("e4m3fn", tile_k=64, mma=(16, 16, 32)), GFX950),
+    (fp8("e4m3fn", tile_k=128, mma=(16, 16, 128)), GFX950),
     (change(pad_m=False, pad_n=False, pad_k=False), SM90),
     (change(tile_m=128, tile_n=128, num_stages=3), GFX942),
 ]
@@ -550,6 +571,25 @@ def test_k_must_have_a_step_for_each_part(fields):
     assert supports(config, problem(k=64 * fields["split_k"]), SM90)
     verdict = supports(config, problem(k=64 * fields["split_k"] - 64), SM90)
     assert verdict.rule == "sharing" and "too few to split" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("tiles", "reduction", "shared"),
+    [
+        (264, "linear", 0),  # whole waves: nothing is left over
+        (198, "linear", 66),  # two workgroups for each tile left over
+        (199, "linear", 199),  # fewer: the last whole wave is shared too
+        (199, "atomic", 67),  # unless parts are added as they come
+        (331, "tree", 199),
+        (67, "linear", 67),  # there is no whole wave to share
+        (131, "linear", 131),
+    ],
+)
+def test_stream_k_shares_the_tiles_left_over_and_a_wave_more_where_parts_would_cross(
+    tiles, reduction, shared
+):
+    kernel = change(scheduler="stream_k", reduction=reduction)
+    assert shared_tiles(kernel, tiles, 132) == shared
 
 
 def test_every_part_of_a_tile_needs_a_flag_and_warp_groups_each_their_own():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from library_cases import PLAIN, SPLIT, vendors
 from table_cases import PLAIN as KERNEL
+from table_cases import WIDE as OTHER
 from table_cases import row
 
 from tilewright import Constraints, loader
@@ -19,6 +20,7 @@ from tilewright.errors import LibraryRefused, NoDriver
 from tilewright.ops.gemm import FAMILY, GemmProblem, library_record
 from tilewright.ops.library import Found
 from tilewright.registry import Registry
+from tilewright.select.analytical import Analytical
 from tilewright.tables.table import Table
 
 H200, H100, A100 = device("h200_sxm"), device("h100_sxm"), device("a100_sxm_80gb")
@@ -170,6 +172,15 @@ def test_the_classes_are_as_counted_from_the_measured_products():
             *library_record.FP8_BLOCKS,
         )
     ]
+
+
+def test_the_first_algorithm_is_ordered_once_and_the_kernels_here_behind_it():
+    theirs, here = vendors(BEHIND), [FAMILY.parse_name(name) for name in (KERNEL, OTHER)]
+    selector = Analytical(offers=lambda family, problem, device: theirs)
+    ours = [c.config for c in Analytical().order(BEHIND, here, H200)]
+    found = [c.config for c in selector.order(BEHIND, [here[0], theirs, here[1]], H200)]
+    assert found == [theirs, *ours] and {*ours} == {*here}
+    assert [c.config for c in selector.order(BEHIND, here, H200)] == ours
 
 
 def test_the_library_is_asked_once_for_a_problem(library):

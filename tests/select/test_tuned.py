@@ -139,6 +139,18 @@ def test_explain_says_that_no_row_answers():
     assert Dispatcher(device=H200, selector="analytical").explain(gemm(64)).notes == ()
 
 
+def test_the_first_row_with_a_candidate_answers_alone():
+    rows = (row(gemm(500), WIDE), row(gemm(512), UNUSUAL, ties=(DEEP,)))
+
+    def order(*candidates):
+        configs = [FAMILY.parse_name(name) for name in candidates]
+        return [c.config.name for c in Tuned(Table.of(rows)).order(gemm(500), configs, H200)]
+
+    assert order(PLAIN, DEEP, UNUSUAL, WIDE) == [WIDE]
+    assert order(PLAIN, DEEP, UNUSUAL) == [UNUSUAL, DEEP]
+    assert order(PLAIN) == []
+
+
 def test_select_and_explain_agree():
     rows = (row(gemm(512), UNUSUAL), row(gemm(64), DEEP, on=H20), row(gemm(1024), "gemm_of_old"))
     for m in (512, 500, 64, 60, 1024, 4000):

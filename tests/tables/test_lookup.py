@@ -175,6 +175,21 @@ def test_the_distance_is_one_of_ratios():
     assert distance(H200, replace(H200, name="its twin", memory_bytes=1)) == 0
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"compute_units": 66},
+        {"l2_bytes": 120 << 20},
+        {"bandwidth_gbs": 2400.0},
+        {"clock_mhz": 3960},
+        {"matrix_tflops": tuple((unit, 2 * rate) for unit, rate in H200.matrix_tflops)},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_each_quantity_that_limits_kernels_counts_in_the_distance(changed):
+    assert distance(H200, replace(H200, **changed)) == pytest.approx(math.log(2))
+
+
 # --- rows that can no longer be used -------------------------------------------------------
 
 

@@ -96,6 +96,12 @@ def test_of_equally_fast_rows_the_newest_is_kept(tmp_path):
         assert [*merged.table] == [new]
 
 
+def test_of_rows_as_fast_and_as_new_the_first_by_kernel_is_kept(tmp_path):
+    first, last = (row(gemm(64), name) for name in sorted((WIDE, PLAIN)))
+    for order in ((first, last), (last, first)):
+        assert [*merge([write(tmp_path / "a.json", *order)], "fastest").table] == [first]
+
+
 # --- check ---------------------------------------------------------------------------------
 
 

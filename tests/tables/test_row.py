@@ -10,8 +10,10 @@ import pytest
 from table_cases import DEEP, H200, PLAIN, WIDE, gemm, kernel, row
 
 from tilewright.errors import BadArgument, BadFile, UnknownName
+from tilewright.ops.gemm import FAMILY
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
-from tilewright.tables.row import meant, preference, said
+from tilewright.tables.row import meant, preference, said, still_serves
+from tilewright.verdict import YES
 
 
 def test_a_row_knows_its_rates():
@@ -72,3 +74,13 @@ def test_who_is_preferred_needs_no_workspace_and_is_then_the_first_by_name():
     ]  # fmt: skip
     with pytest.raises(UnknownName):
         first("gemm_of_old")
+
+
+def test_a_kernel_still_serves_if_it_may_be_built_here_and_computes_the_rows_problem(monkeypatch):
+    assert still_serves(PLAIN, row(gemm(64)))
+    assert still_serves("gemm_of_old", row(gemm(64))).rule == "no_such_kernel"
+    assert still_serves(kernel(pad_k=False), row(gemm(64, k=520))).rule == "divisibility"
+    # A family whose `supports` takes it that the config may be built.
+    monkeypatch.setattr(type(FAMILY), "supports", lambda *asked: YES)
+    illegal = kernel(num_stages=9, tile_m=256, tile_n=256)
+    assert still_serves(illegal, row(gemm(64))).rule == "registers"
