@@ -21,9 +21,11 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
+import cases
 import claims
 from claims import Claim, Compared, Ratios
 from tilewright.errors import BadFile
@@ -58,6 +60,12 @@ def written(page: Path, known: Mapping[str, Claim]) -> str:
         return f"{opening}\n{text}\n{closing}"
 
     return TABLE.sub(table, page.read_text())
+
+
+def unlisted(known: Mapping[str, Claim], listing: Iterable[Path]) -> set[str]:
+    """The claims that no table of the pages shows."""
+    tables = (found[3] for page in listing for found in TABLE.finditer(page.read_text()))
+    return set(known) - {row.partition(":")[0] for table in tables for row in table.splitlines()}
 
 
 # --- rows --------------------------------------------------------------------------------------
@@ -125,18 +133,28 @@ def _when(claim: Claim, page: Path, short: bool = False) -> str:
     shown = [f"[{number}]({link})" for number, link in enumerate(links, 1)]
     shown[:1] = [f"[{date}]({links[0]})" if links else date]
     parts = [shown[0] if short else " ".join(shown)]
-    if said.get("command") and not short:
-        parts.append(_command(said["command"]))
+    if not short:
+        parts += [said["gpu"]] if said.get("gpu") else []
+        parts += [_command(said["command"], claim.claim)] if said.get("command") else []
     stale = claims.stale(claim)
     parts.append(f"stale: {stale}" if stale else f"commit {said['commit'][:8]}")
     return "; ".join([*parts, *([claim.note] if claim.note else [])])
 
 
-def _command(line: str) -> str:
-    """The command without the file that it wrote, marked if its script is no more."""
+def _command(line: str, claim: str) -> str:
+    """The command without the file that it wrote. If its script is no more: what measures the claim
+    now."""
     line = re.sub(r" --json \S+", "", line).removeprefix("benchmarks/")
-    gone = not (ROOT / "benchmarks" / line.split()[0]).exists()
-    return f"`{line}`" + " (this script is no more)" * gone
+    if (ROOT / "benchmarks" / line.split()[0]).exists():
+        return f"`{line}`"
+    case = _cases().get(claim)
+    return "by a script that is no more" + (f", now `run.py {case}`" if case else "")
+
+
+@cache
+def _cases() -> dict[str, str]:
+    """By claim, the case of the runner that writes it."""
+    return {claim: name for name, case in cases.every().items() for claim in cases.claims_of(case)}
 
 
 _WAYS = ("ours alone", "with the library")
@@ -164,6 +182,8 @@ def main() -> None:
     known = claims.load_all()
     texts = {page: written(page, known) for page in pages()}
     stale = [page for page, text in texts.items() if text != page.read_text()]
+    for name in sorted(unlisted(known, texts)):
+        print(f"no table shows the claim {name}: add it to a page", file=sys.stderr)
     if options.check and stale:
         names = ", ".join(page.name for page in stale)
         sys.exit(f"run `python benchmarks/measured.py`: the claims say something else than {names}")

@@ -23,6 +23,14 @@ def test_pages_say_what_the_claims_say():
         assert page.read_text() == said, f"{page.name}: run `python benchmarks/measured.py`"
 
 
+def test_every_claim_stands_in_a_table(tmp_path):
+    known = claims.load_all()
+    assert not measured.unlisted(known, measured.pages())
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.format(kind="", table=""))
+    assert measured.unlisted({"toy": toy(), "other": toy()}, [page]) == {"other"}
+
+
 def toy(**given: object) -> Claim:
     usual = {
         "claim": "toy",
@@ -95,10 +103,16 @@ def test_a_row_without_its_proof_is_marked(tmp_path, given, reason):
     assert reason in rows(tmp_path, toy(**given))[0]
 
 
-def test_a_command_whose_script_is_gone_is_marked(tmp_path):
-    said = {"commit": HEAD, "command": "benchmarks/gone.py --set large"}
+def test_a_command_whose_script_is_gone_is_not_shown(tmp_path):
+    said = {"commit": HEAD, "gpu": "NVIDIA H200", "command": "benchmarks/gone.py --set large"}
     (row,) = rows(tmp_path, toy(environment=said))
-    assert "`gone.py --set large` (this script is no more)" in row
+    assert "; NVIDIA H200; by a script that is no more; " in row
+
+
+def test_instead_stands_what_measures_the_claim_now(tmp_path):
+    said = {"commit": HEAD, "command": "gone.py"}
+    (row,) = rows(tmp_path, toy(claim="gemm-bf16-large", environment=said))
+    assert "by a script that is no more, now `run.py gemm-bf16-large`" in row
 
 
 def test_a_note_stands_in_the_row(tmp_path):
