@@ -206,7 +206,7 @@ def _parameters(item: Any) -> dict[str, object]:
     """A test of CASES[number] has that case's axes."""
     found = dict(item.callspec.params)
     known = getattr(item.module, "CASES", None)
-    if isinstance(number := found.get("number"), int) and known is not None:
+    if isinstance(number := found.get("number"), int) and isinstance(known, list):
         found["number"] = known[number]
     return found
 
