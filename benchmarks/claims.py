@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from environment import Sources, source_digest
+from environment import Sources, environment, source_digest
 from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, load_json
 
@@ -69,7 +69,7 @@ class Claim:
     records: the files with the samples, in `benchmarks/results`.
     note: what a reader must know beside the numbers.
     kernels: the sources of the kernels that were timed (`environment.kernel_sources`). None if they
-        were not recorded.
+        were not recorded, and of host times.
     environment: `environment.environment()` of the run; of several runs, of the last one. Of runs
         before commits were recorded, ``recorded_in`` is the commit that brought the record.
     """
@@ -94,6 +94,16 @@ def save(claim: Claim, folder: Path = FOLDER) -> Path:
     return path
 
 
+def save_times(
+    name: str, times_us: Mapping[str, float], record: Path, folder: Path = FOLDER
+) -> Path:
+    """Write the claim of host times of this run, whose samples are in the file `record`."""
+    records = (record.name,) if record.resolve().parent == RESULTS.resolve() else ()
+    said = environment()
+    claim = Claim(name, None, None, None, None, said, times_us=times_us, records=records)
+    return save(claim, folder)
+
+
 def load(path: Path) -> Claim:
     """The claim in a file. Raises `BadFile`, also for a file with another claim's name."""
     claim = convert(load_json(path), Claim, str(path))
@@ -113,11 +123,11 @@ def stale(claim: Claim) -> str | None:
         return "no commit recorded"
     if claim.environment.get("changed"):
         return "measured with uncommitted changes"
-    if claim.kernels is None:
+    if claim.kernels is None and claim.times_us is None:
         return "no kernel sources recorded"
     changed = [
         kernel
-        for kernel, modules in claim.kernels.items()
+        for kernel, modules in (claim.kernels or {}).items()
         if any(source_digest(module) != digest for module, digest in modules.items())
     ]
     return f"changed since: {', '.join(changed)}" if changed else None

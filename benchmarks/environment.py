@@ -17,14 +17,12 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tilewright import ops
-from tilewright.arch.model import Arch
-from tilewright.compile.key import sources_digest
-from tilewright.errors import BuildFailed, LibraryRefused
-from tilewright.measure import devices
-from tilewright.runtime import libraries
+if TYPE_CHECKING:
+    from tilewright.arch.model import Arch
+
+# Some scripts time a whole process: the package is imported where it is needed.
 
 PACKAGES = ("tilewright", "triton", "torch", "numpy")
 COMMIT = "TILEWRIGHT_COMMIT"
@@ -70,6 +68,8 @@ def environment() -> dict[str, Any]:
 
 def kernel_sources(configs: Iterable[Any], arch: Arch) -> Sources:
     """The sources that `configs` are built from on `arch`. The vendor's algorithms have none."""
+    from tilewright import ops
+
     found: dict[str, set[str]] = {}
     for config in configs:
         parts = ops.family(config.family).sources(config, arch)
@@ -84,6 +84,9 @@ def kernel_sources(configs: Iterable[Any], arch: Arch) -> Sources:
 def source_digest(module: str) -> str | None:
     """The digest of a kernel's module and of all that it imports, as the key of a built kernel has
     it. None if there is no such module."""
+    from tilewright.compile.key import sources_digest
+    from tilewright.errors import BuildFailed
+
     with suppress(BuildFailed):
         return sources_digest(module)
     return None
@@ -133,6 +136,10 @@ def _gpu() -> dict[str, Any]:
         return found
     if not torch.cuda.is_available():
         return found
+    from tilewright.errors import LibraryRefused
+    from tilewright.measure import devices
+    from tilewright.runtime import libraries
+
     backend = "hip" if torch.version.hip else "cuda"
     library = None
     with suppress(LibraryRefused):

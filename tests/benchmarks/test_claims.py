@@ -17,6 +17,7 @@ from tilewright.arch import arch
 from tilewright.compile.key import sources_digest
 from tilewright.errors import BadArgument, BadFile, LibraryRefused
 from tilewright.ops.gemm import FAMILY as GEMM
+from tilewright.runtime import libraries
 
 HEAD = "0123456789abcdef0123456789abcdef01234567"
 NAMES = (
@@ -102,6 +103,14 @@ def test_a_claim_without_its_proof_is_stale(given):
     assert claims.stale(claim(**given))
 
 
+def test_host_times_need_no_kernels(tmp_path):
+    record = claims.RESULTS / "toy.json"
+    said = claims.load(claims.save_times("host-toy", {"a call": 4.1}, record, tmp_path))
+    assert (said.claim, said.times_us, said.records) == ("host-toy", {"a call": 4.1}, ("toy.json",))
+    known = {"commit": HEAD, "changed": False}
+    assert claims.stale(dataclasses.replace(said, environment=known)) is None
+
+
 def test_an_environment_says_all_and_null_for_what_a_machine_has_not():
     found = environment.environment()
     assert {"commit", "changed", "packages", "date", "command"} < found.keys()
@@ -140,7 +149,7 @@ def test_on_a_gpu_libraries_and_clocks_are_read(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(uuid="1-2"))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
-    monkeypatch.setattr(environment.libraries, "present", lambda of: SimpleNamespace(version=1301))
+    monkeypatch.setattr(libraries, "present", lambda of: SimpleNamespace(version=1301))
     monkeypatch.setitem(sys.modules, "pynvml", Nvml())
     found = environment.environment()
     assert (found["gpu"], found["cublas"], found["cudnn"]) == ("NVIDIA H200", 1301, 91002)
@@ -148,7 +157,7 @@ def test_on_a_gpu_libraries_and_clocks_are_read(monkeypatch):
         "sm": {"now": 1980, "most": 2010},
         "memory": {"now": 3201, "most": None},
     }
-    monkeypatch.setattr(environment.libraries, "present", refused)
+    monkeypatch.setattr(libraries, "present", refused)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     found = environment.environment()
     assert (found["cublas"], found["clocks"]) == (None, None)
