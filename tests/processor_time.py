@@ -1,6 +1,6 @@
 """A pytest plugin: the processor time that a run takes, by folder of tests, and a bound on it.
 
-    python -m pytest --processor-times FILE --processor-bound SECONDS
+    python -m pytest --processor-times=FILE --processor-bound=SECONDS
 
 A test's time is that of its process and of its child processes, from the set-up of its fixtures
 to their end. What a process takes besides, for imports and collection, is told apart. Wall time
