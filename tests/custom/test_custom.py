@@ -131,8 +131,25 @@ def ops_arch():
 
 def test_aligned_kernels_come_first_and_serve_aligned_arrays_only(dispatcher):
     problem = axpy().problem_type(rows=3)
-    assert dispatcher.select(problem).config.alignment == 16
-    assert dispatcher.select(replace(problem, alignment=2)).config.alignment == 1
+    aligned = dispatcher.select(problem).config
+    assert aligned.alignment == 16
+    apart = replace(problem, alignment=2)
+    assert dispatcher.select(apart).config.alignment == 1
+    verdict = axpy().supports(aligned, apart, ops_arch())
+    assert verdict.rule == "alignment" and "of 16 bytes" in verdict.reason
+
+
+def test_a_sum_has_one_term_unless_more_are_stated():
+    """With more terms, and with arithmetic that amplifies, a result may be farther off."""
+
+    def off(**changes):
+        family = CustomFamily(replace(axpy().declared, **changes))
+        problem = family.problem_type(rows=3, dtype="fp32")
+        return family.tolerances(problem, None)["y"].scaled
+
+    declared()  # states neither
+    assert off(terms=1) == off(terms=ops.family("custom_other").declared.terms)
+    assert off(terms=1) < off(terms=2) and off(amplifies=1.0) < off(amplifies=4.0)
 
 
 def test_what_is_refused_says_why(dispatcher):

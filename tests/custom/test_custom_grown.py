@@ -59,7 +59,8 @@ def test_arithmetic_on_sizes_is_pythons(n, k):
 
 
 @pytest.mark.parametrize(
-    "text", ["n /", "n / 2", "f(n)", "n.real", "n ** 9", "[n]", "1.5", "-n", ""]
+    "text",
+    ["n /", "n / 2", "f(n)", "f(n) + n", "n + f(n)", "n.real", "n ** 9", "[n]", "1.5", "-n", ""],
 )
 def test_anything_else_is_no_size(text):
     with pytest.raises(BadArgument, match="is no size"):
@@ -76,6 +77,12 @@ def test_a_size_worked_out_from_others_is_compared_with_the_array(dispatcher):
     table, at = np.zeros((5, 20), np.float32), np.zeros(4, np.int64)
     with pytest.raises(BadArgument, match=r"scale .* has shape \(3,\).* where count // 2 is 2"):
         dispatcher.run("custom_pick", table, at, np.ones(3, np.float32))
+
+
+@pytest.mark.parametrize("width", [-1, 2.5, "20", None])
+def test_a_problem_has_whole_sizes(width):
+    with pytest.raises(BadArgument, match=r"width = .* is not a whole number"):
+        problem(width=width)
 
 
 # --- values -------------------------------------------------------------------------------------
