@@ -149,7 +149,7 @@ def switch(tree: Path, number: int) -> None:
 def pytest(tree: Path, words: list[str], quiet: bool = False) -> int:
     """Run pytest in a tree, where everything is imported from the tree. Returns its exit code."""
     path = [tree / "src", tree / "tools", tree / "docs" / "site"]
-    command = [os.sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [os.sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, path)),
