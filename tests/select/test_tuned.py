@@ -12,7 +12,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, BadFile
 from tilewright.ops.gemm import FAMILY
 from tilewright.registry import Registry
-from tilewright.select import Chain, FirstFit
+from tilewright.select import Chain, Choice, FirstFit
 from tilewright.select.analytical import Analytical
 from tilewright.select.configured import configured
 from tilewright.select.constraints import Constraints
@@ -230,6 +230,27 @@ def test_a_chain_asks_the_next_about_those_the_first_left_out():
     configs = [config(), config(num_stages=3), config(num_stages=4)]
     choices = [*Chain((Picky(), FirstFit())).order(gemm(512), configs, H200)]
     assert [c.config for c in choices] == [configs[1], configs[0], configs[2]]
+
+
+@pytest.mark.parametrize(
+    ("before", "known"),
+    [((), "ab"), ((FirstFit(),), "a"), ((Analytical(),), "a")],
+    ids=["nothing", "one that knows none of its own", "one that ranks all"],
+)
+def test_a_chain_recalls_until_a_selector_would_come_first(before, known):
+    class Knowing:
+        def __init__(self, name):
+            self.name = name
+
+        def order(self, problem, candidates, device):
+            return ()
+
+        def recall(self, problem, device):
+            return [Choice(config(), self.name, "")]
+
+    chain = Chain((Knowing("a"), *before, Knowing("b")))
+    said = [choice.selector for choice in chain.recall(gemm(512), H200)]
+    assert [name for name in said if name in "ab"] == [*known]
 
 
 # --- where tables come from ----------------------------------------------------------------

@@ -5,7 +5,7 @@
     python -m mutants map --work FOLDER --suite short     which tests reach which mutants
     python -m mutants run --work FOLDER --suite short     their outcomes
     python -m mutants run --work FOLDER --suite all       of what `short` did not kill
-    python -m mutants report --work FOLDER --json FILE
+    python -m mutants report --work FOLDER --json FILE    also the table in CONTRIBUTING.md
 
 Each goes on where it was stopped. After new tests: `draw` copies the repository again, `map` runs
 the tests that it does not know, `run --again` asks those that survived. Words behind `--` go to
@@ -25,9 +25,10 @@ from typing import Any
 
 from . import outcomes
 from .outcomes import KILLED, Map
-from .tree import Drawn, Work, pytest, switch
+from .tree import ROOT, Drawn, Work, pytest, switch
 
 SUITES = ("short", "all")
+PAGE = ROOT / "CONTRIBUTING.md"
 MOST_FILES = 8
 """Files of tests that are collected for a mutant that runs at import, which needs a process of its
 own."""
@@ -162,7 +163,7 @@ def _file(test: str) -> str:
 
 
 def report(work: Work, seed: int, to: Path | None) -> None:
-    """Print the table; write the document."""
+    """Print the table; write the document, and the table into `PAGE`."""
     before = json.loads(to.read_text()) if to and to.exists() else {}
     suites = {s: outcomes.read(work.outcomes(s)) for s in SUITES if work.outcomes(s).exists()}
     found = outcomes.document(work.sample(), suites, before)
@@ -172,6 +173,7 @@ def report(work: Work, seed: int, to: Path | None) -> None:
 
         made = {"environment": environment(), "seed": seed, **found}
         to.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+        PAGE.write_text(outcomes.put(PAGE.read_text(), outcomes.table(made)))
 
 
 if __name__ == "__main__":

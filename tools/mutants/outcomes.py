@@ -13,6 +13,7 @@ from .tree import Drawn
 
 Key = tuple[str, ...]
 KILLED = "killed"
+MARKS = ("<!-- mutants: written by tools/mutants -->", "<!-- /mutants -->")
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,13 @@ def table(told: Mapping[str, Any]) -> str:
     lines += [[room, *_counts(counts, suites)] for room, counts in told["rooms"].items()]
     lines.append(["all", *_counts(told["total"], suites)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def put(page: str, table: str) -> str:
+    """The page with the table between its marks."""
+    before, begin, rest = page.partition(MARKS[0])
+    _, end, behind = rest.partition(MARKS[1])
+    return "".join((before, begin, "\n", table, end, behind))
 
 
 def _counts(counts: Mapping[str, int], suites: Sequence[str]) -> list[str]:

@@ -31,6 +31,10 @@ def used(number: int) -> None:
     _reached[number] = 1
 
 
+on._dynamo_marked_constant = used._dynamo_marked_constant = True  # type: ignore[attr-defined]
+"""torch.compile asks them while it traces, and goes on with the answer."""
+
+
 def switch(number: int) -> None:
     """Turn one mutant on, in every process that shares the memory; 0: none."""
     _number[0] = number
