@@ -202,6 +202,25 @@ def test_several_serve_as_one(tmp_path: Path) -> None:
     assert {f.name for f in dispatcher.explain(gemm(64)).fates} == {*NAMES}
 
 
+def test_kernels_are_listed_once(tmp_path: Path) -> None:
+    """Those of two bundles once, and not again for each problem."""
+    paths = [tmp_path / f"{number}.bundle" for number in (1, 2)]
+    found = Shelf([bundle(paths[0], [WIDE, DEEP]), bundle(paths[1], [PLAIN, WIDE])])
+    entries = found.entries("sm_90")
+    assert sorted(entry.name for entry in entries) == sorted(NAMES)
+    assert found.entries("sm_90") is entries and found.entries("gfx942") == ()
+
+
+def test_the_environment_names_bundles_none_or_nothing(path: Path, monkeypatch) -> None:
+    """Nothing: then those of installed wheels count."""
+    bundle(path)
+    assert shelf.opened() is None
+    for said, names in (("", None), (shelf.OFF, ()), (str(path), {*NAMES})):
+        monkeypatch.setenv("TILEWRIGHT_BUNDLE", said)
+        found = shelf.opened()
+        assert names == (found if found is None else {*found.names("sm_90")} or ())
+
+
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch):
     """A bundle where a wheel of kernels puts its own."""

@@ -178,6 +178,28 @@ def test_a_zip_that_could_surprise_is_refused(path: Path, compression: int, says
         Bundle(path, trusted=True)
 
 
+def test_a_file_that_begins_otherwise_is_no_bundle(path: Path) -> None:
+    """Also where all behind its first four bytes is as it should be."""
+    bundle(path)
+    whole = path.read_bytes()
+    path.write_bytes(b"PK\1\2" + whole[4:])
+    with pytest.raises(BadFile, match=r"does not begin with manifest\.json"):
+        Bundle(path)
+
+
+def test_entries_may_have_further_fields(path: Path) -> None:
+    """Other programs that write zips add fields, of a file's owner for example."""
+    bundle(path)
+    with zipfile.ZipFile(path) as old:
+        kept = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(path, "w") as new:
+        for name, data in kept.items():
+            info = zipfile.ZipInfo(name)
+            info.extra = b"\xfe\xca\4\0more"
+            new.writestr(info, data)
+    assert Bundle(path).load(config(WIDE), "sm_90")[MAIN][1] == binary(WIDE)
+
+
 def test_a_directory_is_not_read_before_the_bundle_is_trusted(
     path: Path, monkeypatch, tmp_path: Path
 ) -> None:

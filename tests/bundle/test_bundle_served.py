@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,10 @@ def test_a_wheel_is_the_same_bytes_and_what_pip_wants(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr  # pip checks every file against RECORD
     with zipfile.ZipFile(paths[0]) as file:
         names = [n for n in file.namelist() if "dist-info" not in n]
+        (stated,) = (n for n in file.namelist() if n.endswith("/METADATA"))
+        said = message_from_bytes(file.read(stated))
     assert names == [f"{bundle_module.PACKAGE}/sm90.bundle"]
+    assert said["Name"] == "tilewright-kernels-sm90" and said["Summary"].startswith("3 prebuilt")
     assert not [*target.rglob("*.py")], "data alone"
 
 
