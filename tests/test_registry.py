@@ -34,6 +34,13 @@ def test_registering_again_updates_the_priority():
     assert len(kernels) == 1 and kernels.get(KERNEL.name).priority == 3
 
 
+def test_registries_are_equal_by_name_and_kernels():
+    alike = [Registry("r").register_all([KERNEL]) for _ in range(2)]
+    assert alike[0] == alike[1] and not alike[0] != alike[1]
+    for other in (Registry("s").register_all([KERNEL]), Registry("r"), "r", [KERNEL]):
+        assert alike[0] != other
+
+
 def test_filters_by_pattern_and_by_predicate():
     wide = config(tile_n=128)
     kernels = Registry("r").register_all([KERNEL, wide])

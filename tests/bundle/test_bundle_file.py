@@ -241,6 +241,14 @@ def test_a_newer_schema_is_named(path: Path) -> None:
         Bundle(path, trusted=True)
 
 
+@pytest.mark.parametrize("manifest", [b"", b"{", b"[]", b'{"schema":1}', b"\xff", b"[" * 9999])
+def test_a_manifest_that_is_none_is_said(path: Path, manifest: bytes) -> None:
+    bundle(path)
+    rewritten(path, **{"manifest.json": manifest})
+    with pytest.raises(BadFile, match="is not as bundles have it"):
+        Bundle(path, trusted=True)
+
+
 def test_what_is_no_file_is_said(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, says in (("pipe", "regular"), (".", "regular"), ("none", "No such file")):
