@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from gemm_cases import config
 
-from tilewright import arrays, dispatch, loader
+from tilewright import arrays, dispatch, loader, plan
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import (
     BadArgument,
+    NoDriver,
     NoKernelFound,
     UnknownName,
     UnsupportedProblem,
@@ -421,3 +422,15 @@ def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
         Dispatcher(device="mi300x")._live(0)
     assert Dispatcher(device="h20")._live(0) == device("h20")  # same code, other size
     assert Dispatcher()._live(0) == device("h200_sxm")
+
+
+def test_plans_are_for_the_first_gpu_here_or_for_one_that_is_named(monkeypatch):
+    here = {0: device("a100_sxm_80gb")}
+    monkeypatch.setattr(plan, "live_device", lambda index: here[index])
+    assert plan._planning_device.__wrapped__() == here[0]
+
+    def none(index):
+        raise NoDriver("none")
+
+    monkeypatch.setattr(plan, "live_device", none)
+    assert plan._planning_device.__wrapped__() == device(plan.PLANNING_DEVICE)
