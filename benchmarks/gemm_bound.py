@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import geometric_mean
 
 from analytical import by_rows
-from gemm_chains import READ_BYTES_A_US
-from gemm_middle import geomean
 from tilewright.arch import arch, device, peak_tflops
 from tilewright.ops.gemm import GemmProblem, rates
 
+READ_BYTES_A_US = 4.27e6
+"""Bytes that an H200 reads in a microsecond."""
 RECORD = Path(__file__).parent / "results" / "shipped_h200.json"
 
 
@@ -39,7 +40,7 @@ def main() -> None:
         rows.append((p.m, one["vendor_us"] / (rates.FEW_LAUNCH_US + least), ours, of_row))
     for words, some in {"all": rows, **by_rows(rows, lambda row: row[0])}.items():
         if some:
-            bound, ours, table = (geomean([row[i] for row in some]) for i in (1, 2, 3))
+            bound, ours, table = (geometric_mean([row[i] for row in some]) for i in (1, 2, 3))
             print(f"{words:12} {len(some):5} products, bound {bound:.3f}, "
                   f"kernels built here {ours:.3f}, table {table:.3f}")  # fmt: skip
 

@@ -13,9 +13,9 @@ default space; then torch.mm's time over that of the choice (geometric mean, P10
 before `library_record` may answer with the library's first algorithm, and with it. The library's
 first algorithm counts as torch.mm, which takes it. Last, the counts and means of
 `library_record.RECORD`, `RESULT_ASKEW`, `FP8_ROWS_ASKEW` and the class of few rows in `ASKEW`, from
-products that no table has (`gemm_unseen.py`, `gemm_askew.py --rows result`), timed by single calls:
-of the best kernel by estimate there. `FP8_ROWS` and `FP8_BLOCKS` are counted from the record, of
-the best kernel that is built here.
+products that no table has (`UNSEEN`, `SHORT_SUMS`), timed by single calls: of the best kernel by
+estimate there. The other classes of `ASKEW` are counted from `gemm_askew_h200.json`, `FP8_ROWS` and
+`FP8_BLOCKS` from the record, of the best kernel that is built here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
-from gemm_unseen import FORMS
+from cases.gemm_unseen import fp8_rows
 from tilewright.arch import arch, device
 from tilewright.arch.model import Arch, Device
 from tilewright.jsonfile import convert
@@ -51,6 +51,8 @@ UNSEEN = (
 )
 SHORT_SUMS = RESULTS / "gemm_askew_result_h200.json"
 """Products drawn for `library_record.RESULT_ASKEW`; the other classes are not counted from them."""
+ASKEW = RESULTS / "gemm_askew_h200.json"
+"""Products drawn for `library_record.ASKEW`, each with the best of up to 15 kernels."""
 FP8_ROWS = (
     RESULTS / "gemm_unseen_fp8_rows_h200.json",
     RESULTS / "gemm_unseen_fp8_rows_1_h200.json",
@@ -62,7 +64,9 @@ COUNTED = (
     *library_record.RESULT_ASKEW,
     *library_record.FP8_ROWS_ASKEW,
 )
-"""Classes counted from the estimate's choices; gemm_askew.py counts the others of `ASKEW`."""
+"""Classes counted from the estimate's choices."""
+COUNTED_ASKEW = tuple(known for known in library_record.ASKEW if known not in COUNTED)
+"""Classes counted from the best kernels of products drawn for them."""
 COUNTED_BEST = (*library_record.FP8_ROWS, *library_record.FP8_BLOCKS)
 """Classes counted from the best kernels of tables."""
 TABLES = ("gemm_bf16", "gemm_fp16")
@@ -155,8 +159,8 @@ def summary(some: list[Product], unproven: float) -> dict[str, Any]:
 def record(gpu: Device) -> list[dict[str, Any]]:
     """How many products each class of `COUNTED` and `COUNTED_BEST` has, and their mean."""
     timed = [
-        (FORMS[operands].problem(row["m"], row["n"], row["k"]), row["ours_single"])
-        for operands, paths in (("bf16", UNSEEN), ("fp8-rows", FP8_ROWS))
+        (stated(row["m"], row["n"], row["k"]), row["ours_single"])
+        for stated, paths in ((GemmProblem, UNSEEN), (fp8_rows, FP8_ROWS))
         for path in paths
         for row in json.loads(path.read_text())["rows"]
         if "ours_single" in row
@@ -165,7 +169,13 @@ def record(gpu: Device) -> list[dict[str, Any]]:
         problem, us = GemmProblem(row["m"], row["n"], row["k"]), row["single_us"]
         if library_record.class_of(problem, gpu) in library_record.RESULT_ASKEW:
             timed.append((problem, us["torch.mm"] / us[row["first"]]))
-    found: dict[Any, list[float]] = {known: [] for known in (*COUNTED, *COUNTED_BEST)}
+    classes = (*COUNTED, *COUNTED_ASKEW, *COUNTED_BEST)
+    found: dict[Any, list[float]] = {known: [] for known in classes}
+    for row in json.loads(ASKEW.read_text())["rows"]:
+        known = library_record.class_of(GemmProblem(row["m"], row["n"], row["k"]), gpu)
+        if known in COUNTED_ASKEW:
+            us = dict(row["single_us"])
+            found[known].append(us.pop("torch.mm") / min(us.values()))
     for problem, ratio in timed:
         known = library_record.class_of(problem, gpu)
         if known in COUNTED and library_record.faster(problem, gpu):

@@ -22,8 +22,8 @@ Vendor = Callable[[Any, "Bench"], Mapping[str, Any]]
 """The vendor's contenders for a problem, by name. Raises `rivals.Absent` for one that is not
 installed."""
 
-Timed = Callable[[], Mapping[str, Callable[[], object]]]
-"""Makes calls by name, each checked once."""
+Steps = Callable[[], Mapping[str, Callable[[], object]]]
+"""Makes calls by name, each checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class HostTimes:
-    """Host times of single calls whose work on the GPU is shorter than their launch.
+    """Times of the host, which compare with nothing.
 
-    calls: makes the calls.
+    samples: takes them: microseconds, by what was timed.
     """
 
     name: str
     says: str
-    calls: Timed
+    samples: Callable[[], Mapping[str, Sequence[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Programs:
     name: str
     says: str
     against: str
-    programs: Mapping[str, Timed]
+    programs: Mapping[str, Steps]
 
 
 AnyCase = Case | HostTimes | Programs

@@ -77,7 +77,8 @@ def pooled(
     return [make(*size) for size in found]
 
 
-def _rows(m: int, n: int, k: int) -> GemmProblem:
+def fp8_rows(m: int, n: int, k: int) -> GemmProblem:
+    """fp8 with a scale for each row of A and column of B."""
     return GemmProblem(m, n, k, "e4m3fn", epilogue="row_scale+col_scale")
 
 
@@ -95,7 +96,7 @@ CASES = (
     ),
     _case(
         "gemm-unseen-fp8-rows", f"{_ANY}, fp8 with a scale for each row and column",
-        "`torch._scaled_mm`", partial(pooled, _rows, multiples=(1, 16, 16)),
+        "`torch._scaled_mm`", partial(pooled, fp8_rows, multiples=(1, 16, 16)),
     ),
     _case(
         "gemm-unseen-fp8-blocks", f"{_ANY}, fp8 with scales for 1×128 and 128×128 blocks",

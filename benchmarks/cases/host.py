@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from cases import HostTimes
@@ -144,8 +145,17 @@ def attention() -> Calls:
     return found
 
 
+def timed(make: Callable[[], Calls]) -> Mapping[str, Sequence[float]]:
+    """Host times of the calls that `make` makes, on the GPU."""
+    import on_gpu
+
+    return on_gpu.host_times(make())
+
+
 CASES = (
-    HostTimes("host-call", "a 16×16×16 product in bf16", launches),
-    HostTimes("host-torch", "the same product, by each route into torch", routes),
-    HostTimes("host-attention", "one query over 16 keys in bf16, by each route", attention),
+    HostTimes("host-call", "a 16×16×16 product in bf16", partial(timed, launches)),
+    HostTimes("host-torch", "the same product, by each route into torch", partial(timed, routes)),
+    HostTimes(
+        "host-attention", "one query over 16 keys in bf16, by each route", partial(timed, attention)
+    ),
 )
