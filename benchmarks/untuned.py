@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from environment import environment
 from cases.gemm_unseen import fp8_rows
+from environment import environment
 from tilewright.arch import arch, device
 from tilewright.arch.model import Arch, Device
 from tilewright.jsonfile import convert

@@ -1,5 +1,5 @@
-"""What the host does before a kernel runs: imports, plans, spaces, tables, builds. No GPU is used; a
-busy machine makes all of it longer."""
+"""What the host does before a kernel runs: imports, plans, spaces, tables, builds. No GPU is used;
+a busy machine makes all of it longer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The grid has every feature often enough, a part of it is right, and the rule refuses what is
-wrong. All of it: `benchmarks/attention_parity.py`, and `tests/gpu/test_gpu_attention.py`."""
+wrong. All of it: `benchmarks/parity.py attention`, and `tests/gpu/test_gpu_attention.py`."""
 
 from __future__ import annotations
 

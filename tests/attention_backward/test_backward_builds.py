@@ -1,5 +1,5 @@
 """What the portable kernels are built to: nothing spills. The long matrix is
-`benchmarks/attention_builds.py --backward`."""
+`f1dfe4c6:benchmarks/attention_builds.py --backward`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TOKENS = 1 << 14
 
 
 def _problems():
-    """Those of the sets `dense` and `short` of benchmarks/attention_backward_vendor.py."""
+    """Those of the sets `dense` and `short` of f1dfe4c6:benchmarks/attention_backward_vendor.py."""
     for dim, heads in HEADS.items():
         for right in (None, 0):
             lengths = [(TOKENS // n, n) for n in (1024, 2048, 4096, 8192, 16384)]

@@ -1,5 +1,5 @@
 """The grid of gradients has every feature often enough, a part of it is right, and the rule refuses
-what is wrong. All of it: `benchmarks/attention_parity.py --backward`, and
+what is wrong. All of it: `benchmarks/parity.py attention-backward`, and
 `tests/gpu/test_gpu_attention_backward.py`."""
 
 from __future__ import annotations

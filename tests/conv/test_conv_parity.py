@@ -1,5 +1,5 @@
 """The grid has every feature often enough, a part of it is right, and the tolerances refuse another
-problem's result. All of it: `benchmarks/conv_parity.py`."""
+problem's result. All of it: `benchmarks/parity.py conv`."""
 
 from __future__ import annotations
 

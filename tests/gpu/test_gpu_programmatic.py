@@ -1,6 +1,6 @@
 """Kernels that may start before the kernel before them has ended, on a real GPU: right alone, and
-in every order with other kernels, on several streams and in graphs. `benchmarks/gemm_chains.py
---check` runs as many chains as it is told."""
+in every order with other kernels, on several streams and in graphs.
+`f1dfe4c6:benchmarks/gemm_chains.py --check` runs as many chains as it is told."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def kernel(tile: tuple[int, int], epilogue: str = "", **fields: object):
 
 
 STEADY = kernel(TILES[0], num_stages=3)
-"""With two stages it has two speeds, whoever measures (benchmarks/repeatability.py)."""
+"""With two stages it has two speeds, whoever measures (f1dfe4c6:benchmarks/repeatability.py)."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -105,8 +105,8 @@ class Settings:
         vendor's library is not part of a race.
     places: number of copies of operands, output and code, each elsewhere in memory; rounds
         alternate between them. The place changes times, by at most 7 % so far
-        (benchmarks/places.py). There is one copy if the device has no room for more, or if operands
-        are rotated.
+        (f1dfe4c6:benchmarks/places.py). There is one copy if the device has no room for more, or if
+        operands are rotated.
     take: a number that distinguishes several measurements made in the same way.
     """
 

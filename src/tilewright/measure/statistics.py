@@ -14,7 +14,7 @@ REPEATABILITY = 0.005
 """The share by which a median moves from one worker to the next, beyond its interval: it depends on
 where code was loaded and how warm the device is. 50 problems ran on two H200s. By the intervals
 alone, the best kernel of one was among the ties of the other for 46 problems; with this share,
-which was chosen in view of them, for 50 (benchmarks/sweep_again.py)."""
+which was chosen in view of them, for 50 (f1dfe4c6:benchmarks/sweep_again.py)."""
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float]:

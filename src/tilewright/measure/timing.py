@@ -9,10 +9,11 @@ a sample, the sample is taken again (`Events`).
 
 L2 is flushed before a sample by *reading* several times its size. A flush that writes leaves dirty
 lines, which go back to memory while the call reads: on an H200 this costs a call that reads 33 MB
-and more 4 to 8 µs, as benchmarks/harness.py found. Each flush reads another stretch of memory. It
-is not shown that this matters. An effect that seemed to show it came from a kernel with two speeds,
-8 % apart, each kept for seconds, whatever precedes a sample. Another kernel beside it was known to
-1 % all the while, with one stretch as with many (benchmarks/repeatability.py).
+and more 4 to 8 µs, as f1dfe4c6:benchmarks/harness.py found. Each flush reads another stretch of
+memory. It is not shown that this matters. An effect that seemed to show it came from a kernel with
+two speeds, 8 % apart, each kept for seconds, whatever precedes a sample. Another kernel beside it
+was known to 1 % all the while, with one stretch as with many
+(f1dfe4c6:benchmarks/repeatability.py).
 """
 
 from __future__ import annotations

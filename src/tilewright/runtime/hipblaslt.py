@@ -6,7 +6,8 @@ The numbers are those of hipblaslt.h, hipblas-common.h and library_types.h (hipB
 The C interface makes no algorithm of a number and checks none. Functions of the C++ interface do,
 which the library exports too: they are called by their names in the Itanium C++ ABI, with
 `std::vector` and `std::string` as libstdc++ lays them out. No AMD GPU has run this;
-benchmarks/hipblaslt_offers.py and hipblaslt_emulated.py drive the real library without one.
+f1dfe4c6:benchmarks/hipblaslt_offers.py and hipblaslt_emulated.py drove the real library without
+one.
 """
 
 from __future__ import annotations

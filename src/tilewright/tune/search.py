@@ -7,8 +7,8 @@ it stopped. Starters do not count towards a step, so better starters, such as wi
 search, never make a search longer.
 
 On an H200, with 50 shapes and 200 kernels in the order of their estimates, variants where these put
-them (benchmarks/tune_search.py, simulated on a sweep of shapes that the estimates' rates were not
-fitted to):
+them (f1dfe4c6:benchmarks/tune_search.py, simulated on a sweep of shapes that the estimates' rates
+were not fitted to):
 
     steps of            ending after          measured    share of the best: mean    worst
     8, then 16          2 without gain        41 of 200   1 (best found each time)

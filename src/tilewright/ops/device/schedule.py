@@ -17,7 +17,7 @@
 The last row (and column) of tiles may reach beyond the matrix. Where the copy engine loads tiles,
 it begins earlier instead (`begin_of`) and ends with the matrix. It then shares rows with the tile
 before, and both write the same values there. Padding rows (rows past the matrix) cost more than
-real rows. M×11264×7168 in bf16 on an H200, in µs (benchmarks/gemm_last_rows.py):
+real rows. M×11264×7168 in bf16 on an H200, in µs (f1dfe4c6:benchmarks/gemm_last_rows.py):
 
     M                                                  65      80     112     128     208
     gluon_ws 64x64x128, with padding rows           102.6    95.1    59.0    54.0   146.8

@@ -2,10 +2,10 @@
 
 The record is of 1,560 bf16 products between those of models, on H100s and H200s: the estimate's
 choice against `torch.mm`, which takes the first algorithm that cuBLASLt offers, by single calls
-(`benchmarks/gemm_unseen.py`). `benchmarks/untuned.py` counts `RECORD` from it, and says what comes
-of the rule for products of models, whose best kernels are known from tuning. These are as fast as
-the library (1.01 for 65 to 2048 rows, `benchmarks/gemm_bound.py`), but the estimate often chooses
-another.
+(`f1dfe4c6:benchmarks/gemm_unseen.py`). `benchmarks/untuned.py` counts `RECORD` from it, and says
+what comes of the rule for products of models, whose best kernels are known from tuning. These are
+as fast as the library (1.01 for 65 to 2048 rows, `benchmarks/gemm_bound.py`), but the estimate
+often chooses another.
 
 The library wins where the product is a few waves of 128×128 tiles: it has tiles with any edge in
 steps of 8, whose loads clusters share. With long sums it answers up to 40 waves: of 8 to 40 the
@@ -17,11 +17,11 @@ to 1.045. Whole tiles of 64×256 win by 22 % where they are the best kernel of m
 answers.
 
 Where rows of A or B begin inside a sector of memory, kernels here take in tiles at 0.6 of the usual
-rate, and the library is ahead from 17 rows on. `ASKEW` is counted by `benchmarks/gemm_askew.py`
-from products between those of models, each with the best of up to 15 kernels. Of fewer rows it is
-ahead where B is wide: the choices for 37 products of the record came to 0.970 of it; of the first
-1,200 those for 30 came to 0.951 in graphs (the least 0.668), for 29 of fewer columns to 1.039, for
-one row to 1.069.
+rate, and the library is ahead from 17 rows on. `untuned.py` counts `ASKEW` too, from products
+between those of models, each with the best of up to 15 kernels. Of fewer rows it is ahead where B
+is wide: the choices for 37 products of the record came to 0.970 of it; of the first 1,200 those for
+30 came to 0.951 in graphs (the least 0.668), for 29 of fewer columns to 1.039, for one row to
+1.069.
 
 Where rows of C do, wide products with short sums are behind (`RESULT_ASKEW`): 6 choices came to
 0.826 and in graphs to 0.835. With longer sums, up to 1024, 6 came to 0.959 and 1.003; with fewer
@@ -33,7 +33,7 @@ by clusters; beyond, the library cuts a sum into more parts than 8.
 For fp8, each class of `FP8_ROWS` and `FP8_BLOCKS` is counted from the best kernels of tuned tables
 (`benchmarks/shipped.py`): where these are behind `torch._scaled_mm`, so is the estimate's choice.
 With blocks of scales the library is ahead in a single wave and in long sums. `FP8_ROWS_ASKEW` is
-counted from the choices for sizes that no table has (`benchmarks/gemm_unseen.py --operands
+counted from the choices for sizes that no table has (`f1dfe4c6:benchmarks/gemm_unseen.py --operands
 fp8-rows`). With longer sums those for 18 products of more than 2000 columns came to 0.969, the
 library's first algorithm for 13 of them to 0.976.
 """
@@ -100,8 +100,7 @@ ASKEW = (
 best kernels."""
 
 RESULT_ASKEW = (Recorded(513, EVERY, 1, EVERY, 6, 0.826, least_n=25000, most_k=512),)
-"""The same where rows of C alone are no such multiples (`benchmarks/gemm_askew.py --rows result`
-and `gemm_unseen.py`)."""
+"""The same where rows of C alone are no such multiples; `untuned.py` counts it too."""
 
 FP8_ROWS = (Recorded(65, EVERY, 1025, EVERY, 146, 0.982, over_waves=8),)
 """e4m3fn with a scale for each row of A and column of B, bf16 results: with the best kernels."""

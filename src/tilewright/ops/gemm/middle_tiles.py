@@ -26,8 +26,8 @@ Where B has few columns, 33 to 64 rows have clusters too (`FEW`). With them the 
 cluster first for 24 problems of the bf16 table, and for 6 of these it is a proven one; without them
 its first kernel was proven for none of the 24. 38 unseen products of up to 1792 columns and sums of
 2048 to 12288 reached 1.076 of torch.mm by single calls and 1.156 in graphs
-(`benchmarks/gemm_unseen.py --weights narrow`). Wider B do not have them: there clusters came first
-for 23 problems, and of the 13 proven first kernels among these one was left.
+(`f1dfe4c6:benchmarks/gemm_unseen.py --weights narrow`). Wider B do not have them: there clusters
+came first for 23 problems, and of the 13 proven first kernels among these one was left.
 
 What did not work: constants of `rates` fitted again to the winners' times. The estimate came nearer
 to these, but without the tiles below it then put a proven kernel first for 333 of the 661 instead

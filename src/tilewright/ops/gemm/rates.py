@@ -88,9 +88,9 @@ instead of 893 (benchmarks/untuned.py)."""
 
 ASKEW_POINTERS_US = 0.003
 """The same for rows askew that warps load through pointers. Fitted to 102 kernels on 42 products
-(benchmarks/gemm_askew.py), which took 1.3 to 1.8 times as long as expected without it. The estimate
-then put them before kernels of the copy engine that took 0.74 of their time on average; with it,
-its first kernel takes 1.03 times as long as the best of those measured."""
+(f1dfe4c6:benchmarks/gemm_askew.py), which took 1.3 to 1.8 times as long as expected without it. The
+estimate then put them before kernels of the copy engine that took 0.74 of their time on average;
+with it, its first kernel takes 1.03 times as long as the best of those measured."""
 
 STORE_SHARE = 0.44
 """Share of that rate at which a tile is stored when nothing overlaps the store. Fitted."""

@@ -8,7 +8,8 @@ too. N and K stay.
 
 Beyond 64 no row answers from farther away, because its tiles would fill their waves otherwise. On
 an H200 the kernels of rows for the next power of two reached 0.853 of torch.mm for M of 513 to
-2048, where the estimate's choice reached 1.002 (`benchmarks/gemm_unseen.py --weights models`).
+2048, where the estimate's choice reached 1.002 (`f1dfe4c6:benchmarks/gemm_unseen.py --weights
+models`).
 """
 
 from __future__ import annotations

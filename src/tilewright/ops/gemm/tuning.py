@@ -1,6 +1,6 @@
 """The spaces that a tuning chooses from: the default space, and everything else that was the best
-on some problem when it was measured (benchmarks/gemm_vs_vendor.py on an H200, for whose sets of
-problems these lists were made).
+on some problem when it was measured (f1dfe4c6:benchmarks/gemm_vs_vendor.py on an H200, for whose
+sets of problems these lists were made).
 
 The default space serves every problem with some tens of kernels, from which an estimate picks. The
 lists here have the deep rings, the orders of tiles and the ways of sharing a tile that win on some

@@ -22,8 +22,8 @@ only, since the groups of a workgroup must have equally many steps in each tile.
 On a CPU. `tma` with the same fields computes the same result.
 
 What limits it. Power. The energy of a floating-point operation in pJ (H200,
-benchmarks/gemm_energy.py: each kernel alone for 1.5 s, read from the board's energy counter), and
-TFLOP/s, on random operands and on zeros:
+f1dfe4c6:benchmarks/gemm_energy.py: each kernel alone for 1.5 s, read from the board's energy
+counter), and TFLOP/s, on random operands and on zeros:
 
                                         8192³             2048×28672×4096    8192³, zeros
     bf16  gluon_ws 128x256              1.024    663      1.048    660       0.541    831
@@ -40,8 +40,9 @@ operation: being 5 % faster than cuBLASLt's best takes 5 % less energy for the s
 Half of that energy goes to switching bits (the zeros show this) and is the same in every kernel.
 Tiles and pipelines differ by 2 to 5 %.
 
-Measured against the better of torch.mm and cuBLASLt's eight (H200, benchmarks/gemm_vs_vendor.py
---set large; 60 interleaved samples each, L2 flushed), the best kernel of 52:
+Measured against the better of torch.mm and cuBLASLt's eight (H200,
+f1dfe4c6:benchmarks/gemm_vs_vendor.py --set large; 60 interleaved samples each, L2 flushed), the
+best kernel of 52:
 
     µs, and ratio        bf16           fp16
     4096×4096×4096       194.0  0.988   196.7  0.997   gluon_ws 128x256
@@ -59,7 +60,8 @@ Measured against the better of torch.mm and cuBLASLt's eight (H200, benchmarks/g
 
 Without this pipeline the mean was 0.976 and the least 0.932.
 
-Epilogues (benchmarks/gemm_epilogues.py): µs, and the share of the same kernel's speed without:
+Epilogues (f1dfe4c6:benchmarks/gemm_epilogues.py): µs, and the share of the same kernel's speed
+without:
 
     bf16  bias+gelu            4096³ 207.4 0.935   8192×16384×4096 1704.6 0.956   8192³ 1704.6 0.977
     bf16  swiglu               8192×28672×4096 2848.1 0.992
@@ -67,9 +69,9 @@ Epilogues (benchmarks/gemm_epilogues.py): µs, and the share of the same kernel'
 
 On 4096³ a workgroup has eight tiles, and nothing hides the last tile's GELU.
 
-fp8 against torch._scaled_mm (benchmarks/gemm_quantised.py, eight products): with one scale 1.026,
-with a scale for each row and column 0.996. This pipeline is the fastest here in four of the eight
-with one scale, and in six of the eight with the others.
+fp8 against torch._scaled_mm (f1dfe4c6:benchmarks/gemm_quantised.py, eight products): with one scale
+1.026, with a scale for each row and column 0.996. This pipeline is the fastest here in four of the
+eight with one scale, and in six of the eight with the others.
 """
 
 from tilewright.ops.device.gluon_api import (

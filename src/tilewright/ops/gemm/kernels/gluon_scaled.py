@@ -43,10 +43,10 @@ an older run: cuBLAS with one scale 716 µs, this loop without the additions (an
 them 812, cuBLAS with these scales 827. Profiled (256x128 tiles, before the waits were moved under
 the products), issue slots are 31 % used, L2 69 % of its rate.
 
-Measured (H200, Triton 3.6; benchmarks/gemm_quantised.py --set block), against torch._scaled_mm
-(cuBLAS) with the same scales, in TFLOP/s. First interleaved, by events, L2 flushed, medians of 16;
-then as DeepGEMM measures: the kernel alone by the profiler, 8 GB set to zero before each call, here
-after a rest:
+Measured (H200, Triton 3.6; f1dfe4c6:benchmarks/gemm_quantised.py --set block), against
+torch._scaled_mm (cuBLAS) with the same scales, in TFLOP/s. First interleaved, by events, L2
+flushed, medians of 16; then as DeepGEMM measures: the kernel alone by the profiler, 8 GB set to
+zero before each call, here after a rest:
 
                       by events             by the profiler
     4096×7168×16384   1083 to 1054  1.027   1368 to 1329   128x256 s4 split g16

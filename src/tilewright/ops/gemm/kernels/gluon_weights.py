@@ -29,10 +29,10 @@ Edges. The copy engine reads elements outside as zeros; C is masked.
 
 On a CPU. Gluon has no interpreter; `weights` with the same fields computes the same result there.
 
-Measured on an H200 (benchmarks/gemm_weights.py, benchmarks/results/gemm_weights_h200.json: bf16 A,
-clean L2, medians of 40, every kernel checked against float64, best of the space there). Time, bytes
-moved as a share of a large copy's 4246 GB/s, and the speed over the better of torch.mm and
-cuBLASLt's first candidates with the same weights in bf16:
+Measured on an H200 (f1dfe4c6:benchmarks/gemm_weights.py, benchmarks/results/gemm_weights_h200.json:
+bf16 A, clean L2, medians of 40, every kernel checked against float64, best of the space there).
+Time, bytes moved as a share of a large copy's 4246 GB/s, and the speed over the better of torch.mm
+and cuBLASLt's first candidates with the same weights in bf16:
 
     M×N×K            int4, groups of 128    int4, groups of 32     MX fp4
     1×4096×4096      10.7 µs  0.19  1.48    11.7 µs  0.19  1.35    12.9 µs  0.16  1.22

@@ -73,8 +73,8 @@ Ratios to cuBLAS on 4096³, 8192³, 2048×28672×4096 and 8192×4096×14336, in 
     bf16  on zeros, repeated, s4 g16      -    1.074  1.049    -
 
 Odd waves and large K, bf16 rcr: the better of torch.mm and cuBLASLt's candidates against the best
-of a declared space (benchmarks/gemm_vs_vendor.py --set odd; the samples are in benchmarks/results),
-in µs:
+of a declared space (f1dfe4c6:benchmarks/gemm_vs_vendor.py --set odd; the samples are in
+benchmarks/results), in µs:
 
     2048×2112×7168    85.5   87.5  0.977  192x192x64   3 groups, s4, persistent: one wave of 121
     3840×4096×2048    86.4   88.9  0.972  gluon_pingpong 128x192x64, s4

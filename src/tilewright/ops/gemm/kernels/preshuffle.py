@@ -28,8 +28,8 @@ plain K-contiguous B is already read in whole lines, and wgmma adds the detour, 
 nothing over `tma` there.
 
 Measured on an H200, bf16: the best of 168 kernels of each pipeline in one interleaved run, as
-ratios to the better of torch.mm and cuBLASLt's candidates (benchmarks/gemm_preshuffle.py; the
-samples are in benchmarks/results):
+ratios to the better of torch.mm and cuBLASLt's candidates (f1dfe4c6:benchmarks/gemm_preshuffle.py;
+the samples are in benchmarks/results):
 
                       cuBLAS   preshuffle  basic   tma
     1×4096×4096      18.58 µs    0.981     0.968   1.037

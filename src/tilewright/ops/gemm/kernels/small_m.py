@@ -21,10 +21,10 @@ buffer loads, pipelined over `num_stages`), `small_m_tma` through the copy engin
 through pointers. Schedulers: `tile`, and `split_k` if there are fewer tiles than compute units.
 Edges as in `basic` and `tma`.
 
-Measured on an H200, bf16 rcr (benchmarks/gemm_vs_vendor.py --set decode, all 36 shapes in
+Measured on an H200, bf16 rcr (f1dfe4c6:benchmarks/gemm_vs_vendor.py --set decode, all 36 shapes in
 benchmarks/results): the best of a declared space of 281 kernels, with a clean L2 (see
-benchmarks/harness.py). Time, share of a large copy's 4223 GB/s, ratios to torch.mm and to the
-better of torch.mm and cuBLASLt's first candidates:
+f1dfe4c6:benchmarks/harness.py). Time, share of a large copy's 4223 GB/s, ratios to torch.mm and to
+the better of torch.mm and cuBLASLt's first candidates:
 
     1×4096×4096      12.8 µs  0.62  1.249  1.249   1x4x2048, 8 warps
     1×4096×14336     30.6 µs  0.91  1.055  1.055   1x2x1024
@@ -79,13 +79,13 @@ that with loads behind the sums (H200, L2 flushed, single calls): bf16 with a bi
 on 10 products of 1 to 64 rows; the best kernel of each 0.955), fp8 with scales of rows and columns
 0.988 (33 on 20; 0.992).
 
-In a chain of products (benchmarks/gemm_chains.py, a decoder layer in a replayed graph, H200) a
-layer takes 1.4 to 3.4 % less time (M of 1 and 16) if its kernels start early and wait, which they
-do without being asked (`dependent_launch.usual`). Two further steps made it slower. B's columns
-brought to L2 before the wait, by prefetch.global.L2, 2, 8 or 32 KB for each workgroup: 39 to 42 µs
-for a layer of the 1B model with one row, instead of 36.1 with `wait` alone and 37.3 without. The
-next kernel let go at the beginning instead of behind the last load: 38.8 µs, and 73 instead of 60.6
-µs for the 70B model over 8 GPUs with 16 rows.
+In a chain of products (f1dfe4c6:benchmarks/gemm_chains.py, a decoder layer in a replayed graph,
+H200) a layer takes 1.4 to 3.4 % less time (M of 1 and 16) if its kernels start early and wait,
+which they do without being asked (`dependent_launch.usual`). Two further steps made it slower. B's
+columns brought to L2 before the wait, by prefetch.global.L2, 2, 8 or 32 KB for each workgroup: 39
+to 42 µs for a layer of the 1B model with one row, instead of 36.1 with `wait` alone and 37.3
+without. The next kernel let go at the beginning instead of behind the last load: 38.8 µs, and 73
+instead of 60.6 µs for the 70B model over 8 GPUs with 16 rows.
 """
 
 import triton

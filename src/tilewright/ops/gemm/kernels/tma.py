@@ -19,7 +19,7 @@ so that the loads of the next tile run during the epilogue of the current one. W
 and mma.sync. On sm_90 the request has no effect, so that architecture does not list the pipeline.
 
 Measured on an H200, bf16 rcr: the best of a declared space against cuBLAS in one interleaved run
-(benchmarks/gemm_vs_vendor.py; the samples are in benchmarks/results):
+(f1dfe4c6:benchmarks/gemm_vs_vendor.py; the samples are in benchmarks/results):
 
     4096³                1.002  128x256x64, 8 warps, 4 stages, persistent, split, groups of 16
     8192³                1.022  128x256x64, 8 warps, 3 stages, persistent, split, groups of 16

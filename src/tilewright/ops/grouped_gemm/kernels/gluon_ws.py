@@ -14,8 +14,8 @@ loaded, and it neither multiplies nor stores but only returns the slots of the r
 group then has the matrix units to itself, so half a tile takes less time than a whole tile. C
 leaves through a descriptor that ends with the group, as in `tma`.
 
-Measured (H200, Triton 3.6, bf16, skewed loads; benchmarks/grouped_gemm.py, medians of 30, L2
-flushed), against torch._grouped_mm; the tables of `tma` are from the same run:
+Measured (H200, Triton 3.6, bf16, skewed loads; f1dfe4c6:benchmarks/grouped_gemm.py, medians of 30,
+L2 flushed), against torch._grouped_mm; the tables of `tma` are from the same run:
 
     rows  experts     N      K        us    torch us  ratio
      256     8    14336   4096     217.0     299.4   1.380  64x128x128, 4 warps, 4 stages

@@ -13,8 +13,8 @@ extent of the last dimension. So whole and partial tiles are stored in the same 
 Edges. The engine fills elements outside with zeros and does not write there; base addresses and
 rows must be multiples of 16 bytes. Operands of an epilogue come through pointers, masked.
 
-Measured (H200, Triton 3.6, bf16, skewed loads; benchmarks/grouped_gemm.py, medians of 30, L2
-flushed), against torch._grouped_mm, where this pipeline was the fastest; for the others see
+Measured (H200, Triton 3.6, bf16, skewed loads; f1dfe4c6:benchmarks/grouped_gemm.py, medians of 30,
+L2 flushed), against torch._grouped_mm, where this pipeline was the fastest; for the others see
 `gluon_ws`:
 
     rows  experts     N      K        us    torch us  ratio
