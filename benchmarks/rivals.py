@@ -130,25 +130,31 @@ def bare_of(p: GemmProblem) -> GemmProblem:
 
 
 def own_kernels(
-    only: Callable[[Any], bool] = lambda config: True, of: Callable[[Any], Any] = lambda p: p
+    only: Callable[[Any], bool] = lambda config: True,
+    of: Callable[[Any], Any] = lambda p: p,
+    others: bool = False,
 ) -> Callable[[Any, Bench], Binds]:
     """Kernels of ours as rivals of others: those that `only` takes, first by the tuner's order.
 
-    of: another problem with the same operands, which they compute.
+    of: another problem, which they compute. others: on operands of their own, not the same.
     """
 
     def rivals(problem: Any, bench: Bench) -> Binds:
         stated = of(problem)
         configs = _first(stated, bench, only)
-        return {f"rival {c.name}": partial(_call_of, bench, c.name, stated) for c in configs}
+        call = _own_call if others else _call
+        return {f"rival {c.name}": partial(call, bench, c.name, stated) for c in configs}
 
     return rivals
 
 
-def _call_of(
-    bench: Bench, name: str, problem: Any, inputs: Tensors, outputs: Tensors
-) -> Callable[[], Any]:
+def _call(bench: Bench, name: str, problem: Any, inputs: Tensors, outputs: Tensors) -> Any:
     return bench.kernel(name, problem)(inputs, outputs)
+
+
+def _own_call(bench: Bench, name: str, problem: Any, *_: Tensors) -> Any:
+    made = verify.operands_of(problem, 1, _GPU)
+    return bench.kernel(name, problem)(made.inputs, made.outputs)
 
 
 def _first(problem: Any, bench: Bench, only: Callable[[Any], bool]) -> list[Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import rivals
 import rivals_attention as others
-from cases import Case
+from cases import Case, Part
 from tilewright import verify
 from tilewright.ops.attention import AttentionProblem
 
@@ -80,12 +81,19 @@ def biases() -> Problems:
             yield shape(4096, head_dim, batch=2, bias_shape=(1, HEADS[head_dim]), **mask)
 
 
-def eight() -> Problems:
-    """fp8, with a scale for each head; values lie by rows."""
+def eight(by_columns: bool = False) -> Problems:
+    """fp8, with a scale for each head; values lie by rows or by columns."""
     for head_dim in (128, 256):
         for length in (4096, 8192, 16384):
             for mask in CAUSAL:
-                yield shape(length, head_dim, dtype="e4m3fn", others="hscale", **mask)
+                columns = (HEADS[head_dim] * head_dim * length, 1, head_dim * length, length)
+                strides = {"v_strides": columns} if by_columns else {}
+                yield shape(length, head_dim, dtype="e4m3fn", others="hscale", **mask, **strides)
+
+
+def in_bf16(p: AttentionProblem) -> AttentionProblem:
+    """The same in bf16, without scales."""
+    return replace(p, dtype="bf16", dtype_kv="", dtype_o="", others="", v_strides=())
 
 
 PAGED: tuple[tuple[int, str], ...] = ((64, "pagetable"), (16, "pagetable"), (1, "pagelist"))
@@ -179,9 +187,18 @@ CASES = (
         vendor=(others.flash_3, others.cudnn_fp8), exact=False,
     ),
     Case(
+        "attention-fp8-columns", "fp8, values by columns, 4k to 16k rows, causal and not",
+        "Tilewright in bf16", lambda: [*eight(by_columns=True)],
+        vendor=(rivals.own_kernels(of=in_bf16, others=True),), exact=False,
+    ),
+    Case(
         "attention-decode", "bf16, one query, 32 heads over 4, contiguous and paged caches of 0.27 "
         "GB and more", "a copy of as many bytes", lambda: [*decoding()], vendor=(rivals.copy,),
         operands=full_caches, exact=False,
+        parts=tuple(
+            Part(end, "a copy of as many bytes", where=lambda p, size=size: p.page_size == size)
+            for end, size in (("contiguous", 0), ("pages-64", 64), ("pages-16", 16), ("pages-1", 1))
+        ),
     ),
     Case(
         "attention-decode-latent", "bf16, one query of latent attention (576, 512), 128 heads, "

@@ -4,8 +4,8 @@ The record is of 1,560 bf16 products between those of models, on H100s and H200s
 choice against `torch.mm`, which takes the first algorithm that cuBLASLt offers, by single calls
 (`f1dfe4c6:benchmarks/gemm_unseen.py`). `benchmarks/untuned.py` counts `RECORD` from it, and says
 what comes of the rule for products of models, whose best kernels are known from tuning. These are
-as fast as the library (1.01 for 65 to 2048 rows, `benchmarks/gemm_bound.py`), but the estimate
-often chooses another.
+as fast as the library (1.01 for 65 to 2048 rows, `f1dfe4c6:benchmarks/gemm_bound.py`), but the
+estimate often chooses another.
 
 The library wins where the product is a few waves of 128×128 tiles: it has tiles with any edge in
 steps of 8, whose loads clusters share. With long sums it answers up to 40 waves: of 8 to 40 the
