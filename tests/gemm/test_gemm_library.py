@@ -150,6 +150,7 @@ SERVED = [
     GemmProblem(64, 64, 64, batch=3, stride_b=0),
     GemmProblem(64, 64, 64, lda=72, ldb=80, ldc=96),
     GemmProblem(64, 64, 64, epilogue="bias"),
+    GemmProblem(64, 64, 64, "int8"),
     FP8,
     replace(FP8, epilogue="scale"),
     replace(FP8, epilogue="row_scale+col_scale"),
@@ -157,7 +158,9 @@ SERVED = [
     replace(SCALED, k=512, lda=0, ldb=0, strides_sb=(1, 4)),
 ]
 REFUSED = [
-    (GemmProblem(64, 64, 64, "int8"), "dtype"),
+    (GemmProblem(64, 64, 64, "int8", layout="rrr"), "layout"),
+    (GemmProblem(64, 72, 64, "int8"), "extent"),
+    (GemmProblem(64, 64, 64, "int8", dtype_c="bf16", epilogue="row_scale+col_scale"), "dtype"),
     (replace(FP8, dtype_a="e5m2", dtype_b="e5m2"), "dtype"),
     (GemmProblem(64, 128, 128, "e4m3fn", layout="rrr"), "layout"),
     (GemmProblem(64, 64, 64, layout="rsr"), "layout"),

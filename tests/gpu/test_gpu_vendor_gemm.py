@@ -55,6 +55,8 @@ PROBLEMS = [
     GemmProblem(128, 1024, 512, epilogue="bias"),
     GemmProblem(128, 1024, 512, "fp16", epilogue="bias"),
     GemmProblem(128, 1024, 64, epilogue="bias"),
+    GemmProblem(64, 2112, 7168, "int8"),
+    GemmProblem(2048, 4096, 4096, "int8"),
     GemmProblem(64, 2112, 7168, **FP8),
     GemmProblem(64, 2112, 7168, **FP8, epilogue="scale"),
     GemmProblem(64, 2112, 7168, **FP8, epilogue="row_scale+col_scale"),

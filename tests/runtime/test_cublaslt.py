@@ -84,6 +84,9 @@ def test_sums_of_fp32_may_meet_in_every_way(fake, library, driver):
     [
         ({"dtype_a": "fp32", "precision": "tf32"}, 0, 77),
         ({"dtype_a": "fp32"}, 0, 68),
+        ({"dtype_a": "fp32"}, 1, 0),
+        ({"dtype_a": "int8"}, 0, 72),
+        ({"dtype_a": "int8"}, 1, 10),
         ({"epilogue": "bias"}, 7, 4),
         ({"dtype_a": "e4m3fn", "epilogue": "scale"}, 7, 1),
         ({"dtype_a": "e4m3fn"}, 25, 1),
@@ -98,6 +101,22 @@ def test_words_become_the_librarys_numbers(fake, library, driver, fields, attrib
     query = FAMILY.library_query(problem, tw.arch.arch("sm_90"), "cublaslt13")
     library.offered(driver, 0, query, 1)
     assert fake.noted("question")[attribute] == value
+
+
+def test_sums_of_integers_are_exact_however_they_meet(fake, library, driver):
+    fake.offer(PLAIN)
+    problem = GemmProblem(64, 64, 64, "int8")
+    query = FAMILY.library_query(problem, tw.arch.arch("sm_90"), "cublaslt13")
+    library.offered(driver, 0, query, 1)
+    assert fake.noted("preference")[3] == 1 | 2 | 4
+    assert 25 not in fake.noted("question")  # fast accumulation is fp8's
+
+
+@pytest.mark.parametrize(("dtype", "one"), [("int8", 1), ("bf16", 0x3F800000)])
+def test_the_factor_of_the_sums_is_1_in_their_dtype(library, driver, dtype, one):
+    ready = library.prepared(driver, 0, asked(GemmProblem(64, 64, 64, dtype)))
+    context = blaslt.Context.from_address(ready.address)
+    assert (context.one, context.zero) == (one, 0)
 
 
 def test_an_offer_that_the_library_marks_as_wrong_is_left_out(fake, library, driver):

@@ -142,7 +142,8 @@ takes all of them by their addresses on the device."""
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """result = first · second, each perhaps transposed, with sums in fp32.
+    """result = first · second, each perhaps transposed, with sums in fp32, or in int32 where the
+    result is.
 
     library: with its major version, as ``cublaslt13`` or ``hipblaslt1``.
     count: number of products.

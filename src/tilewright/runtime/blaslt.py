@@ -70,6 +70,7 @@ class Handles(ctypes.Structure):
 class Context(ctypes.Structure):
     """What a call needs besides addresses and a stream; `Matmul` of matmul.h.
 
+    one, zero: the factors of the sums and of what is there, by the bits of the sums' dtype.
     attributes: of the operands beside the matrices whose addresses are set before each call; -1
         for none.
     busy: held while such a call is made.
@@ -85,8 +86,8 @@ class Context(ctypes.Structure):
         ("result", ctypes.c_void_p),
         ("algorithm", ctypes.c_ubyte * ALGORITHM_BYTES),
         ("workspace", ctypes.c_uint64),
-        ("one", ctypes.c_float),
-        ("zero", ctypes.c_float),
+        ("one", ctypes.c_uint32),
+        ("zero", ctypes.c_uint32),
         ("attributes", ctypes.c_int * BESIDE),
         ("busy", ctypes.c_int),
     )
@@ -125,7 +126,7 @@ class Numbers:
     """A library's names and numbers, as its headers have them.
 
     prefix: of its functions.
-    types: by dtype. compute: how products are summed, by precision.
+    types: by dtype. compute: how products are summed, by precision, and ``int32`` for sums in it.
     operations: for a matrix as it lies, and for its transpose.
     transposes, chain: attributes of a description: the operation on the first and on the second
         matrix, and what is done to the sums. chains: its values.
@@ -251,7 +252,7 @@ class BlasLt(ABC):
                 address_of(self._function("MatmulDescSetAttribute")),
                 ctypes.addressof(self._handles[device]), description, first, second, out,
                 (ctypes.c_ubyte * ALGORITHM_BYTES)(*algorithm), asked.workspace,
-                1.0, 0.0, (ctypes.c_int * BESIDE)(*beside), 0,
+                _ONE[sums_of(asked)], 0, (ctypes.c_int * BESIDE)(*beside), 0,
             )  # fmt: skip
             name = f"{self.name} for {_said(asked)}"
             return Prepared(name, self, device, context, stack.pop_all())
@@ -308,9 +309,7 @@ class BlasLt(ABC):
         """The product and its four matrices (the result twice), as the library's functions take
         them; destroyed with `stack`."""
         numbers = self.numbers
-        made = self._created(
-            stack, "MatmulDesc", numbers.compute[asked.precision], numbers.types["fp32"]
-        )
+        made = self._created(stack, "MatmulDesc", *self._sums(asked))
         wanted: Attributes = [
             (attribute, ctypes.c_int32(numbers.operations[transposed]))
             for attribute, transposed in zip(numbers.transposes, asked.transposed, strict=True)
@@ -325,6 +324,12 @@ class BlasLt(ABC):
         matrices = (asked.first, asked.second, asked.result)
         first, second, result = (self._matrix(stack, m, asked.count) for m in matrices)
         return made, first, second, result, result
+
+    def _sums(self, asked: Matmul) -> tuple[int, int]:
+        """How products are summed, and the type of the sums' factor."""
+        numbers, dtype = self.numbers, sums_of(asked)
+        how = asked.precision if dtype == "fp32" else dtype
+        return numbers.compute[how], numbers.types[dtype]
 
     def _matrix(self, stack: ExitStack, matrix: Matrix, count: int) -> ctypes.c_void_p:
         numbers = self.numbers
@@ -349,6 +354,15 @@ class BlasLt(ABC):
             made, attribute, ctypes.byref(value), size_of(value)
         )
         self._check(status, f"set attribute {attribute} of a {kind}")
+
+
+_ONE = {"fp32": 0x3F800000, "int32": 1}
+"""The bits of 1."""
+
+
+def sums_of(asked: Matmul) -> str:
+    """The dtype of a product's sums."""
+    return "int32" if asked.result.dtype == "int32" else "fp32"
 
 
 def size_of(value: Any) -> ctypes.c_size_t:

@@ -9,15 +9,22 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.dtypes import DTYPES
 from tilewright.errors import LibraryRefused
 from tilewright.ops.library import MEETINGS, Algorithm, Chain, Matmul, Solution, major
-from tilewright.runtime.blaslt import ALGORITHM_BYTES, Attributes, BlasLt, Numbers, size_of
+from tilewright.runtime.blaslt import (
+    ALGORITHM_BYTES,
+    Attributes,
+    BlasLt,
+    Numbers,
+    size_of,
+    sums_of,
+)
 
 _NUMBERS = Numbers(
     prefix="cublasLt",
-    types={"fp32": 0, "fp16": 2, "bf16": 14, "e4m3fn": 28},
-    compute={"ieee": 68, "tf32": 77},  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32
+    types={"fp32": 0, "fp16": 2, "int8": 3, "int32": 10, "bf16": 14, "e4m3fn": 28},
+    # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32I
+    compute={"ieee": 68, "tf32": 77, "int32": 72},
     operations=(0, 1),
     # cublasLtMatmulDescAttributes_t
     transposes=(3, 4),
@@ -101,7 +108,7 @@ class CublasLt(BlasLt):
 
     def _beside(self, asked: Matmul) -> Attributes:
         # As kernels here, and as torch by default. Sums of blocks are kept in fp32.
-        fast = DTYPES[asked.first.dtype].bits == 8 and asked.chain != "blocks"
+        fast = asked.first.dtype == "e4m3fn" and asked.chain != "blocks"
         found: Attributes = [(_FAST_ACCUMULATION, ctypes.c_int8(1))] if fast else []
         modes = _SCALE_MODES.get(asked.chain, {})
         return found + [(attribute, ctypes.c_int32(mode)) for attribute, mode in modes.items()]
@@ -116,7 +123,7 @@ class CublasLt(BlasLt):
         assert isinstance(asked.algorithm, Algorithm)
         made, types = _Algorithm(), self.numbers.types
         status = self._lib.cublasLtMatmulAlgoInit(
-            ctypes.c_void_p(handle), self.numbers.compute[asked.precision], types["fp32"],
+            ctypes.c_void_p(handle), *self._sums(asked),
             *(types[m.dtype] for m in (asked.first, asked.second, asked.result, asked.result)),
             asked.algorithm.number, made,
         )  # fmt: skip
@@ -159,5 +166,5 @@ def _number(algorithm: Algorithm, field: str) -> int:
 def _meetings(asked: Matmul) -> int:
     """The meetings that may be offered, as the library's mask: parts of a sum are not rounded to
     fewer bits than the sum."""
-    allowed = ("none", "compute") if asked.result.dtype != "fp32" else tuple(MEETINGS)
+    allowed = tuple(MEETINGS) if asked.result.dtype == sums_of(asked) else ("none", "compute")
     return sum(MEETINGS[word] for word in allowed)

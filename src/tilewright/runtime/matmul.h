@@ -19,14 +19,14 @@ typedef struct {
 
 typedef struct {
   /* cublasLtMatmul and cublasLtMatmulDescSetAttribute, or hipBLASLt's: they take the same */
-  int (*matmul)(void *, void *, const float *, const void *, void *, const void *, void *,
-                const float *, const void *, void *, void *, void *, const uint64_t *, void *,
+  int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *,
+                const void *, const void *, void *, void *, void *, const uint64_t *, void *,
                 size_t, void *);
   int (*set)(void *, int, const void *, size_t);
   const Handles *handles;
   void *description, *first, *second, *result;
   uint64_t algorithm[8], workspace; /* workspace: in bytes */
-  float one, zero;
+  uint32_t one, zero; /* as the sums' dtype has them */
   int attributes[2]; /* of the description: addresses beside the matrices; -1 for none */
   int busy;          /* the description is being changed, or used as it was changed */
 } Matmul;

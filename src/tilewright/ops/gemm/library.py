@@ -60,6 +60,7 @@ _TYPES = {
         "fp16": ("fp16", "fp32"),
         "fp32": ("fp32",),
         "e4m3fn": ("bf16", "fp16", "fp32"),
+        "int8": ("int32",),
     },
     HIPBLASLT: {
         "bf16": ("bf16", "fp32"),
@@ -71,12 +72,13 @@ _TYPES = {
 }
 """Dtypes of A and B, each with those of C, by library."""
 
+_FP8 = ("e4m3fn", "e4m3fnuz")
 _CHAINS: dict[str, Chain] = {"": "", "bias": "bias"}
 _FP8_CHAINS: dict[str, dict[str, Chain]] = {
     CUBLASLT: {"": "", "scale": "scale", "row_scale+col_scale": "scales"},
     HIPBLASLT: {"": "", "scale": "scale"},
 }
-"""The libraries' chains, by ours that are the same. Only 8-bit operands have scales. The library's
+"""The libraries' chains, by ours that are the same. Only fp8 operands have scales. The library's
 columns are rows of a row-major C. hipBLASLt was never asked for more than one scale."""
 
 _ACTIVATIONS = {
@@ -122,7 +124,7 @@ def _dtype(c: Described, arch: Arch, kind: str) -> str | None:
 def _layout(c: Described, arch: Arch, kind: str) -> str | None:
     if c.layout[1] == "s":
         return "the library reads no shuffled B"
-    if kind == CUBLASLT and c.dtype_a == "e4m3fn" and c.layout != "rcr":
+    if kind == CUBLASLT and DTYPES[c.dtype_a].bits == 8 and c.layout != "rcr":
         return f"layout {c.layout}: the library's 8-bit operands lie as rcr has them"
     return None
 
@@ -131,7 +133,7 @@ def _operands(c: Described, arch: Arch, kind: str) -> str | None:
     if c.pre_a or c.pre_b:
         return "the library multiplies operands as they are; pre_a and pre_b need a kernel"
     blocks = (c.scale_a, c.scale_b)
-    served = kind == CUBLASLT and DTYPES[c.dtype_a].bits == 8 and blocks == BLOCKS
+    served = kind == CUBLASLT and c.dtype_a == "e4m3fn" and blocks == BLOCKS
     if any(blocks) and not served:
         return (
             f"blocks of scales {c.scale_a or 'none'} and {c.scale_b or 'none'} are not asked of it"
@@ -144,7 +146,7 @@ def _operands(c: Described, arch: Arch, kind: str) -> str | None:
 def _epilogue(c: Described, arch: Arch, kind: str) -> str | None:
     if c.epilogue and c.scale_a:
         return f"with blocks of scales the library is asked for no epilogue as {c.epilogue}"
-    known = _FP8_CHAINS[kind] if DTYPES[c.dtype_a].bits == 8 else _CHAINS
+    known = _FP8_CHAINS[kind] if c.dtype_a in _FP8 else _CHAINS
     for operation in c.epilogue.split("+"):
         if operation in _ACTIVATIONS[kind]:
             return _ACTIVATIONS[kind][operation]
@@ -161,7 +163,7 @@ def _epilogue(c: Described, arch: Arch, kind: str) -> str | None:
 def _rounded(c: VendorConfig) -> str | None:
     if isinstance(c.algorithm, Solution):
         return None  # it does not say how parts meet: a verification finds what is too far off
-    if c.algorithm.meeting in ("inplace", "output") and c.dtype_c != "fp32":
+    if c.algorithm.meeting in ("inplace", "output") and c.dtype_c != c.dtype_acc:
         return f"rounds each part of a sum to {c.dtype_c}; sums are in {c.dtype_acc}"
     return None
 
