@@ -1,17 +1,21 @@
 """Configs and problems around those that other tests run: what the rules say of them is recorded.
 
-Each case is one that a test runs, with one field changed, or two. The record, `verdicts.json`, has
-by architecture and rule how many cases the rule decides, and a digest of which and with what words.
-`RECORD_VERDICTS=yes python -m pytest tests/gemm/test_verdicts.py` writes it anew, after a rule was
-changed on purpose.
+Each case is one that a test runs (a base), with one field changed, or two. The record,
+`verdicts.txt`, has by architecture how many cases each rule decides, and by base a letter for each
+of its cases: which rule decides it. So a change of a rule shows which cases now have another
+verdict, and cases that are added to other tests change no line of the record.
+`RECORD_VERDICTS=yes python -m pytest tests/gemm/test_verdicts.py --selection all` writes it anew,
+after a rule was changed on purpose.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections import defaultdict
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +33,14 @@ from tilewright.errors import TilewrightError
 from tilewright.ops.gemm import GemmProblem, sizes
 from tilewright.verdict import Verdict
 
-RECORD = Path(__file__).with_name("verdicts.json")
-CHANGES = 4000
-"""How many changes of configs are tried for an architecture, and of problems."""
+RECORD = Path(__file__).with_name("verdicts.txt")
+PART = 8
+"""One base of so many is taken: those whose key is a multiple."""
+CHANGES = 16
+"""How many changes of a base's config are tried, and of its problem."""
+LETTERS = ".abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+UNSAID = "-"
+"""The letter of a change that makes no config or problem."""
 
 EDGES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 512)
 CONFIG_FIELDS: dict[str, tuple[Any, ...]] = {
@@ -95,8 +104,7 @@ def bases(arch_name: str) -> list[tuple[Any, Any]]:
         found += cdna(arch_name)
     if arch_name == "sm_90":
         found += [*gemm_cases.odd_tiles(), *gemm_cases.by_turns(), *gemm_cases.swapped()]
-        # Several times: a promise about B decides of these alone.
-        found += [*scale_cases.gluon(), *4 * gemm_cases.dependent()]
+        found += [*scale_cases.gluon(), *gemm_cases.dependent()]
     return found
 
 
@@ -136,35 +144,117 @@ def changed(rng: random.Random, one: Any, fields: dict[str, tuple[Any, ...]]) ->
         return None
 
 
-def verdicts(arch_name: str) -> dict[str, list[str]]:
-    """By rule, ``ok`` for none, what is said of each case that it decides."""
-    rng, this = random.Random(arch_name), arch(arch_name)
-    found: dict[str, list[str]] = defaultdict(list)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A changed config, or a config for a changed problem, in words; None if it cannot be said."""
 
-    def add(verdict: Verdict, *case: object) -> None:
-        rule = "ok" if verdict else verdict.rule
-        found[rule].append(" ".join(map(str, (*case, verdict))))
+    words: str
+    verdict: Verdict | None
 
+    @property
+    def rule(self) -> str:
+        """The rule that decides; ``ok`` for none, `UNSAID` if there is nothing to decide."""
+        if self.verdict is None:
+            return UNSAID
+        return "ok" if self.verdict else self.verdict.rule
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The cases of a base, and the bytes of shared memory of all its changed configs of GEMM that
+    may be built."""
+
+    cases: tuple[Case, ...]
+    shared_bytes: int
+
+
+@cache
+def found(arch_name: str) -> dict[str, Found]:
+    """By base, called by a digest of its words."""
+    this, made = arch(arch_name), {}
     shapes = [shape for unit in this.mma for shape in unit.shapes]
     fields = CONFIG_FIELDS | {"mma": ((0, 0, 0), *dict.fromkeys(shapes))}
-    pairs = bases(arch_name)
-    for _ in range(CHANGES):
-        kernel, problem = rng.choice(pairs)
-        family = ops.family(kernel.family)
-        other = changed(rng, kernel, fields)
-        if other is not None:
+    for kernel, problem in bases(arch_name):
+        key = hashlib.sha256(f"{kernel.name} {problem}".encode()).hexdigest()[:8]
+        if int(key, 16) % PART or key in made:
+            continue
+        rng, family = random.Random(arch_name + key), ops.family(kernel.family)
+        cases, room = [], 0
+        for _ in range(CHANGES):
+            if (other := changed(rng, kernel, fields)) is None:
+                cases.append(Case("", None))
+                continue
             verdict = family.judge(other, this)
-            room = sizes.shared_memory(other, this) if verdict and family.name == "gemm" else 0
-            add(verdict, other.name, room)
-        asked = changed(rng, problem, PROBLEM_FIELDS)
-        if asked is not None:
-            add(family.supports(kernel, asked, this), kernel.name, asked, asked.alignment)
-    return found
+            cases.append(Case(other.name, verdict))
+            if verdict and family.name == "gemm":
+                room += sizes.shared_memory(other, this)
+        for _ in range(CHANGES):
+            if (asked := changed(rng, problem, PROBLEM_FIELDS)) is None:
+                cases.append(Case("", None))
+                continue
+            words = f"{kernel.name} for {asked} alignment {asked.alignment}"
+            cases.append(Case(words, family.supports(kernel, asked, this)))
+        made[key] = Found(tuple(cases), room)
+    return made
 
 
-def record(arch_name: str) -> dict[str, str]:
-    """By rule the count and the digest."""
-    return {
-        rule: f"{len(said)} {hashlib.sha256(chr(10).join(said).encode()).hexdigest()[:12]}"
-        for rule, said in sorted(verdicts(arch_name).items())
-    }
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was recorded: the rule of each letter; by architecture and base the rules that decided,
+    and the bytes."""
+
+    letters: dict[str, str]
+    rules: dict[str, dict[str, tuple[tuple[str, ...], int]]]
+
+    @classmethod
+    def read(cls, text: str) -> Record:
+        letters: dict[str, str] = {}
+        rules: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {}
+        for line in text.splitlines():
+            kind, *words = line.split()
+            if kind == "letter":
+                letters[words[0]] = words[1]
+            elif kind == "arch":
+                here = rules.setdefault(words[0], {})
+            elif kind == "base":
+                key, codes, room = words
+                here[key] = tuple(letters[code] for code in codes), int(room)
+        return cls(letters, rules)
+
+
+def written(names: Iterable[str], known: Mapping[str, str]) -> str:
+    """The record of the present verdicts. known: rules by letter, which keep their letters."""
+    names = list(names)
+    every = {case.rule for name in names for of in found(name).values() for case in of.cases}
+    letters = {rule: letter for letter, rule in known.items()} or {"ok": "."}
+    letters[UNSAID] = UNSAID
+    free = (letter for letter in LETTERS if letter not in letters.values())
+    letters |= {rule: next(free) for rule in sorted(every - letters.keys())}
+    lines = [f"letter {letter} {rule}" for rule, letter in letters.items()]
+    for name in names:
+        made = found(name)
+        counts = Counter(case.rule for of in made.values() for case in of.cases)
+        lines.append(f"arch {name}")
+        lines += [f"rule {rule} {counts[rule]}" for rule in letters if counts[rule]]
+        for key, of in sorted(made.items()):
+            codes = "".join(letters[case.rule] for case in of.cases)
+            lines.append(f"base {key} {codes} {of.shared_bytes}")
+    return "\n".join(lines) + "\n"
+
+
+def differences(name: str, recorded: Record) -> list[str]:
+    """What is said otherwise than before of the bases that are in the record, a line each."""
+    told, counts = [], Counter[str]()
+    for key, (rules, room) in recorded.rules[name].items():
+        if (now := found(name).get(key)) is None:
+            continue
+        for before, case in zip(rules, now.cases, strict=True):
+            if case.rule != before:
+                counts[f"{before} to {case.rule}"] += 1
+                told.append(f"{case.words}: was {before}, is {case.verdict or 'ok'}")
+        if now.shared_bytes != room and not any(
+            case.rule != before for before, case in zip(rules, now.cases, strict=True)
+        ):
+            names = ", ".join(case.words for case in now.cases[:CHANGES] if case.verdict)
+            told.append(f"shared memory in all was {room}, is {now.shared_bytes}: {names}")
+    return [*(f"{change}: {count} cases" for change, count in counts.most_common()), *told]
