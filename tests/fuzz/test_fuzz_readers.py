@@ -31,6 +31,8 @@ TIMES = max(1, int(os.environ.get("TILEWRIGHT_FUZZ", "1")))
 MOST_SECONDS = 1.0
 """Processor time of one input, which does not depend on what else the machine does."""
 MOST_BYTES = 200 << 20
+TOO_MANY = (MOST_BYTES + (32 << 20)) >> 16
+"""Pieces of 64 KiB."""
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +113,7 @@ def test_a_reader_reads_what_is_not_mutated(
         (lambda random, folder: [][0], "IndexError"),
         (lambda random, folder: _spin(), r"\d s, "),
         (lambda random, folder: bytearray(MOST_BYTES + (32 << 20)), r"2\d\d MiB"),
+        (lambda random, folder: [b"x" * (1 << 16) for _ in range(TOO_MANY)], r"2\d\d MiB"),
     ],
 )
 def test_what_is_too_much_is_noticed(bad: Reader, said: str, tmp_path: Path) -> None:
