@@ -31,16 +31,23 @@ def test_no_verdict_changed_unnoticed(name):
 
 def test_a_change_is_told_with_the_config_and_both_rules():
     bases = RECORDED.rules["sm_90"]
-    key, (said, room) = next((k, b) for k, b in bases.items() if "ok" in b[0] and b[1])
-    at, case = said.index("ok"), verdict_cases.found("sm_90")[key].cases
-    other = (*said[:at], "tile", *said[at + 1 :])
-    record = verdict_cases.Record({}, {"sm_90": {**bases, key: (other, room)}})
-    told = verdict_cases.differences("sm_90", record)
-    assert told == ["tile to ok: 1 cases", f"{case[at].words}: was tile, is yes"]
-    [room_told] = verdict_cases.differences(
-        "sm_90", verdict_cases.Record({}, {"sm_90": {**bases, key: (said, room + 1)}})
-    )
-    assert room_told.startswith(f"shared memory in all was {room + 1}, is {room}: ")
+    key, (said, room) = next((k, b) for k, b in bases.items() if {"ok", "tile"} <= {*b[0]} and b[1])
+    cases = verdict_cases.found("sm_90")[key].cases
+
+    def told(said, room):
+        record = verdict_cases.Record({}, {"sm_90": {**bases, key: (said, room)}})
+        return verdict_cases.differences("sm_90", record)
+
+    at = said.index("ok")
+    assert told((*said[:at], "tile", *said[at + 1 :]), room) == [
+        "tile to ok: 1 cases", f"{cases[at].words}: was tile, is yes",
+    ]  # fmt: skip
+    at = said.index("tile")
+    assert told((*said[:at], "ok", *said[at + 1 :]), room) == [
+        "ok to tile: 1 cases", f"{cases[at].words}: was ok, is tile: {cases[at].verdict.reason}",
+    ]  # fmt: skip
+    [line] = told(said, room + 1)
+    assert line.startswith(f"shared memory in all was {room + 1}, is {room}: ")
 
 
 def test_every_rule_decides_something():

@@ -251,7 +251,8 @@ def differences(name: str, recorded: Record) -> list[str]:
         for before, case in zip(rules, now.cases, strict=True):
             if case.rule != before:
                 counts[f"{before} to {case.rule}"] += 1
-                told.append(f"{case.words}: was {before}, is {case.verdict or 'ok'}")
+                now_is = "nothing" if case.verdict is None else str(case.verdict)
+                told.append(f"{case.words}: was {before}, is {now_is}")
         if now.shared_bytes != room and not any(
             case.rule != before for before, case in zip(rules, now.cases, strict=True)
         ):
