@@ -269,11 +269,11 @@ class OnGpu:
     def timed(self, names: Sequence[str], way: Way) -> Samples:
         binds = {n: self._contenders[n].bind for n in names}
         total, least = (f(self._brief_us[n] for n in names) for f in (sum, min))
-        calls: dict[str, list[timing.Call]]
+        made: dict[str, list[timing.Call]]
         if way == "calls":
             timer: timing.Timer = timing.Events(self._bench.flush, GPU)
             places = self._spread()
-            calls = {
+            made = {
                 name: [bind(i)(x.inputs, x.outputs) for i, x in enumerate(places)]
                 for name, bind in binds.items()
             }
@@ -284,15 +284,16 @@ class OnGpu:
                 min(timing.GRAPH_CALLS, math.ceil(GRAPH_US / least)) / len(copies)
             )
             timer, total = timing.Graphs(timing.pause, GPU, count), total * count
-            calls = {
-                name: [timing.rotated([bind(0)(x.inputs, x.outputs) for x in copies])]
+            made = {
+                name: [bind(0)(x.inputs, x.outputs) for x in copies]
                 for name, bind in binds.items()
                 if name not in rivals.UNCAPTURED
             }
-        for places_of_one in calls.values():
-            for call in places_of_one:
-                call()  # once outside of samples and captures
-        taken = timing.measure(calls, timer, fixed(rounds_of(total)))
+        for call in (call for calls in made.values() for call in calls):
+            call()  # once outside of samples and captures: then its launch is ready
+        if way == "graphs":
+            made = {name: [timing.rotated(calls)] for name, calls in made.items()}
+        taken = timing.measure(made, timer, fixed(rounds_of(total)))
         self.late |= {name for name, series in taken.items() if series.late}
         return {name: series.samples_us for name, series in taken.items()}
 

@@ -34,7 +34,6 @@ import claims
 from cases import AnyCase, Case, HostTimes, Part, Programs
 from comparison import WAYS, Ratio, Row, Samples, Way, compared, judged, summed
 from environment import environment, kernel_sources
-from tilewright.errors import TilewrightError
 
 STALL_SECONDS = 300
 """A worker that says nothing for so long is ended. A compilation of FlexAttention takes longest."""
@@ -92,8 +91,8 @@ def _kernels(case: Case, bench: Callable[[], Any], deadline: float, say: Say) ->
             raise Late(f"left out {len(problems) - number} of {len(problems)} problems")
         try:
             row, used = at_work.compared(case, problem, SEED + number, partial(say, "text"))
-        except TilewrightError as error:
-            failed.append(f"{problem}: {error}")
+        except Exception as error:  # after a fault of the device the others fail too, at once
+            failed.append(f"{problem}: {type(error).__name__}: {error}"[:500])
             say("text", f"  FAILED {failed[-1]}")
         else:
             rows[problem] = row
@@ -343,11 +342,14 @@ def _ended(report: Report, word: str, what: Any) -> None:
 
 def chosen(words: Sequence[str], every: Mapping[str, AnyCase]) -> list[str]:
     """The names of the cases that the words say, which may be shell patterns, in the order of the
-    cases. Raises `SystemExit` for a word that names none."""
+    words: the budget may leave out the last. Raises `SystemExit` for a word that names none."""
+    found: dict[str, None] = {}
     for word in words:
-        if not fnmatch.filter(every, word):
+        names = [name for name in every if fnmatch.fnmatchcase(name, word)]
+        if not names:
             raise SystemExit(f"there is no case {word}; --list lists them")
-    return [name for name in every if any(fnmatch.fnmatchcase(name, word) for word in words)]
+        found |= dict.fromkeys(names)
+    return [*found]
 
 
 def listed(every: Mapping[str, AnyCase]) -> str:

@@ -63,6 +63,13 @@ def test_a_batch_that_shares_b_is_one_product():
     assert rivals.folded_mm(GemmProblem(8, 24, 16, "bf16"), NoLibrary()) == {}
 
 
+@pytest.mark.parametrize("shared", [{"stride_b": 0}, {"stride_a": 0}, {}], ids=str)
+def test_torch_multiplies_batches_that_share_a_matrix(shared):
+    p = GemmProblem(8, 24, 16, "bf16", batch=3, **shared)
+    (bind,) = rivals.torch_calls(p, NoLibrary()).values()
+    check(p, bind, on_torch(p))
+
+
 @pytest.mark.parametrize(("dtype", "scale"), [("int4", "128x1-bf16"), ("e2m1", "32x1-e8m0")])
 def test_weights_of_few_bits_are_dequantised(dtype, scale):
     p = GemmProblem(4, 128, 256, "bf16", dtype_b=dtype, scale_b=scale)

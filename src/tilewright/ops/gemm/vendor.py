@@ -83,9 +83,11 @@ def _mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
 
 
 def _bmm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
+    """Of a matrix that the batch shares, torch wants a view with a batch."""
     import torch
 
-    return partial(torch.bmm, *inputs, out=out)
+    stacked = (x if x.dim() == 3 else x.expand(out.shape[0], *x.shape) for x in inputs)
+    return partial(torch.bmm, *stacked, out=out)
 
 
 def _int_mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
