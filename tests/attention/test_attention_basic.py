@@ -94,6 +94,15 @@ def test_sizes_under_masks(q_len, kv_len, algorithm):
         check(problem, config(problem, **algorithm))
 
 
+@pytest.mark.parametrize("pack", [False, True])
+def test_the_last_row_of_a_tile_sees_the_first_key_of_a_block(pack):
+    length = 16 if pack else 32  # a tile of 32 rows, of one head or of two
+    problem = AttentionProblem(
+        1, 2, length, 33, 32, kv_heads=1, dtype="fp16", others="lse", right=0
+    )  # fmt: skip
+    check(problem, config(problem, pack=pack))
+
+
 @pytest.mark.parametrize(
     "dims", [(32, 32), (40, 24), (80, 80), (96, 160), (192, 128), (59, 111), (256, 256)]
 )

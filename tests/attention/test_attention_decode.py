@@ -28,6 +28,7 @@ CASES = {
     "unequal dims, fp16": ({"head_dim": 128, "head_dim_v": 64, "dtype": "fp16"}, {"tile_kv": 128}),
     "all heads alone": ({"kv_heads": 8, "others": "lse"}, SPLIT),
     "causal": ({"q_len": 5, "kv_len": 70, "right": 0, "others": "lse"}, {}),
+    "a first row that sees all of a block but a key": ({"q_len": 5, "kv_len": 67, "right": 0}, {}),
     "top left": ({"q_len": 3, "kv_len": 150, "right": 1, "corner": "top_left"}, {}),
     "two tiles": ({"q_len": 3, "heads": 70, "right": 0, "batch": 1}, SPLIT),
     "window": ({"q_len": 2, "left": 77, "right": 0, "others": "lse"}, SPLIT),

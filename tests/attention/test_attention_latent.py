@@ -26,6 +26,9 @@ CASES = {
     "whole blocks": ({"others": "latent", "kv_len": 128}, {}),
     "fewer keys than half a block": ({"others": "latent+lse", "kv_len": 7}, {}),
     "causal": ({"others": "latent+lse", "q_len": 5, "kv_len": 70, "right": 0}, {}),
+    "a first row that sees all of a block but a key": (
+        {"others": "latent", "q_len": 5, "kv_len": 67, "right": 0}, {},
+    ),
     "queries see less than the last": (
         {"others": "latent", "q_len": 2, "right": -67, "kv_len": 150}, {},
     ),
