@@ -48,6 +48,14 @@ def test_every_tile_computes_the_same(dispatcher, tile, mask):
     assert found.ok, found
 
 
+@pytest.mark.parametrize("first", [31, 33])
+def test_a_window_keeps_all_but_the_last_key_of_a_tile_or_the_first_key_alone(dispatcher, first):
+    problem = AttentionBackwardProblem(1, 1, 99, 99, 16, dtype="fp32", left=4, right=0, first=first)
+    name = SMALL.format(dtype="fp32", d=16, mask="window", tile="32x16")
+    found = verify.verify(dispatcher, problem, name, seed=1)
+    assert found.ok, found
+
+
 def test_a_bias_is_reduced_over_what_it_is_broadcast_along(dispatcher):
     for shape in ((1, 1), (1, 4), (3, 1), (3, 4)):
         problem = AttentionBackwardProblem(
