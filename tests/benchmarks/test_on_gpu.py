@@ -184,6 +184,15 @@ def test_host_times_are_per_call():
     assert us > 0
 
 
+def test_a_step_ends_with_its_work(monkeypatch):
+    told = []
+    monkeypatch.setattr(on_gpu, "_synchronize", lambda: told.append("wait"))
+    monkeypatch.setattr(on_gpu, "STEPS", replace(QUICK, min_samples=4, max_samples=4))
+    found = on_gpu.stepped({"ours": lambda: told.append("step")})
+    assert len(found["ours"]) == 4
+    assert told == ["wait", "step", "wait"] * 4
+
+
 def test_fixed_rounds_take_no_more_and_no_less():
     us = {"slow": 30.0, "fast": 1.0}
 
