@@ -21,6 +21,7 @@ import lzma
 import multiprocessing
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -34,6 +35,8 @@ import claims
 from cases import AnyCase, Case, HostTimes, Part, Programs
 from comparison import WAYS, Ratio, Row, Samples, Way, compared, judged, summed
 from environment import environment, kernel_sources
+from tilewright.capturing import capture, load
+from tilewright.dispatch import default_dispatcher
 
 STALL_SECONDS = 300
 """A worker that says nothing for so long is ended. A compilation of FlexAttention takes longest."""
@@ -130,24 +133,24 @@ def _programs(
     say("count", len(case.programs))
     at_work = bench()
     found: dict[str, Ratio] = {}
+    configs: dict[str, Any] = {}
     longest = 0.0
     for number, (name, make) in enumerate(case.programs.items()):
         begun = time.time()
         if begun + longest > deadline:
             raise Late(f"left out {len(case.programs) - number} of {len(case.programs)} programs")
-        samples = at_work.stepped(make())
+        samples, used = at_work.stepped(make())
+        configs |= used
         found[name] = judged(samples, ("ours",), ("vendor",))
         say("row", {"problem": name, "calls": asdict(found[name]), "samples": samples})
         say("text", f"  {name}: {found[name].ratio:.3f}")
         at_work.release()
         longest = max(longest, time.time() - begun)
-    about = _about(case)
+    about, sources = _about(case), kernel_sources(configs.values(), at_work.arch)
 
     def claim(name: str, names: Sequence[str]) -> claims.Claim:
-        ratios = claims.Ratios.of(found[one].ratio for one in names)
-        return claims.Claim(
-            name, case.against, len(names), claims.Compared(with_library=ratios), None, about
-        )
+        found_so = claims.Compared(with_library=claims.Ratios.of(found[n].ratio for n in names))
+        return claims.Claim(name, case.against, len(names), found_so, None, about, sources)
 
     apart = [claim(name, [name]) for name in found if name != case.name]
     return [claim(case.name, [*found]), *apart]
@@ -219,10 +222,15 @@ class Workplace:
             stage = None  # its arrays are given back
             self.release()
 
-    def stepped(self, calls: Mapping[str, Callable[[], object]]) -> Samples:
+    def stepped(self, calls: Mapping[str, Callable[[], object]]) -> tuple[Samples, dict[str, Any]]:
+        """The samples of both sides, and the configs of the kernels that a step of ours chose."""
         from on_gpu import stepped
 
-        return stepped(calls)
+        with tempfile.TemporaryDirectory() as folder:
+            with capture(path := Path(folder) / "problems.jsonl"):
+                calls["ours"]()
+            configs = [default_dispatcher().select(p).config for p in load(path)]
+        return stepped(calls), {c.name: c for c in configs}
 
     def release(self) -> None:
         self._bench.release()

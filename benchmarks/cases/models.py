@@ -23,21 +23,6 @@ are clipped: else losses jump, and two runs that differ in a last bit jump in ot
 # --- convolutions -------------------------------------------------------------------------------
 
 
-def tiny() -> Any:
-    """A stand-in that needs no package: a stem, a block, one with groups and a depthwise one."""
-    from torch import nn
-
-    def block(taps: int, groups: int) -> Any:
-        return nn.Sequential(
-            nn.Conv2d(16, 16, taps, padding=taps // 2, groups=groups), nn.GroupNorm(4, 16),
-            nn.ReLU(), nn.Conv2d(16, 16, 1),
-        )  # fmt: skip
-
-    stem = nn.Conv2d(3, 16, 7, stride=2, padding=3, bias=False)
-    ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)]
-    return nn.Sequential(stem, block(3, 1), block(3, 4), block(7, 16), *ends)
-
-
 def timm(name: str) -> Any:
     """A model of timm's with fresh weights."""
     import timm

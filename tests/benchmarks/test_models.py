@@ -9,6 +9,22 @@ from cases import models
 torch = pytest.importorskip("torch")
 
 
+def tiny() -> torch.nn.Module:
+    """A stand-in that needs no package: a stem, a block, one with groups and a depthwise one."""
+
+    def block(taps: int, groups: int) -> torch.nn.Module:
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(16, 16, taps, padding=taps // 2, groups=groups),
+            torch.nn.GroupNorm(4, 16),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(16, 16, 1),
+        )
+
+    stem = torch.nn.Conv2d(3, 16, 7, stride=2, padding=3, bias=False)
+    ends = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 10)]
+    return torch.nn.Sequential(stem, block(3, 1), block(3, 4), block(7, 16), *ends)
+
+
 def test_an_error_may_be_twice_torchs_and_a_part_of_the_norm_more():
     exact = {"w": torch.ones(100, dtype=torch.float64)}
     theirs = {"w": exact["w"] * 1.1}  # off by 1.0 in the norm, which is 10
@@ -20,7 +36,7 @@ def test_an_error_may_be_twice_torchs_and_a_part_of_the_norm_more():
 
 
 def test_every_convolution_is_taken_from_here():
-    model = models.tiny()
+    model = tiny()
     assert models.swap(model) == 7
     padded = torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3, padding=1, padding_mode="reflect"))
     with pytest.raises(ValueError, match="reflect"):

@@ -46,7 +46,7 @@ class Bench:
         return compared(problem, stage), {}
 
     def stepped(self, calls):
-        return {name: [call()] * 10 for name, call in calls.items()}
+        return {name: [call()] * 10 for name, call in calls.items()}, {}
 
     def release(self):
         self.released += 1
@@ -128,6 +128,21 @@ def test_host_times_are_medians():
     (found,), _ = ran(HostTimes("host", "a call", lambda: {"call": [3.0, 1.0, 2.0]}), None)
     assert found.times_us == {"call": 2.0}
     assert found.calls is None
+
+
+def test_a_step_says_the_kernels_that_it_chose(monkeypatch):
+    import numpy as np
+
+    import on_gpu
+    import tilewright as tw
+
+    place = object.__new__(run.Workplace)
+    monkeypatch.setattr(on_gpu, "stepped", lambda calls: {"ours": [1.0]})
+    a, b = np.ones((16, 32), np.float32), np.ones((32, 16), np.float32)
+    samples, used = place.stepped({"ours": lambda: tw.gemm(a, b), "vendor": lambda: None})
+    assert samples == {"ours": [1.0]}
+    (config,) = used.values()
+    assert (config.family, config.dtype_a) == ("gemm", "fp32")
 
 
 # --- workers ------------------------------------------------------------------------------------
