@@ -55,6 +55,18 @@ def test_pages_that_are_cut_are_reached_as_wholes():
         assert config.tile_kv < 895 and verdict.rule == "reach"
 
 
+def test_pages_of_whole_tiles_are_reached_tile_by_tile():
+    """Unless keys begin anywhere within a page."""
+    p = AttentionProblem(
+        2, 8, 1, 4096, 64, dtype="fp32", pages=8, page_size=1024, page_entries=5,
+        others="usedkv+pagetable", k_strides=(0, 2_400_000, 64, 1),
+    )  # fmt: skip
+    for config, verdict in rules_of(p, "basic"):
+        assert 1024 % config.tile_kv == 0 and verdict
+    for _, verdict in rules_of(replace(p, others="usedkv+leftpad+pagetable"), "basic"):
+        assert verdict.rule == "reach"
+
+
 @pytest.mark.parametrize(("row", "served"), [(FAR, True), (2**30, False), (2**33, False)])
 def test_far_rows_have_a_kernel_that_reaches_them_or_none(row, served):
     far = strides(row)

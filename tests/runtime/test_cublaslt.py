@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -450,3 +452,14 @@ def test_names_of_libraries_are_those_that_are_known():
     assert library_name(CUBLASLT, 12) == "cublaslt12"
     assert libraries.CublasLt.files(12) == ("libcublasLt.so.12",)
     assert ctypes.sizeof(cublaslt.Result) == 64 + 8 + 4 + 4 + 16
+
+
+def test_python_and_c_agree_on_what_both_say():
+    header = (Path(blaslt.__file__).with_name("matmul.h")).read_text()
+    for word, here in (
+        (r"#define STREAMS (\d+)", blaslt.STREAMS),
+        (r"#define LIBRARY_STATUS \(1 << (\d+)\)", blaslt.STATUS.bit_length() - 1),
+        (r"int attributes\[(\d+)\]", blaslt.BESIDE),
+        (r"uint64_t algorithm\[(\d+)\]", blaslt.ALGORITHM_BYTES // 8),
+    ):
+        assert re.findall(word, header) == [str(here)]

@@ -72,6 +72,18 @@ def test_a_measurement_has_numbers_that_a_clock_gives(changes, word):
         Measurement(**made, **{**good, **changes})
 
 
-def test_telemetry_has_numbers_that_a_device_says():
-    with pytest.raises(BadArgument, match="power_w = nan"):
-        Telemetry(power_w=float("nan"))
+@pytest.mark.parametrize(
+    ("reading", "word"),
+    [
+        ({"clock_mhz": (1200, -1)}, "clock_mhz = -1"),
+        ({"temperature_c": 61.5}, "temperature_c = 61.5"),
+        ({"temperature_c": -2000}, "temperature_c = -2000"),
+        ({"power_w": float("nan")}, "power_w = nan"),
+        ({"others": -1}, "others = -1"),
+        ({"others": True}, "others = True"),
+    ],
+)
+def test_telemetry_has_numbers_that_a_device_says(reading, word):
+    Telemetry((1200, 1980), -5, 450.5, ("thermal",), 1)
+    with pytest.raises(BadArgument, match=word):
+        Telemetry(**reading)
