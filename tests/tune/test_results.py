@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fake_crew import ENVIRONMENT, GROUP, measurement, other
@@ -149,11 +150,11 @@ def test_a_link_in_the_place_of_a_file_of_ours_is_refused(name, tmp_path):
 def test_a_file_of_somebody_elses_is_not_taken_for_a_lock(tmp_path):
     lock = tmp_path / "sweep.lock"
     lock.write_text("procedures of mine")
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = len([*Path("/proc/self/fd").iterdir()])
     with pytest.raises(TilewrightError, match="not made by a sweep"):
         Results(tmp_path, write=True)
     assert lock.read_text() == "procedures of mine"
-    assert len(os.listdir("/proc/self/fd")) == opened, "it is closed again"
+    assert len([*Path("/proc/self/fd").iterdir()]) == opened, "it is closed again"
     lock.unlink()
     os.mkfifo(lock)
     with pytest.raises(TilewrightError, match="not made by a sweep"):
