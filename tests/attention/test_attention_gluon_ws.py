@@ -333,7 +333,7 @@ def test_scales_that_are_not_positive(scale, head_dim):
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize(
     ("fields", "algorithm"),
     [

@@ -124,6 +124,7 @@ def test_a_step_that_appends_to_the_cache_is_compiled(apart):
     assert graphs.seen == [[f"tilewright.{name}" for name in names]]
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
     def model(q, k_cache, v_cache, new, used):

@@ -23,7 +23,7 @@ CASES = [
 """Of RDNA the most registers are taken at wide head dims and in fp32, whose products are vector
 instructions."""
 HERE = selection.architectures(dict.fromkeys(name for name, _ in CASES))
-BUILT = [case for case in CASES if case[0] in HERE]
+BUILT = selection.some([case for case in CASES if case[0] in HERE], 2)
 
 
 def kernel(name, fields):

@@ -98,7 +98,7 @@ def test_masks(mask, sizes):
     )
 
 
-@pytest.mark.grid(15)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize(
     "fields",
     [

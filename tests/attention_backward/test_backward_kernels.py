@@ -27,6 +27,7 @@ def test_gradients_are_the_reference_s(dispatcher, seed):
     assert found.ok, found
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("seed", [3, 7, 11])
 def test_products_in_a_loop_along_the_head_dim_are_the_same(seed):
     """As RDNA's kernels have them. The last trip has columns that are none of a row's."""

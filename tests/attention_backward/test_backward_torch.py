@@ -134,6 +134,7 @@ def test_dropout_is_the_same_in_both_passes():
     torch.testing.assert_close((dv * v).sum(), (o * by).sum(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_it_is_whole(dynamic):
     def model(q, k, v):

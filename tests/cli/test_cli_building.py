@@ -155,6 +155,7 @@ def test_check_finds_damage(cli, store):
     assert not cli.json("kernels", "check", code=1)["ok"]
 
 
+@pytest.mark.turns(2)
 def test_a_registry_there_and_back(cli, space, store, tmp_path):
     cli("build", space, "--arch", "sm_90")
     file = tmp_path / "r.json"

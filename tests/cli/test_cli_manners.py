@@ -51,6 +51,7 @@ def test_the_commands_there_are():
     }  # fmt: skip
 
 
+@pytest.mark.grid(12)
 @pytest.mark.parametrize("path", every_command(), ids=" ".join)
 def test_every_help_has_examples_that_fit_80_columns(cli, path):
     text = cli(*path, "--help")

@@ -451,7 +451,7 @@ def test_a_fork_leaves_its_parents_compilers_alone(tmp_path: Path) -> None:
 # --- several builders, and killed ones ----------------------------------------------------
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_two_builders_share_a_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     racing = [run_script(store, 6) for _ in range(2)]

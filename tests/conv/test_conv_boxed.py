@@ -213,7 +213,7 @@ def test_it_is_right(case):
         assert worst_error(c, problem, TWO, seed) <= 1, c.name
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_gradients_of_weights_are_right(case):
     """In one part, and in as many as 50 compute units would have. Shared otherwise: see

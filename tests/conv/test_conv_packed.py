@@ -233,7 +233,7 @@ BUILT = (
 )
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", ["sm_80", "sm_90", "gfx942", "gfx1201"])
 def test_nothing_spills_and_runs_are_read_in_vectors(name, store):
     served = [p for p in BUILT if p.dtype != "fp32" or name != "gfx1201"]

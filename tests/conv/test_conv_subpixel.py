@@ -113,7 +113,7 @@ ARCHS = selection.architectures(
 )
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("name", ARCHS)
 def test_nothing_spills_and_y_is_read_in_vectors(name, store):
     report = build_once([(c, name) for c in of_subpixel(BUILT, name)], store)

@@ -69,6 +69,7 @@ def test_only_kernels_that_wait_are_launched_so(built):
         assert ("ACQBULK" in sass, "PREEXIT" in sass) == (waits, waits), made.name
 
 
+@pytest.mark.turns(4)
 def test_triton_kernels_wait_before_any_access(built):
     for made, _, sass in built:
         if "gluon" not in made.pipeline and made.dependent_launch != "none":

@@ -106,7 +106,7 @@ def test_arrays_that_cannot_be_transformed(call, shape, words):
 # --- kernels ----------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(40)
+@pytest.mark.grid(20)
 @pytest.mark.parametrize("case", shuffled("sm_90"), ids=lambda c: c[0].name[5:])
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -123,6 +123,7 @@ def test_fnuz_types_are_right(case):
     assert result.ok, result
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("target", ["h200_sxm", "mi300x"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8"])
 def test_some_kernel_serves_every_size(target, dtype):
@@ -287,6 +288,7 @@ def test_on_nvidia_small_tiles_read_blocks_with_ldmatrix(store, name):
     assert result.kernel.resources.spill_bytes == 0
 
 
+@pytest.mark.turns(2)
 def test_kernels_compile_for_every_architecture(store):
     requests = []
     for name in selection.architectures(n for n in archs() if arch(n).dot == "matrix"):

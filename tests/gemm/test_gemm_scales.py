@@ -238,6 +238,7 @@ def test_kernels_serve_only_their_own_blocks():
 # --- building ---------------------------------------------------------------------------------
 
 
+@pytest.mark.turns(2)
 def test_scales_compile_everywhere(store):
     requests = []
     for this in map(arch, selection.architectures(n for n in archs() if arch(n).dot == "matrix")):
@@ -258,7 +259,6 @@ def test_scales_compile_everywhere(store):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
-@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", selection.architectures(("sm_90", "gfx942", "gfx1201")))
 def test_kernels_for_few_rows_spill_nothing(store, name):
     this, blocks = arch(name), {"scale_a": "1x128", "scale_b": "128x128"}
@@ -270,7 +270,8 @@ def test_kernels_for_few_rows_spill_nothing(store, name):
             if kernel.pipeline.startswith("small_m") and kernel.split_k == 1:
                 found[kernel.name] = kernel
     assert found
-    for result in build_once([(kernel, name) for kernel in found.values()], store).results:
+    some = selection.some([*found.values()], 4)
+    for result in build_once([(kernel, name) for kernel in some], store).results:
         assert result.ok and result.kernel.resources.spill_bytes == 0, result
 
 

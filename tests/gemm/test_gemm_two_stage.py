@@ -211,6 +211,7 @@ def test_nothing_spills(built):
         assert not any(made.resources.spill_bytes for made in parts.values())
 
 
+@pytest.mark.turns(4)
 def test_parts_are_added_in_vectors_eight_on_their_way(built, store):
     wide = {"ptx": r"ld\.global\.v4", "amdgcn": r"(?:buffer|global)_load_(?:dwordx4|b128)"}
     for (name, _), parts in built.items():

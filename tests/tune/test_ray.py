@@ -128,6 +128,7 @@ def test_two_nodes_measure_what_one_machine_does(second, tmp_path):
     assert [p.uuid for p in places] == ["cpu", "cpu"] and len({p.machine for p in places}) == 2
 
 
+@pytest.mark.turns(4)
 def test_a_node_executes_nothing_of_the_folder_that_the_command_is_called_in(head, tmp_path):
     """Ray itself would have its workers import from there before anything else."""
     folder = tmp_path / "planted"

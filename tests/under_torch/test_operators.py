@@ -67,6 +67,7 @@ CASES = [
 ]
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_compiled_calls_are_nodes_forward_and_backward(case: Case):
     graphs = Graphs()
