@@ -8,22 +8,26 @@ import math
 import random
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import rivals
 from cases import Case, Vendor
-from comparison import Field, NothingToCompare, Samples, Way, rounds_of
+from comparison import EFFORT, Field, NothingToCompare, Row, Samples, Way, compared, rounds_of
 from tilewright import ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
+from tilewright.capturing import capture, load
 from tilewright.compile import Store, build
-from tilewright.dispatch import Dispatcher
-from tilewright.errors import LibraryRefused
+from tilewright.dispatch import Dispatcher, default_dispatcher
+from tilewright.errors import LibraryRefused, TilewrightError
 from tilewright.measure import timing
 from tilewright.measure.contenders import bytes_of, dispatched, kernel_bind, results
 from tilewright.measure.measurement import Environment, Settings
@@ -57,7 +61,7 @@ HOST_BATCHES, HOST_CALLS = 60, 200
 def fixed(rounds: int) -> Settings:
     """So many rounds of every contender, whatever they say."""
     return Settings(
-        warm_up_seconds=0.2, min_samples=rounds, max_samples=rounds, precision=1e-9,
+        warm_up_seconds=0.1, min_samples=rounds, max_samples=rounds, precision=1e-9,
         budget_seconds=3600,
     )  # fmt: skip
 
@@ -85,6 +89,7 @@ class Bench:
             for kind, selector in (("answered", None), ("estimated", "analytical"))
         }
         self.flush = timing.flusher(self.device.l2_bytes, GPU)
+        self._jobs: dict[Any, Any] = {}
 
     def _dispatcher(self, **options: Any) -> Dispatcher:
         return Dispatcher(device=self.device, store=self.store, build_missing=False, **options)
@@ -106,13 +111,68 @@ class Bench:
         """Makes calls of one kernel."""
         return kernel_bind(self.dispatchers[place], name, problem)
 
-    def built(self, configs: Sequence[Any]) -> dict[str, str]:
+    def built(
+        self, configs: Iterable[Any], say: Callable[[str], None] = lambda text: None
+    ) -> dict[str, str]:
         """Build what the store lacks. The names that cannot be built, with the reason."""
-        wanted = [(c, self.arch.name) for c in configs if not library_of(c)]
+        wanted = {c.name: (c, self.arch.name) for c in configs if not library_of(c)}
+
+        def told(result: Any, done: int, total: int) -> None:
+            if done % 50 == 0:
+                say(f"    built {done} of {total}")
+
         if not wanted:
             return {}
-        report = build(wanted, store=self.store)
+        report = build([*wanted.values()], store=self.store, progress=told)
         return {r.config.name: str(r) for r in report.results if not r.ok}
+
+    def job(self, problem: Any) -> Any:
+        """What a tuning would try on a problem. Raises `NothingToCompare`."""
+        if problem not in self._jobs:
+            jobs, refused = jobs_of(self.group, [problem], None)
+            self._jobs[problem] = jobs[0] if jobs else NothingToCompare(refused[0][1])
+        found = self._jobs[problem]
+        if isinstance(found, NothingToCompare):
+            raise found
+        return found
+
+    def prepare(self, case: Case, problems: Iterable[Any], say: Callable[[str], None]) -> None:
+        """Build what the problems of a case will surely want, all at once, on all cores."""
+        wanted: list[Any] = []
+        for problem in problems:
+            with suppress(TilewrightError):  # told where the problem is compared
+                if case.ours == "searched":
+                    job = self.job(problem)
+                    first = (
+                        job.candidates if case.only is None else filter(case.only, job.candidates)
+                    )
+                    wanted += [*job.starters, *islice(first, EFFORT.first + EFFORT.step)]
+                else:
+                    answers = self.answers[case.ours].values()
+                    wanted += [each[0].select(problem).config for each in answers]
+        self.built(wanted, say)
+
+    def compared(
+        self, case: Case, problem: Any, seed: int, say: Callable[[str], None]
+    ) -> tuple[Row, dict[str, Any]]:
+        """One problem's results, and the configs of the kernels that were picked in any way."""
+        try:
+            stage = OnGpu(case, problem, self, seed, say)
+            row = compared(str(problem), stage, case.ways)
+            picked = (row.ratio(way, s) for way in row.samples for s in ("ours", "with_library"))
+            configs = [stage.config(one.kernel) for one in picked if one]
+            return row, {c.name: c for c in configs if c is not None}
+        finally:
+            stage = None  # its arrays are given back
+            self.release()
+
+    def stepped(self, calls: Mapping[str, timing.Call]) -> tuple[Samples, dict[str, Any]]:
+        """The samples of both sides, and the configs of the kernels that a step of ours chose."""
+        with tempfile.TemporaryDirectory() as folder:
+            with capture(path := Path(folder) / "problems.jsonl"):
+                calls["ours"]()
+            configs = [default_dispatcher().select(p).config for p in load(path)]
+        return stepped(calls), {c.name: c for c in configs}
 
     def release(self) -> None:
         """Give back the memory of a problem that is done."""
@@ -162,11 +222,15 @@ class OnGpu:
         self._brief_us: dict[str, float] = {}
         self.wrong: dict[str, str] = {}
         self.late: set[str] = set()
+        vendor = self._vendor()
+        if not (vendor or case.library):
+            raise NothingToCompare(
+                "; ".join(f"{name} is {why}" for name, why in self.wrong.items())
+            )
         self._operands = self._made()
         self._places: list[tuple[Any, verify.Operands]] = []
         self._before = verify.snapshot(problem, self._operands.inputs)
         self._wanted = verify.reference(problem, self._operands.inputs)
-        vendor = self._vendor()
         self.field = (self._searched if case.ours == "searched" else self._answered)(vendor)
 
     def config(self, name: str) -> Any:
@@ -200,12 +264,10 @@ class OnGpu:
         return tuple(config.name for config in configs)
 
     def _searched(self, vendor: tuple[str, ...]) -> Field:
-        jobs, refused = jobs_of(self._bench.group, [self._problem], None)
-        if not jobs:
-            raise NothingToCompare(refused[0][1])
+        job = self._bench.job(self._problem)
         ours, starters = (
             [c for c in some if not library_of(c) and (not self._case.only or self._case.only(c))]
-            for some in (jobs[0].candidates, jobs[0].starters)
+            for some in (job.candidates, job.starters)
         )
         offered = self._bench.algorithms(self._problem) if self._case.library else []
         return Field(

@@ -29,7 +29,6 @@ import argparse
 import json
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -52,33 +51,10 @@ from tilewright.errors import TilewrightError, UnsupportedProblem
 from tilewright.ops.attention.features import FEATURES
 
 
-class Grid(ABC):
-    """The problems of a family, and how each is judged.
+class Attention:
+    """The problems of a family, which are not too large or too small, what comes of one, how many
+    have each feature, and of which features the grid has too few."""
 
-    fp8: the 8-bit type of the architecture.
-    """
-
-    def __init__(self, fp8: str) -> None:
-        self.problems: list[Any] = []
-
-    @abstractmethod
-    def sized(self, p: Any, least: float, most: float) -> bool:
-        """Whether a problem is neither too large nor too small."""
-
-    @abstractmethod
-    def judged(self, dispatcher: Dispatcher, number: int, p: Any, name: str, on: str) -> Any:
-        """What came of one problem: `wrong` is "" if it is right. name: the kernel's."""
-
-    @abstractmethod
-    def covered(self, problems: Iterable[Any]) -> dict[str, Any]:
-        """How many problems have each feature."""
-
-    def lacking(self) -> list[str]:
-        """What the grid has too little of."""
-        return []
-
-
-class Attention(Grid):
     cases: Any = parity_cases
 
     def __init__(self, fp8: str) -> None:
@@ -116,7 +92,9 @@ class AttentionBackward(Attention):
         return [word for word in super().lacking() if counts[word]]
 
 
-class Conv(Grid):
+class Conv:
+    """As `Attention`. fp8: the 8-bit type of the architecture."""
+
     def __init__(self, fp8: str) -> None:
         self.problems = list(conv_parity_cases.grid(fp8))
 
@@ -130,6 +108,9 @@ class Conv(Grid):
 
     def covered(self, problems: Iterable[Any]) -> dict[str, Any]:
         return dict(sorted(conv_parity_cases.coverage(problems).items()))
+
+    def lacking(self) -> list[str]:
+        return []
 
 
 GRIDS = {"attention": Attention, "attention-backward": AttentionBackward, "conv": Conv}
@@ -148,7 +129,7 @@ def kernel(dispatcher: Dispatcher, p: Any, pipeline: str) -> Any:
     return next((c for c in own if family.supports(c, p, this)), None)
 
 
-def chosen(dispatcher: Dispatcher, args: argparse.Namespace, grid: Grid) -> list[Any]:
+def chosen(dispatcher: Dispatcher, args: argparse.Namespace, grid: Any) -> list[Any]:
     """The problems to compute, by their numbers, and their kernels: None where choosing fails,
     which is told when the problem is computed."""
     first, step = map(int, args.part.split("/"))
@@ -165,7 +146,7 @@ def chosen(dispatcher: Dispatcher, args: argparse.Namespace, grid: Grid) -> list
     return found
 
 
-def line(grid: Grid, dispatcher: Dispatcher, number: int, p: Any, config: Any, on: str) -> Any:
+def line(grid: Any, dispatcher: Dispatcher, number: int, p: Any, config: Any, on: str) -> Any:
     """What came of one problem."""
     found = {"number": number, "problem": str(p)}
     try:

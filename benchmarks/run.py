@@ -21,11 +21,10 @@ import lzma
 import multiprocessing
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,8 @@ from typing import Any
 import cases
 import claims
 from cases import AnyCase, Case, HostTimes, Part, Programs
-from comparison import WAYS, Ratio, Row, Samples, Way, compared, judged, summed
+from comparison import WAYS, Ratio, Row, Way, judged, summed
 from environment import environment, kernel_sources
-from tilewright.capturing import capture, load
-from tilewright.dispatch import default_dispatcher
 
 STALL_SECONDS = 300
 """A worker that says nothing for so long is ended. A compilation of FlexAttention takes longest."""
@@ -84,6 +81,7 @@ def _kernels(case: Case, bench: Callable[[], Any], deadline: float, say: Say) ->
     problems = case.problems()
     say("count", len(problems))
     at_work = bench()
+    at_work.prepare(case, problems, partial(say, "text"))
     rows: dict[Any, Row] = {}
     configs: dict[str, Any] = {}
     failed: list[str] = []
@@ -194,57 +192,17 @@ def shown(row: Row) -> str:
     return f"{row.problem}: {', '.join(words)};{chosen}{wrong}"
 
 
-class Workplace:
-    """The GPU, opened when the first case needs it, and kept for the cases after it."""
-
-    def __init__(self) -> None:
-        from on_gpu import Bench
-        from tilewright.compile import Store
-
-        self._bench = Bench(Store())
-        self.arch = self._bench.arch
-
-    def compared(
-        self, case: Case, problem: Any, seed: int, say: Callable[[str], None]
-    ) -> tuple[Row, dict[str, Any]]:
-        """One problem's results, and the configs of the kernels that were picked in any way."""
-        from on_gpu import OnGpu
-
-        try:
-            stage = OnGpu(case, problem, self._bench, seed, say)
-            row = compared(str(problem), stage, case.ways)
-            picked = (
-                row.ratio(way, side) for way in row.samples for side in ("ours", "with_library")
-            )
-            configs = [stage.config(one.kernel) for one in picked if one]
-            return row, {c.name: c for c in configs if c is not None}
-        finally:
-            stage = None  # its arrays are given back
-            self.release()
-
-    def stepped(self, calls: Mapping[str, Callable[[], object]]) -> tuple[Samples, dict[str, Any]]:
-        """The samples of both sides, and the configs of the kernels that a step of ours chose."""
-        from on_gpu import stepped
-
-        with tempfile.TemporaryDirectory() as folder:
-            with capture(path := Path(folder) / "problems.jsonl"):
-                calls["ours"]()
-            configs = [default_dispatcher().select(p).config for p in load(path)]
-        return stepped(calls), {c.name: c for c in configs}
-
-    def release(self) -> None:
-        self._bench.release()
-
-
 def serve(names: Sequence[str], deadline: float, pipe: Connection) -> None:
     """A worker: run these cases until one fails."""
     every = cases.every()
-    opened: list[Workplace] = []
 
-    def bench() -> Workplace:
-        if not opened:
-            opened.append(Workplace())
-        return opened[0]
+    @cache
+    def bench() -> Any:
+        """The GPU, opened when the first case needs it, and kept for the cases after it."""
+        from on_gpu import Bench
+        from tilewright.compile import Store
+
+        return Bench(Store())
 
     for name in names:
         pipe.send(("begin", name))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from test_rivals import on_torch
 
 import comparison
 import on_gpu
 import rivals
+import tilewright as tw
 from cases import Case
 from comparison import compared
 from tilewright import errors, verify
@@ -49,8 +51,12 @@ def no_library(backend):
 def bench(monkeypatch, tmp_path):
     """A bench whose GPU is the interpreter. Kernels in `bench.unbuilt` cannot be built."""
     unbuilt: set[str] = set()
+    told: list[list[str]] = []
 
-    def built(wanted, store):
+    def built(wanted, store, progress):
+        told.append([c.name for c, _ in wanted])
+        for number in range(len(wanted)):
+            progress(None, number + 1, len(wanted))
         rows = [SimpleNamespace(config=c, ok=c.name not in unbuilt) for c, _ in wanted]
         return SimpleNamespace(results=rows)
 
@@ -70,7 +76,7 @@ def bench(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 24, 1 << 24))
     made = on_gpu.Bench(Store(tmp_path / "store"))
-    made.unbuilt = unbuilt
+    made.unbuilt, made.told = unbuilt, told
     return made
 
 
@@ -174,6 +180,55 @@ def test_rivals_of_ours_compute_another_problem_on_the_same_operands(bench, monk
     plain = operands.inputs["A"].double() @ operands.inputs["B"].double()
     assert "epi" not in bare
     assert verify.compare(got, plain, verify.tolerance(rivals.bare_of(scaled), None)).ok
+
+
+@pytest.mark.parametrize("ours", ["searched", "answered"])
+def test_what_is_surely_wanted_is_built_at_once(bench, ours):
+    """What a problem then tries first is there."""
+    others = [GemmProblem(32, 32, k, "bf16") for k in (32, 64)]
+    bench.prepare(case(ours=ours, only=None), others, lambda text: None)
+    (first,) = bench.told
+    assert len({*first}) == len(first)
+    stage = on_gpu.OnGpu(case(ours=ours, only=None), others[1], bench, 5, lambda text: None)
+    asked = (
+        [stage.config(stage.field.ours[0]), stage.config(stage.field.library[0])]
+        if ours == "answered"
+        else map(stage.config, (*stage.field.starters, stage.field.ours[0]))
+    )
+    assert {config.name for config in asked} <= {*first}
+
+
+def test_building_is_told_so_that_it_is_not_taken_for_a_hang(bench):
+    said = []
+    configs = [replace(bench.job(PROBLEM).candidates[0], group_m=n) for n in range(1, 121)]
+    bench.built(configs, said.append)
+    assert said == ["    built 50 of 120", "    built 100 of 120"]
+
+
+def test_nothing_is_made_where_there_is_nobody_to_compare_with(bench, monkeypatch):
+    def absent(problem, bench):
+        raise rivals.Absent("absent", "No module named 'absent'")
+
+    monkeypatch.setattr(verify, "reference", None)
+    with pytest.raises(comparison.NothingToCompare, match="absent is not here"):
+        on_gpu.OnGpu(case(vendor=(absent,)), PROBLEM, bench, 5, lambda text: None)
+
+
+def test_a_step_says_the_kernels_that_it_chose(monkeypatch):
+    place = object.__new__(on_gpu.Bench)
+    monkeypatch.setattr(on_gpu, "stepped", lambda calls: {"ours": [1.0]})
+    a, b = np.ones((16, 32), np.float32), np.ones((32, 16), np.float32)
+    samples, used = place.stepped({"ours": lambda: tw.gemm(a, b), "vendor": lambda: None})
+    assert samples == {"ours": [1.0]}
+    (config,) = used.values()
+    assert (config.family, config.dtype_a) == ("gemm", "fp32")
+
+
+def test_a_problem_leaves_its_row_and_the_kernels_that_were_picked(bench):
+    row, used = bench.compared(case(), PROBLEM, 5, lambda text: None)
+    picked = {row.ratio(way, "ours").kernel for way in row.samples}
+    assert set(used) == picked
+    assert all(config.name == name for name, config in used.items())
 
 
 def test_host_times_are_per_call():

@@ -45,6 +45,9 @@ class Bench:
         stage = Fake(Field(OURS, (), (), ("mm", "bmm")), TIMES | {"mm": mm, "bmm": 100.0})
         return compared(problem, stage), {}
 
+    def prepare(self, case, problems, say):
+        self.prepared = list(problems)
+
     def stepped(self, calls):
         return {name: [call()] * 10 for name, call in calls.items()}, {}
 
@@ -72,6 +75,7 @@ def test_a_case_becomes_a_claim_with_its_command():
     assert found.environment["command"] == "benchmarks/run.py toy"
     assert len({*bench.seeds}) == 2
     assert ("count", 2) in said
+    assert bench.prepared == ["a", "b"]
     rows = [what for word, what in said if word == "row"]
     assert [row["problem"] for row in rows] == ["a", "b"]
     assert rows[0]["calls"]["ours"]["kernel"] == "k0"
@@ -128,21 +132,6 @@ def test_host_times_are_medians():
     (found,), _ = ran(HostTimes("host", "a call", lambda: {"call": [3.0, 1.0, 2.0]}), None)
     assert found.times_us == {"call": 2.0}
     assert found.calls is None
-
-
-def test_a_step_says_the_kernels_that_it_chose(monkeypatch):
-    import numpy as np
-
-    import on_gpu
-    import tilewright as tw
-
-    place = object.__new__(run.Workplace)
-    monkeypatch.setattr(on_gpu, "stepped", lambda calls: {"ours": [1.0]})
-    a, b = np.ones((16, 32), np.float32), np.ones((32, 16), np.float32)
-    samples, used = place.stepped({"ours": lambda: tw.gemm(a, b), "vendor": lambda: None})
-    assert samples == {"ours": [1.0]}
-    (config,) = used.values()
-    assert (config.family, config.dtype_a) == ("gemm", "fp32")
 
 
 # --- workers ------------------------------------------------------------------------------------
