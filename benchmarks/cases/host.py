@@ -22,12 +22,13 @@ def made(rows: int, columns: int) -> Any:
     return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
 
 
-def checked(calls: Calls, a: Any, b: Any) -> Calls:
-    """The calls, each of which returned a·b."""
+def checked(calls: Calls, a: Any, b: Any, out: Any) -> Calls:
+    """The calls, each of which returned a·b, perhaps in `out`, where nothing was before."""
     import torch
 
     wanted = a.float() @ b.float()
     for name, call in calls.items():
+        out.fill_(float("nan"))
         got = call().detach().float()
         torch.testing.assert_close(got, wanted, rtol=1e-2, atol=0.1, msg=name)
     return calls
@@ -61,7 +62,7 @@ def launches() -> Calls:
         "`torch.mm(out=)`, 16×16×16": lambda: torch.mm(a, b, out=out),
         "a plain Triton launch, 16×16×16": plain_triton,
     }
-    return {**checked(splitting, long_a, long_b), **checked(found, a, b)}
+    return {**checked(splitting, long_a, long_b, out), **checked(found, a, b, out)}
 
 
 def routes() -> Calls:
@@ -101,6 +102,7 @@ def routes() -> Calls:
         },
         a,
         b,
+        out,
     )
 
 

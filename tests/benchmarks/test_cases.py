@@ -13,7 +13,7 @@ import pytest
 import cases
 import claims
 import run
-from cases import Case, HostTimes, Programs
+from cases import Case, HostTimes, Programs, host
 from cases.gemm import last_wave, under_half_full
 from cases.gemm_unseen import SEEDS, sizes, weights
 from tilewright import ops
@@ -129,3 +129,12 @@ def test_cases_are_chosen_by_names_and_patterns():
         run.chosen(["gemm-int8", "nothing"], EVERY)
     with pytest.raises(SystemExit):
         run.main([])
+
+
+def test_a_call_that_writes_nothing_is_not_timed():
+    torch = pytest.importorskip("torch")
+    a, b, out = torch.ones(2, 3), torch.ones(3, 2), torch.empty(2, 2)
+    good = {"out": lambda: torch.mm(a, b, out=out), "new": lambda: torch.mm(a, b)}
+    assert host.checked(good, a, b, out) == good
+    with pytest.raises(AssertionError, match="idle"):
+        host.checked({**good, "idle": lambda: out}, a, b, out)
