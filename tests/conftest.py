@@ -3,7 +3,6 @@ on request; and patience with a busy machine."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -17,17 +16,6 @@ import pytest
 import shared_builds
 
 pytest_plugins = ("selection", "processor_time")
-
-with contextlib.suppress(ImportError):  # the GPU tests do without it
-    from hypothesis import HealthCheck, settings
-
-    settings.register_profile(
-        "patient",
-        deadline=None,
-        max_examples=60,  # the whole suite has twenty minutes on two cores
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-    settings.load_profile("patient")
 
 SHARED = (
     "attention",

@@ -62,9 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[_CHOSEN] = config.getoption("--selection")
         os.environ[_TURN] = config.getoption("--turn") or _commit()
     with contextlib.suppress(ImportError):  # the GPU tests do without it
-        import hypothesis.core
-
-        hypothesis.core.global_force_seed = chance("hypothesis")
+        _prepare_hypothesis()
 
 
 def pytest_report_header() -> str:
@@ -214,6 +212,20 @@ def _parameters(item: Any) -> dict[str, object]:
 def _is_turn_of(item: pytest.Item) -> bool:
     mark = item.get_closest_marker("turns")
     return mark is None or chance(mark.kwargs.get("of", item.nodeid)) % mark.args[0] == 0
+
+
+def _prepare_hypothesis() -> None:
+    import hypothesis.core
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "patient",
+        deadline=None,
+        max_examples=share(60, 3),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("patient")
+    hypothesis.core.global_force_seed = chance("hypothesis")
 
 
 def _number(*words: object) -> int:

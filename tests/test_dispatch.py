@@ -152,6 +152,7 @@ def test_is_supported_answers_with_the_reason():
     assert not verdict and "dtype_a is bf16, the problem has fp16" in verdict.reason
 
 
+@pytest.mark.turns(3)
 def test_the_same_choice_in_any_process_and_order():
     kernels = [config(tile_m=m, tile_n=n) for m in (32, 64, 128) for n in (32, 64, 128)]
     here = over(*kernels).select(PROBLEM).config.name

@@ -77,7 +77,7 @@ def test_every_script_is_tested():
     assert scripts == set(EXPECTED)
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("script", EXPECTED)
 def test_it_runs(script, tmp_path):
     assert EXPECTED[script] in run(tmp_path, script)

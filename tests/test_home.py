@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tilewright import home
 from tilewright.compile import default_store_path
 
@@ -28,6 +30,7 @@ def test_without_it_the_platform_says_where(monkeypatch, tmp_path: Path) -> None
     assert home.cache() == tmp_path / "cache" / "tilewright"
 
 
+@pytest.mark.turns(2)
 def test_building_needs_no_other_folder(tmp_path: Path) -> None:
     """The home folder is one that not even root can write."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT", "XDG"))}

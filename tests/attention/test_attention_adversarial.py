@@ -47,7 +47,7 @@ def arrays_of(p: AttentionProblem, seed: int = 0):
     return [rng.standard_normal((1, *shape, 16)).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize(
     ("fields", "blind"),
@@ -89,6 +89,7 @@ def test_equal_scores_far_from_zero_are_a_mean(dispatcher, height):
         np.testing.assert_allclose(lse, height + math.log(p.kv_len), rtol=1e-6)
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("winners", [(0,), (39,), (7, 33)])
 def test_scores_far_apart_leave_the_largest_alone(dispatcher, winners):
     p = problem()
@@ -115,6 +116,7 @@ def test_growing_scores_forget_what_came_before(dispatcher):
         np.testing.assert_allclose(o, own, rtol=1e-6)
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_one_key_gives_its_value(dispatcher, dtype):
     p = problem(kv_len=1, dtype=dtype, others="")
@@ -136,7 +138,7 @@ def test_nothing_at_all(dispatcher, fields, others):
 PAGED = {"pages": 12, "page_size": 4, "page_entries": 12}
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -157,6 +159,7 @@ def test_what_lies_beyond_a_sequence_changes_nothing(dispatcher, fields):
         assert check.ok, f"{name} {check}"
 
 
+@pytest.mark.turns(2)
 def test_a_query_of_nan_is_alone(dispatcher):
     p = problem(q_len=20)
     q, k, v = arrays_of(p)
@@ -167,6 +170,7 @@ def test_a_query_of_nan_is_alone(dispatcher):
         assert np.isfinite(np.delete(o, 3, 0)).all()
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "bounds",
     [

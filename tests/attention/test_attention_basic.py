@@ -65,7 +65,7 @@ def _spread(each):
 DRAWN = _spread(2)
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("seed", range(len(DRAWN)))
 def test_features_together(seed):
     problem = DRAWN[seed]
@@ -75,7 +75,7 @@ def test_features_together(seed):
 SIZES = ((1, 1), (1, 139), (139, 1), (73, 131), (131, 73), (33, 32), (3, 0), (64, 96))
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("q_len", "kv_len"), SIZES)
 @pytest.mark.parametrize("algorithm", [{}, {"scheduler": "split", "split_len": 64}])
 def test_sizes_under_masks(q_len, kv_len, algorithm):

@@ -42,6 +42,7 @@ def wanted(q, k, v, bias):
     return torch.einsum("bhij,bjhd->bihd", torch.softmax(s, -1), v)
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_a_bias_and_their_gradients(form):
     bias, given = FORMS[form](), operands()
@@ -91,7 +92,7 @@ MASKS = {
 }
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("form", MASKS)
 def test_a_boolean_bias_says_which_keys_take_part(form, dtype):

@@ -100,6 +100,7 @@ def config_of(p: AttentionProblem, algorithm: dict) -> AttentionConfig:
     )  # fmt: skip
 
 
+@pytest.mark.grid(13)
 @pytest.mark.parametrize(("problem", "algorithm"), CASES.values(), ids=list(CASES))
 def test_the_kernel_is_right(problem, algorithm):
     p = problem_of(problem)

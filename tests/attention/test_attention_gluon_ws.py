@@ -289,6 +289,7 @@ def test_fp8_maxima_that_rise_when_sums_are_set_aside():
     assert right(p)
 
 
+@pytest.mark.grid(35)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "e4m3fn"])
 @pytest.mark.parametrize("rise", [-30.0, 5.0, 12.0, 100.0])
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -333,7 +334,7 @@ def test_scales_that_are_not_positive(scale, head_dim):
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.grid(1)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("fields", "algorithm"),
     [

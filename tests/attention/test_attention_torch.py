@@ -60,6 +60,7 @@ def test_a_call_is_one_node():
     assert graphs.seen == [["tilewright.attention.default"]]
 
 
+@pytest.mark.turns(3)
 def test_lengths_may_change_without_another_graph():
     def model(q, k, v):
         return flash_attn_func(q, k, v, causal=True, window_size=(5, 0))
@@ -110,6 +111,7 @@ def _caches():
     return caches
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
 def test_a_step_that_appends_to_the_cache_is_compiled(apart):
     graphs, plain = Graphs(), _caches()
@@ -124,7 +126,7 @@ def test_a_step_that_appends_to_the_cache_is_compiled(apart):
     assert graphs.seen == [[f"tilewright.{name}" for name in names]]
 
 
-@pytest.mark.grid(1)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
     def model(q, k_cache, v_cache, new, used):
@@ -142,6 +144,7 @@ def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
         torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-3)  # sums in another order
 
 
+@pytest.mark.turns(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
 def test_inductor_copies_no_cache(apart, tmp_path, monkeypatch):

@@ -87,7 +87,7 @@ MASKS = [
 ]
 
 
-@pytest.mark.grid(43)
+@pytest.mark.grid(22)
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("sizes", [(200, 150), (100, 420), (420, 200), (1, 333), (333, 1)], ids=str)
 def test_masks(mask, sizes):
@@ -134,6 +134,7 @@ def test_head_dims_dtypes_and_heads_that_share_keys(fields):
 BIASED = {"bias_shape": (1, 2), "grads": "dq+dk+dv+dbias"}
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(
     ("fields", "ordered"),
     [
@@ -207,7 +208,7 @@ def test_a_bias_that_the_copy_engine_does_not_read_is_refused():
 KNOWN = ("softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv")
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("seed", range(16))
 def test_features_together(seed):
     """Also sequences without queries and without keys, and rows of NaN behind a sequence's own."""
@@ -254,7 +255,7 @@ def test_turns_are_counted_without_a_gap(tile, data):
     assert all(turns == [*range(len(turns))] for turns in adding.values())
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(
     ("heads", "group", "head_dim"),
     [(19, 1, 64), *((*n, d) for n in ((1, 2), (2, 1), (3, 2)) for d in (64, 128, 192, 256))],

@@ -20,14 +20,14 @@ def dispatcher():
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("seed", [*range(20), 100, 119])
 def test_gradients_are_the_reference_s(dispatcher, seed):
     found = verify.verify(dispatcher, drawn(seed, most=50), seed=seed)
     assert found.ok, found
 
 
-@pytest.mark.grid(1)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("seed", [3, 7, 11])
 def test_products_in_a_loop_along_the_head_dim_are_the_same(seed):
     """As RDNA's kernels have them. The last trip has columns that are none of a row's."""
@@ -39,6 +39,7 @@ def test_products_in_a_loop_along_the_head_dim_are_the_same(seed):
     assert found.ok, found
 
 
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("tile", ["16x32", "32x16", "64x64"])
 @pytest.mark.parametrize("mask", [{}, {"right": 0}, {"left": 20, "right": 9, "first": 37}])
 def test_every_tile_computes_the_same(dispatcher, tile, mask):
@@ -99,6 +100,7 @@ TARGETS = (
 )
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("fields", TARGETS, ids=str)
 def test_gradients_are_added_to_what_is_there(dispatcher, fields):
     """In rows that no sequence has, too, which keep what they hold."""

@@ -61,7 +61,7 @@ def owned(p, inputs):
     return True
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("number", range(8))
 def test_the_portable_kernels_stay_within_the_operands(dispatcher, number):
     p = cases(8)[number]

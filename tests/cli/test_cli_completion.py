@@ -39,6 +39,7 @@ def complete(line, shell="bash", **more):
     return done.stdout
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("line", "offered"),
     [

@@ -109,6 +109,7 @@ def _outside_examples(node: ast.AST):
             yield from _outside_examples(child)
 
 
+@pytest.mark.turns(2)
 def test_archs_is_quick():
     def least(command: list[str]) -> float:
         """In seconds of processor time: a busy machine is not the command's fault."""
@@ -126,7 +127,7 @@ def test_archs_is_quick():
     assert least([*COMMAND, "archs"]) < 12 * libraries  # it takes 5 to 8 times as long
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "words",
     [
@@ -178,6 +179,7 @@ def test_a_reader_that_leaves_is_no_error():
     assert process.wait() == 141
 
 
+@pytest.mark.turns(3)
 def test_ctrl_c_is_one_line_and_130(tmp_path):
     process = subprocess.Popen(
         [*COMMAND, "run", "gemm", "m=2000", "n=2000", "k=2000", "--kernel", NAME, "--no-verify"],
@@ -219,7 +221,7 @@ def _on_terminal(columns: int, words: list[str]) -> str:
 EXPLAIN = ["explain", "gemm", "m=512", "n=512", "k=512", "--device", "h200_sxm"]
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(
     "words", [["archs"], ["archs", "sm_90"], ["devices"], EXPLAIN], ids=" ".join

@@ -54,6 +54,7 @@ def test_streams_may_be_closed(words, code, closed):
         assert len(ran.stderr.splitlines()) == 1
 
 
+@pytest.mark.turns(2)
 def test_nothing_is_printed_into_a_file_that_took_a_closed_streams_number(store):
     """The next file that is opened would: one of the store's, a lock, a pipe to a child."""
     words = ["build", NAME, "--arch", "sm_90", "--store", str(store)]
@@ -63,6 +64,7 @@ def test_nothing_is_printed_into_a_file_that_took_a_closed_streams_number(store)
     assert [kernel.name for kernel in kept.entries()] == [NAME] and kept.verify() == []
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     "words", [["archs"], ["archs", "--json"], ["archs", "sm_90"], ["--help"]], ids=" ".join
 )
@@ -75,7 +77,7 @@ def test_a_full_disk_is_one_line(words):
     assert re.fullmatch(r"error: (standard output: )?No space left on device\n", ran.stderr)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("words", "columns"),
     [

@@ -150,7 +150,7 @@ def test_explain_without_a_kernel_says_so_and_fails(cli, tmp_path, space):
     assert cli.json(*words, *where, code=1)["chosen"] == ""
 
 
-@pytest.mark.grid(9)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

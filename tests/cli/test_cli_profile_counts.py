@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 KERNEL = "gemm_rcr_fp16_fp16_fp16_fp32_64x64x64_w4_s2_basic_tile_g8_direct_padmnk_al16"
 WORDS = ("profile", "gemm", "m=64", "n=64", "k=128", "dtype=fp16", "--on", "emulated:mi300x")
 
 
+@pytest.mark.turns(3)
 def test_it_counts_the_named_kernel(cli):
     document = cli.json(*WORDS, "--kernel", KERNEL)
     assert document["emulated"] is True and document["device"]["arch"] == "gfx942"

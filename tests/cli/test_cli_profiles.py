@@ -23,7 +23,7 @@ def test_profiles_and_sets_have_different_names():
     assert {"attention_backward:flash", "conv:resnet", "conv:pytorch"} <= {*profiles()}
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("on", ["sm_90", "gfx942"])
 def test_a_profile_is_of_its_family_and_has_kernels(name, on):
@@ -35,6 +35,7 @@ def test_a_profile_is_of_its_family_and_has_kernels(name, on):
         assert any(family.supports(c, problem, this) for c in configs), problem
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_are_all(family):
     this = arch("sm_90")

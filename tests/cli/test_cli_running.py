@@ -130,6 +130,7 @@ def test_demo_does_the_main_job_and_starts_warm_again(cli, store):
     assert document["explanation"]["chosen"]
 
 
+@pytest.mark.turns(3)
 def test_what_the_demo_suggests_next_works(cli, monkeypatch):
     import shlex
 

@@ -139,6 +139,7 @@ def test_a_dry_run_counts_and_touches_nothing(cli, crew, space, shapes, tmp_path
     assert document["builds"]["missing"] == 1 and "devices" not in document
 
 
+@pytest.mark.turns(2)
 def test_on_gpus_the_vendors_library_is_counted_apart(cli, space, shapes, tmp_path, monkeypatch):
     group = replace(GROUP, interpreted=False)
     there = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))

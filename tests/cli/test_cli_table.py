@@ -94,6 +94,7 @@ def test_a_damaged_table_is_named(cli, table):
 # --- explain, for a device given as JSON, with no GPU ---------------------------------------
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("on", "winner", "why"),
     [

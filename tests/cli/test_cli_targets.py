@@ -67,7 +67,7 @@ BUILT: list[dict[str, bytes]] = []
 """What the first of the machines below built."""
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_list_builds_the_same_bytes_everywhere_in_any_order_of_files(
     cli, here, csvs, tmp_path, monkeypatch, order
@@ -104,6 +104,7 @@ def test_kernels_of_a_table_that_are_gone_are_said(cli, tmp_path):
     assert "gemm_old is skipped" in str(document["archs"][0]["notes"])
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     "words",
     [

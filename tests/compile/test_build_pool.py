@@ -133,6 +133,7 @@ def test_a_warm_store_starts_nothing(
     assert str(report).startswith("4 cached in")
 
 
+@pytest.mark.turns(2)
 def test_results_are_in_request_order_and_duplicates_built_once(
     warm: Store, tmp_path: Path
 ) -> None:
@@ -237,6 +238,7 @@ class Hurried(Child):
         return super().request(message, blobs, 1 if hangs else timeout)
 
 
+@pytest.mark.turns(3)
 def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     asked = [
@@ -288,6 +290,7 @@ def test_a_compiler_that_somebody_killed_is_tried_once_more(
     assert our_children() == []
 
 
+@pytest.mark.turns(2)
 def test_an_edit_is_never_served_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even one within the same second that keeps the file's size (stale bytecode)."""
     text = (HERE / "fake_kernels.py").read_text().replace("fake_helper.twice", "FACTOR * ")
@@ -364,6 +367,7 @@ def test_a_read_only_store_fails_before_compiling(
         build(GOOD, store=Store(warm.path))
 
 
+@pytest.mark.turns(3)
 def test_a_full_disk_stops_the_build_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +416,7 @@ def test_few_wait_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     until(lambda: our_children() == [])
 
 
+@pytest.mark.turns(2)
 def test_one_that_ended_meanwhile_is_not_taken(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     build(GOOD[:1], store=store, workers=1).raise_if_failed()
@@ -422,6 +427,7 @@ def test_one_that_ended_meanwhile_is_not_taken(tmp_path: Path) -> None:
     assert idle.pid not in [one.pid for one in our_children()]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("what", ["the environment", "where modules are"])
 def test_what_a_child_was_started_with_must_be_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

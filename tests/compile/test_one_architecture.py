@@ -40,6 +40,7 @@ def test_what_else_is_built_changes_no_kernel(tmp_path):
     assert digests(both.results)["gfx950"] == digests(alone.results)["gfx950"]
 
 
+@pytest.mark.turns(3)
 def test_the_next_build_takes_a_compiler_of_its_architecture(tmp_path):
     store = Store(tmp_path)
     build([(FNUZ, "gfx942")], store=store, workers=1).raise_if_failed()

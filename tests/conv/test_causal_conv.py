@@ -54,6 +54,7 @@ FEATURES = (
 )
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("said", FEATURES, ids=str)
 def test_results_are_the_references(dispatcher, direction, said):

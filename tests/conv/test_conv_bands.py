@@ -56,6 +56,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.grid(11)
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_bands_in_the_simulation(number, case, direction):
@@ -220,6 +221,7 @@ def test_large_layers_prefer_it(direction):
 # --- builds ------------------------------------------------------------------------------------
 
 
+@pytest.mark.turns(3)
 def test_nothing_spills_and_shared_memory_is_as_said(store):
     problems = [
         replace(CONVNEXT, filter=(5, 5), pad=(2, 2)),

@@ -204,7 +204,7 @@ def test_dense_layers_prefer_boxes():
 # --- the kernel --------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_right(case):
     problem = CASES[case]
@@ -213,7 +213,7 @@ def test_it_is_right(case):
         assert worst_error(c, problem, TWO, seed) <= 1, c.name
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_gradients_of_weights_are_right(case):
     """In one part, and in as many as 50 compute units would have. Shared otherwise: see
@@ -356,6 +356,7 @@ def built(store):
     return {r.name: r for r in report.results if r.part == MAIN}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     result = built[c.name]

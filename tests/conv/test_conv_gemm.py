@@ -319,6 +319,7 @@ def drawn(seed: int) -> ConvProblem:
     return replace(p, **first_strides(p)) if rng.random() < 0.4 else p
 
 
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("seed", range(9))
 def test_results_are_the_references(dispatcher, seed):
     problem = drawn(seed)

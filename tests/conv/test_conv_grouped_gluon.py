@@ -43,7 +43,7 @@ def _functions_with_these_names(monkeypatch):
 # --- in the simulation -------------------------------------------------------------------------
 
 
-@pytest.mark.grid(13)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_rows_in_the_simulation(number, case):
     """The narrow tile and the wide one in turn."""
@@ -136,6 +136,7 @@ def test_on_a_cpu_another_kernel_computes_the_same():
     assert found.ok, found
 
 
+@pytest.mark.grid(16)
 @pytest.mark.parametrize("case", CASES)
 def test_tensor_maps_are_ones_that_the_driver_takes(case):
     p = CASES[case]

@@ -38,13 +38,14 @@ def kernel(p: ConvProblem, **fields) -> str:
     return FAMILY.make_config({**FAMILY.axes(), **said}, arch("sm_90")).name
 
 
+@pytest.mark.grid(19)
 @pytest.mark.parametrize("seed", range(30))
 def test_results_are_the_references(dispatcher, seed):
     found = verify.verify(dispatcher, drawn(seed), seed=seed)
     assert found.ok, found
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("seed", range(100, 130, 2))
 def test_every_form_computes_the_same(dispatcher, seed):
     """Steps of one tap and of several, whole sums and parts, vectors and single elements."""
@@ -151,6 +152,7 @@ def problem_names(direction):
     return DIRECTIONS[direction]
 
 
+@pytest.mark.turns(3)
 def test_gradients_of_weights_repeat_bit_for_bit(dispatcher):
     problem = ConvProblem(
         3, 16, 16, (12, 12), (3, 3), pad=(1, 1), direction="weights", dtype="fp16"

@@ -87,6 +87,7 @@ def test_transposed_ones_too(rank, said, groups):
         close(one.grad, other.grad)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
 def test_second_derivatives_are_torchs(name):
     x, w, bias = made(2, 2)
@@ -149,7 +150,7 @@ EPILOGUES = {
 }
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 def test_gradients_of_epilogues(epilogue, direction):
@@ -184,6 +185,7 @@ def test_gradients_of_epilogues(epilogue, direction):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("which", ["x", "w", "both", "none"])
 def test_layouts_are_torchs(which):
     x, w, _ = made(2, 1)
@@ -216,6 +218,7 @@ def test_an_input_without_a_batch():
     )
 
 
+@pytest.mark.turns(2)
 def test_a_kept_model_is_one_node_for_each_call():
     x, w, bias = made(2, 1)
 

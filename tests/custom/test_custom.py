@@ -255,6 +255,7 @@ DOUBLE = """
 """
 
 
+@pytest.mark.turns(3)
 def test_a_script_that_is_run_may_declare_one(tmp_path):
     """Other processes import the script by its file's name."""
     use = """

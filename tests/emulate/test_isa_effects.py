@@ -4,6 +4,7 @@ and none that they are not said to read, or to keep in part, decides what they w
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import test_isa_compare as compare
 import test_isa_packed as packed
 import test_isa_scalar as scalar
@@ -139,6 +140,7 @@ def differences(one: Waves, other: Waves) -> int:
     return found | (1 << SCC_BIT if (one.scc != other.scc).any() else 0)
 
 
+@pytest.mark.turns(2)
 def test_effects_are_what_instructions_do() -> None:
     wrong = []
     rng = np.random.default_rng(20260917)

@@ -201,14 +201,14 @@ def temporary(name, launch, held):
     raise AssertionError(name)
 
 
-@pytest.mark.grid(1)
+@pytest.mark.turns(4)
 @pytest.mark.usefixtures("launcher")
 @pytest.mark.parametrize("name", ARCHS)
 def test_every_kernel_reads_what_its_launch_says(name, store, dispatched):
     check(name, kernels(name), store, dispatched)
 
 
-@pytest.mark.grid(1)
+@pytest.mark.turns(3)
 @pytest.mark.usefixtures("launcher")
 @pytest.mark.parametrize("name", ["gfx942", "gfx1201"])
 def test_the_kernels_of_a_user_read_what_their_launch_says(name, store, dispatched):

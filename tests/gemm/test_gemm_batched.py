@@ -40,7 +40,7 @@ def label(case) -> str:
     return f"{kernel.pipeline}-{kernel.scheduler}-{given.layout}-{given.dtype_a}-{strides}"
 
 
-@pytest.mark.grid(19)
+@pytest.mark.grid(11)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_batch_is_right(hopper, case):
     kernel, given = case
@@ -48,6 +48,7 @@ def test_every_kind_of_batch_is_right(hopper, case):
     assert result.ok, result
 
 
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("case", with_epilogues("sm_90"), ids=label)
 def test_epilogues_of_batches_are_right(hopper, case):
     kernel, given = case

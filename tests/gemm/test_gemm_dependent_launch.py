@@ -76,6 +76,7 @@ def test_triton_kernels_wait_before_any_access(built):
             assert sass.index("ACQBULK") < ACCESS.search(sass).start(), made.name
 
 
+@pytest.mark.turns(8)
 def test_kernels_for_few_rows_let_go_behind_their_last_load_and_before_they_store(built):
     for made, _, sass in built:
         if not made.pipeline.startswith("small_m") or made.dependent_launch == "none":
@@ -106,6 +107,7 @@ def test_a_small_kernel_leaves_half_an_sm_to_the_next():
     assert warpgroups.options_of(4, 2) == (("num_warps", 4), ("maxnreg", 128))
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(("kernel", "problem"), CASES[::5], ids=lambda x: getattr(x, "name", ""))
 def test_their_siblings_on_a_cpu_are_right(kernel, problem):
     assert FAMILY.interpreted(kernel).dependent_launch == "none"

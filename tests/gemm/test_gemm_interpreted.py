@@ -28,7 +28,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(67)
+@pytest.mark.grid(37)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -45,7 +45,7 @@ def test_fnuz_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(49)
+@pytest.mark.grid(25)
 @pytest.mark.parametrize("case", few_rows("sm_90"), ids=lambda c: c[0].name[5:])
 def test_few_rows_are_right(hopper, case):
     kernel, problem = case
@@ -53,7 +53,7 @@ def test_few_rows_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(12)
+@pytest.mark.grid(8)
 @pytest.mark.parametrize("case", sharing("sm_90"), ids=lambda c: c[0].name[5:])
 def test_shared_tiles_are_right(case):
     """With few compute units, so that stream-K's shares end inside tiles."""
@@ -63,7 +63,7 @@ def test_shared_tiles_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(13)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("case", odd_tiles(), ids=label)
 def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     kernel, problem = case
@@ -72,7 +72,7 @@ def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(26)
+@pytest.mark.grid(10)
 @pytest.mark.parametrize("case", swapped(), ids=lambda c: c[0].name[5:])
 def test_kernels_that_compute_the_transpose_are_right(hopper, case):
     kernel, problem = case
@@ -80,6 +80,7 @@ def test_kernels_that_compute_the_transpose_are_right(hopper, case):
     assert result.ok, result
 
 
+@pytest.mark.grid(10)
 @pytest.mark.parametrize("units", [1, 2, 3, 4, 5, 7, 16, 50])
 @pytest.mark.parametrize("reduction", ["linear", "tree"])
 def test_stream_k_is_right_however_many_workgroups_share(units, reduction):
@@ -89,6 +90,7 @@ def test_stream_k_is_right_however_many_workgroups_share(units, reduction):
     assert result.ok, result
 
 
+@pytest.mark.grid(8)
 @pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
 @pytest.mark.parametrize("pipeline", ["basic", "tma"])
 @pytest.mark.parametrize("how", [{"scheduler": "split_k", "split_k": 3}, {"scheduler": "stream_k"}])
@@ -114,6 +116,7 @@ def test_a_workspace_is_left_as_it_was_found(pipeline, how, reduction):
         assert not any(array.any() for name, array in temporaries.items() if kept[name])
 
 
+@pytest.mark.grid(9)
 @pytest.mark.parametrize("problem", awkward(), ids=lambda p: f"{p.m}x{p.n}x{p.k}-{p.dtype_a}")
 def test_awkward_sizes_are_served_by_some_kernel(hopper, problem):
     # Errors are allowed by the size of the results; a single one may come near 0 by chance.

@@ -163,6 +163,7 @@ def toy(monkeypatch):
     monkeypatch.setitem(PIPELINES, "toy", TOY)
 
 
+@pytest.mark.turns(3)
 def test_an_added_pipeline_builds_its_own_kernel(toy, tmp_path):
     from tilewright.compile import Store
 

@@ -31,7 +31,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(27)
+@pytest.mark.grid(17)
 @pytest.mark.parametrize("case", combined("sm_90"), ids=lambda c: c[0].name[5:])
 def test_every_operation_on_either_operand_is_right(case):
     """With few compute units, so that stream-K's shares end inside tiles."""
@@ -239,6 +239,7 @@ def test_chains_compile_everywhere_within_their_shared_memory(store):
             assert "v_mfma" in text and "buffer_load_dwordx" in text, result.name
 
 
+@pytest.mark.turns(4)
 def test_an_operation_of_ones_own(hopper, monkeypatch, tmp_path):
     here = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", here + ":" + str(Path(verify.__file__).parents[1]))

@@ -32,7 +32,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(("of_a", "of_b"), SHAPES)
 def test_matmul_of_any_ranks_with_its_gradients(of_a, of_b):
     generator = torch.Generator().manual_seed(0)

@@ -38,7 +38,7 @@ def label(case) -> str:
     return "-".join(map(str, (*words, problem.scale_a, problem.scale_b)))
 
 
-@pytest.mark.grid(21)
+@pytest.mark.grid(9)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_form_is_right(hopper, case):
     kernel, problem = case
@@ -54,7 +54,7 @@ def test_few_rows_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("case", [*cases("gfx942")[::4], *few("gfx942")[::4]], ids=label)
 def test_amd_types_are_right(case):
     kernel, problem = case
@@ -62,7 +62,7 @@ def test_amd_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(11)
+@pytest.mark.grid(8)
 @pytest.mark.parametrize("size", [(1, 1, 1), (1, 130, 64), (130, 1, 129), (33, 65, 300)])
 @pytest.mark.parametrize("form", FORMS[:4])
 def test_awkward_sizes_are_served_by_some_kernel(hopper, size, form):
@@ -259,6 +259,7 @@ def test_scales_compile_everywhere(store):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", selection.architectures(("sm_90", "gfx942", "gfx1201")))
 def test_kernels_for_few_rows_spill_nothing(store, name):
     this, blocks = arch(name), {"scale_a": "1x128", "scale_b": "128x128"}

@@ -143,7 +143,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_forms_expand_as_they_stand(name):
     assert expand(PUBLISHED[name]).configs

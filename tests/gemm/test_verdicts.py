@@ -20,6 +20,7 @@ if os.environ.get("RECORD_VERDICTS"):
 MOST_TOLD = 40
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", selection.architectures(archs()))
 def test_no_verdict_changed_unnoticed(name):
     known = RECORDED.rules[name].keys() & verdict_cases.found(name).keys()

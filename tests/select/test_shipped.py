@@ -95,7 +95,7 @@ def test_there_are_tables_for_the_h200():
     assert sum(row.problem.dtype_b == "int4" for row in by_int4) > 250
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_table_in_the_package_stands_where_it_is_looked_for_and_its_kernels_serve(path):
     table = file.load(path)

@@ -180,7 +180,7 @@ def stop_after(count: int):
     return step
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("count", [1, 5, 12, 20, 25, 30])
 def test_a_tuning_that_was_stopped_ends_the_same(tmp_path, count):
     """Whether it is in the search or in the finals; and what it left is right."""
@@ -214,6 +214,7 @@ def seen(**by_take: dict[str, float]):
 FIRST, LATER = sorted(c.name for c in CONFIGS)[:2]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("planted", [
     # In doubt in the first take, whose winner would stay if it were taken for proven.
     {"take0": {FIRST: 10.0, LATER: 10.0}, "take1": {FIRST: 10.12, LATER: 10.0},
@@ -449,6 +450,7 @@ def test_candidates_keep_the_order_of_estimates_within_a_tile():
         assert [c for c in job.candidates if c in same] == same
 
 
+@pytest.mark.turns(2)
 def test_two_tunings_choose_the_same(tmp_path):
     problems = [GemmProblem(16 * i, 64, 64) for i in range(1, 6)]
     chosen = []

@@ -108,6 +108,7 @@ def test_compiled_with_out():
         torch.compile(model, fullgraph=True)(a.requires_grad_(), b, out)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.slow
 def test_inductor_runs_it():
     case = Case("", epilogue="bias+relu", extra={"bias": (N,)})
