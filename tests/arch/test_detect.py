@@ -180,6 +180,15 @@ def test_a_cuda_driver_that_does_not_start() -> None:
         cuda_driver.probes(FakeCuda([], init=803))
 
 
+def test_an_error_that_the_cuda_driver_has_no_name_for() -> None:
+    class Newer(FakeCuda):
+        def cuGetErrorName(self, status: int, word: Any) -> int:
+            return 1
+
+    with pytest.raises(NoDriver, match=r"unknown error \(9999\) to cuInit"):
+        cuda_driver.probes(Newer([], init=9999))
+
+
 # --- AMD ------------------------------------------------------------------------------------
 
 

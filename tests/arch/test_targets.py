@@ -116,3 +116,11 @@ def test_a_list_means_the_same_with_any_gpu_and_without() -> None:
 def test_a_target_covers_the_devices_it_says() -> None:
     assert Target("gfx942").covers(MI300X) and Target("gfx942", 304).covers(MI300X)
     assert not Target("gfx942", 80).covers(MI300X) and not Target("sm_90").covers(MI300X)
+
+
+def test_two_targets_meet_in_a_gpu_that_is_both() -> None:
+    some, other, any_ = Target("gfx942", 304), Target("gfx942", 80), Target("gfx942")
+    for one, two in ((some, some), (some, any_), (any_, other), (any_, any_)):
+        assert one.meets(two) and two.meets(one)
+    for one, two in ((some, other), (some, Target("gfx950", 304)), (any_, Target("gfx950"))):
+        assert not one.meets(two) and not two.meets(one)

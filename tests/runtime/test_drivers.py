@@ -69,6 +69,17 @@ FILLS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("module", "kind", "call"), [(cuda, CudaDriver, "cuInit"), (hip, HipDriver, "hipInit")]
+)
+def test_a_driver_is_started_once_and_without_flags(monkeypatch, module, kind, call):
+    """Both libraries know none, and refuse others."""
+    _, library = opened(monkeypatch, module, kind)
+    assert [arguments for name, arguments in library.calls if name == call] == [(0,)]
+    with pytest.raises(LaunchFailed, match="start"):
+        opened(monkeypatch, module, kind, failures={call: 999})
+
+
 def test_cuda_loads_with_the_context_of_its_device(monkeypatch):
     driver, library = opened(monkeypatch, cuda, CudaDriver, fills=FILLS)
     library.calls.clear()
