@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -215,7 +216,8 @@ def test_the_environment_names_bundles_none_or_nothing(path: Path, monkeypatch) 
     """Nothing: then those of installed wheels count."""
     bundle(path)
     assert shelf.opened() is None
-    for said, names in (("", None), (shelf.OFF, ()), (str(path), {*NAMES})):
+    apart = f"{os.pathsep}{path}{os.pathsep}"
+    for said, names in (("", None), (shelf.OFF, ()), (str(path), {*NAMES}), (apart, {*NAMES})):
         monkeypatch.setenv("TILEWRIGHT_BUNDLE", said)
         found = shelf.opened()
         assert names == (found if found is None else {*found.names("sm_90")} or ())
