@@ -166,10 +166,18 @@ def child():
 
 def below(n):
     return n < LIMIT
+
+def table():
+    return [0] * 5
 """
 TESTS = """
 import os, subprocess, sys
 from tilewright import toy
+
+TABLE = toy.table()
+
+def test_table():
+    assert len(TABLE) == 5
 
 def test_larger():
     assert toy.larger(2, 1) and not toy.larger(1, 1)
@@ -201,6 +209,7 @@ PLANTED = {
     ("done += 1", "pass"): ("killed", "it ended"),
     ("1 + 1", "1 - 1"): ("killed", "test_toy.py::test_child"),
     ("3", "4"): ("killed", "test_toy.py::test_below"),
+    ("5", "6"): ("killed", "test_toy.py::test_table"),
 }
 
 

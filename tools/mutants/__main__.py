@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from . import outcomes
-from .outcomes import KILLED, Map
+from .outcomes import KILLED, Map, is_file
 from .tree import ROOT, Drawn, Work, pytest, switch
 
 SUITES = ("short", "all")
@@ -92,16 +92,14 @@ def run(work: Work, suite: str, budget: int, again: bool, rooms: Sequence[str] |
         found = [by_key.get(one.mutant.key, {}).get("outcome") for by_key in done.values()]
         return KILLED not in found and (again or found[-1] is None)
 
-    left = [
-        {
-            "key": one.mutant.key,
-            "number": one.number,
-            "at_import": one.mutant.at_import,
-            "tests": known.asked(one.number)[:MOST_TESTS],
-        }
-        for one in work.sample()
-        if is_left(one) and (not rooms or one.room in rooms)
-    ]
+    def asked(one: Drawn) -> dict[str, Any]:
+        tests = known.asked(one.number)[:MOST_TESTS]
+        # What runs only while tests are imported, no fork can run again.
+        at_import = one.mutant.at_import or all(map(is_file, tests))
+        told = {"key": one.mutant.key, "number": one.number, "at_import": at_import}
+        return {**told, "tests": tests}
+
+    left = [asked(o) for o in work.sample() if is_left(o) and (not rooms or o.room in rooms)]
     with ThreadPoolExecutor(work.jobs) as pool:
         list(pool.map(lambda job: _run(work, job, suite, budget, left[job :: work.jobs]),
                       range(work.jobs)))  # fmt: skip
@@ -128,23 +126,26 @@ def _at_import(
     files = list(dict.fromkeys(_file(test) for test in told["tests"]))[:MOST_FILES]
     tests = [test for test in told["tests"] if _file(test) in files]
     to = work.folder / f"outcome-{job}.jsonl"
+    broken: list[str] = []
+    """Tests that fail without the mutant too."""
 
     def judged(number: int, tests: Sequence[str]) -> dict[str, str]:
         to.unlink(missing_ok=True)
         switch(work.tree(job), number)
-        _judged(work, job, suite, budget, [{**told, "tests": tests}], to)
+        _judged(work, job, suite, budget, [{**told, "tests": tests, "but": broken}], to)
         switch(work.tree(job), 0)
         ended = {"outcome": KILLED, "test": "the import"}
         found = next(iter(outcomes.read(to).values()), ended)
         return {"outcome": found["outcome"], "test": found["test"]}
 
-    while tests:
+    if not tests:
+        return {"outcome": "not run", "test": ""}
+    while True:
         found = judged(told["number"], tests)
         test = found["test"]
-        if test not in tests or judged(0, [test])["outcome"] != KILLED:
+        if "::" not in test or judged(0, [test])["outcome"] != KILLED:
             return found
-        tests.remove(test)  # it fails without the mutant too
-    return {"outcome": "not run", "test": ""}
+        broken.append(test)
 
 
 def _judged(

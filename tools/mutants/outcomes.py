@@ -39,14 +39,20 @@ class Map:
 
     def asked(self, number: int) -> list[str]:
         """The tests for a mutant, quick ones first: one of each function, then a second of each,
-        and so on."""
+        and so on. Last the files of tests whose import reaches it, which stand for all their tests.
+        """
         turns: Counter[str] = Counter()
         order = []
         for test in sorted(self.tests.get(number, ()), key=lambda test: (self.seconds[test], test)):
             function = test.partition("[")[0]
-            order.append((turns[function], test))
+            order.append((is_file(test), turns[function], test))
             turns[function] += 1
-        return [test for _, test in sorted(order, key=lambda one: one[0])]
+        return [test for *_, test in sorted(order, key=lambda one: one[:2])]
+
+
+def is_file(test: str) -> bool:
+    """Whether this is no test, but a file of tests."""
+    return "::" not in test
 
 
 def read(path: Path) -> dict[Key, dict[str, Any]]:

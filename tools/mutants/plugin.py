@@ -5,7 +5,7 @@
 
 The first runs the tests of one share of the files, and notes of each test its seconds, whether it
 passed, and the mutants that it reached, its child processes included. A fixture that several tests
-share counts for the first of them.
+share counts for the first of them. It notes the same of each file of tests that is imported.
 
 The second collects once. For each mutant it forks, turns the mutant on, empties the package's
 caches, and runs the mutant's tests until one fails or the budget of processor seconds is spent. A
@@ -25,6 +25,7 @@ import signal
 import sys
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,19 +69,25 @@ class _Reach:
         return zlib.crc32(os.fspath(item.path.name).encode()) % self._of == self._share
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
+        probe.forget()
+        result = yield
+        if isinstance(collector, pytest.Module) and probe.reached():
+            self._note(collector.nodeid, 0.0, True)
+        return result
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         probe.forget()
         start = time.monotonic()
         result = yield
-        told = {
-            "test": item.nodeid,
-            "seconds": round(time.monotonic() - start, 3),
-            "passed": item.nodeid not in self._failed,
-            "reached": probe.reached(),
-        }
-        self._to.write(json.dumps(told) + "\n")
-        self._to.flush()
+        self._note(item.nodeid, time.monotonic() - start, item.nodeid not in self._failed)
         return result
+
+    def _note(self, test: str, seconds: float, passed: bool) -> None:
+        told = {"test": test, "seconds": round(seconds, 3), "passed": passed}
+        self._to.write(json.dumps({**told, "reached": probe.reached()}) + "\n")
+        self._to.flush()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not report.passed:  # skipped tests judge nothing either
@@ -95,12 +102,17 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if not (wanted := session.config.getoption("--mutants")):
         return None
     items = {item.nodeid: item for item in session.items}
+    in_file: dict[str, list[str]] = defaultdict(list)
+    for test in items:
+        in_file[test.partition("::")[0]].append(test)
     session.config._tmp_path_factory.getbasetemp()  # one for all forks
     judge = _Judge(items, session.config.getoption("--budget"))
     with Path(session.config.getoption("--outcomes-to")).open("a") as outcomes:
         for line in Path(wanted).read_text().splitlines():
             told = json.loads(line)
-            tests = [test for test in told["tests"] if test in items]
+            tests = [test for asked in told["tests"] for test in in_file.get(asked, [asked])]
+            but = told.get("but", ())
+            tests = [test for test in dict.fromkeys(tests) if test in items and test not in but]
             outcome, test = judge.outcome(told["number"], tests, told["at_import"])
             outcomes.write(
                 json.dumps({"key": told["key"], "outcome": outcome, "test": test}) + "\n"
