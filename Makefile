@@ -18,10 +18,10 @@ demo: .venv/demo.stamp
 
 # The short suite: another selection of the tests for each commit (tests/selection.py).
 test: .venv/dev.stamp check
-	$(BIN)/python -m pytest -n auto -m "not gpu" $(PYTEST)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(PYTEST)
 
 test-all: .venv/dev.stamp check
-	$(BIN)/python -m pytest -n auto -m "not gpu" --selection all $(PYTEST)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" --selection all $(PYTEST)
 
 # Every pipeline, dtype, layout, epilogue and kind of problem on emulated AMD GPUs.
 emulate: .venv/dev.stamp

@@ -76,7 +76,7 @@ def test_calls_that_name_their_kernel_are_not_dispatched(file: Path) -> None:
     assert load(file) == {}
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_sixteen_threads_of_four_processes_lose_and_tear_nothing(file: Path) -> None:
     processes, threads, calls = 4, 16, 40
     environment = {**os.environ, capturing.VARIABLE: str(file)}

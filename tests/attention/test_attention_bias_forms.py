@@ -42,7 +42,7 @@ def wanted(q, k, v, bias):
     return torch.einsum("bhij,bjhd->bihd", torch.softmax(s, -1), v)
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_a_bias_and_their_gradients(form):
     bias, given = FORMS[form](), operands()
@@ -69,6 +69,7 @@ FORMS_OF = {
 }
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("form", ["of_keys", "two_dimensions", "padded_keys"])
 def test_a_bias_in_fp32_beside_16_bits(form):
     q, k, v = operands(torch.bfloat16)
@@ -92,7 +93,7 @@ MASKS = {
 }
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("form", MASKS)
 def test_a_boolean_bias_says_which_keys_take_part(form, dtype):

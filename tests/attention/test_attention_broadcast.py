@@ -25,6 +25,7 @@ SHAPES = [  # of Q, K and V: [batch, heads, rows, dim], or without the batch
 ]
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_they_are_broadcast_as_in_torch(shapes):
     ours = [made(*shape).requires_grad_() for shape in shapes]

@@ -73,6 +73,7 @@ MASKS = [
 ]
 
 
+@pytest.mark.grid(29)
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("sizes", [(200, 150), (100, 420), (1, 333), (333, 1)], ids=str)
 def test_masks(mask, sizes):
@@ -125,6 +126,7 @@ BIASED = [
 ]
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(("fields", "algorithm"), BIASED, ids=str)
 def test_a_bias(fields, algorithm):
     said = {"batch": 2, "kv_heads": 2, "kv_len": 152}
@@ -177,7 +179,7 @@ def test_slopes_of_any_size():
 KNOWN = sorted(GLUON_WS.features - {"bias", "append", "rotaryi", "rotaryh", "tscale", "hscale"})
 
 
-@pytest.mark.grid(10)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("seed", range(16))
 def test_features_together(seed):
     """Also sequences without queries and without keys, and rows of NaN behind a sequence's own."""
@@ -334,7 +336,7 @@ def test_scales_that_are_not_positive(scale, head_dim):
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("fields", "algorithm"),
     [

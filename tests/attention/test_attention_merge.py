@@ -182,7 +182,7 @@ def test_every_kernel_of_the_default_space_is_right(form):
         assert found.ok, (config.name, found)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_nothing_spills(store):
     """The kernels that are chosen, of each form."""
     requests = []

@@ -61,7 +61,7 @@ def owned(p, inputs):
     return True
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(8))
 def test_the_portable_kernels_stay_within_the_operands(dispatcher, number):
     p = cases(8)[number]
@@ -91,6 +91,7 @@ def gluon(pipeline, ordered):
     return p, next(c for c in configs if (c.pipeline, c.ordered) == (pipeline, ordered))
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("pipeline", ["gluon_ws", "gluon_lean", "gluon_roles"])
 def test_the_kernels_in_gluon_stay_within_the_operands(pipeline, ordered):

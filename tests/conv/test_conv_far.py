@@ -28,7 +28,7 @@ def lines(*said: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_results_are_right_beyond_32_bits():
     """Every kernel through pointers, in every direction, with far images, channels, rows, columns,
     filters and taps; and GEMM's kernel for 1×1."""

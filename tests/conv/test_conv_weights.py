@@ -167,7 +167,7 @@ def many():
     return Dispatcher(device=of_units(24))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("scheduler", "reduction"), FORMS)
 def test_results_are_the_references(five, many, scheduler, reduction):
     cases = [("2-D", five, False), ("groups", many, False), ("1-D", many, True)]
@@ -178,7 +178,7 @@ def test_results_are_the_references(five, many, scheduler, reduction):
     assert found.ok, (case, found)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("reduction", ["linear", "tree"])
 def test_a_fixed_order_repeats_bit_for_bit(many, reduction):
     p = PROBLEMS["1-D"]
@@ -191,6 +191,7 @@ def test_a_fixed_order_repeats_bit_for_bit(many, reduction):
     assert found[0] == found[1]
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(("scheduler", "reduction"), FORMS)
 def test_hoppers_kernel_is_right(scheduler, reduction):
     p = WEIGHTS["2-D"]

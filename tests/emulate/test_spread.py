@@ -168,7 +168,7 @@ def problems(name: str) -> Iterator[Any]:
     yield GemmProblem(512, 4096, 4096, dtype_a="fp16", dtype_b="e2m1", scale_b="32x1-e8m0")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_spaces_is_executed(name):
     this = arch(name)

@@ -40,7 +40,7 @@ def label(case) -> str:
     return f"{kernel.pipeline}-{kernel.scheduler}-{given.layout}-{given.dtype_a}-{strides}"
 
 
-@pytest.mark.grid(11)
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_batch_is_right(hopper, case):
     kernel, given = case
@@ -48,7 +48,7 @@ def test_every_kind_of_batch_is_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("case", with_epilogues("sm_90"), ids=label)
 def test_epilogues_of_batches_are_right(hopper, case):
     kernel, given = case
@@ -56,6 +56,7 @@ def test_epilogues_of_batches_are_right(hopper, case):
     assert result.ok, result
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", nested("sm_90"), ids=label)
 def test_nested_batches_are_right(hopper, case):
     kernel, given = case
@@ -516,14 +517,14 @@ def report(store):
     return build_once([(k, name) for name in ARCHS for k in compiled(name)], store)
 
 
-@pytest.mark.turns(4, of="compiled batches")
+@pytest.mark.turns(8, of="compiled batches")
 def test_all_compile_and_fit_without_spilling(report):
     assert not report.failures, "\n".join(map(str, report.failures))
     for result in report.results:
         assert result.kernel.resources.spill_bytes == 0, result.config.name
 
 
-@pytest.mark.turns(4, of="compiled batches")
+@pytest.mark.turns(8, of="compiled batches")
 def test_loads_stay_as_wide_as_without_a_batch(report, store):
     """A matrix's offset, or an address read from memory, must not cost the vector loads."""
     for result in report.results:

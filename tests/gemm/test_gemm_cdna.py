@@ -72,6 +72,7 @@ def test_the_source_with_as_few_steps_as_it_takes(way, steps):
     assert short.rule == "depth"
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
 @pytest.mark.parametrize("way", DEVICE)
 def test_the_source_splits_k(way, reduction):
@@ -358,7 +359,7 @@ def test_the_main_loop_is_as_designed(built, number):
     assert not any(kind.startswith(("scratch", "v_accvgpr", "ds_bpermute")) for kind in kinds)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_shared_tiles_meet_in_whole_vectors(store):
     """Partial sums are stored and read 16 bytes a lane, published at the scope of the whole GPU,
     and nothing spills; a full shared memory has room for flags."""

@@ -119,7 +119,7 @@ def test_warp_specialisation_adds_warps(report):
             assert result.kernel.num_warps > result.config.num_warps, result.name
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_shared_tiles_compile_to_matrix_instructions(store):
     those = selection.architectures(("gfx90a", "gfx942", "gfx950", "sm_80", "sm_90"))
     made = [

@@ -28,7 +28,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(37)
+@pytest.mark.grid(24)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -45,7 +45,7 @@ def test_fnuz_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(25)
+@pytest.mark.grid(18)
 @pytest.mark.parametrize("case", few_rows("sm_90"), ids=lambda c: c[0].name[5:])
 def test_few_rows_are_right(hopper, case):
     kernel, problem = case
@@ -53,7 +53,7 @@ def test_few_rows_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("case", sharing("sm_90"), ids=lambda c: c[0].name[5:])
 def test_shared_tiles_are_right(case):
     """With few compute units, so that stream-K's shares end inside tiles."""

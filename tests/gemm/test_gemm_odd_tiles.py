@@ -166,6 +166,7 @@ def _listed(tiles) -> set[tuple[object, ...]]:
 FP8 = {"dtype_a": "e4m3fn", "epilogue": "row_scale+col_scale"}
 
 
+@pytest.mark.grid(7)
 @pytest.mark.parametrize(
     ("fields", "tiles"),
     [

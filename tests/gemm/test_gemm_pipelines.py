@@ -92,7 +92,7 @@ def test_a_grouped_record_tells_a_kernel_exactly_its_parameters(pipeline):
     assert GROUPED.interpreted(kernel).pipeline == record.sibling
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_every_pipeline_compiles_where_its_record_says_that_it_runs(store):
     made = [example(pipeline) for pipeline in PIPELINES]
     results = build_once(made, store).results
@@ -163,7 +163,7 @@ def toy(monkeypatch):
     monkeypatch.setitem(PIPELINES, "toy", TOY)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_an_added_pipeline_builds_its_own_kernel(toy, tmp_path):
     from tilewright.compile import Store
 

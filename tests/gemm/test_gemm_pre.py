@@ -48,6 +48,7 @@ def test_amd_types_are_right(case):
     assert result.ok, result
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("size", [(1, 1, 1), (130, 2, 1), (1, 130, 300), (65, 33, 7)])
 def test_awkward_sizes_are_served_by_some_kernel(hopper, size):
     for dtype in ("bf16", "fp32"):
@@ -214,7 +215,7 @@ def test_the_default_space_and_words_have_the_fields(hopper):
 # --- building ---------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_chains_compile_everywhere_within_their_shared_memory(store):
     requests = []
     for name in ("sm_80", "sm_90", "gfx90a", "gfx942", "gfx950"):
@@ -239,7 +240,7 @@ def test_chains_compile_everywhere_within_their_shared_memory(store):
             assert "v_mfma" in text and "buffer_load_dwordx" in text, result.name
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_an_operation_of_ones_own(hopper, monkeypatch, tmp_path):
     here = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", here + ":" + str(Path(verify.__file__).parents[1]))

@@ -54,7 +54,7 @@ def report(store) -> BuildReport:
     return build_once([(k, name) for name in HERE for k in kernels(name)], store)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_all_compile_and_fit(report):
     assert not report.failures, "\n".join(map(str, report.failures))
 

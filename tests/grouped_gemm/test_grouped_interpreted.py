@@ -21,7 +21,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(13)
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -29,6 +29,7 @@ def test_every_kind_of_kernel_is_right(hopper, case):
     assert result.ok, result
 
 
+@pytest.mark.grid(9)
 @pytest.mark.parametrize("case", epilogues("sm_90"), ids=label)
 def test_epilogues_are_right(hopper, case):
     kernel, problem = case
@@ -64,7 +65,7 @@ def test_rows_of_no_group_are_left_as_they_are(hopper):
     assert (out[1] == 7).all() and (out[2, 5:] == 7).all()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("pipeline", ["basic", "tma"])
 def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
     """Before the first group, behind the last, and all where there is none; whatever lies there."""

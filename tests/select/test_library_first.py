@@ -77,6 +77,7 @@ def test_the_first_algorithm_answers_where_the_record_has_it_ahead(library):
     assert Dispatcher(device=H200).select(BEHIND).launch == plan.launch
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("m", "ahead"), [(1, False), (2, True), (16, True), (17, True), (300, True), (4096, True)]
 )
@@ -200,6 +201,7 @@ def test_the_library_is_asked_once_for_a_problem(library):
     assert len(library.asked) == 1
 
 
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

@@ -85,7 +85,7 @@ def test_it_is_read_once_and_damage_is_named(folder):
 PACKAGED = sorted((Path(tables.__path__[0]) / "shipped").rglob("*.json"))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_there_are_tables_for_the_h200():
     """A row for most of the sizes that are to be had."""
     rows = {path.name: len(file.load(path)) for path in PACKAGED if path.parent.name == "sm_90"}
@@ -129,7 +129,7 @@ def test_the_report_beside_them_counts_these_rows():
     assert re.search(r"^\| all \| (\d+) \|", report, re.M)[1] == str(same)
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_dispatcher_takes_what_it_says(path, monkeypatch):
     monkeypatch.setattr(named, "FOLDER", path.parent.parent)

@@ -42,7 +42,7 @@ def test_samples_of_products_and_attention():
     assert found["right"] >= SHARE * found.total()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_share_of_all_samples_in_every_dtype():
     found = _judged(ADAPTERS, selection.some([*ROOMS], 1), EACH)
     assert found["right"] >= SHARE * found.total()
