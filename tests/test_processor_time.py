@@ -23,9 +23,9 @@ def test_in_a_child():
     subprocess.run([sys.executable, "-c", SPIN], check=True)
 
 def test_in_a_child_that_goes_on():
-    child = subprocess.Popen([sys.executable, "-c", SPIN + "\\ntime.sleep(60)"])
-    time.sleep(1.5)
-    child.poll()
+    code = SPIN + "\\nprint(flush=True)\\ntime.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child.stdout.readline()
 
 def test_waits():
     time.sleep(0.5)
