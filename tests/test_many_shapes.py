@@ -42,7 +42,6 @@ def resident_mib() -> float:
 
 
 @pytest.mark.turns(8)
-@pytest.mark.slow
 def test_many_shapes_take_no_more_memory_than_a_tenth_of_them(monkeypatch):
     from tilewright.registry import Registry
 

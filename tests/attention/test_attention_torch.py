@@ -127,7 +127,7 @@ def test_a_step_that_appends_to_the_cache_is_compiled(apart):
 
 
 @pytest.mark.turns(8)
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
     def model(q, k_cache, v_cache, new, used):
         before = k_cache.sum(), v_cache.sum()
@@ -145,7 +145,6 @@ def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
 
 
 @pytest.mark.turns(6)
-@pytest.mark.slow
 @pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
 def test_inductor_copies_no_cache(apart, tmp_path, monkeypatch):
     """Nor reads it from a wrong place: torch 2.11 did, of views of one tensor."""

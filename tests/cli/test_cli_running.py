@@ -76,7 +76,6 @@ def test_a_gpu_that_is_not_there(cli):
     assert "there is no cuda:99" in cli.fails(1, *WORDS, "--on", "cuda:99")
 
 
-@pytest.mark.slow
 def test_compare_judges_two_kernels_and_says_how(cli):
     same = ("compare", NAME, NAME, "gemm", "m=16", "n=32", "k=32", "--on", "cpu", "--rounds", "8")
     document = cli.json(*same)

@@ -109,7 +109,6 @@ def test_compiled_with_out():
 
 
 @pytest.mark.turns(6)
-@pytest.mark.slow
 def test_inductor_runs_it():
     case = Case("", epilogue="bias+relu", extra={"bias": (N,)})
     ours, plain = case.operands(), case.operands()
