@@ -34,6 +34,7 @@ for _shared in SHARED:
     sys.path.insert(0, str(Path(__file__).parent / _shared))
 
 
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
 def pytest_xdist_auto_num_workers() -> int:
     """One for each processor that this process may use."""
     return len(os.sched_getaffinity(0))
