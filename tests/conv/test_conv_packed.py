@@ -22,6 +22,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import ConvProblem, packing
 from tilewright.ops.conv.parts import TOTALS
 from tilewright.ops.conv.pipelines.packed import PACK, PIPELINE
+from tilewright.ops.conv.pipelines.packed import estimate as packed_estimate
 from tilewright.ops.nouns import MAIN
 from tilewright.runtime.interpreter import interpreter
 
@@ -180,6 +181,20 @@ def test_the_estimate_meets_what_was_measured():
         read = math.prod(p.shape_of("x")) * 2 + packing.temporaries(p)[0].bytes
         assert dict(found.terms)[PACK] > read / (gpu.bandwidth_gbs * 1e3)
     assert len(lines) == 8
+
+
+def test_finishing_a_tile_of_y_costs_and_a_gradient_has_none(monkeypatch):
+    """Sums of a gradient's parts are a term of their own."""
+    gpu, terms = device("h200_sxm"), []
+    weights = replace(STEM, direction="weights")
+    for cost in (packed_estimate.FINISHED, 1e6):
+        monkeypatch.setattr(packed_estimate, "FINISHED", cost)
+        terms.append([FAMILY.estimate(configs(p)[0], p, gpu).terms for p in (STEM, weights)])
+    (forward, gradient), (dear, same) = terms
+    assert (
+        dict(dear)[packed_estimate.LOADS] > dict(forward)[packed_estimate.LOADS]
+        and same == gradient
+    )
 
 
 @pytest.mark.parametrize(("direction", "most"), [("forward", 1.06), ("weights", 1.12)])

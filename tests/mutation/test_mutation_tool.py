@@ -4,6 +4,7 @@ becomes of planted ones."""
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,21 @@ def test_what_the_short_suite_kills_all_kills_and_verdicts_stay() -> None:
     assert outcomes.table(again).splitlines()[-1] == "| all | 3 | 1 (33%) | 2 (67%) |"
 
 
-def test_one_test_of_each_function_comes_first() -> None:
-    seconds = {"f[1]": 1.0, "f[2]": 2.0, "g": 3.0}
-    assert Map({7: ["f[2]", "g", "f[1]"]}, seconds).asked(7) == ["f[1]", "g", "f[2]"]
+def test_cheap_tests_come_first_one_of_each_function_and_files_last(tmp_path: Path) -> None:
+    def told(test: str, seconds: float, *reached: int, passed: bool = True) -> str:
+        return json.dumps(
+            {"test": test, "seconds": seconds, "passed": passed, "reached": list(reached)}
+        )
+
+    lines = [
+        told("a.py::f[1]", 1.0, 7),
+        told("a.py::f[2]", 2.0, 7),
+        told("a.py::g", 1.0, 5, 6, 7, 8),
+        told("a.py::h", 0.1, 6),
+        told("a.py::broken", 0.1, 7, passed=False),
+        told("b.py", 0.0, 7),
+    ]
+    (tmp_path / "map").write_text("\n".join(lines))
+    known = Map.read([tmp_path / "map"])
+    assert known.asked(7) == ["a.py::f[1]", "a.py::g", "a.py::f[2]", "b.py"]
+    assert known.asked(9) == []

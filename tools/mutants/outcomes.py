@@ -18,10 +18,12 @@ MARKS = ("<!-- mutants: written by tools/mutants -->", "<!-- /mutants -->")
 
 @dataclass(frozen=True)
 class Map:
-    """The tests that reach each mutant, by number, and each test's seconds."""
+    """The tests that reach each mutant, by number, and what each test costs: its seconds, times how
+    many mutants it reaches. A test of few things is more likely to notice a fault in one of them.
+    """
 
     tests: Mapping[int, Sequence[str]]
-    seconds: Mapping[str, float]
+    costs: Mapping[str, float]
 
     @classmethod
     def read(cls, files: Iterable[Path]) -> Map:
@@ -35,15 +37,16 @@ class Map:
         for test, told in last.items():
             for number in told["reached"] if told["passed"] else ():
                 tests[number].append(test)
-        return cls(tests, {test: told["seconds"] for test, told in last.items()})
+        costs = {test: told["seconds"] * len(told["reached"]) for test, told in last.items()}
+        return cls(tests, costs)
 
     def asked(self, number: int) -> list[str]:
-        """The tests for a mutant, quick ones first: one of each function, then a second of each,
+        """The tests for a mutant, cheap ones first: one of each function, then a second of each,
         and so on. Last the files of tests whose import reaches it, which stand for all their tests.
         """
         turns: Counter[str] = Counter()
         order = []
-        for test in sorted(self.tests.get(number, ()), key=lambda test: (self.seconds[test], test)):
+        for test in sorted(self.tests.get(number, ()), key=lambda test: (self.costs[test], test)):
             function = test.partition("[")[0]
             order.append((is_file(test), turns[function], test))
             turns[function] += 1
