@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ import choice_gain
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.ops.attention import AttentionConfig, AttentionProblem
-from tilewright.ops.attention.estimate import _steps
+from tilewright.ops.attention.estimate import _steps, _tile_steps
 from tilewright.ops.attention.mask import Mask
 
 FAMILY = ops.family("attention")
@@ -196,3 +197,32 @@ def test_the_estimate_is_near_what_it_was_not_fitted_to(file, keys, lines):
     assert len(measured) == lines
     assert math.sqrt(sum(e * e for e in errors) / len(errors)) < 0.15
     assert choice_gain.gain(FAMILY, H200, measured) > 0.9
+
+
+@given(
+    st.builds(
+        Mask,
+        st.none() | st.integers(-3, 9),
+        st.none() | st.integers(-3, 9),
+        st.just(0),
+        st.booleans(),
+    ),
+    st.integers(1, 12),
+    st.integers(1, 40),
+    st.integers(1, 8),
+    st.data(),
+)
+def test_steps_of_a_tile_are_those_that_see_a_key_and_cut_ones_do_not_see_all(
+    mask, n_q, n_kv, tile_kv, data
+):
+    first = data.draw(st.integers(0, n_q - 1))
+    last = data.draw(st.integers(first, n_q - 1))
+    blocks = -(-n_kv // tile_kv)
+    rows, keys = np.arange(first, last + 1), np.arange(blocks * tile_kv)
+    seen = mask.seen(rows, keys, n_q, n_kv).reshape(len(rows), blocks, tile_kv)
+    some, every = seen.any((0, 2)), seen.all((0, 2))
+    walked = np.flatnonzero(some)
+    steps, cut = _tile_steps(mask, first, last, n_q, n_kv, tile_kv)
+    if len(walked):
+        assert steps == walked[-1] - walked[0] + 1  # also over what none of the rows sees
+        assert cut == steps - every.sum()
