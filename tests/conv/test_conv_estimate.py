@@ -9,7 +9,7 @@ import pytest
 
 import choice_gain
 from tilewright import ops
-from tilewright.arch import device
+from tilewright.arch import arch, device
 from tilewright.ops.conv import ConvProblem
 from tilewright.plan import Planner
 
@@ -77,3 +77,24 @@ def test_gradients_of_stems_are_in_blocks_of_pixels_by_a_fast_kernel():
         assert chosen.pipeline == "subpixel"
     assert len(measured) == 4
     assert choice_gain.gain(FAMILY, H200, measured) > 0.6
+
+
+@pytest.mark.parametrize("direction", ["forward", "data", "weights"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        ConvProblem(32, 64, 128, (56, 56), (3, 3), pad=(1, 1)),
+        ConvProblem(32, 3, 64, (224, 224), (7, 7), stride=(2, 2), pad=(3, 3)),
+        ConvProblem(8, 32, 32, (28, 28), (3, 3), pad=(1, 1), groups=32),
+    ],
+    ids=["channels", "a stem", "depthwise"],
+)
+def test_nothing_that_a_kernel_does_takes_longer_than_all_of_it(layer, direction):
+    p, this = replace(layer, direction=direction), arch("sm_90")
+    configs = FAMILY.default_space(p, this).expand(this).configs
+    found = [FAMILY.estimate(c, p, H200) for c in configs if FAMILY.supports(c, p, this)]
+    assert found
+    for one in found:
+        times = dict(one.terms)
+        assert 0 <= min(times.values()) and max(times.values()) <= one.total_us * (1 + 1e-9)
+        assert times[one.limiter] == max(times.values())

@@ -433,6 +433,12 @@ def test_a_write_behind_the_last_row_is_an_error(cpu: Interpreter) -> None:
     np.testing.assert_array_equal(room, before)
 
 
+def test_the_operand_that_an_access_goes_beyond_is_named(cpu: Interpreter) -> None:
+    x, y = np.zeros(64, np.float32), np.zeros(8, np.float32)
+    with pytest.raises(LaunchFailed, match="0 bytes before and 16 bytes behind operand y"):
+        launch(cpu, "copy", [x, y, 12], ["y"], BLOCK=16)
+
+
 def test_a_read_outside_is_an_error(cpu: Interpreter) -> None:
     x = np.zeros(64, np.float32)
     with pytest.raises(LaunchFailed, match=r"interp_kernels\.py:\d+: BadAccess: read memory"):

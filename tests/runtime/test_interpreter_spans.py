@@ -50,6 +50,15 @@ def test_too_many_bytes_are_refused_before_any_is_copied():
         Dispatcher(device="h200_sxm").run("gemm", a, np.ones((16, 8), np.float32))
 
 
+def test_a_span_is_as_large_as_its_blocks():
+    rows, every = far((4, 64), (GIB // 4, 1)), far((64, 32), (1, GIB // 4))
+    for array in (rows, every, rows[::-1]):
+        span = spans.Span(array)
+        assert len(span.image) == array.size * 4 and span.resident < 1 << 18
+    close = np.zeros((4, 64), np.float32)[:, ::2]
+    assert len(spans.Span(close).image) == spans.Span(close).resident == 4 * 256 - 4
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(-40, 40)), min_size=1, max_size=4),
     st.integers(0, 2**32),
