@@ -197,6 +197,16 @@ def test_finishing_a_tile_of_y_costs_and_a_gradient_has_none(monkeypatch):
     )
 
 
+@pytest.mark.parametrize(("direction", "more"), [("forward", True), ("weights", False)])
+def test_y_is_moved_in_the_type_of_the_result_only_where_it_is_the_result(direction, more):
+    moved = []
+    for dtype_out in ("bf16", "fp32"):
+        p = replace(STEM, direction=direction, dtype_out=dtype_out)
+        found = FAMILY.estimate(configs(p)[0], p, device("h200_sxm"))
+        moved.append(dict(found.terms)[packed_estimate.MEMORY])
+    assert (moved[1] > moved[0]) == more and moved[1] >= moved[0]
+
+
 @pytest.mark.parametrize(("direction", "most"), [("forward", 1.06), ("weights", 1.12)])
 def test_what_is_chosen_is_near_the_best_that_was_measured(direction, most):
     dispatcher = Dispatcher(device="h200_sxm")
