@@ -85,6 +85,21 @@ def config(**fields):
 
 
 @pytest.mark.parametrize(
+    ("wrong", "right", "why"),
+    [
+        ({"tile_kv": 8}, {"tile_kv": 16}, "tile_kv = 8 is not from 16 to 512"),
+        ({"tile_q": 8}, {"tile_q": 16}, "tile_q = 8 is not from 16 to 512"),
+        ({"tile_q": 1024}, {"tile_q": 128}, "tile_q = 1024 is not from 16 to 512"),
+        ({"tile_kv": 48}, {"tile_kv": 64}, "tile_kv = 48 is not a power of two"),
+    ],
+)
+def test_tiles_have_sizes_that_kernels_have(wrong, right, why):
+    verdict = FAMILY.judge(config(**wrong), arch("sm_90"))
+    assert not verdict and why in verdict.reason
+    assert FAMILY.judge(config(**right), arch("sm_90"))
+
+
+@pytest.mark.parametrize(
     ("wrong", "right"),
     [
         ({"dtype": "e4m3fn", "tile_kv": 16}, {"dtype": "e4m3fn", "tile_kv": 32}),

@@ -187,3 +187,20 @@ def test_nothing_spills(config, name, built):
     result = built[name, config.name]
     assert result.kernel is not None, result.reason
     assert result.kernel.resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("filter", "stride", "dilation", "held"),
+    [
+        ((3, 3), (1, 2), (1, 1), ("3x3s1x2", "3s2")),
+        ((3, 3), (3, 1), (1, 1), ("3s1",)),  # a stride that divides no strip
+        ((3, 3), (1, 1), (2, 1), ("3s1",)),
+        ((3, 3), (1, 1), (2, 2), ()),
+        ((8, 16), (1, 1), (1, 1), ("8x16s1x1", "16s1")),  # 128 taps
+        ((3, 43), (1, 1), (1, 1), ()),  # 129, and a row of over 32
+        ((5, 26), (1, 1), (1, 1), ("26s1",)),  # 130
+    ],
+)
+def test_what_windows_can_hold_of_a_filter(filter, stride, dilation, held):
+    p = depthwise("forward", (64, 64), filter, stride, dilation=dilation)
+    assert windows.words(p) == held
