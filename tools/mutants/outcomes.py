@@ -41,16 +41,16 @@ class Map:
         return cls(tests, costs)
 
     def asked(self, number: int) -> list[str]:
-        """The tests for a mutant, cheap ones first: one of each function, then a second of each,
-        and so on. Last the files of tests whose import reaches it, which stand for all their tests.
-        """
+        """The tests for a mutant, cheap ones first. Of a function's tests the second counts twice,
+        the third three times, and so on: others may see what its first did not. Last the files of
+        tests whose import reaches it, which stand for all their tests."""
         turns: Counter[str] = Counter()
         order = []
         for test in sorted(self.tests.get(number, ()), key=lambda test: (self.costs[test], test)):
-            function = test.partition("[")[0]
-            order.append((is_file(test), turns[function], test))
-            turns[function] += 1
-        return [test for *_, test in sorted(order, key=lambda one: one[:2])]
+            turns[test.partition("[")[0]] += 1
+            cost = self.costs[test] * turns[test.partition("[")[0]]
+            order.append((is_file(test), cost, test))
+        return [test for *_, test in sorted(order)]
 
 
 def is_file(test: str) -> bool:
