@@ -82,6 +82,22 @@ def test_rows_that_are_no_multiple_of_16_bytes_are_less_aligned():
             for d in (64, 60, 59)] == [16, 8, 2]  # fmt: skip
 
 
+def test_strides_decide_the_alignment_where_they_are_stated():
+    """Those between rows, heads and sequences: elements of a row stand one behind another."""
+    rows = "batch=1 heads=2 q_len=8 kv_len=8 head_dim=64"
+    found = [
+        parse(f"{rows} q_strides=4096,{row},{head},{inner}").alignment
+        for row, head, inner in (
+            (128, 64, 1),
+            (132, 64, 1),
+            (130, 64, 1),
+            (128, 65, 1),
+            (256, 128, 2),
+        )
+    ]
+    assert found == [16, 8, 4, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [

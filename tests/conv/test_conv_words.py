@@ -75,6 +75,8 @@ def test_a_transposed_convolution_is_the_gradient_of_a_convolution():
         ("strid=1", r"no 'strid' \(did you mean 'stride'"),
         ("stride=1x2x3", "stride = '1x2x3' does not have 2 numbers"),
         ("stride=0", "stride = 0 is not a whole number"),
+        ("stride=-1", "stride = '-1' is not a whole number from 0"),
+        ("transposed=1 pad=40", "a transposed convolution would make -.* pixels"),
         ("filter=40000x1", "filter = 40000 is not a whole number from 1 to 32768"),
         ("stride=99999", "stride = 99999 is not a whole number from 1 to 32768"),
         ("direction=back", "direction = 'back'.* is not one of forward, data, weights"),
