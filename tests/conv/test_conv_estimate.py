@@ -11,6 +11,7 @@ import choice_gain
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.estimate import STEP_US
 from tilewright.plan import Planner
 
 FAMILY = ops.family("conv")
@@ -98,3 +99,16 @@ def test_nothing_that_a_kernel_does_takes_longer_than_all_of_it(layer, direction
         times = dict(one.terms)
         assert min(times.values()) >= 0 and max(times.values()) <= one.total_us * (1 + 1e-9)
         assert times[one.limiter] == max(times.values())
+    assert len({dict(one.terms)["launch"] for one in found}) == 1, "whichever kernel is launched"
+
+
+def test_the_whole_of_a_small_kernel_is_little_more_than_its_parts():
+    """By no more than the step that others do not hide, where there is but one workgroup."""
+    p, this = ConvProblem(1, 8, 8, (4, 4), (1, 1)), arch("sm_90")
+    configs = FAMILY.default_space(p, this).expand(this).configs
+    found = [c for c in configs if c.pipeline == "implicit" and FAMILY.supports(c, p, this)]
+    assert found
+    for c in found:
+        one = FAMILY.estimate(c, p, H200)
+        parts = sum(us for _, us in one.terms)
+        assert max(us for _, us in one.terms) < one.total_us < parts + STEP_US

@@ -200,6 +200,11 @@ def test_batches_that_cannot_be_meant_are_refused(fields, words):
         GemmProblem(8, 8, 8, **fields)
 
 
+def test_a_batch_of_one_shares_its_operands_with_nothing():
+    one = GemmProblem(8, 8, 8, batch=1, batching="strided", stride_a=0, stride_b=0, stride_c=0)
+    assert (one.batch, one.stride_a, one.stride_b) == (1, 0, 0)
+
+
 def test_matrices_of_c_may_lie_within_each_others_rows():
     assert GemmProblem(8, 8, 8, batch=3, stride_c=8, ldc=24).stride_c == 8
 
