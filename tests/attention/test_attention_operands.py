@@ -249,3 +249,18 @@ def test_values_by_columns_are_served_everywhere(name):
     p = replace(COLUMNS, dtype=fp8, dtype_kv=fp8)
     found = FAMILY.default_space(p, this).expand(this).configs
     assert any(FAMILY.supports(c, p, this) for c in found)
+
+
+def test_a_sequence_has_no_more_keys_than_its_own_pages():
+    """Of a list of pages; a table has as many for each."""
+    p = AttentionProblem(
+        2, 2, 1, 64, 32, pages=8, page_size=16, page_entries=4, others="usedkv+pagelist"
+    )
+    said = {"page_list": np.arange(4), "page_starts": np.array([0, 1, 4])}
+    used = {"kv_used": np.array([60, 40])}
+    assert [of.n_kv for of in sequences(p, {**said, **used})] == [16, 40]
+    assert [of.n_kv for of in sequences(p, said)] == [16, 48]
+    table = AttentionProblem(
+        2, 2, 1, 64, 32, pages=8, page_size=16, page_entries=3, others="usedkv+pagetable"
+    )
+    assert [of.n_kv for of in sequences(table, used)] == [48, 40]

@@ -204,3 +204,10 @@ def test_nothing_spills(config, name, built):
 def test_what_windows_can_hold_of_a_filter(filter, stride, dilation, held):
     p = depthwise("forward", (64, 64), filter, stride, dilation=dilation)
     assert windows.words(p) == held
+
+
+def test_a_strip_of_one_dimension_reads_a_pixel_for_each_step():
+    """Lines lie along the height, so a strip is one pixel wide."""
+    c = kernel(depthwise("forward", (40,), (5,), (2,)))
+    assert windows.held(c).taps == (1, 5, 1)
+    assert (windows.pixels(c), windows.rows(c), windows.products(c)) == (1, 2, 5)

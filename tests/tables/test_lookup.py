@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import itertools
 import math
 from dataclasses import replace
 
@@ -173,6 +174,15 @@ def test_the_distance_is_one_of_ratios():
     half, twice = (replace(H200, bandwidth_gbs=4800.0 * f) for f in (0.5, 2.0))
     assert distance(H200, half) == pytest.approx(math.log(2)) == distance(H200, twice)
     assert distance(H200, replace(H200, name="its twin", memory_bytes=1)) == 0
+
+
+def test_lenders_that_are_as_near_come_in_one_order():
+    """By name, and of one name by what else they are: whichever table was read first."""
+    less, more = (replace(H200, memory_bytes=bytes_) for bytes_ in (10**9, 10**10))
+    other = replace(H200, name="A twin")
+    expected = [(0, other), (0, less), (0, more)]
+    for order in itertools.permutations((less, more, other)):
+        assert lenders(H200, order) == expected
 
 
 @pytest.mark.parametrize(
