@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import itertools
+import logging
 import math
 from dataclasses import replace
 
