@@ -279,6 +279,20 @@ def test_hip_without_a_device_and_hip_that_fails() -> None:
         hip_driver.probes(FakeHip(status=3))
 
 
+def test_amds_gpus_are_told_apart_by_what_their_driver_says() -> None:
+    @dataclass
+    class Named(FakeHip):
+        failed: int = 0
+
+        def hipDeviceGetUuid(self, raw: Any, index: int) -> int:
+            raw.raw = f"0123456789abcde{index}".encode()
+            return self.failed
+
+    assert hip_driver.uuid(Named(), 3) == "GPU-0123456789abcde3"
+    with pytest.raises(NoDriver, match="error 101 to hipDeviceGetUuid"):
+        hip_driver.uuid(Named(failed=101), 0)
+
+
 # --- both -----------------------------------------------------------------------------------
 
 

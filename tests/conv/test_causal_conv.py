@@ -301,6 +301,22 @@ def test_problems_in_words():
             FAMILY.parse_problem({**words, **wrong}, arch("sm_90"))
 
 
+@pytest.mark.parametrize(
+    ("extras", "why"),
+    [
+        ("bias+silu+packed", ""),
+        ("bias+initial+final", ""),
+        ("initial+packed", "packed sequences have no initial or final states"),
+        ("final+packed", "packed sequences have no initial or final states"),
+        ("circular", "'circular' is nothing that direction forward has"),
+    ],
+)
+def test_extras_that_go_together(extras, why):
+    plain = FAMILY.default_space(CausalConvProblem(2, 8, 5), arch("sm_90")).expand("sm_90")
+    verdict = FAMILY.judge(replace(plain.configs[0], extras=extras), arch("sm_90"))
+    assert bool(verdict) == (not why) and why in verdict.reason
+
+
 # --- what is compiled ----------------------------------------------------------------------------
 
 LARGE = CausalConvProblem(8, 4096, 2048, extras="bias+silu")

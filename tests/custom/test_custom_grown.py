@@ -79,10 +79,11 @@ def test_a_size_worked_out_from_others_is_compared_with_the_array(dispatcher):
         dispatcher.run("custom_pick", table, at, np.ones(3, np.float32))
 
 
-@pytest.mark.parametrize("width", [-1, 2.5, "20", None])
-def test_a_problem_has_whole_sizes(width):
-    with pytest.raises(BadArgument, match=r"width = .* is not a whole number"):
-        problem(width=width)
+@pytest.mark.parametrize("name", ["width", "apart"])
+@pytest.mark.parametrize("number", [-1, 2.5, "20", None])
+def test_a_problem_has_whole_sizes_and_strides(name, number):
+    with pytest.raises(BadArgument, match=rf"{name} = .* is not a whole number"):
+        problem(**{name: number})
 
 
 # --- values -------------------------------------------------------------------------------------

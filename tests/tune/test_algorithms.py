@@ -3,8 +3,10 @@ live GPU; and without one, it is said why there are none."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +21,7 @@ from fake_hipblaslt import FakeHip, solution
 from library_cases import PLAIN, SPLIT, amds, vendors
 
 from tilewright import Constraints, Dispatcher, GemmProblem
-from tilewright.arch import device
+from tilewright.arch import arch, device
 from tilewright.child import ChildDied
 from tilewright.compile import Store
 from tilewright.errors import LibraryRefused, NoDriver
@@ -30,6 +32,7 @@ from tilewright.measure.measurement import problem_text
 from tilewright.measure.results import Results
 from tilewright.measure.sweep import Group, plan_some
 from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.gemm import FAMILY
 from tilewright.runtime import libraries
 from tilewright.tables.table import Table
 from tilewright.tune.jobs import jobs_of
@@ -199,9 +202,9 @@ FP32 = GemmProblem(32, 32, 32, "fp32")
 THEIRS = vendors(FP32, SPLIT, 1)
 
 
-def tune(folder, crew, algorithms=(THEIRS,)):
-    effort = Effort(first=2, step=2, patience=1, takes=1)
-    jobs, refused = jobs_of(GROUP, [FP32], None, CONFIGS, {FP32: algorithms})
+def tune(folder, crew, algorithms=(THEIRS,), configs=CONFIGS, first=2):
+    effort = Effort(first=first, step=2, patience=1, takes=1)
+    jobs, refused = jobs_of(GROUP, [FP32], None, configs, {FP32: algorithms})
     assert not refused
     rows = []
     with Results(folder / "sweep", write=True) as results:
@@ -238,6 +241,20 @@ def test_offers_are_measured_with_the_first_step_and_may_win_a_row(tmp_path):
     assert on.select(FP32).config == THEIRS
     ours = Dispatcher(device=GROUP.device, tables=table, constraints=Constraints(only_ours=True))
     assert ours.select(FP32).config.name == row.ours
+
+
+def test_the_row_of_an_algorithm_names_the_best_of_ours_that_was_measured(tmp_path):
+    def change(m):
+        us = 1.0 if m.kernel == THEIRS.name else 10.0 + zlib.crc32(m.kernel.encode()) % 97
+        return replace(m, samples_us=(us,) * len(m.samples_us), interval_us=(us, us))
+
+    crew = FakeCrew(change=change)
+    this = arch(GROUP.device.arch)
+    served = FAMILY.default_space(FP32, this).expand(this).configs
+    _, (row,) = tune(tmp_path, crew, configs=served, first=8)
+    ours = {m.kernel: statistics.median(m.samples_us) for m in crew.made} | {THEIRS.name: math.inf}
+    assert row.kernel == THEIRS.name and len({*ours.values()}) > 3
+    assert ours[row.ours] == min(ours.values())
 
 
 def test_an_offer_that_is_slow_or_wrong_changes_nothing(tmp_path):

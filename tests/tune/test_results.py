@@ -122,6 +122,16 @@ def test_no_results_and_damage_are_said(tmp_path):
         Results(tmp_path / "file" / "d", write=True)
 
 
+def test_a_sweep_that_never_began_is_told_from_damage(tmp_path):
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("VACUUM")
+    db.close()
+    with pytest.raises(BadFile, match="holds no results: the sweep that made it never began"):
+        Results(tmp_path)
+    with Results(tmp_path, write=True) as results:
+        assert len(results) == 0
+
+
 def test_the_second_writer_is_told_who_the_first_is(tmp_path):
     with Results(tmp_path, write=True) as first:
         with pytest.raises(ResultsInUse, match=f"process {os.getpid()} on .* since 20"):

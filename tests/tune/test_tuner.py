@@ -321,11 +321,12 @@ def test_a_proven_row_stays_unless_it_is_surely_beaten(tmp_path):
     for number, (kernel, stays) in enumerate([(near[-1], True), (near[0], True), (far, False)]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        before = Table.of([proven(problem, kernel)])
-        table, _ = tune(
-            folder, FakeCrew(change=made(0.001)), before, [problem], effort=EFFORTS["exhaustive"]
-        )
+        before, crew = Table.of([proven(problem, kernel)]), FakeCrew(change=made(0.001))
+        table, _ = tune(folder, crew, before, [problem], effort=EFFORTS["exhaustive"])
         assert (table.get(problem, GROUP.device).kernel == kernel) is stays
+        takes = [m.settings.take for m in crew.made if m.kernel == kernel]
+        assert takes[:2] == [0, 1], "however far it is from the best, it is in the finals"
+        assert len(takes) == len({*takes})
 
 
 @pytest.mark.parametrize("count", [1, 5, 10, 14])

@@ -124,7 +124,7 @@ def _at_import(
 ) -> dict[str, str]:
     """The outcome of a mutant that is on while its tests are imported."""
     files = list(dict.fromkeys(_file(test) for test in told["tests"]))[:MOST_FILES]
-    tests = [test for test in told["tests"] if _file(test) in files]
+    tests = [*(test for test in told["tests"] if _file(test) in files), *files]
     to = work.folder / f"outcome-{job}.jsonl"
     broken: list[str] = []
     """Tests that fail without the mutant too."""
