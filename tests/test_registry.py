@@ -41,6 +41,21 @@ def test_registries_are_equal_by_name_and_kernels():
         assert alike[0] != other
 
 
+def test_every_change_is_a_version_of_its_own():
+    """By which plans that were made before are told."""
+    kernels = Registry("r")
+    versions = [kernels.version]
+    for change in (
+        lambda: kernels.register(KERNEL),
+        lambda: kernels.register(KERNEL, priority=3),
+        lambda: kernels.set_priority(KERNEL.name, 4),
+        lambda: kernels.remove(KERNEL.name),
+    ):
+        change()
+        versions.append(kernels.version)
+    assert versions == sorted({*versions})
+
+
 def test_filters_by_pattern_and_by_predicate():
     wide = config(tile_n=128)
     kernels = Registry("r").register_all([KERNEL, wide])

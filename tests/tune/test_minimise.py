@@ -54,6 +54,20 @@ def test_greedy_where_there_are_too_many_combinations(monkeypatch):
     assert found.kernels == ("a", "b") and not found.exact
 
 
+def test_fewer_than_greedy_takes_are_found_where_there_are_few_combinations(monkeypatch):
+    """Greedy takes c, d and e, none of which is superfluous then. a and b cover everything."""
+    covers = {
+        "a": range(7), "b": range(7, 14), "c": [0, 1, 2, 3, 7, 8, 9, 10], "d": [4, 5, 11, 12],
+        "e": [6, 13],
+    }  # fmt: skip
+    of = [{k: 1.0 if p in covers[k] else 2.0 for k in covers} for p in range(14)]
+    found = minimise(times(of), 0.02)
+    assert found.kernels == ("a", "b") and found.exact
+    monkeypatch.setattr(module, "COMBINATIONS", 0)
+    greedy = minimise(times(of), 0.02)
+    assert greedy.kernels == ("c", "d", "e") and not greedy.exact
+
+
 def test_what_cannot_be_meant():
     with pytest.raises(BadArgument, match="no measurement with status ok"):
         minimise({}, 0.02)

@@ -418,3 +418,12 @@ def test_several_outputs_and_scalars(moments, how):
         y.sum().backward()
         assert torch.allclose(x.grad.float(), torch.full(x.shape, scale / 32))
         assert torch.equal(bias.grad.float(), torch.full((32,), 2.0))
+
+
+def test_an_operand_that_is_no_tensor_is_refused_where_calls_are_compiled():
+    from tilewright.torch.compiled import compiled
+
+    with pytest.raises(
+        BadArgument, match="gemm takes only tensors as operands under torch.compile"
+    ):
+        compiled("gemm", (torch.ones(2, 2), [[1.0, 2.0]]), None, None, {})
