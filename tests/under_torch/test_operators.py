@@ -427,3 +427,10 @@ def test_an_operand_that_is_no_tensor_is_refused_where_calls_are_compiled():
         BadArgument, match="gemm takes only tensors as operands under torch.compile"
     ):
         compiled("gemm", (torch.ones(2, 2), [[1.0, 2.0]]), None, None, {})
+
+
+def test_a_view_whose_sizes_are_numbers_stays_as_it_is():
+    from tilewright.torch.fake import concrete, view
+
+    one = view(torch.empty(7, 4)[1:, ::2])
+    assert concrete(one) == one and (one.shape, one.strides) == ((6, 2), (4, 2))
