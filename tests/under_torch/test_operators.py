@@ -424,7 +424,7 @@ def test_an_operand_that_is_no_tensor_is_refused_where_calls_are_compiled():
     from tilewright.torch.compiled import compiled
 
     with pytest.raises(
-        BadArgument, match="gemm takes only tensors as operands under torch.compile"
+        BadArgument, match=r"gemm takes only tensors as operands under torch\.compile"
     ):
         compiled("gemm", (torch.ones(2, 2), [[1.0, 2.0]]), None, None, {})
 
