@@ -3,6 +3,7 @@
     python -m pytest                    # the short suite, as `make test`
     python -m pytest --selection all    # every test, as `make test-all`
     python -m pytest --turn 4f1c        # the short suite of another commit
+    python -m pytest FILE::TEST         # what the command names, whatever the suite selects
 
 The short suite is a selection of each commit's own. A test without a mark is always in it.
 
@@ -15,8 +16,8 @@ The short suite is a selection of each commit's own. A test without a mark is al
   have turns together: ``turns(n, of=word)``.
 - `some`: a covering selection of a list, as of a grid, where a fixture needs the list as well.
 - `share`: of many alike trials of a test, a part.
-- `architectures`: of the architectures that a test compiles for, sm_90, and of the others one of
-  NVIDIA, one with matrix cores of AMD's CDNA and one of RDNA, by turns.
+- `architectures`: of the architectures that a test compiles for, sm_90, and by turns one of
+  NVIDIA's others, one of AMD's with waves of 64 lanes and one with waves of 32.
 
 The turn is the hash of the commit. All chance in the tests is the turn's, Hypothesis's too, so two
 runs of a commit are the same, and a run can be repeated.
@@ -50,7 +51,7 @@ _CHOSEN, _TURN = "TILEWRIGHT_TEST_SELECTION", "TILEWRIGHT_TEST_TURN"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("selection")
-    group.addoption("--selection", choices=(SHORT, ALL), default=SHORT, help="which tests to run")
+    group.addoption("--selection", choices=(SHORT, ALL), help="default: short, or what is named")
     group.addoption("--turn", help="the commit whose short suite to run; default: the present one")
 
 
@@ -59,7 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "edge: a case that every run has")
     config.addinivalue_line("markers", "turns(n): a test that the short suite has every n-th time")
     if not hasattr(config, "workerinput"):
-        os.environ[_CHOSEN] = config.getoption("--selection")
+        named = any("::" in word for word in config.args)
+        os.environ[_CHOSEN] = config.getoption("--selection") or (ALL if named else SHORT)
         os.environ[_TURN] = config.getoption("--turn") or _commit()
     with contextlib.suppress(ImportError):  # the GPU tests do without it
         _prepare_hypothesis()
@@ -110,16 +112,18 @@ def architectures(names: Iterable[str]) -> tuple[str, ...]:
         return listed
     kinds: dict[str, list[str]] = defaultdict(list)
     for name in listed:
-        cdna = name in ("gfx908", "gfx90a", "gfx942", "gfx950")
-        kinds[name if name == "sm_90" else "cdna" if cdna else arch(name).vendor].append(name)
+        kind = f"{arch(name).vendor} {arch(name).warp_size}"
+        kinds[name if name == "sm_90" else kind].append(name)
     chosen = {some[chance(kind) % len(some)] for kind, some in kinds.items()}
     return tuple(name for name in listed if name in chosen)
 
 
 def covering(cases: Sequence[tuple[str, Any]], most: int) -> list[int]:
-    """Places of at most `most` of the cases, each a name and a value with axes (`axes`): first
-    the core, which has as many values and pairs of values as so many cases can have, then others
-    by the turn's chance, those that add a pair before those that add none."""
+    """Places of at most `most` of the cases, each a name and a value with axes (`axes`).
+
+    First comes the core: greedily, the case that adds the most values and pairs of values. The
+    other cases are in an order that the turn decides; those that still add a pair go first.
+    """
     if len(cases) <= most:
         return [*range(len(cases))]
     masks = _masks([value for _, value in cases])
@@ -194,8 +198,7 @@ def _masks(values: Sequence[object]) -> list[int]:
 
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
     most = min(item.get_closest_marker("grid").args[0] for item in items)
-    named = [item for item in items if item.get_closest_marker("edge")]
-    others = [item for item in items if item not in named]
+    others = [item for item in items if not item.get_closest_marker("edge")]
     chosen = {*covering([(item.nodeid, _parameters(item)) for item in others], most)}
     return [item for place, item in enumerate(others) if place not in chosen]
 

@@ -131,3 +131,4 @@ def test_marks_say_what_a_run_has(tmp_path: Path) -> None:
     assert "test_some.py::test_grid[0]" in short
     assert 0 < sum("test_turns" in test for test in short) < 30
     assert len(collected(tmp_path, "--selection", "all")) == 90
+    assert len(collected(tmp_path, "test_some.py::test_grid")) == 30
