@@ -16,6 +16,7 @@ from tilewright.ops.gemm import FAMILY, GemmProblem, rates
 from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.estimate import estimate as breakdown
 from tilewright.ops.gemm.estimate import key, work
+from tilewright.ops.gemm.estimate_step import _idle
 from tilewright.ops.gemm.warps import laid, warps
 
 H200 = device("h200_sxm")
@@ -500,3 +501,24 @@ def test_products_on_the_vector_units_of_rdna_wait_for_shared_memory(name, tile,
     found = breakdown(kernel, problem, gpu)
     assert found.shared_us * gpu.clock_mhz / 100 == pytest.approx(clocks, rel=0.2)
     assert found.limiter == "shared memory"
+
+
+@pytest.mark.parametrize("pipeline", ["weights", "gluon_weights"])
+def test_weights_of_4_bits_are_unpacked_once_for_each_element(pipeline):
+    """Products, and what reads and writes, grow with K as it does; launching does not."""
+    terms, this = [], arch("sm_90")
+    for k in (4096, 8192):
+        p = GemmProblem(16, 4096, k, dtype_b="int4")
+        configs = FAMILY.default_space(p, this).expand(this).configs
+        one = next(c for c in configs if c.pipeline == pipeline and FAMILY.supports(c, p, this))
+        terms.append(dict(FAMILY.estimate(one, p, H200).terms))
+    short, long = terms
+    assert long["matrix units"] == pytest.approx(2 * short["matrix units"])
+    assert 1.9 < long["memory"] / short["memory"] <= 2 and long["launch"] == short["launch"]
+
+
+def test_warps_without_an_instruction_of_their_own_repeat_others_products():
+    """One of 16×16 lies in the tile for four warps, or one for each."""
+    cdna = arch("gfx942")
+    few, enough = (config(tile_m=16, tile_n=n, num_warps=4) for n in (16, 64))
+    assert (_idle(few, cdna), _idle(enough, cdna)) == (4.0, 1.0)
