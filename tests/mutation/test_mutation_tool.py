@@ -292,3 +292,10 @@ def test_cheap_tests_come_first_those_of_one_function_later_and_files_last(tmp_p
     known = Map.read([tmp_path / "map"])
     assert known.asked(7) == ["a.py::f[1]", "a.py::g", "a.py::f[2]", "b.py"]
     assert known.asked(9) == []
+
+
+def test_the_table_of_the_page_is_that_of_the_record() -> None:
+    record = json.loads((program.ROOT / "benchmarks/results/mutants.json").read_text())
+    page = program.PAGE.read_text()
+    assert outcomes.put(page, outcomes.table(record)) == page
+    assert all(one["verdict"] for one in record["survivors"]), "somebody has looked at each"
