@@ -49,7 +49,8 @@ def test_rounds_are_even_and_bounded():
 class Fake:
     """Contenders with times of their own.
 
-    us: the time of each. vain: those that are not right. uncaptured: those that no graph holds.
+    us: the time of each contender. vain: contenders whose results are wrong. uncaptured: contenders
+        that a graph cannot hold.
     """
 
     def __init__(self, field: Field, us: dict[str, float], vain=(), uncaptured=()) -> None:

@@ -1,5 +1,5 @@
-"""`tools/mutants`: which mutants are made, that a woven file is each of them by turns, and what
-becomes of planted ones."""
+"""`tools/mutants`: which mutants it makes, whether its switch turns each of them on, and whether it
+tells planted ones apart."""
 
 from __future__ import annotations
 
