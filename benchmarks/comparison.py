@@ -29,7 +29,7 @@ EFFORT = Effort(first=8, step=16, patience=1)
 FINALISTS = 6
 """Kernels built here that are timed to the end."""
 
-SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 4.0, 12, 60
+SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 2.0, 12, 40
 """Time of the samples of one way on one problem, and the bounds on the number of rounds."""
 
 Samples = Mapping[str, Sequence[float]]

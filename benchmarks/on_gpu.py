@@ -45,7 +45,7 @@ PLACES = 3
 """Copies of operands, output and code: the place in memory changes times (docs/measuring.md)."""
 PLACES_SHARE = 0.25
 """Of the free memory, what all places may take."""
-GRAPH_US = 2000
+GRAPH_US = 1000
 """A graph need not take longer, so that large problems have few calls in one."""
 
 BRIEF = Settings(

@@ -57,7 +57,7 @@ def stems() -> Problems:
     yield same(32, 3, 224, 64)
 
 
-def layers(count: int = 100, seed: int = 11) -> Problems:
+def layers(count: int = 40, seed: int = 11) -> Problems:
     """Layers of models of `conv:full`, drawn by chance."""
     every = load_problems(["conv:full"], arch("sm_90")).problems
     yield from random.Random(seed).sample(every, count)
@@ -97,7 +97,7 @@ CASES = (
         for direction, words in WORDS.items()
     ),
     Case(
-        "conv-layers", "bf16, 100 layers of models, drawn by chance, in all directions, by what is "
+        "conv-layers", "bf16, 40 layers of models, drawn by chance, in all directions, by what is "
         "chosen", CUDNN, partial(turned, layers, WORDS), ours="answered", parts=DIRECTED,
     ),
     Case(

@@ -212,8 +212,8 @@ CASES = (
         vendor=(rivals.without_epilogue,), exact=False,
     ),
     Case(
-        "gemm-shipped", "300 problems of the shipped tables (bf16, fp16, fp8), drawn by chance, "
-        "by what a dispatcher chooses", "`torch.mm`, `torch._scaled_mm`", partial(shipped, 300, 11),
+        "gemm-shipped", "120 problems of the shipped tables (bf16, fp16, fp8), drawn by chance, "
+        "by what a dispatcher chooses", "`torch.mm`, `torch._scaled_mm`", partial(shipped, 120, 11),
         ours="answered",
         parts=(
             Part("bf16", "`torch.mm`", where=lambda p: p.dtype_a == "bf16"),

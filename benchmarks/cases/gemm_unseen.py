@@ -20,7 +20,7 @@ from cases import Case
 from cases.gemm import blocks
 from tilewright.ops.gemm import GemmProblem
 
-SEEDS, EACH = (101, 102, 103), 100
+SEEDS, EACH = (101, 102, 103), 40
 """Seeds that nothing was fitted to, and sizes of each."""
 SPARE = 10
 """Further sizes of each seed, in place of those that an earlier one drew too."""
