@@ -1,6 +1,6 @@
 """The environment of a measurement; every result file carries it.
 
-A machine with a GPU often has a copy of the tree without ``.git``. There the variable
+A machine with a GPU often has a copy of the tree without its commits. There the variable
 TILEWRIGHT_COMMIT says which commit it is, with what this prints in the checkout:
 
     python benchmarks/environment.py
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("tilewright", "triton", "torch", "numpy")
 COMMIT = "TILEWRIGHT_COMMIT"
-"""The variable that says the commit where there is no ``.git``."""
+"""The variable that says the commit of a copy."""
 _CHANGED = "-changed"
 _MEASURING = ("src", "benchmarks", ":!benchmarks/results", ":!benchmarks/claims")
 """The files that a measurement depends on. Results of a run before do not change the tree."""
@@ -93,9 +93,9 @@ def source_digest(module: str) -> str | None:
 
 
 def commit() -> str:
-    """The commit of the checkout, and ``-changed`` if files that measure differ from it. Without a
-    checkout, what the variable `COMMIT` says; ``""`` if nobody knows."""
-    if (ROOT / ".git").exists():
+    """What the variable `COMMIT` says; else the commit of the checkout, and ``-changed`` if files
+    that measure differ from it; ``""`` if nobody knows."""
+    if COMMIT not in os.environ and (ROOT / ".git").exists():
         with suppress(OSError, subprocess.CalledProcessError):
             head = _git("rev-parse", "HEAD").strip()
             return head + _CHANGED * bool(_git("status", "--porcelain", "--", *_MEASURING))
