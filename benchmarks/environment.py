@@ -8,6 +8,7 @@ TILEWRIGHT_COMMIT says which commit it is, with what this prints in the checkout
 
 from __future__ import annotations
 
+import ast
 import datetime
 import importlib.metadata
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,14 +84,59 @@ def kernel_sources(configs: Iterable[Any], arch: Arch) -> Sources:
 
 
 def source_digest(module: str) -> str | None:
-    """The digest of a kernel's module and of all that it imports, as the key of a built kernel has
-    it. None if there is no such module."""
+    """The digest of the code of a kernel's module and of all that it imports. Comments, docstrings
+    and line breaks do not change it. None if there is no such module."""
     from tilewright.compile.key import sources_digest
     from tilewright.errors import BuildFailed
 
     with suppress(BuildFailed):
-        return sources_digest(module)
+        return _code_digest(module, sources_digest(module))
     return None
+
+
+@cache
+def _code_digest(module: str, text: str) -> str:
+    """`source_digest`, worked out once for each digest of the sources' text."""
+    from tilewright.canonical import canonical, sha256
+    from tilewright.compile.key import source_texts
+
+    code = {
+        name: _code(found) if isinstance(found, bytes) else found
+        for name, found in source_texts(module).items()
+    }
+    return sha256(canonical(code))
+
+
+@cache
+def _code(text: bytes) -> str:
+    """The digest of a module's syntax tree."""
+    from tilewright.canonical import canonical, sha256
+
+    return sha256(canonical(_tree(ast.parse(text))))
+
+
+def _tree(node: Any) -> Any:
+    """A syntax tree as lists, without positions and strings that nothing reads (docstrings).
+
+    Pythons differ in which empty fields a tree has, and in empty texts of an f-string. Both are
+    left out.
+    """
+    if isinstance(node, ast.JoinedStr):
+        return ["JoinedStr", *(_tree(v) for v in node.values if getattr(v, "value", None) != "")]
+    if isinstance(node, ast.AST):
+        fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []))
+        return [type(node).__name__, *([name, _tree(value)] for name, value in fields)]
+    if isinstance(node, list):
+        return [_tree(one) for one in node if not _unread(one)]
+    return repr(node)
+
+
+def _unread(node: Any) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def commit() -> str:

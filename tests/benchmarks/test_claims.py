@@ -14,7 +14,6 @@ import claims
 import environment
 from claims import Claim, Compared, Ratios
 from tilewright.arch import arch
-from tilewright.compile.key import sources_digest
 from tilewright.errors import BadArgument, BadFile, LibraryRefused
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.runtime import libraries
@@ -206,7 +205,81 @@ def test_a_copy_without_git_asks_the_variable(tmp_path, monkeypatch):
         assert (found["commit"], found["changed"]) == expected
 
 
-def test_the_digest_is_that_of_a_built_kernels_key():
-    module = "tilewright.ops.gemm.kernels.basic"
-    assert environment.source_digest(module) == sources_digest(module)
-    assert environment.source_digest("tilewright.ops.gemm.kernels.missing") is None
+KERNEL = """
+from . import helper
+
+BLOCK = 1
+
+
+def kernel(x):
+    return x + BLOCK + helper.add(x)
+"""
+HELPER = "def add(x, flag=None):\n    return x + 1\n"
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A package ``own`` whose module ``kernel`` imports its module ``helper``."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "kernel.py").write_text(KERNEL)
+    (folder / "helper.py").write_text(HELPER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("kernel.py", "BLOCK = 1\n", "# how many\nBLOCK = 1  # elements\n"),
+        ("kernel.py", "BLOCK = 1\n", 'BLOCK = 1\n"""How many elements."""\n'),
+        ("kernel.py", "\nfrom", '"""A kernel."""\n\nfrom'),
+        ("kernel.py", "    return", '    """Add two numbers."""\n    return'),
+        ("kernel.py", "x + BLOCK + helper.add(x)", "(\n        x + BLOCK + helper.add(x)\n    )"),
+        ("helper.py", "    return", '    """Add one."""\n    # or two\n    return'),
+    ],
+)
+def test_prose_does_not_change_a_sources_digest(own, file, old, new):
+    assert changed(own / file, old, new) == environment.source_digest("own.kernel")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("kernel.py", "BLOCK = 1", "BLOCK = 2"),
+        ("kernel.py", "BLOCK = 1", "BLOCK = 1.0"),
+        ("kernel.py", "BLOCK = 1", "BLOCK = True"),
+        ("kernel.py", "BLOCK = 1", "BLOCK = '1'"),
+        ("kernel.py", "x + BLOCK", "x - BLOCK"),
+        ("kernel.py", "    return", "    x = 'text'\n    return"),
+        ("kernel.py", "def kernel(x)", "@helper.add\ndef kernel(x)"),
+        ("helper.py", "x + 1", "x + 2"),
+        ("helper.py", "    return", "    x += 1\n    return"),
+        ("helper.py", "flag=None", "flag"),
+        ("helper.py", "flag=None", "flag=''"),
+    ],
+)
+def test_code_changes_a_sources_digest(own, file, old, new):
+    assert changed(own / file, old, new) != environment.source_digest("own.kernel")
+
+
+def changed(file, old, new) -> str | None:
+    """The kernel's digest before an edit, which is made here."""
+    before = environment.source_digest("own.kernel")
+    assert before and old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+    return before
+
+
+def test_a_sources_digest_is_the_same_in_every_python(own):
+    (own / "kernel.py").write_text(
+        "from . import helper\n\n\ndef kernel(x: int = 1, *, y=None) -> str:\n"
+        "    return f'{x!r:>{y}} {x:02d}' 'and' f'{y=}'\n"
+    )
+    recorded = "e08bb20551262b111e6cb371c1503ae1b39e8f6190298d3fd98b83fe04b83d5d"
+    assert environment.source_digest("own.kernel") == recorded
+
+
+def test_a_missing_module_has_no_digest(own):
+    assert environment.source_digest("own.missing") is None

@@ -87,7 +87,11 @@ def sources_read(*modules: str) -> tuple[Mapping[str, tuple[int, int]], str]:
     if known is not None and all(_stamp(path) == stamp for path, stamp in known[0].items()):
         return known
     stamps: _Stamps = {}
-    found = stamps, sha256(canonical(_sources(modules, stamps)))
+    texts = source_texts(*modules, stamps=stamps)
+    digests = {
+        name: sha256(text) if isinstance(text, bytes) else text for name, text in texts.items()
+    }
+    found = stamps, sha256(canonical(digests))
     _read[modules, tuple(sys.path)] = found
     return found
 
@@ -100,10 +104,16 @@ def _stamp(path: str) -> tuple[int, int]:
     return found.st_ctime_ns, found.st_size
 
 
-def _sources(modules: tuple[str, ...], stamps: _Stamps) -> dict[str, str]:
-    """A digest of each module's file, and the versions of packages. Files read are stamped."""
+def source_texts(*modules: str, stamps: _Stamps | None = None) -> dict[str, bytes | str]:
+    """What `sources_digest` digests: by module the text of its file, by installed package its
+    version. A module that is not written in Python has its file's digest. Raises `BuildFailed` as
+    `sources_digest` does.
+
+    stamps: gets the stamp of each file that was read.
+    """
     own = {"tilewright", *(module.partition(".")[0] for module in modules)}
-    found: dict[str, str] = {}
+    stamps = {} if stamps is None else stamps
+    found: dict[str, bytes | str] = {}
     todo = [*modules]
     while todo:
         name = todo.pop()
@@ -120,10 +130,12 @@ def _sources(modules: tuple[str, ...], stamps: _Stamps) -> dict[str, str]:
             continue
         stamps[spec.origin] = _stamp(spec.origin)  # before it is read
         text = Path(spec.origin).read_bytes()
-        found[name] = sha256(text)
-        if spec.origin.endswith(".py"):
-            package = name if spec.submodule_search_locations else name.rpartition(".")[0]
-            todo += _imports(text, name, package)
+        if not spec.origin.endswith(".py"):
+            found[name] = sha256(text)
+            continue
+        found[name] = text
+        package = name if spec.submodule_search_locations else name.rpartition(".")[0]
+        todo += _imports(text, name, package)
     return found
 
 
