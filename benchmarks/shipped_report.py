@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("tables", type=Path)
     options = parser.parse_args()
     result = json.loads(options.result.read_text())
-    rows = [row for path in sorted(options.tables.glob("*.json")) for row in file.load(path)]
+    rows = [row for path in sorted(options.tables.glob("*.twt")) for row in file.load(path)]
     (options.tables / "report.md").write_text(report(result, rows, options.result.name))
 
 

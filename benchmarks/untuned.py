@@ -111,7 +111,7 @@ def products(this: Arch, gpu: Device) -> Iterable[Product]:
     names: dict[str, dict[Any, set[Any]]] = {}
     expanded: dict[Any, Any] = {}
     for table in TABLES:
-        rows = file.load(named.FOLDER / this.name / f"{table}.json")
+        rows = file.load(named.FOLDER / this.name / f"{table}.twt")
         names[table] = {row.problem: {*built_here(row)} for row in rows}
     for one in json.loads(RECORD.read_text())["problems"]:
         if one["table"] not in names:

@@ -129,7 +129,7 @@ TABLES = ("gemm_bf16", "gemm_fp16", "gemm_e4m3fn")
 def shipped(count: int, seed: int) -> list[GemmProblem]:
     """Problems of the shipped tables, drawn by chance, that torch has a call for."""
     folder = resources.files("tilewright") / "tables" / "shipped" / "sm_90"
-    rows = [row for name in TABLES for row in file.load(str(folder / f"{name}.json"))]
+    rows = [row for name in TABLES for row in file.load(str(folder / f"{name}.twt"))]
     h200 = device("h200_sxm").name
     problems = sorted({row.problem for row in rows if row.device.name == h200}, key=str)
     found = [p for p in problems if rivals.torch_calls(p, None)]  # type: ignore[arg-type]

@@ -18,8 +18,7 @@ def data() -> Path:
 
 
 def cache() -> Path:
-    """For files that are recreated when they are missing: built kernels, the compiled launcher,
-    copies of shipped tables."""
+    """For files that are recreated when they are missing: built kernels, the compiled launcher."""
     return _given() or platformdirs.user_cache_path("tilewright")
 
 

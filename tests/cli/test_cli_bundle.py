@@ -175,12 +175,12 @@ def test_a_shipped_table_has_a_name_wherever_a_table_is_taken(
     monkeypatch.setattr(named, "FOLDER", tmp_path)
     for folder in ("sm_90", "sm_80"):
         (tmp_path / folder).mkdir()
-    file.save(Table.of([row(gemm(64), PLAIN)]), tmp_path / "sm_90" / "gemm_bf16.json")
-    file.save(Table.of([row(gemm(96), PLAIN)]), tmp_path / "sm_90" / "gemm_fp16.json")
+    file.save(Table.of([row(gemm(64), PLAIN)]), tmp_path / "sm_90" / "gemm_bf16.twt")
+    file.save(Table.of([row(gemm(96), PLAIN)]), tmp_path / "sm_90" / "gemm_fp16.twt")
     assert cli.json("table", "show", "shipped:gemm_bf16")["count"] == 1
     assert "1 rows: no problem found" in cli("table", "check", "shipped:gemm_bf16", "--no-ratio")
     words = ("explain", "gemm", "m=64", "n=512", "k=512", "--device", "h200_sxm")
-    assert cli.json(*words, "--table", "shipped:sm_90/gemm_bf16.json")["chosen"] == PLAIN
+    assert cli.json(*words, "--table", "shipped:sm_90/gemm_bf16")["chosen"] == PLAIN
     made = cli.json("build", "shipped:sm_90", "--arch", "sm_90")
     assert [r["name"] for r in made["results"]] == [PLAIN]
     assert "did you mean 'gemm_bf16'" in cli.fails(2, "table", "show", "shipped:gem_bf16")

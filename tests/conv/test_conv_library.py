@@ -29,7 +29,7 @@ PLAIN = Algorithm(66, 20, 36, 1, "none", 0, 5, 0, 2)
 IN_PLACE = Algorithm(24, 15, 0, 33, "inplace", 0, 0, 0, 0)
 P = ConvProblem(64, 216, 864, (56, 56), (1, 1))
 ROOT = Path(__file__).parents[2]
-SHIPPED = ROOT / "src" / "tilewright" / "tables" / "shipped" / "sm_90" / "conv_bf16.json"
+SHIPPED = ROOT / "src" / "tilewright" / "tables" / "shipped" / "sm_90" / "conv_bf16.twt"
 
 
 def of(p: ConvProblem, algorithm: Algorithm = PLAIN):

@@ -60,7 +60,7 @@ def test_a_plan_of_a_gpu_does_not_come_from_it(path, monkeypatch, caplog):
     """Neither from tables that are given, nor from one that is shipped."""
     folder = path.parent / "shipped" / "sm_90"
     folder.mkdir(parents=True)
-    (folder / "gemm_bf16.json").write_text(path.read_text())
+    file.save(file.load(path), folder / "gemm_bf16.twt")
     monkeypatch.setattr(named, "FOLDER", folder.parent)
     with caplog.at_level(logging.INFO, "tilewright"):
         plan = Dispatcher(device=H200, tables=[path]).select(PROBLEM)

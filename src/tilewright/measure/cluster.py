@@ -64,7 +64,8 @@ def code() -> str:
     """A digest of everything that must be equal on every node: Tilewright's files and the compiler.
     Raises `BuildFailed` if there is no compiler."""
     root = Path(__file__).parents[1]
-    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h", ".json"))
+    kinds = (".py", ".c", ".h", ".json", ".twt")
+    files = sorted(path for path in root.rglob("*") if path.suffix in kinds)
     digests = [(path.relative_to(root).as_posix(), sha256(path.read_bytes())) for path in files]
     return sha256(canonical([compiler_digest(), digests]))
 

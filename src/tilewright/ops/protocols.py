@@ -93,7 +93,7 @@ class Words(Protocol):
         say). The key of a key is the key."""
 
     def table(self, problem: Any) -> str:
-        """The name of the shipped table that has rows of such problems, without ``.json``."""
+        """The name of the shipped table that has rows of such problems (``gemm_bf16``)."""
 
     def nearby(self, problem: Any) -> Iterable[Nearby]:
         """Problems whose rows of a table may answer for `problem`, nearest first. Their kernels

@@ -12,7 +12,7 @@ from tilewright.arch.model import Device
 from tilewright.ops.counterpart import counterpart
 from tilewright.select import Choice, Offers, Skipped
 from tilewright.select.tuned import Tuned
-from tilewright.tables import copies, named
+from tilewright.tables import file, named
 from tilewright.tables.merge import Several
 from tilewright.tables.table import Table
 
@@ -45,19 +45,18 @@ def _tuned(problem: Any, device: Device) -> Tuned | None:
     other = counterpart(problem)
     stated = [problem, *other[:1]] if other else [problem]
     tables = {ops.family(problem.family).table(one) for one in stated}
-    return _read(named.FOLDER, tuple(f"{device.arch}/{table}.json" for table in sorted(tables)))
+    return _read(named.FOLDER, tuple(f"{device.arch}/{table}.twt" for table in sorted(tables)))
 
 
 @cache
 def _read(folder: Path, names: tuple[str, ...]) -> Tuned | None:
-    found = [_table(folder, name) for name in names if (folder / name).is_file()]
+    paths = [folder / name for name in names]
+    found = [_table(path) for path in paths if path.is_file()]
     if not found:
         return None
     return Tuned(found[0] if len(found) == 1 else Several(found), name=Shipped.name)
 
 
 @cache
-def _table(folder: Path, name: str) -> Table:
-    table = copies.load(folder / name)
-    table.where = f"shipped {name}"
-    return table
+def _table(path: Path) -> Table:
+    return file.load(named.name_of(path))

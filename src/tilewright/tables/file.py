@@ -53,7 +53,10 @@ def to_bytes(table: Table) -> bytes:
 def from_bytes(content: bytes, where: str) -> Table:
     """The table in the content of a compact file; `where` names the file in errors. Raises
     `BadFile`."""
-    return _compact(content, where)
+    if not content.startswith(_MAGIC):
+        raise BadFile(f"{where}: is no table: it does not begin as one")
+    _check_schema(int.from_bytes(content[len(_MAGIC) : _HEAD - 32], "little"), where)
+    return Table(content[_HEAD:], where, content[_HEAD - 32 : _HEAD].hex())
 
 
 def load(path: PathLike) -> Table:
@@ -63,7 +66,7 @@ def load(path: PathLike) -> Table:
     where, file = located(path), file_of(path)
     read = content(file)
     if form(file) == COMPACT:
-        return _compact(read, where)
+        return from_bytes(read, where)
     try:
         return Table.of((row for _, row in _json_rows(read, where)), where)
     except BadArgument as error:
@@ -78,7 +81,7 @@ def rows(path: PathLike) -> Iterator[tuple[str, Row]]:
     if form(file) == JSON:
         yield from _json_rows(read, where)
         return
-    for number, row in enumerate(_compact(read, where), 1):
+    for number, row in enumerate(from_bytes(read, where), 1):
         yield f"{where}: row {number}", row
 
 
@@ -185,13 +188,6 @@ def _numbered(listed: Sequence[T], number: int, place: str) -> T:
     if 0 <= number < len(listed):
         return listed[number]
     raise BadFile(f"{place}: there is no number {number} among {len(listed)}")
-
-
-def _compact(read: bytes, where: str) -> Table:
-    if not read.startswith(_MAGIC):
-        raise BadFile(f"{where}: is no table: it does not begin as one")
-    _check_schema(int.from_bytes(read[len(_MAGIC) : _HEAD - 32], "little"), where)
-    return Table(read[_HEAD:], where, read[_HEAD - 32 : _HEAD].hex())
 
 
 def _check_schema(schema: object, where: str) -> None:

@@ -9,7 +9,7 @@ from tilewright.errors import UnknownName, nearest
 
 FOLDER = Path(__file__).with_name("shipped")
 """A folder for each architecture, with tables that are called as families say (`Family.table`):
-``gemm_bf16.json``. A table is read when a problem first asks for it."""
+``gemm_bf16.twt``. A table is read when a problem first asks for it."""
 
 PREFIX = "shipped:"
 
@@ -18,8 +18,8 @@ def shipped_tables(word: str) -> tuple[Path, ...]:
     """The files that ``shipped:`` and a name mean: a table's (``gemm_bf16``, of every architecture,
     ``sm_90/gemm_bf16``, of one), or an architecture's (``sm_90``: all of its tables). Raises
     `UnknownName`, with those there are."""
-    wanted = word.removeprefix(PREFIX).removesuffix(".json")
-    known = {name_of(file).removeprefix(PREFIX): file for file in sorted(FOLDER.glob("*/*.json"))}
+    wanted = word.removeprefix(PREFIX)
+    known = {name_of(file).removeprefix(PREFIX): file for file in sorted(FOLDER.glob("*/*.twt"))}
     found = tuple(file for name, file in known.items() if wanted in (name, *name.split("/")))
     if not found:
         names = {part for name in known for part in (name, *name.split("/"))}
