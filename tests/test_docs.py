@@ -26,15 +26,15 @@ from pathlib import Path
 
 import pytest
 
+from navigation import NOTES, navigation, notes
 from navigation import PAGES as SITE_PAGES
-from navigation import navigation
 from patience import LIMIT_SECONDS
 from public_interface import interface, undocumented
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     page
-    for folder in (".", "docs", "examples", "benchmarks")
+    for folder in (".", "docs", "docs/notes", "examples", "benchmarks")
     for page in (ROOT / folder).glob("*.md")
 )
 BLOCK = re.compile(
@@ -167,6 +167,7 @@ def test_the_navigation_lists_every_page_once():
     listed = [
         page for pages in navigation((ROOT / "README.md").read_text()).values() for page in pages
     ]
+    listed += [f"docs/notes/{page}" for page in notes((ROOT / f"{NOTES}.md").read_text())]
     assert sorted(f"{page}.md" for page in listed) == sorted(
         str(page.relative_to(ROOT))
         for pattern in SITE_PAGES

@@ -1,6 +1,6 @@
 """A Sphinx extension: the parts of the site that are made from the code or from another page.
 
-- The navigation is the list under `Documentation` in README.md.
+- The navigation is the list under `Documentation` in README.md, and the one in the notes' index.
 - docs/api.md gets the reference of the public interface, from docstrings.
 - docs/commands.md gets the reference of the commands, from typer's own generator.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 from sphinx.util import logging
 
-from navigation import navigation
+from navigation import NOTES, navigation, notes
 from public_interface import Public, interface, undocumented
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,6 +36,10 @@ def _toctrees(readme: str) -> str:
         for group, pages in navigation(readme).items()
     )
     return "\n".join(trees)
+
+
+def _notes(index: str) -> str:
+    return "\n".join(["```{toctree}", ":hidden:", "", *notes(index), "```", ""])
 
 
 def _reference(public: Public) -> str:
@@ -108,6 +112,8 @@ def _complete(_app: Any, page: str, source: list[str]) -> None:
     source[0] = _without_links_to_folders(ROOT / page, source[0])
     if page == "README":
         source[0] += "\n" + _toctrees(source[0])
+    elif page == NOTES:
+        source[0] += "\n" + _notes(source[0])
     elif page == "docs/api":
         source[0] += "\n" + "\n".join(map(_reference, interface()))
     elif page == "docs/commands":

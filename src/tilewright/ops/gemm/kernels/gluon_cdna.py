@@ -1,7 +1,7 @@
 """GEMM with CDNA's instructions spelt out, in Gluon (gfx90a, gfx942, gfx950, gfx1250).
 
-Built and inspected, never run: no AMD GPU was available. The computation of its source was checked
-on NumPy (tests/gemm/gluon_stand_in.py), and the compiler's output by reading the listing.
+Built and inspected, never run on a GPU: no AMD GPU was available. The computation of its source was
+checked on NumPy (tests/gemm/gluon_stand_in.py), and the compiler's output by reading the listing.
 
 Idea. `basic` lets Triton decide where and when data moves. This kernel decides: which lane loads
 which elements, the layout of a tile in shared memory, the matrix instruction, and that loads for a
@@ -20,17 +20,14 @@ address is in scalar registers. There are two ways into shared memory.
                 in the order of lanes: so the lanes fetch swizzled chunks. One barrier a step. An
                 operand whose K is not contiguous is transposed by the reads (ds_read_b64_tr).
 
-Reads are of 16 bytes a lane. Chunks of 16 bytes are permuted by XOR with the row's number, so that
-neighbouring lanes read from different banks. The tests check neighbours, because it is not
-published for all GPUs which lanes the hardware serves together.
-
-The step two (or STAGES - 1) ahead may be in the next tile of this workgroup: the last steps of one
-tile load the first steps of the next, so the pipeline is never filled again. C is stored from the
-layout of the accumulators, transposed so that a lane has neighbours along C's contiguous dimension.
-fp8 on gfx950 uses the deep instructions, which take scales; these are ones.
+Chunks of 16 bytes are permuted by XOR with the row's number, so that neighbouring lanes read from
+different banks. Loads run ahead into the next tile of the workgroup, so the pipeline is never
+filled again. C is stored from the layout of the accumulators, transposed so that a lane has
+neighbours along C's contiguous dimension. fp8 on gfx950 uses the deep instructions, which take
+scales; these are ones.
 
 Edges. Every load and store is masked, in M, N and K. A masked lane's offset is outside the buffer's
-bounds, and the hardware returns zero without reading. Past the last tile everything is masked.
+bounds, and the hardware returns zero without reading.
 
 Schedulers. `tile` and `persistent` are one binary; the grid differs. Under `split_k` a workgroup
 has one part of one tile, and nothing to load ahead when that ends (see `reduce`). Workgroups are
@@ -39,48 +36,8 @@ see `schedule`).
 
 On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there.
 
-gfx1250 has WMMA instead of MFMA, and warps of 32 lanes. Only its products, its lanes and its limit
-of registers differ here. Its copy engine is not used.
-
-Counted, not measured: the listing's main loop for each K step of a tile, Triton 3.6, num_stages 2.
-"Cover" is the fewest matrix instructions between a load and the wait for it.
-
-                                     registers  KiB  instructions  VALU  SALU  barriers  MFMA  cover
-    gfx942 bf16 rcr 128x128x64   basic     200   32      115         27     8      2       32     32
-                                 this      218   64      138.5       21    39      1       32     43
-    gfx942 bf16 rcr 256x256x32   basic     216   32       81          9    10      4       32     16
-                                 this      211   64      107         11    32      1       32     48
-    gfx942 bf16 crr 256x256x32   basic     228   32      107         28    13      4       32     16
-                                 this      217   64      128.5       30    30.5    1       32     44
-    gfx942 bf16 crr 128x128x64   basic     208   32      165         62    18      2       32     32
-                                 this      228   64      170.5       52    36      1       32      0
-    gfx942 fp8  rcr 128x128x128  basic     196   32      116         19    17      2       32     32
-                                 this      220   64      137.5       21    37      1       32     56
-    gfx950 bf16 rcr 256x256x64   basic     203   64      133         25     9      2       32      0
-                                 this      171  128      162         25    55      1       32     32
-    gfx950 bf16 crr 256x256x64   basic     212   64      164         28    18      2       32      2
-                                 this      189  128      176         20    54      1       32     32
-    gfx950 fp8  rcr 256x256x128  basic     209   64      103         17     8      2       16      0
-                                 this      188  128      136         25    53      1       16     16
-
-Under split_k the loop is the same and nothing spills (bf16 128x128x64 with four warps: 166 to 230
-registers, by reduction and architecture). A rule refuses split_k for tiles if registers cannot hold
-two of their partial sums. gfx90a adds fp32 partial sums by compare-and-swap, the others by atomics.
-
-None spills or uses AGPRs in the loop, where `basic` keeps 64 accumulators at 128x128. Shortcomings:
-addresses cost two to seven times the scalar instructions; shared memory is twice as large, so a
-compute unit holds one workgroup; and on gfx942, with operands whose K is not contiguous, the
-compiler still consumes a load right after it was issued, once or twice in two steps, in bf16 tiles
-of 128x128x64 (rrr, ccr, crr, crc) and some fp32 tiles (crr, crc).
-
-Tried during development. Built for one wave to a SIMD, the compiler moved 96 accumulators between
-its register files in every iteration; so the kernel asks for two (`waves_per_eu`), and a rule keeps
-configs to 256 registers. 16x16 instructions spill (29 registers at 256x256x32) where 32x32
-instructions do not; so 32x32 is the default. One array of two buffers cost a second barrier a step,
-and so did a branch that follows the next tile's address. On gfx950 the compiler sank the loads to
-the end of the step, just before they are waited for. An empty assembly statement keeps them where
-they are written; a barrier there waited for the loads. Leaving the swizzle of direct loads to
-Triton cost a ds_bpermute each.
+What limits it was counted, not measured: docs/notes/gemm-gluon_cdna.md has the listings' counts
+beside those of `basic`, and what was tried.
 """
 
 from tilewright.ops.device.epilogue import apply, rounded

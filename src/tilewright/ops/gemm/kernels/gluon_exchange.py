@@ -14,29 +14,8 @@ swizzled so that half a warp writes to all banks.
 Order. Sums are added in the order of the parts of K, whoever adds them, so the bits do not depend
 on the share that a column falls into.
 
-Measured (H200, bf16, tiles of 128x128 in clusters of two, in µs by single calls; without the
-exchange the result is wrong):
-
-    M×N×K              with    without   split_k 2, linear
-    512×2048×6144      27.9    27.0      27.1
-    256×4096×4096      24.0    23.1      23.7
-    1024×1024×8192     37.7    37.0      35.1
-
-In replayed graphs of the first 23.1, 22.2 and 24.9. So the exchange takes 0.7 to 0.9 µs.
-
-What limits these kernels is how soon tiles arrive. A step of a kernel of one wave takes 1.1 to 1.6
-µs over the stages of its ring, until the matrix units are the limit: whole tiles of 64x64 take
-39.6, 25.1, 22.6 and 21.2 with 4, 8, 10 and 13 stages (512×1024×7168; the first in another run). A
-split reads as much, from more places of K. 1024×1024×8192 takes 31.7 in whole tiles of 64x128 with
-8 stages, as in cuBLAS, and 33.5 in halves of 128x128. More on their way at once can also be slower:
-swapped 128x64 tiles in clusters of two take 16.6, 18.8 and 20.0 with 6, 7 and 8 stages
-(512×1024×7168, replayed graphs).
-
-Tried, and left out: larger tiles, which read less. 128x256 in clusters of two with the 3 stages
-that fit reached 0.43 to 0.89 of cuBLAS's speed, 64x256 0.47 to 0.87 (11 products). Plain stores to
-the other workgroup, and one arrival behind them. The arrival has to release at cluster scope, which
-waits for all memory: 0.4 to 0.5 µs more than stores that count their bytes at the barrier
-(``st.async``). The same in wgmma's own layout, 8 bytes a thread in eight rows: another 0.5.
+What limits it. How soon tiles arrive: the exchange itself takes 0.7 to 0.9 µs on an H200.
+Measurements, and what was tried: docs/notes/gemm-gluon_exchange.md.
 """
 
 from tilewright.ops.device.gluon_api import constexpr_function, gl, jit, mbarrier

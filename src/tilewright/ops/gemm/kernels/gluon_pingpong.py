@@ -16,62 +16,15 @@ Turns. A pair of mbarriers, one for each group: a group waits at its own before 
 arrives at the other's when its last wgmma is running. So the groups' products do not mix, and every
 tile takes the time that it would take alone.
 
-Edges, layouts, odd widths, epilogues, batches, chains: as in `gluon_ws`. Scheduler `persistent`
-only, since the groups of a workgroup must have equally many steps in each tile.
+Edges, layouts, odd widths, epilogues, batches and chains are as in `gluon_ws`. The scheduler is
+`persistent` only, since the groups of a workgroup must have equally many steps in each tile.
 
 On a CPU. `tma` with the same fields computes the same result.
 
-What limits it. Power. The energy of a floating-point operation in pJ (H200,
-f1dfe4c6:benchmarks/gemm_energy.py: each kernel alone for 1.5 s, read from the board's energy
-counter), and TFLOP/s, on random operands and on zeros:
-
-                                        8192³             2048×28672×4096    8192³, zeros
-    bf16  gluon_ws 128x256              1.024    663      1.048    660       0.541    831
-          this, 128x192                 1.008    677      1.044    661       0.534    802
-          this, 128x128                 1.058    653      1.052    655       0.579    801
-          torch.mm                      1.100    662      1.053    660       0.519    777
-          the best of cuBLASLt's eight  1.008    685      1.022    680       0.537    830
-    fp8   gluon_ws 128x256              0.529   1293      0.541   1273       0.271   1558
-          this, 128x192                 0.533   1299      0.554   1252       0.279   1519
-          torch._scaled_mm, row-wise    0.531   1294      0.543   1277       0.288   1538
-
-On random operands all were at the limit, 680 to 730 W, where speed is watts over joules an
-operation: being 5 % faster than cuBLASLt's best takes 5 % less energy for the same multiplications.
-Half of that energy goes to switching bits (the zeros show this) and is the same in every kernel.
-Tiles and pipelines differ by 2 to 5 %.
-
-Measured against the better of torch.mm and cuBLASLt's eight (H200,
-f1dfe4c6:benchmarks/gemm_vs_vendor.py --set large; 60 interleaved samples each, L2 flushed), the
-best kernel of 52:
-
-    µs, and ratio        bf16           fp16
-    4096×4096×4096       194.0  0.988   196.7  0.997   gluon_ws 128x256
-    8192×8192×8192      1634.8  0.989  1683.2  0.998   128x192
-    2048×28672×4096      715.7  0.975   750.9  0.972   128x128
-    8192×4096×14336     1407.1  1.002  1451.9  1.000   gluon_ws 128x256
-    32768×4096×8192     3267.8  1.002  3359.5  0.976   128x128
-    16384×7168×8192     2883.5  0.992  2942.7  0.983   128x128
-    2048×26624×16384    2569.4  1.010  2749.5  1.012   128x192; fp16 gluon_ws 128x192
-    60288×4096×2048     1509.5  0.978  1556.1  0.983   128x128
-    5504×6144×5376       560.2  1.009   561.6  1.009   128x128
-    2048×11264×7168      509.3  0.995   518.3  0.993   128x128
-    8192×17408×4096     1752.7  0.987  1789.6  0.985   128x128
-    geometric mean              0.993          0.991   (to torch.mm: 1.032 and 1.030)
-
-Without this pipeline the mean was 0.976 and the least 0.932.
-
-Epilogues (f1dfe4c6:benchmarks/gemm_epilogues.py): µs, and the share of the same kernel's speed
-without:
-
-    bf16  bias+gelu            4096³ 207.4 0.935   8192×16384×4096 1704.6 0.956   8192³ 1704.6 0.977
-    bf16  swiglu               8192×28672×4096 2848.1 0.992
-    fp8   row_scale+col_scale  4096³ 98.7 0.989    8192³ 821.4 0.995   8192×14336×4096 748.3 0.997
-
-On 4096³ a workgroup has eight tiles, and nothing hides the last tile's GELU.
-
-fp8 against torch._scaled_mm (f1dfe4c6:benchmarks/gemm_quantised.py, eight products): with one scale
-1.026, with a scale for each row and column 0.996. This pipeline is the fastest here in four of the
-eight with one scale, and in six of the eight with the others.
+What limits it. Power: half of a product's energy goes to switching bits, the same in every kernel.
+Measured on an H200 against the better of torch.mm and cuBLASLt's eight algorithms, eleven large
+products: 0.993 in bf16, 0.991 in fp16 (geometric means). More measurements:
+docs/notes/gemm-gluon_pingpong.md.
 """
 
 from tilewright.ops.device.gluon_api import (

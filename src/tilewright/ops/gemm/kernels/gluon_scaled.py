@@ -1,9 +1,9 @@
 """Block-scaled 8-bit GEMM with warp roles written out, in Gluon (sm_90).
 
-Idea. As `gluon_ws`: one warp loads, one or two warp groups of four multiply, each its own rows of
-C, each in its own partition. Here the products of every K step start from zero, are waited for, and
-are added to the sum times their scales by ordinary multiply-adds. While one group adds, the other
-group's products keep the matrix units busy.
+Idea. As in `gluon_ws` one warp loads, and one or two warp groups of four multiply, each its own
+rows of C, each in its own partition. The products of every K step start from zero, are waited for,
+and are added to the sum times their scales by ordinary multiply-adds. While one group adds, the
+other group's products keep the matrix units busy.
 
 Registers decide the tile. A group holds its sums and one set of products. 232 registers a thread
 hold 64x128 products (64 of them) beside sums of twice that. So a tile consists of parts of 64 rows
@@ -25,57 +25,15 @@ barriers and scales cost once. Workgroups can also share a tile (split-K); each 
 own flags and slots (see `reduce`, `gluon_partials`), as in `gluon_ws`, which also explains why the
 waits cannot deadlock.
 
-Edges. As in `tma`. Scales outside are read at the edge; their products are zeros, or never stored.
+Edges are as in `tma`. Scales outside are read at the edge; their products are zeros, or never
+stored.
 
 On a CPU. Gluon has no interpreter; `tma` with the same fields, one block a step, computes the same
 result there.
 
-What limits it. On the large shapes power, as soon as calls follow one another. 4096×7168×16384
-without pauses, in two runs: 836 and 854 µs at 688 and 686 of 700 W, the clock (by nvidia-smi) at
-1.41 and 1.23 of 1.98 GHz. At these clocks fully used matrix units give 1525 and 1330 TFLOP/s, so
-they are busy for 75 to 85 % of the time. 1358 TFLOP/s are 708 µs: interleaved in the first run,
-where this kernel takes 805, cuBLAS takes 814 with these scales, 722 with one scale for all, and 706
-with one scale and fast accumulation, so without any additions. After a rest, before power limits,
-this kernel takes 705 µs and cuBLAS 722, 667 and 605, and 1550 TFLOP/s would be 621: there only the
-additions remain to be hidden. They are minimal, one multiply-add for each product of a block, 64 a
-thread and part while a part's products take the fully used matrix units 256 clocks. Interleaved in
-an older run: cuBLAS with one scale 716 µs, this loop without the additions (and so wrong) 757, with
-them 812, cuBLAS with these scales 827. Profiled (256x128 tiles, before the waits were moved under
-the products), issue slots are 31 % used, L2 69 % of its rate.
-
-Measured (H200, Triton 3.6; f1dfe4c6:benchmarks/gemm_quantised.py --set block), against
-torch._scaled_mm (cuBLAS) with the same scales, in TFLOP/s. First interleaved, by events, L2
-flushed, medians of 16; then as DeepGEMM measures: the kernel alone by the profiler, 8 GB set to
-zero before each call, here after a rest:
-
-                      by events             by the profiler
-    4096×7168×16384   1083 to 1054  1.027   1368 to 1329   128x256 s4 split g16
-    4096×7168×2048    1177 to 1121  1.049   1220 to 1180   128x256 s4 split g16
-    4096×4096×7168    1317 to 1286  1.024   1343 to 1318   128x256 s3 split g16
-    2048×28672×4096   1280 to 1234  1.037   1348 to 1316   128x256 s4 split g16
-    8192×4096×14336   1111 to 1089  1.020   1361 to 1324   128x256 s4 split g16
-    4096×24576×1536   1174 to 1132  1.038   1207 to 1183   128x256 s3 split g16
-    128×7168×2048      317 to  279  1.133    417 to  373   64x128 s8 split, one group
-    64×2112×7168       147 to   77  1.895    190 to   88   64x32x256 s6, split_k 2, linear
-
-DeepGEMM publishes 1358 TFLOP/s for the first and 206 for the last (9.4 µs), on an H800.
-
-64×2112×7168 takes 10.2 µs, and `tma` takes 12.7. By parts: a kernel of one step, 3.3 to 4.0 from
-its launch to its end; combining the parts of two workgroups 1.9, of four 2.4; 15.6 MB at the rate
-of a copy 3.7; and writing back the lines that a writing flush leaves in L2, 1.5 to 2.0 (by events,
-against a flush that reads). In one profile of many: 10.4 as above; with one block of scales a step
-11.1; without combining, in a wave of 64x16 tiles, which read A 132 times, 10.8; 64x64 tiles and
-four parts 10.7. Each further stage costs 0.04 at the start, so few deep stages are better than
-many.
-
-Tried, on 4096×7168×16384, in multiples of the time of cuBLAS with one scale in the same run. Scales
-read from memory by the groups, a K step ahead: 1.27 to 1.33 (256x128), 1.46 to 1.53 (128x256), 1.9
-to 2.0 (128x128, whose steps are shorter than the latency of L2). Through the ring: 1.21 to 1.27,
-1.28, 1.37 to 1.38. Waits under the products, as now: 1.18 to 1.21, 1.13 to 1.15, 1.33. Left out:
-groups that take turns, where one issues after the other has issued (1.21 to 1.33) or after a part
-of the other's products are done (1.29 to 1.59), since a turn costs more than the overlap it
-ensures; one part a group and two sets of products (128x128), so that each group always has some
-running (1.52). Scales of A that lie row by row instead of M-major cost 2 to 4 %.
+What limits it. Large products: power, as soon as calls follow one another. Measured on an H200
+against torch._scaled_mm with the same scales: 1.020 to 1.049 on large products, more on small ones.
+More measurements, and what was tried: docs/notes/gemm-gluon_scaled.md.
 """
 
 from tilewright.ops.device.gluon_api import (

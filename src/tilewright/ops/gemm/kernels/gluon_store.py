@@ -7,22 +7,8 @@ pass through two staging buffers of the group by asynchronous stores; a store is
 when its buffer is needed again. A part of the tile that is narrower than a piece leaves whole,
 through its own descriptor of C and the beginning of a buffer.
 
-What epilogues cost. When a tile begins, `touch` asks L2 to fetch the epilogue's vectors. Before,
-each piece loaded its own vectors and waited for them in turn, since no load passes the fence of the
-piece before. Time over that without either (H200, L2 flushed, single calls; fp8 with scales
-of rows and columns: 27 kernels on 39 products of 65 to 2863 rows; bf16 with a bias: 8 on 10):
-
-    touched, by pieces         fp8 0.976   bf16 0.977
-    by parts, not touched          0.966        0.972
-    both                           0.960        0.963
-    both, 64x192 in quarters       0.890        0.921
-    both, 192x128, 3 groups        1.006
-    128x256 in quarters: touched   0.976        0.982
-    both                           0.986        0.992
-    the best kernel of each        0.983        0.955
-
-With L1 in place of L2: as with L2 (1.000). In `basic` and `tma` the same prefetch changes nothing
-(1.002; 9 kernels).
+When a tile begins, `touch` asks L2 to fetch the epilogue's vectors, because no load passes the
+fence of the piece before. docs/notes/gemm-gluon_store.md has what that saves.
 """
 
 from tilewright.ops.device.epilogue import all_operands, apply, operand_kind, rounded

@@ -1,9 +1,9 @@
 """Few rows of A by 4-bit weights from the copy engine, in Gluon (sm_90).
 
-Idea. As `weights`: elements are unpacked in registers, and a sum over K may be taken in any order.
-Here C is computed transposed, as in `small_m`: B's columns are the rows of a matrix instruction,
-and B is the operand that comes from registers. A thread multiplies the elements that it unpacks,
-and nothing of B goes back through shared memory. There are two ways:
+Idea. As in `weights`, elements are unpacked in registers, and a sum over K may be taken in any
+order. Here C is computed transposed, as in `small_m`: B's columns are the rows of a matrix
+instruction, and B is the operand that comes from registers. A thread multiplies the elements that
+it unpacks, and nothing of B goes back through shared memory. There are two ways:
 
 Up to 16 rows of A, mma.sync. A word of B is eight neighbours along K of one column. Two elements
 that share a register of the instruction must be 16 bits apart; after one shift, elements e and e +
@@ -29,39 +29,10 @@ Edges. The copy engine reads elements outside as zeros; C is masked.
 
 On a CPU. Gluon has no interpreter; `weights` with the same fields computes the same result there.
 
-Measured on an H200 (f1dfe4c6:benchmarks/gemm_weights.py, benchmarks/results/gemm_weights_h200.json:
-bf16 A, clean L2, medians of 40, every kernel checked against float64, best of the space there).
-Time, bytes moved as a share of a large copy's 4246 GB/s, and the speed over the better of torch.mm
-and cuBLASLt's first candidates with the same weights in bf16:
-
-    M×N×K            int4, groups of 128    int4, groups of 32     MX fp4
-    1×4096×4096      10.7 µs  0.19  1.48    11.7 µs  0.19  1.35    12.9 µs  0.16  1.22
-    16×4096×4096     11.8     0.18  1.41    13.2     0.17  1.20    14.3     0.15  1.10
-    64×4096×4096     14.9     0.15  1.09    20.3     0.12  0.74    `mx`: 21.5    0.71
-    1×14336×4096     16.4     0.44  2.09    20.1     0.39  1.72    25.1     0.29  1.37
-    16×14336×4096    18.7     0.39  1.84    22.2     0.36  1.56    27.7     0.27  1.23
-    64×14336×4096    25.2     0.31  1.32    44.2     0.19  0.76    `mx`: 51.0    0.65
-    1×28672×8192     40.2     0.71  2.94    53.7     0.58  2.19    66.7     0.44  1.72
-    16×28672×8192    46.4     0.62  2.57    58.9     0.53  1.95    80.7     0.37  1.43
-    64×28672×8192    81.7     0.36  1.44   147.1     0.22  0.82    `mx`: 162.5   0.71
-    geomean of 20 shapes            1.90                   1.45                   1.20
-    geomean of 15 with M to 16      2.14                   1.76                   1.42
-
-The best of `weights` took 18.1, 44.3 and 138.9 µs where this kernel takes 10.7, 16.4 and 40.2.
-
-What limits it. Few rows: instructions. At 1×28672×8192 there are 2.3 to a weight (580 in the loop
-of 128 columns and 256 of K by 4 warps), half of them on the integer units, which take them at half
-the rate. Issue slots are 56 % used, with 1.7 warps on a scheduler (128 columns, 3 stages, by the
-profiler), which mostly wait for fixed latencies and for full units. Small matrices: at 4096×4096 4
-µs are the launch (see `small_m`), and split-K, without which half of the GPU idles, has to combine
-its parts. From 32 rows: every workgroup reads all of A from L2, at 64 rows and columns four times
-the bytes of its part of B. Groups of 32: no wgmma (of A's 64 elements in a swizzled row its
-operands would be halves), 4 multiply-adds for each 16 weights of a thread and 8 rows.
-
-Failures. Four or six stages: 43 and 46 µs at 1×28672×8192, where two or three give 41. 64 rows by
-mma.sync: 126 µs at 28672×8192. 16 rows by wgmma: 52.6 µs, where mma.sync takes 46. 64 rows on 128
-columns, 8 warps: 90 µs, where 64 columns take 82; 128 rows: behind cuBLAS (0.96). Reduction
-`atomic`: the compiler stops.
+What limits it. Few rows: instructions, 2.3 for each weight of a large matrix. From 32 rows: every
+workgroup reads all of A from L2. Measured on an H200 against bf16 weights (geometric means of 20
+shapes): 1.90 for int4 in groups of 128, 1.45 in groups of 32, 1.20 for MX fp4. More measurements,
+and what was tried: docs/notes/gemm-gluon_weights.md.
 """
 
 from tilewright.ops.device.epilogue import apply, rounded

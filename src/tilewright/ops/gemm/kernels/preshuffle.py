@@ -6,17 +6,8 @@ another along K. A tile of B is then TILE_N / 16 contiguous runs, read by 16-byt
 shape of B, and within a block the elements have the order of a CDNA matrix instruction.
 
 Data movement. A goes through shared memory as in `basic`. B's runs are loaded in memory order and
-only renamed into a TILE_K × TILE_N tile (reshape, permute), which moves nothing. The listings show
-what Triton 3.6 makes of this:
-
-    gfx90a, gfx942, gfx950   with num_stages 2, and a tile whose warps all lie along N (tile_m 16;
-                             64x128 with 4 warps): B goes from memory to registers by
-                             buffer_load_dwordx4, 1 KiB a wave, and into the MFMA. Shared memory
-                             holds A alone. Otherwise (one stage; 128x128 with 4 warps in two
-                             rows; fp32 except tf32 on gfx942) B goes through LDS.
-    sm_80 … sm_90, mma.sync  (tile_m under 64) cp.async, then ldmatrix straight from the blocks.
-    sm_90, wgmma             (tile_m 64 and over) cp.async, and once more through registers to
-                             shared memory, in the order that wgmma needs.
+only renamed into a TILE_K × TILE_N tile (reshape, permute), which moves nothing. On CDNA, Triton
+can then load B from memory to registers and multiply; on NVIDIA B goes through asynchronous copies.
 
 Edges. K runs along the blocks, so loads are masked by element where K ends inside a tile. Blocks
 past n wrap around, as columns do in `basic`. The layout ensures that n and k consist of whole
@@ -25,22 +16,8 @@ blocks.
 What limits it. The pipeline is made for few rows, where reading B takes the time. It can give every
 compute unit a part of B (`split_k`), but has no scheduler that shares tiles evenly. On NVIDIA a
 plain K-contiguous B is already read in whole lines, and wgmma adds the detour, so this gains
-nothing over `tma` there.
-
-Measured on an H200, bf16: the best of 168 kernels of each pipeline in one interleaved run, as
-ratios to the better of torch.mm and cuBLASLt's candidates (f1dfe4c6:benchmarks/gemm_preshuffle.py;
-the samples are in benchmarks/results):
-
-                      cuBLAS   preshuffle  basic   tma
-    1×4096×4096      18.58 µs    0.981     0.968   1.037
-    8×2112×7168      18.08 µs    1.056     1.012   1.046
-    16×28672×4096    68.83 µs    0.999     1.015   1.030
-    32×4096×14336    42.37 µs    0.983     1.011   1.008
-    64×24576×1536    29.84 µs    0.955     0.952   0.966
-
-The kernels of the first four: 16×128×128 split_k 2, 16×32×128 split_k 4, 16×128×256, 16×64×128
-split_k 2, the third with 3 stages, the others with 5; of the last: 64×64×64 with 3. On AMD it was
-built and inspected, never run.
+nothing over `tma` there. On AMD it was built and inspected, never run. What Triton makes of it, and
+measurements: docs/notes/gemm-preshuffle.md.
 """
 
 import triton

@@ -19,73 +19,16 @@ dependent instructions is shorter by the same factor.
 Data movement. `small_m` reads through pointers (on the matrix units through asynchronous copies or
 buffer loads, pipelined over `num_stages`), `small_m_tma` through the copy engine. Both store C
 through pointers. Schedulers: `tile`, and `split_k` if there are fewer tiles than compute units.
-Edges as in `basic` and `tma`.
-
-Measured on an H200, bf16 rcr (f1dfe4c6:benchmarks/gemm_vs_vendor.py --set decode, all 36 shapes in
-benchmarks/results): the best of a declared space of 281 kernels, with a clean L2 (see
-f1dfe4c6:benchmarks/harness.py). Time, share of a large copy's 4223 GB/s, ratios to torch.mm and to
-the better of torch.mm and cuBLASLt's first candidates:
-
-    1×4096×4096      12.8 µs  0.62  1.249  1.249   1x4x2048, 8 warps
-    1×4096×14336     30.6 µs  0.91  1.055  1.055   1x2x1024
-    1×6144×12288     37.7 µs  0.95  1.191  1.143   1x2x2048, 8 warps
-    4×7168×2048      12.0 µs  0.58  1.045  1.045   tma 8x64x256, 4 stages
-    4×36864×7168    122.1 µs  1.03  1.093  1.054   tma 8x64x128, 3 stages
-    8×2112×7168      13.2 µs  0.55  1.221  1.147   tma 8x16x512, 4 stages, K shared out
-    8×5120×6400      20.4 µs  0.76  1.031  1.020   tma 8x64x256, 4 stages
-    16×28672×4096    58.0 µs  0.96  1.038  1.038   tma 16x128x128, 3 stages
-    16×1024×1024      6.4 µs  0.08  1.218  1.125   tma 16x16x512, 3 stages, K shared out
-    32×4096×7168     19.1 µs  0.74  1.072  1.072   tma 32x64x128, 8 stages
-    64×2112×7168     14.9 µs  0.50  1.163  1.161   tma 64x64x128, 6 stages, split_k 2, linear
-    64×9216×4096     24.3 µs  0.75  0.996  0.972   tma 64x128x128, 4 stages: the worst
-    64×24576×1536    23.0 µs  0.81  1.006  1.006   tma 64x64x64, 4 stages
-    geomean of 36                   1.102  1.076   of M = 1: 1.138 and 1.116
-
-The 15 shapes over 100 MB run at 0.87 to 1.03 of the copy's bandwidth. After a flush that writes (so
-that L2 must be written back during the call) the geomeans are 1.085 and 1.067, and those 15 run at
-0.71 to 0.96.
-
-What limits it. A kernel of 132 workgroups that does nothing takes 3.9 µs there, and no kernel here
-read faster than 4.6 TB/s. If every shape took only 3.9 µs plus its bytes at 4.6 TB/s, the geomean
-to torch.mm would be 1.275 (to the best of cuBLASLt, 1.245): 1.12 for shapes over 100 MB, 1.21 from
-40 to 100 MB. These kernels take 1.05 and 1.12 times that bound. On the vector units about 1 µs is
-lost beyond it, on the matrix units 1.5 to 3 µs: filling and draining a pipeline through shared
-memory, and, if K is split, about 1 µs to combine the parts.
-
-Failures. Weights straight from memory into mma.sync's registers (Gluon, no shared memory): 1.2 to
-5.6 times as slow as through shared memory, or with K shared out by the warps 1.04 to 1.9 times: its
-loads touch eight rows at once and wait for each other. 8 rows on the vector units: 1.6 times as
-slow as the matrix units at 31 MB. Vectors through shared memory: 1.23 times as slow at 33 MB;
-fastest only at 4 MB. Unrolling the loop over K once: no difference beyond noise. Narrow tiles
-without sharing out K: 20.2 µs instead of 13.5 (8×2176×7168). Stores of C that are not known to be
-whole vectors cost 6 µs at 64×24576×1536, and such partial sums 2 µs at 64×2112×7168. 64 rows on 32
-columns: 1.4 to 1.8 times the time of 64 columns, since every tile reads A again from L2.
+Edges are as in `basic` and `tma`. The operands of an epilogue are few, so they are loaded before
+the sums (`epilogue.hold`).
 
 Block scales. The products of each block of K are summed alone and then scaled in registers: on the
 matrix units each block of a step is a part (K_PARTS), whose scales are read a step ahead; on the
-vector units each vector's products lie in one block. With steps of 512 and more, few steps wait for
-scales. On an H200 in fp8, scales 1x128 and 128x128, L2 clean, and the ratio to torch._scaled_mm:
+vector units each vector's products lie in one block.
 
-    4×7168×18432     37.2 µs  1.209   tma 8x64x512, 4 stages
-    8×4608×7168      14.2 µs  1.308   tma 8x16x1024, 3 stages
-    16×4608×7168     15.9 µs  1.182   tma 16x16x1024, 3 stages
-    16×5120×12800    23.8 µs  1.147   tma 16x16x512, 4 stages
-
-These took 58.8, 24.9, 25.1 and 39.5 µs with `gluon_scaled`, whose rings are half full of rows of A
-that are not there. Tiles of 128 columns, or of 64x64, spill on sm_90 (up to 688 bytes): refused.
-
-Epilogues. A tile's vectors are few, so they are loaded before the sums (`epilogue.hold`). Time over
-that with loads behind the sums (H200, L2 flushed, single calls): bf16 with a bias 0.979 (19 kernels
-on 10 products of 1 to 64 rows; the best kernel of each 0.955), fp8 with scales of rows and columns
-0.988 (33 on 20; 0.992).
-
-In a chain of products (f1dfe4c6:benchmarks/gemm_chains.py, a decoder layer in a replayed graph,
-H200) a layer takes 1.4 to 3.4 % less time (M of 1 and 16) if its kernels start early and wait,
-which they do without being asked (`dependent_launch.usual`). Two further steps made it slower. B's
-columns brought to L2 before the wait, by prefetch.global.L2, 2, 8 or 32 KB for each workgroup: 39
-to 42 µs for a layer of the 1B model with one row, instead of 36.1 with `wait` alone and 37.3
-without. The next kernel let go at the beginning instead of behind the last load: 38.8 µs, and 73
-instead of 60.6 µs for the 70B model over 8 GPUs with 16 rows.
+What limits it. The launch and memory: kernels take 1.05 times that bound on shapes over 100 MB, and
+1.12 from 40 to 100 MB. On 36 bf16 shapes of decoding an H200 reaches 1.102 of torch.mm's speed
+(geometric mean). More measurements, and what was tried: docs/notes/gemm-small_m.md.
 """
 
 import triton

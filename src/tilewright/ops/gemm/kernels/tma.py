@@ -18,21 +18,8 @@ so that the loads of the next tile run during the epilogue of the current one. W
 (pipeline `tma_ws`) lets the compiler give the copies their own warp group; it does so for tcgen05
 and mma.sync. On sm_90 the request has no effect, so that architecture does not list the pipeline.
 
-Measured on an H200, bf16 rcr: the best of a declared space against cuBLAS in one interleaved run
-(f1dfe4c6:benchmarks/gemm_vs_vendor.py; the samples are in benchmarks/results):
-
-    4096³                1.002  128x256x64, 8 warps, 4 stages, persistent, split, groups of 16
-    8192³                1.022  128x256x64, 8 warps, 3 stages, persistent, split, groups of 16
-    2048×28672×4096      0.989  128x256x64, 8 warps, 3 stages, persistent, groups of 16
-    8192×4096×14336      0.998  128x256x64, 8 warps, 4 stages, persistent, split, groups of 16
-    1×4096×4096          1.066  16x32x128, 5 stages, split_k 2, linear
-    32×4096×7168         1.072  16x64x256, 5 stages, tile
-
-Odd waves and large K belong to `gluon_ws`: in a separate run this pipeline reached 0.73 of cuBLAS
-on 2048×2112×7168, 0.65 on 256×256×16384 and 0.82 on 1024×1024×8192.
-
-Failures: before the two loops were flattened, persistent kernels reached 0.96 to 1.01; they now
-reach 0.99 to 1.02.
+What limits it. Large products: power, with 0.989 to 1.022 of cuBLAS's speed on an H200. Odd waves
+and a large K belong to `gluon_ws`. Measurements: docs/notes/gemm-tma.md.
 """
 
 import triton

@@ -8,21 +8,8 @@ DEPENDENT: programmatic dependent launch. The workgroups may start while the las
 product run, and wait for the end of all of them; what a launch costs is then hidden.
 
 What limits it. L2 has the parts, since they were just written. With few sums it takes a launch and
-`splits` / 8 loads, one after the other. Measured on an H200, bf16, by single calls with L2 flushed,
-beside the same products whose workgroups meet (benchmarks/results/gemm_reductions_h200.json; the
-best of up to 24 kernels of each reduction, µs):
-
-    M, N, K             linear    atomic    two stages    torch.mm
-    16, 512, 4096       11.4      10.4      11.2          10.6
-    16, 1024, 8192      14.2      13.7      14.9          14.1
-    64, 1024, 8192      15.2      14.6      15.7          14.8
-    128, 2048, 8192     22.1      21.8      23.1          23.0
-    256, 256, 16384     17.7      16.4      17.8          15.4
-    512, 512, 8192      18.3      17.7      19.9          17.6
-    1024, 1024, 8192    34.9      36.9      47.3          32.0
-
-So it is as fast as `linear`, which repeats too, for the least sums, and slower for all others: the
-second kernel costs about 4 µs although it starts early, and meeting costs 2.
+`splits` / 8 loads, one after the other. On an H200 it is as fast as `linear` for the least sums and
+slower for all others: docs/notes/gemm-totals.md.
 """
 
 import triton

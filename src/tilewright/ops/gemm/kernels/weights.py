@@ -19,7 +19,8 @@ accumulator (see `scale`). This rounds no weight, so a result has only the error
 costs a multiply-add for each of TILE_M × TILE_N elements and group: fewer than one for each weight
 if TILE_M is less than the group. Scales that are powers of two (e8m0), which come in groups as
 short as 32, are multiplied into the elements instead, exactly, in bf16 (ELEMENTWISE). A word lies
-within a group, so there is one scale for each word, and a K step may have many groups.
+within a group, so there is one scale for each word, and a K step may have many groups. Scales are
+loaded a step ahead.
 
 Data movement. As in `basic`: ordinary loads, asynchronous copies on sm_80 and later. Words of A and
 B run along K, so K is B's contiguous dimension. If rows do not consist of whole words (alignment
@@ -28,32 +29,10 @@ under 4), units are two elements and A is read element by element.
 Edges. Rows and columns past the end wrap around, and their results are never stored. Words past the
 end of K are read as zeros.
 
-On sm_90 `gluon_weights` is 1.2 to 3.6 times as fast for 16-bit A and serves most cases of decoding;
-this kernel serves the rest, and every other architecture.
-
-Measured on an H200 before that (bf16 A, L2 flushed by writes, medians, each kernel checked against
-float64). benchmarks/results/gemm_weights_h200.json has its best in a later run, beside
-`gluon_weights`. Microseconds, and the speed over cuBLAS with the same weights in bf16; `mx` was the
-better pipeline for all of the second form.
-
-    M×N×K            int4, groups of 128, bf16 scales    MX fp4 (groups of 32, e8m0)
-    1×4096×4096           17.1   1.11                         19.5   0.98
-    16×4096×4096          16.4   1.16                         17.0   1.12
-    64×4096×4096          21.9   0.84                         26.2   0.70
-    1×14336×4096          34.9   1.18                         41.3   0.99
-    16×14336×4096         34.0   1.20                         37.1   1.10
-    64×14336×4096         48.9   0.88                         not reached
-
-Loading scales when they were needed, instead of a step ahead, took 18.5 us in the first row and
-37.4 in the fourth. With units of 8 in tiles of 64 rows, the best for 64 rows took 34.7 and 91.1 us.
-int4 in groups of 32 (bytes instead of words, no asynchronous copies of them) reached 0.74 in the
-geometric mean of nine shapes before that. K steps of several groups came later and have not run on
-a GPU.
-
-What limits it. Not memory: 0.9 TB/s of weights arrive. A weight takes 4 instructions (an e2m1 for
-bf16 6, with its own scale 9), most of them on integers. A workgroup of 4 warps has 140 registers a
-thread, so few warps are present to hide latency. Both figures are from the listing; no counters
-were read. The copies are of 64 bytes a column and K step, half a line of L2.
+What limits it. Instructions, not memory: a weight takes 4 (an e2m1 for bf16 6, with its own scale
+9), most of them on integers. On sm_90 `gluon_weights` is 1.2 to 3.6 times as fast for 16-bit A and
+serves most cases of decoding; this kernel serves the rest, and every other architecture.
+Measurements: docs/notes/gemm-weights.md.
 """
 
 import triton
