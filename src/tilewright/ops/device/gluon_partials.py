@@ -5,13 +5,7 @@ A slot holds a partial in the order of registers. A thread holds elements of a r
 beside each pair the pair eight rows below. These four elements are adjacent in the slot, followed
 by those of the next thread. So each warp accesses 512 contiguous bytes. Given addresses of single
 elements, the compiler would not find these vectors; and it has no addition of four elements at once
-to memory.
-
-Tried, and left out: partials that show by themselves whether they have arrived. An idle slot held a
-NaN that no arithmetic produces, so the summing workgroup needed no flag, and the others no fence
-before setting it: it read until the NaN was gone. With two contributors this was as fast as flags.
-With more it was slower by about 1 µs for each (H200), because it waits for one after the other,
-while with flags all partials are present once the last has arrived.
+to memory. A form without flags that was tried: docs/notes/device-gluon_partials.md.
 """
 
 from tilewright.ops.device.gluon_api import gl, jit

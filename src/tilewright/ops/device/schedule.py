@@ -15,19 +15,9 @@
                 at the same time
 
 The last row (and column) of tiles may reach beyond the matrix. Where the copy engine loads tiles,
-it begins earlier instead (`begin_of`) and ends with the matrix. It then shares rows with the tile
-before, and both write the same values there. Padding rows (rows past the matrix) cost more than
-real rows. M×11264×7168 in bf16 on an H200, in µs (f1dfe4c6:benchmarks/gemm_last_rows.py):
-
-    M                                                  65      80     112     128     208
-    gluon_ws 64x64x128, with padding rows           102.6    95.1    59.0    54.0   146.8
-                        without                      51.0    51.5    53.2    54.2    87.6
-    tma 64x64x128, with                             113.5   101.6    73.7    71.4   152.5
-                   without                           67.7    67.8    68.5    70.4   102.0
-
-Padding columns of B, which only a few of many workgroups have, make no difference: five widths that
-end within a tile of 128, with 64 to 256 rows, took 0.98 to 1.01 of the time without them. If the
-kernel swaps A and B, they are columns of A.
+it begins earlier instead (`begin_of`) and ends with the matrix, because padding rows (rows past the
+matrix) cost more than real rows (docs/notes/device-schedule.md). It then shares rows with the tile
+before, and both write the same values there.
 
 Tiles are numbered so that `GROUP_M` rows of tiles are walked column by column: workgroups that run
 together then share rows of A and columns of B in L2 (the "grouped ordering" of the Triton

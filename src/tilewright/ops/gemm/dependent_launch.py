@@ -7,15 +7,11 @@ with ``ahead``, loads the first tiles of B. Then it waits for the end of the ker
 
 The grid must be resident at once. Kernels for few rows need not be: each of their workgroups lets
 the next kernel start only behind its last load. A workgroup that waits keeps its place, so
-workgroups of a second wave would keep places that the kernel before still needs for its own. Tried
-with plain kernels of many waves on an H200, a chain of products took 25 % longer with it; with few
-workgroups, 2 to 6 % less.
+workgroups of a second wave would keep places that the kernel before still needs for its own.
 
-Kernels for few rows wait without being asked (`usual`). On an H200, the 598 shipped bf16 rows of M
-to 64 whose kernels can wait take 0.964 of the time in replayed graphs if they do, and by single
-calls 1.000 through descriptors and 0.998 through pointers on the matrix units. On the vector units
-each workgroup pays for the wait and has little to do: M of 1 with 4 warps or fewer takes 1.03 times
-as long by single calls and 1.02 in graphs.
+Kernels for few rows wait without being asked (`usual`), except small ones on the vector units,
+where each workgroup pays for the wait and has little to do. Measurements:
+docs/notes/gemm-estimate.md.
 """
 
 from __future__ import annotations

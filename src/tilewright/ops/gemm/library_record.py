@@ -1,41 +1,17 @@
 """Where the vendor's library is faster than the estimate's choice, as a record says.
 
-The record is of 1,560 bf16 products between those of models, on H100s and H200s: the estimate's
-choice against `torch.mm`, which takes the first algorithm that cuBLASLt offers, by single calls
-(`f1dfe4c6:benchmarks/gemm_unseen.py`). `benchmarks/untuned.py` counts `RECORD` from it, and says
-what comes of the rule for products of models, whose best kernels are known from tuning. These are
-as fast as the library (1.01 for 65 to 2048 rows, `f1dfe4c6:benchmarks/gemm_bound.py`), but the
-estimate often chooses another.
-
-The library wins where the product is a few waves of 128×128 tiles: it has tiles with any edge in
-steps of 8, whose loads clusters share. With long sums it answers up to 40 waves: of 8 to 40 the
-choices for 73 products came to 0.965 of it, in replayed graphs to 0.986; of more waves those for 23
-to 1.002 and 1.007. With sums of up to 1024 it answers for 65 to 2048 rows up to 8 waves (of more,
-9 choices came to 1.009), for more rows up to 4: 15 choices came to 0.939 there, 16 of 4 to 16 waves
-to 1.045. Whole tiles of 64×256 win by 22 % where they are the best kernel of models' products (7 of
-65 to 512 rows), but had 0.984 of the library's speed where they were chosen for 20 others: it
-answers.
-
-Where rows of A or B begin inside a sector of memory, kernels here take in tiles at 0.6 of the usual
-rate, and the library is ahead from 17 rows on. `untuned.py` counts `ASKEW` too, from products
-between those of models, each with the best of up to 15 kernels. Of fewer rows it is ahead where B
-is wide: the choices for 37 products of the record came to 0.970 of it; of the first 1,200 those for
-30 came to 0.951 in graphs (the least 0.668), for 29 of fewer columns to 1.039, for one row to
-1.069.
-
-Where rows of C do, wide products with short sums are behind (`RESULT_ASKEW`): 6 choices came to
-0.826 and in graphs to 0.835. With longer sums, up to 1024, 6 came to 0.959 and 1.003; with fewer
-columns, more than 8 waves and sums of up to 1024, 12 came to 1.010 and 1.048.
-
-Of 33 to 64 rows few columns leave most of a GPU idle. Up to sums of 12288 kernels here are ahead,
-by clusters; beyond, the library cuts a sum into more parts than 8.
+`benchmarks/untuned.py` counts `RECORD` and `ASKEW` from 1,560 bf16 products between those of
+models, on H100s and H200s: the estimate's choice against `torch.mm`, which takes the first
+algorithm that cuBLASLt offers. The library wins where the product is a few waves of 128×128 tiles:
+it has tiles with any edge in steps of 8, whose loads clusters share. It wins where rows of A or B
+begin inside a sector of memory, since kernels here take in such tiles at 0.6 of the usual rate. And
+it wins with few columns and very long sums, which it cuts into more parts than 8.
 
 For fp8, each class of `FP8_ROWS` and `FP8_BLOCKS` is counted from the best kernels of tuned tables
 (`benchmarks/shipped.py`): where these are behind `torch._scaled_mm`, so is the estimate's choice.
-With blocks of scales the library is ahead in a single wave and in long sums. `FP8_ROWS_ASKEW` is
-counted from the choices for sizes that no table has (`f1dfe4c6:benchmarks/gemm_unseen.py --operands
-fp8-rows`). With longer sums those for 18 products of more than 2000 columns came to 0.969, the
-library's first algorithm for 13 of them to 0.976.
+`FP8_ROWS_ASKEW` is counted from the choices for sizes that no table has.
+
+The counts of each class: docs/notes/gemm-library_record.md.
 """
 
 from __future__ import annotations

@@ -2,36 +2,16 @@
 shipped tables.
 
 At such M a GPU takes few waves of tiles, so the tile that fits the problem matters more than how
-fast the tile is. The estimate orders the kernels of a default space well there: where that space
-had a kernel that the shipped bf16 and fp16 tables prove to be the best, or not told from it, the
-estimate put a proven one first for 361 of 426 problems. But for 235 of the 661 the space had none.
+fast the tile is. The estimate orders the kernels of a default space well there, but the space
+without these tiles often had no kernel that was proven to be the best. The tiles are, of those that
+won, the ones with which the estimate's first kernel is a proven one most often
+(`benchmarks/untuned.py`). The record is of 16-bit operands in layout rcr. int8 does not have them,
+because the estimate chose worse with them. e4m3fn has its own (`FP8_TILES`).
 
-These are the tiles, of those that won, with which the estimate's first kernel is a proven one most
-often: for 435 of the 661 (`benchmarks/untuned.py`). The record is of 16-bit operands in layout rcr.
-int8 does not have them: of 158 int8 problems, the estimate's first kernel was a proven one for 46
-with them and for 58 without.
+Clusters won in the shipped tables for few tiles and a large K. Where B has few columns, 33 to 64
+rows have clusters too (`FEW`).
 
-e4m3fn has its own (`FP8_TILES`): those by which the estimate's first kernel gained most, picked
-greedily from 193 that were timed on 62 products of 65 to 2048 rows, with scales of rows and columns
-(H200, benchmarks/results/analytical_rows_h200.json). The best kernel takes 0.974 of the time of the
-default space's first one with them, 0.941 without; with eight picked from three quarters of the
-products and tried on the last, four times over, 0.967 (by a script that is not kept).
-
-The clusters are of those that won in the shipped tables since (41 rows of few tiles and a large K).
-With them and the figures of `rates.COLD_US`, 26 of 600 products between those of models got another
-first kernel, 20 of them a cluster: these were 1.063 times as fast as the choice before by single
-calls (0.91 to 1.32), and 1.053 times in replayed graphs.
-
-Where B has few columns, 33 to 64 rows have clusters too (`FEW`). With them the estimate puts a
-cluster first for 24 problems of the bf16 table, and for 6 of these it is a proven one; without them
-its first kernel was proven for none of the 24. 38 unseen products of up to 1792 columns and sums of
-2048 to 12288 reached 1.076 of torch.mm by single calls and 1.156 in graphs
-(`f1dfe4c6:benchmarks/gemm_unseen.py --weights narrow`). Wider B do not have them: there clusters
-came first for 23 problems, and of the 13 proven first kernels among these one was left.
-
-What did not work: constants of `rates` fitted again to the winners' times. The estimate came nearer
-to these, but without the tiles below it then put a proven kernel first for 333 of the 661 instead
-of 361. Winners alone do not say how slow the others are.
+The counts, and what did not work: docs/notes/gemm-middle_tiles.md.
 """
 
 from __future__ import annotations

@@ -6,12 +6,8 @@ columns are a power of two (`kernels/gluon_ws.py`, "Odd tiles"). The edge that i
 where A and B are swapped.
 
 `FIRST` are tiles that the estimate gained most by, picked greedily over 400 sizes of models with
-such M, and two that cuBLAS runs (80x128 and 112x128). With them the estimate of the best kernel is
-4.0 % shorter (geometric mean) than without, and it is one of them for 207 of the sizes. That is the
-estimate's own opinion. Timed on an H200 (benchmarks/results/gemm_odd_tiles_h200.json), those of
-gluon_ws took 0.94 to 1.02 of what it says, and those of gluon_pingpong with 136 and 208 columns up
-to 1.12. The best of them beat the best power of two, 96, 160 or 192 on 96 of 240 sizes, by 3 %.
-64x96 and 64x160 are in the default space because they won in the shipped tables (`spaces`).
+such M, and two that cuBLAS runs (80x128 and 112x128). How they did when they were timed:
+docs/notes/gemm-odd_tiles.md.
 """
 
 from __future__ import annotations

@@ -2,15 +2,11 @@
 
 Each figure is of one of these classes, which its comment names.
 
-Fitted: to one sweep of an H200 (200 bf16 kernels of pipelines basic, tma, gluon_ws and
-gluon_pingpong, on each of 50 problems, L2 flushed). `benchmarks/analytical.py` says how good the
-choices of such fits are on problems that the fit did not see
-(benchmarks/results/analytical_h200.json). The figures are shares of a data sheet's, or clocks, or a
-latency, so that they can be used for other GPUs. That they hold there is an assumption until
-somebody measures.
+Fitted: to one sweep of an H200. The figures are shares of a data sheet's, or clocks, or a latency,
+so that they can be used for other GPUs. That they hold there is an assumption until somebody
+measures.
 
-Fitted to searches: later, to the measurements of a tuning (1120 problems of models in bf16, about
-19 kernels each, the best by the estimates of that time).
+Fitted to searches: later, to the measurements of a tuning.
 
 Ratios: of a pipeline that the sweep did not have to a pipeline that it had, guessed or read off
 single measurements.
@@ -18,6 +14,8 @@ single measurements.
 Guesses: round figures.
 
 Counted: instructions of machine code for AMD GPUs, executed by the emulator.
+
+What was measured, and what each fit gained: docs/notes/gemm-estimate.md.
 """
 
 from __future__ import annotations
@@ -42,9 +40,7 @@ PORT_SHARE = 0.755
 
 PORT_L2_BYTES = (60 << 20) / 132
 """Bytes of L2 that an H200 has for each compute unit. An H100 has 50 MB, and so five sixths of the
-slices that answer. With that share of `PORT_SHARE` the estimate's first kernel took 1.044 of the
-best one's time on 120 products of more than 512 rows on H100s, 1.082 without. Single waves and
-short kernels reach the shares below on an H100 too."""
+slices that answer. Single waves and short kernels reach the shares below on an H100 too."""
 
 SHORT_PORT_SHARE, SHORT_US = 0.82, 80.0
 """The same share where reading takes less than `SHORT_US`, so that power does not slow the clock
@@ -54,25 +50,18 @@ COLD_US, COLD_FULL_US = 1.0, 0.55
 """From requesting a tile to its arrival where every workgroup has one part at most, so that all of
 A and B come from memory while they are waited for: on an idle device, and what a full one adds.
 Read off rings of 3 to 13 stages: a step takes this over the stages, until something else is slower.
-Fitted, with the figures below, to 868 medians near the best of 28 products of 83 to 2048 rows. The
-estimate's first choices then took 1.028 of the best kernel's time, 1.055 before. 26 of 600 products
-between those of models got another first choice, 1.040 times as fast as the one before by single
-calls (0.87 to 1.32) and 1.032 times in replayed graphs."""
+Fitted, with the figures below, to 868 medians."""
 
 COLD_PORT_SHARE, COLD_PORT_SHARE_APART = 0.975, 0.85
 """`PORT_SHARE` there. The second where a sum is split: then fewer workgroups read the same tile.
-The second, `COLUMNS_AT_PEAK` and `MEETING_US` are fitted to 23,475 medians of a tuning on H200s, of
-545 products of 65 to 2048 rows, which are not kept. Of the kernels measured, the estimate's first
-took 1.025 of the best one's time with them, 1.032 before; of more than 8 waves of 128x128 tiles
-1.021, 1.056 before."""
+The second, `COLUMNS_AT_PEAK` and `MEETING_US` are fitted to 23,475 medians of a tuning on H200s."""
 
 COLD_STREAM_US = 2.5
 """What stream-K takes there beyond its meeting."""
 
 COLD_LEAST_ROWS = 65
 """Fewest rows and columns of C for which these hold. Kernels for fewer, which read B alone from
-memory, go by `LATENCY_US`: with the figures here, the estimate's first kernel was a proven one for
-71 of 145 products of 17 to 64 rows instead of 129 (benchmarks/untuned.py)."""
+memory, go by `LATENCY_US`, with which the estimate chooses better for them."""
 
 ROW_BYTES, SECTOR_BYTES = 128, 32
 """Of a row of a box that the copy engine moves: a swizzle's span. Of what L2 is read by."""
@@ -81,16 +70,11 @@ ASKEW_ROW_US, OUTSIDE_ROW_US = 0.0024, 0.005
 """What the copy engine takes for a row where rows of the array are no multiple of a sector apart,
 and for one that is outside the array, in whole or in part, and filled with zeros. A row inside
 takes 1.4 ns at the port's rate. Read off the convolutions with filters of 1 that were tuned on an
-H200, 1.2 to 2.2 times as long as expected before; GEMM's table of padding rows
-(ops/device/schedule.py) has the same for rows outside. Added for rows of A past M in tiles taller
-than M, it was not kept: the estimate's first kernel was then a proven one for 834 of 1,417 products
-instead of 893 (benchmarks/untuned.py)."""
+H200. Rows of A past M in tiles taller than M do not count: with them the estimate chose worse."""
 
 ASKEW_POINTERS_US = 0.003
-"""The same for rows askew that warps load through pointers. Fitted to 102 kernels on 42 products
-(f1dfe4c6:benchmarks/gemm_askew.py), which took 1.3 to 1.8 times as long as expected without it. The
-estimate then put them before kernels of the copy engine that took 0.74 of their time on average;
-with it, its first kernel takes 1.03 times as long as the best of those measured."""
+"""`ASKEW_ROW_US` for rows that warps load through pointers. Fitted to 102 kernels on 42
+products."""
 
 STORE_SHARE = 0.44
 """Share of that rate at which a tile is stored when nothing overlaps the store. Fitted."""
@@ -114,8 +98,7 @@ rows of A, 2 KB, from shared memory (see `SHARED_BYTES_PER_CLOCK`). Derived, not
 
 COLUMNS_AT_PEAK = {8: 30, 16: 30, 32: 38}
 """Columns for which a wider accumulator takes as much power as one of so few beside others: A is
-read once for each. Without these, tiles such as 128x160 were the first choice for large products,
-and took 1.09 of the best kernel's time."""
+read once for each. Without these, tiles such as 128x160 are the first choice for large products."""
 
 SERIAL_PRODUCTS = 0.3
 """Share of a step's products that loads do not overlap, where warps feed the matrix units through
@@ -155,18 +138,11 @@ tiles; measured: 0.36, 0.29 and 0.49)."""
 SCALING_CLOCKS, SCALING_COLUMN_CLOCKS, SCALING_SHOWS = 170, 1.13, 0.72
 """What a warp group of gluon_scaled takes to add the products of a block of K to its sums, for a
 part of 64 rows, and for each of its columns; and the share of it that the products of another warp
-group do not hide. Read off the greatest share of the matrix rate that each tile reached on 60
-products of 20 to 5860 rows (H200, fp8 with scales 1x128 and 128x128): 0.83 (128x256, two groups),
-0.71 (128x128, two groups), 0.61 (two parts of one group), 0.47, 0.39, 0.26 and 0.14 (64 rows and
-128, 64, 32 and 16 columns). With these figures and the one below, the best kernel took 0.987 of the
-time of the estimate's first one on these products and 25 of 4 to 16 rows, 0.930 before
-(benchmarks/results/analytical_scaled_h200.json)."""
+group do not hide. Read off the greatest share of the matrix rate that each tile reached."""
 
 UNSHARED_BLOCK_US = 0.17
 """What a step of a kernel for few rows takes longer for each further warp to a block of scales:
-warps share out the blocks, and those beyond do not help. Four warps took 0.53 and 0.71 µs of a
-compute unit for steps of one block (8 and 16 rows, 64 columns), and so up to 3.2 times as long as
-expected."""
+warps share out the blocks, and those beyond do not help. Read off steps of one block."""
 
 NARROW_ROWS = 0.85
 """Factor on the rate of a kernel whose tiles have rows under 128 bytes, a swizzle's span. A
@@ -203,8 +179,7 @@ SECOND_US = 2.0
 
 TOTALS_US = 4.3
 """A kernel that adds up the parts of a split K: it starts beside the end of the product, and waits
-for all of it. Fitted to 33 kernels on an H100; 33 on an H200 then take 1.00 of their estimates
-(benchmarks/results/gemm_reductions_h200.json)."""
+for all of it. Fitted to 33 kernels on an H100."""
 
 READ_APART = 1.7
 """Factor on the time of reading where no two workgroups read the same bytes at the same time, so
@@ -221,8 +196,7 @@ FEW_FILL_US = 0.2
 its threads meet once, at the end."""
 
 FEW_FILL_US_OF_ROWS = 0.6
-"""The same for two rows and four, whose sums meet one after the other. The estimate is within 10 %
-(rms) of 20 medians of these, and within 4 % of 40 of one row."""
+"""`FEW_FILL_US` for two rows and four, whose sums meet one after the other."""
 
 FEW_BANDWIDTH = 0.885
 """Share of the published bandwidth that they reach."""
@@ -231,8 +205,7 @@ UNPACKING_FILL_US = 2.65
 
 FEW_MEMORY_US = 0.8
 """From asking a busy memory for a line to having it: so many bytes of B must be on their way at
-once. Fitted to 429 medians of kernels on the vector units, within 12 % (rms). With A's bytes
-counted too, four rows on few workgroups took up to 2.0 times as long as expected; now 1.4."""
+once. Fitted to 429 medians of kernels on the vector units. A's bytes do not count."""
 
 FEW_L2_OVER_MEMORY = 3.0
 """Bandwidth of L2 over that of memory."""

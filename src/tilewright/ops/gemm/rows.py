@@ -6,10 +6,8 @@ for a smaller M may have no room for the rows. M is rounded up to a step of the 
 16 up to 256, of 32 up to 1024, of 64 up to 4096, of 128 beyond. Up to 64 powers of two are steps
 too. N and K stay.
 
-Beyond 64 no row answers from farther away, because its tiles would fill their waves otherwise. On
-an H200 the kernels of rows for the next power of two reached 0.853 of torch.mm for M of 513 to
-2048, where the estimate's choice reached 1.002 (`f1dfe4c6:benchmarks/gemm_unseen.py --weights
-models`).
+Beyond 64 no row answers from farther away, because its tiles would fill their waves otherwise, and
+the estimate chooses better (docs/notes/gemm-estimate.md).
 """
 
 from __future__ import annotations

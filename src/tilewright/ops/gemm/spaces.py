@@ -308,12 +308,8 @@ _DEEP_TILES = (
 )
 """(pipeline, rows, columns, bytes of K, warps, stages, store, schedules): a tile for each warp
 group, tiles that divide sizes which no power of two divides, and deep rings for few tiles and a
-large K.
-
-64x96 and 64x160 are what a space without them lacked most for M of 65 to 2048: of 240 such sizes of
-the shipped bf16 table, the estimate then put one of the two first for 29, and it was among the
-proven kernels for 25; of 116 fp16 sizes for 15 and 15, of 140 e4m3fn sizes for 18 and 12. Without
-them its first kernel was a proven one for 109, 52 and 42."""
+large K. 64x96 and 64x160 are what a space without them lacked most for M of 65 to 2048
+(docs/notes/gemm-odd_tiles.md)."""
 
 
 _DEEP_SCALED_TILES = (
