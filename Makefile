@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# What a run leaves for the next: bytecode, what mypy has seen, and the kernels that tests compile. All
+# What a run leaves for the next: bytecode (so pip need not compile any), what mypy has seen, and the kernels that tests compile. All
 # of it is found by its content, so nothing of it can be out of date.
 CACHE := $(CURDIR)/.venv/cache
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,17 +48,17 @@ setup: .venv/dev.stamp
 
 # What users install: no torch, no tools.
 .venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable .
 	touch $@
 
 # torch by its exact version: PyPI's default build for a looser one pulls in gigabytes of CUDA.
 .venv/dev.stamp: pyproject.toml constraints.txt .venv/demo.stamp
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 .venv/docs.stamp: pyproject.toml constraints.txt .venv/demo.stamp
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 clean:

@@ -47,7 +47,7 @@ def arrays_of(p: AttentionProblem, seed: int = 0):
     return [rng.standard_normal((1, *shape, 16)).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize(
     ("fields", "blind"),
@@ -90,7 +90,7 @@ def test_equal_scores_far_from_zero_are_a_mean(dispatcher, height):
         np.testing.assert_allclose(lse, height + math.log(p.kv_len), rtol=1e-6)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("winners", [(0,), (39,), (7, 33)])
 def test_scores_far_apart_leave_the_largest_alone(dispatcher, winners):
     p = problem()

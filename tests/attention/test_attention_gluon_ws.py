@@ -73,7 +73,7 @@ MASKS = [
 ]
 
 
-@pytest.mark.grid(29)
+@pytest.mark.grid(16)
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("sizes", [(200, 150), (100, 420), (1, 333), (333, 1)], ids=str)
 def test_masks(mask, sizes):
@@ -97,6 +97,7 @@ def test_head_dims_and_dtypes(fields, algorithm):
     assert right(replace(PLAIN, q_len=130, right=0, **fields), **algorithm)
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("groups", "tile_kv"), [(1, 64), (1, 128), (2, 64), (2, 128), (3, 64)], ids=str
 )
@@ -106,6 +107,7 @@ def test_numbers_of_warp_groups(groups, tile_kv):
     assert right(p, groups, **tile)
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("head_dim", [192, 256])
 @pytest.mark.parametrize("seed", range(3))
 def test_sums_leave_through_the_memory_of_q(head_dim, seed):
@@ -291,7 +293,7 @@ def test_fp8_maxima_that_rise_when_sums_are_set_aside():
     assert right(p)
 
 
-@pytest.mark.grid(35)
+@pytest.mark.grid(20)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "e4m3fn"])
 @pytest.mark.parametrize("rise", [-30.0, 5.0, 12.0, 100.0])
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -336,7 +338,7 @@ def test_scales_that_are_not_positive(scale, head_dim):
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     ("fields", "algorithm"),
     [

@@ -46,7 +46,7 @@ def interpreted(p, config, inputs):
     return operands.written(p)
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("number", range(len(DRAWN)))
 def test_the_portable_kernels_stay_within_the_operands(number):
     p = DRAWN[number]
@@ -68,7 +68,7 @@ def test_offsets_in_no_order_lead_nowhere_else(number):
 SIMULATED = {"gluon_ws": 3, "gluon_decode": 5, "gluon_latent": 3}
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     ("name", "place"), [(name, place) for name in SIMULATED for place in range(SIMULATED[name])]
 )

@@ -20,7 +20,7 @@ def dispatcher():
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("seed", [*range(20), 100, 119])
 def test_gradients_are_the_reference_s(dispatcher, seed):
     found = verify.verify(dispatcher, drawn(seed, most=50), seed=seed)
@@ -58,7 +58,7 @@ def test_a_window_keeps_all_but_the_last_key_of_a_tile_or_the_first_key_alone(di
     assert found.ok, found
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_bias_is_reduced_over_what_it_is_broadcast_along(dispatcher):
     for shape in ((1, 1), (1, 4), (3, 1), (3, 4)):
         problem = AttentionBackwardProblem(
@@ -101,7 +101,7 @@ TARGETS = (
 )
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("fields", TARGETS, ids=str)
 def test_gradients_are_added_to_what_is_there(dispatcher, fields):
     """In rows that no sequence has, too, which keep what they hold."""

@@ -172,7 +172,7 @@ def dropping(q, k, v):
     return flash_attn_func(q, k, v, dropout_p=0.3, causal=True, deterministic=True)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_checkpointing_repeats_a_seed_that_torch_drew():
     from torch.utils.checkpoint import checkpoint
 
@@ -194,7 +194,7 @@ def test_compiled_a_seed_that_torch_drew_serves_both_passes():
     assert all(map(torch.equal, *found))
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_packed_rows_have_the_gradients_of_each_sequence_and_stay_one_graph():
     at = torch.tensor([0, 5, 5, 25], dtype=torch.int32)  # the second sequence is empty
     q, k, v = (torch.randn(25, heads, DIM, requires_grad=True) for heads in (4, 1, 1))

@@ -88,7 +88,7 @@ def case(**more) -> Case:
     return Case("toy", "a toy", "torch", lambda: [PROBLEM], **{**usual, **more})
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_kernels_are_searched_checked_and_timed_both_ways(bench):
     said = []
     stage = on_gpu.OnGpu(case(), PROBLEM, bench, 5, said.append)
@@ -186,6 +186,7 @@ def test_rivals_of_ours_compute_another_problem_on_the_same_operands(bench, monk
     assert verify.compare(got, plain, verify.tolerance(rivals.bare_of(scaled), None)).ok
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("ours", ["searched", "answered"])
 def test_what_is_surely_wanted_is_built_at_once(bench, ours):
     """What a problem then tries first is there."""

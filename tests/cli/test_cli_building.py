@@ -32,7 +32,7 @@ def failing(monkeypatch):
     monkeypatch.setattr(tilewright.compile, "build", build)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_build_for_two_vendors_then_from_the_store(cli, space, store):
     words = ("build", space, NAME, "--arch", "sm_90", "--arch", "gfx942", "--workers", "2")
     document = cli.json(*words)
@@ -117,7 +117,7 @@ def test_show_a_kernel_that_was_never_built(cli):
     assert "sm_90   not built" in text
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_inspect_builds_what_is_missing(cli):
     text = cli("kernels", "inspect", NAME, "--arch", "sm_80", "--what", "sass")
     assert "HMMA" in text

@@ -110,6 +110,7 @@ def test_a_strangers_bundle(cli, tmp_path: Path, monkeypatch) -> None:
     assert "wrong: " in cli.result.stdout
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl", "set"])
 def test_problems_can_be_built(tmp_path: Path, form: str) -> None:
     """From a list in any form; the kernels are those that the architecture's GPUs would choose."""

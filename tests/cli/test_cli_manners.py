@@ -51,7 +51,7 @@ def test_the_commands_there_are():
     }  # fmt: skip
 
 
-@pytest.mark.grid(12)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("path", every_command(), ids=" ".join)
 def test_every_help_has_examples_that_fit_80_columns(cli, path):
     text = cli(*path, "--help")
@@ -221,7 +221,7 @@ def _on_terminal(columns: int, words: list[str]) -> str:
 EXPLAIN = ["explain", "gemm", "m=512", "n=512", "k=512", "--device", "h200_sxm"]
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(
     "words", [["archs"], ["archs", "sm_90"], ["devices"], EXPLAIN], ids=" ".join

@@ -202,6 +202,7 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     "module",
     [

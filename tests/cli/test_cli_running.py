@@ -146,7 +146,7 @@ def test_what_the_demo_suggests_next_works(cli, monkeypatch):
         cli(*words)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_wrong_result_fails_the_demo(cli, monkeypatch):
     from tilewright import verify
     from tilewright.compile import BuildReport

@@ -176,6 +176,7 @@ def test_builds_have_their_own_time_limit(cli, space, shapes, tmp_path, monkeypa
     assert limits == [7.0, 7.0]
 
 
+@pytest.mark.turns(2)
 def test_compile_only_needs_no_device(cli, crew, space, shapes, tmp_path, store):
     words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", "--compile-only",
              "--arch", "sm_90", "--match", "*_tma_*")  # fmt: skip

@@ -43,6 +43,7 @@ def shapes(tmp_path):
     return path
 
 
+@pytest.mark.turns(2)
 def test_tune_writes_a_table_and_goes_on(cli, shapes, tmp_path):
     table = tmp_path / "t.twt"
     words = ("tune", "--problems", shapes, "--table", table, *QUICK)

@@ -134,7 +134,7 @@ def test_a_warm_store_starts_nothing(
     assert str(report).startswith("4 cached in")
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_results_are_in_request_order_and_duplicates_built_once(
     warm: Store, tmp_path: Path
 ) -> None:
@@ -409,7 +409,7 @@ def test_the_next_build_takes_the_compiler_of_the_last(tmp_path: Path) -> None:
     assert len(seen[0]) == 1 and seen[0] == seen[1] == seen[2]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_few_wait_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilers, "KEPT_SECONDS", 3600.0)
     store = Store(tmp_path / "store")
@@ -475,7 +475,7 @@ def test_two_builders_share_a_store(tmp_path: Path) -> None:
     assert last.endswith("False\n")  # Triton was not imported
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_what_a_killed_build_finished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals

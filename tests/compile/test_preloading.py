@@ -88,6 +88,7 @@ class Many(FakeFamily):
         )
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("count", "preloaded"),
     [

@@ -76,6 +76,7 @@ def strided(problem, kind):
     return replace(problem, **found, w_strides=(1, problem.channels))
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("kind", ["tokens", "gaps", "any"])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_layouts(dispatcher, kind, direction):

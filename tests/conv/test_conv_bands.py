@@ -56,7 +56,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.grid(11)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_bands_in_the_simulation(number, case, direction):
@@ -140,7 +140,7 @@ def test_boxes_read_the_fewest_pixels(n, width, box):
     assert shape.box(replace(CONVNEXT, n=n, spatial=(9, width))) == box
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", CASES)
 def test_tensor_maps_are_ones_that_the_driver_takes(case):
     for direction in ("forward", "data", "weights"):

@@ -98,7 +98,7 @@ ROWS = (
 )
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("spatial", "filter", "stride", "pad", "after"), ROWS)
 def test_a_window_that_holds_a_row(dispatcher, direction, spatial, filter, stride, pad, after):
@@ -181,7 +181,7 @@ def built(store):
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("config", "name"), requests(), ids=str)
 def test_nothing_spills(config, name, built):
     result = built[name, config.name]

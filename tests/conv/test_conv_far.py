@@ -37,6 +37,7 @@ def test_results_are_right_beyond_32_bits():
     assert all(re.fullmatch(r".*: 0\.\d+", line) for line in found), found
 
 
+@pytest.mark.turns(2)
 def test_32_bits_would_not_do():
     found = lines("--narrow")
     assert len(found) == 11

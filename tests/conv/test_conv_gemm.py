@@ -188,6 +188,7 @@ def test_images_and_groups_are_batches():
     assert (groups.batch, groups.lda, groups.batch_strides[:3]) == (4, 24, (6, 60, 10))
 
 
+@pytest.mark.grid(9)
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
@@ -319,7 +320,7 @@ def drawn(seed: int) -> ConvProblem:
     return replace(p, **first_strides(p)) if rng.random() < 0.4 else p
 
 
-@pytest.mark.grid(6)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("seed", range(9))
 def test_results_are_the_references(dispatcher, seed):
     problem = drawn(seed)

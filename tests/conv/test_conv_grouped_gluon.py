@@ -136,7 +136,7 @@ def test_on_a_cpu_another_kernel_computes_the_same():
     assert found.ok, found
 
 
-@pytest.mark.grid(16)
+@pytest.mark.grid(9)
 @pytest.mark.parametrize("case", CASES)
 def test_tensor_maps_are_ones_that_the_driver_takes(case):
     p = CASES[case]

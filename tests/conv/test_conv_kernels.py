@@ -38,7 +38,7 @@ def kernel(p: ConvProblem, **fields) -> str:
     return FAMILY.make_config({**FAMILY.axes(), **said}, arch("sm_90")).name
 
 
-@pytest.mark.grid(19)
+@pytest.mark.grid(11)
 @pytest.mark.parametrize("seed", range(30))
 def test_results_are_the_references(dispatcher, seed):
     found = verify.verify(dispatcher, drawn(seed), seed=seed)
@@ -69,7 +69,7 @@ def test_every_form_computes_the_same(dispatcher, seed):
 STRIDED = ConvProblem(2, 16, 24, (9, 11), (3, 3), stride=(2, 3), pad=(1, 1), dtype="fp16")
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 @pytest.mark.parametrize("groups", [1, 4])
 def test_layouts(dispatcher, direction, groups):

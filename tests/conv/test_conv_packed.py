@@ -32,7 +32,7 @@ RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "conv_stems_h200
 # --- in the interpreter ------------------------------------------------------------------------
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_it_is_right(number, case):
     p = CASES[case]

@@ -101,7 +101,7 @@ def test_names_say_it():
 # --- the kernel --------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("seed", CASES)
 def test_cases_by_chance_are_right(seed):
     c, p = weights_tile(seed)

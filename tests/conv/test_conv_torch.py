@@ -44,7 +44,7 @@ def close(got, wanted):
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.grid(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("rank", "said", "groups"), CASES)
 def test_results_and_gradients_are_torchs(rank, said, groups):
     given = made(rank, groups)
@@ -87,7 +87,7 @@ def test_transposed_ones_too(rank, said, groups):
         close(one.grad, other.grad)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
 def test_second_derivatives_are_torchs(name):
     x, w, bias = made(2, 2)

@@ -167,7 +167,7 @@ def many():
     return Dispatcher(device=of_units(24))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("scheduler", "reduction"), FORMS)
 def test_results_are_the_references(five, many, scheduler, reduction):
     cases = [("2-D", five, False), ("groups", many, False), ("1-D", many, True)]

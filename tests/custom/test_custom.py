@@ -79,6 +79,7 @@ def test_a_problem_is_said_and_read(dispatcher):
     assert problem.min_bytes == 2 * 3 * 64 * 3 + 4 * 64
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("negate", [False, True])
 def test_an_option_an_optional_operand_and_an_inout(dispatcher, bias, negate):

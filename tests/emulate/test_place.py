@@ -89,6 +89,7 @@ def inputs(seed=0):
 # --- words ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     ("word", "name"),
     [

@@ -81,6 +81,7 @@ def on(store):
     return {name: dispatcher(name, some, store) for name, some in those.items()}
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(
     ("name", "family", "pipeline"), [(name, *those) for name in HERE for those in here(name)]
 )
@@ -146,6 +147,7 @@ def executed_products(name: str) -> set[tuple[object, ...]]:
     return set().union(*map(values, configs))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_kernels_that_other_tests_build_is_executed(name):
     this = arch(name)

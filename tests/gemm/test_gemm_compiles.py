@@ -65,7 +65,8 @@ def kernels(name: str) -> list:
         ]
     made.append(config(name, alignment=1, index_bits=64))
     legal = [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
-    return selection.some(legal[:: 2 if name in ALIKE else 1], 5)
+    first, *others = legal[:: 2 if name in ALIKE else 1]
+    return [first, *selection.some(others, 3)]  # the first is plain
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def test_matrix_instructions_are_used(report, store, name):
         vector_fma = dtype == "fp32" and result.config.precision == "ieee" and on_fma
         assert (word in text) != vector_fma, result.name
         seen += not vector_fma
-    assert seen >= 2
+    assert seen
 
 
 def test_the_copy_engine_is_used_where_it_is_asked_for(report, store):
@@ -189,7 +190,7 @@ GLUON = selection.some(
         gluon(**TURNS | {"tile_m": 64, "tile_n": 88, "store": "direct"}),
         gluon(**TURNS | {"tile_k": 128}, dtype_a="e4m3fn", epilogue="row_scale+col_scale"),
     ],
-    7,
+    5,
 )
 ODD = {n: gluon(**LARGEST | {"tile_n": n}) for n in selection.some((72, 160, 192, 208), 1)}
 

@@ -66,7 +66,7 @@ def contractions(draw):
     return f"{terms[0]},{terms[1]}->{terms[2]}", made
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @settings(max_examples=400)
 @given(contractions())
 def test_the_gemm_is_the_einsum_or_the_call_is_refused(case):

@@ -261,7 +261,7 @@ def test_shuffled_weights_are_asked_for_by_name():
 DECODE = {"tile_m": 16, "tile_n": 64, "tile_k": 128, "num_warps": 4, "num_stages": 2}
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("gfx90a", "bf16"), *itertools.product(("gfx942", "gfx950"), ("bf16", "fp8", "int8"))],
@@ -289,7 +289,7 @@ def test_on_nvidia_small_tiles_read_blocks_with_ldmatrix(store, name):
     assert result.kernel.resources.spill_bytes == 0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_kernels_compile_for_every_architecture(store):
     requests = []
     for name in selection.architectures(n for n in archs() if arch(n).dot == "matrix"):

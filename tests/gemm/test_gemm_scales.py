@@ -46,7 +46,7 @@ def test_every_form_is_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("case", few("sm_90"), ids=label)
 def test_few_rows_are_right(hopper, case):
     kernel, problem = case
@@ -62,7 +62,7 @@ def test_amd_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("size", [(1, 1, 1), (1, 130, 64), (130, 1, 129), (33, 65, 300)])
 @pytest.mark.parametrize("form", FORMS[:4])
 def test_awkward_sizes_are_served_by_some_kernel(hopper, size, form):
@@ -238,7 +238,7 @@ def test_kernels_serve_only_their_own_blocks():
 # --- building ---------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_scales_compile_everywhere(store):
     requests = []
     for this in map(arch, selection.architectures(n for n in archs() if arch(n).dot == "matrix")):

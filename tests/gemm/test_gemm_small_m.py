@@ -52,6 +52,7 @@ def built(store) -> list:
     return list(report.results)
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", ARCHS)
 def test_up_to_four_rows_use_no_matrix_instruction_and_more_use_them(built, store, name):
     mine = [r for r in built if r.arch.name == name]
@@ -105,6 +106,7 @@ def test_warps_share_out_k_where_there_are_too_few_columns():
 CHAINS = ("bias+gelu", "row_scale+col_scale", "bias+swiglu+col_scale+add", "scale+bias+silu+add")
 
 
+@pytest.mark.grid(14)
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("how", ["tile", "split_k"])
 @pytest.mark.parametrize("kind", ["vector", "matrix", "tma"])
@@ -125,6 +127,7 @@ def test_epilogues_follow(kind, how, chain):
     assert result.ok, result
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize(
     ("name", "m"), [("mi300x", 1), ("mi300x", 3), *(("h200_sxm", m) for m in (1, 2, 3, 8, 16))]
 )

@@ -118,7 +118,7 @@ def few_rows():
             yield kernel(pipeline=pipeline, alignment=alignment, parts=3, **fields)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     "c", [*cases("basic", 1), *cases("tma", 16), *few_rows()], ids=lambda c: c.name[5:]
 )
@@ -142,7 +142,7 @@ def test_both_kernels_are_right_whatever_the_parts_held(c):
     assert np.array_equal(*(r.view(np.uint8) for r in results))
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -167,6 +167,7 @@ def test_in_the_simulation(fields, units):
     assert worst_error(c, p, replace(H200, compute_units=units)) <= 1
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "tile",
     [

@@ -44,7 +44,7 @@ def test_it_has_what_won_on_an_h200():
     }
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("m", [1, 16, 17, 288, 2048, 2049])
 def test_it_swaps_a_and_b_where_rows_are_few_but_not_one_tile(m):
     def swaps(arch_name: str) -> bool:
@@ -70,7 +70,7 @@ def test_it_has_kernels_that_load_a_constant_b_early(m):
     assert not any("_pdl-ahead" in c.name for c in default), "only a tuning has them"
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("m", [1, 2, 16, 64, 65])
 def test_kernels_for_few_rows_wait_except_short_ones_for_one_row(m):
     for arch_name in ("sm_80", "sm_90", "gfx942"):

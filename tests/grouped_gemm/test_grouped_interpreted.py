@@ -87,6 +87,7 @@ def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
     assert np.allclose(out, wanted, atol=1e-4)
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("form", ["contiguous", "masked"])
 @pytest.mark.parametrize("zero_rest", [False, True])
 def test_the_kernel_in_gluon_clamps_and_clears_alike(form, zero_rest):

@@ -138,7 +138,7 @@ def test_a_lists_rules_ask_about_every_size():
     assert FAMILY.supports(config(form="list"), odd, SM90).rule == "vector_width"
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", archs())
 def test_every_architecture_has_a_kernel_for_any_alignment(name):
     this = arch(name)

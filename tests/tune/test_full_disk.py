@@ -106,7 +106,7 @@ def test_a_disk_that_is_full_before_it_begins(tmp_path):
         run(folder)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_files_that_may_not_grow(tmp_path):
     folder = tmp_path / "sweep"
     code = LIMITED.format(paths=sys.path, folder=str(folder))

@@ -443,7 +443,7 @@ def test_the_best_of_each_pipeline_is_tried_first():
     assert _tiles_first(given, FAMILY.tile) == (stages[0], near, stages[1], far)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_candidates_keep_the_order_of_estimates_within_a_tile():
     problem = GemmProblem(512, 512, 512)
     [job], _ = jobs_of(GROUP, [problem], None)

@@ -80,7 +80,7 @@ CASES = {
 WITHOUT_GRADIENTS = ("grouped_gemm",)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_lengths_share_at_most_two_graphs(name, trains):

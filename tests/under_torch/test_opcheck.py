@@ -108,7 +108,7 @@ def test_out(name):
     torch.library.opcheck(packet.out, case.arguments(), {"out": out})
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_in_place(name):
     case, packet = IN_PLACE[name], getattr(OURS, IN_PLACE[name].op)
