@@ -3,8 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# What a run leaves for the next: bytecode (so pip need not compile any), what mypy has seen, and the kernels that tests compile. All
-# of it is found by its content, so nothing of it can be out of date.
+# What a run leaves for the next: bytecode (so pip need not compile any), what mypy has seen, and the
+# kernels that tests compile. All of it is found by its content, so nothing of it can be out of date.
 CACHE := $(CURDIR)/.venv/cache
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CACHE)/bytecode
