@@ -5,8 +5,8 @@ the softmax is renormalised at each step (Milakov and Gimelshein, "Online normal
 softmax", 2018; Dao et al., "FlashAttention", 2022). Scores are in units of log2(e), so that the
 multiplication by the scale and the subtraction of the maximum are one instruction before `exp2`.
 
-Rows. With PACK, the rows of a tile are the query heads that share a head of keys, for each query:
-K and V are then read once for all of them, and a single query fills a tile.
+Rows. With PACK, the rows of a tile are the query heads that share a head of keys, for each query: K
+and V are then read once for all of them, and a single query fills a tile.
 
 Data movement. Ordinary loads, which Triton turns into asynchronous copies where there are such, and
 pipelines over `num_stages`. Each thread computes addresses: see `keys`. A row of 80 or 576 elements
@@ -26,15 +26,10 @@ wave's registers, RDNA 3 twice. There long rows of Q do not stay: Q·Kᵀ is a l
 that loads 32 columns of Q and K at a time. The compiler cannot unroll it, because it does not know
 the grid's second size, 1.
 
-What limits it. By its code: addresses and conversions take issue slots from the exponentials, and
-on sm_90 one warp group waits for its own products. Long prompts were not timed with it.
-
-Measured on an H200 (benchmarks/results/attention_decode_h200.json), one query, bf16, 32 heads over
-4, as shares of a large copy's 4,222 GB/s: pages of 1 token by a list, caches of 537 MB and more:
-0.87 to 1.08. The cache of one sequence of 131,072 tokens took 116 µs with 16x64 in two stages and
-78 with 16x128 in three (0.81). Latent attention with 16 heads, 16x32: within 15 % of `gluon_latent`
-from caches of 600 MB on, 36 % slower below; with 64 and 128 heads a third to a quarter of its
-speed.
+What limits it. Addresses and conversions take issue slots from the exponentials, and on sm_90 one
+warp group waits for its own products. An H200 reads large caches of single-token pages at 0.87 to
+1.08 of a large copy's rate; long prompts were not timed. Measurements:
+docs/notes/attention-basic.md.
 """
 
 import triton

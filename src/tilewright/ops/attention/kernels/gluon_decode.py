@@ -5,22 +5,16 @@ memory. So the query heads that share a head of keys are the rows of one tile, a
 value is read once for all of them; splits of the keys fill the device where sequences and heads do
 not. Two warps ask the copy engine, one for keys and one for values, as far ahead as shared memory
 has room; a group of four warps multiplies. The tile has 64 rows, wgmma's least, most of them
-without a query: the matrix units wait for memory all the same. In a step of 64 keys of head dim
-128, 32 KB arrive in 0.9 µs at an SM's share of 4.8 TB/s, and the two products take 0.3 µs.
+without a query: the matrix units wait for memory all the same.
 
 Data movement. K and V have a ring of STAGES blocks each. A block of a paged cache comes in boxes of
 as many rows as a page and a block have in common, at least eight; each box lies at its rows' place
 in the block's tile, so what is multiplied looks as if it had come at once. Boxes are 128 bytes
 wide, the widest that is swizzled. Entries of the page table are read 32 at once, one by each lane,
 and one such load ahead. Boxes whose rows lie wholly behind the last key are not asked for; a block
-that the last key cuts is announced to its barrier with fewer bytes.
-
-One warp for both, which looked up one block ahead and announced each box, took longer than memory
-where boxes are small: with pages of 16 tokens and one workgroup on an SM, a step took 1.23 µs
-(H200), in place of 0.97 with one box for each of K and V.
-
-Two workgroups fit on an SM if their rings leave room (3 stages of 64 keys at head dim 128): one
-multiplies while the other waits for its reductions.
+that the last key cuts is announced to its barrier with fewer bytes. Two workgroups fit on an SM if
+their rings leave room (3 stages of 64 keys at head dim 128): one multiplies while the other waits
+for its reductions.
 
 Edges. Scores behind the last key are masked. Values there are set to zero in shared memory, since
 they may be NaN.
@@ -36,18 +30,9 @@ may start once all workgroups have what they read (`combine`).
 Not here: pages of fewer than 8 rows, queries in fp8, scales of blocks, left padding: `basic` has
 them.
 
-It compiles without spills; the loop of whole blocks has 300 instructions at 64 keys and head dim
-128, so that four warps issue them in about 300 cycles of the 1,600 that a block takes to arrive.
-With 256 columns, a cache of fp8 spilled 16 to 32 bytes, and is refused. The simulation ran it
-(`tests/simulate`).
-
-Measured on an H200 (benchmarks/results/attention_decode_h200.json) while one warp asked for both
-and `combine` began behind the last workgroup, bf16, 32 heads over 4, as shares of a large copy's
-4,222 GB/s: contiguous caches of 268 MB 0.88, of 537 MB and more 1.02 to 1.09; in pages of 64 tokens
-0.86, and 1.00 to 1.10; of 16, where `basic` was as fast or faster from 537 MB on, 0.82, and 0.94 to
-1.08. What was left at 268 MB (73 to 78 µs) was the launch, the first loads and the combining of
-splits. One sequence of 65,536 tokens took 42 µs in splits and 631 without. 64x32 and 64x64 tiles in
-2 to 4 stages were within 4 % of each other there.
+What limits it. Memory: an H200 reads caches of 537 MB and more at 0.94 to 1.10 of a large copy's
+rate; small caches lose the time of launches and first loads. Measurements:
+docs/notes/attention-gluon_decode.md.
 """
 
 from tilewright.ops.attention.kernels.gluon_rows import (

@@ -10,52 +10,26 @@ A step is a block of 64 keys. Each group multiplies Q by 32 of them, so no produ
 Then the groups tell each other the rows' maxima, and their halves of the weights, through shared
 memory; both keep the same maxima. Each multiplies all 64 weights by its own columns of the values:
 first its own half, which it has in registers, and behind a barrier the other's. So that barrier
-passes under products. Sums are multiplied only where a maximum grew (`gluon_guess.rescaled`).
-Two barriers a step join the 256 threads: behind the maxima, and behind the weights. One copy of
-each is enough: a group passes the next step's first barrier only when its products with the weights
-have ended. The groups' copies are allocations of their own: of one, the compiler would add barriers
+passes under products. Sums are multiplied only where a maximum grew (`gluon_guess.rescaled`). Two
+barriers a step join the 256 threads: behind the maxima, and behind the weights. One copy of each is
+enough: a group passes the next step's first barrier only when its products with the weights have
+ended. The groups' copies are allocations of their own: of one, the compiler would add barriers
 between what a group writes and what it reads.
 
 Data movement. A third partition, one warp, asks the copy engine for blocks. A block lies in shared
 memory as 32 keys × 256 elements, four times, and 32 keys × 64, twice: the pieces that one product
 reads are tiles of their own. With Q (72 KB) there is room for two blocks: while one is multiplied
-the next arrives. A block is released when both groups have multiplied by its values. The page of
-the next block is looked up before the warp waits for room. Behind the last request the kernel that
-combines splits may start (`combine`).
+the next arrives. A block is released when both groups have multiplied by its values. Behind the
+last request the kernel that combines splits may start (`combine`).
 
-Edges. The last block is cut by the number of keys. Scores behind it are masked. Values behind it
-may be NaN, which times a weight of zero would be NaN; each group sets those of its columns to zero
-in shared memory. A half block that lies wholly behind the last key is not asked for from the page
-table, whose entry there is garbage: the last half with keys is copied again.
+Edges. The last block is cut by the number of keys. Scores behind it are masked, and values behind
+it are set to zero in shared memory, since they may be NaN. A half block that lies wholly behind the
+last key is not asked for from the page table, whose entry there is garbage: the last half with keys
+is copied again. A split without keys writes a logarithm of -inf, and zeros.
 
-Splits share the keys of a tile of rows. A split without keys writes a logarithm of -inf, and zeros.
-
-Tried on paper. A block for each group (FlashMLA's two halves, 64 keys each) makes products of 64
-columns in place of 32, whose reads of Q from shared memory take no longer than the products; but
-then both blocks are in use at once and nothing can arrive meanwhile, unless they are released in
-pieces. Products of 32 columns take about 24 cycles in place of 16, 1,700 of a step's 3,100: 64 rows
-and 64 keys in 1.75 µs at 1.77 GHz. A block takes 2.0 µs to arrive at an SM's share of 4.8 TB/s. So
-memory should limit up to 64 heads, and with 128, where two tiles read the same block, products:
-about 650 TFLOP/s at the most.
-
-In the registers of the first group, 232, a few values around its loops have no room; the loop of
-whole blocks loads none of them. The simulation ran it (`tests/simulate`).
-
-Measured on an H200 (benchmarks/results/attention_decode_h200.json) while sums were multiplied in
-every step and the other group's weights waited for, pages of 64 tokens: with 128 heads 446 to 515
-TFLOP/s for 128 sequences of 4,096 to 65,536 tokens, 354 to 494 for 32, and 298 for one of 65,536;
-with 64 heads 3.2 to 3.8 TB/s for 128 sequences, 2.3 to 3.4 for 32; with 16 heads 3.4 to 4.1 and 2.6
-to 3.7. On an H100, which copies at 3.0 TB/s, the present kernel (attention_latent_h100.json): 435
-to 497 TFLOP/s, 242 to 435 and 284; 2.8 to 3.05 TB/s and 1.3 to 2.6; 2.8 to 3.05 and 1.9 to 2.8.
-Beside the older one there (attention_latent_variants_h100.json) it is 2 to 5 % faster unsplit for
-65,536 tokens and up to 1.3 % for 16,384, and the fastest in splits 0.3 % faster to 1.6 %
-slower.
-
-A step takes 2.3 µs where there are many, in which the matrix units could multiply all of it in 1.3:
-products, maxima and weights follow each other, and nothing else multiplies meanwhile. Short ones
-lose the time of Q's 72 KB, of splits' sums (128 KB for each workgroup, written and read) and of
-launches. To be tried: FlashMLA's order, in which each group takes a block of its own and releases
-it in pieces.
+What limits it. Products, maxima and weights follow each other within a step. An H200 reaches 446 to
+515 TFLOP/s with 128 heads and 128 sequences, and 3.2 to 3.8 TB/s with 64 heads. More measurements,
+and what is to be tried: docs/notes/attention-gluon_latent.md.
 """
 
 from tilewright.ops.attention.kernels.gluon_guess import rescaled

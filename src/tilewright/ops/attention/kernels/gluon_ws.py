@@ -10,88 +10,32 @@ another multiplies.
 
 Data movement. A fifth, ninth or thirteenth warp only requests copies; it also takes tiles (see
 `gluon_tiles`), and tells the groups about them through shared memory. Q's barrier guards that
-message as well. A ring of STAGES slots has the keys of a block and the values of the block before:
-what a step needs, behind one barrier. The ring continues from tile to tile, so the next tile's
-first blocks come during the end of this one. Q has two slots where there is room (Q_STAGES): a
-group then begins its next tile while the others still end theirs. Heads that share keys are
-neighbours in the order of tiles, and meet in L2.
+message as well. A ring of STAGES slots has the keys of a block and the values of the block before,
+behind one barrier, and continues from tile to tile. Q has two slots where there is room (Q_STAGES):
+a group then begins its next tile while the others still end theirs.
 
-Masks. Blocks are walked from the last to the first: those at the mask's edge, those that all rows
-of the group see, and, under a window, those at its other edge and of the first keys. One loop has
-them all, and branches around the mask. A loop of its own for each kind costs more: ptxas then moves
-the mask's comparisons above the wait for the products, as bits (820 instructions of a warp instead
-of 590 in a masked step of 64×128), and packs the weights again in every step. The first block,
-which has the sequence's end, stands before the loop, and takes its maxima before its exponentials.
-
-Bias. Each group has one slot for its rows of a block, and gives it back once the bias is in its
-scores: the next block's has a step's time to come.
+Masks. Blocks are walked from the last to the first. One loop has all kinds of blocks, and branches
+around the mask; the first block, which has the sequence's end, stands before the loop, and takes
+its maxima before its exponentials. With a bias each group has one slot for its rows of a block.
 
 Edges. The copy engine fills rows outside an array with zeros. If sequences have their own lengths,
 a block may hold rows of the next sequence, or of nobody: their scores are masked, and V's rows are
 set to zero in shared memory, because a weight of zero times NaN is NaN. There is always at least
-one block, masked altogether if a row sees nothing, so such rows need no code of their own. O leaves
-through shared memory by the copy engine; where a tile reaches beyond its sequence, by pointers.
+one block, masked altogether if a row sees nothing. O leaves through shared memory by the copy
+engine; where a tile reaches beyond its sequence, by pointers. fp32 O leaves from registers.
 
 Head dims. Q and K are computed in multiples of 64 columns (of 192 in three pieces), V and O in 64,
-128 or 256; columns beyond are zeros that the copy engine makes. At 256, and at 192/128, O leaves
-through Q's memory, and the next Q waits for it. fp32 O leaves from registers.
+128 or 256. At 256, and at 192/128, O leaves through Q's memory, and the next Q waits for it.
 
-fp8. wgmma reads 8-bit operands along the summed dimension alone, so values lie by columns in memory
-(a row stride of 1), and sequences have one length. Keys are copied in another order, by two boxes
-of every second pair of rows, so that weights stand in the threads that wgmma wants them in, four to
-a register (see `gluon_scores.keys`). wgmma adds 8-bit products with about 14 bits, and cuts the
-rest off: in a NumPy model of that, values with a mean of 1 and a deviation of 1 lost up to 30 % of
-a row's rms over 16k keys, 3.5 % if sums of 2,048 keys were taken alone, 1.5 % with 1,024, and
-0.05 % with 128. So after 2,048 keys sums are set aside in shared memory, where O is later staged as
-well.
+fp8. wgmma reads 8-bit operands along the summed dimension alone, so values lie by columns in
+memory. Keys are copied in another order, so that weights stand in the threads that wgmma wants them
+in (see `gluon_scores.keys`). wgmma adds 8-bit products with about 14 bits, so after 2,048 keys sums
+are set aside in shared memory.
 
-What limits it. Of fp8 at head dim 128, a block of 128 keys takes 512 cycles of an SM's matrix
-units for each 64 rows, and 512 of its units for exponentials: neither can hide the other. Hardware
-counters of 8k keys (two groups, 128x128) saw 1,900 cycles for two such blocks: matrix units 51 %
-busy, exponentials 55 %, instructions issued in 38 % of the slots. A warp cannot issue its next
-exponential for 8 cycles, so two warps of a scheduler would have to take turns at every instruction;
-F2FP, which packs 8-bit weights, waits for its own unit besides. Three groups with blocks of 64 keys
-are faster than two with 128; three with 128 lack registers. bf16 at head dim 128 has the matrix
-units 70 % busy at 1k, at a clock of 1.5 GHz instead of 1.98: power limits it.
-
-Registers decide the tiles: a thread holds scores, the weights of two blocks, and sums (64, 64 and
-64 at 128×128, head dim 128). Two groups have 232 registers each and three 160; the warp that loads
-needs 40 to walk sequences. Compiled (Triton 3.6, ptxas for sm_90a): nothing is spilled inside of
-loops; outside 8 to 16 bytes at head dim 256 with LSE or lengths, and up to 40 with a bias. The
-simulation (`tests/simulate`) ran it, and finds each of 18 faults put into it.
-
-What was tried, on an H200 or H100, by single calls with L2 flushed:
-
-- Maxima before exponentials, sums multiplied in every step, separate barriers for K and V. Per
-  step of 64×128 in fp8, 270 cycles went by in maxima, 80 in their exchange, 80 in multiplying sums
-  before the products, and 47 in waiting for the second barrier. TFLOP/s at 8k of the best tile,
-  before and after (turns of fp8 go too): fp8 at head dim 128 843 and 954, causal 826 and 898; at
-  256 1,056 and 1,127, 1,003 and 1,116; bf16 at 128 632 and 703, 622 and 677; at 256 727 and 770,
-  681 and 769.
-- With maxima, but sums multiplied only where a maximum grew by more than 8 bits (4 of fp8): up to
-  3 % in bf16, 6 to 9 % in fp8 at head dim 256, next to nothing at 128.
-- One barrier for K and V, beside two: head dim 64 2 to 3 % faster, fp8 of three groups up to 8 %,
-  else within 1 %.
-- Exponentials of one group at a time (a turn for them): fp8 843 to 858 at 8k beside 845. A warp
-  alone needs 970 cycles for 66 exponentials.
-- Products of the next 64 keys started under the exponentials of these, two buffers of scores: fp8
-  710 beside 818, bf16 568 beside 625. What a step costs besides is then paid for every 64 keys.
-  ptxas keeps products in flight only within an iteration of the loop.
-- At head dim 64, 192x128 with maxima: 511 at 8k, where 192x64 now takes 512; 407 and 433 causal at
-  4k.
-- One slot of Q and a loop for each kind of block: head dim 64, 128x128, causal: 0.82 of cuDNN at
-  1k, 0.93 at 4k. With two slots and one loop: 0.97, 1.01.
-- Turns at head dim 64 with three groups: 2 to 5 % faster; with two 4 % slower. At 128 up to 3 %.
-  By hardware barriers instead of barriers in memory: up to 1 % faster.
-- The wait for P·V in the next step, after Q·Kᵀ has been started: ptxas then serialises every
-  product, because weights move between registers while they are read.
-- 192x64 tiles at head dim 128 in bf16: 0.89 to 0.97 of 128x128 (with maxima).
-- Slots of K and V released by every thread, without a workgroup barrier before: 0.93 to 1.03.
-- Of fp8 a quarter of the exponentials by multiply-adds (a polynomial): 790, 753 beside 808, 817;
-  half of them: 713, 701. Sums never set aside: 829, 835 beside 808, 817.
-
-To be tried: K and V for two workgroups by multicast, which Gluon does not offer; a release of slots
-by each warp; for fp8, rows of values turned by the warps that load, as FlashAttention-3 does.
+What limits it. Registers decide the tiles. bf16 at head dim 128 is limited by power, fp8 by
+products and exponentials that cannot hide each other. At head dim 128 and 8k keys the best tiles
+reach 703 TFLOP/s in bf16 and 954 in fp8. More measurements, and what was tried:
+docs/notes/attention-gluon_ws.md.
 """
 
 from tilewright.ops.attention.kernels.gluon_blocks import (

@@ -76,14 +76,9 @@ _TILES: dict[str, tuple[tuple[int, tuple[Tile, ...]], ...]] = {
     ),
 }
 """Tiles by how an architecture multiplies, for head dims up to some size: those that do not spill
-in bf16 under a causal mask and a window, which take most registers
-(`f1dfe4c6:benchmarks/attention_builds.py`). They are small for the registers, of which Q and O take
-most. Vector units (gfx1250) hold a whole product's Q, K and V: tiles beyond these spilled 168 bytes
-to 6 KB. At head dim 256 on gfx1100, 16x16 spilled 20 to 68 bytes under a mask while Q stayed in
-registers; loaded again at each step (`_rolled`), it takes 117 registers, and 64x32 takes 240. In
-fp32 on NVIDIA, 32x32 with 4 warps spilled 24 to 760 bytes at head dim 128 and up to 9 KB at 256.
-Known to spill, 8 bytes each, with this limit of registers or another: fp32 on sm_89 at head dim 64
-(packed, causal), 80 and 160 (window), on sm_100 and sm_120 at 80."""
+in bf16 under a causal mask and a window, which take most registers. Q and O take most of them, and
+on vector units (gfx1250) a whole product's Q, K and V. Which tiles spill:
+docs/notes/attention-basic.md."""
 
 _LONG: dict[str, tuple[Tile, ...]] = {
     "cuda": ((16, 32, 4), (32, 32, 8)),

@@ -20,24 +20,9 @@ Data movement. Rows lie in tiles of 64 columns, or of 128 if these fill them. Q 
 slots each, and each is free as soon as its last product is over. A group hands over its tiles of dQ
 one behind the other, without waiting for the other group (`gluon_sums.add_tiles`).
 
-What limits it. By its code: shared memory. A step at 192/128 takes 3,328 cycles of an SM's matrix
-units; its operands, fills and stores are about 500 kB, which shared memory moves in 3,900. With 64
-keys, as in `gluon_roles`, two such steps move more.
-
-Measured on an H200, bf16, by single calls with L2 flushed
-(benchmarks/results/attention_backward_rest_h200.json): in turns, at 192/128, 528 TFLOP/s for 4k
-rows and 546 for 8k, causal 443 and 472, which is 1.75, 1.79, 1.04 and 1.04 of cuDNN's speed.
-`gluon_roles` takes 1.35 to 1.47 times as long. In any order it has 0.97 to 0.98 of this speed
-(benchmarks/results/attention_deterministic_h200.json).
-
-Compiled (Triton 3.6, ptxas for sm_90a). At 192/128 ptxas spills 32 bytes, causal 56, in turns 48
-and 56. With one warp that added it was 32, of which the loops touched one number. Products overlap.
-If registers do not
-suffice, ptxas waits for each product before the next. It does so if any of these is undone: the
-rounded weights are held (`_held`), or ptxas moves exponentials behind the start of dP's product,
-and both tiles need registers; no product is in flight where a loop waits for a barrier; dS is read
-back. Features spill in the loops: packed rows 208 bytes, ALiBi with a window 184, a soft cap 136.
-The simulation (`tests/simulate`) ran it.
+What limits it. Shared memory, by its code. In turns at 192/128 an H200 reaches 528 to 546 TFLOP/s,
+causal 443 to 472. More measurements, and what keeps products overlapping:
+docs/notes/attention_backward-gluon_lean.md.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import slope_of

@@ -14,29 +14,14 @@ Pᵀ and dSᵀ are left operands from registers, and go to the other group throu
 groups compute equally much, and each has products to do while the other takes exponentials or waits
 for what it is sent. dS is of the rounded weights. What is not said here is as in `gluon_ws`.
 
-A form before this one had both groups compute S and dP, each of half of the queries, and gave each
-half of the columns of every sum. It read K and V twice a step, and P and dS for each tile of sums,
-and was slower everywhere (below).
-
 Data movement. Rows lie in tiles of 64 columns, or of 128 if these fill them. Q has two slots, dO
 one, P and dS have one each: a group writes its own only when it has heard of the other's that was
 made from the one before. A group hands over its tiles of dQ one behind the other, without waiting
 for the other group (`gluon_sums.add_tiles`).
 
-What limits it. By its code: shared memory. A step at head dim 256 takes 2,560 cycles of an SM's
-matrix units; its operands, fills and stores are about 460 kB, which shared memory moves in 3,600.
-
-Measured on an H200, bf16, by single calls with L2 flushed
-(benchmarks/results/attention_backward_rest_h200.json): at head dim 256 429 TFLOP/s for 4k rows and
-457 for 8k, causal 404 and 435, which is 1.09, 1.25, 1.09 and 1.07 of cuDNN's speed. The form with
-equal groups took 1.13 to 1.18 times as long. At 192/128 this kernel takes 1.35 to 1.47 times as
-long as `gluon_lean`. In turns it has 0.96 and 0.95 of its speed, causal 0.91
-(benchmarks/results/attention_deterministic_h200.json); it had 0.67 to 0.78 when one warp added for
-both groups and one head of keys came after the other.
-
-Compiled (Triton 3.6, ptxas for sm_90a): at 256, causal and not, 48 bytes are spilled, in turns 56,
-causal 64. With one warp that added, a step of the second group read 20 of them. Products overlap.
-The simulation (`tests/simulate`) ran it.
+What limits it. Shared memory, by its code. At head dim 256 an H200 reaches 429 to 457 TFLOP/s,
+causal 404 to 435. More measurements, and an older form:
+docs/notes/attention_backward-gluon_roles.md.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import slope_of

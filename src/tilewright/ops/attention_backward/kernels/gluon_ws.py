@@ -1,10 +1,10 @@
 """dK, dV and what is added to dQ, in one pass over the scores, in Gluon: one warp loads, one adds,
 the others multiply (sm_90).
 
-Idea. The order of FlashAttention-3 (Shah et al., "FlashAttention-3: Fast and Accurate Attention
-with Asynchrony and Low-precision", NeurIPS 2024, arXiv:2407.08608). A workgroup owns 128 keys, 64
-for each of two groups of four warps, and walks the queries that see them in blocks of STEP, for one
-after the other of the heads that share the keys. In a step a group computes, for its keys,
+Idea. The order of FlashAttention-3 (Shah et al., NeurIPS 2024, arXiv:2407.08608). A workgroup owns
+128 keys, 64 for each of two groups of four warps, and walks the queries that see them in blocks of
+STEP, for one after the other of the heads that share the keys. In a step a group computes, for its
+keys,
 
     Sᵀ  = K·Qᵀ            dPᵀ = V·dOᵀ - delta
     Pᵀ  = exp(Sᵀ - LSE)   dSᵀ = Pᵀ∘dPᵀ
@@ -14,68 +14,30 @@ Sums of dK and dV stay in registers, and so do Pᵀ and dSᵀ as left operands o
 layout of wgmma's sums is that of its left operand. dSᵀ also goes to shared memory, because dQ sums
 over the keys of both groups. Each group then multiplies a half of the block of dQ: of its queries,
 or, at head dim 128, of its columns. Products of S and dP are added to minus LSE (divided by the
-scale) and to minus delta, so that neither is an operand of its own.
+scale) and to minus delta.
 
 Data movement. K and V are loaded once; a warp requests the copies of Q, dO and their rows' terms
 (see `around`) into a ring of two slots. Another warp has the copy engine add the block of dQ to
 fp32 sums in memory, in whatever order workgroups come to it, or in turns (ORDERED). A tile of these
-sums lies in memory as threads hold it: so 8 stores of 16 bytes write it to shared memory, where
-rows and columns took 16 stores of 8 bytes that met in the same banks. `around` makes dQ of them. dK
-and dV leave straight from registers, once. Heads that share keys are summed here and not
-afterwards: it needs no memory of partial sums, and there are enough tiles of keys (128 workgroups
-for 16k keys of one head).
+sums lies in memory as threads hold it; `around` makes dQ of them. dK and dV leave straight from
+registers.
 
-Bias. A step's tile of it, [queries, keys], has one slot, which is free again when both groups have
-added it to their scores: the next tile has the rest of the step. It is read transposed, by
-ldmatrix, while dP is multiplied. Behind it the two numbers that `logarithms` has for a row, which
-come with the tile, are taken from the scores: beside a large one nothing would be left of a product
-that began with it. For the bias's own gradient (DBIAS) dS lies in shared memory as [queries, keys],
-which suits the product of dQ as well, and the warp that adds dQ has the copy engine store it;
-`bias_sums` adds up what shares a bias. So nothing is multiplied twice, at the price of memory for
-dS of all heads, which is written and read once, and is rounded before it is added up. Two sequences
-of 4k with a bias for each head took 2,923 µs at head dim 64 (32 heads) and 1,836 at 128 (16),
-causal 1,706 and 1,153: 1.92 to 2.09 times the speed of FlexAttention compiled
-(benchmarks/results/attention_backward_bias_h200.json), where `basic` took 12,907 and 16,987.
+Bias. A step's tile of it, [queries, keys], has one slot, and is read transposed, by ldmatrix, while
+dP is multiplied. Then the two numbers that `logarithms` has for a row are taken from the scores.
+For the bias's own gradient (DBIAS) dS lies in shared memory as [queries, keys], and the warp that
+adds dQ has the copy engine store it; `bias_sums` adds up what shares a bias.
 
 Order. Tiles that most queries see start first; if they add in turns, last, but for the last heads
-(see `turn_of`). Of sequences that have lengths of their own, the longest start first (see `order`):
-a workgroup starts wherever one has ended, so the short ones fill the end without a counter. Steps
-that need no mask are a loop of their own, because a condition within one becomes a select for each
-element.
+(see `turn_of`). Of sequences that have lengths of their own, the longest start first (see `order`).
+Steps that need no mask are a loop of their own.
 
-Edges. The copy engine fills rows outside an array with zeros. Where sequences have their own
-lengths, a block may hold rows of the next sequence, or of nobody: they are set to zero in shared
-memory, because a weight of zero times NaN is NaN. Terms of rows behind a sequence give weights of
-zero, so queries need no mask of their own.
+Edges. The copy engine fills rows outside an array with zeros. A block may hold rows of the next
+sequence, or of nobody: they are set to zero in shared memory, because a weight of zero times NaN is
+NaN. Terms of rows behind a sequence give weights of zero, so queries need no mask of their own.
 
-What limits it. By its code: shared memory. A step of 64 queries at head dim 128 takes 2,560 cycles
-of an SM's matrix units; its operands, fills, and stores are about 360 kB, which shared memory moves
-in 2,900. Registers decide the tiles: a thread holds 64 + 64 sums and 32 + 32 numbers of S and dP at
-head dim 128 (64 queries), and at 64 (128 queries) 32 + 32 and 64 + 64.
-
-Measured on an H200, bf16, five products counted, MHA, the faster of both forms
-(benchmarks/results/attention_backward_dense_h200.json): at head dim 128 443 TFLOP/s for 16
-sequences of 1k, 568 for 4 of 4k and 622 for one of 16k, causal 330, 520 and 615; at 64, mostly in
-turns, 379, 475 and 508, causal 269, 435 and 495. cuDNN takes 1.01 to 1.15 times as long,
-FlashAttention-2 1.5 to 2.2.
-
-In turns it has 0.97 to 1.09 of the other form's speed, and with 8 heads to a group 0.92 to 1.06
-(benchmarks/results/attention_deterministic_h200.json): sums are not zeroed, and the first of a
-block's tiles stores where others add. How many heads lie side by side decides. Tiles of a head that
-start together wait for one another, so one head at a time had 0.83 to 1.04, least without a mask
-and few tiles (4k); with all side by side, L2 does not hold what they read: 0.58 to 1.05
-(benchmarks/results/attention_sections_h200.json).
-
-Under a causal mask the tiles that most queries see start last. With few heads, half of the GPU has
-nothing left to do while they run. So those of the last section start first. That was not timed on
-its own.
-
-Compiled (Triton 3.6, ptxas for sm_90a). At head dims 128 and 64, causal and not, 0 to 24 bytes are
-spilled; it was 100 to 160 before descriptors of K and V were kept out of the registers
-(`gluon_steps.nothing`). With a bias and its gradient it is 0 to 64. Products and waits are where
-they are written; dV's product is started before the wait for dP, because ptxas else moves that wait
-above the exponentials. The simulation (`tests/simulate`) ran it, and finds each of four faults put
-into it.
+What limits it. Shared memory, by its code, and registers, which decide the tiles. An H200 reaches
+443 to 622 TFLOP/s at head dim 128 without a mask. More measurements:
+docs/notes/attention_backward-gluon_ws.md.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import slope_of

@@ -18,11 +18,8 @@ queries, and their tiles start first as they are numbered. Of sequences that hav
 own, the longest start first (`order`).
 
 What limits it. Nothing was timed yet. By its code: four products for each step, whose sums of
-TILE·(head dims) numbers stay in registers. Compiled for sm_90 (bf16, causal), Pᵀ and dSᵀ are
-operands of wgmma in registers; a thread takes 167 registers at head dim 64 (64×32, 4 warps) and 248
-at 128 (64×32, 8 warps). 64×32 with 4 warps spills 88 bytes at 128, 128×32 with 8 warps 32 bytes,
-64×64 with 8 warps 48 bytes; dropout makes the 248 registers 72 bytes of spills, and none in 32×32
-with 4 warps.
+TILE·(head dims) numbers stay in registers. What compilers make of it:
+docs/notes/attention_backward-basic.md.
 """
 
 import triton

@@ -60,11 +60,7 @@ TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
 }
 """By how an architecture multiplies and up to a head dim: rows that a workgroup owns, rows of a
 step, warps. None was timed. A head dim of fp32 counts twice. In bf16 under a causal mask none
-spills (`f1dfe4c6:benchmarks/attention_builds.py --backward`). Tiles that do: at head dim 64 64x64
-with 4 warps on sm_80, sm_89, sm_100 and sm_120 (8 to 64 bytes); at 128 64x32 with 8 warps on sm_90
-(24), and 32x32 with 8 warps under a bias on gfx1100 (180); at 256 16x16 with 4 warps on sm_89 (24),
-and in fp32, at 128, 32x16 with 8 warps on gfx1100 (192); on gfx1250, at 64, 64x32 with 8 warps
-(292)."""
+spills. Which tiles do: docs/notes/attention_backward-basic.md."""
 
 LEAST = ((16, 16, 4),)
 """For longer head dims."""
