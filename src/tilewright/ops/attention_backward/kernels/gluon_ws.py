@@ -29,11 +29,10 @@ adds dQ has the copy engine store it; `bias_sums` adds up what shares a bias.
 
 Order. Tiles that most queries see start first; if they add in turns, last, but for the last heads
 (see `turn_of`). Of sequences that have lengths of their own, the longest start first (see `order`).
-Steps that need no mask are a loop of their own.
 
-Edges. The copy engine fills rows outside an array with zeros. A block may hold rows of the next
-sequence, or of nobody: they are set to zero in shared memory, because a weight of zero times NaN is
-NaN. Terms of rows behind a sequence give weights of zero, so queries need no mask of their own.
+Edges. The copy engine fills rows outside an array with zeros. Rows of the next sequence, or of
+nobody, are set to zero in shared memory, because a weight of zero times NaN is NaN. Terms of rows
+behind a sequence give weights of zero, so queries need no mask of their own.
 
 What limits it. Shared memory, by its code, and registers, which decide the tiles. An H200 reaches
 443 to 622 TFLOP/s at head dim 128 without a mask. More measurements:

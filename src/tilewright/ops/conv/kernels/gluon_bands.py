@@ -7,7 +7,7 @@ strip of 8 neighbouring pixels of the result sees 16 pixels of each row of the s
 along the width), and their products with a row of the filter are those with a matrix [pixels seen,
 pixels of the strip] that has the row's taps on its diagonals and zeros elsewhere. 16 strips of
 several images are the rows of the other operand. So an instruction of 16×8×16 makes 128 sums of one
-channel and one row of the filter: 44 % of its products are of taps for 7×7, 19 % for 3×3.
+channel and one row of the filter.
 
 A workgroup has SLAB channels of 16 strips and walks down the rows. Each row of the source comes
 once (`x`, and `edge` for the 8 pixels behind the last strip), and is joined at once with all rows
@@ -23,38 +23,20 @@ at the end; parts of the strips are added by `conv_few_totals`.
 
 Threads hold neighbouring channels of a pixel, which are read at once; registers of one channel come
 from two pixels (a permutation for each register). Pixel k of a strip and pixel k + 8 are neighbours
-in the operand, because a thread can have both. Channels of a thread are numbered first, then warps,
-so that no layout is converted.
+in the operand, because a thread can have both.
 
-Bands have zeros, and a pixel that is infinite or NaN would spoil the whole strip. Each thread
-remembers whether a sum was not finite; then the workgroup computes all of its strips again, tap by
-tap from memory.
+Edges. Bands have zeros, and a pixel that is infinite or NaN would spoil the whole strip. Each
+thread remembers whether a sum was not finite; then the workgroup computes all of its strips again,
+tap by tap from memory.
 
 Data movement. A row of SLAB channels, 16 strips and 8 pixels on the side moves once from memory to
 shared memory, STAGES rows ahead. Segments of the height read TAPS_H - 1 rows of the next one.
 
-Measured on an H200, bf16, by single calls with L2 flushed
-(benchmarks/results/conv_depthwise_bands_h200.json), 16 channels and 4 warps: 7×7 (128 images of 96
-channels of 56×56) 66.9 µs forward, 67.3 for data and 111 for weights, which is 4.30, 9.77 and 1.85
-times cuDNN's speed; 5×5 (32 of 240 of 28×28) 17.3, 17.1 and 28.1, 1.81, 2.75 and 1.13. Of 3×3 (32
-of 256 of 28×28) only the gradient of the weights is faster than windows: 20.3, 1.18. 32 channels
-take up to 19 % longer, rings of 8 rows up to 11 %.
-
-What limits it. Counted for 7×7 with 32 channels and 8 warps, a row of 16 strips (4096
-sums) is 28 matrix instructions in each warp, 8 loads of 8 bytes in each thread, about 260
-instructions in all, and five barriers, of which the compiler puts three around copies. For 128
-images of 96 channels of 56×56 the busiest workgroup walks 102 rows. At 60 % of the matrix units'
-rate that is 21 µs, the instructions are 30 µs, the memory's part at 4.2 TB/s is 37 µs; barriers are
-waits that one workgroup does not fill. The vector units' products alone would be 64 µs.
-
-Of 16 lanes that read shared memory together, strips of one image share banks: loads take two passes
-(2 and 4 images) to four. Compiled for sm_90, nothing spills, registers: 3×3 116 with 4 channels in
-a thread and 214 with 8, 5×5 160, 7×7 212; of the gradient of the weights 115, 252, 178 and 234.
-
 On a CPU. Gluon has no interpreter; `depthwise` computes the same there.
 
-Not built: strides, whose pixels would come as two rows of even and odd ones; an epilogue; asking
-for the next row's pixels before a row's products, which has registers enough.
+What limits it. By counting, memory, instructions and barriers. On an H200 7×7 layers run at 4.30
+(forward), 9.77 (data) and 1.85 (weights) times cuDNN's speed. More measurements, counts, and what
+is not built: docs/notes/conv-gluon_bands.md.
 """
 
 from tilewright.ops.device.epilogue import rounded

@@ -8,9 +8,9 @@ ring.
 
 Matrix instructions read their operands in blocks of eight rows, and a view may begin at a block
 only. So the eight rows of a block are eight *images*: an atom is one pixel of eight images by 64
-channels. A tap to the right is then the next atom, a tap further down the ring's next slot, and
-both are legal beginnings. The copy engine makes atoms on its own: the tensor map has the dimensions
-(height, width, image, channel) in place of (image, height, width, channel).
+channels. A tap to the right is then the next atom, a tap further down the ring's next slot. The
+copy engine makes atoms on its own: the tensor map has the dimensions (height, width, image,
+channel).
 
 Products are of the older instruction, whose operands come from registers: two atoms by a slice of
 16 channels, and the 16 filters that see them. Four slices are one product with a dimension of
@@ -20,67 +20,21 @@ group's filters and another's channels. Taps along the width share their pixels 
 (`gluon_atoms`), so a row is read once for each row of the filter.
 
 The weights lie in shared memory in this form for as long as the workgroup runs, which stays with
-its 64 channels; threads write them there when it begins. Of groups of 32 channels, up to nine taps
-lie in registers instead (KEPT), 8 of each thread for a tap: in shared memory they take 36 KB of a
-3×3 filter, and 72 of a row's 192 reads. An epilogue with a matrix has no registers left for that.
-The gradient of the data is the same with
-taps in the reverse order, and the weights read along their other side.
+its 64 channels. Of groups of 32 channels, up to nine taps lie in registers instead (KEPT). The
+gradient of the data is the same with taps in the reverse order, and the weights read along their
+other side. With a stride of 2, an input row is two rows of atoms, its even pixels and its odd ones;
+the gradient of the data then has a launch for each residue class (see `geometry`).
 
-With a stride of 2, an input row is two rows of atoms: its even pixels and its odd ones, which the
-copy engine picks by its element strides. Taps alternate between them, and views still begin at
-atoms. The gradient of the data then has residue classes (see `geometry`), which are convolutions of
-stride 1: a launch for each, of a kernel that is written out for the class's taps.
-
-An infinite element of one group times these zeros is NaN in another group's sums. If a workgroup's
-sums had NaN or infinity, it makes its rows again when it is done, group by group, with other
-groups' elements set to zero.
-
-Data movement. STAGES rows are in the ring or on their way. After a row's products have ended, its
-oldest input row makes room for the next; rows of the next strip follow those of the last without a
-gap. An input row has COLS pixels and HALO more behind them, the next power of two of what the
-filter reaches over. Sums leave through a staging buffer and the copy engine, which writes no
-pixel outside the image, no image past the last, and no channel past the last. Rows and columns
-outside the image come as zeros, which is the padding.
-
-Not built: atoms of eight neighbouring pixels of one image. A view shifted by one pixel would begin
-inside an atom, so each column of the filter would need its own copy of each row: a 3×3 filter would
-read three times as much from L2.
-
-As compiled by Triton 3.6: a row of 64 pixels is 72 HMMA and 24 LDSM of each warp (groups of 32: 144
-and 30, or 48 where weights are not kept), 94 registers for groups of 16, 168 or fewer for groups of
-32 with weights kept, so that three workgroups are on a compute unit, and nothing spills. With a
-matrix in the epilogue, weights kept took 180 registers, or 168 and spilled two. Warps have no
-roles: one loop waits, multiplies, asks for the next row and stores; other workgroups on the same
-compute unit fill the gaps.
+Edges. Rows and columns outside the image come as zeros, which is the padding, and the copy engine
+writes nothing outside the result. An infinite element of one group times MERGED's zeros is NaN in
+another group's sums. If a workgroup's sums had NaN or infinity, it makes its rows again, group by
+group, with other groups' elements set to zero.
 
 On a CPU. Gluon has no interpreter; `gather` computes the same result there.
 
-The first version hung on a ResNeXt layer (32 images, 256 channels in 32 groups, 56×56). It waited
-in a loop that began at the number of the row that was waited for last. Triton 3.6 took that number
-to be 0 for good, so each row waited for all rows before it too: right while the ring had not come
-round twice, a hang afterwards.
-
-Measured on an H200, bf16, 3×3, by single calls with L2 flushed
-(benchmarks/results/conv_grouped_h200.json): 1.09 to 2.93 times cuDNN's speed forward, 1.14 to 3.00
-for data. The layer above takes 36.9 µs, where the memory's part is 24.5; with 512 channels in
-groups of 16 at 28×28 24.4 of 12.3, with 1,024 in groups of 32 at 14×14 34.5 of 12.4; with a stride
-of 2 39 forward and 72 for data, of 31. An earlier version multiplied by wgmma, which read both
-operands from shared memory, the pixels anew for each tap: 36 of 64x16x16 for a row of 64 pixels. It
-took 43.7, 27.0, 30.0 and 38 µs: small wgmma was the limit of groups up to 16, and groups of 32 were
-faster by it. With weights in shared memory two workgroups fit a compute unit, two warps for each of
-its four matrix units, and groups of 32 took 35.6 µs forward and 37.3 for data. With weights kept in
-registers three fit: 34.5 and 33.7.
-
-What limits it. By counting, a row of 64 pixels and 64 channels of a 3×3 filter:
-
-    groups of    products of 16x8x16    at 1,340 a clock    reads of 512 bytes    at 128 a clock
-    4, 8, 16     288                    440 clocks          96                    384 clocks
-    32           576                    880 clocks          192, kept 120         768 clocks, 480
-
-The row's 8 KB of x and 8 KB of y take 900 clocks of a 132nd of 4.2 TB/s, so memory should limit it
-where workgroups on the same compute unit overlap. Products that are not of one group, a half of
-groups of 8 and three quarters of groups of 4, cost nothing more. With fewer than eight images,
-atoms are partly empty.
+What limits it. Memory, where workgroups on one compute unit overlap. On an H200 3×3 layers run at
+1.09 to 2.93 times cuDNN's speed forward, 1.14 to 3.00 for data. More measurements, counts, and what
+was tried: docs/notes/conv-gluon_grouped.md.
 """
 
 from tilewright.ops.conv.kernels.finish import chained

@@ -7,42 +7,27 @@ multiplied with the rows of x that its taps see, for each tap by another view of
 sums of all taps stay in registers for as long as the workgroup runs.
 
 A slice of 16 channels is multiplied with the 16 filters that see them. wgmma would multiply 64
-filters with each slice, four times too many: 1,152 clocks for a row of 64 pixels, 64 channels and
-nine taps. The older instruction takes 16 filters and 8 channels from registers. Products of four
-slices are one product with a dimension of batches: each warp has a slice. For groups of 32 channels
-there are two slices of 32, with two warps each, 16 filters a warp.
+filters with each slice, four times too many. The older instruction takes 16 filters and 8 channels
+from registers. Products of four slices are one product with a dimension of batches: each warp has a
+slice. For groups of 32 channels there are two slices of 32, with two warps each, 16 filters a warp.
 
 Data movement. A row of y comes together with the last row of x that it needs, to the same slot.
 Both are read by pixels, transposed on the way to registers (ldmatrix, without conflicts, as
 128-byte swizzles have none for it). Taps along the width share their pixels in registers
 (`gluon_atoms`), so a row of x is read once for each row of the filter. Each workgroup writes sums
-of its own to a workspace, and `weights.conv_few_totals` adds them, so results repeat bit for
-bit. A slice of several groups makes products between groups too, which are dropped: what is
-infinite stays in its group.
+of its own to a workspace, and `weights.conv_few_totals` adds them, so results repeat bit for bit. A
+slice of several groups makes products between groups too, which are dropped: what is infinite stays
+in its group.
 
 Edges. Beside a pixel that y does not have, zero, there may be one of x that is infinite, and their
 product would be NaN. So if a workgroup's sums have NaN or infinity when all rows are done, it walks
-its rows again, and this time pixels of x are zero where y has none. The first version set them to
-zero in every tile at an end. Its rows were then branches between taps, in which the compiler took
-pairs of elements apart and put them together again: 701 PRMT and 505 SEL for 144 products of groups
-of 32, of which no two taps overlapped. Now the row's products have none of both.
-
-Measured on an H200, bf16, 3×3, by single calls with L2 flushed
-(benchmarks/results/conv_grouped_h200.json): groups of 4 39.2 µs, 3.56 times cuDNN's speed; of 8
-38.5, 2.02; of 16 28.2, 1.91; of 32 48.0, 1.02; with a stride of 2 43.0 and 40.6, 1.25 and 1.25. The
-first version, which also read all pixels anew for each tap, took 59.9, 53.5, 51.6, 73.0, 59.7 and
-60.2.
-
-What limits it. By counting, for a row of 64 pixels of a 3×3 filter, on one compute unit:
-
-    groups of    products of 16x8x16    at 1,340 a clock    reads of 512 bytes    at 128 a clock
-    4, 8, 16     288                    440 clocks          76                    304 clocks
-    32           576                    880 clocks          136                   544 clocks
-
-The row's 16 KB of x and y take 900 clocks of a 132nd of 4.2 TB/s. Sums of all workgroups are 19 MB
-of groups of 32, 10 of 16, and leave and come once more.
+its rows again, and this time pixels of x are zero where y has none.
 
 On a CPU. Gluon has no interpreter; `weights` computes the same result there.
+
+What limits it. By counting, memory, and for groups of 32 products as well. On an H200 3×3 layers
+run at 1.02 to 3.56 times cuDNN's speed. More measurements, counts, and the first version:
+docs/notes/conv-gluon_grouped_weights.md.
 """
 
 from tilewright.ops.conv.kernels.gluon_atoms import (

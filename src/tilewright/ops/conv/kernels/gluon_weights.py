@@ -18,12 +18,8 @@ times, not nine. Tap follows tap, and then come the next channels. In shared mem
 slabs of 128 bytes, one behind the other, also if one request brings them all; so each slab can be a
 box of its own, and wgmma reads them as one matrix. The last tile may have boxes behind the last,
 for which its producer brings another's channels, as copying from outside takes longer; their sums
-are stored at channels that there are not, and so nowhere. Filters past the last likewise.
-
-The warp that loads goes from box to box by adding (`following`). When it divided each box's number
-to find the box's pixels, a step took it 110 instructions, two divisions among them that wait for
-one another; now it is 57. 64 images of 56×56 with 64 channels then took 65 µs on an H200, 0.28 µs
-for each step of a 64x64 tile, with any bytes for a step: that warp probably was the limit.
+are stored at channels that there are not, and so nowhere. Filters past the last likewise. The warp
+that loads goes from box to box by adding (`following`).
 
 Parts. A gradient has few tiles and long sums. Under ``split`` a tile's boxes are in several parts.
 TWO_STAGE: each has sums of its own in a workspace, and `weights.conv_totals` adds them in order, so
@@ -36,13 +32,8 @@ may be one of x that is infinite, and their product would be NaN.
 
 On a CPU. Gluon has no interpreter; `weights` computes the same result there.
 
-What limits it: power in tiles of 128x256, L2 in smaller ones. Measured (H200, bf16, Triton 3.6,
-cuDNN in benchmark mode, L2 flushed, ten layers; before SPREAD, odd tiles, and `following`): the
-best of the default space took 0.954 of cuDNN's speed (geometric mean; the least 0.66, with 320
-channels, and 0.73 with 64). By counting, as `gluon_ws`: a step of 64 pixels, 128 filters and 256
-channels moves 48 KB from L2 for 2.1 million multiply-adds. Compiled for sm_90 by Triton 3.6:
-products stay in flight, and nothing spills but 16 to 32 bytes a thread of ``stream_k`` on tiles of
-256×128, 128×256 and 192×128.
+What limits it. Power in tiles of 128x256, L2 in smaller ones. Measurements:
+docs/notes/conv-gluon_weights.md.
 """
 
 from tilewright.ops.conv.kernels.gluon_boxes import (

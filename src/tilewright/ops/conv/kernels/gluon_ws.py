@@ -17,10 +17,8 @@ Data movement. The ring, its consumers and their wgmma are GEMM's (`gluon_ring`)
 registers a thread fills STAGES slots, each with a box for each group that reads it and a tile of
 one tap's weights. Steps of one tap go through all channels before the next tap, so a box is read
 from L2 once for each tap. The ring runs on from tile to tile. Weights lie as filters hold them,
-channels of x innermost: forward, wgmma's second operand has products innermost; for the data's
-gradient it has columns innermost, which wgmma reads in 16-bit types. Results leave in pieces
-through two staging buffers for each group, and the copy engine writes no pixel outside the image.
-Pieces are half as wide where the epilogue reads an array, whose elements need registers too.
+channels of x innermost. Results leave in pieces through two staging buffers for each group, and the
+copy engine writes no pixel outside the image.
 
 Turns. With TURNS, two groups take whole tiles in turn, and one multiplies while the other stores
 (see GEMM's `gluon_pingpong`). A group's turn comes after all of the other's operands have arrived,
@@ -29,29 +27,16 @@ tile's weights, each with a box of its own.
 
 Odd tiles. Columns are a power of two, or several: 160 are accumulators of 128 and 32, each with a
 copy of its own weights (see GEMM's `gluon_ws`). All leave in pieces as wide as the narrowest, 32 at
-most. With three groups, which then share a tile's weights, a tile has 192 rows. Channels that a
-tile has beyond the last cost more than what they are multiplied for: the copy engine takes about 5
-ns for a row of 128 bytes outside the weights, three to four times as long as for one inside. On an
-H200, 8 images of 64×64 with 320 channels took 107 µs in 256x128 tiles, whose products hide those
-rows, and 137 in 128x128 tiles, whose do not.
+most. With three groups, which then share a tile's weights, a tile has 192 rows.
 
 Edges. A box that reaches beyond the image is multiplied whole. `boxes.best` takes the boxes with
 the fewest such pixels. Channels past the last are zeros in both operands.
 
 On a CPU. Gluon has no interpreter; `gather` computes the same result there.
 
-Half steps. Of 96 channels, steps of 64 are half empty every second time, and zeros from outside
-take the copy engine longer than what it reads. Steps of 32 are 1.21 times as fast there (29 layers
-of several taps on an H200); 64 images of 56×56, 3×3, from 96 channels to 96: the data's gradient in
-67 µs, where it took 96 and cuDNN 68. With one tap they lost (0.90, 51 layers).
-
-What limits it: power, and for tiles of 64 rows L2. Measured (H200, bf16, Triton 3.6, cuDNN in
-benchmark mode, L2 flushed, ten layers): the best of the default space took 1.073 of cuDNN's speed
-forward and 1.048 for the data's gradient (geometric means; the least 0.94 and 0.93, with 320
-channels). 32 images of 56×56 and 256 channels, 3×3: 705 TFLOP/s in 128x256 tiles. By counting, a
-step of 128 pixels, 256 channels and 64 products moves 48 KB from L2 for 2.1 million multiply-adds,
-as GEMM's does. Compiled for sm_90 by Triton 3.6: nothing spills, and products stay in flight; but
-192 sums a thread in parts spill where the epilogue reads an array, which a rule forbids.
+What limits it. Power, and for tiles of 64 rows L2. On an H200 it has 1.073 of cuDNN's speed forward
+and 1.048 for data over ten layers (geometric means). More measurements:
+docs/notes/conv-gluon_ws.md.
 """
 
 from tilewright.ops.conv.kernels.finish import chained

@@ -4,13 +4,13 @@ Idea. A row of a tile is a strip: `STRIP` neighbouring pixels of the result's wi
 channels. It walks down the image. Each pixel of the source that the strip meets is loaded and
 converted once, and added at once to all results that see it: the sums of the rows that are not
 complete yet are in registers, and move up by a row with each step. So are the filters, which torch
-keeps with taps innermost: reading a channel's tap is a load of 2 bytes, and one load serves
-the rows of a segment (`steps`). Sizes and strides of the filter are constants, so that all of this
-is unrolled.
+keeps with taps innermost: reading a channel's tap is a load of 2 bytes, and one load serves the
+rows of a segment (`steps`). Sizes and strides of the filter are constants, so that all of this is
+unrolled.
 
-In the gradient of the data, a row of y is added to the rows of x that it sees; strides move
-sums up by so many rows. There are no residue classes: pixels are counted from the first of the
-padding, where each step begins a new stride.
+In the gradient of the data, a row of y is added to the rows of x that it sees; strides move sums up
+by so many rows. There are no residue classes: pixels are counted from the first of the padding,
+where each step begins a new stride.
 
 In the gradient of the weights, sums and filters change places: registers hold a sum for each tap,
 and the rows of dY that the current row of x meets. Rows of a tile add theirs up at the end; parts
@@ -22,40 +22,12 @@ Memory is far: under EARLY a step's pixels are asked for one step before, and ar
 the sums of the step are added up. Stores keep the compiler from doing so on its own.
 
 Data movement. Each strip reads the columns beside it and the rows before its first (of `steps`),
-which others read too, from L1 or L2. Loads of a pixel's channels for each pixel of the result, at
-stride 1 with 16 steps (x for y; of the weights' gradient, x and dY):
+which others read too, from L1 or L2. The taps are loads of 2 bytes, each of a lane's own channel
+and so of a line of its own. So strips that walk far are better, if enough of them fill the device.
 
-    filter      3×3    5×5    7×7    tap by tap
-    loads       1.7    2.5    3.4    9, 25, 49
-
-The taps are loads of 2 bytes, each of a lane's own channel and so of a line of its own: for 7×7
-with 2 channels in a thread 98 of them before the first row. So strips that walk far are better, if
-enough of them fill the device.
-
-What limits it: memory for small filters; from 7×7 on multiply-adds. Registers of a thread with
-tiles of 4 strips by 64 channels, forward and weights, at stride 1; nothing spills:
-
-    filter      sm_90         gfx942        gfx1201
-    3×3         80, 96        64, 69        68, 82
-    5×5         156, 163      118, 95       123, 129
-    7×7         246, 255      170, 131      193, 192
-
-Measured on an H200, bf16, L2 flushed, launch included, in microseconds; cuDNN's time over it in
-brackets (segments were of whole TILE_K steps then, and parts were added eight at a time):
-
-    problem                               forward       data          weights
-    32 images, 256 of 28×28, 3×3          15.4 (1.25)   16.1 (1.58)   27.9 (0.89)
-    32 images, 96 of 112×112, 3×3 by 2    41.6 (0.95)   35.1 (3.58)   67.3 (0.91)
-    32 images, 240 of 28×28, 5×5          30.5 (1.03)   32.8 (1.42)   55.3 (0.59)
-    128 images, 96 of 56×56, 7×7          279 (1.03)    306 (2.17)    not timed
-    1 image, 8192 of 8192, 4 taps         83.3 (37.6)   84.6 (36.7)   not timed
-
-Counted in sm_90's code, products in all instructions of a step: 144 of 298 (3×3), 200 of 346 (5×5),
-392 of 555 (7×7); the others are masks, addresses, loads, conversions and stores. For 7×7 the
-products alone are 64 µs of the device's multiply-adds at 1.755 GHz (as many as pixels of the result
-times taps). The other instructions, the steps ahead of 16-row segments (22 for 16, and 64 rows for
-56) and tiles of 64 channels for 96 make that about 190 µs; with 244 registers, two warps of a
-scheduler do not fill all slots. `gluon_bands` has the matrix units multiply.
+What limits it. Memory for small filters; from 7×7 on multiply-adds (`gluon_bands` has the matrix
+units multiply). On an H200 it has 0.95 to 1.25 of cuDNN's speed forward and 1.42 to 3.58 for data
+in 2-D. More measurements, loads and registers: docs/notes/conv-held.md.
 """
 
 import triton

@@ -13,10 +13,7 @@ workgroups share the pixels; each stores its sums to its own part of a workspace
 `conv_few_totals` adds the parts in order, so results repeat bit for bit.
 
 What limits it: addresses and loads of the runs' vectors, and for few weights the sum of parts.
-Measured on an H200 as in `packed`, all three kernels: 7×7 by 2 89.9 µs (cuDNN 162.9), 3×3 by 2 52.8
-(85.3), 3×3 100.1 (179.8), 4×4 by 4 42.5 (62.9; `weights` takes 39.6). Steps of pixels without
-regard to lines, each with divisions of its own, took 118 and 115 µs for the first and the third.
-Tiles of 256 columns read y once, and are 15 % slower than two of 128.
+Measurements: docs/notes/conv-packed.md.
 """
 
 import triton

@@ -7,22 +7,15 @@ loop. So S·STRIP products take S + STRIP - 1 loads of pixels and S of taps; tap
 take S·STRIP. The gradient of the data walks the rows of its residue classes (see `geometry`); its
 width has a stride of 1.
 
-The gradient of the weights has a tile for each row of the filter: registers hold a sum for each
-tap of the row. Rows of a tile add theirs up at the end; parts of the pixels are added by
+The gradient of the weights has a tile for each row of the filter: registers hold a sum for each tap
+of the row. Rows of a tile add theirs up at the end; parts of the pixels are added by
 `conv_few_totals`.
 
 Data movement. The filter's rows read the same rows of the source again, from L1 or L2: a window
 that moved down too, as `held` has it, would need registers for each tap.
 
-What limits it: multiply-adds. For 31×31 with a channel in a thread, a row is 248 of them, 38 loads
-of pixels and 31 of taps, which in torch's layout lie 2 bytes apart, and 1922 from channel to
-channel. The matrix units would take a Toeplitz matrix of each row, one for each channel; that is
-not here. Compiled for sm_90, bf16, 31 taps: forward 208 registers, the gradient of the data 241,
-of the weights 93, and no spills; with 2 channels in a thread
-255 registers and 40 bytes of spills, so the rule `registers` refuses that.
-
-Measured on an H200, bf16, L2 flushed, 32 images of 512 channels of 14×14, 31×31: forward 716 µs and
-the gradient of the data 713 µs, where cuDNN takes 3363 and 2151 µs.
+What limits it: multiply-adds. A 31×31 layer takes 716 µs forward on an H200, and cuDNN 3363:
+docs/notes/conv-rows.md.
 """
 
 import triton

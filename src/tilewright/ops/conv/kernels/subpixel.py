@@ -15,12 +15,7 @@ one of them for TILE_M blocks, and reads y in whole vectors. A tile has blocks o
 that few of its rows are empty; no step divides. Each block is stored to its lines of x.
 
 What limits it: the loads. In the example each element of y is loaded 10 times; `implicit` loads it
-49 times. Measured (H200, bf16, Triton 3.6, cuDNN in benchmark mode, L2 flushed; 32
-images of 224×224 and 3 channels, benchmarks/results/conv_stems_data_h200.json), µs here and by
-cuDNN: 7×7 by 2 from 64 channels 86 and 455, 4×4 by 4 from 96 28 and 59, 3×3 by 2 from 32 34 and
-142, 3×3 from 64 165 and 290. The first stores went 32 blocks at a time, a sector for each element:
-103, 43, 52 and 163 µs. Built for sm_80 to sm_100 and AMD's architectures without spills, and
-executed in emulation (benchmarks/emulated.py --match subpixel).
+49 times. It takes 86 µs on an H200, and cuDNN 455. Other stems: docs/notes/conv-subpixel.md.
 """
 
 import triton
