@@ -8,7 +8,9 @@ against float64 before anything is timed; see `comparison` for what is picked an
 whose problems all came out writes its claim (`claims`). A case that fails costs itself alone: it
 ran in a process that is then replaced. Exit status 1 if a case failed or was left out.
 
---json: also write all problems' results with every sample; packed if the name ends in .xz.
+--json: also write all problems' results with every sample; packed if the name ends in .xz. From a
+file that is there the run goes on: what it has is not measured again. It must come from the same
+commit, GPU, driver and libraries.
 --budget: seconds, after which nothing more is begun. What was left out is listed.
 """
 
@@ -16,8 +18,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import json
-import lzma
 import multiprocessing
 import statistics
 import sys
@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import cases
@@ -34,6 +35,7 @@ import claims
 from cases import AnyCase, Case, HostTimes, Part, Programs
 from comparison import WAYS, Ratio, Row, Way, judged, summed
 from environment import environment, kernel_sources
+from run_file import Documents, configs_of, document, read, restored, write
 
 STALL_SECONDS = 300
 """A worker that says nothing for so long is ended. A compilation of FlexAttention takes longest."""
@@ -69,24 +71,38 @@ Say = Callable[[str, Any], None]
 
 
 def run_case(
-    case: AnyCase, bench: Callable[[], Any], deadline: float, say: Say
+    case: AnyCase,
+    bench: Callable[[], Any],
+    deadline: float,
+    say: Say,
+    known: Documents = MappingProxyType({}),
 ) -> list[claims.Claim]:
-    """Run one case. Returns its claims. Raises `Late`, and whatever a case that fails raises."""
+    """Run one case. Returns its claims. Raises `Late`, and whatever a case that fails raises.
+
+    known: results that are not measured again.
+    """
     if isinstance(case, HostTimes):
         return _host(case, say)
-    return (_kernels if isinstance(case, Case) else _programs)(case, bench, deadline, say)
+    return (_kernels if isinstance(case, Case) else _programs)(case, bench, deadline, say, known)
 
 
-def _kernels(case: Case, bench: Callable[[], Any], deadline: float, say: Say) -> list[claims.Claim]:
+def _kernels(
+    case: Case, bench: Callable[[], Any], deadline: float, say: Say, known: Documents
+) -> list[claims.Claim]:
     problems = case.problems()
     say("count", len(problems))
     at_work = bench()
-    at_work.prepare(case, problems, partial(say, "text"))
+    at_work.prepare(case, [p for p in problems if str(p) not in known], partial(say, "text"))
     rows: dict[Any, Row] = {}
     configs: dict[str, Any] = {}
     failed: list[str] = []
     longest = 0.0
     for number, problem in enumerate(problems):
+        if had := known.get(str(problem)):
+            rows[problem] = restored(had)
+            configs |= configs_of(had)
+            say("row", had)
+            continue
         begun = time.time()
         if begun + longest > deadline:
             raise Late(f"left out {len(problems) - number} of {len(problems)} problems")
@@ -98,7 +114,7 @@ def _kernels(case: Case, bench: Callable[[], Any], deadline: float, say: Say) ->
         else:
             rows[problem] = row
             configs |= used
-            say("row", document(row))
+            say("row", document(row, used))
             say("text", f"  {number + 1}/{len(problems)} {shown(row)}")
         longest = max(longest, time.time() - begun)
     if failed:
@@ -126,7 +142,7 @@ def _compared(rows: Sequence[Row], way: Way, vendor: Sequence[str]) -> claims.Co
 
 
 def _programs(
-    case: Programs, bench: Callable[[], Any], deadline: float, say: Say
+    case: Programs, bench: Callable[[], Any], deadline: float, say: Say, known: Documents
 ) -> list[claims.Claim]:
     say("count", len(case.programs))
     at_work = bench()
@@ -137,10 +153,14 @@ def _programs(
         begun = time.time()
         if begun + longest > deadline:
             raise Late(f"left out {len(case.programs) - number} of {len(case.programs)} programs")
-        samples, used = at_work.stepped(make())
+        if had := known.get(name):
+            samples, used = had["samples"], configs_of(had)
+        else:
+            samples, used = at_work.stepped(make())
         configs |= used
-        found[name] = judged(samples, ("ours",), ("vendor",))
-        say("row", {"problem": name, "calls": asdict(found[name]), "samples": samples})
+        found[name] = result = judged(samples, ("ours",), ("vendor",))
+        row = {"problem": name, "calls": asdict(result), "samples": samples}
+        say("row", {**row, "configs": sorted(used)})
         say("text", f"  {name}: {found[name].ratio:.3f}")
         at_work.release()
         longest = max(longest, time.time() - begun)
@@ -164,21 +184,6 @@ def _host(case: HostTimes, say: Say) -> list[claims.Claim]:
     return [claims.Claim(case.name, None, None, None, None, _about(case), times_us=times_us)]
 
 
-def document(row: Row) -> dict[str, Any]:
-    """A row as JSON, with each way's ratios and all samples."""
-    said = {
-        way: {
-            side: asdict(found) if (found := row.ratio(way, side)) else None
-            for side in ("ours", "with_library")
-        }
-        for way in row.samples
-    }
-    return {
-        "problem": row.problem, "tried": row.tried, **said, "samples": row.samples,
-        "wrong": dict(row.wrong), "late": list(row.late),
-    }  # fmt: skip
-
-
 def shown(row: Row) -> str:
     """A row as a line."""
     words = []
@@ -192,7 +197,9 @@ def shown(row: Row) -> str:
     return f"{row.problem}: {', '.join(words)};{chosen}{wrong}"
 
 
-def serve(names: Sequence[str], deadline: float, pipe: Connection) -> None:
+def serve(
+    known: Mapping[str, Documents], names: Sequence[str], deadline: float, pipe: Connection
+) -> None:
     """A worker: run these cases until one fails."""
     every = cases.every()
 
@@ -207,7 +214,8 @@ def serve(names: Sequence[str], deadline: float, pipe: Connection) -> None:
     for name in names:
         pipe.send(("begin", name))
         try:
-            found = run_case(every[name], bench, deadline, lambda *said: pipe.send(said))
+            had = known.get(name, {})
+            found = run_case(every[name], bench, deadline, lambda *said: pipe.send(said), had)
         except Late as late:
             pipe.send(("late", str(late)))
         except Exception as error:
@@ -225,11 +233,14 @@ Messages = Callable[[Sequence[str], float], Iterator[tuple[str, Any]]]
 or ``gone`` with the reason."""
 
 
-def worker(names: Sequence[str], deadline: float) -> Iterator[tuple[str, Any]]:
-    """See `Messages`. The worker is ended with the iterator, and when it says nothing."""
+def worker(
+    known: Mapping[str, Documents], names: Sequence[str], deadline: float
+) -> Iterator[tuple[str, Any]]:
+    """`Messages`, if the results that are known are given. The worker is ended with the iterator,
+    and when it says nothing."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=serve, args=(names, deadline, there), daemon=False)
+    process = context.Process(target=serve, args=(known, names, deadline, there), daemon=False)
     process.start()
     there.close()
     try:
@@ -328,17 +339,6 @@ def listed(every: Mapping[str, AnyCase]) -> str:
     return "\n".join(lines)
 
 
-def write(path: Path, reports: Mapping[str, Report], about: Mapping[str, Any]) -> None:
-    """All results with every sample, as JSON; packed for a name that ends in .xz."""
-    found = {
-        name: {key: value for key, value in vars(report).items() if key != "claims"}
-        | {"claims": [one.claim for one in report.claims]}
-        for name, report in reports.items()
-    }
-    content = (json.dumps({"environment": about, "cases": found}) + "\n").encode()
-    path.write_bytes(lzma.compress(content) if path.suffix == ".xz" else content)
-
-
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help="names, or patterns of names")
@@ -353,6 +353,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if not options.cases:
         parser.error("which cases? --list lists them")
     names = chosen(options.cases, every)
+    earlier = read(options.json, environment())
+    known = {name: earlier.known(name) for name in names}
     saved: set[str] = set()
 
     def kept(reports: dict[str, Report]) -> None:
@@ -362,9 +364,9 @@ def main(words: Sequence[str] | None = None) -> int:
                     print(f"  {claims.save(claim).name}", flush=True)
                     saved.add(claim.claim)
         if options.json:
-            write(options.json, reports, environment())
+            write(options.json, reports, earlier)
 
-    reports = run_all(names, time.time() + options.budget, worker, kept)
+    reports = run_all(names, time.time() + options.budget, partial(worker, known), kept)
     bad = {name: report.failed for name, report in reports.items() if report.failed}
     for name, why in bad.items():
         print(f"{name}: {why}")

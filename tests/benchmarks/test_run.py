@@ -13,9 +13,11 @@ from test_comparison import OURS, TIMES, Fake
 import cases
 import claims
 import run
+import run_file
 from cases import Case, HostTimes, Part, Programs
 from comparison import Field, NothingToCompare, compared
 from run import Report, run_all, run_case
+from run_file import Earlier
 from tilewright.arch import arch
 
 NEVER = math.inf
@@ -191,7 +193,7 @@ def test_what_the_budget_leaves_out_is_told():
 
 def test_a_real_worker_runs_until_a_case_fails():
     """Without a GPU the first case that needs one fails, in its own process."""
-    said = list(run.worker(["gemm-int8", "gemm-bf16-odd"], NEVER))
+    said = list(run.worker({}, ["gemm-int8", "gemm-bf16-odd"], NEVER))
     assert said[0] == ("begin", "gemm-int8")
     assert said[-1][0] == "failed"
     assert [what for word, what in said if word == "begin"] == ["gemm-int8"]
@@ -203,9 +205,10 @@ def test_the_command_says_by_its_status_that_a_case_failed(tmp_path, monkeypatch
     monkeypatch.setattr(claims.save, "__defaults__", (tmp_path,))
     good = [("begin", "a"), ("row", {"problem": "p"}), ("claims", [claim("a")])]
     path = tmp_path / "all.json.xz"
+    monkeypatch.setattr(run, "environment", lambda: {"commit": "c0ffee", "changed": False})
     for last, status in ((("claims", [claim("b")]), 0), (("failed", "fault"), 1)):
         messages, _ = script([*good, ("begin", "b"), last])
-        monkeypatch.setattr(run, "worker", messages)
+        monkeypatch.setattr(run, "worker", lambda known, *rest, says=messages: says(*rest))
         assert run.main(["*", "--json", str(path)]) == status
     out = capsys.readouterr().out
     assert "b: fault" in out
@@ -219,5 +222,71 @@ def test_the_command_says_by_its_status_that_a_case_failed(tmp_path, monkeypatch
 
 def test_results_are_plain_json_by_name(tmp_path):
     path = tmp_path / "all.json"
-    run.write(path, {"a": Report(failed="why")}, {"commit": None})
+    run_file.write(path, {"a": Report(failed="why")}, Earlier({"commit": None}))
     assert json.loads(path.read_text())["cases"]["a"]["failed"] == "why"
+
+
+# --- going on from a file -----------------------------------------------------------------------
+
+HERE = {"commit": "c0ffee", "changed": False, "gpu": "NVIDIA H200"}
+
+
+def document_of(problem):
+    row, _ = Bench().compared(case(), problem, 1, print)
+    return json.loads(json.dumps(run_file.document(row, ())))
+
+
+def test_what_a_file_has_is_not_measured_again():
+    known = {"a": document_of("a")}
+    bench, said = Bench(), []
+    (found,) = run_case(case(), lambda: bench, NEVER, lambda *words: said.append(words), known)
+    assert bench.prepared == ["b"] and len(bench.seeds) == 1
+    (whole,), _ = ran(case(), Bench())
+    assert (found.calls, found.graphs, found.problems) == (whole.calls, whole.graphs, 2)
+    assert [what["problem"] for word, what in said if word == "row"] == ["a", "b"]
+
+
+def test_nor_is_a_program():
+    def never():
+        raise AssertionError("it is measured again")
+
+    both = Programs("models", "all", "torch", {"model-a": never})
+    samples = {"ours": [10.0] * 10, "vendor": [20.0] * 10}
+    known = {"model-a": {"problem": "model-a", "samples": samples, "configs": []}}
+    found = run_case(both, Bench, NEVER, lambda *words: None, known)
+    assert found[0].calls.with_library.mean == pytest.approx(2.0)
+
+
+def test_the_kernels_of_a_known_result_are_in_its_claim():
+    name = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w4_s3_basic_tile_g8_direct_padmnk_al16"
+    known = {problem: document_of(problem) | {"configs": [name]} for problem in "ab"}
+    (found,) = run_case(case(), Bench, NEVER, lambda *words: None, known)
+    assert [*found.kernels] == ["gemm/basic"]
+
+
+@pytest.mark.parametrize("name", ["all.json", "all.json.xz"])
+def test_a_file_keeps_what_an_earlier_run_had(name, tmp_path):
+    path = tmp_path / name
+    first = Report(problems=2, rows=[document_of("a")], failed="the budget was over")
+    run_file.write(path, {"a": first, "b": Report()}, Earlier(HERE))
+    earlier = run_file.read(path, {**HERE, "date": "later"})
+    assert [*earlier.known("a")] == ["a"]
+    run_file.write(path, {"a": Report(failed="gone"), "c": Report()}, earlier)
+    again = run_file.read(path, HERE)
+    assert [*again.cases] == ["a", "b", "c"] and [*again.known("a")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        ({"commit": "other"}, "other commit"),
+        ({"gpu": "NVIDIA H100"}, "other gpu"),
+        ({"changed": True}, "changes since the commit"),
+    ],
+)
+def test_a_file_of_another_state_is_neither_mixed_nor_replaced(now, why, tmp_path):
+    path = tmp_path / "all.json"
+    run_file.write(path, {}, Earlier(HERE))
+    with pytest.raises(SystemExit, match=why):
+        run_file.read(path, HERE | now)
+    assert run_file.read(tmp_path / "none.json", HERE).cases == {}
