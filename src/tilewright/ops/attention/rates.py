@@ -2,11 +2,8 @@
 estimate fitted to a device (`tilewright.ops.gemm.rates`): launch, latency, L2.
 
 Those that a comment does not derive, and the paces of pipelines in their records, were fitted to
-559 medians of an H200 (`benchmarks/results/attention_h200.json` and `attention_decode_h200.json`):
-the mean error was 10 %, and the kernel that the estimate put first took 1.1 % longer than the
-fastest on average, 13 % at the most. The pace of `gluon_ws`, whose kernel is newer, was fitted to
-34 medians (`attention_guess_h200.jsonl`): the error is 4 %, and the tile that it puts first takes
-4.7 % longer than the fastest at the most. For other GPUs they are what that one's were.
+559 medians of an H200. For other GPUs they are what that one's were. How good the fits are:
+docs/notes/attention-estimate.md.
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ SHARE = 0.45
 as each step waits for two products before the next two."""
 
 GLUON_SHARES = {"gluon_ws": 0.55, "gluon_lean": 0.61, "gluon_roles": 0.47}
-"""The same of pipelines in Gluon. Measured over expected is 0.8 to 1.9 in 108 timings of sequences
-of one length, geometric mean 0.99, and 1.2 to 1.9 in 40 of packed ones, which are longer than their
-average (benchmarks/results/attention_backward_{dense,rest,short}_h200.json)."""
+"""`SHARE` of pipelines in Gluon, from 108 timings (docs/notes/attention-estimate.md)."""
 
 ORDERED_SHARES = {"gluon_ws": 1.0, "gluon_lean": 1.0, "gluon_roles": 0.93}
 """Of that rate, where sums are added in turns; from the 32 pairs of
@@ -59,10 +57,8 @@ BEGIN_US = 2.0
 """Of a workgroup of these, beside its steps: to load keys and values, and to write sums."""
 
 WARP_SCORES, WARPS, WARP_FACTOR, WARP_POWER = 512, 4, 1.15, 0.45
-"""Of `basic`: how much longer its steps take than what is counted, by the scores of a warp in a
-step, and by warps. Read off 72 timings of sequences of 128 to 2k on an H200
-(benchmarks/results/attention_backward_short_h200.json): measured over expected is 0.8 to 1.6 if
-lengths are equal, and 0.9 to 2.2 if not."""
+"""How much longer the steps of `basic` take than what is counted, by the scores of a warp in a
+step, and by warps. Read off 72 timings (docs/notes/attention-estimate.md)."""
 
 SPILL = 1.15
 """Factor for sums that take most of a thread's registers, as few workgroups are then resident."""

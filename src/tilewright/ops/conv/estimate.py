@@ -1,5 +1,6 @@
 """How long a convolution should take, from sizes and the data sheet's rates. Only what gathering
-few channels takes was fitted (`GATHERED_INSTRUCTIONS`).
+few channels takes and what gradients of the data take were fitted (`GATHERED_INSTRUCTIONS`,
+`DATA_FACTOR`).
 
 A workgroup walks its tile's steps: products on the matrix units (or the vector units), the
 operands' way from L2, of which every step has its own although taps share pixels, and their way
@@ -56,9 +57,7 @@ GATHERED = 4.0
 GATHERED_INSTRUCTIONS, FINISHED_INSTRUCTIONS = 70, 50
 """Instructions of a lane for each load of a merged step, whose place is found by divisions, with
 its share of waiting, and for each sum of the result that is stored. Fitted to 16 kernels for two
-stems on an H200 (benchmarks/results/conv_depthwise_stems_h200.json), forward: these took 0.9 to 1.5
-times as long. Gradients of weights by runs took 0.8 to 3.3 times as long
-(conv_stems_h200.json)."""
+stems on an H200 (docs/notes/conv-gather.md)."""
 
 SECTOR = 32
 """Bytes that a memory moves at least: of a group's channels alone, fewer may be wanted."""

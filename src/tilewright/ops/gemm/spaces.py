@@ -146,8 +146,7 @@ def power_of_two(rows: int) -> int:
 
 LOW_TILE = 16
 """Rows of the lowest tile. With block scales and more rows of A, such tiles miss wgmma and read B
-several times: without them, the best kernel took 0.955 of the time of the default space's first one
-on 16 products of 20 to 64 rows, 0.933 with them (H200; the worst 0.901 and 0.678)."""
+several times."""
 
 
 def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
@@ -248,10 +247,7 @@ _WHOLE_MATRIX_TILES = (
     (64, 512, 4, 3),
     (128, 256, 4, 4),
 )
-"""Further ones that do not split K, for NVIDIA alone, since one spills on gfx1201. With these and
-those for the vector units, the default space has 555 of the 637 kernels that tuning found for M to
-64 in bf16 on an H200; it had 341. The estimate's first choice is one of them, or alike in the
-measurement, for 221 problems; it was for 151."""
+"""Further ones that do not split K, for NVIDIA alone, since one spills on gfx1201."""
 _PARTS_OF_FEW = (2, 4, 8, 16)
 """Parts of K; the last two for the narrowest tile, where N is small too."""
 

@@ -107,8 +107,7 @@ CLUSTERED_SWAPPED: tuple[Tile, ...] = (
 CLUSTERS = tuple(("split_k", parts, "cluster") for parts in clusters.SIZES)
 DEEP_ORDERS = (2, 8)
 """Orders of the tiles above, and of whole tiles of `DEEP` and `SWAPPED`. Neither is always the
-better one: 64x128 in clusters of two took 15.6 and 17.7 µs in these (384×1024×5120), whole 64x128
-28.3 and 27.1 (512×2048×6144). The usual one is measured first (`orders`)."""
+better one (docs/notes/gemm-orders.md). The usual one is measured first (`orders`)."""
 
 SWAPPED: tuple[Tile, ...] = (
     ("gluon_ws", 32, 64, 128, 4, 12, "direct"),

@@ -14,9 +14,8 @@ DEPENDENT: programmatic dependent launch. The workgroups may start while the spl
 and wait for the end of all of them; what a launch costs is then hidden.
 
 What limits it: it reads [splits, rows, head dim] numbers of fp32 once; with few rows, a launch and
-a load. It was timed only together with the kernel before it, and before it was as it is now: with
-16 splits at a time, a load for the logarithms before that of O, and no dependent launch, a launch
-in splits took about 6 µs more (fitted to decoding on an H200).
+a load. An older form was timed together with the kernel before it
+(docs/notes/attention-estimate.md).
 """
 
 import triton

@@ -16,8 +16,7 @@ A gradient of few weights over many pixels has few tiles. Under ``split``, sever
 the pixels of a tile. TWO_STAGE: each writes its sums to its own part of a workspace, and
 `conv_totals` adds the parts in order, so results repeat bit for bit. Depthwise filters and groups
 of few channels have few weights in many parts, which `conv_few_totals` adds, WAYS at once: one
-after the other, eight loads at a time, 132 parts were 17 times the memory's latency, in 9
-workgroups for 256 depthwise channels of 3×3. Else parts meet in a tree or by atomics, as in GEMM
+after the other would wait for memory each time. Else parts meet in a tree or by atomics, as in GEMM
 (`ops.device.reduce`). Under ``stream_k``, as many workgroups as compute units share the steps of
 all tiles evenly (`ops.device.schedule`).
 

@@ -36,7 +36,7 @@ _TILES: dict[str, tuple[Tile, ...]] = {
     "vector": ((64, 64, 32, 8), (64, 32, 32, 4), (32, 32, 32, 4), (64, 16, 32, 4)),
 }  # fmt: skip
 """By the GPU's maker; ``single`` for cuda where channels are aligned to fewer bytes than `COPIED`,
-so that elements move one by one (of the other tiles most spilled then on sm_90, up to 1,568 bytes);
+so that elements move one by one (most of the other tiles spill then: docs/notes/conv-gather.md);
 ``merged`` where a step's products are of several taps, whose loads of one element pass through
 registers; ``vector`` where fp32 has no matrix instruction."""
 

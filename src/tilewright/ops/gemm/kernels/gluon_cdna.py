@@ -31,13 +31,11 @@ bounds, and the hardware returns zero without reading.
 
 Schedulers. `tile` and `persistent` are one binary; the grid differs. Under `split_k` a workgroup
 has one part of one tile, and nothing to load ahead when that ends (see `reduce`). Workgroups are
-renumbered so that neighbouring tiles, and parts, run on one die (MI300X has eight, each with an L2;
-see `schedule`).
+renumbered so that neighbouring tiles, and parts, run on one die (of eight, each with an L2, on
+MI300X).
 
-On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there.
-
-What limits it was counted, not measured: docs/notes/gemm-gluon_cdna.md has the listings' counts
-beside those of `basic`, and what was tried.
+On a CPU, `basic` with the same fields computes the same result. The listings' counts beside those
+of `basic`, and what was tried: docs/notes/gemm-gluon_cdna.md.
 """
 
 from tilewright.ops.device.epilogue import apply, rounded

@@ -24,8 +24,7 @@ Seen in the compiled code for GPUs that were not available (128×128×128 tiles,
 Where the compiler scales in bf16 (sm_80, sm_89, sm_90), a scale of 2^-127 counts as 0, and an
 element times its scale overflows if it is beyond bf16's range, whatever the other operand's scale
 is. On an H200 the kernel was right in every mixture of formats (tests/gpu/test_gpu_lowbit.py has
-the cases). docs/notes/gemm-weights.md compares it with `weights`, with bf16 as
-A.
+the cases). docs/notes/gemm-weights.md has its times with bf16 as A.
 """
 
 import triton

@@ -26,9 +26,10 @@ Block scales. The products of each block of K are summed alone and then scaled i
 matrix units each block of a step is a part (K_PARTS), whose scales are read a step ahead; on the
 vector units each vector's products lie in one block.
 
-What limits it. The launch and memory: kernels take 1.05 times that bound on shapes over 100 MB, and
-1.12 from 40 to 100 MB. On 36 bf16 shapes of decoding an H200 reaches 1.102 of torch.mm's speed
-(geometric mean). More measurements, and what was tried: docs/notes/gemm-small_m.md.
+What limits it. The launch and memory: on an H200, kernels take 1.05 times as long as both on shapes
+over 100 MB, and 1.12 times from 40 to 100 MB. On 36 bf16 shapes of decoding they reach 1.102 of
+torch.mm's speed (geometric mean). More measurements, and what was tried:
+docs/notes/gemm-small_m.md.
 """
 
 import triton

@@ -15,8 +15,8 @@ SCHEDULERS = ("tile", "split_k")
 
 SCALED_COLUMNS, SCALED_TILE, SCALED_VECTORS = 64, 1024, 16
 """Most columns and elements of a tile with block scales on the matrix units, whose products stand
-beside the sums, and most elements on the vector units. Larger tiles spilled: on sm_90 16x128 up to
-72 bytes, 32x64 120 and 64x64 688; on gfx1100 4x8 52."""
+beside the sums, and most elements on the vector units. Larger tiles spill
+(docs/notes/gemm-small_m.md)."""
 
 MOST_TURNED = 8192
 """Elements of a column-major A in a step. With 16384, of 32 rows, sm_90's code has 4,217 accesses

@@ -159,9 +159,8 @@ HALF_STEPS = 3
 def _depths(p: ConvProblem) -> tuple[int, ...]:
     """Products of a step; and half as many where a tap's last step would be half empty, as with 96
     and 160 channels. A row of zeros from outside takes the copy engine longer than one that it
-    reads (`rates.OUTSIDE_ROW_US`). Measured on an H200 (conv_half_steps_h200.json), the best with
-    half steps beside the best without: 1.21 times as fast with 96 channels and several taps (29
-    layers), 1.09 with 160 (16), 0.99 with more (11); with one tap 0.90 (51)."""
+    reads (`rates.OUTSIDE_ROW_US`). With one tap, or more channels, half steps do not pay
+    (docs/notes/conv-gluon_ws.md)."""
     size = DTYPES[p.dtype].bytes
     channels = p.group_k if p.direction == "data" else p.group_c
     depth = min(_STEP_BYTES, max(32, power_of_two(channels * size))) // size
