@@ -16,7 +16,7 @@ from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.causal_conv import CausalConvProblem
-from tilewright.ops.causal_conv.parts import splits_of
+from tilewright.ops.causal_conv.catalogue import splits_of
 from tilewright.ops.causal_conv.problem import DIRECTIONS, EXTRAS, vector
 
 FAMILY = ops.family("causal_conv")

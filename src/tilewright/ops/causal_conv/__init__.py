@@ -10,10 +10,11 @@ from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument
+from tilewright.ops import binder
 from tilewright.ops.backward import Backward
+from tilewright.ops.causal_conv import catalogue, functions, operands, rules, spaces
 from tilewright.ops.causal_conv import config as config_module
 from tilewright.ops.causal_conv import estimate as estimate_module
-from tilewright.ops.causal_conv import functions, operands, parts, rules, spaces
 from tilewright.ops.causal_conv import gradients as gradients_module
 from tilewright.ops.causal_conv import reference as reference_module
 from tilewright.ops.causal_conv.config import CausalConvConfig
@@ -99,12 +100,13 @@ class CausalConvFamily(Defaults):
         return estimate_module.estimate(config, problem, device)
 
     def sources(self, config: CausalConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
-        return parts.sources(config, arch)
+        return binder.sources(catalogue.PARTS, catalogue.CATALOGUE, config, arch)
 
     def launch(
         self, config: CausalConvConfig, problem: CausalConvProblem, device: Device
     ) -> Launch:
-        return parts.launch(config, problem, device)
+        context = catalogue.context(config, problem, device)
+        return binder.launch(catalogue.PARTS, catalogue.CATALOGUE, context)
 
     def operands(self, problem: CausalConvProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)

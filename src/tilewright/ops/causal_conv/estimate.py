@@ -7,8 +7,8 @@ import math
 
 from tilewright.arch import arch
 from tilewright.arch.model import Device
+from tilewright.ops.causal_conv.catalogue import splits_of, workgroups
 from tilewright.ops.causal_conv.config import CausalConvConfig
-from tilewright.ops.causal_conv.parts import splits_of, workgroups
 from tilewright.ops.causal_conv.problem import CausalConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates

@@ -10,12 +10,14 @@ from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument
+from tilewright.ops import binder
+from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.keywords import Keyword
+from tilewright.ops.merge_states import catalogue, operands, rules, spaces
 from tilewright.ops.merge_states import config as config_module
 from tilewright.ops.merge_states import estimate as estimate_module
-from tilewright.ops.merge_states import operands, parts, rules, spaces
 from tilewright.ops.merge_states import reference as reference_module
 from tilewright.ops.merge_states.config import MergeStatesConfig
 from tilewright.ops.merge_states.problem import LIKE, MergeStatesProblem
@@ -88,12 +90,13 @@ class MergeStatesFamily(Defaults):
         return estimate_module.estimate(config, problem, device)
 
     def sources(self, config: MergeStatesConfig, arch: Arch) -> Mapping[str, KernelSource]:
-        return parts.sources(config, arch)
+        return binder.sources(catalogue.PARTS, catalogue.CATALOGUE, config, arch)
 
     def launch(
         self, config: MergeStatesConfig, problem: MergeStatesProblem, device: Device
     ) -> Launch:
-        return parts.launch(config, problem, device)
+        context = Context(config, problem, device)
+        return binder.launch(catalogue.PARTS, catalogue.CATALOGUE, context)
 
     def operands(self, problem: MergeStatesProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)

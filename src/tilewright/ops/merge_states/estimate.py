@@ -7,8 +7,8 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
+from tilewright.ops.merge_states.catalogue import workgroups
 from tilewright.ops.merge_states.config import MergeStatesConfig
-from tilewright.ops.merge_states.parts import workgroups
 from tilewright.ops.merge_states.problem import MergeStatesProblem
 
 RESIDENT_THREADS = 512

@@ -19,8 +19,8 @@ from tilewright.ops.causal_conv.kernels.whole import none
 
 @triton.jit
 def causal_update(
-    x, state, w, y, bias, cache_seqlens, conv_state_indices, channels, tokens, state_len,
-    cache_entries, x_strides, w_strides, y_strides, state_strides,
+    x, conv_state, w, y, bias, cache_seqlens, conv_state_indices, channels, tokens, state_len,
+    cache_entries, x_strides, w_strides, y_strides, conv_state_strides,
     TILE_N: tl.constexpr, TAPS: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
     CIRCULAR: tl.constexpr, INDEXED: tl.constexpr,
 ):  # fmt: skip
@@ -36,7 +36,7 @@ def causal_update(
     begin = 0
     if CIRCULAR:
         begin = tl.maximum(tl.load(cache_seqlens + image), 0) % state_len
-    mine = state + (entry * state_strides[0] + c * state_strides[1])
+    mine = conv_state + (entry * conv_state_strides[0] + c * conv_state_strides[1])
     from_x = x + (image * x_strides[0] + c * x_strides[1])
     to_y = y + (image * y_strides[0] + c * y_strides[1])
     factors = none()
@@ -46,7 +46,7 @@ def causal_update(
         factors = factors + (factor.to(tl.float32),)
     for k in tl.static_range(TAPS - 1):
         before = (begin + state_len + (k - (TAPS - 1))) % state_len
-        v = tl.load(mine + before * state_strides[2], mask=live, other=0.0).to(tl.float32)
+        v = tl.load(mine + before * conv_state_strides[2], mask=live, other=0.0).to(tl.float32)
         window = window + (v,)
     shift = tl.zeros((TILE_N,), tl.float32)
     if BIAS:
@@ -70,12 +70,12 @@ def causal_update(
         # Of more positions than the state has, the last stay.
         for i in range(tl.maximum(tokens - state_len, 0), tokens):
             newest = tl.load(from_x + i * x_strides[2], mask=live, other=0.0)
-            tl.store(mine + (begin + i) % state_len * state_strides[2], newest, mask=live)
+            tl.store(mine + (begin + i) % state_len * conv_state_strides[2], newest, mask=live)
     else:
         for slot in range(state_len):
             from_state = slot + tokens
             old = tl.load(
-                mine + from_state * state_strides[2],
+                mine + from_state * conv_state_strides[2],
                 mask=live & (from_state < state_len),
                 other=0.0,
             )
@@ -84,4 +84,4 @@ def causal_update(
                 mask=live & (from_state >= state_len), other=0.0,
             )  # fmt: skip
             moved = tl.where(from_state < state_len, old, new)
-            tl.store(mine + slot * state_strides[2], moved, mask=live)
+            tl.store(mine + slot * conv_state_strides[2], moved, mask=live)

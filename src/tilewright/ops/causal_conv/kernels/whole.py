@@ -85,7 +85,7 @@ def _weights(w, c, mask, w_strides, TAPS: tl.constexpr):
 @triton.jit
 def causal_forward(
     x, w, y, bias, seq_idx, initial_states, final_states, channels, tokens, x_strides, w_strides,
-    y_strides, seq_strides, state_strides, final_strides,
+    y_strides, seq_idx_strides, initial_states_strides, final_states_strides,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TAPS: tl.constexpr, INNER: tl.constexpr,
     BIAS: tl.constexpr, SILU: tl.constexpr, INITIAL: tl.constexpr, FINAL: tl.constexpr,
     PACKED: tl.constexpr,
@@ -101,20 +101,20 @@ def causal_forward(
     from_x = _places(image, c, x_strides, INNER)
     from_state = c * 0
     if INITIAL:
-        from_state = image * state_strides[0] + c * state_strides[1]
+        from_state = image * initial_states_strides[0] + c * initial_states_strides[1]
     factors = _weights(w, c, c_there, w_strides, TAPS)
     acc = tl.zeros((TILE_M, TILE_N), tl.float32)
     if BIAS:
         acc += tl.load(bias + c, mask=c_there, other=0.0).to(tl.float32)[None, :]
     if PACKED:
-        of = _sequence(seq_idx, image, at, tokens, seq_strides)
+        of = _sequence(seq_idx, image, at, tokens, seq_idx_strides)
     for k in tl.static_range(TAPS):
         v = _read(
             x, initial_states, from_x, from_state, at + (k - (TAPS - 1)), tokens, c_there,
-            x_strides, state_strides, TAPS, INNER, INITIAL,
+            x_strides, initial_states_strides, TAPS, INNER, INITIAL,
         )  # fmt: skip
         if PACKED:
-            same = _sequence(seq_idx, image, at + (k - (TAPS - 1)), tokens, seq_strides) == of
+            same = _sequence(seq_idx, image, at + (k - (TAPS - 1)), tokens, seq_idx_strides) == of
             v = tl.where(same[:, None], v, 0.0)
         acc += v * factors[k]
     if SILU:
@@ -129,9 +129,13 @@ def causal_forward(
                 last = tokens - (TAPS - 1) + j + tl.arange(0, 1)
                 end = _read(
                     x, initial_states, from_x, from_state, last, tokens, c_there, x_strides,
-                    state_strides, TAPS, INNER, INITIAL,
+                    initial_states_strides, TAPS, INNER, INITIAL,
                 )  # fmt: skip
-                to_final = image * final_strides[0] + c * final_strides[1] + j * final_strides[2]
+                to_final = (
+                    image * final_states_strides[0]
+                    + c * final_states_strides[1]
+                    + j * final_states_strides[2]
+                )
                 tl.store(
                     final_states + to_final[None, :],
                     end.to(y.dtype.element_ty),
@@ -142,8 +146,8 @@ def causal_forward(
 @triton.jit
 def causal_backward(
     x, w, dy, dx, partials, bias, seq_idx, initial_states, dfinal_states, dinitial_states, batch,
-    channels, tokens, splits, x_strides, w_strides, y_strides, dx_strides, seq_strides,
-    state_strides, final_strides, dinitial_strides,
+    channels, tokens, splits, x_strides, w_strides, dy_strides, dx_strides, seq_idx_strides,
+    initial_states_strides, dfinal_states_strides, dinitial_states_strides,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TAPS: tl.constexpr, INNER: tl.constexpr,
     BIAS: tl.constexpr, SILU: tl.constexpr, INITIAL: tl.constexpr, FINAL: tl.constexpr,
     PACKED: tl.constexpr,
@@ -171,10 +175,10 @@ def causal_backward(
         image = number // tiles_m
         at = first + number % tiles_m * TILE_M + tl.arange(0, TILE_M)
         from_x = _places(image, c, x_strides, INNER)
-        from_y = _places(image, c, y_strides, INNER)
+        from_y = _places(image, c, dy_strides, INNER)
         from_state = c * 0
         if INITIAL:
-            from_state = image * state_strides[0] + c * state_strides[1]
+            from_state = image * initial_states_strides[0] + c * initial_states_strides[1]
         # Positions from TAPS - 1 before to TAPS - 1 behind.
         around = none()
         of = none()
@@ -182,11 +186,11 @@ def causal_backward(
             near = at + (i - (TAPS - 1))
             v = _read(
                 x, initial_states, from_x, from_state, near, tokens, c_there, x_strides,
-                state_strides, TAPS, INNER, INITIAL,
+                initial_states_strides, TAPS, INNER, INITIAL,
             )  # fmt: skip
             around = around + (v,)
             if PACKED:
-                one = _sequence(seq_idx, image, near, tokens, seq_strides)
+                one = _sequence(seq_idx, image, near, tokens, seq_idx_strides)
                 of = of + (one,)
         total = tl.zeros((TILE_M, TILE_N), tl.float32)
         for j in tl.static_range(TAPS):
@@ -195,7 +199,7 @@ def causal_backward(
             if PACKED:
                 there = there & (of[TAPS - 1 + j] >= 0)
             g = tl.load(
-                dy + (from_y[None, :] + _along(behind, y_strides, INNER)[:, None]),
+                dy + (from_y[None, :] + _along(behind, dy_strides, INNER)[:, None]),
                 mask=there[:, None] & c_there[None, :], other=0.0,
             ).to(tl.float32)  # fmt: skip
             if SILU:
@@ -223,18 +227,18 @@ def causal_backward(
         inside = (at >= 0) & (at < tokens)
         if FINAL:
             slot = at - (tokens - (TAPS - 1))
-            from_final = image * final_strides[0] + c * final_strides[1]
+            from_final = image * dfinal_states_strides[0] + c * dfinal_states_strides[1]
             total += tl.load(
-                dfinal_states + (from_final[None, :] + (slot * final_strides[2])[:, None]),
+                dfinal_states + (from_final[None, :] + (slot * dfinal_states_strides[2])[:, None]),
                 mask=((slot >= 0) & (at < tokens))[:, None] & c_there[None, :], other=0.0,
             ).to(tl.float32)  # fmt: skip
         to = _places(image, c, dx_strides, INNER)[None, :] + _along(at, dx_strides, INNER)[:, None]
         tl.store(dx + to, total.to(dx.dtype.element_ty), mask=inside[:, None] & c_there[None, :])
         if INITIAL:
-            to = image * dinitial_strides[0] + c * dinitial_strides[1]
+            to = image * dinitial_states_strides[0] + c * dinitial_states_strides[1]
             tl.store(
                 dinitial_states
-                + (to[None, :] + ((at + TAPS - 1) * dinitial_strides[2])[:, None]),
+                + (to[None, :] + ((at + TAPS - 1) * dinitial_states_strides[2])[:, None]),
                 total.to(dx.dtype.element_ty), mask=(at < 0)[:, None] & c_there[None, :],
             )  # fmt: skip
     to = partials + (part * (TAPS + 1)).to(tl.int64) * channels + c
