@@ -19,7 +19,6 @@ from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.compile import inspect
 from tilewright.ops.attention import AttentionConfig, AttentionProblem
-from tilewright.ops.attention.launch import launch
 from tilewright.ops.attention.pipelines import gluon_ws
 from tilewright.ops.attention.pipelines.gluon_ws import GLUON_WS, staging
 from tilewright.ops.nouns import MAIN, Scalar
@@ -215,7 +214,7 @@ def test_heads_in_sections():
     p = replace(PLAIN, heads=5, kv_heads=5, right=0)
     small = replace(FEW, l2_bytes=130_000)
     config = config_of(p)
-    (step,) = launch(config, p, small).steps
+    (step,) = FAMILY.launch(config, p, small).steps
     names = [name for name, _ in FAMILY.sources(config, SM_90)[MAIN].arguments]
     assert step.arguments[names.index("section")] == Scalar("i32", 2)
     assert worst_error(config, p, small) <= 1

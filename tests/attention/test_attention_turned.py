@@ -13,7 +13,6 @@ from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.attention import AttentionConfig, AttentionProblem
-from tilewright.ops.attention.launch import launch
 
 FAMILY = ops.family("attention")
 SM_90 = arch("sm_90")
@@ -66,7 +65,7 @@ def test_what_a_sequence_does_not_have_may_be_nan():
 
 
 def test_the_plan_says_that_values_are_turned():
-    plan = launch(config_of(PLAIN), PLAIN, FEW)
+    plan = FAMILY.launch(config_of(PLAIN), PLAIN, FEW)
     assert [step.part for step in plan.steps] == ["turn", "main"]
     (turned,) = (t for t in plan.temporaries if t.name == "turned_v")
     assert turned.shape == (2, 2, 64, 208)  # 196 keys, in whole 16 bytes

@@ -41,13 +41,16 @@ CATALOGUE = {
 }
 SCALE = Part(
     name="main",
-    module="toy_kernels",
-    function="scale",
+    kernel="toy_kernels:scale",
     grid=lambda x: -(-x.problem.rows // x.config.tile),
     options=lambda c, arch: (("num_warps", 4),),
 )
 ADD = replace(
-    SCALE, name="add", function="add", grid=lambda x: (2, 3, x.splits), there=lambda c: c.has_bias
+    SCALE,
+    name="add",
+    kernel="toy_kernels:add",
+    grid=lambda x: (2, 3, x.splits),
+    there=lambda c: c.has_bias,
 )
 
 
@@ -152,10 +155,10 @@ def test_a_part_may_have_meanings_of_its_own():
     [
         ("strange", "takes 'columns', which its family's catalogue does not have"),
         ("fixed", "takes 'rows' as a constant, and its family's catalogue has it as an argument"),
-        ("plain", "has no kernel 'plain'"),
-        ("nothing", "has no kernel 'nothing'"),
+        ("plain", "no kernel toy_kernels:plain"),
+        ("nothing", "no kernel toy_kernels:nothing"),
     ],
 )
 def test_a_parameter_without_a_meaning_is_refused(function, said):
     with pytest.raises(BadArgument, match=said):
-        source(part=replace(SCALE, function=function))
+        source(part=replace(SCALE, kernel=f"toy_kernels:{function}"))

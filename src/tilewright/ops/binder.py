@@ -75,7 +75,7 @@ def _unknown(config: Any) -> int:
 class Array:
     """A parameter that is a pointer, or a descriptor where the part has a box for it.
 
-    dtype: of the elements: Tilewright's name, or the config's field that says it.
+    dtype: of the elements: Tilewright's name, the config's field that says it, or from the config.
     operand: what it points to, for a launch; by default the parameter's name.
     there: whether a config's kernel gets it.
     aligned: bytes that its address is a multiple of.
@@ -85,7 +85,7 @@ class Array:
     initial: how a temporary begins. inside: see `Temporary`, for a launch.
     """
 
-    dtype: str
+    dtype: str | Callable[[Any], str]
     operand: Callable[[Context], str] | None = None
     there: Callable[[Any], bool] = _always
     aligned: Callable[[Any], int] = _unknown
@@ -98,7 +98,8 @@ class Array:
         return f"*{DTYPES[self.dtype_of(config)].triton}"
 
     def dtype_of(self, config: Any) -> str:
-        return self.dtype if self.dtype in DTYPES else str(getattr(config, self.dtype))
+        said = self.dtype(config) if callable(self.dtype) else self.dtype
+        return said if said in DTYPES else str(getattr(config, said))
 
     def multiples(self, config: Any) -> int:
         return ALLOCATED if self.shape is not None else self.aligned(config)
@@ -187,7 +188,7 @@ class Described:
 class Part:
     """One kernel of a config.
 
-    name: of the part. module, function: where the kernel is.
+    name: of the part. kernel: where its kernel is, as ``"module:function"``.
     grid: workgroups, in x or in x, y and z; a launch leaves out a part that has none.
     options: the compiler's.
     there: whether a config has the part.
@@ -196,8 +197,7 @@ class Part:
     """
 
     name: str
-    module: str
-    function: str
+    kernel: str
     grid: Callable[[Context], int | tuple[int, int, int]]
     options: Callable[[Any, Arch], tuple[tuple[str, Value], ...]]
     there: Callable[[Any], bool] = _always
@@ -219,15 +219,16 @@ class Interface:
 
 
 @cache
-def interface(module: str, function: str) -> Interface:
+def interface(kernel: str) -> Interface:
     """The signature of a kernel, from its source: neither the module nor Triton is imported.
     Raises `BadArgument` if the module has no such kernel."""
+    module, _, function = kernel.partition(":")
     found = find_spec(module)
     text = Path(found.origin).read_text("utf-8") if found and found.origin else ""
     # The head alone is parsed: a whole file takes 10 ms or more.
     head = re.search(rf"^@(\S*jit)\n(def {function}\(.*?\)):", text, re.MULTILINE | re.DOTALL)
     if head is None:
-        raise BadArgument(f"{module} has no kernel '{function}'")
+        raise BadArgument(f"there is no kernel {kernel}")
     decorator, signature = head.groups()
     (parsed,) = ast.parse(f"{signature}: pass").body
     assert isinstance(parsed, ast.FunctionDef)
@@ -242,20 +243,20 @@ def _meanings(
     part: Part, catalogue: Catalogue, config: Any
 ) -> Iterable[tuple[str, Meaning | Constant]]:
     """The parameters of a part's kernel, in order, with their meanings."""
-    for name, constant in interface(part.module, part.function).parameters.items():
+    for name, constant in interface(part.kernel).parameters.items():
         meaning = part.own.get(name) or catalogue.get(name)
         if meaning is None and constant and hasattr(config, name.lower()):
             meaning = _field(name.lower())
         if meaning is None:
             raise BadArgument(
-                f"{part.module}.{part.function} takes '{name}', which its family's catalogue does "
+                f"{part.kernel} takes '{name}', which its family's catalogue does "
                 f"not have{nearest(name, catalogue)}"
             )
         if callable(meaning) != constant:
             kinds = ("a constant", "an argument")
             kernels, ours = kinds if constant else reversed(kinds)
             raise BadArgument(
-                f"{part.module}.{part.function} takes '{name}' as {kernels}, and its family's "
+                f"{part.kernel} takes '{name}' as {kernels}, and its family's "
                 f"catalogue has it as {ours}"
             )
         yield name, meaning
@@ -293,15 +294,16 @@ def _source(part: Part, catalogue: Catalogue, config: Any, arch: Arch) -> Kernel
                     promises[one] = multiple
             if isinstance(meaning, Array) and meaning.near(config):
                 near.append(name)
+    module, _, function = part.kernel.partition(":")
     return KernelSource(
-        module=part.module,
-        function=part.function,
+        module=module,
+        function=function,
         signature=tuple(signature.items()),
         constants=tuple(constants.items()),
         divisibility=tuple(promises.items()),
         pointer_range_32=tuple(near) if arch.backend == "hip" else (),
         options=part.options(config, arch),
-        language=interface(part.module, part.function).language,
+        language=interface(part.kernel).language,
     )
 
 

@@ -9,20 +9,22 @@ from typing import Any
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
+from tilewright.ops import binder
 from tilewright.ops.attention import alike, ck, operands, pipelines, profiles, rules, spaces
 from tilewright.ops.attention import config as config_module
 from tilewright.ops.attention import estimate as estimate_module
 from tilewright.ops.attention import gradients as gradients_module
 from tilewright.ops.attention import inputs as inputs_module
-from tilewright.ops.attention import launch as launch_module
 from tilewright.ops.attention import reference as reference_module
-from tilewright.ops.attention import source as source_module
 from tilewright.ops.attention import tolerances as tolerances_module
 from tilewright.ops.attention import vendor as vendor_module
 from tilewright.ops.attention import words as words_module
+from tilewright.ops.attention.catalogue import CATALOGUE
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import FP8, AttentionProblem
+from tilewright.ops.attention.splits import splits_of
 from tilewright.ops.backward import Backward
+from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.keywords import Keyword
@@ -105,7 +107,7 @@ class AttentionFamily(Defaults):
         return estimate_module.estimate(config, problem, device)
 
     def sources(self, config: AttentionConfig, arch: Arch) -> Mapping[str, KernelSource]:
-        return source_module.sources(config, arch)
+        return binder.sources(pipelines.parts(config), CATALOGUE, config, arch)
 
     def interpreted(self, config: AttentionConfig) -> AttentionConfig:
         record = pipelines.of(config)
@@ -119,7 +121,9 @@ class AttentionFamily(Defaults):
         )  # fmt: skip
 
     def launch(self, config: AttentionConfig, problem: AttentionProblem, device: Device) -> Launch:
-        return launch_module.launch(config, problem, device)
+        splits = splits_of(config, problem, device)
+        context = Context(config, problem, device, splits=splits)
+        return binder.launch(pipelines.parts(config), CATALOGUE, context)
 
     def operands(self, problem: AttentionProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)

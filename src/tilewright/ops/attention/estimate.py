@@ -27,12 +27,15 @@ from functools import lru_cache
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import binder
 from tilewright.ops.attention import pipelines, rates
+from tilewright.ops.attention.catalogue import CATALOGUE
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import Mask
 from tilewright.ops.attention.pipelines.common import heads, q_tiles, wide
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.attention.splits import splits_of
+from tilewright.ops.binder import Context
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates as device_rates
 
@@ -80,7 +83,7 @@ def estimate(config: AttentionConfig, problem: AttentionProblem, device: Device)
     partial = 2 * 4 * splits * p.batch * p.heads * p.q_len * (c.head_dim_v + 1)
     moved += partial if c.scheduler == "split" else 0
     before = pipelines.of(c).before
-    moved += sum(2 * one.temporary(c, p).bytes for one in before)
+    moved += 2 * binder.launch(before, CATALOGUE, Context(c, p, device)).workspace_bytes
     memory = moved * rates.NARROW[c.alignment] / (device.bandwidth_gbs * 1e3)
     further = rates.COMBINE_US * ((c.scheduler == "split") + ("append" in c.words) + len(before))
     total_us = math.hypot(body + fill, memory + device_rates.LATENCY_US if groups else 0.0)
@@ -259,7 +262,7 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
         pages = max(1.0, c.tile_kv / c.page_size)
         page = rates.PAGE_US / ahead + pages * rates.PAGE_INSTRUCTIONS / clock
     stored = c.tile_q * c.head_dim_v * DTYPES[c.dtype_o].bytes
-    groups = max(1, c.num_warps // WARPGROUP) if record.language == "gluon" else 1
+    groups = 1 if record.in_triton else max(1, c.num_warps // WARPGROUP)
     return _Step(
         products=products,
         softmax=softmax / clock,

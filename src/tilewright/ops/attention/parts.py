@@ -1,73 +1,77 @@
-"""The kernels that stand before and behind a pipeline's own in a launch."""
+"""The kernels in Triton that stand before and behind a pipeline's own in a launch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tilewright.arch.model import Arch
+from tilewright.ops.attention.catalogue import array, having, rotates, turned_len
+from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.binder import Context, Part, Value
+
+KERNELS = "tilewright.ops.attention.kernels"
+
+APPENDED_ROWS = 8
+"""Rows that a workgroup of the appending kernel has; a constant of that kernel."""
+
+TURNED = 128, 64
+"""Keys and columns that a workgroup of the turning kernel has; constants of that kernel."""
+
+COMBINED_COLUMNS = 128
+"""Columns that a workgroup of the combining kernel has; a constant of that kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A kernel in Triton that every pipeline shares.
+def _four_warps(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
+    return ("num_warps", 4), ("num_stages", 1)
 
-    name: of the part. module, function: where it is. num_warps: it runs with.
-    arguments, constants: names in the catalogue (`arguments`), in the kernel's order.
-    dependent: whether it may start before the kernel before it has ended, where an architecture has
-        programmatic dependent launch; its constant DEPENDENT says so.
-    """
 
-    name: str
-    module: str
-    function: str
-    num_warps: int
-    arguments: tuple[str, ...]
-    constants: tuple[str, ...]
-    dependent: bool = False
+def _dependent(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
+    """The kernel may start before the kernel before it has ended, where an architecture has
+    programmatic dependent launch."""
+    return *_four_warps(c, arch), *((("launch_pdl", True),) if arch.has("pdl") else ())
+
+
+def _appended(x: Context) -> tuple[int, int, int]:
+    """Rows are heads of tokens: of keys, of values, and of queries that are rotated."""
+    p = x.problem
+    rows = p.new_kv * p.kv_heads
+    if not rotates(x.config):
+        return -(-rows // APPENDED_ROWS), 2, p.batch
+    return -(-max(rows, p.q_len * p.heads) // APPENDED_ROWS), 3, p.batch
+
+
+def _turned(x: Context) -> tuple[int, int, int]:
+    p, (keys, columns) = x.problem, TURNED
+    return -(-turned_len(p) // keys), -(-p.head_dim_v // columns) * p.kv_heads, p.batch
+
+
+def _combined(x: Context) -> tuple[int, int, int]:
+    p = x.problem
+    return p.q_len * p.heads * p.batch, -(-p.head_dim_v // COMBINED_COLUMNS), 1
 
 
 APPEND = Part(
     name="append",
-    module="append",
-    function="append",
-    num_warps=4,
-    arguments=(
-        "q", "rotated_q", "k", "v", "new_k", "new_v", "rotary_cos", "rotary_sin", "q_offsets",
-        "q_used", "kv_used", "left_pad", "page_table", "page_list", "page_starts", "k_scale",
-        "v_scale", "given_q_strides", "q_strides", "k_strides", "v_strides", "kv_scale_strides",
-        "heads", "kv_heads", "q_len", "kv_len", "total_q", "new_kv", "pages", "page_entries",
-        "rotary_dim", "rotary_len", "scale_block",
-    ),
-    constants=(
-        "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "PACKEDQ", "USEDQ", "LEFTPAD", "PAGETABLE",
-        "PAGELIST", "VECTORISED", "LATENT", "TSCALE", "HSCALE", "BSCALE", "ROTARYI", "ROTARYH",
-        "LARGEST_KV",
-    ),
-)  # fmt: skip
+    kernel=f"{KERNELS}.append:append",
+    grid=_appended,
+    options=_four_warps,
+    there=having("append"),
+    own={"q": array("dtype", aligned=True)},  # the caller's
+)
 """Writes new keys and values behind those of the cache, and rotates them and Q."""
 
 TURN = Part(
     name="turn",
-    module="turn",
-    function="turn",
-    num_warps=4,
-    arguments=(
-        "v", "turned_v", "kv_used", "v_strides", "kv_heads", "kv_len", "new_kv", "turned_len",
-    ),
-    constants=("HEAD_DIM_V", "USEDKV", "APPEND", "UNIT"),
-)  # fmt: skip
+    kernel=f"{KERNELS}.turn:turn",
+    grid=_turned,
+    options=_four_warps,
+)
 """Writes values by columns: keys of a head and column are neighbours."""
 
 COMBINE = Part(
     name="combine",
-    module="combine",
-    function="combine",
-    num_warps=4,
-    arguments=(
-        "partial_o", "partial_lse", "o", "lse", "sinks", "q_offsets", "q_used", "o_scale",
-        "o_strides", "batch", "heads", "q_len", "total_q", "rows", "splits",
-    ),
-    constants=(
-        "HEAD_DIM_V", "LSE", "BIAS", "SINKS", "PACKEDQ", "USEDQ", "OSCALE", "LARGEST_O", "UNIT",
-    ),
-    dependent=True,
-)  # fmt: skip
+    kernel=f"{KERNELS}.combine:combine",
+    grid=_combined,
+    options=_dependent,
+    there=lambda c: c.scheduler == "split",
+    own={"DEPENDENT": lambda c, arch: arch.has("pdl")},
+)
 """Adds up what the splits of each row found."""

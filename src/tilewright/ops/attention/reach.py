@@ -37,7 +37,7 @@ def beyond(name: str, strides: Sequence[int], rows: int, dim: int, heads: int = 
 
 def refused(c: AttentionConfig, p: AttentionProblem) -> str | None:
     """Why an operand's tile is too long for a config; None if none is."""
-    plain = pipelines.of(c).language == "triton"  # in Gluon, rows are counted in 64 bits
+    plain = pipelines.of(c).in_triton  # in Gluon, rows are counted in 64 bits
     for name in ("q", "k", "v", "o"):
         of_keys = name in ("k", "v")
         dim = p.head_dim if name in ("q", "k") else p.head_dim_v

@@ -66,7 +66,7 @@ def _tile(c: AttentionConfig, arch: Arch) -> str | None:
 
 
 def _warps(c: AttentionConfig, arch: Arch) -> str | None:
-    if pipelines.of(c).language == "triton" and c.num_warps & (c.num_warps - 1):
+    if pipelines.of(c).in_triton and c.num_warps & (c.num_warps - 1):
         return f"{c.num_warps} warps are no power of two, which Triton needs"
     threads = c.num_warps * arch.warp_size
     if threads > arch.max_threads:

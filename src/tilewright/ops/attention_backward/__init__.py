@@ -10,17 +10,20 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, shown
+from tilewright.ops import binder
 from tilewright.ops.attention import FAMILY as ATTENTION
 from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention_backward import config as config_module
 from tilewright.ops.attention_backward import estimate as estimate_module
 from tilewright.ops.attention_backward import inputs as inputs_module
-from tilewright.ops.attention_backward import operands, parts, pipelines, profiles, rules, spaces
+from tilewright.ops.attention_backward import operands, pipelines, profiles, rules, spaces
 from tilewright.ops.attention_backward import reference as reference_module
 from tilewright.ops.attention_backward import tolerances as tolerances_module
 from tilewright.ops.attention_backward import vendor as vendor_module
+from tilewright.ops.attention_backward.catalogue import CATALOGUE
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
+from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.keywords import Keyword
@@ -107,7 +110,7 @@ class AttentionBackwardFamily(Defaults):
         return estimate_module.estimate(config, problem, device)
 
     def sources(self, config: AttentionBackwardConfig, arch: Arch) -> Mapping[str, KernelSource]:
-        return parts.sources(config, arch)
+        return binder.sources(pipelines.of(config).parts, CATALOGUE, config, arch)
 
     def interpreted(self, config: AttentionBackwardConfig) -> AttentionBackwardConfig:
         """Of a config in Gluon, one in Triton that computes the same."""
@@ -120,7 +123,8 @@ class AttentionBackwardFamily(Defaults):
     def launch(
         self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
     ) -> Launch:
-        return parts.launch(config, problem, device)
+        context = Context(config, problem, device)
+        return binder.launch(pipelines.of(config).parts, CATALOGUE, context)
 
     def operands(self, problem: AttentionBackwardProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)

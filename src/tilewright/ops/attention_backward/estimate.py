@@ -22,7 +22,7 @@ from tilewright.ops.attention import rates
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK
 from tilewright.ops.attention_backward import pipelines
-from tilewright.ops.attention_backward.arguments import sums_width
+from tilewright.ops.attention_backward.catalogue import sums_width
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import sums
 from tilewright.ops.attention_backward.pipelines.gluon_ws import columns
@@ -111,7 +111,7 @@ def _in_one_pass(
 
 
 def _running(c: AttentionBackwardConfig) -> set[str]:
-    return {part.name for part in pipelines.of(c).parts if part.runs(c)}
+    return {part.name for part in pipelines.of(c).parts if part.there(c)}
 
 
 def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: Device) -> Estimate:

@@ -83,7 +83,7 @@ def _rounds_terms(p: AttentionBackwardProblem, config: AttentionBackwardConfig |
     if p.dtype == "fp32" or p.batch * p.heads == math.prod(p.bias_shape):
         return False
     return config is None or any(
-        one.name == "ds" for one in pipelines.of(config).temporaries(config, p)
+        one.name == "bias_sums" and one.there(config) for one in pipelines.of(config).parts
     )
 
 

@@ -145,8 +145,7 @@ def context(c: CausalConvConfig, p: CausalConvProblem, device: Device) -> Contex
 def _main(direction: str, module: str) -> Part:
     return Part(
         name=MAIN,
-        module=f"{KERNELS}.{module}",
-        function=f"causal_{direction}",
+        kernel=f"{KERNELS}.{module}:causal_{direction}",
         grid=lambda x: workgroups(x.config, x.problem, x.splits),
         options=_options,
         there=lambda c: c.direction == direction,
@@ -163,8 +162,7 @@ PARTS = (
     _main("update", "update"),
     Part(
         name="totals",
-        module=f"{KERNELS}.whole",
-        function="causal_totals",
+        kernel=f"{KERNELS}.whole:causal_totals",
         grid=lambda x: _up(x.problem.channels, BLOCK),
         options=lambda c, arch: (("num_warps", TOTALS_WARPS), ("num_stages", 1)),
         there=lambda c: c.direction == "backward",

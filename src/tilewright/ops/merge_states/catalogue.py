@@ -73,8 +73,7 @@ def workgroups(c: MergeStatesConfig, p: MergeStatesProblem) -> int:
 PARTS = (
     Part(
         name=MAIN,
-        module="tilewright.ops.merge_states.kernels.merge",
-        function="merge",
+        kernel="tilewright.ops.merge_states.kernels.merge:merge",
         grid=lambda x: workgroups(x.config, x.problem),
         options=lambda c, arch: (("num_warps", c.num_warps), ("num_stages", 1)),
     ),

@@ -9,14 +9,16 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention import rates
-from tilewright.ops.attention.arguments import Value
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.features import FEATURES
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention.operands import strides_of
+from tilewright.ops.attention.parts import KERNELS
 from tilewright.ops.attention.pipelines import common
 from tilewright.ops.attention.pipelines.record import Pace, Pipeline
 from tilewright.ops.attention.problem import FP8, AttentionProblem
+from tilewright.ops.binder import Part, Value
+from tilewright.ops.nouns import MAIN
 
 ASYNC_ROWS = 64
 """Least rows of a tile that the asynchronous matrix units take; fewer are multiplied as before."""
@@ -283,9 +285,13 @@ def _neighbours(c: AttentionConfig, p: AttentionProblem) -> str | None:
 
 BASIC = Pipeline(
     name="basic",
-    module="basic",
-    function="attention_basic",
-    language="triton",
+    kernel=Part(
+        name=MAIN,
+        kernel=f"{KERNELS}.basic:attention_basic",
+        grid=common.by_tile,
+        options=_options,
+        own={"BY_FP16": _by_fp16, "ROLLED": _rolled, "DEPENDENT": _dependent},
+    ),
     sibling="basic",
     needs=(),
     features=frozenset(FEATURES),
@@ -297,28 +303,7 @@ BASIC = Pipeline(
     odd_columns=(),
     rules={"vector_products": _vector_products, "steps": _steps},
     supports={"neighbours": _neighbours},
-    boxes=common.no_boxes,
-    views=common.no_views,
     before=(),
-    arguments=(
-        "q", "k", "v", "o", "lse", "random", "bias", "slopes", "sinks", "q_offsets", "kv_offsets",
-        "q_used", "kv_used", "left_pad", "page_table", "page_list", "page_starts", "q_scale",
-        "k_scale", "v_scale", "o_scale", "partial_o", "partial_lse", "q_strides", "k_strides",
-        "v_strides", "o_strides", "bias_strides", "q_scale_strides", "kv_scale_strides", "heads",
-        "kv_heads", "group", "q_len", "kv_len", "total_q", "total_kv", "rows", "pages",
-        "page_entries", "new_kv", "slopes_stride", "scale_block", "splits", "split_len", "left",
-        "right", "first", "bottom_right", "softcap", "dropped", "scale", "seed", "offset",
-    ),
-    constants=(
-        "TILE_Q", "TILE_KV", "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "PACK", "SPLIT", "LSE",
-        "RANDOM", "SOFTCAP", "BIAS", "ALIBI", "SINKS", "DROPOUT", "PACKEDQ", "PACKEDKV", "USEDQ",
-        "USEDKV", "LEFTPAD", "PAGETABLE", "PAGELIST", "VECTORISED", "LATENT", "TSCALE", "HSCALE",
-        "BSCALE", "OSCALE", "APPEND", "LARGEST_O", "UNIT",
-    ),
-    own_constants={"BY_FP16": _by_fp16, "ROLLED": _rolled, "DEPENDENT": _dependent},
-    options=_options,
-    grid=common.by_tile,
-    counter=False,
     shared_memory=_shared_memory,
     registers=_registers,
     pace=Pace(share=0.4, share_8_bit=0.4, serial=rates.SERIAL),

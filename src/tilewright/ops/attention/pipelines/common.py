@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from tilewright.arch.model import Arch, Device
-from tilewright.ops.attention.arguments import Value
+from tilewright.arch.model import Arch
 from tilewright.ops.attention.config import AttentionConfig
-from tilewright.ops.attention.pipelines.record import Box, Described
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.binder import Context, Value
 
 
 def wide(size: int) -> int:
     """The least power of two that is no less, and at least 16: Triton's blocks are so long."""
     return max(16, 1 << (size - 1).bit_length())
-
-
-def no_boxes(c: AttentionConfig) -> Mapping[str, Box]:
-    return {}
-
-
-def no_views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
-    return {}
 
 
 def triton_options(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
@@ -39,11 +28,10 @@ def heads(c: AttentionConfig, p: AttentionProblem) -> int:
     return p.kv_heads if c.pack else p.heads
 
 
-def by_tile(
-    c: AttentionConfig, p: AttentionProblem, device: Device, splits: int
-) -> tuple[int, int, int]:
+def by_tile(x: Context) -> int:
     """Tiles of Q, times heads, times splits, times sequences: y and z of a grid are too short."""
-    return q_tiles(c, p) * heads(c, p) * p.batch * splits, 1, 1
+    c, p = x.config, x.problem
+    return q_tiles(c, p) * heads(c, p) * int(p.batch) * x.splits
 
 
 def accumulators(c: AttentionConfig, arch: Arch) -> int:

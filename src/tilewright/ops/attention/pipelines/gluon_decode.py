@@ -6,15 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.arch.model import Arch, Device
+from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.attention.arguments import Value, q_strides
+from tilewright.ops.attention.catalogue import q_strides
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention.operands import strides_of
+from tilewright.ops.attention.parts import KERNELS
 from tilewright.ops.attention.pipelines import common
-from tilewright.ops.attention.pipelines.record import Box, Described, Pace, Pipeline
+from tilewright.ops.attention.pipelines.record import Pace, Pipeline
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.binder import Box, Context, Described, Part, Value
+from tilewright.ops.nouns import MAIN
 
 ROWS = 64
 """Rows of a tile: what one wgmma multiplies at least."""
@@ -134,10 +137,9 @@ def _views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
     return found
 
 
-def _grid(
-    c: AttentionConfig, p: AttentionProblem, device: Device, splits: int
-) -> tuple[int, int, int]:
-    return common.q_tiles(c, p) * p.kv_heads * splits * p.batch, 1, 1
+def _grid(x: Context) -> int:
+    c, p = x.config, x.problem
+    return common.q_tiles(c, p) * int(p.kv_heads * x.splits * p.batch)
 
 
 def _options(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
@@ -179,9 +181,15 @@ def _tuned(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
 
 GLUON_DECODE = Pipeline(
     name="gluon_decode",
-    module="gluon_decode",
-    function="attention_gluon_decode",
-    language="gluon",
+    kernel=Part(
+        name=MAIN,
+        kernel=f"{KERNELS}.gluon_decode:attention_gluon_decode",
+        grid=_grid,
+        options=_options,
+        own={"LINES": lambda c, _: lines(c)},
+        boxes=_boxes,
+        views=_views,
+    ),
     sibling="basic",
     needs=("tma", "wgmma"),
     features=frozenset(
@@ -198,25 +206,7 @@ GLUON_DECODE = Pipeline(
     odd_columns=(),
     rules={"decode": _shape, "copies": _copies},
     supports={"descriptors": _views_exist, "few_rows": _few_rows, "first": _first},
-    boxes=_boxes,
-    views=_views,
     before=(),
-    arguments=(
-        "q", "k", "v", "o", "lse", "partial_o", "partial_lse", "q_offsets", "kv_offsets", "q_used",
-        "kv_used", "page_table", "page_list", "page_starts", "k_scale", "v_scale", "q_strides",
-        "o_strides", "kv_scale_strides", "heads", "kv_heads", "group", "q_len", "kv_len", "total_q",
-        "total_kv", "rows", "pages", "page_entries", "new_kv", "splits", "split_len", "left",
-        "right", "bottom_right", "softcap", "scale",
-    ),
-    constants=(
-        "TILE_KV", "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "SPLIT", "STAGES", "LSE", "SOFTCAP",
-        "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAGETABLE", "PAGELIST", "TSCALE", "HSCALE",
-        "APPEND",
-    ),
-    own_constants={"LINES": lambda c, _: lines(c)},
-    options=_options,
-    grid=_grid,
-    counter=False,
     shared_memory=_shared_memory,
     registers=_registers,
     pace=Pace(share=0.7, share_8_bit=0.7, serial=0.23),

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.arch.model import Arch, Device
+from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.attention.arguments import Value, q_strides
+from tilewright.ops.attention.catalogue import q_strides
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.operands import strides_of
+from tilewright.ops.attention.parts import KERNELS
 from tilewright.ops.attention.pipelines import common
-from tilewright.ops.attention.pipelines.record import Box, Described, Pace, Pipeline
+from tilewright.ops.attention.pipelines.record import Pace, Pipeline
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.binder import Box, Context, Described, Part, Value
+from tilewright.ops.nouns import MAIN
 
 DIMS = (576, 512)
 ROWS, KEYS, HALF, COLUMNS = 64, 64, 32, 256
@@ -99,10 +102,9 @@ def _views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
     return {"k": one, "v": one}
 
 
-def _grid(
-    c: AttentionConfig, p: AttentionProblem, device: Device, splits: int
-) -> tuple[int, int, int]:
-    return common.q_tiles(c, p) * splits * p.batch, 1, 1
+def _grid(x: Context) -> int:
+    c, p = x.config, x.problem
+    return common.q_tiles(c, p) * x.splits * int(p.batch)
 
 
 def _options(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
@@ -131,9 +133,14 @@ def _no_more(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
 
 GLUON_LATENT = Pipeline(
     name="gluon_latent",
-    module="gluon_latent",
-    function="attention_gluon_latent",
-    language="gluon",
+    kernel=Part(
+        name=MAIN,
+        kernel=f"{KERNELS}.gluon_latent:attention_gluon_latent",
+        grid=_grid,
+        options=_options,
+        boxes=_boxes,
+        views=_views,
+    ),
     sibling="basic",
     needs=("tma", "wgmma"),
     features=frozenset(
@@ -150,23 +157,7 @@ GLUON_LATENT = Pipeline(
     odd_columns=(),
     rules={"latent": _shape, "copies": _copies},
     supports={"descriptors": _views_exist, "few_rows": _few_rows},
-    boxes=_boxes,
-    views=_views,
     before=(),
-    arguments=(
-        "q", "k", "v", "o", "lse", "partial_o", "partial_lse", "q_offsets", "kv_offsets", "q_used",
-        "kv_used", "page_table", "page_list", "page_starts", "q_strides", "o_strides", "heads",
-        "q_len", "kv_len", "total_q", "total_kv", "rows", "pages", "page_entries", "new_kv",
-        "splits", "split_len", "right", "bottom_right", "scale",
-    ),
-    constants=(
-        "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "SPLIT", "STAGES", "LSE", "PACKEDQ", "PACKEDKV",
-        "USEDQ", "USEDKV", "PAGETABLE", "PAGELIST", "APPEND",
-    ),
-    own_constants={},
-    options=_options,
-    grid=_grid,
-    counter=False,
     shared_memory=_shared_memory,
     registers=_registers,
     pace=Pace(share=0.82, share_8_bit=0.82, serial=0.46),

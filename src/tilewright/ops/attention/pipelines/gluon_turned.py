@@ -9,25 +9,12 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.ops.attention import parts
-from tilewright.ops.attention.arguments import turned_len
+from tilewright.ops.attention.catalogue import turned_len
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.operands import strides_of
 from tilewright.ops.attention.pipelines import gluon_ws
-from tilewright.ops.attention.pipelines.record import Before, Described
 from tilewright.ops.attention.problem import AttentionProblem
-from tilewright.ops.nouns import Temporary
-
-TILE = 128, 64
-"""Keys and columns that a workgroup of the turning kernel has; constants of that kernel."""
-
-
-def _turned(c: AttentionConfig, p: AttentionProblem) -> Temporary:
-    return Temporary("turned_v", (p.batch, p.kv_heads, p.head_dim_v, turned_len(p)), p.dtype_kv)
-
-
-def _grid(c: AttentionConfig, p: AttentionProblem) -> tuple[int, int, int]:
-    keys, columns = TILE
-    return -(-turned_len(p) // keys), -(-p.head_dim_v // columns) * p.kv_heads, p.batch
+from tilewright.ops.binder import Described
 
 
 def _by_rows(c: AttentionConfig, p: AttentionProblem) -> str | None:
@@ -57,8 +44,8 @@ GLUON_TURNED = replace(
     dtypes=(("e4m3fn", "e4m3fn"),),
     rules={**gluon_ws.GLUON_WS.rules, "fp8": gluon_ws.eight_bits("packedkv")},
     supports={"descriptors": _by_rows},
-    views=_views,
-    before=(Before(parts.TURN, _grid, _turned),),
+    kernel=replace(gluon_ws.GLUON_WS.kernel, views=_views),
+    before=(parts.TURN,),
     algorithms=_algorithms,
     tuned=_tuned,
 )

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.arch.model import Arch, Device
+from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.attention.arguments import Value, q_strides
+from tilewright.ops.attention.catalogue import q_strides
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention.operands import bias_of, strides_of
+from tilewright.ops.attention.parts import KERNELS
 from tilewright.ops.attention.pipelines import common
-from tilewright.ops.attention.pipelines.record import Box, Described, Pace, Pipeline, Rule
+from tilewright.ops.attention.pipelines.record import Pace, Pipeline, Rule
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.binder import Box, Context, Described, Part, Value
+from tilewright.ops.nouns import MAIN
 
 WARPGROUP = 4
 """Warps that issue one wgmma together."""
@@ -263,11 +266,10 @@ def _tiles(c: AttentionConfig, p: AttentionProblem) -> int:
     return tiles * p.heads
 
 
-def _grid(
-    c: AttentionConfig, p: AttentionProblem, device: Device, splits: int
-) -> tuple[int, int, int]:
+def _grid(x: Context) -> int:
+    c, p = x.config, x.problem
     tiles = _tiles(c, p)
-    return (tiles if c.scheduler == "tile" else min(tiles, device.compute_units)), 1, 1
+    return tiles if c.scheduler == "tile" else min(tiles, x.device.compute_units)
 
 
 def _counted(c: AttentionConfig, arch: Arch) -> Value:
@@ -341,9 +343,23 @@ _PACE = Pace(
 
 GLUON_WS = Pipeline(
     name="gluon_ws",
-    module="gluon_ws",
-    function="attention_gluon_ws",
-    language="gluon",
+    kernel=Part(
+        name=MAIN,
+        kernel=f"{KERNELS}.gluon_ws:attention_gluon_ws",
+        grid=_grid,
+        options=_options,
+        own={
+            "GROUPS": lambda c, _: groups(c),
+            "PIECES": lambda c, _: width(c) // _box_width(c),
+            "COLUMNS": lambda c, _: columns(c),
+            "COUNTED": _counted,
+            "TURNS": _turns,
+            "STAGING": staging,
+            "Q_STAGES": q_stages,
+        },
+        boxes=_boxes,
+        views=views,
+    ),
     sibling="basic",
     needs=("tma", "wgmma"),
     features=frozenset(
@@ -365,32 +381,7 @@ GLUON_WS = Pipeline(
         "warpgroups": _warpgroups,
     },
     supports={"descriptors": views_exist},
-    boxes=_boxes,
-    views=views,
     before=(),
-    arguments=(
-        "q", "k", "v", "o", "o_rows", "lse", "bias", "slopes", "sinks", "q_offsets", "kv_offsets",
-        "q_used", "kv_used", "q_scale", "k_scale", "v_scale", "counter", "o_strides",
-        "kv_scale_strides", "bias_batch", "bias_heads", "batch", "heads", "group", "q_len",
-        "kv_len", "total_q", "total_kv", "new_kv", "section", "slopes_stride", "left", "right",
-        "first", "bottom_right", "softcap", "scale",
-    ),
-    constants=(
-        "TILE_Q", "TILE_KV", "HEAD_DIM_V", "MASK", "SCHEDULER", "STAGES", "LSE", "SOFTCAP", "BIAS",
-        "ALIBI", "SINKS", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "APPEND", "TSCALE", "HSCALE",
-    ),
-    own_constants={
-        "GROUPS": lambda c, _: groups(c),
-        "PIECES": lambda c, _: width(c) // _box_width(c),
-        "COLUMNS": lambda c, _: columns(c),
-        "COUNTED": _counted,
-        "TURNS": _turns,
-        "STAGING": staging,
-        "Q_STAGES": q_stages,
-    },
-    options=_options,
-    grid=_grid,
-    counter=True,
     shared_memory=_shared_memory,
     registers=_registers,
     pace=_PACE,

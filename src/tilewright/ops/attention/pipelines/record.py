@@ -4,43 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from tilewright.arch.model import Arch, Device
+from tilewright.arch.model import Arch
 from tilewright.ops.attention import rates
-from tilewright.ops.attention.arguments import Value
 from tilewright.ops.attention.config import AttentionConfig
-from tilewright.ops.attention.parts import Part
 from tilewright.ops.attention.problem import AttentionProblem
-from tilewright.ops.nouns import Temporary
+from tilewright.ops.binder import Part
 
 Rule = Callable[[AttentionConfig, Arch], "str | None"]
 """Why a config is not legal on an architecture, or None."""
 
 Support = Callable[[AttentionConfig, AttentionProblem], "str | None"]
 """Why a config cannot compute a problem, or None."""
-
-Box = tuple[int, ...]
-"""The tile that one copy of a descriptor moves, outermost dimension first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A descriptor's view of an operand: shape and strides in elements. operand: the operand or
-    temporary, if the argument has another name."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    operand: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """A kernel in Triton that stands before a pipeline's own, and what it writes."""
-
-    part: Part
-    grid: Callable[[AttentionConfig, AttentionProblem], tuple[int, int, int]]
-    temporary: Callable[[AttentionConfig, AttentionProblem], Temporary]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +49,7 @@ class Pipeline:
     a record that forgets one is a `TypeError` that names the field.
 
     name: the word in `AttentionConfig.pipeline` and in kernels' names.
-    module, function: where the kernel is.
-    language: the compiler's front end.
+    kernel: the kernel, as a part.
     sibling: the pipeline in Triton that computes the same, which the interpreter runs; its own name
         if it is in Triton.
     needs: what an architecture must have, in the words of `Arch.has`.
@@ -84,14 +59,7 @@ class Pipeline:
         (dtype, dtype_kv).
     odd_rows, odd_columns: legal tile_q and tile_kv that are no powers of two.
     rules: its own rules of legality, by name. supports: its own rules of support, by name.
-    boxes: for each operand that it reaches by a descriptor, the box; {} for pointers alone.
-    views: the descriptors' views, for the same operands.
     before: kernels that prepare operands for its own.
-    arguments, constants: names in the catalogue (`arguments`), in the kernel's order.
-    own_constants: constants of its own, by name.
-    options: for the compiler.
-    grid: workgroups in x, y and z, for a problem and a number of splits.
-    counter: whether it takes tiles from a counter, a temporary that begins and ends at zero.
     shared_memory: bytes of a workgroup; None where the compiler decides.
     registers: 32-bit registers of a thread that the sums and the scores of a tile take at least.
     pace: how fast it is, for the estimate.
@@ -100,9 +68,7 @@ class Pipeline:
     """
 
     name: str
-    module: str
-    function: str
-    language: Literal["triton", "gluon"]
+    kernel: Part
     sibling: str
     needs: tuple[str, ...]
     features: frozenset[str]
@@ -114,20 +80,17 @@ class Pipeline:
     odd_columns: tuple[int, ...]
     rules: Mapping[str, Rule]
     supports: Mapping[str, Support]
-    boxes: Callable[[AttentionConfig], Mapping[str, Box]]
-    views: Callable[[AttentionConfig, AttentionProblem], Mapping[str, Described]]
-    before: tuple[Before, ...]
-    arguments: tuple[str, ...]
-    constants: tuple[str, ...]
-    own_constants: Mapping[str, Callable[[AttentionConfig, Arch], Value]]
-    options: Callable[[AttentionConfig, Arch], tuple[tuple[str, Value], ...]]
-    grid: Callable[[AttentionConfig, AttentionProblem, Device, int], tuple[int, int, int]]
-    counter: bool
+    before: tuple[Part, ...]
     shared_memory: Callable[[AttentionConfig, Arch], int] | None
     registers: Callable[[AttentionConfig, Arch], int]
     pace: Pace
     algorithms: Callable[[AttentionProblem, Arch], Sequence[Mapping[str, Any]]]
     tuned: Callable[[AttentionProblem, Arch], Sequence[Mapping[str, Any]]]
+
+    @property
+    def in_triton(self) -> bool:
+        """Whether its kernel is in Triton, not in Gluon."""
+        return self.sibling == self.name
 
     def runs_on(self, arch: Arch) -> bool:
         """Whether an architecture has what the kernel needs."""

@@ -9,17 +9,19 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.attention.catalogue import having
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.rules import LEAST_TILE, MOST_TILE, OVERHEAD_REGISTERS
-from tilewright.ops.attention_backward.arguments import OWN_LENGTHS
+from tilewright.ops.attention_backward.catalogue import OWN_LENGTHS
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.record import (
-    Part,
+    KERNELS,
     Pipeline,
     row_options,
     tile_options,
 )
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+from tilewright.ops.binder import Context, Part
 
 SUMMED_ROWS = 32
 """Rows of a workgroup of `row_sums` and of `logarithms`; a constant of the kernels'."""
@@ -70,12 +72,6 @@ def _up(size: int, by: int) -> int:
     return -(-size // by)
 
 
-def rolled(c: AttentionBackwardConfig, arch: Arch) -> bool:
-    """Whether products along the head dim are loops (`kernels.steps.products_of`): on AMD's waves
-    of 32, whose matrix instructions take whole rows of both operands from each wave's registers."""
-    return arch.backend == "hip" and arch.warp_size == 32
-
-
 def _multiplier(dtype: str, arch: Arch) -> str:
     """The key of `TILES`."""
     if arch.backend == "cuda":
@@ -87,113 +83,74 @@ def _multiplier(dtype: str, arch: Arch) -> str:
     return "vector" if arch.dot == "vector" else "rdna"
 
 
-_SHAPE = ("TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP")
-_LENGTHS = ("PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV")
-_SAID = ("left", "right", "first", "bottom_right", "softcap", "dropped", "scale", "seed", "offset")
+def _by_summed_rows(x: Context) -> int:
+    return _up(x.problem.q_len, SUMMED_ROWS) * int(x.problem.heads * x.problem.batch)
+
+
+def _by_keys(x: Context) -> int:
+    return _up(x.problem.kv_len, x.config.tile_rows) * int(x.problem.kv_heads * x.problem.batch)
+
+
+def _by_queries(x: Context) -> int:
+    return _up(x.problem.q_len, x.config.tile_rows) * int(x.problem.heads * x.problem.batch)
+
+
+def _by_biases(x: Context) -> int:
+    c, p = x.config, x.problem
+    tiles = _up(p.q_len, c.tile_rows) * _up(p.kv_len, c.step_rows)
+    return tiles * int(math.prod(p.bias_shape))
+
 
 LOGARITHMS = Part(
     name="logarithms",
-    module="logarithms",
-    makes=(),
-    features=("bias",),
-    grid=lambda c, p: _up(p.q_len, SUMMED_ROWS) * p.heads * p.batch,
-    arguments=(
-        "q", "k", "lse", "tops", "logs", "bias", "sinks", "q_offsets", "kv_offsets", "q_used",
-        "kv_used", "q_strides", "k_strides", "bias_strides", "heads", "group", "q_len", "kv_len",
-        "total_q", "total_kv", "left", "right", "first", "bottom_right", "softcap", "scale",
-    ),
-    constants=("HEAD_DIM", "MASK", "SOFTCAP", "SINKS", *_LENGTHS, "UNIT"),
+    kernel=f"{KERNELS}.logarithms:logarithms",
+    there=having("bias"),
+    grid=_by_summed_rows,
     options=row_options,
-    own_constants={"ROLLED": rolled},
 )  # fmt: skip
 
 PARTS = (
     Part(
         name="sequences_by_length",
-        module="order",
-        makes=("dq", "dk", "dv", "dslopes"),
-        features=OWN_LENGTHS,
-        grid=lambda c, p: _up(p.batch, ORDERED_SEQUENCES),
-        arguments=(
-            "order", "q_offsets", "kv_offsets", "q_used", "kv_used", "batch", "q_len", "kv_len",
-            "total_q", "total_kv",
-        ),
-        constants=("TILE", *_LENGTHS),
+        kernel=f"{KERNELS}.order:sequences_by_length",
+        there=lambda c: having("dq", "dk", "dv", "dslopes")(c) and having(*OWN_LENGTHS)(c),
+        grid=lambda x: _up(x.problem.batch, ORDERED_SEQUENCES),
         options=row_options,
     ),
     Part(
         name="row_sums",
-        module="rows",
-        makes=("dq", "dk", "dbias", "dsinks", "dslopes"),
-        grid=lambda c, p: _up(p.q_len, SUMMED_ROWS) * p.heads * p.batch,
-        arguments=(
-            "q", "o", "do", "lse", "dlse", "delta", "q_offsets", "q_used", "o_strides",
-            "do_strides", "heads", "q_len", "total_q",
-        ),
-        constants=("HEAD_DIM_V", "PACKEDQ", "USEDQ", "DLSE", "UNIT"),
+        kernel=f"{KERNELS}.rows:row_sums",
+        there=having("dq", "dk", "dbias", "dsinks", "dslopes"),
+        grid=_by_summed_rows,
         options=row_options,
     ),
     LOGARITHMS,
     Part(
         name="gradients_of_keys",
-        module="keys_values",
-        makes=("dk", "dv"),
-        grid=lambda c, p: _up(p.kv_len, c.tile_rows) * p.kv_heads * p.batch,
-        arguments=(
-            "q", "k", "v", "do", "logs", "tops", "delta", "order", "dk", "dv", "bias", "slopes",
-            "q_offsets", "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides",
-            "do_strides", "dk_strides", "dv_strides", "bias_strides", "batch", "heads", "kv_heads",
-            "group",
-            "q_len", "kv_len", "total_q", "total_kv", "slopes_stride", "accumulate", *_SAID,
-        ),
-        constants=(*_SHAPE, "BIAS", "ALIBI", "DROPOUT", *_LENGTHS, "DK", "DV", "UNIT", "BY_LENGTH"),
+        kernel=f"{KERNELS}.keys_values:gradients_of_keys",
+        there=having("dk", "dv"),
+        grid=_by_keys,
         options=tile_options,
-        own_constants={"ROLLED": rolled},
     ),
     Part(
         name="gradients_of_queries",
-        module="queries",
-        makes=("dq", "dslopes"),
-        grid=lambda c, p: _up(p.q_len, c.tile_rows) * p.heads * p.batch,
-        arguments=(
-            "q", "k", "v", "do", "logs", "tops", "delta", "order", "dq", "distances", "bias",
-            "slopes", "q_offsets", "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides",
-            "v_strides", "do_strides", "dq_strides", "bias_strides", "batch", "heads", "group",
-            "q_len", "kv_len", "total_q", "total_kv", "slopes_stride", "accumulate", *_SAID,
-        ),
-        constants=(
-            *_SHAPE, "BIAS", "ALIBI", "DROPOUT", *_LENGTHS, "DQ", "DSLOPES", "UNIT", "BY_LENGTH",
-        ),
+        kernel=f"{KERNELS}.queries:gradients_of_queries",
+        there=having("dq", "dslopes"),
+        grid=_by_queries,
         options=tile_options,
-        own_constants={"ROLLED": rolled},
     ),
     Part(
         name="gradients_of_bias",
-        module="bias",
-        makes=("dbias",),
-        grid=lambda c, p: (
-            _up(p.q_len, c.tile_rows) * _up(p.kv_len, c.step_rows) * math.prod(p.bias_shape)
-        ),
-        arguments=(
-            "q", "k", "v", "do", "logs", "tops", "delta", "dbias", "bias", "q_offsets",
-            "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides", "do_strides",
-            "bias_strides", "bias_batch", "bias_heads", "batch", "heads", "group", "q_len",
-            "kv_len", "total_q", "total_kv", "accumulate", *_SAID,
-        ),
-        constants=(*_SHAPE, "DROPOUT", *_LENGTHS, "UNIT"),
+        kernel=f"{KERNELS}.bias:gradients_of_bias",
+        there=having("dbias"),
+        grid=_by_biases,
         options=tile_options,
-        own_constants={"ROLLED": rolled},
     ),
     Part(
         name="row_totals",
-        module="rows",
-        makes=("dsinks", "dslopes"),
-        grid=lambda c, p: p.heads * (p.batch if p.slopes_batched else 1),
-        arguments=(
-            "logs", "tops", "delta", "distances", "sinks", "dsinks", "dslopes", "q_offsets",
-            "q_used", "batch", "heads", "q_len", "total_q", "slopes_stride", "accumulate",
-        ),
-        constants=("BIAS", "PACKEDQ", "USEDQ", "DSINKS", "DSLOPES"),
+        kernel=f"{KERNELS}.rows:row_totals",
+        there=having("dsinks", "dslopes"),
+        grid=lambda x: x.problem.heads * (x.problem.batch if x.problem.slopes_batched else 1),
         options=row_options,
     ),
 )  # fmt: skip
@@ -266,7 +223,6 @@ BASIC = Pipeline(
         "shared_memory": _shared_memory,
     },
     supports={},
-    temporaries=lambda c, p: (),
     repeats=lambda c: True,
     algorithms=_algorithms,
     tuned=_tuned,

@@ -9,17 +9,18 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK, ROWS, WARPGROUP
+from tilewright.ops.attention_backward.catalogue import GROUPS
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines import gluon_ws
 from tilewright.ops.attention_backward.pipelines.gluon_ws import (
     GLUON_WS,
-    GROUPS,
     SPECIALISATION_BYTES,
     STAGES,
 )
-from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline
+from tilewright.ops.attention_backward.pipelines.record import KERNELS, Pipeline
 from tilewright.ops.attention_backward.pipelines.tiles import boxes, tiles
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+from tilewright.ops.binder import Part
 
 MOST_TILES = 5
 """Of 64 columns, of dK and dV together: 160 registers of a thread hold the sums of 64 keys."""
@@ -69,20 +70,14 @@ def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str
     return [{**FIELDS, "ordered": said} for said in (False, True)]
 
 
-def _without(names: tuple[str, ...], *others: str) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in others)
-
-
 def _lean(part: Part) -> Part:
     """The part in this pipeline."""
-    if part.language != "gluon":
+    if part.name != "gradients_gluon_ws":
         return part
     return replace(
         part,
         name="gradients_gluon_lean",
-        module="gluon_lean",
-        arguments=_without(part.arguments, "bias", "row_tops", "ds", "bias_batch", "bias_heads"),
-        constants=_without(part.constants, "TILE", "STEP", "BIAS", "DBIAS"),
+        kernel=f"{KERNELS}.gluon_lean:gradients_gluon_lean",
         boxes=boxes,
     )
 
@@ -100,7 +95,6 @@ GLUON_LEAN = Pipeline(
         "shared_memory": _shared_memory,
     },
     supports=GLUON_WS.supports,
-    temporaries=GLUON_WS.temporaries,
     repeats=GLUON_WS.repeats,
     algorithms=_algorithms,
     tuned=lambda p, arch: (),

@@ -10,17 +10,18 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK, ROWS, WARPGROUP
+from tilewright.ops.attention_backward.catalogue import GROUPS
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines import gluon_ws
 from tilewright.ops.attention_backward.pipelines.gluon_lean import GLUON_LEAN
 from tilewright.ops.attention_backward.pipelines.gluon_ws import (
-    GROUPS,
     SPECIALISATION_BYTES,
     STAGES,
 )
-from tilewright.ops.attention_backward.pipelines.record import Part
+from tilewright.ops.attention_backward.pipelines.record import KERNELS
 from tilewright.ops.attention_backward.pipelines.tiles import tiles
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+from tilewright.ops.binder import Part
 
 MOST_DIM = 256
 
@@ -72,9 +73,13 @@ def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str
 
 def _roles(part: Part) -> Part:
     """The part in this pipeline."""
-    if part.language != "gluon":
+    if part.name != "gradients_gluon_lean":
         return part
-    return replace(part, name="gradients_gluon_roles", module="gluon_roles")
+    return replace(
+        part,
+        name="gradients_gluon_roles",
+        kernel=f"{KERNELS}.gluon_roles:gradients_gluon_roles",
+    )
 
 
 GLUON_ROLES = replace(

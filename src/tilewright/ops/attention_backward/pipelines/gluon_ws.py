@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.attention.arguments import Value
+from tilewright.ops.attention.catalogue import having
 from tilewright.ops.attention.operands import bias_of, dense
 from tilewright.ops.attention.pipelines.gluon_ws import (
     ANY_STRIDE,
@@ -22,17 +22,13 @@ from tilewright.ops.attention.pipelines.gluon_ws import (
     WARPGROUP,
     bias_copied,
 )
-from tilewright.ops.attention.pipelines.record import Box, Described
-from tilewright.ops.attention_backward.arguments import BLOCK, padded, sums_width
+from tilewright.ops.attention_backward.catalogue import BLOCK, GROUPS, scores, sums_width, terms
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import LOGARITHMS
 from tilewright.ops.attention_backward.pipelines.basic import PARTS as BASIC_PARTS
-from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline, row_options
+from tilewright.ops.attention_backward.pipelines.record import KERNELS, Pipeline, row_options
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
-from tilewright.ops.nouns import TEMPORARY_ALIGNMENT, Temporary
-
-GROUPS = 2
-"""Groups of warps that multiply, of 64 keys each."""
+from tilewright.ops.binder import Box, Context, Described, Part, Value
 
 STAGES = 2
 """Slots for blocks of queries."""
@@ -161,8 +157,8 @@ def views_exist(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str 
             return f"elements of a row of {name} are {strides[3]} apart; the copy engine needs 1"
         if any(size > 1 and not stride for size, stride in zip(shape, strides, strict=True)):
             return f"{name} repeats rows (a stride of 0), which the copy engine does not read"
-    if (terms := _lines(p) * padded(p)) >= 2**31:
-        return f"{terms} rows are more than a descriptor has places for"
+    if (rows := terms(p)) >= 2**31:
+        return f"{rows} rows are more than a descriptor has places for"
     return None
 
 
@@ -172,14 +168,9 @@ def _bias(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None
         return reason
     if "dbias" in p.computed and p.kv_len * size % 16:
         return f"rows of dbias are {p.kv_len * size} bytes, no multiple of the copy engine's 16"
-    if "dbias" in p.computed and (need := math.prod(_scores(p)) * size) > MOST_SCORES:
+    if "dbias" in p.computed and (need := math.prod(scores(p)) * size) > MOST_SCORES:
         return f"gradients of scores take {need} bytes of memory, over {MOST_SCORES}"
     return None
-
-
-def _scores(p: AttentionBackwardProblem) -> tuple[int, ...]:
-    """The shape of gradients of scores."""
-    return p.batch, p.heads, p.q_len, p.kv_len
 
 
 def _rows(p: AttentionBackwardProblem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -191,11 +182,6 @@ def _rows(p: AttentionBackwardProblem, name: str) -> tuple[tuple[int, ...], tupl
     dim = p.head_dim if name in ("q", "k") else p.head_dim_v
     rows = (p.total_q if of_q else p.total_kv) if packed else (p.q_len if of_q else p.kv_len)
     return (1 if packed else p.batch, rows, heads, dim), p.strides_of(name)
-
-
-def _lines(p: AttentionBackwardProblem) -> int:
-    """Lines of rows: heads of sequences; of packed ones, heads."""
-    return p.heads if "packedq" in p.words else p.batch * p.heads
 
 
 def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
@@ -222,47 +208,24 @@ def views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[st
         fit = [s if n > 1 else ANY_STRIDE for n, s in zip((b, row, h, dim), strides, strict=True)]
         found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
     for name in ("log_sums", "deltas", *(("row_tops",) if "bias" in c.words else ())):
-        found[name] = Described((_lines(p) * padded(p),), (1,))
+        found[name] = Described((terms(p),), (1,))
     width = SUMS_BOX[1]
-    rows = _lines(p) * padded(p) * sums_width(c) // width
+    rows = terms(p) * sums_width(c) // width
     found["dq_sums"] = Described((rows, width), (width, 1))
     for name, word in MATRICES.items():
         if word in c.words:
-            shape, strides = (_scores(p), dense(_scores(p))) if name == "ds" else bias_of(p)
+            shape, strides = (scores(p), dense(scores(p))) if name == "ds" else bias_of(p)
             fit = [s if n > 1 else ANY_STRIDE for n, s in zip(shape[:3], strides[:3], strict=True)]
             found[name] = Described(shape, (*fit, 1))
     return found
 
 
-def _fit_into_dq(p: AttentionBackwardProblem, rows: int) -> bool:
-    """Whether dQ, which is written last, has room for the terms of `rows` until then."""
-    shape, _ = _rows(p, "q")
-    room = math.prod(shape) * DTYPES[p.dtype].bytes
-    return not p.accumulate and not p.dq_strides and room >= 2 * (4 * rows + TEMPORARY_ALIGNMENT)
-
-
-def temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tuple[Temporary, ...]:
-    rows = _lines(p) * padded(p)
-    blocks = (rows // c.step_rows * (1 if c.pipeline == "gluon_ws" else GROUPS),)
-    turns = (Temporary("turns", blocks, "int32", "zero"),) if c.ordered else ()
-    ds = (Temporary("ds", _scores(p), c.dtype),) if "dbias" in c.words else ()
-    tops = (Temporary("row_tops", (rows,), "fp32"),) if "bias" in c.words else ()
-    terms = "dq" if _fit_into_dq(p, rows) else ""
-    return (
-        Temporary("log_sums", (rows,), "fp32", inside=terms),
-        Temporary("deltas", (rows,), "fp32", inside=terms),
-        Temporary("dq_sums", (rows, sums_width(c)), "fp32", "anything" if c.ordered else "zero"),
-        *tops,
-        *turns,
-        *ds,
-    )
-
-
-def _grid(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> int:
+def _grid(x: Context) -> int:
     """Tiles of keys. Of packed sequences, as many as there can be: lengths lie on the device."""
+    c, p = x.config, x.problem
     if "packedkv" in p.words:
-        return (p.total_kv // c.tile_rows + p.batch) * p.kv_heads
-    return _up(p.kv_len, c.tile_rows) * p.kv_heads * p.batch
+        return int((p.total_kv // c.tile_rows + p.batch) * p.kv_heads)
+    return _up(p.kv_len, c.tile_rows) * int(p.kv_heads * p.batch)
 
 
 def options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
@@ -286,8 +249,10 @@ def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str
     return [fields | {"ordered": said} for said in (False, True)]
 
 
-def _no(c: AttentionBackwardConfig, arch: Arch) -> bool:
-    return False
+def _bias_tiles(x: Context) -> int:
+    p = x.problem
+    tiles = _up(p.q_len, BIAS_ROWS) * _up(p.kv_len, BIAS_COLUMNS)
+    return tiles * int(math.prod(p.bias_shape))
 
 
 _BASIC = {part.name: part for part in BASIC_PARTS}
@@ -296,82 +261,41 @@ GLUON_WS = Pipeline(
     name="gluon_ws",
     parts=(
         _BASIC["sequences_by_length"],
-        replace(_BASIC["row_sums"], makes=("dsinks", "dslopes")),
+        replace(_BASIC["row_sums"], there=having("dsinks", "dslopes")),
         LOGARITHMS,
         Part(
             name="row_terms",
-            module="around",
-            makes=(),
-            grid=lambda c, p: _lines(p) * padded(p) // TERM_ROWS,
-            arguments=(
-                "q", "o", "do", "logs", "tops", "dlse", "dk", "dv", "log_sums", "row_tops",
-                "deltas", "q_offsets", "kv_offsets", "q_used", "o_strides", "do_strides",
-                "dk_strides", "dv_strides", "batch", "heads", "group", "q_len", "total_q",
-                "total_kv", "padded",
-                "accumulate", "scale",
-            ),
-            constants=(
-                "HEAD_DIM", "HEAD_DIM_V", "PACKEDQ", "PACKEDKV", "USEDQ", "DLSE", "UNIT", "PAD",
-                "SOFTCAP", "BIAS",
-            ),
+            kernel=f"{KERNELS}.around:row_terms",
+            grid=lambda x: terms(x.problem) // TERM_ROWS,
             options=row_options,
         ),
         Part(
             name="gradients_gluon_ws",
-            module="gluon_ws",
-            makes=(),
+            kernel=f"{KERNELS}.gluon_ws:gradients_gluon_ws",
             grid=_grid,
-            arguments=(
-                "q", "k", "v", "do", "log_sums", "row_tops", "deltas", "dq_sums", "turns", "order",
-                "dk", "dv", "slopes", "bias", "ds", "q_offsets", "kv_offsets", "q_used", "kv_used",
-                "dk_strides", "dv_strides", "bias_batch", "bias_heads", "batch", "heads",
-                "kv_heads", "group", "q_len", "kv_len", "total_q", "total_kv", "padded",
-                "kv_section", "slopes_stride", "accumulate", "left", "right", "first",
-                "bottom_right", "softcap", "scale",
-            ),
-            constants=(
-                "TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP", "ALIBI", "BIAS",
-                "DBIAS", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAD", "ORDERED",
-                "BY_LENGTH",
-            ),
             options=options,
-            language="gluon",
             boxes=_boxes,
             views=views,
         ),
         Part(
             name="queries_of_sums",
-            module="around",
-            makes=(),
-            grid=lambda c, p: _lines(p) * padded(p) // ROWS,
-            arguments=(
-                "dq_sums", "turns", "dq", "q_offsets", "q_used", "dq_strides", "batch", "heads",
-                "q_len", "total_q", "padded", "accumulate", "scale",
-            ),
-            constants=("HEAD_DIM", "PACKEDQ", "USEDQ", "SUMS", "PAD", "STEP", "ORDERED"),
+            kernel=f"{KERNELS}.around:queries_of_sums",
+            grid=lambda x: terms(x.problem) // ROWS,
             options=row_options,
         ),
         replace(
             _BASIC["gradients_of_queries"],
-            makes=("dslopes",),
-            own_constants={**_BASIC["gradients_of_queries"].own_constants, "DQ": _no},
+            there=having("dslopes"),
+            own={"DQ": lambda c, _: False},
         ),
         _BASIC["row_totals"],
         Part(
             name="bias_sums",
-            module="bias_sums",
-            makes=("dbias",),
-            grid=lambda c, p: (
-                math.prod(p.bias_shape) * _up(p.q_len, BIAS_ROWS) * _up(p.kv_len, BIAS_COLUMNS)
-            ),
-            arguments=(
-                "ds", "dbias", "q_offsets", "kv_offsets", "q_used", "kv_used", "bias_batch",
-                "bias_heads", "batch", "heads", "q_len", "kv_len", "total_q", "total_kv",
-                "accumulate", "left", "right", "first", "bottom_right",
-            ),
-            constants=("MASK", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV"),
+            kernel=f"{KERNELS}.bias_sums:bias_sums",
+            there=having("dbias"),
+            grid=_bias_tiles,
             options=row_options,
-            own_constants={
+            own={
                 "ROWS": lambda c, arch: BIAS_ROWS, "COLUMNS": lambda c, arch: BIAS_COLUMNS,
             },
         ),
@@ -387,7 +311,6 @@ GLUON_WS = Pipeline(
         "shared_memory": _shared_memory,
     },
     supports={"descriptors": views_exist, "bias": _bias},
-    temporaries=temporaries,
     repeats=lambda c: c.ordered,
     algorithms=_algorithms,
     tuned=lambda p, arch: (),

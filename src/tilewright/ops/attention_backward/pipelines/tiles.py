@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK, ROWS
-from tilewright.ops.attention.pipelines.record import Box
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.gluon_ws import SUMS_BOX
+from tilewright.ops.binder import Box
 
 
 def tiles(dim: int) -> int:
