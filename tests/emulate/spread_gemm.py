@@ -182,7 +182,7 @@ def _problem(
     unit = _unit(c)
     part = unit if ragged else 0
     along_n, along_k = (shuffle.COLUMNS, shuffle.rows(c.dtype_a)) if c.layout[1] == "s" else (1, 1)
-    few = pipelines.of(c).few_rows
+    few = pipelines.of(c).has("few_rows")
     m = rows or (c.tile_m if few else c.tile_m + (part or c.tile_m))
     if ragged and few:
         m = max(1, c.tile_m - 1) if unit == 1 or c.layout[0] == c.layout[2] == "r" else c.tile_m

@@ -39,7 +39,7 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     made = []
     for number, (signature, layout) in enumerate(itertools.product(signatures(arch_name), LAYOUTS)):
         batching, pipeline = next(ways_in_turn)
-        schedule = SCHEDULES[number % 4 if not PIPELINES[pipeline].loads_apart else 1]
+        schedule = SCHEDULES[number % 4 if not PIPELINES[pipeline].has("loads_apart") else 1]
         if pipeline == "gluon_pingpong":
             schedule = {**schedule, "num_warps": 8}
         how = {"layout": layout, "batching": batching, **signature}

@@ -243,6 +243,7 @@ def test_grouped_records_have_no_defaults_either():
         ({"constants": ("TILE_M",)}, "own_constants: 'SIGN' is not one of TILE_M"),
         ({"rules": {"toy": FIELDS["rules"]["combination"]}}, "rules: 'toy' is not one of"),
         ({"own_words": {"scheduler": "packed"}}, "own_words: 'packed' is not one of combination"),
+        ({"traits": ("dots",)}, "traits: 'dots' is not one of b_in_words, shuffled_b, packed"),
         ({"reads": "descriptors"}, "boxes: are of copies by descriptors"),
         ({"language": "gluon"}, "sibling: is the pipeline itself in Triton"),
         ({"rates": None}, "rates: are of estimate tiled"),

@@ -200,7 +200,7 @@ class GemmFamily(Defaults):
         sibling = pipelines.PIPELINES[record.sibling]
         # The sibling has no edges or warps that are no powers of two, and A's rows may be rows of
         # its matrix instruction where they are columns of this kernel's.
-        least = 16 if record.transposed and not sibling.transposed else 1
+        least = 16 if record.has("transposed") and not sibling.has("transposed") else 1
         return replace(
             config,
             pipeline=sibling.name,
@@ -208,7 +208,7 @@ class GemmFamily(Defaults):
             tile_m=max(least, wide(config.tile_m)),
             tile_n=wide(config.tile_n),
             # A sibling without several blocks of scales in a step has one.
-            tile_k=config.tile_k if record.few_rows else sizes.summed_k(config),
+            tile_k=config.tile_k if record.has("few_rows") else sizes.summed_k(config),
             # Interpreted workgroups run one after the other, and meet in memory.
             reduction="linear" if config.clustered else config.reduction,
             dependent_launch="none",

@@ -28,7 +28,7 @@ SHORT_WARPS = 4
 
 def resident_once(c: GemmConfig) -> bool:
     """Whether the grid has at most as many workgroups as the device has compute units."""
-    walks = c.scheduler == "split_k" and pipelines.of(c).walks_parts and not c.clustered
+    walks = c.scheduler == "split_k" and pipelines.of(c).has("walks_parts") and not c.clustered
     return walks or c.scheduler in ("persistent", "stream_k")
 
 
@@ -42,7 +42,7 @@ def usual(pipeline: str, tile_m: int, num_warps: int, num_stages: int, arch: Arc
     """What spaces have in `dependent_launch` unless they are asked for a value: what serves single
     calls and chains best."""
     record = pipelines.PIPELINES[pipeline]
-    if not (record.few_rows and waits(record) and arch.has("pdl")):
+    if not (record.has("few_rows") and waits(record) and arch.has("pdl")):
         return "none"
     short = tile_m == 1 and num_warps <= SHORT_WARPS and num_stages == 1
     return "none" if short else "wait"
@@ -58,12 +58,12 @@ def legal(c: GemmConfig, arch: Arch) -> str | None:
     if not waits(record):
         others = ", ".join(name for name, p in pipelines.PIPELINES.items() if waits(p))
         return f"pipeline {c.pipeline} does not wait for the kernel before it; {others} do"
-    if not (resident_once(c) or record.few_rows):
+    if not (resident_once(c) or record.has("few_rows")):
         return (
             f"a kernel that waits for the one before it must be resident at once; scheduler "
             f"{c.scheduler} of {c.pipeline} launches a workgroup for each part of the work"
         )
-    if c.dependent_launch == "ahead" and not record.loads_apart:
+    if c.dependent_launch == "ahead" and not record.has("loads_apart"):
         return f"pipeline {c.pipeline} loads A and B together; ahead needs warps that load"
     return None
 

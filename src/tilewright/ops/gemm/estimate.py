@@ -68,7 +68,7 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakd
         config, problem = swap.config(config), swap.problem(problem)
     this = arch(device.arch)
     record = pipelines.of(config)
-    if record.few_rows and small_m.vector(config):
+    if record.has("few_rows") and small_m.vector(config):
         return estimate_few.vectors(config, problem, device, this)
     if record.estimate == "unpacking":
         return estimate_few.unpacking(config, problem, device, this)
@@ -97,7 +97,7 @@ def work(config: GemmConfig, problem: GemmProblem, device: Device) -> Work | Non
     """The work of a kernel that is estimated by tiles; None for the others. Sums that workgroups
     put together, and what an epilogue reads, are not in it."""
     record, this = pipelines.of(config), arch(device.arch)
-    if record.estimate == "unpacking" or (record.few_rows and small_m.vector(config)):
+    if record.estimate == "unpacking" or (record.has("few_rows") and small_m.vector(config)):
         return None
     step = step_of(config, device)
     steps = tiles_of(config, problem) * -(-problem.k // config.tile_k)
@@ -126,7 +126,7 @@ def key(
     These kernels were mostly the faster ones on an H200.
     """
     record = pipelines.of(config)
-    alone, few = config.scheduler == "persistent", record.few_rows
+    alone, few = config.scheduler == "persistent", record.has("few_rows")
     side_by_side = sorted((found.compute_us, found.shared_us, found.l2_us, found.latency_us))
     return (
         round(found.total_us, 2),
@@ -148,7 +148,7 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
     cold = (
         waves == 1
         and min(problem.m, problem.n) >= rates.COLD_LEAST_ROWS
-        and pipelines.of(config).loads_apart
+        and pipelines.of(config).has("loads_apart")
         and not config.two_stage
     )
     if cold:
@@ -201,7 +201,7 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
         share * steps * step.shared,
     )
     read, latency = share * steps * step.read, share / at_once * steps * step.waits
-    launch = rates.FEW_LAUNCH_US if pipelines.of(config).few_rows else rates.LAUNCH_US
+    launch = rates.FEW_LAUNCH_US if pipelines.of(config).has("few_rows") else rates.LAUNCH_US
     _, limiter = max(
         (compute, PRODUCTS),
         (read, L2),

@@ -91,11 +91,11 @@ def step_of(config: GemmConfig, device: Device) -> Step:
         shared += _read_by_warps_on_amd(config, on_amd, a, b) / _faster_reads(this)
     elif feeds_itself:  # A once for each part, and B once for the rows of each instruction
         tallest = max(shape[0] for unit in this.mma for shape in unit.shapes)
-        first, second = (b, a) if record.few_rows else (a, b)
+        first, second = (b, a) if record.has("few_rows") else (a, b)
         shared += first * len(parts) + second * max(1.0, rows / tallest)
     else:
         shared += _read_by_warps(config, this, a, b)
-        if this.backend == "hip" and not record.few_rows:  # no matrix units
+        if this.backend == "hip" and not record.has("few_rows"):  # no matrix units
             shared *= rates.SHARED_OF_VECTORS
     waits = (rates.LATENCY_US + (a + b) / port) / max(1, config.num_stages - 1) + issue
     if not feeds_itself:
@@ -103,19 +103,19 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     if config.num_stages == 1:
         waits += products  # nothing is loaded ahead
     walks = config.scheduler in ("persistent", "stream_k") or (
-        config.scheduler == "split_k" and record.walks_parts and not config.clustered
+        config.scheduler == "split_k" and record.has("walks_parts") and not config.clustered
     )
-    groups = config.num_warps // WARPGROUP if record.takes_turns else 1
+    groups = config.num_warps // WARPGROUP if record.has("takes_turns") else 1
     return Step(
         products=products,
         at_peak=at_peak,
         shared=shared / (rates.SHARED_BYTES_PER_CLOCK * clock),
         read=(a + b) / port,
-        issue=0.0 if record.loads_apart else issue,
+        issue=0.0 if record.has("loads_apart") else issue,
         waits=waits,
         resident=groups if walks else residents(config, this),
         walks=walks,
-        stores_beside=record.takes_turns,
+        stores_beside=record.has("takes_turns"),
         store=_stored(config) / (rates.STORE_SHARE * port),
     )
 
@@ -201,7 +201,7 @@ def _products(
         multiplying *= columns / config.tile_n
     if on_amd:
         multiplying += _converting(config, device, this, on_amd)
-    elif pipelines.of(config).few_rows and (block := scales.k_block(config)):
+    elif pipelines.of(config).has("few_rows") and (block := scales.k_block(config)):
         warps_of_each = config.num_warps / max(1, config.tile_k // block)
         multiplying += rates.UNSHARED_BLOCK_US * max(0.0, warps_of_each - 1)
     return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
@@ -248,9 +248,9 @@ def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
     """Bytes of A and B that warps read from shared memory in a step, where they feed the matrix
     units through registers. Each warp reads the rows and columns that it multiplies."""
     record = pipelines.of(config)
-    if record.few_rows:  # these share out K
+    if record.has("few_rows"):  # these share out K
         return a + b
-    if record.b_in_registers:
+    if record.has("b_in_registers"):
         return a
     m, n, _ = this.min_dot
     down, across = -(-config.tile_m // max(m, 16)), -(-config.tile_n // n)
@@ -261,7 +261,7 @@ def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
 
 def _read_by_warps_on_amd(config: GemmConfig, on_amd: Warps, a: float, b: float) -> float:
     """The same on AMD GPUs."""
-    if pipelines.of(config).b_in_registers:
+    if pipelines.of(config).has("b_in_registers"):
         b = 0.0
     return config.num_warps * on_amd.reads * (a / on_amd.down + b / on_amd.across)
 
@@ -275,7 +275,7 @@ def _faster_reads(this: Arch) -> float:
 
 def _rows(config: GemmConfig) -> int:
     """Rows of a tile as the matrix units see it: kernels for few rows transpose the tile."""
-    return config.tile_n if pipelines.of(config).few_rows else config.tile_m
+    return config.tile_n if pipelines.of(config).has("few_rows") else config.tile_m
 
 
 def _parts(config: GemmConfig) -> tuple[int, ...]:
@@ -303,7 +303,7 @@ def _scales_in_hardware(config: GemmConfig, this: Arch) -> bool:
 def _idle(config: GemmConfig, this: Arch) -> float:
     """How many warps do the same products: more than 1 where the tile has fewer matrix instructions
     side by side than there are warps, and the warps do not share out K."""
-    if pipelines.of(config).few_rows:
+    if pipelines.of(config).has("few_rows"):
         return 1.0
     m, n, _ = this.min_dot
     instructions = -(-config.tile_m // max(m, 16)) * -(-config.tile_n // n)

@@ -65,7 +65,7 @@ def _in_two_stages(config: GemmConfig, problem: GemmProblem, device: Device) -> 
 
 
 def _grid(config: GemmConfig, problem: GemmProblem, programs: int) -> tuple[int, int, int]:
-    if pipelines.of(config).few_rows:
+    if pipelines.of(config).has("few_rows"):
         return tiles_of(config, problem), config.split_k, 1
     if config.clustered:
         return tiles_of(config, problem), 1, 1  # of clusters
@@ -156,7 +156,7 @@ def _share(
     """Number of workgroups to launch, and the kernel's `splits`."""
     if config.scheduler == "split_k":
         parts = tiles * config.split_k
-        walks = pipelines.of(config).walks_parts
+        walks = pipelines.of(config).has("walks_parts")
         return min(parts, compute_units) if walks else parts, config.split_k
     if config.scheduler == "stream_k":
         steps = -(-problem.k // config.tile_k)

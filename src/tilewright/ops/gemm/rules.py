@@ -78,7 +78,7 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
         return _vector_tile(c)
     record = pipelines.of(c)
     least_m, least_n, least_k = arch.min_dot
-    if record.transposed:
+    if record.has("transposed"):
         least_m, least_n = least_n, least_m
     least_k *= k_parts(c)  # a step holds a part of K for each warp
     largest_k = record.largest_k * k_parts(c)
@@ -146,7 +146,7 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
     record = pipelines.of(c)
     if reason := _own_combination(c, arch):
         return reason
-    if record.shuffled_b != (c.layout[1] == "s"):
+    if record.has("shuffled_b") != (c.layout[1] == "s"):
         return (
             f"pipeline {c.pipeline} with layout {c.layout}: preshuffle reads a shuffled B, s, and "
             "no other pipeline does"
@@ -203,7 +203,7 @@ def _one_block(c: GemmConfig) -> str | None:
 def _swapped(c: GemmConfig, arch: Arch) -> str | None:
     if not c.swap_ab:
         return None
-    if not pipelines.of(c).swaps:
+    if not pipelines.of(c).has("swaps"):
         others = ", ".join(pipelines.those("swaps"))
         return f"pipeline {c.pipeline} does not swap A and B; {others} do"
     return swap.objection(c)
@@ -213,7 +213,7 @@ def _packed(c: GemmConfig, arch: Arch) -> str | None:
     if reason := _own_packed(c, arch):
         return reason
     packed = [d for d in (c.dtype_a, c.dtype_b) if DTYPES[d].packed > 1]
-    if packed and not pipelines.of(c).packed:
+    if packed and not pipelines.of(c).has("packed"):
         return f"pipeline {c.pipeline} reads whole elements; weights unpacks {packed[0]}"
     return None
 
@@ -351,7 +351,7 @@ assert {*OWN_RULES} <= {name for name, _ in LEGALITY}
 
 def _exchanged(config: GemmConfig) -> bool:
     """Whether the kernel computes the product with A and B exchanged, and may do so."""
-    return config.swap_ab and pipelines.of(config).swaps and not swap.objection(config)
+    return config.swap_ab and pipelines.of(config).has("swaps") and not swap.objection(config)
 
 
 def judge(config: GemmConfig, arch: Arch) -> Verdict:
@@ -435,7 +435,7 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if p.k == 0 and not PIPELINES[c.pipeline].zero_k:
+    if p.k == 0 and not PIPELINES[c.pipeline].has("zero_k"):
         return f"pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
     if tiles(c, p) > MAX_TILES:
         return f"{tiles(c, p)} tiles, over {MAX_TILES}, which is as far as a kernel counts"
@@ -457,13 +457,13 @@ def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _few_rows(c: GemmConfig, p: GemmProblem) -> str | None:
-    if p.m > c.tile_m and PIPELINES[c.pipeline].few_rows:
+    if p.m > c.tile_m and PIPELINES[c.pipeline].has("few_rows"):
         return f"m = {p.m} is over tile_m = {c.tile_m}, and pipeline {c.pipeline} has no second row"
     return None
 
 
 def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
-    if not PIPELINES[c.pipeline].fills_ring:
+    if not PIPELINES[c.pipeline].has("fills_ring"):
         return None
     steps = -(-p.k // c.tile_k) // c.split_k
     if steps < c.num_stages:

@@ -61,17 +61,17 @@ def meetings(config: GemmConfig) -> int:
 
 def vector(config: GemmConfig) -> int:
     """Elements of K that a thread multiplies at once on the vector units; 0 on the matrix units."""
-    return small_m.vector(config) if pipelines.of(config).few_rows else 0
+    return small_m.vector(config) if pipelines.of(config).has("few_rows") else 0
 
 
 def k_parts(config: GemmConfig) -> int:
     """Parts of every step's K that the warps share out among themselves."""
-    return small_m.k_parts(config) if pipelines.of(config).few_rows else 1
+    return small_m.k_parts(config) if pipelines.of(config).has("few_rows") else 1
 
 
 def vector_dot(config: GemmConfig, arch: Arch) -> bool:
     """Whether the kernel's ``tl.dot`` becomes arithmetic on the vector units."""
-    return arch.dot == "vector" and pipelines.of(config).dot and not vector(config)
+    return arch.dot == "vector" and pipelines.of(config).has("dot") and not vector(config)
 
 
 # --- tiles ------------------------------------------------------------------------------------

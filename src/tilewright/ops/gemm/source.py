@@ -315,7 +315,8 @@ def _promises_of_chains(config: GemmConfig) -> dict[str, int]:
 def in_words(config: GemmConfig, i: int) -> int:
     """Elements of operand `i` (A, B or C) in a word, if the kernel's descriptor counts words; 0 if
     it counts elements."""
-    return WORD // DTYPES[config.dtype_b].bits if i == 1 and pipelines.of(config).b_in_words else 0
+    counted = i == 1 and pipelines.of(config).has("b_in_words")
+    return WORD // DTYPES[config.dtype_b].bits if counted else 0
 
 
 def blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:

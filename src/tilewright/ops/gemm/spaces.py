@@ -89,7 +89,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "precision": PRECISIONS,
         "num_warps": arch.num_warps,
         "num_stages": arch.num_stages,
-        "pipeline": [p for p in pipelines.on(arch) if not pipelines.PIPELINES[p].shuffled_b],
+        "pipeline": [p for p in pipelines.on(arch) if not pipelines.PIPELINES[p].has("shuffled_b")],
         "scheduler": SCHEDULERS,
         "split_k": (1, 2, 4, 8),
         "reduction": REDUCTIONS,
@@ -261,7 +261,7 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
     bytes_each = DTYPES[problem.dtype_a].bytes
     whole, *parts = (("tile", 1, "none"), *(("split_k", n, "linear") for n in _PARTS_OF_FEW))
     for pipeline in pipelines.on(arch):
-        if not pipelines.PIPELINES[pipeline].few_rows:
+        if not pipelines.PIPELINES[pipeline].has("few_rows"):
             continue
         least = max(rows, arch.min_dot[1])
         tiles = [(least, t, s) for t in _MATRIX_TILES for s in (whole, *parts[:2])]

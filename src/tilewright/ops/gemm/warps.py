@@ -44,8 +44,8 @@ def warps(config: GemmConfig, arch: Arch) -> Warps | None:
     dtype = operand_dtype(config)
     word = arch.dtypes[dtype].via or dtype
     units = [unit for unit in arch.mma if word in unit.dtypes]
-    on_matrix_units = bool(units) and (arch.dot == "matrix" or not record.dot)
-    shares_k = record.few_rows and (vector(config) or k_parts(config) > 1)
+    on_matrix_units = bool(units) and (arch.dot == "matrix" or not record.has("dot"))
+    shares_k = record.has("few_rows") and (vector(config) or k_parts(config) > 1)
     if arch.backend != "hip" or shares_k or not on_matrix_units:
         return None
     if record.language == "gluon":
@@ -55,7 +55,7 @@ def warps(config: GemmConfig, arch: Arch) -> Warps | None:
         widths = {shape[0] for unit in units for shape in unit.shapes}
         least = min(config.tile_m, config.tile_n)
         edge = config.mma[0] or max((w for w in widths if w <= least), default=min(widths))
-        if record.transposed:
+        if record.has("transposed"):
             lie = laid(config.tile_n, config.tile_m, config.num_warps, edge)[::-1]
         else:
             lie = laid(config.tile_m, config.tile_n, config.num_warps, edge)

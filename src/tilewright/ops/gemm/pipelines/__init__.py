@@ -16,7 +16,7 @@ from tilewright.ops.gemm.pipelines.gluon_weights import GLUON_WEIGHTS
 from tilewright.ops.gemm.pipelines.gluon_ws import GLUON_PINGPONG, GLUON_WS
 from tilewright.ops.gemm.pipelines.mx import MX
 from tilewright.ops.gemm.pipelines.preshuffle import PRESHUFFLE
-from tilewright.ops.gemm.pipelines.record import Pipeline
+from tilewright.ops.gemm.pipelines.record import Pipeline, Trait
 from tilewright.ops.gemm.pipelines.small_m import SMALL_M, SMALL_M_TMA
 from tilewright.ops.gemm.pipelines.tma import TMA, TMA_WS
 from tilewright.ops.gemm.pipelines.weights import WEIGHTS
@@ -55,6 +55,6 @@ def on(arch: Arch) -> tuple[str, ...]:
     return tuple(name for name, record in PIPELINES.items() if record.runs_on(arch))
 
 
-def those(field: str) -> tuple[str, ...]:
-    """Names of the pipelines whose record says yes in `field`."""
-    return tuple(name for name, record in PIPELINES.items() if getattr(record, field))
+def those(trait: Trait) -> tuple[str, ...]:
+    """Names of the pipelines that have `trait`."""
+    return tuple(name for name, record in PIPELINES.items() if record.has(trait))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument
@@ -32,6 +32,40 @@ descriptors of B and of C for the columns behind a tile's first accumulator; the
 `pre_a`, of `pre_b` and of the epilogue; the block scales; the number of dies with an L2 each; the
 batch; and, for schedulers that share tiles, flags, partial sums and the number of parts.
 """
+
+Trait = Literal[
+    "b_in_words",
+    "shuffled_b",
+    "packed",
+    "swaps",
+    "zero_k",
+    "few_rows",
+    "transposed",
+    "dot",
+    "takes_turns",
+    "walks_parts",
+    "fills_ring",
+    "loads_apart",
+    "b_in_registers",
+]
+"""What a kernel may do with its operands, and how it may compute:
+
+b_in_words: its descriptor of B counts 32-bit words of packed elements.
+shuffled_b: it reads a shuffled B, and nothing else (layout ``rsr``).
+packed: it reads 4-bit operands.
+swaps: A and B may be exchanged (`GemmConfig.swap_ab`).
+zero_k: it takes K = 0.
+few_rows: it computes one row of tiles, on a grid of (tiles, parts of K).
+transposed: B's columns take the place of rows in the matrix instruction.
+dot: it multiplies by ``tl.dot``.
+takes_turns: groups of four warps compute tiles of their own in turn.
+walks_parts: a workgroup walks several parts of tiles under split-K.
+fills_ring: K must have as many steps as the ring has stages.
+loads_apart: warps of their own load, so that those that multiply do nothing else.
+b_in_registers: B is in registers before the matrix units read it.
+"""
+
+TRAITS: tuple[Trait, ...] = get_args(Trait)
 
 GRIDS = ("whole", "few bits")
 """The grids of the default space: for operands of whole elements, and for 4-bit operands and the MX
@@ -82,25 +116,10 @@ class Pipeline:
     own_words: for ``scheduler``, ``reduction`` or ``epilogue``, the rule among `rules` that says in
     words of its own what the kernel lacks; for those left out, ``combination`` says it.
 
-    Its operands:
+    Its operands, and how it computes:
 
     reads: how it reaches A and B. writes: how it reaches C.
-    b_in_words: whether its descriptor of B counts 32-bit words of packed elements.
-    shuffled_b: whether it reads a shuffled B, and nothing else (layout ``rsr``).
-    packed: whether it reads 4-bit operands.
-    swaps: whether A and B may be exchanged (`GemmConfig.swap_ab`).
-    zero_k: whether it takes K = 0.
-
-    How it computes:
-
-    few_rows: whether it computes one row of tiles, on a grid of (tiles, parts of K).
-    transposed: whether B's columns take the place of rows in the matrix instruction.
-    dot: whether it multiplies by ``tl.dot``.
-    takes_turns: whether groups of four warps compute tiles of their own in turn.
-    walks_parts: whether a workgroup walks several parts of tiles under split-K.
-    fills_ring: whether K must have as many steps as the ring has stages.
-    loads_apart: whether warps of their own load, so that those that multiply do nothing else.
-    b_in_registers: whether B is in registers before the matrix units read it.
+    traits: what else holds of it (`Trait`).
 
     What it takes, each a function of the config, or of the config and the architecture:
 
@@ -157,20 +176,7 @@ class Pipeline:
 
     reads: Literal["pointers", "descriptors"]
     writes: Literal["pointers", "descriptors"]
-    b_in_words: bool
-    shuffled_b: bool
-    packed: bool
-    swaps: bool
-    zero_k: bool
-
-    few_rows: bool
-    transposed: bool
-    dot: bool
-    takes_turns: bool
-    walks_parts: bool
-    fills_ring: bool
-    loads_apart: bool
-    b_in_registers: bool
+    traits: tuple[Trait, ...]
 
     operand_dtype: Callable[[GemmConfig], str]
     summed_k: Callable[[GemmConfig], int]
@@ -202,6 +208,7 @@ class Pipeline:
             ("rules", tuple(self.rules), OWN_RULES, False),
             ("own_words", tuple(self.own_words), ("scheduler", "reduction", "epilogue"), False),
             ("own_words", tuple(self.own_words.values()), tuple(self.rules), False),
+            ("traits", self.traits, TRAITS, False),
             ("arguments", self.arguments, ARGUMENTS, False),
             ("constants", self.constants, (*SHARED, *self.own_constants), True),
             ("own_constants", tuple(self.own_constants), self.constants, False),
@@ -237,6 +244,10 @@ class Pipeline:
 
     def _wrong(self, field: str, why: str) -> BadArgument:
         return BadArgument(f"pipeline {self.name}: {field}: {why}")
+
+    def has(self, trait: Trait) -> bool:
+        """Whether `trait` holds of the kernel."""
+        return trait in self.traits
 
     def runs_on(self, arch: Arch) -> bool:
         """Whether `arch` has everything that the kernel needs."""
