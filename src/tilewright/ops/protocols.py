@@ -256,8 +256,10 @@ class Checking(Protocol):
         Where nothing is to be written a result holds `arrays.poison_of` the output."""
 
     def tolerances(self, problem: Any, config: Any) -> Mapping[str, Tolerance]:
-        """How far this config's outputs may be from the reference, by name. Of None, the vendor's
-        library: as far as a kernel's that adds each sum up in one part, which is nearest to it."""
+        """How far this config's outputs may be from the reference, by name.
+
+        config: None for the vendor's library. Its outputs may be as far as those of a kernel that
+            adds each sum up in one part, which is nearest to it."""
 
     def vendor(self, problem: Any) -> Mapping[str, Bind]:
         """The calls that compute `problem` by the vendor's libraries, by torch's names, the usual

@@ -41,7 +41,7 @@ def bias_type(c: Any) -> str:
 
 
 def _bias_strides(x: Context) -> tuple[int, ...]:
-    """Of (batch, head, query); 0 for a dimension of one element."""
+    """The bias's strides (batch, head, query); 0 for a dimension of one element."""
     shape, strides = bias_of(x.problem)
     return tuple(s if n > 1 else 0 for n, s in zip(shape[:3], strides[:3], strict=True))
 
@@ -63,7 +63,7 @@ def _scale_strides(name: str) -> Callable[[Context], tuple[int, ...]]:
 
 
 L2_SHARE = 0.64
-"""Of a device's L2 that K and V may fill: 32 MB of an H200's 50."""
+"""The share of a device's L2 that K and V may fill: 32 MB of an H200's 50."""
 
 
 def _section(x: Context) -> int:
@@ -83,7 +83,7 @@ def turned_len(p: AttentionProblem) -> int:
 
 
 def turned_shape(p: AttentionProblem) -> tuple[int, ...]:
-    """Of values that were turned."""
+    """The shape of values that were turned."""
     return p.batch, p.kv_heads, p.head_dim_v, turned_len(p)
 
 

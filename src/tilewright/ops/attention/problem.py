@@ -315,7 +315,7 @@ class AttentionProblem(Problem):
 
     @property
     def flops(self) -> int:
-        """Of both products, for the pairs that a query sees."""
+        """Operations of both products, for the pairs that a query sees."""
         return 2 * self.heads * self.pairs * (self.head_dim + self.head_dim_v)
 
     @property

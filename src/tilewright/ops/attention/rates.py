@@ -38,7 +38,8 @@ MEMORY_US = 1.0
 """From asking a busy memory for a line to having it."""
 
 COMBINE_US = 5.9
-"""Of a launch's further steps: a kernel that follows another without a gap on the host."""
+"""Time of each further step of a launch: a kernel that follows another without a gap on the
+host."""
 
 EMPTY_US = 0.4
 """Time of a workgroup that finds nothing to do: beyond a sequence's length, or all masked."""

@@ -113,7 +113,7 @@ class AttentionBackwardFamily(Defaults):
         return binder.sources(pipelines.of(config).parts, CATALOGUE, config, arch)
 
     def interpreted(self, config: AttentionBackwardConfig) -> AttentionBackwardConfig:
-        """Of a config in Gluon, one in Triton that computes the same."""
+        """For a config in Gluon, one in Triton that computes the same."""
         if config.pipeline == "basic":
             return config
         return replace(

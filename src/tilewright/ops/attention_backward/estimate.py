@@ -36,25 +36,26 @@ PRODUCTS, SCORES, MEMORY, STEPS, LAUNCH = (
 )  # fmt: skip
 
 SHARE = 0.45
-"""Of the published matrix rate that products reach: a guess, somewhat under the forward kernel's,
-as each step waits for two products before the next two."""
+"""Share of the published matrix rate that products reach: a guess, somewhat under the forward
+kernel's, as each step waits for two products before the next two."""
 
 GLUON_SHARES = {"gluon_ws": 0.55, "gluon_lean": 0.61, "gluon_roles": 0.47}
 """`SHARE` of pipelines in Gluon, from 108 timings (docs/notes/attention-estimate.md)."""
 
 ORDERED_SHARES = {"gluon_ws": 1.0, "gluon_lean": 1.0, "gluon_roles": 0.93}
-"""Of that rate, where sums are added in turns; from the 32 pairs of
+"""Factors on that rate where sums are added in turns; from the 32 pairs of
 benchmarks/results/attention_deterministic_h200.json."""
 
 SHARED_KEYS = 0.94
-"""Of it, in turns, if heads share keys under a causal mask: a tile waits longer for those before
-it. From the same pairs."""
+"""A further factor, in turns, if heads share keys under a causal mask: a tile waits longer for
+those before it. From the same pairs."""
 
 TURN_US = 3.0
 """In turns, before and behind a launch's steps: tiles wait for the first turns of others."""
 
 BEGIN_US = 2.0
-"""Of a workgroup of these, beside its steps: to load keys and values, and to write sums."""
+"""Time of a workgroup of pipelines in Gluon beside its steps: to load keys and values, and to write
+sums."""
 
 WARP_SCORES, WARPS, WARP_FACTOR, WARP_POWER = 512, 4, 1.15, 0.45
 """How much longer the steps of `basic` take than what is counted, by the scores of a warp in a
@@ -75,8 +76,8 @@ def estimate(
 def _in_one_pass(
     c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: Device
 ) -> Estimate:
-    """Of pipelines in Gluon: steps of workgroups, each on a compute unit of its own; and the
-    memory's traffic of the kernels around it."""
+    """The time of pipelines in Gluon: steps of workgroups, each on a compute unit of its own; and
+    the memory's traffic of the kernels around it."""
     this, units = arch(device.arch), device.compute_units
     peak = peak_tflops(this, device, c.dtype) * 1e6 / units * GLUON_SHARES[c.pipeline]
     d, narrow = sums_width(c), c.pipeline == "gluon_ws"
@@ -115,7 +116,7 @@ def _running(c: AttentionBackwardConfig) -> set[str]:
 
 
 def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: Device) -> Estimate:
-    """Of `basic`."""
+    """The time of `basic`."""
     this = arch(device.arch)
     units, clock = device.compute_units, device.clock_mhz
     peak = peak_tflops(this, device, c.dtype) * 1e6 / units * SHARE

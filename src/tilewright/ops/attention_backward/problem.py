@@ -128,7 +128,7 @@ class AttentionBackwardProblem(AttentionProblem):
 
     @property
     def flops(self) -> int:
-        """Of the five products, for the pairs that a query sees, each computed once."""
+        """Operations of the five products, for the pairs that a query sees, each computed once."""
         return 2 * self.heads * self.pairs * self.multiplied
 
     @property

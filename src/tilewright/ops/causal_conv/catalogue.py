@@ -132,7 +132,7 @@ def splits_of(c: CausalConvConfig, p: CausalConvProblem, device: Device) -> int:
 
 
 def workgroups(c: CausalConvConfig, p: CausalConvProblem, splits: int) -> int:
-    """Of the first kernel."""
+    """Workgroups of the first kernel."""
     across = _up(p.channels, c.tile_n)
     return across * (splits if c.direction == "backward" else _lines(c, p))
 

@@ -14,16 +14,17 @@ from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
 
 LOAD_INSTRUCTIONS = 4
-"""Of a lane for each element and tap: a load's share, the mask, the conversion, the product."""
+"""Instructions of a lane for each element and tap: a load's share, the mask, the conversion, the
+product."""
 
 SILU_INSTRUCTIONS = 40
-"""Of a lane for each exponential, its division and its derivative."""
+"""Instructions of a lane for each exponential, its division and its derivative."""
 
 GATHERED = 4.0
 """Factor on memory's time where elements are read one by one."""
 
 RESIDENT_THREADS = 512
-"""Of a compute unit, that hide memory's latency."""
+"""Threads of a compute unit that hide memory's latency."""
 
 
 def estimate(config: CausalConvConfig, problem: CausalConvProblem, device: Device) -> Estimate:

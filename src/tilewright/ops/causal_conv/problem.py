@@ -203,7 +203,7 @@ class CausalConvProblem(Problem):
 
     @property
     def _count(self) -> int:
-        """Of x."""
+        """Elements of x."""
         return self.batch * self.channels * self.tokens
 
     @property

@@ -137,8 +137,8 @@ def _update(p: CausalConvProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tolerances(p: CausalConvProblem) -> Mapping[str, Tolerance]:
-    """Of each output. States are copies. The gradients of the weights are sums over all
-    positions."""
+    """How far each output may be from the reference. States are copies. The gradients of the
+    weights are sums over all positions."""
     amplified = SILU_AMPLIFIES if p.has("silu") else 0.0
     short = tolerance(p.dtype, p.dtype, 2 * p.taps + 1, 1, amplified)
     positions = max(1, p.batch * p.tokens)

@@ -243,7 +243,8 @@ BLOCK = 256
 """Weights of a workgroup that adds up parts."""
 
 FEW_BLOCK, WAYS = 64, 32
-"""The same where there are few weights, in many parts; and the parts that it reads at once."""
+"""Weights of a workgroup that adds up many parts of few weights, and the parts that it reads at
+once."""
 
 FILTERS_AT_ONCE = 16
 """Filters of a workgroup that writes weights for blocks of pixels (`subpixel`)."""

@@ -17,7 +17,7 @@ from tilewright.ops.conv.problem import ConvProblem
 
 MOST_ELEMENT_STRIDE = 8
 MOST_SPAN = 256
-"""Of a tensor map: the longest element stride, and the most elements that a box reaches over in one
+"""The longest element stride of a tensor map, and the most elements that a box reaches over in one
 dimension, skipped ones included."""
 
 

@@ -180,7 +180,7 @@ class ConvConfig:
 
     @property
     def gemm_config(self) -> Product:
-        """Of pipeline `GEMM`, GEMM's kernel. Raises `UnknownName`."""
+        """GEMM's kernel, of pipeline `GEMM`. Raises `UnknownName`."""
         return _kernel(self.gemm)
 
     @property

@@ -36,8 +36,8 @@ PRODUCTS, PORT, SHARED, MEMORY, STEPS, GATHERING, TOTALS, LAUNCH = (
 )  # fmt: skip
 
 SHARE = 0.6
-"""Of the published matrix rate that products reach: a guess, under that of GEMM's kernel through
-pointers (`rates.BASIC`), as every step finds its pixels anew."""
+"""Share of the published matrix rate that products reach: a guess, under that of GEMM's kernel
+through pointers (`rates.BASIC`), as every step finds its pixels anew."""
 
 DATA_FACTOR = 1.4
 """What gradients of the data on the matrix units take of the time that their terms say: fitted to
@@ -45,8 +45,8 @@ DATA_FACTOR = 1.4
 factor ranks no better."""
 
 STEP_US = 0.25
-"""Of a step beside products and loads: places, masks, barriers. Other workgroups on its compute
-unit hide it."""
+"""Time of a step beside products and loads: places, masks, barriers. Other workgroups on its
+compute unit hide it."""
 
 EDGE = 32
 """Rows of a warp's part of a tile."""
@@ -68,8 +68,8 @@ and addresses."""
 
 
 LOAD_INSTRUCTIONS = 4
-"""Of a lane for each element that a window which holds its filter loads: masks, the address and the
-conversion."""
+"""Instructions of a lane for each element that a window which holds its filter loads: masks, the
+address and the conversion."""
 
 
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
@@ -86,7 +86,7 @@ _OWN: Mapping[str, Callable[[ConvConfig, ConvProblem, Device], Estimate]] = {
     "packed": packed_estimate.estimate,
     "subpixel": subpixel_estimate.estimate,
 }
-"""Of pipelines with estimates of their own."""
+"""The pipelines with estimates of their own."""
 
 
 def _through_pointers(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:

@@ -237,7 +237,7 @@ class ConvProblem(Problem):
 
     @property
     def walked_pixels(self) -> int:
-        """The same, of all images."""
+        """Pixels of the result (see `walked`) of all images."""
         return self.n * math.prod(self.walked)
 
     @property

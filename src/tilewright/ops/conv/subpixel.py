@@ -20,7 +20,8 @@ from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import Temporary
 
 COLUMNS = 32
-"""Of a tile, if a block that is as long as the stride has no more: elements of a block of x."""
+"""Columns of a tile, if a block that is as long as the stride has no more: elements of a block of
+x."""
 
 LEAST_ACROSS = 8
 """Blocks side by side of a tile, if it has several lines."""

@@ -15,8 +15,8 @@ _MOST_UNEVEN = 64.0
 
 
 def tolerances(p: ConvProblem) -> Mapping[str, Tolerance]:
-    """Of the output. Parts of a sum over pixels are added in fp32, as the sum itself is: they round
-    less often than one workgroup that adds all pixels."""
+    """How far the output may be from the reference. Parts of a sum over pixels are added in fp32,
+    as the sum itself is: they round less often than one workgroup that adds all pixels."""
     dtype = "tf32" if p.precision == "tf32" else p.dtype
     most = max(1, terms(p))
     found = tolerance(dtype, p.dtype_out, most, 1, epilogues.amplification(p.epilogue))

@@ -22,7 +22,7 @@ STEPS = (1, 2, 4)
 """Strides of the height and the width: those that divide a strip."""
 
 MOST_TAPS = 128
-"""Of a filter: more do not fit into registers."""
+"""Taps of a filter: more do not fit into registers."""
 
 MOST_READ = 128
 """Pixels that a strip reads in a step. All are written out: the compiler took 5 s for 18, 25 s for
@@ -32,7 +32,7 @@ MOST_ROW = 32
 """Taps of a row."""
 
 LEAST_LANES = 32
-"""Of a warp."""
+"""Lanes of a warp."""
 
 WORKGROUPS_FOR_UNIT = 4
 """Workgroups for each compute unit that parts of the lines make up."""
@@ -111,8 +111,8 @@ def _turned(three: tuple[int, ...], c: ConvConfig) -> tuple[int, int, int]:
 
 
 def lines(c: ConvConfig, p: ConvProblem) -> tuple[int, int, int]:
-    """Of an image: depths of the result, segments of its rows, strips of its width. Of the weights'
-    gradient, those of y."""
+    """Lines of an image: depths of the result, segments of its rows, strips of its width. For the
+    weights' gradient, those of y."""
     of = held(c)
     if of_row(c):
         each = [-(-dim.size // dim.stride) if c.direction == "data" else dim.out for dim in p.three]
@@ -162,7 +162,7 @@ def origin(c: ConvConfig, p: ConvProblem) -> tuple[int, int]:
 
 
 def pixels(c: ConvConfig) -> int:
-    """Of the source, that a strip reads of each row."""
+    """Pixels of the source that a strip reads of each row."""
     of = held(c)
     beside = -(-of.taps[2] // of.step_w) - 1
     if c.direction == "data":
@@ -171,13 +171,13 @@ def pixels(c: ConvConfig) -> int:
 
 
 def rows(c: ConvConfig) -> int:
-    """Of the source (of x, for the weights' gradient), that a step reads."""
+    """Rows of the source (of x, for the weights' gradient) that a step reads."""
     of = held(c)
     return of.taps[0] * (1 if c.direction == "data" else of.step_h)
 
 
 def products(c: ConvConfig) -> int:
-    """Of a step, for each strip and channel."""
+    """Products of a step, for each strip and channel."""
     of = held(c)
     return math.prod(of.taps) * of.strip // (of.step_w if c.direction == "data" else 1)
 

@@ -52,7 +52,7 @@ class Breakdown:
 
     @property
     def estimate(self) -> Estimate:
-        """The same in the form that all families give."""
+        """The breakdown in the form that all families give."""
         waves = "1 wave" if self.waves == 1 else f"{self.waves} waves"
         return Estimate(
             self.total_us,

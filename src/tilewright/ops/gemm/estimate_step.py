@@ -214,7 +214,7 @@ def _adds_between_products(config: GemmConfig) -> bool:
 
 
 def _adding_clocks(columns: int) -> float:
-    """Of a warp group that adds the products of a block to its 64 rows of sums."""
+    """Clocks of a warp group that adds the products of a block to its 64 rows of sums."""
     return rates.SCALING_CLOCKS + rates.SCALING_COLUMN_CLOCKS * columns
 
 
@@ -260,7 +260,7 @@ def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
 
 
 def _read_by_warps_on_amd(config: GemmConfig, on_amd: Warps, a: float, b: float) -> float:
-    """The same on AMD GPUs."""
+    """Bytes of A and B that warps read from shared memory in a step on AMD GPUs."""
     if pipelines.of(config).has("b_in_registers"):
         b = 0.0
     return config.num_warps * on_amd.reads * (a / on_amd.down + b / on_amd.across)
@@ -285,7 +285,7 @@ def _parts(config: GemmConfig) -> tuple[int, ...]:
 
 
 def _flops(config: GemmConfig) -> float:
-    """Of a step."""
+    """Operations of a step."""
     return 2.0 * config.tile_m * config.tile_n * config.tile_k
 
 

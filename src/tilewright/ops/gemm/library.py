@@ -330,7 +330,7 @@ def launch(config: VendorConfig, problem: GemmProblem) -> Launch:
 
 
 def parts(config: VendorConfig) -> int:
-    """Of K, each summed on its own; 1 where the library does not say."""
+    """Parts of K, each summed on its own; 1 where the library does not say."""
     return max(1, config.algorithm.parts) if isinstance(config.algorithm, Algorithm) else 1
 
 

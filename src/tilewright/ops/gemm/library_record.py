@@ -72,17 +72,17 @@ ASKEW = (
     Recorded(513, 2048, 1, EVERY, 10, 0.828),
     Recorded(2049, EVERY, 1, EVERY, 14, 0.824),
 )
-"""The same where rows of A or B are no multiples of `SECTOR_BYTES` apart; from 17 rows on with the
+"""Products whose rows of A or B are no multiples of `SECTOR_BYTES` apart; from 17 rows on with the
 best kernels."""
 
 RESULT_ASKEW = (Recorded(513, EVERY, 1, EVERY, 6, 0.826, least_n=25000, most_k=512),)
-"""The same where rows of C alone are no such multiples; `untuned.py` counts it too."""
+"""Products whose rows of C alone are no such multiples; `untuned.py` counts it too."""
 
 FP8_ROWS = (Recorded(65, EVERY, 1025, EVERY, 146, 0.982, over_waves=8),)
 """e4m3fn with a scale for each row of A and column of B, bf16 results: with the best kernels."""
 
 FP8_ROWS_ASKEW = (Recorded(65, EVERY, 1, EVERY, 9, 0.91, most_k=2048),)
-"""The same where rows of A or B are no multiples of `SECTOR_BYTES` apart."""
+"""`FP8_ROWS` where rows of A or B are no multiples of `SECTOR_BYTES` apart."""
 
 FP8_BLOCKS = (
     Recorded(65, EVERY, 1, 1, 44, 0.897, over_waves=0.5),
@@ -145,7 +145,7 @@ def askew(p: GemmProblem) -> bool:
 
 
 def result_askew(p: GemmProblem) -> bool:
-    """The same of C, and not of A or B."""
+    """Whether rows of C begin inside a sector, and those of A and B do not."""
     return DTYPES[p.dtype_c].size(p.ldc) % SECTOR_BYTES > 0 and not askew(p)
 
 

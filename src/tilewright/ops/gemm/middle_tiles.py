@@ -63,14 +63,14 @@ FP8_TILES = (
     ("gluon_ws", 224, 128, 128, 8, 4, "split", True, _WHOLE),
     ("gluon_pingpong", 80, 128, 128, 8, 7, "direct", True, _WHOLE),
 )
-"""The same for e4m3fn with 16-bit results."""
+"""Tiles for e4m3fn with 16-bit results."""
 
 FEW_ROWS, FEW_COLUMNS = (33, 64), 1792
 FEW = (
     ("gluon_ws", 64, 64, 128, 4, 13, "direct", True, _CLUSTER[4]),
     ("gluon_ws", 64, 128, 128, 4, 8, "direct", False, _CLUSTER[8]),
 )
-"""The same for `FEW_ROWS` of A and up to `FEW_COLUMNS` of B."""
+"""Tiles for `FEW_ROWS` of A and up to `FEW_COLUMNS` of B."""
 
 
 def tiles_of(problem: GemmProblem) -> tuple[tuple[Any, ...], ...]:

@@ -26,7 +26,7 @@ def usual_order(swap_ab: bool, reduction: str, tiles_m: int = 1) -> int:
 
 
 def usual(config: GemmConfig, m: int) -> int:
-    """The same of a kernel for `m` rows of A."""
+    """`usual_order` of a kernel for `m` rows of A."""
     return usual_order(config.swap_ab, config.reduction, -(-m // config.tile_m))
 
 

@@ -17,7 +17,7 @@ LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
 
 SHUFFLED_LAYOUTS = ("rsr", "csr", "rsc", "csc")
-"""The same with B shuffled into blocks (see `shuffle`)."""
+"""Layouts with B shuffled into blocks (see `shuffle`)."""
 
 PRECISIONS = ("ieee", "tf32")
 """How fp32 operands are multiplied; other dtypes have only ``ieee``."""

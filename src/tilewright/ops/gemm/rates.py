@@ -26,7 +26,7 @@ LAUNCH_US = 4.35
 """Time of a kernel that does nothing, as events measure it. Fitted."""
 
 FEW_LAUNCH_US = 4.0
-"""The same for kernels for few rows on the matrix units, which store C from registers. Read off
+"""`LAUNCH_US` of kernels for few rows on the matrix units, which store C from registers. Read off
 single measurements."""
 
 LATENCY_US = 0.55
@@ -43,8 +43,8 @@ PORT_L2_BYTES = (60 << 20) / 132
 slices that answer. Single waves and short kernels reach the shares below on an H100 too."""
 
 SHORT_PORT_SHARE, SHORT_US = 0.82, 80.0
-"""The same share where reading takes less than `SHORT_US`, so that power does not slow the clock
-yet. Fitted to searches."""
+"""`PORT_SHARE` where reading takes less than `SHORT_US`, so that power does not slow the clock yet.
+Fitted to searches."""
 
 COLD_US, COLD_FULL_US = 1.0, 0.55
 """From requesting a tile to its arrival where every workgroup has one part at most, so that all of
@@ -64,7 +64,8 @@ COLD_LEAST_ROWS = 65
 memory, go by `LATENCY_US`, with which the estimate chooses better for them."""
 
 ROW_BYTES, SECTOR_BYTES = 128, 32
-"""Of a row of a box that the copy engine moves: a swizzle's span. Of what L2 is read by."""
+"""Bytes of a row of a box that the copy engine moves, a swizzle's span; and of a sector, by which
+L2 is read."""
 
 ASKEW_ROW_US, OUTSIDE_ROW_US = 0.0024, 0.005
 """What the copy engine takes for a row where rows of the array are no multiple of a sector apart,
@@ -131,7 +132,7 @@ SCALED = 0.55
 """Factor on the rate of a kernel that adds scaled products while the matrix units wait. A ratio."""
 
 SCALED_BETWEEN = 0.66
-"""The same of basic and tma with wgmma, beside the clocks below: then a workgroup alone reaches
+"""`SCALED` of basic and tma with wgmma, beside the clocks below: then a workgroup alone reaches
 0.34 of the matrix rate with tma, 0.28 with basic and 0.40 if three share a compute unit (64x128
 tiles; measured: 0.36, 0.29 and 0.49)."""
 
@@ -230,13 +231,15 @@ UNPACKING = {"int4": 2.0, "e2m1": 3.0}
 """Instructions for each weight that gluon_weights unpacks."""
 
 SCALING_OF_32 = 0.25
-"""The same for 8 rows of sums that it multiplies by scales of groups of 32."""
+"""Instructions for each weight and 8 rows of sums that gluon_weights multiplies by scales of groups
+of 32."""
 
 UNPACKING_BESIDE = 0.3
-"""The same for 8 rows of A that a warp picks out for 32 columns of its own."""
+"""Instructions for each weight and 8 rows of A that a warp picks out for 32 columns of its own."""
 
 UNPACKING_WIDE = 1.0
-"""The same where wgmma reads A itself, but four threads share the words of a column."""
+"""Instructions for each weight where wgmma reads A itself, but four threads share the words of a
+column."""
 
 L2_OVER_MEMORY_OF_ROWS = 2.0
 """What L2's bandwidth came to there when every workgroup read all rows of A."""

@@ -283,7 +283,8 @@ def _promises_of_pointers(config: GemmConfig) -> dict[str, int]:
 
 
 def _promises_of_c(config: GemmConfig) -> dict[str, int]:
-    """Of a C that is stored through a pointer, by a kernel that reaches A and B in another way."""
+    """The promises of a C that is stored through a pointer, by a kernel that reaches A and B in
+    another way."""
     elements = max(1, config.alignment // DTYPES[config.dtype_c].bytes)
     inner = "n" if config.layout[2] == "r" else "m"
     columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
@@ -291,7 +292,7 @@ def _promises_of_c(config: GemmConfig) -> dict[str, int]:
 
 
 def _promises_of_chains(config: GemmConfig) -> dict[str, int]:
-    """Of the chains' matrices and their strides."""
+    """The promises of the chains' matrices and their strides."""
     found: dict[str, int] = {}
     for name, chain, dtype in _chains(config):
         taken = epilogues.takes(chain)
@@ -327,7 +328,7 @@ def blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
 
 
 def rests(config: GemmConfig) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The same for each accumulator behind a tile's first."""
+    """Tile of A, B and C that one copy moves, for each accumulator behind a tile's first."""
     record = pipelines.of(config)
     if "rest" not in record.arguments:
         return ()

@@ -238,7 +238,7 @@ _MATRIX_TILES = (
     (128, 256, 4, 3),
     (64, 128, 4, 2),
 )
-"""The same for the matrix units; the last is for GPUs with little shared memory."""
+"""Tiles for the matrix units; the last is for GPUs with little shared memory."""
 _WHOLE_MATRIX_TILES = (
     (16, 512, 4, 4),
     (32, 1024, 4, 4),
@@ -313,7 +313,7 @@ _DEEP_SCALED_TILES = (
     ("gluon_scaled", 64, 32, 256, 4, 6, "direct", (_WHOLE, _PARTS[2])),
     ("gluon_scaled", 64, 64, 256, 4, 5, "direct", (_PARTS[2], _PARTS[4])),
 )
-"""The same for operands with block scales: few tiles and a large K."""
+"""Tiles for operands with block scales: few tiles and a large K."""
 
 
 def _deep(
@@ -346,7 +346,7 @@ def _deep(
 
 
 def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
-    """The same for 4-bit operands and the MX formats."""
+    """The default space for 4-bit operands and the MX formats."""
     signature = ("layout", "dtype_a", "dtype_b", "dtype_c", "precision", "epilogue")
     whole, parts = ("tile", 1, "none"), ("split_k", 4, "linear")
     algorithms: dict[str, Sequence[Any]] = {

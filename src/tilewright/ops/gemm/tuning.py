@@ -103,7 +103,7 @@ CLUSTERED_SWAPPED: tuple[Tile, ...] = (
     ("gluon_ws", 128, 64, 128, 4, 8, "direct"),
     ("gluon_ws", 128, 128, 128, 8, 5, "direct"),
 )
-"""The same with A and B swapped."""
+"""`CLUSTERED` with A and B swapped."""
 CLUSTERS = tuple(("split_k", parts, "cluster") for parts in clusters.SIZES)
 DEEP_ORDERS = (2, 8)
 """Orders of the tiles above, and of whole tiles of `DEEP` and `SWAPPED`. Neither is always the
@@ -168,7 +168,7 @@ DEPENDENT_SWAPPED: tuple[Tile, ...] = (
     ("gluon_ws", 64, 128, 128, 8, 8, "direct"),
     ("gluon_ws", 128, 64, 128, 4, 4, "direct"),
 )
-"""The same with A and B swapped: the weights' columns are the rows of the matrix instruction, so
+"""`DEPENDENT` with A and B swapped: the weights' columns are the rows of the matrix instruction, so
 that few rows of A need no padding to 64."""
 MOST_DEPENDENT = 512
 """Rows of A up to which a product is short enough for its beginning to matter."""
@@ -203,7 +203,7 @@ MATRIX_TILES = (
     (64, 256, 4, 4), (64, 256, 4, 6), (64, 256, 4, 8), (64, 128, 4, 4), (64, 128, 4, 8),
     (128, 256, 4, 3), (128, 256, 4, 4), (128, 128, 4, 4), (128, 128, 4, 6),
 )  # fmt: skip
-"""The same on the matrix units."""
+"""Columns, bytes of K, warps, stages: for few rows, on the matrix units."""
 FEW: tuple[Tile, ...] = (
     ("tma", 16, 32, 512, 4, 3, "direct"),
     ("tma", 16, 32, 256, 4, 5, "direct"),
@@ -351,6 +351,6 @@ def _few(problem: GemmProblem) -> Iterator[Sequence[Any]]:
 
 
 def _few_scaled(problem: GemmProblem) -> Iterator[Sequence[Any]]:
-    """The same with block scales, of `gluon_scaled`."""
+    """Values of `_ALGORITHM`, K in bytes, of `gluon_scaled` for few rows."""
     if problem.m <= FEW_ROWS:
         yield from ((*tile, *how, 8) for tile in SCALED_FEW for how in _PARTS_OF_SCALED)

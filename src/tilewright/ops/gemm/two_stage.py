@@ -60,7 +60,7 @@ def partials(c: GemmConfig, p: GemmProblem) -> Temporary:
 
 
 def bytes_of_parts(c: GemmConfig, p: GemmProblem) -> int:
-    """Of all parts of a problem's C."""
+    """Bytes of all parts of a problem's C."""
     return partials(c, problem(c, p)).bytes
 
 
@@ -70,6 +70,6 @@ def block(c: GemmConfig) -> tuple[int, int]:
 
 
 def workgroups(c: GemmConfig, p: GemmProblem) -> int:
-    """Of the second kernel."""
+    """Workgroups of the second kernel."""
     rows, columns = block(c)
     return -(-p.m // rows) * -(-p.n // columns)

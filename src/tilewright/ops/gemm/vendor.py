@@ -83,7 +83,7 @@ def _mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
 
 
 def _bmm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
-    """Of a matrix that the batch shares, torch wants a view with a batch."""
+    """The call of torch.bmm, which wants a view with a batch of a matrix that the batch shares."""
     import torch
 
     stacked = (x if x.dim() == 3 else x.expand(out.shape[0], *x.shape) for x in inputs)

@@ -66,7 +66,7 @@ CATALOGUE: Catalogue = {
 
 
 def workgroups(c: MergeStatesConfig, p: MergeStatesProblem) -> int:
-    """Of the launch."""
+    """Workgroups of the launch."""
     return -(-p.rows * p.heads // c.tile_m)
 
 

@@ -12,7 +12,7 @@ from tilewright.ops.merge_states.config import MergeStatesConfig
 from tilewright.ops.merge_states.problem import MergeStatesProblem
 
 RESIDENT_THREADS = 512
-"""Of a compute unit, that hide memory's latency."""
+"""Threads of a compute unit that hide memory's latency."""
 
 SIXTEEN = 16
 """Bytes that a load of a thread has at best."""

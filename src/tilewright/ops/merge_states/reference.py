@@ -56,7 +56,7 @@ def _like(like: Any, x: Any) -> Any:
 
 
 def tolerances(p: MergeStatesProblem) -> Mapping[str, Tolerance]:
-    """Of each output."""
+    """How far each output may be from the reference."""
     states = max(1, p.states) if p.form == "stack" else 2
     names = ("o", "lse") if p.form == "in_place" else ("merged_o", "merged_lse")
     # Weights are shares of one, so a sum has no larger terms than O has elements.

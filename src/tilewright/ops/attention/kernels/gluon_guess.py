@@ -46,7 +46,7 @@ _WORDS = {
 """Assembly from weights a, b (and c, d) to a word, the first in its lowest bits."""
 
 ROWS = (0, 1)
-"""Of a thread: two rows, eight apart. Each operand of the assembly is one element of both."""
+"""The two rows of a thread, eight apart. Each operand of the assembly is one element of both."""
 
 
 @constexpr_function

@@ -404,7 +404,7 @@ def _tiles(described, COUNT: gl.constexpr):
 
 @jit
 def _half_tiles(described, COUNT: gl.constexpr):
-    """The same for halves of COUNT tiles of keys in an 8-bit type: see `keys`."""
+    """Shared memory for halves of COUNT tiles of keys in an 8-bit type: see `keys`."""
     PAIRS: gl.constexpr = described.block_type.shape[-3]
     COLUMNS: gl.constexpr = described.block_type.shape[-1]
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(

@@ -33,5 +33,5 @@ def joined(m, total, sums, log, times, part, AXIS: tl.constexpr):
 
 @triton.jit
 def logarithm(m, total):
-    """Of a row's sum of exponentials; -inf where no key was seen."""
+    """The logarithm of a row's sum of exponentials; -inf where no key was seen."""
     return tl.where(total == 0.0, float("-inf"), m + tl.log2(total) / LOG2E)

@@ -53,7 +53,7 @@ def sequence(
     PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr,
     LEFTPAD: tl.constexpr, APPEND: tl.constexpr,
 ):  # fmt: skip
-    """Of sequence `b`, or of each of a vector: its first row of Q, its queries, its first row of K
+    """For sequence `b`, or each of a vector: its first row of Q, its queries, its first row of K
     and V, its keys."""
     q_start, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
     kv_start, n_kv = keys_of(

@@ -36,13 +36,13 @@ QUAD = 4
 """Keys whose weights are neighbours in a register of wgmma's 8-bit operand."""
 
 ANY_STRIDE = 1024
-"""Of a dimension of one element: what the copy engine takes."""
+"""The stride of a dimension of one element, which the copy engine takes."""
 
 SPECIALISATION_BYTES = 1024
 """Shared memory beside the tiles: barriers, a message, and what the compiler hands to the warps."""
 
 _REGISTERS = {1: 240, 2: 232, 3: 160}
-"""Of a thread that multiplies, by groups: the kernel's own numbers."""
+"""Registers of a thread that multiplies, by groups: the kernel's own numbers."""
 
 _RAGGED = ("packedq", "usedq", "packedkv", "usedkv")
 """Features by which sequences differ in length."""

@@ -134,7 +134,7 @@ def row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ: tl.constexp
 
 @triton.jit
 def row_numbers_read(logs, tops, delta, at, there, BIAS: tl.constexpr):
-    """Of rows: what is taken from their scores, in units of log2(e), in turn: LSE, or under a bias
+    """What is taken from the scores of rows, in units of log2(e), in turn: LSE, or under a bias
     `tops` and the logarithm (see `logarithms`); and delta. LSE is infinite for rows that see
     nothing, and for those that are not there: their weights are 0."""
     log_sum = tl.load(logs + at, mask=there, other=float("-inf"))
@@ -151,7 +151,7 @@ def scores(
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile of products Q·Kᵀ: the scores, in units of log2(e), and the derivative of the soft
+    """For a tile of products Q·Kᵀ: the scores, in units of log2(e), and the derivative of the soft
     cap, 1 without.
 
     i: of each row the query. j: the keys. bias: pointers to the rows' biases."""
@@ -177,8 +177,8 @@ def weights(
     TILE_Q: tl.constexpr, TILE_KV: tl.constexpr, MASK: tl.constexpr, SOFTCAP: tl.constexpr,
     BIAS: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile of products Q·Kᵀ: the softmax's weights; the derivative of the soft cap, 1 without;
-    and which weights dropout keeps, True without.
+    """For a tile of products Q·Kᵀ: the softmax's weights; the derivative of the soft cap, 1
+    without; and which weights dropout keeps, True without.
 
     i, line: of each row the query, and b · heads + h. j: the keys, from `j0`, a multiple of 16.
     log_sum: as `row_numbers_read` gives it. bias: pointers to the rows' biases."""

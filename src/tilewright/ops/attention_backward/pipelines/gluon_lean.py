@@ -23,7 +23,8 @@ from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 from tilewright.ops.binder import Part
 
 MOST_TILES = 5
-"""Of 64 columns, of dK and dV together: 160 registers of a thread hold the sums of 64 keys."""
+"""Tiles of 64 columns, of dK and dV together: 160 registers of a thread hold the sums of 64
+keys."""
 
 FIELDS = {
     "tile_rows": GROUPS * ROWS,

@@ -39,8 +39,8 @@ SPECIALISATION_BYTES = 1024
 """Shared memory beside the tiles: barriers, and what the compiler hands to the warps."""
 
 MOST_REGISTERS = 216
-"""Of a thread, for sums and tiles of scores: the others are for addresses and the mask. Known from
-FlashAttention-4's search for sm_90 (`sm90_config_search.py`)."""
+"""Registers of a thread for sums and tiles of scores: the others are for addresses and the mask.
+Known from FlashAttention-4's search for sm_90 (`sm90_config_search.py`)."""
 
 FEATURES = frozenset(
     {"softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv", "dlse",
@@ -73,7 +73,7 @@ def columns(dim: int) -> int:
 
 
 def registers(c: AttentionBackwardConfig) -> int:
-    """Of a thread: sums of dK and dV, and two tiles of scores or one of dQ, in fp32."""
+    """Registers of a thread: sums of dK and dV, and two tiles of scores or one of dQ, in fp32."""
     of_dq = c.step_rows * sums_width(c) // GROUPS
     scores = 2 * ROWS * c.step_rows
     sums = ROWS * (sums_width(c) + columns(c.head_dim_v))

@@ -24,7 +24,7 @@ def tile_options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Val
 
 
 def row_options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
-    """Of kernels that go along rows alone."""
+    """The warps and stages of kernels that go along rows alone."""
     warps = ROW_WARPS * (2 if max(c.head_dim, c.head_dim_v) > 128 else 1)
     return ("num_warps", warps), ("num_stages", 1)
 

@@ -66,7 +66,7 @@ def _read(
 
 @triton.jit
 def _sequence(seq_idx, image, at, tokens, seq_strides):
-    """Of which sequence positions are; -1 outside."""
+    """The sequence that each position is of; -1 outside."""
     return tl.load(
         seq_idx + (image * seq_strides[0] + at * seq_strides[1]),
         mask=(at >= 0) & (at < tokens), other=-1,

@@ -125,7 +125,7 @@ def _lines_of_pixels(
     atoms, at, LEFT: gl.constexpr, STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr,
     WARPS: gl.constexpr,
 ):  # fmt: skip
-    """The same as [channels, pixels, lines], pixels in their order."""
+    """The pixels that strips see, as [channels, pixels, lines], pixels in their order."""
     near = _by_channel(atoms.index(at), STRIPS, IMAGES, SLAB, WARPS, True).permute((0, 2, 1))
     far = _by_channel(atoms.index(at + 1), STRIPS, IMAGES, SLAB, WARPS, True).permute((0, 2, 1))
     found = gl.join(near, far).permute((0, 3, 1, 2)).reshape((SLAB, 16, 16))

@@ -91,8 +91,8 @@ def _rows_of_step(
     source, base, d, first_h, from_w, there, cols_there, along, sizes, pad, stride, dilation,
     DATA: tl.constexpr, TAPS_D: tl.constexpr, READ: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """The same of all READ rows of a step, of which the first is `first_h`, and of all depths, in
-    the dtype of the source."""
+    """What a strip reads of all READ rows of a step, of which the first is `first_h`, and of all
+    depths, in the dtype of the source."""
     like = tl.zeros((there.shape[0], cols_there.shape[0]), source.dtype.element_ty)
     found = zeros(0, like)
     for j_d in tl.static_range(TAPS_D):

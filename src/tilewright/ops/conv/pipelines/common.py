@@ -21,7 +21,7 @@ def alignments(p: ConvProblem) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def pixel_alignments(p: ConvProblem) -> tuple[int, int]:
-    """The same where weights are read one by one."""
+    """`alignments` where weights are read one by one."""
     if p.direction == "weights":
         return alignments(p)
     return p.rows_alignment(DIRECTIONS[p.direction][0]), p.rows_alignment(p.output_name)
@@ -29,7 +29,7 @@ def pixel_alignments(p: ConvProblem) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def implicit_alignments(p: ConvProblem) -> tuple[int, int]:
-    """The same of pipeline ``implicit``, where weights may have an alignment of their own
+    """`alignments` of pipeline ``implicit``, where weights may have an alignment of their own
     (`of_weights`), and where each group's channels are read and stored alone, also those of
     depthwise filters."""
     first, second, made = (

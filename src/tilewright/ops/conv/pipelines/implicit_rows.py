@@ -41,7 +41,7 @@ so that elements move one by one (most of the other tiles spill then: docs/notes
 registers; ``vector`` where fp32 has no matrix instruction."""
 
 _SIDES, _DEPTHS, _WARPS, _STAGES = (32, 64, 128, 256), (64, 128), (4, 8), (1, 2, 3, 4)
-"""Of a tuning: rows and columns of a tile (columns also 16), bytes of a step, warps, stages."""
+"""A tuning's rows and columns of a tile (columns also 16), bytes of a step, warps, stages."""
 
 
 def rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:

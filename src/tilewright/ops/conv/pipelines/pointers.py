@@ -51,8 +51,8 @@ def launch(kernel: KernelOf) -> Launch:
 
 
 def shared_memory(c: ConvConfig, arch: Arch) -> int:
-    """Of the buffers that the compiler makes for a step's operands: one for each stage, one less
-    where matrix instructions do not read shared memory on their own."""
+    """The bytes of the buffers that the compiler makes for a step's operands: one for each stage,
+    one less where matrix instructions do not read shared memory on their own."""
     stage = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
     return stage * max(1, c.num_stages - (0 if arch.async_mma else 1))
 

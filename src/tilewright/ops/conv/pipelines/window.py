@@ -20,7 +20,7 @@ WORKGROUPS_FOR_UNIT = 4
 """Workgroups for each compute unit that parts of the lines make up."""
 
 _HELD = ((2, 16), (4, 16), (8, 16), (1, 16), (2, 4), (4, 4), (8, 4))
-"""Of windows that hold their filter: channels in a thread, steps down."""
+"""Tiles of windows that hold their filter: channels in a thread, steps down."""
 
 _SMALL = 49
 """Taps up to which no row is held, but the filter."""
@@ -34,7 +34,7 @@ def _tiles(c: ConvConfig, p: ConvProblem) -> int:
 
 
 def _steps(c: ConvConfig, p: ConvProblem) -> int:
-    """Of a tile's lines."""
+    """How many tiles the lines make."""
     return cdiv(windows.count(c, p), c.tile_m)
 
 

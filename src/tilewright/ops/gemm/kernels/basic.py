@@ -167,7 +167,7 @@ def _write(
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, BATCHING: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """The same for matrix `z` of C."""
+    """`write` for matrix `z` of C."""
     write(
         matrix_of(c, batch, z, 3, BATCHING, ALIGNMENT), acc, m, n, ldc,
         extra_of(extra, batch, z, TAKES, BATCHING), tile_m, tile_n,

@@ -199,7 +199,7 @@ def load_b(
     b, b_rest, b_tiles, rest_tiles, full, slot, z, k0, col, TILE_N: gl.constexpr,
     B_ROW: gl.constexpr, BATCHING: gl.constexpr, wanted,
 ):  # fmt: skip
-    """The same for B's tile, part by part."""
+    """Request B's tile of a step, part by part, into a slot of the ring, if it is `wanted`."""
     ready = full.index(slot)
     load_columns(b, b_tiles.index(slot), ready, z, k0, col, B_ROW, BATCHING, wanted)
     for i in gl.static_range(len(b_rest)):

@@ -78,10 +78,10 @@ def options(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
 
 
 def options_beside(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
-    """The same for kernels that may be followed by one that starts early (`dependent_launch`, and
-    reduction ``two_stage``). A small kernel then takes half of an SM's registers: the next kernel
-    starts on an SM where this one still runs, if shared memory has room for both. The one group
-    that multiplies still has 232 registers."""
+    """The compiler's options for kernels that may be followed by one that starts early
+    (`dependent_launch`, and reduction ``two_stage``). A small kernel then takes half of an SM's
+    registers: the next kernel starts on an SM where this one still runs, if shared memory has room
+    for both. The one group that multiplies still has 232 registers."""
     small = groups(c) == 1 and c.tile_m * c.tile_n <= MOST_BESIDE
     followed = c.two_stage or c.dependent_launch != "none"
     return options_of(c.num_warps, sharers=2 if small and followed else 1)

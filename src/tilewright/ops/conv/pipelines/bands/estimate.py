@@ -21,19 +21,21 @@ from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
 
 PRODUCT_CLOCKS = 6.5
-"""Of a scheduler, for a matrix instruction of 16×8×16: 60 % of the published rate, a guess."""
+"""Clocks of a scheduler for a matrix instruction of 16×8×16: 60 % of the published rate, a
+guess."""
 
 CHANNEL_INSTRUCTIONS = 13
-"""Of a row, for each channel of a thread: loads and pairs of pixels, rounding and the store."""
+"""Instructions of a row for each channel of a thread: loads and pairs of pixels, rounding and the
+store."""
 
 ROW_INSTRUCTIONS = 110
-"""Of a row, for each warp: addresses, copies and barriers. 7×7 has 260 in all."""
+"""Instructions of a row for each warp: addresses, copies and barriers. 7×7 has 260 in all."""
 
 ROW_WAITS = 500
 """Clocks of a row in which a workgroup's warps wait for one another: a guess."""
 
 SECTOR_CHANNELS = 32
-"""Of fewer, the copy engine moves rows more slowly: a guess."""
+"""The copy engine moves rows of fewer channels more slowly: a guess."""
 
 
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:

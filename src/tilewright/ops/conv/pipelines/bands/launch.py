@@ -35,7 +35,7 @@ STRIP_ROWS = 2
 """What a strip costs beside its rows, in rows: a guess."""
 
 OTHER_REGISTERS = 40
-"""Of a thread, beside those that `registers` counts: as compiled, 27 to 76."""
+"""Registers of a thread beside those that `registers` counts: as compiled, 27 to 76."""
 
 _CUT = ("slabs", "tiles_w", "sets", "strips", "rows", "origin_h", "origin_w")
 
@@ -111,7 +111,7 @@ def all_tiles(c: ConvConfig, p: ConvProblem) -> int:
 
 
 def rows_of_slab(c: ConvConfig, p: ConvProblem) -> int:
-    """The same of one slab."""
+    """Rows of strips of one slab, without those that segments share."""
     height, width = _walked(p)
     return cdiv(width, strips(c) * STRIP) * cdiv(p.n, images(c)) * height
 

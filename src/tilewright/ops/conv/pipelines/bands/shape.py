@@ -14,7 +14,7 @@ from tilewright.ops.conv.problem import ConvProblem
 
 PIPELINE = "gluon_bands"
 LINES, STRIP = 16, 8
-"""Of the kernel: strips that one instruction multiplies, and pixels of a strip."""
+"""Strips that one instruction multiplies, and pixels of a strip."""
 
 MOST_WIDTH = 9
 """Taps along the width: a strip's products are with 16 pixels."""
@@ -50,8 +50,8 @@ def taps(c: ConvConfig) -> tuple[int, int]:
 
 
 def registers(c: ConvConfig) -> int:
-    """Of a thread: for each channel sums and bands (or rows of dY) of all rows of the filter, and
-    a row of pixels."""
+    """Registers of a thread: for each channel sums and bands (or rows of dY) of all rows of the
+    filter, and a row of pixels."""
     return in_thread(c) * (6 * taps(c)[0] + 4)
 
 

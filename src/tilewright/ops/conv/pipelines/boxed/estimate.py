@@ -45,12 +45,12 @@ class Steps:
 
     @property
     def average(self) -> float:
-        """Of a step, over all tiles."""
+        """The time of a step, over all tiles."""
         return self._over_all(self.read)
 
     @property
     def alone(self) -> float:
-        """The same where no two workgroups read the same bytes at the same time."""
+        """The time of a step where no two workgroups read the same bytes at the same time."""
         return self._over_all(self.read * rates.READ_APART)
 
     def _over_all(self, read: float) -> float:

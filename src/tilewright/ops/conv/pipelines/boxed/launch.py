@@ -45,7 +45,7 @@ def _of_weights(c: ConvConfig, columns: int) -> tuple[int, ...]:
 
 
 def _rests(c: ConvConfig) -> list[tuple[int, ...]]:
-    """The same for the accumulators behind the first."""
+    """What one copy moves of the weights, for each accumulator behind the first."""
     return [_of_weights(c, columns) for columns in widths.parts(c.tile_n)[1:]]
 
 

@@ -54,7 +54,7 @@ _OF_WEIGHTS: tuple[tuple[int, int, int, int], ...] = (
     (64, 256, 8, 4), (128, 128, 8, 3), (64, 128, 8, 4), (64, 64, 8, 6), (64, 64, 4, 8),
     (64, 32, 4, 8),
 )  # fmt: skip
-"""The same for gradients of weights: filters of a group, channels, warps, stages."""
+"""Tiles for gradients of weights: filters of a group, channels, warps, stages."""
 
 _SPREAD: tuple[tuple[int, int, int], ...] = (
     (64, 192, 4), (64, 256, 4), (128, 192, 8), (128, 256, 8), (192, 128, 12), (192, 192, 12),
@@ -74,7 +74,8 @@ _BEGIN = (
 """The fields of a row up to its box."""
 
 _STEP_BYTES = 128
-"""Of a step's products of one pixel: rows of a swizzle's span, or as few as hold all channels."""
+"""Bytes of a step's products of one pixel: rows of a swizzle's span, or as few as hold all
+channels."""
 
 _FEW_BOXES, _MANY_BOXES = 1, 3
 """Boxes of a number of pixels in the default space and in a tuning's: those that waste the fewest

@@ -33,11 +33,11 @@ OLDER_PER_CLOCK = 1340
 a guess."""
 
 ROW_US = 0.4
-"""Of a row beside products: the wait for them, the epilogue, the store. Other workgroups on the
-compute unit hide it: a guess."""
+"""Time of a row beside products: the wait for them, the epilogue, the store. Other workgroups on
+the compute unit hide it: a guess."""
 
 EXPAND_US = 1.0
-"""Of a workgroup that writes its weights to shared memory before the first row: a guess."""
+"""Time in which a workgroup writes its weights to shared memory before the first row: a guess."""
 
 
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:

@@ -103,7 +103,7 @@ def all_tiles(c: ConvConfig, p: ConvProblem) -> int:
 
 
 def rows_of_slab(c: ConvConfig, p: ConvProblem) -> int:
-    """The same of one slab."""
+    """Rows of tiles of one slab."""
     sizes = (_of_walks(boxes.walks(p, residue))[:2] for residue in boxes.residues(p))
     return cdiv(p.n, IMAGES) * sum(height * cdiv(width, columns(c)) for height, width in sizes)
 

@@ -19,7 +19,7 @@ from tilewright.ops.nouns import MAIN
 
 PIPELINE = "gluon_grouped"
 IMAGES, SLAB = 8, 64
-"""Of the kernel: images of an atom, and channels of a workgroup."""
+"""Images of an atom, and channels of a workgroup."""
 
 COLUMNS = (8, 16)
 """Pixels of a row of a tile."""
@@ -36,7 +36,7 @@ OVERHEAD_BYTES = 256
 """Shared memory beside tiles: barriers, and what a sum over threads takes."""
 
 MOST_SUMS = 288
-"""Of a filter that the gradient of the weights keeps: 144 registers of each thread."""
+"""Sums of a filter that the gradient of the weights keeps: 144 registers of each thread."""
 
 MOST_KEPT = 9
 """Taps of a slice of 32 channels whose weights stay in registers: 8 of each thread for a tap."""
@@ -60,7 +60,7 @@ def filter_of(c: ConvConfig) -> tuple[int, ...]:
 
 
 def taps(c: ConvConfig) -> tuple[int, int]:
-    """The same, along the height and the width."""
+    """The filter's taps along the height (and the depth) and along the width."""
     *height, width = filter_of(c)
     return math.prod(height), width
 

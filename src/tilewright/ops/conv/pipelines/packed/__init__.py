@@ -28,7 +28,7 @@ PACK = "pack"
 """The part of a kernel that packs."""
 
 BLOCK, WARPS = 1024, 4
-"""Of the kernel that packs."""
+"""Elements of a workgroup of the kernel that packs, and its warps."""
 
 MULTIPLY = Part(
     module="packed",
@@ -103,7 +103,7 @@ def _unfit(p: ConvProblem) -> str | None:
 
 
 def _alignments(p: ConvProblem) -> tuple[int, int]:
-    """Of runs in packed x (and, for weights, of y), and of the result."""
+    """Bytes of alignment of runs in packed x (and, for weights, of y), and of the result."""
     of_runs = min(packing.WHOLE, packing.pitch(p) * DTYPES[p.dtype].bytes)
     if p.direction == "weights":
         return min(of_runs, p.rows_alignment("y")), p.rows_alignment("w")
@@ -120,16 +120,16 @@ _WIDTHS, _MORE_WIDTHS = (64,), (32, 64, 128)
 _DEPTHS, _MORE_DEPTHS = (32,), (16, 32, 64)
 """Elements of a step, at most."""
 _MORE_STAGES = (1, 2, 3)
-"""Of a tuning. The default space has one for few steps: see kernels/packed.py."""
+"""Stages of a tuning. The default space has one for few steps: see kernels/packed.py."""
 _FEW_STEPS, _USUAL_STAGES = 4, 3
 
 _COLUMNS = ((64, 4), (128, 4))
 _MORE_COLUMNS = (*_COLUMNS, (128, 8), (256, 4), (256, 8))
-"""Of weights, columns of a tile at most, and warps."""
+"""For the weights' gradient, columns of a tile at most, and warps."""
 _PIXELS, _MORE_PIXELS = (64,), (32, 64)
-"""Of a step, of one line."""
+"""Pixels of a step, all of one line."""
 _FILTERS = 64
-"""Of a tile, at most."""
+"""Filters of a tile, at most."""
 
 
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:

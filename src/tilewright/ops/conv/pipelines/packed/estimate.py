@@ -17,8 +17,8 @@ from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
 
 INSTRUCTIONS, FINISHED = 50, 8
-"""Of a lane for each vector that a step loads, with its share of waiting and of the products, and
-for each sum that is stored. Fitted to four layers on an H200
+"""Instructions of a lane for each vector that a step loads, with its share of waiting and of the
+products, and for each sum that is stored. Fitted to four layers on an H200
 (benchmarks/results/conv_stems_h200.json)."""
 
 LOADS, MEMORY, TOTALS, LAUNCH = "loads", "memory", "sum of parts", "launch"

@@ -88,7 +88,7 @@ def _unfit(p: ConvProblem) -> str | None:
 
 
 def _alignments(p: ConvProblem) -> tuple[int, int]:
-    """Of y's gradient, and of x's."""
+    """Bytes of alignment of y's gradient, and of x's."""
     return p.rows_alignment("y"), p.rows_alignment("x")
 
 

@@ -15,13 +15,13 @@ from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
 
 INSTRUCTIONS, FINISHED = 62, 90
-"""Of a lane for each vector that a step loads, with its share of waiting and of the products, and
-for each sum that is stored. Fitted to 64 kernels for four layers on an H200
+"""Instructions of a lane for each vector that a step loads, with its share of waiting and of the
+products, and for each sum that is stored. Fitted to 64 kernels for four layers on an H200
 (benchmarks/results/conv_stems_data_h200.json)."""
 
 LOADS, PORT, MEMORY, FILTERS, LAUNCH = "loads", "L2", "memory", "filters", "launch"
 VECTOR_BYTES = 16
-"""Of the weights, which the first kernel writes."""
+"""Bytes of a vector of the weights, which the first kernel writes."""
 
 
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
