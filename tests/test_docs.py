@@ -15,6 +15,7 @@ In outputs ``…`` is any text within a line (a time, what a compiler made of a 
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
@@ -174,6 +175,32 @@ def test_the_navigation_lists_every_page_once():
         for page in ROOT.glob(pattern)
         if page != ROOT / "README.md"
     )
+
+
+OPS = ROOT / "src" / "tilewright" / "ops"
+KERNELS = sorted([*OPS.glob("*/kernels/*.py"), *(OPS / "device").glob("*.py")])
+
+
+def test_a_kernel_opens_with_a_short_text():
+    """What was measured and tried stands in the notes."""
+    assert KERNELS
+    long = [name(file) for file in KERNELS if lines_of_opening(file) > 40]
+    assert not long, "move what was measured and tried to docs/notes"
+
+
+def lines_of_opening(file: Path) -> int:
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return len(text.splitlines())
+
+
+def test_notes_that_the_source_names_exist():
+    named = {
+        page
+        for file in (ROOT / "src").rglob("*.py")
+        for page in re.findall(r"docs/notes/[\w-]+\.md", file.read_text())
+    }
+    assert len(named) > 1
+    assert not [page for page in named if not (ROOT / page).exists()]
 
 
 def test_every_public_name_has_a_docstring():

@@ -2,16 +2,11 @@
 
 In a take, kernels run in turns and are compared by rounds: a disturbance of the GPU affects all
 samples of one round about equally. Large products run at the power limit, where the clock
-alternates by a step of 1 % or two for a tenth of a second and more. On 2048×59136×8192 in bf16, on
-an H200, the medians of two kernels were 2.3 % apart in one take and -2.2 % in the next, because one
-had been sampled for longer; by rounds the takes gave 2.16 and 2.18 %.
+alternates by a step of 1 % or two for a tenth of a second and more, so medians mislead.
 
 Each process has an error of its own when it compares two kernels, however many samples it takes,
-because the places of operands, buffers and code in memory are drawn once
-(f1dfe4c6:benchmarks/places.py). From take to take the ratios by rounds scatter by 0.4 % (rms) over
-150 µs, 0.5 % up to 150 µs and 0.7 % up to 15 µs (f1dfe4c6:benchmarks/tuning.py), although a take
-has its operands in several places (`Settings.places`). So two kernels need `LEAST_TAKES` takes,
-each with new workers, before anything is decided.
+because the places of operands, buffers and code in memory are drawn once. So two kernels need
+`LEAST_TAKES` takes, each with new workers, before anything is decided.
 
 Two tunings of one GPU should choose the same kernel. Kernels that cannot be told from the best, up
 to some limit, are tied, and a fixed order settles ties (`tables.row.preference`). Another limit may
@@ -20,9 +15,7 @@ that two tunings disagree. So the winner is the kernel that wins for most of the
 `TOLD_APART`. While the scatter of takes leaves that in doubt, there is one more take, up to
 `TAKES`.
 
-In a simulation on the times of 50 problems (f1dfe4c6:benchmarks/tune_search.py) with an error of
-0.1 % for each kernel in a take, two tunings choose the same kernel for 98.5 %, after 5.5 takes on
-average; with one take, for 93 %. The rule costs 0.05 % of time on average.
+Measurements and simulations: docs/notes/tune.md.
 """
 
 from __future__ import annotations

@@ -23,9 +23,7 @@ from tilewright.tables.table import Table
 PER_VARIANT = 1.05
 """For the order in which candidates are tried: the factor on a kernel's estimate for each better
 one of the same tile (`Family.tile`). Estimates of tiles are off by 10 to 30 %, so another
-tile is worth more than the same once more. By the estimate alone, the first eight candidates of 47
-convolutions are of 3.4 tiles on average, those of 16 of one; by this order they are of 5.9, and of
-two at least."""
+tile is worth more than the same once more (docs/notes/tune.md)."""
 
 OF_PIPELINE = 1.5
 """The best candidate of every pipeline is tried first if its estimate is at most this times the

@@ -6,14 +6,7 @@ steps in a row brought no gain. Only measurements decide, so an interrupted sear
 it stopped. Starters do not count towards a step, so better starters, such as winners of an earlier
 search, never make a search longer.
 
-On an H200, with 50 shapes and 200 kernels in the order of their estimates, variants where these put
-them (f1dfe4c6:benchmarks/tune_search.py, simulated on a sweep of shapes that the estimates' rates
-were not fitted to):
-
-    steps of            ending after          measured    share of the best: mean    worst
-    8, then 16          2 without gain        41 of 200   1 (best found each time)
-    8, then 16          1 without gain        24          0.9998                     0.990
-    8                   1 without gain        16          0.9993                     0.966
+What steps and endings cost, simulated: docs/notes/tune.md.
 """
 
 from __future__ import annotations

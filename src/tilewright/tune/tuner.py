@@ -40,9 +40,7 @@ product to reach the power limit; by rounds they were then closer)."""
 
 SEARCH = Settings(warm_up_seconds=0.03, min_samples=6, budget_seconds=0.25, race=0.04)
 """How a search measures by default. Its medians must show which kernels are near the best, and of
-the others only that they are not. With the settings of sweeps, 42 kernels on 16384x26624x16384 took
-50 s on an H200, and a batch of 16 on a small problem 0.22 s, of which 0.1 warm up a device that is
-at work without a break."""
+the others only that they are not. The settings of sweeps take longer (docs/notes/tune.md)."""
 FINAL = Settings(
     warm_up_seconds=0.05,
     precision=0.003,
