@@ -129,7 +129,7 @@ def test_families_that_import_each_other_are_found():
 
 OTHER_MEANING = {
     "arrays": {"layout"},  # a torch tensor's
-    "cli.options": {"deterministic"},  # the constraint
+    "cli.groups": {"deterministic"},  # the constraint
     "dispatch": {"deterministic"},  # the constraint
     "emulate.counts": {"accumulate"},  # itertools'
     "errors": {"n"},  # difflib's

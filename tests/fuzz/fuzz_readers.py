@@ -28,7 +28,7 @@ from tilewright.bundle import Bundle
 from tilewright.bundle.write import Content
 from tilewright.canonical import canonical
 from tilewright.child import read_frame, write_frame
-from tilewright.cli.sweep_request import read_settings
+from tilewright.cli.settings import read_settings
 from tilewright.compile.kernel import to_data
 from tilewright.compile.resources import amd_resources, nvidia_resources
 from tilewright.compile.store import parse_manifest

@@ -15,7 +15,7 @@ import pytest
 from fake_crew import GROUP, SETTINGS, FakeCrew
 from tune_cases import PROBLEMS, SM90
 
-from tilewright.cli.sweep_request import read_settings
+from tilewright.cli.settings import read_settings
 from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadFile

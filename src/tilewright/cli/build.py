@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import (
-    Archs,
-    FamilyName,
-    Json,
-    Kernels,
-    Signature,
-    StorePath,
-    TrustStore,
-    examples,
-    names,
-    targets,
-    words,
-)
-from tilewright.cli.options import store as open_store
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import SpaceOptions, StoreOptions
+from tilewright.cli.options import Json, Kernels, examples, names
 from tilewright.cli.vocabulary import FAMILY, PROFILE
 
 if TYPE_CHECKING:
@@ -42,6 +31,22 @@ Workers = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """How kernels are built, and where they are kept."""
+
+    kept: StoreOptions
+    workers: Workers = None
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", min=1, help="Longest time to build one kernel, in seconds."),
+    ] = TIMEOUT_SECONDS
+
+    def compile(self, requests: list[tuple[Any, Any]], kept: Store) -> BuildReport:
+        """Build into the store, with progress on stderr."""
+        return compile_all(requests, kept, self.workers, self.timeout)
+
+
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
@@ -58,15 +63,11 @@ def add_to(app: typer.Typer) -> None:
     )(build)
 
 
+@grouped
 def build(
     inputs: Kernels,
-    archs: Archs = None,
-    store: StorePath = None,
-    workers: Workers = None,
-    timeout: Annotated[
-        float,
-        typer.Option("--timeout", min=1, help="Longest time to build one kernel, in seconds."),
-    ] = TIMEOUT_SECONDS,
+    spaces: SpaceOptions,
+    building: BuildOptions,
     limit: Annotated[
         int | None,
         typer.Option("--limit", min=1, help="Build at most the first N kernels for each --arch."),
@@ -75,9 +76,6 @@ def build(
         bool,
         typer.Option("--dry-run", help="Only say how many kernels there are, and which."),
     ] = False,
-    signature: Signature = None,
-    family: FamilyName = None,
-    trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
     """Build kernels into the store, without a GPU.
@@ -90,17 +88,17 @@ def build(
     with 1 if a kernel cannot be built.
     """
     from tilewright.cli.planned import Planning
-    from tilewright.cli.selection import select, tables_of
+    from tilewright.cli.selection import tables_of
 
-    wanted, said = targets(archs), words(signature)
+    wanted = spaces.targets()
     how = Planning(table=tables_of(inputs))
-    selections = [select(inputs, arch, family, said, wanted, how) for arch in names(wanted)]
-    kept = open_store(store, trust_store)
+    selections = [spaces.select(inputs, arch, wanted, how) for arch in names(wanted)]
+    kept = building.kept.open()
     if dry_run:
         _show_counts(selections, kept, limit, as_json)
         return
     requests = [(c, s.arch) for s in selections for c in s.configs[:limit]]
-    report = compile_all(requests, kept, workers, timeout)
+    report = building.compile(requests, kept)
     if as_json:
         output.emit(_document(selections, kept, report))
     else:
@@ -131,8 +129,7 @@ def _show_counts(
             output.say(name)
     columns = ("arch", "legal", "dropped", "cached")
     output.table(columns, [tuple(document[c] for c in columns) for document in documents])
-    for note in dict.fromkeys(note for s in selections for note in s.notes):
-        output.line(f"note: {note}")
+    output.notes(note for one in selections for note in one.notes)
 
 
 def compile_all(
@@ -146,6 +143,16 @@ def compile_all(
 
     with show_progress() as progress:
         return build(requests, store=kept, workers=workers, timeout=timeout, progress=progress)
+
+
+def show_failures(title: str, report: BuildReport) -> None:
+    """Print the kernels that could not be built, if there are any."""
+    if report.failures:
+        output.line()
+        output.table(
+            (title, "arch", "kernel", "because"),
+            [(r.status, r.arch.name, r.called, r.reason) for r in report.failures],
+        )
 
 
 def _document(selections: list[Selection], kept: Store, report: BuildReport) -> dict[str, Any]:
@@ -182,26 +189,17 @@ def _show(selections: list[Selection], kept: Store, report: BuildReport, limit: 
     statuses: tuple[Status, ...] = ("built", "cached", "rejected", "failed")
     if any(result.status == "not needed" for result in report.results):
         statuses = ("built", "cached", "not needed", "rejected", "failed")
-    output.table(
-        ("arch", "legal", "dropped", *statuses),
-        [
-            (
-                s.arch.name,
-                len(s.configs),
-                len(s.dropped),
-                *(counts[s.arch.name, status] for status in statuses),
-            )
-            for s in selections
-        ],
+    output.records(
+        {
+            "arch": s.arch.name,
+            "legal": len(s.configs),
+            "dropped": len(s.dropped),
+            **{status: counts[s.arch.name, status] for status in statuses},
+        }
+        for s in selections
     )
-    for note in dict.fromkeys(note for s in selections for note in s.notes):
-        output.line(f"note: {note}")
-    if report.failures:
-        output.line()
-        output.table(
-            ("not usable", "arch", "kernel", "because"),
-            [(r.status, r.arch.name, r.called, r.reason) for r in report.failures],
-        )
+    output.notes(note for one in selections for note in one.notes)
+    show_failures("not usable", report)
     output.line()
     output.line(f"{report}, in {kept.path}")
     left = sum(max(0, len(s.configs) - limit) for s in selections) if limit else 0

@@ -10,27 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import completion, output
-from tilewright.cli.build import TIMEOUT_SECONDS, Workers, compile_all
+from tilewright.cli.build import BuildOptions, show_failures
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import (
-    Archs,
-    BatchInvariant,
-    Deterministic,
-    FamilyName,
-    Json,
-    MaxWorkspace,
-    OnlyOurs,
-    Signature,
-    StorePath,
-    TrustBundle,
-    TrustStore,
-    constraints,
-    examples,
-    names,
-    targets,
-    words,
-)
-from tilewright.cli.options import store as open_store
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import LimitOptions, SpaceOptions
+from tilewright.cli.options import Json, TrustBundle, examples, names
 from tilewright.cli.vocabulary import FAMILY, PROFILE
 from tilewright.errors import BadArgument
 
@@ -62,7 +46,9 @@ def add_to(app: typer.Typer) -> None:
     )(bundle)
 
 
+@grouped
 def bundle(
+    *,
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -81,7 +67,7 @@ def bundle(
             metavar="FILE",
         ),
     ] = None,
-    archs: Archs = None,
+    spaces: SpaceOptions,
     devices: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,19 +93,8 @@ def bundle(
             metavar="NAME",
         ),
     ] = None,
-    deterministic: Deterministic = False,
-    batch_invariant: BatchInvariant = False,
-    max_workspace: MaxWorkspace = None,
-    only_ours: OnlyOurs = False,
-    store: StorePath = None,
-    workers: Workers = None,
-    timeout: Annotated[
-        float,
-        typer.Option("--timeout", min=1, help="Longest time to build one kernel, in seconds."),
-    ] = TIMEOUT_SECONDS,
-    signature: Signature = None,
-    family: FamilyName = None,
-    trust_store: TrustStore = False,
+    limits: LimitOptions,
+    building: BuildOptions,
     trust_bundle: TrustBundle = False,
     as_json: Json = False,
 ) -> None:
@@ -132,9 +107,10 @@ def bundle(
 
     Exits with 1 if a kernel cannot be built (the others are written), or if a bundle is damaged.
     """
+    from tilewright.arch import device
     from tilewright.bundle import Bundle, Content
     from tilewright.cli.planned import Planning
-    from tilewright.cli.selection import select, tables_of
+    from tilewright.cli.selection import tables_of
 
     given = [Bundle(text, trust_bundle) for text in inputs if text.endswith(ENDING)]
     others = [text for text in inputs if not text.endswith(ENDING)]
@@ -149,20 +125,17 @@ def bundle(
         raise BadArgument(f"{out}: a bundle's file ends in {ENDING}")
     from tilewright.registry import Registry
 
-    named = _devices(devices)
+    named = tuple(map(device, devices or ()))
     kernels = Registry.load(registry) if registry is not None else None
-    asked = constraints(deterministic, batch_invariant, max_workspace, None, None, only_ours)
     table = tables_of(others)
-    how = Planning(named, asked, table)
-    wanted = _targets(archs, named) if others or kernels is not None else ()
+    how = Planning(named, limits.constraints(), table)
+    wanted = _targets(spaces, named) if others or kernels is not None else ()
     selections = [
-        select([*others, *_legal(kernels, arch)], arch, family, words(signature), wanted, how)
+        spaces.select([*others, *_legal(kernels, arch)], arch, wanted, how)
         for arch in names(wanted)
     ]
-    kept = open_store(store, trust_store)
-    report = compile_all(
-        [(c, s.arch) for s in selections for c in s.configs], kept, workers, timeout
-    )
+    kept = building.kept.open()
+    report = building.compile([(c, s.arch) for s in selections for c in s.configs], kept)
     content = Content()
     with output.busy(f"gathering {len(report.kernels)} kernels"):
         content.add_built(report.kernels, kept)
@@ -171,27 +144,22 @@ def bundle(
             content.add_bundle(one)
         content.table = _table(table, given, wanted)
     with output.busy(f"writing {out}"):
-        document = _written(content, out, wheel)
-    if as_json:
-        output.emit({**document, "archs": _counts(selections, report), "notes": _notes(selections)})
-    else:
-        _show_written(document, selections, report)
+        document = {
+            **_written(content, out, wheel),
+            "archs": _counts(selections, report),
+            "notes": list(dict.fromkeys(note for s in selections for note in s.notes)),
+        }
+    output.answer(document, as_json, lambda document: _show_written(document, report))
     if report.failures:
         raise typer.Exit(FAILED)
 
 
-def _devices(given: Sequence[str] | None) -> tuple[Device, ...]:
-    from tilewright.arch import device
-
-    return tuple(map(device, given or ()))
-
-
-def _targets(archs: Sequence[str] | None, named: Sequence[Device]) -> tuple[Target, ...]:
+def _targets(spaces: SpaceOptions, named: Sequence[Device]) -> tuple[Target, ...]:
     """The architectures to build for: the given ones, otherwise those of the named devices."""
     from tilewright.arch.targets import Target
 
-    if archs or not named:
-        return targets(archs)
+    if spaces.archs or not named:
+        return spaces.targets()
     return tuple(dict.fromkeys(Target(d.arch, d.compute_units) for d in named))
 
 
@@ -237,24 +205,10 @@ def _counts(selections: Sequence[Selection], report: BuildReport) -> list[dict[s
     ]
 
 
-def _notes(selections: Sequence[Selection]) -> list[str]:
-    return list(dict.fromkeys(note for s in selections for note in s.notes))
-
-
-def _show_written(
-    document: dict[str, Any], selections: Sequence[Selection], report: BuildReport
-) -> None:
-    rows = [tuple(one.values()) for one in _counts(selections, report)]
-    if rows:
-        output.table(("arch", "built", "cached", "rejected", "failed"), rows)
-    for note in _notes(selections):
-        output.line(f"note: {note}")
-    if report.failures:
-        output.line()
-        output.table(
-            ("left out", "arch", "kernel", "because"),
-            [(r.status, r.arch.name, r.called, r.reason) for r in report.failures],
-        )
+def _show_written(document: dict[str, Any], report: BuildReport) -> None:
+    output.records(document["archs"])
+    output.notes(document["notes"])
+    show_failures("left out", report)
     output.line(
         f"{document['kernels']} kernels and {document['rows']} rows, "
         f"{output.size(document['size'])}, in {document['out']}"
@@ -278,25 +232,23 @@ def _show_all(given: Sequence[Bundle], as_json: bool) -> None:
                 "wrong": wrong,
             }
         )
-    if as_json:
-        output.emit(documents)
-    else:
-        for document in documents:
-            _show(document)
+    output.answer(documents, as_json, _show)
     if any(document["wrong"] for document in documents):
         raise typer.Exit(FAILED)
 
 
-def _show(document: dict[str, Any]) -> None:
-    output.fields(
-        {
-            "bundle": document["bundle"],
-            "digest": document["digest"],
-            "size": output.size(document["size"]),
-            "made with": ", ".join(f"{n} {v}" for n, v in document["versions"].items()),
-            "kernels": ", ".join(f"{count} for {a}" for a, count in document["kernels"].items()),
-            "rows": document["rows"],
-        }
-    )
-    for said in document["wrong"]:
-        output.line(f"wrong: {said}")
+def _show(documents: list[dict[str, Any]]) -> None:
+    for document in documents:
+        versions, kernels = document["versions"], document["kernels"]
+        output.fields(
+            {
+                "bundle": document["bundle"],
+                "digest": document["digest"],
+                "size": output.size(document["size"]),
+                "made with": ", ".join(f"{name} {version}" for name, version in versions.items()),
+                "kernels": ", ".join(f"{count} for {arch}" for arch, count in kernels.items()),
+                "rows": document["rows"],
+            }
+        )
+        for said in document["wrong"]:
+            output.line(f"wrong: {said}")

@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.options import (
-    Family,
-    Json,
-    MethodWord,
-    ProblemWords,
-    StorePath,
-    TrustStore,
-    examples,
-    gpu_index,
-    words,
-)
-from tilewright.cli.options import store as open_store
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import PairOptions, ProblemArguments, StoreOptions
+from tilewright.cli.options import Json, examples
 from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 
 if TYPE_CHECKING:
@@ -45,14 +36,15 @@ _SAID = {"single": "events, L2 flushed", "graph": "graphs, operands rotated"}
 _CONTENDER = "KERNEL|REGISTRY.json|TABLE.twt|STORE|vendor"
 
 
+@grouped
 def compare(
+    *,
     first: Annotated[str, typer.Argument(help=f"First contender: {_CONTENDER}.", metavar="FIRST")],
     second: Annotated[
         str,
         typer.Argument(help="Second contender, of the same kinds.", metavar="SECOND"),
     ],
-    family: Family,
-    pairs: ProblemWords = None,
+    asked: ProblemArguments,
     kernel: Annotated[
         str,
         typer.Option(
@@ -60,9 +52,7 @@ def compare(
             help="Kernel to compare, if the contenders are stores [default: the chosen one]",
         ),
     ] = "",
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=6, help="Number of pairs of samples.")
-    ] = 60,
+    timing: PairOptions,
     confidence: Annotated[
         float,
         typer.Option("--confidence", min=0.5, max=0.9999, help="Confidence level of the interval."),
@@ -71,18 +61,10 @@ def compare(
         float,
         typer.Option("--margin", min=0.0, max=0.5, help="Relative difference that counts as none."),
     ] = 0.01,
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on", help="Where to run: a GPU as cuda:0, or cpu (wall time of the interpreter)."
-        ),
-    ] = "cuda:0",
-    settings: MethodWord = None,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Seed of the operands [default: random]")
     ] = None,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
+    kept: StoreOptions,
     as_json: Json = False,
 ) -> None:
     """Time two contenders in pairs, in one process, in random order, and say which is faster.
@@ -92,39 +74,26 @@ def compare(
     `vendor` (the vendor's library as torch calls it). Both are verified before they are timed. The
     answer is about FIRST: faster, slower, same (the interval lies within the margin) or undecided.
     """
-    from tilewright import ops
-    from tilewright.arch import arch, device
+    from tilewright.arch import device
     from tilewright.arch.detect import live_device
-    from tilewright.cli.sweep_request import read_method
     from tilewright.measure import compare as tune
     from tilewright.measure.contenders import contender, prepared
     from tilewright.plan import PLANNING_DEVICE
 
-    index = gpu_index(on)
+    index = timing.gpu()
     target = live_device(index) if index is not None else device(PLANNING_DEVICE)
-    problem = ops.family(family).parse_problem(words(pairs), arch(target.arch))
-    kept = open_store(store, trust_store)
-    sides = [contender(word, problem, target, kept, kernel) for word in (first, second)]
+    problem = asked.on(target)
+    store = kept.open()
+    sides = [contender(word, problem, target, store, kernel) for word in (first, second)]
     seed = secrets.randbits(31) if seed is None else seed
-    method = read_method(words(settings))
-    calls, timer = prepared(sides, problem, seed, on, target.l2_bytes, method)
-    found = tune.compare(calls[0], calls[1], timer, rounds, confidence, margin)
-    said = "wall" if index is None else _SAID[method]
-    document = _document(problem, sides[0].label, sides[1].label, on, seed, found, said)
-    if as_json:
-        output.emit(document)
-    else:
-        _show(document, problem, found)
-
-
-def _document(
-    problem: Any, first: str, second: str, on: str, seed: int, found: Comparison, timer: str
-) -> dict[str, Any]:
-    return {
+    method = timing.method()
+    calls, timer = prepared(sides, problem, seed, timing.on, target.l2_bytes, method)
+    found = tune.compare(calls[0], calls[1], timer, timing.rounds, confidence, margin)
+    document = {
         "problem": {"family": problem.family, **asdict(problem)},
-        "first": first,
-        "second": second,
-        "on": on,
+        "first": sides[0].label,
+        "second": sides[1].label,
+        "on": timing.on,
         "seed": seed,
         "answer": found.answer,
         "ratio": found.ratio,
@@ -134,8 +103,9 @@ def _document(
         "medians_us": found.medians_us,
         "first_us": found.first_us,
         "second_us": found.second_us,
-        "timer": timer,
+        "timer": "wall" if index is None else _SAID[method],
     }
+    output.answer(document, as_json, lambda document: _show(document, problem, found))
 
 
 def _show(document: dict[str, Any], problem: Any, found: Comparison) -> None:

@@ -14,7 +14,6 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, StorePath, examples
-from tilewright.cli.options import store as open_store
 
 if TYPE_CHECKING:
     from tilewright.cli.run import Ran
@@ -63,10 +62,11 @@ def demo(store: StorePath = None, as_json: Json = False) -> None:
     """
     from tilewright.cli import explain, selection
     from tilewright.cli.build import compile_all
+    from tilewright.compile import Store
 
     start = time.monotonic()
     family, space, script = _find()
-    kept = open_store(store)
+    kept = Store(store)
 
     selections = _expand(space, script)
     if not as_json:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli import completion, output
 from tilewright.cli.errors import WRONG_REQUEST
-from tilewright.cli.options import (
-    Archs,
-    FamilyName,
-    Json,
-    Signature,
-    examples,
-    names,
-    targets,
-    words,
-)
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import SpaceOptions
+from tilewright.cli.options import Json, examples, names, words
 from tilewright.cli.vocabulary import TINY, WORDS
 from tilewright.errors import BadArgument, EmptySpace
 
@@ -39,7 +32,9 @@ def add_to(app: typer.Typer) -> None:
     )(expand)
 
 
+@grouped
 def expand(
+    *,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -47,7 +42,7 @@ def expand(
             metavar="SPACE.json | KEY=VALUE…",
         ),
     ] = None,
-    archs: Archs = None,
+    spaces: SpaceOptions,
     default: Annotated[
         str | None,
         typer.Option(
@@ -57,8 +52,6 @@ def expand(
             autocompletion=completion.families,
         ),
     ] = None,
-    signature: Signature = None,
-    family: FamilyName = None,
     listed: Annotated[bool, typer.Option("--list", help="List the legal kernels by name.")] = False,
     dropped: Annotated[
         bool,
@@ -73,10 +66,12 @@ def expand(
     The space file is a sweep in CK Tile Engine's form, or the same form with Tilewright's words (CK
     Tile's `warp_m × warp_n` is num_warps here, its warp tile is mma; see `tilewright --help`).
     """
-    found = {
-        name: _select(inputs or [], name, default, family, words(signature))
-        for name in names(targets(archs))
-    }
+    found: dict[str, Selection | EmptySpace] = {}
+    for name in names(spaces.targets()):
+        try:
+            found[name] = _select(inputs or [], name, default, spaces)
+        except EmptySpace as error:  # noqa: PERF203  # the other architectures are still shown
+            found[name] = error
     if as_json:
         output.emit([_document(name, result, listed, dropped) for name, result in found.items()])
     empty = [result for result in found.values() if isinstance(result, EmptySpace)]
@@ -85,34 +80,16 @@ def expand(
             if number:
                 output.line()
             _show(result, listed, dropped)
-    for error in empty:
-        output.say(f"error: {error}", err=True)
+    for none in empty:
+        output.say(f"error: {none}", err=True)
     if empty:
         raise typer.Exit(WRONG_REQUEST)
 
 
 def _select(
-    inputs: list[str],
-    arch_name: str,
-    default: str | None,
-    family: str | None,
-    signature: Mapping[str, str],
-) -> Selection | EmptySpace:
-    """The legal kernels on one architecture. If there are none, the error is returned, so that the
-    other architectures can still be shown."""
-    try:
-        return _selected(inputs, arch_name, default, family, signature)
-    except EmptySpace as error:
-        return error
-
-
-def _selected(
-    inputs: list[str],
-    arch_name: str,
-    default: str | None,
-    family: str | None,
-    signature: Mapping[str, str],
+    inputs: list[str], arch_name: str, default: str | None, spaces: SpaceOptions
 ) -> Selection:
+    """The legal kernels on one architecture. Raises `EmptySpace` if there are none."""
     from tilewright import ops
     from tilewright.arch import arch
     from tilewright.cli import selection
@@ -122,8 +99,8 @@ def _selected(
             raise BadArgument("give one space file, or --default FAMILY and a problem's words")
         if not selection.is_file(inputs[0]):
             raise BadArgument(f"'{inputs[0]}' is not a space file (JSON)")
-        return selection.select(inputs, arch_name, family, signature)
-    if signature:
+        return spaces.select(inputs, arch_name)
+    if spaces.signature:
         raise BadArgument(
             "--signature completes a space file; with --default, give it among the problem's words"
         )
@@ -166,8 +143,7 @@ def _show(result: Selection, listed: bool, dropped: bool) -> None:
     )
     if result.dropped and not dropped:
         selection.show_rules(result.dropped)
-    for note in result.notes:
-        output.line(f"note: {note}")
+    output.notes(result.notes)
     if listed:
         output.line()
         for config in result.configs:

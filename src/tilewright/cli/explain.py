@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import (
-    BatchInvariant,
-    Blocked,
-    BundleFiles,
-    Deterministic,
-    DeviceName,
-    Family,
-    Json,
-    MaxWorkspace,
-    OnlyOurs,
-    Pipelines,
-    ProblemWords,
-    RegistryFile,
-    TableFiles,
-    TrustBundle,
-    constraints,
-    dispatcher,
-    examples,
-    problem,
-)
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import PlanOptions, ProblemArguments
+from tilewright.cli.options import Json, TrustBundle, examples
 from tilewright.cli.vocabulary import FEW, LARGE, ODD
 
 if TYPE_CHECKING:
@@ -50,20 +34,20 @@ def add_to(app: typer.Typer) -> None:
     )(explain)
 
 
+@grouped
 def explain(
-    family: Family,
-    pairs: ProblemWords = None,
-    device: DeviceName = None,
-    registry: RegistryFile = None,
-    tables: TableFiles = None,
-    bundles: BundleFiles = None,
+    asked: ProblemArguments,
+    plan: PlanOptions,
+    bundles: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--bundle",
+            help="Choose only from the kernels of this bundle; may be repeated [default: "
+            "TILEWRIGHT_BUNDLE]",
+            metavar="FILE",
+        ),
+    ] = None,
     trust_bundle: TrustBundle = False,
-    deterministic: Deterministic = False,
-    batch_invariant: BatchInvariant = False,
-    max_workspace: MaxWorkspace = None,
-    pipelines: Pipelines = None,
-    blocked: Blocked = None,
-    only_ours: OnlyOurs = False,
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Number of next best kernels to show.")
     ] = 5,
@@ -78,13 +62,11 @@ def explain(
     Only plans: builds and runs nothing, and needs no GPU. Exits with 1 if no kernel serves the
     problem.
     """
-    asked = constraints(
-        deterministic, batch_invariant, max_workspace, pipelines, blocked, only_ours
-    )
-    target = dispatcher(
-        device, registry, asked=asked, tables=tables, bundles=bundles, trust_bundles=trust_bundle
-    )
-    found = target.explain(problem(family, pairs, target))
+    from tilewright.bundle import Bundle
+
+    opened = [Bundle(path, trust_bundle) for path in bundles or ()]
+    target = plan.dispatcher(plan.device, bundles=opened)
+    found = target.explain(asked.on(target.device_for_planning()))
     if as_json:
         output.emit(found.to_dict())
     else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import Json, SomeArchs, StorePath, TrustStore, examples
-from tilewright.cli.options import store as open_store
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import StoreOptions
+from tilewright.cli.options import Json, SomeArchs, examples
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -36,51 +36,48 @@ Name = Annotated[str, typer.Argument(help="The kernel's name.", metavar="NAME")]
         "tilewright kernels list", "tilewright kernels list --arch gfx942 --match '*_persistent_*'"
     ),
 )
+@grouped
 def list_kernels(
-    store: StorePath = None,
+    kept: StoreOptions,
     archs: SomeArchs = None,
     match: Annotated[
         str, typer.Option("--match", help="Shell pattern that names must match.")
     ] = "*",
-    trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
     """List the kernels in the store, with the resources of the GPU that each uses."""
     from tilewright.arch import arch
 
-    kept = open_store(store, trust_store)
+    store = kept.open()
     wanted = {arch(name).name for name in archs or ()}
     found = [
         kernel
-        for kernel in kept.entries()
+        for kernel in store.entries()
         if (not wanted or kernel.arch in wanted) and fnmatch.fnmatchcase(kernel.name, match)
     ]
     found.sort(key=lambda kernel: (kernel.arch, kernel.name, kernel.part, kernel.key))
-    old = _outdated(found, kept)
+    old = _outdated(found, store)
     rows = [{**_row(kernel), "outdated": kernel.key in old} for kernel in found]
     if as_json:
         output.emit(rows)
         return
     if not rows:
-        output.line(f"no such kernel in {kept.path}; `tilewright build` puts them there")
+        output.line(f"no such kernel in {store.path}; `tilewright build` puts them there")
         return
-    output.table(
-        ("kernel", "arch", "registers", "spills", "shared", "workgroups a unit", "size", ""),
-        [
-            (
-                kernel.called,
-                row["arch"],
-                row["registers"],
-                row["spill_bytes"],
-                row["shared"],
-                f"{row['workgroups']} (limit: {row['limiter']})",
-                row["size"],
-                "outdated" if row["outdated"] else "",
-            )
-            for kernel, row in zip(found, rows, strict=True)
-        ],
+    output.records(
+        {
+            "kernel": kernel.called,
+            "arch": row["arch"],
+            "registers": row["registers"],
+            "spills": row["spill_bytes"],
+            "shared": row["shared"],
+            "workgroups a unit": f"{row['workgroups']} (limit: {row['limiter']})",
+            "size": row["size"],
+            "": "outdated" if row["outdated"] else "",
+        }
+        for kernel, row in zip(found, rows, strict=True)
     )
-    output.line(f"\n{len(rows)} kernels in {kept.path}; sizes in bytes")
+    output.line(f"\n{len(rows)} kernels in {store.path}; sizes in bytes")
 
 
 def _outdated(kernels: list[Kernel], kept: Store) -> set[str]:
@@ -139,11 +136,12 @@ def _row(kernel: Kernel) -> dict[str, Any]:
         "tilewright kernels show NAME", "tilewright kernels show NAME --arch sm_90 --json"
     ),
 )
+@grouped
 def show(
+    *,
     name: Name,
     archs: SomeArchs = None,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
+    kept: StoreOptions,
     as_json: Json = False,
 ) -> None:
     """Show one kernel: its config and, for each architecture, whether it is legal and built."""
@@ -151,8 +149,8 @@ def show(
     from tilewright.ops.library import library_of
 
     config = ops.family_of(name).parse_name(name)
-    kept = open_store(store, trust_store)
-    targets = [_target(config, arch.arch(a), kept) for a in archs or arch.archs()]
+    store = kept.open()
+    targets = [_target(config, arch.arch(a), store) for a in archs or arch.archs()]
     if as_json:
         fields = {"family": config.family, **asdict(config)}
         output.emit({"name": config.name, "config": fields, "archs": targets})
@@ -223,7 +221,9 @@ def _resources(made: dict[str, Any]) -> dict[str, Any]:
         "tilewright kernels inspect NAME --arch gfx942 --what amdgcn | grep mfma",
     ),
 )
+@grouped
 def inspect(
+    *,
     name: Name,
     arch: Annotated[str, typer.Option("--arch", help="Architecture that the kernel is built for.")],
     what: Annotated[
@@ -236,8 +236,7 @@ def inspect(
         str | None,
         typer.Option("--part", help="Which kernel of a config with several.", metavar="PART"),
     ] = None,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
+    kept: StoreOptions,
     as_json: Json = False,
 ) -> None:
     """Print a kernel in one of the compiler's forms. Builds the kernel first if the store lacks
@@ -258,16 +257,16 @@ def inspect(
         raise UnsupportedProblem(
             f"{config.name} has no code here: {library}, the vendor's library, computes it"
         )
-    kept = open_store(store, trust_store)
-    found = find(config, this, kept)
+    store = kept.open()
+    found = find(config, this, store)
     if found is None:
-        report = compile_all([(config, this)], kept, workers=1)
+        report = compile_all([(config, this)], store, workers=1)
         # A rejected kernel can be read too.
         found = {r.part: r.kernel for r in report.results if r.kernel is not None}
         if not (part in found if part else found):
             report.raise_if_failed()
     kernel = _of_part(found, part, config.name)
-    text = text_of(kernel, kept, what)
+    text = text_of(kernel, store, what)
     if as_json:
         document = {"name": config.name, **_part(kernel), "arch": this.name, "what": what}
         output.emit({**document, "text": text})
@@ -292,24 +291,22 @@ def _of_part(found: dict[str, Kernel], part: str | None, name: str) -> Kernel:
     short_help="Read the whole store and report damage.",
     epilog=examples("tilewright kernels check", "tilewright kernels check --store DIR"),
 )
-def check(store: StorePath = None, trust_store: TrustStore = False, as_json: Json = False) -> None:
+@grouped
+def check(kept: StoreOptions, as_json: Json = False) -> None:
     """Read every file of the store. Exits with 1 if a file is damaged or belongs to another
     user."""
-    kept = open_store(store, trust_store)
-    with output.busy(f"reading {kept.path}"):
-        problems = kept.verify()
-        usable = sum(1 for _ in kept.entries()) if not problems else 0
+    store = kept.open()
+    with output.busy(f"reading {store.path}"):
+        problems = store.verify()
+        usable = sum(1 for _ in store.entries()) if not problems else 0
     if as_json:
-        output.emit({"store": str(kept.path), "ok": not problems, "problems": problems})
+        output.emit({"store": str(store.path), "ok": not problems, "problems": problems})
     elif problems:
         for problem in problems:
             output.line(problem)
-        output.line(f"\n{len(problems)} entries of {kept.path} are not usable")
+        output.line(f"\n{len(problems)} entries of {store.path} are not usable")
     else:
-        output.line(f"{usable} kernels in {_exists(kept.path)}, all intact")
+        missing = "" if store.path.exists() else " (which does not exist yet)"
+        output.line(f"{usable} kernels in {store.path}{missing}, all intact")
     if problems:
         raise typer.Exit(FAILED)
-
-
-def _exists(path: Path) -> str:
-    return str(path) if path.exists() else f"{path} (which does not exist yet)"

@@ -8,7 +8,9 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import Family, Json, ProblemWords, examples, words
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import ProblemArguments
+from tilewright.cli.options import Json, examples
 from tilewright.cli.vocabulary import FEW
 
 if TYPE_CHECKING:
@@ -26,9 +28,9 @@ def add_to(app: typer.Typer) -> None:
     )(offered)
 
 
+@grouped
 def offered(
-    family: Family,
-    pairs: ProblemWords = None,
+    said: ProblemArguments,
     devices: Annotated[
         str, typer.Option("--devices", help="The GPU to ask for: as of sweep; the first counts.")
     ] = "1",
@@ -43,13 +45,11 @@ def offered(
 
     Exits with 1 if there is none.
     """
-    from tilewright import ops
-    from tilewright.arch import arch
     from tilewright.measure.algorithms import offered as asked
     from tilewright.runtime.libraries import ALGORITHMS
 
     group = _group(devices)
-    problem = ops.family(family).parse_problem(words(pairs), arch(group.device.arch))
+    problem = said.on(group.device)
     offer = asked(group, [problem], count or ALGORITHMS)[problem]
     document: dict[str, Any] = {
         "problem": str(problem),

@@ -1,24 +1,19 @@
-"""Options and arguments that several commands share, and the objects made from them."""
+"""Single options and arguments that several commands share, and how their words are read."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.cli import completion, output
-from tilewright.cli.vocabulary import PROBLEM, WORDS
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
-    from tilewright.arch import Device
     from tilewright.arch.targets import Target
-    from tilewright.compile import Store
-    from tilewright.dispatch import Dispatcher
-    from tilewright.select.constraints import Constraints
 
 Json = Annotated[
     bool,
@@ -48,34 +43,12 @@ SomeArchs = Annotated[
         autocompletion=completion.archs,
     ),
 ]
-MethodWord = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--settings",
-        help="How to time: method=single, one call at a time behind a flush of L2, or "
-        "method=graph, calls back to back in a CUDA graph, over copies of the inputs "
-        "[default: method=single]",
-        metavar="KEY=VALUE",
-    ),
-]
 StorePath = Annotated[
     Path | None,
     typer.Option(
         "--store",
         help="Folder of built kernels [default: TILEWRIGHT_STORE, else store in TILEWRIGHT_HOME, "
         "else in the user's cache]",
-    ),
-]
-TrustStore = Annotated[
-    bool,
-    typer.Option("--trust-store", help="Use kernels of the store that other users built."),
-]
-Signature = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--signature",
-        help="A value that the space leaves open, as dtype=bf16; may be repeated.",
-        metavar="KEY=VALUE",
     ),
 ]
 OpenWords = Annotated[
@@ -106,23 +79,6 @@ Kernels = Annotated[
         metavar="SPACE|TABLE|PROBLEMS|NAME…",
     ),
 ]
-Family = Annotated[
-    str,
-    typer.Argument(help="Operation family.", metavar="FAMILY", autocompletion=completion.families),
-]
-ProblemWords = Annotated[
-    list[str] | None,
-    typer.Argument(help=f"The problem, as {WORDS} dtype=bf16.", metavar=PROBLEM),
-]
-DeviceName = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        help="GPU to plan for: a known one (see `devices`), one of this machine (cuda:0) or a "
-        "JSON file [default: the first GPU of this machine, else h200_sxm]",
-        autocompletion=completion.gpus,
-    ),
-]
 RegistryFile = Annotated[
     Path | None,
     typer.Option(
@@ -130,53 +86,8 @@ RegistryFile = Annotated[
         help="Choose from the kernels of this registry file [default: the family's default space]",
     ),
 ]
-BundleFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--bundle",
-        help="Choose only from the kernels of this bundle; may be repeated [default: "
-        "TILEWRIGHT_BUNDLE]",
-        metavar="FILE",
-    ),
-]
 TrustBundle = Annotated[
     bool, typer.Option("--trust-bundle", help="Use bundles that other users made.")
-]
-MaxWorkspace = Annotated[
-    int | None,
-    typer.Option(
-        "--max-workspace",
-        min=0,
-        help="Most bytes of scratch memory for a launch [default: any]",
-        metavar="BYTES",
-    ),
-]
-TableFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--table",
-        help="Table of tuned choices; may be repeated [default: TILEWRIGHT_TABLES]",
-        metavar="FILE",
-    ),
-]
-Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="Only kernels that repeat bit for bit.")
-]
-BatchInvariant = Annotated[
-    bool,
-    typer.Option("--batch-invariant", help="One kernel with the same bits for every batch size."),
-]
-Pipelines = Annotated[
-    list[str] | None,
-    typer.Option("--pipelines", help="Only these pipelines, as tma,gluon_ws.", metavar="NAMES"),
-]
-Blocked = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--block",
-        help="Exclude this kernel, or kernels that match; may be repeated.",
-        metavar="PATTERN",
-    ),
 ]
 OnlyOurs = Annotated[
     bool, typer.Option("--only-ours", help="No algorithms of the vendor's library.")
@@ -217,70 +128,6 @@ def targets(given: Sequence[str] | None) -> tuple[Target, ...]:
 def names(of: Sequence[Target]) -> list[str]:
     """The architectures of targets, without repeats."""
     return list(dict.fromkeys(target.arch for target in of))
-
-
-def store(path: Path | None, trusted: bool = False) -> Store:
-    """The store that the options name."""
-    from tilewright.compile import Store
-
-    return Store(path, trusted)
-
-
-def constraints(
-    deterministic: bool,
-    batch_invariant: bool,
-    max_workspace: int | None,
-    pipelines: Sequence[str] | None,
-    blocked: Sequence[str] | None,
-    only_ours: bool,
-) -> Constraints:
-    """The constraints that the options set."""
-    from tilewright.select.constraints import Constraints
-
-    allowed = [name for some in pipelines or () for name in some.split(",")]
-    return Constraints(
-        deterministic=deterministic,
-        batch_invariant=batch_invariant,
-        max_workspace=max_workspace,
-        pipelines=tuple(allowed),
-        blocked=tuple(blocked or ()),
-        only_ours=only_ours,
-    )
-
-
-def dispatcher(
-    device: Device | str | None,
-    registry: Path | None,
-    kept: Store | None = None,
-    asked: Constraints | None = None,
-    tables: Sequence[Path] | None = None,
-    bundles: Sequence[Path] | None = None,
-    trust_bundles: bool = False,
-) -> Dispatcher:
-    """A dispatcher with these options."""
-    from tilewright.bundle import Bundle
-    from tilewright.dispatch import Dispatcher
-    from tilewright.registry import Registry
-
-    loaded = Registry.load(registry) if registry is not None else None
-    opened = [Bundle(path, trust_bundles) for path in bundles or ()]
-    return Dispatcher(
-        loaded,
-        device,
-        store=kept,
-        constraints=asked,
-        tables=tables or None,
-        bundle=opened or None,
-    )
-
-
-def problem(family: str, pairs: Sequence[str] | None, target: Dispatcher) -> Any:
-    """The problem that words describe, on the GPU that `target` plans for."""
-    from tilewright import ops
-    from tilewright.arch import arch
-
-    this = arch(target.device_for_planning().arch)
-    return ops.family(family).parse_problem(words(pairs), this)
 
 
 def gpu_index(on: str) -> int | None:

@@ -19,7 +19,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,6 +69,14 @@ def emit(document: Any) -> None:
     say(json.dumps(_finite(document), indent=1, allow_nan=False))
 
 
+def answer(document: Any, as_json: bool, show: Callable[[Any], None]) -> None:
+    """Print a document: as JSON, or for people as `show` does."""
+    if as_json:
+        emit(document)
+    else:
+        show(document)
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -86,6 +94,12 @@ def line(text: str = "") -> None:
 def counts(of: Mapping[Any, int]) -> str:
     """``3 ok, 1 timeout``."""
     return ", ".join(f"{count} {what}" for what, count in of.items())
+
+
+def notes(texts: Iterable[str]) -> None:
+    """Print notes, each once."""
+    for text in dict.fromkeys(texts):
+        line(f"note: {text}")
 
 
 def heading(text: str) -> None:
@@ -110,6 +124,13 @@ def fields(pairs: Mapping[str, Any]) -> None:
         say(f"{name:<{indent}}{text}".rstrip())
 
 
+def records(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows under their names, as `table` does; nothing if there is no row."""
+    found = [*rows]
+    if found:
+        table([*found[0]], [[*row.values()] for row in found])
+
+
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print rows under titles, with numbers to the right. The last column may be long text."""
     numeric = [
@@ -122,7 +143,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     room = _width() - before if _width() else 0
     longest_word = max((len(w) for row in cells for w in row[-1].split()), default=0)
     if _width() and room < widths[-1] and (room < _LEAST_PROSE or room < longest_word):
-        _records(titles, cells)
+        _as_lists(titles, cells)
         return
 
     def text(row: Sequence[str]) -> str:
@@ -139,7 +160,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         say(text(row))
 
 
-def _records(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+def _as_lists(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     """Print each row as a list: its first cell, then the others with their titles."""
     for row in cells:
         say(row[0], bold=True)

@@ -11,8 +11,9 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import Json, OpenWords, StorePath, Timeout, TrustStore, examples, words
-from tilewright.cli.tune import Budget, Devices, Out, Settings, Work, show
+from tilewright.cli.grouped import grouped
+from tilewright.cli.options import Json, OpenWords, examples, words
+from tilewright.cli.tune import MeasureOptions, Work, show
 from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument, TilewrightError
 
@@ -31,7 +32,9 @@ def add_to(app: typer.Typer) -> None:
     )(pretune)
 
 
+@grouped
 def pretune(
+    *,
     modules: Annotated[
         list[str] | None,
         typer.Argument(
@@ -48,14 +51,8 @@ def pretune(
             metavar="FILE.twt",
         ),
     ] = None,
-    out: Out = None,
-    devices: Devices = "all",
-    budget: Budget = None,
+    measuring: MeasureOptions,
     signature: OpenWords = None,
-    settings: Settings = None,
-    timeout: Timeout = 60.0,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
     """Tune the problems of modules for this machine's GPU into a table, and build the winning
@@ -74,9 +71,8 @@ def pretune(
     documents: list[dict[str, Any]] = []
     for module in listed(given):
         try:
-            path = table or _usual_table(devices)
-            work = Work(path, out, devices, None, settings, timeout, store, trust_store)
-            documents.append({"module": module, **_tuned(work, module, said, budget)})
+            work = Work(table or _usual_table(measuring.devices), measuring)
+            documents.append({"module": module, **_tuned(work, module, said)})
         except (TilewrightError, OSError) as error:
             documents.append({"module": module, "ok": False, "error": str(error)})
             output.say(f"{module} failed: {error}", err=True)
@@ -95,7 +91,7 @@ def pretune(
         raise typer.Exit(FAILED)
 
 
-def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) -> dict[str, Any]:
+def _tuned(work: Work, module: str, said: dict[str, str]) -> dict[str, Any]:
     """Tune a module's problems, and build the winning kernels."""
     from tilewright import ops
     from tilewright.arch import arch
@@ -107,7 +103,7 @@ def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) 
         raise BadArgument(f"'{module}' is no module: give FAMILY:SET, FAMILY or all")
     for group in work.groups:
         work.add(group, load_problems([module], arch(group.device.arch), words=said).problems)
-    document = work.tune(budget)
+    document = work.tune()
     built = {group.device: group.device.arch for group in work.groups if not group.interpreted}
     keys = {ops.family(job.problem.family).tuning_key(job.problem) for job in work.jobs}
     rows = [row for row in file.load(work.path) if row.problem in keys]

@@ -11,18 +11,9 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.build import compile_all
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import (
-    Family,
-    Json,
-    ProblemWords,
-    RegistryFile,
-    StorePath,
-    Timeout,
-    TrustStore,
-    examples,
-    words,
-)
-from tilewright.cli.options import store as open_store
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import ProblemArguments, StoreOptions
+from tilewright.cli.options import Json, RegistryFile, Timeout, examples
 from tilewright.cli.profile_counts import profile_counts
 from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 from tilewright.errors import BadArgument
@@ -55,9 +46,10 @@ def add_to(app: typer.Typer) -> None:
     )(profile)
 
 
+@grouped
 def profile(
-    family: Family,
-    pairs: ProblemWords = None,
+    *,
+    asked: ProblemArguments,
     registry: RegistryFile = None,
     kernel: Annotated[
         list[str] | None,
@@ -93,8 +85,7 @@ def profile(
             "--counters/--no-counters", help="Read hardware counters with Nsight Compute."
         ),
     ] = True,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
+    kept: StoreOptions,
     as_json: Json = False,
 ) -> None:
     """Build, verify, time and rank every kernel that supports a problem, and say why the others do
@@ -109,9 +100,7 @@ def profile(
     estimated times do: instructions by kind, clocks of the units, bytes by level, bank conflicts.
     It exits with 1 if one is wrong or has findings.
     """
-    from tilewright import ops
-    from tilewright.arch import arch
-    from tilewright.arch import words as words_of_gpus
+    from tilewright.arch import words
     from tilewright.measure import profile as tune
     from tilewright.measure.groups import groups
     from tilewright.measure.measurement import Settings
@@ -119,7 +108,7 @@ def profile(
 
     if sum((registry is not None, bool(kernel), every)) > 1:
         raise BadArgument("give --registry, --kernel or --all, not two of them")
-    kept = open_store(store, trust_store)
+    store = kept.open()
 
     def configs_for(problem: Any, device: Device) -> list[Any]:
         if registry is not None:
@@ -127,26 +116,26 @@ def profile(
         return tune.candidates(problem, device, kernel or (), every=every)
 
     if on is not None:
-        if not words_of_gpus.emulated(on):
+        if not words.emulated(on):
             raise BadArgument(
                 f"--on takes an emulated GPU, as emulated:mi300x, and not '{on}': --devices says "
                 "which devices measure"
             )
-        if not profile_counts(words(pairs), on, family, configs_for, top, kept, as_json):
+        if not profile_counts(asked, on, configs_for, top, store, as_json):
             raise typer.Exit(FAILED)
         return
-    found, start = groups(devices, kept, Settings(), timeout=timeout)
+    found, start = groups(devices, store, Settings(), timeout=timeout)
     if len(found) != 1:
         kinds = "; ".join(group.device.name for group in found)
         raise BadArgument(f"a problem is profiled on one kind of device, not {len(found)}: {kinds}")
-    this = arch(found[0].device.arch)
-    problem = ops.family(family).parse_problem(words(pairs), this)
-    done = _measured(problem, configs_for(problem, found[0].device), found[0], start, kept)
-    counted = _counted(done, devices, kept) if counters and done.ranked else {}
+    (group,) = found
+    problem = asked.on(group.device)
+    done = _measured(problem, configs_for(problem, group.device), group, start, store)
+    counted = _counted(done, devices, store) if counters and done.ranked else {}
     if as_json:
-        output.emit({**_document(done, found[0], kept), **counted})
+        output.emit({**_document(done, group, store), **counted})
     else:
-        _show(done, found[0], kept, top, counted)
+        _show(done, group, store, top, counted)
         if every:
             _show_refused(done)
     if not done.ranked:

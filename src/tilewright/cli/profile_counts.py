@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,15 @@ from tilewright.cli.build import compile_all
 
 if TYPE_CHECKING:
     from tilewright.arch.model import Device
+    from tilewright.cli.groups import ProblemArguments
     from tilewright.compile import Store
     from tilewright.emulate.counts import Traffic
     from tilewright.measure.counting import Counting, Executed
 
 
 def profile_counts(
-    words: Mapping[str, str],
+    asked: ProblemArguments,
     on: str,
-    family: str,
     configs: Callable[[Any, Device], Sequence[Any]],
     most: int,
     kept: Store,
@@ -28,20 +28,18 @@ def profile_counts(
     """Count what kernels do for a problem, and show it. Returns whether all were right and without
     findings.
 
-    words: of the problem. configs: gives the kernels to look at, for a problem and a device.
+    configs: gives the kernels to look at, for a problem and a device.
     most: how many are executed: those with the least estimated time.
 
     Raises `BadArgument` if no kernel supports the problem.
     """
-    from tilewright import ops
-    from tilewright.arch import arch
     from tilewright.dispatch import Dispatcher
     from tilewright.errors import BadArgument
     from tilewright.measure.counting import count, in_order
 
     dispatcher = Dispatcher(device=on, store=kept)
     device = dispatcher.device_for_planning()
-    problem = ops.family(family).parse_problem(words, arch(device.arch))
+    problem = asked.on(device)
     usable = in_order(problem, configs(problem, device), device)
     if not usable:
         raise BadArgument(f"no kernel supports {problem} on {device.name}")

@@ -10,21 +10,9 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import (
-    Archs,
-    FamilyName,
-    Json,
-    Kernels,
-    Signature,
-    SomeArchs,
-    StorePath,
-    TrustStore,
-    examples,
-    names,
-    targets,
-    words,
-)
-from tilewright.cli.options import store as open_store
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import SpaceOptions, StoreOptions
+from tilewright.cli.options import Archs, Json, Kernels, SomeArchs, examples, names, targets
 
 if TYPE_CHECKING:
     from tilewright.compile import BuildReport, Store
@@ -43,38 +31,35 @@ File = Annotated[Path, typer.Argument(help="Registry file (JSON).", metavar="FIL
     short_help="Write the legal kernels of spaces to a file.",
     epilog=examples("tilewright registry export space.json --arch sm_90 -o kernels.json"),
 )
+@grouped
 def export(
+    *,
     inputs: Kernels,
     file: Annotated[Path, typer.Option("--output", "-o", help="File to write.", metavar="FILE")],
-    archs: Archs = None,
+    spaces: SpaceOptions,
     name: Annotated[str, typer.Option("--name", help="The registry's name.")] = "default",
-    signature: Signature = None,
-    family: FamilyName = None,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
+    kept: StoreOptions,
     as_json: Json = False,
 ) -> None:
     """Write the kernels that are legal on any of the architectures to a registry file.
 
     A kernel that the store has built is written with its build.
     """
-    from tilewright.cli.selection import select
     from tilewright.compile import find
     from tilewright.registry import Registry
 
-    kept = open_store(store, trust_store)
+    store = kept.open()
     registry = Registry(name)
-    for arch_name in names(targets(archs)):
-        chosen = select(inputs, arch_name, family, words(signature))
-        with output.busy(f"looking {len(chosen.configs)} kernels up in {kept.path}"):
+    for arch_name in names(spaces.targets()):
+        chosen = spaces.select(inputs, arch_name)
+        with output.busy(f"looking {len(chosen.configs)} kernels up in {store.path}"):
             for config in chosen.configs:
-                found = find(config, chosen.arch, kept) or {}
+                found = find(config, chosen.arch, store) or {}
                 registry.register_all([*found.values()] or [config])
     registry.save(file)
-    if as_json:
-        output.emit({"file": str(file), **_contents(registry)})
-    else:
-        _show(registry)
+    document = {"file": str(file), **_contents(registry)}
+    output.answer(document, as_json, _show)
+    if not as_json:
         output.line(f"written to {file}")
 
 
@@ -86,15 +71,16 @@ def export(
         "tilewright registry import kernels.json --build --arch sm_90",
     ),
 )
+@grouped
 def import_(
+    *,
     file: File,
     build: Annotated[
         bool,
         typer.Option("--build", help="Build the kernels that the store lacks, for each --arch."),
     ] = False,
     archs: Archs = None,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
+    kept: StoreOptions,
     as_json: Json = False,
 ) -> None:
     """Read a registry file and show its contents; with --build, build its kernels into the store.
@@ -107,21 +93,16 @@ def import_(
     if archs and not build:
         raise BadArgument("--arch applies to --build: give --build too, or neither")
     registry = Registry.load(file)
-    report = (
-        _build(registry, names(targets(archs)), open_store(store, trust_store)) if build else None
-    )
-    if as_json:
-        document = {"file": str(file), **_contents(registry)}
-        if report:
-            document["counts"] = dict(Counter(result.status for result in report.results))
-            document["failures"] = [str(failure) for failure in report.failures]
-        output.emit(document)
-    else:
-        _show(registry)
-        if report:
-            for failure in report.failures:
-                output.line(str(failure))
-            output.line(str(report))
+    report = _build(registry, names(targets(archs)), kept.open()) if build else None
+    document = {"file": str(file), **_contents(registry)}
+    if report:
+        document["counts"] = dict(Counter(result.status for result in report.results))
+        document["failures"] = [str(failure) for failure in report.failures]
+    output.answer(document, as_json, _show)
+    if report and not as_json:
+        for failure in report.failures:
+            output.line(str(failure))
+        output.line(str(report))
     if report and report.failures:
         raise typer.Exit(FAILED)
 
@@ -151,11 +132,12 @@ def _build(registry: Registry, archs: list[str], kept: Store) -> BuildReport:
         "tilewright registry check kernels.json --arch gfx942",
     ),
 )
+@grouped
 def check(
+    *,
     file: File,
     archs: SomeArchs = None,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
+    kept: StoreOptions,
     as_json: Json = False,
 ) -> None:
     """Check a registry file. Exits with 1 if an entry would not work.
@@ -166,15 +148,13 @@ def check(
     from tilewright.registry import Registry
 
     registry = Registry.load(file)
-    kept = open_store(store, trust_store)
     with output.busy(f"checking {len(registry)} kernels"):
-        problems = _illegal(registry, archs or []) + _missing(registry, kept)
+        problems = _illegal(registry, archs or []) + _missing(registry, kept.open())
+    contents = _contents(registry)
     if as_json:
-        output.emit(
-            {"file": str(file), "ok": not problems, **_contents(registry), "problems": problems}
-        )
+        output.emit({"file": str(file), "ok": not problems, **contents, "problems": problems})
     else:
-        _show(registry)
+        _show(contents)
         if problems:
             output.line()
             rows = [(p["problem"], p["arch"], p["name"], p["reason"]) for p in problems]
@@ -234,20 +214,13 @@ def _contents(registry: Registry) -> dict[str, Any]:
     }
 
 
-def _show(registry: Registry) -> None:
-    contents = _contents(registry)
-
-    def counted(counts: dict[str, int]) -> str:
-        return ", ".join(f"{count} {word}" for word, count in counts.items())
-
-    output.heading(f"registry '{registry.name}': {len(registry)} kernels")
+def _show(contents: dict[str, Any]) -> None:
+    output.heading(f"registry '{contents['registry']}': {contents['kernels']} kernels")
+    priorities = {f"of priority {word}": n for word, n in contents["priorities"].items()}
     output.fields(
         {
-            "families": counted(contents["families"]) or "none",
-            "builds": counted(contents["builds"]) or "none",
-            "priorities": ", ".join(
-                f"{count} of priority {word}" for word, count in contents["priorities"].items()
-            )
-            or "none",
+            "families": output.counts(contents["families"]) or "none",
+            "builds": output.counts(contents["builds"]) or "none",
+            "priorities": output.counts(priorities) or "none",
         }
     )

@@ -12,28 +12,9 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import (
-    BatchInvariant,
-    Blocked,
-    Deterministic,
-    DeviceName,
-    Family,
-    Json,
-    MaxWorkspace,
-    OnlyOurs,
-    Pipelines,
-    ProblemWords,
-    RegistryFile,
-    StorePath,
-    TableFiles,
-    TrustStore,
-    constraints,
-    dispatcher,
-    examples,
-    gpu_index,
-    problem,
-)
-from tilewright.cli.options import store as open_store
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import PlanOptions, ProblemArguments, StoreOptions
+from tilewright.cli.options import Json, examples, gpu_index
 from tilewright.cli.vocabulary import LARGE, ODD, OTHERS, SMALL
 from tilewright.errors import BadArgument, FindingsFound, listed
 
@@ -57,14 +38,14 @@ def add_to(app: typer.Typer) -> None:
     )(run)
 
 
+@grouped
 def run(
-    family: Family,
-    pairs: ProblemWords = None,
-    device: DeviceName = None,
+    *,
+    asked: ProblemArguments,
+    plan: PlanOptions,
     kernel: Annotated[
         str | None, typer.Option("--kernel", help="Run this kernel instead of the chosen one.")
     ] = None,
-    registry: RegistryFile = None,
     on: Annotated[
         str,
         typer.Option(
@@ -79,15 +60,7 @@ def run(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Seed of the operands [default: random]")
     ] = None,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
-    tables: TableFiles = None,
-    deterministic: Deterministic = False,
-    batch_invariant: BatchInvariant = False,
-    max_workspace: MaxWorkspace = None,
-    pipelines: Pipelines = None,
-    blocked: Blocked = None,
-    only_ours: OnlyOurs = False,
+    kept: StoreOptions,
     as_json: Json = False,
 ) -> None:
     """Run one problem once, on random operands, and check the result.
@@ -97,13 +70,9 @@ def run(
     what no kernel may do (findings). Exits with 1 if the result is outside tolerance, or if there
     are findings.
     """
-    gpu = _gpu(on, device)
-    asked = constraints(
-        deterministic, batch_invariant, max_workspace, pipelines, blocked, only_ours
-    )
-    kept = open_store(store, trust_store) if store is not None or trust_store else None
-    target = dispatcher(gpu, registry, kept, asked, tables)
-    ran = run_once(target, problem(family, pairs, target), kernel, on, verify, seed)
+    target = plan.dispatcher(_gpu(on, plan.device), kept.open_if_given())
+    problem = asked.on(target.device_for_planning())
+    ran = run_once(target, problem, kernel, on, verify, seed)
     if as_json:
         output.emit(ran.document())
     else:

@@ -24,16 +24,17 @@ def foreseen(
     request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group]
 ) -> dict[str, Any]:
     """The work of a sweep, as plain data."""
+    out, workers = request.options.out, request.options.workers
     document: dict[str, Any] = {
-        "out": str(request.out),
+        "out": str(out),
         "archs": [choice(one) for one in chosen.values()],
     }
     if groups:
         this = request.plan(chosen, groups)
-        return document | costs(this, request.out, request.store, request.settings, request.workers)
+        return document | costs(this, out, request.store, request.settings, workers)
     requests = [(c, name) for name, one in chosen.items() for c in one.configs]
-    _, building = _seconds_each(request.out)
-    builds = _builds(requests, request.store, building, request.workers)
+    _, building = _seconds_each(out)
+    builds = _builds(requests, request.store, building, workers)
     return document | {"builds": builds, "seconds": builds["seconds"]}
 
 

@@ -1,20 +1,28 @@
-"""The request of a sweep's command line: kernels, problems, settings, and the work left to do."""
+"""A sweep's options, and the request they make: kernels, problems, settings, the work to do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from tilewright.cli import output
+from tilewright.cli.build import TIMEOUT_SECONDS, Workers
+from tilewright.cli.groups import StoreOptions
+from tilewright.cli.options import FamilyName, OpenWords, Timeout, words
+from tilewright.cli.settings import read_settings
+from tilewright.cli.vocabulary import WHERE
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
     from tilewright.cli.selection import Selection
     from tilewright.compile import Store
+    from tilewright.measure.crew import Crew
     from tilewright.measure.filters import Filters, LeftOut
-    from tilewright.measure.measurement import Method, Settings, Status
+    from tilewright.measure.measurement import Settings, Status
     from tilewright.measure.problems import Problems
     from tilewright.measure.sweep import Group, Plan
 
@@ -29,22 +37,125 @@ class Chosen:
     problems: Problems
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOptions:
+    """The command line of a sweep."""
+
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Space files (JSON), kernel names, shipped sets, or operations: every kernel that "
+            "tuning chooses from.",
+            metavar="SPACE.json|NAME|FAMILY:SET|OPERATION…",
+        ),
+    ]
+    out: Annotated[Path, typer.Option("--out", help="Directory of the results.", metavar="DIR")]
+    problems: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--problems",
+            help="Problem list (.json, .csv, aiter's .csv, .txt, a capture's .jsonl), or shipped "
+            "set; may be repeated [default: the spaces' sets]",
+            metavar="FILE|FAMILY:SET",
+        ),
+    ] = None
+    devices: Annotated[
+        str,
+        typer.Option(
+            "--devices",
+            help="all GPUs, how many, which by number, product or UUID (0,3), ray: those of a "
+            "cluster, cpu: the interpreter, or emulated:mi300x: an emulated GPU.",
+        ),
+    ] = "all"
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            "--arch",
+            help="Architecture to compile or count for without its device, or a list of them "
+            "[default with --compile-only: as of `build`]; on cpu, the architecture that "
+            "the interpreter stands in for.",
+        ),
+    ] = None
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--match", help="Only kernels with names that match, as *_tma_*; may be repeated."
+        ),
+    ] = None
+    where: Annotated[
+        str,
+        typer.Option("--where", help=f"Only kernels that meet this condition, as {WHERE}."),
+    ] = ""
+    max_kernels: Annotated[
+        int | None,
+        typer.Option("--max-kernels", min=1, help="At most this many kernels, spread evenly."),
+    ] = None
+    signature: OpenWords = None
+    family: FamilyName = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--settings",
+            help="How to measure, as budget_seconds=0.5, verify=false, or method=graph: calls in "
+            "CUDA graphs, over copies of the inputs; may be repeated.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None
+    timeout: Timeout = 60.0
+    workers: Workers = None
+    build_timeout: Annotated[
+        float, typer.Option("--build-timeout", min=1, help="Longest time of one build, in seconds.")
+    ] = TIMEOUT_SECONDS
+    retry: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--retry",
+            help="Repeat measurements with this status, as timeout; may be repeated.",
+            metavar="STATUS",
+        ),
+    ] = None
+    no_vendor: Annotated[
+        bool,
+        typer.Option("--no-vendor", help="Do not measure the vendor's library beside the kernels."),
+    ] = False
+    kept: StoreOptions
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The parsed command line."""
+    """A sweep's options, and what their words mean."""
 
-    inputs: tuple[str, ...]
+    options: SweepOptions
     problems: tuple[str, ...]
-    family: str | None
     signature: Mapping[str, str]
     filters: Filters
     settings: Settings
-    out: Path
-    store: Store
-    workers: int | None
-    build_timeout: float
-    vendor: bool
     retry: tuple[Status, ...]
+    store: Store
+
+    @classmethod
+    def of(cls, options: SweepOptions) -> Request:
+        """The request. Raises `BadArgument` for words without a meaning."""
+        from tilewright.measure.filters import Filters
+
+        return cls(
+            options,
+            tuple(options.problems or own_problems(options.inputs)),
+            words(options.signature),
+            Filters(tuple(options.match or ()), options.where, options.max_kernels),
+            read_settings(words(options.settings)),
+            read_statuses(options.retry or ()),
+            options.kept.open(),
+        )
+
+    def devices(self) -> tuple[list[Group], Callable[[], Crew]]:
+        """The devices, in groups of equal ones, and a function that starts their crew."""
+        from tilewright.measure.groups import groups
+
+        asked = self.options
+        return groups(
+            asked.devices, self.store, self.settings, timeout=asked.timeout, arch=asked.arch
+        )
 
     def choose(self, arch_name: str) -> Chosen:
         """Kernels and problems for an architecture."""
@@ -53,13 +164,14 @@ class Request:
         from tilewright.cli.selection import every, select
         from tilewright.measure.problems import load_problems, shipped
 
-        listed = load_problems(self.problems, arch(arch_name), self.family, self.signature)
+        inputs, family = self.options.inputs, self.options.family
+        listed = load_problems(self.problems, arch(arch_name), family, self.signature)
         named = ops.families()
-        whole = [word for word in self.inputs if word in named]
-        files = [str(shipped(w, "space.json") or w) for w in self.inputs if w not in named]
+        whole = [word for word in inputs if word in named]
+        files = [str(shipped(w, "space.json") or w) for w in inputs if w not in named]
         selection = every(listed.problems, whole, arch_name) if whole else None
         if files:
-            selection = select(files, arch_name, self.family, self.signature).joined(selection)
+            selection = select(files, arch_name, family, self.signature).joined(selection)
         assert selection is not None, "a sweep has an input"
         configs, left = self.filters.apply(selection.configs)
         return Chosen(selection, configs, left, listed)
@@ -72,8 +184,9 @@ class Request:
 
         known: set[tuple[str, ...]] = set()
         again: set[tuple[str, ...]] = set()
-        if (self.out / FILE).is_file():
-            with Results(self.out) as results:
+        out = self.options.out
+        if (out / FILE).is_file():
+            with Results(out) as results:
                 known, again = results.keys(), results.keys(self.retry)
         with output.busy("asking the rules about every pair"):
             return plan(
@@ -82,7 +195,7 @@ class Request:
                 {name: one.problems.problems for name, one in chosen.items()},
                 self.settings,
                 known,
-                self.vendor,
+                not self.options.no_vendor,
                 again,
             )
 
@@ -128,75 +241,15 @@ def own_problems(inputs: Sequence[str]) -> list[str]:
     return found
 
 
-def read_statuses(words: Sequence[str]) -> tuple[Status, ...]:
+def read_statuses(given: Sequence[str]) -> tuple[Status, ...]:
     """The statuses with these names."""
     from tilewright.errors import nearest
     from tilewright.measure.measurement import STATUSES
 
-    for word in words:
+    for word in given:
         if word not in STATUSES:
             raise BadArgument(
                 f"--retry: there is no status '{word}'{nearest(word, STATUSES)}; there are "
                 f"{', '.join(STATUSES)}"
             )
-    return tuple(status for status in STATUSES if status in words)
-
-
-METHOD = "method"
-"""The word among settings that names one of `METHODS`."""
-
-
-def read_method(given: Mapping[str, str]) -> Method:
-    """The method that settings say, where they may say nothing else; ``single`` if none."""
-    for word in given:
-        if word != METHOD:
-            raise BadArgument(f"--settings: there is no '{word}' here; there is {METHOD}")
-    return _method(given.get(METHOD, "single"))
-
-
-def _method(word: str) -> Method:
-    from tilewright.errors import nearest
-    from tilewright.measure.measurement import METHODS
-
-    for method in METHODS:
-        if word == method:
-            return method
-    raise BadArgument(
-        f"--settings: there is no {METHOD} '{word}'{nearest(word, METHODS)}; there are "
-        f"{', '.join(METHODS)}"
-    )
-
-
-def read_settings(given: Mapping[str, str], usual: Settings | None = None) -> Settings:
-    """`usual` settings (by default those of sweeps), with the given values replaced. ``method``
-    stands for a timer and a cache (`METHODS`)."""
-    from dataclasses import asdict, fields
-
-    import msgspec
-
-    from tilewright.errors import nearest
-    from tilewright.measure.measurement import METHODS, Settings
-
-    if METHOD in given:
-        of_method = METHODS[_method(given[METHOD])]
-        for word in of_method:
-            if word in given:
-                raise BadArgument(f"--settings: {METHOD} says the {word} too; give one of the two")
-        given = {**{w: v for w, v in given.items() if w != METHOD}, **of_method}
-    known = [METHOD, *(f.name for f in fields(Settings))]
-    for word in given:
-        if word not in known:
-            raise BadArgument(
-                f"--settings: there is no '{word}'{nearest(word, known)}; there are "
-                f"{', '.join(known)}"
-            )
-    try:
-        return msgspec.convert(
-            {**(asdict(usual) if usual else {}), **given}, Settings, strict=False
-        )
-    except UnicodeEncodeError as error:  # half a surrogate pair
-        raise BadArgument(f"--settings: {error}") from None
-    except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at ")
-        where = place.strip("`").removeprefix("$").removeprefix(".")
-        raise BadArgument(f"--settings: {f'{where}: ' if where else ''}{message}") from None
+    return tuple(status for status in STATUSES if status in given)

@@ -11,17 +11,10 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import (
-    Json,
-    MethodWord,
-    StorePath,
-    TrustStore,
-    examples,
-    gpu_index,
-    words,
-)
-from tilewright.cli.options import store as open_store
-from tilewright.errors import BadArgument
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import PairOptions, StoreOptions
+from tilewright.cli.options import Json, examples
+from tilewright.cli.table_files import refuse_rewriting
 
 if TYPE_CHECKING:
     from tilewright.tune.changes import Changed
@@ -46,7 +39,9 @@ def add_to(app: typer.Typer) -> None:
     )(minimise)
 
 
+@grouped
 def compare(
+    *,
     before: Annotated[Path, typer.Argument(help="The first table.", metavar="BEFORE")],
     after: Annotated[Path, typer.Argument(help="The second.", metavar="AFTER")],
     update: Annotated[
@@ -61,18 +56,8 @@ def compare(
         float,
         typer.Option("--threshold", min=0.0, help="Share by which AFTER must be faster."),
     ] = 0.03,
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=6, help="Number of pairs of samples.")
-    ] = 60,
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on", help="Where to run: a GPU as cuda:0, or cpu (wall time of the interpreter)."
-        ),
-    ] = "cuda:0",
-    settings: MethodWord = None,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
+    timing: PairOptions,
+    kept: StoreOptions,
     as_json: Json = False,
 ) -> None:
     """For each problem of this GPU that both tables have with different kernels, time the kernel
@@ -85,24 +70,21 @@ def compare(
     """
     from tilewright.arch import device as known_device
     from tilewright.arch.detect import live_device
-    from tilewright.cli.sweep_request import read_method
     from tilewright.measure.devices import interpreted_device
     from tilewright.plan import PLANNING_DEVICE
     from tilewright.tables.file import load, save
     from tilewright.tune.changes import Bench, changed, updated
 
-    for path in (before, after):
-        if update is not None and update.resolve() == path.resolve():
-            raise BadArgument(f"{update} is one of the tables that are read; write another file")
-    index = gpu_index(on)
+    if update is not None:
+        refuse_rewriting(update, (before, after))
+    index = timing.gpu()
     played = known_device(PLANNING_DEVICE).arch
     device = interpreted_device(played) if index is None else live_device(index)
     first, second = load(before), load(after)
     pairs = changed(first, second, device)
     seed = secrets.randbits(31)
     changes: list[Changed] = []
-    method = read_method(words(settings))
-    bench = Bench(device, on, open_store(store, trust_store), method, seed, rounds)
+    bench = Bench(device, timing.on, kept.open(), timing.method(), seed, timing.rounds)
     with output.busy(f"comparing {len(pairs)} problems"):
         for one in bench.measured(pairs, first, second):
             changes.append(one)
@@ -119,10 +101,7 @@ def compare(
     }
     if update is not None:
         save(updated(first, changes, threshold), update)
-    if as_json:
-        output.emit(document)
-    else:
-        _show(document, changes)
+    output.answer(document, as_json, lambda document: _show(document, changes))
     if any(one.found is None for one in changes):
         raise typer.Exit(FAILED)
 

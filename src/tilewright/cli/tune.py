@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,18 +13,17 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
+from tilewright.cli.grouped import grouped
+from tilewright.cli.groups import StoreOptions
 from tilewright.cli.options import (
     FamilyName,
     Json,
     OnlyOurs,
     OpenWords,
-    StorePath,
     Timeout,
-    TrustStore,
     examples,
     words,
 )
-from tilewright.cli.options import store as open_store
 from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument
 
@@ -36,54 +35,56 @@ if TYPE_CHECKING:
     from tilewright.tune.jobs import Job
     from tilewright.tune.tuner import Tuned
 
-TablePath = Annotated[
-    Path,
-    typer.Option(
-        "--table", help="Table to write; if it exists, it is read first.", metavar="FILE.twt"
-    ),
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        help="Directory of the measurements [default: the table's name with .sweep]",
-        metavar="DIR",
-    ),
-]
-Devices = Annotated[
-    str, typer.Option("--devices", help="As of sweep: all GPUs, how many, which, or cpu.")
-]
-Budget = Annotated[
-    float | None,
-    typer.Option("--budget", min=0, help="Minutes after which no search takes another step."),
-]
-EffortName = Annotated[
-    Literal["quick", "usual", "exhaustive"],
-    typer.Option(
-        "--effort",
-        help="quick: measure few candidates, once. usual: measure until more candidates bring "
-        "nothing, then measure those near the best again. exhaustive: measure every "
-        "candidate, then those near the best again.",
-    ),
-]
-Missing = Annotated[
-    bool,
-    typer.Option(
-        "--missing", help="Only problems for which the table has no row of these devices."
-    ),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only show the work to do, and its longest time.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--settings",
-        help="How the search measures, as budget_seconds=0.5; may be repeated. method=graph: "
-        "search and finals time calls in CUDA graphs, over copies of the inputs.",
-        metavar="KEY=VALUE",
-    ),
-]
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """How the candidates are measured."""
+
+    kept: StoreOptions
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Directory of the measurements [default: the table's name with .sweep]",
+            metavar="DIR",
+        ),
+    ] = None
+    devices: Annotated[
+        str, typer.Option("--devices", help="As of sweep: all GPUs, how many, which, or cpu.")
+    ] = "all"
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", min=0, help="Minutes after which no search takes another step."),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--settings",
+            help="How the search measures, as budget_seconds=0.5; may be repeated. method=graph: "
+            "search and finals time calls in CUDA graphs, over copies of the inputs.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None
+    timeout: Timeout = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Which candidates are measured, and whether they are."""
+
+    effort: Annotated[
+        Literal["quick", "usual", "exhaustive"],
+        typer.Option(
+            "--effort",
+            help="quick: measure few candidates, once. usual: measure until more candidates bring "
+            "nothing, then measure those near the best again. exhaustive: measure every "
+            "candidate, then those near the best again.",
+        ),
+    ] = "usual"
+    only_ours: OnlyOurs = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the work to do, and its longest time.")
+    ] = False
 
 
 def add_to(app: typer.Typer) -> None:
@@ -105,7 +106,9 @@ def add_to(app: typer.Typer) -> None:
     )(retune)
 
 
+@grouped
 def tune(
+    *,
     problems: Annotated[
         list[str],
         typer.Option(
@@ -114,7 +117,12 @@ def tune(
             metavar="FILE.json|FILE.csv|FAMILY:SET",
         ),
     ],
-    table: TablePath,
+    table: Annotated[
+        Path,
+        typer.Option(
+            "--table", help="Table to write; if it exists, it is read first.", metavar="FILE.twt"
+        ),
+    ],
     spaces: Annotated[
         list[str] | None,
         typer.Argument(
@@ -124,22 +132,19 @@ def tune(
             metavar="SPACE.json|NAME|FAMILY:SET…",
         ),
     ] = None,
-    out: Out = None,
-    devices: Devices = "all",
-    budget: Budget = None,
-    effort: EffortName = "usual",
-    missing: Missing = False,
-    dry_run: DryRun = False,
+    measuring: MeasureOptions,
+    search: SearchOptions,
+    missing: Annotated[
+        bool,
+        typer.Option(
+            "--missing", help="Only problems for which the table has no row of these devices."
+        ),
+    ] = False,
     family: FamilyName = None,
     signature: OpenWords = None,
     arch: Annotated[
         str | None, typer.Option("--arch", help="Architecture that the interpreter stands in for.")
     ] = None,
-    settings: Settings = None,
-    timeout: Timeout = 60.0,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
-    only_ours: OnlyOurs = False,
     as_json: Json = False,
 ) -> None:
     """Find the proven kernel for each problem, and write it into a table.
@@ -156,7 +161,7 @@ def tune(
     from tilewright.measure.problems import load_problems, shipped
 
     said = words(signature)
-    work = Work(table, out, devices, arch, settings, timeout, store, trust_store, only_ours)
+    work = Work(table, measuring, arch, search.only_ours)
     for group in work.groups:
         name = group.device.arch
         configs: Sequence[Any] = ()
@@ -165,13 +170,12 @@ def tune(
             configs = select(files, name, family, said).configs
         listed = load_problems(problems, arch_called(name), family, said).problems
         work.add(group, listed, configs, missing)
-    if dry_run:
-        work.forecast(as_json)
-    else:
-        work.run(budget, effort, as_json)
+    work.finish(search, as_json)
 
 
+@grouped
 def retune(
+    *,
     table: Annotated[Path, typer.Argument(help="The table.", metavar="FILE.twt")],
     every: Annotated[
         bool,
@@ -179,16 +183,8 @@ def retune(
             "--all", help="Tune the problems of other devices' rows too, on these devices."
         ),
     ] = False,
-    out: Out = None,
-    devices: Devices = "all",
-    budget: Budget = None,
-    effort: EffortName = "usual",
-    dry_run: DryRun = False,
-    settings: Settings = None,
-    timeout: Timeout = 60.0,
-    store: StorePath = None,
-    trust_store: TrustStore = False,
-    only_ours: OnlyOurs = False,
+    measuring: MeasureOptions,
+    search: SearchOptions,
     as_json: Json = False,
 ) -> None:
     """Tune a table's problems again: those in rows of the live devices, or all.
@@ -198,7 +194,7 @@ def retune(
     directory has for the same binaries under the same driver are not measured again; give another
     --out to measure everything anew.
     """
-    work = Work(table, out, devices, None, settings, timeout, store, trust_store, only_ours)
+    work = Work(table, measuring, only_ours=search.only_ours)
     if work.table is None:
         raise BadArgument(f"{table} does not exist: make it with tune")
     for group in work.groups:
@@ -209,42 +205,33 @@ def retune(
         raise BadArgument(
             f"{table} has no row of these devices (it is for {names}); --all takes its problems"
         )
-    if dry_run:
-        work.forecast(as_json)
-    else:
-        work.run(budget, effort, as_json)
+    work.finish(search, as_json)
 
 
 class Work:
-    """The common part of the commands that tune: `add` problems, then `run` or `forecast`."""
+    """The common part of the commands that tune: `add` problems, then `finish` or `tune`."""
 
     def __init__(
-        self,
-        path: Path,
-        out: Path | None,
-        devices: str,
-        arch: str | None,
-        settings: list[str] | None,
-        timeout: float,
-        store: Path | None,
-        trust_store: bool,
-        only_ours: bool = False,
+        self, path: Path, how: MeasureOptions, arch: str | None = None, only_ours: bool = False
     ) -> None:
-        from tilewright.cli.sweep_request import read_settings
+        from tilewright.cli.settings import read_settings
         from tilewright.measure.groups import groups
         from tilewright.tables import file
         from tilewright.tune.tuner import SEARCH
 
         file.form(path)
-        self.path, self.out = path, out or path.with_suffix(".sweep")
-        self.settings = read_settings(words(settings), SEARCH)
-        self.store = open_store(store, trust_store)
+        self.path, self.out = path, how.out or path.with_suffix(".sweep")
+        self.minutes = how.budget
+        self.settings = read_settings(words(how.settings), SEARCH)
+        self.store = how.kept.open()
         self.table: Table | None = file.load(path) if path.is_file() else None
         self.groups, self._start = groups(
-            devices, self.store, self.settings, timeout=timeout, arch=arch
+            how.devices, self.store, self.settings, timeout=how.timeout, arch=arch
         )
         if any(group.emulated for group in self.groups):
-            raise BadArgument(f"{devices} has no times, so nothing can be tuned on it: say a GPU")
+            raise BadArgument(
+                f"{how.devices} has no times, so nothing can be tuned on it: say a GPU"
+            )
         self.jobs: list[Job] = []
         self.skipped = 0
         self.alike = 0
@@ -300,9 +287,20 @@ class Work:
         if kept:
             file.save(Table.of(kept.values(), str(self.path)), self.path)
 
-    def forecast(self, as_json: bool) -> None:
-        """Print the most work that `run` would do."""
-        from tilewright.cli.sweep_forecast import costs, show_costs
+    def finish(self, search: SearchOptions, as_json: bool) -> None:
+        """Tune, and print the results; or, if asked, only print the work to do. Exits with 1 if a
+        problem is left without a kernel."""
+        if search.dry_run:
+            output.answer(self._forecast(), as_json, _show_forecast)
+            return
+        document = self.tune(search.effort)
+        output.answer(document, as_json, show)
+        if not document["ok"]:
+            raise typer.Exit(FAILED)
+
+    def _forecast(self) -> dict[str, Any]:
+        """The most work that `tune` would do, as plain data."""
+        from tilewright.cli.sweep_forecast import costs
         from tilewright.measure.database import FILE
         from tilewright.measure.results import Results
         from tilewright.measure.sweep import plan_some
@@ -315,7 +313,7 @@ class Work:
         for job in self.jobs:
             wanted.setdefault(job.group, []).append((job.problem, [*job.configs.values()]))
         this = plan_some([*wanted.items()], self.settings, known)
-        document = {
+        return {
             "table": str(self.path),
             "problems": len(self.jobs),
             "skipped": self.skipped,
@@ -325,29 +323,8 @@ class Work:
             **costs(this, self.out, self.store, self.settings),
             "unsupported": self._unsupported(),
         }
-        if as_json:
-            output.emit(document)
-            return
-        output.line(
-            f"{document['problems']} problems, {document['candidates']} candidates in all; at "
-            "most, if no search ends early:"
-        )
-        show_costs(document)
-        _show_library(document)
-        _show_unsupported(document)
-        output.line("finals come on top; nothing was done: --dry-run")
 
-    def run(self, budget: float | None, effort: str, as_json: bool) -> None:
-        """Tune, and print the results. Exits with 1 if a problem is left without a kernel."""
-        document = self.tune(budget, effort)
-        if as_json:
-            output.emit(document)
-        else:
-            show(document)
-        if not document["ok"]:
-            raise typer.Exit(FAILED)
-
-    def tune(self, budget: float | None, effort: str = "usual") -> dict[str, Any]:
+    def tune(self, effort: str = "usual") -> dict[str, Any]:
         """Tune, and return the results as plain data. ``ok``: every problem has a kernel."""
         from tilewright.compile import show_progress
         from tilewright.measure.progress import show_measuring
@@ -371,7 +348,7 @@ class Work:
                 self.save,
                 chosen,
                 final=self.settings if played else final_of(self.settings),
-                seconds=None if budget is None else 60 * budget,
+                seconds=None if self.minutes is None else 60 * self.minutes,
                 building=show_progress,
                 measuring=show_measuring,
             )
@@ -426,24 +403,33 @@ class Work:
         return [{"problem": str(p), "reason": reason} for p, reason in self.unsupported]
 
 
+def _show_forecast(document: dict[str, Any]) -> None:
+    from tilewright.cli.sweep_forecast import show_costs
+
+    output.line(
+        f"{document['problems']} problems, {document['candidates']} candidates in all; at "
+        "most, if no search ends early:"
+    )
+    show_costs(document)
+    _show_library(document)
+    _show_unsupported(document)
+    output.line("finals come on top; nothing was done: --dry-run")
+
+
 def show(document: dict[str, Any]) -> None:
     """Print the results of `Work.tune`, for people."""
     rows = document["rows"]
-    if rows:
-        output.table(
-            ("problem", "µs", "TFLOP/s", "ties", "", "kernel"),
-            [
-                (
-                    row["problem"],
-                    output.short(row["median_us"]),
-                    output.short(row["tflops"]),
-                    row["ties"],
-                    "kept" if row["kernel"] == row["before"] else "new",
-                    row["kernel"],
-                )
-                for row in rows
-            ],
-        )
+    output.records(
+        {
+            "problem": row["problem"],
+            "µs": output.short(row["median_us"]),
+            "TFLOP/s": output.short(row["tflops"]),
+            "ties": row["ties"],
+            "": "kept" if row["kernel"] == row["before"] else "new",
+            "kernel": row["kernel"],
+        }
+        for row in rows
+    )
     _show_library(document)
     for problem in document["without"]:
         output.line(f"no kernel gave a right result for {problem}")
