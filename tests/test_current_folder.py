@@ -74,7 +74,7 @@ def test_a_child_executes_nothing_of_the_current_folder(module, planted):
         assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     "words",
     [

@@ -79,7 +79,7 @@ def test_the_kernels_in_gluon_stay_within_the_operands(name, place):
     assert worst_error(config, p, H200, seed, lying(p, seed)) <= 1.0, f"{config.name} on {p}"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_machine_code_of_an_amd_gpu_stays_within_the_operands(store):
     """The emulated GPU reports every access outside of them."""
     p = AttentionProblem(

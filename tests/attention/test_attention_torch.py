@@ -60,7 +60,7 @@ def test_a_call_is_one_node():
     assert graphs.seen == [["tilewright.attention.default"]]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_lengths_may_change_without_another_graph():
     def model(q, k, v):
         return flash_attn_func(q, k, v, causal=True, window_size=(5, 0))
@@ -111,7 +111,7 @@ def _caches():
     return caches
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
 def test_a_step_that_appends_to_the_cache_is_compiled(apart):
     graphs, plain = Graphs(), _caches()
@@ -126,7 +126,7 @@ def test_a_step_that_appends_to_the_cache_is_compiled(apart):
     assert graphs.seen == [[f"tilewright.{name}" for name in names]]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
     def model(q, k_cache, v_cache, new, used):
@@ -144,7 +144,7 @@ def test_what_reads_a_cache_around_an_append_reads_it_in_its_order(backend):
         torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-3)  # sums in another order
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
 def test_inductor_copies_no_cache(apart, tmp_path, monkeypatch):
     """Nor reads it from a wrong place: torch 2.11 did, of views of one tensor."""
@@ -214,7 +214,7 @@ def test_fake_tensors_have_the_outputs_shapes():
             tw.attention(q, k[..., :8], v)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_gradients_in_a_graph_are_those_outside_of_it():
     given = [x.requires_grad_() for x in qkv()]
     compiled = torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager")

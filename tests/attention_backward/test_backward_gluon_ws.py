@@ -256,7 +256,7 @@ def test_turns_are_counted_without_a_gap(tile, data):
     assert all(turns == [*range(len(turns))] for turns in adding.values())
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("heads", "group", "head_dim"),
     [(19, 1, 64), *((*n, d) for n in ((1, 2), (2, 1), (3, 2)) for d in (64, 128, 192, 256))],
@@ -288,7 +288,7 @@ def test_terms_of_rows_lie_in_the_gradient_of_q_until_it_is_written():
     assert terms < set(_sizes(short))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("ordered", [False, True])
 def test_more_sequences_than_are_looked_at_together(ordered):
     p = AttentionBackwardProblem(

@@ -83,7 +83,7 @@ def test_problems_are_stated_once_and_can_be_served(case):
     assert ops.family(problem.family).supports(candidates[0], problem, this)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_parts_have_problems_and_leave_some_out():
     for case in KERNELS:
         problems = stated(case.name) if case.parts else []

@@ -96,7 +96,7 @@ def test_counts_of_compute_units_choose_among_a_tables_rows(cli, csvs, tmp_path)
     assert "has no row of our kernels for gfx942:80" in said
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_kernels_of_a_table_that_are_gone_are_said(cli, tmp_path):
     old = tmp_path / "old.twt"
     file.save(Table.of([row(GemmProblem(8, 8, m), k) for m, k in ((8, ONE), (9, "gemm_old"))]), old)

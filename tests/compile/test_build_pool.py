@@ -100,7 +100,7 @@ def our_children() -> list[psutil.Process]:
 # --- the ordinary course ------------------------------------------------------------------
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_two_cold_builds_are_byte_identical(
     warm: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +124,7 @@ def test_two_cold_builds_are_byte_identical(
     assert not list(tmp_path.glob("tilewright-build-*")), "temporary files were left"
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_a_warm_store_starts_nothing(
     warm: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_warm_store_starts_nothing(
     assert str(report).startswith("4 cached in")
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_results_are_in_request_order_and_duplicates_built_once(
     warm: Store, tmp_path: Path
 ) -> None:
@@ -239,7 +239,7 @@ class Hurried(Child):
         return super().request(message, blobs, 1 if hangs else timeout)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     asked = [
@@ -277,7 +277,7 @@ def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.M
     assert build([asked[4]], store=store, workers=1).results[0].seconds == 0.0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_a_compiler_that_somebody_killed_is_tried_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,7 +292,7 @@ def test_a_compiler_that_somebody_killed_is_tried_once_more(
     assert our_children() == []
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_an_edit_is_never_served_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even one within the same second that keeps the file's size (stale bytecode)."""
     text = (HERE / "fake_kernels.py").read_text().replace("fake_helper.twice", "FACTOR * ")
@@ -332,7 +332,7 @@ def test_the_telling_lines_are_found_among_the_noise() -> None:
 # --- stores that go wrong -----------------------------------------------------------------
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     (kernel,) = build(GOOD[:1], store=store).kernels
@@ -344,7 +344,7 @@ def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
         assert content(store) == good and report.kernels == (kernel,)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_a_strangers_entry_is_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -371,7 +371,7 @@ def test_a_read_only_store_fails_before_compiling(
         build(GOOD, store=Store(warm.path))
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_a_full_disk_stops_the_build_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,7 +420,7 @@ def test_few_wait_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     until(lambda: our_children() == [])
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_one_that_ended_meanwhile_is_not_taken(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     build(GOOD[:1], store=store, workers=1).raise_if_failed()
@@ -431,7 +431,7 @@ def test_one_that_ended_meanwhile_is_not_taken(tmp_path: Path) -> None:
     assert idle.pid not in [one.pid for one in our_children()]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("what", ["the environment", "where modules are"])
 def test_what_a_child_was_started_with_must_be_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -447,7 +447,7 @@ def test_what_a_child_was_started_with_must_be_the_same(
     assert len(our_children()) == 2 and first in our_children()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_a_fork_leaves_its_parents_compilers_alone(tmp_path: Path) -> None:
     build(GOOD[:1], store=Store(tmp_path / "store"), workers=1).raise_if_failed()
     (idle,) = our_children()

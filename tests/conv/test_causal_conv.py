@@ -161,7 +161,7 @@ def test_sizes_of_zero(dispatcher, sizes, direction):
         assert np.allclose(np.asarray(one, np.float32), wanted[name], atol=1e-2), name
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_machine_code_of_an_amd_gpu_is_right(store):
     emulated = Dispatcher(device="emulated:mi300x", store=store)
     said = {"tokens": 9, "direction": "backward", "extras": "bias+silu+initial+final"}
@@ -337,7 +337,7 @@ def requests():
     return found
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_nothing_spills(store):
     for result in build_once(requests(), store).results:
         assert result.kernel is not None, (result.name, result.reason)

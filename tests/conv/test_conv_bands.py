@@ -223,7 +223,7 @@ def test_large_layers_prefer_it(direction):
 # --- builds ------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_nothing_spills_and_shared_memory_is_as_said(store):
     problems = [
         replace(CONVNEXT, filter=(5, 5), pad=(2, 2)),

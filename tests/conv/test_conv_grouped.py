@@ -157,7 +157,7 @@ def best(problem: ConvProblem, name: str):
     return FAMILY.rank(problem, found, device(on[name]))[0][0]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", ARCHS)
 def test_nothing_spills(name, store):
     report = build_once([(best(p, name), name) for p in BUILT], store)

@@ -44,7 +44,7 @@ def close(got, wanted):
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("rank", "said", "groups"), CASES)
 def test_results_and_gradients_are_torchs(rank, said, groups):
     given = made(rank, groups)
@@ -61,7 +61,7 @@ def test_results_and_gradients_are_torchs(rank, said, groups):
         close(one.grad, other.grad)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("rank", "said", "groups"),
     [
@@ -150,7 +150,7 @@ EPILOGUES = {
 }
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 def test_gradients_of_epilogues(epilogue, direction):
@@ -218,7 +218,7 @@ def test_an_input_without_a_batch():
     )
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_a_kept_model_is_one_node_for_each_call():
     x, w, bias = made(2, 1)
 

@@ -178,7 +178,7 @@ def test_results_are_the_references(five, many, scheduler, reduction):
     assert found.ok, (case, found)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("reduction", ["linear", "tree"])
 def test_a_fixed_order_repeats_bit_for_bit(many, reduction):
     p = PROBLEMS["1-D"]

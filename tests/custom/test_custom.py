@@ -106,7 +106,7 @@ def test_two_kernels_with_a_temporary(dispatcher):
     np.testing.assert_allclose(dispatcher.run("custom_total", x), [x.sum()], rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_it_is_built_for_every_vendor(dispatcher, store):
     config = dispatcher.select(ops.family("custom_total").problem_type(length=700)).config
     report = build([(config, name) for name in ("sm_90", "gfx942")], store=store, workers=1)
@@ -256,7 +256,7 @@ DOUBLE = """
 """
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_a_script_that_is_run_may_declare_one(tmp_path):
     """Other processes import the script by its file's name."""
     use = """

@@ -21,7 +21,7 @@ def sweep(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_a_name_alone_sweeps_its_kernels_on_its_problems(tmp_path):
     out = ("--out", str(tmp_path / "out"), "--devices", "cpu", "--json")
     done = sweep(

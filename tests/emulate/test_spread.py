@@ -81,7 +81,7 @@ def on(store):
     return {name: dispatcher(name, some, store) for name, some in those.items()}
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("name", "family", "pipeline"), [(name, *those) for name in HERE for those in here(name)]
 )
@@ -147,7 +147,7 @@ def executed_products(name: str) -> set[tuple[object, ...]]:
     return set().union(*map(values, configs))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_kernels_that_other_tests_build_is_executed(name):
     this = arch(name)
@@ -170,7 +170,7 @@ def problems(name: str) -> Iterator[Any]:
     yield GemmProblem(512, 4096, 4096, dtype_a="fp16", dtype_b="e2m1", scale_b="32x1-e8m0")
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_spaces_is_executed(name):
     this = arch(name)

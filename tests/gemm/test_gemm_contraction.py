@@ -240,7 +240,7 @@ def test_results(equation, a, b):
         assert np.allclose(given, expected, atol=1e-4)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_an_epilogue_follows_the_output():
     rng = np.random.default_rng(3)
     x, y, r = (

@@ -69,7 +69,7 @@ def test_only_kernels_that_wait_are_launched_so(built):
         assert ("ACQBULK" in sass, "PREEXIT" in sass) == (waits, waits), made.name
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_triton_kernels_wait_before_any_access(built):
     for made, _, sass in built:
         if "gluon" not in made.pipeline and made.dependent_launch != "none":
@@ -108,7 +108,7 @@ def test_a_small_kernel_leaves_half_an_sm_to_the_next():
     assert warpgroups.options_of(4, 2) == (("num_warps", 4), ("maxnreg", 128))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("kernel", "problem"), CASES[::5], ids=lambda x: getattr(x, "name", ""))
 def test_their_siblings_on_a_cpu_are_right(kernel, problem):
     assert FAMILY.interpreted(kernel).dependent_launch == "none"

@@ -52,7 +52,7 @@ def test_amd_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("size", [(1, 2, 1), (130, 2, 64), (1, 130, 300), (65, 34, 1)])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8"])
 def test_awkward_sizes_are_served_by_some_kernel(hopper, size, dtype):
@@ -359,7 +359,7 @@ def own(monkeypatch):
     interpreter().close()
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_an_operation_of_ones_own(own, hopper, monkeypatch, tmp_path):
     problem = GemmProblem(67, 45, 83, epilogue="bias+squared_relu+blend")
     kernel = config(alignment=1, epilogue=problem.epilogue)

@@ -184,7 +184,7 @@ def test_every_architecture_gets_what_it_takes(store):
         assert result.kernel.resources.spill_bytes == 0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_gluon_weights_are_unpacked_into_operands_of_matrix_instructions(store):
     """Nothing of B goes back to shared memory: what stores there is C, once, on its way out."""
     tile = {"pipeline": "gluon_weights", "tile_k": 256, "group_m": 1, **INT4}

@@ -163,7 +163,7 @@ def toy(monkeypatch):
     monkeypatch.setitem(PIPELINES, "toy", TOY)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_an_added_pipeline_builds_its_own_kernel(toy, tmp_path):
     from tilewright.compile import Store
 

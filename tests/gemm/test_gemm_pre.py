@@ -240,7 +240,7 @@ def test_chains_compile_everywhere_within_their_shared_memory(store):
             assert "v_mfma" in text and "buffer_load_dwordx" in text, result.name
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_an_operation_of_ones_own(hopper, monkeypatch, tmp_path):
     here = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", here + ":" + str(Path(verify.__file__).parents[1]))

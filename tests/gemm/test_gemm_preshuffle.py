@@ -123,7 +123,7 @@ def test_fnuz_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("target", ["h200_sxm", "mi300x"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8"])
 def test_some_kernel_serves_every_size(target, dtype):
@@ -279,7 +279,7 @@ def test_on_cdna_b_goes_to_registers_without_lds(store, name, dtype):
     assert len(loads) >= b_loads and "v_mfma" in listing and "ds_read_u" not in listing
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", ["sm_80", "sm_90"])
 def test_on_nvidia_small_tiles_read_blocks_with_ldmatrix(store, name):
     kernel = config(name, layout="rsr", pipeline="preshuffle", **{**DECODE, "num_stages": 4})
@@ -289,7 +289,7 @@ def test_on_nvidia_small_tiles_read_blocks_with_ldmatrix(store, name):
     assert result.kernel.resources.spill_bytes == 0
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_kernels_compile_for_every_architecture(store):
     requests = []
     for name in selection.architectures(n for n in archs() if arch(n).dot == "matrix"):

@@ -238,7 +238,7 @@ def test_kernels_serve_only_their_own_blocks():
 # --- building ---------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_scales_compile_everywhere(store):
     requests = []
     for this in map(arch, selection.architectures(n for n in archs() if arch(n).dot == "matrix")):
@@ -259,7 +259,7 @@ def test_scales_compile_everywhere(store):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", selection.architectures(("sm_90", "gfx942", "gfx1201")))
 def test_kernels_for_few_rows_spill_nothing(store, name):
     this, blocks = arch(name), {"scale_a": "1x128", "scale_b": "128x128"}

@@ -118,7 +118,7 @@ def few_rows():
             yield kernel(pipeline=pipeline, alignment=alignment, parts=3, **fields)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     "c", [*cases("basic", 1), *cases("tma", 16), *few_rows()], ids=lambda c: c.name[5:]
 )
@@ -212,7 +212,7 @@ def test_nothing_spills(built):
         assert not any(made.resources.spill_bytes for made in parts.values())
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_parts_are_added_in_vectors_eight_on_their_way(built, store):
     wide = {"ptx": r"ld\.global\.v4", "amdgcn": r"(?:buffer|global)_load_(?:dwordx4|b128)"}
     for (name, _), parts in built.items():
@@ -221,7 +221,7 @@ def test_parts_are_added_in_vectors_eight_on_their_way(built, store):
         assert len(re.findall(wide[form], text)) >= 8, name
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_the_second_kernel_starts_early_where_it_can(built, store):
     for (name, _), parts in built.items():
         added = parts[two_stage.TOTALS]

@@ -192,7 +192,7 @@ def test_a_stream_k_block_with_an_unknown_strategy_is_refused():
         read(doc)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_every_combination_is_accounted_for():
     space, _ = read(FULL)
     expansion = space.expand(GFX942)
@@ -519,7 +519,7 @@ def test_one_instruction_needs_no_list_of_lists():
     assert read({"mma": [32, 32, 8]})[0].axes["mma"] == [(32, 32, 8)]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_a_space_comes_back_from_its_own_document():
     space = KernelSpace(
         "gemm",

@@ -46,7 +46,7 @@ def kernels(name: str) -> list:
             made.append(config(name, **types[(5 * turn + 1) % len(types)], **fields))
     made.append(config(name, alignment=1, index_bits=64))
     legal = [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
-    return [legal[0], *selection.some(legal[1:], 3)]  # the first is plain, in bf16
+    return [legal[0], *selection.some(legal[1:], 2)]  # the first is plain, in bf16
 
 
 @pytest.fixture(scope="module")

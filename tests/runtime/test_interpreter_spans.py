@@ -27,7 +27,7 @@ def filled(array: np.ndarray, seed: int) -> np.ndarray:
     return array
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_product_over_wide_strides_touches_its_elements_alone():
     a = filled(far((4, 64), (GIB // 4, 1)), 1)
     b = filled(far((64, 32), (1, GIB // 4)), 2)

@@ -160,7 +160,7 @@ for m in crew.run([task((64, 64)), task((16, 32), num_stages=3)][::-1]):
 """
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_workers_die_with_their_parent(tmp_path):
     here = Path(__file__).parent
     package = Path(tilewright.__file__).parents[1]
@@ -177,7 +177,7 @@ def test_workers_die_with_their_parent(tmp_path):
     until_gone(below)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_wanting_no_more_ends_the_workers_and_another_run_starts_new_ones(tmp_path, monkeypatch):
     hangs = tmp_path / "hangs"
     monkeypatch.setenv(planted.HANGS_VARIABLE, str(hangs))
