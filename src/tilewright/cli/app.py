@@ -95,10 +95,10 @@ for module in (
     report,
     demo,
 ):
-    module.add_to(app)
-kernels_offered.add_to(kernels.app)
+    app.add_typer(module.app)
+kernels.app.add_typer(kernels_offered.app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
-table_tuning.add_to(table.app)
-table_aiter.add_to(table.app)
+table.app.add_typer(table_tuning.app)
+table.app.add_typer(table_aiter.app)
 app.add_typer(table.app, name="table")

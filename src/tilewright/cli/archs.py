@@ -14,19 +14,12 @@ if TYPE_CHECKING:
     from tilewright.arch import Arch, Device
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        epilog=examples("tilewright archs", "tilewright archs gfx942", "tilewright archs --json")
-    )(archs)
-    app.command(
-        short_help="List the known GPUs, or the GPUs of this machine.",
-        epilog=examples(
-            "tilewright devices", "tilewright devices h200_sxm", "tilewright devices --live --json"
-        ),
-    )(devices)
+app = typer.Typer()
 
 
+@app.command(
+    epilog=examples("tilewright archs", "tilewright archs gfx942", "tilewright archs --json")
+)
 def archs(
     name: Annotated[
         str | None,
@@ -124,6 +117,12 @@ def _show_arch(a: Arch) -> None:
     )
 
 
+@app.command(
+    short_help="List the known GPUs, or the GPUs of this machine.",
+    epilog=examples(
+        "tilewright devices", "tilewright devices h200_sxm", "tilewright devices --live --json"
+    ),
+)
 def devices(
     name: Annotated[
         str | None,

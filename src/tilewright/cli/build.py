@@ -47,22 +47,21 @@ class BuildOptions:
         return compile_all(requests, kept, self.workers, self.timeout)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Build kernels for any architecture, without a GPU.",
-        epilog=examples(
-            "tilewright build space.json --arch sm_90 --arch gfx942",
-            "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
-            "tilewright build KERNEL_NAME --arch sm_100",
-            "tilewright build tuned.twt --arch gfx942:304,gfx950",
-            f"tilewright build {FAMILY}:small shapes.csv --arch all",
-            f"tilewright build {PROFILE} --arch gfx942 --dry-run",
-            "TILEWRIGHT_ARCHS='gfx942;gfx950' tilewright build space.json",
-        ),
-    )(build)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Build kernels for any architecture, without a GPU.",
+    epilog=examples(
+        "tilewright build space.json --arch sm_90 --arch gfx942",
+        "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
+        "tilewright build KERNEL_NAME --arch sm_100",
+        "tilewright build tuned.twt --arch gfx942:304,gfx950",
+        f"tilewright build {FAMILY}:small shapes.csv --arch all",
+        f"tilewright build {PROFILE} --arch gfx942 --dry-run",
+        "TILEWRIGHT_ARCHS='gfx942;gfx950' tilewright build space.json",
+    ),
+)
 @grouped
 def build(
     inputs: Kernels,

@@ -30,22 +30,21 @@ if TYPE_CHECKING:
 ENDING = ".bundle"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Collect prebuilt kernels in one file, served without Triton or a compiler.",
-        epilog=examples(
-            "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o a.bundle",
-            f"tilewright bundle {PROFILE} --arch gfx942 -o framework.bundle",
-            f"tilewright bundle served.jsonl {FAMILY}:small --arch all -o b.bundle",
-            "tilewright bundle a.bundle missing.jsonl --arch sm_90 -o c.bundle",
-            "tilewright bundle h200.bundle",
-            "tilewright bundle shipped:sm_90 --device h200_sxm -o dist \\\n"
-            "      --wheel tilewright-kernels-sm90",
-        ),
-    )(bundle)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Collect prebuilt kernels in one file, served without Triton or a compiler.",
+    epilog=examples(
+        "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o a.bundle",
+        f"tilewright bundle {PROFILE} --arch gfx942 -o framework.bundle",
+        f"tilewright bundle served.jsonl {FAMILY}:small --arch all -o b.bundle",
+        "tilewright bundle a.bundle missing.jsonl --arch sm_90 -o c.bundle",
+        "tilewright bundle h200.bundle",
+        "tilewright bundle shipped:sm_90 --device h200_sxm -o dist \\\n"
+        "      --wheel tilewright-kernels-sm90",
+    ),
+)
 @grouped
 def bundle(
     *,

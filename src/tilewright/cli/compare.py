@@ -18,17 +18,7 @@ if TYPE_CHECKING:
     from tilewright.measure.compare import Comparison
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Find the faster of two kernels, with a confidence interval.",
-        epilog=examples(
-            f"tilewright compare KERNEL vendor {LARGE}",
-            f"tilewright compare new.twt old.twt {FEW}",
-            f"tilewright compare new.json old.json {FEW}",
-            f"tilewright compare store-a store-b {SMALL} --kernel KERNEL",
-        ),
-    )(compare)
+app = typer.Typer()
 
 
 _SAID = {"single": "events, L2 flushed", "graph": "graphs, operands rotated"}
@@ -36,6 +26,15 @@ _SAID = {"single": "events, L2 flushed", "graph": "graphs, operands rotated"}
 _CONTENDER = "KERNEL|REGISTRY.json|TABLE.twt|STORE|vendor"
 
 
+@app.command(
+    short_help="Find the faster of two kernels, with a confidence interval.",
+    epilog=examples(
+        f"tilewright compare KERNEL vendor {LARGE}",
+        f"tilewright compare new.twt old.twt {FEW}",
+        f"tilewright compare new.json old.json {FEW}",
+        f"tilewright compare store-a store-b {SMALL} --kernel KERNEL",
+    ),
+)
 @grouped
 def compare(
     *,

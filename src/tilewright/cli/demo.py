@@ -29,12 +29,7 @@ SEED = 1
 """Seed of the operands: the demo shows the same numbers each time."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Show all steps on this CPU, in under a minute.",
-        epilog=examples("tilewright demo", "tilewright demo --store /tmp/demo"),
-    )(demo)
+app = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +48,10 @@ class Script:
     explain: dict[str, str]
 
 
+@app.command(
+    short_help="Show all steps on this CPU, in under a minute.",
+    epilog=examples("tilewright demo", "tilewright demo --store /tmp/demo"),
+)
 def demo(store: StorePath = None, as_json: Json = False) -> None:
     """Show all steps in under a minute, without a GPU: expand a space, build for two vendors, run
     and verify on the CPU, choose kernels and explain one choice.

@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     from tilewright.space import Dropped
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Count or list the kernels of a space on each architecture.",
-        epilog=examples(
-            "tilewright expand space.json --arch sm_90 --arch gfx942",
-            "tilewright expand space.json --arch sm_90 --signature dtype=fp16 --list",
-            f"tilewright expand --default {TINY} --arch sm_90 --dropped",
-        ),
-    )(expand)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Count or list the kernels of a space on each architecture.",
+    epilog=examples(
+        "tilewright expand space.json --arch sm_90 --arch gfx942",
+        "tilewright expand space.json --arch sm_90 --signature dtype=fp16 --list",
+        f"tilewright expand --default {TINY} --arch sm_90 --dropped",
+    ),
+)
 @grouped
 def expand(
     *,

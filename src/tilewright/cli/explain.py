@@ -19,21 +19,19 @@ if TYPE_CHECKING:
     from tilewright.explain import Explanation, Fate
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Explain which kernel serves a problem, and why others do not.",
-        epilog=examples(
-            f"tilewright explain {LARGE} dtype=bf16",
-            f"tilewright explain {FEW} dtype=fp8 --device mi300x",
-            f"tilewright explain {ODD} --registry r.json --all",
-            f"tilewright explain {FEW} --device gpu.json \\\n"
-            "      --table mine.twt --deterministic",
-            f"tilewright explain {FEW} --bundle h200.bundle",
-        ),
-    )(explain)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Explain which kernel serves a problem, and why others do not.",
+    epilog=examples(
+        f"tilewright explain {LARGE} dtype=bf16",
+        f"tilewright explain {FEW} dtype=fp8 --device mi300x",
+        f"tilewright explain {ODD} --registry r.json --all",
+        f"tilewright explain {FEW} --device gpu.json \\\n      --table mine.twt --deterministic",
+        f"tilewright explain {FEW} --bundle h200.bundle",
+    ),
+)
 @grouped
 def explain(
     asked: ProblemArguments,

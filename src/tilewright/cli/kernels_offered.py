@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from tilewright.measure.sweep import Group
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's command."""
-    app.command(
-        short_help="List the algorithms that the vendor's library offers for a problem.",
-        epilog=examples(
-            f"tilewright kernels offered {FEW} dtype=bf16",
-            f"tilewright kernels offered {FEW} --devices 1, --json",
-        ),
-    )(offered)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="List the algorithms that the vendor's library offers for a problem.",
+    epilog=examples(
+        f"tilewright kernels offered {FEW} dtype=bf16",
+        f"tilewright kernels offered {FEW} --devices 1, --json",
+    ),
+)
 @grouped
 def offered(
     said: ProblemArguments,

@@ -11,15 +11,13 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.options import Json, examples
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Put the results of several sweeps in one directory.",
-        epilog=examples("tilewright merge monday tuesday --out both --policy newest"),
-    )(merge)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Put the results of several sweeps in one directory.",
+    epilog=examples("tilewright merge monday tuesday --out both --policy newest"),
+)
 def merge(
     folders: Annotated[list[Path], typer.Argument(help="Sweep directories.", metavar="DIR…")],
     out: Annotated[Path, typer.Option("--out", help="Directory to make.", metavar="DIR")],

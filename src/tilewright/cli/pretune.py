@@ -21,17 +21,16 @@ ENVIRONMENT = "TILEWRIGHT_PRETUNE"
 """The variable that lists modules if the command line does not."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Tune shipped problems for this machine's GPU, at install.",
-        epilog=examples(
-            "tilewright pretune all",
-            f"tilewright pretune {FAMILY}:small --table here.twt",
-        ),
-    )(pretune)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Tune shipped problems for this machine's GPU, at install.",
+    epilog=examples(
+        "tilewright pretune all",
+        f"tilewright pretune {FAMILY}:small --table here.twt",
+    ),
+)
 @grouped
 def pretune(
     *,

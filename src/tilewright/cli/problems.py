@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 _MOST_REASONS = 20
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Read files of problems, also of other libraries, and count what they state.",
-        epilog=examples(
-            "tilewright problems MIOpen/test/perf_models --arch gfx942",
-            "tilewright problems oneDNN/tests/benchdnn/inputs/matmul --json",
-            "tilewright problems resnet.txt --arch gfx942 --out resnet.json",
-        ),
-    )(problems)
+app = typer.Typer()
 
 
 @dataclass(slots=True)
@@ -47,6 +38,14 @@ class _Read:
     refused: list[dict[str, Any]] = field(default_factory=list)
 
 
+@app.command(
+    short_help="Read files of problems, also of other libraries, and count what they state.",
+    epilog=examples(
+        "tilewright problems MIOpen/test/perf_models --arch gfx942",
+        "tilewright problems oneDNN/tests/benchdnn/inputs/matmul --json",
+        "tilewright problems resnet.txt --arch gfx942 --out resnet.json",
+    ),
+)
 def problems(
     inputs: Annotated[
         list[Path],

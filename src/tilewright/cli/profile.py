@@ -31,21 +31,20 @@ _TOP_STALLS = 4
 """Number of stall reasons to show."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Rank every kernel on one problem.",
-        epilog=examples(
-            f"tilewright profile {LARGE}",
-            f"tilewright profile {FEW} --registry r.json --top 5",
-            f"tilewright profile {SMALL} --kernel NAME --json",
-            f"tilewright profile {LARGE} --all --top 1000",
-            f"tilewright profile {SMALL} --no-counters",
-            f"tilewright profile {SMALL} --on emulated:mi300x --top 3",
-        ),
-    )(profile)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Rank every kernel on one problem.",
+    epilog=examples(
+        f"tilewright profile {LARGE}",
+        f"tilewright profile {FEW} --registry r.json --top 5",
+        f"tilewright profile {SMALL} --kernel NAME --json",
+        f"tilewright profile {LARGE} --all --top 1000",
+        f"tilewright profile {SMALL} --no-counters",
+        f"tilewright profile {SMALL} --on emulated:mi300x --top 3",
+    ),
+)
 @grouped
 def profile(
     *,

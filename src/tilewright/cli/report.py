@@ -11,15 +11,13 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.options import Json, examples
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Write a sweep's results as one page for a browser.",
-        epilog=examples("tilewright report sweep", "tilewright report sweep -o sweep.html --json"),
-    )(report)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Write a sweep's results as one page for a browser.",
+    epilog=examples("tilewright report sweep", "tilewright report sweep -o sweep.html --json"),
+)
 def report(
     folder: Annotated[Path, typer.Argument(help="Directory of a sweep.", metavar="DIR")],
     out: Annotated[Path, typer.Option("-o", "--out", help="The page to write.")] = Path(

@@ -20,19 +20,18 @@ SLOWEST = 5
 """Number of slowest builds to show."""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Show a sweep's best kernels and failures.",
-        epilog=examples(
-            "tilewright results DIR",
-            "tilewright results DIR --export results.csv",
-            "tilewright results DIR --query \\\n"
-            "      'SELECT status, count(*) FROM measurement GROUP BY status'",
-        ),
-    )(results)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Show a sweep's best kernels and failures.",
+    epilog=examples(
+        "tilewright results DIR",
+        "tilewright results DIR --export results.csv",
+        "tilewright results DIR --query \\\n"
+        "      'SELECT status, count(*) FROM measurement GROUP BY status'",
+    ),
+)
 def results(
     folder: Annotated[Path, typer.Argument(help="A sweep's directory.", metavar="DIR")],
     query: Annotated[

@@ -24,20 +24,19 @@ if TYPE_CHECKING:
     from tilewright.verify import Check
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Compute one problem, and check the result.",
-        epilog=examples(
-            f"tilewright run {SMALL} dtype=bf16",
-            f"tilewright run {ODD} dtype=fp8 --device mi300x",
-            f"tilewright run {ODD} dtype=fp16 --on emulated:mi300x",
-            f"tilewright run {LARGE} --on cuda:0 --seed 7",
-            *(f"tilewright run {other}" for other in OTHERS),
-        ),
-    )(run)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Compute one problem, and check the result.",
+    epilog=examples(
+        f"tilewright run {SMALL} dtype=bf16",
+        f"tilewright run {ODD} dtype=fp8 --device mi300x",
+        f"tilewright run {ODD} dtype=fp16 --on emulated:mi300x",
+        f"tilewright run {LARGE} --on cuda:0 --seed 7",
+        *(f"tilewright run {other}" for other in OTHERS),
+    ),
+)
 @grouped
 def run(
     *,

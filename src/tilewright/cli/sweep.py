@@ -22,22 +22,21 @@ if TYPE_CHECKING:
     from tilewright.measure.sweep import Group
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Measure every kernel of a space on every problem.",
-        epilog=examples(
-            f"tilewright sweep {FAMILY}:small --out small",
-            "tilewright sweep space.json --problems shapes.csv --out DIR --dry-run",
-            f"tilewright sweep space.json --problems {FAMILY}:full --out DIR \\\n"
-            f"      --where '{WHERE}' --max-kernels 100 --devices 0,3",
-            f"tilewright sweep {FAMILY}:full --out DIR --devices ray",
-            f"tilewright sweep {FAMILY}:small --out seen --devices emulated:mi300x",
-            f"tilewright sweep {FAMILY}:small --out small --retry timeout --retry crashed",
-        ),
-    )(sweep)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Measure every kernel of a space on every problem.",
+    epilog=examples(
+        f"tilewright sweep {FAMILY}:small --out small",
+        "tilewright sweep space.json --problems shapes.csv --out DIR --dry-run",
+        f"tilewright sweep space.json --problems {FAMILY}:full --out DIR \\\n"
+        f"      --where '{WHERE}' --max-kernels 100 --devices 0,3",
+        f"tilewright sweep {FAMILY}:full --out DIR --devices ray",
+        f"tilewright sweep {FAMILY}:small --out seen --devices emulated:mi300x",
+        f"tilewright sweep {FAMILY}:small --out small --retry timeout --retry crashed",
+    ),
+)
 @grouped
 def sweep(
     options: SweepOptions,

@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     from tilewright.tables.table import Table
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's command."""
-    app.command(
-        "import",
-        short_help="Make a table from aiter's tuning files.",
-        epilog=examples(
-            "tilewright table import tuned.csv --device mi300x -o mine.twt",
-            "tilewright table import a8w8_tuned_gemm.csv --device mi300x --reference \\\n"
-            "      -o aiter.twt && tilewright table diff aiter.twt mine.twt",
-        ),
-    )(import_)
+app = typer.Typer()
 
 
+@app.command(
+    "import",
+    short_help="Make a table from aiter's tuning files.",
+    epilog=examples(
+        "tilewright table import tuned.csv --device mi300x -o mine.twt",
+        "tilewright table import a8w8_tuned_gemm.csv --device mi300x --reference \\\n"
+        "      -o aiter.twt && tilewright table diff aiter.twt mine.twt",
+    ),
+)
 def import_(
     paths: Annotated[
         list[Path], typer.Argument(help="aiter's tuned files (.csv).", metavar="FILE.csv…")

@@ -20,25 +20,16 @@ if TYPE_CHECKING:
     from tilewright.tune.changes import Changed
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands to those of ``table``."""
-    app.command(
-        short_help="Time two tables against each other on this GPU.",
-        epilog=examples(
-            "tilewright table compare before.twt after.twt",
-            "tilewright table compare before.twt after.twt --update new.twt \\\n"
-            "      --threshold 0.05",
-        ),
-    )(compare)
-    app.command(
-        short_help="Find the fewest kernels near the best on every problem of a sweep.",
-        epilog=examples(
-            "tilewright table minimise mine.sweep --within 0.02",
-            "tilewright table minimise DIR --within 0.05 -o few.json",
-        ),
-    )(minimise)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Time two tables against each other on this GPU.",
+    epilog=examples(
+        "tilewright table compare before.twt after.twt",
+        "tilewright table compare before.twt after.twt --update new.twt \\\n      --threshold 0.05",
+    ),
+)
 @grouped
 def compare(
     *,
@@ -145,6 +136,13 @@ def _change(one: Changed, threshold: float) -> dict[str, Any]:
     }
 
 
+@app.command(
+    short_help="Find the fewest kernels near the best on every problem of a sweep.",
+    epilog=examples(
+        "tilewright table minimise mine.sweep --within 0.02",
+        "tilewright table minimise DIR --within 0.05 -o few.json",
+    ),
+)
 def minimise(
     folder: Annotated[Path, typer.Argument(help="Directory of a sweep.", metavar="DIR")],
     within: Annotated[

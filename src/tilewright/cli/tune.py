@@ -87,25 +87,17 @@ class SearchOptions:
     ] = False
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add this file's commands."""
-    app.command(
-        short_help="Find the proven kernel for each problem of a list.",
-        epilog=examples(
-            "tilewright tune --problems shapes.csv --table mine.twt",
-            f"tilewright tune space.json --problems {FAMILY}:small --table mine.twt \\\n"
-            "      --budget 15",
-        ),
-    )(tune)
-    app.command(
-        short_help="Tune a table's problems again.",
-        epilog=examples(
-            "tilewright retune mine.twt",
-            "tilewright retune h200.twt --all --devices 0,1",
-        ),
-    )(retune)
+app = typer.Typer()
 
 
+@app.command(
+    short_help="Find the proven kernel for each problem of a list.",
+    epilog=examples(
+        "tilewright tune --problems shapes.csv --table mine.twt",
+        f"tilewright tune space.json --problems {FAMILY}:small --table mine.twt \\\n"
+        "      --budget 15",
+    ),
+)
 @grouped
 def tune(
     *,
@@ -173,6 +165,13 @@ def tune(
     work.finish(search, as_json)
 
 
+@app.command(
+    short_help="Tune a table's problems again.",
+    epilog=examples(
+        "tilewright retune mine.twt",
+        "tilewright retune h200.twt --all --devices 0,1",
+    ),
+)
 @grouped
 def retune(
     *,
