@@ -36,34 +36,20 @@ def archs(
     elif name:
         _show_arch(known[0])
     else:
-        output.table(
-            (
-                "arch",
-                "vendor",
-                "warp",
-                "shared memory",
-                "fp8",
-                "pipelines",
-                "native",
-                "emulated",
-                "refused",
-                "products",
-            ),
-            [
-                (
-                    a.name,
-                    a.vendor,
-                    a.warp_size,
-                    output.size(a.shared_memory),
-                    a.fp8,
-                    " ".join(ops.pipelines(a)),
-                    _dtypes(a, "native"),
-                    _dtypes(a, "emulated") or "-",
-                    _dtypes(a, "refused") or "-",
-                    ", ".join(a.products),
-                )
-                for a in known
-            ],
+        output.records(
+            {
+                "arch": a.name,
+                "vendor": a.vendor,
+                "warp": a.warp_size,
+                "shared memory": output.size(a.shared_memory),
+                "fp8": a.fp8,
+                "pipelines": " ".join(ops.pipelines(a)),
+                "native": _dtypes(a, "native"),
+                "emulated": _dtypes(a, "emulated") or "-",
+                "refused": _dtypes(a, "refused") or "-",
+                "products": ", ".join(a.products),
+            }
+            for a in known
         )
 
 
@@ -103,17 +89,14 @@ def _show_arch(a: Arch) -> None:
         [(name, s.support, s.note or "-") for name, s in a.dtypes.items()],
     )
     output.line()
-    output.table(
-        ("instruction", "accumulates in", "operands", "shapes (m x n x k)"),
-        [
-            (
-                unit.instruction,
-                unit.acc,
-                " ".join(unit.dtypes),
-                " ".join("x".join(map(str, shape)) for shape in unit.shapes),
-            )
-            for unit in a.mma
-        ],
+    output.records(
+        {
+            "instruction": unit.instruction,
+            "accumulates in": unit.acc,
+            "operands": " ".join(unit.dtypes),
+            "shapes (m x n x k)": " ".join("x".join(map(str, shape)) for shape in unit.shapes),
+        }
+        for unit in a.mma
     )
 
 
@@ -153,10 +136,11 @@ def devices(
         known = {name: arch.device(name)}
     else:
         known = arch.devices()
+    shown: dict[str, Any] = {slug: asdict(device) for slug, device in known.items()}
     if as_json:
-        output.emit(_document(known, one=name is not None, live=live))
+        output.emit(shown[name] if name else [*shown.values()] if live else shown)
     elif name:
-        shown = asdict(known[name])
+        shown = shown[name]
         peaks = ", ".join(f"{d} {t:g}" for d, t in shown.pop("matrix_tflops"))
         partition = shown["partition"] or "the whole GPU"
         published = peaks or "the architecture's rate"
@@ -166,14 +150,6 @@ def devices(
             ("GPU" if live else "device", "name", "arch", "units", "L2", "memory", "GB/s"),
             [(slug, *_row(device)) for slug, device in known.items()],
         )
-
-
-def _document(known: dict[str, Device], one: bool, live: bool) -> Any:
-    if one:
-        return asdict(next(iter(known.values())))
-    if live:
-        return [asdict(device) for device in known.values()]
-    return {slug: asdict(device) for slug, device in known.items()}
 
 
 def _row(d: Device) -> tuple[Any, ...]:

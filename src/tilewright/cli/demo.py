@@ -209,6 +209,8 @@ def _section(title: str) -> None:
 def _show_expanded(
     space: Path, script: Script, selections: Mapping[str, Sequence[Selection]]
 ) -> None:
+    from tilewright.cli.selection import rules
+
     output.heading("1  Expand a space of kernels; a rule drops each one that cannot work")
     output.line(f"the space: {space}, a sweep in CK Tile Engine's form")
     output.table(
@@ -219,10 +221,7 @@ def _show_expanded(
                 " ".join(signature.values()),
                 len(s.configs),
                 len(s.dropped),
-                ", ".join(
-                    f"{rule} {count}"
-                    for rule, count in Counter(d.verdict.rule for d in s.dropped).most_common()
-                ),
+                ", ".join(f"{one['rule']} {one['count']}" for one in rules(s.dropped)),
             )
             for found in selections.values()
             for signature, s in zip(script.signatures, found, strict=True)
@@ -237,17 +236,14 @@ def _show_expanded(
 
 def _show_built(report: BuildReport, store: str) -> None:
     statuses = Counter((r.arch.name, r.status) for r in report.results)
-    output.table(
-        ("arch", "built now", "in the store before", "failed"),
-        [
-            (
-                arch,
-                statuses[arch, "built"],
-                statuses[arch, "cached"],
-                statuses[arch, "failed"] + statuses[arch, "rejected"],
-            )
-            for arch in dict.fromkeys(r.arch.name for r in report.results)
-        ],
+    output.records(
+        {
+            "arch": arch,
+            "built now": statuses[arch, "built"],
+            "in the store before": statuses[arch, "cached"],
+            "failed": statuses[arch, "failed"] + statuses[arch, "rejected"],
+        }
+        for arch in dict.fromkeys(r.arch.name for r in report.results)
     )
     output.line(f"{report.seconds:.1f} s, into {store}")
 

@@ -141,7 +141,7 @@ def _show(result: Selection, listed: bool, dropped: bool) -> None:
         f"{len(result.dropped)} combinations dropped{again}"
     )
     if result.dropped and not dropped:
-        selection.show_rules(result.dropped)
+        selection.show_rules(selection.rules(result.dropped))
     output.notes(result.notes)
     if listed:
         output.line()

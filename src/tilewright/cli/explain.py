@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,10 +96,8 @@ def show(found: Explanation, limit: int, everything: bool = False) -> None:
         rows = [(f.by, f.name, f.reason) for f in others]
         output.table(("refused by", "kernel", "because"), rows)
     else:
-        counts = Counter(fate.by for fate in others)
-        example = {fate.by: fate.reason for fate in reversed(others)}
-        rows = [(rule, count, example[rule]) for rule, count in counts.most_common()]
-        output.table(("refused by", "kernels", "for example"), rows)
+        found_by = output.by_rule((fate.by, fate.reason) for fate in others)
+        output.table(("refused by", "kernels", "for example"), found_by)
 
 
 def _place(fate: Fate, number: int) -> str:

@@ -19,6 +19,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -122,6 +123,15 @@ def fields(pairs: Mapping[str, Any]) -> None:
             say(_wrap(f"{name}: {text}", width, indent=_GAP))
             continue
         say(f"{name:<{indent}}{text}".rstrip())
+
+
+def by_rule(said: Iterable[tuple[str, str]]) -> list[tuple[str, int, str]]:
+    """Rules, how often each was said, most first, and the first reason that it gave."""
+    found = [*said]
+    first = dict(reversed(found))
+    return [
+        (rule, count, first[rule]) for rule, count in Counter(r for r, _ in found).most_common()
+    ]
 
 
 def records(rows: Iterable[Mapping[str, Any]]) -> None:

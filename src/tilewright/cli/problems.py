@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,10 +82,7 @@ def problems(
     every = {problem: None for one in found for problem in one.problems}
     if out is not None:
         _write(out, [*every])
-    if as_json:
-        output.emit(_document(found, len(every), this.name))
-    else:
-        _show(found, len(every))
+    output.answer(_document(found, len(every), this.name), as_json, _show)
     if not every:
         output.say(f"error: no problem in {', '.join(map(str, inputs))}", err=True)
         raise typer.Exit(WRONG_REQUEST)
@@ -137,13 +134,14 @@ def _write(out: Path, found: Sequence[Any]) -> None:
 
 
 def _document(found: Sequence[_Read], problems: int, arch_name: str) -> dict[str, Any]:
+    reasons = Counter(refused["reason"] for one in found for refused in one.refused)
     return {
         "arch": arch_name,
         "lines": sum(one.lines for one in found),
         "read": sum(one.read for one in found),
         "partly": sum(one.partly for one in found),
         "problems": problems,
-        "reasons": [{"reason": why, "count": n} for why, n in _reasons(found).most_common()],
+        "reasons": [{"reason": why, "count": n} for why, n in reasons.most_common()],
         "files": [
             {
                 "file": one.file, "lines": one.lines, "read": one.read, "partly": one.partly,
@@ -154,36 +152,25 @@ def _document(found: Sequence[_Read], problems: int, arch_name: str) -> dict[str
     }  # fmt: skip
 
 
-def _reasons(found: Sequence[_Read]) -> Counter[str]:
-    return Counter(refused["reason"] for one in found for refused in one.refused)
-
-
-def _show(found: Sequence[_Read], problems: int) -> None:
-    lines, read = sum(one.lines for one in found), sum(one.read for one in found)
-    partly = sum(one.partly for one in found)
+def _show(document: dict[str, Any]) -> None:
+    files, reasons = document["files"], document["reasons"]
+    partly = f", {document['partly']} in part" if document["partly"] else ""
     output.heading(
-        f"{read} of {lines} lines read{f', {partly} in part' if partly else ''}: "
-        f"{problems} different problems"
+        f"{document['read']} of {document['lines']} lines read{partly}: "
+        f"{document['problems']} different problems"
     )
-    if len(found) > 1:
-        output.table(
-            ("lines", "read", "problems", "file"),
-            [(one.lines, one.read, len(one.problems), one.file) for one in found],
-        )
-    reasons = _reasons(found)
+    if len(files) > 1:
+        columns = ("lines", "read", "problems", "file")
+        output.table(columns, [tuple(one[c] for c in columns) for one in files])
     if reasons:
+        refused = [
+            (f"{one['file']}:{r['line']}", r["reason"]) for one in files for r in one["refused"]
+        ]
+        first = {why: place for place, why in reversed(refused)}
         output.line()
         output.table(
             ("count", "first at", "not read because"),
-            [(count, _first(found, why), why) for why, count in reasons.most_common(_MOST_REASONS)],
+            [(r["count"], first[r["reason"]], r["reason"]) for r in reasons[:_MOST_REASONS]],
         )
     if len(reasons) > _MOST_REASONS:
         output.line(f"and {len(reasons) - _MOST_REASONS} other reasons; --json has all")
-
-
-def _first(found: Sequence[_Read], why: str) -> str:
-    """Where a reason is given first."""
-    places: Iterator[tuple[str, Mapping[str, Any]]] = (
-        (one.file, refused) for one in found for refused in one.refused
-    )
-    return next(f"{file}:{one['line']}" for file, one in places if one["reason"] == why)

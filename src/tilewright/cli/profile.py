@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -264,12 +263,8 @@ def _show(done: Profile, group: Group, kept: Store, top: int, counted: dict[str,
         output.line(f"{m.status}: {m.kernel}: {m.reason}")
     if done.unsupported:
         output.line()
-        counts = Counter(i.verdict.rule for i in done.unsupported)
-        example = {i.verdict.rule: i.verdict.reason for i in reversed(done.unsupported)}
-        output.table(
-            ("refused by", "kernels", "for example"),
-            [(rule, count, example[rule]) for rule, count in counts.most_common()],
-        )
+        refused = output.by_rule((i.verdict.rule, i.verdict.reason) for i in done.unsupported)
+        output.table(("refused by", "kernels", "for example"), refused)
 
 
 def _show_refused(done: Profile) -> None:

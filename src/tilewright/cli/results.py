@@ -133,35 +133,25 @@ def _show(one: Coverage, found: list[Best]) -> None:
     )
     if one.vendor:
         output.line(f"the vendor's library: {output.counts(one.vendor)}")
-    if found:
-        vendor = any(b.vendor_ratio is not None for b in found)
-        output.table(
-            (
-                "problem",
-                "µs",
-                "± %",
-                "TFLOP/s",
-                "GB/s",
-                *("vs vendor",) * vendor,
-                "ties",
-                "best kernel",
-            ),
-            [
-                (
-                    str(b.problem),
-                    output.short(b.median_us),
-                    output.short(50 * (b.interval_us[1] - b.interval_us[0]) / b.median_us, 2),
-                    output.short(b.tflops),
-                    output.short(b.gb_per_s),
-                    *("" if b.vendor_ratio is None else round(b.vendor_ratio, 3),) * vendor,
-                    len(b.ties),
-                    b.kernel,
-                )
-                for b in found
-            ],
-        )
+    vendor = any(b.vendor_ratio is not None for b in found)
+    output.records(_row(b, vendor) for b in found)
     for problem in one.without:
         output.line(f"no time for {problem}: no kernel measured serves it, or none was right")
+
+
+def _row(b: Best, vendor: bool) -> dict[str, Any]:
+    """A best kernel, for people. vendor: with its place beside the vendor's library."""
+    ratio = "" if b.vendor_ratio is None else round(b.vendor_ratio, 3)
+    return {
+        "problem": str(b.problem),
+        "µs": output.short(b.median_us),
+        "± %": output.short(50 * (b.interval_us[1] - b.interval_us[0]) / b.median_us, 2),
+        "TFLOP/s": output.short(b.tflops),
+        "GB/s": output.short(b.gb_per_s),
+        **({"vs vendor": ratio} if vendor else {}),
+        "ties": len(b.ties),
+        "best kernel": b.kernel,
+    }
 
 
 def _best(one: Best) -> dict[str, Any]:

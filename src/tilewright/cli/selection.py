@@ -3,7 +3,6 @@ problems, and those named."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -212,19 +211,15 @@ def named(text: str) -> Any:
         raise UnknownName(f"'{text}' is neither a file nor a kernel's name: {error}") from None
 
 
-def by_rule(dropped: Sequence[Dropped]) -> list[dict[str, Any]]:
+def rules(dropped: Sequence[Dropped]) -> list[dict[str, Any]]:
     """How many combinations each rule dropped, most first, with the reason of an example."""
-    counts = Counter(d.verdict.rule for d in dropped)
-    example = {d.verdict.rule: d.verdict.reason for d in reversed(dropped)}
-    return [
-        {"rule": rule, "count": count, "example": example[rule]}
-        for rule, count in counts.most_common()
-    ]
+    found = output.by_rule((d.verdict.rule, d.verdict.reason) for d in dropped)
+    return [{"rule": rule, "count": count, "example": why} for rule, count, why in found]
 
 
-def show_rules(dropped: Sequence[Dropped]) -> None:
-    """Print `by_rule` as a table."""
-    rows = [(row["rule"], row["count"], row["example"]) for row in by_rule(dropped)]
+def show_rules(found: Sequence[Mapping[str, Any]]) -> None:
+    """Print the result of `rules` as a table."""
+    rows = [(row["rule"], row["count"], row["example"]) for row in found]
     output.table(("dropped by", "count", "for example"), rows)
 
 
@@ -235,6 +230,6 @@ def summary(selection: Selection) -> dict[str, Any]:
         "legal": len(selection.configs),
         "dropped": len(selection.dropped),
         "duplicates": selection.duplicates,
-        "rules": by_rule(selection.dropped),
+        "rules": rules(selection.dropped),
         "notes": list(selection.notes),
     }

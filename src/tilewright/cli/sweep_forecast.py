@@ -103,7 +103,7 @@ def _builds(
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print the same, for people."""
+    """Print the result of `foreseen`, for people."""
     for one in document["archs"]:
         show_choice(one)
     output.line()
@@ -120,13 +120,9 @@ def show_costs(document: dict[str, Any]) -> None:
             ("device", "count", "pairs", "known", "unsupported", "to measure", "vendor", "about"),
             [
                 (
-                    part["device"],
-                    part["count"],
-                    part["pairs"],
-                    part["known"],
+                    *(part[word] for word in ("device", "count", "pairs", "known")),
                     sum(part["unsupported"].values()),
-                    part["measurements"],
-                    part["vendor"],
+                    *(part[word] for word in ("measurements", "vendor")),
                     duration(part["seconds"]),
                 )
                 for part in document["devices"]

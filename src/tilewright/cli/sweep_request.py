@@ -214,19 +214,17 @@ def choice(one: Chosen) -> dict[str, Any]:
 
 
 def show_choice(one: dict[str, Any]) -> None:
-    """Print the same, for people."""
+    """Print the result of `choice`, for people."""
+    from tilewright.cli.selection import show_rules
+
     output.heading(f"{one['arch']}: {one['kernels']} kernels × {one['problems']} problems")
     if one["rules"]:
-        output.table(
-            ("dropped by", "count", "for example"),
-            [(rule["rule"], rule["count"], rule["example"]) for rule in one["rules"]],
-        )
+        show_rules(one["rules"])
     for left in one["left_out"]:
         output.line(f"{left['count']} legal kernels left out: {left['why']}")
     if one["repeated_problems"]:
         output.line(f"{one['repeated_problems']} problems repeated")
-    for note in one["notes"]:
-        output.line(f"note: {note}")
+    output.notes(one["notes"])
 
 
 def own_problems(inputs: Sequence[str]) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict
+from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,7 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, examples
-from tilewright.cli.table_files import Out, contents, refuse_rewriting
+from tilewright.cli.table_files import Out, Policy, contents, refuse_rewriting
 
 if TYPE_CHECKING:
     from tilewright.arch import Device
@@ -56,19 +58,21 @@ def show(path: File, limit: Limit = 20, as_json: Json = False) -> None:
             "digest": table.digest,
         }
     )
-    shown = [row for row, _ in zip(table, range(limit), strict=False)]
+    shown = [*islice(table, limit)]
     if shown:
         output.line()
-        output.table(
-            ("problem", "device", "µs", "TFLOP/s", "GB/s", "ties", "kernel"),
-            [
-                (
-                    str(row.problem), row.device.name, output.short(row.median_us),
-                    output.short(row.tflops), output.short(row.gb_per_s), len(row.ties), row.kernel,
-                )
-                for row in shown
-            ],
-        )  # fmt: skip
+        output.records(
+            {
+                "problem": str(row.problem),
+                "device": row.device.name,
+                "µs": output.short(row.median_us),
+                "TFLOP/s": output.short(row.tflops),
+                "GB/s": output.short(row.gb_per_s),
+                "ties": len(row.ties),
+                "kernel": row.kernel,
+            }
+            for row in shown
+        )
     if len(shown) < len(table):
         output.line(f"and {len(table) - len(shown)} more (--limit says how many to show)")
 
@@ -110,13 +114,10 @@ def _estimate() -> Estimate:
     from tilewright import ops
     from tilewright.plan import Planner
 
-    planners: dict[Device, Planner] = {}
+    planner = cache(lambda device: Planner(device=device, selector="analytical"))
 
     def estimate(problem: Any, device: Device) -> tuple[str, float]:
-        planner = planners.get(device)
-        if planner is None:
-            planner = planners[device] = Planner(device=device, selector="analytical")
-        config = planner.select(problem).config
+        config = planner(device).select(problem).config
         return config.name, ops.family(problem.family).estimate(config, problem, device).total_us
 
     return estimate
@@ -124,8 +125,7 @@ def _estimate() -> Estimate:
 
 def _show_checked(checked: Checked) -> None:
     counts = Counter(finding.kind for finding in checked.findings)
-    said = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no problem found"
-    output.line(f"{checked.rows} rows: {said}")
+    output.line(f"{checked.rows} rows: {output.counts(counts) or 'no problem found'}")
     if checked.findings:
         output.table(
             ("found", "where", "what"), [(f.kind, f.where, f.says) for f in checked.findings]
@@ -186,29 +186,20 @@ def diff(
     if as_json:
         output.emit({"counts": counts, "changes": [_change(one) for one in changes]})
         return
-    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    output.line(said or "both tables are empty")
-    shown = [change for change in changes if change.outcome != "same"]
-    if shown:
-        output.table(
-            ("outcome", "speedup", "between", "problem", "device", "before", "after"),
-            [
-                (
-                    one.outcome,
-                    "" if one.speedup is None else f"{one.speedup:.3f}",
-                    _between(one.speedup_interval),
-                    str(one.problem),
-                    one.device.name,
-                    one.before.kernel if one.before else "",
-                    one.after.kernel if one.after else "",
-                )
-                for one in shown
-            ],
-        )
-
-
-def _between(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f"{interval[0]:.3f} {interval[1]:.3f}"
+    output.line(output.counts(counts) or "both tables are empty")
+    output.records(
+        {
+            "outcome": one.outcome,
+            "speedup": "" if one.speedup is None else f"{one.speedup:.3f}",
+            "between": " ".join(f"{end:.3f}" for end in one.speedup_interval or ()),
+            "problem": str(one.problem),
+            "device": one.device.name,
+            "before": one.before.kernel if one.before else "",
+            "after": one.after.kernel if one.after else "",
+        }
+        for one in changes
+        if one.outcome != "same"
+    )
 
 
 def _change(change: Change) -> dict[str, Any]:
@@ -232,13 +223,7 @@ def _change(change: Change) -> dict[str, Any]:
 def merge(
     paths: Files,
     out: Out,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            help="Which of several different rows of one problem to keep: fail, or fastest.",
-        ),
-    ] = "fail",
+    policy: Policy = "fail",
     as_json: Json = False,
 ) -> None:
     """Write the rows of several tables to a new file. The inputs stay as they are.
@@ -254,19 +239,12 @@ def merge(
         merged = do(paths, policy)  # type: ignore[arg-type]  # checked there
     save(merged.table, out)
     if as_json:
-        output.emit(
-            {
-                "out": str(out),
-                "policy": policy,
-                **contents(merged.table),
-                "repeated": merged.repeated,
-                "duplicates": [
-                    [{"where": where, "kernel": r.kernel, "median_us": r.median_us}
-                     for where, r in duplicate.rows]
-                    for duplicate in merged.duplicates
-                ],
-            }
-        )  # fmt: skip
+        duplicates = [
+            [{"where": w, "kernel": r.kernel, "median_us": r.median_us} for w, r in one.rows]
+            for one in merged.duplicates
+        ]
+        document = {"out": str(out), "policy": policy, **contents(merged.table)}
+        output.emit({**document, "repeated": merged.repeated, "duplicates": duplicates})
         return
     output.line(f"{len(merged.table)} rows in {out}; {merged.repeated} stood in several tables")
     if merged.duplicates:

@@ -10,7 +10,7 @@ import typer
 from tilewright.cli import completion, output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, examples
-from tilewright.cli.table_files import Out, contents, refuse_rewriting
+from tilewright.cli.table_files import Out, Policy, contents, refuse_rewriting
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -56,13 +56,7 @@ def import_(
             "--reference", help="Also keep lines of aiter's own kernels, to compare times."
         ),
     ] = False,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            help="Which of several different rows of one problem to keep: fail, or fastest.",
-        ),
-    ] = "fail",
+    policy: Policy = "fail",
     as_json: Json = False,
 ) -> None:
     """Write the rows that aiter's files have for one GPU to a new table. The files are only read.
@@ -99,10 +93,7 @@ def import_(
     output.line(f"{len(merged.table)} rows of {target.name} in {out}, of {len(entries)} lines")
     for count, what in (
         (document["of_other_devices"], "are of other GPUs"),
-        (
-            document["of_aiters_kernels"],
-            "name aiter's own kernels (--reference keeps the times)",
-        ),
+        (document["of_aiters_kernels"], "name aiter's own kernels (--reference keeps the times)"),
         (document["without_a_time"], "have no time"),
         (merged.repeated, "are repeated"),
     ):

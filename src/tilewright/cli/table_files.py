@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 Out = Annotated[
     Path, typer.Option("--output", "-o", help="File to write (.twt or .json).", metavar="FILE")
 ]
+Policy = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        help="Which of several different rows of one problem to keep: fail, or fastest.",
+    ),
+]
 
 
 def refuse_rewriting(out: Path, sources: Sequence[Path]) -> None:
