@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from causal_conv_cases import FEATURES, KINDS, PLAIN, UPDATES, strided
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,6 @@ from tilewright.ops.causal_conv.problem import DIRECTIONS, EXTRAS, vector
 
 FAMILY = ops.family("causal_conv")
 ARCHS = ("sm_80", "sm_90", "gfx90a", "gfx942", "gfx1201")
-PLAIN = CausalConvProblem(2, 20, 21, dtype="fp16")
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +43,6 @@ def right(dispatcher, problem, **fields):
     assert found.ok, (problem, name, found)
 
 
-FEATURES = (
-    {"extras": "", "taps": 2},
-    {"extras": "bias+silu", "dtype": "bf16", "dtype_w": "fp32"},
-    {"extras": "bias+silu+initial+final", "taps": 3},
-    {"extras": "silu+packed", "dtype": "fp32"},
-    # Sequences shorter than the filter, whose final states are initial states in part; one tap.
-    {"extras": "initial+final", "tokens": 2, "taps": 6},
-    {"extras": "final", "tokens": 1, "taps": 1},
-)
-
-
 @pytest.mark.grid(4)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("said", FEATURES, ids=str)
@@ -61,23 +50,8 @@ def test_results_are_the_references(dispatcher, direction, said):
     right(dispatcher, replace(PLAIN, **{"dtype_w": "", "direction": direction, **said}))
 
 
-def strided(problem, kind):
-    """`problem` with all arrays channels-first, with gaps, or in no order."""
-    found = {}
-    for field in ("x_strides", "y_strides", "dx_strides"):
-        _, channels, last = problem.shape_of(field)
-        found[field] = {
-            "tokens": (channels * last, last, 1),
-            "gaps": (2 * channels * last, 1, 2 * channels),
-            "any": (1, 2 * problem.batch, 2 * problem.batch * channels),
-        }[kind]
-    if problem.direction == "forward":
-        del found["dx_strides"]
-    return replace(problem, **found, w_strides=(1, problem.channels))
-
-
 @pytest.mark.grid(4)
-@pytest.mark.parametrize("kind", ["tokens", "gaps", "any"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_layouts(dispatcher, kind, direction):
     problem = strided(replace(PLAIN, tokens=24, direction=direction, extras="bias+silu"), kind)
@@ -89,15 +63,6 @@ def test_every_form_computes_the_same(dispatcher):
     problem = replace(PLAIN, direction="backward", extras="bias+silu")
     right(dispatcher, problem, inner="any", alignment=2)
     right(dispatcher, problem, index_bits=64, tile_m=16)
-
-
-UPDATES = (
-    {"extras": "", "state_len": 3},
-    {"extras": "bias+silu", "state_len": 7, "tokens": 2},
-    {"extras": "indexed", "state_len": 4, "tokens": 6, "cache_entries": 5},
-    {"extras": "bias+circular", "state_len": 3, "tokens": 5},
-    {"extras": "silu+circular+indexed", "state_len": 6, "cache_entries": 4, "taps": 2},
-)
 
 
 @pytest.mark.parametrize("said", UPDATES, ids=str)
