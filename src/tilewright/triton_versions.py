@@ -15,8 +15,9 @@ To support another release, change `NEWEST` here and the range in pyproject.toml
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
+
+from tilewright import version
 
 OLDEST = (3, 6)
 NEWEST = (3, 9)
@@ -24,10 +25,7 @@ NEWEST = (3, 9)
 
 def installed() -> str:
     """The version of the installed Triton, from its package's metadata; ``""`` if there is none."""
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return version.installed("triton")
 
 
 def refusal(version: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.metadata
 from collections import Counter
 from dataclasses import replace
 
@@ -92,10 +93,10 @@ def test_a_new_library_is_measured_anew_and_the_same_one_is_not(monkeypatch):
 def test_the_librarys_version_is_read_from_its_package(monkeypatch):
     def version(package):
         if package != "nvidia-cublas-cu12":
-            raise library.importlib.metadata.PackageNotFoundError
+            raise importlib.metadata.PackageNotFoundError
         return "12.8.4.1"
 
-    monkeypatch.setattr(library.importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "version", version)
     assert library.package.__wrapped__(library.CUBLASLT) == "nvidia-cublas-cu12 12.8.4.1"
     monkeypatch.setattr(library, "_PACKAGES", ())
     assert library.package.__wrapped__(library.CUBLASLT) == ""

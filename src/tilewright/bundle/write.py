@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -145,6 +144,8 @@ def write(content: Content, path: Path) -> Written:
 def licence() -> bytes:
     """The text of the licence that Tilewright was installed with, or that lies in the checkout it
     runs from. Raises `StoreError`."""
+    import importlib.metadata
+
     with suppress(importlib.metadata.PackageNotFoundError):
         found = importlib.metadata.distribution("tilewright").read_text("licenses/LICENSE")
         if found is not None:

@@ -8,7 +8,6 @@ drives it. It does not cover the environment, because the compiler's process get
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from tilewright import triton_versions
+from tilewright import triton_versions, version
 from tilewright.arch.model import Arch
 from tilewright.canonical import canonical, sha256
 from tilewright.errors import BuildFailed
@@ -193,10 +192,7 @@ def _installed(origin: str) -> bool:
 
 
 def _version(package: str, origin: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return sha256(Path(origin).read_bytes())
+    return version.installed(package) or sha256(Path(origin).read_bytes())
 
 
 @cache
@@ -210,6 +206,8 @@ def compiler_digest() -> str:
     refused = triton_versions.refusal(triton_versions.installed())
     if refused:
         raise BuildFailed(refused)
+    import importlib.metadata
+
     triton = importlib.metadata.distribution("triton")
     recorded = {
         f.as_posix(): (f.hash.value, f.size) for f in triton.files or () if f.hash is not None

@@ -6,7 +6,6 @@ The parent asks a child which GPUs exist, so the parent never opens a GPU.
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from tilewright.errors import BadArgument, NoDriver
 from tilewright.jsonfile import convert
 from tilewright.measure.measurement import Environment, Settings
 from tilewright.plan import PLANNING_DEVICE
-from tilewright.version import __version__
+from tilewright.version import __version__, installed
 
 WORKER = "tilewright.measure.worker"
 PRELOAD_VARIABLE = "TILEWRIGHT_WORKER_PRELOADS"
@@ -132,20 +131,14 @@ def environment(backend: Backend) -> Environment:
     """The versions that kernels run with here. The driver's version is that of its kernel
     module."""
     packages = ("triton", "numpy") if backend == "cpu" else ("triton", "torch")
-    versions = {"tilewright": __version__, **{package: _version(package) for package in packages}}
+    versions = {package: installed(package) or "absent" for package in packages}
+    versions["tilewright"] = __version__
     said = ""
     if backend in _DRIVER_FILES:
         with suppress(OSError):
             said = Path(_DRIVER_FILES[backend]).read_text()
     found = re.search(r"\d+\.\d+(\.\d+)*", said)
     return Environment(tuple(sorted(versions.items())), found[0] if found else "")
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "absent"
 
 
 def interpreter_place() -> Place:

@@ -13,7 +13,6 @@ Nothing outside a family's folder names the family.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 from functools import cache
 from pathlib import Path
@@ -125,6 +124,8 @@ def _folders() -> tuple[str, ...]:
 @cache
 def _entry_points() -> dict[str, str]:
     """What installed packages state; a folder's name is the folder's."""
+    import importlib.metadata  # here, as it takes long to import
+
     found = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {one.name: one.value for one in found if one.name not in _folders()}
 

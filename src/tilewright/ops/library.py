@@ -7,7 +7,6 @@ family turns its own layouts into these. `tilewright.runtime.libraries` hands th
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 from contextlib import suppress
@@ -15,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+
+from tilewright.version import installed
 
 CUBLASLT, HIPBLASLT = "cublaslt", "hipblaslt"
 
@@ -59,8 +60,8 @@ def package(kind: str) -> str:
             return f"rocm {(root / '.info' / 'version').read_text().strip()}"
         return ""
     for name in _PACKAGES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return f"{name} {importlib.metadata.version(name)}"
+        if found := installed(name):
+            return f"{name} {found}"
     return ""
 
 
