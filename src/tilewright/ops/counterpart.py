@@ -7,12 +7,14 @@ same rate. So a tuned row of one type may answer for the other.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 from tilewright.dtypes import COUNTERPART
 from tilewright.errors import BadArgument
 
 
+@lru_cache(maxsize=256)  # a plan asks several times
 def counterpart(problem: Any) -> tuple[Any, str] | None:
     """`problem` with bf16 in place of fp16 or fp16 in place of bf16, and the type that it has now;
     None if it has neither, both, or cannot be stated so."""

@@ -17,15 +17,13 @@ row's problem but not the problem asked about (which may be less aligned) is ski
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
-from tilewright import ops
+from tilewright import ops, version
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, UnknownName
@@ -112,6 +110,17 @@ class _Asked:
         return self, _Asked(problem, how, self.other_size, in_other_type=True)
 
 
+_lenders = lru_cache(maxsize=256)(lenders)
+
+
+@lru_cache(maxsize=64)  # a plan asks several times
+def _stated(problem: Any) -> tuple[_Asked, ...]:
+    """The problems whose rows may answer for one, the nearest first."""
+    near = ops.family(problem.family).nearby(problem)
+    asked = [_Asked(problem), *(_Asked(one.problem, one.how, other_size=True) for one in near)]
+    return tuple(one for own in asked for one in own.both())
+
+
 class Lookup:
     """Finds rows in `table`; warns once of each row that cannot be used. Thread-safe. Raises
     `BadArgument` for an unknown policy of versions."""
@@ -132,11 +141,8 @@ class Lookup:
 
     def all(self, problem: Any, device: Device) -> Iterator[Found]:
         """All rows that `find` looks at, also rows without a kernel that can be used."""
-        near = ops.family(problem.family).nearby(problem)
-        asked = [_Asked(problem), *(_Asked(one.problem, one.how, other_size=True) for one in near)]
-        stated = [one for own in asked for one in own.both()]
-        for apart, owner in [(0.0, device), *lenders(device, self.table.devices)]:
-            for one in stated:
+        for apart, owner in [(0.0, device), *_lenders(device, self.table.devices)]:
+            for one in _stated(problem):
                 placed = self.table.placed(one.problem, owner)
                 if placed is None:
                     continue
@@ -233,8 +239,8 @@ def _for(problem: Any, name: str, row: Row, in_other_type: bool) -> tuple[Any, V
 def installed() -> tuple[tuple[str, str], ...]:
     """The versions of `COMPILERS` here."""
     found = [("tilewright", __version__)]
-    with suppress(importlib.metadata.PackageNotFoundError):  # on a machine that only plans
-        found.append(("triton", importlib.metadata.version("triton")))
+    if triton := version.installed("triton"):  # a machine that only plans has none
+        found.append(("triton", triton))
     return tuple(found)
 
 
