@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
@@ -198,8 +198,7 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "pre_a": [problem.pre_a],
             "pre_b": [problem.pre_b],
         },
-        {"worth having": _worth_having},
-        linked={tuple(algorithms): rows},
+        linked={tuple(algorithms): _worth_having(problem, "whole", [*algorithms], rows)},
     )
 
 
@@ -369,7 +368,8 @@ def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
             for tile_n, warps in _UNPACKED_COLUMNS[tile_m]
             for schedule in (whole, ("split_k", 2, "linear"), parts, ("split_k", 8, "linear"))
         ]
-    names = tuple(name for name in algorithms if name != "schedule")
+    names = [name for name in algorithms if name != "schedule"]
+    names += ["scheduler", "split_k", "reduction"]
     return KernelSpace(
         "gemm",
         {
@@ -377,8 +377,7 @@ def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "scale_a": [problem.scale_a],
             "scale_b": [problem.scale_b],
         },
-        {"worth having": _worth_having_of_few_bits},
-        linked={(*names, "scheduler", "split_k", "reduction"): rows},
+        linked={tuple(names): _worth_having(problem, "few bits", names, rows)},
     )
 
 
@@ -391,10 +390,21 @@ _UNPACKED_COLUMNS = {
 """(columns, warps) for pipeline gluon_weights, by rows."""
 
 
-def _worth_having(config: GemmConfig) -> bool:
-    """Keeps the default space to shapes that are the best for some problem."""
-    return pipelines.of(config).worth_having["whole"](config)
-
-
-def _worth_having_of_few_bits(config: GemmConfig) -> bool:
-    return pipelines.of(config).worth_having["few bits"](config)
+def _worth_having(
+    problem: GemmProblem, grid: str, axes: Sequence[str], rows: Iterable[tuple[Any, ...]]
+) -> list[tuple[Any, ...]]:
+    """The rows of a grid that are the best for some problem, if they are kernels at all. Most are
+    neither, and judging each of them would take most of the time of a first plan."""
+    fields = AXES | {field: getattr(problem, field) for field in (*_SIGNATURE, "dtype_acc")}
+    kept = []
+    for row in rows:
+        said = dict(zip(axes, row, strict=True))
+        record = pipelines.PIPELINES[said["pipeline"]]
+        if (
+            said["scheduler"] in record.schedulers
+            and said["alignment"] in record.alignments
+            and said["index_bits"] in record.index_bits
+            and record.worth_having[grid](GemmConfig(**(fields | said)))
+        ):
+            kept.append(row)
+    return kept
