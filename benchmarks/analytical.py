@@ -135,9 +135,10 @@ def error(measured: list[Measured], device: Device) -> float:
     total = weights = 0.0
     for one in measured:
         best = min(one.us.values())
-        for config, us in one.us.items():
+        found = estimate.estimates([*one.us], one.problem, device).total_us.tolist()
+        for estimated, us in zip(found, one.us.values(), strict=True):
             weight = (best / us) ** 1.5
-            off = math.log(estimate.estimate(config, one.problem, device).total_us / us)
+            off = math.log(estimated / us)
             total += weight * off * off
             weights += weight
     return total / weights

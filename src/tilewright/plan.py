@@ -6,15 +6,15 @@ Problem → candidates (registry or bundles, rules, constraints) → selector �
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from tilewright import ops
 from tilewright.arch import arch, detect, device
-from tilewright.arch.model import Device
+from tilewright.arch.model import Arch, Device
 from tilewright.bundle.lacking import lacking
 from tilewright.bundle.shelf import Shelf
 from tilewright.errors import (
@@ -28,6 +28,7 @@ from tilewright.explain import Explanation, Fate
 from tilewright.ops.library import library_of
 from tilewright.ops.nearby import Invariance
 from tilewright.ops.nouns import Launch
+from tilewright.ops.pool import Pool
 from tilewright.registry import Entry, Registry
 from tilewright.select import Choice, Recalls, Skipped
 from tilewright.select.configured import Wanted, configured
@@ -86,6 +87,29 @@ class _Asked:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The kernels to choose from.
+
+    entries: all of them. pools: their configs, by family and priority.
+    """
+
+    entries: tuple[Entry, ...]
+    pools: Mapping[tuple[str, int], Pool]
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> _Candidates:
+        entries, alike = tuple(entries), defaultdict(list)
+        for entry in entries:
+            alike[entry.config.family, entry.priority].append(entry.config)
+        return cls(entries, {key: Pool(configs) for key, configs in alike.items()})
+
+    def pools_of(self, family: str) -> list[Pool]:
+        """The family's, of the highest priority first."""
+        keys = [key for key in self.pools if key[0] == family]
+        return [self.pools[key] for key in sorted(keys, reverse=True)]
+
+
 class Planner:
     """Chooses kernels. `Dispatcher` adds building and launching, and documents the parameters.
 
@@ -120,7 +144,7 @@ class Planner:
         self._unbuildable: dict[tuple[str, Any], str] = {}
         """Why kernels cannot be launched, by name and architecture; why the vendor's library
         refuses algorithms, by name and problem."""
-        self._default_entries: dict[Any, tuple[Entry, ...]] = {}
+        self._known: dict[Any, _Candidates] = {}
 
     def device_for_planning(self) -> Device:
         """The device that `select`, `explain` and `is_supported` plan for."""
@@ -145,9 +169,9 @@ class Planner:
     def explain(self, problem: Any, constraints: Constraints | None = None) -> Explanation:
         """Every candidate's fate with its reason, in the order considered."""
         asked = self._asked(problem, self.device_for_planning(), constraints)
-        entries = self._candidates(asked)
-        found, refused = self._consider(asked, entries)
-        choices = [*found]
+        candidates = self._candidates(asked)
+        choices = [*self._consider(asked, candidates)]
+        entries, refused = candidates.entries, self._refused(asked, candidates)
         fates = [
             Fate(
                 choice.config.name,
@@ -232,11 +256,10 @@ class Planner:
     def _choice(self, asked: _Asked) -> Choice:
         choice = self._recalled(asked)
         if choice is None:
-            entries = self._candidates(asked)
-            choices, refused = self._consider(asked, entries)
-            choice = next(choices, None)
+            candidates = self._candidates(asked)
+            choice = next(self._consider(asked, candidates), None)
             if choice is None:
-                raise self._none(asked, entries, refused)
+                raise self._none(asked, candidates)
         own = self._serves_itself(choice.config, asked)
         if not own:
             raise NoKernelFound(
@@ -245,11 +268,10 @@ class Planner:
             )
         return choice
 
-    def _none(
-        self, asked: _Asked, entries: Sequence[Entry], refused: Sequence[tuple[Entry, Verdict]]
-    ) -> NoKernelFound:
+    def _none(self, asked: _Asked, candidates: _Candidates) -> NoKernelFound:
         """The error if no candidate serves the problem."""
         problem, target = asked.problem, asked.target
+        entries, refused = candidates.entries, self._refused(asked, candidates)
         if self._prebuilt is None:
             return NoKernelFound(_nothing(problem, target, entries, refused))
         why = f"no kernel for {problem} on {target.name}"
@@ -270,7 +292,7 @@ class Planner:
                 continue
             if not choice.settled:
                 break
-            if self._usable(Entry(choice.config), asked):
+            if self._usable(choice.config, asked):
                 return choice
         return None
 
@@ -278,49 +300,57 @@ class Planner:
         launch = ops.family(problem.family).launch(choice.config, problem, target)
         return Plan(problem, target, choice.config, launch, choice.selector, choice.reason)
 
-    def _consider(
-        self, asked: _Asked, entries: Sequence[Entry]
-    ) -> tuple[Iterator[Choice], list[tuple[Entry, Verdict]]]:
-        """The candidates that serve the problem, best first, and the others with their reasons."""
-        fit: dict[int, list[Any]] = {}
-        refused: list[tuple[Entry, Verdict]] = []
-        for entry in entries:
-            verdict = self._usable(entry, asked)
-            if verdict:
-                fit.setdefault(entry.priority, []).append(entry.config)
-            else:
-                refused.append((entry, verdict))
-        choices = (
-            choice
-            for priority in sorted(fit, reverse=True)
-            for choice in self.selector.order(asked.stated[0], fit[priority], asked.target)
-        )
-        return choices, refused
+    def _consider(self, asked: _Asked, candidates: _Candidates) -> Iterator[Choice]:
+        """The candidates that serve the problem, best first."""
+        problem, target = asked.problem, asked.target
+        family, this = ops.family(problem.family), arch(target.arch)
+        for pool in candidates.pools_of(problem.family):
+            for stated in asked.stated:
+                pool = pool.part(family.serving(stated, pool, this))
+            pool = pool.part(
+                [
+                    place
+                    for place, config in enumerate(pool)
+                    if self._at_hand(config, asked)
+                    and asked.constraints.allows(config, problem, target)
+                ]
+            )
+            if pool:
+                yield from self.selector.order(asked.stated[0], pool, target)
 
-    def _usable(self, entry: Entry, asked: _Asked) -> Verdict:
-        problem, target = asked.stated[0], asked.target
-        if entry.config.family != problem.family:
-            return no("family", f"is a {entry.config.family} kernel")
+    def _refused(self, asked: _Asked, candidates: _Candidates) -> list[tuple[Entry, Verdict]]:
+        """The candidates that do not serve the problem, with the reasons."""
+        judged = ((entry, self._usable(entry.config, asked)) for entry in candidates.entries)
+        return [(entry, verdict) for entry, verdict in judged if not verdict]
+
+    def _usable(self, config: Any, asked: _Asked) -> Verdict:
+        problem, target = asked.problem, asked.target
+        if config.family != problem.family:
+            return no("family", f"is a {config.family} kernel")
+        if not (verdict := self._at_hand(config, asked)):
+            return verdict
+        family, this = ops.family(problem.family), arch(target.arch)
+        for stated in asked.stated:
+            if not (verdict := family.supports(config, stated, this)):
+                return verdict
+        return asked.constraints.allows(config, problem, target)
+
+    def _at_hand(self, config: Any, asked: _Asked) -> Verdict:
+        """Whether a kernel can be had here, whatever it serves."""
+        target = asked.target
         if (
             self._unbuildable
         ):  # otherwise no names are made: for hundreds of candidates they take time
-            broken = self._unbuildable.get((entry.name, target.arch))
+            broken = self._unbuildable.get((config.name, target.arch))
             if broken is not None:
                 return no("build", broken)
-        if library := library_of(entry.config):
-            refused = self._unbuildable.get((entry.name, problem)) or self._lacking(library, target)
-            if refused:
+        if library := library_of(config):
+            refused = self._unbuildable.get((config.name, asked.stated[0]))
+            if refused := refused or self._lacking(library, target):
                 return no("library", refused)
         elif self._prebuilt is not None:
-            present = self._present(entry.name, target)
-            if not present:
-                return present
-        family, this = ops.family(problem.family), arch(target.arch)
-        for stated in asked.stated:
-            verdict: Verdict = family.supports(entry.config, stated, this)
-            if not verdict:
-                return verdict
-        return asked.constraints.allows(entry.config, problem, target)
+            return self._present(config.name, target)
+        return YES
 
     def _lacking(self, library: str, target: Device) -> str:
         """Why the vendor's library cannot be used here; ``""`` if it can, or if plans are made for
@@ -343,35 +373,38 @@ class Planner:
         """Whether a kernel that was chosen for other problems serves the problem asked about."""
         if asked.problem in asked.stated:
             return YES
-        return self._usable(Entry(config), replace(asked, stated=(asked.problem,)))
+        return self._usable(config, replace(asked, stated=(asked.problem,)))
 
-    def _candidates(self, asked: _Asked) -> Sequence[Entry]:
+    def _candidates(self, asked: _Asked) -> _Candidates:
         """The candidates: the registry's kernels; without a registry, a bundle's; without both,
         those of the default space and those that the selector knows."""
-        entries = self._entries(asked.stated[-1], asked.target)
+        found = self._listed(asked.stated[-1], asked.target)
         stated = self.registry is not None or self._prebuilt is not None
         if stated or not isinstance(self.selector, Recalls):
-            return entries
-        known = {entry.config for entry in entries}
+            return found
         known_to = self.selector.recall(asked.stated[0], asked.target)
         recalled = [choice.config for choice in known_to if isinstance(choice, Choice)]
-        return (*entries, *(Entry(c) for c in dict.fromkeys(recalled) if c not in known))
+        if not recalled:
+            return found
+        known = {entry.config for entry in found.entries}
+        more = (Entry(config) for config in dict.fromkeys(recalled) if config not in known)
+        return _Candidates.of((*found.entries, *more))
 
-    def _entries(self, problem: Any, target: Device) -> Sequence[Entry]:
+    def _listed(self, problem: Any, target: Device) -> _Candidates:
+        """The candidates, without those that only the selector knows."""
         if self.registry is not None:
-            return tuple(self.registry)
+            return self._kept(self.registry.version, self.registry.__iter__)
         if self._prebuilt is not None:
-            return self._prebuilt.entries(target.arch)
-        family, this = ops.family(problem.family), arch(target.arch)
-        space = family.default_space(problem, this)
-        key = (this.name, space.key)
-        if key not in self._default_entries:
-            try:
-                configs = space.expand(this).configs
-            except EmptySpace as error:
-                raise UnsupportedProblem(f"{problem} cannot run on {this.name}: {error}") from None
-            self._default_entries[key] = tuple(Entry(config) for config in configs)
-        return self._default_entries[key]
+            return self._kept(target.arch, partial(self._prebuilt.entries, target.arch))
+        this = arch(target.arch)
+        space = ops.family(problem.family).default_space(problem, this)
+        return self._kept((this.name, space.key), partial(_expanded, space, this, problem))
+
+    def _kept(self, key: Any, entries: Callable[[], Iterable[Entry]]) -> _Candidates:
+        """The candidates of `key`, made once, with all that is worked out of them."""
+        if key not in self._known:
+            self._known[key] = _Candidates.of(entries())
+        return self._known[key]
 
     def _forget_if_changed(self) -> None:
         if self.registry is not None and self.registry.version != self._version:
@@ -382,6 +415,7 @@ class Planner:
     def _forget(self) -> None:
         """Drop everything that a change of the registry may have made wrong."""
         self._plans.clear()
+        self._known.clear()
 
 
 _Key = tuple[Any, Device, Constraints | None]
@@ -418,6 +452,13 @@ class _Plans:
     def clear(self) -> None:
         with self._lock:
             self._plans.clear()
+
+
+def _expanded(space: Any, this: Arch, problem: Any) -> Iterator[Entry]:
+    try:
+        return map(Entry, space.expand(this).configs)
+    except EmptySpace as error:
+        raise UnsupportedProblem(f"{problem} cannot run on {this.name}: {error}") from None
 
 
 def _device(given: Device | str) -> Device:

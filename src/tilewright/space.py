@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -130,6 +131,17 @@ class Expansion:
         raise EmptySpace(f"no config of the space is legal on {self.arch}: {reasons}", self)
 
 
+class _Key(tuple[Any, ...]):
+    """A tuple that keeps its hash: a space's has thousands of values, and each plan looks it up."""
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclass(frozen=True, slots=True)
 class KernelSpace:
     """Axes of values whose combinations are kernels of one family.
@@ -149,6 +161,7 @@ class KernelSpace:
     axes: Mapping[str, Sequence[Any]]
     constraints: Mapping[str, Constraint] = field(default_factory=dict)
     linked: Mapping[tuple[str, ...], Sequence[tuple[Any, ...]]] = field(default_factory=dict)
+    _key: _Key | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         known = ops.family(self.family).axes()
@@ -180,9 +193,13 @@ class KernelSpace:
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for spaces that expand to the same kernels in the same order."""
-        parts = (*self.axes.items(), *self.linked.items())
-        values = ((axes, tuple(listed)) for axes, listed in parts)
-        return (self.family, *values, *self.constraints.items())
+        if self._key is None:
+            parts = (*self.axes.items(), *self.linked.items())
+            values = ((axes, tuple(listed)) for axes, listed in parts)
+            key = _Key((self.family, *values, *self.constraints.items()))
+            object.__setattr__(self, "_key", key)
+        assert self._key is not None
+        return self._key
 
     def expand(self, arch: Arch | str) -> Expansion:
         """Judge every combination on `arch`. Raises `EmptySpace` if none is legal, and

@@ -90,9 +90,14 @@ class Defaults:
         family: Any = self
         return no("family", f"no vendor's library is asked for {family.name}")
 
+    def serving(self, problem: Any, configs: Sequence[Any], arch: Arch) -> Sequence[int]:
+        """Each config is asked about."""
+        family: Any = self
+        return [i for i, c in enumerate(configs) if family.supports(c, problem, arch)]
+
     def rank(
         self, problem: Any, configs: Iterable[Any], device: Device
-    ) -> list[tuple[Any, Estimate]]:
+    ) -> Sequence[tuple[Any, Estimate]]:
         """By estimate; ties by name."""
         family: Any = self
         found = [(config, family.estimate(config, problem, device)) for config in configs]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 LEAST_SHOWN_US = 0.05
 """Terms below this are left out of an estimate's sentence: they would be shown as 0.0."""
@@ -32,3 +34,27 @@ class Estimate:
         if shown:
             parts.append(f"{', '.join(shown)} µs")
         return f"{self.total_us:.1f} µs: {'; '.join(filter(None, parts))}"
+
+
+class Ranking(Sequence[tuple[Any, Estimate]]):
+    """Configs with their estimates. An estimate is made when it is asked for: of hundreds of
+    kernels, a plan needs one.
+
+    places: of the configs in some order, the best one's first.
+    made: makes the config and the estimate of a place.
+    """
+
+    def __init__(self, places: Sequence[int], made: Callable[[int], tuple[Any, Estimate]]) -> None:
+        self._places, self._made = places, made
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[Any, Estimate]: ...
+    @overload
+    def __getitem__(self, place: slice) -> Ranking: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return Ranking(self._places[place], self._made)
+        return self._made(self._places[place])

@@ -148,6 +148,10 @@ class Legality(Protocol):
     def supports(self, config: Any, problem: Any, arch: Arch) -> Verdict:
         """Can this config, built for this architecture, compute this problem?"""
 
+    def serving(self, problem: Any, configs: Sequence[Any], arch: Arch) -> Sequence[int]:
+        """The places of those `configs` that `supports` says yes of, in order. Without reasons this
+        can be quicker: a plan asks of hundreds, again and again of the same `Pool`."""
+
     def repeats(self, config: Any) -> Verdict:
         """Does it give the same bits for the same operands in every run?"""
 
@@ -175,7 +179,7 @@ class Legality(Protocol):
 
     def rank(
         self, problem: Any, configs: Iterable[Any], device: Device
-    ) -> list[tuple[Any, Estimate]]:
+    ) -> Sequence[tuple[Any, Estimate]]:
         """Configs with their estimates, best first (no measurement)."""
 
 

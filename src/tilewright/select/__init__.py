@@ -87,7 +87,7 @@ class ByFunction:
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
         """The candidates that the function returned. Raises `BadArgument` for any other."""
-        ordered = list(self.function(problem, candidates, device))
+        ordered = list(self.function(problem, [*candidates], device))
         known = set(candidates)
         for config in ordered:
             if config not in known:
@@ -116,9 +116,11 @@ class Chain:
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         """The first selector's choices, then those of the next among the candidates left."""
-        placed = set()
+        placed: set[Any] = set()
         for selector in self.selectors:
-            left = [config for config in candidates if config not in placed]
+            left = candidates  # of a pool itself, more is known than of a list of its configs
+            if placed:
+                left = [config for config in candidates if config not in placed]
             for choice in selector.order(problem, left, device) if left else ():
                 placed.add(choice.config)
                 yield choice

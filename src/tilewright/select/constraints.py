@@ -81,13 +81,14 @@ class Constraints:
             return no("only_ours", f"is an algorithm of {library}, the vendor's library")
         if self.pipelines and config.pipeline not in self.pipelines:
             return no("pipelines", f"is of pipeline {config.pipeline}, not {_or(self.pipelines)}")
+        of_sums = self.deterministic or self.batch_invariant
+        if not of_sums and self.max_workspace is None and not self.graph_capturable:
+            return YES
         family = ops.family(problem.family)
-        for wanted, name, judge in (
-            (self.deterministic, "deterministic", family.repeats),
-            (self.batch_invariant, "batch_invariant", family.invariant),
-        ):
-            if wanted and not (verdict := judge(config)):
-                return no(name, verdict.reason)
+        if self.deterministic and not (verdict := family.repeats(config)):
+            return no("deterministic", verdict.reason)
+        if self.batch_invariant and not (verdict := family.invariant(config)):
+            return no("batch_invariant", verdict.reason)
         if self.max_workspace is None and not self.graph_capturable:
             return YES
         launch = family.launch(config, problem, device)

@@ -49,11 +49,11 @@ class Tuned:
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         """The candidates that the nearest row names; none if no row is near enough."""
-        known, found = set(candidates), None
+        found = None
         for found in self._lookup.find(problem, device):
             best = _least(candidates, problem, device) if found.origin == "borrowed" else 0.0
             answers = self._answers(found, device, problem, best)
-            answers = [choice for choice in answers if choice.config in known]
+            answers = [choice for choice in answers if choice.config in candidates]
             yield from answers
             if answers:
                 return
@@ -112,5 +112,5 @@ class Tuned:
 
 
 def _least(configs: Sequence[Any], problem: Any, device: Device) -> float:
-    family = ops.family(problem.family)
-    return min(family.estimate(config, problem, device).total_us for config in configs)
+    ranked = ops.family(problem.family).rank(problem, configs, device)
+    return min(estimate.total_us for _, estimate in ranked)

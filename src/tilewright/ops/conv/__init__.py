@@ -122,8 +122,12 @@ class ConvFamily(Defaults):
         self, problem: ConvProblem, configs: Iterable[ConvConfig], device: Device
     ) -> list[tuple[ConvConfig, Estimate]]:
         """The library's algorithms come last: only a measurement says how good they are."""
-        ranked = super().rank(problem, configs, device)
-        return sorted(ranked, key=lambda pair: bool(pair[0].library))
+        configs = [*configs]
+        products = by_gemm.estimates([c for c in configs if c.pipeline == GEMM], problem, device)
+        found = [(c, products.get(c) or self.estimate(c, problem, device)) for c in configs]
+        return sorted(
+            found, key=lambda pair: (bool(pair[0].library), pair[1].total_us, pair[0].name)
+        )
 
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
         if config.pipeline == GEMM:

@@ -14,7 +14,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.device.widths import wide
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimate, Ranking
 from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import (
@@ -38,12 +38,10 @@ from tilewright.ops.gemm import (
     spaces,
     tuning,
 )
-from tilewright.ops.gemm import estimate as estimate_module
 from tilewright.ops.gemm import gradients as gradients_module
 from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
-from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import aiter, benchdnn, decode, onednn, tile_engine, variants
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
@@ -52,6 +50,7 @@ from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.pool import Pool, each
 from tilewright.ops.protocols import Bind
 from tilewright.ops.spelling import spelled
 from tilewright.tolerance import Tolerance, tolerance
@@ -249,25 +248,31 @@ class GemmFamily(Defaults):
         said["constant_b"] = problem.constant_b
         return {name: word for name, word in said.items() if word not in ("ieee", "", False)}
 
+    def serving(self, problem: GemmProblem, configs: Sequence[Config], arch: Arch) -> Sequence[int]:
+        pool = Pool.of(configs)
+        if _some_are_theirs(pool):
+            return super().serving(problem, configs, arch)
+        return rules.serving(problem, pool, arch)
+
     def rank(
         self, problem: GemmProblem, configs: Iterable[Config], device: Device
-    ) -> list[tuple[Config, Estimate]]:
+    ) -> Sequence[tuple[Config, Estimate]]:
         """The library's algorithms come last, in their order: only a measurement says how good they
         are."""
-        found: list[tuple[GemmConfig, Breakdown]] = []
-        theirs: list[tuple[Config, Estimate]] = []
-        for config in configs:
-            if isinstance(config, VendorConfig):
-                theirs.append((config, library.estimate(config, problem, device)))
-            else:
-                found.append((config, estimate_module.estimate(config, problem, device)))
-        found.sort(key=lambda pair: estimate_module.key(pair[0], pair[1], problem))
-        return [*((config, breakdown.estimate) for config, breakdown in found), *theirs]
+        pool = Pool.of(configs)
+        if pool and not _some_are_theirs(pool):
+            found: Ranking = _estimating().ranking(problem, pool, device)
+            return found
+        ours = [config for config in pool if not isinstance(config, VendorConfig)]
+        theirs = [config for config in pool if isinstance(config, VendorConfig)]
+        last = [(config, library.estimate(config, problem, device)) for config in theirs]
+        return [*self.rank(problem, ours, device), *last] if ours else last
 
     def estimate(self, config: Config, problem: GemmProblem, device: Device) -> Estimate:
         if isinstance(config, VendorConfig):
             return library.estimate(config, problem, device)
-        return estimate_module.estimate(config, problem, device).estimate
+        found: Estimate = _estimating().estimate(config, problem, device).estimate
+        return found
 
     def reference(self, problem: GemmProblem, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         a, b, *extra = inputs.values()
@@ -317,6 +322,22 @@ class GemmFamily(Defaults):
         self, inputs: int, named: Sequence[str], options: Mapping[str, Any]
     ) -> tuple[int, ...]:
         return operands.lowered(inputs, named, options)
+
+
+def _some_are_theirs(pool: Pool) -> bool:
+    """Whether a pool, or the whole that it is a part of, has algorithms of the library."""
+    return bool(each(pool.columns.whole, _is_theirs).any())
+
+
+def _is_theirs(config: Config) -> bool:
+    return isinstance(config, VendorConfig)
+
+
+def _estimating() -> Any:
+    """The estimate's module, which takes NumPy: imported where something is estimated."""
+    from tilewright.ops.gemm import estimate
+
+    return estimate
 
 
 def _strides(word: str, text: str) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.pool import Each
 
 PRODUCTS = "matrix units"
 SHARED_MEMORY = "shared memory"
@@ -16,7 +17,8 @@ LAUNCH = "launch"
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """The numbers behind a GEMM kernel's `Estimate`. Times in microseconds.
+    """The numbers behind a GEMM kernel's `Estimate`; of several kernels, arrays of them. Times in
+    microseconds.
 
     parts: tiles of the output that the grid hands out, or shares of tiles.
     parts_per_unit: parts that the busiest compute unit takes; a fraction where shares are cut to be
@@ -35,20 +37,20 @@ class Breakdown:
     limiter: the word of the term that decides.
     """
 
-    parts: int
-    parts_per_unit: float
-    waves: int
-    fullness: float
-    compute_us: float
-    shared_us: float
-    l2_us: float
-    latency_us: float
-    memory_us: float
-    fill_us: float
-    meeting_us: float
-    launch_us: float
-    total_us: float
-    limiter: str
+    parts: Each
+    parts_per_unit: Each
+    waves: Each
+    fullness: Each
+    compute_us: Each
+    shared_us: Each
+    l2_us: Each
+    latency_us: Each
+    memory_us: Each
+    fill_us: Each
+    meeting_us: Each
+    launch_us: Each
+    total_us: Each
+    limiter: Each
 
     @property
     def estimate(self) -> Estimate:
@@ -69,3 +71,14 @@ class Breakdown:
             ),
             (f"{self.parts} tiles in {waves}", f"{self.fullness:.0%} full"),
         )
+
+
+def limiter(
+    compute: Each, shared: Each, l2: Each, latency: Each, memory: Each, launch: Each
+) -> Each:
+    """The word of the longest of these terms, for each kernel."""
+    import numpy as np
+
+    words = (LATENCY, SHARED_MEMORY, MEMORY, PRODUCTS, LAUNCH, L2)
+    terms = np.broadcast_arrays(latency, shared, memory, compute, launch, l2)
+    return np.array(words)[np.argmax(terms, axis=0)]

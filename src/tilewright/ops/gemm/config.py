@@ -128,9 +128,14 @@ class GemmConfig:
         return self.reduction == "cluster"
 
     @property
+    def shares(self) -> bool:
+        """Whether several workgroups sum parts of one tile's K."""
+        return self.scheduler in SHARING
+
+    @property
     def parts_meet(self) -> bool:
         """Whether workgroups add up the parts of a tile among themselves, through memory."""
-        return self.scheduler in SHARING and not (self.two_stage or self.clustered)
+        return self.shares and not (self.two_stage or self.clustered)
 
     @property
     def _sharing(self) -> str:

@@ -20,7 +20,6 @@ from tilewright.arch.model import Arch
 from tilewright.ops.gemm import pipelines
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.record import Pipeline
-from tilewright.ops.gemm.problem import GemmProblem
 
 SHORT_WARPS = 4
 """Warps up to which a workgroup for one row of A is over so soon that waiting shows."""
@@ -65,14 +64,4 @@ def legal(c: GemmConfig, arch: Arch) -> str | None:
         )
     if c.dependent_launch == "ahead" and not record.has("loads_apart"):
         return f"pipeline {c.pipeline} loads A and B together; ahead needs warps that load"
-    return None
-
-
-def supported(c: GemmConfig, p: GemmProblem) -> str | None:
-    """Why a kernel may not compute a problem."""
-    if c.dependent_launch == "ahead" and not p.constant_b:
-        return (
-            "it loads B before the kernel before it has ended; pass constant_b=True if nothing "
-            "that may still be running writes B"
-        )
     return None

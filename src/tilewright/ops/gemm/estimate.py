@@ -10,20 +10,24 @@ hides the waits of one behind the work of another. All of this overlaps the devi
 but not fully: the two times add up like the legs of a right triangle, which fitted best. The
 launch, the first load and the last tile's store come on top.
 
-A step is in `estimate_step`, sums that workgroups put together in `estimate_sums`. The rates and
-their sources are in `rates` and in the pipelines' records. Kernels that multiply on the vector
-units, and kernels for 4-bit weights, have other limits: see `estimate_few`.
+A step is in `estimate_step`, sums that workgroups put together in `estimate_sums`: they follow from
+a config and a device alone, and a `Pool` works them out once for all of its configs. The terms here
+are functions of a problem and of the columns of a pool: they estimate all of its kernels at once.
+The rates and their sources are in `rates` and in the pipelines' records. Kernels that multiply on
+the vector units, and kernels for 4-bit weights, have other limits: see `estimate_few`.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.estimate import Ranking
 from tilewright.ops.gemm import (
     clusters,
     estimate_few,
@@ -34,22 +38,14 @@ from tilewright.ops.gemm import (
     swap,
     two_stage,
 )
-from tilewright.ops.gemm.breakdown import (
-    L2,
-    LATENCY,
-    LAUNCH,
-    MEMORY,
-    PRODUCTS,
-    SHARED_MEMORY,
-    Breakdown,
-)
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.breakdown import Breakdown, limiter
+from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.estimate_step import (
-    cold_step,
+    Step,
     port_rate,
     port_share,
     residents,
-    rows_us,
+    speed,
     step_of,
 )
 from tilewright.ops.gemm.estimate_sums import (
@@ -60,19 +56,23 @@ from tilewright.ops.gemm.estimate_sums import (
 )
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import tiles as tiles_of
+from tilewright.ops.pool import Columns, Each, Pool, each, gathered, taken
 
 
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
     """What `config` should take for `problem` on `device`."""
-    if config.swap_ab:
-        config, problem = swap.config(config), swap.problem(problem)
-    this = arch(device.arch)
+    return taken(estimates([config], problem, device), 0)
+
+
+def estimates(configs: Sequence[GemmConfig], problem: GemmProblem, device: Device) -> Breakdown:
+    """What each of `configs` should take, which are one or more: a breakdown of arrays."""
+    groups = Pool.of(configs).columns.groups(_limits).items()
+    return gathered([(at, _TERMS[word](c, problem, device)) for word, (at, c) in groups])
+
+
+def _limits(config: GemmConfig) -> str:
     record = pipelines.of(config)
-    if record.has("few_rows") and small_m.vector(config):
-        return estimate_few.vectors(config, problem, device, this)
-    if record.estimate == "unpacking":
-        return estimate_few.unpacking(config, problem, device, this)
-    return _tiled(config, problem, device)
+    return "vectors" if record.has("few_rows") and small_m.vector(config) else record.estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +96,194 @@ class Work:
 def work(config: GemmConfig, problem: GemmProblem, device: Device) -> Work | None:
     """The work of a kernel that is estimated by tiles; None for the others. Sums that workgroups
     put together, and what an epilogue reads, are not in it."""
-    record, this = pipelines.of(config), arch(device.arch)
-    if record.estimate == "unpacking" or (record.has("few_rows") and small_m.vector(config)):
+    if _limits(config) != "tiled":
         return None
-    step = step_of(config, device)
+    step, this = step_of(config, device), arch(device.arch)
     steps = tiles_of(config, problem) * -(-problem.k // config.tile_k)
     clocks = steps * device.clock_mhz
     return Work(
         matrix_clocks=step.at_peak * clocks * this.simds_per_cu,
         shared_clocks=step.shared * clocks,
         read_bytes=step.read * port_rate(device) * steps,
-        memory_bytes=_least(problem),
+        memory_bytes=problem.min_bytes,
         resident=residents(config, this),
     )
 
 
-def key(
-    config: GemmConfig, found: Breakdown, problem: GemmProblem
-) -> tuple[float, float, bool, int, int, float, str]:
-    """What to sort by, best first. Ties of the estimate go to the kernel
+# --- kernels that multiply whole tiles ---------------------------------------------------------
+
+
+def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
+    m, n = np.where(asked.swap_ab, p.n, p.m), np.where(asked.swap_ab, p.m, p.n)
+    c, few = each(asked, swap.config), each(asked, pipelines.has, "few_rows")
+    step, units = each(c, _step, device), each(c, clusters.places, device)
+    streams, two_stages = c.scheduler == "stream_k", c.two_stage
+    tiles_m, tiles_n = np.ceil(m / c.tile_m), np.ceil(n / c.tile_n)
+    tiles, whole_steps = p.batch * (tiles_m * tiles_n), np.ceil(p.k / c.tile_k)
+    parts, steps = tiles * c.split_k, np.ceil(whole_steps / c.split_k)
+    filled = parts / units
+    waves = np.maximum(1, np.ceil(filled))
+    share = np.where(streams, filled, waves)  # under stream-K equal, each in some tiles
+    at_once = np.where(streams, 1, np.minimum(waves, step.resident))
+    rounds = np.ceil(waves / at_once)
+    cold = _cold(c, p, waves)
+    waits = np.where(cold, _cold_wait_us(c, filled), step.waits)
+    short = tiles / units * whole_steps * step.read < rates.SHORT_US
+    read = step.read * port_share(device) / _port_share(c, cold, short, device)
+    read = np.maximum(read, _rows_us(asked, p))
+    body = _steps_us(step, steps, waves, at_once, read, waits)
+    # Who walks meets the others once for each part, and so do clusters, which end with them.
+    again = (c.scheduler == "split_k") & (step.walks | c.clustered)
+    meeting = each(c, _meeting_us, device) * np.where(again, rounds, 1)
+    if two_stages.any():
+        stored = c.split_k * float(two_stage.part_bytes(p))
+        meeting = np.where(two_stages, totals_us(stored, device, rates.TOTALS_US), meeting)
+    for i in np.flatnonzero(streams):
+        body[i] = _streamed_us(c[i], step[i], tiles[i], steps[i], read[i], waits[i], units[i])
+        meeting[i] = tile_meeting_us(c[i], int(tiles[i]), device)
+    meeting += rates.COLD_STREAM_US * (streams & cold)
+    body = np.maximum(body, steps * step.at_peak * _powered(filled, streams))
+    fill = rates.LATENCY_US * np.where(step.walks, 1, rounds)
+    fill += step.store * np.where(step.stores_beside, 1, rounds)
+    added_up = each(c, added_up_us) * rounds
+    moved = p.min_bytes + _again_bytes(c, p, device, tiles_m, tiles_n, at_once)
+    memory = moved / (device.bandwidth_gbs * 1e3)
+    total = np.hypot(body + fill, memory + rates.LATENCY_US) + added_up + meeting
+    launch = np.where(few, rates.FEW_LAUNCH_US, rates.LAUNCH_US)
+    return Breakdown(
+        parts=parts.astype(int),
+        parts_per_unit=share,
+        waves=waves.astype(int),
+        fullness=np.where(streams, 1.0, filled / waves),
+        compute_us=(compute := share * steps * (step.products + step.issue / at_once)),
+        shared_us=(shared := share * steps * step.shared),
+        l2_us=(l2 := share * steps * read),
+        latency_us=(latency := share / at_once * steps * waits),
+        memory_us=memory,
+        fill_us=fill + added_up,
+        meeting_us=meeting,
+        launch_us=launch,
+        total_us=launch + total / each(c, speed, arch(device.arch)),
+        limiter=limiter(compute, shared, l2, latency, memory, launch),
+    )
+
+
+def _step(c: GemmConfig, device: Device) -> Step:
+    return step_of(two_stage.config(c), device)
+
+
+def _meeting_us(c: GemmConfig, device: Device) -> float:
+    """Microseconds for the workgroups that share a tile to meet in memory, or as a cluster; under
+    stream-K it depends on the problem."""
+    meets = c.scheduler == "split_k" and not c.two_stage
+    return tile_meeting_us(c, 0, device) if meets else 0.0
+
+
+def _longest_us(step: Each, at_once: Each, read: Each, waits: Each) -> Each:
+    """Microseconds of a step of `at_once` workgroups side by side on one compute unit."""
+    products, shared = at_once * step.products + step.issue, at_once * step.shared
+    return np.maximum(np.maximum(products, shared), np.maximum(at_once * read, waits))
+
+
+def _steps_us(step: Each, steps: Each, waves: Each, at_once: Each, read: Each, waits: Each) -> Each:
+    """Microseconds that the busiest compute unit takes for its steps: full rounds, and the last."""
+    full, last = np.divmod(waves, at_once)
+    body = full * steps * _longest_us(step, at_once, read, waits)
+    return body + np.where(last, steps * _longest_us(step, last, read, waits), 0.0)
+
+
+def _streamed_us(
+    c: GemmConfig, step: Step, tiles: float, steps: float, read: float, waits: float, units: int
+) -> float:
+    """The same of a kernel under stream-K, with so many steps in a tile. Steps of tiles that are
+    cut into shares read by themselves."""
+    apart = tiles_apart(c, int(tiles), units) * steps
+    longest = float(_longest_us(step, 1, read, waits))
+    body = max(1.0, tiles / units * steps - apart) * longest
+    return body + apart * max(longest, read * rates.READ_APART)
+
+
+def _cold(c: Each, p: GemmProblem, waves: Each) -> Each:
+    """Whether every workgroup has one part at most, so that all of A and B come from memory while
+    they are waited for."""
+    apart = each(c, pipelines.has, "loads_apart") & (c.two_stage ^ True)
+    return apart & (waves == 1) & (min(p.m, p.n) >= rates.COLD_LEAST_ROWS)
+
+
+def _cold_wait_us(c: Each, filled: Each) -> Each:
+    """Microseconds that a step waits for memory there.
+
+    filled: share of the device's compute units that have a part.
+    """
+    return (rates.COLD_US + rates.COLD_FULL_US * filled) / c.num_stages
+
+
+def _port_share(c: Each, cold: Each, short: Each, device: Device) -> Each:
+    """Share of `rates.PORT_BYTES_PER_CLOCK` that compute units reach: more of it where all of A and
+    B come from memory, and where reading is short."""
+    whole = c.scheduler == "persistent"
+    at_first = np.where(whole, rates.COLD_PORT_SHARE, rates.COLD_PORT_SHARE_APART)
+    return np.where(cold, at_first, np.where(short, rates.SHORT_PORT_SHARE, port_share(device)))
+
+
+def _rows_us(c: Each, p: GemmProblem) -> Each:
+    """Microseconds that a step's rows of A and B take where these lie askew, or end in the middle
+    of the copy engine's last step; the average of all steps."""
+    pointers, steps = each(c, pipelines.of).reads == "pointers", np.ceil(p.k / c.tile_k)
+    askew = np.where(pointers, rates.ASKEW_POINTERS_US, rates.ASKEW_ROW_US)
+    ends_outside = (p.k % c.tile_k > 0) & (pointers ^ True)
+    found: Each = 0.0
+    for letter, by_k, tile, leading, dtype in (
+        (p.layout[0], "r", c.tile_m, p.lda, p.dtype_a),
+        (p.layout[1], "c", c.tile_n, p.ldb, p.dtype_b),
+    ):
+        size = DTYPES[dtype].size
+        along = letter == by_k
+        long, rows = (c.tile_k, tile) if along else (tile, c.tile_k)
+        rows = rows * -(-size(long) // rates.ROW_BYTES)
+        one = askew * (size(leading) % rates.SECTOR_BYTES > 0)
+        last = np.where(ends_outside & along, rates.OUTSIDE_ROW_US, one)
+        found += rows * ((steps - 1) * one + last)
+    return found / np.maximum(1, steps)
+
+
+def _powered(waves: Each, streams: Each) -> Each:
+    """Waves, where each counts for more the more power limits its clock."""
+    full, last = np.divmod(waves, 1.0)
+    whole = full / rates.POWER_SHARE
+    whole += np.where(last, np.maximum(1.0, last / rates.POWER_SHARE), 0.0)
+    return np.where(streams, waves / rates.POWER_SHARE, whole)
+
+
+def _again_bytes(
+    c: Each, p: GemmProblem, device: Device, tiles_m: Each, tiles_n: Each, resident: Each
+) -> Each:
+    """Bytes of A and B that are read from memory again, because L2 does not keep them until the
+    next wave. Each wave reads the rows and columns of its tiles once."""
+    a, b = DTYPES[p.dtype_a], DTYPES[p.dtype_b]
+    once = a.size(p.m * p.k) + b.size(p.n * p.k)
+    if 2 * once < device.l2_bytes or 0 in (p.m, p.n, p.batch):
+        return np.zeros(len(c))
+    together = np.minimum(tiles_m * tiles_n, device.compute_units * resident)
+    columns = np.minimum(tiles_n, together / np.minimum(c.group_m, tiles_m))
+    rows = np.minimum(tiles_m, together / columns)
+    wave = a.size(np.rint(rows * c.tile_m) * p.k) + b.size(np.rint(columns * c.tile_n) * p.k)
+    return np.maximum(0.0, p.batch * (tiles_m * tiles_n / together * wave - once))
+
+
+_TERMS: Mapping[str, Callable[[Columns, GemmProblem, Device], Breakdown]] = {
+    "tiled": _tiled,
+    "vectors": estimate_few.vectors,
+    "unpacking": estimate_few.unpacking,
+}
+"""What estimates kernels, by what limits them."""
+
+
+# --- the order of kernels ----------------------------------------------------------------------
+
+
+def keys(configs: Sequence[GemmConfig], found: Breakdown, problem: GemmProblem) -> tuple[Each, ...]:
+    """What to sort `configs` by, whose estimates are `found`. Ties of the estimate go to the kernel
 
     1. whose next-slowest resource of the compute unit is least loaded (not for few rows);
     2. that leaves its warps less to do: descriptors before pointers;
@@ -125,136 +294,26 @@ def key(
 
     These kernels were mostly the faster ones on an H200.
     """
-    record = pipelines.of(config)
-    alone, few = config.scheduler == "persistent", record.has("few_rows")
-    side_by_side = sorted((found.compute_us, found.shared_us, found.l2_us, found.latency_us))
+    c = Pool.of(configs).columns
+    few, alone = each(c, pipelines.has, "few_rows"), c.scheduler == "persistent"
+    side_by_side = (found.compute_us, found.shared_us, found.l2_us, found.latency_us)
+    tiles_m = np.ceil(problem.m / c.tile_m)
+    over = (tiles_m >= orders.OVER.start) & (tiles_m < orders.OVER.stop)
+    usual = np.where(over, each(c, orders.usual, orders.OVER[0]), each(c, orders.usual, 1))
     return (
-        round(found.total_us, 2),
-        0.0 if few else side_by_side[-2],
-        record.reads == "pointers",
-        -config.tile_k * alone,
-        config.num_stages if few else -config.num_stages * alone,
-        abs(math.log2(config.group_m / orders.usual(config, problem.m))),
-        config.name,
+        np.round(found.total_us, 2),
+        np.where(few, 0.0, np.sort(side_by_side, axis=0)[-2]),
+        each(c, pipelines.of).reads == "pointers",
+        -c.tile_k * alone,
+        np.where(few, c.num_stages, -c.num_stages * alone),
+        np.abs(np.log2(c.group_m / usual)),
+        c.name,
     )
 
 
-def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
-    units = clusters.places(config, device)
-    step = step_of(two_stage.config(config), device)
-    tiles, steps = tiles_of(config, problem), -(-problem.k // config.tile_k)
-    parts = tiles * config.split_k
-    waves = max(1, -(-parts // units))
-    cold = (
-        waves == 1
-        and min(problem.m, problem.n) >= rates.COLD_LEAST_ROWS
-        and pipelines.of(config).has("loads_apart")
-        and not config.two_stage
-    )
-    if cold:
-        step = cold_step(step, config, device, parts / units)
-    elif tiles / units * steps * step.read < rates.SHORT_US:
-        step = replace(step, read=step.read * port_share(device) / rates.SHORT_PORT_SHARE)
-    if (rows := rows_us(config, problem)) > step.read:
-        step = replace(step, read=rows)
-    share: float = waves
-    if config.scheduler == "stream_k":  # equal shares, each in some tiles
-        share, at_once, fullness = parts / units, 1, 1.0
-        rounds = waves
-        apart = tiles_apart(config, tiles, units) * steps
-        body = max(1.0, share * steps - apart) * step.longest(1)
-        body += apart * max(step.longest(1), step.read * rates.READ_APART)
-    else:
-        steps = -(-steps // config.split_k)
-        fullness = parts / units / waves
-        at_once = min(waves, step.resident)
-        full, last = divmod(waves, at_once)
-        rounds = full + (last > 0)
-        body = full * steps * step.longest(at_once)
-        if last:
-            body += steps * step.longest(last)
-    body = max(body, steps * step.at_peak * _powered(parts / units, config.scheduler))
-    fill = rates.LATENCY_US * (1 if step.walks else rounds)
-    fill += step.store * (1 if step.stores_beside else rounds)
-    added_up = added_up_us(config) * rounds
-    moved = _least(problem) + _again(config, problem, device, tiles, at_once)
-    memory = moved / (device.bandwidth_gbs * 1e3)
-    total = math.hypot(body + fill, memory + rates.LATENCY_US) + added_up
-    meeting = 0.0
-    if config.two_stage:
-        parts = two_stage.bytes_of_parts(config, problem)
-        meeting = totals_us(parts, device, rates.TOTALS_US)
-        total += meeting
-    elif config.scheduler in SHARING:
-        # Who walks meets the others once for each part, and so do clusters, which end with them.
-        again = config.scheduler == "split_k" and (step.walks or config.clustered)
-        meeting = (rounds if again else 1) * tile_meeting_us(config, tiles, device)
-        if config.scheduler == "stream_k" and cold:
-            meeting += rates.COLD_STREAM_US
-        total += meeting
-    if config.alignment < 4:
-        total /= rates.ELEMENTWISE
-    if config.index_bits == 64:
-        total /= rates.WIDE_INDEX[arch(device.arch).backend]
-    compute, shared = (
-        share * steps * (step.products + step.issue / at_once),
-        share * steps * step.shared,
-    )
-    read, latency = share * steps * step.read, share / at_once * steps * step.waits
-    launch = rates.FEW_LAUNCH_US if pipelines.of(config).has("few_rows") else rates.LAUNCH_US
-    _, limiter = max(
-        (compute, PRODUCTS),
-        (read, L2),
-        (shared, SHARED_MEMORY),
-        (latency, LATENCY),
-        (memory, MEMORY),
-        (launch, LAUNCH),
-    )
-    return Breakdown(
-        parts=parts,
-        parts_per_unit=share,
-        waves=waves,
-        fullness=fullness,
-        compute_us=compute,
-        shared_us=shared,
-        l2_us=read,
-        latency_us=latency,
-        memory_us=memory,
-        fill_us=fill + added_up,
-        meeting_us=meeting,
-        launch_us=launch,
-        total_us=launch + total,
-        limiter=limiter,
-    )
-
-
-@lru_cache(maxsize=256)
-def _least(problem: GemmProblem) -> int:
-    """The problem's `min_bytes`, which every kernel for it has to move."""
-    return problem.min_bytes
-
-
-def _powered(waves: float, scheduler: str) -> float:
-    """Waves, where each counts for more the more power limits its clock."""
-    if scheduler == "stream_k":
-        return waves / rates.POWER_SHARE
-    full, last = divmod(waves, 1.0)
-    return full / rates.POWER_SHARE + (max(1.0, last / rates.POWER_SHARE) if last else 0.0)
-
-
-def _again(
-    config: GemmConfig, problem: GemmProblem, device: Device, tiles: int, resident: int
-) -> float:
-    """Bytes of A and B that are read from memory again, because L2 does not keep them until the
-    next wave. Each wave reads the rows and columns of its tiles once."""
-    a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
-    all_a, all_b = a.size(problem.m * problem.k), b.size(problem.n * problem.k)
-    if 2 * (all_a + all_b) < device.l2_bytes or not tiles:
-        return 0.0
-    tiles_m, tiles_n = -(-problem.m // config.tile_m), -(-problem.n // config.tile_n)
-    together = min(tiles_m * tiles_n, device.compute_units * resident)
-    columns = min(tiles_n, together / min(config.group_m, tiles_m))
-    rows = min(tiles_m, together / columns)
-    wave = a.size(round(rows * config.tile_m) * problem.k)
-    wave += b.size(round(columns * config.tile_n) * problem.k)
-    return max(0.0, tiles / together * wave - problem.batch * (all_a + all_b))
+def ranking(problem: GemmProblem, configs: Sequence[GemmConfig], device: Device) -> Ranking:
+    """The configs, which are one or more, with their estimates, best first."""
+    pool = Pool.of(configs)
+    found = estimates(pool, problem, device)
+    places = np.lexsort(keys(pool, found, problem)[::-1]).tolist()
+    return Ranking(places, lambda place: (pool[place], taken(found, place).estimate))

@@ -3,7 +3,7 @@ shared memory, at the port to L2, and until loads arrive."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.arch import arch, peak_tflops
@@ -14,7 +14,6 @@ from tilewright.ops.gemm import epilogues, pipelines, rates, scales
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.common import ROW_BYTES
 from tilewright.ops.gemm.pipelines.warpgroups import PART_COLUMNS, WARPGROUP, WARPGROUP_ROWS
-from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
     OVERHEAD_REGISTERS,
     operand_dtype,
@@ -50,15 +49,6 @@ class Step:
     walks: bool
     stores_beside: bool
     store: float
-
-    def longest(self, at_once: float) -> float:
-        """Time of a step of `at_once` workgroups side by side on one compute unit."""
-        return max(
-            at_once * self.products + self.issue,
-            at_once * self.shared,
-            at_once * self.read,
-            self.waits,
-        )
 
 
 @lru_cache(maxsize=8192)
@@ -120,37 +110,10 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     )
 
 
-def cold_step(step: Step, config: GemmConfig, device: Device, fullness: float) -> Step:
-    """A step where every workgroup has one part at most: A and B come from memory.
-
-    fullness: share of the device's compute units that have a part.
-    """
-    waits = (rates.COLD_US + rates.COLD_FULL_US * fullness) / config.num_stages
-    whole = config.scheduler == "persistent"
-    port = rates.COLD_PORT_SHARE if whole else rates.COLD_PORT_SHARE_APART
-    return replace(step, waits=waits, read=step.read * port_share(device) / port)
-
-
-def rows_us(config: GemmConfig, problem: GemmProblem) -> float:
-    """Microseconds that a step's rows of A and B take where these lie askew, or end in the middle
-    of the copy engine's last step; the average of all steps."""
-    pointers = pipelines.of(config).reads == "pointers"
-    askew = rates.ASKEW_POINTERS_US if pointers else rates.ASKEW_ROW_US
-    steps = -(-problem.k // config.tile_k)
-    found = 0.0
-    for letter, by_k, tile, leading, dtype in (
-        (config.layout[0], "r", config.tile_m, problem.lda, config.dtype_a),
-        (config.layout[1], "c", config.tile_n, problem.ldb, config.dtype_b),
-    ):
-        size = DTYPES[dtype].size
-        along = letter == by_k
-        long, rows = (config.tile_k, tile) if along else (tile, config.tile_k)
-        rows *= -(-size(long) // rates.ROW_BYTES)
-        each = askew if size(leading) % rates.SECTOR_BYTES else 0.0
-        outside = along and problem.k % config.tile_k and not pointers
-        last = rates.OUTSIDE_ROW_US if outside else each
-        found += rows * ((steps - 1) * each + last) / max(1, steps)
-    return found
+def speed(config: GemmConfig, this: Arch) -> float:
+    """Factor on the speed of a kernel whose loads are no vectors, or whose offsets are 64-bit."""
+    found = rates.ELEMENTWISE if config.alignment < 4 else 1.0
+    return found * rates.WIDE_INDEX[this.backend] if config.index_bits == 64 else found
 
 
 def port_rate(device: Device) -> float:

@@ -25,9 +25,9 @@ def usual_order(swap_ab: bool, reduction: str, tiles_m: int = 1) -> int:
     return WIDER if reduction == "none" and tiles_m in OVER else WIDE
 
 
-def usual(config: GemmConfig, m: int) -> int:
-    """`usual_order` of a kernel for `m` rows of A."""
-    return usual_order(config.swap_ab, config.reduction, -(-m // config.tile_m))
+def usual(config: GemmConfig, tiles_m: int) -> int:
+    """`usual_order` of a kernel."""
+    return usual_order(config.swap_ab, config.reduction, tiles_m)
 
 
 def wider(m: int) -> tuple[int, ...]:

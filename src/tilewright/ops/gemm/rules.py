@@ -1,14 +1,19 @@
 """The rules of GEMM: which configs an architecture can build, and which problems a config can
 serve.
 
-Each rule is a function that returns a reason, or None if it has no objection. The tables `LEGALITY`
-and `SUPPORT` name the rules and fix their order. The pruner, the selector, the CLI and the docs all
+A rule of the first kind returns a reason, or None if it has no objection. A rule of the second kind
+yields its objections, for one config or for all of a `Pool` at once. The tables `LEGALITY` and
+`SUPPORT` name the rules and fix their order. The pruner, the selector, the CLI and the docs all
 read these tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
@@ -23,7 +28,7 @@ from tilewright.ops.gemm import (
     swap,
     two_stage,
 )
-from tilewright.ops.gemm.config import MAX_TILE, SHARING, GemmConfig
+from tilewright.ops.gemm.config import MAX_TILE, GemmConfig
 from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.library_config import VendorConfig
 from tilewright.ops.gemm.pipelines import PIPELINES
@@ -41,11 +46,11 @@ from tilewright.ops.gemm.sizes import (
     meetings,
     operand_dtype,
     shared_memory,
-    tiles,
     vector,
     vector_dot,
 )
 from tilewright.ops.gemm.small_m import MAX_TILE_K
+from tilewright.ops.pool import Each, Pool, each
 from tilewright.verdict import YES, Verdict, no
 
 # --- legality: may this config be built for this architecture? -----------------------------
@@ -370,11 +375,29 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 # --- support: can this config compute this problem? ----------------------------------------
 
 
+Objections = Iterator[tuple[Each, Callable[..., Any]]]
+"""For which configs a rule refuses a problem, and what makes the reason of one, ``c``, and the
+problem, ``p``."""
+
+_SIGNATURE = (
+    "layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "precision", "epilogue", "batching",
+    "scale_a", "scale_b", "pre_a", "pre_b",
+)  # fmt: skip
+_words = attrgetter(*_SIGNATURE)
+_numbers: dict[tuple[str, ...], int] = {}
+_unused = itertools.count()
+
+
+def _numbered(of: GemmConfig | GemmProblem) -> int:
+    """A number for the words that a config and a problem must have alike, to compare arrays by."""
+    words = _words(of)
+    number = _numbers.get(words)
+    return _numbers.setdefault(words, next(_unused)) if number is None else number
+
+
 def signature(c: GemmConfig | VendorConfig, p: GemmProblem) -> str | None:
     """The first word of the problem that the config has otherwise."""
-    types = ("dtype_a", "dtype_b", "dtype_c", "dtype_acc")
-    more = ("batching", "scale_a", "scale_b", "pre_a", "pre_b")
-    for field in ("layout", *types, "precision", "epilogue", *more):
+    for field in _SIGNATURE:
         have, want = getattr(c, field), getattr(p, field)
         if have != want:
             reason = f"{field} is {have or 'none'}, the problem has {want or 'none'}"
@@ -385,98 +408,97 @@ def signature(c: GemmConfig | VendorConfig, p: GemmProblem) -> str | None:
     return None
 
 
-def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
+def _alike(c: Any, p: GemmProblem) -> Objections:
+    yield each(c, _numbered) != _numbered(p), signature
+
+
+def _divides(c: Any, p: GemmProblem) -> Objections:
     pads = (c.pad_m, c.pad_n, c.pad_k)
     sizes = zip("mnk", (p.m, p.n, p.k), (c.tile_m, c.tile_n, c.tile_k), strict=True)
-    for (axis, size, tile), gate, pad in zip(sizes, gated(c.layout), pads, strict=True):
-        if gate and not pad and size % tile:
-            return f"{axis} = {size} is not a multiple of tile_{axis} = {tile} and is not padded"
-    return None
+    for (axis, size, tile), gate, pad in zip(sizes, gated(p.layout), pads, strict=True):
+        said = "{0} = {1} is not a multiple of tile_{0} = {2} and is not padded"
+        if gate:
+            yield (size % tile > 0) & (pad ^ True), partial(said.format, axis, size, tile)
 
 
-_of_last: tuple[GemmProblem | None, int, tuple[int, ...]] = (None, 0, ())
-
-
+@lru_cache(maxsize=64)
 def _facts(p: GemmProblem) -> tuple[int, tuple[int, ...]]:
-    """A problem's `extent_alignment` and `spans_bytes`. The last problem's values are cached:
-    hundreds of configs are asked about the same problem."""
-    global _of_last
-    last = _of_last
-    if last[0] is not p:
-        last = _of_last = (p, p.extent_alignment, p.spans_bytes)
-    return last[1:]
+    """A problem's `extent_alignment` and `spans_bytes`."""
+    return p.extent_alignment, p.spans_bytes
 
 
-def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
-    if p.alignment < c.alignment:
-        return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = PIPELINES[c.pipeline].writes == "pointers" or epilogues.has_matrix(c.epilogue)
-    vectors |= c.two_stage
-    if vectors and (extents := _facts(p)[0]) < c.alignment:
-        return f"rows hold multiples of {extents} bytes, under {c.alignment}"
-    return None
+def _aligned(c: Any, p: GemmProblem) -> Objections:
+    said = "addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
+    yield p.alignment < c.alignment, said.format
+    vectors = (each(c, pipelines.of).writes == "pointers") | epilogues.has_matrix(p.epilogue)
+    extents, _ = _facts(p)
+    said = "rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
+    yield (vectors | c.two_stage) & (extents < c.alignment), said.format
 
 
-def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.scheduler not in SHARING:
-        return None
-    steps = -(-p.k // c.tile_k)
-    if steps < max(2, c.split_k):
-        return (
-            f"k = {p.k} is {steps} steps of {c.tile_k}, too few to split {max(2, c.split_k)} ways"
-        )
-    parts = tiles(c, p) * c.split_k
-    if not parts:
-        return "there is no tile to share"
-    flags = parts * meetings(c)
-    if c.scheduler == "split_k" and c.parts_meet and flags > MAX_FLAGS:
-        return f"{parts} parts of tiles need {flags} flags, over {MAX_FLAGS}: do not split so many"
-    return None
-
-
-def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if p.k == 0 and not PIPELINES[c.pipeline].has("zero_k"):
-        return f"pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
-    if tiles(c, p) > MAX_TILES:
-        return f"{tiles(c, p)} tiles, over {MAX_TILES}, which is as far as a kernel counts"
-    return None
-
-
-def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.index_bits == 32 and PIPELINES[c.pipeline].reads == "pointers":
-        spans = _facts(p)[1]
-        if max(spans) >= INT32_SPAN:
-            operand = p.in_memory[spans.index(max(spans))][0]
-            return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
-        if c.two_stage and two_stage.bytes_of_parts(c, p) >= INT32_SPAN:
-            return f"{c.split_k} parts of C in 32 bits span 2 GiB, beyond 32-bit addressing"
+def _addressable(c: Any, p: GemmProblem) -> Objections:
+    in_32_bits = (c.index_bits == 32) & (each(c, pipelines.of).reads == "pointers")
+    _, spans = _facts(p)
+    if (span := max(spans)) >= INT32_SPAN:
+        said = "{} spans {} bytes, beyond 32-bit addressing"
+        yield in_32_bits, partial(said.format, p.in_memory[spans.index(span)][0], span)
+    apart = c.split_k * float(two_stage.part_bytes(p)) >= INT32_SPAN
+    said = "{c.split_k} parts of C in 32 bits span 2 GiB, beyond 32-bit addressing"
+    yield in_32_bits & c.two_stage & apart, said.format
     for s in scales.of(p):
-        if s.elements * DTYPES[s.block.dtype].bytes >= INT32_SPAN:
-            return f"{s.name} spans {s.elements} elements, beyond 32-bit addressing"
-    return None
+        said = "{} spans {} elements, beyond 32-bit addressing"
+        beyond = s.elements * DTYPES[s.block.dtype].bytes >= INT32_SPAN
+        yield beyond, partial(said.format, s.name, s.elements)
 
 
-def _few_rows(c: GemmConfig, p: GemmProblem) -> str | None:
-    if p.m > c.tile_m and PIPELINES[c.pipeline].has("few_rows"):
-        return f"m = {p.m} is over tile_m = {c.tile_m}, and pipeline {c.pipeline} has no second row"
-    return None
+def _tiles(c: Any, p: GemmProblem) -> Each:
+    """As `sizes.tiles`; a float, since arrays hold no larger integers than 64 bits."""
+    return float(p.batch) * (-(-p.m // c.tile_m) * -(-p.n // c.tile_n))
 
 
-def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
-    if not PIPELINES[c.pipeline].has("fills_ring"):
-        return None
-    steps = -(-p.k // c.tile_k) // c.split_k
-    if steps < c.num_stages:
-        part = f" in {c.split_k} parts" if c.split_k > 1 else ""
-        return (
-            f"k = {p.k}{part} is under {c.num_stages} steps of {c.tile_k}, which pipeline "
-            f"{c.pipeline} has under way"
+def _startable(c: Any, p: GemmProblem) -> Objections:
+    if p.k == 0:
+        said = "pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
+        yield each(c, pipelines.has, "zero_k") ^ True, said.format
+    tiles, said = _tiles(c, p), "{:.0f} tiles, over {}, which is as far as a kernel counts"
+    yield tiles > MAX_TILES, partial(said.format, tiles, MAX_TILES)
+
+
+def _shareable(c: Any, p: GemmProblem) -> Objections:
+    steps, ways = -(-p.k // c.tile_k), c.split_k + (c.split_k < 2)
+    said = "k = {p.k} is {} steps of {c.tile_k}, too few to split {} ways"
+    yield c.shares & (steps < ways), partial(said.format, steps, ways)
+    parts = _tiles(c, p) * c.split_k
+    yield c.shares & (parts == 0), "there is no tile to share".format
+    meet, flags = c.parts_meet & (c.scheduler == "split_k"), parts * each(c, meetings)
+    said = "{:.0f} parts of tiles need {:.0f} flags, over {}: do not split so many"
+    yield meet & (flags > MAX_FLAGS), partial(said.format, parts, flags, MAX_FLAGS)
+
+
+def _few_rows(c: Any, p: GemmProblem) -> Objections:
+    said = "m = {p.m} is over tile_m = {c.tile_m}, and pipeline {c.pipeline} has no second row"
+    yield each(c, pipelines.has, "few_rows") & (p.m > c.tile_m), said.format
+
+
+def _deep_enough(c: Any, p: GemmProblem) -> Objections:
+    shallow = -(-p.k // c.tile_k) // c.split_k < c.num_stages
+    refused = each(c, pipelines.has, "fills_ring") & shallow
+    said = "is under {c.num_stages} steps of {c.tile_k}, which pipeline {c.pipeline} has under way"
+    yield refused & (c.split_k > 1), f"k = {{p.k}} in {{c.split_k}} parts {said}".format
+    yield refused, f"k = {{p.k}} {said}".format
+
+
+def _unchanged_b(c: Any, p: GemmProblem) -> Objections:
+    if not p.constant_b:
+        said = (
+            "it loads B before the kernel before it has ended; pass constant_b=True if nothing "
+            "that may still be running writes B"
         )
-    return None
+        yield c.dependent_launch == "ahead", said.format
 
 
-SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...] = (
-    ("signature", signature),
+SUPPORT: tuple[tuple[str, Callable[[Any, GemmProblem], Objections]], ...] = (
+    ("signature", _alike),
     ("divisibility", _divides),
     ("vector_width", _aligned),
     ("addressing", _addressable),
@@ -484,20 +506,17 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
     ("sharing", _shareable),
     ("few_rows", _few_rows),
     ("depth", _deep_enough),
-    ("constant_b", dependent_launch.supported),
+    ("constant_b", _unchanged_b),
 )
+"""Each rule judges a config, or the `Columns` of several."""
 
 
 def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
-    """Whether `config` on `arch` computes `problem`; if not, the first rule that refuses it. The
-    signature is checked first, then the product that the kernel computes (`swap`)."""
-    computed, of = config, problem
+    """Whether `config` on `arch` computes `problem`; if not, the first rule that refuses it."""
     for name, rule in SUPPORT:
-        reason = rule(computed, of)
-        if reason is not None:
-            return no(name, reason)
-        if name == "signature" and _exchanged(config):
-            computed, of = swap.config(config), swap.problem(problem)
+        for refused, why in rule(config, problem):
+            if refused:
+                return no(name, str(why(c=config, p=problem)))
     # Most candidates of a plan were judged before, for this very architecture.
     known = _judged.get((config, id(arch)))
     if known is None or known[0] is not arch:
@@ -505,6 +524,20 @@ def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
             _judged.clear()
         known = _judged[config, id(arch)] = (arch, judge(config, arch))
     return known[1]
+
+
+def serving(problem: GemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
+    """The places of the configs of which `supports` says yes."""
+    c = configs.columns
+    refused = each(c, _illegal, arch)
+    for _, rule in SUPPORT:
+        for objected, _ in rule(c, problem):
+            refused = refused | objected
+    return [place for place, one in enumerate(refused.tolist()) if not one]
+
+
+def _illegal(config: GemmConfig, arch: Arch) -> bool:
+    return not judge(config, arch)
 
 
 MOST_JUDGED = 16384

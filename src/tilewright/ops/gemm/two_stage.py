@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.constants import partial_dtype
 from tilewright.ops.gemm.problem import GemmProblem
@@ -42,9 +43,12 @@ def problem(c: GemmConfig, p: GemmProblem) -> GemmProblem:
 
 @lru_cache(maxsize=64)  # one for all of a problem's configs, which are ranked together
 def _stored(p: GemmProblem, dtype: str) -> GemmProblem:
-    inner = p.n if p.layout[2] == "r" else p.m
-    row = -(-inner // WHOLE_ROW) * WHOLE_ROW
+    row = _whole_row(p.n if p.layout[2] == "r" else p.m)
     return replace(p, dtype_c=dtype, epilogue="", ldc=row, ldd=0)
+
+
+def _whole_row(elements: int) -> int:
+    return -(-elements // WHOLE_ROW) * WHOLE_ROW
 
 
 def objection(c: GemmConfig) -> str | None:
@@ -59,9 +63,10 @@ def partials(c: GemmConfig, p: GemmProblem) -> Temporary:
     return Temporary("partials", (c.split_k, p.outer[2], p.ldc), p.dtype_c)
 
 
-def bytes_of_parts(c: GemmConfig, p: GemmProblem) -> int:
-    """Bytes of all parts of a problem's C."""
-    return partials(c, problem(c, p)).bytes
+def part_bytes(p: GemmProblem) -> int:
+    """Bytes of one part of a problem's C, as `partials` has it."""
+    rows, columns = (p.m, p.n) if p.layout[2] == "r" else (p.n, p.m)
+    return DTYPES[p.dtype_acc].bytes * rows * _whole_row(columns)
 
 
 def block(c: GemmConfig) -> tuple[int, int]:

@@ -20,7 +20,6 @@ from tilewright.ops.gemm import epilogues, rows
 from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.gemm.formats import benchdnn
 from tilewright.ops.gemm.sizes import operand_dtype
-from tilewright.ops.grouped_gemm import estimate as estimate_module
 from tilewright.ops.grouped_gemm import launch as launch_module
 from tilewright.ops.grouped_gemm import names, operands, pipelines, rules, spaces
 from tilewright.ops.grouped_gemm import reference as reference_module
@@ -32,6 +31,7 @@ from tilewright.ops.grouped_gemm.table import Packed, check, pack
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
+from tilewright.ops.pool import Pool
 from tilewright.ops.spelling import spelled
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
@@ -183,15 +183,16 @@ class GroupedGemmFamily(Defaults):
         problem: GroupedGemmProblem,
         configs: Iterable[GroupedGemmConfig],
         device: Device,
-    ) -> list[tuple[GroupedGemmConfig, Estimate]]:
-        found = [(c, estimate_module.estimate(c, problem, device)) for c in configs]
-        found.sort(key=lambda pair: estimate_module.key(*pair))
-        return [(config, breakdown.estimate) for config, breakdown in found]
+    ) -> Sequence[tuple[GroupedGemmConfig, Estimate]]:
+        pool = Pool.of(configs)
+        found: Sequence[Any] = _estimating().ranking(problem, pool, device) if pool else ()
+        return found
 
     def estimate(
         self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
     ) -> Estimate:
-        return estimate_module.estimate(config, problem, device).estimate
+        (one,) = self.rank(problem, [config], device)
+        return one[1]
 
     def reference(
         self, problem: GroupedGemmProblem, inputs: Mapping[str, Any]
@@ -224,6 +225,13 @@ def _three(text: str) -> tuple[int, int, int]:
     if len(parts) != 3:
         raise BadArgument(f"sizes: {shown(text)} is not MxNxK, as in 64x128x32")
     return parts
+
+
+def _estimating() -> Any:
+    """The estimate's module, which takes NumPy: imported where something is estimated."""
+    from tilewright.ops.grouped_gemm import estimate
+
+    return estimate
 
 
 FAMILY = GroupedGemmFamily()

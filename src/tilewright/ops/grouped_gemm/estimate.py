@@ -8,12 +8,15 @@ whatever the tile. The constants are round guesses, not fits.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.estimate import Ranking
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm import estimate as gemm
 from tilewright.ops.gemm.breakdown import MEMORY, Breakdown
@@ -22,6 +25,7 @@ from tilewright.ops.gemm.sizes import meetings
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.pool import Pool, each, gathered, taken
 
 WALK_US = 2.0
 """Microseconds to read the groups' sizes and add up their tiles."""
@@ -33,11 +37,32 @@ OVERLAP = 0.8
 """Share of the shorter of arithmetic and reading weights that overlaps the longer."""
 
 
-def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> Breakdown:
-    """The estimated time of `config` for `problem` on `device`."""
-    p = problem
-    # A warp group without rows does not multiply, so the others take less time.
-    height = config.tile_m // meetings(config.one)
+def _height(config: GroupedGemmConfig) -> int:
+    """Rows of a tile that a warp group multiplies: one without rows does not, so the others take
+    less time."""
+    return config.tile_m // meetings(config.one)
+
+
+def _share(config: GroupedGemmConfig) -> float:
+    """Of the matrix rate, that the pipeline reaches."""
+    rates = PIPELINES[config.pipeline].one.rates
+    return rates.share if rates else 0.0
+
+
+def estimates(
+    configs: Sequence[GroupedGemmConfig], problem: GroupedGemmProblem, device: Device
+) -> Breakdown:
+    """The estimated time of each of `configs`, which are one or more: a breakdown of arrays."""
+    pool = Pool.of(configs)
+    heights = each(pool.columns, _height)
+    found = []
+    for height in np.unique(heights).tolist():
+        places = np.flatnonzero(heights == height)
+        found.append((places, _of_height(height, pool.part(places), problem, device)))
+    return gathered(found)
+
+
+def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -> Breakdown:
     if p.form == "list":
         rows = sum(-(-m // height) for m, _, _ in p.sizes) * height
         n, k = (max(1, sum(s[i] for s in p.sizes) // p.groups) for i in (1, 2))
@@ -57,32 +82,38 @@ def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Dev
         epilogue=p.epilogue,
     )
     element = DTYPES[p.dtype_a].bytes
-    busy = gemm.estimate(config.one, whole, device)
-    under_way = (config.num_stages - 1) * (config.tile_m + config.tile_n) * config.tile_k * element
+    c = pool.columns
+    busy = gemm.estimates([config.one for config in pool], whole, device)
+    under_way = (c.num_stages - 1) * (c.tile_m + c.tile_n) * c.tile_k * element
     bandwidth = device.bandwidth_gbs * 1e3
     enough = bandwidth * LATENCY_US / device.compute_units
     moved = p.min_bytes
     if p.form != "list":  # a list's floor counts every B that could have rows
         moved -= (min(p.groups, p.rows) - _with_rows(p.groups, used)) * n * k * element
-    reading = moved / (bandwidth * min(1.0, (under_way or element) / enough))
-    waves = rows / config.tile_m * -(-n // config.tile_n) / device.compute_units
-    reading *= max(1.0, math.ceil(waves) / waves)  # the busiest unit reads whole tiles
-    longer, shorter = max(busy.total_us, reading), min(busy.total_us, reading)
+    reading = moved / (bandwidth * np.minimum(1.0, np.maximum(under_way, element) / enough))
+    waves = rows / c.tile_m * np.ceil(n / c.tile_n) / device.compute_units
+    reading *= np.maximum(1.0, np.ceil(waves) / waves)  # the busiest unit reads whole tiles
+    longer, shorter = np.maximum(busy.total_us, reading), np.minimum(busy.total_us, reading)
     return replace(
         busy,
         memory_us=reading,
         launch_us=busy.launch_us + WALK_US,
         total_us=WALK_US + longer + (1 - OVERLAP) * shorter,
-        limiter=busy.limiter if busy.total_us > reading else MEMORY,
+        limiter=np.where(busy.total_us > reading, busy.limiter, MEMORY),
     )
 
 
-def key(config: GroupedGemmConfig, found: Breakdown) -> tuple[float, float, str]:
-    """What to sort by, best first. Where memory decides, many estimates are equal; the pipeline
-    that leaves its warps less to do goes first."""
-    rates = PIPELINES[config.pipeline].one.rates
-    share = rates.share if rates else 0.0
-    return found.total_us, -share, config.name
+def ranking(
+    problem: GroupedGemmProblem, configs: Sequence[GroupedGemmConfig], device: Device
+) -> Ranking:
+    """The configs, which are one or more, with their estimates, best first. Where memory decides,
+    many estimates are equal; the pipeline that leaves its warps less to do goes first."""
+    pool = Pool.of(configs)
+    found = estimates(pool, problem, device)
+    keys = (pool.columns.name, -each(pool.columns, _share), found.total_us)
+    return Ranking(
+        np.lexsort(keys).tolist(), lambda place: (pool[place], taken(found, place).estimate)
+    )
 
 
 @lru_cache(maxsize=1024)

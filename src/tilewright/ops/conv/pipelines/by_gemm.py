@@ -239,7 +239,18 @@ def repeats(c: ConvConfig) -> Verdict:
 
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """What GEMM's kernel should take for the product."""
-    return PRODUCTS.estimate(c.gemm_config, _product(p), device)
+    return estimates([c], p, device)[c]
+
+
+def estimates(
+    configs: Sequence[ConvConfig], p: ConvProblem, device: Device
+) -> dict[ConvConfig, Estimate]:
+    """The same of several configs, which is quicker than one after the other."""
+    if not configs:
+        return {}
+    by_kernel = {c.gemm_config: c for c in configs}
+    ranked = PRODUCTS.rank(_product(p), [*by_kernel], device)
+    return {by_kernel[kernel]: estimate for kernel, estimate in ranked}
 
 
 def _product(p: ConvProblem) -> GemmProblem:

@@ -50,6 +50,11 @@ def of(config: GemmConfig) -> Pipeline:
         raise BadArgument(f"there is no pipeline '{config.pipeline}'; known: {known}") from None
 
 
+def has(config: GemmConfig, trait: Trait) -> bool:
+    """Whether `trait` holds of a config's pipeline."""
+    return of(config).has(trait)
+
+
 def on(arch: Arch) -> tuple[str, ...]:
     """Names of the pipelines that `arch` can run."""
     return tuple(name for name, record in PIPELINES.items() if record.runs_on(arch))

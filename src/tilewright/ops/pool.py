@@ -1,0 +1,155 @@
+"""`Pool`: configs that are judged and estimated together, as arrays (NumPy).
+
+A rule or a term of an estimate is written once, element by element, and serves one config and
+hundreds alike: `c.tile_m` is a number of a config, and an array of numbers of the `Columns` of a
+pool; `each(c, function)` is what a function gives of either. A pool keeps its columns, so that a
+new problem costs a few operations on arrays, whatever follows from the configs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+Each = Any
+"""A number, a flag or a word of one config; or an array with an element for each config."""
+
+T = TypeVar("T")
+
+
+class Columns:
+    """The attributes of several objects, each as an array. What was worked out for all is kept; a
+    part, which has the objects at some places, takes it from the `whole`."""
+
+    def __init__(
+        self, objects: Sequence[Any], whole: Columns | None = None, places: Each = None
+    ) -> None:
+        self._objects, self._places, self.whole = objects, places, whole or self
+        self._kept: dict[tuple[Any, int], tuple[Any, Each]] = {}
+        self._groups: dict[Any, Mapping[str, tuple[Each, Columns]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._objects[place]
+
+    def __getattr__(self, name: str) -> Each:
+        if self.whole is not self:
+            found = _at(getattr(self.whole, name), self._places)
+        else:
+            found = _column([getattr(one, name) for one in self._objects])
+        self.__dict__[name] = found
+        return found
+
+    def each(self, function: Callable[..., Any], of: Any = None) -> Each:
+        """As the function `each`."""
+        key = function, id(of)
+        if key not in self._kept:
+            if self.whole is not self:
+                found = _at(self.whole.each(function, of), self._places)
+            else:
+                given = () if of is None else (of,)
+                found = _column([function(one, *given) for one in self._objects])
+            self._kept[key] = of, found  # `of` is kept, so that no other object gets its identity
+        return self._kept[key][1]
+
+    def groups(self, word_of: Callable[[Any], str]) -> Mapping[str, tuple[Each, Columns]]:
+        """The objects by the word that `word_of` gives of each: their places here, and columns for
+        which nothing is worked out of the others."""
+        if self.whole is self:
+            if word_of not in self._groups:
+                self._groups[word_of] = self._grouped(word_of)
+            return self._groups[word_of]
+        import numpy as np
+
+        found = {}
+        for word, (places, columns) in self.whole.groups(word_of).items():
+            numbers = np.full(len(self.whole), -1)
+            numbers[places] = np.arange(len(places))
+            mine = numbers[self._places]
+            at = np.flatnonzero(mine >= 0)
+            if len(at):
+                found[word] = at, self if columns is self.whole else _at(columns, mine[at])
+        return found
+
+    def _grouped(self, word_of: Callable[[Any], str]) -> dict[str, tuple[Each, Columns]]:
+        import numpy as np
+
+        words = self.each(word_of)
+        places = {word: np.flatnonzero(words == word) for word in np.unique(words).tolist()}
+        if len(places) == 1:
+            return {word: (at, self) for word, at in places.items()}
+        return {word: (at, Columns([self[i] for i in at])) for word, at in places.items()}
+
+
+def each(c: Any, function: Callable[..., Any], of: Any = None) -> Each:
+    """`function` of a config, and of `of` unless it is None; of `Columns` an array of what it gives
+    of each, or columns where that is neither numbers nor words."""
+    if isinstance(c, Columns):
+        return c.each(function, of)
+    return function(c) if of is None else function(c, of)
+
+
+class Pool(Sequence[Any]):
+    """Configs of one family, in order, with their `columns`."""
+
+    def __init__(self, configs: Iterable[Any], columns: Columns | None = None) -> None:
+        self._configs = tuple(configs)
+        self.columns = columns or Columns(self._configs)
+
+    @classmethod
+    def of(cls, configs: Iterable[Any]) -> Pool:
+        """`configs` as a pool; a pool itself."""
+        return configs if isinstance(configs, Pool) else cls(configs)
+
+    def part(self, places: Each) -> Pool:
+        """The configs at these places, in order; the pool itself if that is all of them."""
+        if len(places) == len(self):
+            return self
+        configs = [self._configs[place] for place in places]
+        return Pool(configs, Columns(configs, self.columns, places))
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._configs)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._configs[place]
+
+
+def taken(table: T, place: int) -> T:
+    """One row of a dataclass whose fields are arrays."""
+    return type(table)(*(getattr(table, name)[place].item() for name in _names(table)))
+
+
+def gathered(parts: Sequence[tuple[Each, T]]) -> T:
+    """One such table of several with the places of their rows, in the order of the places."""
+    import numpy as np
+
+    if len(parts) == 1:
+        return parts[0][1]
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    tables = [table for _, table in parts]
+    values = (np.concatenate([getattr(t, name) for t in tables]) for name in _names(tables[0]))
+    return type(tables[0])(*(value[order] for value in values))
+
+
+def _names(table: Any) -> list[str]:
+    return [one.name for one in fields(table)]
+
+
+def _column(values: Sequence[Any]) -> Each:
+    import numpy as np
+
+    plain = isinstance(values[0], bool | int | float | str)
+    return np.array(values) if plain else Columns(values)
+
+
+def _at(column: Each, places: Each) -> Each:
+    if isinstance(column, Columns):
+        return Columns([column[place] for place in places], column, places)
+    return column[places]
