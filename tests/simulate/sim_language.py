@@ -577,6 +577,8 @@ def simulated(value: Any) -> Any:
         if id(value) not in known_functions:
             known_functions[id(value)] = Function(value)
         return known_functions[id(value)]
+    if getattr(value, "__triton_aggregate__", False):
+        return lambda *values: types.SimpleNamespace(**dict(zip(value.fields, values, strict=True)))
     if type(value).__name__ == "ConstexprFunction":
         return lambda *a, **k: simulated_constant(_plain(value.fn(*map(_plain, a), **k)))
     return value

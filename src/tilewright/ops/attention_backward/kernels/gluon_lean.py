@@ -58,6 +58,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 
 ROWS = gl.constexpr(64)
 """Keys of a warp group, queries of a step, and columns of a tile of dQ."""
@@ -68,52 +69,59 @@ REGISTERS = gl.constexpr(240)
 OTHERS_REGISTERS = gl.constexpr(24)
 
 
+Work = bundle(
+    "Work",
+    "dk dv slopes dk_strides dv_strides k_full v_full group slopes_stride accumulate softcap scale"
+    " q_tiles k_tiles v_tiles do_tiles log_tiles delta_tiles ds_tiles dq_tiles"
+    " q_full q_empty do_full do_empty dq_full dq_empty"
+    " b g j0 q_begin terms_begin kv_begin begin end n_q n_kv room shift low high bounds"
+    " q k v do log_sums deltas heads padded dq_sums turns lines ascending"
+    " HEAD_DIM HEAD_DIM_V MASK SOFTCAP ALIBI PACKEDQ PACKEDKV USEDQ USEDKV ORDERED",
+)
+"""What the warps of a workgroup have in common."""
+
+
 @jit
-def _fill(data, steps, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr):
+def _fill(w):
     """The producer: loads K and V, then Q, dO, LSE and delta step by step."""
-    (
-        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
-        k_full, v_full, q_full, q_empty, do_full, do_empty, heads, group, padded,
-    ) = data  # fmt: skip
-    K_TILES: gl.constexpr = k_tiles.shape[0] // GROUPS
-    V_TILES: gl.constexpr = v_tiles.shape[0] // GROUPS
-    K_WIDTH: gl.constexpr = k_tiles.shape[2]
-    V_WIDTH: gl.constexpr = v_tiles.shape[2]
-    b, g, j0, q_begin, terms_begin, kv_begin, begin, end = steps
-    q_b = 0 if PACKEDQ else b
-    kv_b = 0 if PACKEDKV else b
+    K_TILES: gl.constexpr = w.k_tiles.shape[0] // GROUPS
+    V_TILES: gl.constexpr = w.v_tiles.shape[0] // GROUPS
+    K_WIDTH: gl.constexpr = w.k_tiles.shape[2]
+    V_WIDTH: gl.constexpr = w.v_tiles.shape[2]
+    q_b = 0 if w.PACKEDQ else w.b
+    kv_b = 0 if w.PACKEDKV else w.b
     stage = 0
     phase = 1  # an unused slot counts as released
-    if begin < end:
-        mbarrier.expect(k_full.index(0), GROUPS * K_TILES * k.block_type.nbytes)
+    if w.begin < w.end:
+        mbarrier.expect(w.k_full.index(0), GROUPS * K_TILES * w.k.block_type.nbytes)
         for r in gl.static_range(GROUPS):
             for c in gl.static_range(K_TILES):
-                at = (kv_b, g, kv_begin + j0 + r * ROWS, c * K_WIDTH)
-                tma_load(k, at, k_full.index(0), k_tiles.index(r * K_TILES + c))
-        mbarrier.expect(v_full.index(0), GROUPS * V_TILES * v.block_type.nbytes)
+                at = (kv_b, w.g, w.kv_begin + w.j0 + r * ROWS, c * K_WIDTH)
+                tma_load(w.k, at, w.k_full.index(0), w.k_tiles.index(r * K_TILES + c))
+        mbarrier.expect(w.v_full.index(0), GROUPS * V_TILES * w.v.block_type.nbytes)
         for r in gl.static_range(GROUPS):
             for c in gl.static_range(V_TILES):
-                at = (kv_b, g, kv_begin + j0 + r * ROWS, c * V_WIDTH)
-                tma_load(v, at, v_full.index(0), v_tiles.index(r * V_TILES + c))
-    for n in range(group):
-        h = g * group + n
-        line = (q_b * heads + h) * padded + terms_begin
-        for t in range(begin, end):
+                at = (kv_b, w.g, w.kv_begin + w.j0 + r * ROWS, c * V_WIDTH)
+                tma_load(w.v, at, w.v_full.index(0), w.v_tiles.index(r * V_TILES + c))
+    for n in range(w.group):
+        h = w.g * w.group + n
+        line = (q_b * w.heads + h) * w.padded + w.terms_begin
+        for t in range(w.begin, w.end):
             i0 = t * ROWS
-            full = q_full.index(stage)
-            mbarrier.wait(q_empty.index(stage), phase)
-            mbarrier.expect(full, K_TILES * q.block_type.nbytes + ROWS * 4)
+            full = w.q_full.index(stage)
+            mbarrier.wait(w.q_empty.index(stage), phase)
+            mbarrier.expect(full, K_TILES * w.q.block_type.nbytes + ROWS * 4)
             for c in gl.static_range(K_TILES):
-                at = (q_b, h, q_begin + i0, c * K_WIDTH)
-                tma_load(q, at, full, q_tiles.index(stage * K_TILES + c))
-            tma_load(log_sums, (line + i0,), full, log_tiles.index(stage))
-            full = do_full.index(stage)
-            mbarrier.wait(do_empty.index(stage), phase)
-            mbarrier.expect(full, V_TILES * do.block_type.nbytes + ROWS * 4)
+                at = (q_b, h, w.q_begin + i0, c * K_WIDTH)
+                tma_load(w.q, at, full, w.q_tiles.index(stage * K_TILES + c))
+            tma_load(w.log_sums, (line + i0,), full, w.log_tiles.index(stage))
+            full = w.do_full.index(stage)
+            mbarrier.wait(w.do_empty.index(stage), phase)
+            mbarrier.expect(full, V_TILES * w.do.block_type.nbytes + ROWS * 4)
             for c in gl.static_range(V_TILES):
-                at = (q_b, h, q_begin + i0, c * V_WIDTH)
-                tma_load(do, at, full, do_tiles.index(stage * V_TILES + c))
-            tma_load(deltas, (line + i0,), full, delta_tiles.index(stage))
+                at = (q_b, h, w.q_begin + i0, c * V_WIDTH)
+                tma_load(w.do, at, full, w.do_tiles.index(stage * V_TILES + c))
+            tma_load(w.deltas, (line + i0,), full, w.delta_tiles.index(stage))
             stage, phase = turned(stage, phase, STAGES)
 
 
@@ -153,20 +161,15 @@ def _dq_of(ds_tiles, k_tiles, zero, none, stage, NUMBER: gl.constexpr):
 
 @jit
 def _step(
-    tiles, dk_sums, dv_sums, zero, stage, phase, dq_phase, i0, j0, n_q, n_kv, shift, bounds, scale,
-    softcap, slope,
-    MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
-    RAGGED: gl.constexpr, GROUP: gl.constexpr,
+    w, dk_sums, dv_sums, zero, stage, phase, dq_phase, t, j0, slope,
+    MASKED: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    """The sums after one block of queries."""
-    (
-        q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles, dq_tiles,
-        q_full, q_empty, do_full, do_empty, dq_full, dq_empty,
-    ) = tiles  # fmt: skip
-    DTYPE: gl.constexpr = q_tiles.dtype
-    K_TILES: gl.constexpr = k_tiles.shape[0] // GROUPS
-    V_TILES: gl.constexpr = v_tiles.shape[0] // GROUPS
-    PIECES: gl.constexpr = K_TILES * k_tiles.shape[2] // ROWS  # tiles of dQ
+    """The sums after block `t` of queries."""
+    i0 = t * ROWS
+    DTYPE: gl.constexpr = w.q_tiles.dtype
+    K_TILES: gl.constexpr = w.k_tiles.shape[0] // GROUPS
+    V_TILES: gl.constexpr = w.v_tiles.shape[0] // GROUPS
+    PIECES: gl.constexpr = K_TILES * w.k_tiles.shape[2] // ROWS  # tiles of dQ
     FIRST: gl.constexpr = GROUP * ((PIECES + 1) // 2)  # of the group's
     END: gl.constexpr = PIECES if GROUP else (PIECES + 1) // 2
     OF_COLUMNS: gl.constexpr = gl.SliceLayout(0, zero.type.layout)
@@ -174,137 +177,111 @@ def _step(
     OF_DV: gl.constexpr = gl.DotOperandLayout(0, dv_sums[0].type.layout, 2)
     none = nothing(i0)
     own = stage * GROUPS + GROUP
-    mbarrier.wait(q_full.index(stage), phase)
-    if RAGGED:  # noqa: SIM102 - only the first is known when compiling
-        if i0 + ROWS > n_q:
+    mbarrier.wait(w.q_full.index(stage), phase)
+    if w.PACKEDQ or w.USEDQ:  # noqa: SIM102 - only the first is known when compiling
+        if i0 + ROWS > w.n_q:
             for c in gl.static_range(K_TILES):
-                clear(q_tiles.index(stage * K_TILES + c), n_q - i0)
-    log_tile = log_tiles.index(stage)
+                clear(w.q_tiles.index(stage * K_TILES + c), w.n_q - i0)
+    log_tile = w.log_tiles.index(stage)
     s = zero
-    if not SOFTCAP:
+    if not w.SOFTCAP:
         s = spread(log_tile.load(OF_COLUMNS), ROWS)
     for c in gl.static_range(K_TILES):
-        part = q_tiles.index(stage * K_TILES + c).permute((1, 0))
-        k_tile = k_tiles.index(none + GROUP * K_TILES + c)
-        more = c > 0 or not SOFTCAP
+        part = w.q_tiles.index(stage * K_TILES + c).permute((1, 0))
+        k_tile = w.k_tiles.index(none + GROUP * K_TILES + c)
+        more = c > 0 or not w.SOFTCAP
         s = warpgroup_mma(k_tile, part, s, use_acc=more, is_async=True)
     s = warpgroup_mma_wait(0, deps=(s,))
     p, through = weights_of(
-        s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASKED, SOFTCAP, ALIBI,
+        s, log_tile, i0, j0, w.n_kv, w.shift, w.bounds, w.scale, w.softcap, slope,
+        w.MASK, MASKED, w.SOFTCAP, w.ALIBI,
     )  # fmt: skip
     p = _held(p.to(DTYPE))
-    through = _held(through.to(DTYPE)) if SOFTCAP else p
+    through = _held(through.to(DTYPE)) if w.SOFTCAP else p
     weights = gl.convert_layout(p, OF_DV, assert_trivial=True)
-    mbarrier.wait(do_full.index(stage), phase)
-    if RAGGED:  # noqa: SIM102 - only the first is known when compiling
-        if i0 + ROWS > n_q:
+    mbarrier.wait(w.do_full.index(stage), phase)
+    if w.PACKEDQ or w.USEDQ:  # noqa: SIM102 - only the first is known when compiling
+        if i0 + ROWS > w.n_q:
             for c in gl.static_range(V_TILES):
-                clear(do_tiles.index(stage * V_TILES + c), n_q - i0)
-    dp = spread(delta_tiles.index(stage).load(OF_COLUMNS), ROWS)
+                clear(w.do_tiles.index(stage * V_TILES + c), w.n_q - i0)
+    dp = spread(w.delta_tiles.index(stage).load(OF_COLUMNS), ROWS)
     for c in gl.static_range(V_TILES):
-        part = do_tiles.index(stage * V_TILES + c).permute((1, 0))
-        dp = warpgroup_mma(v_tiles.index(none + GROUP * V_TILES + c), part, dp, is_async=True)
-    dv_sums = add_products(dv_sums, weights, do_tiles, stage * V_TILES)
+        part = w.do_tiles.index(stage * V_TILES + c).permute((1, 0))
+        dp = warpgroup_mma(w.v_tiles.index(none + GROUP * V_TILES + c), part, dp, is_async=True)
+    dv_sums = add_products(dv_sums, weights, w.do_tiles, stage * V_TILES)
     dp = warpgroup_mma_wait(V_TILES, deps=(dp,))
     # In one of two buffers: when all groups meet, all have multiplied what was in the other.
-    ds_tiles.index(own).store((through.to(gl.float32) * dp).to(DTYPE))
+    w.ds_tiles.index(own).store((through.to(gl.float32) * dp).to(DTYPE))
     fence_async_shared()
     meet(i0)
     dv_sums, weights = ended(dv_sums, weights, 0)
-    mbarrier.arrive(do_empty.index(stage), count=1)
-    mbarrier.wait(dq_empty.index(GROUP), dq_phase)
-    dq = _dq_of(ds_tiles, k_tiles, zero, none, stage, FIRST)
-    gradients = ds_tiles.index(own).load(OF_DK)
-    dk_sums = add_products(dk_sums, gradients, q_tiles, stage * K_TILES)
+    mbarrier.arrive(w.do_empty.index(stage), count=1)
+    mbarrier.wait(w.dq_empty.index(GROUP), dq_phase)
+    dq = _dq_of(w.ds_tiles, w.k_tiles, zero, none, stage, FIRST)
+    gradients = w.ds_tiles.index(own).load(OF_DK)
+    dk_sums = add_products(dk_sums, gradients, w.q_tiles, stage * K_TILES)
     dq = warpgroup_mma_wait(K_TILES, deps=(dq,))
-    hand_over(dq, dq_tiles, dq_full, GROUP)
+    hand_over(dq, w.dq_tiles, w.dq_full, GROUP)
     dk_sums, gradients = ended(dk_sums, gradients, 0)
-    mbarrier.arrive(q_empty.index(stage), count=1)
+    mbarrier.arrive(w.q_empty.index(stage), count=1)
     dq_phase ^= 1
     if FIRST + 1 < END:
-        dq = _dq_of(ds_tiles, k_tiles, zero, none, stage, FIRST + 1)
+        dq = _dq_of(w.ds_tiles, w.k_tiles, zero, none, stage, FIRST + 1)
         dq = warpgroup_mma_wait(0, deps=(dq,))
-        mbarrier.wait(dq_empty.index(GROUP), dq_phase)
-        hand_over(dq, dq_tiles, dq_full, GROUP)
+        mbarrier.wait(w.dq_empty.index(GROUP), dq_phase)
+        hand_over(dq, w.dq_tiles, w.dq_full, GROUP)
         dq_phase ^= 1
     stage, phase = turned(stage, phase, STAGES)
     return dk_sums, dv_sums, stage, phase, dq_phase
 
 
 @jit
-def _multiply(
-    data, tiles, steps, sizes, bounds,
-    HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr, SOFTCAP: gl.constexpr,
-    ALIBI: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
-    USEDKV: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
+def _multiply(w, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its 64 keys of the tile."""
-    (
-        dk, dv, slopes, dk_strides, dv_strides, k_full, v_full, group, slopes_stride, accumulate,
-        softcap, scale,
-    ) = data  # fmt: skip
-    _, k_tiles, v_tiles, _, _, _, _, _, _, _, _, _, _, _ = tiles
-    b, g, tile_begin, _, _, kv_begin, begin, end = steps
-    n_q, n_kv, room, shift, low, high = sizes
-    RAGGED: gl.constexpr = PACKEDQ or USEDQ
-    K_TILES: gl.constexpr = k_tiles.shape[0] // GROUPS
-    V_TILES: gl.constexpr = v_tiles.shape[0] // GROUPS
-    K_WIDTH: gl.constexpr = k_tiles.shape[2]
-    V_WIDTH: gl.constexpr = v_tiles.shape[2]
+    K_TILES: gl.constexpr = w.k_tiles.shape[0] // GROUPS
+    V_TILES: gl.constexpr = w.v_tiles.shape[0] // GROUPS
+    K_WIDTH: gl.constexpr = w.k_tiles.shape[2]
+    V_WIDTH: gl.constexpr = w.v_tiles.shape[2]
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     OF_DK: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K_WIDTH, 16])
     OF_DV: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_WIDTH, 16])
     zero = gl.zeros((ROWS, ROWS), gl.float32, OF_S)
     dk_sums = no_sums(ROWS, K_WIDTH, K_TILES, OF_DK)
     dv_sums = no_sums(ROWS, V_WIDTH, V_TILES, OF_DV)
-    j0 = tile_begin + GROUP * ROWS
-    if begin < end:
-        mbarrier.wait(k_full.index(0), 0)
-        mbarrier.wait(v_full.index(0), 0)
-        if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
-            if j0 + ROWS > n_kv:
+    j0 = w.j0 + GROUP * ROWS
+    if w.begin < w.end:
+        mbarrier.wait(w.k_full.index(0), 0)
+        mbarrier.wait(w.v_full.index(0), 0)
+        if w.PACKEDKV or w.USEDKV:  # noqa: SIM102 - only the first is known when compiling
+            if j0 + ROWS > w.n_kv:
                 for c in gl.static_range(K_TILES):
-                    clear(k_tiles.index(GROUP * K_TILES + c), n_kv - j0)
+                    clear(w.k_tiles.index(GROUP * K_TILES + c), w.n_kv - j0)
                 for c in gl.static_range(V_TILES):
-                    clear(v_tiles.index(GROUP * V_TILES + c), n_kv - j0)
+                    clear(w.v_tiles.index(GROUP * V_TILES + c), w.n_kv - j0)
     stage = 0
     phase = 0
     dq_phase = 1  # nothing is being added yet
-    for n in range(group):
+    for n in range(w.group):
         slope = 0.0
-        if ALIBI:
-            slope = slope_of(gl.load(slopes + b * slopes_stride + g * group + n))
-        for t in range(begin, low):
+        if w.ALIBI:
+            slope = slope_of(gl.load(w.slopes + w.b * w.slopes_stride + w.g * w.group + n))
+        for t in range(w.begin, w.low):
             dk_sums, dv_sums, stage, phase, dq_phase = _step(
-                tiles, dk_sums, dv_sums, zero, stage, phase, dq_phase, t * ROWS,
-                j0, n_q, n_kv, shift, bounds, scale, softcap, slope,
-                MASK, True, SOFTCAP, ALIBI, RAGGED, GROUP,
-            )  # fmt: skip
-        for t in range(low, high):
+                w, dk_sums, dv_sums, zero, stage, phase, dq_phase, t, j0, slope, True, GROUP
+            )
+        for t in range(w.low, w.high):
             dk_sums, dv_sums, stage, phase, dq_phase = _step(
-                tiles, dk_sums, dv_sums, zero, stage, phase, dq_phase, t * ROWS,
-                j0, n_q, n_kv, shift, bounds, scale, softcap, slope,
-                MASK, False, SOFTCAP, ALIBI, RAGGED, GROUP,
-            )  # fmt: skip
-        if MASK == "window":
-            for t in range(high, end):
+                w, dk_sums, dv_sums, zero, stage, phase, dq_phase, t, j0, slope, False, GROUP
+            )
+        if w.MASK == "window":
+            for t in range(w.high, w.end):
                 dk_sums, dv_sums, stage, phase, dq_phase = _step(
-                    tiles, dk_sums, dv_sums, zero, stage, phase, dq_phase,
-                    t * ROWS, j0, n_q, n_kv, shift, bounds, scale, softcap, slope,
-                    MASK, True, SOFTCAP, ALIBI, RAGGED, GROUP,
-                )  # fmt: skip
-    kv_b = 0 if PACKEDKV else b
+                    w, dk_sums, dv_sums, zero, stage, phase, dq_phase, t, j0, slope, True, GROUP
+                )
     for c in gl.static_range(K_TILES):
-        write_rows(
-            dk, dk_strides, dk_sums[c], scale, kv_b, g, kv_begin, j0, n_kv, room, accumulate,
-            c * K_WIDTH, HEAD_DIM,
-        )  # fmt: skip
+        write_rows(w, w.dk, w.dk_strides, dk_sums[c], w.scale, j0, c * K_WIDTH, w.HEAD_DIM)
     for c in gl.static_range(V_TILES):
-        write_rows(
-            dv, dv_strides, dv_sums[c], 1.0, kv_b, g, kv_begin, j0, n_kv, room, accumulate,
-            c * V_WIDTH, HEAD_DIM_V,
-        )  # fmt: skip
+        write_rows(w, w.dv, w.dv_strides, dv_sums[c], 1.0, j0, c * V_WIDTH, w.HEAD_DIM_V)
 
 
 @jit
@@ -351,44 +328,21 @@ def gradients_gluon_lean(
     dq_full, dq_empty = ring(GROUPS, 1)
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
-    steps = (b, g, j0, q_begin, terms_begin, kv_begin, begin, end)
-    sizes = (n_q, n_kv, room, shift, low, high)
-    own = (
-        dk, dv, slopes, dk_strides, dv_strides, k_full, v_full, group, slopes_stride, accumulate,
-        softcap, scale,
-    )  # fmt: skip
-    tiles = (
-        q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles, dq_tiles,
-        q_full, q_empty, do_full, do_empty, dq_full, dq_empty,
-    )  # fmt: skip
-    filled = (
-        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
-        k_full, v_full, q_full, q_empty, do_full, do_empty, heads, group, padded,
-    )  # fmt: skip
     lines = heads if PACKEDQ else batch * heads
-    added = (
-        dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, lines, group, padded, ascending,
+    w = Work(
+        dk, dv, slopes, dk_strides, dv_strides, k_full, v_full, group, slopes_stride, accumulate,
+        softcap, scale, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles,
+        dq_tiles, q_full, q_empty, do_full, do_empty, dq_full, dq_empty, b, g, j0, q_begin,
+        terms_begin, kv_begin, begin, end, n_q, n_kv, room, shift, low, high, bounds, q, k, v, do,
+        log_sums, deltas, heads, padded, dq_sums, turns, lines, ascending, HEAD_DIM, HEAD_DIM_V,
+        MASK, SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, ORDERED,
     )  # fmt: skip
-    # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
+    PIECES: gl.constexpr = K_TILES * K_WIDTH // ROWS
     gl.warp_specialize(
         [
-            (_multiply, (
-                own, tiles, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, MASK, SOFTCAP, ALIBI,
-                PACKEDQ, PACKEDKV, USEDQ, USEDKV, 0,
-            )),
-            (_multiply, (
-                own, tiles, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, MASK, SOFTCAP, ALIBI,
-                PACKEDQ, PACKEDKV, USEDQ, USEDKV, 1,
-            )),
-            (_fill, (filled, steps, PACKEDQ, PACKEDKV)),
-            (add_tiles, (
-                added, steps, sizes, bounds, TILE, ROWS, MASK, GROUPS, 0, K_TILES * K_WIDTH // ROWS,
-                PACKEDQ, ORDERED,
-            )),
-            (add_tiles, (
-                added, steps, sizes, bounds, TILE, ROWS, MASK, GROUPS, 1, K_TILES * K_WIDTH // ROWS,
-                PACKEDQ, ORDERED,
-            )),
+            (_multiply, (w, 0)), (_multiply, (w, 1)), (_fill, (w,)),
+            (add_tiles, (w, TILE, ROWS, GROUPS, 0, PIECES)),
+            (add_tiles, (w, TILE, ROWS, GROUPS, 1, PIECES)),
         ],
         [4, 1, 1, 1],
         [REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS],

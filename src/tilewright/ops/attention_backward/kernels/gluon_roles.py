@@ -57,6 +57,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 
 ROWS = gl.constexpr(64)
 """Keys of a workgroup, queries of a step, and columns of a tile of dQ."""
@@ -67,50 +68,58 @@ REGISTERS = gl.constexpr(240)
 OTHERS_REGISTERS = gl.constexpr(24)
 
 
+Work = bundle(
+    "Work",
+    "dv slopes dv_strides k_full group slopes_stride accumulate softcap scale dk dk_strides"
+    " v_full"
+    " q_tiles k_tiles v_tiles do_tiles log_tiles delta_tiles p_tile ds_tile dq_tiles q_full"
+    " q_empty do_full do_empty p_full ds_full dq_full dq_empty"
+    " b g j0 q_begin terms_begin kv_begin begin end n_q n_kv room shift low high bounds"
+    " q k v do log_sums deltas heads padded dq_sums turns lines ascending"
+    " HEAD_DIM HEAD_DIM_V MASK SOFTCAP ALIBI PACKEDQ PACKEDKV USEDQ USEDKV ORDERED",
+)
+"""What the warps of a workgroup have in common."""
+
+
 @jit
-def _fill(data, steps, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr):
+def _fill(w):
     """The producer: loads K and V, then Q, dO, LSE and delta step by step."""
-    (
-        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
-        k_full, v_full, q_full, q_empty, do_full, do_empty, heads, group, padded,
-    ) = data  # fmt: skip
-    K_TILES: gl.constexpr = k_tiles.shape[0]
-    V_TILES: gl.constexpr = v_tiles.shape[0]
-    K_WIDTH: gl.constexpr = k_tiles.shape[2]
-    V_WIDTH: gl.constexpr = v_tiles.shape[2]
-    b, g, j0, q_begin, terms_begin, kv_begin, begin, end = steps
-    q_b = 0 if PACKEDQ else b
-    kv_b = 0 if PACKEDKV else b
+    K_TILES: gl.constexpr = w.k_tiles.shape[0]
+    V_TILES: gl.constexpr = w.v_tiles.shape[0]
+    K_WIDTH: gl.constexpr = w.k_tiles.shape[2]
+    V_WIDTH: gl.constexpr = w.v_tiles.shape[2]
+    q_b = 0 if w.PACKEDQ else w.b
+    kv_b = 0 if w.PACKEDKV else w.b
     stage = 0
     phase = 1  # an unused slot counts as released
     do_phase = 1
-    if begin < end:
-        mbarrier.expect(k_full.index(0), K_TILES * k.block_type.nbytes)
+    if w.begin < w.end:
+        mbarrier.expect(w.k_full.index(0), K_TILES * w.k.block_type.nbytes)
         for c in gl.static_range(K_TILES):
-            at = (kv_b, g, kv_begin + j0, c * K_WIDTH)
-            tma_load(k, at, k_full.index(0), k_tiles.index(c))
-        mbarrier.expect(v_full.index(0), V_TILES * v.block_type.nbytes)
+            at = (kv_b, w.g, w.kv_begin + w.j0, c * K_WIDTH)
+            tma_load(w.k, at, w.k_full.index(0), w.k_tiles.index(c))
+        mbarrier.expect(w.v_full.index(0), V_TILES * w.v.block_type.nbytes)
         for c in gl.static_range(V_TILES):
-            at = (kv_b, g, kv_begin + j0, c * V_WIDTH)
-            tma_load(v, at, v_full.index(0), v_tiles.index(c))
-    for n in range(group):
-        h = g * group + n
-        line = (q_b * heads + h) * padded + terms_begin
-        for t in range(begin, end):
+            at = (kv_b, w.g, w.kv_begin + w.j0, c * V_WIDTH)
+            tma_load(w.v, at, w.v_full.index(0), w.v_tiles.index(c))
+    for n in range(w.group):
+        h = w.g * w.group + n
+        line = (q_b * w.heads + h) * w.padded + w.terms_begin
+        for t in range(w.begin, w.end):
             i0 = t * ROWS
-            full = q_full.index(stage)
-            mbarrier.wait(q_empty.index(stage), phase)
-            mbarrier.expect(full, K_TILES * q.block_type.nbytes + ROWS * 4)
+            full = w.q_full.index(stage)
+            mbarrier.wait(w.q_empty.index(stage), phase)
+            mbarrier.expect(full, K_TILES * w.q.block_type.nbytes + ROWS * 4)
             for c in gl.static_range(K_TILES):
-                at = (q_b, h, q_begin + i0, c * K_WIDTH)
-                tma_load(q, at, full, q_tiles.index(stage * K_TILES + c))
-            tma_load(log_sums, (line + i0,), full, log_tiles.index(stage))
-            mbarrier.wait(do_empty.index(0), do_phase)
-            mbarrier.expect(do_full.index(0), V_TILES * do.block_type.nbytes + ROWS * 4)
+                at = (q_b, h, w.q_begin + i0, c * K_WIDTH)
+                tma_load(w.q, at, full, w.q_tiles.index(stage * K_TILES + c))
+            tma_load(w.log_sums, (line + i0,), full, w.log_tiles.index(stage))
+            mbarrier.wait(w.do_empty.index(0), do_phase)
+            mbarrier.expect(w.do_full.index(0), V_TILES * w.do.block_type.nbytes + ROWS * 4)
             for c in gl.static_range(V_TILES):
-                at = (q_b, h, q_begin + i0, c * V_WIDTH)
-                tma_load(do, at, do_full.index(0), do_tiles.index(c))
-            tma_load(deltas, (line + i0,), do_full.index(0), delta_tiles.index(0))
+                at = (q_b, h, w.q_begin + i0, c * V_WIDTH)
+                tma_load(w.do, at, w.do_full.index(0), w.do_tiles.index(c))
+            tma_load(w.deltas, (line + i0,), w.do_full.index(0), w.delta_tiles.index(0))
             stage, phase = turned(stage, phase, STAGES)
             do_phase ^= 1
 
@@ -159,194 +168,154 @@ def _hand_over(dq, dq_tiles, dq_full, dq_empty, phase, LATER: gl.constexpr, GROU
 
 
 @jit
-def _weigh(
-    tiles, sums, zero, stage, phase, turn, dq_phase, i0, j0, n_q, n_kv, shift, bounds, scale,
-    softcap, slope,
-    MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
-    RAGGED: gl.constexpr,
-):  # fmt: skip
-    """A step of the first group: the sums of dV after one block of queries.
+def _weigh(w, sums, zero, stage, phase, turn, dq_phase, t, slope, MASKED: gl.constexpr):
+    """A step of the first group: the sums of dV after block `t` of queries.
 
     turn: the phase of what each step uses once. dq_phase: of the tile of dQ that is added."""
-    (
-        q_tiles, k_tiles, _, do_tiles, log_tiles, _, p_tile, ds_tile, dq_tiles,
-        q_full, q_empty, do_full, do_empty, p_full, ds_full, dq_full, dq_empty,
-    ) = tiles  # fmt: skip
-    K_TILES: gl.constexpr = k_tiles.shape[0]
-    V_TILES: gl.constexpr = do_tiles.shape[0]
-    COUNT: gl.constexpr = (K_TILES * k_tiles.shape[2] // ROWS + 1) // 2  # tiles of dQ
+    i0 = t * ROWS
+    K_TILES: gl.constexpr = w.k_tiles.shape[0]
+    V_TILES: gl.constexpr = w.do_tiles.shape[0]
+    COUNT: gl.constexpr = (K_TILES * w.k_tiles.shape[2] // ROWS + 1) // 2  # tiles of dQ
     OF_COLUMNS: gl.constexpr = gl.SliceLayout(0, zero.type.layout)
     OF_DV: gl.constexpr = gl.DotOperandLayout(0, sums[0].type.layout, 2)
     none = nothing(i0)
-    mbarrier.wait(q_full.index(stage), phase)
-    if RAGGED:
-        _cleared(q_tiles, stage * K_TILES, K_TILES, n_q - i0)
-    log_tile = log_tiles.index(stage)
+    mbarrier.wait(w.q_full.index(stage), phase)
+    if w.PACKEDQ or w.USEDQ:
+        _cleared(w.q_tiles, stage * K_TILES, K_TILES, w.n_q - i0)
+    log_tile = w.log_tiles.index(stage)
     s = zero
-    if not SOFTCAP:
+    if not w.SOFTCAP:
         s = spread(log_tile.load(OF_COLUMNS), ROWS)
     for c in gl.static_range(K_TILES):
-        part = q_tiles.index(stage * K_TILES + c).permute((1, 0))
-        more = c > 0 or not SOFTCAP
-        s = warpgroup_mma(k_tiles.index(none + c), part, s, use_acc=more, is_async=True)
+        part = w.q_tiles.index(stage * K_TILES + c).permute((1, 0))
+        more = c > 0 or not w.SOFTCAP
+        s = warpgroup_mma(w.k_tiles.index(none + c), part, s, use_acc=more, is_async=True)
     s = warpgroup_mma_wait(0, deps=(s,))
     p, through = weights_of(
-        s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASKED, SOFTCAP, ALIBI,
+        s, log_tile, i0, w.j0, w.n_kv, w.shift, w.bounds, w.scale, w.softcap, slope,
+        w.MASK, MASKED, w.SOFTCAP, w.ALIBI,
     )  # fmt: skip
-    mbarrier.arrive(q_empty.index(stage), count=1)
-    p_tile.index(0).store(through.to(p_tile.dtype))
-    mbarrier.arrive(p_full.index(0), count=1)
-    weights = gl.convert_layout(p.to(p_tile.dtype), OF_DV, assert_trivial=True)
-    mbarrier.wait(do_full.index(0), turn)
-    if RAGGED:
-        _cleared(do_tiles, 0, V_TILES, n_q - i0)
-    sums = add_products(sums, weights, do_tiles, 0)
-    mbarrier.wait(ds_full.index(0), turn)
-    dq = _dq_of(ds_tile.index(0), k_tiles, zero, none, 0, COUNT)
+    mbarrier.arrive(w.q_empty.index(stage), count=1)
+    w.p_tile.index(0).store(through.to(w.p_tile.dtype))
+    mbarrier.arrive(w.p_full.index(0), count=1)
+    weights = gl.convert_layout(p.to(w.p_tile.dtype), OF_DV, assert_trivial=True)
+    mbarrier.wait(w.do_full.index(0), turn)
+    if w.PACKEDQ or w.USEDQ:
+        _cleared(w.do_tiles, 0, V_TILES, w.n_q - i0)
+    sums = add_products(sums, weights, w.do_tiles, 0)
+    mbarrier.wait(w.ds_full.index(0), turn)
+    dq = _dq_of(w.ds_tile.index(0), w.k_tiles, zero, none, 0, COUNT)
     sums, weights = ended(sums, weights, len(dq))
-    mbarrier.arrive(do_empty.index(0), count=1)
-    dq_phase = _hand_over(dq, dq_tiles, dq_full, dq_empty, dq_phase, 0, 0)
+    mbarrier.arrive(w.do_empty.index(0), count=1)
+    dq_phase = _hand_over(dq, w.dq_tiles, w.dq_full, w.dq_empty, dq_phase, 0, 0)
     stage, phase = turned(stage, phase, STAGES)
     return sums, stage, phase, turn ^ 1, dq_phase
 
 
 @jit
-def _differentiate(
-    tiles, sums, zero, stage, phase, turn, dq_phase, i0, n_q, RAGGED: gl.constexpr
-):  # fmt: skip
-    """A step of the second group: the sums of dK after one block of queries."""
-    (
-        q_tiles, k_tiles, v_tiles, do_tiles, _, delta_tiles, p_tile, ds_tile, dq_tiles,
-        q_full, q_empty, do_full, do_empty, p_full, ds_full, dq_full, dq_empty,
-    ) = tiles  # fmt: skip
-    DTYPE: gl.constexpr = q_tiles.dtype
-    K_TILES: gl.constexpr = k_tiles.shape[0]
-    V_TILES: gl.constexpr = v_tiles.shape[0]
-    PIECES: gl.constexpr = K_TILES * k_tiles.shape[2] // ROWS  # tiles of dQ
+def _differentiate(w, sums, zero, stage, phase, turn, dq_phase, t):
+    """A step of the second group: the sums of dK after block `t` of queries."""
+    i0 = t * ROWS
+    DTYPE: gl.constexpr = w.q_tiles.dtype
+    K_TILES: gl.constexpr = w.k_tiles.shape[0]
+    V_TILES: gl.constexpr = w.v_tiles.shape[0]
+    PIECES: gl.constexpr = K_TILES * w.k_tiles.shape[2] // ROWS  # tiles of dQ
     FIRST: gl.constexpr = (PIECES + 1) // 2
     OF_S: gl.constexpr = zero.type.layout
     OF_DK: gl.constexpr = gl.DotOperandLayout(0, sums[0].type.layout, 2)
     none = nothing(i0)
-    mbarrier.wait(do_full.index(0), turn)
-    if RAGGED:
-        _cleared(do_tiles, 0, V_TILES, n_q - i0)
-    dp = spread(delta_tiles.index(0).load(gl.SliceLayout(0, OF_S)), ROWS)
+    mbarrier.wait(w.do_full.index(0), turn)
+    if w.PACKEDQ or w.USEDQ:
+        _cleared(w.do_tiles, 0, V_TILES, w.n_q - i0)
+    dp = spread(w.delta_tiles.index(0).load(gl.SliceLayout(0, OF_S)), ROWS)
     for c in gl.static_range(V_TILES):
-        part = do_tiles.index(c).permute((1, 0))
-        dp = warpgroup_mma(v_tiles.index(none + c), part, dp, is_async=True)
-    mbarrier.wait(q_full.index(stage), phase)
-    if RAGGED:
-        _cleared(q_tiles, stage * K_TILES, K_TILES, n_q - i0)
-    mbarrier.wait(p_full.index(0), turn)
-    p = p_tile.index(0).load(OF_S).to(gl.float32)
+        part = w.do_tiles.index(c).permute((1, 0))
+        dp = warpgroup_mma(w.v_tiles.index(none + c), part, dp, is_async=True)
+    mbarrier.wait(w.q_full.index(stage), phase)
+    if w.PACKEDQ or w.USEDQ:
+        _cleared(w.q_tiles, stage * K_TILES, K_TILES, w.n_q - i0)
+    mbarrier.wait(w.p_full.index(0), turn)
+    p = w.p_tile.index(0).load(OF_S).to(gl.float32)
     dp = warpgroup_mma_wait(0, deps=(dp,))
     ds = (p * dp).to(DTYPE)
-    ds_tile.index(0).store(ds)
+    w.ds_tile.index(0).store(ds)
     fence_async_shared()
-    mbarrier.arrive(ds_full.index(0), count=1)
-    mbarrier.arrive(do_empty.index(0), count=1)
-    dq = _dq_of(ds_tile.index(0), k_tiles, zero, none, FIRST, PIECES - FIRST)
+    mbarrier.arrive(w.ds_full.index(0), count=1)
+    mbarrier.arrive(w.do_empty.index(0), count=1)
+    dq = _dq_of(w.ds_tile.index(0), w.k_tiles, zero, none, FIRST, PIECES - FIRST)
     gradients = gl.convert_layout(ds, OF_DK, assert_trivial=True)
-    sums = add_products(sums, gradients, q_tiles, stage * K_TILES)
-    dq_phase = _hand_over(dq, dq_tiles, dq_full, dq_empty, dq_phase, K_TILES, 1)
+    sums = add_products(sums, gradients, w.q_tiles, stage * K_TILES)
+    dq_phase = _hand_over(dq, w.dq_tiles, w.dq_full, w.dq_empty, dq_phase, K_TILES, 1)
     sums, gradients = ended(sums, gradients, 0)
-    mbarrier.arrive(q_empty.index(stage), count=1)
+    mbarrier.arrive(w.q_empty.index(stage), count=1)
     stage, phase = turned(stage, phase, STAGES)
     return sums, stage, phase, turn ^ 1, dq_phase
 
 
 @jit
-def _first_group(
-    data, tiles, steps, sizes, bounds, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
-    SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr,
-    USEDQ: gl.constexpr, USEDKV: gl.constexpr,
-):  # fmt: skip
+def _first_group(w):
     """A consumer: weights and dV."""
-    dv, slopes, dv_strides, k_full, group, slopes_stride, accumulate, softcap, scale = data
-    _, k_tiles, _, do_tiles, _, _, _, _, _, _, _, _, _, _, _, _, _ = tiles
-    b, g, j0, _, _, kv_begin, begin, end = steps
-    n_q, n_kv, room, shift, low, high = sizes
-    RAGGED: gl.constexpr = PACKEDQ or USEDQ
-    V_TILES: gl.constexpr = do_tiles.shape[0]
-    WIDTH: gl.constexpr = do_tiles.shape[2]
+    V_TILES: gl.constexpr = w.do_tiles.shape[0]
+    WIDTH: gl.constexpr = w.do_tiles.shape[2]
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     OF_DV: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     zero = gl.zeros((ROWS, ROWS), gl.float32, OF_S)
     sums = no_sums(ROWS, WIDTH, V_TILES, OF_DV)
-    if begin < end:
-        mbarrier.wait(k_full.index(0), 0)
-        if PACKEDKV or USEDKV:
-            _cleared(k_tiles, 0, k_tiles.shape[0], n_kv - j0)
+    if w.begin < w.end:
+        mbarrier.wait(w.k_full.index(0), 0)
+        if w.PACKEDKV or w.USEDKV:
+            _cleared(w.k_tiles, 0, w.k_tiles.shape[0], w.n_kv - w.j0)
     stage = 0
     phase = 0
     turn = 0
     dq_phase = 1  # nothing is being added yet
-    for n in range(group):
+    for n in range(w.group):
         slope = 0.0
-        if ALIBI:
-            slope = slope_of(gl.load(slopes + b * slopes_stride + g * group + n))
-        for t in range(begin, low):
+        if w.ALIBI:
+            slope = slope_of(gl.load(w.slopes + w.b * w.slopes_stride + w.g * w.group + n))
+        for t in range(w.begin, w.low):
             sums, stage, phase, turn, dq_phase = _weigh(
-                tiles, sums, zero, stage, phase, turn, dq_phase, t * ROWS, j0, n_q, n_kv, shift,
-                bounds, scale, softcap, slope, MASK, True, SOFTCAP, ALIBI, RAGGED,
-            )  # fmt: skip
-        for t in range(low, high):
+                w, sums, zero, stage, phase, turn, dq_phase, t, slope, True
+            )
+        for t in range(w.low, w.high):
             sums, stage, phase, turn, dq_phase = _weigh(
-                tiles, sums, zero, stage, phase, turn, dq_phase, t * ROWS, j0, n_q, n_kv, shift,
-                bounds, scale, softcap, slope, MASK, False, SOFTCAP, ALIBI, RAGGED,
-            )  # fmt: skip
-        if MASK == "window":
-            for t in range(high, end):
+                w, sums, zero, stage, phase, turn, dq_phase, t, slope, False
+            )
+        if w.MASK == "window":
+            for t in range(w.high, w.end):
                 sums, stage, phase, turn, dq_phase = _weigh(
-                    tiles, sums, zero, stage, phase, turn, dq_phase, t * ROWS, j0, n_q, n_kv,
-                    shift, bounds, scale, softcap, slope, MASK, True, SOFTCAP, ALIBI, RAGGED,
-                )  # fmt: skip
-    kv_b = 0 if PACKEDKV else b
+                    w, sums, zero, stage, phase, turn, dq_phase, t, slope, True
+                )
     for c in gl.static_range(V_TILES):
-        write_rows(
-            dv, dv_strides, sums[c], 1.0, kv_b, g, kv_begin, j0, n_kv, room, accumulate,
-            c * WIDTH, HEAD_DIM_V,
-        )  # fmt: skip
+        write_rows(w, w.dv, w.dv_strides, sums[c], 1.0, w.j0, c * WIDTH, w.HEAD_DIM_V)
 
 
 @jit
-def _second_group(
-    data, tiles, steps, sizes, HEAD_DIM: gl.constexpr, PACKEDQ: gl.constexpr,
-    PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
-):  # fmt: skip
+def _second_group(w):
     """A consumer: gradients of weights, and dK."""
-    dk, dk_strides, k_full, v_full, group, accumulate, scale = data
-    _, k_tiles, v_tiles, _, _, _, _, _, _, _, _, _, _, _, _, _, _ = tiles
-    b, g, j0, _, _, kv_begin, begin, end = steps
-    n_q, n_kv, room, _, _, _ = sizes
-    K_TILES: gl.constexpr = k_tiles.shape[0]
-    WIDTH: gl.constexpr = k_tiles.shape[2]
+    K_TILES: gl.constexpr = w.k_tiles.shape[0]
+    WIDTH: gl.constexpr = w.k_tiles.shape[2]
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     OF_DK: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     zero = gl.zeros((ROWS, ROWS), gl.float32, OF_S)
     sums = no_sums(ROWS, WIDTH, K_TILES, OF_DK)
-    if begin < end:
-        mbarrier.wait(v_full.index(0), 0)
-        mbarrier.wait(k_full.index(0), 0)
-        if PACKEDKV or USEDKV:
-            _cleared(v_tiles, 0, v_tiles.shape[0], n_kv - j0)
-            _cleared(k_tiles, 0, K_TILES, n_kv - j0)
+    if w.begin < w.end:
+        mbarrier.wait(w.v_full.index(0), 0)
+        mbarrier.wait(w.k_full.index(0), 0)
+        if w.PACKEDKV or w.USEDKV:
+            _cleared(w.v_tiles, 0, w.v_tiles.shape[0], w.n_kv - w.j0)
+            _cleared(w.k_tiles, 0, K_TILES, w.n_kv - w.j0)
     stage = 0
     phase = 0
     turn = 0
     dq_phase = 1  # nothing is being added yet
-    for _ in range(group):
-        for t in range(begin, end):
+    for _ in range(w.group):
+        for t in range(w.begin, w.end):
             sums, stage, phase, turn, dq_phase = _differentiate(
-                tiles, sums, zero, stage, phase, turn, dq_phase, t * ROWS, n_q, PACKEDQ or USEDQ
-            )  # fmt: skip
-    kv_b = 0 if PACKEDKV else b
+                w, sums, zero, stage, phase, turn, dq_phase, t
+            )
     for c in gl.static_range(K_TILES):
-        write_rows(
-            dk, dk_strides, sums[c], scale, kv_b, g, kv_begin, j0, n_kv, room, accumulate,
-            c * WIDTH, HEAD_DIM,
-        )  # fmt: skip
+        write_rows(w, w.dk, w.dk_strides, sums[c], w.scale, w.j0, c * WIDTH, w.HEAD_DIM)
 
 
 @jit
@@ -395,42 +364,21 @@ def gradients_gluon_roles(
     dq_full, dq_empty = ring(GROUPS, 1)
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
-    steps = (b, g, j0, q_begin, terms_begin, kv_begin, begin, end)
-    sizes = (n_q, n_kv, room, shift, low, high)
-    of_first = (
-        dv, slopes, dv_strides, k_full, group, slopes_stride, accumulate, softcap, scale,
-    )  # fmt: skip
-    of_second = (dk, dk_strides, k_full, v_full, group, accumulate, scale)
-    tiles = (
-        q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, p_tile, ds_tile, dq_tiles,
-        q_full, q_empty, do_full, do_empty, p_full, ds_full, dq_full, dq_empty,
-    )  # fmt: skip
-    filled = (
-        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
-        k_full, v_full, q_full, q_empty, do_full, do_empty, heads, group, padded,
-    )  # fmt: skip
     lines = heads if PACKEDQ else batch * heads
-    added = (
-        dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, lines, group, padded, ascending,
+    w = Work(
+        dv, slopes, dv_strides, k_full, group, slopes_stride, accumulate, softcap, scale, dk,
+        dk_strides, v_full, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, p_tile,
+        ds_tile, dq_tiles, q_full, q_empty, do_full, do_empty, p_full, ds_full, dq_full, dq_empty,
+        b, g, j0, q_begin, terms_begin, kv_begin, begin, end, n_q, n_kv, room, shift, low, high,
+        bounds, q, k, v, do, log_sums, deltas, heads, padded, dq_sums, turns, lines, ascending,
+        HEAD_DIM, HEAD_DIM_V, MASK, SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, ORDERED,
     )  # fmt: skip
+    PIECES: gl.constexpr = K_TILES * K_WIDTH // ROWS
     gl.warp_specialize(
         [
-            (_first_group, (
-                of_first, tiles, steps, sizes, bounds, HEAD_DIM_V, MASK, SOFTCAP, ALIBI,
-                PACKEDQ, PACKEDKV, USEDQ, USEDKV,
-            )),
-            (_second_group, (
-                of_second, tiles, steps, sizes, HEAD_DIM, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
-            )),
-            (_fill, (filled, steps, PACKEDQ, PACKEDKV)),
-            (add_tiles, (
-                added, steps, sizes, bounds, ROWS, ROWS, MASK, GROUPS, 0, K_TILES * K_WIDTH // ROWS,
-                PACKEDQ, ORDERED,
-            )),
-            (add_tiles, (
-                added, steps, sizes, bounds, ROWS, ROWS, MASK, GROUPS, 1, K_TILES * K_WIDTH // ROWS,
-                PACKEDQ, ORDERED,
-            )),
+            (_first_group, (w,)), (_second_group, (w,)), (_fill, (w,)),
+            (add_tiles, (w, ROWS, ROWS, GROUPS, 0, PIECES)),
+            (add_tiles, (w, ROWS, ROWS, GROUPS, 1, PIECES)),
         ],
         [4, 1, 1, 1],
         [REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS],

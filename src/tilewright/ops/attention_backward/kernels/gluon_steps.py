@@ -26,7 +26,7 @@ def tile_of(
     Sequences that have lengths of their own begin with the longest (see `order`). Under a causal
     mask the first keys are seen by most queries, so ascending tiles are long ones first. ORDERED:
     descending tiles (see `turn_of`); under a causal mask those of the last section ascend, if there
-    are more. Neighbouring numbers are the same tile of `section` heads (`arguments`).
+    are more. Neighbouring numbers are the same tile of `section` heads (`catalogue`).
 
     Tiles of packed sequences follow one another. There are places for as many as there can be;
     those that are left over lie behind the last sequence's rows."""

@@ -55,63 +55,52 @@ def _pass_on(turns, t, begin, end, more, apart):
 
 
 @jit
-def add_blocks(
-    data, stored, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
-    GROUPS: gl.constexpr, PIECES: gl.constexpr, PACKEDQ: gl.constexpr, ORDERED: gl.constexpr,
-    DBIAS: gl.constexpr,
-):  # fmt: skip
-    """The warp that adds blocks of dQ to the sums in memory, PIECES tiles each. Groups have equal
-    shares of them, of which each hands over one at a time; the last group may have fewer.
+def add_blocks(w, TILE: gl.constexpr, STEP: gl.constexpr, GROUPS: gl.constexpr):
+    """The warp that adds blocks of dQ to the sums in memory, a tile of each group.
     ORDERED: each block's in turns, of which `turns` counts those that are over. The first writes,
     so sums need not be zero before; a block without turns is nothing.
     DBIAS: it also writes the gradients of scores, [queries, keys], from the slot that groups filled
     before they handed dQ over; they fill it again after they heard that dQ was read."""
-    PASSES: gl.constexpr = (PIECES + GROUPS - 1) // GROUPS
-    dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded, ascending = data
-    b, g, j0, _, terms_begin, _, begin, end = steps
-    _, n_kv, _, shift, _, _ = sizes
-    left, right, first, _ = bounds
-    q_b = 0 if PACKEDQ else b
+    left, right, first, _ = w.bounds
+    q_b = 0 if w.PACKEDQ else w.b
     phase = 0
     over = 0
-    for m in range(group):
-        line = (q_b * heads + g * group + m) * padded + terms_begin
-        for t in range(begin, end):
+    for m in range(w.group):
+        line = (q_b * w.heads + w.g * w.group + m) * w.padded + w.terms_begin
+        for t in range(w.begin, w.end):
             block = line // STEP + t
-            if ORDERED:
+            if w.ORDERED:
                 before = turn_of(
-                    t, j0, ascending, n_kv, shift, left, right, first, TILE, STEP, MASK
+                    t, w.j0, w.ascending, w.n_kv, w.shift, left, right, first, TILE, STEP, w.MASK
                 )  # fmt: skip
-                _wait_for(turns + block, over, before)
-            for n in gl.static_range(PASSES):
-                mbarrier.wait(dq_full.index(0), phase)
+                _wait_for(w.turns + block, over, before)
+            mbarrier.wait(w.dq_full.index(0), phase)
+            for r in gl.static_range(GROUPS):
+                row = (block * GROUPS + r) * w.dq_tiles.shape[1]
+                if w.ORDERED:
+                    if before == 0:
+                        tma_store(w.dq_sums, (row, 0), w.dq_tiles.index(r))
+                    else:
+                        tma_add(w.dq_sums, (row, 0), w.dq_tiles.index(r))
+                else:
+                    tma_add(w.dq_sums, (row, 0), w.dq_tiles.index(r))
+            if w.DBIAS:
                 for r in gl.static_range(GROUPS):
-                    if r * PASSES + n < PIECES:
-                        row = (block * PIECES + r * PASSES + n) * dq_tiles.shape[1]
-                        if ORDERED:
-                            if before == 0:
-                                tma_store(dq_sums, (row, 0), dq_tiles.index(r))
-                            else:
-                                tma_add(dq_sums, (row, 0), dq_tiles.index(r))
-                        else:
-                            tma_add(dq_sums, (row, 0), dq_tiles.index(r))
-                if DBIAS:
-                    ds, ds_tiles = stored
-                    for r in gl.static_range(GROUPS):
-                        at = (b, g * group + m, t * STEP, j0 + r * ds_tiles.shape[2])
-                        tma_store(ds, at, ds_tiles.index(phase * GROUPS + r))
-                tma_store_wait(0)
-                mbarrier.arrive(dq_empty.index(0), count=1)
-                phase ^= 1
-            if ORDERED:
-                over = _pass_on(turns + block, t, begin, end, m + 1 < group, padded // STEP)
+                    at = (w.b, w.g * w.group + m, t * STEP, w.j0 + r * w.ds_tiles.shape[2])
+                    tma_store(w.ds, at, w.ds_tiles.index(phase * GROUPS + r))
+            tma_store_wait(0)
+            mbarrier.arrive(w.dq_empty.index(0), count=1)
+            phase ^= 1
+            if w.ORDERED:
+                over = _pass_on(
+                    w.turns + block, t, w.begin, w.end, m + 1 < w.group, w.padded // STEP
+                )
 
 
 @jit
 def add_tiles(
-    data, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
-    GROUPS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr, PACKEDQ: gl.constexpr,
-    ORDERED: gl.constexpr,
+    w, TILE: gl.constexpr, STEP: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
+    PIECES: gl.constexpr,
 ):  # fmt: skip
     """As `add_blocks`, of one group alone, which hands over its tiles without waiting for the
     other: each has a warp that adds, barriers and turns of its own.
@@ -120,39 +109,37 @@ def add_tiles(
     groups waited for it: at head dim 256 a step took 1.3 to 1.5 times as long as without turns."""
     SHARE: gl.constexpr = (PIECES + GROUPS - 1) // GROUPS
     FIRST: gl.constexpr = GROUP * SHARE
-    dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, lines, group, padded, ascending = data
-    b, g, j0, _, terms_begin, _, begin, end = steps
-    _, n_kv, _, shift, _, _ = sizes
-    left, right, first, _ = bounds
-    q_b = 0 if PACKEDQ else b
+    left, right, first, _ = w.bounds
+    q_b = 0 if w.PACKEDQ else w.b
     phase = 0
     over = 0
-    if ORDERED:
-        turns += GROUP * lines * (padded // STEP)
-    for m in range(group):
-        line = (q_b * heads + g * group + m) * padded + terms_begin
-        for t in range(begin, end):
+    turns = w.turns
+    if w.ORDERED:
+        turns += GROUP * w.lines * (w.padded // STEP)
+    for m in range(w.group):
+        line = (q_b * w.heads + w.g * w.group + m) * w.padded + w.terms_begin
+        for t in range(w.begin, w.end):
             block = line // STEP + t
-            if ORDERED:
+            if w.ORDERED:
                 before = turn_of(
-                    t, j0, ascending, n_kv, shift, left, right, first, TILE, STEP, MASK
+                    t, w.j0, w.ascending, w.n_kv, w.shift, left, right, first, TILE, STEP, w.MASK
                 )  # fmt: skip
                 _wait_for(turns + block, over, before)
             for n in gl.static_range(FIRST, min(FIRST + SHARE, PIECES)):
-                row = (block * PIECES + n) * dq_tiles.shape[1]
-                mbarrier.wait(dq_full.index(GROUP), phase)
-                if ORDERED:
+                row = (block * PIECES + n) * w.dq_tiles.shape[1]
+                mbarrier.wait(w.dq_full.index(GROUP), phase)
+                if w.ORDERED:
                     if before == 0:
-                        tma_store(dq_sums, (row, 0), dq_tiles.index(GROUP))
+                        tma_store(w.dq_sums, (row, 0), w.dq_tiles.index(GROUP))
                     else:
-                        tma_add(dq_sums, (row, 0), dq_tiles.index(GROUP))
+                        tma_add(w.dq_sums, (row, 0), w.dq_tiles.index(GROUP))
                 else:
-                    tma_add(dq_sums, (row, 0), dq_tiles.index(GROUP))
+                    tma_add(w.dq_sums, (row, 0), w.dq_tiles.index(GROUP))
                 tma_store_wait(0)
-                mbarrier.arrive(dq_empty.index(GROUP), count=1)
+                mbarrier.arrive(w.dq_empty.index(GROUP), count=1)
                 phase ^= 1
-            if ORDERED:
-                over = _pass_on(turns + block, t, begin, end, m + 1 < group, padded // STEP)
+            if w.ORDERED:
+                over = _pass_on(turns + block, t, w.begin, w.end, m + 1 < w.group, w.padded // STEP)
 
 
 @jit
@@ -209,22 +196,21 @@ def hand_over(dq, dq_tiles, dq_full, GROUP: gl.constexpr):
 
 
 @jit
-def write_rows(
-    x, strides, sums, weight, b, g, begin, j0, n_kv, room, accumulate, first, DIM: gl.constexpr
-):  # fmt: skip
+def write_rows(w, x, strides, sums, weight, j0, first, DIM: gl.constexpr):
     """Write columns `first`… of rows of dK or dV: those of the sequence; zeros where the sequence
     has room and no key. If `accumulate` is not 0, add them to what is there."""
     OF: gl.constexpr = sums.type.layout
+    b = 0 if w.PACKEDKV else w.b
     j = j0 + gl.arange(0, sums.shape[0], gl.SliceLayout(1, OF))
     d = first + gl.arange(0, sums.shape[1], gl.SliceLayout(0, OF))
-    out = gl.where(gl.expand_dims(j < n_kv, 1), sums * weight, 0.0)
+    out = gl.where(gl.expand_dims(j < w.n_kv, 1), sums * weight, 0.0)
     # What the arguments promise does not reach the partitions, and pairs are stored together.
-    start = x + gl.multiple_of(b * strides[0] + g.to(gl.int64) * strides[2], 8)
-    rows = gl.multiple_of((begin + j).to(gl.int64) * strides[1], 8)
+    start = x + gl.multiple_of(b * strides[0] + w.g.to(gl.int64) * strides[2], 8)
+    rows = gl.multiple_of((w.kv_begin + j).to(gl.int64) * strides[1], 8)
     at = gl.expand_dims(rows, 1) + gl.expand_dims(d, 0)
-    inside = gl.expand_dims(j < room, 1) & gl.expand_dims(d < DIM, 0)
+    inside = gl.expand_dims(j < w.room, 1) & gl.expand_dims(d < DIM, 0)
     to = gl.multiple_of(start, 16) + at
-    if accumulate != 0:
+    if w.accumulate != 0:
         out += gl.load(to, mask=inside, other=0.0).to(gl.float32)
     gl.store(to, out.to(x.dtype.element_ty), mask=inside)
 

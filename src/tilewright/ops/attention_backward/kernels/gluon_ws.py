@@ -69,6 +69,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 
 ROWS = gl.constexpr(64)
 """Keys of a warp group."""
@@ -80,128 +81,126 @@ REGISTERS = gl.constexpr(240)
 OTHERS_REGISTERS = gl.constexpr(24)
 
 
+Work = bundle(
+    "Work",
+    "dk dv slopes dk_strides dv_strides k_full v_full group slopes_stride accumulate softcap"
+    " scale"
+    " q_tiles k_tiles v_tiles do_tiles log_tiles delta_tiles ds_tiles dq_tiles q_full do_full"
+    " empty dq_full dq_empty"
+    " bias bias_batch bias_heads bias_tiles bias_full bias_empty row_tops top_tiles"
+    " b g j0 q_begin terms_begin kv_begin begin end n_q n_kv room shift low high bounds"
+    " q k v do log_sums deltas heads padded dq_sums turns ascending ds"
+    " HEAD_DIM HEAD_DIM_V STEP MASK SOFTCAP ALIBI PACKEDQ PACKEDKV USEDQ USEDKV GROUPS BY_ROWS"
+    " BIAS DBIAS ORDERED",
+)
+"""What the warps of a workgroup have in common."""
+
+
 @jit
-def _fill(
-    data, biases, steps, STEP: gl.constexpr, GROUPS: gl.constexpr, BIAS: gl.constexpr,
-    PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr,
-):  # fmt: skip
+def _fill(w):
     """The producer: loads K and V, then Q, dO, LSE, delta and the bias step by step."""
-    (
-        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
-        k_full, v_full, q_full, do_full, empty, heads, group, padded,
-    ) = data  # fmt: skip
-    b, g, j0, q_begin, terms_begin, kv_begin, begin, end = steps
-    q_b = 0 if PACKEDQ else b
-    kv_b = 0 if PACKEDKV else b
-    TERMS: gl.constexpr = 0 if BIAS else STEP * 4  # of rows, which come with Q, or with the bias
+    q_b = 0 if w.PACKEDQ else w.b
+    kv_b = 0 if w.PACKEDKV else w.b
+    # Rows' terms come with Q, or with the bias.
+    TERMS: gl.constexpr = 0 if w.BIAS else w.STEP * 4
     stage = 0
     phase = 1  # an unused slot counts as released
-    if begin < end:
-        mbarrier.expect(k_full.index(0), GROUPS * k.block_type.nbytes)
-        for r in gl.static_range(GROUPS):
-            row = kv_begin + j0 + r * ROWS
-            tma_load(k, (kv_b, g, row, 0), k_full.index(0), k_tiles.index(r))
-        mbarrier.expect(v_full.index(0), GROUPS * v.block_type.nbytes)
-        for r in gl.static_range(GROUPS):
-            row = kv_begin + j0 + r * ROWS
-            tma_load(v, (kv_b, g, row, 0), v_full.index(0), v_tiles.index(r))
-    for n in range(group):
-        h = g * group + n
-        line = (q_b * heads + h) * padded + terms_begin
-        for t in range(begin, end):
-            i0 = t * STEP
-            mbarrier.wait(empty.index(stage), phase)
-            mbarrier.expect(q_full.index(stage), q.block_type.nbytes + TERMS)
-            tma_load(q, (q_b, h, q_begin + i0, 0), q_full.index(stage), q_tiles.index(stage))
-            if not BIAS:
-                tma_load(log_sums, (line + i0,), q_full.index(stage), log_tiles.index(stage))
-            mbarrier.expect(do_full.index(stage), do.block_type.nbytes + STEP * 4)
-            tma_load(do, (q_b, h, q_begin + i0, 0), do_full.index(stage), do_tiles.index(stage))
-            tma_load(deltas, (line + i0,), do_full.index(stage), delta_tiles.index(stage))
-            if BIAS:
-                (
-                    bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty, row_tops,
-                    top_tiles,
-                ) = biases  # fmt: skip
-                mbarrier.wait(bias_empty.index(0), stage ^ 1)
-                mbarrier.expect(bias_full.index(0), GROUPS * bias.block_type.nbytes + 2 * STEP * 4)
-                tma_load(log_sums, (line + i0,), bias_full.index(0), log_tiles.index(0))
-                tma_load(row_tops, (line + i0,), bias_full.index(0), top_tiles.index(0))
-                bias_b = gl.minimum(b, bias_batch - 1)
-                bias_h = gl.minimum(h, bias_heads - 1)
-                for r in gl.static_range(GROUPS):
-                    at = (bias_b, bias_h, i0, j0 + r * ROWS)
-                    tma_load(bias, at, bias_full.index(0), bias_tiles.index(r))
+    if w.begin < w.end:
+        mbarrier.expect(w.k_full.index(0), w.GROUPS * w.k.block_type.nbytes)
+        for r in gl.static_range(w.GROUPS):
+            row = w.kv_begin + w.j0 + r * ROWS
+            tma_load(w.k, (kv_b, w.g, row, 0), w.k_full.index(0), w.k_tiles.index(r))
+        mbarrier.expect(w.v_full.index(0), w.GROUPS * w.v.block_type.nbytes)
+        for r in gl.static_range(w.GROUPS):
+            row = w.kv_begin + w.j0 + r * ROWS
+            tma_load(w.v, (kv_b, w.g, row, 0), w.v_full.index(0), w.v_tiles.index(r))
+    for n in range(w.group):
+        h = w.g * w.group + n
+        line = (q_b * w.heads + h) * w.padded + w.terms_begin
+        for t in range(w.begin, w.end):
+            i0 = t * w.STEP
+            at = (q_b, h, w.q_begin + i0, 0)
+            mbarrier.wait(w.empty.index(stage), phase)
+            mbarrier.expect(w.q_full.index(stage), w.q.block_type.nbytes + TERMS)
+            tma_load(w.q, at, w.q_full.index(stage), w.q_tiles.index(stage))
+            if not w.BIAS:
+                tma_load(w.log_sums, (line + i0,), w.q_full.index(stage), w.log_tiles.index(stage))
+            mbarrier.expect(w.do_full.index(stage), w.do.block_type.nbytes + w.STEP * 4)
+            tma_load(w.do, at, w.do_full.index(stage), w.do_tiles.index(stage))
+            tma_load(w.deltas, (line + i0,), w.do_full.index(stage), w.delta_tiles.index(stage))
+            if w.BIAS:
+                mbarrier.wait(w.bias_empty.index(0), stage ^ 1)
+                SIZE: gl.constexpr = w.GROUPS * w.bias.block_type.nbytes + 2 * w.STEP * 4
+                mbarrier.expect(w.bias_full.index(0), SIZE)
+                tma_load(w.log_sums, (line + i0,), w.bias_full.index(0), w.log_tiles.index(0))
+                tma_load(w.row_tops, (line + i0,), w.bias_full.index(0), w.top_tiles.index(0))
+                bias_b = gl.minimum(w.b, w.bias_batch - 1)
+                bias_h = gl.minimum(h, w.bias_heads - 1)
+                for r in gl.static_range(w.GROUPS):
+                    at = (bias_b, bias_h, i0, w.j0 + r * ROWS)
+                    tma_load(w.bias, at, w.bias_full.index(0), w.bias_tiles.index(r))
             stage, phase = turned(stage, phase, STAGES)
 
 
 @jit
 def _step(
-    tiles, biases, dk_sums, dv_sums, zero, zero_q, stage, phase, i0, j0, n_q, n_kv, shift, bounds,
-    scale, softcap, slope,
-    MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
-    RAGGED: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
-    BY_ROWS: gl.constexpr, BIAS: gl.constexpr, DBIAS: gl.constexpr,
+    w, dk_sums, dv_sums, zero, zero_q, stage, phase, t, j0, slope, MASKED: gl.constexpr,
+    GROUP: gl.constexpr,
 ):  # fmt: skip
-    """The sums after one block of queries."""
-    (
-        q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles, dq_tiles,
-        q_full, do_full, empty, dq_full, dq_empty,
-    ) = tiles  # fmt: skip
-    DTYPE: gl.constexpr = q_tiles.dtype
-    STEP: gl.constexpr = zero.shape[1]
+    """The sums after block `t` of queries."""
+    i0 = t * w.STEP
+    DTYPE: gl.constexpr = w.q_tiles.dtype
     OF_COLUMNS: gl.constexpr = gl.SliceLayout(0, zero.type.layout)
     OF_DK: gl.constexpr = gl.DotOperandLayout(0, dk_sums.type.layout, 2)
     OF_DV: gl.constexpr = gl.DotOperandLayout(0, dv_sums.type.layout, 2)
     none = nothing(i0)
-    q_tile = q_tiles.index(stage)
-    do_tile = do_tiles.index(stage)
-    mbarrier.wait(q_full.index(stage), phase)
-    if RAGGED:  # noqa: SIM102 - only the first is known when compiling
-        if i0 + STEP > n_q:
-            clear(q_tile, n_q - i0)
-    log_tile = log_tiles.index(0 if BIAS else stage)
+    q_tile = w.q_tiles.index(stage)
+    do_tile = w.do_tiles.index(stage)
+    mbarrier.wait(w.q_full.index(stage), phase)
+    if w.PACKEDQ or w.USEDQ:  # noqa: SIM102 - only the first is known when compiling
+        if i0 + w.STEP > w.n_q:
+            clear(q_tile, w.n_q - i0)
+    log_tile = w.log_tiles.index(0 if w.BIAS else stage)
     start = zero
-    if not (SOFTCAP or BIAS):
+    if not (w.SOFTCAP or w.BIAS):
         start = spread(log_tile.load(OF_COLUMNS), ROWS)
     s = warpgroup_mma(
-        k_tiles.index(none + GROUP),
+        w.k_tiles.index(none + GROUP),
         q_tile.permute((1, 0)),
         start,
-        use_acc=not (SOFTCAP or BIAS),
+        use_acc=not (w.SOFTCAP or w.BIAS),
         is_async=True,
     )
-    mbarrier.wait(do_full.index(stage), phase)
-    if RAGGED:  # noqa: SIM102 - only the first is known when compiling
-        if i0 + STEP > n_q:
-            clear(do_tile, n_q - i0)
-    start = spread(delta_tiles.index(stage).load(OF_COLUMNS), ROWS)
-    dp = warpgroup_mma(v_tiles.index(none + GROUP), do_tile.permute((1, 0)), start, is_async=True)
+    mbarrier.wait(w.do_full.index(stage), phase)
+    if w.PACKEDQ or w.USEDQ:  # noqa: SIM102 - only the first is known when compiling
+        if i0 + w.STEP > w.n_q:
+            clear(do_tile, w.n_q - i0)
+    start = spread(w.delta_tiles.index(stage).load(OF_COLUMNS), ROWS)
+    dp = warpgroup_mma(w.v_tiles.index(none + GROUP), do_tile.permute((1, 0)), start, is_async=True)
     bias_tile = None
     top_tile = None
-    if BIAS:
-        _, _, _, bias_tiles, bias_full, bias_empty, _, top_tiles = biases
-        top_tile = top_tiles.index(0)
-        bias_tile = bias_tiles.index(GROUP)
-        mbarrier.wait(bias_full.index(0), stage)
-        if RAGGED:  # noqa: SIM102 - only the first is known when compiling
-            if i0 + STEP > n_q:
-                clear(bias_tile, n_q - i0)
+    if w.BIAS:
+        top_tile = w.top_tiles.index(0)
+        bias_tile = w.bias_tiles.index(GROUP)
+        mbarrier.wait(w.bias_full.index(0), stage)
+        if w.PACKEDQ or w.USEDQ:  # noqa: SIM102 - only the first is known when compiling
+            if i0 + w.STEP > w.n_q:
+                clear(bias_tile, w.n_q - i0)
     s = warpgroup_mma_wait(1, deps=(s,))
     p, through = weights_of(
-        s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASKED, SOFTCAP, ALIBI, bias_tile, top_tile,
+        s, log_tile, i0, j0, w.n_kv, w.shift, w.bounds, w.scale, w.softcap, slope,
+        w.MASK, MASKED, w.SOFTCAP, w.ALIBI, bias_tile, top_tile,
     )  # fmt: skip
     weights = gl.convert_layout(p.to(DTYPE), OF_DV, assert_trivial=True)
-    if BIAS:
-        mbarrier.arrive(bias_empty.index(0), count=1)
+    if w.BIAS:
+        mbarrier.arrive(w.bias_empty.index(0), count=1)
     # Started before the wait for dP: else ptxas moves the exponentials behind that.
     dv_sums = warpgroup_mma(weights, do_tile, dv_sums, is_async=True)
     dp = warpgroup_mma_wait(1, deps=(dp,))
     ds = (through * dp).to(DTYPE)
     # In one of two buffers: when all groups meet, all have multiplied what was in the other.
-    ds_tile = ds_tiles.index(stage * GROUPS + GROUP)
-    if DBIAS:
+    ds_tile = w.ds_tiles.index(stage * w.GROUPS + GROUP)
+    if w.DBIAS:
         ds_tile.permute((1, 0)).store(ds)
     else:
         ds_tile.store(ds)
@@ -209,99 +208,71 @@ def _step(
     gradients = gl.convert_layout(ds, OF_DK, assert_trivial=True)
     meet(i0)
     dq = zero_q
-    for r in gl.static_range(GROUPS):
-        left = ds_tiles.index(stage * GROUPS + r)
-        if not DBIAS:
+    for r in gl.static_range(w.GROUPS):
+        left = w.ds_tiles.index(stage * w.GROUPS + r)
+        if not w.DBIAS:
             left = left.permute((1, 0))
-        part = k_tiles.index(none + r)
-        if BY_ROWS:
+        part = w.k_tiles.index(none + r)
+        if w.BY_ROWS:
             left = left.slice(GROUP * ROWS, ROWS)
         else:
             part = part.slice(GROUP * ROWS, ROWS, dim=1)
         dq = warpgroup_mma(left, part, dq, use_acc=r > 0, is_async=True)
-    dv_sums, weights = warpgroup_mma_wait(GROUPS, deps=(dv_sums, weights))
+    dv_sums, weights = warpgroup_mma_wait(w.GROUPS, deps=(dv_sums, weights))
     dk_sums = warpgroup_mma(gradients, q_tile, dk_sums, is_async=True)
     dq = warpgroup_mma_wait(1, deps=(dq,))
-    mbarrier.wait(dq_empty.index(0), stage ^ 1)  # nothing is being added at first
-    dq_tiles.index(GROUP).store(by_threads(dq))
+    mbarrier.wait(w.dq_empty.index(0), stage ^ 1)  # nothing is being added at first
+    w.dq_tiles.index(GROUP).store(by_threads(dq))
     fence_async_shared()
-    mbarrier.arrive(dq_full.index(0), count=1)
+    mbarrier.arrive(w.dq_full.index(0), count=1)
     dk_sums, gradients = warpgroup_mma_wait(0, deps=(dk_sums, gradients))
-    mbarrier.arrive(empty.index(stage), count=1)
+    mbarrier.arrive(w.empty.index(stage), count=1)
     stage, phase = turned(stage, phase, STAGES)
     return dk_sums, dv_sums, stage, phase
 
 
 @jit
-def _multiply(
-    data, tiles, biases, steps, sizes, bounds,
-    HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, STEP: gl.constexpr,
-    MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, PACKEDQ: gl.constexpr,
-    PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr, GROUPS: gl.constexpr,
-    GROUP: gl.constexpr, BY_ROWS: gl.constexpr, BIAS: gl.constexpr, DBIAS: gl.constexpr,
-):  # fmt: skip
+def _multiply(w, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its 64 keys of the tile."""
-    (
-        dk, dv, slopes, dk_strides, dv_strides, k_full, v_full, group, slopes_stride, accumulate,
-        softcap, scale,
-    ) = data  # fmt: skip
-    _, k_tiles, v_tiles, _, _, _, _, _, _, _, _, _, _ = tiles
-    b, g, tile_begin, _, _, kv_begin, begin, end = steps
-    n_q, n_kv, room, shift, low, high = sizes
-    RAGGED: gl.constexpr = PACKEDQ or USEDQ
-    K_COLUMNS: gl.constexpr = k_tiles.shape[2]
-    V_COLUMNS: gl.constexpr = v_tiles.shape[2]
-    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    K_COLUMNS: gl.constexpr = w.k_tiles.shape[2]
+    V_COLUMNS: gl.constexpr = w.v_tiles.shape[2]
+    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, w.STEP, 16])
     OF_DK: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K_COLUMNS, 16])
     OF_DV: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_COLUMNS, 16])
     OF_DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    zero = gl.zeros((ROWS, STEP), gl.float32, OF_S)
+    zero = gl.zeros((ROWS, w.STEP), gl.float32, OF_S)
     zero_q = gl.zeros((ROWS, ROWS), gl.float32, OF_DQ)
     dk_sums = gl.zeros((ROWS, K_COLUMNS), gl.float32, OF_DK)
     dv_sums = gl.zeros((ROWS, V_COLUMNS), gl.float32, OF_DV)
-    j0 = tile_begin + GROUP * ROWS
-    if begin < end:
-        mbarrier.wait(k_full.index(0), 0)
-        mbarrier.wait(v_full.index(0), 0)
-        if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
-            if j0 + ROWS > n_kv:
-                clear(k_tiles.index(GROUP), n_kv - j0)
-                clear(v_tiles.index(GROUP), n_kv - j0)
+    j0 = w.j0 + GROUP * ROWS
+    if w.begin < w.end:
+        mbarrier.wait(w.k_full.index(0), 0)
+        mbarrier.wait(w.v_full.index(0), 0)
+        if w.PACKEDKV or w.USEDKV:  # noqa: SIM102 - only the first is known when compiling
+            if j0 + ROWS > w.n_kv:
+                clear(w.k_tiles.index(GROUP), w.n_kv - j0)
+                clear(w.v_tiles.index(GROUP), w.n_kv - j0)
     stage = 0
     phase = 0
-    for n in range(group):
+    for n in range(w.group):
         slope = 0.0
-        if ALIBI:
-            slope = slope_of(gl.load(slopes + b * slopes_stride + g * group + n))
-        for t in range(begin, low):
+        if w.ALIBI:
+            slope = slope_of(gl.load(w.slopes + w.b * w.slopes_stride + w.g * w.group + n))
+        for t in range(w.begin, w.low):
             dk_sums, dv_sums, stage, phase = _step(
-                tiles, biases, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q,
-                n_kv, shift, bounds, scale, softcap, slope,
-                MASK, True, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS, BIAS,
-                DBIAS,
-            )  # fmt: skip
-        for t in range(low, high):
+                w, dk_sums, dv_sums, zero, zero_q, stage, phase, t, j0, slope, True, GROUP
+            )
+        for t in range(w.low, w.high):
             dk_sums, dv_sums, stage, phase = _step(
-                tiles, biases, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q,
-                n_kv, shift, bounds, scale, softcap, slope,
-                MASK, False, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS, BIAS,
-                DBIAS,
-            )  # fmt: skip
-        if MASK == "window":
-            for t in range(high, end):
+                w, dk_sums, dv_sums, zero, zero_q, stage, phase, t, j0, slope, False, GROUP
+            )
+        if w.MASK == "window":
+            for t in range(w.high, w.end):
                 dk_sums, dv_sums, stage, phase = _step(
-                    tiles, biases, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q,
-                    n_kv, shift, bounds, scale, softcap, slope,
-                    MASK, True, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS, BIAS,
-                    DBIAS,
-                )  # fmt: skip
-    kv_b = 0 if PACKEDKV else b
-    write_rows(
-        dk, dk_strides, dk_sums, scale, kv_b, g, kv_begin, j0, n_kv, room, accumulate, 0, HEAD_DIM,
-    )  # fmt: skip
-    write_rows(
-        dv, dv_strides, dv_sums, 1.0, kv_b, g, kv_begin, j0, n_kv, room, accumulate, 0, HEAD_DIM_V,
-    )  # fmt: skip
+                    w, dk_sums, dv_sums, zero, zero_q, stage, phase, t, j0, slope, True, GROUP
+                )
+    write_rows(w, w.dk, w.dk_strides, dk_sums, w.scale, j0, 0, w.HEAD_DIM)
+    write_rows(w, w.dv, w.dv_strides, dv_sums, 1.0, j0, 0, w.HEAD_DIM_V)
 
 
 @jit
@@ -342,10 +313,8 @@ def gradients_gluon_ws(
     do_tiles = tiles_like(do, STAGES)
     k_tiles = tiles_like(k, GROUPS)
     v_tiles = tiles_like(v, GROUPS)
-    stored = ()
     if DBIAS:
         ds_tiles = tiles_like(ds, 2 * GROUPS)
-        stored = (ds, ds_tiles)
     else:
         OF_DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, STEP], q.dtype)
         ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, STEP], OF_DS)
@@ -358,48 +327,32 @@ def gradients_gluon_ws(
     q_full, empty = ring(STAGES, GROUPS)
     do_full, _ = ring(STAGES, GROUPS)
     dq_empty, dq_full = ring(1, GROUPS)
-    biases = ()
+    bias_tiles = None
+    bias_full = None
+    bias_empty = None
+    top_tiles = None
     if BIAS:
         bias_tiles = tiles_like(bias, GROUPS)
         bias_full, bias_empty = ring(1, GROUPS)
         top_tiles = gl.allocate_shared_memory(gl.float32, [1, STEP], log_sums.layout)
-        biases = (
-            bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty, row_tops, top_tiles,
-        )  # fmt: skip
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
-    steps = (b, g, j0, q_begin, terms_begin, kv_begin, begin, end)
-    sizes = (n_q, n_kv, room, shift, low, high)
-    own = (
+    w = Work(
         dk, dv, slopes, dk_strides, dv_strides, k_full, v_full, group, slopes_stride, accumulate,
-        softcap, scale,
+        softcap, scale, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles,
+        dq_tiles, q_full, do_full, empty, dq_full, dq_empty, bias, bias_batch, bias_heads,
+        bias_tiles, bias_full, bias_empty, row_tops, top_tiles, b, g, j0, q_begin, terms_begin,
+        kv_begin, begin, end, n_q, n_kv, room, shift, low, high, bounds, q, k, v, do, log_sums,
+        deltas, heads, padded, dq_sums, turns, ascending, ds, HEAD_DIM, HEAD_DIM_V, STEP, MASK,
+        SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, BY_ROWS, BIAS, DBIAS, ORDERED,
     )  # fmt: skip
-    tiles = (
-        q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles, dq_tiles,
-        q_full, do_full, empty, dq_full, dq_empty,
-    )  # fmt: skip
-    filled = (
-        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
-        k_full, v_full, q_full, do_full, empty, heads, group, padded,
-    )  # fmt: skip
-    added = (dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded, ascending)
-    # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
     gl.warp_specialize(
         [
-            (_multiply, (
-                own, tiles, biases, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, STEP, MASK, SOFTCAP,
-                ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 0, BY_ROWS, BIAS, DBIAS,
-            )),
-            (_multiply, (
-                own, tiles, biases, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, STEP, MASK, SOFTCAP,
-                ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 1, BY_ROWS, BIAS, DBIAS,
-            )),
-            (_fill, (filled, biases, steps, STEP, GROUPS, BIAS, PACKEDQ, PACKEDKV)),
-            (add_blocks, (
-                added, stored, steps, sizes, bounds, TILE, STEP, MASK, GROUPS, GROUPS, PACKEDQ,
-                ORDERED, DBIAS,
-            )),
+            (_multiply, (w, 0)),
+            (_multiply, (w, 1)),
+            (_fill, (w,)),
+            (add_blocks, (w, TILE, STEP, GROUPS)),
         ],
         [4, 1, 1],
         [REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS],
-    )  # fmt: skip
+    )
