@@ -105,7 +105,7 @@ def _outside_examples(node: ast.AST):
     yield node
     for child in ast.iter_child_nodes(node):
         call = child.func if isinstance(child, ast.Call) else None
-        if not (isinstance(call, ast.Name) and call.id == "examples"):
+        if not (isinstance(call, ast.Name) and call.id in ("examples", "command")):
             yield from _outside_examples(child)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import completion, output
-from tilewright.cli.options import Json, examples
+from tilewright.cli.options import Json, command
 
 if TYPE_CHECKING:
     from tilewright.arch import Arch, Device
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(
-    epilog=examples("tilewright archs", "tilewright archs gfx942", "tilewright archs --json")
+@command(
+    app,
+    "List the GPU architectures that kernels can be built for.",
+    "tilewright archs",
+    "tilewright archs gfx942",
+    "tilewright archs --json",
 )
 def archs(
     name: Annotated[
@@ -100,11 +104,12 @@ def _show_arch(a: Arch) -> None:
     )
 
 
-@app.command(
-    short_help="List the known GPUs, or the GPUs of this machine.",
-    epilog=examples(
-        "tilewright devices", "tilewright devices h200_sxm", "tilewright devices --live --json"
-    ),
+@command(
+    app,
+    "List the known GPUs, or the GPUs of this machine.",
+    "tilewright devices",
+    "tilewright devices h200_sxm",
+    "tilewright devices --live --json",
 )
 def devices(
     name: Annotated[

@@ -10,9 +10,8 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import SpaceOptions, StoreOptions
-from tilewright.cli.options import Json, Kernels, examples, names
+from tilewright.cli.options import Json, Kernels, command, names
 from tilewright.cli.vocabulary import FAMILY, PROFILE
 
 if TYPE_CHECKING:
@@ -50,19 +49,17 @@ class BuildOptions:
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Build kernels for any architecture, without a GPU.",
-    epilog=examples(
-        "tilewright build space.json --arch sm_90 --arch gfx942",
-        "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
-        "tilewright build KERNEL_NAME --arch sm_100",
-        "tilewright build tuned.twt --arch gfx942:304,gfx950",
-        f"tilewright build {FAMILY}:small shapes.csv --arch all",
-        f"tilewright build {PROFILE} --arch gfx942 --dry-run",
-        "TILEWRIGHT_ARCHS='gfx942;gfx950' tilewright build space.json",
-    ),
+@command(
+    app,
+    "Build kernels for any architecture, without a GPU.",
+    "tilewright build space.json --arch sm_90 --arch gfx942",
+    "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
+    "tilewright build KERNEL_NAME --arch sm_100",
+    "tilewright build tuned.twt --arch gfx942:304,gfx950",
+    f"tilewright build {FAMILY}:small shapes.csv --arch all",
+    f"tilewright build {PROFILE} --arch gfx942 --dry-run",
+    "TILEWRIGHT_ARCHS='gfx942;gfx950' tilewright build space.json",
 )
-@grouped
 def build(
     inputs: Kernels,
     spaces: SpaceOptions,

@@ -12,9 +12,8 @@ import typer
 from tilewright.cli import completion, output
 from tilewright.cli.build import BuildOptions, show_failures
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import LimitOptions, SpaceOptions
-from tilewright.cli.options import Json, TrustBundle, examples, names
+from tilewright.cli.options import Json, TrustBundle, command, names
 from tilewright.cli.vocabulary import FAMILY, PROFILE
 from tilewright.errors import BadArgument
 
@@ -33,19 +32,17 @@ ENDING = ".bundle"
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Collect prebuilt kernels in one file, served without Triton or a compiler.",
-    epilog=examples(
-        "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o a.bundle",
-        f"tilewright bundle {PROFILE} --arch gfx942 -o framework.bundle",
-        f"tilewright bundle served.jsonl {FAMILY}:small --arch all -o b.bundle",
-        "tilewright bundle a.bundle missing.jsonl --arch sm_90 -o c.bundle",
-        "tilewright bundle h200.bundle",
-        "tilewright bundle shipped:sm_90 --device h200_sxm -o dist \\\n"
-        "      --wheel tilewright-kernels-sm90",
-    ),
+@command(
+    app,
+    "Collect prebuilt kernels in one file, served without Triton or a compiler.",
+    "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o a.bundle",
+    f"tilewright bundle {PROFILE} --arch gfx942 -o framework.bundle",
+    f"tilewright bundle served.jsonl {FAMILY}:small --arch all -o b.bundle",
+    "tilewright bundle a.bundle missing.jsonl --arch sm_90 -o c.bundle",
+    "tilewright bundle h200.bundle",
+    "tilewright bundle shipped:sm_90 --device h200_sxm -o dist \\\n"
+    "      --wheel tilewright-kernels-sm90",
 )
-@grouped
 def bundle(
     *,
     inputs: Annotated[

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import PairOptions, ProblemArguments, StoreOptions
-from tilewright.cli.options import Json, examples
+from tilewright.cli.options import Json, command
 from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 
 if TYPE_CHECKING:
@@ -26,16 +25,14 @@ _SAID = {"single": "events, L2 flushed", "graph": "graphs, operands rotated"}
 _CONTENDER = "KERNEL|REGISTRY.json|TABLE.twt|STORE|vendor"
 
 
-@app.command(
-    short_help="Find the faster of two kernels, with a confidence interval.",
-    epilog=examples(
-        f"tilewright compare KERNEL vendor {LARGE}",
-        f"tilewright compare new.twt old.twt {FEW}",
-        f"tilewright compare new.json old.json {FEW}",
-        f"tilewright compare store-a store-b {SMALL} --kernel KERNEL",
-    ),
+@command(
+    app,
+    "Find the faster of two kernels, with a confidence interval.",
+    f"tilewright compare KERNEL vendor {LARGE}",
+    f"tilewright compare new.twt old.twt {FEW}",
+    f"tilewright compare new.json old.json {FEW}",
+    f"tilewright compare store-a store-b {SMALL} --kernel KERNEL",
 )
-@grouped
 def compare(
     *,
     first: Annotated[str, typer.Argument(help=f"First contender: {_CONTENDER}.", metavar="FIRST")],

@@ -13,7 +13,7 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import Json, StorePath, examples
+from tilewright.cli.options import Json, StorePath, command
 
 if TYPE_CHECKING:
     from tilewright.cli.run import Ran
@@ -48,9 +48,11 @@ class Script:
     explain: dict[str, str]
 
 
-@app.command(
-    short_help="Show all steps on this CPU, in under a minute.",
-    epilog=examples("tilewright demo", "tilewright demo --store /tmp/demo"),
+@command(
+    app,
+    "Show all steps on this CPU, in under a minute.",
+    "tilewright demo",
+    "tilewright demo --store /tmp/demo",
 )
 def demo(store: StorePath = None, as_json: Json = False) -> None:
     """Show all steps in under a minute, without a GPU: expand a space, build for two vendors, run
@@ -293,10 +295,10 @@ def _close(
         f"{right} of {len(ran)} results right."
     )
     output.line("Next, try")
-    for command in (
+    for words in (
         f"run {family} {problem}",
         f"explain {family} {problem} --device {script.devices[-1]}",
         "kernels list",
         f"expand {space} --arch sm_90",
     ):
-        output.say(f"  tilewright {command}")
+        output.say(f"  tilewright {words}")

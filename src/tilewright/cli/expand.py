@@ -9,9 +9,8 @@ import typer
 
 from tilewright.cli import completion, output
 from tilewright.cli.errors import WRONG_REQUEST
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import SpaceOptions
-from tilewright.cli.options import Json, examples, names, words
+from tilewright.cli.options import Json, command, names, words
 from tilewright.cli.vocabulary import TINY, WORDS
 from tilewright.errors import BadArgument, EmptySpace
 
@@ -23,15 +22,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Count or list the kernels of a space on each architecture.",
-    epilog=examples(
-        "tilewright expand space.json --arch sm_90 --arch gfx942",
-        "tilewright expand space.json --arch sm_90 --signature dtype=fp16 --list",
-        f"tilewright expand --default {TINY} --arch sm_90 --dropped",
-    ),
+@command(
+    app,
+    "Count or list the kernels of a space on each architecture.",
+    "tilewright expand space.json --arch sm_90 --arch gfx942",
+    "tilewright expand space.json --arch sm_90 --signature dtype=fp16 --list",
+    f"tilewright expand --default {TINY} --arch sm_90 --dropped",
 )
-@grouped
 def expand(
     *,
     inputs: Annotated[

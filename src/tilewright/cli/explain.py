@@ -9,9 +9,8 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import PlanOptions, ProblemArguments
-from tilewright.cli.options import Json, TrustBundle, examples
+from tilewright.cli.options import Json, TrustBundle, command
 from tilewright.cli.vocabulary import FEW, LARGE, ODD
 
 if TYPE_CHECKING:
@@ -21,17 +20,15 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Explain which kernel serves a problem, and why others do not.",
-    epilog=examples(
-        f"tilewright explain {LARGE} dtype=bf16",
-        f"tilewright explain {FEW} dtype=fp8 --device mi300x",
-        f"tilewright explain {ODD} --registry r.json --all",
-        f"tilewright explain {FEW} --device gpu.json \\\n      --table mine.twt --deterministic",
-        f"tilewright explain {FEW} --bundle h200.bundle",
-    ),
+@command(
+    app,
+    "Explain which kernel serves a problem, and why others do not.",
+    f"tilewright explain {LARGE} dtype=bf16",
+    f"tilewright explain {FEW} dtype=fp8 --device mi300x",
+    f"tilewright explain {ODD} --registry r.json --all",
+    f"tilewright explain {FEW} --device gpu.json \\\n      --table mine.twt --deterministic",
+    f"tilewright explain {FEW} --bundle h200.bundle",
 )
-@grouped
 def explain(
     asked: ProblemArguments,
     plan: PlanOptions,

@@ -11,9 +11,8 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import StoreOptions
-from tilewright.cli.options import Json, SomeArchs, examples
+from tilewright.cli.options import Json, SomeArchs, command, examples
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -29,14 +28,13 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(help="The kernel's name.", metavar="NAME")]
 
 
-@app.command(
-    "list",
-    short_help="List the kernels in the store.",
-    epilog=examples(
-        "tilewright kernels list", "tilewright kernels list --arch gfx942 --match '*_persistent_*'"
-    ),
+@command(
+    app,
+    "List the kernels in the store.",
+    "tilewright kernels list",
+    "tilewright kernels list --arch gfx942 --match '*_persistent_*'",
+    name="list",
 )
-@grouped
 def list_kernels(
     kept: StoreOptions,
     archs: SomeArchs = None,
@@ -130,13 +128,12 @@ def _row(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-@app.command(
-    short_help="Show a kernel's config, and where it is legal and built.",
-    epilog=examples(
-        "tilewright kernels show NAME", "tilewright kernels show NAME --arch sm_90 --json"
-    ),
+@command(
+    app,
+    "Show a kernel's config, and where it is legal and built.",
+    "tilewright kernels show NAME",
+    "tilewright kernels show NAME --arch sm_90 --json",
 )
-@grouped
 def show(
     *,
     name: Name,
@@ -214,14 +211,12 @@ def _resources(made: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@app.command(
-    short_help="Print a kernel as PTX, SASS, AMD assembly or IR.",
-    epilog=examples(
-        "tilewright kernels inspect NAME --arch sm_90 --what sass | less",
-        "tilewright kernels inspect NAME --arch gfx942 --what amdgcn | grep mfma",
-    ),
+@command(
+    app,
+    "Print a kernel as PTX, SASS, AMD assembly or IR.",
+    "tilewright kernels inspect NAME --arch sm_90 --what sass | less",
+    "tilewright kernels inspect NAME --arch gfx942 --what amdgcn | grep mfma",
 )
-@grouped
 def inspect(
     *,
     name: Name,
@@ -287,11 +282,12 @@ def _of_part(found: dict[str, Kernel], part: str | None, name: str) -> Kernel:
     return found[part]
 
 
-@app.command(
-    short_help="Read the whole store and report damage.",
-    epilog=examples("tilewright kernels check", "tilewright kernels check --store DIR"),
+@command(
+    app,
+    "Read the whole store and report damage.",
+    "tilewright kernels check",
+    "tilewright kernels check --store DIR",
 )
-@grouped
 def check(kept: StoreOptions, as_json: Json = False) -> None:
     """Read every file of the store. Exits with 1 if a file is damaged or belongs to another
     user."""

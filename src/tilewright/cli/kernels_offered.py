@@ -8,9 +8,8 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import ProblemArguments
-from tilewright.cli.options import Json, examples
+from tilewright.cli.options import Json, command
 from tilewright.cli.vocabulary import FEW
 
 if TYPE_CHECKING:
@@ -20,14 +19,12 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(
-    short_help="List the algorithms that the vendor's library offers for a problem.",
-    epilog=examples(
-        f"tilewright kernels offered {FEW} dtype=bf16",
-        f"tilewright kernels offered {FEW} --devices 1, --json",
-    ),
+@command(
+    app,
+    "List the algorithms that the vendor's library offers for a problem.",
+    f"tilewright kernels offered {FEW} dtype=bf16",
+    f"tilewright kernels offered {FEW} --devices 1, --json",
 )
-@grouped
 def offered(
     said: ProblemArguments,
     devices: Annotated[

@@ -9,14 +9,15 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.options import Json, examples
+from tilewright.cli.options import Json, command
 
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Put the results of several sweeps in one directory.",
-    epilog=examples("tilewright merge monday tuesday --out both --policy newest"),
+@command(
+    app,
+    "Put the results of several sweeps in one directory.",
+    "tilewright merge monday tuesday --out both --policy newest",
 )
 def merge(
     folders: Annotated[list[Path], typer.Argument(help="Sweep directories.", metavar="DIR…")],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.cli import completion, output
+from tilewright.cli.grouped import grouped
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -97,6 +98,21 @@ OnlyOurs = Annotated[
 def examples(*lines: str) -> str:
     """The end of a command's help: its examples, one to a line."""
     return "\n\n".join(["Examples:", "\b\n" + "\n".join(f"  $ {line}" for line in lines)])
+
+
+def command(
+    app: typer.Typer, short_help: str, *lines: str, name: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command of an application, where groups of options are parameters.
+
+    short_help: its line in a list of commands. lines: its examples. name: by default the
+    function's.
+    """
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        return app.command(name, short_help=short_help, epilog=examples(*lines))(grouped(function))
+
+    return add
 
 
 _NEXT = re.compile(r",\s*(?=[A-Za-z_][\w-]*=)")

@@ -11,8 +11,7 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
-from tilewright.cli.options import Json, OpenWords, examples, words
+from tilewright.cli.options import Json, OpenWords, command, words
 from tilewright.cli.tune import MeasureOptions, Work, show
 from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument, TilewrightError
@@ -24,14 +23,12 @@ ENVIRONMENT = "TILEWRIGHT_PRETUNE"
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Tune shipped problems for this machine's GPU, at install.",
-    epilog=examples(
-        "tilewright pretune all",
-        f"tilewright pretune {FAMILY}:small --table here.twt",
-    ),
+@command(
+    app,
+    "Tune shipped problems for this machine's GPU, at install.",
+    "tilewright pretune all",
+    f"tilewright pretune {FAMILY}:small --table here.twt",
 )
-@grouped
 def pretune(
     *,
     modules: Annotated[

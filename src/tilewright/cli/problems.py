@@ -13,7 +13,7 @@ import typer
 from tilewright.canonical import canonical
 from tilewright.cli import output
 from tilewright.cli.errors import WRONG_REQUEST
-from tilewright.cli.options import FamilyName, Json, examples
+from tilewright.cli.options import FamilyName, Json, command
 from tilewright.errors import BadArgument, BadFile
 from tilewright.files import write_whole
 
@@ -38,13 +38,12 @@ class _Read:
     refused: list[dict[str, Any]] = field(default_factory=list)
 
 
-@app.command(
-    short_help="Read files of problems, also of other libraries, and count what they state.",
-    epilog=examples(
-        "tilewright problems MIOpen/test/perf_models --arch gfx942",
-        "tilewright problems oneDNN/tests/benchdnn/inputs/matmul --json",
-        "tilewright problems resnet.txt --arch gfx942 --out resnet.json",
-    ),
+@command(
+    app,
+    "Read files of problems, also of other libraries, and count what they state.",
+    "tilewright problems MIOpen/test/perf_models --arch gfx942",
+    "tilewright problems oneDNN/tests/benchdnn/inputs/matmul --json",
+    "tilewright problems resnet.txt --arch gfx942 --out resnet.json",
 )
 def problems(
     inputs: Annotated[

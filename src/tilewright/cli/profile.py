@@ -10,9 +10,8 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.build import compile_all
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import ProblemArguments, StoreOptions
-from tilewright.cli.options import Json, RegistryFile, Timeout, examples
+from tilewright.cli.options import Json, RegistryFile, Timeout, command
 from tilewright.cli.profile_counts import profile_counts
 from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 from tilewright.errors import BadArgument
@@ -33,18 +32,16 @@ _TOP_STALLS = 4
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Rank every kernel on one problem.",
-    epilog=examples(
-        f"tilewright profile {LARGE}",
-        f"tilewright profile {FEW} --registry r.json --top 5",
-        f"tilewright profile {SMALL} --kernel NAME --json",
-        f"tilewright profile {LARGE} --all --top 1000",
-        f"tilewright profile {SMALL} --no-counters",
-        f"tilewright profile {SMALL} --on emulated:mi300x --top 3",
-    ),
+@command(
+    app,
+    "Rank every kernel on one problem.",
+    f"tilewright profile {LARGE}",
+    f"tilewright profile {FEW} --registry r.json --top 5",
+    f"tilewright profile {SMALL} --kernel NAME --json",
+    f"tilewright profile {LARGE} --all --top 1000",
+    f"tilewright profile {SMALL} --no-counters",
+    f"tilewright profile {SMALL} --on emulated:mi300x --top 3",
 )
-@grouped
 def profile(
     *,
     asked: ProblemArguments,

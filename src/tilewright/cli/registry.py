@@ -10,9 +10,17 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import SpaceOptions, StoreOptions
-from tilewright.cli.options import Archs, Json, Kernels, SomeArchs, examples, names, targets
+from tilewright.cli.options import (
+    Archs,
+    Json,
+    Kernels,
+    SomeArchs,
+    command,
+    examples,
+    names,
+    targets,
+)
 
 if TYPE_CHECKING:
     from tilewright.compile import BuildReport, Store
@@ -27,11 +35,11 @@ app = typer.Typer(
 File = Annotated[Path, typer.Argument(help="Registry file (JSON).", metavar="FILE")]
 
 
-@app.command(
-    short_help="Write the legal kernels of spaces to a file.",
-    epilog=examples("tilewright registry export space.json --arch sm_90 -o kernels.json"),
+@command(
+    app,
+    "Write the legal kernels of spaces to a file.",
+    "tilewright registry export space.json --arch sm_90 -o kernels.json",
 )
-@grouped
 def export(
     *,
     inputs: Kernels,
@@ -63,15 +71,13 @@ def export(
         output.line(f"written to {file}")
 
 
-@app.command(
-    "import",
-    short_help="Show the contents of a file; build it with --build.",
-    epilog=examples(
-        "tilewright registry import kernels.json",
-        "tilewright registry import kernels.json --build --arch sm_90",
-    ),
+@command(
+    app,
+    "Show the contents of a file; build it with --build.",
+    "tilewright registry import kernels.json",
+    "tilewright registry import kernels.json --build --arch sm_90",
+    name="import",
 )
-@grouped
 def import_(
     *,
     file: File,
@@ -125,14 +131,12 @@ def _build(registry: Registry, archs: list[str], kept: Store) -> BuildReport:
     return compile_all(requests, kept)
 
 
-@app.command(
-    short_help="Find the entries of a file that would not work.",
-    epilog=examples(
-        "tilewright registry check kernels.json",
-        "tilewright registry check kernels.json --arch gfx942",
-    ),
+@command(
+    app,
+    "Find the entries of a file that would not work.",
+    "tilewright registry check kernels.json",
+    "tilewright registry check kernels.json --arch gfx942",
 )
-@grouped
 def check(
     *,
     file: File,

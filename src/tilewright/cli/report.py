@@ -9,14 +9,16 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.options import Json, examples
+from tilewright.cli.options import Json, command
 
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Write a sweep's results as one page for a browser.",
-    epilog=examples("tilewright report sweep", "tilewright report sweep -o sweep.html --json"),
+@command(
+    app,
+    "Write a sweep's results as one page for a browser.",
+    "tilewright report sweep",
+    "tilewright report sweep -o sweep.html --json",
 )
 def report(
     folder: Annotated[Path, typer.Argument(help="Directory of a sweep.", metavar="DIR")],

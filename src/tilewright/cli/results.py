@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import output
-from tilewright.cli.options import Json, examples
+from tilewright.cli.options import Json, command
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -23,14 +23,13 @@ SLOWEST = 5
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Show a sweep's best kernels and failures.",
-    epilog=examples(
-        "tilewright results DIR",
-        "tilewright results DIR --export results.csv",
-        "tilewright results DIR --query \\\n"
-        "      'SELECT status, count(*) FROM measurement GROUP BY status'",
-    ),
+@command(
+    app,
+    "Show a sweep's best kernels and failures.",
+    "tilewright results DIR",
+    "tilewright results DIR --export results.csv",
+    "tilewright results DIR --query \\\n"
+    "      'SELECT status, count(*) FROM measurement GROUP BY status'",
 )
 def results(
     folder: Annotated[Path, typer.Argument(help="A sweep's directory.", metavar="DIR")],

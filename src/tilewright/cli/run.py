@@ -12,9 +12,8 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import PlanOptions, ProblemArguments, StoreOptions
-from tilewright.cli.options import Json, examples, gpu_index
+from tilewright.cli.options import Json, command, gpu_index
 from tilewright.cli.vocabulary import LARGE, ODD, OTHERS, SMALL
 from tilewright.errors import BadArgument, FindingsFound, listed
 
@@ -27,17 +26,15 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Compute one problem, and check the result.",
-    epilog=examples(
-        f"tilewright run {SMALL} dtype=bf16",
-        f"tilewright run {ODD} dtype=fp8 --device mi300x",
-        f"tilewright run {ODD} dtype=fp16 --on emulated:mi300x",
-        f"tilewright run {LARGE} --on cuda:0 --seed 7",
-        *(f"tilewright run {other}" for other in OTHERS),
-    ),
+@command(
+    app,
+    "Compute one problem, and check the result.",
+    f"tilewright run {SMALL} dtype=bf16",
+    f"tilewright run {ODD} dtype=fp8 --device mi300x",
+    f"tilewright run {ODD} dtype=fp16 --on emulated:mi300x",
+    f"tilewright run {LARGE} --on cuda:0 --seed 7",
+    *(f"tilewright run {other}" for other in OTHERS),
 )
-@grouped
 def run(
     *,
     asked: ProblemArguments,

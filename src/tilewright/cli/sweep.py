@@ -11,8 +11,7 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.build import compile_all
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
-from tilewright.cli.options import Json, examples, names, targets
+from tilewright.cli.options import Json, command, names, targets
 from tilewright.cli.sweep_forecast import foreseen, show
 from tilewright.cli.sweep_request import Chosen, Request, SweepOptions, choice, show_choice
 from tilewright.cli.vocabulary import FAMILY, WHERE
@@ -25,19 +24,17 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Measure every kernel of a space on every problem.",
-    epilog=examples(
-        f"tilewright sweep {FAMILY}:small --out small",
-        "tilewright sweep space.json --problems shapes.csv --out DIR --dry-run",
-        f"tilewright sweep space.json --problems {FAMILY}:full --out DIR \\\n"
-        f"      --where '{WHERE}' --max-kernels 100 --devices 0,3",
-        f"tilewright sweep {FAMILY}:full --out DIR --devices ray",
-        f"tilewright sweep {FAMILY}:small --out seen --devices emulated:mi300x",
-        f"tilewright sweep {FAMILY}:small --out small --retry timeout --retry crashed",
-    ),
+@command(
+    app,
+    "Measure every kernel of a space on every problem.",
+    f"tilewright sweep {FAMILY}:small --out small",
+    "tilewright sweep space.json --problems shapes.csv --out DIR --dry-run",
+    f"tilewright sweep space.json --problems {FAMILY}:full --out DIR \\\n"
+    f"      --where '{WHERE}' --max-kernels 100 --devices 0,3",
+    f"tilewright sweep {FAMILY}:full --out DIR --devices ray",
+    f"tilewright sweep {FAMILY}:small --out seen --devices emulated:mi300x",
+    f"tilewright sweep {FAMILY}:small --out small --retry timeout --retry crashed",
 )
-@grouped
 def sweep(
     options: SweepOptions,
     compile_only: Annotated[

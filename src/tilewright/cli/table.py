@@ -14,7 +14,7 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import Json, examples
+from tilewright.cli.options import Json, command, examples
 from tilewright.cli.table_files import Out, Policy, contents, refuse_rewriting
 
 if TYPE_CHECKING:
@@ -33,9 +33,11 @@ Files = Annotated[list[Path], typer.Argument(help="Table files (.twt, .json).", 
 Limit = Annotated[int, typer.Option("--limit", min=0, help="Number of rows to show.")]
 
 
-@app.command(
-    short_help="Show a table's rows and digest.",
-    epilog=examples("tilewright table show mine.twt", "tilewright table show mine.twt --json"),
+@command(
+    app,
+    "Show a table's rows and digest.",
+    "tilewright table show mine.twt",
+    "tilewright table show mine.twt --json",
 )
 def show(path: File, limit: Limit = 20, as_json: Json = False) -> None:
     """Show a table's devices, its digest, and its rows.
@@ -77,12 +79,11 @@ def show(path: File, limit: Limit = 20, as_json: Json = False) -> None:
         output.line(f"and {len(table) - len(shown)} more (--limit says how many to show)")
 
 
-@app.command(
-    short_help="Check tables for errors.",
-    epilog=examples(
-        "tilewright table check mine.twt",
-        "tilewright table check mine.twt theirs.json --no-ratio",
-    ),
+@command(
+    app,
+    "Check tables for errors.",
+    "tilewright table check mine.twt",
+    "tilewright table check mine.twt theirs.json --no-ratio",
 )
 def check(
     paths: Files,
@@ -163,9 +164,8 @@ def _checked(checked: Checked) -> dict[str, Any]:
     }
 
 
-@app.command(
-    short_help="Show the changes from one table to another.",
-    epilog=examples("tilewright table diff before.twt after.twt"),
+@command(
+    app, "Show the changes from one table to another.", "tilewright table diff before.twt after.twt"
 )
 def diff(
     before: Annotated[Path, typer.Argument(help="The first table.", metavar="BEFORE")],
@@ -216,9 +216,10 @@ def _change(change: Change) -> dict[str, Any]:
     }
 
 
-@app.command(
-    short_help="Put several tables in one.",
-    epilog=examples("tilewright table merge shipped.twt mine.twt -o both.twt --policy fastest"),
+@command(
+    app,
+    "Put several tables in one.",
+    "tilewright table merge shipped.twt mine.twt -o both.twt --policy fastest",
 )
 def merge(
     paths: Files,
@@ -253,13 +254,12 @@ def merge(
             output.line(str(duplicate))
 
 
-@app.command(
-    short_help="Write a table in the other form.",
-    epilog=examples(
-        "tilewright table export mine.twt -o mine.json",
-        "tilewright table export mine.json -o mine.twt",
-        "tilewright table export mine.twt -o bf16_tuned_gemm.csv --form bf16",
-    ),
+@command(
+    app,
+    "Write a table in the other form.",
+    "tilewright table export mine.twt -o mine.json",
+    "tilewright table export mine.json -o mine.twt",
+    "tilewright table export mine.twt -o bf16_tuned_gemm.csv --form bf16",
 )
 def export(
     path: File,

@@ -9,7 +9,7 @@ import typer
 
 from tilewright.cli import completion, output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import Json, examples
+from tilewright.cli.options import Json, command
 from tilewright.cli.table_files import Out, Policy, contents, refuse_rewriting
 from tilewright.errors import BadArgument
 
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(
-    "import",
-    short_help="Make a table from aiter's tuning files.",
-    epilog=examples(
-        "tilewright table import tuned.csv --device mi300x -o mine.twt",
-        "tilewright table import a8w8_tuned_gemm.csv --device mi300x --reference \\\n"
-        "      -o aiter.twt && tilewright table diff aiter.twt mine.twt",
-    ),
+@command(
+    app,
+    "Make a table from aiter's tuning files.",
+    "tilewright table import tuned.csv --device mi300x -o mine.twt",
+    "tilewright table import a8w8_tuned_gemm.csv --device mi300x --reference \\\n"
+    "      -o aiter.twt && tilewright table diff aiter.twt mine.twt",
+    name="import",
 )
 def import_(
     paths: Annotated[

@@ -11,9 +11,8 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import PairOptions, StoreOptions
-from tilewright.cli.options import Json, examples
+from tilewright.cli.options import Json, command
 from tilewright.cli.table_files import refuse_rewriting
 
 if TYPE_CHECKING:
@@ -23,14 +22,12 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Time two tables against each other on this GPU.",
-    epilog=examples(
-        "tilewright table compare before.twt after.twt",
-        "tilewright table compare before.twt after.twt --update new.twt \\\n      --threshold 0.05",
-    ),
+@command(
+    app,
+    "Time two tables against each other on this GPU.",
+    "tilewright table compare before.twt after.twt",
+    "tilewright table compare before.twt after.twt --update new.twt \\\n      --threshold 0.05",
 )
-@grouped
 def compare(
     *,
     before: Annotated[Path, typer.Argument(help="The first table.", metavar="BEFORE")],
@@ -136,12 +133,11 @@ def _change(one: Changed, threshold: float) -> dict[str, Any]:
     }
 
 
-@app.command(
-    short_help="Find the fewest kernels near the best on every problem of a sweep.",
-    epilog=examples(
-        "tilewright table minimise mine.sweep --within 0.02",
-        "tilewright table minimise DIR --within 0.05 -o few.json",
-    ),
+@command(
+    app,
+    "Find the fewest kernels near the best on every problem of a sweep.",
+    "tilewright table minimise mine.sweep --within 0.02",
+    "tilewright table minimise DIR --within 0.05 -o few.json",
 )
 def minimise(
     folder: Annotated[Path, typer.Argument(help="Directory of a sweep.", metavar="DIR")],

@@ -13,7 +13,6 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.grouped import grouped
 from tilewright.cli.groups import StoreOptions
 from tilewright.cli.options import (
     FamilyName,
@@ -21,7 +20,7 @@ from tilewright.cli.options import (
     OnlyOurs,
     OpenWords,
     Timeout,
-    examples,
+    command,
     words,
 )
 from tilewright.cli.vocabulary import FAMILY
@@ -90,15 +89,12 @@ class SearchOptions:
 app = typer.Typer()
 
 
-@app.command(
-    short_help="Find the proven kernel for each problem of a list.",
-    epilog=examples(
-        "tilewright tune --problems shapes.csv --table mine.twt",
-        f"tilewright tune space.json --problems {FAMILY}:small --table mine.twt \\\n"
-        "      --budget 15",
-    ),
+@command(
+    app,
+    "Find the proven kernel for each problem of a list.",
+    "tilewright tune --problems shapes.csv --table mine.twt",
+    f"tilewright tune space.json --problems {FAMILY}:small --table mine.twt \\\n      --budget 15",
 )
-@grouped
 def tune(
     *,
     problems: Annotated[
@@ -165,14 +161,12 @@ def tune(
     work.finish(search, as_json)
 
 
-@app.command(
-    short_help="Tune a table's problems again.",
-    epilog=examples(
-        "tilewright retune mine.twt",
-        "tilewright retune h200.twt --all --devices 0,1",
-    ),
+@command(
+    app,
+    "Tune a table's problems again.",
+    "tilewright retune mine.twt",
+    "tilewright retune h200.twt --all --devices 0,1",
 )
-@grouped
 def retune(
     *,
     table: Annotated[Path, typer.Argument(help="The table.", metavar="FILE.twt")],
