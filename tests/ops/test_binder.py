@@ -32,7 +32,13 @@ CATALOGUE = {
     "x": Array("dtype", aligned=lambda c: c.alignment, near=lambda c: True),
     "y": Array("fp32", operand=lambda x: "made"),
     "bias": Array("dtype", there=lambda c: c.has_bias),
-    "counts": Array("int32", shape=lambda x: (x.splits,), initial=lambda c: "zero"),
+    "counts": Array(
+        "int32",
+        shape=lambda x: (x.splits,),
+        initial=lambda c: "zero",
+        inside=lambda x: "made" if x.splits == 1 else "",
+    ),
+    "others": Numbers(lambda c: ("i32",) * (c.tile // 64), lambda x: (7,) * (x.config.tile // 64)),
     **sizes("rows"),
     "x_strides": Numbers(("i64", "i32"), lambda x: x.problem.strides, multiples=lambda c: (8, 1)),
     "factor": Given("fp32"),
@@ -128,6 +134,17 @@ def test_temporaries_are_those_that_steps_point_to():
     assert counts.initial == "zero"
 
 
+def test_a_temporary_may_lie_in_an_output():
+    assert [one.inside for n in (1, 2) for one in launch(splits=n).temporaries] == ["made", ""]
+
+
+def test_a_tuple_may_be_empty():
+    part = replace(SCALE, kernel="toy_kernels:few")
+    assert source(Config(tile=32), part=part).signature == (("x", "*bf16"), ("others", "()"))
+    assert launch(Config(tile=32), parts=[part]).steps[0].arguments == (Pointer("x"),)
+    assert ("others.0", "i32") in source(part=part).signature
+
+
 def test_a_part_without_workgroups_is_left_out_with_its_temporaries():
     found = launch(problem=Problem(rows=0), parts=[SCALE])
     assert (found.steps, found.temporaries) == ((), ())
@@ -145,6 +162,17 @@ def test_descriptors():
     assert view == Descriptor("x", "bf16", (100, 128), (128, 1), (64, 32))
 
 
+@pytest.mark.parametrize(("said", "operand"), [("", "made"), ("turned", "turned")])
+def test_a_descriptor_views_what_its_array_or_its_view_says(said, operand):
+    part = replace(
+        SCALE,
+        boxes=lambda c: {"y": (c.tile, 32)},
+        views=lambda c, p: {"y": Described((p.rows, 128), p.strides, said)},
+    )
+    view = launch(parts=[part]).steps[0].arguments[1]
+    assert (view.operand, view.dtype) == (operand, "fp32")
+
+
 def test_a_part_may_have_meanings_of_its_own():
     part = replace(SCALE, own={"WIDE": lambda c, _: 7})
     assert dict(source(part=part).constants)["WIDE"] == 7
@@ -155,6 +183,7 @@ def test_a_part_may_have_meanings_of_its_own():
     [
         ("strange", "takes 'columns', which its family's catalogue does not have"),
         ("fixed", "takes 'rows' as a constant, and its family's catalogue has it as an argument"),
+        ("unsaid", "takes 'DEPTH', which its family's catalogue does not have"),
         ("plain", "no kernel toy_kernels:plain"),
         ("nothing", "no kernel toy_kernels:nothing"),
     ],

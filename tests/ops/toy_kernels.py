@@ -19,6 +19,16 @@ def add(x, y, counts, rows, TILE: gl.constexpr):
 
 
 @triton.jit
+def few(x, others):
+    """Takes a tuple."""
+
+
+@triton.jit
+def unsaid(x, DEPTH: tl.constexpr):
+    """Takes a constant that neither the catalogue nor the config has."""
+
+
+@triton.jit
 def strange(x, columns):
     """Takes what the catalogue does not have."""
 

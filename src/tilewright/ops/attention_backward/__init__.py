@@ -49,7 +49,7 @@ class AttentionBackwardFamily(Defaults):
     profiles = profiles.PROFILES
 
     def parse_name(self, name: str) -> AttentionBackwardConfig:
-        return config_module.parse(name)
+        return config_module.parse(name, tuple(pipelines.PIPELINES))
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> AttentionBackwardProblem:
         """Words of attention's problems, and ``grads=dq+dk``, ``dlse=true`` and
@@ -82,7 +82,7 @@ class AttentionBackwardFamily(Defaults):
         dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
         values["dtype_o"] = resolve(values["dtype_o"] or dtype, arch.fp8)
         values["head_dim_v"] = values["head_dim_v"] or values["head_dim"]
-        return config_module.check(AttentionBackwardConfig(**values))
+        return config_module.check(AttentionBackwardConfig(**values), tuple(pipelines.PIPELINES))
 
     def default_space(self, problem: AttentionBackwardProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)

@@ -25,11 +25,6 @@ from tilewright.ops.attention.config import ALIGNMENTS
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention_backward.problem import GRADIENTS
 
-PIPELINES = ("basic", "gluon_ws", "gluon_lean", "gluon_roles")
-"""``basic``: from plain pointers, in Triton, on every architecture. ``gluon_ws``: in one pass, in
-Gluon, on Hopper, for head dims up to 128. ``gluon_lean``: the same, for 320 together.
-``gluon_roles``: the same, for each up to 256."""
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionBackwardConfig:
@@ -41,6 +36,7 @@ class AttentionBackwardConfig:
     mask: the kind of mask (`mask.MASKS`).
     tile_rows: rows that a workgroup owns: keys for dK and dV, queries for dQ and the bias.
     step_rows: rows that pass by at a time: queries for dK and dV, keys for the others.
+    pipeline: the kernels; each has a record in `pipelines`.
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
     alignment: bytes that addresses and strides are multiples of.
     ordered: whether workgroups that add to the same sums do so in one order, which repeats.
@@ -90,7 +86,7 @@ class AttentionBackwardConfig:
         return name + (f"_f-{self.features.replace('+', '-')}" if self.features else "")
 
 
-def check(config: AttentionBackwardConfig) -> AttentionBackwardConfig:
+def check(config: AttentionBackwardConfig, pipelines: tuple[str, ...]) -> AttentionBackwardConfig:
     """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
     c = config
     for field, known in (
@@ -98,7 +94,7 @@ def check(config: AttentionBackwardConfig) -> AttentionBackwardConfig:
         ("dtype_o", DTYPES),
         ("mask", MASKS),
         ("alignment", ALIGNMENTS),
-        ("pipeline", PIPELINES),
+        ("pipeline", pipelines),
     ):
         if (value := getattr(c, field)) not in known:
             listed = ", ".join(map(str, known))
@@ -130,7 +126,7 @@ _PATTERN = re.compile(
     f"attention_backward_{_one('dtype', tuple(DTYPES))}_{_one('dtype_o', tuple(DTYPES))}"
     f"_d{_count('head_dim')}x{_count('head_dim_v')}_{_one('mask', MASKS)}"
     f"_{_count('tile_rows')}x{_count('step_rows')}_w{_count('num_warps')}_s{_count('num_stages')}"
-    f"_{_one('pipeline', PIPELINES)}_al{_one('alignment', ALIGNMENTS)}(?:_(?P<ordered>ordered))?"
+    f"_(?P<pipeline>[a-z0-9_]+?)_al{_one('alignment', ALIGNMENTS)}(?:_(?P<ordered>ordered))?"
     "_g-(?P<grads>[a-z-]+)(?:_(?P<dlse>dlse))?(?:_f-(?P<features>[a-z0-9-]+))?",
     re.ASCII,
 )
@@ -139,7 +135,7 @@ _COUNTS = (
 )  # fmt: skip
 
 
-def parse(name: str) -> AttentionBackwardConfig:
+def parse(name: str, pipelines: tuple[str, ...]) -> AttentionBackwardConfig:
     """The config whose name this is. Raises `UnknownName` for a name that does not parse and for
     one whose fields contradict each other."""
     match = _PATTERN.fullmatch(name)
@@ -154,7 +150,7 @@ def parse(name: str) -> AttentionBackwardConfig:
     fields |= {one: (said[one] or "").replace("-", "+") for one in ("grads", "features")}
     try:
         fields |= {flag: said[flag] is not None for flag in ("dlse", "ordered")}
-        config = check(AttentionBackwardConfig(**fields))
+        config = check(AttentionBackwardConfig(**fields), pipelines)
     except BadArgument as error:
         raise UnknownName(
             f"{shown(name, 300)} is not the name of kernels of attention_backward: {error}"

@@ -35,20 +35,10 @@ PRODUCTS, SCORES, MEMORY, STEPS, LAUNCH = (
     "matrix units", "weights", "memory", "steps", "launch",
 )  # fmt: skip
 
-SHARE = 0.45
-"""Share of the published matrix rate that products reach: a guess, somewhat under the forward
-kernel's, as each step waits for two products before the next two."""
-
-GLUON_SHARES = {"gluon_ws": 0.55, "gluon_lean": 0.61, "gluon_roles": 0.47}
-"""`SHARE` of pipelines in Gluon, from 108 timings (docs/notes/attention-estimate.md)."""
-
-ORDERED_SHARES = {"gluon_ws": 1.0, "gluon_lean": 1.0, "gluon_roles": 0.93}
-"""Factors on that rate where sums are added in turns; from the 32 pairs of
-benchmarks/results/attention_deterministic_h200.json."""
-
 SHARED_KEYS = 0.94
-"""A further factor, in turns, if heads share keys under a causal mask: a tile waits longer for
-those before it. From the same pairs."""
+"""Factor on the rate of products, in turns, if heads share keys under a causal mask: a tile waits
+longer for those before it. From the 32 pairs of
+benchmarks/results/attention_deterministic_h200.json, as `Pace.ordered`."""
 
 TURN_US = 3.0
 """In turns, before and behind a launch's steps: tiles wait for the first turns of others."""
@@ -69,7 +59,7 @@ def estimate(
     config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
 ) -> Estimate:
     """What `config` should take for `problem` on `device`."""
-    own = _by_owners if config.pipeline == "basic" else _in_one_pass
+    own = _in_one_pass if pipelines.of(config).pace.one_pass else _by_owners
     return own(config, problem, device)
 
 
@@ -78,8 +68,8 @@ def _in_one_pass(
 ) -> Estimate:
     """The time of pipelines in Gluon: steps of workgroups, each on a compute unit of its own; and
     the memory's traffic of the kernels around it."""
-    this, units = arch(device.arch), device.compute_units
-    peak = peak_tflops(this, device, c.dtype) * 1e6 / units * GLUON_SHARES[c.pipeline]
+    this, units, pace = arch(device.arch), device.compute_units, pipelines.of(c).pace
+    peak = peak_tflops(this, device, c.dtype) * 1e6 / units * pace.share
     d, narrow = sums_width(c), c.pipeline == "gluon_ws"
     d_v = columns(c.head_dim_v) if narrow else tiles_of(c.head_dim_v) * CHUNK
     depth = 3 * d + 2 * d_v
@@ -95,7 +85,7 @@ def _in_one_pass(
         steps = max(steps * tiles / units / -(-tiles // units), p.group * n_q / c.step_rows)
     product = steps * 2 * c.tile_rows * c.step_rows * depth / peak
     if c.ordered:
-        product /= ORDERED_SHARES[c.pipeline]
+        product /= pace.ordered
         product /= SHARED_KEYS if p.mask.kind == "causal" and p.group > 1 else 1.0
     begin = tiles / units * BEGIN_US + (TURN_US if c.ordered else 0.0)
     rows = p.batch * n_q * p.heads
@@ -119,7 +109,7 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
     """The time of `basic`."""
     this = arch(device.arch)
     units, clock = device.compute_units, device.clock_mhz
-    peak = peak_tflops(this, device, c.dtype) * 1e6 / units * SHARE
+    peak = peak_tflops(this, device, c.dtype) * 1e6 / units * pipelines.of(c).pace.share
     if this.async_mma and c.tile_rows < 64:
         peak *= rates.SMALL_DOT
     lanes = this.fma_flops_per_cu_per_clock / 2

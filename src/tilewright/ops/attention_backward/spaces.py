@@ -10,7 +10,6 @@ from tilewright.errors import BadArgument
 from tilewright.ops.attention.config import ALIGNMENTS
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention_backward import pipelines
-from tilewright.ops.attention_backward.config import PIPELINES
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
 from tilewright.ops.attention_backward.rules import SIGNATURE
 from tilewright.space import KernelSpace
@@ -49,7 +48,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     """What ``"*"`` means for an axis on an architecture. Raises `BadArgument`."""
     known: dict[str, Sequence[Any]] = {
         "mask": MASKS,
-        "pipeline": PIPELINES,
+        "pipeline": tuple(pipelines.PIPELINES),
         "num_warps": arch.num_warps,
         "num_stages": arch.num_stages,
         "alignment": ALIGNMENTS,

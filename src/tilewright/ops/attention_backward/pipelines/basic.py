@@ -16,6 +16,7 @@ from tilewright.ops.attention_backward.catalogue import OWN_LENGTHS
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.record import (
     KERNELS,
+    Pace,
     Pipeline,
     row_options,
     tile_options,
@@ -223,6 +224,8 @@ BASIC = Pipeline(
         "shared_memory": _shared_memory,
     },
     supports={},
+    # A guess, somewhat under the forward kernel's: each step waits for two products.
+    pace=Pace(one_pass=False, share=0.45, ordered=1.0),
     repeats=lambda c: True,
     algorithms=_algorithms,
     tuned=_tuned,

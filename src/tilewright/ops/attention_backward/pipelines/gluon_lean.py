@@ -96,6 +96,7 @@ GLUON_LEAN = Pipeline(
         "shared_memory": _shared_memory,
     },
     supports=GLUON_WS.supports,
+    pace=replace(GLUON_WS.pace, share=0.61),
     repeats=GLUON_WS.repeats,
     algorithms=_algorithms,
     tuned=lambda p, arch: (),

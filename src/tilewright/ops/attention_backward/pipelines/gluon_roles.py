@@ -18,7 +18,7 @@ from tilewright.ops.attention_backward.pipelines.gluon_ws import (
     SPECIALISATION_BYTES,
     STAGES,
 )
-from tilewright.ops.attention_backward.pipelines.record import KERNELS
+from tilewright.ops.attention_backward.pipelines.record import KERNELS, Pace
 from tilewright.ops.attention_backward.pipelines.tiles import tiles
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 from tilewright.ops.binder import Part
@@ -87,5 +87,6 @@ GLUON_ROLES = replace(
     name="gluon_roles",
     parts=tuple(map(_roles, GLUON_LEAN.parts)),
     rules={**GLUON_LEAN.rules, "head_dim": _dims, "tile": _tile, "shared_memory": _shared_memory},
+    pace=Pace(one_pass=True, share=0.47, ordered=0.93),
     algorithms=_algorithms,
 )

@@ -26,7 +26,7 @@ from tilewright.ops.attention_backward.catalogue import BLOCK, GROUPS, scores, s
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import LOGARITHMS
 from tilewright.ops.attention_backward.pipelines.basic import PARTS as BASIC_PARTS
-from tilewright.ops.attention_backward.pipelines.record import KERNELS, Pipeline, row_options
+from tilewright.ops.attention_backward.pipelines.record import KERNELS, Pace, Pipeline, row_options
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 from tilewright.ops.binder import Box, Context, Described, Part, Value
 
@@ -311,6 +311,7 @@ GLUON_WS = Pipeline(
         "shared_memory": _shared_memory,
     },
     supports={"descriptors": views_exist, "bias": _bias},
+    pace=Pace(one_pass=True, share=0.55, ordered=1.0),
     repeats=lambda c: c.ordered,
     algorithms=_algorithms,
     tuned=lambda p, arch: (),

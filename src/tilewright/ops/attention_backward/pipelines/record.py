@@ -30,6 +30,20 @@ def row_options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Valu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What the estimate knows of the speed of kernels (docs/notes/attention-estimate.md).
+
+    one_pass: whether all gradients are of one pass over the pairs of queries and keys.
+    share: of the published matrix rate that products reach.
+    ordered: factor on that rate where sums are added in turns.
+    """
+
+    one_pass: bool
+    share: float
+    ordered: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """The kernels of a config, and which configs and problems they are for.
 
@@ -38,6 +52,7 @@ class Pipeline:
     needs: what an architecture must have, in the words of `Arch.has`.
     rules: its own rules of legality, by name: a reason against a config, or None.
     supports: its own rules of support, by name: a reason against a problem, or None.
+    pace: how fast its kernels are, for the estimate.
     repeats: whether the same operands give the same bits in every run.
     algorithms: fields of the algorithm that the default space has for a problem on an architecture.
     tuned: the further ones that a tuning tries.
@@ -50,6 +65,7 @@ class Pipeline:
     supports: Mapping[
         str, Callable[[AttentionBackwardConfig, AttentionBackwardProblem], str | None]
     ]
+    pace: Pace
     repeats: Callable[[AttentionBackwardConfig], bool]
     algorithms: Callable[[AttentionBackwardProblem, Arch], Sequence[Mapping[str, Any]]]
     tuned: Callable[[AttentionBackwardProblem, Arch], Sequence[Mapping[str, Any]]]
