@@ -66,6 +66,13 @@ def _value(axis: str, value: Any, or_none: bool) -> Any:
     return own
 
 
+def _column(axis: str, values: Sequence[Any], known: Mapping[str, Any]) -> Sequence[Any]:
+    """The values of an axis in all rows of linked ones, of which there are thousands."""
+    if _VALUES.issuperset(map(type, values)):
+        return values
+    return [_value(axis, value, known[axis] is None) for value in values]
+
+
 def _is_value(value: Any) -> bool:
     flat = isinstance(value, list | tuple) and _VALUES.issuperset(map(type, value))
     return type(value) in _VALUES or flat
@@ -181,13 +188,11 @@ class KernelSpace:
             for row in rows:
                 if len(row) != len(group):
                     raise BadArgument(f"linked axes {group} cannot have the values {row}")
-        linked = {
-            group: [
-                tuple(_value(a, v, known[a] is None) for a, v in zip(group, row, strict=True))
-                for row in rows
-            ]
-            for group, rows in self.linked.items()
-        }
+        linked = {}
+        for group, rows in self.linked.items():
+            columns = zip(group, zip(*rows, strict=True), strict=False)  # none without rows
+            checked = [_column(axis, values, known) for axis, values in columns]
+            linked[group] = [*zip(*checked, strict=True)]
         object.__setattr__(self, "linked", linked)
 
     @property

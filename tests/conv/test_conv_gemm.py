@@ -367,3 +367,19 @@ def test_variants_of_gemms_kernels_are_of_one_tile():
         assert FAMILY.tile(FAMILY.parse_name(name(words))) == first
     for words in (f"128x192x64_w8_s4_{pipeline}_g8_split", "128x128x64_w8_s3_basic_tile_g8_direct"):
         assert FAMILY.tile(FAMILY.parse_name(name(words))) != first
+
+
+@pytest.mark.parametrize("direction", sorted(DIRECTIONS))
+def test_kernels_are_judged_and_estimated_together_as_each_alone(direction):
+    p, gpu = ConvProblem(2, 64, 72, (14, 14), (1, 1), direction=direction), device("h200_sxm")
+    found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+    other = replace(p, alignment=4)
+    found += FAMILY.default_space(other, SM_90).expand(SM_90).configs
+    for of in (p, other, ConvProblem(2, 64, 72, (14, 14), (3, 3), direction=direction)):
+        alone = [i for i, c in enumerate(found) if FAMILY.supports(c, of, SM_90)]
+        assert FAMILY.serving(of, found, SM_90) == alone
+    assert 0 < len(alone) < len(found)
+    ranked = FAMILY.rank(p, kernels(p), gpu)
+    assert [*ranked] == [(c, FAMILY.estimate(c, p, gpu)) for c, _ in ranked]
+    totals = [estimate.total_us for _, estimate in ranked]
+    assert len(totals) > 10 and totals == sorted(totals)

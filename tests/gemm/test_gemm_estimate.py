@@ -19,6 +19,7 @@ from tilewright.ops.gemm.estimate import estimate as breakdown
 from tilewright.ops.gemm.estimate import keys, work
 from tilewright.ops.gemm.estimate_step import _idle
 from tilewright.ops.gemm.warps import laid, warps
+from tilewright.ops.pool import Pool
 
 H200 = device("h200_sxm")
 TILE = config(tile_m=128, tile_n=128, num_warps=8, num_stages=3, pipeline="tma")
@@ -306,6 +307,20 @@ def test_what_is_short_reads_at_the_full_clock():
     found = [breakdown(replace(TILE, scheduler="persistent"), p, H200) for p in problems]
     assert found[0].l2_us < 80 < found[1].l2_us
     assert found[1].l2_us > 1.05 * 4 * found[0].l2_us
+
+
+@pytest.mark.parametrize(
+    "fields", [{"m": 3}, {"m": 40, "dtype_b": "int4"}, {"m": 700, "epilogue": "bias"}], ids=str
+)
+def test_a_kernel_is_estimated_alone_as_among_all_of_its_space(fields):
+    problem = GemmProblem(**{"m": 64, "n": 1536, "k": 4000, **fields})
+    configs = FAMILY.default_space(problem, arch("sm_90")).expand(arch("sm_90")).configs
+    serving = FAMILY.serving(problem, pool := Pool(configs), arch("sm_90"))
+    ranked = FAMILY.rank(problem, pool.part(serving), H200)
+    assert len(ranked) == len(serving) > 10
+    for kernel, estimate in ranked:
+        assert estimate == FAMILY.estimate(kernel, problem, H200), kernel.name
+    assert [c for c, _ in ranked[:3]] == [c for c, _ in [*ranked][:3]]
 
 
 def test_less_l2_for_each_unit_holds_up_what_reads_for_long_on_hopper():

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from tilewright.arch import arch
+from tilewright.errors import EmptySpace
+from tilewright.ops.gemm import FAMILY
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, judge, supports
 from tilewright.ops.gemm.sizes import OVERHEAD_REGISTERS, shared_tiles
+from tilewright.ops.pool import Pool
 
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")
@@ -616,3 +621,34 @@ def test_a_config_that_is_illegal_here_supports_nothing_here():
 def test_rule_names_are_unique():
     names = [name for name, _ in (*LEGALITY, *SUPPORT)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(1000, 1000, 1000, alignment=4),
+        GemmProblem(33, 100000, 32768),
+        GemmProblem(7, 8, 0),
+        GemmProblem(5, 512, 96, layout="rsr"),
+        GemmProblem(300, 256, 64, batch=3, constant_b=True),
+        GemmProblem(16, 512, 256, "e4m3fn", scale_a="1x128", scale_b="128x128"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["sm_90", "gfx942"])
+def test_all_kernels_of_a_pool_are_judged_as_each_alone(problem, name):
+    this = arch(name)
+    others = replace(problem, alignment=0, epilogue="bias")
+    kernels = []
+    for of in (problem, others):
+        with suppress(EmptySpace):
+            kernels += FAMILY.default_space(of, this).expand(this).configs
+    illegal = [replace(kernel, num_stages=99) for kernel in kernels[:2]]
+    kernels += [replace(kernel, pad_m=False, pad_k=False) for kernel in kernels[::7]] + illegal
+    alone = [i for i, kernel in enumerate(kernels) if FAMILY.supports(kernel, problem, this)]
+    assert len(alone) < len(kernels)
+    assert FAMILY.serving(problem, kernels, this) == alone
+    some = Pool(kernels).part(range(1, len(kernels), 2))
+    assert [some[i] for i in FAMILY.serving(problem, some, this)] == [
+        kernels[i] for i in alone if i % 2
+    ]

@@ -35,6 +35,9 @@ class Columns:
     def __getitem__(self, place: int) -> Any:
         return self._objects[place]
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._objects)
+
     def __getattr__(self, name: str) -> Each:
         if self.whole is not self:
             found = _at(getattr(self.whole, name), self._places)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
@@ -22,7 +23,7 @@ from tilewright.ops.conv.formats import lines, tile_engine
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import ConvProblem, outputs
 from tilewright.ops.defaults import Defaults
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimate, Ranking
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.gemm import repeat
@@ -30,6 +31,7 @@ from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.pool import Pool
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -118,16 +120,29 @@ class ConvFamily(Defaults):
     def library_faster(self, problem: ConvProblem, device: Device) -> Verdict:
         return by_gemm.library_faster(problem, device)
 
+    def serving(
+        self, problem: ConvProblem, configs: Sequence[ConvConfig], arch: Arch
+    ) -> Sequence[int]:
+        return rules.serving(problem, Pool.of(configs), arch)
+
     def rank(
         self, problem: ConvProblem, configs: Iterable[ConvConfig], device: Device
-    ) -> list[tuple[ConvConfig, Estimate]]:
+    ) -> Sequence[tuple[ConvConfig, Estimate]]:
         """The library's algorithms come last: only a measurement says how good they are."""
-        configs = [*configs]
-        products = by_gemm.estimates([c for c in configs if c.pipeline == GEMM], problem, device)
-        found = [(c, products.get(c) or self.estimate(c, problem, device)) for c in configs]
-        return sorted(
-            found, key=lambda pair: (bool(pair[0].library), pair[1].total_us, pair[0].name)
-        )
+        pool = Pool.of(configs)
+        found: dict[int, tuple[bool, float, str]] = {}
+        made: dict[int, Callable[[], Estimate]] = {}
+        for word, (places, c) in pool.columns.groups(rules.whose).items():
+            if word == "gemm":
+                estimates, totals = by_gemm.estimates(c, problem, device)
+            else:
+                every = [self.estimate(one, problem, device) for one in c]
+                estimates, totals = every.__getitem__, [one.total_us for one in every]
+            for i, (place, total) in enumerate(zip(places.tolist(), totals, strict=True)):
+                found[place] = word == "library", total, pool[place].name
+                made[place] = partial(estimates, i)
+        places = sorted(found, key=found.__getitem__)
+        return Ranking(places, lambda place: (pool[place], made[place]()))
 
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
         if config.pipeline == GEMM:

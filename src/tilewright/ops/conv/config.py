@@ -222,6 +222,7 @@ class ConvConfig:
         return name + (f"_epi-{self.epilogue.replace('+', '-')}" if self.epilogue else "")
 
 
+@lru_cache(maxsize=4096)
 def of_gemm(direction: str, spatial_dims: int, kernel: Product) -> ConvConfig:
     """The config of a kernel of GEMM, or of an algorithm of a library."""
     k, words = kernel, kernel.name.removeprefix("gemm_")

@@ -4,7 +4,7 @@ can serve. Each rule is a function that returns a reason, or None."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from tilewright.arch.model import Arch
@@ -22,6 +22,7 @@ from tilewright.ops.gemm.sizes import (
     MAX_STAGES,
     VECTOR_DOT_PRODUCTS,
 )
+from tilewright.ops.pool import Pool
 from tilewright.verdict import YES, Verdict, no
 
 MOST_TILE = 256
@@ -311,3 +312,22 @@ def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
         if (reason := rule(config, problem)) is not None:
             return no(name, reason)
     return judge(config, arch)
+
+
+def whose(config: ConvConfig) -> str:
+    """Whose kernel a config is: ``gemm``, ``library``, or ``conv``."""
+    if config.pipeline != GEMM:
+        return "conv"
+    return "library" if config.library else "gemm"
+
+
+def serving(problem: ConvProblem, configs: Pool, arch: Arch) -> Sequence[int]:
+    """The places of the configs of which `supports` says yes."""
+    found: list[int] = []
+    for word, (places, c) in configs.columns.groups(whose).items():
+        if word == "gemm":
+            inside = by_gemm.serving(problem, c, arch)
+            found += [places[i] for i in inside if _signature(c[i], problem) is None]
+        else:
+            found += [place for place in places if supports(configs[place], problem, arch)]
+    return sorted(map(int, found))

@@ -250,6 +250,8 @@ class GemmFamily(Defaults):
 
     def serving(self, problem: GemmProblem, configs: Sequence[Config], arch: Arch) -> Sequence[int]:
         pool = Pool.of(configs)
+        if not pool:
+            return []
         if _some_are_theirs(pool):
             return super().serving(problem, configs, arch)
         return rules.serving(problem, pool, arch)

@@ -517,13 +517,7 @@ def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
         for refused, why in rule(config, problem):
             if refused:
                 return no(name, str(why(c=config, p=problem)))
-    # Most candidates of a plan were judged before, for this very architecture.
-    known = _judged.get((config, id(arch)))
-    if known is None or known[0] is not arch:
-        if len(_judged) >= MOST_JUDGED:
-            _judged.clear()
-        known = _judged[config, id(arch)] = (arch, judge(config, arch))
-    return known[1]
+    return judged(config, arch)
 
 
 def serving(problem: GemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
@@ -537,7 +531,17 @@ def serving(problem: GemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
 
 
 def _illegal(config: GemmConfig, arch: Arch) -> bool:
-    return not judge(config, arch)
+    return not judged(config, arch)
+
+
+def judged(config: GemmConfig, arch: Arch) -> Verdict:
+    """As `judge`, which most candidates of a plan were asked before for this very architecture."""
+    known = _judged.get((config, id(arch)))
+    if known is None or known[0] is not arch:
+        if len(_judged) >= MOST_JUDGED:
+            _judged.clear()
+        known = _judged[config, id(arch)] = (arch, judge(config, arch))
+    return known[1]
 
 
 MOST_JUDGED = 16384

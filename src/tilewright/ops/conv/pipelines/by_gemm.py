@@ -24,7 +24,7 @@ library for that product are candidates of a tuning too (`gemm.library`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -37,11 +37,12 @@ from tilewright.ops.conv.config import ConvConfig, of_gemm
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import FAMILY as PRODUCTS
-from tilewright.ops.gemm import epilogues, pipelines, swap
+from tilewright.ops.gemm import epilogues, pipelines, rules, swap
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nouns import KernelSource, Launch
+from tilewright.ops.pool import Columns, Pool, taken
 from tilewright.space import KernelSpace
 from tilewright.verdict import Verdict, no
 
@@ -220,7 +221,10 @@ def tile(c: ConvConfig) -> Hashable:
 
 def judge(c: ConvConfig, arch: Arch) -> Verdict:
     """Whether `c` may be built for `arch`: as GEMM's rules say."""
-    return PRODUCTS.judge(c.gemm_config, arch)
+    kernel = c.gemm_config
+    if isinstance(kernel, GemmConfig):
+        return rules.judged(kernel, arch)
+    return PRODUCTS.judge(kernel, arch)
 
 
 def supports(c: ConvConfig, p: ConvProblem, arch: Arch) -> Verdict:
@@ -239,18 +243,25 @@ def repeats(c: ConvConfig) -> Verdict:
 
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """What GEMM's kernel should take for the product."""
-    return estimates([c], p, device)[c]
+    return PRODUCTS.estimate(c.gemm_config, _product(p), device)
 
 
 def estimates(
-    configs: Sequence[ConvConfig], p: ConvProblem, device: Device
-) -> dict[ConvConfig, Estimate]:
-    """The same of several configs, which is quicker than one after the other."""
-    if not configs:
-        return {}
-    by_kernel = {c.gemm_config: c for c in configs}
-    ranked = PRODUCTS.rank(_product(p), [*by_kernel], device)
-    return {by_kernel[kernel]: estimate for kernel, estimate in ranked}
+    c: Columns, p: ConvProblem, device: Device
+) -> tuple[Callable[[int], Estimate], list[float]]:
+    """The same of several configs, without algorithms of the library: what makes the estimate of a
+    place, and the total of each."""
+    from tilewright.ops.gemm import estimate  # here, as it takes NumPy
+
+    kernels = c.gemm_config
+    found = estimate.estimates(Pool(kernels, kernels), _product(p), device)
+    return lambda place: taken(found, place).estimate, found.total_us.tolist()
+
+
+def serving(p: ConvProblem, c: Columns, arch: Arch) -> Sequence[int]:
+    """The places of the configs whose kernels compute the product that `p` is."""
+    of, kernels = product(p), c.gemm_config
+    return [] if isinstance(of, str) else PRODUCTS.serving(of, Pool(kernels, kernels), arch)
 
 
 def _product(p: ConvProblem) -> GemmProblem:
@@ -335,12 +346,12 @@ def configs(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[Conv
     if isinstance(of, str):
         return
     spaces = PRODUCTS.tuning_spaces(of, arch) if tuned else [PRODUCTS.default_space(of, arch)]
-    found = [config for space in spaces for config in _expanded(space, arch)]
     if p.direction == "weights":
-        found += _expanded(_sums(of, arch), arch)
+        spaces = [*spaces, _sums(of, arch)]
+    pools = [_expanded(space, arch) for space in spaces]
+    found = (pool[i] for pool in pools for i in PRODUCTS.serving(of, pool, arch))
     for kernel in dict.fromkeys(found):
-        if PRODUCTS.supports(kernel, of, arch):
-            yield of_gemm(p.direction, len(p.spatial), kernel)
+        yield of_gemm(p.direction, len(p.spatial), kernel)
 
 
 def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
@@ -357,18 +368,18 @@ def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
 
 
 MOST_EXPANDED = 256
-_kept: dict[tuple[Any, ...], tuple[GemmConfig, ...]] = {}
+_kept: dict[tuple[Any, ...], Pool] = {}
 """The kernels of spaces, by the space's key and the architecture: expanding one takes as long as
 planning ten problems."""
 
 
-def _expanded(space: KernelSpace, arch: Arch) -> tuple[GemmConfig, ...]:
+def _expanded(space: KernelSpace, arch: Arch) -> Pool:
     key = (arch.name, space.key)
     if key not in _kept:
         if len(_kept) >= MOST_EXPANDED:
             _kept.clear()
         try:
-            _kept[key] = space.expand(arch).configs
+            _kept[key] = Pool(space.expand(arch).configs)
         except EmptySpace:
-            _kept[key] = ()
+            _kept[key] = Pool(())
     return _kept[key]
