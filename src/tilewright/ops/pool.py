@@ -30,13 +30,13 @@ class Columns:
         self._groups: dict[Any, Mapping[str, tuple[Each, Columns]]] = {}
 
     def __len__(self) -> int:
-        return len(self._objects)
+        return len(self._objects if self.whole is self else self._places)
 
     def __getitem__(self, place: int) -> Any:
-        return self._objects[place]
+        return self._objects[place] if self.whole is self else self.whole[self._places[place]]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._objects)
+        return map(self.__getitem__, range(len(self)))
 
     def __getattr__(self, name: str) -> Each:
         if self.whole is not self:
@@ -111,8 +111,10 @@ class Pool(Sequence[Any]):
         """The configs at these places, in order; the pool itself if that is all of them."""
         if len(places) == len(self):
             return self
-        configs = [self._configs[place] for place in places]
-        return Pool(configs, Columns(configs, self.columns, places))
+        import numpy as np
+
+        at = np.asarray(places, int)  # once: every column is taken there
+        return Pool([self._configs[place] for place in places], Columns((), self.columns, at))
 
     def __len__(self) -> int:
         return len(self._configs)
@@ -154,5 +156,5 @@ def _column(values: Sequence[Any]) -> Each:
 
 def _at(column: Each, places: Each) -> Each:
     if isinstance(column, Columns):
-        return Columns([column[place] for place in places], column, places)
+        return Columns((), column, places)
     return column[places]
