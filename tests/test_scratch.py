@@ -49,6 +49,21 @@ def test_it_is_there_while_it_is_used(folder: Path) -> None:
     assert not Path(made).exists()
 
 
+def test_a_fork_that_drops_its_copy_removes_nothing() -> None:
+    """As a process does that forks while a compiler waits for its next build."""
+    held = [scratch(PREFIX)]
+    made = Path(held[0].__enter__())
+    child = os.fork()
+    if not child:
+        held.clear()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    clear(PREFIX)
+    assert made.is_dir()
+    held[0].__exit__(None, None, None)
+    assert not made.exists()
+
+
 def test_what_a_killed_process_left_is_cleared_and_a_living_ones_is_not(
     other: subprocess.Popen[str],
 ) -> None:

@@ -17,8 +17,10 @@ _LOCK = "lock"
 @contextmanager
 def scratch(prefix: str) -> Iterator[str]:
     """A new folder in the system's folder for temporary files, removed at the end. If this process
-    is killed before, the next `clear` of the same prefix removes it. Raises `OSError`."""
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+    is killed before, the next `clear` of the same prefix removes it. A fork of this process leaves
+    it alone, whatever becomes of the fork's copy of this. Raises `OSError`."""
+    folder, owner = tempfile.mkdtemp(prefix=prefix), os.getpid()
+    try:
         # The file gets the lock's name only once it is locked. So a free lock means that its
         # process is gone.
         fd, name = tempfile.mkstemp(dir=folder)
@@ -29,6 +31,9 @@ def scratch(prefix: str) -> Iterator[str]:
             yield folder
         finally:
             os.close(fd)
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def clear(prefix: str) -> None:
