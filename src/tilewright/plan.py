@@ -338,15 +338,14 @@ class Planner:
     def _at_hand(self, config: Any, asked: _Asked) -> Verdict:
         """Whether a kernel can be had here, whatever it serves."""
         target = asked.target
-        if (
-            self._unbuildable
-        ):  # otherwise no names are made: for hundreds of candidates they take time
-            broken = self._unbuildable.get((config.name, target.arch))
-            if broken is not None:
-                return no("build", broken)
+        # Without broken ones no names are made: for hundreds of candidates they take time.
+        broken = self._unbuildable and self._unbuildable.get((config.name, target.arch))
+        if broken:
+            return no("build", broken)
         if library := library_of(config):
-            refused = self._unbuildable.get((config.name, asked.stated[0]))
-            if refused := refused or self._lacking(library, target):
+            refused = self._unbuildable.get((config.name, asked.stated[0]), "")
+            refused = refused or self._lacking(library, target)
+            if refused:
                 return no("library", refused)
         elif self._prebuilt is not None:
             return self._present(config.name, target)
