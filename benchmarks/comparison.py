@@ -40,6 +40,10 @@ class NothingToCompare(TilewrightError):
     """A problem that no kernel computes right, or that no call of the vendor does."""
 
 
+class VendorWrong(NothingToCompare):
+    """A problem that a kernel of ours computes right, and no call of the vendor."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ratio:
     """How one problem came out.
@@ -172,9 +176,9 @@ def compared(problem: str, stage: Stage, ways: Sequence[Way] = WAYS) -> Row:
     )
     vendor = (*calls, *library) if this.rivals else calls
     if not best or not vendor:
-        what = "call of the vendor" if best else "kernel"
+        kind, what = (VendorWrong, "call of the vendor") if best else (NothingToCompare, "kernel")
         reasons = "; ".join(f"{name}: {why}" for name, why in stage.wrong.items())
-        raise NothingToCompare(f"no {what} is right: {reasons}")
+        raise kind(f"no {what} is right: {reasons}")
     names = [*dict.fromkeys((*best, *library, *calls))]
     samples = {way: stage.timed(names, way) for way in ways}
     samples = {way: taken for way, taken in samples.items() if taken.keys() & {*vendor}}

@@ -5,8 +5,9 @@
 
 A case (`benchmarks/cases`) states problems, and what is compared with what. Each problem is checked
 against float64 before anything is timed; see `comparison` for what is picked and reported. A case
-whose problems all came out writes its claim (`claims`). A case that fails costs itself alone: it
-ran in a process that is then replaced. Exit status 1 if a case failed or was left out.
+whose problems all came out writes its claim (`claims`); a problem on which no call of the vendor is
+right is left out of the ratios, and the claim says so. A case that fails costs itself alone: it ran
+in a process that is then replaced. Exit status 1 if a case failed or was left out.
 
 --json: also write all problems' results with every sample; packed if the name ends in .xz. From a
 file that is there the run goes on: what it has is not measured again. It must come from the same
@@ -33,7 +34,7 @@ from typing import Any
 import cases
 import claims
 from cases import AnyCase, Case, HostTimes, Part, Programs
-from comparison import WAYS, Ratio, Row, Way, judged, summed
+from comparison import WAYS, Ratio, Row, VendorWrong, Way, judged, summed
 from environment import environment, kernel_sources
 from run_file import Documents, configs_of, document, read, restored, write
 
@@ -96,6 +97,7 @@ def _kernels(
     rows: dict[Any, Row] = {}
     configs: dict[str, Any] = {}
     failed: list[str] = []
+    unmatched: list[Any] = []
     longest = 0.0
     for number, problem in enumerate(problems):
         if had := known.get(str(problem)):
@@ -108,6 +110,9 @@ def _kernels(
             raise Late(f"left out {len(problems) - number} of {len(problems)} problems")
         try:
             row, used = at_work.compared(case, problem, SEED + number, partial(say, "text"))
+        except VendorWrong as error:
+            unmatched.append(problem)
+            say("text", f"  {number + 1}/{len(problems)} {problem}: left out: {error}")
         except Exception as error:  # after a fault of the device the others fail too, at once
             failed.append(f"{problem}: {type(error).__name__}: {error}"[:500])
             say("text", f"  FAILED {failed[-1]}")
@@ -124,8 +129,10 @@ def _kernels(
 
     def claim(name: str, part: Part) -> claims.Claim:
         some = [row for p, row in rows.items() if part.where is None or part.where(p)]
+        wrong = [str(p) for p in unmatched if part.where is None or part.where(p)]
+        note = f"left out, as the vendor's result is wrong: {'; '.join(wrong)}" if wrong else None
         calls, graphs = (_compared(some, way, part.vendor) for way in WAYS)
-        return claims.Claim(name, part.against, len(some), calls, graphs, about, sources)
+        return claims.Claim(name, part.against, len(some), calls, graphs, about, sources, note=note)
 
     parts = [claim(f"{case.name}-{part.end}", part) for part in case.parts]
     return [claim(case.name, Part("", case.against)), *parts]

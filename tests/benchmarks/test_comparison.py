@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import comparison
-from comparison import Field, NothingToCompare, compared, judged, rounds_of, summed
+from comparison import Field, NothingToCompare, VendorWrong, compared, judged, rounds_of, summed
 
 
 def rounds(picking: float, reporting: float, count: int = 20) -> list[float]:
@@ -125,8 +125,9 @@ def test_what_is_wrong_is_told_and_not_timed():
 
 @pytest.mark.parametrize(("vain", "word"), [(OURS, "kernel"), (("mm",), "call of the vendor")])
 def test_a_problem_without_a_side_says_why(vain, word):
-    with pytest.raises(NothingToCompare, match=f"no {word} is right: .*outside tolerance"):
+    with pytest.raises(NothingToCompare, match=f"no {word} is right: .*outside tolerance") as error:
         compared("problem", Fake(Field(OURS, (), (), ("mm",)), TIMES, vain=vain))
+    assert isinstance(error.value, VendorWrong) == (vain == ("mm",))
 
 
 def test_a_vendor_that_no_graph_holds_leaves_single_calls():

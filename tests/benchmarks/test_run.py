@@ -15,7 +15,7 @@ import claims
 import run
 import run_file
 from cases import Case, HostTimes, Part, Programs
-from comparison import Field, NothingToCompare, compared
+from comparison import Field, NothingToCompare, VendorWrong, compared
 from run import Report, run_all, run_case
 from run_file import Earlier
 from tilewright.arch import arch
@@ -28,13 +28,15 @@ def case(name="toy", problems=("a", "b"), **more) -> Case:
 
 
 class Bench:
-    """A GPU that answers at once, or takes `seconds`; problems in `bad` cannot be compared."""
+    """A GPU that answers at once, or takes `seconds`; problems in `bad` cannot be compared, and the
+    vendor is wrong on those in `unmatched`."""
 
     arch = arch("sm_90")
 
-    def __init__(self, bad=(), seconds=0.0, clock=None) -> None:
+    def __init__(self, bad=(), seconds=0.0, clock=None, unmatched=()) -> None:
         self.seeds: list[int] = []
         self.released = 0
+        self._unmatched = unmatched
         self._bad, self._seconds, self._clock = bad, seconds, clock
 
     def compared(self, case, problem, seed, say):
@@ -43,6 +45,8 @@ class Bench:
             self._clock[0] += self._seconds
         if problem in self._bad:
             raise NothingToCompare("no kernel is right")
+        if problem in self._unmatched:
+            raise VendorWrong("no call of the vendor is right")
         mm = {"a": 22.0, "b": 44.0}.get(problem, 20.0)
         stage = Fake(Field(OURS, (), (), ("mm", "bmm")), TIMES | {"mm": mm, "bmm": 100.0})
         return compared(problem, stage), {}
@@ -103,6 +107,16 @@ def test_a_problem_that_fails_leaves_the_case_without_a_claim():
             case(problems="abc"), lambda: Bench(bad="a"), NEVER, lambda *words: said.append(words)
         )
     assert [what["problem"] for word, what in said if word == "row"] == ["b", "c"]
+
+
+def test_a_problem_on_which_the_vendor_is_wrong_is_left_out_and_named():
+    parts = (Part("first", "mm", where=lambda p: p == "a"),)
+    (whole, first), said = ran(case(problems="abc", parts=parts), Bench(unmatched="c"))
+    assert (whole.problems, first.problems) == (2, 1)
+    assert whole.note == "left out, as the vendor's result is wrong: c"
+    assert first.note is None
+    assert [what["problem"] for word, what in said if word == "row"] == ["a", "b"]
+    assert any(word == "text" and "c: left out" in str(what) for word, what in said)
 
 
 def test_the_budget_ends_a_case_before_a_problem_that_would_not_fit(monkeypatch):
