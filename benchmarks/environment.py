@@ -84,8 +84,9 @@ def kernel_sources(configs: Iterable[Any], arch: Arch) -> Sources:
 
 
 def source_digest(module: str) -> str | None:
-    """The digest of the code of a kernel's module and of all that it imports. Comments, docstrings
-    and line breaks do not change it. None if there is no such module."""
+    """The digest of the code of a kernel's module and of all that it imports: the set of their
+    statements. Comments, docstrings and line breaks do not change it, nor does a function that
+    moves to another file. None if there is no such module."""
     from tilewright.compile.key import sources_digest
     from tilewright.errors import BuildFailed
 
@@ -100,19 +101,24 @@ def _code_digest(module: str, text: str) -> str:
     from tilewright.canonical import canonical, sha256
     from tilewright.compile.key import source_texts
 
-    code = {
-        name: _code(found) if isinstance(found, bytes) else found
-        for name, found in source_texts(module).items()
-    }
-    return sha256(canonical(code))
+    statements: set[str] = set()
+    for name, found in source_texts(module).items():
+        statements |= _statements(found) if isinstance(found, bytes) else {f"{name} {found}"}
+    return sha256(canonical(sorted(statements)))
 
 
 @cache
-def _code(text: bytes) -> str:
-    """The digest of a module's syntax tree."""
+def _statements(text: bytes) -> frozenset[str]:
+    """The digests of a module's statements. An import is what it names, wherever that lies."""
     from tilewright.canonical import canonical, sha256
 
-    return sha256(canonical(_tree(ast.parse(text))))
+    found: list[Any] = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found += [["import", one.name.rpartition(".")[2], one.asname] for one in node.names]
+        elif not _unread(node):
+            found.append(_tree(node))
+    return frozenset(sha256(canonical(one)) for one in found)
 
 
 def _tree(node: Any) -> Any:
