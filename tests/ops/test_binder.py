@@ -9,7 +9,7 @@ import pytest
 from tilewright.arch import arch, device
 from tilewright.errors import BadArgument
 from tilewright.ops import binder
-from tilewright.ops.binder import Array, Context, Described, Given, Numbers, Part, sizes
+from tilewright.ops.binder import Array, Context, Described, Given, Numbers, Part, Tuple, sizes
 from tilewright.ops.nouns import Descriptor, Pointer, Scalar
 from tilewright.ops.nouns import Given as GivenArgument
 
@@ -143,6 +143,64 @@ def test_a_tuple_may_be_empty():
     assert source(Config(tile=32), part=part).signature == (("x", "*bf16"), ("others", "()"))
     assert launch(Config(tile=32), parts=[part]).steps[0].arguments == (Pointer("x"),)
     assert ("others.0", "i32") in source(part=part).signature
+
+
+CHAINED = replace(
+    SCALE,
+    kernel="toy_kernels:chained",
+    own={
+        "extra": Tuple(
+            lambda c: [
+                Array("fp32", lambda _: "bias", aligned=lambda _: c.alignment, near=lambda _: True),
+                Numbers("i64", lambda x: x.problem.strides[0], multiples=lambda _: 8),
+            ][: 2 * c.has_bias]
+        ),
+        "CHAIN": lambda c, _: ("ops:plus",) * c.has_bias,
+        "rows": replace(
+            CATALOGUE["rows"], there=lambda c: c.tile > 64, instead=lambda c: c.tile + 1
+        ),
+    },
+)
+
+
+def test_a_tuple_has_arrays_and_numbers():
+    found = source(part=CHAINED, on="gfx942")
+    assert found.signature == (
+        ("x", "*bf16"), ("extra.0", "*fp32"), ("extra.1", "i64"), ("rows", "constexpr"),
+        ("CHAIN", "constexpr"),
+    )  # fmt: skip
+    assert dict(found.divisibility) == {"x": 16, "extra.0": 16, "extra.1": 8}
+    assert found.pointer_range_32 == ("x", "extra.0")
+    (step,) = launch(parts=[CHAINED]).steps
+    assert step.arguments == (Pointer("x"), Pointer("bias"), Scalar("i64", 128))
+    assert ("extra", "()") in source(Config(has_bias=False), part=CHAINED).signature
+
+
+def test_an_element_of_a_tuple_may_be_a_descriptor():
+    part = replace(
+        CHAINED,
+        boxes=lambda c: {"extra.0": (c.tile,)},
+        views=lambda c, p: {"extra.0": Described((p.rows,), (1,))},
+    )
+    assert ("extra.0", "tensordesc<fp32[64]>") in source(part=part).signature
+    assert (
+        Descriptor("bias", "fp32", (100,), (1,), (64,)) in launch(parts=[part]).steps[0].arguments
+    )
+
+
+def test_functions_are_constants_that_are_tuples():
+    found = source(part=CHAINED)
+    assert found.functions == (("CHAIN", ("ops:plus",)),)
+    assert "CHAIN" not in dict(found.constants)
+    assert source(Config(has_bias=False), part=CHAINED).functions == (("CHAIN", ()),)
+
+
+def test_a_number_that_a_kernel_does_not_get_may_be_another_constant():
+    assert dict(source(part=CHAINED).constants) == {"rows": 65}
+
+
+def test_workgroups_may_be_a_cluster():
+    assert (source().cluster, source(part=replace(SCALE, cluster=lambda c: 4)).cluster) == (1, 4)
 
 
 def test_a_part_without_workgroups_is_left_out_with_its_temporaries():

@@ -24,6 +24,11 @@ def few(x, others):
 
 
 @triton.jit
+def chained(x, extra, rows, CHAIN: tl.constexpr):
+    """Takes a tuple of arrays and numbers, and functions."""
+
+
+@triton.jit
 def unsaid(x, DEPTH: tl.constexpr):
     """Takes a constant that neither the catalogue nor the config has."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -78,7 +78,7 @@ class Array:
     dtype: of the elements: Tilewright's name, the config's field that says it, or from the config.
     operand: what it points to, for a launch; by default the parameter's name.
     there: whether a config's kernel gets it.
-    aligned: bytes that its address is a multiple of.
+    aligned: bytes that its address is a multiple of; by default those of a temporary, or 1.
     near: whether it spans under 2 GiB, for AMD's buffer instructions.
     shape: of a temporary, for a launch; None for an operand. A launch has a temporary if a step
         points to it.
@@ -88,7 +88,7 @@ class Array:
     dtype: str | Callable[[Any], str]
     operand: Callable[[Context], str] | None = None
     there: Callable[[Any], bool] = _always
-    aligned: Callable[[Any], int] = _unknown
+    aligned: Callable[[Any], int] | None = None
     near: Callable[[Any], bool] = _never
     shape: Callable[[Context], tuple[int, ...]] | None = None
     initial: Callable[[Any], Initial] = lambda config: "anything"
@@ -102,7 +102,9 @@ class Array:
         return said if said in DTYPES else str(getattr(config, said))
 
     def multiples(self, config: Any) -> int:
-        return ALLOCATED if self.shape is not None else self.aligned(config)
+        if self.aligned is not None:
+            return self.aligned(config)
+        return ALLOCATED if self.shape is not None else 1
 
     def pointed(self, name: str, context: Context) -> str:
         return self.operand(context) if self.operand else name
@@ -119,12 +121,14 @@ class Numbers:
     values: for a launch, one for each type.
     there: whether a config's kernel gets it.
     multiples: what the number, or each element, is a multiple of.
+    instead: the constant that a kernel has which does not get it.
     """
 
     kinds: str | tuple[str, ...] | Callable[[Any], str | tuple[str, ...]]
     values: Callable[[Context], Any]
     there: Callable[[Any], bool] = _always
     multiples: Callable[[Any], int | tuple[int, ...]] = _unknown
+    instead: Callable[[Any], int] = lambda config: 0
 
     def types(self, config: Any) -> str | tuple[str, ...]:
         return self.kinds(config) if callable(self.kinds) else self.kinds
@@ -155,9 +159,24 @@ class Given:
         return (GivenArgument(self.type, name),)
 
 
-Meaning = Array | Numbers | Given
+@dataclass(frozen=True, slots=True)
+class Tuple:
+    """A parameter that is a tuple of arrays and numbers.
 
-Constant = Callable[[Any, Arch], Value]
+    of: its elements, for a config. They are named ``x.0``, ``x.1``… of the parameter ``x``.
+    there: whether a config's kernel gets it.
+    """
+
+    of: Callable[[Any], Sequence[Array | Numbers]]
+    there: Callable[[Any], bool] = _always
+
+
+Meaning = Array | Numbers | Given | Tuple
+
+Functions = tuple[str, ...]
+"""Triton functions that a kernel calls, each as ``"module:function"``."""
+
+Constant = Callable[[Any, Arch], Value | Functions]
 """A parameter that is known when the kernel is compiled, from a config and an architecture."""
 
 Catalogue = Mapping[str, Meaning | Constant]
@@ -194,6 +213,7 @@ class Part:
     there: whether a config has the part.
     own: meanings that are this kernel's alone, in place of the catalogue's.
     boxes: of the parameters that are descriptors, by name. views: what they show, for the same.
+    cluster: workgroups that reach each other's shared memory; the grid counts clusters.
     """
 
     name: str
@@ -204,6 +224,7 @@ class Part:
     own: Catalogue = field(default_factory=dict)
     boxes: Callable[[Any], Mapping[str, Box]] = lambda config: {}
     views: Callable[[Any, Any], Mapping[str, Described]] = lambda config, problem: {}
+    cluster: Callable[[Any], int] = _unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,22 +299,24 @@ def _source(part: Part, catalogue: Catalogue, config: Any, arch: Arch) -> Kernel
     boxes = part.boxes(config)
     signature: dict[str, str] = {}
     constants: dict[str, Value] = {}
+    functions: dict[str, Functions] = {}
     promises: dict[str, int] = {}
     near: list[str] = []
     for name, meaning in _meanings(part, catalogue, config):
         if callable(meaning) or not meaning.there(config):
             signature[name] = "constexpr"
-            constants[name] = meaning(config, arch) if callable(meaning) else 0
-        elif name in boxes:
-            element, tile = meaning.types(config)[1:], ", ".join(map(str, boxes[name]))
-            signature[name] = f"tensordesc<{element}[{tile}]>"
-        else:
-            for one, kind, multiple in _elements(name, meaning, config):
-                signature[one] = kind
-                if multiple > 1:
-                    promises[one] = multiple
-            if isinstance(meaning, Array) and meaning.near(config):
-                near.append(name)
+            value = meaning(config, arch) if callable(meaning) else _instead(meaning, config)
+            if isinstance(value, tuple):
+                functions[name] = value
+            else:
+                constants[name] = value
+            continue
+        for one in _elements(name, meaning, config, boxes):
+            signature[one.name] = one.type
+            if one.multiple > 1:
+                promises[one.name] = one.multiple
+            if one.near:
+                near.append(one.name)
     module, _, function = part.kernel.partition(":")
     return KernelSource(
         module=module,
@@ -304,22 +327,49 @@ def _source(part: Part, catalogue: Catalogue, config: Any, arch: Arch) -> Kernel
         pointer_range_32=tuple(near) if arch.backend == "hip" else (),
         options=part.options(config, arch),
         language=interface(part.kernel).language,
+        functions=tuple(functions.items()),
+        cluster=part.cluster(config),
     )
 
 
-def _elements(name: str, meaning: Meaning, config: Any) -> Iterable[tuple[str, str, int]]:
-    """The name, the type and what it is a multiple of: of a parameter, or of a tuple's elements."""
-    types, multiples = meaning.types(config), meaning.multiples(config)
+def _instead(meaning: Meaning, config: Any) -> int:
+    """The constant in place of what a config's kernel does not get."""
+    return meaning.instead(config) if isinstance(meaning, Numbers) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    """A parameter, or an element of one that is a tuple: its Triton type, what it is a multiple of,
+    and whether it points to less than 2 GiB."""
+
+    name: str
+    type: str
+    multiple: int = 1
+    near: bool = False
+
+
+def _elements(
+    name: str, meaning: Meaning, config: Any, boxes: Mapping[str, Box]
+) -> Sequence[_Element]:
+    if isinstance(meaning, Tuple):
+        each = (
+            _elements(f"{name}.{i}", one, config, boxes) for i, one in enumerate(meaning.of(config))
+        )
+        return [one for found in each for one in found] or [_Element(name, "()")]
+    types = meaning.types(config)
+    if name in boxes:
+        assert isinstance(types, str)
+        return [_Element(name, f"tensordesc<{types[1:]}[{', '.join(map(str, boxes[name]))}]>")]
+    multiples = meaning.multiples(config)
     if isinstance(types, str):
         assert isinstance(multiples, int)
-        return [(name, types, multiples)]
-    if not types:
-        return [(name, "()", 1)]
-    each = (multiples,) * len(types) if isinstance(multiples, int) else multiples
-    return [
-        (f"{name}.{i}", kind, multiple)
-        for i, (kind, multiple) in enumerate(zip(types, each, strict=True))
-    ]
+        near = isinstance(meaning, Array) and meaning.near(config)
+        return [_Element(name, types, multiples, near)]
+    if isinstance(multiples, int):
+        multiples = (multiples,) * len(types)
+    pairs = enumerate(zip(types, multiples, strict=True))
+    found = [_Element(f"{name}.{i}", kind, multiple) for i, (kind, multiple) in pairs]
+    return found or [_Element(name, "()")]
 
 
 def launch(parts: Iterable[Part], catalogue: Catalogue, context: Context) -> Launch:
@@ -346,15 +396,21 @@ def launch(parts: Iterable[Part], catalogue: Catalogue, context: Context) -> Lau
 def _passed(part: Part, catalogue: Catalogue, context: Context) -> Iterable[Argument]:
     boxes = part.boxes(context.config)
     views = part.views(context.config, context.problem) if boxes else {}
-    for name, meaning in _meanings(part, catalogue, context.config):
-        if callable(meaning) or not meaning.there(context.config):
-            continue
-        if name in boxes and isinstance(meaning, Array):
+
+    def passed(name: str, meaning: Meaning) -> Iterable[Argument]:
+        if isinstance(meaning, Tuple):
+            for i, one in enumerate(meaning.of(context.config)):
+                yield from passed(f"{name}.{i}", one)
+        elif name in boxes and isinstance(meaning, Array):
             view, dtype = views[name], meaning.dtype_of(context.config)
             operand = view.operand or meaning.pointed(name, context)
             yield Descriptor(operand, dtype, view.shape, view.strides, boxes[name])
         else:
             yield from meaning.passed(name, context)
+
+    for name, meaning in _meanings(part, catalogue, context.config):
+        if not callable(meaning) and meaning.there(context.config):
+            yield from passed(name, meaning)
 
 
 def _temporary(name: str, catalogue: Catalogue, context: Context) -> Temporary | None:
