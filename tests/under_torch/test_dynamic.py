@@ -10,8 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
-
 import tilewright as tw  # noqa: E402
 from tilewright import ops  # noqa: E402
 from tilewright.flash_attn import flash_attn_func, flash_attn_varlen_func  # noqa: E402
@@ -23,6 +21,22 @@ LENGTHS = (5, 7, 12, 16)
 @pytest.fixture(autouse=True)
 def afresh():
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def counter():
+    """A backend that counts the graphs which it gets. Its import is slow, so it waits for a test."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    return CompileCounterWithBackend("aot_eager")
+
+
+@pytest.fixture
+def sizes_of_data():
+    """Sizes that depend on data may be in a graph."""
+    options = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
+    with torch._dynamo.config.patch(options):
+        yield
 
 
 def heads(n):
@@ -83,11 +97,10 @@ WITHOUT_GRADIENTS = ("grouped_gemm",)
 @pytest.mark.turns(16)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_lengths_share_at_most_two_graphs(name, trains):
+def test_lengths_share_at_most_two_graphs(name, trains, counter):
     if trains and name in WITHOUT_GRADIENTS:
         pytest.skip("the operation has no gradients")
     function, make = CASES[name]
-    counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=counter)
     for n in LENGTHS:
         given = [x.requires_grad_(trains and x.is_floating_point()) for x in make(n)]
@@ -106,7 +119,7 @@ def test_lengths_share_at_most_two_graphs(name, trains):
 
 @pytest.mark.turns(12)
 @pytest.mark.parametrize("wants", [False, True])
-@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True)
+@pytest.mark.usefixtures("sizes_of_data")
 def test_rows_that_are_picked_in_the_graph(wants):
     """Their number depends on data, and so does the longest sequence's."""
 
@@ -185,13 +198,12 @@ def test_numbers_where_arrays_are_and_arrays_where_numbers_are():
             torch.compile(wrong, fullgraph=True, backend="aot_eager")(a, b)
 
 
-def test_an_operation_of_the_users_own(monkeypatch):
+def test_an_operation_of_the_users_own(monkeypatch, counter):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "custom"))
     monkeypatch.setattr(ops, "_registered", dict(ops._registered))
     monkeypatch.setenv(ops.MODULES_VARIABLE, "")
     sys.modules.pop("custom_kernels", None)
     importlib.import_module("custom_kernels")
-    counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(tw.custom_total, fullgraph=True, dynamic=True, backend=counter)
     for n in LENGTHS:
         x = torch.ones(n)
