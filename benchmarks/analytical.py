@@ -6,10 +6,10 @@ DIR is a sweep directory of one device, in which every problem has been measured
 every kernel. Of each problem, the kernels that were measured are ranked by the estimate; its share
 is the best kernel's median over the first one's, and over that of the best of the first eight.
 
-With --folds the fitted constants of `tilewright.ops.gemm.rates` are fitted again, from round
-guesses, to all but one part of the problems, for each part in turn, and the shares are those of the
-part left out. The fit is a coordinate search for the least mean of squared logarithms of estimate
-over median, in which kernels count less the slower they are.
+With --folds the fitted constants of `tilewright.ops.device_rates` and `tilewright.ops.gemm.rates`
+are fitted again, from round guesses, to all but one part of the problems, for each part in turn,
+and the shares are those of the part left out. The fit is a coordinate search for the least mean of
+squared logarithms of estimate over median, in which kernels count less the slower they are.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from environment import environment
@@ -30,6 +31,7 @@ from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.measure.results import Results
 from tilewright.measure.vendor import is_vendor
+from tilewright.ops import device_rates
 from tilewright.ops.gemm import GemmConfig, GemmProblem, estimate, estimate_step, rates
 from tilewright.ops.gemm.pipelines import PIPELINES
 
@@ -50,8 +52,8 @@ START = {
     "basic": 0.8,
     "tma": 0.8,
 }
-"""What is fitted, by its name in `rates` or by the pipeline whose share it is, and the first
-guess."""
+"""What is fitted, by its name in `device_rates` or `rates` or by the pipeline whose share it is,
+and the first guess."""
 
 STEPS = (1.25, 1.1, 1.04)
 """Factors by which the search moves one constant at a time."""
@@ -119,9 +121,14 @@ def set_rates(values: dict[str, float]) -> None:
             assert record.rates is not None
             PIPELINES[name] = replace(record, rates=replace(record.rates, share=value))
         else:
-            setattr(rates, name, value)
-    rates.BASIC = _share("basic")
+            setattr(_figures(name), name, value)
+    device_rates.BASIC = _share("basic")
     estimate_step.step_of.cache_clear()
+
+
+def _figures(name: str) -> ModuleType:
+    """The module that has a figure."""
+    return rates if hasattr(rates, name) else device_rates
 
 
 def _share(pipeline: str) -> float:
@@ -242,7 +249,8 @@ def main() -> None:
         "settings": settings,
         "measurements": sum(len(one.us) for one in measured),
         "constants": {
-            name: _share(name) if name in PIPELINES else getattr(rates, name) for name in START
+            name: _share(name) if name in PIPELINES else getattr(_figures(name), name)
+            for name in START
         },
         "by_constants": summary([share(one, device) for one in measured]),
     }

@@ -41,7 +41,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ops.nouns": (),
     "ops.protocols": ("Family",),
     "ops.defaults": ("Defaults",),
-    "ops.gemm.epilogues": ("Operation", "Takes", "register"),
+    "ops.epilogues": ("Operation", "Takes", "register"),
     "ops.grouped_gemm": ("Packed", "check", "pack"),
     "flash_attn": (),
     "serving": (),

@@ -12,6 +12,7 @@ from spread import Axes, Values
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
+from tilewright.ops.epilogues import OPERATIONS, fold
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, lowbit, pipelines, shuffle
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
@@ -22,16 +23,9 @@ from tilewright.ops.gemm.config import (
     SHARING,
     STORES,
 )
-from tilewright.ops.gemm.epilogues import OPERATIONS, fold
-from tilewright.ops.gemm.problem import (
-    LAYOUTS,
-    OUTPUTS,
-    PRECISIONS,
-    QUANTISED,
-    SHUFFLED_LAYOUTS,
-    outputs,
-)
+from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
+from tilewright.ops.products import OUTPUTS, PRECISIONS, QUANTISED, outputs
 
 TILES = (
     {"tile_m": 32, "tile_n": 32, "tile_k": 64, "num_warps": 4},

@@ -11,8 +11,8 @@ from spread import Axes, Values
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
+from tilewright.ops.epilogues import OPERATIONS, fold
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, STORES
-from tilewright.ops.gemm.epilogues import OPERATIONS, fold
 from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmConfig, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.pipelines import on

@@ -26,9 +26,9 @@ from tilewright.ops.attention_backward.pipelines import on as backward_on
 from tilewright.ops.attention_backward.problem import GRADIENTS
 from tilewright.ops.conv.config import GEMM
 from tilewright.ops.gemm import GemmProblem, pipelines
-from tilewright.ops.gemm.problem import OUTPUTS
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.pipelines import on as grouped_on
+from tilewright.ops.products import OUTPUTS
 
 HERE = selection.architectures(ARCHS)
 EACH = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gemm_cases import config
 
 from tilewright.arch import arch
+from tilewright.ops.epilogues import OPERATIONS
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
-from tilewright.ops.gemm.epilogues import OPERATIONS
 
 CHAINS = (
     "bias+gelu",

@@ -11,8 +11,9 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, operands
 from tilewright.ops.gemm.config import REDUCTIONS
 from tilewright.ops.gemm.layouts import gated
-from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS
+from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.nouns import Call
+from tilewright.ops.products import OUTPUTS
 
 TILE = 64
 RAGGED = (67, 45, 83)

@@ -8,8 +8,8 @@ from gemm_cases import config
 
 from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.epilogues import OPERATIONS
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, shuffle
-from tilewright.ops.gemm.epilogues import OPERATIONS
 from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS
 
 PRE = ("add", "mul+scale", "row_scale", "bias+gelu", "add+col_scale", "clamp")

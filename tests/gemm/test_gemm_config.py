@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.epilogues import OPERATIONS
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
@@ -21,16 +22,10 @@ from tilewright.ops.gemm.config import (
     STORES,
     GemmConfig,
 )
-from tilewright.ops.gemm.epilogues import OPERATIONS
 from tilewright.ops.gemm.names import check, parse
 from tilewright.ops.gemm.pipelines import PIPELINES
-from tilewright.ops.gemm.problem import (
-    LAYOUTS,
-    OUTPUTS,
-    SHUFFLED_LAYOUTS,
-    accumulator,
-    outputs,
-)
+from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS
+from tilewright.ops.products import OUTPUTS, accumulator, outputs
 
 BASE = GemmConfig(
     layout="rcr",

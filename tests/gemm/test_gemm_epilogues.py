@@ -17,8 +17,9 @@ from tilewright.compile import Store, build, inspect
 from tilewright.compile.key import sources_digest
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, LaunchFailed, UnknownName
-from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
-from tilewright.ops.gemm.epilogues import OPERATIONS, Operation, Takes, register
+from tilewright.ops import epilogues
+from tilewright.ops.epilogues import OPERATIONS, Operation, Takes, register
+from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.shuffle import shuffle
 from tilewright.ops.nouns import MAIN, View

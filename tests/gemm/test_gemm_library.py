@@ -16,9 +16,10 @@ from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import ALIGNMENTS
 from tilewright.ops.gemm.library_config import WORKSPACES, CublasLtConfig
-from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, accumulator
+from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.library import MEETINGS, Algorithm, Found, Matrix
 from tilewright.ops.nouns import Pointer
+from tilewright.ops.products import OUTPUTS, accumulator
 from tilewright.registry import Registry
 from tilewright.select.constraints import Constraints
 from tilewright.space import KernelSpace

@@ -17,8 +17,9 @@ from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import ALIGNMENTS
 from tilewright.ops.gemm.library_config import WORKSPACES, HipblasLtConfig
-from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, accumulator
+from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.library import Found, Solution
+from tilewright.ops.products import OUTPUTS, accumulator
 from tilewright.registry import Registry
 from tilewright.verdict import Verdict
 

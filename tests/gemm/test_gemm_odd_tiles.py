@@ -19,7 +19,8 @@ from tilewright.ops.gemm import (
     swap,
 )
 from tilewright.ops.gemm.pipelines.warpgroups import MOST_PARTS, ODD_COLUMNS
-from tilewright.ops.gemm.sizes import MAX_STAGES, shared_memory
+from tilewright.ops.gemm.sizes import shared_memory
+from tilewright.ops.limits import MAX_STAGES
 
 SM_90, H200 = arch("sm_90"), device("h200")
 MIDDLE = GemmProblem(512, 4096, 4096)

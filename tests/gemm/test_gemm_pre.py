@@ -16,8 +16,9 @@ from tilewright.arch import arch, device
 from tilewright.compile import Store, build, inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
-from tilewright.ops.gemm.epilogues import OPERATIONS, Operation, Takes, register
+from tilewright.ops import epilogues
+from tilewright.ops.epilogues import OPERATIONS, Operation, Takes, register
+from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.gemm.sizes import shared_memory

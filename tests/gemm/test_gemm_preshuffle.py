@@ -24,8 +24,9 @@ from tilewright.dtypes import DTYPES, numpy_dtype
 from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem, shuffle
 from tilewright.ops.gemm.operands import operands
-from tilewright.ops.gemm.problem import OUTPUTS, SHUFFLED_LAYOUTS
+from tilewright.ops.gemm.problem import SHUFFLED_LAYOUTS
 from tilewright.ops.nouns import View
+from tilewright.ops.products import OUTPUTS
 from tilewright.registry import Registry
 from tilewright.space import KernelSpace
 

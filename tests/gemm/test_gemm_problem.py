@@ -7,13 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm.problem import (
-    LAYOUTS,
-    MAX_SIZE,
-    OUTPUTS,
-    GemmProblem,
-    natural_alignment,
-)
+from tilewright.ops.gemm.problem import LAYOUTS, MAX_SIZE, GemmProblem
+from tilewright.ops.products import OUTPUTS, natural_alignment
 
 
 def test_defaults_follow_the_operands():

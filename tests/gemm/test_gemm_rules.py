@@ -15,8 +15,9 @@ from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, judge, supports
-from tilewright.ops.gemm.sizes import OVERHEAD_REGISTERS, shared_tiles
+from tilewright.ops.gemm.sizes import OVERHEAD_REGISTERS
 from tilewright.ops.pool import Pool
+from tilewright.ops.tile_sharing import shared_tiles
 
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")

@@ -21,7 +21,8 @@ from tilewright.measure.devices import gpus
 from tilewright.measure.measurement import Settings
 from tilewright.measure.places import parse
 from tilewright.measure.vendor import vendor_names
-from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
+from tilewright.ops import epilogues
+from tilewright.ops.gemm import FAMILY, GemmProblem
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import BadArgument, BadFile, UnknownName
-from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, accumulator, outputs
+from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.names import check, parse
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import FORMS
+from tilewright.ops.products import OUTPUTS, accumulator, outputs
 from tilewright.registry import Registry
 from tilewright.space import KernelSpace, load_space
 

@@ -13,9 +13,9 @@ from sim_values import Fault
 from simulate import worst_error
 from tilewright import ops
 from tilewright.arch import arch, device
+from tilewright.ops.device import gluon_store
 from tilewright.ops.device.gluon_api import constexpr_function
 from tilewright.ops.gemm import GemmConfig, GemmProblem, swap
-from tilewright.ops.gemm.kernels import gluon_store
 from tilewright.ops.gemm.pipelines.warpgroups import ODD_COLUMNS
 
 GEMM = ops.family("gemm")

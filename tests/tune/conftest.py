@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import planted
 
 from tilewright import ops
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.epilogues import Operation
+from tilewright.ops.epilogues import Operation
 
 
 def _hoard():

@@ -2,7 +2,7 @@
 
 import planted
 
-from tilewright.ops.gemm.epilogues import register
+from tilewright.ops.epilogues import register
 
 for _operation in planted.OPERATIONS:
     register(_operation)

@@ -27,7 +27,7 @@ from functools import lru_cache
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import binder
+from tilewright.ops import binder, device_rates
 from tilewright.ops.attention import pipelines, rates
 from tilewright.ops.attention.catalogue import CATALOGUE
 from tilewright.ops.attention.config import AttentionConfig
@@ -37,7 +37,6 @@ from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.attention.splits import splits_of
 from tilewright.ops.binder import Context
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates as device_rates
 
 PRODUCTS, SOFTMAX, L2, LATENCY, MEMORY, FILL, STEPS, LAUNCH = (
     "matrix units", "softmax", "L2", "waiting for loads", "memory", "fill and drain",

@@ -1,5 +1,5 @@
 """The figures that attention's estimate uses beside data sheets, and beside those that GEMM's
-estimate fitted to a device (`tilewright.ops.gemm.rates`): launch, latency, L2.
+estimate fitted to a device (`tilewright.ops.device_rates`): launch, latency, L2.
 
 Those that a comment does not derive, and the paces of pipelines in their records, were fitted to
 559 medians of an H200. For other GPUs they are what that one's were. How good the fits are:

@@ -18,6 +18,7 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates
 from tilewright.ops.attention import rates
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK
@@ -29,7 +30,6 @@ from tilewright.ops.attention_backward.pipelines.gluon_ws import columns
 from tilewright.ops.attention_backward.pipelines.tiles import tiles as tiles_of
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates as device_rates
 
 PRODUCTS, SCORES, MEMORY, STEPS, LAUNCH = (
     "matrix units", "weights", "memory", "steps", "launch",

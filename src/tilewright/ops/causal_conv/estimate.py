@@ -7,11 +7,11 @@ import math
 
 from tilewright.arch import arch
 from tilewright.arch.model import Device
+from tilewright.ops import device_rates
 from tilewright.ops.causal_conv.catalogue import splits_of, workgroups
 from tilewright.ops.causal_conv.config import CausalConvConfig
 from tilewright.ops.causal_conv.problem import CausalConvProblem
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates
 
 LOAD_INSTRUCTIONS = 4
 """Instructions of a lane for each element and tap: a load's share, the mask, the conversion, the
@@ -45,8 +45,8 @@ def estimate(config: CausalConvConfig, problem: CausalConvProblem, device: Devic
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3) * (1 if wide else GATHERED)
     threads = count * c.num_warps * this.warp_size
     idle = max(1.0, device.compute_units * RESIDENT_THREADS / max(1, threads))
-    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US
-    launch += rates.SECOND_US * (c.direction == "backward")
+    launch = device_rates.LAUNCH_US + 2 * device_rates.LATENCY_US
+    launch += device_rates.SECOND_US * (c.direction == "backward")
     terms = {"memory": memory, "arithmetic": products * min(idle, 8.0), "launch": launch}
     total = math.hypot(terms["memory"], terms["arithmetic"]) + launch
     limiter = max(terms, key=lambda term: terms[term])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tilewright.arch.model import Arch
 from tilewright.ops.causal_conv.config import CausalConvConfig
 from tilewright.ops.causal_conv.problem import EXTRAS, CausalConvProblem, vector
-from tilewright.ops.gemm.sizes import INT32_SPAN
+from tilewright.ops.limits import INT32_SPAN
 from tilewright.verdict import YES, Verdict, no
 
 MOST_TILE = 2**14

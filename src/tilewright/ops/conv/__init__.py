@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
+from tilewright.ops import tile_sharing
 from tilewright.ops.backward import Backward
 from tilewright.ops.conv import alike, functions, operands, pipelines, profiles, rules, spaces
 from tilewright.ops.conv import config as config_module
@@ -26,7 +27,6 @@ from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate, Ranking
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
-from tilewright.ops.gemm import repeat
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Nearby
@@ -107,7 +107,7 @@ class ConvFamily(Defaults):
     def repeats(self, config: ConvConfig) -> Verdict:
         if config.pipeline == GEMM:
             return by_gemm.repeats(config)
-        return repeat.repeats(config)
+        return tile_sharing.repeats(config)
 
     def library_query(
         self, problem: ConvProblem, arch: Arch, library_name: str

@@ -11,17 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.conv import packing, runs, subpixel, windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.launch import FLAGS
-from tilewright.ops.gemm.operands import chain_names
-from tilewright.ops.gemm.pipelines.constants import takes
-from tilewright.ops.gemm.problem import accumulator
+from tilewright.ops.epilogues import chain_names
 from tilewright.ops.nouns import Argument as Passed
 from tilewright.ops.nouns import Pointer, Scalar
+from tilewright.ops.products import accumulator
+from tilewright.ops.tile_sharing import FLAGS
 
 PARTIALS = "partials"
 
@@ -268,7 +267,7 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "REDUCTION": lambda c: c.reduction,
     "PRECISION": lambda c: c.precision,
     "INT_ACC": lambda c: accumulator(c.dtype) == "int32",
-    "TAKES": lambda c: takes(c.epilogue),
+    "TAKES": lambda c: epilogues.kinds(c.epilogue),
     "LARGEST": lambda c: int(DTYPES[c.dtype_out].largest),
     "BLOCK": lambda _: BLOCK,
     "FEW_BLOCK": lambda _: FEW_BLOCK,

@@ -28,12 +28,13 @@ from typing import Any, ClassVar
 from tilewright import checks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName, shown
+from tilewright.ops import epilogues
 from tilewright.ops.conv.problem import DIRECTIONS
-from tilewright.ops.gemm import epilogues, names
+from tilewright.ops.gemm import names
 from tilewright.ops.gemm.config import REDUCTIONS, GemmConfig
 from tilewright.ops.gemm.library_config import VendorConfig, is_vendors
 from tilewright.ops.gemm.library_config import parse as parse_vendors
-from tilewright.ops.gemm.problem import PRECISIONS
+from tilewright.ops.products import PRECISIONS
 
 PIPELINES = (
     "implicit", "packed", "subpixel", "depthwise", "window", "gluon_bands", "gluon_ws",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates as rates
 from tilewright.ops.conv import pipelines, runs, sharing, totals, windows
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.geometry import cdiv
@@ -29,7 +30,6 @@ from tilewright.ops.conv.pipelines.subpixel import estimate as subpixel_estimate
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import vector
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates
 
 PRODUCTS, PORT, SHARED, MEMORY, STEPS, GATHERING, TOTALS, LAUNCH = (
     "products", "L2", "shared memory", "memory", "steps", "gathering", "sum of parts", "launch",

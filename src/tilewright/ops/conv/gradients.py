@@ -1,5 +1,5 @@
 """Gradients of convolutions: each direction's are the other two, so they are operations of this
-family too. Those of an epilogue are as GEMM's (`gemm.derivatives`): an operation whose derivative
+family too. Those of an epilogue are as GEMM's (`ops/derivatives.py`): an operation whose derivative
 needs its input has that computed anew, by a convolution with the epilogue up to there.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 from tilewright.ops.backward import Backward
 from tilewright.ops.conv.operands import options
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
-from tilewright.ops.gemm.epilogues import Takes
-from tilewright.ops.gemm.recording import Recording, refused
+from tilewright.ops.epilogues import Takes
+from tilewright.ops.recording import Recording, refused
 from tilewright.verdict import Verdict, no
 
 _MAKES = {"y": "forward", "x": "data", "w": "weights"}

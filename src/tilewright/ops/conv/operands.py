@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops import epilogues
 from tilewright.ops.conv import geometry
 from tilewright.ops.conv.geometry import Sizes
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.problem import outputs as out_dtypes
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.operands import chain_lowered, chain_names
+from tilewright.ops.epilogues import chain_lowered, chain_names
 from tilewright.ops.keywords import option
 from tilewright.ops.nouns import Call, Operand, Role, View
 

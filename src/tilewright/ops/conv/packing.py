@@ -12,7 +12,7 @@ from functools import lru_cache
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm.sizes import LEAST_8_BIT_K
+from tilewright.ops.limits import LEAST_8_BIT_K
 from tilewright.ops.nouns import Temporary
 
 X, W = "packed_x", "packed_w"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.conv import packing, runs
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
@@ -22,7 +23,6 @@ from tilewright.ops.conv.arguments import (
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, cdiv
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import Argument, KernelSource, Step
 
 KERNELS = "tilewright.ops.conv.kernels"

@@ -10,13 +10,13 @@ from typing import ClassVar
 from tilewright import checks
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops import epilogues
 from tilewright.ops.conv import geometry, stated
 from tilewright.ops.conv.geometry import MOST_DIMS, UNUSED, Dim, Sizes
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.problem import OUTPUTS as OF_SUMS
-from tilewright.ops.gemm.problem import PRECISIONS
-from tilewright.ops.gemm.problem import outputs as sums_outputs
 from tilewright.ops.problem import Problem
+from tilewright.ops.products import OUTPUTS as OF_SUMS
+from tilewright.ops.products import PRECISIONS
+from tilewright.ops.products import outputs as sums_outputs
 
 DIRECTIONS: dict[str, tuple[str, str, str]] = {
     "forward": ("x", "w", "y"),

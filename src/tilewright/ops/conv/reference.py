@@ -10,9 +10,9 @@ from typing import Any
 
 from tilewright import arrays
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.operands import chain_names
+from tilewright.ops.epilogues import chain_names
 
 
 def reference(p: ConvProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,20 +9,15 @@ from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.conv import pipelines, runs, sharing, windows
 from tilewright.ops.conv.config import GEMM, HOLDING, SHARING, ConvConfig
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.problem import outputs
-from tilewright.ops.gemm.sizes import (
-    INT32_SPAN,
-    LEAST_8_BIT_K,
-    MAX_FLAGS,
-    MAX_STAGES,
-    VECTOR_DOT_PRODUCTS,
-)
+from tilewright.ops.limits import INT32_SPAN, LEAST_8_BIT_K, MAX_STAGES, VECTOR_DOT_PRODUCTS
 from tilewright.ops.pool import Pool
+from tilewright.ops.products import outputs
+from tilewright.ops.tile_sharing import MAX_FLAGS
 from tilewright.verdict import YES, Verdict, no
 
 MOST_TILE = 256

@@ -13,9 +13,8 @@ from tilewright.ops.conv import pipelines
 from tilewright.ops.conv.arguments import PARTIALS
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm.launch import FLAGS
-from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles, slots
 from tilewright.ops.nouns import Initial, Temporary
+from tilewright.ops.tile_sharing import FLAGS, MAX_FLAGS, shared_tiles, slots
 
 MOST_WAYS = 16
 """Most workgroups of a tile where shares do not cross tiles, as ops/device/schedule.py has it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.ops.conv import geometry
-from tilewright.ops.gemm.problem import outputs
+from tilewright.ops.products import outputs
 
 COUNTS = ("n", "c", "k")
 SIZES = ("spatial", "filter", "stride", "pad", "pad_after", "dilation")

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tilewright.ops import epilogues
 from tilewright.ops.conv.operands import terms
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm import epilogues
 from tilewright.tolerance import Tolerance, tolerance
 
 _MOST_UNEVEN = 64.0

@@ -11,6 +11,7 @@ from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument
+from tilewright.ops import epilogues, tile_sharing
 from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.device.widths import wide
@@ -19,7 +20,6 @@ from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import (
     contraction,
-    epilogues,
     library,
     library_config,
     library_record,
@@ -29,7 +29,6 @@ from tilewright.ops.gemm import (
     pipelines,
     pre,
     profiles,
-    repeat,
     rows,
     rules,
     scales,
@@ -45,12 +44,13 @@ from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import aiter, benchdnn, decode, onednn, tile_engine, variants
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
-from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
+from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.pool import Pool, each
+from tilewright.ops.products import OUTPUTS, accumulator, outputs
 from tilewright.ops.protocols import Bind
 from tilewright.ops.spelling import spelled
 from tilewright.tolerance import Tolerance, tolerance
@@ -169,12 +169,12 @@ class GemmFamily(Defaults):
     def repeats(self, config: Config) -> Verdict:
         if isinstance(config, VendorConfig):
             return library.repeats(config)
-        return repeat.repeats(config)
+        return tile_sharing.repeats(config)
 
     def invariant(self, config: Config) -> Verdict:
         if isinstance(config, VendorConfig):
             return library.invariant(config)
-        return repeat.invariant(config)
+        return tile_sharing.invariant(config)
 
     def library_query(
         self, problem: GemmProblem, arch: Arch, library_name: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues
 from tilewright.ops.gemm.config import GemmConfig
 
 CHUNK_BYTES = 16

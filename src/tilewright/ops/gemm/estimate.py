@@ -13,8 +13,9 @@ launch, the first load and the last tile's store come on top.
 A step is in `estimate_step`, sums that workgroups put together in `estimate_sums`: they follow from
 a config and a device alone, and a `Pool` works them out once for all of its configs. The terms here
 are functions of a problem and of the columns of a pool: they estimate all of its kernels at once.
-The rates and their sources are in `rates` and in the pipelines' records. Kernels that multiply on
-the vector units, and kernels for 4-bit weights, have other limits: see `estimate_few`.
+The rates and their sources are in `rates`, in `device_rates` and in the pipelines' records. Kernels
+that multiply on the vector units, and kernels for 4-bit weights, have other limits: see
+`estimate_few`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates
 from tilewright.ops.estimate import Ranking
 from tilewright.ops.gemm import (
     clusters,
@@ -143,13 +145,13 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
         meeting[i] = tile_meeting_us(c[i], int(tiles[i]), device)
     meeting += rates.COLD_STREAM_US * (streams & cold)
     body = np.maximum(body, steps * step.at_peak * _powered(filled, streams))
-    fill = rates.LATENCY_US * np.where(step.walks, 1, rounds)
+    fill = device_rates.LATENCY_US * np.where(step.walks, 1, rounds)
     fill += step.store * np.where(step.stores_beside, 1, rounds)
     added_up = each(c, added_up_us) * rounds
     moved = p.min_bytes + _again_bytes(c, p, device, tiles_m, tiles_n, at_once)
     memory = moved / (device.bandwidth_gbs * 1e3)
-    total = np.hypot(body + fill, memory + rates.LATENCY_US) + added_up + meeting
-    launch = np.where(few, rates.FEW_LAUNCH_US, rates.LAUNCH_US)
+    total = np.hypot(body + fill, memory + device_rates.LATENCY_US) + added_up + meeting
+    launch = np.where(few, rates.FEW_LAUNCH_US, device_rates.LAUNCH_US)
     return Breakdown(
         parts=parts.astype(int),
         parts_per_unit=share,
@@ -200,7 +202,7 @@ def _streamed_us(
     apart = tiles_apart(c, int(tiles), units) * steps
     longest = float(_longest_us(step, 1, read, waits))
     body = max(1.0, tiles / units * steps - apart) * longest
-    return body + apart * max(longest, read * rates.READ_APART)
+    return body + apart * max(longest, read * device_rates.READ_APART)
 
 
 def _cold(c: Each, p: GemmProblem, waves: Each) -> Each:
@@ -219,8 +221,8 @@ def _cold_wait_us(c: Each, filled: Each) -> Each:
 
 
 def _port_share(c: Each, cold: Each, short: Each, device: Device) -> Each:
-    """Share of `rates.PORT_BYTES_PER_CLOCK` that compute units reach: more of it where all of A and
-    B come from memory, and where reading is short."""
+    """Share of `device_rates.PORT_BYTES_PER_CLOCK` that compute units reach: more of it where all
+    of A and B come from memory, and where reading is short."""
     whole = c.scheduler == "persistent"
     at_first = np.where(whole, rates.COLD_PORT_SHARE, rates.COLD_PORT_SHARE_APART)
     return np.where(cold, at_first, np.where(short, rates.SHORT_PORT_SHARE, port_share(device)))
@@ -230,7 +232,7 @@ def _rows_us(c: Each, p: GemmProblem) -> Each:
     """Microseconds that a step's rows of A and B take where these lie askew, or end in the middle
     of the copy engine's last step; the average of all steps."""
     pointers, steps = each(c, pipelines.of).reads == "pointers", np.ceil(p.k / c.tile_k)
-    askew = np.where(pointers, rates.ASKEW_POINTERS_US, rates.ASKEW_ROW_US)
+    askew = np.where(pointers, rates.ASKEW_POINTERS_US, device_rates.ASKEW_ROW_US)
     ends_outside = (p.k % c.tile_k > 0) & (pointers ^ True)
     found: Each = 0.0
     for letter, by_k, tile, leading, dtype in (
@@ -240,9 +242,9 @@ def _rows_us(c: Each, p: GemmProblem) -> Each:
         size = DTYPES[dtype].size
         along = letter == by_k
         long, rows = (c.tile_k, tile) if along else (tile, c.tile_k)
-        rows = rows * -(-size(long) // rates.ROW_BYTES)
-        one = askew * (size(leading) % rates.SECTOR_BYTES > 0)
-        last = np.where(ends_outside & along, rates.OUTSIDE_ROW_US, one)
+        rows = rows * -(-size(long) // device_rates.ROW_BYTES)
+        one = askew * (size(leading) % device_rates.SECTOR_BYTES > 0)
+        last = np.where(ends_outside & along, device_rates.OUTSIDE_ROW_US, one)
         found += rows * ((steps - 1) * one + last)
     return found / np.maximum(1, steps)
 
@@ -250,9 +252,9 @@ def _rows_us(c: Each, p: GemmProblem) -> Each:
 def _powered(waves: Each, streams: Each) -> Each:
     """Waves, where each counts for more the more power limits its clock."""
     full, last = np.divmod(waves, 1.0)
-    whole = full / rates.POWER_SHARE
-    whole += np.where(last, np.maximum(1.0, last / rates.POWER_SHARE), 0.0)
-    return np.where(streams, waves / rates.POWER_SHARE, whole)
+    whole = full / device_rates.POWER_SHARE
+    whole += np.where(last, np.maximum(1.0, last / device_rates.POWER_SHARE), 0.0)
+    return np.where(streams, waves / device_rates.POWER_SHARE, whole)
 
 
 def _again_bytes(

@@ -8,6 +8,7 @@ import numpy as np
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates
 from tilewright.ops.gemm import rates, scales
 from tilewright.ops.gemm.breakdown import Breakdown, limiter
 from tilewright.ops.gemm.config import GemmConfig
@@ -88,7 +89,7 @@ def _overlapping(
     """Products and memory traffic overlap; the other terms do not."""
     filled = parts / device.compute_units
     waves, none = np.maximum(1, np.ceil(filled)), np.zeros(len(parts))
-    launch = none + rates.LAUNCH_US
+    launch = none + device_rates.LAUNCH_US
     return Breakdown(
         parts=parts.astype(int),
         parts_per_unit=waves,

@@ -9,8 +9,9 @@ from functools import lru_cache
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates, epilogues
 from tilewright.ops.device import widths
-from tilewright.ops.gemm import epilogues, pipelines, rates, scales
+from tilewright.ops.gemm import pipelines, rates, scales
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.common import ROW_BYTES
 from tilewright.ops.gemm.pipelines.warpgroups import PART_COLUMNS, WARPGROUP, WARPGROUP_ROWS
@@ -87,9 +88,9 @@ def step_of(config: GemmConfig, device: Device) -> Step:
         shared += _read_by_warps(config, this, a, b)
         if this.backend == "hip" and not record.has("few_rows"):  # no matrix units
             shared *= rates.SHARED_OF_VECTORS
-    waits = (rates.LATENCY_US + (a + b) / port) / max(1, config.num_stages - 1) + issue
+    waits = (device_rates.LATENCY_US + (a + b) / port) / max(1, config.num_stages - 1) + issue
     if not feeds_itself:
-        waits += rates.SERIAL_PRODUCTS * products
+        waits += device_rates.SERIAL_PRODUCTS * products
     if config.num_stages == 1:
         waits += products  # nothing is loaded ahead
     walks = config.scheduler in ("persistent", "stream_k") or (
@@ -99,14 +100,14 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     return Step(
         products=products,
         at_peak=at_peak,
-        shared=shared / (rates.SHARED_BYTES_PER_CLOCK * clock),
+        shared=shared / (device_rates.SHARED_BYTES_PER_CLOCK * clock),
         read=(a + b) / port,
         issue=0.0 if record.has("loads_apart") else issue,
         waits=waits,
         resident=groups if walks else residents(config, this),
         walks=walks,
         stores_beside=record.has("takes_turns"),
-        store=_stored(config) / (rates.STORE_SHARE * port),
+        store=_stored(config) / (device_rates.STORE_SHARE * port),
     )
 
 
@@ -118,16 +119,16 @@ def speed(config: GemmConfig, this: Arch) -> float:
 
 def port_rate(device: Device) -> float:
     """Bytes a microsecond that a compute unit takes in from L2."""
-    return rates.PORT_BYTES_PER_CLOCK * port_share(device) * device.clock_mhz
+    return device_rates.PORT_BYTES_PER_CLOCK * port_share(device) * device.clock_mhz
 
 
 def port_share(device: Device) -> float:
     """Share of `PORT_BYTES_PER_CLOCK` that every compute unit reaches for long: less on GPUs of
     sm_90 whose L2 has fewer slices for each compute unit than an H200's."""
     if device.arch != "sm_90":
-        return rates.PORT_SHARE
+        return device_rates.PORT_SHARE
     each = device.l2_bytes / device.compute_units
-    return rates.PORT_SHARE * min(1.0, each / rates.PORT_L2_BYTES)
+    return device_rates.PORT_SHARE * min(1.0, each / rates.PORT_L2_BYTES)
 
 
 def _products(
@@ -138,9 +139,9 @@ def _products(
     assert of_pipeline is not None, f"pipeline {config.pipeline} is not estimated by tiles"
     reached = of_pipeline.share
     if on_amd:
-        reached = min(reached, rates.BASIC) * on_amd.share / on_amd.again
+        reached = min(reached, device_rates.BASIC) * on_amd.share / on_amd.again
     elif not feeds_itself:
-        reached = min(reached, rates.BASIC) / _idle(config, this)
+        reached = min(reached, device_rates.BASIC) / _idle(config, this)
     unpacked = 0.0
     if not _scales_in_hardware(config, this):
         unpacked = of_pipeline.unpacked.get(config.dtype_b, 0.0)
@@ -160,7 +161,7 @@ def _products(
     if config.pipeline == "gluon_scaled":
         multiplying = _scaled_by_groups(config, multiplying, device)
     if "rest" in pipelines.of(config).arguments:
-        columns = sum(max(part, rates.LEAST_PART) for part in _parts(config))
+        columns = sum(max(part, device_rates.LEAST_PART) for part in _parts(config))
         multiplying *= columns / config.tile_n
     if on_amd:
         multiplying += _converting(config, device, this, on_amd)
@@ -189,7 +190,7 @@ def _scaled_by_groups(config: GemmConfig, multiplying: float, device: Device) ->
     groups = config.num_warps // WARPGROUP
     parts = config.tile_m * config.tile_n // (WARPGROUP_ROWS * columns * groups)  # of a group
     blocks = config.tile_k // pipelines.of(config).summed_k(config)
-    each = multiplying * max(columns, rates.LEAST_PART) / columns / (groups * parts * blocks)
+    each = multiplying * max(columns, device_rates.LEAST_PART) / columns / (groups * parts * blocks)
     adding = _adding_clocks(columns) / device.clock_mhz
     in_turn = each + parts * adding
     return blocks * max(in_turn, groups * parts * each + rates.SCALING_SHOWS * adding)
@@ -233,7 +234,7 @@ def _faster_reads(this: Arch) -> float:
     """How much more a clock is read from shared memory than written to it."""
     if this.cdna is None:
         return 1.0
-    return this.cdna.bank_bytes / rates.SHARED_BYTES_PER_CLOCK
+    return this.cdna.bank_bytes / device_rates.SHARED_BYTES_PER_CLOCK
 
 
 def _rows(config: GemmConfig) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 from tilewright.arch.model import Device
+from tilewright.ops import device_rates
 from tilewright.ops.gemm import rates
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.estimate_step import port_rate
-from tilewright.ops.gemm.sizes import k_parts, shared_tiles
+from tilewright.ops.gemm.sizes import k_parts
+from tilewright.ops.tile_sharing import shared_tiles
 
 
 def tile_meeting_us(config: GemmConfig, tiles: int, device: Device) -> float:
@@ -30,7 +32,8 @@ def meeting_us(reduction: str, ways: int, sums: int, device: Device) -> float:
     made; in a ``tree`` two workgroups meet at each level, and one of them reads the sums of the
     other. In a ``cluster`` each sends all but its share to the others."""
     partial = sums * 4
-    stored, read = partial / rates.STORE_SHARE / port_rate(device), partial / port_rate(device)
+    read = partial / port_rate(device)
+    stored = partial / device_rates.STORE_SHARE / port_rate(device)
     if reduction == "tree":
         levels = math.ceil(math.log2(ways))
         again = (levels - 1) * rates.MEETING_AGAIN_US
@@ -42,7 +45,7 @@ def meeting_us(reduction: str, ways: int, sums: int, device: Device) -> float:
     return rates.MEETING_US + later + stored + read * reads[reduction]
 
 
-def totals_us(partials: int, device: Device, start: float = rates.SECOND_US) -> float:
+def totals_us(partials: int, device: Device, start: float = device_rates.SECOND_US) -> float:
     """Time of a kernel that adds up parts of sums that another stored, and of their way to memory
     and back.
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.ops.backward import Backward
-from tilewright.ops.gemm.epilogues import Takes
-from tilewright.ops.gemm.recording import DTYPES, Recording, refused
+from tilewright.ops.epilogues import Takes
+from tilewright.ops.recording import DTYPES, Recording, refused
 from tilewright.verdict import Verdict, no
 
 if TYPE_CHECKING:

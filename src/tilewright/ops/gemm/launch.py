@@ -5,15 +5,16 @@ from __future__ import annotations
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, operands, pipelines, scales, swap, two_stage
+from tilewright.ops import epilogues
+from tilewright.ops.gemm import operands, pipelines, scales, swap, two_stage
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.operands import MATRICES
 from tilewright.ops.gemm.pipelines.constants import partial_dtype
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles, slots
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 from tilewright.ops.gemm.source import batch_types, blocks, in_words, rests, stride_type
 from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer, Scalar, Step, Temporary
+from tilewright.ops.tile_sharing import FLAGS, shared_tiles, slots
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
@@ -115,10 +116,6 @@ def _multiplying(
             ldc = Scalar(stride, problem.ldc)
             arguments = (*made[:2], Pointer(MATRICES[2]), *sizes, ldc, *extra)
     return (*arguments, *_batch_arguments(config, problem)), programs, splits
-
-
-FLAGS = Temporary("flags", (MAX_FLAGS,), "int32", "kept_zero")
-"""Flags for workgroups that share a tile (`ops/device/reduce.py`)."""
 
 
 def _descriptors(

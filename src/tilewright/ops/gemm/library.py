@@ -25,8 +25,10 @@ from tilewright.arch import arch as arch_called
 from tilewright.arch import peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates
+from tilewright.ops.epilogues import chain_names
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates, rules, scales
+from tilewright.ops.gemm import rules, scales
 from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY, PRODUCTS
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.library_config import (
@@ -36,7 +38,7 @@ from tilewright.ops.gemm.library_config import (
     VendorConfig,
     vendor_config,
 )
-from tilewright.ops.gemm.operands import SCALES, chain_names
+from tilewright.ops.gemm.operands import SCALES
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.vendor import BLOCK_ROWS_MULTIPLE, BLOCKS, FP8_MULTIPLE
 from tilewright.ops.library import (
@@ -349,7 +351,7 @@ def estimate(config: VendorConfig, problem: GemmProblem, device: Device) -> Esti
     (unit, flops), *_ = problem.work.items()
     compute = flops / peak_tflops(arch_called(device.arch), device, unit) / 1e6
     memory = problem.min_bytes / device.bandwidth_gbs / 1e3
-    terms = ((PRODUCTS, compute), (MEMORY, memory), (LAUNCH, rates.LAUNCH_US))
+    terms = ((PRODUCTS, compute), (MEMORY, memory), (LAUNCH, device_rates.LAUNCH_US))
     limiter = max(terms, key=lambda term: term[1])[0]
-    total = max(compute, memory) + rates.LAUNCH_US
+    total = max(compute, memory) + device_rates.LAUNCH_US
     return Estimate(total, limiter, terms, (f"{VENDOR}'s library, at best",))

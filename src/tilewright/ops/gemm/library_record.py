@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.device_rates import SECTOR_BYTES
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rates import SECTOR_BYTES
 from tilewright.ops.gemm.vendor import BLOCKS
 from tilewright.verdict import Verdict, no
 

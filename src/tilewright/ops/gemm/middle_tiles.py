@@ -21,7 +21,8 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import clusters, epilogues, pipelines, scales
+from tilewright.ops import epilogues
+from tilewright.ops.gemm import clusters, pipelines, scales
 from tilewright.ops.gemm.odd_tiles import LEAST_M, MOST_M
 from tilewright.ops.gemm.orders import usual_order
 from tilewright.ops.gemm.problem import GemmProblem

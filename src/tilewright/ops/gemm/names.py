@@ -9,7 +9,8 @@ from typing import Any
 from tilewright import blocks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName, shown
-from tilewright.ops.gemm import epilogues, pre, scales
+from tilewright.ops import epilogues
+from tilewright.ops.gemm import pre, scales
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,

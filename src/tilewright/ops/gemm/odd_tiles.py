@@ -18,12 +18,14 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, pipelines, swap
+from tilewright.ops import epilogues
+from tilewright.ops.gemm import pipelines, swap
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.orders import usual_order
 from tilewright.ops.gemm.pipelines.common import ROW_BYTES
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import MAX_STAGES, shared_memory
+from tilewright.ops.gemm.sizes import shared_memory
+from tilewright.ops.limits import MAX_STAGES
 
 Tile = tuple[str, int, int, int, str, bool]
 """Pipeline, rows, columns, warps, store, and whether A and B are swapped."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -12,14 +11,15 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops import keywords
+from tilewright.ops import epilogues, keywords
+from tilewright.ops.epilogues import KINDS, Takes
 from tilewright.ops.gemm import batch as batches
-from tilewright.ops.gemm import contraction, epilogues, lowbit, pre, ranks, scales, shuffle
+from tilewright.ops.gemm import contraction, lowbit, pre, ranks, scales, shuffle
 from tilewright.ops.gemm.batch import PACKED
-from tilewright.ops.gemm.epilogues import KINDS, Takes
-from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
+from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.nouns import Call, Operand, Role, View
+from tilewright.ops.products import OUTPUTS, natural_alignment, outputs
 
 _SCALED = "the block that shares a scale, as in '1x128'; the array of scales follows A and B"
 
@@ -85,28 +85,11 @@ def names(of: Any) -> Names:
     return _names(of.pre_a, of.pre_b, of.epilogue, bool(of.scale_a), bool(of.scale_b))
 
 
-def chain_names(epilogue: str) -> tuple[str, ...]:
-    """The names of an epilogue's operands."""
-    return _names("", "", epilogue, False, False).chains[2]
-
-
-def chain_lowered(*chains: str) -> frozenset[str]:
-    """Names of the operands of chains that have the dtype of the matrices: all but scales and
-    bounds."""
-    names = _names(*chains, *("",) * (3 - len(chains)), scale_a=False, scale_b=False).chains
-    return frozenset(
-        name
-        for chain, named in zip(chains, names, strict=False)
-        for name, taken in zip(named, epilogues.takes(chain), strict=True)
-        if not taken.dtype
-    )
-
-
 def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
     """See `tilewright.ops.protocols.Differentiation`."""
     chains = [options.get(name, "") for name in ("pre_a", "pre_b", "epilogue")]
     scaled = [bool(options.get(name)) for name in SCALES]
-    wanted = {"A", "B"} | chain_lowered(*chains)
+    wanted = {"A", "B"} | epilogues.chain_lowered(*chains)
     return places(_names(*chains, *scaled).inputs, inputs, named, wanted)
 
 
@@ -142,15 +125,7 @@ _NUMBER = re.compile(r"_[0-9]+$")
 @lru_cache(maxsize=1024)
 def _names(pre_a: str, pre_b: str, epilogue: str, scale_a: bool, scale_b: bool) -> Names:
     scaled = tuple(name for name, there in zip(SCALES, (scale_a, scale_b), strict=True) if there)
-    seen = Counter(scaled)
-    chains = []
-    for chain in (pre_a, pre_b, epilogue):
-        found = []
-        for takes in epilogues.takes(chain):
-            seen[takes.name] += 1
-            count = seen[takes.name]
-            found.append(takes.name if count == 1 else f"{takes.name}_{count}")
-        chains.append(tuple(found))
+    chains = epilogues.operand_names(pre_a, pre_b, epilogue, after=scaled)
     return Names((chains[0], chains[1], chains[2]), scaled)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright import arrays
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues
 
 Shapes = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and dtype of each operand of a chain, in order."""

@@ -8,10 +8,19 @@ from typing import ClassVar
 
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops import epilogues
 from tilewright.ops.gemm import batch as batches
-from tilewright.ops.gemm import epilogues, lowbit, pre, scales, shuffle
+from tilewright.ops.gemm import lowbit, pre, scales, shuffle
 from tilewright.ops.gemm.operand_types import name_types, takes_dtype
 from tilewright.ops.problem import Problem
+from tilewright.ops.products import (
+    OUTPUTS,
+    PRECISIONS,
+    QUANTISED,
+    accumulator,
+    natural_alignment,
+    outputs,
+)
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
@@ -19,43 +28,8 @@ LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 SHUFFLED_LAYOUTS = ("rsr", "csr", "rsc", "csc")
 """Layouts with B shuffled into blocks (see `shuffle`)."""
 
-PRECISIONS = ("ieee", "tf32")
-"""How fp32 operands are multiplied; other dtypes have only ``ieee``."""
-
-OUTPUTS: dict[str, tuple[str, ...]] = {
-    "fp32": ("fp32",),
-    "fp16": ("fp16", "fp32"),
-    "bf16": ("bf16", "fp32"),
-    "e4m3fn": ("bf16", "fp16", "fp32"),
-    "e5m2": ("bf16", "fp16", "fp32"),
-    "e4m3fnuz": ("bf16", "fp16", "fp32"),
-    "e5m2fnuz": ("bf16", "fp16", "fp32"),
-    "int8": ("int32",),
-    "e2m1": ("bf16", "fp16", "fp32"),
-}
-"""Output dtypes of each operand dtype, the default first; see `outputs` for epilogues."""
-
-QUANTISED = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "int8")
-"""Outputs of an epilogue that ends by scaling. Values are rounded to nearest even; values beyond
-the dtype's range become its ends."""
-
 MAX_SIZE = 2**31 - 512
 """Largest M, N, K or leading dimension: indexes up to one tile past the end must fit in 32 bits."""
-
-
-def accumulator(dtype_a: str) -> str:
-    """The dtype of partial sums of `dtype_a` products."""
-    return "int32" if DTYPES[dtype_a].kind == "int" else "fp32"
-
-
-def outputs(dtype_a: str, epilogue: str = "", scaled: bool = False) -> tuple[str, ...]:
-    """Output dtypes of `dtype_a` operands, the default first. Scales and epilogues are computed in
-    fp32, so integers become floats there."""
-    chain = epilogues.parse(epilogue)
-    if not chain and not scaled:
-        return OUTPUTS[dtype_a]
-    plain = ("bf16", "fp16", "fp32") if DTYPES[dtype_a].kind == "int" else OUTPUTS[dtype_a]
-    return (*plain, *QUANTISED) if chain and chain[-1].scales else plain
 
 
 def check_types(
@@ -456,11 +430,3 @@ class GemmProblem(Problem):
             shapes = {"n": (n,), "m": (self.m,), "d": (self.m, n), "s": (1,)}
             found.append((shapes[t.kind], epilogues.operand_dtype(t, self.dtype_c)))
         return tuple(found)
-
-
-def natural_alignment(sizes: tuple[int, ...]) -> int:
-    """The largest power of two, at most 16, that divides every size."""
-    combined = 16
-    for size in sizes:
-        combined |= size
-    return combined & -combined

@@ -22,21 +22,9 @@ from __future__ import annotations
 
 # --- the device: fitted, and taken for all of them -----------------------------------------
 
-LAUNCH_US = 4.35
-"""Time of a kernel that does nothing, as events measure it. Fitted."""
-
 FEW_LAUNCH_US = 4.0
 """`LAUNCH_US` of kernels for few rows on the matrix units, which store C from registers. Read off
 single measurements."""
-
-LATENCY_US = 0.55
-"""From requesting a tile to its arrival, under load. Fitted."""
-
-PORT_BYTES_PER_CLOCK = 64
-"""The most that a compute unit takes in from L2 on NVIDIA GPUs; assumed for AMD's too."""
-
-PORT_SHARE = 0.755
-"""Share of that it reaches. Fitted; 12.5 TB/s on an H200."""
 
 PORT_L2_BYTES = (60 << 20) / 132
 """Bytes of L2 that an H200 has for each compute unit. An H100 has 50 MB, and so five sixths of the
@@ -63,25 +51,9 @@ COLD_LEAST_ROWS = 65
 """Fewest rows and columns of C for which these hold. Kernels for fewer, which read B alone from
 memory, go by `LATENCY_US`, with which the estimate chooses better for them."""
 
-ROW_BYTES, SECTOR_BYTES = 128, 32
-"""Bytes of a row of a box that the copy engine moves, a swizzle's span; and of a sector, by which
-L2 is read."""
-
-ASKEW_ROW_US, OUTSIDE_ROW_US = 0.0024, 0.005
-"""What the copy engine takes for a row where rows of the array are no multiple of a sector apart,
-and for one that is outside the array, in whole or in part, and filled with zeros. A row inside
-takes 1.4 ns at the port's rate. Read off the convolutions with filters of 1 that were tuned on an
-H200. Rows of A past M in tiles taller than M do not count: with them the estimate chose worse."""
-
 ASKEW_POINTERS_US = 0.003
 """`ASKEW_ROW_US` for rows that warps load through pointers. Fitted to 102 kernels on 42
 products."""
-
-STORE_SHARE = 0.44
-"""Share of that rate at which a tile is stored when nothing overlaps the store. Fitted."""
-
-SHARED_BYTES_PER_CLOCK = 128
-"""Bandwidth of a compute unit's shared memory: 32 banks of 4 bytes. A free fit gave 119 to 128."""
 
 WARP_CLOCKS = 12
 """Clocks that each warp adds to every step of K: barriers and the loop. Fitted."""
@@ -89,32 +61,15 @@ WARP_CLOCKS = 12
 COPY_CLOCKS = 4
 """Clocks that each load of 16 bytes a lane adds, where warps load through pointers. Fitted."""
 
-POWER_SHARE = 0.78
-"""Share of the published matrix rate that power lets the whole device sustain, whatever the kernel.
-A wave that leaves the other share of compute units idle reaches the full rate. Fitted."""
-
-LEAST_PART = 32
-"""Columns that a matrix instruction of sm_90 takes the time of at least: those in which it reads 64
-rows of A, 2 KB, from shared memory (see `SHARED_BYTES_PER_CLOCK`). Derived, not timed."""
-
 COLUMNS_AT_PEAK = {8: 30, 16: 30, 32: 38}
 """Columns for which a wider accumulator takes as much power as one of so few beside others: A is
 read once for each. Without these, tiles such as 128x160 are the first choice for large products."""
-
-SERIAL_PRODUCTS = 0.3
-"""Share of a step's products that loads do not overlap, where warps feed the matrix units through
-registers. Fitted."""
 
 POINTER_REGISTERS = 60
 """Registers that a matrix kernel takes beside its accumulators where it loads through pointers; the
 compiler took 56 to 74 (sm_90). With descriptors: `sizes.OVERHEAD_REGISTERS`."""
 
 # --- pipelines -----------------------------------------------------------------------------
-
-BASIC, TMA = 0.745, 0.91
-"""Shares of the published matrix rate that steps of these pipelines reach when nothing else holds
-them up. Fitted. The other pipelines' shares are in their records (`pipelines`), and are ratios; no
-architecture measured has tma_ws."""
 
 MX_CONVERTED = 0.5
 """Factor on the rate of pipeline mx where the compiler first multiplies 8-bit elements by scales,
@@ -175,16 +130,9 @@ MEETING_AGAIN_US = 1.0
 LATER_US = 0.6
 """How much later the last workgroup comes when there are twice as many. Both fitted to searches."""
 
-SECOND_US = 2.0
-"""A kernel that follows another without a gap on the host. A guess."""
-
 TOTALS_US = 4.3
 """A kernel that adds up the parts of a split K: it starts beside the end of the product, and waits
 for all of it. Fitted to 33 kernels on an H100."""
-
-READ_APART = 1.7
-"""Factor on the time of reading where no two workgroups read the same bytes at the same time, so
-that L2 answers each by itself. Fitted to searches."""
 
 ADDING_UP_US = 0.0016
 """Time for each element of a tile to add up the sums of four warps that shared out K. The code runs

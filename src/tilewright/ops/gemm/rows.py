@@ -20,8 +20,9 @@ from typing import Any
 from tilewright import blocks
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import batch, scales
-from tilewright.ops.gemm.problem import GemmProblem, natural_alignment
+from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.nearby import Invariance, Nearby
+from tilewright.ops.products import natural_alignment
 
 LADDER = ((256, 16), (1024, 32), (4096, 64))
 """Steps of the ladder as (M up to which the step holds, step); beyond the last M, `LAST_STEP`."""

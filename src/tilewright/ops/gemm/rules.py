@@ -17,10 +17,10 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.gemm import (
     clusters,
     dependent_launch,
-    epilogues,
     lowbit,
     pipelines,
     scales,
@@ -35,13 +35,8 @@ from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.pipelines.record import OWN_RULES, Rule
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
-    INT32_SPAN,
-    LEAST_8_BIT_K,
-    MAX_FLAGS,
-    MAX_STAGES,
     MAX_TILES,
     OVERHEAD_REGISTERS,
-    VECTOR_DOT_PRODUCTS,
     k_parts,
     meetings,
     operand_dtype,
@@ -50,7 +45,9 @@ from tilewright.ops.gemm.sizes import (
     vector_dot,
 )
 from tilewright.ops.gemm.small_m import MAX_TILE_K
+from tilewright.ops.limits import INT32_SPAN, LEAST_8_BIT_K, MAX_STAGES, VECTOR_DOT_PRODUCTS
 from tilewright.ops.pool import Each, Pool, each
+from tilewright.ops.tile_sharing import MAX_FLAGS
 from tilewright.verdict import YES, Verdict, no
 
 # --- legality: may this config be built for this architecture? -----------------------------

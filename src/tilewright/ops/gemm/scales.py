@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from tilewright.blocks import Block, parse
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues
 from tilewright.ops.nouns import Operand, View
 
 AMPLIFIES = 2.0

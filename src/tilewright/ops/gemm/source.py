@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, pipelines, scales, swap, two_stage
+from tilewright.ops import epilogues
+from tilewright.ops.gemm import pipelines, scales, swap, two_stage
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.lowbit import WORD
 from tilewright.ops.gemm.pipelines import warpgroups
@@ -211,7 +212,7 @@ def _sharing(config: GemmConfig) -> Types:
 
 
 def batch_types(config: GemmConfig) -> Types:
-    """The kernels' tuple argument `batch` (see kernels/batching.py): how many matrices, their
+    """The kernels' tuple argument `batch` (see `ops/device/batching.py`): how many matrices, their
     strides (for descriptors: steps) if they have any, for a nested batch the inner one's size and
     the outer strides, and last the stride of the epilogue's matrices."""
     if config.batching == "none":

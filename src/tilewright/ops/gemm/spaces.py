@@ -9,15 +9,8 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import (
-    dependent_launch,
-    epilogues,
-    lowbit,
-    middle_tiles,
-    orders,
-    pipelines,
-    scales,
-)
+from tilewright.ops import epilogues
+from tilewright.ops.gemm import dependent_launch, lowbit, middle_tiles, orders, pipelines, scales
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
@@ -31,8 +24,9 @@ from tilewright.ops.gemm.config import (
 )
 from tilewright.ops.gemm.pipelines.common import depth
 from tilewright.ops.gemm.pipelines.gluon_weights import GLUON_TILE_K
-from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
+from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
+from tilewright.ops.products import OUTPUTS, PRECISIONS
 from tilewright.space import KernelSpace
 
 AXES: dict[str, Any] = {

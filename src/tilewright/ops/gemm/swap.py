@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer
@@ -59,7 +59,7 @@ def problem(p: GemmProblem) -> GemmProblem:
 
 
 def takes(said: str) -> str:
-    """What an epilogue's operations take (see `kernels/epilogue.py`), of the exchanged product:
+    """What an epilogue's operations take (see `ops/device/epilogue.py`), of the exchanged product:
     vectors over columns are vectors over rows."""
     return said.translate(_AXIS)
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.gemm import (
     clusters,
     dependent_launch,
-    epilogues,
     lowbit,
     odd_tiles,
     orders,

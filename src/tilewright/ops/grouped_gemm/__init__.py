@@ -11,13 +11,14 @@ from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
+from tilewright.ops import epilogues
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import FAMILY as GEMM
-from tilewright.ops.gemm import epilogues, rows
 from tilewright.ops.gemm import operands as gemm_operands
+from tilewright.ops.gemm import rows
 from tilewright.ops.gemm.formats import benchdnn
 from tilewright.ops.gemm.sizes import operand_dtype
 from tilewright.ops.grouped_gemm import launch as launch_module

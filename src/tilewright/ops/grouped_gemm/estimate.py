@@ -16,8 +16,8 @@ import numpy as np
 
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.estimate import Ranking
-from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm import estimate as gemm
 from tilewright.ops.gemm.breakdown import MEMORY, Breakdown
 from tilewright.ops.gemm.problem import GemmProblem

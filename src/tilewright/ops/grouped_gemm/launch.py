@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.arch.model import Device
-from tilewright.ops.gemm.operands import chain_names
+from tilewright.ops.epilogues import chain_names
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.operands import SIZES
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES

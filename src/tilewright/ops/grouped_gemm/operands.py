@@ -9,14 +9,13 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops import keywords
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues, keywords
+from tilewright.ops.epilogues import KINDS, Takes
 from tilewright.ops.gemm import operands as gemm
-from tilewright.ops.gemm.epilogues import KINDS, Takes
-from tilewright.ops.gemm.problem import OUTPUTS, natural_alignment, outputs
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem, Sizes
 from tilewright.ops.grouped_gemm.table import arrange, orders
 from tilewright.ops.nouns import Call, Operand, View
+from tilewright.ops.products import OUTPUTS, natural_alignment, outputs
 
 KEYWORDS = {
     "precision": gemm.OPTIONS["precision"],
@@ -44,8 +43,8 @@ SPARE = 16
 def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
     """See `tilewright.ops.protocols.Differentiation`."""
     epilogue = options.get("epilogue", "")
-    names = ("A", "B", "sizes", *gemm.chain_names(epilogue))
-    return gemm.places(names, inputs, named, {"A", "B"} | gemm.chain_lowered(epilogue))
+    names = ("A", "B", "sizes", *epilogues.chain_names(epilogue))
+    return gemm.places(names, inputs, named, {"A", "B"} | epilogues.chain_lowered(epilogue))
 
 
 def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
@@ -159,7 +158,7 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
             )
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
-    names = ("A", "B", SIZES[form], *gemm.chain_names(epilogue))
+    names = ("A", "B", SIZES[form], *epilogues.chain_names(epilogue))
     inputs = gemm.check_count(f"a {form} grouped_gemm", names, call)
     made = _of_list if form == "list" else _of_stacked
     return made(form, inputs, out, taken, options, prefer)

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues
 from tilewright.ops.gemm.operand_types import name_types, takes_dtype
-from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem, natural_alignment
+from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.problem import Problem
+from tilewright.ops.products import natural_alignment
 
 FORMS = ("contiguous", "masked", "list")
 """The layout of groups in memory, and the place of their sizes; see `GroupedGemmProblem`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright import arrays
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import arrange, matrix
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues
 from tilewright.ops.gemm.layouts import masked
 from tilewright.ops.gemm.pipelines import warpgroups
-from tilewright.ops.gemm.pipelines.constants import Value, takes
+from tilewright.ops.gemm.pipelines.constants import Value
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.nouns import KernelSource
@@ -56,7 +56,7 @@ _CONSTANTS: Mapping[str, Callable[[GroupedGemmConfig], Value]] = {
     "C_ROW": lambda c: c.layout[2] == "r",
     "PRECISION": lambda c: c.precision,
     "INT_ACC": lambda c: c.dtype_acc == "int32",
-    "TAKES": lambda c: takes(c.epilogue),
+    "TAKES": lambda c: epilogues.kinds(c.epilogue),
     "WIDTHS": lambda c: _widths(c),
     "FOLD": lambda c: epilogues.fold(c.epilogue),
     "LARGEST": lambda c: int(DTYPES[c.dtype_c].largest),

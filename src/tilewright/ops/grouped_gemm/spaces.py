@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadFile, nearest
-from tilewright.ops.gemm import epilogues
+from tilewright.ops import epilogues
 from tilewright.ops.gemm import spaces as gemm
 from tilewright.ops.gemm.config import INDEX_BITS, STORES
 from tilewright.ops.gemm.formats import tile_engine

@@ -10,10 +10,10 @@ from typing import Any
 from tilewright import arrays
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, WrongDevice
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.problem import natural_alignment
+from tilewright.ops import epilogues
 from tilewright.ops.grouped_gemm.problem import LIST_SPAN, GroupedGemmProblem
 from tilewright.ops.nouns import Operand, View
+from tilewright.ops.products import natural_alignment
 
 Row = tuple[int, int, int, int, int, int, int, int, int]
 """One product: the starts of A, B and C (in elements from the operand of that name), m, n, k, and

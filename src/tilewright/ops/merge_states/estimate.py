@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tilewright.arch import arch
 from tilewright.arch.model import Device
+from tilewright.ops import device_rates
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates
 from tilewright.ops.merge_states.catalogue import workgroups
 from tilewright.ops.merge_states.config import MergeStatesConfig
 from tilewright.ops.merge_states.problem import MergeStatesProblem
@@ -29,8 +29,8 @@ def estimate(config: MergeStatesConfig, problem: MergeStatesProblem, device: Dev
     resident = max(1, RESIDENT_THREADS // (c.num_warps * arch(device.arch).warp_size))
     waves = -(-count // (device.compute_units * resident))
     steps = -(-p.states // c.states) + (p.form != "stack")
-    turns = waves * steps * rates.LATENCY_US
-    launch = rates.LAUNCH_US + rates.LATENCY_US
+    turns = waves * steps * device_rates.LATENCY_US
+    launch = device_rates.LAUNCH_US + device_rates.LATENCY_US
     terms = {"memory": memory, "latency": turns, "launch": launch}
     limiter = max(terms, key=lambda term: terms[term])
     total = max(memory, turns) + launch

@@ -31,7 +31,7 @@ from tilewright.errors import BadFile, nearest, shown
 from tilewright.ops.conv import spaces
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats.words import CK_REDUCTIONS, CK_SCHEDULERS, COMPILER
-from tilewright.ops.gemm.problem import accumulator
+from tilewright.ops.products import accumulator
 
 FIELD = "instances"
 

@@ -7,8 +7,8 @@ are the same, row after row, each row's span swizzled.
 
 from tilewright.ops.conv.kernels.places import apart
 from tilewright.ops.device.gluon_api import constexpr_function, gl, jit, reinterpreted
-from tilewright.ops.gemm.kernels.gluon_ring import before, parts_of, width
-from tilewright.ops.gemm.kernels.gluon_store import halves
+from tilewright.ops.device.gluon_ring import before, parts_of, width
+from tilewright.ops.device.gluon_store import halves
 
 
 @jit

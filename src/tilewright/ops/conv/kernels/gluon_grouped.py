@@ -61,7 +61,7 @@ from tilewright.ops.device.gluon_api import (
     tma_store,
     tma_store_wait,
 )
-from tilewright.ops.gemm.kernels.gluon_store import indices
+from tilewright.ops.device.gluon_store import indices
 
 TAPS_AT_ONCE = gl.constexpr(9)
 """Taps whose weights are on their way to registers together."""

@@ -59,9 +59,7 @@ from tilewright.ops.device.gluon_api import (
     tma_store_wait,
 )
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
-from tilewright.ops.device.reduce import reduce, take_turn
-from tilewright.ops.device.schedule import contributors, next_part, tile_coordinates
-from tilewright.ops.gemm.kernels.gluon_ring import (
+from tilewright.ops.device.gluon_ring import (
     OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
@@ -74,6 +72,8 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     width,
     work_of,
 )
+from tilewright.ops.device.reduce import reduce, take_turn
+from tilewright.ops.device.schedule import contributors, next_part, tile_coordinates
 
 
 @jit

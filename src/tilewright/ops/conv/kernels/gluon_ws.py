@@ -59,8 +59,7 @@ from tilewright.ops.device.gluon_api import (
     tma_store,
     tma_store_wait,
 )
-from tilewright.ops.device.schedule import tile_coordinates
-from tilewright.ops.gemm.kernels.gluon_ring import (
+from tilewright.ops.device.gluon_ring import (
     OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
@@ -71,7 +70,8 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     settled,
     width,
 )
-from tilewright.ops.gemm.kernels.gluon_store import indices
+from tilewright.ops.device.gluon_store import indices
+from tilewright.ops.device.schedule import tile_coordinates
 
 
 @jit

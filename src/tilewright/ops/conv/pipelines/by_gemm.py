@@ -32,12 +32,13 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, EmptySpace
+from tilewright.ops import epilogues
 from tilewright.ops.conv import library_record
 from tilewright.ops.conv.config import ConvConfig, of_gemm
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import FAMILY as PRODUCTS
-from tilewright.ops.gemm import epilogues, pipelines, rules, swap
+from tilewright.ops.gemm import pipelines, rules, swap
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.library import Found, Matmul

@@ -212,7 +212,7 @@ def _eltwise(name: str, more: Sequence[str], said: str) -> str:
     if not found:
         raise BadArgument(
             f"onednn: {shown(said)} is no operation of an epilogue here; an operation of your own "
-            "is one entry (ops.gemm.epilogues.register)"
+            "is one entry (ops.epilogues.register)"
         )
     return found
 

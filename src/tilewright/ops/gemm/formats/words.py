@@ -6,10 +6,12 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES, FP8_ALIASES, spelled
 from tilewright.errors import BadArgument, BadFile, nearest
-from tilewright.ops.gemm import epilogues, spaces
+from tilewright.ops import epilogues
+from tilewright.ops.gemm import spaces
 from tilewright.ops.gemm.config import REDUCTIONS, SCHEDULERS, STORES
 from tilewright.ops.gemm.pipelines import PIPELINES
-from tilewright.ops.gemm.problem import LAYOUTS, PRECISIONS
+from tilewright.ops.gemm.problem import LAYOUTS
+from tilewright.ops.products import PRECISIONS
 from tilewright.space import WILDCARDS
 
 STREAM_K = "streamk_config"

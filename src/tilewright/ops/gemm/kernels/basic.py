@@ -27,6 +27,7 @@ copy engine it is the only pipeline.
 import triton
 import triton.language as tl
 
+from tilewright.ops.device.batching import extra_of, in_batch, in_matrix, matrix_of
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.epilogue import load as load_operand
 from tilewright.ops.device.reduce import (
@@ -45,7 +46,6 @@ from tilewright.ops.device.schedule import (
     stream_segment,
     tile_coordinates,
 )
-from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, matrix_of
 from tilewright.ops.gemm.kernels.pre import combine
 from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 

@@ -20,7 +20,7 @@ Measurements, and what was tried: docs/notes/gemm-gluon_exchange.md.
 
 from tilewright.ops.device.gluon_api import constexpr_function, gl, jit, mbarrier
 from tilewright.ops.device.gluon_cluster import hear, meet, send
-from tilewright.ops.gemm.kernels.gluon_store import cut
+from tilewright.ops.device.gluon_store import cut
 
 
 @constexpr_function

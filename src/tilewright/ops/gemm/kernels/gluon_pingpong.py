@@ -27,6 +27,7 @@ products: 0.993 in bf16, 0.991 in fp16 (geometric means). More measurements:
 docs/notes/gemm-gluon_pingpong.md.
 """
 
+from tilewright.ops.device.batching import extra_of, in_batch, in_matrix
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_wait,
@@ -35,9 +36,7 @@ from tilewright.ops.device.gluon_api import (
     mbarrier,
     tma_store_wait,
 )
-from tilewright.ops.device.schedule import axes_inside, begin_of, tile_coordinates
-from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix
-from tilewright.ops.gemm.kernels.gluon_ring import (
+from tilewright.ops.device.gluon_ring import (
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
     accumulators,
@@ -48,7 +47,8 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     settled,
     tiles_of,
 )
-from tilewright.ops.gemm.kernels.gluon_store import touch, write_tile
+from tilewright.ops.device.gluon_store import touch, write_tile
+from tilewright.ops.device.schedule import axes_inside, begin_of, tile_coordinates
 
 
 @jit

@@ -50,9 +50,9 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
+from tilewright.ops.device.gluon_ring import place, tiles_of
 from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import begin_of, next_part, tile_coordinates
-from tilewright.ops.gemm.kernels.gluon_ring import place, tiles_of
 from tilewright.ops.gemm.kernels.scale import size_of
 
 LANES = gl.constexpr(32)

@@ -35,6 +35,7 @@ launch, then L2. Measured on an H200 against cuBLAS: 0.997 to 1.025 on large bf1
 1.628 in int8. More measurements, and what was tried: docs/notes/gemm-gluon_ws.md.
 """
 
+from tilewright.ops.device.batching import extra_of, in_batch, in_matrix
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_wait,
@@ -45,17 +46,7 @@ from tilewright.ops.device.gluon_api import (
 )
 from tilewright.ops.device.gluon_cluster import ready
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
-from tilewright.ops.device.reduce import reduce, take_turn
-from tilewright.ops.device.schedule import (
-    axes_inside,
-    begin_of,
-    contributors,
-    next_part,
-    tile_coordinates,
-)
-from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix
-from tilewright.ops.gemm.kernels.gluon_exchange import exchange, mail
-from tilewright.ops.gemm.kernels.gluon_ring import (
+from tilewright.ops.device.gluon_ring import (
     OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
@@ -68,7 +59,16 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     tiles_of,
     work_of,
 )
-from tilewright.ops.gemm.kernels.gluon_store import touch, write_tile
+from tilewright.ops.device.gluon_store import touch, write_tile
+from tilewright.ops.device.reduce import reduce, take_turn
+from tilewright.ops.device.schedule import (
+    axes_inside,
+    begin_of,
+    contributors,
+    next_part,
+    tile_coordinates,
+)
+from tilewright.ops.gemm.kernels.gluon_exchange import exchange, mail
 
 
 @jit

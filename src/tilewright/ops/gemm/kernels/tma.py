@@ -26,6 +26,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from tilewright.ops.device.batching import extra_of, in_batch, in_matrix, shared_or
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.reduce import (
     reduce,
@@ -42,7 +43,6 @@ from tilewright.ops.device.schedule import (
     stream_segment,
     tile_coordinates,
 )
-from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, shared_or
 from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 
 

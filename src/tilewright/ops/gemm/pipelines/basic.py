@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates, epilogues
 from tilewright.ops.gemm import rates
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
@@ -13,7 +14,7 @@ from tilewright.ops.gemm.config import (
     GemmConfig,
 )
 from tilewright.ops.gemm.pipelines import common
-from tilewright.ops.gemm.pipelines.constants import COMMON, MASKS, takes
+from tilewright.ops.gemm.pipelines.constants import COMMON, MASKS
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 
 
@@ -57,14 +58,14 @@ BASIC = Pipeline(
         "DONE",
     ),
     own_constants={
-        "TAKES_A": lambda c, _: takes(c.pre_a),
-        "TAKES_B": lambda c, _: takes(c.pre_b),
+        "TAKES_A": lambda c, _: epilogues.kinds(c.pre_a),
+        "TAKES_B": lambda c, _: epilogues.kinds(c.pre_b),
         "LARGEST_AB": lambda c, _: int(DTYPES[c.dtype_a].largest),
         "ALIGNMENT": lambda c, _: c.alignment,
     },
     options=common.triton_options,
     estimate="tiled",
-    rates=Rates(share=rates.BASIC, scaled=rates.SCALED, converted=1.0, unpacked={}),
+    rates=Rates(share=device_rates.BASIC, scaled=rates.SCALED, converted=1.0, unpacked={}),
     grids=("whole", "few bits"),
     worth_having={"whole": common.worth_through_pointers, "few bits": _worth_of_few_bits},
 )  # fmt: skip

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, scales, swap
+from tilewright.ops import epilogues
+from tilewright.ops.gemm import scales, swap
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.layouts import masked
 
@@ -37,13 +38,8 @@ def partial_dtype(c: GemmConfig) -> str:
     return "int32" if c.dtype_acc == "int32" and not scales.count(c) else "fp32"
 
 
-def takes(chain: str) -> str:
-    """What the operations of a chain take, as kernels read it: ``"n,,ss"``."""
-    return ",".join("".join(t.kind for t in o.takes) for o in epilogues.parse(chain))
-
-
 def _takes(c: GemmConfig, _: Arch) -> str:
-    found = takes(c.epilogue)
+    found = epilogues.kinds(c.epilogue)
     return swap.takes(found) if c.swap_ab else found
 
 

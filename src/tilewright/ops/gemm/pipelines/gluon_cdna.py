@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch.model import Arch, Cdna
-from tilewright.ops.gemm import cdna, rates
+from tilewright.ops import device_rates
+from tilewright.ops.gemm import cdna
 from tilewright.ops.gemm.config import MAX_TILE, GemmConfig
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.constants import (
@@ -97,7 +98,7 @@ GLUON_CDNA = Pipeline(
     options=_options,
     estimate="tiled",
     # Until somebody measures this kernel on a GPU, the simpler kernel goes first.
-    rates=Rates(share=rates.BASIC * 0.7 / 0.75, scaled=1.0, converted=1.0, unpacked={}),
+    rates=Rates(share=device_rates.BASIC * 0.7 / 0.75, scaled=1.0, converted=1.0, unpacked={}),
     grids=("whole",),
     worth_having={"whole": _worth_having},
 )  # fmt: skip

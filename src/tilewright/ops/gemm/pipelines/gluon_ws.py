@@ -5,8 +5,9 @@ of its own."""
 from __future__ import annotations
 
 from tilewright.arch.model import Arch
+from tilewright.ops import epilogues
 from tilewright.ops.device.widths import wide
-from tilewright.ops.gemm import clusters, epilogues
+from tilewright.ops.gemm import clusters
 from tilewright.ops.gemm.config import MAX_TILE, GemmConfig
 from tilewright.ops.gemm.pipelines import common, warpgroups
 from tilewright.ops.gemm.pipelines.constants import COMMON, EPILOGUE, ROWS, TILE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.arch.model import Arch
+from tilewright.ops import device_rates
 from tilewright.ops.gemm import rates
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
 from tilewright.ops.gemm.lowbit import MX_SCALES
@@ -105,7 +106,10 @@ MX = Pipeline(
     options=common.triton_options,
     estimate="tiled",
     rates=Rates(
-        share=rates.BASIC * 0.8, scaled=1.0, converted=rates.MX_CONVERTED, unpacked={"e2m1": 15}
+        share=device_rates.BASIC * 0.8,
+        scaled=1.0,
+        converted=rates.MX_CONVERTED,
+        unpacked={"e2m1": 15},
     ),
     grids=("few bits",),
     worth_having={"few bits": _worth_having},

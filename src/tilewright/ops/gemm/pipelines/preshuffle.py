@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.arch.model import Arch
-from tilewright.ops.gemm import rates, shuffle
+from tilewright.ops import device_rates
+from tilewright.ops.gemm import shuffle
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.constants import COMMON, MASKS, Value
@@ -67,7 +68,7 @@ PRESHUFFLE = Pipeline(
     own_constants={"VECTOR": lambda c, _: shuffle.vector(c.dtype_b)},
     options=_options,
     estimate="tiled",
-    rates=Rates(share=rates.BASIC, scaled=1.0, converted=1.0, unpacked={}),
+    rates=Rates(share=device_rates.BASIC, scaled=1.0, converted=1.0, unpacked={}),
     grids=("whole",),
     worth_having={"whole": _worth_having},
 )

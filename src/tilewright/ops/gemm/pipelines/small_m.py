@@ -4,7 +4,8 @@ kernels transpose the tile: B's columns take the place of rows (see kernels/smal
 from __future__ import annotations
 
 from tilewright.arch.model import Arch
-from tilewright.ops.gemm import rates, scales, small_m
+from tilewright.ops import device_rates
+from tilewright.ops.gemm import scales, small_m
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.constants import COMMON, MASKS
@@ -129,7 +130,7 @@ SMALL_M = Pipeline(
     },
     options=common.triton_options,
     estimate="tiled",
-    rates=Rates(share=rates.BASIC, scaled=1.0, converted=1.0, unpacked={}),
+    rates=Rates(share=device_rates.BASIC, scaled=1.0, converted=1.0, unpacked={}),
     grids=(),
     worth_having={"whole": common.always},
 )
@@ -169,7 +170,7 @@ SMALL_M_TMA = Pipeline(
     own_constants={"K_PARTS": lambda c, _: small_m.k_parts(c)},
     options=common.triton_options,
     estimate="tiled",
-    rates=Rates(share=rates.TMA, scaled=1.0, converted=1.0, unpacked={}),
+    rates=Rates(share=device_rates.TMA, scaled=1.0, converted=1.0, unpacked={}),
     grids=(),
     worth_having={"whole": common.always},
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.arch.model import Arch
+from tilewright.ops import device_rates
 from tilewright.ops.gemm import rates
 from tilewright.ops.gemm.config import MAX_TILE, SCHEDULERS, GemmConfig
 from tilewright.ops.gemm.pipelines import common
@@ -62,7 +63,7 @@ TMA = Pipeline(
     own_constants={"WARP_SPECIALIZE": lambda c, _: False},
     options=common.triton_options,
     estimate="tiled",
-    rates=Rates(share=rates.TMA, scaled=rates.SCALED, converted=1.0, unpacked={}),
+    rates=Rates(share=device_rates.TMA, scaled=rates.SCALED, converted=1.0, unpacked={}),
     grids=("whole",),
     worth_having={"whole": common.worth_through_descriptors},
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates
 from tilewright.ops.gemm import rates, scales
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
 from tilewright.ops.gemm.lowbit import WORD
@@ -149,7 +150,10 @@ WEIGHTS = Pipeline(
     options=common.triton_options,
     estimate="tiled",
     rates=Rates(
-        share=rates.BASIC, scaled=rates.SCALED, converted=1.0, unpacked={"int4": 15, "e2m1": 20}
+        share=device_rates.BASIC,
+        scaled=rates.SCALED,
+        converted=1.0,
+        unpacked={"int4": 15, "e2m1": 20},
     ),
     grids=("few bits",),
     worth_having={"few bits": _worth_having},

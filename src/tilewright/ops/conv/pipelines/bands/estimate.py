@@ -12,13 +12,13 @@ import math
 
 from tilewright.arch import arch
 from tilewright.arch.model import Device
+from tilewright.ops import device_rates as rates
 from tilewright.ops.conv import totals
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.pipelines.bands.launch import cut, resident
 from tilewright.ops.conv.pipelines.bands.shape import in_thread, taps
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates
 
 PRODUCT_CLOCKS = 6.5
 """Clocks of a scheduler for a matrix instruction of 16×8×16: 60 % of the published rate, a

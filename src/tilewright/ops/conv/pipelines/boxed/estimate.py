@@ -4,7 +4,7 @@ Copies and products overlap, so a step takes the longer of the two, and so does 
 through its steps. A tile's store comes on top where the groups share the tile; where they take
 turns, only the last.
 
-The copy engine is slower for rows that lie askew or outside an array (`rates`).
+The copy engine is slower for rows that lie askew or outside an array (`device_rates`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates as rates
 from tilewright.ops.conv import boxes, sharing, totals
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.pipelines.boxed import launch as tiling
@@ -22,7 +23,6 @@ from tilewright.ops.conv.pipelines.boxed import shape, weights
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates
 
 PRODUCTS, PORT, MEMORY, STORES, TOTALS, LAUNCH = (
     "products", "L2", "memory", "stores", "sum of parts", "launch",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.conv import boxes, maps
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
@@ -23,7 +24,6 @@ from tilewright.ops.conv.maps import Residues, view
 from tilewright.ops.conv.pipelines.boxed.shape import PINGPONG, groups, piece, readers
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.device import widths
-from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.nouns import MAIN, Argument, KernelSource, Scalar, Step
 

@@ -22,7 +22,7 @@ from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.pipelines.boxed import shape
 from tilewright.ops.conv.pipelines.record import Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm.sizes import MAX_STAGES
+from tilewright.ops.limits import MAX_STAGES
 
 _TILES: Mapping[str, Sequence[tuple[int, int, int, int]]] = {
     "gluon_ws": (

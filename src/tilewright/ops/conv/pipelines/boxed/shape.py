@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.conv import boxes, maps
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
-from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.pipelines import warpgroups
 
 PINGPONG = "gluon_pingpong"

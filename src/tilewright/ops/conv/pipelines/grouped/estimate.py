@@ -14,6 +14,7 @@ import math
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates as rates
 from tilewright.ops.conv import boxes, totals
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.pipelines.grouped.launch import cut, resident
@@ -26,7 +27,6 @@ from tilewright.ops.conv.pipelines.grouped.shape import (
 )
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates
 
 OLDER_PER_CLOCK = 1340
 """Multiply-adds of a compute unit by the matrix instruction that reads registers: 0.65 of wgmma's,

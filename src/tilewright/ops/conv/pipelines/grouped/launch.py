@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.conv import boxes, maps
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
@@ -32,7 +33,6 @@ from tilewright.ops.conv.pipelines.grouped.shape import (
     shared_memory,
 )
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Scalar, Step
 
 _NUMBERS = (

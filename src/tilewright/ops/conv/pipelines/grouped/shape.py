@@ -11,10 +11,10 @@ from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
 from tilewright.ops.conv import boxes, maps, windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import MAIN
 
 PIPELINE = "gluon_grouped"

@@ -8,13 +8,13 @@ import math
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates as rates
 from tilewright.ops.conv import packing, sharing, totals
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines.packed import PACK, PACKED
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates
 
 INSTRUCTIONS, FINISHED = 50, 8
 """Instructions of a lane for each vector that a step loads, with its share of waiting and of the

@@ -8,11 +8,11 @@ import math
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates as rates
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.pipelines.subpixel import SUBPIXEL
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.gemm import rates
 
 INSTRUCTIONS, FINISHED = 62, 90
 """Instructions of a lane for each vector that a step loads, with its share of waiting and of the

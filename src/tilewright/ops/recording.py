@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
+from tilewright.ops import epilogues
 from tilewright.ops.backward import Backward, Computation, incoming
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.derivatives import Derivative
-from tilewright.ops.gemm.epilogues import Takes
-from tilewright.ops.gemm.operands import chain_names
+from tilewright.ops.derivatives import Derivative
+from tilewright.ops.epilogues import Takes, chain_names
 from tilewright.verdict import Verdict, no
 
 DTYPES = {"fp32": "float", "fp16": "half", "bf16": "bfloat16"}

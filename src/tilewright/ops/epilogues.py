@@ -1,8 +1,8 @@
-"""Epilogues: operations on a GEMM's sums, in fp32, before they are stored as C.
+"""Epilogues: operations on the sums of a product or a convolution, in fp32, before they are stored.
 
 An epilogue is a chain of operations, joined by ``+`` and applied in order: ``"bias+gelu"``,
 ``"row_scale+col_scale"``, ``"scale+bias+silu+add"``. `OPERATIONS` is the one table of them; their
-device functions are in ``kernels/epilogue.py``. An operation of your own is one more entry:
+device functions are in `ops/device/epilogue.py`. An operation of your own is one more entry:
 
     # my_kernels.py, importable (the compiler's process imports it too)
     @triton.jit
@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.gemm import derivatives
-from tilewright.ops.gemm.derivatives import Derivative
+from tilewright.ops import derivatives
+from tilewright.ops.derivatives import Derivative
 
 KINDS = {
     "n": "vector over C's columns",
@@ -293,6 +294,43 @@ def _parsed(epilogue: str) -> tuple[Operation, ...]:
 def takes(epilogue: str) -> tuple[Takes, ...]:
     """The chain's operands, in order."""
     return tuple(t for o in parse(epilogue) for t in o.takes)
+
+
+def kinds(epilogue: str) -> str:
+    """What the operations of a chain take, as kernels read it: ``"n,,ss"``."""
+    return ",".join("".join(t.kind for t in o.takes) for o in parse(epilogue))
+
+
+def operand_names(*chains: str, after: Iterable[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """The names of the operands of each chain. If an operation occurs twice, or a name is one of
+    `after`, its operands' names are numbered: ``add``, ``add_2``."""
+    seen = Counter(after)
+    named = []
+    for chain in chains:
+        found = []
+        for taken in takes(chain):
+            seen[taken.name] += 1
+            count = seen[taken.name]
+            found.append(taken.name if count == 1 else f"{taken.name}_{count}")
+        named.append(tuple(found))
+    return tuple(named)
+
+
+@lru_cache(maxsize=1024)
+def chain_names(epilogue: str) -> tuple[str, ...]:
+    """The names of an epilogue's operands."""
+    return operand_names(epilogue)[0]
+
+
+def chain_lowered(*chains: str) -> frozenset[str]:
+    """Names of the operands of chains that have the dtype of the matrices: all but scales and
+    bounds."""
+    return frozenset(
+        name
+        for chain, named in zip(chains, operand_names(*chains), strict=True)
+        for name, taken in zip(named, takes(chain), strict=True)
+        if not taken.dtype
+    )
 
 
 def fold(epilogue: str) -> int:

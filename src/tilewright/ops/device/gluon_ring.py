@@ -27,6 +27,7 @@ kernel takes no place that this one still needs.
 """
 
 from tilewright.ops.device import widths
+from tilewright.ops.device.batching import in_batch, in_matrix, shared_or
 from tilewright.ops.device.gluon_api import (
     constexpr_function,
     gdc_launch_dependents,
@@ -44,7 +45,6 @@ from tilewright.ops.device.schedule import (
     shared_steps,
     tile_coordinates,
 )
-from tilewright.ops.gemm.kernels.batching import in_batch, in_matrix, shared_or
 
 PRODUCER_REGISTERS = gl.constexpr(24)
 OF_TWO_REGISTERS = gl.constexpr(240)

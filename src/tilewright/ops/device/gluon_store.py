@@ -21,7 +21,7 @@ from tilewright.ops.device.gluon_api import (
     tma_store,
     tma_store_wait,
 )
-from tilewright.ops.gemm.kernels.gluon_ring import before, parts, parts_of, piece, place, width
+from tilewright.ops.device.gluon_ring import before, parts, parts_of, piece, place, width
 
 
 @jit
