@@ -25,7 +25,7 @@ def afresh():
 
 @pytest.fixture
 def counter():
-    """A backend that counts the graphs which it gets. Its import is slow, so it waits for a test."""
+    """A backend that counts the graphs it gets. Its import is slow, so it waits for a test."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
     return CompileCounterWithBackend("aot_eager")
