@@ -138,8 +138,9 @@ class ConvFamily(Defaults):
             else:
                 every = [self.estimate(one, problem, device) for one in c]
                 estimates, totals = every.__getitem__, [one.total_us for one in every]
-            for i, (place, total) in enumerate(zip(places.tolist(), totals, strict=True)):
-                found[place] = word == "library", total, pool[place].name
+            keys = zip(totals, c.name.tolist(), strict=True)
+            for i, (place, key) in enumerate(zip(places.tolist(), keys, strict=True)):
+                found[place] = word == "library", *key
                 made[place] = partial(estimates, i)
         places = sorted(found, key=found.__getitem__)
         return Ranking(places, lambda place: (pool[place], made[place]()))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tilewright.ops.conv.geometry import Dim, power_of_two
 from tilewright.ops.conv.problem import ConvProblem
@@ -68,17 +69,20 @@ def residues(p: ConvProblem) -> Iterator[tuple[int, int, int]]:
         yield (first, second, third)
 
 
+@lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
 def walks(p: ConvProblem, residue: tuple[int, int, int]) -> tuple[Walk, Walk, Walk]:
     """The walks along three dimensions."""
     d, h, w = (walk(dim, p.direction, r) for dim, r in zip(p.three, residue, strict=True))
     return d, h, w
 
 
+@lru_cache(maxsize=1024)
 def sizes(box: str) -> tuple[int, ...]:
     """Images, and pixels along each dimension, of a box as a name says it; () of no box."""
     return tuple(map(int, box.split("x"))) if box else ()
 
 
+@lru_cache(maxsize=1024)
 def in_three(box: str) -> tuple[int, int, int, int]:
     """Images, depth, height and width of a box."""
     images, *pixels = sizes(box)
@@ -99,24 +103,32 @@ def exact(box: str, p: ConvProblem) -> bool:
     return not any(size % each for size, each in zip(whole, in_three(box), strict=True))
 
 
-def best(p: ConvProblem, rows: int, few: int) -> list[str]:
+def best(p: ConvProblem, rows: int, few: int) -> Sequence[str]:
     """Boxes of `rows` pixels, a power of two: those that cover the pixels with the fewest boxes
     first, `few` at most; for the gradient of the weights, only exact ones. Wider boxes come before
     others that are as good: their pixels are neighbours."""
-    of = walks(p, (0, 0, 0))
-    spatial = of[3 - len(p.spatial) :]
+    return _ordered(p, rows)[:few]
+
+
+@lru_cache(maxsize=256)  # of each problem for several tiles
+def _ordered(p: ConvProblem, rows: int) -> Sequence[str]:
+    of = walks(p, (0, 0, 0))[3 - len(p.spatial) :]
+    whole, strides = (p.n, *(w.size for w in of)), [w.by_pixel for w in of]
+    most_images = power_of_two(p.n)
     found = []
-    for pixels in itertools.product(*(_powers(w.size, rows) for w in spatial)):
+    for pixels in itertools.product(*(_powers(size, rows) for size in whole[1:])):
         images, left = divmod(rows, math.prod(pixels))
-        if left or not images or images > power_of_two(p.n):
+        if left or not images or images > most_images:
             continue
-        if any(reach(size, w) > MOST_SPAN for size, w in zip(pixels, spatial, strict=True)):
+        if any(n * stride > MOST_SPAN for n, stride in zip(pixels, strides, strict=True)):
             continue
-        box = "x".join(map(str, (images, *pixels)))
-        if p.direction == "weights" and not exact(box, p):
+        box = (images, *pixels)
+        cut = [divmod(size, each) for size, each in zip(whole, box, strict=True)]
+        if p.direction == "weights" and any(rest for _, rest in cut):
             continue
-        found.append((math.prod(counts(box, p, of)), tuple(-n for n in reversed(pixels)), box))
-    return [box for *_, box in sorted(found)[:few]]
+        count = math.prod(n + (rest > 0) for n, rest in cut)
+        found.append((count, tuple(-n for n in reversed(pixels)), box))
+    return ["x".join(map(str, box)) for *_, box in sorted(found)]
 
 
 def reach(size: int, of: Walk) -> int:

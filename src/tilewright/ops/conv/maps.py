@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import lru_cache
 
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.boxes import Walk
@@ -18,7 +18,8 @@ Class = tuple[tuple[Walk, ...], tuple[int, ...], int]
 """Pixels of a residue class: their walks, their strides and the first element (`class_strides`)."""
 
 
-def refusal(p: ConvProblem, names: Iterable[str]) -> str | None:
+@lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
+def refusal(p: ConvProblem, names: str) -> str | None:
     """Why an array of `p` cannot be described, if so."""
     for name in names:
         shape, strides = p.shape_of(name), p.strides_of(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from tilewright import checks
@@ -318,18 +319,17 @@ class ConvProblem(Problem):
     @property
     def min_bytes(self) -> int:
         """Bytes to read both operands and the epilogue's once, and to write the result once."""
-        moved = sum(
-            math.prod(self.shape_of(name)) * DTYPES[self.dtype_of(name)].bytes for name in "xwy"
-        )
-        for taken in epilogues.takes(self.epilogue):
-            size = DTYPES[epilogues.operand_dtype(taken, self.dtype_out)].bytes
-            counts = {
-                "n": self.channels_out,
-                "d": math.prod(self.shape_of(self.output_name)),
-                "s": 1,
-            }
-            moved += size * counts[taken.kind]
-        return moved
+        return _min_bytes(self)
+
+
+@lru_cache(maxsize=256)  # of each problem for hundreds of kernels
+def _min_bytes(p: ConvProblem) -> int:
+    moved = sum(math.prod(p.shape_of(name)) * DTYPES[p.dtype_of(name)].bytes for name in "xwy")
+    for taken in epilogues.takes(p.epilogue):
+        size = DTYPES[epilogues.operand_dtype(taken, p.dtype_out)].bytes
+        counts = {"n": p.channels_out, "d": math.prod(p.shape_of(p.output_name)), "s": 1}
+        moved += size * counts[taken.kind]
+    return moved
 
 
 def outputs(dtype: str, epilogue: str) -> tuple[str, ...]:

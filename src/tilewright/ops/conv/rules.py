@@ -15,7 +15,7 @@ from tilewright.ops.conv.config import GEMM, HOLDING, SHARING, ConvConfig
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.limits import INT32_SPAN, LEAST_8_BIT_K, MAX_STAGES, VECTOR_DOT_PRODUCTS
-from tilewright.ops.pool import Pool
+from tilewright.ops.pool import Pool, each
 from tilewright.ops.products import outputs
 from tilewright.ops.tile_sharing import MAX_FLAGS
 from tilewright.verdict import YES, Verdict, no
@@ -240,9 +240,10 @@ def _aligned(c: ConvConfig, p: ConvProblem) -> str | None:
     read, made = runs.alignments(p) if c.runs else pipelines.of(c).alignments(p)
     if read < c.alignment:
         return f"channels of what is read are aligned to {read} bytes, under {c.alignment}"
-    weights = p.rows_alignment("w")
-    if (c.pipeline, c.direction) == ("implicit", "data") and weights < c.alignment_weights:
-        return f"channels of weights are aligned to {weights} bytes, under {c.alignment_weights}"
+    if (c.pipeline, c.direction) == ("implicit", "data"):
+        weights, wanted = p.rows_alignment("w"), c.alignment_weights
+        if weights < wanted:
+            return f"channels of weights are aligned to {weights} bytes, under {wanted}"
     if made < c.alignment_out:
         return f"channels of {p.output_name} are aligned to {made} bytes, under {c.alignment_out}"
     return None
@@ -303,10 +304,8 @@ def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
     if config.pipeline == GEMM:
         reason = _signature(config, problem)
         return no("signature", reason) if reason else by_gemm.supports(config, problem, arch)
-    for name, rule in SUPPORT:
-        if (reason := rule(config, problem)) is not None:
-            return no(name, reason)
-    return judge(config, arch)
+    objection = _objection(config, problem)
+    return no(*objection) if objection else judge(config, arch)
 
 
 def whose(config: ConvConfig) -> str:
@@ -321,8 +320,30 @@ def serving(problem: ConvProblem, configs: Pool, arch: Arch) -> Sequence[int]:
     found: list[int] = []
     for word, (places, c) in configs.columns.groups(whose).items():
         if word == "gemm":
-            inside = by_gemm.serving(problem, c, arch)
-            found += [places[i] for i in inside if _signature(c[i], problem) is None]
+            known = each(c, _signed) == _signed(problem)
+            inside = [i for i in by_gemm.serving(problem, c, arch) if known[i]]
+        elif word == "conv":
+            known = each(c, _legal, arch) & (each(c, _signed) == _signed(problem))
+            inside = [i for i in known.nonzero()[0] if _objection(c[i], problem) is None]
         else:
-            found += [place for place in places if supports(configs[place], problem, arch)]
-    return sorted(map(int, found))
+            inside = [i for i, one in enumerate(c) if supports(one, problem, arch)]
+        found += places[inside].tolist()
+    return sorted(found)
+
+
+def _signed(of: ConvConfig | ConvProblem) -> str:
+    """The fields that a config and a problem share, and the dimensions."""
+    rank = of.spatial_dims if isinstance(of, ConvConfig) else len(of.spatial)
+    return " ".join(map(str, (rank, *(getattr(of, field) for field in SIGNATURE))))
+
+
+def _legal(config: ConvConfig, arch: Arch) -> bool:
+    return bool(judge(config, arch))
+
+
+def _objection(config: ConvConfig, problem: ConvProblem) -> tuple[str, str] | None:
+    """The first rule of support that objects, and its reason."""
+    for name, rule in SUPPORT:
+        if (reason := rule(config, problem)) is not None:
+            return name, reason
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from tilewright.arch.model import Arch
@@ -103,9 +104,7 @@ def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
         for row in filled
         for meet in (("", "tree") if tuned and _meets(row) else ("",))
     ]
-    every += [
-        tuple(getattr(c, axis) for axis in linked) for c in by_gemm.configs(p, arch, tuned=tuned)
-    ]
+    every += map(attrgetter(*linked), by_gemm.configs(p, arch, tuned=tuned))
     fixed: dict[str, Any] = {name: [getattr(p, name)] for name in SIGNATURE}
     fixed |= {"spatial_dims": [len(p.spatial)]}
     return KernelSpace("conv", fixed, {}, {linked: list(dict.fromkeys(every))})

@@ -289,6 +289,7 @@ def library_config(p: ConvProblem, library_name: str, found: Found) -> ConvConfi
     return of_gemm(p.direction, len(p.spatial), of)
 
 
+@lru_cache(maxsize=256)  # a plan asks several times
 def library_faster(p: ConvProblem, device: Device) -> Verdict:
     """Whether the library's first algorithm is expected to be faster than the estimate's choice."""
     of = product(p)
@@ -341,18 +342,18 @@ _ALGORITHM = (
 
 
 def configs(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[ConvConfig]:
-    """The kernels of GEMM's default space (or of those of a tuning) that serve the product that `p`
-    is; for the gradient of weights also kernels whose tiles are shared."""
+    """The kernels of GEMM's default space (or of those of a tuning, some twice) that serve the
+    product that `p` is; for the gradient of weights also kernels whose tiles are shared."""
     of = product(p)
     if isinstance(of, str):
         return
     spaces = PRODUCTS.tuning_spaces(of, arch) if tuned else [PRODUCTS.default_space(of, arch)]
     if p.direction == "weights":
         spaces = [*spaces, _sums(of, arch)]
-    pools = [_expanded(space, arch) for space in spaces]
-    found = (pool[i] for pool in pools for i in PRODUCTS.serving(of, pool, arch))
-    for kernel in dict.fromkeys(found):
-        yield of_gemm(p.direction, len(p.spatial), kernel)
+    for space in spaces:
+        kernels, found = _expanded(space, arch, p.direction, len(p.spatial))
+        for place in PRODUCTS.serving(of, kernels, arch):
+            yield found[place]
 
 
 def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
@@ -368,19 +369,23 @@ def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
     return KernelSpace("gemm", axes, linked={_ALGORITHM: rows})
 
 
+Expanded = tuple[Pool, Sequence[ConvConfig]]
+"""Kernels of GEMM, and the same as configs of a convolution."""
+
 MOST_EXPANDED = 256
-_kept: dict[tuple[Any, ...], Pool] = {}
-"""The kernels of spaces, by the space's key and the architecture: expanding one takes as long as
-planning ten problems."""
+_kept: dict[tuple[Any, ...], Expanded] = {}
+"""The kernels of spaces, by what `_expanded` takes: expanding one takes as long as planning ten
+problems."""
 
 
-def _expanded(space: KernelSpace, arch: Arch) -> Pool:
-    key = (arch.name, space.key)
+def _expanded(space: KernelSpace, arch: Arch, direction: str, spatial_dims: int) -> Expanded:
+    key = (arch.name, direction, spatial_dims, space.key)
     if key not in _kept:
         if len(_kept) >= MOST_EXPANDED:
             _kept.clear()
         try:
-            _kept[key] = Pool(space.expand(arch).configs)
+            kernels = Pool(space.expand(arch).configs)
         except EmptySpace:
-            _kept[key] = Pool(())
+            kernels = Pool(())
+        _kept[key] = kernels, [of_gemm(direction, spatial_dims, kernel) for kernel in kernels]
     return _kept[key]
