@@ -231,6 +231,17 @@ def test_a_descriptor_views_what_its_array_or_its_view_says(said, operand):
     assert (view.operand, view.dtype) == (operand, "fp32")
 
 
+def test_a_catalogue_may_say_what_a_descriptor_shows_in_each_launch():
+    every_other = Array(
+        "dtype",
+        view=lambda x: Described((50, 128), (256, 1), offset=128 * x.case, steps=(1, 2)),
+    )
+    part = replace(SCALE, boxes=lambda c: {"x": (c.tile, 32)}, own={"x": every_other})
+    odd = binder.launch([part], CATALOGUE, Context(Config(), Problem(), device("h200_sxm"), case=1))
+    view = odd.steps[0].arguments[0]
+    assert view == Descriptor("x", "bf16", (50, 128), (256, 1), (64, 32), 128, (1, 2))
+
+
 def test_a_part_may_have_meanings_of_its_own():
     part = replace(SCALE, own={"WIDE": lambda c, _: 7})
     assert dict(source(part=part).constants)["WIDE"] == 7

@@ -50,6 +50,7 @@ class Context:
     config, problem: the family's own.
     operands: the problem's, by name, if the catalogue reads them.
     splits: parts that a sum is cut into.
+    case: what else the family knows of this launch, for instance which pixels it is of.
     """
 
     config: Any
@@ -57,6 +58,7 @@ class Context:
     device: Device
     operands: Mapping[str, Operand] = field(default_factory=dict)
     splits: int = 1
+    case: Any = None
 
 
 def _always(config: Any) -> bool:
@@ -72,6 +74,22 @@ def _unknown(config: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Described:
+    """A descriptor's view of an array.
+
+    shape, strides: in elements. offset: elements to the first.
+    operand: what it views, if that has another name than the parameter.
+    steps: elements from one of a tile to the next, by dimension; () is 1.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    operand: str = ""
+    offset: int = 0
+    steps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Array:
     """A parameter that is a pointer, or a descriptor where the part has a box for it.
 
@@ -80,6 +98,7 @@ class Array:
     there: whether a config's kernel gets it.
     aligned: bytes that its address is a multiple of; by default those of a temporary, or 1.
     near: whether it spans under 2 GiB, for AMD's buffer instructions.
+    view: what a descriptor of it shows, for a launch, unless the part says it.
     shape: of a temporary, for a launch; None for an operand. A launch has a temporary if a step
         points to it.
     initial: how a temporary begins. inside: see `Temporary`, for a launch.
@@ -90,6 +109,7 @@ class Array:
     there: Callable[[Any], bool] = _always
     aligned: Callable[[Any], int] | None = None
     near: Callable[[Any], bool] = _never
+    view: Callable[[Context], Described] | None = None
     shape: Callable[[Context], tuple[int, ...]] | None = None
     initial: Callable[[Any], Initial] = lambda config: "anything"
     inside: Callable[[Context], str] = lambda context: ""
@@ -191,16 +211,6 @@ def sizes(*names: str) -> dict[str, Numbers]:
 
 def _of_problem(name: str) -> Callable[[Context], int]:
     return lambda x: int(getattr(x.problem, name))
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A descriptor's view of an array: shape and strides in elements. operand: what it views, if
-    that has another name than the parameter."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    operand: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,9 +412,16 @@ def _passed(part: Part, catalogue: Catalogue, context: Context) -> Iterable[Argu
             for i, one in enumerate(meaning.of(context.config)):
                 yield from passed(f"{name}.{i}", one)
         elif name in boxes and isinstance(meaning, Array):
-            view, dtype = views[name], meaning.dtype_of(context.config)
-            operand = view.operand or meaning.pointed(name, context)
-            yield Descriptor(operand, dtype, view.shape, view.strides, boxes[name])
+            view = meaning.view(context) if meaning.view else views[name]
+            yield Descriptor(
+                view.operand or meaning.pointed(name, context),
+                meaning.dtype_of(context.config),
+                view.shape,
+                view.strides,
+                boxes[name],
+                view.offset,
+                view.steps,
+            )
         else:
             yield from meaning.passed(name, context)
 
