@@ -140,7 +140,7 @@ def test_nothing_at_all(dispatcher, fields, others):
 PAGED = {"pages": 12, "page_size": 4, "page_entries": 12}
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     "fields",
     [

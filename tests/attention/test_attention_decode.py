@@ -100,7 +100,7 @@ def config_of(p: AttentionProblem, algorithm: dict) -> AttentionConfig:
     )  # fmt: skip
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(("problem", "algorithm"), CASES.values(), ids=list(CASES))
 def test_the_kernel_is_right(problem, algorithm):
     p = problem_of(problem)

@@ -89,6 +89,7 @@ def test_outputs_are_as_the_problem_has_them(seed):
     assert family.outputs(call) == tuple(o for o in family.operands(stated) if o.role == "out")
 
 
+@pytest.mark.turns(2)
 def test_a_compiled_call_has_fresh_dropout_from_torchs_seed():
     given, compiled = qkv(), torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager")
     torch.manual_seed(1)
@@ -175,6 +176,7 @@ def test_a_planned_run_is_compiled():
     assert graphs.seen == [["tilewright.attention.default"]]
 
 
+@pytest.mark.turns(2)
 def test_a_planned_run_of_latent_attention_is_compiled():
     a = LatentAttention("cpu")
     starts, indices, used = (

@@ -209,7 +209,7 @@ def test_a_bias_that_the_copy_engine_does_not_read_is_refused():
 KNOWN = ("softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv")
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_features_together(seed):
     """Also sequences without queries and without keys, and rows of NaN behind a sequence's own."""
@@ -256,7 +256,7 @@ def test_turns_are_counted_without_a_gap(tile, data):
     assert all(turns == [*range(len(turns))] for turns in adding.values())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     ("heads", "group", "head_dim"),
     [(19, 1, 64), *((*n, d) for n in ((1, 2), (2, 1), (3, 2)) for d in (64, 128, 192, 256))],

@@ -20,6 +20,7 @@ def dispatcher():
     return Dispatcher(device="h200_sxm")
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("seed", [*range(20), 100, 119])
 def test_gradients_are_the_reference_s(dispatcher, seed):
@@ -101,7 +102,7 @@ TARGETS = (
 )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("fields", TARGETS, ids=str)
 def test_gradients_are_added_to_what_is_there(dispatcher, fields):
     """In rows that no sequence has, too, which keep what they hold."""

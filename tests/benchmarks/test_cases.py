@@ -66,6 +66,7 @@ def stated(name: str) -> list[object]:
     return list(EVERY[name].problems())
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("case", KERNELS, ids=lambda case: case.name)
 def test_problems_are_stated_once_and_can_be_served(case):

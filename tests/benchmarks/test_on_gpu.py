@@ -106,7 +106,7 @@ def test_kernels_are_searched_checked_and_timed_both_ways(bench):
     bench.release()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_a_wrong_contender_is_told_and_left_out(bench):
     def liar(problem, bench):
         return {"liar": lambda inputs, outputs: lambda: torch.ones(32, 32, dtype=torch.bfloat16)}

@@ -179,7 +179,7 @@ def test_a_reader_that_leaves_is_no_error():
     assert process.wait() == 141
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_ctrl_c_is_one_line_and_130(tmp_path):
     process = subprocess.Popen(
         [*COMMAND, "run", "gemm", "m=2000", "n=2000", "k=2000", "--kernel", NAME, "--no-verify"],
@@ -221,7 +221,7 @@ def _on_terminal(columns: int, words: list[str]) -> str:
 EXPLAIN = ["explain", "gemm", "m=512", "n=512", "k=512", "--device", "h200_sxm"]
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(
     "words", [["archs"], ["archs", "sm_90"], ["devices"], EXPLAIN], ids=" ".join

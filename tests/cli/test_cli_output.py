@@ -37,6 +37,7 @@ def closing(*numbers: int):
     return lambda: [os.close(number) for number in numbers]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_nothing_is_printed_into_a_file_that_took_a_closed_streams_number(store)
     assert [kernel.name for kernel in kept.entries()] == [NAME] and kept.verify() == []
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "words", [["archs"], ["archs", "--json"], ["archs", "sm_90"], ["--help"]], ids=" ".join

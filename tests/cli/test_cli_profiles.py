@@ -62,6 +62,7 @@ def test_every_kind_of_training_call_has_the_kernels_of_its_gradients():
     assert {p.grads for p in biased} == {"dq+dk+dv", "dq+dk+dv+dbias"}
 
 
+@pytest.mark.turns(2)
 def test_a_profiles_kernels_serve_other_sizes_of_its_kinds_of_layers():
     """Of audio: the layers of models that the profile does not list, in all directions."""
     this, of = arch("gfx942"), ops.family("conv")

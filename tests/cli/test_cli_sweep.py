@@ -176,7 +176,7 @@ def test_builds_have_their_own_time_limit(cli, space, shapes, tmp_path, monkeypa
     assert limits == [7.0, 7.0]
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_compile_only_needs_no_device(cli, crew, space, shapes, tmp_path, store):
     words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", "--compile-only",
              "--arch", "sm_90", "--match", "*_tma_*")  # fmt: skip
@@ -273,6 +273,7 @@ def test_results_show_the_best_and_the_rest(cli, swept, crew):
     assert document["coverage"][0]["statuses"] == {"ok": 3, "timeout": 1}
 
 
+@pytest.mark.turns(2)
 def test_results_answer_sql_and_export(cli, swept, tmp_path):
     sql = "SELECT status, count(*) AS n FROM measurement GROUP BY status ORDER BY n"
     assert cli.json("results", swept, "--query", sql) == {

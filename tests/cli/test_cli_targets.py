@@ -82,6 +82,7 @@ def test_a_list_builds_the_same_bytes_everywhere_in_any_order_of_files(
     assert BUILT[-1] == BUILT[0] and len(BUILT[0]) > 4
 
 
+@pytest.mark.turns(2)
 def test_counts_of_compute_units_choose_among_a_tables_rows(cli, csvs, tmp_path):
     both = tmp_path / "both.twt"
     file.save(Table.of([row(GemmProblem(8, 8, 8), ONE, on=d) for d in (MI300X, MI355X)]), both)

@@ -150,6 +150,7 @@ def test_results_are_in_request_order_and_duplicates_built_once(
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
+@pytest.mark.turns(2)
 def test_what_a_kernel_carries(warm: Store) -> None:
     scale, tile, amd_scale, amd_tile = (
         r.kernel for r in build(GOOD, store=warm).results if r.kernel
@@ -332,7 +333,7 @@ def test_the_telling_lines_are_found_among_the_noise() -> None:
 # --- stores that go wrong -----------------------------------------------------------------
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     (kernel,) = build(GOOD[:1], store=store).kernels
@@ -400,6 +401,7 @@ def test_a_full_disk_stops_the_build_and_loses_nothing(
 # --- compilers that wait for the next build -------------------------------------------------
 
 
+@pytest.mark.turns(2)
 def test_the_next_build_takes_the_compiler_of_the_last(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     seen = []

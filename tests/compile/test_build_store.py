@@ -312,7 +312,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -95,6 +95,7 @@ def test_indices_of_no_state_are_padding(dispatcher):
     assert lied_to(dispatcher)
 
 
+@pytest.mark.turns(2)
 def test_gradients_of_weights_repeat_bit_for_bit(dispatcher):
     problem = replace(PLAIN, tokens=40, direction="backward", extras="bias")
     space = FAMILY.default_space(problem, arch("sm_90")).expand(arch("sm_90"))

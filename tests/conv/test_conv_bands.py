@@ -104,6 +104,7 @@ def test_a_row_that_is_read_before_it_came_is_found(monkeypatch):
     assert not worst_error(configs(p)[0], p, TWO) <= 1
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 def test_on_a_cpu_another_kernel_computes_the_same(direction):

@@ -83,7 +83,7 @@ def test_a_box_fits_the_image():
     assert boxes.best(replace(DENSE, spatial=(4, 4)), 64, 1) == ["4x4x4"]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @settings(max_examples=150)
 @given(problems())
 def test_tensor_maps_are_ones_that_the_driver_takes(problem):

@@ -51,7 +51,7 @@ def grouped(seed: int) -> tuple[ConvProblem, int]:
     return found, min(merged, 1 << (groups - 1).bit_length())
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("seed", range(12))
 def test_several_groups_in_a_tile(dispatcher, seed):
     problem, count = grouped(seed)
@@ -157,7 +157,7 @@ def best(problem: ConvProblem, name: str):
     return FAMILY.rank(problem, found, device(on[name]))[0][0]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("name", ARCHS)
 def test_nothing_spills(name, store):
     report = build_once([(best(p, name), name) for p in BUILT], store)

@@ -69,7 +69,7 @@ def test_every_form_computes_the_same(dispatcher, seed):
 STRIDED = ConvProblem(2, 16, 24, (9, 11), (3, 3), stride=(2, 3), pad=(1, 1), dtype="fp16")
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 @pytest.mark.parametrize("groups", [1, 4])
 def test_layouts(dispatcher, direction, groups):

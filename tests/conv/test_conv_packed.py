@@ -32,7 +32,7 @@ RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "conv_stems_h200
 # --- in the interpreter ------------------------------------------------------------------------
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(("number", "case"), [*enumerate(CASES)])
 def test_it_is_right(number, case):
     p = CASES[case]
@@ -58,7 +58,7 @@ def test_what_is_not_finite_beside_a_run_stays_outside(value):
     assert check.ok, check
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     "case",
     [

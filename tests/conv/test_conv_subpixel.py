@@ -27,7 +27,7 @@ def of_subpixel(p: ConvProblem, name: str = "sm_90"):
     return configs(p, name, PIPELINE)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("number", "case"), [*enumerate(OF_DATA)])
 def test_it_is_right(number, case):
     p = OF_DATA[case]

@@ -44,7 +44,7 @@ def close(got, wanted):
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(("rank", "said", "groups"), CASES)
 def test_results_and_gradients_are_torchs(rank, said, groups):
     given = made(rank, groups)
@@ -271,6 +271,7 @@ def test_numpy_arrays_give_numpy_arrays():
     close(torch.from_numpy(got), functional.conv1d(x, w, bias, padding="same"))
 
 
+@pytest.mark.turns(2)
 def test_numbers_of_other_libraries_are_numbers():
     x, w = torch.randn(1, 2, 6, 6), torch.randn(2, 1, 3, 3)
     wanted = tw.conv2d(x, w, stride=2, padding=(1, 0), groups=2)

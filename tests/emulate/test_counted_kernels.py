@@ -39,7 +39,7 @@ def dispatching(on, name, made, store) -> Iterator[Dispatcher]:
     yield Dispatcher(device=on, store=store)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(("on", "name", "fields", "shape"), KERNELS)
 def test_a_kernel_of_whole_tiles_does_what_its_sizes_say(on, name, fields, shape, store) -> None:
     this, made = arch(name), kernel(name, fields)

@@ -89,7 +89,7 @@ def inputs(seed=0):
 # --- words ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("word", "name"),
     [
@@ -129,6 +129,7 @@ def test_torch_tensors_are_taken_and_given(dispatcher):
     np.testing.assert_allclose(out.numpy(), product(a.numpy(), b.numpy()), rtol=2e-3, atol=1e-2)
 
 
+@pytest.mark.turns(2)
 def test_only_the_elements_of_an_output_are_written(dispatcher):
     a, b = inputs()
     padded = np.zeros((33, 64), np.float16)

@@ -323,6 +323,7 @@ def cover(loop: list[str]) -> int:
     return fewest
 
 
+@pytest.mark.turns(3)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(len(BUILT)))
 def test_the_main_loop_is_as_designed(built, number):

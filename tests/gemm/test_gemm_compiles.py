@@ -75,6 +75,7 @@ def report(store) -> BuildReport:
     return build_once(requests, store)
 
 
+@pytest.mark.turns(3)
 def test_all_compile_and_fit(report):
     compiled = Counter(result.arch.name for result in report.results)
     assert compiled.keys() == {*HERE} and min(compiled.values()) >= 3, compiled
@@ -203,6 +204,7 @@ def hopper(store) -> dict:
     return {result.name: result for result in report.results}
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("kernel", GLUON, ids=lambda kernel: kernel.name)
 def test_gluon_gives_a_warp_to_the_copies_and_the_rest_to_wgmma(store, hopper, kernel):
     result = hopper[kernel.name]

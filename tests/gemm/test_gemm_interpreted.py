@@ -28,7 +28,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(24)
+@pytest.mark.grid(15)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -210,6 +210,7 @@ def test_an_output_left_unwritten_does_not_pass():
     assert not verify.check(problem, config(dtype_a="int8"), inputs, out).ok
 
 
+@pytest.mark.turns(2)
 def test_no_estimate_is_under_what_memory_and_the_data_sheet_allow():
     gpu, least = device("h200_sxm"), min(rates.LAUNCH_US, rates.FEW_LAUNCH_US)
     for kernel, small in [*cases("sm_90"), *few_rows("sm_90"), *sharing("sm_90")]:

@@ -54,6 +54,7 @@ def test_few_rows_are_right(hopper, case):
     assert result.ok, result
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("case", [*cases("gfx942")[::4], *few("gfx942")[::4]], ids=label)
 def test_amd_types_are_right(case):

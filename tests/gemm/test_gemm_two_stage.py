@@ -118,7 +118,7 @@ def few_rows():
             yield kernel(pipeline=pipeline, alignment=alignment, parts=3, **fields)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize(
     "c", [*cases("basic", 1), *cases("tma", 16), *few_rows()], ids=lambda c: c.name[5:]
 )

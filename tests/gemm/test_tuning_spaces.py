@@ -17,7 +17,7 @@ def names(problem: GemmProblem, arch_name: str) -> set[str]:
     return {c.name for space in spaces for c in space.expand(this).configs}
 
 
-@pytest.mark.grid(27)
+@pytest.mark.grid(17)
 @pytest.mark.parametrize("arch_name", archs())
 @pytest.mark.parametrize("m", [1, 64, 4096])
 def test_it_has_the_default_space_and_more_that_repeats(arch_name, m):

@@ -59,6 +59,7 @@ def test_all_compile_and_fit(report):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("name", HERE)
 def test_matrix_instructions_are_used(report, store, name):

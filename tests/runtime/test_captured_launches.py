@@ -55,7 +55,7 @@ def dispatcher(driver, store) -> Dispatcher:
     return Dispatcher(registry, selector=selector, store=store)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_a_call_is_launched_on_the_current_stream_or_the_callers(dispatcher, driver):
     a, b, out = operands(32)
     for _ in range(3):

@@ -324,7 +324,7 @@ def latent(rng: random.Random) -> tuple[Any, dict[str, Any]]:
     return call, given | {f"plan {name}": x for name, x in plan._lengths.items()}
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     "kind", [attention, operator, flash, varlen, cached, paged, ragged, latent]
 )

@@ -50,6 +50,7 @@ KERNELS = (
 )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("seed", range(2))

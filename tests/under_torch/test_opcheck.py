@@ -90,6 +90,7 @@ def test_every_family_is_checked():
     assert set(IN_PLACE) == writing
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("name", CASES)
 def test_functional(name):
@@ -100,6 +101,7 @@ def test_functional(name):
     torch.library.opcheck(getattr(OURS, case.op).default, case.arguments(tensors))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("name", CASES)
 def test_out(name):
@@ -139,7 +141,7 @@ def test_changed():
     torch.library.opcheck(OURS.changed.default, (x, [y]))
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.trains])
 def test_gradients(name):
     case = CASES[name]

@@ -67,6 +67,7 @@ CASES = [
 ]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_compiled_calls_are_nodes_forward_and_backward(case: Case):
@@ -133,6 +134,7 @@ def test_dynamic_sizes_stay_symbols_without_gradients():
     assert len(graphs.seen) == 1
 
 
+@pytest.mark.turns(2)
 def test_dynamic_sizes_with_gradients():
     compiled = torch.compile(tw.gemm, fullgraph=True, backend="aot_eager", dynamic=True)
     for m in (32, 40):
@@ -212,6 +214,7 @@ def _twice(blend):
     return model
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_an_operand_written_in_place_is_in_the_graph(blend, dynamic):
     blend(torch.zeros(8), torch.zeros(8), scale=1.0)  # the first call outside looks for torch
@@ -241,6 +244,7 @@ def test_in_place_with_outputs_given(blend):
     assert torch.equal(state, x + 1) and torch.equal(z, (2 * x).bfloat16())
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_sees_an_operand_written_in_place(blend, strict):
     class Model(torch.nn.Module):

@@ -35,6 +35,7 @@ def in_a_view(out):
     tw.gemm(X, W, out=out.view(1, 16, 16)[0])
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     "write", [by_function, by_dispatcher, by_operator, without_gradients, in_a_view]
 )
