@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from attention_cases import drawn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ import choice_gain
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.ops.attention import AttentionConfig, AttentionProblem
-from tilewright.ops.attention.estimate import _steps, _tile_steps
+from tilewright.ops.attention.estimate import tile_steps, walks
 from tilewright.ops.attention.mask import Mask
 
 FAMILY = ops.family("attention")
@@ -135,7 +136,20 @@ def test_equal_estimates_go_by_name():
     problem = AttentionProblem(0, 4, 8, 8, 64)  # nothing to do
     this = arch(H200.arch)
     ranked = FAMILY.rank(problem, FAMILY.default_space(problem, this).expand(this).configs, H200)
-    assert ranked == sorted(ranked, key=lambda pair: (pair[1].total_us, pair[0].name))
+    assert [*ranked] == sorted(ranked, key=lambda pair: (pair[1].total_us, pair[0].name))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_kernels_are_judged_and_estimated_together_as_alone(seed):
+    problem, on = drawn(seed, dtypes=("bf16", "e4m3fn")), (H200, MI300X)[seed % 2]
+    this = arch(on.arch)
+    strange = replace(problem, q_strides=(2**31, 2**25, 2**10, 1), layout="bshd")
+    configs = FAMILY.default_space(problem, this).expand(this).configs
+    for asked in (problem, strange):
+        served = [i for i, c in enumerate(configs) if FAMILY.supports(c, asked, this)]
+        assert FAMILY.serving(asked, configs, this) == served
+    for c, estimate in FAMILY.rank(problem, configs, on):
+        assert FAMILY.estimate(c, problem, on) == estimate
 
 
 SIZES = st.integers(0, 90)
@@ -148,10 +162,8 @@ def test_steps_are_those_of_the_pairs_that_are_seen(
     left, right, first, corner, n_q, n_kv, rows, kv
 ):
     """Against the mask itself: every seen pair is in a step, where a look at all tiles is one."""
-    import numpy as np
-
     mask = Mask(left, right, first if left is not None else 0, corner)
-    walk = _steps(mask, n_q, n_kv, float(rows), kv)
+    walk = walks(mask, n_q, n_kv, np.array([float(rows)]), np.array([kv]))
     tiles = -(-n_q // rows)
     if tiles > 16:
         return  # only some are looked at
@@ -160,10 +172,10 @@ def test_steps_are_those_of_the_pairs_that_are_seen(
         sum(seen[t * rows : (t + 1) * rows, s : s + kv].any() for s in range(0, n_kv, kv))
         for t in range(tiles)
     ]
-    assert walk.longest >= max(needed, default=0)
-    assert walk.mean * tiles >= sum(needed) - 1e-6
+    assert walk.longest[0] >= max(needed, default=0)
+    assert walk.mean[0] * tiles >= sum(needed) - 1e-6
     if left is None:
-        assert walk.mean * tiles == pytest.approx(sum(needed))
+        assert walk.mean[0] * tiles == pytest.approx(sum(needed))
 
 
 @pytest.mark.parametrize("name", ["h200_sxm", "mi300x", "rtx_4090", "rx_7900_xtx", "b200"])
@@ -222,7 +234,7 @@ def test_steps_of_a_tile_are_those_that_see_a_key_and_cut_ones_do_not_see_all(
     seen = mask.seen(rows, keys, n_q, n_kv).reshape(len(rows), blocks, tile_kv)
     some, every = seen.any((0, 2)), seen.all((0, 2))
     walked = np.flatnonzero(some)
-    steps, cut = _tile_steps(mask, first, last, n_q, n_kv, tile_kv)
+    steps, cut = tile_steps(mask, first, last, n_q, n_kv, tile_kv)
     if len(walked):
         assert steps == walked[-1] - walked[0] + 1  # also over what none of the rows sees
         assert cut == steps - every.sum()

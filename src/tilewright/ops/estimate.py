@@ -1,10 +1,13 @@
-"""`Estimate`: how long a family expects one kernel to take, and what that time is made of."""
+"""`Estimate`: how long a family expects one kernel to take, and what that time is made of;
+`Estimates`: of several kernels, as arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
+
+from tilewright.ops.pool import Each, Pool
 
 LEAST_SHOWN_US = 0.05
 """Terms below this are left out of an estimate's sentence: they would be shown as 0.0."""
@@ -58,3 +61,29 @@ class Ranking(Sequence[tuple[Any, Estimate]]):
         if isinstance(place, slice):
             return Ranking(self._places[place], self._made)
         return self._made(self._places[place])
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The estimates of several kernels: an array for each number of an `Estimate`. The longest term
+    is the limiter.
+
+    facts: of the kernel at a place.
+    """
+
+    total_us: Each
+    terms: Mapping[str, Each]
+    facts: Callable[[int], tuple[str, ...]]
+
+    def __getitem__(self, place: int) -> Estimate:
+        terms = tuple((word, float(us[place])) for word, us in self.terms.items())
+        limiter = max(terms, key=lambda term: term[1])[0]
+        return Estimate(float(self.total_us[place]), limiter, terms, self.facts(place))
+
+    def ranking(self, pool: Pool) -> Ranking:
+        """The configs of `pool`, which are those that were estimated: the least time first, ties by
+        name."""
+        import numpy as np
+
+        places = np.lexsort((pool.columns.name, self.total_us)).tolist()
+        return Ranking(places, lambda place: (pool[place], self[place]))

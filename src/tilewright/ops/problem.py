@@ -8,11 +8,13 @@ from dataclasses import fields
 from functools import cache
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tilewright import checks
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument, TilewrightError, shown
+
+T = TypeVar("T")
 
 
 class Problem:
@@ -29,12 +31,13 @@ class Problem:
     so that equal problems have one text and one row.
     """
 
-    __slots__ = ("_hash", "_key", "_values")
+    __slots__ = ("_hash", "_kept", "_key", "_values")
 
     family: ClassVar[str]
     _values: tuple[Any, ...]
     _key: tuple[Any, ...]
     _hash: int
+    _kept: dict[Callable[[Any], Any], Any]
 
     @property
     def batch_invariant(self) -> bool:
@@ -74,9 +77,22 @@ class Problem:
             if not plain and not _fits(value, hint):
                 raise BadArgument(_misfit(self))
         object.__setattr__(self, "_values", values)
-        key = (*map(_exact, values),) if _mentions_floats(kind) else values
+        key = (*values, *(_exact(values[place]) for place in _with_floats(kind)))
         object.__setattr__(self, "_key", key)
         object.__setattr__(self, "_hash", hash(key))
+
+        object.__setattr__(self, "_kept", {})
+
+    def once(self, function: Callable[[Any], T]) -> T:
+        """What `function` gives of this problem, worked out once; before the problem is complete,
+        each time."""
+        try:
+            found: T = self._kept[function]
+        except AttributeError:
+            return function(self)
+        except KeyError:
+            found = self._kept[function] = function(self)
+        return found
 
     def __hash__(self) -> int:
         return self._hash
@@ -124,8 +140,10 @@ def _floats_of(kind: Any) -> tuple[str, ...]:
 
 
 @cache
-def _mentions_floats(kind: Any) -> bool:
-    return any(float in _types(hint) for hint in _hints_of(kind).values())
+def _with_floats(kind: Any) -> tuple[int, ...]:
+    """The places of the fields of a `kind` of problem that may hold floats."""
+    hints = _hints_of(kind)
+    return tuple(i for i, name in enumerate(_names_of(kind)) if float in _types(hints[name]))
 
 
 @cache

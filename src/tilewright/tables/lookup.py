@@ -18,7 +18,7 @@ row's problem but not the problem asked about (which may be less aligned) is ski
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal, get_args
@@ -110,6 +110,7 @@ class _Asked:
         return self, _Asked(problem, how, self.other_size, in_other_type=True)
 
 
+_Placed = tuple[float, _Asked, tuple[str, Row]]
 _lenders = lru_cache(maxsize=256)(lenders)
 
 
@@ -133,6 +134,7 @@ class Lookup:
         self.table = table
         self.versions = versions
         self._told: set[Any] = set()
+        self._last: tuple[Any, Sequence[_Placed]] = None, ()
 
     def find(self, problem: Any, device: Device) -> Iterator[Found]:
         """Rows that answer for `problem` on `device`, nearest first; each has at least one kernel
@@ -141,19 +143,26 @@ class Lookup:
 
     def all(self, problem: Any, device: Device) -> Iterator[Found]:
         """All rows that `find` looks at, also rows without a kernel that can be used."""
-        for apart, owner in [(0.0, device), *_lenders(device, self.table.devices)]:
-            for one in _stated(problem):
-                placed = self.table.placed(one.problem, owner)
-                if placed is None:
-                    continue
-                table, row = placed
-                own: Origin = "nearby" if one.how else "exact"
-                origin: Origin = own if apart < TWIN else "borrowed"
-                other = one.in_other_type
-                configs, skipped = self._serving(row, problem, other)
-                yield Found(
-                    row, table, configs, origin, other, one.how, one.other_size, apart, skipped
-                )
+        for apart, one, (table, row) in self._placed(problem, device):
+            own: Origin = "nearby" if one.how else "exact"
+            origin: Origin = own if apart < TWIN else "borrowed"
+            other = one.in_other_type
+            configs, skipped = self._serving(row, problem, other)
+            yield Found(row, table, configs, origin, other, one.how, one.other_size, apart, skipped)
+
+    def _placed(self, problem: Any, device: Device) -> Sequence[_Placed]:
+        """The rows for a problem and those near it, nearest first, each with its distance."""
+        last, known = self._last
+        if last == (problem, device):  # a plan asks several times
+            return known
+        found = [
+            (apart, one, placed)
+            for apart, owner in [(0.0, device), *_lenders(device, self.table.devices)]
+            for one in _stated(problem)
+            if (placed := self.table.placed(one.problem, owner)) is not None
+        ]
+        self._last = (problem, device), found
+        return found
 
     def missed(self, problem: Any, device: Device) -> None:
         """Log, once for each problem and device, that no row answers."""

@@ -12,7 +12,6 @@ from tilewright.dtypes import resolve
 from tilewright.ops import binder
 from tilewright.ops.attention import alike, ck, operands, pipelines, profiles, rules, spaces
 from tilewright.ops.attention import config as config_module
-from tilewright.ops.attention import estimate as estimate_module
 from tilewright.ops.attention import gradients as gradients_module
 from tilewright.ops.attention import inputs as inputs_module
 from tilewright.ops.attention import reference as reference_module
@@ -26,10 +25,11 @@ from tilewright.ops.attention.splits import splits_of
 from tilewright.ops.backward import Backward
 from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimate, Ranking
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
+from tilewright.ops.pool import Pool
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -101,10 +101,25 @@ class AttentionFamily(Defaults):
     def supports(self, config: AttentionConfig, problem: AttentionProblem, arch: Arch) -> Verdict:
         return rules.supports(config, problem, arch)
 
+    def serving(
+        self, problem: AttentionProblem, configs: Sequence[AttentionConfig], arch: Arch
+    ) -> Sequence[int]:
+        return rules.serving(problem, Pool.of(configs), arch)
+
+    def rank(
+        self, problem: AttentionProblem, configs: Iterable[AttentionConfig], device: Device
+    ) -> Sequence[tuple[AttentionConfig, Estimate]]:
+        pool = Pool.of(configs)
+        if not pool:
+            return ()
+        found: Ranking = _estimating().estimates(pool, problem, device).ranking(pool)
+        return found
+
     def estimate(
         self, config: AttentionConfig, problem: AttentionProblem, device: Device
     ) -> Estimate:
-        return estimate_module.estimate(config, problem, device)
+        found: Estimate = _estimating().estimates([config], problem, device)[0]
+        return found
 
     def sources(self, config: AttentionConfig, arch: Arch) -> Mapping[str, KernelSource]:
         return binder.sources(pipelines.parts(config), CATALOGUE, config, arch)
@@ -168,6 +183,13 @@ class AttentionFamily(Defaults):
 
     def vendor(self, problem: AttentionProblem) -> Mapping[str, Bind]:
         return vendor_module.vendor(problem)
+
+
+def _estimating() -> Any:
+    """The estimate's module, which takes NumPy: imported where something is estimated."""
+    from tilewright.ops.attention import estimate
+
+    return estimate
 
 
 FAMILY = AttentionFamily()

@@ -33,7 +33,12 @@ SERVED = ((1, 1, 1), (129, 8193, 131073))
 
 def tuning_key(p: AttentionProblem) -> AttentionProblem:
     """`p` with one value in each field that does not decide which kernel is best: where its arrays
-    lie, how many pages there are, the value of a cap, of a share of dropout, of angles."""
+    lie, how many pages there are, the value of a cap, of a share of dropout, of angles. Its own key
+    is itself."""
+    return p.once(_tuning_key)
+
+
+def _tuning_key(p: AttentionProblem) -> AttentionProblem:
     sizes: dict[str, Any] = dict.fromkeys(stated.STRIDES, ())
     sizes |= {"layout": "bshd", "kv_layout": "bshd"} | dict.fromkeys(stated.SWITCHES, False)
     if p.q_len == p.kv_len:
@@ -47,6 +52,8 @@ def tuning_key(p: AttentionProblem) -> AttentionProblem:
     if p.paged:
         sizes |= _pages(p, p.batch, p.kv_len)
     sizes["alignment"] = WIDEST if p.alignment >= WIDEST else 1
+    if all(getattr(p, name) == value for name, value in sizes.items()):
+        return p
     return replace(p, **sizes)
 
 
@@ -57,9 +64,9 @@ def nearby(p: AttentionProblem) -> Iterator[Nearby]:
     found = tuning_key(lengths)
     if found != tuning_key(p):
         yield Nearby(found, said)
-    more = tuning_key(_sized(p, _power(p.batch), _power(p.q_len), _power(p.kv_len), _power))
-    if more != found:
-        yield Nearby(more, f"{said}, batch to {more.batch}")
+    if (batch := _power(p.batch)) != p.batch:
+        more = _sized(p, batch, lengths.q_len, lengths.kv_len, averages=_power)
+        yield Nearby(tuning_key(more), f"{said}, batch to {batch}")
 
 
 def invariance(p: AttentionProblem) -> Invariance:

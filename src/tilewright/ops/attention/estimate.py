@@ -10,7 +10,7 @@ Tiles are of unequal length under masks and lengths. The long ones go first, so 
 end together, but for one tile; equal ones come in waves, of which the last is as long as a full
 one. All of this overlaps the memory's traffic: each operand once, keys and values again where L2
 has lost them until the next tiles of their head come, and the partial results of splits. The two
-times add up like the legs of a right triangle, as in GEMM's estimate. The launch, the steps beside
+times add up as in GEMM's estimate (`terms.together_us`). The launch, the steps beside
 the kernel's own, and the first load and last store of each round come on top.
 
 So a small tile wins for few queries: rows that a tile has beyond the queries cost products and
@@ -20,23 +20,26 @@ values fewer times.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilewright.arch import arch, peak_tflops
+import numpy as np
+
+from tilewright.arch import arch
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import binder, device_rates
+from tilewright.ops import binder, device_rates, terms
 from tilewright.ops.attention import pipelines, rates
 from tilewright.ops.attention.catalogue import CATALOGUE
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import Mask
-from tilewright.ops.attention.pipelines.common import heads, q_tiles, wide
+from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.attention.splits import splits_of
 from tilewright.ops.binder import Context
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Columns, Each, Pool, each
 
 PRODUCTS, SOFTMAX, L2, LATENCY, MEMORY, FILL, STEPS, LAUNCH = (
     "matrix units", "softmax", "L2", "waiting for loads", "memory", "fill and drain",
@@ -53,149 +56,173 @@ SAMPLES = 16
 """Tiles that are looked at to know how many steps tiles have."""
 
 
-def estimate(config: AttentionConfig, problem: AttentionProblem, device: Device) -> Estimate:
-    """What `config` should take for `problem` on `device`."""
-    c, p = config, problem
-    step = _step(c, device)
-    splits = splits_of(c, p, device)
-    walk = _walk(c, p)
-    units = device.compute_units
-    tiles = _tiles(c, p)
+def estimates(
+    configs: Sequence[AttentionConfig], problem: AttentionProblem, device: Device
+) -> Estimates:
+    """What each of `configs`, which are one or more, should take for `problem` on `device`."""
+    c, p, units = Pool.of(configs).columns, problem, device.compute_units
+    step, record = each(c, _step, device), each(c, _record)
+    splits = _splits(c, p, device)
+    heads = np.where(c.pack, p.kv_heads, p.heads)
+    grouped = np.where(c.pack, p.group, 1)  # rows of a tile for each query
+    walk = _walk(c, p, c.tile_q / grouped)
+    tiles = np.ceil(p.lengths[0] * grouped / c.tile_q) * heads * p.batch  # that have queries
+    launched = np.ceil(p.q_len * grouped / c.tile_q) * heads * p.batch  # as the longest one asks
     groups = tiles * splits
     # Steps of the longest workgroup, and of all workgroups together.
-    longest = math.ceil(walk.longest / splits)
-    total = tiles * walk.mean
-    at_once = max(1, min(step.resident, -(-groups // units)))
-    busy = _busy(groups, longest, total, walk.longest > UNEVEN * walk.mean, units, at_once)
+    longest, total = np.ceil(walk.longest / splits), tiles * walk.mean
+    at_once = np.maximum(1, np.minimum(step.resident, np.ceil(groups / units)))
+    uneven = walk.longest > UNEVEN * walk.mean
+    busy = _busy(groups, longest, total, uneven, units)
     masked = walk.cut * step.masked
     waits = step.waits + (step.page if p.paged else 0.0)
-    shorter, longer = sorted((step.products, step.softmax + masked))
-    computes = longer + step.serial * shorter
-    alone = (step.products + step.softmax + masked) / step.groups + rates.STEP_US
-    body = busy * max(computes, step.read, max(waits, alone) / at_once)
-    rounds = max(1, -(-groups // (units * at_once))) if groups else 0
+    softmax = step.softmax + masked
+    computes = np.maximum(step.products, softmax)
+    computes = computes + step.serial * np.minimum(step.products, softmax)
+    alone = (step.products + step.softmax + masked) / step.warp_groups + rates.STEP_US
+    body = busy * np.maximum(computes, np.maximum(step.read, np.maximum(waits, alone) / at_once))
+    rounds = np.ceil(groups / (units * at_once))
     fill = 2 * device_rates.LATENCY_US + step.store
-    fill *= 1 if c.scheduler == "persistent" else rounds
-    fill += rounds * pipelines.of(c).pace.tile_us
-    fill += _empty(c, p, splits) * rates.EMPTY_US / (units * step.resident)
-    moved = p.min_bytes + _again(c, p, device, step.resident)
-    partial = 2 * 4 * splits * p.batch * p.heads * p.q_len * (c.head_dim_v + 1)
-    moved += partial if c.scheduler == "split" else 0
-    before = pipelines.of(c).before
-    moved += 2 * binder.launch(before, CATALOGUE, Context(c, p, device)).workspace_bytes
-    memory = moved * rates.NARROW[c.alignment] / (device.bandwidth_gbs * 1e3)
-    further = rates.COMBINE_US * ((c.scheduler == "split") + ("append" in c.words) + len(before))
-    total_us = math.hypot(body + fill, memory + device_rates.LATENCY_US if groups else 0.0)
-    total_us += further + device_rates.LAUNCH_US
-    terms = (
-        (PRODUCTS, busy * step.products),
-        (SOFTMAX, busy * (step.softmax + masked)),
-        (L2, busy * step.read),
-        (LATENCY, busy * waits / at_once),
-        (MEMORY, memory),
-        (FILL, fill),
-        (STEPS, further),
-        (LAUNCH, device_rates.LAUNCH_US),
+    fill = fill * np.where(c.scheduler == "persistent", 1, rounds) + rounds * record.tile_us
+    empty = np.maximum(0, launched - tiles) * splits
+    fill += empty * rates.EMPTY_US / (units * step.resident)
+    split = np.where(c.scheduler == "split", 1, 0)
+    partial = float(2 * 4 * p.batch * p.heads * p.q_len * (p.head_dim_v + 1))
+    moved = p.min_bytes + _again(c, p, device, step.resident) + partial * splits * split
+    moved += 2 * _workspace(c, p, device, record.before)
+    memory = terms.memory_us(moved * record.narrow, device)
+    further = rates.COMBINE_US * (split + ("append" in p.words) + record.before)
+    traffic = np.where(groups, memory + device_rates.LATENCY_US, 0.0)
+    total_us = terms.together_us(body + fill, traffic) + (further + device_rates.LAUNCH_US)
+
+    def facts(at: int) -> tuple[str, ...]:
+        waves = max(1, -(-int(groups[at]) // units)) if groups[at] else 0
+        said = [f"{groups[at]:.0f} tiles in {waves} wave{'s' * (waves != 1)}"]
+        mean = walk.mean[at] / splits[at]
+        even = longest[at] <= UNEVEN * mean
+        many = f"{mean:.0f}" if even else f"{mean:.0f} to {longest[at]:.0f}"
+        said.append(f"{many} steps each")
+        return (*said, f"{splits[at]} splits") if splits[at] > 1 else (*said,)
+
+    return Estimates(
+        total_us,
+        {
+            PRODUCTS: busy * step.products,
+            SOFTMAX: busy * softmax,
+            L2: busy * step.read,
+            LATENCY: busy * waits / at_once,
+            MEMORY: memory,
+            FILL: fill,
+            STEPS: further,
+            LAUNCH: np.full(len(c), device_rates.LAUNCH_US),
+        },
+        facts,
     )
-    limiter = max(terms, key=lambda term: term[1])[0]
-    return Estimate(total_us, limiter, terms, _facts(groups, splits, units, walk, longest))
 
 
-def _facts(groups: int, splits: int, units: int, walk: _Walk, longest: int) -> tuple[str, ...]:
-    waves = max(1, -(-groups // units)) if groups else 0
-    facts = [f"{groups} tiles in {waves} wave{'s' * (waves != 1)}"]
-    mean = walk.mean / splits
-    many = f"{mean:.0f}" if longest <= UNEVEN * mean else f"{mean:.0f} to {longest}"
-    facts.append(f"{many} steps each")
-    if splits > 1:
-        facts.append(f"{splits} splits")
-    return tuple(facts)
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What the estimate takes from a config's record, and from its alignment (`rates.NARROW`).
+    before: kernels that prepare operands."""
+
+    tile_us: float
+    before: int
+    narrow: float
+
+
+def _record(c: AttentionConfig) -> _Record:
+    record = pipelines.of(c)
+    return _Record(record.pace.tile_us, len(record.before), rates.NARROW[c.alignment])
+
+
+def _splits(c: Columns, p: AttentionProblem, device: Device) -> Each:
+    found = np.ones(len(c), int)
+    for i in np.flatnonzero(c.scheduler == "split").tolist():
+        found[i] = splits_of(c[i], p, device)
+    return found
+
+
+def _workspace(c: Columns, p: AttentionProblem, device: Device, before: Each) -> Each:
+    """Bytes that kernels before a config's own write for it."""
+    found = np.zeros(len(c))
+    for i in np.flatnonzero(before).tolist():
+        parts = pipelines.of(c[i]).before
+        found[i] = binder.launch(parts, CATALOGUE, Context(c[i], p, device)).workspace_bytes
+    return found
+
+
+def _busy(groups: Each, longest: Each, total: Each, uneven: Each, units: int) -> Each:
+    """Steps that the busiest compute unit takes. Of unequal tiles the last to begin are the short
+    ones: half of a mean one is left over."""
+    mean = total / np.maximum(1, groups)
+    left = np.maximum(longest, total / units + 0.5 * mean * (groups > units))
+    return np.where(groups, np.where(uneven, left, np.ceil(groups / units) * longest), 0.0)
 
 
 # --- tiles, and the steps that they walk -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class Walk:
     """Steps of tiles: on average, of the longest, and the share that the mask or the end cuts."""
 
-    mean: float
-    longest: int
-    cut: float
+    mean: Each
+    longest: Each
+    cut: Each
 
 
-def _queries(c: AttentionConfig, p: AttentionProblem) -> float:
-    """Queries of a tile: its rows, of which `pack` gives a group's heads to each query."""
-    return c.tile_q / p.group if c.pack else float(c.tile_q)
-
-
-def _tiles(c: AttentionConfig, p: AttentionProblem) -> int:
-    """Tiles with queries, of all sequences of average length."""
-    rows = p.lengths[0] * (p.group if c.pack else 1)
-    return -(-rows // c.tile_q) * heads(c, p) * p.batch
-
-
-def _empty(c: AttentionConfig, p: AttentionProblem, splits: int) -> int:
-    """Workgroups beyond the queries: a launch has as many as the longest sequence asks for."""
-    return max(0, q_tiles(c, p) * heads(c, p) * p.batch - _tiles(c, p)) * splits
-
-
-def _walk(c: AttentionConfig, p: AttentionProblem) -> _Walk:
+def _walk(c: Columns, p: AttentionProblem, queries: Each) -> Walk:
     n_q, n_kv = p.lengths
-    mean = _steps(p.mask, n_q, n_kv, _queries(c, p), c.tile_kv)
+    found = walks(p.mask, n_q, n_kv, queries, c.tile_kv)
     if (n_q, n_kv) == (p.q_len, p.kv_len):
-        return mean
-    longest = _steps(p.mask, p.q_len, p.kv_len, _queries(c, p), c.tile_kv).longest
-    return _Walk(mean.mean, longest, mean.cut)
+        return found
+    longest = walks(p.mask, p.q_len, p.kv_len, queries, c.tile_kv).longest
+    return Walk(found.mean, longest, found.cut)
 
 
-@lru_cache(maxsize=4096)
-def _steps(mask: Mask, n_q: int, n_kv: int, queries: float, tile_kv: int) -> _Walk:
-    """Steps of the tiles of one sequence, by looking at some of them."""
-    tiles = math.ceil(n_q / queries)
-    if not tiles or not n_kv:
-        return _Walk(0.0, 0, 0.0)
-    some = sorted({round(i * (tiles - 1) / (SAMPLES - 1)) for i in range(SAMPLES)})
-    counts, cuts = [], 0
-    for tile in some:
-        first = int(tile * queries)
-        last = min(n_q, math.ceil((tile + 1) * queries)) - 1
-        steps, cut = _tile_steps(mask, first, last, n_q, n_kv, tile_kv)
-        counts.append(steps)
-        cuts += cut
-    return _Walk(sum(counts) / len(counts), max(counts), cuts / max(1, sum(counts)))
+def walks(mask: Mask, n_q: int, n_kv: int, queries: Each, tile_kv: Each) -> Walk:
+    """Steps of the tiles of one sequence, by looking at some of them.
+
+    queries, tile_kv: of each config's tiles; arrays.
+    """
+    tiles = np.ceil(n_q / queries)
+    if not n_q or not n_kv:
+        nothing = np.zeros(len(tiles))
+        return Walk(nothing, nothing, nothing)
+    last = tiles[:, None] - 1
+    some = np.rint(np.arange(SAMPLES) * last / (SAMPLES - 1))
+    counted = np.ones(some.shape)
+    counted[:, 1:] = some[:, 1:] != some[:, :-1]  # a tile once
+    first = np.floor(some * queries[:, None])
+    ends = np.minimum(n_q, np.ceil((some + 1) * queries[:, None])) - 1
+    steps, cut = tile_steps(mask, first, ends, n_q, n_kv, tile_kv[:, None])
+    together = (steps * counted).sum(1)
+    cuts = (cut * counted).sum(1) / np.maximum(1, together)
+    return Walk(together / counted.sum(1), np.max(steps, axis=1), cuts)
 
 
-def _tile_steps(
-    mask: Mask, first: int, last: int, n_q: int, n_kv: int, tile_kv: int
-) -> tuple[int, int]:
+def tile_steps(
+    mask: Mask, first: Each, last: Each, n_q: int, n_kv: int, tile_kv: Each
+) -> tuple[Each, Each]:
     """Steps of the tile with these queries, and how many of them the mask or the end cuts."""
     shift = n_kv - n_q if mask.bottom_right else 0
-    low, high, whole_low, whole_high = 0, n_kv, 0, n_kv
+    low, high, whole_low, whole_high = 0 * first, n_kv + 0 * first, 0 * first, n_kv
     if mask.right is not None:
-        high = min(n_kv, last + shift + mask.right + 1)
-        whole_high = min(n_kv, first + shift + mask.right + 1)
+        high = np.minimum(n_kv, last + shift + mask.right + 1)
+        whole_high = np.minimum(n_kv, first + shift + mask.right + 1)
     if mask.left is not None:
-        low = max(0, first + shift - mask.left)
-        whole_low = max(0, last + shift - mask.left)
-    if high <= 0:
-        return 0, 0
-    end = -(-high // tile_kv)
-    begin = low // tile_kv if low < high else end
-    whole = max(0, whole_high // tile_kv - max(begin, -(-whole_low // tile_kv)))
-    kept = min(begin, -(-min(mask.first, high) // tile_kv)) if mask.left is not None else 0
-    return end - begin + kept, end - begin - min(whole, end - begin) + kept
-
-
-def _busy(groups: int, longest: int, total: float, uneven: bool, units: int, at_once: int) -> float:
-    """Steps that the busiest compute unit takes."""
-    if not groups:
-        return 0.0
-    if not uneven:
-        full, last = divmod(-(-groups // units), at_once)
-        return float((full * at_once + last) * longest)
-    # The last tiles to begin are the short ones: half of a mean one is left over.
-    return max(float(longest), total / units + 0.5 * total / groups * (groups > units))
+        low = np.maximum(0, first + shift - mask.left)
+        whole_low = np.maximum(0, last + shift - mask.left)
+    end = np.ceil(high / tile_kv)
+    begin = np.where(low < high, low // tile_kv, end)
+    whole = np.maximum(0, whole_high // tile_kv - np.maximum(begin, np.ceil(whole_low / tile_kv)))
+    steps = end - begin
+    cut = steps - np.minimum(whole, steps)
+    if mask.left is not None:  # and the first keys, which it keeps
+        kept = np.minimum(begin, np.ceil(np.minimum(mask.first, high) / tile_kv))
+        steps, cut = steps + kept, cut + kept
+    seen = high > 0
+    return np.where(seen, steps, 0), np.where(seen, cut, 0)
 
 
 # --- one step ----------------------------------------------------------------------------------
@@ -210,7 +237,8 @@ class _Step:
     serial: share of the shorter of products and softmax that the longer does not hide.
     waits: for keys and values to arrive. page: for the entry of the page table before.
     store: of a tile of O.
-    groups: of warps in a workgroup, each with rows of its own, that do not wait for one another.
+    warp_groups: groups of warps in a workgroup, each with rows of its own, that do not wait for one
+        another.
     resident: workgroups that a compute unit holds.
     """
 
@@ -222,7 +250,7 @@ class _Step:
     waits: float
     page: float
     store: float
-    groups: int
+    warp_groups: int
     resident: int
 
 
@@ -235,9 +263,8 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     share = pace.share_8_bit if DTYPES[c.dtype].bits == 8 else pace.share
     if this.async_mma and c.tile_q < 64:
         share *= rates.SMALL_DOT
-    peak = peak_tflops(this, device, c.dtype) * 1e6 / device.compute_units
-    products = 2 * scores * (d + d_v) / (peak * share)
-    lanes = this.fma_flops_per_cu_per_clock / 2
+    products = 2 * scores * (d + d_v) / (terms.matrix_rate(device, c.dtype) * share)
+    lanes = terms.lanes(this)
     taken = pace.instructions + sum(
         count for word, count in rates.FEATURE_INSTRUCTIONS.items() if word in c.words
     )
@@ -245,12 +272,12 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     exponentials = 1 + sum(
         count for word, count in rates.FEATURE_EXPONENTIALS.items() if word in c.words
     )
-    rate = this.exp_per_cu_per_clock or lanes / 4
+    rate = terms.exponentials(this)
     softmax = max(scores * exponentials / rate, scores * taken / lanes + rescaled)
     element = DTYPES[c.dtype_kv].bytes
     latent = "latent" in c.words
     step_bytes = c.tile_kv * (c.head_dim + (0 if latent else c.head_dim_v)) * element
-    port = device_rates.PORT_BYTES_PER_CLOCK * device_rates.PORT_SHARE * clock
+    port = terms.port_rate(device)
     read = step_bytes * rates.NARROW[c.alignment] / port
     ahead = max(1, c.num_stages - pace.in_use)
     loads = (rates.MEMORY_US + read) / ahead
@@ -271,7 +298,7 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
         waits=loads,
         page=page,
         store=stored / (device_rates.STORE_SHARE * port),
-        groups=groups,
+        warp_groups=groups,
         resident=_resident(c, this, step_bytes),
     )
 
@@ -286,19 +313,10 @@ def _resident(c: AttentionConfig, this: Arch, step_bytes: int) -> int:
     shared = step_bytes * c.num_stages + c.tile_q * c.head_dim * DTYPES[c.dtype].bytes
     if record.shared_memory is not None:
         shared = record.shared_memory(c, this)
-    lanes = this.registers_per_lane * this.simds_per_cu
-    return max(
-        1,
-        min(
-            this.shared_memory_per_cu // (shared + this.shared_memory_reserved),
-            lanes // (registers * c.num_warps),
-            this.max_warps_per_simd * this.simds_per_cu // c.num_warps,
-            this.max_workgroups_per_cu,
-        ),
-    )
+    return terms.resident(this, registers, shared, c.num_warps)
 
 
-def _again(c: AttentionConfig, p: AttentionProblem, device: Device, resident: int) -> float:
+def _again(c: Columns, p: AttentionProblem, device: Device, resident: Each) -> Each:
     """Bytes of keys and values that are read from memory again. The tiles of a head of keys that
     run at once read them together, nearly; the next ones find in L2 what it kept."""
     n_q, n_kv = p.lengths
@@ -306,12 +324,12 @@ def _again(c: AttentionConfig, p: AttentionProblem, device: Device, resident: in
         return 0.0
     dims = p.head_dim + (0 if "latent" in p.words else p.head_dim_v)
     one = n_kv * dims * DTYPES[p.dtype_kv].bytes
-    of_head = -(-n_q * (p.group if c.pack else 1) // c.tile_q)  # tiles that read one head of keys
-    of_head *= 1 if c.pack else p.group
+    # Tiles that read one head of keys.
+    of_head = np.ceil(n_q * np.where(c.pack, p.group, 1) / c.tile_q) * np.where(c.pack, 1, p.group)
     slots = device.compute_units * resident
-    rounds = -(-of_head // slots)
-    in_use = max(1, slots // of_head) * one
-    lost = max(0.0, 1.0 - rates.L2_KEPT * device.l2_bytes / in_use) if rounds > 1 else 0.0
+    rounds = np.ceil(of_head / slots)
+    in_use = np.maximum(1, slots // of_head) * one
+    lost = np.maximum(0.0, 1.0 - rates.L2_KEPT * device.l2_bytes / in_use) * (rounds > 1)
     seen = min(1.0, p.mask.pairs(n_q, n_kv) / (n_q * n_kv))
     again = (rounds - 1) * lost + (of_head - 1) * rates.L2_MISSED
     return again * one * p.kv_heads * p.batch * seen

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tilewright import checks
@@ -107,12 +108,19 @@ def _rows(p: AttentionProblem, name: str) -> tuple[tuple[int, ...], Strides]:
 def strides_of(p: AttentionProblem, name: str) -> Strides:
     """Strides of Q, K, V or O in elements, of (batch or page, row, head, dim). A packed array's
     first is 0. Not for vectorised pages."""
+    return p.once(_STRIDES_OF[name])
+
+
+def _strides_of(p: AttentionProblem, name: str) -> Strides:
     if "latent" in p.words and name == "v":
         name = "k"
     _, strides = _rows(p, name)
     if ("packedq" if name in ("q", "o") else "packedkv") in p.words:
         return (0, *strides)
     return _in_layout(strides, p.layout if name in ("q", "o") else p.kv_layout)
+
+
+_STRIDES_OF = {name: partial(_strides_of, name=name) for name in ("q", "k", "v", "o")}
 
 
 def bias_of(p: AttentionProblem) -> tuple[tuple[int, ...], Strides]:

@@ -270,18 +270,17 @@ class AttentionProblem(Problem):
     @property
     def mask(self) -> Mask:
         """Which keys a query sees."""
-        return Mask(self.left, self.right, self.first, self.corner == CORNERS[0])
+        return self.once(_mask)
 
     @property
     def words(self) -> frozenset[str]:
         """Its features, as a set."""
-        return features.split(self.features)
+        return self.once(_words)
 
     @property
     def features(self) -> str:
         """The words of `features.FEATURES` that hold of it, joined."""
-        said = tuple(word for word, says in _SAID.items() if says(self))
-        return features.also(self.others, said)
+        return self.once(_features)
 
     @property
     def paged(self) -> bool:
@@ -301,12 +300,7 @@ class AttentionProblem(Problem):
     @property
     def lengths(self) -> tuple[int, int]:
         """Queries and keys that a sequence has on average, as far as the sizes say."""
-        n_q, n_kv = self.q_len, self.kv_len
-        if "packedq" in self.words and self.batch:
-            n_q = min(n_q, -(-self.total_q // self.batch))
-        if "packedkv" in self.words and self.batch:
-            n_kv = min(n_kv, -(-self.total_kv // self.batch))
-        return n_q, n_kv
+        return self.once(_lengths)
 
     @property
     def pairs(self) -> int:
@@ -336,6 +330,28 @@ class AttentionProblem(Problem):
             rows *= 1 if self.bias_shape[2:] else self.lengths[0]
             moved += rows * self.lengths[1] * DTYPES[self.bias_dtype or self.dtype].bytes
         return moved
+
+
+def _features(p: AttentionProblem) -> str:
+    said = tuple(word for word, says in _SAID.items() if says(p))
+    return features.also(p.others, said)
+
+
+def _words(p: AttentionProblem) -> frozenset[str]:
+    return features.split(p.features)
+
+
+def _mask(p: AttentionProblem) -> Mask:
+    return Mask(p.left, p.right, p.first, p.corner == CORNERS[0])
+
+
+def _lengths(p: AttentionProblem) -> tuple[int, int]:
+    n_q, n_kv = p.q_len, p.kv_len
+    if "packedq" in p.words and p.batch:
+        n_q = min(n_q, -(-p.total_q // p.batch))
+    if "packedkv" in p.words and p.batch:
+        n_kv = min(n_kv, -(-p.total_kv // p.batch))
+    return n_q, n_kv
 
 
 _STRIDES = ("q_strides", "k_strides", "v_strides", "o_strides")

@@ -9,6 +9,7 @@ from tilewright.arch.model import Arch
 from tilewright.ops.attention import pipelines, reach
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.pool import Pool, each
 from tilewright.verdict import YES, Verdict, no
 
 LEAST_TILE, MOST_TILE = 16, 512
@@ -113,8 +114,12 @@ def judge(config: AttentionConfig, arch: Arch) -> Verdict:
 # --- support: can this config compute this problem? --------------------------------------------
 
 
+SIGNATURE = ("dtype", "dtype_kv", "dtype_o", "head_dim", "head_dim_v", "page_size")
+"""Fields that a config and a problem share, beside `mask` and `features`."""
+
+
 def _signature(c: AttentionConfig, p: AttentionProblem) -> str | None:
-    for field in ("dtype", "dtype_kv", "dtype_o", "head_dim", "head_dim_v", "page_size"):
+    for field in SIGNATURE:
         if (has := getattr(c, field)) != (wants := getattr(p, field)):
             return f"is for {field} {has}, not {wants}"
     if c.mask != p.mask.kind:
@@ -144,12 +149,38 @@ SUPPORT: tuple[tuple[str, Callable[[AttentionConfig, AttentionProblem], str | No
 )
 
 
+def serving(problem: AttentionProblem, configs: Pool, arch: Arch) -> list[int]:
+    """The places of the configs of which `supports` says yes, in order. Rules of support are asked
+    once for all configs of one tile: stages, warps and schedulers do not matter to them."""
+    if not configs:
+        return []
+    c = configs.columns
+    legal, found = each(c, _legal, arch), []
+    for places, alike in c.groups(_tile_of).values():
+        if _unsupported(alike[0], problem) is None:
+            found += places.tolist()
+    return [place for place in sorted(found) if legal[place]]
+
+
+def _legal(c: AttentionConfig, arch: Arch) -> bool:
+    return bool(judge(c, arch))
+
+
+def _tile_of(c: AttentionConfig) -> str:
+    """All that rules of support read of a config, as a word."""
+    fields = (*SIGNATURE, "mask", "features")
+    signature = "_".join(str(getattr(c, field)) for field in fields)
+    return f"{signature}_{c.tile_q}x{c.tile_kv}_{c.pipeline}_{c.alignment}_{c.pack}"
+
+
 def supports(config: AttentionConfig, problem: AttentionProblem, arch: Arch) -> Verdict:
     """Can `config`, built for `arch`, compute `problem`?"""
-    for name, rule in SUPPORT:
-        if (reason := rule(config, problem)) is not None:
+    refused = _unsupported(config, problem)
+    return judge(config, arch) if refused is None else refused
+
+
+def _unsupported(c: AttentionConfig, p: AttentionProblem) -> Verdict | None:
+    for name, rule in (*SUPPORT, *pipelines.of(c).supports.items()):
+        if (reason := rule(c, p)) is not None:
             return no(name, reason)
-    for name, support in pipelines.of(config).supports.items():
-        if (reason := support(config, problem)) is not None:
-            return no(name, reason)
-    return judge(config, arch)
+    return None

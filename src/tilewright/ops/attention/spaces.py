@@ -42,6 +42,9 @@ ALGORITHM = (
 )  # fmt: skip
 
 
+_USUAL = tuple((name, AXES[name]) for name in ALGORITHM)
+
+
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     """What ``"*"`` means for an axis on an architecture. Raises `BadArgument`."""
     known: dict[str, Sequence[Any]] = {
@@ -116,5 +119,5 @@ def _with_fixed_splits(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]
 
 
 def _row(pipeline: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    full = {**AXES, **fields, "pipeline": pipeline}
-    return tuple(full[name] for name in ALGORITHM)
+    said = {**fields, "pipeline": pipeline}
+    return tuple(said.get(name, default) for name, default in _USUAL)

@@ -135,6 +135,7 @@ def _spread(
     p: AttentionProblem, tiles: Iterable[tuple[int, int, int, int]]
 ) -> list[dict[str, Any]]:
     """Algorithms of these tiles and stages."""
+    alignments = (16, 1) if _apart(p) is None else (1,)
     return [
         {
             "tile_q": tile_q,
@@ -148,7 +149,7 @@ def _spread(
         for tile_q, tile_kv, warps, stages in tiles
         for scheduler in (("tile", "split") if _few(p) else ("tile",))
         for pack in ((False, True) if p.group > 1 else (False,))
-        for alignment in ((16, 1) if _apart(p) is None else (1,))
+        for alignment in alignments
     ]
 
 
@@ -271,6 +272,10 @@ def _steps(c: AttentionConfig, arch: Arch) -> str | None:
 
 def _apart(p: AttentionProblem) -> tuple[str, int] | None:
     """An operand whose neighbours in a row are no neighbours in memory, and their distance."""
+    return p.once(_first_apart)
+
+
+def _first_apart(p: AttentionProblem) -> tuple[str, int] | None:
     names = ("q", "o") if "vectorised" in p.words else ("q", "k", "v", "o")
     found = ((name, strides_of(p, name)[3]) for name in names)
     return next((each for each in found if each[1] != 1), None)
