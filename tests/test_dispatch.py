@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gemm_cases import config
 
-from tilewright import arrays, dispatch, loader, plan
+from tilewright import arrays, dispatch, plan
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import (
@@ -419,11 +419,11 @@ def test_the_default_space_has_kernels_for_few_tiles_and_for_odd_ones():
 
 
 def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
-    monkeypatch.setattr(loader, "live_device", lambda index: device("h200_sxm"))
+    monkeypatch.setattr(plan, "live_device", lambda index: device("h200_sxm"))
     with pytest.raises(WrongDevice, match=r"MI300X.*gfx942.*GPU 0.*H200"):
-        Dispatcher(device="mi300x")._live(0)
-    assert Dispatcher(device="h20")._live(0) == device("h20")  # same code, other size
-    assert Dispatcher()._live(0) == device("h200_sxm")
+        Dispatcher(device="mi300x").planner.live(0)
+    assert Dispatcher(device="h20").planner.live(0) == device("h20")  # same code, other size
+    assert Dispatcher().planner.live(0) == device("h200_sxm")
 
 
 def test_plans_are_for_the_first_gpu_here_or_for_one_that_is_named(monkeypatch):

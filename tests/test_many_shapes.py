@@ -53,6 +53,6 @@ def test_many_shapes_take_no_more_memory_than_a_tenth_of_them(monkeypatch):
         plan = dispatcher.select(blend_family.BlendProblem(n))
         if n == COUNT // 10:
             early = resident_mib()
-    assert plan.problem.n == COUNT - 1 and len(dispatcher._plans) == KEPT
+    assert plan.problem.n == COUNT - 1 and len(dispatcher.planner._plans) == KEPT
     assert resident_mib() - early < 3
     assert dispatcher.select(blend_family.BlendProblem(COUNT - 1)) is plan

@@ -153,9 +153,8 @@ def span(v: View) -> tuple[int, int]:
     if 0 in v.shape:
         return v.address, v.address
     reach = [(n - 1) * s for n, s in zip(v.shape, v.strides, strict=True)]
-    size = dtypes.dtype(v.dtype).bytes
-    low = v.address + size * sum(r for r in reach if r < 0)
-    return low, v.address + size * (sum(r for r in reach if r > 0) + 1)
+    low = v.address + v.itemsize * sum(r for r in reach if r < 0)
+    return low, v.address + v.itemsize * (sum(r for r in reach if r > 0) + 1)
 
 
 def pointers_to(arrays: Sequence[Any]) -> Pointers:
@@ -458,13 +457,12 @@ class _Address:
     """Memory for NumPy: elements at a view's addresses, and the object that keeps them alive."""
 
     def __init__(self, v: View, owner: Any) -> None:
-        size = dtypes.dtype(v.dtype).bytes
         self.owner = owner
         self.__array_interface__ = {
             "version": 3,
             "shape": v.shape,
-            "strides": tuple(s * size for s in v.strides),
-            "typestr": f"|V{size}",
+            "strides": tuple(s * v.itemsize for s in v.strides),
+            "typestr": f"|V{v.itemsize}",
             "data": (v.address, False),
         }
 
@@ -475,5 +473,5 @@ def _array_at(v: View, owner: Any = None) -> Any:
     import numpy as np
 
     if 0 in v.shape:  # perhaps at address 0, which NumPy takes for none
-        return np.empty(v.shape, f"V{dtypes.dtype(v.dtype).bytes}")
+        return np.empty(v.shape, f"V{v.itemsize}")
     return np.asarray(_Address(v, owner))

@@ -283,6 +283,10 @@ class Arrays:
     outputs: tuple[Any, ...]
 
     @property
+    def inputs(self) -> tuple[Any, ...]:
+        return self.all[: len(self.all) - len(self.outputs)]
+
+    @property
     def target_views(self) -> tuple[View, ...]:
         """The views of the outputs."""
         return self.views[len(self.views) - len(self.outputs) :]
@@ -345,7 +349,7 @@ def read(
         for name, (low, high) in zip(names, map(arrays.span, views), strict=True)
     )
     everything = (*given, *named.values(), *outs)
-    refuse_gradients(everything[: len(given) + len(named)], outs)
+    refuse_gradients((*given, *named.values()), outs)
     refuse_overlap(views, bound)
     return Arrays(problem, names, everything, views, bound, tuple(outs))
 

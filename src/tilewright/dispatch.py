@@ -11,37 +11,38 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright import arrays, calls, capturing, ops
-from tilewright.arch import arch
+from tilewright.arch import arch, words
 from tilewright.arch.model import Device
+from tilewright.arch.resolve import emulated
 from tilewright.bundle.shelf import Given
 from tilewright.calls import Arrays, Spoken, spoken
 from tilewright.compile import Store
 from tilewright.errors import (
     BuildFailed,
     FindingsFound,
-    LibraryRefused,
     NoKernelFound,
-    UnsupportedProblem,
     WrongDevice,
     listed,
 )
-from tilewright.loader import Loader
+from tilewright.explain import Explanation
+from tilewright.loader import NOT_EMULATED, Libraries, Loader, sources
 from tilewright.ops.nouns import View
-from tilewright.plan import Plan
-from tilewright.ready import Fast, Launches, Ready, Repeatable
+from tilewright.plan import Plan, Planner
+from tilewright.ready import Launches, Ready, Repeatable
 from tilewright.registry import Registry
 from tilewright.runtime.bound import BoundLaunch
 from tilewright.runtime.workspace import Workspaces
-from tilewright.select import Choice
 from tilewright.select.configured import Wanted
 from tilewright.select.constraints import Constraints
 from tilewright.tables.merge import Tables
+from tilewright.verdict import Verdict
 
 if TYPE_CHECKING:
     from tilewright.emulate.device import Ran
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tilewright")
 
 
-class Dispatcher(Loader):
-    """Chooses, builds and launches kernels.
+class Dispatcher:
+    """Chooses, builds and launches kernels: it has a `planner` and a `loader`.
 
     registry: the kernels to choose from; by default, each problem's candidates are the default
     space of its family.
@@ -83,6 +84,8 @@ class Dispatcher(Loader):
     Thread-safe. Plans are cached until the registry changes.
     """
 
+    _planner_type: ClassVar[type[Planner]] = Planner
+
     def __init__(
         self,
         registry: Registry | None = None,
@@ -96,32 +99,72 @@ class Dispatcher(Loader):
         tables: Tables | None = None,
         bundle: Given | None = None,
     ) -> None:
-        super().__init__(
+        bundles, prebuilt = sources(bundle, store, build_missing)
+        self.emulated = isinstance(device, str) and words.emulated(device)
+        """Whether calls run on an emulated GPU."""
+        if isinstance(device, str) and self.emulated:
+            device = emulated(device)
+        self._libraries = Libraries(NOT_EMULATED if self.emulated else "")
+        self.planner = self._planner_type(
             registry,
             device,
-            selector=selector,
-            store=store,
-            build_missing=build_missing,
-            max_workspace=max_workspace,
-            constraints=constraints,
-            tables=tables,
-            bundle=bundle,
+            selector,
+            max_workspace,
+            constraints,
+            tables,
+            bundles,
+            prebuilt,
+            self._libraries,
         )
-        self.workspaces = Workspaces()
-        self._launches = Launches()
-        self._fast: Fast | None = None
+        self.registry = registry
+        self.selector = self.planner.selector
+        self.constraints = self.planner.constraints
+        self.store = store or Store()
+        self.build_missing = not prebuilt if build_missing is None else build_missing
+        on = self.device_for_planning() if self.emulated else None
+        self.loader = Loader(bundles, prebuilt, self.store, self.build_missing, on)
+        self.counting = False
+        """Whether calls on an emulated GPU count what kernels do (`Ran.counted`)."""
         self.ran: tuple[Ran, ...] = ()
         """What the kernels of the last call on an emulated GPU did."""
+        self.workspaces = Workspaces()
+        self._launches = Launches(self.workspaces)
+        self._version = registry.version if registry is not None else 0
+        self._lock = threading.Lock()
         capturing.watch(self)
+
+    def device_for_planning(self) -> Device:
+        """The device that `select`, `explain` and `is_supported` plan for."""
+        return self.planner.device_for_planning()
+
+    def select(self, problem: Any, constraints: Constraints | None = None) -> Plan:
+        """The plan for `problem`, under `constraints` (by default the dispatcher's). Raises
+        `NoKernelFound` with the nearest misses, or `UnsupportedProblem` if even the family's
+        default space has no kernel."""
+        return self.planner.select(problem, constraints)
+
+    def is_supported(self, problem: Any) -> Verdict:
+        """Whether a candidate serves `problem`; if not, why the nearest one does not."""
+        return self.planner.is_supported(problem)
+
+    def explain(self, problem: Any, constraints: Constraints | None = None) -> Explanation:
+        """Every candidate's fate with its reason, in the order considered."""
+        return self.planner.explain(problem, constraints)
+
+    def emulates(self, word: str) -> bool:
+        """Whether calls run on the emulated GPU that `word` names."""
+        return self.emulated and emulated(word) == self.device_for_planning()
 
     def forget_launches(self) -> None:
         """Forget every ready launch: the next call of each kind prepares it again from its plan, so
         that a capture sees the call."""
-        self._launches = Launches()
+        self._launches = Launches(self.workspaces, self._launches.fast)
 
-    def _forget(self) -> None:
-        super()._forget()
-        self.forget_launches()
+    def _forget_if_changed(self, registry: Registry) -> None:
+        version = registry.version
+        if version != self._version:
+            self.forget_launches()
+            self._version = version
 
     def run(
         self, op: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any
@@ -151,45 +194,56 @@ class Dispatcher(Loader):
     def launched(self, op: str, operands: Sequence[Any], out: Any) -> bool:
         """Launch a call with one output and no keywords if an equal call was launched before.
         Returns whether it launched; if False, nothing has happened."""
-        fast = self._fast
+        if self.registry is not None:
+            self._forget_if_changed(self.registry)
+        launches = self._launches
+        fast = launches.fast
         if fast is None or type(out) is tuple:
             return False
-        self._forget_if_changed()
-        tensors = (*operands, out)
-        return not fast.call(fast.torch, self._launches.known, op, tensors, ())
+        return not fast.call(fast.torch, launches.known, op, (*operands, out), ())
 
     def run_given(
-        self, op: str, operands: Sequence[Any], out: Any, stream: Any, options: Mapping[str, Any]
+        self,
+        op: str,
+        operands: Sequence[Any],
+        out: Any,
+        stream: Any,
+        options: Mapping[str, Any],
+        named: bool = False,
     ) -> Any:
-        """As `run`, for a caller that has the operands and the keywords packed."""
-        fast, outputs = self._fast, _outputs(out)
+        """As `run`, for a caller that has the operands and the keywords packed.
+
+        named: whether `op` is the name of a kernel (see `run_named`).
+        """
+        outputs = _outputs(out)
         said = spoken(op, options, len(outputs or ()))
         if said.numbers:
             options = calls.with_arrays(said, options, operands)
             said = spoken(op, options, len(outputs or ()))
-        if fast is not None and said.what is not None:
-            self._forget_if_changed()
-            if outputs is None:
-                if stream is None:
-                    made = self.repeat(said.what, (*operands, *said.named.values()), said.scalars)
-                    if made is not None:
-                        return made
-                outputs = self._like_before(fast, said, operands)
-            if outputs is not None and self._run_cached(fast, said, operands, outputs, stream):
-                if out is None and outputs:
-                    self._repeat_later(said, operands, outputs)
-                return _returned(outputs) if out is None else out
-        return self._first_run(op, None, operands, out, stream, said)
+        if outputs is None and stream is None and said.what is not None:
+            given = (*operands, *said.named.values())
+            made = self.repeat(said.what, given, said.scalars)
+            if made is not None:
+                return made
+        if self.registry is not None:
+            self._forget_if_changed(self.registry)
+        done = self._launches.launched_again(said, operands, outputs, stream)
+        if done is None:
+            config = self._kernel(op) if named else None
+            done = self._first_run(op, config, operands, outputs, stream, said)
+        return _returned(done) if out is None else out
 
     def repeat(self, what: Any, given: tuple[Any, ...], scalars: tuple[Any, ...] = ()) -> Any:
         """Launch a call as an earlier one with the same signature was launched (`remember`), on
         torch's current stream. Returns the output that it makes, a tuple unless there is one, or
         None if nothing was launched."""
-        fast = self._fast
+        if self.registry is not None:
+            self._forget_if_changed(self.registry)
+        launches = self._launches
+        fast = launches.fast
         if fast is None:
             return None
-        self._forget_if_changed()
-        return fast.repeat(fast.torch, self._launches.recipes, what, given, scalars)
+        return fast.repeat(fast.torch, launches.recipes, what, given, scalars)
 
     def remember(self, what: Any, said: Spoken, call: Repeatable) -> None:
         """Let `repeat` launch calls like one that was just made, if it was launched on a GPU.
@@ -197,25 +251,7 @@ class Dispatcher(Loader):
         what: everything that decides the launch besides `call.arrays`.
         said: the keywords of the call that was launched.
         """
-        fast, launches = self._fast, self._launches
-        if fast is None or said.what is None:
-            return
-        signature = fast.signature(what, call.arrays)
-        if signature is None or signature in launches.recipes:
-            return
-        try:
-            key, _ = fast.describe(said.what, call.operands)
-        except AttributeError:
-            return
-        ready = launches.ready.get(key)
-        recipe = None if ready is None else call.recipe(fast, ready.bound.native)
-        if recipe is not None:
-            launches.add_recipe(signature, recipe)
-
-    def _repeat_later(self, said: Spoken, operands: Sequence[Any], outputs: Sequence[Any]) -> None:
-        given, outputs = (*operands, *said.named.values()), tuple(outputs)
-        roots = (*range(len(given)), *(-1 - i for i in range(len(outputs))))
-        self.remember(said.what, said, Repeatable(given, (*given, *outputs), roots, outputs))
+        self._launches.remember(what, said, call)
 
     def run_named(
         self, name: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any
@@ -223,179 +259,67 @@ class Dispatcher(Loader):
         """As `run`, with the kernel called `name` and no other. Raises `UnknownName` if there is
         no such kernel, `UnsupportedProblem` if it cannot serve these operands within the
         constraints."""
-        outputs = _outputs(out)
-        said = spoken(name, options, len(outputs or ()))
-        if said.numbers:
-            said = spoken(name, calls.with_arrays(said, options, operands), len(outputs or ()))
-        if self._fast is not None and outputs is not None and said.what is not None:
-            self._forget_if_changed()
-            if self._run_cached(self._fast, said, operands, outputs, stream):
-                return out
-        config = (
-            self.registry.get(name).config
-            if self.registry is not None
-            else ops.family_of(name).parse_name(name)
-        )
-        return self._first_run(config.family, config, operands, out, stream, said)
+        return self.run_given(name, operands, out, stream, options, named=True)
+
+    def _kernel(self, name: str) -> Any:
+        if self.registry is not None:
+            return self.registry.get(name).config
+        return ops.family_of(name).parse_name(name)
 
     def _first_run(
-        self, op: str, config: Any, operands: Sequence[Any], out: Any, stream: Any, said: Spoken
-    ) -> Any:
-        self._forget_if_changed()
-        family, launches = ops.family(op), self._launches
-        given = calls.read(family, config, operands, said, _outputs(out))
-        result = _returned(given.outputs) if out is None else out
+        self,
+        op: str,
+        config: Any,
+        operands: Sequence[Any],
+        outputs: Sequence[Any] | None,
+        stream: Any,
+        said: Spoken,
+    ) -> Sequence[Any]:
+        family = ops.family(op if config is None else config.family)
+        launches = self._launches
+        given = calls.read(family, config, operands, said, outputs)
         if given.outputs and all(0 in view.shape for view in given.target_views):
-            return result
+            return given.outputs
         if self.emulated:
             self._emulate(family, config, given, said.scalars)
-            return result
-        if given.views[0].device == "cpu":
+        elif given.views[0].device == "cpu":
             self._interpret(family, config, given, said.scalars)
-            return result
-        ready = self._prepare(family, config, given)
-        if config is None:
-            _tell(ready.plan)
-        addresses = tuple(view.address for view in given.views)
-        self._launch(ready, given.all, addresses, stream, said.scalars)
-        passed = _outputs(out) or given.outputs
-        if said.what is not None and _same(passed, given.outputs):
-            followed, made = config is None, out is None
-            self._remember(launches, said, operands, passed, ready, followed=followed, made=made)
-        return result
-
-    def _remember(
-        self,
-        launches: Launches,
-        said: Spoken,
-        operands: Sequence[Any],
-        outputs: Sequence[Any],
-        ready: Ready,
-        *,
-        followed: bool,
-        made: bool,
-    ) -> None:
-        """Let the next call like this one find `ready`.
-
-        followed: captures count its launches.
-        made: whether the outputs were made here, so that later calls get theirs laid out alike. An
-            output that was passed may have another layout or dtype.
-        """
-        assert self._fast is not None
-        describe, named = self._fast.describe, said.named.values()
-        try:
-            key, _ = describe(said.what, (*operands, *named, *outputs))
-            like, _ = describe(said.what, (*operands, *named))
-        except AttributeError:  # not a torch tensor: this cache knows no others
-            return
-        for capture in capturing.active if followed else ():
-            capture.follow(ready.plan, ready.bound.launches)
-        launches.add(key, ready)
-        if made:
-            layouts = tuple((tuple(x.shape), x.stride(), x.dtype, x.device) for x in outputs)
-            launches.made.setdefault(like, layouts)
-
-    def _like_before(
-        self, fast: Fast, said: Spoken, operands: Sequence[Any]
-    ) -> tuple[Any, ...] | None:
-        """Outputs with the layouts that an equal earlier call made; None if there was no such
-        call."""
-        inputs = (*operands, *said.named.values())
-        try:
-            like, _ = fast.describe(said.what, inputs)
-        except AttributeError:
-            return None
-        layouts = self._launches.made.get(like)
-        if layouts is None:
-            return None
-        empty = fast.empty
-        return tuple(
-            [
-                empty(shape, strides, dtype=dtype, device=place)
-                for shape, strides, dtype, place in layouts
-            ]
-        )
-
-    def _run_cached(
-        self,
-        fast: Fast,
-        said: Spoken,
-        operands: Sequence[Any],
-        outputs: Sequence[Any],
-        stream: Any,
-    ) -> bool:
-        """Run a ready plan; False if none is ready. The compiled path leaves some cases to this
-        method: a stream of the caller, a workspace on a new stream or for a graph, another current
-        device, an operand at a new address."""
-        tensors = (*operands, *said.named.values(), *outputs)
-        known = self._launches.known
-        if stream is None and not fast.call(fast.torch, known, said.what, tensors, said.scalars):
-            return True
-        try:
-            key, addresses = fast.describe(said.what, tensors)
-        except AttributeError:  # not a torch tensor: this cache knows no others
-            return False
-        ready = self._launches.ready.get(key)
-        if ready is not None:
-            calls.refuse_gradients(tensors[: len(tensors) - len(outputs)], outputs)
-            self._launch(ready, tensors, addresses, stream, said.scalars)
-        return ready is not None
-
-    def _launch(
-        self,
-        ready: Ready,
-        tensors: Sequence[Any],
-        addresses: tuple[int, ...],
-        stream: Any,
-        scalars: tuple[int | float | None, ...],
-    ) -> None:
-        fast = self._fast
-        assert fast is not None
-        plan, bound = ready.plan, ready.bound
-        if scalars:
-            family = ops.family(plan.problem.family)
-            scalars = tuple(calls.scalar_values(family, plan.problem, scalars).values())
-        elsewhere = fast.several_gpus and fast.current_device() != ready.index
-        current = stream is None and not elsewhere
-        if stream is None:
-            stream = fast.current_stream(ready.index)
-        elif not isinstance(stream, int):
-            stream = stream.cuda_stream
-        workspaces = (0, 0)
-        if bound.needs_workspace:
-            workspaces = self.workspaces.addresses(plan.launch, bound, stream, current)
-        if not bound(stream, addresses, workspaces, scalars, elsewhere):
-            calls.refuse_overlap([arrays.view(x) for x in tensors], ready.operands)
-            bound(stream, addresses, workspaces, scalars, elsewhere, apart=True)
-        given = zip(tensors, ready.operands, strict=True)
-        arrays.note_writes(x for x, one in given if one.role != "in")
+        else:
+            ready = self._prepare(family, config, given)
+            if config is None:
+                _tell(ready.plan)
+            addresses = tuple(view.address for view in given.views)
+            launches.launch(ready, given.inputs, given.outputs, addresses, stream, said.scalars)
+            passed = outputs or given.outputs
+            if said.what is not None and _same(passed, given.outputs):
+                launches.keep(
+                    said, operands, passed, ready, followed=config is None, made=outputs is None
+                )
+        return given.outputs
 
     def _prepare(self, family: Any, config: Any, given: Arrays) -> Ready:
         """A launchable plan on the GPU of the operands. If a kernel cannot be built, the next
         choice is tried."""
         problem, index = given.problem, 0 if self.emulated else _index(given.views[0])
-        target = self.device_for_planning() if self.emulated else self._live(index)
+        planner = self.planner
+        target = planner.device_for_planning() if self.emulated else planner.live(index)
         with self._lock:
-            if self._fast is None and not self.emulated:
-                self._fast = Fast()
-            if config is not None:
-                plan = self._plan_of(self._named(config, problem, target), problem, target)
-                parts, products = self._loaded(plan, index)
-            else:
-                self._asked_of = index
-                while True:
-                    plan = self._plan(problem, target)
-                    try:
-                        parts, products = self._loaded(plan, index)
-                        break
-                    except BuildFailed as error:
-                        log.warning("%s", error)
-                        refused = isinstance(error, LibraryRefused)
-                        of = problem if refused else target.arch
-                        self._unbuildable[plan.config.name, of] = str(error)
-                        self._plans.discard((problem, target, None))
+            self._libraries.index = index
+            while True:
+                if config is None:
+                    plan = planner.plan(problem, target)
+                else:
+                    plan = planner.named(config, problem, target)
+                try:
+                    parts, products = self.loader.loaded(plan, index)
+                    break
+                except BuildFailed as error:
+                    if config is not None:
+                        raise
+                    log.warning("%s", error)
+                    planner.avoid(plan, error)
         bound = BoundLaunch(
-            self._driver(target),
+            self.loader.driver(target),
             index,
             parts,
             arch(target.arch).warp_size,
@@ -407,18 +331,6 @@ class Dispatcher(Loader):
         )
         return Ready(plan, bound, given.bound, index)
 
-    def _named(self, config: Any, problem: Any, target: Device) -> Choice:
-        verdict = ops.family(problem.family).supports(config, problem, arch(target.arch))
-        if not verdict:
-            raise UnsupportedProblem(f"{config.name} does not serve {problem}: {verdict}")
-        allowed = self.constraints.allows(config, problem, target)
-        if not allowed:
-            raise UnsupportedProblem(
-                f"{config.name} for {problem} {allowed.reason}: change the dispatcher's "
-                f"{allowed.rule}, or let it choose another kernel"
-            )
-        return Choice(config, "name", "asked for by name")
-
     def _interpret(
         self, family: Any, config: Any, given: Arrays, scalars: Sequence[int | float | None]
     ) -> None:
@@ -426,10 +338,10 @@ class Dispatcher(Loader):
 
         target, problem = self.device_for_planning(), given.problem
         if config is None:
-            plan = self._plan(problem, target)
+            plan = self.planner.plan(problem, target)
             _tell(plan)
         else:
-            plan = self._plan_of(self._named(config, problem, target), problem, target)
+            plan = self.planner.named(config, problem, target)
         runs = family.interpreted(plan.config)
         interpreter().run(
             family.sources(runs, arch(target.arch)),
@@ -456,7 +368,9 @@ class Dispatcher(Loader):
         if config is None:
             _tell(ready.plan)
         values = tuple(calls.scalar_values(family, given.problem, scalars).values())
-        self.ran = self._emulator().run(
+        gpu = self.loader.emulator()
+        gpu.counting = self.counting
+        self.ran = gpu.run(
             ready.bound,
             ready.plan.launch,
             {name: arrays.to_numpy(x) for name, x in given.by_name.items()},
@@ -507,22 +421,26 @@ def _repeating(warn_only: bool) -> Dispatcher:
     return made(constraints=Constraints(deterministic=True))
 
 
-class _WarnOnly(Dispatcher):
-    """A dispatcher that warns where no kernel keeps to its constraints, and takes another."""
+class _WarningPlanner(Planner):
+    """A planner that warns where no kernel keeps to its constraints, and takes another."""
 
-    def _plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
+    def plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
         try:
-            return super()._plan(problem, target, constraints)
+            return super().plan(problem, target, constraints)
         except NoKernelFound as error:
             if constraints is not None:
                 raise
-            plan = super()._plan(problem, target, Constraints())
+            plan = super().plan(problem, target, Constraints())
             warnings.warn(
                 f"{plan.config.name} may give other bits in each run, and "
                 f"torch.use_deterministic_algorithms is on with warn_only=True: {error}",
                 stacklevel=2,
             )
             return plan
+
+
+class _WarnOnly(Dispatcher):
+    _planner_type = _WarningPlanner
 
 
 def _outputs(out: Any) -> Sequence[Any] | None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tilewright.arch import arch, words
+from tilewright.arch import arch
 from tilewright.arch.model import Device
-from tilewright.arch.resolve import emulated
 from tilewright.bundle.lacking import lacks
-from tilewright.bundle.shelf import OFF, Given, installed, opened
+from tilewright.bundle.shelf import OFF, Given, Shelf, installed, opened
 from tilewright.compile import Store, build, find, inspect
 from tilewright.compile.kernel import Kernel
 from tilewright.errors import (
@@ -25,10 +25,8 @@ from tilewright.errors import (
     NoDriver,
     NotInBundle,
     TilewrightError,
-    WrongDevice,
 )
-from tilewright.plan import KEPT, Plan, Planner, live_device
-from tilewright.registry import Registry
+from tilewright.plan import KEPT, Plan, Vendor, live_device
 from tilewright.runtime.blaslt import Prepared
 from tilewright.runtime.bound import Loaded
 from tilewright.runtime.driver import Driver
@@ -36,103 +34,76 @@ from tilewright.runtime.drivers import driver
 from tilewright.runtime.libraries import opened as opened_library
 from tilewright.runtime.libraries import present
 from tilewright.runtime.offers import offered_configs
-from tilewright.select.configured import Wanted
-from tilewright.select.constraints import Constraints
-from tilewright.tables.merge import Tables
 
 if TYPE_CHECKING:
     from tilewright.emulate.device import EmulatedGpu
 
 log = logging.getLogger("tilewright")
 
-_NOT_EMULATED = "the emulator executes kernels that are built here, and no vendor's library"
+NOT_EMULATED = "the emulator executes kernels that are built here, and no vendor's library"
 
 
-class Loader(Planner):
-    """Chooses kernels, and loads them: on GPUs, or on an emulated one if `device` names it.
-    `Dispatcher` adds launching, and documents the parameters.
+class Loader:
+    """Loads kernels: on GPUs, or on an emulated one.
+
+    bundles: kernels of these go before those of the store.
+    prebuilt: only kernels of `bundles` are loaded.
+    store: the store of built binaries.
+    build_missing: whether to build a kernel that the store has not.
+    emulated: the GPU to emulate, if it is not one of this machine.
+
+    Thread-safe.
     """
 
     def __init__(
         self,
-        registry: Registry | None = None,
-        device: Device | str | None = None,
-        *,
-        selector: Wanted | None = None,
-        store: Store | None = None,
-        build_missing: bool | None = None,
-        max_workspace: int | None = None,
-        constraints: Constraints | None = None,
-        tables: Tables | None = None,
-        bundle: Given | None = None,
+        bundles: Shelf | None,
+        prebuilt: bool,
+        store: Store,
+        build_missing: bool,
+        emulated: Device | None,
     ) -> None:
-        if bundle is None and store is not None:
-            bundle = OFF  # the caller names the source of binaries
-        bundles = opened(bundle)
-        if bundles is None and build_missing is None and not _triton_is_here():
-            bundles = installed()  # without Triton, only these can be launched
-        prebuilt = bool(bundles) and not build_missing
-        if prebuilt and store is not None:
-            raise BadArgument(
-                "a dispatcher that has a bundle and does not build has no use for a store: leave "
-                "it out, or pass build_missing=True"
-            )
-        on_emulator = isinstance(device, str) and words.emulated(device)
-        if isinstance(device, str) and on_emulator:
-            device = emulated(device)
-        super().__init__(
-            registry, device, selector, max_workspace, constraints, tables, bundles, prebuilt
-        )
-        self.store = store or Store()
-        self.build_missing = not prebuilt if build_missing is None else build_missing
-        self.emulated = on_emulator
-        """Whether calls run on an emulated GPU."""
-        self.counting = False
-        """Whether calls on an emulated GPU count what kernels do (`Ran.counted`)."""
-        self._asked_of = 0
-        """The GPU whose library is asked for algorithms: that of the last call's operands."""
-        self._first_of_library = lru_cache(maxsize=KEPT)(_first_offered)  # a plan asks it twice
+        self._bundles = bundles
+        self._prebuilt = bundles if prebuilt else None
+        self._store = store
+        self._build_missing = build_missing
+        self._emulated = emulated
         self._functions: dict[tuple[str, int], dict[str, Loaded]] = {}
         self._gpu: EmulatedGpu | None = None
+        self._lock = threading.RLock()
 
-    def _function(self, config: Any, target: Device, index: int) -> dict[str, Loaded]:
-        """The kernels of a config, by part, with their functions loaded on GPU `index`."""
-        found = self._functions.get((config.name, index))
-        if found is None and self.emulated:
-            found = self._load_emulated(config, target)
-        if found is None:
-            load = self._driver(target).load
-            found = {
-                part: Loaded(kernel, load(index, binary, kernel.entry, kernel.shared))
-                for part, (kernel, binary) in self._kernels(config, target).items()
-            }
-        self._functions[config.name, index] = found
-        return found
-
-    def _loaded(self, plan: Plan, index: int) -> tuple[dict[str, Loaded], dict[Any, Prepared]]:
+    def loaded(self, plan: Plan, index: int) -> tuple[dict[str, Loaded], dict[Any, Prepared]]:
         """What a plan's steps run on GPU `index`: kernels by part, and what the vendor's library
         computes. Raises `BuildFailed`; `LibraryRefused` if it is the library's fault."""
         theirs = [step.matmul for step in plan.launch.steps if step.matmul is not None]
-        if theirs and self.emulated:
-            raise LibraryRefused(f"{plan.config.name}: {_NOT_EMULATED}")
-        on = self._driver(plan.device)
+        if theirs and self._emulated:
+            raise LibraryRefused(f"{plan.config.name}: {NOT_EMULATED}")
+        on = self.driver(plan.device)
         ready = {one: opened_library(one.library).prepared(on, index, one) for one in theirs}
         if len(theirs) == len(plan.launch.steps):
             return {}, ready
-        return self._function(plan.config, plan.device, index), ready
+        with self._lock:
+            found = self._functions.get((plan.config.name, index))
+            if found is None:
+                found = self.functions(plan.config, plan.device, index)
+                self._functions[plan.config.name, index] = found
+        return found, ready
 
-    def _lacking(self, library: str, target: Device) -> str:
-        """Where plans are made for a GPU of this machine, the library must be here too."""
-        return _NOT_EMULATED if self.emulated else _lacking(library, target.arch)
+    def functions(self, config: Any, target: Device, index: int) -> dict[str, Loaded]:
+        """The kernels of a config, by part, with their functions, loaded anew on GPU `index`."""
+        if self._emulated:
+            return self._load_emulated(config, target)
+        load = self.driver(target).load
+        return {
+            part: Loaded(kernel, load(index, binary, kernel.entry, kernel.shared))
+            for part, (kernel, binary) in self.kernels(config, target).items()
+        }
 
-    def _offered(self, family: Any, problem: Any, target: Device) -> Any:
-        """The library answers for a GPU of this machine alone."""
-        return self._first_of_library(family, problem, target, self._asked_of)
+    def driver(self, target: Device) -> Driver:
+        """The driver of a GPU, or of the emulated one."""
+        return self.emulator().driver if self._emulated else driver(arch(target.arch).backend)
 
-    def _driver(self, target: Device) -> Driver:
-        return self._emulator().driver if self.emulated else driver(arch(target.arch).backend)
-
-    def _kernels(self, config: Any, target: Device) -> dict[str, tuple[Kernel, bytes]]:
+    def kernels(self, config: Any, target: Device) -> dict[str, tuple[Kernel, bytes]]:
         """A config's kernels and their binaries, by part: from a bundle, else from the store, else
         newly built."""
         bundles = installed() if self._bundles is None else self._bundles
@@ -147,60 +118,85 @@ class Loader(Planner):
         if self._prebuilt is not None:
             raise NotInBundle(lacks(self._prebuilt, config.name, target))
         stored = self._stored(config, target)
-        return {part: (kernel, self.store.read(kernel)) for part, kernel in stored.items()}
+        return {part: (kernel, self._store.read(kernel)) for part, kernel in stored.items()}
 
     def _stored(self, config: Any, target: Device) -> dict[str, Kernel]:
-        if self.build_missing:
-            report = build([(config, target.arch)], store=self.store, workers=1)
+        if self._build_missing:
+            report = build([(config, target.arch)], store=self._store, workers=1)
             report.raise_if_failed()
             return {kernel.part: kernel for kernel in report.kernels}
-        found = find(config, target.arch, self.store)
+        found = find(config, target.arch, self._store)
         if found is None:
             raise BuildFailed(
-                f"{config.name} for {target.arch} is not in {self.store.path}, and this "
+                f"{config.name} for {target.arch} is not in {self._store.path}, and this "
                 "dispatcher does not build; run `tilewright build` for it first"
             )
         return found
 
-    def _live(self, index: int) -> Device:
-        """The fingerprint of GPU `index`. Plans are made for it unless a device was named."""
-        live = live_device(index)
-        if self._device is None:
-            return live
-        if self._device.arch != live.arch:
-            raise WrongDevice(
-                f"this dispatcher plans for {self._device.name} ({self._device.arch}), but the "
-                f"operands are on GPU {index}, a {live.name} ({live.arch})"
-            )
-        return self._device
-
-    def emulates(self, word: str) -> bool:
-        """Whether calls run on the emulated GPU that `word` names."""
-        return self.emulated and emulated(word) == self.device_for_planning()
-
-    def _emulator(self) -> EmulatedGpu:
+    def emulator(self) -> EmulatedGpu:
+        """The emulated GPU."""
         # NumPy is imported with it, and only when a kernel is to run.
         from tilewright.emulate.device import EmulatedGpu
 
+        assert self._emulated is not None
         with self._lock:
             if self._gpu is None:
-                self._gpu = EmulatedGpu(self.device_for_planning())
-            self._gpu.counting = self.counting
+                self._gpu = EmulatedGpu(self._emulated)
             return self._gpu
 
     def _load_emulated(self, config: Any, target: Device) -> dict[str, Loaded]:
-        """As `_function`. Kernels come from the store, which keeps the compiler's listings; bundles
+        """As `functions`. Kernels come from the store, which keeps the compiler's listings; bundles
         have none."""
         if self._prebuilt is not None:
             raise NotInBundle(
                 f"{config.name} cannot be emulated from {self._prebuilt.where}, which holds no "
                 "listing of it: pass build_missing=True"
             )
-        gpu, store = self._emulator(), self.store
+        gpu, store = self.emulator(), self._store
         return {
             part: gpu.load(kernel, store.read(kernel), inspect(kernel, store, "amdgcn"))
             for part, kernel in self._stored(config, target).items()
         }
+
+
+def sources(
+    bundle: Given | None, store: Store | None, build_missing: bool | None
+) -> tuple[Shelf | None, bool]:
+    """Where a dispatcher's kernels come from, by its arguments: the bundles, and whether these are
+    the only candidates. Raises `BadArgument` for a store that is of no use."""
+    if bundle is None and store is not None:
+        bundle = OFF  # the caller names the source of binaries
+    bundles = opened(bundle)
+    if bundles is None and build_missing is None and not _triton_is_here():
+        bundles = installed()  # without Triton, only these can be launched
+    prebuilt = bool(bundles) and not build_missing
+    if prebuilt and store is not None:
+        raise BadArgument(
+            "a dispatcher that has a bundle and does not build has no use for a store: leave "
+            "it out, or pass build_missing=True"
+        )
+    return bundles, prebuilt
+
+
+class Libraries(Vendor):
+    """The vendors' libraries of this machine.
+
+    refused: why none of them can be used, if so.
+    """
+
+    def __init__(self, refused: str = "") -> None:
+        self.index = 0
+        """The GPU whose library is asked for algorithms: that of the last call's operands."""
+        self._refused = refused
+        self._first = lru_cache(maxsize=KEPT)(_first_offered)  # a plan asks it twice
+
+    def lacking(self, library: str, target: Device) -> str:
+        """Where plans are made for a GPU of this machine, the library must be here too."""
+        return self._refused or _lacking(library, target.arch)
+
+    def offered(self, family: Any, problem: Any, target: Device) -> Any:
+        """The library answers for a GPU of this machine alone."""
+        return self._first(family, problem, target, self.index)
 
 
 @cache

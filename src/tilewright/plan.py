@@ -10,6 +10,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import tee
 from typing import Any
 
 from tilewright import ops
@@ -18,11 +19,14 @@ from tilewright.arch.model import Arch, Device
 from tilewright.bundle.lacking import lacking
 from tilewright.bundle.shelf import Shelf
 from tilewright.errors import (
+    BuildFailed,
     EmptySpace,
+    LibraryRefused,
     NoDriver,
     NoKernelFound,
     NotInBundle,
     UnsupportedProblem,
+    WrongDevice,
 )
 from tilewright.explain import Explanation, Fate
 from tilewright.ops.library import library_of
@@ -110,11 +114,25 @@ class _Candidates:
         return [self.pools[key] for key in sorted(keys, reverse=True)]
 
 
+class Vendor:
+    """The vendors' libraries, where choices are planned alone: none is asked."""
+
+    def lacking(self, library: str, target: Device) -> str:
+        """Why a library cannot be used here; ``""`` if it can, or if plans are made for another
+        machine."""
+        return ""
+
+    def offered(self, family: Any, problem: Any, target: Device) -> Any:
+        """The config of the first algorithm that the library offers, or why it offers none."""
+        return "no GPU's library is at hand where choices are planned alone"
+
+
 class Planner:
-    """Chooses kernels. `Dispatcher` adds building and launching, and documents the parameters.
+    """Chooses kernels. `Dispatcher` builds and launches them too, and documents the parameters.
 
     bundles: their tables are read if no others are given.
     prebuilt: only kernels of `bundles` are candidates.
+    vendor: the vendors' libraries.
     """
 
     def __init__(
@@ -127,18 +145,19 @@ class Planner:
         tables: Tables | None = None,
         bundles: Shelf | None = None,
         prebuilt: bool = False,
+        vendor: Vendor | None = None,
     ) -> None:
         self.registry = registry
         self._device = _device(device) if device is not None else None
-        self._bundles = bundles
         self._prebuilt = bundles if prebuilt else None
+        self._vendor = vendor or Vendor()
         listed = registry is not None or prebuilt
-        offers = None if listed else self._offered  # the caller says which kernels there are
+        offers = None if listed else self._vendor.offered  # the caller says which kernels there are
         self.selector = configured(selector, tables, bundles.table if bundles else None, offers)
         self.constraints = constraints or Constraints()
         if max_workspace is not None:
             self.constraints = replace(self.constraints, max_workspace=max_workspace)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._version = registry.version if registry is not None else 0
         self._plans = _Plans()
         self._unbuildable: dict[tuple[str, Any], str] = {}
@@ -150,11 +169,24 @@ class Planner:
         """The device that `select`, `explain` and `is_supported` plan for."""
         return self._device or _planning_device()
 
+    def live(self, index: int) -> Device:
+        """The device to plan for where operands are on GPU `index`: its fingerprint, unless a
+        device was named. Raises `WrongDevice` if that is of another architecture."""
+        live = live_device(index)
+        if self._device is None:
+            return live
+        if self._device.arch != live.arch:
+            raise WrongDevice(
+                f"this dispatcher plans for {self._device.name} ({self._device.arch}), but the "
+                f"operands are on GPU {index}, a {live.name} ({live.arch})"
+            )
+        return self._device
+
     def select(self, problem: Any, constraints: Constraints | None = None) -> Plan:
         """The plan for `problem`, under `constraints` (by default the planner's). Raises
         `NoKernelFound` with the nearest misses, or `UnsupportedProblem` if even the family's
         default space has no kernel."""
-        return self._plan(problem, self.device_for_planning(), constraints)
+        return self.plan(problem, self.device_for_planning(), constraints)
 
     def is_supported(self, problem: Any) -> Verdict:
         """Whether a candidate serves `problem`; if not, why the nearest one does not."""
@@ -169,7 +201,8 @@ class Planner:
     def explain(self, problem: Any, constraints: Constraints | None = None) -> Explanation:
         """Every candidate's fate with its reason, in the order considered."""
         asked = self._asked(problem, self.device_for_planning(), constraints)
-        candidates = self._candidates(asked)
+        known = [*self._recalled(asked)]
+        candidates = self._candidates(asked, known)
         choices = [*self._consider(asked, candidates)]
         entries, refused = candidates.entries, self._refused(asked, candidates)
         fates = [
@@ -183,7 +216,7 @@ class Planner:
         ]
         if choices and not (own := self._serves_itself(choices[0].config, asked)):
             fates[0] = replace(fates[0], fate="refused", by=own.rule, reason=own.reason)
-        skipped, notes = self._skipped(asked, choices, entries, refused)
+        skipped, notes = self._skipped(asked, known, choices, entries, refused)
         fates += skipped
         fates += [Fate(e.name, "refused", verdict.rule, verdict.reason) for e, verdict in refused]
         seen = {fate.name for fate in fates}
@@ -197,6 +230,7 @@ class Planner:
     def _skipped(
         self,
         asked: _Asked,
+        known: Iterable[Choice | Skipped],
         choices: Sequence[Choice],
         entries: Sequence[Entry],
         refused: Sequence[tuple[Entry, Verdict]],
@@ -205,29 +239,27 @@ class Planner:
         notes if it knew of none."""
         fates: list[Fate] = []
         notes: list[str] = []
-        if not isinstance(self.selector, Recalls):
-            return fates, notes
         candidates = {entry.config for entry in entries}
         verdicts = {entry.config: verdict for entry, verdict in refused}
-        for known in self.selector.recall(asked.stated[0], asked.target):
-            if isinstance(known, Skipped):
-                if known.name:
-                    fates.append(Fate(known.name, "skipped", known.selector, known.reason))
+        for one in known:
+            if isinstance(one, Skipped):
+                if one.name:
+                    fates.append(Fate(one.name, "skipped", one.selector, one.reason))
                 else:
-                    notes.append(f"{known.selector}: {known.reason}")
+                    notes.append(f"{one.selector}: {one.reason}")
                 continue
-            if choices and known.config == choices[0].config:
+            if choices and one.config == choices[0].config:
                 break
-            why = verdicts.get(known.config)
-            if known.config not in candidates:
+            why = verdicts.get(one.config)
+            if one.config not in candidates:
                 why = (
                     no("registry", "is not registered")
                     if self.registry is not None or self._prebuilt is None
-                    else self._present(known.config.name, asked.target)
+                    else self._present(one.config.name, asked.target)
                 )
             if why is not None:
-                reason = f"{known.reason}; {why}"
-                fates.append(Fate(known.config.name, "skipped", known.selector, reason))
+                reason = f"{one.reason}; {why}"
+                fates.append(Fate(one.config.name, "skipped", one.selector, reason))
         return fates, notes
 
     def _asked(self, problem: Any, target: Device, constraints: Constraints | None) -> _Asked:
@@ -238,25 +270,45 @@ class Planner:
         stated = (problem,) if invariance is None else invariance.problems
         return _Asked(problem, target, kept, stated, invariance)
 
-    def _plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
+    def plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
+        """As `select`, for the device `target`."""
         self._forget_if_changed()
-        key = (
-            problem,
-            target,
-            constraints,
-        )  # None means the planner's own constraints, and takes no hashing
+        # Constraints of None are the planner's own, and take no hashing.
+        key = (problem, target, constraints)
         plan = self._plans.get(key)
         if plan is None:
             asked = self._asked(*key)
             choice = self._choice(asked)
-            plan = self._plan_of(replace(choice, reason=asked.reason(choice)), problem, target)
+            plan = _plan_of(replace(choice, reason=asked.reason(choice)), problem, target)
             self._plans.add(key, plan)
         return plan
 
+    def named(self, config: Any, problem: Any, target: Device) -> Plan:
+        """The plan for `problem` with the kernel `config`. Raises `UnsupportedProblem` if it cannot
+        serve the problem within the planner's constraints."""
+        verdict = ops.family(problem.family).supports(config, problem, arch(target.arch))
+        if not verdict:
+            raise UnsupportedProblem(f"{config.name} does not serve {problem}: {verdict}")
+        allowed = self.constraints.allows(config, problem, target)
+        if not allowed:
+            raise UnsupportedProblem(
+                f"{config.name} for {problem} {allowed.reason}: change the dispatcher's "
+                f"{allowed.rule}, or let it choose another kernel"
+            )
+        return _plan_of(Choice(config, "name", "asked for by name"), problem, target)
+
+    def avoid(self, plan: Plan, error: BuildFailed) -> None:
+        """Choose the kernel of `plan` no more, which cannot be built; an algorithm that the
+        vendor's library refused, no more for this problem."""
+        of = plan.problem if isinstance(error, LibraryRefused) else plan.device.arch
+        self._unbuildable[plan.config.name, of] = str(error)
+        self._plans.clear()
+
     def _choice(self, asked: _Asked) -> Choice:
-        choice = self._recalled(asked)
+        first, known = tee(self._recalled(asked))
+        choice = self._settled(asked, first)
         if choice is None:
-            candidates = self._candidates(asked)
+            candidates = self._candidates(asked, known)
             choice = next(self._consider(asked, candidates), None)
             if choice is None:
                 raise self._none(asked, candidates)
@@ -279,15 +331,21 @@ class Planner:
             why = _nothing(problem, target, entries, refused)
         return NotInBundle(f"{why}; {lacking(self._prebuilt, problem, target)}")
 
-    def _recalled(self, asked: _Asked) -> Choice | None:
+    def _recalled(self, asked: _Asked) -> Iterable[Choice | Skipped]:
+        """What the selector knows of its own."""
+        if not isinstance(self.selector, Recalls):
+            return ()
+        return self.selector.recall(asked.stated[0], asked.target)
+
+    def _settled(self, asked: _Asked, known: Iterable[Choice | Skipped]) -> Choice | None:
         """The selector's choice if it does not depend on the candidates; found without reading the
         default space. With a registry, and with some bundles, the choice does depend on them: they
         say which kernels exist, with which priorities."""
-        if self.registry is not None or not isinstance(self.selector, Recalls):
+        if self.registry is not None:
             return None
         if self._prebuilt is not None and self._prebuilt.prioritised:
             return None
-        for choice in self.selector.recall(asked.stated[0], asked.target):
+        for choice in known:
             if isinstance(choice, Skipped):
                 continue
             if not choice.settled:
@@ -295,10 +353,6 @@ class Planner:
             if self._usable(choice.config, asked):
                 return choice
         return None
-
-    def _plan_of(self, choice: Choice, problem: Any, target: Device) -> Plan:
-        launch = ops.family(problem.family).launch(choice.config, problem, target)
-        return Plan(problem, target, choice.config, launch, choice.selector, choice.reason)
 
     def _consider(self, asked: _Asked, candidates: _Candidates) -> Iterator[Choice]:
         """The candidates that serve the problem, best first."""
@@ -344,22 +398,12 @@ class Planner:
             return no("build", broken)
         if library := library_of(config):
             refused = self._unbuildable.get((config.name, asked.stated[0]), "")
-            refused = refused or self._lacking(library, target)
+            refused = refused or self._vendor.lacking(library, target)
             if refused:
                 return no("library", refused)
         elif self._prebuilt is not None:
             return self._present(config.name, target)
         return YES
-
-    def _lacking(self, library: str, target: Device) -> str:
-        """Why the vendor's library cannot be used here; ``""`` if it can, or if plans are made for
-        another machine."""
-        return ""
-
-    def _offered(self, family: Any, problem: Any, target: Device) -> Any:
-        """The config of the first algorithm that the vendor's library offers, or why it offers
-        none: only a GPU's own library can be asked, by who loads kernels."""
-        return "no GPU's library is at hand where choices are planned alone"
 
     def _present(self, name: str, target: Device) -> Verdict:
         """Whether the prebuilt kernels, if they are the only candidates, include this one."""
@@ -374,19 +418,17 @@ class Planner:
             return YES
         return self._usable(config, replace(asked, stated=(asked.problem,)))
 
-    def _candidates(self, asked: _Asked) -> _Candidates:
+    def _candidates(self, asked: _Asked, recalled: Iterable[Choice | Skipped]) -> _Candidates:
         """The candidates: the registry's kernels; without a registry, a bundle's; without both,
-        those of the default space and those that the selector knows."""
+        those of the default space and those that the selector `recalled`."""
         found = self._listed(asked.stated[-1], asked.target)
-        stated = self.registry is not None or self._prebuilt is not None
-        if stated or not isinstance(self.selector, Recalls):
+        if self.registry is not None or self._prebuilt is not None:
             return found
-        known_to = self.selector.recall(asked.stated[0], asked.target)
-        recalled = [choice.config for choice in known_to if isinstance(choice, Choice)]
-        if not recalled:
+        theirs = dict.fromkeys(one.config for one in recalled if isinstance(one, Choice))
+        if not theirs:
             return found
-        known = {entry.config for entry in found.entries}
-        more = (Entry(config) for config in dict.fromkeys(recalled) if config not in known)
+        listed = {entry.config for entry in found.entries}
+        more = (Entry(config) for config in theirs if config not in listed)
         return _Candidates.of((*found.entries, *more))
 
     def _listed(self, problem: Any, target: Device) -> _Candidates:
@@ -409,12 +451,8 @@ class Planner:
         if self.registry is not None and self.registry.version != self._version:
             with self._lock:
                 self._version = self.registry.version
-                self._forget()
-
-    def _forget(self) -> None:
-        """Drop everything that a change of the registry may have made wrong."""
-        self._plans.clear()
-        self._known.clear()
+                self._plans.clear()
+                self._known.clear()
 
 
 _Key = tuple[Any, Device, Constraints | None]
@@ -444,13 +482,14 @@ class _Plans:
             if len(self._plans) > KEPT:
                 self._plans.popitem(last=False)
 
-    def discard(self, key: _Key) -> None:
-        with self._lock:
-            self._plans.pop(key, None)
-
     def clear(self) -> None:
         with self._lock:
             self._plans.clear()
+
+
+def _plan_of(choice: Choice, problem: Any, target: Device) -> Plan:
+    launch = ops.family(problem.family).launch(choice.config, problem, target)
+    return Plan(problem, target, choice.config, launch, choice.selector, choice.reason)
 
 
 def _expanded(space: Any, this: Arch, problem: Any) -> Iterator[Entry]:

@@ -1,6 +1,7 @@
 """Launches that are ready: plans with their kernels loaded, found again by what a call looks like.
 
-`dispatch` prepares them. The compiled launcher finds and launches them without Python's help.
+`dispatch` prepares them. The compiled launcher finds and launches them; Python helps it where a
+call has a stream of its own, needs another workspace, or passes an operand at a new address.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilewright import arrays
+from tilewright import arrays, calls, capturing, ops
+from tilewright.calls import Spoken
 from tilewright.plan import KEPT, Plan
 from tilewright.runtime.bound import Bound, BoundLaunch
 from tilewright.runtime.launcher import launcher
+from tilewright.runtime.workspace import Workspaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,20 @@ class Fast:
 
 
 class Launches:
-    """The ready launches, by `describe`'s keys, since the last `forget_launches`. A call keeps the
-    instance that it found at its start: if launches are forgotten during the call, its own launch
-    is forgotten too.
+    """The ready launches, by `describe`'s keys, since the last `Dispatcher.forget_launches`. A call
+    keeps the instance that it found at its start: if launches are forgotten during the call, its
+    own launch is forgotten too.
 
     At most `KEPT` launches are kept. Beyond, the least recently used quarter is dropped. The native
     launcher stamps each launch at use, so a call spends no time on this.
+
+    workspaces: the scratch memory of launches.
+    fast: the compiled path; None until a GPU is used. Until then nothing is found.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workspaces: Workspaces, fast: Fast | None = None) -> None:
+        self.workspaces = workspaces
+        self.fast = fast
         self.ready: dict[Any, Ready] = {}
         self.known: dict[Any, Any] = {}
         """The same launches, in the form that the compiled path takes."""
@@ -74,6 +82,114 @@ class Launches:
         self.recipes: dict[Any, Any] = {}
         """How calls that make their outputs are repeated, by their signatures (see repeat.h)."""
         self._lock = threading.Lock()
+
+    def remember(self, what: Any, said: Spoken, call: Repeatable) -> None:
+        """As `Dispatcher.remember`."""
+        fast = self.fast
+        if fast is None or said.what is None:
+            return
+        signature = fast.signature(what, call.arrays)
+        if signature is None or signature in self.recipes:
+            return
+        ready, _ = self._found(fast, said.what, call.operands)
+        recipe = None if ready is None else call.recipe(fast, ready.bound.native)
+        if recipe is not None:
+            with self._lock:
+                if len(self.recipes) >= KEPT:
+                    self.recipes.clear()
+                self.recipes[signature] = recipe
+
+    def launched_again(
+        self, said: Spoken, operands: Sequence[Any], outputs: Sequence[Any] | None, stream: Any
+    ) -> Sequence[Any] | None:
+        """Launch a call as an equal earlier one was launched.
+
+        outputs: those passed; None to make some as the earlier call did.
+
+        Returns the outputs; None if nothing was launched.
+        """
+        fast = self.fast
+        if fast is None or said.what is None:
+            return None
+        inputs = (*operands, *said.named.values())
+        made = self._like_before(fast, said.what, inputs) if outputs is None else outputs
+        if made is None:
+            return None
+        tensors = (*inputs, *made)
+        if stream is not None or fast.call(
+            fast.torch, self.known, said.what, tensors, said.scalars
+        ):
+            ready, addresses = self._found(fast, said.what, tensors)
+            if ready is None:
+                return None
+            self.launch(ready, inputs, made, addresses, stream, said.scalars)
+        if outputs is None and made:
+            roots = (*range(len(inputs)), *(-1 - i for i in range(len(made))))
+            self.remember(said.what, said, Repeatable(inputs, tensors, roots, tuple(made)))
+        return made
+
+    def launch(
+        self,
+        ready: Ready,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        addresses: tuple[int, ...],
+        stream: Any,
+        scalars: tuple[int | float | None, ...],
+    ) -> None:
+        """Launch a ready plan on arrays at these addresses, with all that the compiled path leaves
+        to Python: a stream of the caller, a workspace on a new stream or for a graph, another
+        current device, an operand at a new address."""
+        calls.refuse_gradients(inputs, outputs)
+        fast = self.fast = self.fast or Fast()
+        plan, bound, tensors = ready.plan, ready.bound, (*inputs, *outputs)
+        if scalars:
+            family = ops.family(plan.problem.family)
+            scalars = tuple(calls.scalar_values(family, plan.problem, scalars).values())
+        elsewhere = fast.several_gpus and fast.current_device() != ready.index
+        current = stream is None and not elsewhere
+        if stream is None:
+            stream = fast.current_stream(ready.index)
+        elif not isinstance(stream, int):
+            stream = stream.cuda_stream
+        workspaces = (0, 0)
+        if bound.needs_workspace:
+            workspaces = self.workspaces.addresses(plan.launch, bound, stream, current)
+        if not bound(stream, addresses, workspaces, scalars, elsewhere):
+            calls.refuse_overlap([arrays.view(x) for x in tensors], ready.operands)
+            bound(stream, addresses, workspaces, scalars, elsewhere, apart=True)
+        given = zip(tensors, ready.operands, strict=True)
+        arrays.note_writes(x for x, one in given if one.role != "in")
+
+    def keep(
+        self,
+        said: Spoken,
+        operands: Sequence[Any],
+        outputs: Sequence[Any],
+        ready: Ready,
+        *,
+        followed: bool,
+        made: bool,
+    ) -> None:
+        """Let the next call like this one find `ready`.
+
+        followed: captures count its launches.
+        made: whether the outputs were made here, so that later calls get theirs laid out alike. An
+            output that was passed may have another layout or dtype.
+        """
+        assert self.fast is not None
+        describe, named = self.fast.describe, said.named.values()
+        try:
+            key, _ = describe(said.what, (*operands, *named, *outputs))
+            like, _ = describe(said.what, (*operands, *named))
+        except AttributeError:  # not a torch tensor: this cache knows no others
+            return
+        for capture in capturing.active if followed else ():
+            capture.follow(ready.plan, ready.bound.launches)
+        self.add(key, ready)
+        if made:
+            layouts = tuple((tuple(x.shape), x.stride(), x.dtype, x.device) for x in outputs)
+            self.made.setdefault(like, layouts)
 
     def add(self, key: Any, ready: Ready) -> None:
         """Add a launch. If several threads add one, the first stays: `ready` keeps the known launch
@@ -92,12 +208,30 @@ class Launches:
             self.made.clear()
         self.recipes.clear()  # they keep their launches; the next call like each makes it again
 
-    def add_recipe(self, key: Any, recipe: Any) -> None:
-        """Let calls with the signature `key` be repeated."""
-        with self._lock:
-            if len(self.recipes) >= KEPT:
-                self.recipes.clear()
-            self.recipes[key] = recipe
+    def _found(
+        self, fast: Fast, what: Any, tensors: Sequence[Any]
+    ) -> tuple[Ready | None, tuple[int, ...]]:
+        """The launch of an equal earlier call, if there was one, and where the arrays are."""
+        try:
+            key, addresses = fast.describe(what, tensors)
+        except AttributeError:  # not a torch tensor: this cache knows no others
+            return None, ()
+        return self.ready.get(key), addresses
+
+    def _like_before(
+        self, fast: Fast, what: Any, inputs: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        """Outputs with the layouts that an equal earlier call made; None if there was no such
+        call."""
+        try:
+            like, _ = fast.describe(what, inputs)
+        except AttributeError:
+            return None
+        layouts = self.made.get(like)
+        if layouts is None:
+            return None
+        empty = fast.empty
+        return tuple([empty(*size, dtype=dtype, device=on) for *size, dtype, on in layouts])
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ loader.driver = lambda backend: driver
 device = arch.device("h200_sxm")
 dispatcher = dispatch.Dispatcher(device=device, bundle=Bundle(sys.argv[1], trusted=True))
 plan = dispatcher.select(GemmProblem(64, 512, 512))
-loaded = dispatcher._function(plan.config, device, 0)["main"]
+loaded = dispatcher.loader.functions(plan.config, device, 0)["main"]
 # The bundle's kernel is made up, and has a tensor map that its launch has no use for.
 parts = {"main": replace(loaded, kernel=replace(loaded.kernel, tensor_maps=()))}
 operands = [Bound("A", "in", 2), Bound("B", "in", 2), Bound("C", "out", 2)]

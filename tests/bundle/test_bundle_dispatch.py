@@ -43,7 +43,7 @@ def config(name: str):
 
 def loaded(dispatcher: Dispatcher, name: str) -> bytes:
     """The machine code that it would launch."""
-    return dispatcher._kernels(config(name), dispatcher.device_for_planning())[MAIN][1]
+    return dispatcher.loader.kernels(config(name), dispatcher.device_for_planning())[MAIN][1]
 
 
 def test_its_kernels_are_the_candidates(path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_store_that_is_given_turns_off_what_the_environment_names(path, monkey
     monkeypatch.setenv("TILEWRIGHT_BUNDLE", str(path))
     dispatcher = Dispatcher(device=H200, store=Store(path.parent / "store"))
     assert dispatcher.select(gemm(512)).config.name not in NAMES
-    monkeypatch.setattr(dispatcher, "_stored", lambda config, target: {MAIN: "built"})
+    monkeypatch.setattr(dispatcher.loader, "_stored", lambda config, target: {MAIN: "built"})
     monkeypatch.setattr(dispatcher.store, "read", lambda kernel: kernel.encode())
     assert loaded(dispatcher, WIDE) == b"built"
 
@@ -283,7 +283,7 @@ def test_where_things_are_built_a_stale_kernel_is_built(path: Path, monkeypatch,
     made = bundle(path)
     monkeypatch.setattr(bundle_module, "source_digests", lambda config, arch: {MAIN: "0" * 64})
     dispatcher = Dispatcher(device=H200, bundle=made, build_missing=True)
-    monkeypatch.setattr(dispatcher, "_stored", lambda config, target: {MAIN: "built"})
+    monkeypatch.setattr(dispatcher.loader, "_stored", lambda config, target: {MAIN: "built"})
     monkeypatch.setattr(dispatcher.store, "read", lambda kernel: kernel.encode())
     assert loaded(dispatcher, WIDE) == b"built"
     assert "other sources" in caplog.text

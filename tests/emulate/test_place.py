@@ -283,7 +283,7 @@ def test_verification_runs_on_the_dispatchers_gpu(dispatcher, store):
 
 def test_a_kernel_that_never_ends_is_given_up(dispatcher, planted):
     planted("\ts_endpgm", ".Lhere:\n\ts_branch .Lhere\n\ts_endpgm")
-    dispatcher._gpu = EmulatedGpu(emulated(GPU), limits=Limits(steps=5000))
+    dispatcher.loader._gpu = EmulatedGpu(emulated(GPU), limits=Limits(steps=5000))
     with pytest.raises(KernelEndless):
         dispatcher.run("gemm", *inputs())
 

@@ -52,11 +52,12 @@ class Sharing(Dispatcher):
 
     def __init__(self, kernels: Kernels) -> None:
         super().__init__(store=kernels.store)
-        self._shared = kernels
+        self._shared, self._kernels = kernels, self.loader.kernels
+        self.loader.kernels = self._shared_kernels
 
-    def _kernels(self, config, target):
+    def _shared_kernels(self, config, target):
         self._shared.need([config])
-        return super()._kernels(config, target)
+        return self._kernels(config, target)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from test_bound import StandIn
 
-from tilewright import arrays, loader
+from tilewright import arrays, loader, plan
 from tilewright.arch import device
 
 CURRENT_STREAM = 5
@@ -43,7 +43,8 @@ def install(patch: pytest.MonkeyPatch, torch: Any, named: str = "h200_sxm") -> D
     """Until the patches are undone."""
     driver, view, empty, torch_empty = Driver(), arrays.view, arrays.empty, torch.empty
     patch.setattr(loader, "driver", lambda backend: driver)
-    patch.setattr(loader, "live_device", lambda index: device(named))
+    for module in (plan, loader):
+        patch.setattr(module, "live_device", lambda index: device(named))
     patch.setattr(arrays, "view", lambda x: replace(view(x), device="cuda:0"))
     patch.setattr(arrays, "empty", lambda made, place, like: empty(made, "cpu", like))
     patch.setattr(torch, "empty", lambda *size, device=None, **how: torch_empty(*size, **how))

@@ -210,7 +210,7 @@ def test_a_call_is_met_by_a_capture_that_begins_before_its_launch_is_kept(dispat
     a, wide, out = operands(32)
     dispatcher.run("gemm", *operands(16)[:2], out=operands(16)[2])
     dispatcher.forget_launches()
-    describe = dispatcher._fast.describe
+    describe = dispatcher._launches.fast.describe
     with contextlib.ExitStack() as stack:
 
         def begins(*given):
@@ -218,8 +218,8 @@ def test_a_call_is_met_by_a_capture_that_begins_before_its_launch_is_kept(dispat
                 stack.enter_context(tilewright.capture(tmp_path / "a.jsonl"))
             return describe(*given)
 
-        dispatcher._fast.describe = begins
-        dispatcher._first_run("gemm", None, (a, wide), out, None, SAID)
+        dispatcher._launches.fast.describe = begins
+        dispatcher._first_run("gemm", None, (a, wide), (out,), None, SAID)
         assert capturing.active and not dispatcher._launches.known
         for _ in range(3):
             dispatcher.run("gemm", a, wide, out=out)
@@ -228,10 +228,12 @@ def test_a_call_is_met_by_a_capture_that_begins_before_its_launch_is_kept(dispat
 
 def test_of_two_launches_of_a_call_the_first_is_kept_whole(dispatcher):
     a, b, out = operands(32)
-    dispatcher._first_run("gemm", None, (a, b), out, None, SAID)
+    dispatcher._first_run("gemm", None, (a, b), (out,), None, SAID)
     launches = dispatcher._launches
     [(key, ready)] = launches.ready.items()
-    dispatcher._first_run("gemm", None, (a, b), out, None, SAID)  # a thread that found nothing too
+    dispatcher._first_run(
+        "gemm", None, (a, b), (out,), None, SAID
+    )  # a thread that found nothing too
     assert launches.ready == {key: ready} and launches.known == {key: ready.bound.native}
 
 

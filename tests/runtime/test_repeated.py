@@ -44,12 +44,13 @@ class Unbuilt(Dispatcher):
     def __init__(self, driver: Any) -> None:
         super().__init__(selector=self._portable, build_missing=True)
         self.seen_by, self._numbers = driver, {}
+        self.loader.functions = self._functions
 
     @staticmethod
     def _portable(problem, configs, gpu):
         return [c for c in configs if c.pipeline == "basic"]
 
-    def _function(self, config, target, index):
+    def _functions(self, config, target, index):
         parts = FAMILY.sources(config, arch(target.arch))
         for part in parts:
             self._numbers.setdefault((config.name, part), 100 + len(self._numbers))

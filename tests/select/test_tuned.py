@@ -167,8 +167,8 @@ def test_a_proven_kernel_is_chosen_without_a_look_at_the_default_space(monkeypat
 def test_a_kernel_that_cannot_be_built_gives_way_to_its_tie():
     dispatcher = tuned(row(gemm(512), UNUSUAL, ties=(WIDE,)))
     assert dispatcher.select(gemm(512)).config.name == UNUSUAL
-    dispatcher._unbuildable[UNUSUAL, "sm_90"] = "no luck"
-    dispatcher._plans.clear()
+    dispatcher.planner._unbuildable[UNUSUAL, "sm_90"] = "no luck"
+    dispatcher.planner._plans.clear()
     assert dispatcher.select(gemm(512)).config.name == WIDE
 
 
@@ -252,6 +252,23 @@ def test_a_chain_recalls_until_a_selector_would_come_first(before, known):
     chain = Chain((Knowing("a"), *before, Knowing("b")))
     said = [choice.selector for choice in chain.recall(gemm(512), H200)]
     assert [name for name in said if name in "ab"] == [*known]
+
+
+def test_a_selector_says_once_for_a_plan_what_it_knows():
+    """Also where its kernel serves another problem, so that the others are looked at."""
+
+    class Knowing(FirstFit):
+        asked = 0
+
+        def recall(self, problem, device):
+            self.__class__.asked += 1
+            yield Choice(config(tile_k=64), "knowing", "", settled=problem.k % 64 == 0)
+
+    for number, problem in enumerate((gemm(512), gemm(512, k=40)), 1):
+        Dispatcher(device=H200, selector=Knowing()).select(problem)
+        assert Knowing.asked == number
+    Dispatcher(device=H200, selector=Knowing()).explain(gemm(512))
+    assert Knowing.asked == 3
 
 
 # --- where tables come from ----------------------------------------------------------------

@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch")
 import tilewright as tw  # noqa: E402
 from tilewright import ops  # noqa: E402
 from tilewright.dispatch import Dispatcher, _WarnOnly  # noqa: E402
-from tilewright.errors import NoKernelFound  # noqa: E402
+from tilewright.errors import BuildFailed, NoKernelFound  # noqa: E402
 from tilewright.ops.attention_backward import AttentionBackwardProblem  # noqa: E402
 from tilewright.ops.conv import ConvProblem  # noqa: E402
+from tilewright.plan import Planner  # noqa: E402
 
 ATOMIC = "gemm_rcr_bf16_bf16_bf16_fp32_64x64x64_w4_s3_basic_split_k4_atomic_g8_direct_padmnk_al16"
 
@@ -55,14 +56,14 @@ def test_without_the_switch_any_kernel_is_chosen(switch):
 
 def chosen(monkeypatch, run):
     """The kernels of the calls that `run` makes, by operation."""
-    found, plan = {}, Dispatcher._plan
+    found, plan = {}, Planner.plan
 
     def noted(self, problem, target, constraints=None):
         made = plan(self, problem, target, constraints)
         found[problem.family] = made.config
         return made
 
-    monkeypatch.setattr(Dispatcher, "_plan", noted)
+    monkeypatch.setattr(Planner, "plan", noted)
     run()
     return found
 
@@ -78,7 +79,7 @@ def test_gradients_are_computed_by_such_kernels(switch, monkeypatch, on):
         o.float().sum().backward()
 
     # Calls plan for this GPU, wherever they run.
-    monkeypatch.setattr(Dispatcher, "device_for_planning", lambda _: tw.arch.device("h200"))
+    monkeypatch.setattr(Planner, "device_for_planning", lambda _: tw.arch.device("h200"))
     found = chosen(monkeypatch, run)
     asked = tw.default_dispatcher().constraints.deterministic
     assert asked == on
@@ -98,6 +99,20 @@ def test_where_no_kernel_repeats(switch):
         assert warning.select(problem).config.name == ATOMIC
     with pytest.raises(NoKernelFound, match="deterministic"):
         warning.select(problem, constraints)  # asked for by this call alone
+
+
+def test_where_a_kernel_that_does_not_repeat_cannot_be_built_another_is_taken(switch):
+    kernels = [ATOMIC, ATOMIC.replace("_g8_", "_g4_")]
+    registry, problem = tw.Registry("two").register_all(kernels), tw.GemmProblem(64, 64, 4096)
+    planner = _WarnOnly(
+        registry, "h200", constraints=tw.Constraints(deterministic=True), selector="first_fit"
+    ).planner
+    target = planner.device_for_planning()
+    with pytest.warns(UserWarning, match="may give other bits in each run"):
+        first = planner.plan(problem, target)
+        planner.avoid(first, BuildFailed("the compiler crashed"))
+        second = planner.plan(problem, target)
+    assert [first.config.name, second.config.name] == kernels
 
 
 def test_default_dispatchers_are_those_two(switch):

@@ -258,6 +258,11 @@ class View:
     device: str
     pointers: int = 0
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return dtype(self.dtype).bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

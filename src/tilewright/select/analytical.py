@@ -54,4 +54,4 @@ class Analytical:
             yield Skipped("", self.name, why)
         else:
             why = f"first algorithm of the vendor's library: {expected.reason}"
-            yield Choice(offered, self.name, why)
+            yield Choice(offered, self.name, why, settled=True)
