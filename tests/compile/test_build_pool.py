@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,7 +36,7 @@ from tilewright.compile import (
     pool,
     show_progress,
 )
-from tilewright.compile.builder import telling
+from tilewright.compile.builder import Builder, telling
 from tilewright.compile.worker import MARK
 from tilewright.errors import BadArgument, BuildFailed, StoreError
 from tilewright.ops.nouns import MAIN, Descriptor, Scalar, Step
@@ -402,7 +403,16 @@ def test_a_full_disk_stops_the_build_and_loses_nothing(
 
 
 @pytest.mark.turns(2)
-def test_the_next_build_takes_the_compiler_of_the_last(tmp_path: Path) -> None:
+def test_the_next_build_takes_the_compiler_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave = Builder._leave
+
+    def late(builder: Builder) -> None:  # as on a busy machine
+        time.sleep(0.2)
+        leave(builder)
+
+    monkeypatch.setattr(Builder, "_leave", late)
     store = Store(tmp_path / "store")
     seen = []
     for block in (32, 64, 128):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -79,11 +80,13 @@ class Builder(threading.Thread):
     def run(self) -> None:
         try:
             try:
-                while not self._stopped:
-                    task = self._queue.get_nowait()
-                    self._outcomes.put((task.job.key, self._build(task)))
-            except Empty:
-                self._leave()
+                with suppress(Empty):
+                    while not self._stopped:
+                        task = self._queue.get_nowait()
+                        result = self._build(task)
+                        if self._queue.empty():  # with the last result the caller stops us
+                            self._leave()
+                        self._outcomes.put((task.job.key, result))
             finally:
                 self._drop()
         except BaseException as error:
