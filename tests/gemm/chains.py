@@ -28,7 +28,7 @@ from late_kernel import EACH, late_copy
 from tilewright.arch import arch
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
-from tilewright.ops.gemm.pipelines import constants
+from tilewright.ops.gemm.catalogue import CATALOGUE
 
 ARRAYS, WEIGHTS, STREAMS = 4, 3, 3
 LONGEST = 12
@@ -80,8 +80,8 @@ def kernels(arch_name: str) -> list[GemmConfig]:
 def without_waits() -> Iterator[None]:
     """Kernels that would load B early start early meanwhile, but never wait. They are built anew,
     so they need a store of their own."""
-    real = constants.SHARED["PDL"]
-    known: Any = constants.SHARED
+    known: Any = CATALOGUE
+    real = known["PDL"]
     known["PDL"] = lambda c, a: "none" if c.dependent_launch == "ahead" else real(c, a)
     try:
         yield

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import pytest
 from gemm_cases import config
@@ -13,20 +10,19 @@ from toy_pipeline import FIELDS, TOY
 
 from shared_builds import build_once
 from tilewright import ops
-from tilewright.arch import arch, archs
+from tilewright.arch import arch, archs, device
 from tilewright.compile import inspect
 from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.binder import interface
 from tilewright.ops.gemm import FAMILY, GemmProblem
-from tilewright.ops.gemm.config import SHARING
+from tilewright.ops.gemm.catalogue import CATALOGUE
 from tilewright.ops.gemm.pipelines import PIPELINES
-from tilewright.ops.gemm.pipelines.constants import SHARED
 from tilewright.ops.gemm.pipelines.record import Pipeline
 from tilewright.ops.gemm.rules import LEGALITY
-from tilewright.ops.gemm.source import source
 from tilewright.ops.grouped_gemm import FAMILY as GROUPED
-from tilewright.ops.grouped_gemm import source as grouped_source
+from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES as GROUPED_PIPELINES
-from tilewright.ops.grouped_gemm.pipelines import GroupedPipeline
+from tilewright.ops.nouns import Descriptor, Pointer
 
 WALKS = {"scheduler": "persistent"}
 SCALES = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128", "tile_k": 128}
@@ -55,17 +51,21 @@ def example(pipeline):
     return kernel, name
 
 
-def parameters(module, function):
-    """Names of a kernel's parameters, read from its file."""
-    found = importlib.util.find_spec(module)
-    tree = ast.parse(Path(found.origin).read_text())
-    kernels = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    return [argument.arg for argument in kernels[function].args.args]
+def kinds(passed):
+    """What kinds of arguments a step passes, as Triton's types begin."""
+    found = (
+        {Pointer: "*", Descriptor: "tensordesc"}.get(type(one)) or getattr(one, "type", "")
+        for one in passed
+    )
+    return [*found]
 
 
-def declared(compiled):
-    """Parameters of a `KernelSource`; a tuple's elements are one."""
-    return list(dict.fromkeys(name.partition(".")[0] for name, _ in compiled.signature))
+def taken(compiled):
+    """The same of what a kernel takes."""
+    return [
+        next((word for word in ("*", "tensordesc") if kind.startswith(word)), kind)
+        for _, kind in compiled.arguments
+    ]
 
 
 # --- the records there are ----------------------------------------------------------------------
@@ -76,19 +76,28 @@ def test_every_pipeline_has_an_example():
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_a_record_tells_a_kernel_exactly_its_parameters(pipeline):
+def test_a_launch_passes_what_a_kernel_takes(pipeline):
     kernel, name = example(pipeline)
-    made = source(kernel, arch(name))
-    assert declared(made) == parameters(PIPELINES[pipeline].module, PIPELINES[pipeline].function)
+    fields = {f.name for f in dataclasses.fields(GemmProblem)}
+    same = {n: v for n, v in vars_of(kernel).items() if n in fields - {"alignment"}}
+    problem = GemmProblem(16, 512, 1024, **same)
+    h200 = dataclasses.replace(device("h200_sxm"), arch=name)
+    (step,) = FAMILY.launch(kernel, problem, h200).steps
+    assert kinds(step.arguments) == taken(FAMILY.sources(kernel, arch(name))["main"])
+
+
+def vars_of(record):
+    return {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
 
 
 @pytest.mark.parametrize("pipeline", GROUPED_PIPELINES)
-def test_a_grouped_record_tells_a_kernel_exactly_its_parameters(pipeline):
-    record = GROUPED_PIPELINES[pipeline]
+def test_a_launch_passes_what_a_grouped_kernel_takes(pipeline):
+    record, this = GROUPED_PIPELINES[pipeline], arch("sm_90")
     fields = {"pipeline": pipeline, "tile_m": 64, "tile_n": 64, "num_warps": 4}
-    kernel = GROUPED.make_config({**GROUPED.axes(), **fields}, arch("sm_90"))
-    made = grouped_source.source(kernel, arch("sm_90"))
-    assert declared(made) == parameters(record.module, record.function)
+    kernel = GROUPED.make_config({**GROUPED.axes(), **fields}, this)
+    problem = GroupedGemmProblem("contiguous", groups=4, m=64, n=64, k=64)
+    (step,) = GROUPED.launch(kernel, problem, device("h200_sxm")).steps
+    assert kinds(step.arguments) == taken(GROUPED.sources(kernel, this)["main"])
     assert GROUPED.interpreted(kernel).pipeline == record.sibling
 
 
@@ -103,9 +112,10 @@ def test_every_pipeline_compiles_where_its_record_says_that_it_runs(store):
 def test_a_sibling_is_in_triton_and_legal_where_the_kernel_is(pipeline):
     record = PIPELINES[pipeline]
     kernel, name = example(pipeline)
-    assert PIPELINES[record.sibling].language == "triton"
+    assert record.in_triton == (interface(record.kernel).language == "triton")
     played = FAMILY.interpreted(kernel)
-    assert played.pipeline == record.sibling
+    assert played.pipeline == (record.sibling or pipeline)
+    assert PIPELINES[played.pipeline].in_triton
     assert FAMILY.judge(played, arch(name)), FAMILY.judge(played, arch(name))
 
 
@@ -132,13 +142,17 @@ def test_what_a_record_leaves_out_is_refused_by_the_rule_that_it_names(pipeline)
             shared = {"scheduler": "split_k", "split_k": 2, "reduction": reduction}
             verdict = FAMILY.judge(dataclasses.replace(kernel, **shared), arch(name))
             assert verdict.rule == record.own_words.get("reduction", "combination")
-    if "extra" not in record.arguments:
+    if not record.takes("extra"):
         verdict = FAMILY.judge(dataclasses.replace(kernel, epilogue="bias"), arch(name))
         assert verdict.rule == record.own_words.get("epilogue", "combination")
 
 
-def test_every_shared_constant_has_a_kernel():
-    assert {*SHARED} <= {name for record in PIPELINES.values() for name in record.constants}
+def test_the_catalogue_has_what_some_kernel_takes():
+    taken = (interface(record.kernel).parameters for record in PIPELINES.values())
+    assert {*CATALOGUE} <= {name for parameters in taken for name in parameters}
+    for record in PIPELINES.values():
+        assert not {*record.own} & {*CATALOGUE}
+        assert {*record.own} <= {*interface(record.kernel).parameters}
 
 
 def test_what_records_need_are_words_of_some_data_file():
@@ -196,13 +210,11 @@ def test_an_added_pipeline_is_named_listed_judged_estimated_and_launched(toy):
         verdict = FAMILY.judge(dataclasses.replace(kernel, **fields), this)
         assert not verdict and "toy" in verdict.reason, fields
     problem = GemmProblem(256, 256, 256)
-    from tilewright.arch import device
-
     h200 = device("h200_sxm")
     assert FAMILY.estimate(kernel, problem, h200).total_us > 0
     (step,) = FAMILY.launch(kernel, problem, h200).steps
     assert step.grid == (16, 1, 1)
-    assert len(step.arguments) == len(source(kernel, this).arguments)
+    assert kinds(step.arguments) == taken(FAMILY.sources(kernel, this)["main"])
 
 
 def test_without_its_record_no_name_says_it():
@@ -212,48 +224,13 @@ def test_without_its_record_no_name_says_it():
         FAMILY.judge(dataclasses.replace(config(), pipeline="toy"), arch("sm_90"))
 
 
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Pipeline)])
+@pytest.mark.parametrize(
+    "field", ["name", "kernel", "schedulers", "shared_memory", "rates", "worth_having"]
+)
 def test_a_forgotten_field_is_an_error_that_names_it(field):
     left = {name: value for name, value in FIELDS.items() if name != field}
     with pytest.raises(TypeError, match=rf"'{field}'"):
         Pipeline(**left)
-
-
-def test_grouped_records_have_no_defaults_either():
-    for record in (Pipeline, GroupedPipeline):
-        for field in dataclasses.fields(record):
-            assert field.default is field.default_factory is dataclasses.MISSING, field.name
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"schedulers": ()}, "schedulers: is empty"),
-        ({"schedulers": ("tiles",)}, "schedulers: 'tiles' is not one of tile, persistent"),
-        ({"schedulers": ("tile", "split_k")}, "reductions: is empty"),
-        ({"reductions": ("linear",)}, "reductions: belong to schedulers that share tiles"),
-        (
-            {"schedulers": SHARING, "reductions": ("linear",)},
-            "arguments: need 'sharing' for its schedulers and batchings",
-        ),
-        ({"batchings": ("none", "strided")}, "arguments: need 'batch'"),
-        ({"arguments": ("pre_a",)}, "arguments: have both pre_a and pre_b"),
-        ({"arguments": ("scales", "extra")}, "arguments: must be in the order rest, pre_a, pre_b"),
-        ({"constants": ("TILE_M", "SIGN", "OTHER")}, "constants: 'OTHER' is not one of"),
-        ({"constants": ("TILE_M",)}, "own_constants: 'SIGN' is not one of TILE_M"),
-        ({"rules": {"toy": FIELDS["rules"]["combination"]}}, "rules: 'toy' is not one of"),
-        ({"own_words": {"scheduler": "packed"}}, "own_words: 'packed' is not one of combination"),
-        ({"traits": ("dots",)}, "traits: 'dots' is not one of b_in_words, shuffled_b, packed"),
-        ({"reads": "descriptors"}, "boxes: are of copies by descriptors"),
-        ({"language": "gluon"}, "sibling: is the pipeline itself in Triton"),
-        ({"rates": None}, "rates: are of estimate tiled"),
-        ({"grids": ("few bits",)}, "grids: 'few bits' is not one of whole"),
-    ],
-)
-def test_a_record_that_cannot_be_meant_is_refused_by_field(fields, said):
-    with pytest.raises(BadArgument) as caught:
-        Pipeline(**{**FIELDS, **fields})
-    assert str(caught.value).startswith(f"pipeline toy: {said}")
 
 
 def test_rules_that_records_extend_are_rules():

@@ -13,7 +13,6 @@ from shared_builds import build_once
 from tilewright.arch import arch
 from tilewright.compile import BuildReport, inspect, key
 from tilewright.ops.grouped_gemm import FAMILY
-from tilewright.ops.grouped_gemm.source import source
 
 MATRIX = {
     "sm_80": ("ptx", "mma.sync"),
@@ -100,7 +99,7 @@ def test_a_kernels_key_covers_kernels_and_nothing_else(pipeline, monkeypatch):
     find = key._find
     monkeypatch.setattr(key, "_read", {})
     monkeypatch.setattr(key, "_find", lambda name: read.append(name) or find(name))
-    key.sources_digest(source(config(pipeline=pipeline), arch("sm_90")).module)
+    key.sources_digest(FAMILY.sources(config(pipeline=pipeline), arch("sm_90"))["main"].module)
     ours = {name for name in read if find(name) is not None and name.startswith("tilewright")}
     assert "tilewright.ops.device.schedule" in ours
     assert all(".kernels." in name or ".ops.device." in name for name in ours), ours

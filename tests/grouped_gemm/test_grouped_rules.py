@@ -8,7 +8,7 @@ from grouped_cases import cases, config
 from tilewright.arch import arch, archs, device
 from tilewright.errors import BadArgument
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmProblem
-from tilewright.ops.grouped_gemm.launch import most_tiles
+from tilewright.ops.grouped_gemm.catalogue import most_tiles
 
 SM90 = arch("sm_90")
 

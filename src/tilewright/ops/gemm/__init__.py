@@ -19,6 +19,7 @@ from tilewright.ops.estimate import Estimate, Ranking
 from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import (
+    catalogue,
     contraction,
     library,
     library_config,
@@ -38,8 +39,6 @@ from tilewright.ops.gemm import (
     tuning,
 )
 from tilewright.ops.gemm import gradients as gradients_module
-from tilewright.ops.gemm import launch as launch_module
-from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import aiter, benchdnn, decode, onednn, tile_engine, variants
@@ -190,13 +189,13 @@ class GemmFamily(Defaults):
     def sources(self, config: Config, arch: Arch) -> Mapping[str, KernelSource]:
         if isinstance(config, VendorConfig):
             return {}
-        return source_module.sources(config, arch)
+        return catalogue.sources(config, arch)
 
     def interpreted(self, config: Config) -> GemmConfig:
         if isinstance(config, VendorConfig):
             return library.interpreted(config)
         record = pipelines.of(config)
-        sibling = pipelines.PIPELINES[record.sibling]
+        sibling = pipelines.PIPELINES[record.sibling or record.name]
         # The sibling has no edges or warps that are no powers of two, and A's rows may be rows of
         # its matrix instruction where they are columns of this kernel's.
         least = 16 if record.has("transposed") and not sibling.has("transposed") else 1
@@ -216,7 +215,7 @@ class GemmFamily(Defaults):
     def launch(self, config: Config, problem: GemmProblem, device: Device) -> Launch:
         if isinstance(config, VendorConfig):
             return library.launch(config, problem)
-        return launch_module.launch(config, problem, device)
+        return catalogue.launch(config, problem, device)
 
     def operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)

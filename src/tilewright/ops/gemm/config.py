@@ -138,6 +138,12 @@ class GemmConfig:
         return self.shares and not (self.two_stage or self.clustered)
 
     @property
+    def dtype_partials(self) -> str:
+        """The dtype of the partial sums that workgroups exchange. Block scales are floats, and so
+        are the sums that they multiply."""
+        return "int32" if self.dtype_acc == "int32" and not scales.count(self) else "fp32"
+
+    @property
     def _sharing(self) -> str:
         """How workgroups share a tile, in the name: ``4_linear`` behind ``split_k``."""
         if self.scheduler == "split_k":

@@ -35,7 +35,7 @@ def resident_once(c: GemmConfig) -> bool:
 def waits(pipeline: Pipeline) -> bool:
     """Whether a pipeline's kernel can wait for the kernel before it in all warps that touch memory.
     Where the compiler sets warps apart, it also decides which of them wait."""
-    return "PDL" in pipeline.constants and "warp_specialize" not in pipeline.needs
+    return pipeline.takes("PDL") and "warp_specialize" not in pipeline.needs
 
 
 def usual(pipeline: str, tile_m: int, num_warps: int, num_stages: int, arch: Arch) -> str:

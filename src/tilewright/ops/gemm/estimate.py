@@ -74,7 +74,9 @@ def estimates(configs: Sequence[GemmConfig], problem: GemmProblem, device: Devic
 
 def _limits(config: GemmConfig) -> str:
     record = pipelines.of(config)
-    return "vectors" if record.has("few_rows") and small_m.vector(config) else record.estimate
+    if record.has("few_rows") and small_m.vector(config):
+        return "vectors"
+    return "tiled" if record.rates else "unpacking"
 
 
 @dataclass(frozen=True, slots=True)

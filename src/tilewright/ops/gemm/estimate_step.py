@@ -160,7 +160,7 @@ def _products(
     multiplying = flops / (rate * reached)
     if config.pipeline == "gluon_scaled":
         multiplying = _scaled_by_groups(config, multiplying, device)
-    if "rest" in pipelines.of(config).arguments:
+    if pipelines.of(config).takes("b_rest"):
         columns = sum(max(part, device_rates.LEAST_PART) for part in _parts(config))
         multiplying *= columns / config.tile_n
     if on_amd:
@@ -244,7 +244,7 @@ def _rows(config: GemmConfig) -> int:
 
 def _parts(config: GemmConfig) -> tuple[int, ...]:
     """Columns of each of a tile's accumulators, where a kernel has several."""
-    several = "rest" in pipelines.of(config).arguments
+    several = pipelines.of(config).takes("b_rest")
     return widths.parts(config.tile_n) if several else (config.tile_n,)
 
 

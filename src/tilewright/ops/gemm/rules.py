@@ -32,7 +32,7 @@ from tilewright.ops.gemm.config import MAX_TILE, GemmConfig
 from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.library_config import VendorConfig
 from tilewright.ops.gemm.pipelines import PIPELINES
-from tilewright.ops.gemm.pipelines.record import OWN_RULES, Rule
+from tilewright.ops.gemm.pipelines.record import OwnRule, Rule
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
     MAX_TILES,
@@ -131,7 +131,7 @@ def _stages(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
-def _own(rule: str) -> Rule:
+def _own(rule: OwnRule) -> Rule:
     """A rule's further condition from the record of a config's pipeline."""
 
     def asked(c: GemmConfig, arch: Arch) -> str | None:
@@ -141,7 +141,7 @@ def _own(rule: str) -> Rule:
     return asked
 
 
-_own_combination, _own_scales, _own_packed = map(_own, ("combination", "scales", "packed"))
+_own_combination, _own_scales, _own_packed = _own("combination"), _own("scales"), _own("packed")
 
 
 def _combination(c: GemmConfig, arch: Arch) -> str | None:
@@ -153,7 +153,7 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
             f"pipeline {c.pipeline} with layout {c.layout}: preshuffle reads a shuffled B, s, and "
             "no other pipeline does"
         )
-    if "pre_a" not in record.arguments and (c.pre_a or c.pre_b):
+    if not record.takes("pre_a") and (c.pre_a or c.pre_b):
         return (
             f"pipeline {c.pipeline} multiplies operands as they lie in memory; under basic they "
             "pass through registers, as pre_a and pre_b need"
@@ -165,7 +165,7 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
     if lacking and "reduction" not in record.own_words:
         has = _and(record.reductions)
         return f"pipeline {c.pipeline} has reductions {has}, not {c.reduction}"
-    if c.epilogue and "extra" not in record.arguments and "epilogue" not in record.own_words:
+    if c.epilogue and not record.takes("extra") and "epilogue" not in record.own_words:
         return f"pipeline {c.pipeline} has no epilogue; epilogue {c.epilogue} needs one"
     if c.store not in record.stores:
         return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
@@ -189,8 +189,8 @@ def _scales(c: GemmConfig, arch: Arch) -> str | None:
         return _own_scales(c, arch)
     if not scales.count(c):
         return None
-    if "scales" not in record.arguments:
-        others = _and(tuple(n for n, p in PIPELINES.items() if "scales" in p.arguments))
+    if not record.takes("scales"):
+        others = _and(tuple(n for n, p in PIPELINES.items() if p.takes("scales")))
         return f"pipeline {c.pipeline} has no block scales; {others} have them"
     return _one_block(c)
 
@@ -346,9 +346,6 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("registers", _registers),
     ("shared_memory", _shared_memory),
 )
-
-
-assert {*OWN_RULES} <= {name for name, _ in LEGALITY}
 
 
 def _exchanged(config: GemmConfig) -> bool:

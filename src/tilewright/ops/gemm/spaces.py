@@ -24,6 +24,7 @@ from tilewright.ops.gemm.config import (
 )
 from tilewright.ops.gemm.pipelines.common import depth
 from tilewright.ops.gemm.pipelines.gluon_weights import GLUON_TILE_K
+from tilewright.ops.gemm.pipelines.record import Grid
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.ops.products import OUTPUTS, PRECISIONS
@@ -208,7 +209,7 @@ _ORDERED = ("gluon_ws", "gluon_pingpong")
 """Pipelines whose orders were timed."""
 
 
-def _listed(arch: Arch, grid: str) -> list[str]:
+def _listed(arch: Arch, grid: Grid) -> list[str]:
     """The pipelines of `arch` that occur in a grid of the default space."""
     return [name for name in pipelines.on(arch) if grid in pipelines.PIPELINES[name].grids]
 
@@ -385,7 +386,7 @@ _UNPACKED_COLUMNS = {
 
 
 def _worth_having(
-    problem: GemmProblem, grid: str, axes: Sequence[str], rows: Iterable[tuple[Any, ...]]
+    problem: GemmProblem, grid: Grid, axes: Sequence[str], rows: Iterable[tuple[Any, ...]]
 ) -> list[tuple[Any, ...]]:
     """The rows of a grid that are the best for some problem, if they are kernels at all. Most are
     neither, and judging each of them would take most of the time of a first plan."""

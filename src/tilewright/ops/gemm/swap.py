@@ -7,7 +7,7 @@ DeepGEMM call it swapAB.
 
 A matrix and its transpose lie in memory alike; only the name of the layout differs. So no data
 moves: config and problem are seen with their sides exchanged (`config`, `problem`), everything else
-about the kernel follows from those, and the kernel's A and B are the caller's B and A (`launched`).
+about the kernel follows from those, and the kernel's A and B are the caller's B and A.
 """
 
 from __future__ import annotations
@@ -62,12 +62,6 @@ def takes(said: str) -> str:
     """What an epilogue's operations take (see `ops/device/epilogue.py`), of the exchanged product:
     vectors over columns are vectors over rows."""
     return said.translate(_AXIS)
-
-
-def launched(launch: Launch) -> Launch:
-    """A launch of the exchanged product, whose A is B and whose B is A, with the names that the
-    caller's operands have."""
-    return renamed(launch, {"A": "B", "B": "A"})
 
 
 def renamed(launch: Launch, names: Mapping[str, str]) -> Launch:

@@ -14,12 +14,13 @@ from functools import lru_cache
 
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.pipelines.constants import partial_dtype
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.nouns import Temporary
 
 TOTALS = "totals"
 """The part of a config that adds up parts."""
+
+PARTIALS = "partials"
+"""The temporary that has them."""
 
 OUTER, INNER, THREADS = 4, 128, 128
 """What a workgroup of the second kernel makes, along C's outer and inner dimension, and its
@@ -33,12 +34,13 @@ def config(c: GemmConfig) -> GemmConfig:
     """The first kernel of a config in two stages, by what it stores; any other config itself."""
     if not c.two_stage:
         return c
-    return replace(c, dtype_c=partial_dtype(c), epilogue="")
+    return replace(c, dtype_c=c.dtype_partials, epilogue="")
 
 
 def problem(c: GemmConfig, p: GemmProblem) -> GemmProblem:
-    """The product of which that kernel stores parts, each with the rows of `partials`."""
-    return _stored(p, partial_dtype(c))
+    """The product of which that kernel stores parts, each with the rows of `partials`; of any other
+    config `p`."""
+    return _stored(p, c.dtype_partials) if c.two_stage else p
 
 
 @lru_cache(maxsize=64)  # one for all of a problem's configs, which are ranked together
@@ -58,9 +60,10 @@ def objection(c: GemmConfig) -> str | None:
     return None
 
 
-def partials(c: GemmConfig, p: GemmProblem) -> Temporary:
-    """The parts of C, for that `problem`."""
-    return Temporary("partials", (c.split_k, p.outer[2], p.ldc), p.dtype_c)
+def partials(c: GemmConfig, p: GemmProblem) -> tuple[int, int, int]:
+    """The shape of all parts of C."""
+    stored = problem(c, p)
+    return c.split_k, stored.outer[2], stored.ldc
 
 
 def part_bytes(p: GemmProblem) -> int:

@@ -48,7 +48,7 @@ def warps(config: GemmConfig, arch: Arch) -> Warps | None:
     shares_k = record.has("few_rows") and (vector(config) or k_parts(config) > 1)
     if arch.backend != "hip" or shares_k or not on_matrix_units:
         return None
-    if record.language == "gluon":
+    if not record.in_triton:
         mapping = cdna.mapping(config, arch)
         edge, lie = mapping.mma[0], (mapping.warps_m, config.num_warps // mapping.warps_m)
     else:

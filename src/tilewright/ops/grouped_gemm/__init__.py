@@ -21,17 +21,15 @@ from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.gemm import rows
 from tilewright.ops.gemm.formats import benchdnn
 from tilewright.ops.gemm.sizes import operand_dtype
-from tilewright.ops.grouped_gemm import launch as launch_module
-from tilewright.ops.grouped_gemm import names, operands, pipelines, rules, spaces
+from tilewright.ops.grouped_gemm import catalogue, names, operands, pipelines, rules, spaces
 from tilewright.ops.grouped_gemm import reference as reference_module
-from tilewright.ops.grouped_gemm import source as source_module
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter, onednn
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.nearby import Invariance, Nearby
-from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
+from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.pool import Pool
 from tilewright.ops.spelling import spelled
 from tilewright.tolerance import Tolerance, tolerance
@@ -137,7 +135,7 @@ class GroupedGemmFamily(Defaults):
         return GEMM.invariant(config.one)
 
     def sources(self, config: GroupedGemmConfig, arch: Arch) -> Mapping[str, KernelSource]:
-        return {MAIN: source_module.source(config, arch)}
+        return catalogue.sources(config, arch)
 
     def interpreted(self, config: GroupedGemmConfig) -> GroupedGemmConfig:
         return replace(config, pipeline=pipelines.PIPELINES[config.pipeline].sibling)
@@ -145,7 +143,7 @@ class GroupedGemmFamily(Defaults):
     def launch(
         self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
     ) -> Launch:
-        return launch_module.launch(config, problem, device)
+        return catalogue.launch(config, problem, device)
 
     def operands(self, problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
+from tilewright.ops.binder import Value
 from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.pipelines.constants import Value
 from tilewright.ops.gemm.problem import GemmProblem
 
 ROW_BYTES = 128

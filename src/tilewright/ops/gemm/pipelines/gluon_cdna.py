@@ -7,18 +7,10 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch, Cdna
 from tilewright.ops import device_rates
+from tilewright.ops.binder import Constant, Value
 from tilewright.ops.gemm import cdna
-from tilewright.ops.gemm.config import MAX_TILE, GemmConfig
+from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines import common
-from tilewright.ops.gemm.pipelines.constants import (
-    EPILOGUE,
-    ROWS,
-    SCHEDULE,
-    TILE,
-    UNSHARED,
-    Constant,
-    Value,
-)
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 
 
@@ -51,41 +43,15 @@ def _mapped(value: Callable[[cdna.Mapping], Value]) -> Constant:
 
 GLUON_CDNA = Pipeline(
     name="gluon_cdna",
-    module="tilewright.ops.gemm.kernels.gluon_cdna",
-    function="gemm_gluon_cdna",
-    language="gluon",
+    kernel="tilewright.ops.gemm.kernels.gluon_cdna:gemm_gluon_cdna",
     sibling="basic",
     needs=("cdna",),
     schedulers=("tile", "persistent", "split_k"),
     reductions=("atomic", "linear", "tree"),
-    stores=("direct",),
-    padding=(True,),
-    alignments=(16,),
-    index_bits=(32,),
-    batchings=("none",),
-    odd_rows=(),
-    odd_columns=(),
-    odd_warps=(),
-    largest_k=MAX_TILE,
     rules={"cdna": cdna.objection},
-    own_words={},
-    reads="pointers",
-    writes="pointers",
     traits=("fills_ring",),
-    operand_dtype=common.operand_dtype,
-    summed_k=common.whole_step,
-    several_blocks=common.never,
-    meetings=common.once,
     shared_memory=_shared_memory,
-    accumulators=common.accumulators,
-    boxes=None,
-    arguments=("extra", "dies", "sharing"),
-    constants=(
-        *TILE, *ROWS, *SCHEDULE, "INT_ACC", *UNSHARED, *EPILOGUE,
-        "GENERATION", "MMA_MN", "MMA_K", "K_WIDTH", "FORMAT", "WARPS_M", "BANK_BYTES", "DIRECT",
-        "STAGES", "DONE",
-    ),
-    own_constants={
+    own={
         "GENERATION": _unit(lambda u: u.generation),
         "BANK_BYTES": _unit(lambda u: u.bank_bytes),
         "DIRECT": _unit(lambda u: u.direct_to_shared),
@@ -96,9 +62,8 @@ GLUON_CDNA = Pipeline(
         "WARPS_M": _mapped(lambda m: m.warps_m),
     },
     options=_options,
-    estimate="tiled",
     # Until somebody measures this kernel on a GPU, the simpler kernel goes first.
-    rates=Rates(share=device_rates.BASIC * 0.7 / 0.75, scaled=1.0, converted=1.0, unpacked={}),
+    rates=Rates(share=device_rates.BASIC * 0.7 / 0.75),
     grids=("whole",),
     worth_having={"whole": _worth_having},
-)  # fmt: skip
+)

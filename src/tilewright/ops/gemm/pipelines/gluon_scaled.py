@@ -9,7 +9,6 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import MAX_TILE, GemmConfig
 from tilewright.ops.gemm.pipelines import common, warpgroups
-from tilewright.ops.gemm.pipelines.constants import SCHEDULE, TILE, UNSHARED
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 from tilewright.ops.gemm.pipelines.warpgroups import (
     PART_COLUMNS,
@@ -101,40 +100,24 @@ def _no_e8m0(c: GemmConfig, arch: Arch) -> str | None:
 
 GLUON_SCALED = Pipeline(
     name="gluon_scaled",
-    module="tilewright.ops.gemm.kernels.gluon_scaled",
-    function="gemm_gluon_scaled",
-    language="gluon",
+    kernel="tilewright.ops.gemm.kernels.gluon_scaled:gemm_gluon_scaled",
     sibling="tma",
     needs=("tma", "wgmma"),
     schedulers=SCHEDULERS,
     reductions=("atomic", "linear", "tree", "two_stage"),
     stores=("direct", "split"),
-    padding=(True,),
-    alignments=(16,),
-    index_bits=(32,),
-    batchings=("none",),
-    odd_rows=(),
-    odd_columns=(),
-    odd_warps=(),
     largest_k=2 * MAX_TILE,  # several blocks of scales
     rules={"scales": _objection, "packed": _no_e8m0},
     own_words={"scheduler": "scales", "epilogue": "scales"},
-    reads="descriptors",
-    writes="descriptors",
     traits=("walks_parts", "loads_apart"),
-    operand_dtype=common.operand_dtype,
     summed_k=_summed_k,
     several_blocks=common.always,
     meetings=_meetings,
     shared_memory=_shared_memory,
     accumulators=_accumulators,
     boxes=_boxes,
-    arguments=("scales", "sharing"),
-    constants=(*TILE, "C_ROW", *SCHEDULE, *UNSHARED, "SCALES", "SPLIT", "STAGES", "GROUPS"),
-    own_constants={"GROUPS": lambda c, _: warpgroups.groups(c)},
     options=warpgroups.options,
-    estimate="tiled",
-    rates=Rates(share=1.0, scaled=1.0, converted=1.0, unpacked={}),
+    rates=Rates(share=1.0),
     grids=("whole",),
     worth_having={"whole": common.worth_through_descriptors},
 )

@@ -6,10 +6,10 @@ from __future__ import annotations
 from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.binder import Value
 from tilewright.ops.gemm import scales
-from tilewright.ops.gemm.config import MAX_TILE, GemmConfig
+from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines import common
-from tilewright.ops.gemm.pipelines.constants import EPILOGUE, SCHEDULE, TILE, UNSHARED, Value
 from tilewright.ops.gemm.pipelines.record import Pipeline
 from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP
 
@@ -81,46 +81,23 @@ def _objection(c: GemmConfig, arch: Arch) -> str | None:
 
 GLUON_WEIGHTS = Pipeline(
     name="gluon_weights",
-    module="tilewright.ops.gemm.kernels.gluon_weights",
-    function="gemm_gluon_weights",
-    language="gluon",
+    kernel="tilewright.ops.gemm.kernels.gluon_weights:gemm_gluon_weights",
     sibling="weights",
     needs=("tma", "wgmma"),
     schedulers=("tile", "split_k"),
     reductions=("linear", "tree"),
-    stores=("direct",),
-    padding=(True,),
-    alignments=(16,),
-    index_bits=(32,),
-    batchings=("none",),
-    odd_rows=(),
-    odd_columns=(),
-    odd_warps=(),
-    largest_k=MAX_TILE,
     rules={"warpgroups": _whole_groups, "packed": _objection},
     own_words={"reduction": "packed"},
-    reads="descriptors",
-    writes="pointers",  # C is too small for a descriptor to pay
     traits=("b_in_words", "packed", "transposed", "b_in_registers"),
-    operand_dtype=common.operand_dtype,
-    summed_k=common.whole_step,
     several_blocks=common.always,
-    meetings=common.once,
     shared_memory=common.ring,
-    accumulators=common.accumulators,
     boxes=common.whole_tiles,
-    arguments=("extra", "scales", "sharing"),
-    constants=(
-        *TILE, "C_ROW", *SCHEDULE, *UNSHARED, *EPILOGUE, "B_FORMAT", "GROUP", "WIDE", "STAGES"
-    ),
-    own_constants={
+    own={
         "B_FORMAT": lambda c, _: c.dtype_b,
         "GROUP": lambda c, _: scales.k_block(c),
         "WIDE": lambda c, _: wide(c),
     },
     options=_options,
-    estimate="unpacking",
     rates=None,
-    grids=(),
     worth_having={"few bits": _worth_having},
 )  # fmt: skip

@@ -5,10 +5,9 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.ops import device_rates
 from tilewright.ops.gemm import rates
-from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
+from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, GemmConfig
 from tilewright.ops.gemm.lowbit import MX_SCALES
 from tilewright.ops.gemm.pipelines import common
-from tilewright.ops.gemm.pipelines.constants import EPILOGUE, MASKS, ROWS, SCHEDULE, TILE, UNSHARED
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 
 MX_FORMATS = {"e4m3fn": "e4m3", "e5m2": "e5m2", "e2m1": "e2m1"}
@@ -66,50 +65,25 @@ def _objection(c: GemmConfig, arch: Arch) -> str | None:
 
 MX = Pipeline(
     name="mx",
-    module="tilewright.ops.gemm.kernels.mx",
-    function="gemm_mx",
-    language="triton",
-    sibling="mx",
+    kernel="tilewright.ops.gemm.kernels.mx:gemm_mx",
     needs=("mxfp8",),
     schedulers=("tile", "split_k"),
     reductions=("atomic", "linear", "tree"),
-    stores=("direct",),
     padding=(False, True),
     alignments=ALIGNMENTS,
     index_bits=INDEX_BITS,
-    batchings=("none",),
-    odd_rows=(),
-    odd_columns=(),
-    odd_warps=(),
-    largest_k=MAX_TILE,
     rules={"packed": _objection},
-    own_words={},
-    reads="pointers",
-    writes="pointers",
     traits=("packed", "b_in_registers"),
     operand_dtype=_operand_dtype,
-    summed_k=common.whole_step,
     several_blocks=common.always,
-    meetings=common.once,
     shared_memory=common.pipelined_loads,
     accumulators=_accumulators,
-    boxes=None,
-    arguments=("extra", "scales", "sharing"),
-    constants=(
-        *TILE, *ROWS, *SCHEDULE, *UNSHARED, *EPILOGUE, "SCALES", *MASKS, "A_FORMAT", "B_FORMAT",
-        "DONE",
-    ),
-    own_constants={
+    own={
         "A_FORMAT": lambda c, _: FORMATS[c.dtype_a],
         "B_FORMAT": lambda c, _: FORMATS[c.dtype_b],
     },
-    options=common.triton_options,
-    estimate="tiled",
     rates=Rates(
-        share=device_rates.BASIC * 0.8,
-        scaled=1.0,
-        converted=rates.MX_CONVERTED,
-        unpacked={"e2m1": 15},
+        share=device_rates.BASIC * 0.8, converted=rates.MX_CONVERTED, unpacked={"e2m1": 15}
     ),
     grids=("few bits",),
     worth_having={"few bits": _worth_having},

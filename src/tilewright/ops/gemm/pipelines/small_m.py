@@ -6,9 +6,8 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.ops import device_rates
 from tilewright.ops.gemm import scales, small_m
-from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
+from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, GemmConfig
 from tilewright.ops.gemm.pipelines import common
-from tilewright.ops.gemm.pipelines.constants import COMMON, MASKS
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 from tilewright.ops.gemm.small_m import VECTOR_BYTES, VECTOR_ROWS, vector
 
@@ -94,83 +93,42 @@ def _descriptors_objection(c: GemmConfig, arch: Arch) -> str | None:
 
 SMALL_M = Pipeline(
     name="small_m",
-    module="tilewright.ops.gemm.kernels.small_m",
-    function="gemm_small_m",
-    language="triton",
-    sibling="small_m",
-    needs=(),
+    kernel="tilewright.ops.gemm.kernels.small_m:gemm_small_m",
     schedulers=SCHEDULERS,
     reductions=("atomic", "linear", "tree", "two_stage"),
-    stores=("direct",),
     padding=(False, True),
     alignments=ALIGNMENTS,
     index_bits=INDEX_BITS,
-    batchings=("none",),
-    odd_rows=(),
-    odd_columns=(),
-    odd_warps=(),
-    largest_k=MAX_TILE,
     rules={"small_m": _pointers_objection},
     own_words={"scheduler": "small_m"},
-    reads="pointers",
-    writes="pointers",
     traits=("few_rows", "transposed", "dot"),
-    operand_dtype=common.operand_dtype,
     summed_k=_summed_k,
     several_blocks=_several_blocks,
-    meetings=common.once,
     shared_memory=_shared_memory,
     accumulators=_accumulators,
-    boxes=None,
-    arguments=("extra", "scales", "sharing"),
-    constants=(*COMMON, *MASKS, "K_PARTS", "VECTOR", "STAGES", "SCALES", "DONE", "PDL"),
-    own_constants={
+    own={
         "K_PARTS": lambda c, _: small_m.k_parts(c),
         "VECTOR": lambda c, _: vector(c),
     },
-    options=common.triton_options,
-    estimate="tiled",
-    rates=Rates(share=device_rates.BASIC, scaled=1.0, converted=1.0, unpacked={}),
-    grids=(),
+    rates=Rates(share=device_rates.BASIC),
     worth_having={"whole": common.always},
 )
 
 SMALL_M_TMA = Pipeline(
     name="small_m_tma",
-    module="tilewright.ops.gemm.kernels.small_m",
-    function="gemm_small_m_tma",
-    language="triton",
-    sibling="small_m_tma",
+    kernel="tilewright.ops.gemm.kernels.small_m:gemm_small_m_tma",
     needs=("tma",),
     schedulers=SCHEDULERS,
     reductions=("atomic", "linear", "tree", "two_stage"),
-    stores=("direct",),
-    padding=(True,),
-    alignments=(16,),
-    index_bits=(32,),
-    batchings=("none",),
-    odd_rows=(),
-    odd_columns=(),
-    odd_warps=(),
-    largest_k=MAX_TILE,
     rules={"small_m": _descriptors_objection},
     own_words={"scheduler": "small_m"},
-    reads="descriptors",
-    writes="pointers",  # C is too small for a descriptor to pay
     traits=("few_rows", "transposed", "dot"),
-    operand_dtype=common.operand_dtype,
     summed_k=_summed_k,
     several_blocks=_several_blocks,
-    meetings=common.once,
     shared_memory=common.ring,
     accumulators=_accumulators,
     boxes=common.whole_tiles,
-    arguments=("extra", "scales", "sharing"),
-    constants=(*COMMON, "K_PARTS", "SCALES", "PDL"),
-    own_constants={"K_PARTS": lambda c, _: small_m.k_parts(c)},
-    options=common.triton_options,
-    estimate="tiled",
-    rates=Rates(share=device_rates.TMA, scaled=1.0, converted=1.0, unpacked={}),
-    grids=(),
+    own={"K_PARTS": lambda c, _: small_m.k_parts(c)},
+    rates=Rates(share=device_rates.TMA),
     worth_having={"whole": common.always},
 )

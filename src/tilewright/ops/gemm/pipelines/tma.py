@@ -8,9 +8,8 @@ from dataclasses import replace
 from tilewright.arch.model import Arch
 from tilewright.ops import device_rates
 from tilewright.ops.gemm import rates
-from tilewright.ops.gemm.config import MAX_TILE, SCHEDULERS, GemmConfig
+from tilewright.ops.gemm.config import SCHEDULERS, GemmConfig
 from tilewright.ops.gemm.pipelines import common
-from tilewright.ops.gemm.pipelines.constants import COMMON
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 
 
@@ -30,40 +29,17 @@ def _walks_tiles(c: GemmConfig, arch: Arch) -> str | None:
 
 TMA = Pipeline(
     name="tma",
-    module="tilewright.ops.gemm.kernels.tma",
-    function="gemm_tma",
-    language="triton",
-    sibling="tma",
+    kernel="tilewright.ops.gemm.kernels.tma:gemm_tma",
     needs=("tma",),
     schedulers=SCHEDULERS,
     reductions=("atomic", "linear", "tree", "two_stage"),
     stores=("direct", "split"),
-    padding=(True,),
-    alignments=(16,),
-    index_bits=(32,),
     batchings=("none", "strided"),
-    odd_rows=(),
-    odd_columns=(),
-    odd_warps=(),
-    largest_k=MAX_TILE,
-    rules={},
-    own_words={},
-    reads="descriptors",
-    writes="descriptors",
     traits=("swaps", "dot"),
-    operand_dtype=common.operand_dtype,
-    summed_k=common.whole_step,
-    several_blocks=common.never,
-    meetings=common.once,
     shared_memory=_shared_memory,
-    accumulators=common.accumulators,
     boxes=common.whole_tiles,
-    arguments=("extra", "scales", "batch", "sharing"),
-    constants=(*COMMON, "SCALES", "BATCHING", "SPLIT", "PDL", "WARP_SPECIALIZE"),
-    own_constants={"WARP_SPECIALIZE": lambda c, _: False},
-    options=common.triton_options,
-    estimate="tiled",
-    rates=Rates(share=device_rates.TMA, scaled=rates.SCALED, converted=1.0, unpacked={}),
+    own={"WARP_SPECIALIZE": lambda c, _: c.pipeline == "tma_ws"},
+    rates=Rates(share=device_rates.TMA, scaled=rates.SCALED),
     grids=("whole",),
     worth_having={"whole": common.worth_through_descriptors},
 )
@@ -71,13 +47,11 @@ TMA = Pipeline(
 TMA_WS = replace(  # the same kernel
     TMA,
     name="tma_ws",
-    sibling="tma_ws",
     needs=("tma", "warp_specialize"),
     schedulers=("persistent",),
     reductions=(),
     traits=("dot",),
     rules={"combination": _walks_tiles},
     own_words={"scheduler": "combination"},
-    own_constants={"WARP_SPECIALIZE": lambda c, _: True},
-    rates=Rates(share=1.0, scaled=rates.SCALED, converted=1.0, unpacked={}),  # never measured
+    rates=Rates(share=1.0, scaled=rates.SCALED),  # never measured
 )

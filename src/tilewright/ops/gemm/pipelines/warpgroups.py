@@ -9,10 +9,10 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
+from tilewright.ops.binder import Value
 from tilewright.ops.device import widths
 from tilewright.ops.gemm import clusters
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.pipelines.constants import Value
 
 WARPGROUP = 4
 """Warps that issue one wgmma together."""

@@ -9,19 +9,11 @@ from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops import device_rates
+from tilewright.ops.binder import Constant, Value
 from tilewright.ops.gemm import rates, scales
-from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
+from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, GemmConfig
 from tilewright.ops.gemm.lowbit import WORD
 from tilewright.ops.gemm.pipelines import common
-from tilewright.ops.gemm.pipelines.constants import (
-    EPILOGUE,
-    MASKS,
-    SCHEDULE,
-    TILE,
-    UNSHARED,
-    Constant,
-    Value,
-)
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 
 LEAST_K = 16
@@ -102,41 +94,19 @@ def _of(value: Callable[[GemmConfig], Value]) -> Constant:
 
 WEIGHTS = Pipeline(
     name="weights",
-    module="tilewright.ops.gemm.kernels.weights",
-    function="gemm_weights",
-    language="triton",
-    sibling="weights",
-    needs=(),
+    kernel="tilewright.ops.gemm.kernels.weights:gemm_weights",
     schedulers=("tile", "split_k"),
     reductions=("atomic", "linear", "tree"),
-    stores=("direct",),
     padding=(False, True),
     alignments=ALIGNMENTS,
     index_bits=INDEX_BITS,
-    batchings=("none",),
-    odd_rows=(),
-    odd_columns=(),
-    odd_warps=(),
-    largest_k=MAX_TILE,
     rules={"packed": _objection},
-    own_words={},
-    reads="pointers",
-    writes="pointers",
     traits=("packed", "dot", "b_in_registers"),
     operand_dtype=multiplied_as,
-    summed_k=common.whole_step,
     several_blocks=several_blocks,
-    meetings=common.once,
     shared_memory=common.pipelined_loads,
     accumulators=_accumulators,
-    boxes=None,
-    arguments=("extra", "scales", "sharing"),
-    constants=(
-        *TILE, "A_ROW", "C_ROW", *SCHEDULE, *UNSHARED, *EPILOGUE, "SCALES", *MASKS,
-        "A_FORMAT", "B_FORMAT", "BF16", "ELEMENTWISE", "PART", "UNIT", "A_WORDS", "A_WORD",
-        "B_WORD", "DONE",
-    ),
-    own_constants={
+    own={
         "A_FORMAT": _of(lambda c: c.dtype_a if DTYPES[c.dtype_a].packed > 1 else ""),
         "B_FORMAT": _of(lambda c: c.dtype_b),
         "BF16": _of(lambda c: multiplied_as(c) == "bf16"),
@@ -147,14 +117,7 @@ WEIGHTS = Pipeline(
         "A_WORD": _of(_word_a),
         "B_WORD": _of(lambda c: _unit(c) * DTYPES[c.dtype_b].bits),
     },
-    options=common.triton_options,
-    estimate="tiled",
-    rates=Rates(
-        share=device_rates.BASIC,
-        scaled=rates.SCALED,
-        converted=1.0,
-        unpacked={"int4": 15, "e2m1": 20},
-    ),
+    rates=Rates(share=device_rates.BASIC, scaled=rates.SCALED, unpacked={"int4": 15, "e2m1": 20}),
     grids=("few bits",),
     worth_having={"few bits": _worth_having},
-)  # fmt: skip
+)

@@ -1,0 +1,209 @@
+"""What the parameters of the grouped kernels are, and what is compiled and launched for a config.
+
+Most constants, and the epilogue's operands, are those of the GEMM kernel of one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops import binder, epilogues
+from tilewright.ops.binder import (
+    Array,
+    Box,
+    Catalogue,
+    Constant,
+    Context,
+    Described,
+    Numbers,
+    Part,
+    Tuple,
+)
+from tilewright.ops.gemm import catalogue as gemm
+from tilewright.ops.gemm.layouts import masked
+from tilewright.ops.gemm.pipelines import warpgroups
+from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.operands import SIZES
+from tilewright.ops.grouped_gemm.pipelines import PIPELINES
+from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.nouns import MAIN, KernelSource, Launch
+
+# --- what alignment promises --------------------------------------------------------------------
+
+
+def _stacked(c: GroupedGemmConfig) -> bool:
+    """Whether sizes and strides are arguments. A list's are in its table, so that its kernel makes
+    the promises about them itself."""
+    return c.form != "list"
+
+
+def _elements(c: GroupedGemmConfig, dtype: str) -> int:
+    """Elements in as many bytes as rows are multiples of, where they are reached through
+    pointers."""
+    through_pointers = PIPELINES[c.pipeline].one.reads == "pointers"
+    return c.alignment // DTYPES[dtype].bytes if through_pointers else 1
+
+
+def _columns(c: GroupedGemmConfig) -> int:
+    """What N is a multiple of."""
+    if PIPELINES[c.pipeline].one.reads == "descriptors":
+        # So that the mask at C's edge leaves the loads of the epilogue's matrices wide.
+        wide = epilogues.has_matrix(c.epilogue)
+        return c.alignment // DTYPES[c.dtype_c].bytes if wide else 1
+    if c.alignment == 1:
+        return 1
+    read = _elements(c, c.dtype_b) if c.layout[1] == "r" else 1
+    return max(read, _elements(c, c.dtype_c) * epilogues.fold(c.epilogue))
+
+
+# --- parameters ---------------------------------------------------------------------------------
+
+
+def _matrix(name: str) -> Array:
+    return Array(f"dtype_{name.lower()}", lambda _: name.upper(), aligned=lambda c: c.alignment)
+
+
+def _number(
+    field: str, kind: str | Callable[[GroupedGemmConfig], str] = "i32", like: str = ""
+) -> Numbers:
+    """A field of the problem, unless a list has it in its table. like: the field with the dtype of
+    the matrix that it is a stride of, or a row's length."""
+
+    def multiples(c: GroupedGemmConfig) -> int:
+        return _elements(c, getattr(c, like)) if like else 1
+
+    return Numbers(kind, lambda x: int(getattr(x.problem, field)), _stacked, multiples)
+
+
+_EPILOGUE = gemm.chain(2, near=lambda _: False)
+
+
+def _extra(c: GroupedGemmConfig) -> list[Array | Numbers]:
+    return list(_EPILOGUE.of(c.one if _stacked(c) else replace(c.one, alignment=1)))
+
+
+def _widths(c: GroupedGemmConfig, _: Arch) -> str:
+    """For each operand of the epilogue: the divisor of N if it is a vector over columns, else 0."""
+    taken = epilogues.takes(c.epilogue)
+    widths = epilogues.columns(c.epilogue, 2)
+    return "".join(
+        str(2 // width) if t.kind == "n" else "0" for t, width in zip(taken, widths, strict=True)
+    )
+
+
+def _mask(axis: int) -> Constant:
+    return lambda c, _: masked(c.layout, True, c.pad_n, c.pad_k)[axis]
+
+
+CATALOGUE: Catalogue = {
+    **gemm.CATALOGUE,
+    **{name: _matrix(name) for name in "abc"},
+    "c_rows": Array("dtype_c", lambda _: "C"),
+    "table": Array(lambda c: "int32" if _stacked(c) else "int64", lambda x: SIZES[x.problem.form]),
+    "m": _number("m"),
+    "n": replace(_number("n"), multiples=_columns),
+    "k": _number("k", like="dtype_a"),
+    **{f"ld{name}": _number(f"ld{name}", gemm.index_type, f"dtype_{name}") for name in "abc"},
+    "stride_b": _number("stride_b", "i64", "dtype_b"),
+    "groups": replace(_number("groups"), there=lambda _: True),
+    "lead": _number("bounds"),
+    "zero_rest": _number("zero_rest"),
+    "extra": Tuple(_extra),
+    "INT_ACC": lambda c, _: c.dtype_acc == "int32",
+    "TAKES": lambda c, _: epilogues.kinds(c.epilogue),
+    "WIDTHS": _widths,
+    "MASK_N": _mask(1),
+    "MASK_K": _mask(2),
+    "ELEMENTS": lambda c, _: max(1, c.alignment // DTYPES[c.dtype_a].bytes),
+    "ELEMENTS_C": lambda c, _: max(1, c.alignment // DTYPES[c.dtype_c].bytes),
+    "WARP_GROUPS": lambda c, _: warpgroups.groups(c),
+}
+
+
+# --- descriptors --------------------------------------------------------------------------------
+
+
+def _boxes(c: GroupedGemmConfig) -> dict[str, Box]:
+    """The box that one copy moves of A (rows, K), of B (group, then B's two dimensions in memory
+    order) and of C (see `_ragged`)."""
+    boxes = PIPELINES[c.pipeline].one.boxes
+    if boxes is None:
+        return {}
+    m, n, k, columns = boxes(c.one)
+    b = (1, k, n) if c.layout[1] == "r" else (1, n, k)
+    return {"a": (m, k), "b": b, "c": (1, 1, m, columns)}
+
+
+def _views(c: GroupedGemmConfig, p: GroupedGemmProblem) -> dict[str, Described]:
+    b = (p.k, p.n) if p.layout[1] == "r" else (p.n, p.k)
+    return {
+        "a": Described((p.rows, p.k), (p.lda, 1)),
+        "b": Described((p.groups, *b), (p.stride_b, p.ldb, 1)),
+        "c": _ragged(p.columns, p.ldc),
+    }
+
+
+RAGGED_ROWS = 2**30
+"""Rows of a ragged tensor map. This number times `_WRAP` elements is a multiple of 2**64 bytes, at
+which addresses wrap."""
+_WRAP = 2**34
+_MOST = 2**31 - 2**16
+
+
+def _ragged(columns: int, ld: int) -> Described:
+    """The tensor map of a matrix for stores that may stop at any row.
+
+    Three of its dimensions walk the rows. (RAGGED_ROWS, end, RAGGED_ROWS - size + i) is row i of
+    the `size` rows before row `end`. The first coordinate goes RAGGED_ROWS rows back, since its
+    stride is `_WRAP` elements less a row and addresses wrap. The last coordinate is past its
+    extent, where nothing is written, exactly for i ≥ size. (The "ragged" descriptors of Triton's
+    ``tools/ragged_tma.py``.)
+    """
+    return Described((_MOST, _MOST, RAGGED_ROWS, columns), (_WRAP - ld, ld, ld, 1))
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+def most_tiles(config: GroupedGemmConfig, problem: GroupedGemmProblem) -> int:
+    """The most tiles for any sizes of the groups: each group may end inside a tile."""
+    p = problem
+    if p.form == "list":
+        return sum(-(-m // config.tile_m) * -(-n // config.tile_n) for m, n, _ in p.sizes)
+    if p.form == "masked":
+        rows = p.groups * -(-p.m // config.tile_m)
+    else:  # a group with rows has at least one tile, and one more for each further tile_m rows
+        used = min(p.groups, p.m)
+        rows = used + (p.m - used) // config.tile_m
+    return rows * -(-p.n // config.tile_n)
+
+
+def _grid(x: Context) -> int:
+    return max(1, min(most_tiles(x.config, x.problem), x.device.compute_units))
+
+
+def _parts(config: GroupedGemmConfig) -> tuple[Part]:
+    record = PIPELINES[config.pipeline]
+    return (
+        Part(
+            name=MAIN,
+            kernel=record.kernel,
+            grid=_grid,
+            options=lambda c, arch: record.one.options(c.one, arch),
+            boxes=_boxes,
+            views=_views,
+        ),
+    )
+
+
+def sources(config: GroupedGemmConfig, arch: Arch) -> dict[str, KernelSource]:
+    """What to compile for `config` on `arch`, by part."""
+    return binder.sources(_parts(config), CATALOGUE, config, arch)
+
+
+def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> Launch:
+    """The launch of `config` for `problem` on `device`."""
+    return binder.launch(_parts(config), CATALOGUE, Context(config, problem, device))
