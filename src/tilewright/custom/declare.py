@@ -13,6 +13,7 @@ from tilewright.custom.extents import Size
 from tilewright.custom.gradient import Gradient
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
+from tilewright.ops.binder import Interface
 from tilewright.ops.nouns import Initial, Role
 
 
@@ -121,18 +122,13 @@ class Part:
     grid: Shape
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        return tuple(inspect.signature(self.function.fn).parameters)
-
-    @property
-    def constants(self) -> tuple[str, ...]:
-        """Names of the parameters that are known when the kernel is compiled."""
+    def interface(self) -> Interface:
+        """The kernel's signature."""
         found = inspect.signature(self.function.fn).parameters.items()
-        return tuple(name for name, one in found if "constexpr" in str(one.annotation))
-
-    @property
-    def is_gluon(self) -> bool:
-        return "Gluon" in type(self.function).__name__
+        return Interface(
+            "gluon" if "Gluon" in type(self.function).__name__ else "triton",
+            {name: "constexpr" in str(one.annotation) for name, one in found},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,25 +191,23 @@ class Declaration:
             raise BadArgument(f"operation '{self.name}': a name is a lower-case identifier")
         known = self.known()
         for part in self.parts:
-            for name in part.parameters:
+            for name, constant in part.interface.parameters.items():
                 if name not in known:
                     raise BadArgument(
                         f"operation {self.name}: the kernel's parameter '{name}' is no operand, "
                         f"size, scalar, value, temporary, option or axis; there are "
                         f"{', '.join(known)}"
                     )
-            for name in part.constants:
-                if name in (*self.sizes, *self.strides, *self.values, *self.scalars):
+                if constant and name in (*self.sizes, *self.strides, *self.values, *self.scalars):
                     raise BadArgument(
                         f"operation {self.name}: '{name}' is known for each problem alone, so it "
                         "cannot be a constexpr; name an axis, or take it at run time"
                     )
-            for name in part.parameters:
-                if name in self.axes and name not in part.constants:
+                if name in self.axes and not constant:
                     raise BadArgument(f"operation {self.name}: axis '{name}' must be a constexpr")
         if not any(one.role != "in" for one in self.operands.values()):
             raise BadArgument(f"operation {self.name} writes nothing: state an Out or an InOut")
-        taken = {name for part in self.parts for name in part.parameters}
+        taken = {name for part in self.parts for name in part.interface.parameters}
         for axis in self.axes:
             if axis not in taken and axis not in COMPILER:
                 raise BadArgument(

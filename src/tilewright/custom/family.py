@@ -12,28 +12,17 @@ from typing import Any
 from tilewright import checks
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
-from tilewright.custom import drawn, extents, gradient, kinds
-from tilewright.custom.declare import COMPILER, Array, Declaration, Part, flag
+from tilewright.custom import catalogue, drawn, extents, gradient, kinds
+from tilewright.custom.declare import COMPILER, Array, Declaration, flag
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops import binder
 from tilewright.ops.backward import Backward
+from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.keywords import Keyword, operand, option
-from tilewright.ops.nouns import (
-    Argument,
-    Call,
-    Given,
-    KernelSource,
-    Launch,
-    Number,
-    Operand,
-    Pointer,
-    Scalar,
-    Step,
-    Temporary,
-    View,
-)
+from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand, View
 from tilewright.ops.profiles import DECLARED, Profile
 from tilewright.ops.spelling import spelled
 from tilewright.space import KernelSpace
@@ -53,6 +42,7 @@ class CustomFamily(Defaults):
         self.config_type = kinds.config_type(declared)
         self.arguments = tuple(n for n, x in declared.operands.items() if x.by_position)
         self._keywords = _keywords(declared)
+        self._parts, self._catalogue = catalogue.parts(declared), catalogue.catalogue(declared)
         self.profiles = {DECLARED: self._profile()} if declared.problems else {}
         self.scalars = {n: Number(kind, finite=False) for n, (kind, _) in declared.scalars.items()}
 
@@ -183,76 +173,10 @@ class CustomFamily(Defaults):
     # --- launching --------------------------------------------------------------------------
 
     def sources(self, config: Any, arch: Arch) -> Mapping[str, KernelSource]:
-        return {part.name: self._source(part, config, arch) for part in self.declared.parts}
-
-    def _source(self, part: Part, config: Any, arch: Arch) -> KernelSource:
-        signature: list[tuple[str, str]] = []
-        constants: list[tuple[str, int | bool | str]] = []
-        for name in part.parameters:
-            kind, value = self._parameter(name, config)
-            signature.append((name, kind))
-            if value is not None:
-                constants.append((name, value))
-        aligned: tuple[tuple[str, int], ...] = ()
-        if config.alignment > 1:
-            pointers = [(name, config.alignment) for name, kind in signature if kind[0] == "*"]
-            sizes = [(name, 16) for name, _ in signature if name in self.declared.multiples]
-            aligned = (*pointers, *sizes)
-        options = [(axis, getattr(config, axis)) for axis in COMPILER if axis in self.axes()]
-        mine = [(axis, value) for axis, value in options if COMPILER[axis][0] in ("", arch.backend)]
-        return KernelSource(
-            module=self.declared.module,
-            function=part.function.fn.__name__,
-            signature=tuple(signature),
-            constants=tuple(constants),
-            divisibility=aligned,
-            options=tuple((axis, value) for axis, value in mine if value != COMPILER[axis][1]),
-            language="gluon" if part.is_gluon else "triton",
-        )
-
-    def _parameter(self, name: str, config: Any) -> tuple[str, int | bool | str | None]:
-        """A kernel parameter's type, and its value if it is known when the kernel is compiled. The
-        pointer of an optional operand that is left out is 0."""
-        d = self.declared
-        if name in d.operands:
-            if name in d.optional and not getattr(config, flag(name)):
-                return "constexpr", 0
-            said = d.operands[name].dtype
-            return f"*{DTYPES[getattr(config, said, said)].triton}", None
-        if name in d.temporaries:
-            return f"*{DTYPES[d.temporaries[name].dtype].triton}", None
-        if name in d.scalars:
-            return d.scalars[name][0], None
-        if name in d.strides:
-            return "i64", None
-        if name in d.sizes or name in d.values:
-            return "i32", None
-        value: int | bool | str = getattr(config, name)
-        return "constexpr", value
+        return binder.sources(self._parts, self._catalogue, config, arch)
 
     def launch(self, config: Any, problem: Any, device: Device) -> Launch:
-        d = self.declared
-        steps = []
-        for part in d.parts:
-            x, y, z = (*part.grid(problem, config), 1, 1)[:3]
-            arguments = (self._argument(name, config, problem) for name in part.parameters)
-            steps.append(Step((x, y, z), tuple(a for a in arguments if a is not None), part.name))
-        temporaries = tuple(
-            Temporary(name, tuple(one.shape(problem, config)), one.dtype, one.initial)
-            for name, one in d.temporaries.items()
-        )
-        return Launch(tuple(steps), temporaries)
-
-    def _argument(self, name: str, config: Any, problem: Any) -> Argument | None:
-        kind, _ = self._parameter(name, config)
-        if kind == "constexpr":
-            return None
-        if kind[0] == "*":
-            return Pointer(name)
-        if name in self.declared.scalars:
-            return Given(kind, name)
-        value = self.declared.values.get(name)
-        return Scalar(kind, getattr(problem, name) if value is None else value(problem, config))
+        return binder.launch(self._parts, self._catalogue, Context(config, problem, device))
 
     def operands(self, problem: Any) -> tuple[Operand, ...]:
         found = [

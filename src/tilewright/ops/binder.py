@@ -213,6 +213,18 @@ def _of_problem(name: str) -> Callable[[Context], int]:
     return lambda x: int(getattr(x.problem, name))
 
 
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A kernel's signature.
+
+    language: the compiler's front end.
+    parameters: by name, in order, whether each is a constant.
+    """
+
+    language: Literal["triton", "gluon"]
+    parameters: Mapping[str, bool]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One kernel of a config.
@@ -224,6 +236,7 @@ class Part:
     own: meanings that are this kernel's alone, in place of the catalogue's.
     boxes: of the parameters that are descriptors, by name. views: what they show, for the same.
     cluster: workgroups that reach each other's shared memory; the grid counts clusters.
+    signature: the kernel's, where its function is at hand; else it is read from its source.
     """
 
     name: str
@@ -235,18 +248,11 @@ class Part:
     boxes: Callable[[Any], Mapping[str, Box]] = lambda config: {}
     views: Callable[[Any, Any], Mapping[str, Described]] = lambda config, problem: {}
     cluster: Callable[[Any], int] = _unknown
+    signature: Interface | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """A kernel's signature.
-
-    language: the compiler's front end.
-    parameters: by name, in order, whether each is a constant.
-    """
-
-    language: Literal["triton", "gluon"]
-    parameters: Mapping[str, bool]
+    @property
+    def interface(self) -> Interface:
+        return self.signature or interface(self.kernel)
 
 
 @cache
@@ -274,7 +280,7 @@ def _meanings(
     part: Part, catalogue: Catalogue, config: Any
 ) -> Iterable[tuple[str, Meaning | Constant]]:
     """The parameters of a part's kernel, in order, with their meanings."""
-    for name, constant in interface(part.kernel).parameters.items():
+    for name, constant in part.interface.parameters.items():
         meaning = part.own.get(name) or catalogue.get(name)
         if meaning is None and constant and hasattr(config, name.lower()):
             meaning = _field(name.lower())
@@ -283,12 +289,10 @@ def _meanings(
                 f"{part.kernel} takes '{name}', which its family's catalogue does "
                 f"not have{nearest(name, catalogue)}"
             )
-        if callable(meaning) != constant:
-            kinds = ("a constant", "an argument")
-            kernels, ours = kinds if constant else reversed(kinds)
+        if constant and not callable(meaning):
             raise BadArgument(
-                f"{part.kernel} takes '{name}' as {kernels}, and its family's "
-                f"catalogue has it as {ours}"
+                f"{part.kernel} takes '{name}' as a constant, and its family's catalogue has it as "
+                "an argument"
             )
         yield name, meaning
 
@@ -336,7 +340,7 @@ def _source(part: Part, catalogue: Catalogue, config: Any, arch: Arch) -> Kernel
         divisibility=tuple(promises.items()),
         pointer_range_32=tuple(near) if arch.backend == "hip" else (),
         options=part.options(config, arch),
-        language=interface(part.kernel).language,
+        language=part.interface.language,
         functions=tuple(functions.items()),
         cluster=part.cluster(config),
     )

@@ -126,7 +126,24 @@ def _matrix(place: int, operand: Callable[[GemmConfig], str], near: Whether) -> 
         lambda x: operand(x.config),
         aligned=lambda c: 1 if scattered(c) else c.alignment,
         near=lambda c: near(c) and not scattered(c),
+        view=lambda x: _view(x, place),
     )
+
+
+def _view(x: Context, place: int) -> Described:
+    """What a tensor map shows. A matrix that a whole batch shares is a batch of one: a tensor map
+    has no strides of 0."""
+    c, p = x.config, x.problem
+    ld, rows = (p.lda, p.ldb, p.ldc)[place], p.outer[place]
+    each = (_in_words(c) if place == 1 else 0) or 1
+    shape: tuple[int, ...] = (rows, p.inner[place] // each)
+    strides: tuple[int, ...] = (ld // each, 1)
+    if c.batching == "strided":
+        shape = (p.matrices[place], *shape)
+        strides = (p.batch_strides[place] or rows * ld, *strides)
+    if c.two_stage and place == 2:
+        shape, strides = (c.split_k, *shape), (rows * ld, *strides)
+    return Described(shape, strides)
 
 
 def _leading(place: int) -> Numbers:
@@ -172,26 +189,6 @@ def _boxes(c: GemmConfig) -> dict[str, Box]:
 
 def _rests(c: GemmConfig) -> tuple[tuple[int, int], ...]:
     return warpgroups.rests(c) if pipelines.of(c).takes("b_rest") else ()
-
-
-def _views(c: GemmConfig, p: GemmProblem) -> dict[str, Described]:
-    """What tensor maps show. A matrix that a whole batch shares is a batch of one: a tensor map has
-    no strides of 0."""
-    found = {}
-    for i, (name, ld) in enumerate(zip("abc", (p.lda, p.ldb, p.ldc), strict=True)):
-        each = _in_words(c) if i == 1 and _in_words(c) else 1
-        shape: tuple[int, ...] = (p.outer[i], p.inner[i] // each)
-        strides: tuple[int, ...] = (ld // each, 1)
-        if c.batching == "strided":
-            shape = (p.matrices[i], *shape)
-            strides = (p.batch_strides[i] or p.outer[i] * ld, *strides)
-        if c.two_stage and name == "c":
-            shape = (c.split_k, *shape)
-            strides = (p.outer[i] * ld, *strides)
-        found[name] = Described(shape, strides)
-    for i, _ in enumerate(_rests(c)):
-        found[f"b_rest.{i}"], found[f"c_rest.{i}"] = found["b"], found["c"]
-    return found
 
 
 # --- tuples -------------------------------------------------------------------------------------
@@ -428,7 +425,6 @@ def _kernel(pipeline: Pipeline) -> Part:
         options=options,
         own=pipeline.own,
         boxes=_boxes,
-        views=_views,
         cluster=lambda c: c.split_k if c.clustered else 1,
     )
 

@@ -62,8 +62,41 @@ def _columns(c: GroupedGemmConfig) -> int:
 # --- parameters ---------------------------------------------------------------------------------
 
 
+RAGGED_ROWS = 2**30
+"""Rows of a ragged tensor map. This number times `_WRAP` elements is a multiple of 2**64 bytes, at
+which addresses wrap."""
+_WRAP = 2**34
+_MOST = 2**31 - 2**16
+
+
+def _ragged(columns: int, ld: int) -> Described:
+    """The tensor map of a matrix for stores that may stop at any row.
+
+    Three of its dimensions walk the rows. (RAGGED_ROWS, end, RAGGED_ROWS - size + i) is row i of
+    the `size` rows before row `end`. The first coordinate goes RAGGED_ROWS rows back, since its
+    stride is `_WRAP` elements less a row and addresses wrap. The last coordinate is past its
+    extent, where nothing is written, exactly for i ≥ size. (The "ragged" descriptors of Triton's
+    ``tools/ragged_tma.py``.)
+    """
+    return Described((_MOST, _MOST, RAGGED_ROWS, columns), (_WRAP - ld, ld, ld, 1))
+
+
+def _view(p: GroupedGemmProblem, name: str) -> Described:
+    if name == "a":
+        return Described((p.rows, p.k), (p.lda, 1))
+    if name == "c":
+        return _ragged(p.columns, p.ldc)
+    b = (p.k, p.n) if p.layout[1] == "r" else (p.n, p.k)
+    return Described((p.groups, *b), (p.stride_b, p.ldb, 1))
+
+
 def _matrix(name: str) -> Array:
-    return Array(f"dtype_{name.lower()}", lambda _: name.upper(), aligned=lambda c: c.alignment)
+    return Array(
+        f"dtype_{name}",
+        lambda _: name.upper(),
+        aligned=lambda c: c.alignment,
+        view=lambda x: _view(x.problem, name),
+    )
 
 
 def _number(
@@ -137,34 +170,6 @@ def _boxes(c: GroupedGemmConfig) -> dict[str, Box]:
     return {"a": (m, k), "b": b, "c": (1, 1, m, columns)}
 
 
-def _views(c: GroupedGemmConfig, p: GroupedGemmProblem) -> dict[str, Described]:
-    b = (p.k, p.n) if p.layout[1] == "r" else (p.n, p.k)
-    return {
-        "a": Described((p.rows, p.k), (p.lda, 1)),
-        "b": Described((p.groups, *b), (p.stride_b, p.ldb, 1)),
-        "c": _ragged(p.columns, p.ldc),
-    }
-
-
-RAGGED_ROWS = 2**30
-"""Rows of a ragged tensor map. This number times `_WRAP` elements is a multiple of 2**64 bytes, at
-which addresses wrap."""
-_WRAP = 2**34
-_MOST = 2**31 - 2**16
-
-
-def _ragged(columns: int, ld: int) -> Described:
-    """The tensor map of a matrix for stores that may stop at any row.
-
-    Three of its dimensions walk the rows. (RAGGED_ROWS, end, RAGGED_ROWS - size + i) is row i of
-    the `size` rows before row `end`. The first coordinate goes RAGGED_ROWS rows back, since its
-    stride is `_WRAP` elements less a row and addresses wrap. The last coordinate is past its
-    extent, where nothing is written, exactly for i ≥ size. (The "ragged" descriptors of Triton's
-    ``tools/ragged_tma.py``.)
-    """
-    return Described((_MOST, _MOST, RAGGED_ROWS, columns), (_WRAP - ld, ld, ld, 1))
-
-
 # --- kernels ------------------------------------------------------------------------------------
 
 
@@ -194,7 +199,6 @@ def _parts(config: GroupedGemmConfig) -> tuple[Part]:
             grid=_grid,
             options=lambda c, arch: record.one.options(c.one, arch),
             boxes=_boxes,
-            views=_views,
         ),
     )
 

@@ -1,0 +1,85 @@
+"""What the parameters of a declared operation's kernels are, and its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.custom.declare import COMPILER, Declaration, Part, Scratch, flag
+from tilewright.ops import binder
+from tilewright.ops.binder import Array, Catalogue, Constant, Context, Given, Numbers, Value
+
+
+def catalogue(d: Declaration) -> Catalogue:
+    """The meanings of all names that a kernel's parameters may have."""
+    options = (*d.dtype_fields, *map(flag, d.optional), *d.options, "alignment", *d.axes)
+    return {
+        **{name: _array(one.dtype, name in d.optional, name) for name, one in d.operands.items()},
+        **{name: _scratch(one) for name, one in d.temporaries.items()},
+        **{name: Given(kind) for name, (kind, _) in d.scalars.items()},
+        **{name: _field(name, "i64", name in d.multiples) for name in d.strides},
+        **{name: _field(name, "i32", name in d.multiples) for name in d.sizes},
+        **{name: Numbers("i32", _value(value)) for name, value in d.values.items()},
+        **{name: _constant(name) for name in options},
+    }
+
+
+def _aligned(c: Any) -> int:
+    return int(c.alignment)
+
+
+def _array(dtype: str, optional: bool, name: str) -> Array:
+    def there(c: Any) -> bool:
+        return not optional or bool(getattr(c, flag(name)))
+
+    return Array(dtype, there=there, aligned=_aligned)
+
+
+def _scratch(one: Scratch) -> Array:
+    return Array(
+        one.dtype,
+        aligned=_aligned,
+        shape=lambda x: tuple(one.shape(x.problem, x.config)),
+        initial=lambda _: one.initial,
+    )
+
+
+def _field(name: str, kind: str, in_16s: bool) -> Numbers:
+    def multiples(c: Any) -> int:
+        return 16 if in_16s and c.alignment > 1 else 1
+
+    return Numbers(kind, lambda x: getattr(x.problem, name), multiples=multiples)
+
+
+def _value(value: Callable[[Any, Any], int]) -> Callable[[Context], int]:
+    return lambda x: value(x.problem, x.config)
+
+
+def _constant(name: str) -> Constant:
+    return lambda c, _: getattr(c, name)
+
+
+def parts(d: Declaration) -> tuple[binder.Part, ...]:
+    """The kernels, in the order in which they run."""
+
+    def options(c: Any, arch: Arch) -> tuple[tuple[str, Value], ...]:
+        known = [axis for axis in COMPILER if axis in d.axes]
+        mine = [axis for axis in known if COMPILER[axis][0] in ("", arch.backend)]
+        said = ((axis, getattr(c, axis)) for axis in mine)
+        return tuple((axis, value) for axis, value in said if value != COMPILER[axis][1])
+
+    def made(part: Part) -> binder.Part:
+        def grid(x: Context) -> tuple[int, int, int]:
+            across, down, deep = (*part.grid(x.problem, x.config), 1, 1)[:3]
+            return across, down, deep
+
+        return binder.Part(
+            name=part.name,
+            kernel=f"{d.module}:{part.function.fn.__name__}",
+            grid=grid,
+            options=options,
+            signature=part.interface,
+        )
+
+    return tuple(map(made, d.parts))
