@@ -138,6 +138,7 @@ OTHER_MEANING = {
     "ops.device.gluon_ring": {"m", "n", "split_k"},
     "ops.device.gluon_store": {"layout", "m", "n"},  # a tile's in registers
     "ops.device.schedule": {"m", "n", "split_k"},
+    "ops.library": {"n"},  # the number of an algorithm, in names
     "ops.epilogues": {"m", "n"},  # kinds of operands, for kernels of any family
     "ops.recording": {"spread"},  # a vector over a matrix
     "ops.tile_sharing": {"reduction", "scheduler"},  # what it asks of any family's config

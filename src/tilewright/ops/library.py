@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
+from tilewright.errors import BadArgument
 from tilewright.version import installed
 
 CUBLASLT, HIPBLASLT = "cublaslt", "hipblaslt"
@@ -54,15 +56,24 @@ def library_name(kind: str, version: int) -> str:
 def package(kind: str) -> str:
     """What is installed here of a library, with its version: NVIDIA's package, or the release of
     ROCm that hipBLASLt is part of; ``""`` if neither says so, as where torch brings its own."""
-    if kind == HIPBLASLT:
-        root = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
-        with suppress(OSError, UnicodeDecodeError):
-            return f"rocm {(root / '.info' / 'version').read_text().strip()}"
-        return ""
+    return _INSTALLED[kind]() if kind else ""
+
+
+def _nvidias() -> str:
     for name in _PACKAGES:
         if found := installed(name):
             return f"{name} {found}"
     return ""
+
+
+def _rocm() -> str:
+    root = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
+    with suppress(OSError, UnicodeDecodeError):
+        return f"rocm {(root / '.info' / 'version').read_text().strip()}"
+    return ""
+
+
+_INSTALLED = {CUBLASLT: _nvidias, HIPBLASLT: _rocm}
 
 
 def library_key(config: Any) -> str:
@@ -97,6 +108,20 @@ MEETINGS: dict[Meeting, int] = {"none": 0, "inplace": 1, "compute": 2, "output":
 """The numbers of cublasLtReductionScheme_t."""
 
 
+_LARGEST = 2**32 - 1
+_LARGEST_INDEX = 2**31 - 1
+_DIGEST = "[0-9a-f]{8}"
+
+
+def _count(field: str) -> str:
+    return rf"(?P<{field}>0|[1-9]\d{{0,9}})"
+
+
+def _check_number(name: str, value: object, most: int) -> None:
+    if type(value) is not int or not 0 <= value <= most:
+        raise BadArgument(f"{name} = {value!r} is outside 0 … {most}")
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """One algorithm of cuBLASLt, by all attributes that the library lets a caller set
@@ -119,6 +144,57 @@ class Algorithm:
     inner: int
     cluster: int
 
+    pattern: ClassVar[str] = (
+        f"{_count('number')}_t{_count('tile')}_s{_count('stages')}_k{_count('parts')}"
+        f"_(?P<meeting>{'|'.join(get_args(Meeting))})_z{_count('swizzle')}_o{_count('custom')}"
+        f"_i{_count('inner')}_c{_count('cluster')}"
+    )
+    """What `word` looks like: a regular expression with a group for each field."""
+
+    @property
+    def word(self) -> str:
+        """All fields, as a kernel's name has them."""
+        return (
+            f"{self.number}_t{self.tile}_s{self.stages}_k{self.parts}_{self.meeting}"
+            f"_z{self.swizzle}_o{self.custom}_i{self.inner}_c{self.cluster}"
+        )
+
+    @classmethod
+    def of_words(cls, said: Mapping[str, str]) -> Algorithm:
+        """The algorithm with these fields."""
+        numbers: dict[str, Any] = {field: int(said[field]) for field in _NUMBERS}
+        return cls(**numbers, meeting=said["meeting"])  # type: ignore[arg-type]
+
+    def check(self) -> None:
+        """Raise `BadArgument` if no name can say it."""
+        for name in _NUMBERS:
+            _check_number(name, getattr(self, name), _LARGEST)
+        if self.meeting not in get_args(Meeting):
+            listed = ", ".join(get_args(Meeting))
+            raise BadArgument(f"meeting '{self.meeting}' is not one of {listed}")
+
+    @property
+    def summed(self) -> int:
+        """Parts of a sum that are summed on their own, as far as the library says."""
+        return max(1, self.parts)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether parts of a sum are kept in the result's dtype."""
+        return self.meeting in ("inplace", "output")
+
+    @property
+    def varies(self) -> str:
+        """Why two runs may give other bits; ``""`` if they give the same. A second kernel adds
+        parts up in the same order each time; in which order parts are added in place, the library
+        does not state."""
+        if self.meeting == "inplace" or (self.meeting == "none" and self.parts > 1):
+            return "adds parts of sums in an order that the library does not state"
+        return ""
+
+
+_NUMBERS = ("number", "tile", "stages", "parts", "swizzle", "custom", "inner", "cluster")
+
 
 @dataclass(frozen=True, slots=True)
 class Solution:
@@ -133,6 +209,30 @@ class Solution:
     index: int
     digest: str
 
+    pattern: ClassVar[str] = f"n{_count('index')}_h(?P<digest>{_DIGEST})"
+    summed: ClassVar[int] = 1
+    rounds: ClassVar[bool] = False
+    """The library does not say how parts of a sum meet. A verification finds results that are too
+    far off."""
+    varies: ClassVar[str] = "hipBLASLt does not say that its sums repeat bit for bit"
+
+    @property
+    def word(self) -> str:
+        return f"n{self.index}_h{self.digest}"
+
+    @classmethod
+    def of_words(cls, said: Mapping[str, str]) -> Solution:
+        return cls(int(said["index"]), said["digest"])
+
+    def check(self) -> None:
+        _check_number("index", self.index, _LARGEST_INDEX)
+        if not re.fullmatch(_DIGEST, self.digest, re.ASCII):
+            raise BadArgument(f"digest '{self.digest}' is not 8 hexadecimal digits")
+
+
+Fixed = Algorithm | Solution
+"""What fixes an algorithm of a library. Each class says the same of it: `word`, `pattern`,
+`of_words`, `check`, `summed`, `rounds`, `varies` (see `Algorithm`)."""
 
 Chain = Literal["", "bias", "scale", "scales", "blocks"]
 """What the library does to the sums before it stores them: it adds a bias, multiplies by one
@@ -165,7 +265,7 @@ class Matmul:
     precision: str = "ieee"
     chain: Chain = ""
     alignment: int = 16
-    algorithm: Algorithm | Solution | None = None
+    algorithm: Fixed | None = None
     workspace: int = 0
 
 
@@ -174,5 +274,5 @@ class Found:
     """An algorithm that a library offers for a product, and the bytes of scratch memory that it
     needs there."""
 
-    algorithm: Algorithm | Solution
+    algorithm: Fixed
     workspace: int

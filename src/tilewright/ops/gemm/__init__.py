@@ -11,16 +11,15 @@ from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument
-from tilewright.ops import epilogues, tile_sharing
+from tilewright.ops import epilogues
 from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
-from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate, Ranking
 from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import (
-    catalogue,
     contraction,
+    kinds,
     library,
     library_config,
     library_record,
@@ -34,7 +33,6 @@ from tilewright.ops.gemm import (
     rules,
     scales,
     shuffle,
-    sizes,
     spaces,
     tuning,
 )
@@ -42,6 +40,7 @@ from tilewright.ops.gemm import gradients as gradients_module
 from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import aiter, benchdnn, decode, onednn, tile_engine, variants
+from tilewright.ops.gemm.kinds import Config
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.keywords import Keyword
@@ -56,10 +55,6 @@ from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
 
 __all__ = ["FAMILY", "GemmConfig", "GemmProblem"]
-
-
-Config = GemmConfig | VendorConfig
-"""A kernel that is built here, or an algorithm of the vendor's library."""
 
 
 class GemmFamily(Defaults):
@@ -156,24 +151,16 @@ class GemmFamily(Defaults):
         return tuning.tuning_spaces(problem, arch)
 
     def judge(self, config: Config, arch: Arch) -> Verdict:
-        if isinstance(config, VendorConfig):
-            return library.judge(config, arch)
-        return rules.judge(config, arch)
+        return kinds.of(config).judge(config, arch)
 
     def supports(self, config: Config, problem: GemmProblem, arch: Arch) -> Verdict:
-        if isinstance(config, VendorConfig):
-            return library.supports(config, problem, arch)
-        return rules.supports(config, problem, arch)
+        return kinds.of(config).supports(config, problem, arch)
 
     def repeats(self, config: Config) -> Verdict:
-        if isinstance(config, VendorConfig):
-            return library.repeats(config)
-        return tile_sharing.repeats(config)
+        return kinds.of(config).repeats(config)
 
     def invariant(self, config: Config) -> Verdict:
-        if isinstance(config, VendorConfig):
-            return library.invariant(config)
-        return tile_sharing.invariant(config)
+        return kinds.of(config).invariant(config)
 
     def library_query(
         self, problem: GemmProblem, arch: Arch, library_name: str
@@ -187,35 +174,13 @@ class GemmFamily(Defaults):
         return library_record.faster(problem, device)
 
     def sources(self, config: Config, arch: Arch) -> Mapping[str, KernelSource]:
-        if isinstance(config, VendorConfig):
-            return {}
-        return catalogue.sources(config, arch)
+        return kinds.of(config).sources(config, arch)
 
     def interpreted(self, config: Config) -> GemmConfig:
-        if isinstance(config, VendorConfig):
-            return library.interpreted(config)
-        record = pipelines.of(config)
-        sibling = pipelines.PIPELINES[record.sibling or record.name]
-        # The sibling has no edges or warps that are no powers of two, and A's rows may be rows of
-        # its matrix instruction where they are columns of this kernel's.
-        least = 16 if record.has("transposed") and not sibling.has("transposed") else 1
-        return replace(
-            config,
-            pipeline=sibling.name,
-            num_warps=wide(config.num_warps),
-            tile_m=max(least, wide(config.tile_m)),
-            tile_n=wide(config.tile_n),
-            # A sibling without several blocks of scales in a step has one.
-            tile_k=config.tile_k if record.has("few_rows") else sizes.summed_k(config),
-            # Interpreted workgroups run one after the other, and meet in memory.
-            reduction="linear" if config.clustered else config.reduction,
-            dependent_launch="none",
-        )
+        return kinds.of(config).interpreted(config)
 
     def launch(self, config: Config, problem: GemmProblem, device: Device) -> Launch:
-        if isinstance(config, VendorConfig):
-            return library.launch(config, problem)
-        return catalogue.launch(config, problem, device)
+        return kinds.of(config).launch(config, problem, device)
 
     def operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
@@ -262,18 +227,16 @@ class GemmFamily(Defaults):
         are."""
         pool = Pool.of(configs)
         if pool and not _some_are_theirs(pool):
-            found: Ranking = _estimating().ranking(problem, pool, device)
+            from tilewright.ops.gemm import estimate  # takes NumPy
+
+            found: Ranking = estimate.ranking(problem, pool, device)
             return found
-        ours = [config for config in pool if not isinstance(config, VendorConfig)]
-        theirs = [config for config in pool if isinstance(config, VendorConfig)]
-        last = [(config, library.estimate(config, problem, device)) for config in theirs]
+        ours = [config for config in pool if not _is_theirs(config)]
+        last = [(c, self.estimate(c, problem, device)) for c in pool if _is_theirs(c)]
         return [*self.rank(problem, ours, device), *last] if ours else last
 
     def estimate(self, config: Config, problem: GemmProblem, device: Device) -> Estimate:
-        if isinstance(config, VendorConfig):
-            return library.estimate(config, problem, device)
-        found: Estimate = _estimating().estimate(config, problem, device).estimate
-        return found
+        return kinds.of(config).estimate(config, problem, device)
 
     def reference(self, problem: GemmProblem, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         a, b, *extra = inputs.values()
@@ -293,22 +256,18 @@ class GemmFamily(Defaults):
         return {"C": result.clip(*within) if within else result}
 
     def tolerances(self, problem: GemmProblem, config: Config | None) -> Mapping[str, Tolerance]:
-        operands, splits = problem.dtype_a, 1
-        if isinstance(config, VendorConfig):
-            operands = "tf32" if config.precision == "tf32" else operands
-            splits, config = library.parts(config), None
-        elif config is not None:
-            operands, splits = sizes.operand_dtype(config), sizes.most_parts(config, problem)
+        operands, splits, summed_k = problem.dtype_a, 1, 0
+        if config is not None:
+            operands, splits, summed_k = kinds.of(config).sums(config, problem)
         amplified, combined = (
             sum(epilogues.amplification(chain) for chain in chains)
             for chains in ((problem.epilogue,), (problem.pre_a, problem.pre_b))
         )
         terms = problem.k
-        if config is not None and scales.count(
-            problem
-        ):  # a sum of a block's products, then one of blocks in fp32
+        if summed_k and scales.count(problem):
+            # A sum of a block's products, then one of blocks in fp32.
             terms = min(problem.k, scales.k_block(problem))
-            splits += -(-problem.k // sizes.summed_k(config)) - 1
+            splits += -(-problem.k // summed_k) - 1
             amplified = scales.amplification(problem) * (amplified or 1.0)
         allowed = tolerance(operands, problem.dtype_c, terms, splits, amplified, combined)
         return {"C": allowed}
@@ -325,20 +284,13 @@ class GemmFamily(Defaults):
         return operands.lowered(inputs, named, options)
 
 
+def _is_theirs(config: Config) -> bool:
+    return config.pipeline == VENDOR
+
+
 def _some_are_theirs(pool: Pool) -> bool:
     """Whether a pool, or the whole that it is a part of, has algorithms of the library."""
     return bool(each(pool.columns.whole, _is_theirs).any())
-
-
-def _is_theirs(config: Config) -> bool:
-    return isinstance(config, VendorConfig)
-
-
-def _estimating() -> Any:
-    """The estimate's module, which takes NumPy: imported where something is estimated."""
-    from tilewright.ops.gemm import estimate
-
-    return estimate
 
 
 def _strides(word: str, text: str) -> tuple[int, ...]:

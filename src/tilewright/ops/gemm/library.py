@@ -38,64 +38,15 @@ from tilewright.ops.gemm.library_config import (
     VendorConfig,
     vendor_config,
 )
+from tilewright.ops.gemm.library_kinds import RECORDS, VendorLibrary
 from tilewright.ops.gemm.operands import SCALES
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.vendor import BLOCK_ROWS_MULTIPLE, BLOCKS, FP8_MULTIPLE
-from tilewright.ops.library import (
-    CUBLASLT,
-    HIPBLASLT,
-    LIBRARIES,
-    Algorithm,
-    Chain,
-    Found,
-    Matmul,
-    Matrix,
-    Solution,
-    kind,
-)
+from tilewright.ops.gemm.vendor import BLOCK_ROWS_MULTIPLE, BLOCKS
+from tilewright.ops.library import Found, Matmul, Matrix, kind
 from tilewright.ops.nouns import Launch, Pointer, Step, Temporary
 from tilewright.verdict import YES, Verdict, no
 
-_TYPES = {
-    CUBLASLT: {
-        "bf16": ("bf16", "fp32"),
-        "fp16": ("fp16", "fp32"),
-        "fp32": ("fp32",),
-        "e4m3fn": ("bf16", "fp16", "fp32"),
-        "int8": ("int32",),
-    },
-    HIPBLASLT: {
-        "bf16": ("bf16", "fp32"),
-        "fp16": ("fp16", "fp32"),
-        "fp32": ("fp32",),
-        "e4m3fn": ("bf16", "fp16", "fp32"),
-        "e4m3fnuz": ("bf16", "fp16", "fp32"),
-    },
-}
-"""Dtypes of A and B, each with those of C, by library."""
-
 _FP8 = ("e4m3fn", "e4m3fnuz")
-_CHAINS: dict[str, Chain] = {"": "", "bias": "bias"}
-_FP8_CHAINS: dict[str, dict[str, Chain]] = {
-    CUBLASLT: {"": "", "scale": "scale", "row_scale+col_scale": "scales"},
-    HIPBLASLT: {"": "", "scale": "scale"},
-}
-"""The libraries' chains, by ours that are the same. Only fp8 operands have scales. The library's
-columns are rows of a row-major C. hipBLASLt was never asked for more than one scale."""
-
-_ACTIVATIONS = {
-    CUBLASLT: {
-        "relu": "the library's relu makes 0 of NaN; relu here keeps it",
-        "gelu_tanh": "the library's gelu is less exact than results here may be",
-    },
-    HIPBLASLT: dict.fromkeys(
-        ("relu", "gelu_tanh"), "hipBLASLt's activations were never compared with those here"
-    ),
-}
-"""The libraries' other operations, and why they are not asked for them. On an H200,
-`bias+gelu_tanh` into bf16 was off by up to 3.35 times our tolerance (cuBLAS 13, 128×1024×512,
-algorithm 16). There the largest error was 0.45 among results under 128, where one rounding to bf16
-is off by at most 0.25: the sum had been rounded once before the bias was added."""
 
 _COLUMN_MULTIPLE = 4
 """A column of the scales of B's blocks is padded to a multiple of so many."""
@@ -106,15 +57,14 @@ Described = VendorConfig | GemmProblem
 """Both have the words that the rules of the signature read."""
 
 
-def _library(c: Described, arch: Arch, kind: str) -> str | None:
-    if kind != LIBRARIES.get(arch.backend):
-        owner, name = ("NVIDIA", "cuBLASLt") if kind == CUBLASLT else ("AMD", "hipBLASLt")
-        return f"{name} is {owner}'s, and {arch.name} is not"
+def _library(c: Described, arch: Arch, of: VendorLibrary) -> str | None:
+    if not of.serves(arch.backend):
+        return f"{of.title} is {of.owner}'s, and {arch.name} is not"
     return None
 
 
-def _dtype(c: Described, arch: Arch, kind: str) -> str | None:
-    if c.dtype_a != c.dtype_b or c.dtype_c not in _TYPES[kind].get(c.dtype_a, ()):
+def _dtype(c: Described, arch: Arch, of: VendorLibrary) -> str | None:
+    if c.dtype_a != c.dtype_b or c.dtype_c not in of.types.get(c.dtype_a, ()):
         return f"{c.dtype_a} times {c.dtype_b} into {c.dtype_c} is not asked of the library"
     for dtype in (c.dtype_a, *(("tf32",) if c.precision == "tf32" else ())):
         support = arch.dtypes.get(dtype)
@@ -123,20 +73,19 @@ def _dtype(c: Described, arch: Arch, kind: str) -> str | None:
     return None
 
 
-def _layout(c: Described, arch: Arch, kind: str) -> str | None:
+def _layout(c: Described, arch: Arch, of: VendorLibrary) -> str | None:
     if c.layout[1] == "s":
         return "the library reads no shuffled B"
-    if kind == CUBLASLT and DTYPES[c.dtype_a].bits == 8 and c.layout != "rcr":
+    if DTYPES[c.dtype_a].bits == 8 and c.layout not in of.layouts_8_bit:
         return f"layout {c.layout}: the library's 8-bit operands lie as rcr has them"
     return None
 
 
-def _operands(c: Described, arch: Arch, kind: str) -> str | None:
+def _operands(c: Described, arch: Arch, of: VendorLibrary) -> str | None:
     if c.pre_a or c.pre_b:
         return "the library multiplies operands as they are; pre_a and pre_b need a kernel"
     blocks = (c.scale_a, c.scale_b)
-    served = kind == CUBLASLT and c.dtype_a == "e4m3fn" and blocks == BLOCKS
-    if any(blocks) and not served:
+    if any(blocks) and not (c.dtype_a in of.blocks and blocks == BLOCKS):
         return (
             f"blocks of scales {c.scale_a or 'none'} and {c.scale_b or 'none'} are not asked of it"
         )
@@ -145,13 +94,13 @@ def _operands(c: Described, arch: Arch, kind: str) -> str | None:
     return None
 
 
-def _epilogue(c: Described, arch: Arch, kind: str) -> str | None:
+def _epilogue(c: Described, arch: Arch, of: VendorLibrary) -> str | None:
     if c.epilogue and c.scale_a:
         return f"with blocks of scales the library is asked for no epilogue as {c.epilogue}"
-    known = _FP8_CHAINS[kind] if c.dtype_a in _FP8 else _CHAINS
+    known = of.fp8_chains if c.dtype_a in _FP8 else of.chains
     for operation in c.epilogue.split("+"):
-        if operation in _ACTIVATIONS[kind]:
-            return _ACTIVATIONS[kind][operation]
+        if operation in of.refused:
+            return of.refused[operation]
     if c.epilogue not in known:
         listed = ", ".join(filter(None, known))
         return f"epilogue {c.epilogue} is not the library's; for {c.dtype_a} it has {listed}"
@@ -163,27 +112,24 @@ def _epilogue(c: Described, arch: Arch, kind: str) -> str | None:
 
 
 def _rounded(c: VendorConfig) -> str | None:
-    if isinstance(c.algorithm, Solution):
-        return None  # it does not say how parts meet: a verification finds what is too far off
-    if c.algorithm.meeting in ("inplace", "output") and c.dtype_c != c.dtype_acc:
+    if c.algorithm.rounds and c.dtype_c != c.dtype_acc:
         return f"rounds each part of a sum to {c.dtype_c}; sums are in {c.dtype_acc}"
     return None
 
 
-LEGALITY: tuple[tuple[str, Callable[[Described, Arch, str], str | None]], ...] = (
+LEGALITY: tuple[tuple[str, Callable[[Described, Arch, VendorLibrary], str | None]], ...] = (
     ("library", _library),
     ("dtype", _dtype),
     ("layout", _layout),
     ("operands", _operands),
     ("epilogue", _epilogue),
 )
-"""The rules on what a library is asked for: of a problem before it is asked, and of a config. The
-last argument says which library."""
+"""The rules on what a library is asked for: of a problem before it is asked, and of a config."""
 
 
 def _judged(c: Described, arch: Arch, library: str) -> Verdict:
     for name, rule in LEGALITY:
-        if reason := rule(c, arch, kind(library)):
+        if reason := rule(c, arch, RECORDS[kind(library)]):
             return no(name, reason)
     return YES
 
@@ -198,13 +144,15 @@ def judge(config: VendorConfig, arch: Arch) -> Verdict:
 def _extent(p: GemmProblem, library: str) -> str | None:
     if 0 in (p.m, p.n, p.k, p.batch):
         return f"{p.m}×{p.n}×{p.k} is empty, which is left to kernels of ours"
-    if kind(library) != CUBLASLT or DTYPES[p.dtype_a].bits != 8:
+    if DTYPES[p.dtype_a].bits != 8:
         return None
-    if p.n % FP8_MULTIPLE or p.k % FP8_MULTIPLE:
-        return f"n = {p.n} and k = {p.k} must be multiples of {FP8_MULTIPLE} for 8-bit operands"
-    if p.alignment < FP8_MULTIPLE:
-        return f"8-bit operands aligned to {p.alignment} bytes, under {FP8_MULTIPLE}"
-    return _scales_lie(p) if (p.scale_a, p.scale_b) == BLOCKS else None
+    of = RECORDS[kind(library)]
+    multiple = of.multiple_8_bit
+    if p.n % multiple or p.k % multiple:
+        return f"n = {p.n} and k = {p.k} must be multiples of {multiple} for 8-bit operands"
+    if p.alignment < multiple:
+        return f"8-bit operands aligned to {p.alignment} bytes, under {multiple}"
+    return _scales_lie(p) if of.blocks and (p.scale_a, p.scale_b) == BLOCKS else None
 
 
 def _scales_lie(p: GemmProblem) -> str | None:
@@ -240,15 +188,9 @@ def supports(config: VendorConfig, problem: GemmProblem, arch: Arch) -> Verdict:
 
 
 def repeats(config: VendorConfig) -> Verdict:
-    """Whether two runs give the same bits: where sums are not split, and where a second kernel adds
-    up their parts. cuBLASLt does not state the order in which it adds parts in place, and hipBLASLt
-    states none."""
-    a = config.algorithm
-    if isinstance(a, Solution):
-        return no("reduction", "hipBLASLt does not say that its sums repeat bit for bit")
-    if a.meeting == "inplace" or (a.meeting == "none" and a.parts > 1):
-        return no("reduction", "adds parts of sums in an order that the library does not state")
-    return YES
+    """Whether two runs give the same bits."""
+    why = config.algorithm.varies
+    return no("reduction", why) if why else YES
 
 
 def invariant(config: VendorConfig) -> Verdict:
@@ -276,7 +218,7 @@ def matmul(p: GemmProblem, library: str) -> Matmul:
     c = Matrix(p.dtype_c, p.inner[2], p.outer[2], p.ldc, p.stride_c if p.batch > 1 else 0)
     row_a, row_b, row_c = (letter == "r" for letter in p.layout)
     # What lies in memory by columns is the transpose of a matrix by rows.
-    first, second, transposed = a, b, (row_a, row_b)
+    of, first, second, transposed = RECORDS[kind(library)], a, b, (row_a, row_b)
     if row_c:
         first, second, transposed = b, a, (not row_b, not row_a)
     return Matmul(
@@ -287,7 +229,7 @@ def matmul(p: GemmProblem, library: str) -> Matmul:
         transposed,
         p.batch,
         p.precision,
-        "blocks" if p.scale_a else {**_CHAINS, **_FP8_CHAINS[kind(library)]}[p.epilogue],
+        "blocks" if p.scale_a else {**of.chains, **of.fp8_chains}[p.epilogue],
         p.alignment,
         workspace=WORKSPACES[-1] * MIB,
     )
@@ -319,7 +261,7 @@ WORKSPACE = "workspace"
 """The temporary that an algorithm may use."""
 
 
-def launch(config: VendorConfig, problem: GemmProblem) -> Launch:
+def launch(config: VendorConfig, problem: GemmProblem, device: Device) -> Launch:
     """The launch of `config` for `problem`."""
     room = config.workspace * MIB
     asked = matmul(problem, config.library)
@@ -331,9 +273,10 @@ def launch(config: VendorConfig, problem: GemmProblem) -> Launch:
     return Launch((step,), (Temporary(WORKSPACE, (room,), "int8"),) if room else ())
 
 
-def parts(config: VendorConfig) -> int:
-    """Parts of K, each summed on its own; 1 where the library does not say."""
-    return max(1, config.algorithm.parts) if isinstance(config.algorithm, Algorithm) else 1
+def sums(config: VendorConfig, problem: GemmProblem) -> tuple[str, int, int]:
+    """See `kinds.Kind`."""
+    rounded = "tf32" if config.precision == "tf32" else problem.dtype_a
+    return rounded, config.algorithm.summed, 0
 
 
 def interpreted(config: VendorConfig) -> GemmConfig:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from tilewright import blocks
 from tilewright.dtypes import DTYPES
@@ -32,8 +32,9 @@ from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.config import ALIGNMENTS
+from tilewright.ops.gemm.library_kinds import RECORDS
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
-from tilewright.ops.library import CUBLASLT, HIPBLASLT, Algorithm, Meeting, Solution, kind
+from tilewright.ops.library import CUBLASLT, HIPBLASLT, Algorithm, Fixed, Solution, kind
 
 VENDOR = "vendor"
 """The pipeline of all algorithms of the vendor's library."""
@@ -43,10 +44,6 @@ WORKSPACES = (0, 1, 2, 4, 8, 16, 32)
 and torch's own there."""
 
 MIB = 1 << 20
-_LARGEST = 2**32 - 1
-_LARGEST_INDEX = 2**31 - 1
-_NUMBERS = ("number", "tile", "stages", "parts", "swizzle", "custom", "inner", "cluster")
-_DIGEST = "[0-9a-f]{8}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ class VendorConfig:
     dtype_acc: str
     precision: str
     library: str
-    algorithm: Algorithm | Solution
+    algorithm: Fixed
     workspace: int
     alignment: int
     epilogue: str = ""
@@ -94,9 +91,10 @@ class VendorConfig:
             raise BadArgument(f"layout '{self.layout}' is not one of {', '.join(LAYOUTS)}")
         if not kind(self.library):
             raise BadArgument(f"library '{self.library}' is not one as cublaslt13 or hipblaslt1")
-        if (type(self), type(self.algorithm)) != _CLASSES[kind(self.library)]:
+        of = kind(self.library)
+        if type(self) is not CLASSES[of] or type(self.algorithm) is not RECORDS[of].algorithm:
             raise BadArgument(f"{self.algorithm} is not an algorithm of {self.library}")
-        _check_algorithm(self.algorithm)
+        self.algorithm.check()
         for field, known in (("workspace", WORKSPACES), ("alignment", ALIGNMENTS)):
             if getattr(self, field) not in known:
                 listed = ", ".join(map(str, known))
@@ -107,7 +105,7 @@ class VendorConfig:
         """The algorithm's name; `parse` is its exact inverse."""
         name = (
             f"gemm_{self.layout}_{self.dtype_a}_{self.dtype_b}_{self.dtype_c}_{self.dtype_acc}"
-            f"_{VENDOR}_{self.library}_{_said(self.algorithm)}_ws{self.workspace}_al{self.alignment}"
+            f"_{VENDOR}_{self.library}_{self.algorithm.word}_ws{self.workspace}_al{self.alignment}"
         )
         if self.precision != "ieee":
             name += f"_{self.precision}"
@@ -133,63 +131,23 @@ class HipblasLtConfig(VendorConfig):
     algorithm: Solution
 
 
-_CLASSES: dict[str, tuple[type[VendorConfig], type]] = {
-    CUBLASLT: (CublasLtConfig, Algorithm),
-    HIPBLASLT: (HipblasLtConfig, Solution),
-}
-"""The class of a library's configs, and that of its algorithms."""
+CLASSES: dict[str, type[VendorConfig]] = {CUBLASLT: CublasLtConfig, HIPBLASLT: HipblasLtConfig}
+"""The class of a library's configs: files of configs are read by the types of their fields."""
 
 
 def vendor_config(library: str, **fields: Any) -> VendorConfig:
     """A config with these fields, of the class of `library`. Raises `BadArgument`."""
-    made, _ = _CLASSES.get(kind(library), (VendorConfig, None))
-    return made(library=library, **fields)
-
-
-def _check_algorithm(algorithm: Algorithm | Solution) -> None:
-    """Raise `BadArgument` for an algorithm that no name can say."""
-    if isinstance(algorithm, Solution):
-        _check_number("index", algorithm.index, _LARGEST_INDEX)
-        if not re.fullmatch(_DIGEST, algorithm.digest, re.ASCII):
-            raise BadArgument(f"digest '{algorithm.digest}' is not 8 hexadecimal digits")
-        return
-    for name in _NUMBERS:
-        _check_number(name, getattr(algorithm, name), _LARGEST)
-    if algorithm.meeting not in get_args(Meeting):
-        listed = ", ".join(get_args(Meeting))
-        raise BadArgument(f"meeting '{algorithm.meeting}' is not one of {listed}")
-
-
-def _check_number(name: str, value: object, most: int) -> None:
-    if type(value) is not int or not 0 <= value <= most:
-        raise BadArgument(f"{name} = {value!r} is outside 0 … {most}")
-
-
-def _said(a: Algorithm | Solution) -> str:
-    """What fixes an algorithm, as a name has it."""
-    if isinstance(a, Solution):
-        return f"n{a.index}_h{a.digest}"
-    return (
-        f"{a.number}_t{a.tile}_s{a.stages}_k{a.parts}_{a.meeting}_z{a.swizzle}_o{a.custom}"
-        f"_i{a.inner}_c{a.cluster}"
-    )
+    return CLASSES.get(kind(library), VendorConfig)(library=library, **fields)
 
 
 def _one(field: str, words: tuple[object, ...]) -> str:
     return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
 
 
-def _count(field: str) -> str:
-    return rf"(?P<{field}>0|[1-9]\d{{0,9}})"
-
-
 _TYPES = "_".join(_one(f"dtype_{x}", tuple(DTYPES)) for x in ("a", "b", "c", "acc"))
 _PATTERN = re.compile(
-    f"gemm_{_one('layout', LAYOUTS)}_{_TYPES}_{VENDOR}_(?:(?P<cublaslt>{CUBLASLT}[0-9]+)"
-    f"_{_count('number')}_t{_count('tile')}_s{_count('stages')}_k{_count('parts')}"
-    f"_{_one('meeting', get_args(Meeting))}_z{_count('swizzle')}_o{_count('custom')}"
-    f"_i{_count('inner')}_c{_count('cluster')}|(?P<hipblaslt>{HIPBLASLT}[0-9]+)"
-    f"_n{_count('index')}_h(?P<digest>{_DIGEST}))_ws{_one('workspace', WORKSPACES)}"
+    f"gemm_{_one('layout', LAYOUTS)}_{_TYPES}_{VENDOR}_(?P<library>[a-z]+[0-9]+)"
+    f"_(?P<algorithm>[a-z0-9_]+)_ws{_one('workspace', WORKSPACES)}"
     f"_al{_one('alignment', ALIGNMENTS)}(?:_(?P<precision>tf32))?"
     f"(?:_batch-{_one('batching', BATCHINGS[1:])})?{scales.PATTERN}"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
@@ -206,27 +164,22 @@ def is_vendors(name: str) -> bool:
 def parse(name: str) -> VendorConfig:
     """The config whose name this is. Raises `UnknownName`."""
     match = _PATTERN.fullmatch(name)
-    if match is None:
+    said = match.groupdict() if match else {}
+    of = RECORDS.get(kind(said.get("library", "")))
+    fixed = re.fullmatch(of.algorithm.pattern, said["algorithm"], re.ASCII) if of else None
+    if of is None or fixed is None:
         raise UnknownName(
             f"{shown(name, 300)} is not the name of an algorithm of the vendor's library; one "
             "looks like gemm_rcr_bf16_bf16_bf16_fp32_vendor_cublaslt13_66_t20_s36_k1_none_z0_o5_i0"
             "_c2_ws32_al16 or "
             "gemm_rcr_bf16_bf16_bf16_fp32_vendor_hipblaslt1_n66771_h0f9c2a41_ws32_al16"
         )
-    said = match.groupdict()
-    algorithm: Algorithm | Solution
-    if said["hipblaslt"]:
-        algorithm = Solution(int(said["index"]), said["digest"])
-    else:
-        numbers: dict[str, Any] = {field: int(said[field]) for field in _NUMBERS}
-        numbers["meeting"] = said["meeting"]
-        algorithm = Algorithm(**numbers)
     try:
         return vendor_config(
-            said["cublaslt"] or said["hipblaslt"],
+            said["library"],
             **{field: said[field] for field in _WORDS},
             precision=said["precision"] or "ieee",
-            algorithm=algorithm,
+            algorithm=of.algorithm.of_words(fixed.groupdict()),
             workspace=int(said["workspace"]),
             alignment=int(said["alignment"]),
             epilogue=(said["epilogue"] or "").replace("-", "+"),
