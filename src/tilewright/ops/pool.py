@@ -99,12 +99,14 @@ class Pool(Sequence[Any]):
     """Configs of one family, in order, with their `columns`."""
 
     def __init__(self, configs: Iterable[Any], columns: Columns | None = None) -> None:
-        self._configs = tuple(configs)
-        self.columns = columns or Columns(self._configs)
+        given: Any = configs if isinstance(configs, Columns) else tuple(configs)
+        self._configs, self.columns = given, columns or Columns(given)
 
     @classmethod
     def of(cls, configs: Iterable[Any]) -> Pool:
-        """`configs` as a pool; a pool itself."""
+        """`configs` as a pool; a pool itself. Columns of configs keep what was worked out."""
+        if isinstance(configs, Columns):
+            return cls(configs, configs)
         return configs if isinstance(configs, Pool) else cls(configs)
 
     def part(self, places: Each) -> Pool:

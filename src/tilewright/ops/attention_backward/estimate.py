@@ -13,12 +13,10 @@ added to and read. For a bias's gradient, gradients of scores are written and re
 
 from __future__ import annotations
 
-import math
-
-from tilewright.arch import arch, peak_tflops
+from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates
+from tilewright.ops import device_rates, terms
 from tilewright.ops.attention import rates
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK
@@ -68,8 +66,8 @@ def _in_one_pass(
 ) -> Estimate:
     """The time of pipelines in Gluon: steps of workgroups, each on a compute unit of its own; and
     the memory's traffic of the kernels around it."""
-    this, units, pace = arch(device.arch), device.compute_units, pipelines.of(c).pace
-    peak = peak_tflops(this, device, c.dtype) * 1e6 / units * pace.share
+    units, pace = device.compute_units, pipelines.of(c).pace
+    peak = terms.matrix_rate(device, c.dtype) * pace.share
     d, narrow = sums_width(c), c.pipeline == "gluon_ws"
     d_v = columns(c.head_dim_v) if narrow else tiles_of(c.head_dim_v) * CHUNK
     depth = 3 * d + 2 * d_v
@@ -93,12 +91,12 @@ def _in_one_pass(
     moved = p.min_bytes + rows * (passes * 4 * sums_width(c) + 2 * c.head_dim_v * 2)
     if "dbias" in c.words:
         moved += 2 * p.heads * p.pairs * DTYPES[p.dtype].bytes
-    memory = moved / (device.bandwidth_gbs * 1e3)
+    memory = terms.memory_us(moved, device)
     further = device_rates.LAUNCH_US + rates.COMBINE_US * (len(_running(c)) - 1)
-    terms = {PRODUCTS: product, STEPS: begin, MEMORY: memory, LAUNCH: further}
-    limiter = max(terms, key=lambda term: terms[term])
+    times = {PRODUCTS: product, STEPS: begin, MEMORY: memory, LAUNCH: further}
+    limiter = max(times, key=lambda term: times[term])
     facts = (f"{tiles} workgroups",)
-    return Estimate(sum(terms.values()), limiter, tuple(terms.items()), facts)
+    return Estimate(sum(times.values()), limiter, tuple(times.items()), facts)
 
 
 def _running(c: AttentionBackwardConfig) -> set[str]:
@@ -109,11 +107,10 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
     """The time of `basic`."""
     this = arch(device.arch)
     units, clock = device.compute_units, device.clock_mhz
-    peak = peak_tflops(this, device, c.dtype) * 1e6 / units * pipelines.of(c).pace.share
+    peak = terms.matrix_rate(device, c.dtype) * pipelines.of(c).pace.share
     if this.async_mma and c.tile_rows < 64:
         peak *= rates.SMALL_DOT
-    lanes = this.fma_flops_per_cu_per_clock / 2
-    rate = this.exp_per_cu_per_clock or lanes / 4
+    lanes, rate = terms.lanes(this), terms.exponentials(this)
     tile = c.tile_rows * c.step_rows
     scores = (
         tile * (1 / rate + (rates.SCORE_INSTRUCTIONS + rates.MASK_INSTRUCTIONS) / lanes) / clock
@@ -124,7 +121,7 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
             ("gradients_of_queries", p.heads, n_q, n_kv),
             ("gradients_of_bias", p.heads, n_q, n_kv))  # fmt: skip
     share = p.pairs / max(1, p.batch * n_q * n_kv)
-    terms = dict.fromkeys((PRODUCTS, SCORES, STEPS), 0.0)
+    times = dict.fromkeys((PRODUCTS, SCORES, STEPS), 0.0)
     body, workgroups = 0.0, 0
     running = _running(c)
     for name, heads, rows, others in both:
@@ -142,15 +139,14 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
         overlapped = rates.SERIAL * min(product, scores)
         body += busy * (max(product, scores) + overlapped + rates.STEP_US)
         for term, taken in ((PRODUCTS, product), (SCORES, scores), (STEPS, rates.STEP_US)):
-            terms[term] += busy * taken
+            times[term] += busy * taken
         workgroups += groups
     registers = sums(c) // (c.num_warps * this.warp_size)
     body *= SPILL if registers > this.max_registers // 2 else 1.0
     body *= WARP_FACTOR * (WARP_SCORES / tile * c.num_warps * c.num_warps / WARPS) ** WARP_POWER
-    narrow = rates.NARROW[c.alignment]
-    memory = p.min_bytes * narrow / (device.bandwidth_gbs * 1e3)
+    memory = terms.memory_us(p.min_bytes * rates.NARROW[c.alignment], device)
     further = (len(running) - 1) * rates.COMBINE_US
-    total = math.hypot(body, memory) + further + device_rates.LAUNCH_US
-    terms |= {MEMORY: memory, LAUNCH: device_rates.LAUNCH_US + further}
-    limiter = max(terms, key=lambda term: terms[term])
-    return Estimate(total, limiter, tuple(terms.items()), (f"{workgroups} workgroups",))
+    total = terms.together_us(body, memory) + further + device_rates.LAUNCH_US
+    times |= {MEMORY: memory, LAUNCH: device_rates.LAUNCH_US + further}
+    limiter = max(times, key=lambda term: times[term])
+    return Estimate(total, limiter, tuple(times.items()), (f"{workgroups} workgroups",))

@@ -3,8 +3,6 @@ launch. Nothing was fitted or timed."""
 
 from __future__ import annotations
 
-import math
-
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.ops import device_rates
@@ -12,6 +10,7 @@ from tilewright.ops.causal_conv.catalogue import splits_of, workgroups
 from tilewright.ops.causal_conv.config import CausalConvConfig
 from tilewright.ops.causal_conv.problem import CausalConvProblem
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.terms import lanes, memory_us, together_us
 
 LOAD_INSTRUCTIONS = 4
 """Instructions of a lane for each element and tap: a load's share, the mask, the conversion, the
@@ -30,7 +29,7 @@ RESIDENT_THREADS = 512
 def estimate(config: CausalConvConfig, problem: CausalConvProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
     c, p, this = config, problem, arch(device.arch)
-    lanes = this.fma_flops_per_cu_per_clock / 2 * device.compute_units * device.clock_mhz
+    rate = lanes(this) * device.compute_units * device.clock_mhz
     silu = SILU_INSTRUCTIONS * c.has("silu")
     each = c.taps * LOAD_INSTRUCTIONS + silu
     if c.direction == "backward":
@@ -39,15 +38,15 @@ def estimate(config: CausalConvConfig, problem: CausalConvProblem, device: Devic
     count = workgroups(c, p, splits_of(c, p, device))
     across = -(-p.channels // c.tile_n) * c.tile_n
     along = -(-max(1, p.tokens) // c.tile_m) * c.tile_m
-    products = p.batch * across * along * each / lanes
+    products = p.batch * across * along * each / rate
     wide = c.inner == "channels" and c.alignment >= 4
     wide = wide or c.inner == "tokens" or c.direction == "update"
-    memory = p.min_bytes / (device.bandwidth_gbs * 1e3) * (1 if wide else GATHERED)
+    memory = memory_us(p.min_bytes, device) * (1 if wide else GATHERED)
     threads = count * c.num_warps * this.warp_size
     idle = max(1.0, device.compute_units * RESIDENT_THREADS / max(1, threads))
     launch = device_rates.LAUNCH_US + 2 * device_rates.LATENCY_US
     launch += device_rates.SECOND_US * (c.direction == "backward")
     terms = {"memory": memory, "arithmetic": products * min(idle, 8.0), "launch": launch}
-    total = math.hypot(terms["memory"], terms["arithmetic"]) + launch
+    total = together_us(terms["memory"], terms["arithmetic"]) + launch
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{count} workgroups",))

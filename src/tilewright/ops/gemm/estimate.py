@@ -7,7 +7,7 @@ many steps ahead as the pipeline is deep.
 
 Compute units take whole tiles, so the busiest unit decides. A unit that holds several workgroups
 hides the waits of one behind the work of another. All of this overlaps the device's memory traffic,
-but not fully: the two times add up like the legs of a right triangle, which fitted best. The
+but not fully (`terms.together_us`). The
 launch, the first load and the last tile's store come on top.
 
 A step is in `estimate_step`, sums that workgroups put together in `estimate_sums`: they follow from
@@ -28,7 +28,7 @@ import numpy as np
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates
+from tilewright.ops import device_rates, terms
 from tilewright.ops.estimate import Ranking
 from tilewright.ops.gemm import (
     clusters,
@@ -151,8 +151,8 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
     fill += step.store * np.where(step.stores_beside, 1, rounds)
     added_up = each(c, added_up_us) * rounds
     moved = p.min_bytes + _again_bytes(c, p, device, tiles_m, tiles_n, at_once)
-    memory = moved / (device.bandwidth_gbs * 1e3)
-    total = np.hypot(body + fill, memory + device_rates.LATENCY_US) + added_up + meeting
+    memory = terms.memory_us(moved, device)
+    total = terms.together_us(body + fill, memory + device_rates.LATENCY_US) + added_up + meeting
     launch = np.where(few, rates.FEW_LAUNCH_US, device_rates.LAUNCH_US)
     return Breakdown(
         parts=parts.astype(int),

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilewright.arch import arch, peak_tflops
+from tilewright.arch import arch
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates, epilogues
+from tilewright.ops import device_rates, epilogues, terms
 from tilewright.ops.device import widths
 from tilewright.ops.gemm import pipelines, rates, scales
 from tilewright.ops.gemm.config import GemmConfig
@@ -61,7 +61,7 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     rows = _rows(config)
     feeds_itself = this.async_mma and rows >= WARPGROUP_ROWS
     on_amd = warps(config, this)
-    at_peak = _flops(config) / _flops_per_us(device, operand_dtype(config))
+    at_peak = _flops(config) / terms.matrix_rate(device, operand_dtype(config))
     if len(parts := _parts(config)) > 1:
         columns = sum(rates.COLUMNS_AT_PEAK.get(part, part) for part in parts)
         at_peak *= columns / config.tile_n
@@ -119,7 +119,7 @@ def speed(config: GemmConfig, this: Arch) -> float:
 
 def port_rate(device: Device) -> float:
     """Bytes a microsecond that a compute unit takes in from L2."""
-    return device_rates.PORT_BYTES_PER_CLOCK * port_share(device) * device.clock_mhz
+    return terms.port_rate(device, port_share(device))
 
 
 def port_share(device: Device) -> float:
@@ -153,8 +153,8 @@ def _products(
         reached *= rates.NARROW_ROWS
     rows = _rows(config)
     flops = _flops(config) * max(rows, this.min_dot[0]) / rows
-    rate = _flops_per_us(device, operand_dtype(config))
-    lanes = this.fma_flops_per_cu_per_clock / 2
+    rate = terms.matrix_rate(device, operand_dtype(config))
+    lanes = terms.lanes(this)
     if vector_dot(config, this):
         rate = 2 * lanes * device.clock_mhz
     multiplying = flops / (rate * reached)
@@ -253,12 +253,6 @@ def _flops(config: GemmConfig) -> float:
     return 2.0 * config.tile_m * config.tile_n * config.tile_k
 
 
-@lru_cache(maxsize=256)
-def _flops_per_us(device: Device, dtype: str) -> float:
-    """Rate of the matrix units of one compute unit, in FLOP a microsecond."""
-    return peak_tflops(arch(device.arch), device, dtype) * 1e6 / device.compute_units
-
-
 def _scales_in_hardware(config: GemmConfig, this: Arch) -> bool:
     dtype = operand_dtype(config)
     return dtype in ("mxfp8", "mxfp4") and this.dtypes[dtype].support == "native"
@@ -280,17 +274,7 @@ def residents(config: GemmConfig, this: Arch) -> int:
     pointers = pipelines.of(config).reads == "pointers"
     beside = rates.POINTER_REGISTERS if pointers else OVERHEAD_REGISTERS
     registers = min(this.max_registers, accumulators + beside)
-    lanes = this.registers_per_lane * this.simds_per_cu
-    shared = shared_memory(config, this) + this.shared_memory_reserved
-    return max(
-        1,
-        min(
-            this.shared_memory_per_cu // max(1, shared),
-            lanes // (registers * config.num_warps),
-            this.max_warps_per_simd * this.simds_per_cu // config.num_warps,
-            this.max_workgroups_per_cu,
-        ),
-    )
+    return terms.resident(this, registers, shared_memory(config, this), config.num_warps)
 
 
 def _stored(config: GemmConfig) -> int:

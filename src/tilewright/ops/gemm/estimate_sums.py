@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tilewright.arch.model import Device
-from tilewright.ops import device_rates
+from tilewright.ops import device_rates, terms
 from tilewright.ops.gemm import rates
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.estimate_step import port_rate
@@ -51,7 +51,8 @@ def totals_us(partials: int, device: Device, start: float = device_rates.SECOND_
 
     partials: bytes. start: what the kernel takes without any.
     """
-    return start + 2 * partials / (device.bandwidth_gbs * 1e3)
+    there_and_back: float = terms.memory_us(2 * partials, device)
+    return start + there_and_back
 
 
 def tiles_apart(config: GemmConfig, tiles: int, units: int) -> float:

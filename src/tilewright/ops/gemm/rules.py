@@ -46,7 +46,7 @@ from tilewright.ops.gemm.sizes import (
 )
 from tilewright.ops.gemm.small_m import MAX_TILE_K
 from tilewright.ops.limits import INT32_SPAN, LEAST_8_BIT_K, MAX_STAGES, VECTOR_DOT_PRODUCTS
-from tilewright.ops.pool import Each, Pool, each
+from tilewright.ops.pool import Columns, Each, Pool, each
 from tilewright.ops.tile_sharing import MAX_FLAGS
 from tilewright.verdict import YES, Verdict, no
 
@@ -516,12 +516,16 @@ def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
 
 def serving(problem: GemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
     """The places of the configs of which `supports` says yes."""
-    c = configs.columns
-    refused = each(c, _illegal, arch)
+    return [i for i, no in enumerate(refused(configs.columns, problem, arch).tolist()) if not no]
+
+
+def refused(c: Columns, problem: GemmProblem, arch: Arch) -> Each:
+    """Of which configs `supports` says no."""
+    found = each(c, _illegal, arch)
     for _, rule in SUPPORT:
         for objected, _ in rule(c, problem):
-            refused = refused | objected
-    return [place for place, one in enumerate(refused.tolist()) if not one]
+            found = found | objected
+    return found
 
 
 def _illegal(config: GemmConfig, arch: Arch) -> bool:

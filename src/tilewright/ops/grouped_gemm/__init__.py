@@ -128,6 +128,11 @@ class GroupedGemmFamily(Defaults):
     ) -> Verdict:
         return rules.supports(config, problem, arch)
 
+    def serving(
+        self, problem: GroupedGemmProblem, configs: Sequence[GroupedGemmConfig], arch: Arch
+    ) -> Sequence[int]:
+        return rules.serving(problem, Pool.of(configs), arch) if configs else ()
+
     def repeats(self, config: GroupedGemmConfig) -> Verdict:
         return GEMM.repeats(config.one)
 

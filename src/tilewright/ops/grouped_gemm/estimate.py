@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import epilogues
+from tilewright.ops import epilogues, terms
 from tilewright.ops.estimate import Ranking
 from tilewright.ops.gemm import estimate as gemm
 from tilewright.ops.gemm.breakdown import MEMORY, Breakdown
@@ -25,6 +25,7 @@ from tilewright.ops.gemm.sizes import meetings
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.grouped_gemm.rules import one
 from tilewright.ops.pool import Pool, each, gathered, taken
 
 WALK_US = 2.0
@@ -83,14 +84,14 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
     )
     element = DTYPES[p.dtype_a].bytes
     c = pool.columns
-    busy = gemm.estimates([config.one for config in pool], whole, device)
+    busy = gemm.estimates(each(c, one), whole, device)
     under_way = (c.num_stages - 1) * (c.tile_m + c.tile_n) * c.tile_k * element
-    bandwidth = device.bandwidth_gbs * 1e3
-    enough = bandwidth * LATENCY_US / device.compute_units
+    enough = device.bandwidth_gbs * 1e3 * LATENCY_US / device.compute_units
     moved = p.min_bytes
     if p.form != "list":  # a list's floor counts every B that could have rows
         moved -= (min(p.groups, p.rows) - _with_rows(p.groups, used)) * n * k * element
-    reading = moved / (bandwidth * np.minimum(1.0, np.maximum(under_way, element) / enough))
+    reached = np.minimum(1.0, np.maximum(under_way, element) / enough)
+    reading = terms.memory_us(moved, device) / reached
     waves = rows / c.tile_m * np.ceil(n / c.tile_n) / device.compute_units
     reading *= np.maximum(1.0, np.ceil(waves) / waves)  # the busiest unit reads whole tiles
     longer, shorter = np.maximum(busy.total_us, reading), np.minimum(busy.total_us, reading)

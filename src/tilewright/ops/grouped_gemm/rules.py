@@ -8,15 +8,20 @@ tables here add the rules for groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import rules as gemm
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.rules import Objections
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import MAX_GROUPS, PIPELINES, GroupedPipeline
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.pool import Pool, each
 from tilewright.verdict import Verdict, no
 
 MAX_TMA_ROWS = 2**30
@@ -116,46 +121,64 @@ def judge(config: GroupedGemmConfig, arch: Arch) -> Verdict:
 # --- support ----------------------------------------------------------------------------------
 
 
-def _signature(c: GroupedGemmConfig, p: GroupedGemmProblem) -> str | None:
-    if c.form != p.form:
-        return f"form is {c.form}, the problem has {p.form}"
-    return None
+def _signature(c: Any, p: GroupedGemmProblem) -> Objections:
+    yield c.form != p.form, "form is {c.form}, the problem has {p.form}".format
 
 
-def _groups(c: GroupedGemmConfig, p: GroupedGemmProblem) -> str | None:
-    if p.groups > MAX_GROUPS:
-        return f"{p.groups} groups, over {MAX_GROUPS}: launch them in parts"
-    return None
+def _groups(c: Any, p: GroupedGemmProblem) -> Objections:
+    said = f"{p.groups} groups, over {MAX_GROUPS}: launch them in parts"
+    yield p.groups > MAX_GROUPS, said.format
 
 
-def _rows(c: GroupedGemmConfig, p: GroupedGemmProblem) -> str | None:
+def _rows(c: Any, p: GroupedGemmProblem) -> Objections:
     # Tiles are counted in 32 bits. Offsets that lie give all rows to every second group at most.
     owners = p.groups if p.form == "masked" else -(-p.groups // 2)
-    count = owners * -(-p.m // c.tile_m) * -(-p.n // c.tile_n)
-    if p.form != "list" and max(count, p.rows) > MOST:
-        return f"{p.rows} rows and up to {count} tiles, of which one is over {MOST}"
+    count = float(owners) * (-(-p.m // c.tile_m) * -(-p.n // c.tile_n))
+    said = "{p.rows} rows and up to {:.0f} tiles, of which one is over {}"
+    over = (count > MOST) | (p.rows > MOST)
+    yield over & (p.form != "list"), partial(said.format, count, MOST)
+    maps = each(c, _through_pointers) ^ True
+    yield maps & (p.rows == 0), "no rows at all, which a tensor map cannot describe".format
+    yield maps & (p.rows > MAX_TMA_ROWS), f"{p.rows} rows, over {MAX_TMA_ROWS}".format
+
+
+def _through_pointers(c: GroupedGemmConfig) -> bool:
     record = _record(c)
-    if record and record.one.reads == "pointers":
-        return None
-    if p.rows == 0:
-        return "no rows at all, which a tensor map cannot describe"
-    if p.rows > MAX_TMA_ROWS:
-        return f"{p.rows} rows, over {MAX_TMA_ROWS}"
-    return None
+    return record is not None and record.one.reads == "pointers"
 
 
-SUPPORT: tuple[tuple[str, Callable[[GroupedGemmConfig, GroupedGemmProblem], str | None]], ...] = (
+SUPPORT: tuple[tuple[str, Callable[[Any, GroupedGemmProblem], Objections]], ...] = (
     ("signature", _signature),
     ("groups", _groups),
     ("rows", _rows),
 )
+"""Each rule judges a config, or the `Columns` of several."""
 
 
 def supports(config: GroupedGemmConfig, problem: GroupedGemmProblem, arch: Arch) -> Verdict:
     """Whether `config` on `arch` computes `problem`; if not, the first rule that refuses it."""
     for name, rule in SUPPORT:
-        reason = rule(config, problem)
-        if reason is not None:
-            return no(name, reason)
+        for refused, why in rule(config, problem):
+            if refused:
+                return no(name, str(why(c=config, p=problem)))
     verdict = gemm.supports(config.one, problem.one, arch)
     return judge(config, arch) if verdict else verdict
+
+
+def serving(problem: GroupedGemmProblem, configs: Pool, arch: Arch) -> Sequence[int]:
+    """The places of the configs of which `supports` says yes, in order."""
+    c = configs.columns
+    refused = each(c, _illegal, arch) | gemm.refused(each(c, one), problem.one, arch)
+    for _, rule in SUPPORT:
+        for objected, _ in rule(c, problem):
+            refused = refused | objected
+    return [i for i, no in enumerate(refused.tolist()) if not no]
+
+
+def one(config: GroupedGemmConfig) -> GemmConfig:
+    """The GEMM kernel of one group; of `Columns`, each is made once."""
+    return config.one
+
+
+def _illegal(config: GroupedGemmConfig, arch: Arch) -> bool:
+    return not judge(config, arch)

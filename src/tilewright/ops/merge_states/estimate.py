@@ -10,6 +10,7 @@ from tilewright.ops.estimate import Estimate
 from tilewright.ops.merge_states.catalogue import workgroups
 from tilewright.ops.merge_states.config import MergeStatesConfig
 from tilewright.ops.merge_states.problem import MergeStatesProblem
+from tilewright.ops.terms import memory_us
 
 RESIDENT_THREADS = 512
 """Threads of a compute unit that hide memory's latency."""
@@ -22,7 +23,7 @@ def estimate(config: MergeStatesConfig, problem: MergeStatesProblem, device: Dev
     """What `config` should take for `problem` on `device`."""
     c, p = config, problem
     count = workgroups(c, p)
-    memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
+    memory = memory_us(p.min_bytes, device)
     # Columns past the head's are loaded by nobody, and their threads are idle.
     memory *= c.tile_n / max(1, p.head_dim) if p.head_dim else 1.0
     memory *= min(4.0, (SIXTEEN / c.alignment) ** 0.5)
