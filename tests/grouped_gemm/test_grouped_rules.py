@@ -177,6 +177,17 @@ def test_estimates_are_finite_for_every_case():
         assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")).total_us < 1e6
 
 
+def test_kernels_are_judged_and_estimated_together_as_alone():
+    this, on = arch("sm_90"), device("h200_sxm")
+    pairs = cases("sm_90")[::7]
+    configs = [c for c, _ in pairs]
+    for problem in (p for _, p in pairs[::2]):
+        served = [i for i, c in enumerate(configs) if FAMILY.supports(c, problem, this)]
+        assert FAMILY.serving(problem, configs, this) == served
+        for c, estimate in FAMILY.rank(problem, [configs[i] for i in served], on):
+            assert FAMILY.estimate(c, problem, on) == estimate
+
+
 def test_tiles_and_rows_are_counted_in_32_bits():
     """Offsets that lie may give all rows to every second group."""
     kernel = config(index_bits=64)
