@@ -10,7 +10,7 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.groups import PairOptions, ProblemArguments, StoreOptions
-from tilewright.cli.options import Json, command
+from tilewright.cli.options import Json, Seed, command
 from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def compare(
         float,
         typer.Option("--margin", min=0.0, max=0.5, help="Relative difference that counts as none."),
     ] = 0.01,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Seed of the operands [default: random]")
-    ] = None,
+    seed: Seed = None,
     kept: StoreOptions,
     as_json: Json = False,
 ) -> None:

@@ -63,6 +63,9 @@ OpenWords = Annotated[
 Timeout = Annotated[
     float, typer.Option("--timeout", min=1, help="Longest time of one measurement, in seconds.")
 ]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Seed of the operands [default: random]")
+]
 FamilyName = Annotated[
     str | None,
     typer.Option(

@@ -13,7 +13,7 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.groups import PlanOptions, ProblemArguments, StoreOptions
-from tilewright.cli.options import Json, command, gpu_index
+from tilewright.cli.options import Json, Seed, command, gpu_index
 from tilewright.cli.vocabulary import LARGE, ODD, OTHERS, SMALL
 from tilewright.errors import BadArgument, FindingsFound, listed
 
@@ -53,9 +53,7 @@ def run(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare with a float64 reference.")
     ] = True,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Seed of the operands [default: random]")
-    ] = None,
+    seed: Seed = None,
     kept: StoreOptions,
     as_json: Json = False,
 ) -> None:

@@ -57,17 +57,15 @@ class EmulatedGpu:
     """A GPU of `device`'s kind, number 0 of its library. One launch at a time; safe to use from
     several threads.
 
-    limits: when a kernel is given up. checks: whether findings are looked for.
+    limits: when a kernel is given up.
     counting: whether launches count what they do, which takes about a third longer.
     """
 
-    def __init__(
-        self, device: Device, *, limits: Limits | None = None, checks: bool = True
-    ) -> None:
+    def __init__(self, device: Device, *, limits: Limits | None = None) -> None:
         self.device = device
         self.counting = False
         self.driver = HipDriver(hip := EmulatedHip(self))
-        self._hip, self._limits, self._checks = hip, limits or Limits(), checks
+        self._hip, self._limits = hip, limits or Limits()
         self._listings: dict[bytes, tuple[Kernel, str]] = {}
         self._machines: OrderedDict[bytes, Machine] = OrderedDict()
         self._memory = Memory()
@@ -174,7 +172,7 @@ class EmulatedGpu:
         machine = self._machines.pop(image, None)
         if machine is None:
             _, listing = self._listings[image]
-            machine = Machine(parse(listing), checks=self._checks)
+            machine = Machine(parse(listing))
         self._machines[image] = machine
         if len(self._machines) > _MACHINES_KEPT:
             self._machines.popitem(last=False)

@@ -74,12 +74,6 @@ class Station:
         with self._lock:
             return None if self._child is None else self._child.pid
 
-    @property
-    def spare_pid(self) -> int | None:
-        """The process that waits to replace the worker, if there is one."""
-        with self._lock:
-            return None if self._spare is None else self._spare.pid
-
     def open(self) -> None:
         """Have a worker on a trusted device. Raises `OutOfOrder`, `Interrupted`."""
         failed = killed = 0

@@ -93,10 +93,10 @@ def _processes(nvml: Any, handle: Any) -> int:
         return 0
 
 
-def say_if_shared(uuid: str, device: str, nvml: Any = None) -> None:
+def say_if_shared(uuid: str, device: str) -> None:
     """Warn if somebody computes on the device. Call it before our worker starts, from a process
     that does not use the device; NVML does not open it."""
-    known = nvml or _nvml()
+    known = _nvml()
     if known is None:
         return
     with suppress(known.NVMLError):

@@ -153,6 +153,19 @@ Attributes = list[tuple[int, Any]]
 """Numbers of attributes, each with its value in C's type."""
 
 
+def offer_of(algorithm: Any) -> type[ctypes.Structure]:
+    """How a library writes down an offer of an algorithm, whose type in C is `algorithm`: the
+    libraries' …MatmulHeuristicResult_t."""
+    fields = (
+        ("algorithm", algorithm),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+    return type("Offer", (ctypes.Structure,), {"_fields_": fields})
+
+
 class BlasLt(ABC):
     """A vendor's library, opened. Thread-safe.
 

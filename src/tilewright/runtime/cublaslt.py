@@ -16,6 +16,7 @@ from tilewright.runtime.blaslt import (
     Attributes,
     BlasLt,
     Numbers,
+    offer_of,
     size_of,
     sums_of,
 )
@@ -61,16 +62,7 @@ _Algorithm = ctypes.c_ubyte * ALGORITHM_BYTES
 """cublasLtMatmulAlgo_t."""
 
 
-class Result(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
-
-    _fields_ = (
-        ("algorithm", _Algorithm),
-        ("workspace", ctypes.c_size_t),
-        ("state", ctypes.c_int),
-        ("waves", ctypes.c_float),
-        ("reserved", ctypes.c_int * 4),
-    )
+Result = offer_of(_Algorithm)
 
 
 class CublasLt(BlasLt):

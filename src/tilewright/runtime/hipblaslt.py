@@ -19,7 +19,7 @@ from typing import Any
 
 from tilewright.errors import LibraryRefused
 from tilewright.ops.library import Algorithm, Matmul, Solution, major
-from tilewright.runtime.blaslt import Attributes, BlasLt, Numbers
+from tilewright.runtime.blaslt import Attributes, BlasLt, Numbers, offer_of
 
 _NUMBERS = Numbers(
     prefix="hipblasLt",
@@ -75,16 +75,7 @@ class _Algorithm(ctypes.Structure):
     )
 
 
-class Result(ctypes.Structure):
-    """hipblasLtMatmulHeuristicResult_t."""
-
-    _fields_ = (
-        ("algorithm", _Algorithm),
-        ("workspace", ctypes.c_size_t),
-        ("state", ctypes.c_int),
-        ("waves", ctypes.c_float),
-        ("reserved", ctypes.c_int * 4),
-    )
+Result = offer_of(_Algorithm)
 
 
 class _Vector(ctypes.Structure):
