@@ -13,10 +13,9 @@ from tilewright.ops.gemm import (
     GemmConfig,
     GemmProblem,
     estimate_step,
-    middle_tiles,
-    odd_tiles,
     spaces,
     swap,
+    tiles,
 )
 from tilewright.ops.gemm.pipelines.warpgroups import MOST_PARTS, ODD_COLUMNS
 from tilewright.ops.gemm.sizes import shared_memory
@@ -75,7 +74,7 @@ def test_the_default_space_has_none_that_were_not_timed():
 )
 def test_no_kernel_is_listed_that_the_rules_refuse_for_the_problem_alone(fields):
     problem = GemmProblem(512, 4096, 4096, **fields)
-    listed = list(odd_tiles.algorithms(problem, SM_90, odd_tiles.FIRST))
+    listed = list(tiles.odd_algorithms(problem, SM_90, tiles.listed("odd")))
     exchanged = any(algorithm["swap_ab"] for algorithm in listed)
     assert exchanged == ("batching" not in fields and "epilogue" not in fields)
     for space in FAMILY.tuning_spaces(problem, SM_90):
@@ -159,44 +158,52 @@ def _default(problem: GemmProblem) -> list[GemmConfig]:
     return [*FAMILY.default_space(problem, SM_90).expand(SM_90).configs]
 
 
-def _listed(tiles) -> set[tuple[object, ...]]:
-    """Tiles of a list of `middle_tiles`, without their schedules and depths."""
-    return {(p, m, n, w, s, st, sw) for p, m, n, _, w, s, st, sw, _ in tiles}
+def _listed(*names: str) -> set[tuple[object, ...]]:
+    """Tiles of lists, without their schedules and depths."""
+    found = (tile for name in names for tile in tiles.listed(name))
+    return {(p, m, n, w, s, st, sw) for p, m, n, _, w, s, st, sw, _ in found}
 
 
 FP8 = {"dtype_a": "e4m3fn", "epilogue": "row_scale+col_scale"}
 
 
+MIDDLE_LIST, FP8_LIST = ("default_middle",), ("default_middle_fp8",)
+
+
 @pytest.mark.grid(7)
 @pytest.mark.parametrize(
-    ("fields", "tiles"),
+    ("fields", "lists"),
     [
-        ({}, middle_tiles.TILES),
-        ({"m": 65}, middle_tiles.TILES),
+        ({}, MIDDLE_LIST),
+        ({"m": 65}, MIDDLE_LIST),
         ({"m": 64}, ()),
         ({"m": 2049}, ()),
-        ({"dtype_a": "fp16"}, middle_tiles.TILES),
+        ({"dtype_a": "fp16"}, MIDDLE_LIST),
         ({"dtype_a": "int8"}, ()),
         ({"layout": "rrr"}, ()),
-        ({"epilogue": "bias"}, middle_tiles.TILES),
+        ({"epilogue": "bias"}, MIDDLE_LIST),
         ({"batching": "strided", "batch": 2}, ()),
-        (FP8, middle_tiles.FP8_TILES),
-        ({"dtype_a": "e4m3fn"}, middle_tiles.FP8_TILES),
+        (FP8, FP8_LIST),
+        ({"dtype_a": "e4m3fn"}, FP8_LIST),
         (FP8 | {"m": 64}, ()),
         (FP8 | {"m": 2049}, ()),
         ({"dtype_a": "e5m2", "dtype_c": "bf16"}, ()),
         ({"dtype_a": "e4m3fn", "dtype_c": "fp32"}, ()),
     ],
 )
-def test_tiles_of_middle_m_are_where_the_record_has_them(fields, tiles):
+def test_tiles_of_middle_m_are_where_the_record_has_them(fields, lists):
     problem = GemmProblem(**{"m": 512, "n": 4096, "k": 4096, **fields})
-    every = _listed((*middle_tiles.TILES, *middle_tiles.FP8_TILES))
     found = {
         (c.pipeline, c.tile_m, c.tile_n, c.num_warps, c.num_stages, c.store, c.swap_ab)
         for c in _default(problem)
     }
-    assert middle_tiles.tiles_of(problem) == tiles
-    assert found & every == _listed(tiles)
+    assert tiles.middle(problem) == tuple(tile for name in lists for tile in tiles.listed(name))
+    assert found & _listed(*MIDDLE_LIST, *FP8_LIST) == _listed(*lists)
+
+
+def test_a_tile_is_in_a_list_once():
+    for name in tiles._lists():
+        assert len({*tiles.listed(name)}) == len(tiles.listed(name)) > 0
 
 
 @pytest.mark.parametrize(

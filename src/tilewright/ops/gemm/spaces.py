@@ -10,7 +10,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops import epilogues
-from tilewright.ops.gemm import dependent_launch, lowbit, middle_tiles, orders, pipelines, scales
+from tilewright.ops.gemm import dependent_launch, lowbit, orders, pipelines, scales, tiles
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
@@ -27,6 +27,7 @@ from tilewright.ops.gemm.pipelines.gluon_weights import GLUON_TILE_K
 from tilewright.ops.gemm.pipelines.record import Grid
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
+from tilewright.ops.gemm.tiles import listed
 from tilewright.ops.products import OUTPUTS, PRECISIONS
 from tilewright.space import KernelSpace
 
@@ -119,7 +120,7 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     least one of them serves every size, alignment and stride. Problems of one kind get the same
     object."""
     few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
-    middle = bool(middle_tiles.tiles_of(problem))
+    middle = bool(tiles.middle(problem))
     wider = orders.wider(problem.m)
     kind = (arch.name, few, middle, wider, *(getattr(problem, field) for field in _SIGNATURE))
     found = _made.get(kind)
@@ -173,9 +174,8 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         rows += itertools.product(*{**algorithms, **shared}.values())
     elif problem.m <= FEW_ROWS and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
-    tiles = _DEEP_SCALED_TILES if scaled else _DEEP_TILES
-    more = [*_deep(problem, arch, tiles)]
-    more += middle_tiles.algorithms(problem, arch)
+    deep = listed("default_scaled" if scaled else "default_deep")
+    more = tiles.algorithms(problem, arch, (*deep, *tiles.middle(problem)))
     rows += (tuple(row[axis] for axis in algorithms) for row in more)
     rows = [_in_usual_order(dict(zip(algorithms, row, strict=True)), problem.m) for row in rows]
     return KernelSpace(
@@ -217,33 +217,8 @@ def _listed(arch: Arch, grid: Grid) -> list[str]:
 FEW_ROWS = 64
 """Most rows of A for which the default space has the pipelines for few rows."""
 
-_VECTOR_TILES = ((2, 4096, 8, 1), (2, 2048, 4, 1), (4, 2048, 4, 1), (8, 512, 1, 1))
-"""(columns, bytes of K, warps, stages) for the vector units."""
-_FURTHER_VECTOR_TILES = ((2, 2048, 4, 4), (4, 1024, 2, 1))
-"""Further ones, for NVIDIA alone: on gfx1201 one spills."""
-_VECTOR_TILE_OF_ROWS = (2, 4096, 4, 1)
-"""A further one for more than one row, for NVIDIA alone."""
-
-_MATRIX_TILES = (
-    (16, 1024, 4, 4),
-    (32, 512, 4, 4),
-    (64, 256, 4, 6),
-    (64, 512, 4, 4),
-    (128, 256, 4, 3),
-    (64, 128, 4, 2),
-)
-"""Tiles for the matrix units; the last is for GPUs with little shared memory."""
-_WHOLE_MATRIX_TILES = (
-    (16, 512, 4, 4),
-    (32, 1024, 4, 4),
-    (64, 256, 4, 3),
-    (64, 256, 4, 4),
-    (64, 512, 4, 3),
-    (128, 256, 4, 4),
-)
-"""Further ones that do not split K, for NVIDIA alone, since one spills on gfx1201."""
-_PARTS_OF_FEW = (2, 4, 8, 16)
-"""Parts of K; the last two for the narrowest tile, where N is small too."""
+_FEW = tiles.schedules("tile split_k2_linear split_k4_linear split_k8_linear split_k16_linear")
+"""The last two are for the narrowest tile, where N is small too."""
 
 
 def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
@@ -253,26 +228,29 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
     }  # fmt: skip
     rows = power_of_two(problem.m)
     bytes_each = DTYPES[problem.dtype_a].bytes
-    whole, *parts = (("tile", 1, "none"), *(("split_k", n, "linear") for n in _PARTS_OF_FEW))
+    whole, *parts = _FEW
     for pipeline in pipelines.on(arch):
         if not pipelines.PIPELINES[pipeline].has("few_rows"):
             continue
         least = max(rows, arch.min_dot[1])
-        tiles = [(least, t, s) for t in _MATRIX_TILES for s in (whole, *parts[:2])]
-        tiles += [(least, _MATRIX_TILES[0], s) for s in parts[2:]]
+        matrix = listed("default_matrix")
+        found = [(least, t, s) for t in matrix for s in (whole, *parts[:2])]
+        found += [(least, matrix[0], s) for s in parts[2:]]
         if arch.backend == "cuda":
-            tiles += [(least, t, whole) for t in _WHOLE_MATRIX_TILES]
+            found += [(least, t, whole) for t in listed("default_matrix_cuda")]
         if pipelines.PIPELINES[pipeline].reads == "pointers" and rows <= VECTOR_ROWS:
-            tiles += [(rows, t, whole) for t in _VECTOR_TILES]
+            vector = listed("default_vector")
             if arch.backend == "cuda":
-                tiles += [(rows, t, whole) for t in _FURTHER_VECTOR_TILES]
-                tiles += [(rows, _VECTOR_TILE_OF_ROWS, whole)] * (rows > 1)
-        for tile_m, (tile_n, k_bytes, warps, stages), (scheduler, split_k, reduction) in tiles:
+                vector += listed("default_vector_cuda")
+                vector += listed("default_vector_rows_cuda") * (rows > 1)
+            found += [(rows, t, whole) for t in vector]
+        for tile_m, tile, (scheduler, split_k, reduction) in found:
+            warps, stages = tile.num_warps, tile.num_stages
             yield {
                 **common,
                 "tile_m": tile_m,
-                "tile_n": tile_n,
-                "tile_k": k_bytes // bytes_each,
+                "tile_n": tile.tile_n,
+                "tile_k": tile.k_bytes // bytes_each,
                 "num_warps": warps,
                 "num_stages": stages,
                 "pipeline": pipeline,
@@ -280,62 +258,6 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
                 "split_k": split_k,
                 "reduction": reduction,
                 "dependent_launch": dependent_launch.usual(pipeline, tile_m, warps, stages, arch),
-            }
-
-
-_WHOLE = ("persistent", 1, "none")
-_PARTS = {n: ("split_k", n, "linear") for n in (2, 4, 8)}
-_DEEP_TILES = (
-    ("gluon_pingpong", 128, 128, 128, 8, 6, "split", (_WHOLE,)),
-    ("gluon_pingpong", 128, 192, 128, 8, 4, "split", (_WHOLE,)),
-    ("gluon_ws", 64, 96, 128, 4, 10, "direct", (_WHOLE,)),
-    ("gluon_ws", 64, 160, 128, 4, 7, "split", (_WHOLE,)),
-    ("gluon_ws", 64, 192, 128, 4, 6, "split", (_WHOLE,)),
-    ("gluon_ws", 192, 192, 128, 12, 4, "split", (_WHOLE,)),
-    ("gluon_ws", 192, 128, 128, 12, 4, "direct", (_WHOLE,)),
-    ("gluon_ws", 64, 64, 256, 4, 6, "direct", (_WHOLE, *_PARTS.values())),
-    ("gluon_ws", 64, 128, 128, 4, 8, "direct", (_WHOLE, _PARTS[2], _PARTS[4])),
-)
-"""(pipeline, rows, columns, bytes of K, warps, stages, store, schedules): a tile for each warp
-group, tiles that divide sizes which no power of two divides, and deep rings for few tiles and a
-large K. 64x96 and 64x160 are what a space without them lacked most for M of 65 to 2048
-(docs/notes/gemm-odd_tiles.md)."""
-
-
-_DEEP_SCALED_TILES = (
-    ("gluon_scaled", 64, 16, 512, 4, 5, "direct", (_WHOLE,)),
-    ("gluon_scaled", 64, 32, 256, 4, 6, "direct", (_WHOLE, _PARTS[2])),
-    ("gluon_scaled", 64, 64, 256, 4, 5, "direct", (_PARTS[2], _PARTS[4])),
-)
-"""Tiles for operands with block scales: few tiles and a large K."""
-
-
-def _deep(
-    problem: GemmProblem, arch: Arch, tiles: tuple[tuple[Any, ...], ...]
-) -> Iterator[dict[str, Any]]:
-    """The algorithms of `_DEEP_TILES` or `_DEEP_SCALED_TILES` for the pipelines of `arch`."""
-    here = pipelines.on(arch)
-    common = {
-        "group_m": 8, "alignment": 16, "index_bits": 32, "swap_ab": False,
-        "dependent_launch": "none",
-    }  # fmt: skip
-    element = DTYPES[problem.dtype_a].bytes
-    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, schedules in tiles:
-        if pipeline not in here:
-            continue
-        for scheduler, split_k, reduction in schedules:
-            yield {
-                **common,
-                "pipeline": pipeline,
-                "tile_m": tile_m,
-                "tile_n": tile_n,
-                "tile_k": k_bytes // element,
-                "num_warps": warps,
-                "num_stages": stages,
-                "scheduler": scheduler,
-                "split_k": split_k,
-                "reduction": reduction,
-                "store": store,
             }
 
 
