@@ -12,6 +12,7 @@ from tilewright.ops.conv.pipelines.boxed import shape
 
 FAMILY = ops.family("conv")
 SM_90 = arch("sm_90")
+BOXED = ("gluon_ws", "gluon_pingpong")
 
 ODD = ConvProblem(2, 72, 80, (9, 11), (3, 3), pad=(1, 1))
 DENSE = ConvProblem(8, 128, 256, (32, 32), (3, 3), pad=(1, 1))
@@ -21,9 +22,7 @@ def configs(p: ConvProblem, tuned: bool = False) -> list[ConvConfig]:
     """The configs that copy boxes and serve `p`."""
     spaces = FAMILY.tuning_spaces(p, SM_90) if tuned else [FAMILY.default_space(p, SM_90)]
     found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
-    return [
-        c for c in found if c.pipeline in shape.PIPELINES and FAMILY.supports(c, p, SM_90)
-    ]  # fmt: skip
+    return [c for c in found if c.pipeline in BOXED and FAMILY.supports(c, p, SM_90)]
 
 
 CASES = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.ops.conv import ConvConfig, ConvProblem
-from tilewright.ops.conv.pipelines.grouped import shape
+from tilewright.ops.conv.pipelines.grouped_tiles import PIPELINE, taps
 
 FAMILY = ops.family("conv")
 SM_90 = arch("sm_90")
@@ -74,5 +74,5 @@ def configs(p: ConvProblem, ahead: tuple[int, ...] = (2,)) -> list[ConvConfig]:
     """The configs of the pipeline that serve `p`. ahead: rows on their way."""
     spaces = FAMILY.tuning_spaces(p, SM_90)
     found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
-    found = [c for c in found if c.pipeline == shape.PIPELINE and FAMILY.supports(c, p, SM_90)]
-    return [c for c in found if c.num_stages - shape.taps(c)[0] in ahead]
+    found = [c for c in found if c.pipeline == PIPELINE and FAMILY.supports(c, p, SM_90)]
+    return [c for c in found if c.num_stages - taps(c)[0] in ahead]

@@ -16,7 +16,7 @@ from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import ConvProblem, pipelines
-from tilewright.ops.conv.pipelines.bands import launch, shape
+from tilewright.ops.conv.pipelines import gluon_bands
 from tilewright.ops.nouns import MAIN, Descriptor
 
 FAMILY = ops.family("conv")
@@ -31,7 +31,7 @@ def configs(p: ConvProblem):
     """The configs of the pipeline that serve `p`."""
     spaces = FAMILY.tuning_spaces(p, SM_90)
     found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
-    return [c for c in found if c.pipeline == shape.PIPELINE and FAMILY.supports(c, p, SM_90)]
+    return [c for c in found if c.pipeline == gluon_bands.PIPELINE and FAMILY.supports(c, p, SM_90)]
 
 
 @pytest.fixture(autouse=True)
@@ -121,14 +121,14 @@ def test_on_a_cpu_another_kernel_computes_the_same(direction):
 def test_strips_cover_the_result(units, spatial):
     p = replace(CONVNEXT, spatial=spatial, n=19)
     for c in configs(p):
-        cut = launch.cut(c, p, replace(H200, compute_units=units))
+        cut = gluon_bands.cut(c, p, replace(H200, compute_units=units))
         height, width = p.out_sizes
         assert cut.rows * cut.segments >= height > cut.rows * (cut.segments - 1)
-        wide = shape.strips(c) * shape.STRIP
+        wide = gluon_bands.strips(c) * gluon_bands.STRIP
         assert cut.tiles_w * wide >= width > (cut.tiles_w - 1) * wide
-        assert cut.sets * shape.images(c) >= p.n > (cut.sets - 1) * shape.images(c)
+        assert cut.sets * gluon_bands.images(c) >= p.n > (cut.sets - 1) * gluon_bands.images(c)
         assert cut.slabs == -(-p.c // c.tile_n) and 1 <= cut.programs <= cut.each
-        resident = launch.resident(c, SM_90)
+        resident = gluon_bands.resident(c, SM_90)
         assert cut.slabs * cut.programs <= max(cut.slabs, resident * units)
 
 
@@ -138,7 +138,7 @@ def test_strips_cover_the_result(units, spatial):
      (1, 300, "1x1x128"), (1, 28, "1x1x128")],
 )  # fmt: skip
 def test_boxes_read_the_fewest_pixels(n, width, box):
-    assert shape.box(replace(CONVNEXT, n=n, spatial=(9, width))) == box
+    assert gluon_bands.box(replace(CONVNEXT, n=n, spatial=(9, width))) == box
 
 
 @pytest.mark.grid(3)
@@ -204,8 +204,8 @@ def test_other_architectures_do_not_have_it():
     for name in ("sm_80", "sm_100", "gfx942"):
         reason = FAMILY.judge(configs(CONVNEXT)[0], arch(name)).reason
         assert "which pipeline gluon_bands needs" in reason
-        assert shape.PIPELINE not in FAMILY.pipelines(arch(name))
-    assert shape.PIPELINE in FAMILY.pipelines(SM_90)
+        assert gluon_bands.PIPELINE not in FAMILY.pipelines(arch(name))
+    assert gluon_bands.PIPELINE in FAMILY.pipelines(SM_90)
 
 
 def test_names_say_the_filter_and_the_box():
@@ -218,7 +218,7 @@ def test_large_layers_prefer_it(direction):
     p = replace(CONVNEXT, direction=direction)
     found = [c for s in FAMILY.tuning_spaces(p, SM_90) for c in s.expand(SM_90).configs]
     best = FAMILY.rank(p, [c for c in found if FAMILY.supports(c, p, SM_90)], H200)[0][0]
-    assert best.pipeline == shape.PIPELINE
+    assert best.pipeline == gluon_bands.PIPELINE
 
 
 # --- builds ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import sim_language as language
-from boxed_cases import CASES, DENSE, FAMILY, ODD, SM_90, WEIGHTS, configs, kinds
+from boxed_cases import BOXED, CASES, DENSE, FAMILY, ODD, SM_90, WEIGHTS, configs, kinds
 from conv_problems import problems
 from hypothesis import given, settings
 from sim_values import Fault
@@ -23,7 +23,8 @@ from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import ConvProblem, boxes, pipelines
-from tilewright.ops.conv.pipelines.boxed import shape, weights
+from tilewright.ops.conv.pipelines.boxed import parts
+from tilewright.ops.conv.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.nouns import MAIN, Descriptor
 
 TWO = replace(device("h200"), compute_units=2)
@@ -199,7 +200,7 @@ def test_dense_layers_prefer_boxes():
         problem = replace(DENSE, direction=direction)
         found = FAMILY.default_space(problem, SM_90).expand(SM_90).configs
         best, _ = FAMILY.rank(problem, found, h200)[0]
-        assert best.pipeline in shape.PIPELINES
+        assert best.pipeline in BOXED
 
 
 # --- the kernel --------------------------------------------------------------------------------
@@ -234,14 +235,14 @@ def test_parts_fill_the_device():
     many = replace(few, c=1024, k=1024, n=8, spatial=(16, 16))
     for problem, least, most in ((few, 8, 32), (many, 1, 1)):
         c = next(c for c in configs(problem) if c.scheduler == "split")
-        assert least <= weights.splits(c, problem, 132) <= most
+        assert least <= parts.splits(c, problem, device("h200")) <= most
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_tiles_follow_one_another(seed):
     """One workgroup has all tiles, in rings of two slots."""
     one = replace(TWO, compute_units=1)
-    for pipeline in shape.PIPELINES:
+    for pipeline in BOXED:
         small = next(c for c in configs(ODD) if c.pipeline == pipeline and c.num_warps == 8)
         assert worst_error(replace(small, num_stages=2), ODD, one, seed) <= 1
 
@@ -270,8 +271,9 @@ def test_a_tap_that_is_one_pixel_off_is_found(faulty):
 def test_a_box_that_is_left_out_is_found(faulty):
     problem = WEIGHTS["2-D"]
     c = first(problem)
-    real = weights.steps_of
-    faulty.setattr(weights, "steps_of", lambda *arguments: real(*arguments) - 1)
+    real = GLUON_WS.steps
+    fewer = replace(GLUON_WS, steps=lambda *arguments: real(*arguments) - 1)
+    faulty.setitem(pipelines.PIPELINES, "gluon_ws", fewer)
     assert not worst_error(c, problem, TWO) <= 1
 
 

@@ -10,6 +10,7 @@ from boxed_cases import DENSE, FAMILY, configs
 
 from tilewright.arch import device
 from tilewright.ops.conv import ConvProblem, sharing
+from tilewright.ops.conv.launch import context
 from tilewright.ops.conv.pipelines.boxed.estimate import PORT
 from tilewright.ops.device import schedule
 
@@ -90,8 +91,8 @@ def test_shares_are_the_kernels(units, columns):
     p = replace(DENSE, direction="weights")
     gpu = replace(H200, compute_units=units)
     c = next(c for c in configs(p) if c.scheduler == "stream_k" and c.tile_n == columns)
-    found, steps = sharing.shares(c, p, gpu), sharing.steps(c, p)
-    workers = sharing.programs(c, p, gpu)
+    x = context(c, p, gpu)
+    found, steps, workers = sharing.shares(x), x.case.steps, x.case.programs
     if found.ways > 1:
         assert found.tiles * found.ways <= workers and found.steps * found.ways == steps
         assert found.ways == 16 or found.tiles * (found.ways + 1) > workers

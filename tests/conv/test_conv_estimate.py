@@ -11,7 +11,7 @@ import choice_gain
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.estimate import STEP_US
+from tilewright.ops.conv.pipelines.pointers import STEP_US
 from tilewright.plan import Planner
 
 FAMILY = ops.family("conv")

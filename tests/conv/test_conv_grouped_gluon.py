@@ -16,8 +16,8 @@ from simulate import simulated_run, worst_error
 from tilewright import verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem, boxes, pipelines
-from tilewright.ops.conv.pipelines.grouped import launch, shape
+from tilewright.ops.conv import ConvProblem, pipelines
+from tilewright.ops.conv.pipelines import gluon_grouped, grouped_tiles
 from tilewright.ops.nouns import MAIN, Descriptor
 
 H200 = device("h200")
@@ -160,10 +160,10 @@ def test_tensor_maps_are_ones_that_the_driver_takes(case):
 def test_strips_cover_the_result(units, spatial):
     p = replace(RESNEXT, spatial=spatial, n=19)
     for c in configs(p):
-        cut = launch.cut(c, p, boxes.walks(p, (0, 0, 0)), units, 2)
+        cut = gluon_grouped.cut(c, p, (0, 0, 0), units, 2)
         height, width = p.out_sizes
         assert cut.rows * cut.segments >= height > cut.rows * (cut.segments - 1)
-        assert cut.tiles_w == -(-width // shape.columns(c))
+        assert cut.tiles_w == -(-width // grouped_tiles.columns(c))
         assert (cut.slabs, cut.sets) == (4, 3)
         assert 1 <= cut.programs <= cut.each
         assert cut.slabs * cut.programs <= max(cut.slabs, 2 * units)
@@ -243,8 +243,8 @@ def test_other_architectures_do_not_have_it():
         assert (
             "which pipeline gluon_grouped needs" in FAMILY.judge(narrow(RESNEXT), arch(name)).reason
         )
-        assert shape.PIPELINE not in FAMILY.pipelines(arch(name))
-    assert shape.PIPELINE in FAMILY.pipelines(SM_90)
+        assert grouped_tiles.PIPELINE not in FAMILY.pipelines(arch(name))
+    assert grouped_tiles.PIPELINE in FAMILY.pipelines(SM_90)
 
 
 def test_names_say_the_filter():
@@ -258,14 +258,14 @@ def test_names_say_the_filter():
 @pytest.mark.parametrize("groups", [64, 32, 16, 8])
 def test_layers_of_groups_prefer_it(direction, groups):
     p = replace(RESNEXT, groups=groups, direction=direction)
-    assert FAMILY.rank(p, default(p), H200)[0][0].pipeline == shape.PIPELINE
+    assert FAMILY.rank(p, default(p), H200)[0][0].pipeline == grouped_tiles.PIPELINE
 
 
 def test_one_image_prefers_another():
     """Atoms would be mostly empty."""
     p = replace(RESNEXT, n=1)
     found = default(p) + configs(p)
-    assert FAMILY.rank(p, found, H200)[0][0].pipeline != shape.PIPELINE
+    assert FAMILY.rank(p, found, H200)[0][0].pipeline != grouped_tiles.PIPELINE
 
 
 # --- builds ------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_nothing_spills_and_shared_memory_is_as_said(store):
         assert kernel is not None, results[c.name].reason
         assert kernel.resources.spill_bytes == 0
         assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - kernel.shared <= 512
-        if shape.kept(c, *shape.taps(c)):
-            threads = shape.KEPT_AT_ONCE * 32 * c.num_warps
+        if grouped_tiles.kept(c, *grouped_tiles.taps(c)):
+            threads = grouped_tiles.KEPT_AT_ONCE * 32 * c.num_warps
             assert threads * kernel.resources.registers <= 65536
-            assert launch.resident(c, SM_90) == shape.KEPT_AT_ONCE
+            assert gluon_grouped.resident(c, SM_90) == grouped_tiles.KEPT_AT_ONCE

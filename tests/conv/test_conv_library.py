@@ -15,8 +15,8 @@ import choice_gain
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.config import check
 from tilewright.ops.conv.library_record import LONG, lying
+from tilewright.ops.conv.names import check
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.library import Algorithm, Found, library_of
 from tilewright.ops.nouns import Pointer

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import sim_language as language
-from boxed_cases import DENSE, FAMILY, ODD_TILES, SM_90, configs, odd_tile
+from boxed_cases import BOXED, DENSE, FAMILY, ODD_TILES, SM_90, configs, odd_tile
 from sim_values import Fault
 
 import selection
@@ -48,7 +48,7 @@ def test_the_estimate_ranks_by_what_is_wasted(n, channels, size, widths, directi
     p = replace(DENSE, n=n, c=channels, k=channels, spatial=(size, size), direction=direction)
     found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
     best, _ = FAMILY.rank(p, found, H200)[0]
-    assert best.pipeline in shape.PIPELINES and best.tile_n in widths
+    assert best.pipeline in BOXED and best.tile_n in widths
 
 
 def test_default_spaces_have_only_tiles_that_can_be_built():

@@ -20,9 +20,9 @@ from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import ConvProblem, packing
-from tilewright.ops.conv.parts import TOTALS
+from tilewright.ops.conv.catalogue import TOTALS
+from tilewright.ops.conv.pipelines import packed
 from tilewright.ops.conv.pipelines.packed import PACK, PIPELINE
-from tilewright.ops.conv.pipelines.packed import estimate as packed_estimate
 from tilewright.ops.nouns import MAIN
 from tilewright.runtime.interpreter import interpreter
 
@@ -178,7 +178,7 @@ def test_the_estimate_meets_what_was_measured():
         best = min((name for name in times if f"_{PIPELINE}_" in name), key=times.__getitem__)
         found = FAMILY.estimate(FAMILY.parse_name(best), p, gpu)
         assert 0.85 < times[best] / found.total_us < 1.65, (str(p), best)
-        read = math.prod(p.shape_of("x")) * 2 + packing.temporaries(p)[0].bytes
+        read = math.prod(p.shape_of("x")) * 2 + 2 * packing.counts(p)[0]
         assert dict(found.terms)[PACK] > read / (gpu.bandwidth_gbs * 1e3)
     assert len(lines) == 8
 
@@ -187,14 +187,11 @@ def test_finishing_a_tile_of_y_costs_and_a_gradient_has_none(monkeypatch):
     """Sums of a gradient's parts are a term of their own."""
     gpu, terms = device("h200_sxm"), []
     weights = replace(STEM, direction="weights")
-    for cost in (packed_estimate.FINISHED, 1e6):
-        monkeypatch.setattr(packed_estimate, "FINISHED", cost)
+    for cost in (packed.FINISHED, 1e6):
+        monkeypatch.setattr(packed, "FINISHED", cost)
         terms.append([FAMILY.estimate(configs(p)[0], p, gpu).terms for p in (STEM, weights)])
     (forward, gradient), (dear, same) = terms
-    assert (
-        dict(dear)[packed_estimate.LOADS] > dict(forward)[packed_estimate.LOADS]
-        and same == gradient
-    )
+    assert dict(dear)[packed.LOADS] > dict(forward)[packed.LOADS] and same == gradient
 
 
 @pytest.mark.parametrize(("direction", "more"), [("forward", True), ("weights", False)])
@@ -203,7 +200,7 @@ def test_y_is_moved_in_the_type_of_the_result_only_where_it_is_the_result(direct
     for dtype_out in ("bf16", "fp32"):
         p = replace(STEM, direction=direction, dtype_out=dtype_out)
         found = FAMILY.estimate(configs(p)[0], p, device("h200_sxm"))
-        moved.append(dict(found.terms)[packed_estimate.MEMORY])
+        moved.append(dict(found.terms)[packed.MEMORY])
     assert (moved[1] > moved[0]) == more and moved[1] >= moved[0]
 
 
@@ -239,10 +236,10 @@ def test_sizes_of_packed_arrays():
     assert (packing.pitch(STEM), packing.run(STEM), packing.row_w(STEM)) == (4, 28, 32)
     assert packing.pitch(replace(STEM, c=5)) == 8
     # 7 by 11 pixels of y meet 19 rows of 27 pixels.
-    x, w = packing.temporaries(STEM)
-    assert x.shape == (1, 1, 19, 112) and w.shape == (64, 7, 32)
+    x, w = packing.shape_x(STEM), packing.shape_w(STEM)
+    assert (x, w) == ((1, 1, 19, 112), (64, 7, 32))
     for p in CASES.values():
-        assert len(packing.temporaries(p)) == (1 if p.direction == "weights" else 2)
+        assert len(packing.counts(p)) == (1 if p.direction == "weights" else 2)
         whole = packing.WHOLE // DTYPES[p.dtype].bytes
         assert not any(n % whole for n in packing.strides(p)), p
 

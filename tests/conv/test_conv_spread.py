@@ -17,7 +17,7 @@ from tilewright.errors import UnknownName
 from tilewright.ops.conv import ConvProblem, pipelines
 from tilewright.ops.conv.config import REDUCTIONS_OF, SHARING
 from tilewright.ops.conv.kernels import gluon_weights
-from tilewright.ops.conv.pipelines.boxed import shape, weights
+from tilewright.ops.conv.pipelines.boxed import parts, shape
 from tilewright.ops.device.gluon_api import jit
 from tilewright.ops.nouns import MAIN
 
@@ -35,7 +35,7 @@ def test_few_channels_have_tiles_of_several_taps():
     offered = {(c.tile_m, c.tile_n) for c in configs(FEW) if c.spread}
     assert {(64, 192), (64, 256)} <= offered
     one = next(c for c in configs(FEW) if c.spread and c.tile_n == 192)
-    assert weights.tiles(one, FEW) == 3
+    assert parts.tiles(one, FEW) == 3
     best, _ = FAMILY.rank(FEW, FAMILY.default_space(FEW, SM_90).expand(SM_90).configs, H200)[0]
     assert best.spread == 64
 
@@ -132,8 +132,8 @@ def test_the_cases_reach_everything_that_they_may():
     assert len({c.tile_n for c, _ in met if not c.spread}) >= 3
     assert {len(p.spatial) for _, p in met} == {1, 2, 3}
     ragged = [
-        weights.tiles(c, p) for c, p in met
-        if c.spread and p.taps * weights.tap_boxes(c, p) % (c.tile_n // c.spread)
+        parts.tiles(c, p) for c, p in met
+        if c.spread and p.taps * parts.tap_boxes(c, p) % (c.tile_n // c.spread)
     ]  # fmt: skip
     assert len(ragged) >= 3  # a tile with boxes behind the last
 

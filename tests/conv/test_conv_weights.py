@@ -14,8 +14,9 @@ from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import ConvProblem, sharing
+from tilewright.ops.conv import ConvProblem
 from tilewright.ops.conv.config import REDUCTIONS_OF, SHARING
+from tilewright.ops.conv.launch import context
 from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.select.constraints import Constraints
 
@@ -116,12 +117,13 @@ def test_there_is_room_for_every_part():
         for scheduler, reduction in FORMS:
             for units in (1, 7, 132, 304):
                 c, gpu = config(p, scheduler, reduction), of_units(units)
-                parts, tiles = sharing.splits(c, p, gpu), sharing.tiles(c, p)
+                x = context(c, p, gpu)
+                parts, tiles = x.splits, x.case.tiles
                 launch = FAMILY.launch(c, p, gpu)
                 room = {one.name: one for one in launch.temporaries}
                 (grid, *_), *_ = [step.grid for step in launch.steps]
                 if scheduler == "stream_k":
-                    assert grid == min(units, tiles * sharing.steps(c, p))
+                    assert grid == min(units, tiles * x.case.steps)
                     assert 0 <= parts <= tiles
                 else:
                     assert grid == parts * tiles
@@ -199,5 +201,5 @@ def test_hoppers_kernel_is_right(scheduler, reduction):
     c = next(c for c in configs(p) if c.num_warps == 8)
     c = replace(c, scheduler=scheduler, reduction=reduction, num_stages=2)
     assert FAMILY.judge(c, SM_90) and FAMILY.supports(c, p, SM_90)
-    assert sharing.splits(c, p, gpu) > 1
+    assert context(c, p, gpu).splits > 1
     assert worst_error(c, p, gpu, 1) <= 1, c.name

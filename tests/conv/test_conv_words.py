@@ -14,7 +14,8 @@ from tilewright.arch import arch
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.measure.problems import load_problems
 from tilewright.ops.conv import ConvConfig, ConvProblem
-from tilewright.ops.conv.config import ALIGNMENTS, PIPELINES, REDUCTIONS_OF, SCHEDULERS, SHARING
+from tilewright.ops.conv.config import ALIGNMENTS, REDUCTIONS_OF, SCHEDULERS, SHARING
+from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.conv.stated import words_of
 
@@ -139,7 +140,7 @@ COUNTS = st.sampled_from((1, 2, 16, 64, 128, 256))
         dtype=st.sampled_from(("bf16", "e4m3fn", "int8")),
         dtype_out=st.sampled_from(("bf16", "fp32", "int32")),
         precision=st.sampled_from(("ieee", "tf32")), tile_m=COUNTS, tile_n=COUNTS, tile_k=COUNTS,
-        num_warps=COUNTS, num_stages=COUNTS, pipeline=st.sampled_from(PIPELINES),
+        num_warps=COUNTS, num_stages=COUNTS, pipeline=st.sampled_from(sorted(PIPELINES)),
         scheduler=st.sampled_from(SCHEDULERS), group_m=COUNTS, merged=st.booleans(),
         alignment=st.sampled_from(ALIGNMENTS), alignment_out=st.sampled_from(ALIGNMENTS),
         index_bits=st.sampled_from((32, 64)),

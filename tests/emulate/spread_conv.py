@@ -11,7 +11,7 @@ from spread import Axes, Values
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import FAMILY, ConvConfig, ConvProblem
+from tilewright.ops.conv import FAMILY, ConvConfig, ConvProblem, pipelines
 from tilewright.ops.conv.config import ALIGNMENTS, GEMM, SCHEDULERS, SHARING
 from tilewright.ops.conv.problem import DIRECTIONS, DTYPES_OF, outputs
 from tilewright.ops.conv.stated import first_strides
@@ -121,7 +121,8 @@ def _problem(
         1, c.alignment // DTYPES[c.dtype].bytes, c.alignment_out // DTYPES[c.dtype_out].bytes
     )
     channels = 3 * unit
-    if c.depthwise:
+    depthwise = c.pipeline != GEMM and pipelines.has(c, "depthwise")
+    if depthwise:
         if groups > 1:
             raise BadArgument("a depthwise problem has as many groups as channels")
         groups = 1
@@ -145,7 +146,7 @@ def _problem(
         steps, apart = (*steps[: rank - len(own)], *own), (1,) * rank
     said: dict[str, Any] = {
         "n": n, "c": read * groups, "k": channels * groups, "spatial": spatial,
-        "filter": taps, "groups": channels if c.depthwise else groups,
+        "filter": taps, "groups": channels if depthwise else groups,
         "stride": steps, "dilation": apart, "pad": tuple(pad * between for between in apart),
         "direction": c.direction, "dtype": c.dtype, "dtype_out": c.dtype_out,
         "precision": c.precision, "epilogue": c.epilogue,

@@ -10,9 +10,16 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.ops import tile_sharing
 from tilewright.ops.backward import Backward
-from tilewright.ops.conv import alike, functions, operands, pipelines, profiles, rules, spaces
-from tilewright.ops.conv import config as config_module
-from tilewright.ops.conv import estimate as estimate_module
+from tilewright.ops.conv import (
+    alike,
+    functions,
+    names,
+    operands,
+    pipelines,
+    profiles,
+    rules,
+    spaces,
+)
 from tilewright.ops.conv import gradients as gradients_module
 from tilewright.ops.conv import launch as launch_module
 from tilewright.ops.conv import reference as reference_module
@@ -53,7 +60,7 @@ class ConvFamily(Defaults):
     drivers = lines.DRIVERS
 
     def parse_name(self, name: str) -> ConvConfig:
-        return config_module.parse(name)
+        return names.parse(name)
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> ConvProblem:
         return words_module.parse(words, arch.fp8)
@@ -85,7 +92,7 @@ class ConvFamily(Defaults):
             values["reduction"] = usual_reduction(values["scheduler"])
         usual = outputs(dtype, values["epilogue"])[0]
         values["dtype_out"] = resolve(values["dtype_out"] or usual, arch.fp8)
-        return config_module.check(ConvConfig(**values))
+        return names.check(ConvConfig(**values))
 
     def default_space(self, problem: ConvProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)
@@ -148,7 +155,7 @@ class ConvFamily(Defaults):
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
         if config.pipeline == GEMM:
             return by_gemm.estimate(config, problem, device)
-        return estimate_module.estimate(config, problem, device)
+        return launch_module.estimate(config, problem, device)
 
     def interpreted(self, config: ConvConfig) -> ConvConfig:
         if config.pipeline == GEMM:

@@ -22,6 +22,10 @@ MOST_SPAN = 256
 dimension, skipped ones included."""
 
 
+Residues = tuple[int, int, int]
+"""A residue class of the result's pixels, in each of three dimensions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Walk:
     """How the pixels of a result, or of one residue class of them, meet their source in one
@@ -59,7 +63,7 @@ def walk(dim: Dim, direction: str, residue: int = 0) -> Walk:
     )
 
 
-def residues(p: ConvProblem) -> Iterator[tuple[int, int, int]]:
+def residues(p: ConvProblem) -> Iterator[Residues]:
     """The residue classes of the result that have pixels, in each of three dimensions."""
     if p.direction != "data":
         yield (0, 0, 0)
@@ -70,7 +74,7 @@ def residues(p: ConvProblem) -> Iterator[tuple[int, int, int]]:
 
 
 @lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
-def walks(p: ConvProblem, residue: tuple[int, int, int]) -> tuple[Walk, Walk, Walk]:
+def walks(p: ConvProblem, residue: Residues) -> tuple[Walk, Walk, Walk]:
     """The walks along three dimensions."""
     d, h, w = (walk(dim, p.direction, r) for dim, r in zip(p.three, residue, strict=True))
     return d, h, w

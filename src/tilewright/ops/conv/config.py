@@ -20,46 +20,22 @@ So has an algorithm of the vendor's library for GEMMs (`gemm.library_config`).
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tilewright import checks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName, shown
-from tilewright.ops import epilogues
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.gemm import names
-from tilewright.ops.gemm.config import REDUCTIONS, GemmConfig
+from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.library_config import VendorConfig, is_vendors
 from tilewright.ops.gemm.library_config import parse as parse_vendors
-from tilewright.ops.products import PRECISIONS
-
-PIPELINES = (
-    "implicit", "packed", "subpixel", "depthwise", "window", "gluon_bands", "gluon_ws",
-    "gluon_pingpong", "gluon_grouped",
-)  # fmt: skip
-"""``implicit``: an implicit GEMM on the matrix units, through pointers. ``packed``: the same for
-images of few channels, which a kernel packs before (`packing`). ``subpixel``: their gradients, in
-blocks of pixels (`subpixel`). ``depthwise``: vectors of
-channels on the vector units, where every channel has one filter of its own. ``window``: the same
-with a window that slides over pixels, which stay in registers. ``gluon_bands``: rows of such
-filters as bands of matrices, on the matrix units (`bands`). ``gluon_ws``,
-``gluon_pingpong``: an implicit GEMM of boxes of pixels that the copy engine brings (`boxed`).
-``gluon_grouped``: groups of few channels, whose pixels all taps read in shared memory
-(`grouped`)."""
 
 GEMM = "gemm"
 """The pipeline of GEMM's kernels, and of the algorithms of a library for GEMMs (`by_gemm`)."""
 
 Product = GemmConfig | VendorConfig
-
-DEPTHWISE = ("depthwise", "window", "gluon_bands")
-"""Pipelines for one filter of its own for every channel."""
-
-HOLDING = ("window", "gluon_bands", "gluon_grouped")
-"""Pipelines whose kernels are written out for a filter."""
 
 SCHEDULERS = ("tile", "split", "persistent", "stream_k")
 SHARING = ("split", "stream_k")
@@ -102,7 +78,7 @@ class ConvConfig:
         neighbouring pixels), channels, and pixels of a step (of a window that holds its filter: the
         steps that strips walk down).
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
-    pipeline: a word of `PIPELINES`, or `GEMM`.
+    pipeline: the kernels; each has a record in `pipelines`, but `GEMM`.
     scheduler: ``tile``, one workgroup for each tile; ``persistent``: a workgroup for each compute
         unit, which walks tiles with that stride. For weights: ``split``, several workgroups for
         each tile, which share the pixels; ``stream_k``, a workgroup for each compute unit, which
@@ -182,7 +158,7 @@ class ConvConfig:
     @property
     def gemm_config(self) -> Product:
         """GEMM's kernel, of pipeline `GEMM`. Raises `UnknownName`."""
-        return _kernel(self.gemm)
+        return product_of(self.gemm)
 
     @property
     def library(self) -> str:
@@ -192,18 +168,8 @@ class ConvConfig:
         return product.library if isinstance(product, VendorConfig) else ""
 
     @property
-    def window(self) -> bool:
-        """Whether its kernels hold a filter, or a row of it, in registers."""
-        return self.pipeline == "window"
-
-    @property
-    def depthwise(self) -> bool:
-        """Whether its kernels are for one filter of its own for every channel."""
-        return self.pipeline in DEPTHWISE
-
-    @property
     def name(self) -> str:
-        """The kernels' name; `parse` is its exact inverse."""
+        """The kernels' name; `names.parse` is its exact inverse."""
         if self.gemm:
             return f"conv_{self.direction}_{self.spatial_dims}d_gemm_{self.gemm}"
         name = (
@@ -246,13 +212,14 @@ def of_words(direction: str, spatial_dims: int, gemm: str) -> ConvConfig:
     if direction not in DIRECTIONS or spatial_dims not in (1, 2, 3):
         raise BadArgument(f"{direction!r} in {spatial_dims!r} dimensions is no convolution")
     try:
-        return of_gemm(direction, spatial_dims, _kernel(gemm))
+        return of_gemm(direction, spatial_dims, product_of(gemm))
     except UnknownName as error:
         raise BadArgument(f"gemm = {shown(gemm, 300)}: {error}") from None
 
 
 @lru_cache(maxsize=4096)
-def _kernel(gemm: str) -> Product:
+def product_of(gemm: str) -> Product:
+    """GEMM's kernel whose name behind ``gemm_`` is this. Raises `UnknownName`."""
     name = f"gemm_{gemm}"
     return parse_vendors(name) if is_vendors(name) else names.parse(name)
 
@@ -260,139 +227,3 @@ def _kernel(gemm: str) -> Product:
 def usual_reduction(scheduler: str) -> str:
     """The reduction where none is named."""
     return REDUCTIONS_OF.get(scheduler, ("none",))[0]
-
-
-def check(config: ConvConfig) -> ConvConfig:
-    """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
-    c = config
-    if c.gemm:
-        return _check_gemm(c)
-    for field, known in (
-        ("direction", DIRECTIONS),
-        ("spatial_dims", (1, 2, 3)),
-        ("dtype", DTYPES),
-        ("dtype_out", DTYPES),
-        ("precision", PRECISIONS),
-        ("pipeline", PIPELINES),
-        ("scheduler", SCHEDULERS),
-        ("reduction", REDUCTIONS),
-        ("merged", (False, True)),
-        ("runs", (False, True)),
-        ("alignment", ALIGNMENTS),
-        ("alignment_out", ALIGNMENTS),
-        ("index_bits", INDEX_BITS),
-    ):
-        value = getattr(c, field)
-        if value not in known or type(value) is not type(next(iter(known))):
-            listed = ", ".join(map(str, known))
-            raise BadArgument(f"{field} = {value!r} is not one of {listed}")
-    has = REDUCTIONS_OF.get(c.scheduler, ("none",))
-    if c.reduction not in has:
-        raise BadArgument(
-            f"reduction {c.reduction} with scheduler {c.scheduler}, which has {', '.join(has)}"
-        )
-    for field in _CHECKED:
-        checks.whole(field, getattr(c, field), 1)
-    checks.whole("spread", c.spread, 0)
-    if not _BOX.fullmatch(c.box):
-        raise BadArgument(f"box = {c.box!r} is not sizes such as 1x8x16")
-    if not _HELD[c.spatial_dims].fullmatch(c.held):
-        raise BadArgument(
-            f"held = {c.held!r} is not a filter of {c.spatial_dims} dimensions and its strides of "
-            "height and width, such as 3x3s1x1, or a row of one, such as 31s1"
-        )
-    epilogues.parse(c.epilogue)
-    return config
-
-
-def _check_gemm(c: ConvConfig) -> ConvConfig:
-    known = of_words(c.direction, c.spatial_dims, c.gemm)
-    if c != known:
-        for field in fields(c):
-            value, of = getattr(c, field.name), getattr(known, field.name)
-            if value != of:
-                raise BadArgument(f"{field.name} = {value!r}, but gemm = {c.gemm} says {of!r}")
-    return c
-
-
-_BOX = re.compile(r"([1-9]\d{0,3}(x[1-9]\d{0,3}){1,3})?", re.ASCII)
-_TAPS = r"[1-9]\d{0,4}"
-_HELD = {
-    rank: re.compile(
-        rf"({_TAPS}(x{_TAPS}){{{rank - 1}}}s[124](x[124]){{{min(rank, 2) - 1}}}|{_TAPS}s[124])?",
-        re.ASCII,
-    )
-    for rank in (1, 2, 3)
-}
-_COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m")
-_CHECKED = (*_COUNTS, "merged_groups")
-
-
-def _one(field: str, words: tuple[object, ...]) -> str:
-    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
-
-
-def _count(field: str) -> str:
-    return rf"(?P<{field}>[1-9]\d{{0,9}})"
-
-
-_PATTERN = re.compile(
-    f"conv_{_one('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d"
-    f"_{_one('dtype', tuple(DTYPES))}_{_one('dtype_out', tuple(DTYPES))}"
-    f"_{_count('tile_m')}x{_count('tile_n')}x{_count('tile_k')}"
-    f"_w{_count('num_warps')}_s{_count('num_stages')}"
-    f"_{_one('pipeline', PIPELINES)}_{_one('scheduler', SCHEDULERS)}"
-    f"(?:_{_one('reduction', REDUCTIONS[1:])})?_g{_count('group_m')}"
-    f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
-    "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?"
-    f"(?:_sp{_count('spread')})?(?:_(?P<precision>tf32))?"
-    f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
-    "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
-    re.ASCII,
-)
-_OF_GEMM = re.compile(
-    f"conv_{_one('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d_(?P<name>gemm_.+)",
-    re.ASCII,
-)
-_WORDS = ("direction", "dtype", "dtype_out", "pipeline", "scheduler")
-_NUMBERS = ("spatial_dims", *_COUNTS, "alignment", "alignment_out")
-
-
-def parse(name: str) -> ConvConfig:
-    """The config whose name this is. Raises `UnknownName` for a name that does not parse and for
-    one whose fields contradict each other."""
-    if of := _OF_GEMM.fullmatch(name):
-        kernel = _kernel(of["name"].removeprefix("gemm_"))
-        return of_gemm(of["direction"], int(of["spatial_dims"]), kernel)
-    match = _PATTERN.fullmatch(name)
-    if match is None:
-        raise UnknownName(
-            f"{shown(name, 300)} is not the name of a kernel of conv; one looks like "
-            "conv_forward_2d_bf16_bf16_128x128x64_w8_s3_implicit_tile_g8_al16-16"
-        )
-    said = match.groupdict()
-    fields: dict[str, Any] = {word: said[word] for word in _WORDS}
-    fields |= {field: int(said[field]) for field in _NUMBERS}
-    fields |= {
-        "box": said["box"] or "",
-        "held": said["held"] or "",
-        "reduction": said["reduction"] or "none",
-        "precision": said["precision"] or "ieee",
-        "merged": said["merged"] is not None,
-        "runs": said["runs"] is not None,
-        "merged_groups": int(said["merged_groups"] or 1),
-        "spread": int(said["spread"] or 0),
-        "index_bits": 64 if said["wide"] else 32,
-        "epilogue": (said["epilogue"] or "").replace("-", "+"),
-    }
-    try:
-        config = check(ConvConfig(**fields))
-    except BadArgument as error:
-        raise UnknownName(
-            f"{shown(name, 300)} is not the name of a kernel of conv: {error}"
-        ) from None
-    if config.name != name:
-        raise UnknownName(
-            f"'{name}' is not the name of a kernel of conv; near it is '{config.name}'"
-        )
-    return config

@@ -1,36 +1,70 @@
 """What a config compiles and launches: its pipeline's kernels, and one that adds up parts where a
-gradient of weights has them (`sharing`)."""
+gradient of weights has them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tilewright.arch.model import Arch, Device
-from tilewright.ops.conv import parts, pipelines, sharing
+from tilewright.ops import binder
+from tilewright.ops.binder import Context, Part
+from tilewright.ops.conv import boxes, pipelines
+from tilewright.ops.conv.catalogue import CATALOGUE, Case
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.parts import TOTALS
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.estimate import Estimate
 from tilewright.ops.nouns import KernelSource, Launch
+from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles
+
+
+def _parts(config: ConvConfig) -> tuple[Part, ...]:
+    of = pipelines.of(config)
+    return (*of.parts(config), of.totals)
+
+
+def context(config: ConvConfig, problem: ConvProblem, device: Device) -> Context:
+    """What the launch of `config` for `problem` on `device` depends on."""
+    c, p, of = config, problem, pipelines.of(config)
+    tiles = of.tiles(c, p)
+    if c.direction != "weights":
+        return Context(c, p, device, case=Case(tiles))
+    steps = of.steps(c, p)
+    case = Case(tiles, steps, programs=min(device.compute_units, tiles * steps))
+    return Context(c, p, device, splits=_splits(c, p, device, case), case=case)
+
+
+def _splits(c: ConvConfig, p: ConvProblem, device: Device, case: Case) -> int:
+    """Parts of a tile: as many as fill the device, each of a step or more; 1 where tiles are whole.
+    Under stream-K, the number of tiles that are shared."""
+    if c.scheduler == "stream_k":
+        return shared_tiles(c, case.tiles, max(1, case.programs))
+    if c.scheduler != "split":
+        return 1
+    of = pipelines.of(c)
+    wanted = of.splits(c, p, device)
+    if c.parts_meet:
+        wanted = min(wanted, MAX_FLAGS // (max(1, case.tiles) * of.meetings(c)))
+    return max(1, min(wanted, case.steps))
+
+
+def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
+    """What `config` should take for `problem` on `device`."""
+    return pipelines.of(config).estimate(context(config, problem, device))
 
 
 def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
-    of = pipelines.of(config)
-    found = of.sources(config, arch)
-    if config.two_stage:
-        found = {**found, TOTALS: parts.source(of.totals, config, arch)}
-    return found
+    return binder.sources(_parts(config), CATALOGUE, config, arch)
 
 
 def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     """The launch of `config` for `problem` on `device`; nothing for a result without elements."""
-    c, p, of = config, problem, pipelines.of(config)
-    if c.direction != "weights":
-        return Launch(tuple(of.launch(c, p, device, 1, 0)), of.temporaries(p))
-    splits = sharing.splits(c, p, device)
-    programs = sharing.programs(c, p, device) if c.scheduler == "stream_k" else 0
-    steps = [*of.launch(c, p, device, splits, programs)]
-    if c.two_stage:
-        groups = of.totals.grid(c, p, splits)
-        steps += parts.steps(of.totals, TOTALS, c, p, splits, groups)
-    return Launch(tuple(steps), (*of.temporaries(p), *sharing.temporaries(c, p, device)))
+    x = context(config, problem, device)
+    cases = [x.case]
+    if pipelines.of(config).by_class:
+        cases = [replace(x.case, residue=residue) for residue in boxes.residues(problem)]
+    parts = _parts(config)
+    each = [binder.launch(parts, CATALOGUE, replace(x, case=case)) for case in cases]
+    temporaries = dict.fromkeys(one for launch in each for one in launch.temporaries)
+    return Launch(tuple(step for launch in each for step in launch.steps), tuple(temporaries))

@@ -5,17 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv.boxes import Walk
+from tilewright.ops.binder import Described
+from tilewright.ops.conv.boxes import Residues, walks
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import Descriptor
 
 MOST_STRIDE_BYTES = 2**40
 """A tensor map's strides are under this. Its coordinates count elements in 32 bits, and the copy
 engine computes addresses in 64."""
-
-Residues = tuple[int, int, int]
-Class = tuple[tuple[Walk, ...], tuple[int, ...], int]
-"""Pixels of a residue class: their walks, their strides and the first element (`class_strides`)."""
 
 
 @lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
@@ -31,11 +27,6 @@ def refusal(p: ConvProblem, names: str) -> str | None:
         if most >= MOST_STRIDE_BYTES:
             return f"{name} has a stride of {most} bytes, a tensor map under {MOST_STRIDE_BYTES}"
     return None
-
-
-def view(dtype: str, block: tuple[int, ...]) -> str:
-    """The type of a tensor map that moves such blocks."""
-    return f"tensordesc<{DTYPES[dtype].triton}[{', '.join(map(str, block))}]>"
 
 
 def dense(p: ConvProblem, name: str) -> tuple[int, ...]:
@@ -60,41 +51,37 @@ def class_strides(p: ConvProblem, residue: Residues) -> tuple[tuple[int, ...], i
     return (outer, inner, *(s * n for s, n in zip(three, apart, strict=True))), begin
 
 
-def of_images(
-    p: ConvProblem,
-    name: str,
-    block: tuple[int, ...],
-    steps: tuple[int, ...] = (),
-    of_class: Class | None = None,
-) -> Descriptor:
+def of_images(p: ConvProblem, name: str, apart: tuple[int, ...] = ()) -> Described:
     """x, w or y as [image or filter, depth, height, width, channel], of the dimensions it has.
-
-    steps: pixels from each of a box's pixels to the next, in three dimensions.
-    of_class: the pixels to describe; None is all.
-    """
-    rank = len(p.spatial)
-    (outer, channels, *sizes), (stride, _, *strides), offset = p.shape_of(name), dense(p, name), 0
-    if of_class is not None:
-        of, strides_of_class, offset = of_class
-        sizes = [w.size for w in of[3 - rank :]]
-        strides = list(strides_of_class[5 - rank :])
-    going = steps[3 - rank :] if any(step > 1 for step in steps) else ()
-    return Descriptor(
-        name,
-        p.dtype_of(name),
-        (outer, *sizes, channels),
-        (stride, *strides, 1),
-        block,
-        offset,
-        (1, *going, 1) if going else (),
+    apart: pixels from each of a box's pixels to the next, in three dimensions."""
+    (outer, channels, *sizes), (stride, _, *strides) = p.shape_of(name), dense(p, name)
+    steps = apart[3 - len(sizes) :] if any(step > 1 for step in apart) else ()
+    return Described(
+        (outer, *sizes, channels), (stride, *strides, 1), steps=(1, *steps, 1) if steps else ()
     )
 
 
-def of_rows(p: ConvProblem, name: str, block: tuple[int, ...], apart: int = 1) -> Descriptor:
+def images_of_class(p: ConvProblem, residue: Residues) -> Described:
+    """The result's pixels of a residue class, as `of_images`."""
+    missing = 3 - len(p.spatial)
+    (stride, _, *strides), begin = class_strides(p, residue)
+    outer, channels, *_ = p.shape_of(p.output_name)
+    sizes = (walk.size for walk in walks(p, residue)[missing:])
+    return Described((outer, *sizes, channels), (stride, *strides[missing:], 1), offset=begin)
+
+
+def of_rows(p: ConvProblem, name: str, apart: int = 1) -> Described:
     """x or y of two dimensions or one as [height, width, image, channel]. apart: pixels of the
     width from one pixel of a box to the next."""
     (images, channels, *spatial), (outer, _, *strides) = p.shape_of(name), dense(p, name)
     shape = (*(1,) * (2 - len(spatial)), *spatial, images, channels)
     along = (*(outer,) * (2 - len(strides)), *strides, outer, 1)
-    going = (1, apart, 1, 1) if apart > 1 else ()
-    return Descriptor(name, p.dtype_of(name), shape, along, block, 0, going)
+    return Described(shape, along, steps=(1, apart, 1, 1) if apart > 1 else ())
+
+
+def rows_of_class(p: ConvProblem, residue: Residues) -> Described:
+    """The result's pixels of a residue class, as `of_rows`."""
+    (outer, _, _, height, width), begin = class_strides(p, residue)
+    _, rows, columns = walks(p, residue)
+    shape = (rows.size, columns.size, p.n, p.channels_out)
+    return Described(shape, (height or outer, width, outer, 1), offset=begin)

@@ -7,13 +7,13 @@ filter with its channels is then one run of elements, in x as in w.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.limits import LEAST_8_BIT_K
-from tilewright.ops.nouns import Temporary
 
 X, W = "packed_x", "packed_w"
 """The temporaries."""
@@ -82,11 +82,18 @@ def steps(p: ConvProblem) -> tuple[int, int, int]:
     return depth.dilation * by_depth, height.dilation * by_height, width.stride * pitch(p)
 
 
+def shape_x(p: ConvProblem) -> tuple[int, ...]:
+    """The shape of packed x: [images, depth, height, elements of a row]."""
+    return p.n, *sizes(p), row_x(p)
+
+
+def shape_w(p: ConvProblem) -> tuple[int, ...]:
+    """The shape of packed w: [filters, rows of a filter, elements of a row]."""
+    return p.k, filter_rows(p), row_w(p)
+
+
 @lru_cache(maxsize=256)  # of each problem for many kernels
-def temporaries(p: ConvProblem) -> tuple[Temporary, ...]:
-    """Packed x, and w where it is read."""
-    depth, height = sizes(p)
-    x = Temporary(X, (p.n, depth, height, row_x(p)), p.dtype)
-    if p.direction == "weights":
-        return (x,)
-    return x, Temporary(W, (p.k, filter_rows(p), row_w(p)), p.dtype)
+def counts(p: ConvProblem) -> tuple[int, ...]:
+    """Elements of packed x, and of packed w where it is read."""
+    shapes = (shape_x(p),) if p.direction == "weights" else (shape_x(p), shape_w(p))
+    return tuple(map(math.prod, shapes))

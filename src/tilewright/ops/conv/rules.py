@@ -8,22 +8,20 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from tilewright.arch.model import Arch
-from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
-from tilewright.ops.conv import pipelines, runs, sharing, windows
-from tilewright.ops.conv.config import GEMM, HOLDING, SHARING, ConvConfig
-from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv import pipelines, runs, windows
+from tilewright.ops.conv.config import GEMM, SHARING, ConvConfig
+from tilewright.ops.conv.pipelines import PIPELINES, by_gemm, has
+from tilewright.ops.conv.pipelines.common import on_vectors
+from tilewright.ops.conv.pipelines.depthwise import MOST_ELEMENTS
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
-from tilewright.ops.limits import INT32_SPAN, LEAST_8_BIT_K, MAX_STAGES, VECTOR_DOT_PRODUCTS
+from tilewright.ops.limits import INT32_SPAN, MAX_STAGES, VECTOR_DOT_PRODUCTS
 from tilewright.ops.pool import Pool, each
 from tilewright.ops.products import outputs
 from tilewright.ops.tile_sharing import MAX_FLAGS
 from tilewright.verdict import YES, Verdict, no
 
 MOST_TILE = 256
-MOST_ELEMENTS = 2**15
-"""Elements of the tiles that a depthwise kernel holds."""
-
 OVERHEAD_REGISTERS = 48
 """Registers of a thread beside sums: places of pixels, masks, addresses."""
 
@@ -44,7 +42,7 @@ def _dtype(c: ConvConfig, arch: Arch) -> str | None:
         return f"{arch.name} does not take {multiplied}"
     if c.direction != "forward" and c.dtype not in GRADIENT_DTYPES:
         return f"gradients are of {', '.join(GRADIENT_DTYPES)}, not of {c.dtype}"
-    if c.precision == "tf32" and (c.dtype != "fp32" or c.depthwise):
+    if c.precision == "tf32" and (c.dtype != "fp32" or has(c, "depthwise")):
         return f"precision tf32 multiplies fp32 on matrix units, not {c.dtype} in {c.pipeline}"
     possible = outputs(c.dtype, c.epilogue)
     if c.dtype_out not in possible:
@@ -63,7 +61,7 @@ def _pipeline(c: ConvConfig, arch: Arch) -> str | None:
 def _combination(c: ConvConfig, arch: Arch) -> str | None:
     if c.scheduler in SHARING and c.direction != "weights":
         return f"pixels are split for gradients of weights, not for direction {c.direction}"
-    if c.parts_meet and c.depthwise:
+    if c.parts_meet and has(c, "depthwise"):
         return (
             f"{c.scheduler} {c.reduction}: parts of depthwise gradients are added by a second "
             "kernel, under scheduler split and reduction two_stage"
@@ -73,23 +71,24 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
     for one in epilogues.parse(c.epilogue):
         if one.halves or any(taken.kind == "m" for taken in one.takes):
             return f"{one.name} is for rows or pairs of columns of a matrix"
-    if bool(c.held) != (c.pipeline in HOLDING):
+    if bool(c.held) != has(c, "holds_filter"):
+        holding = (name for name, record in PIPELINES.items() if record.has("holds_filter"))
         return (
-            f"{' and '.join(HOLDING)} are written out for a filter, as in 3x3s1x1; {c.pipeline} "
+            f"{' and '.join(holding)} are written out for a filter, as in 3x3s1x1; {c.pipeline} "
             f"has held = '{c.held}'"
         )
     if c.merged_groups & (c.merged_groups - 1) or c.merged_groups > MOST_GROUPS:
         return f"merged_groups = {c.merged_groups} is not a power of two up to {MOST_GROUPS}"
-    if c.merged_groups > 1 and not pipelines.of(c).merges_groups:
+    if c.merged_groups > 1 and not has(c, "merges_groups"):
         return f"pipeline {c.pipeline} does not merge groups"
     if c.runs and (c.pipeline, c.merged, c.merged_groups) != ("implicit", True, 1):
         return "runs are steps of several taps and of one group in pipeline implicit"
     if c.runs and c.direction == "data":
         return "runs are of pixels of x, which the gradient of the data does not read"
-    if c.depthwise:
+    if has(c, "depthwise"):
         if c.merged:
             return "a depthwise kernel has one channel, and nothing to merge with taps"
-        no_depth = windows.of_row(c) if c.window else c.direction != "weights"
+        no_depth = windows.of_row(c) if c.held else c.direction != "weights"
         if no_depth and c.tile_k != 1:
             return f"a depthwise kernel takes one tap in a step: tile_k is 1, not {c.tile_k}"
         if c.group_m != 1:
@@ -98,31 +97,15 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
 
 
 def _tile(c: ConvConfig, arch: Arch) -> str | None:
-    least = (1, 1, 1) if c.depthwise else arch.min_dot
+    least = (1, 1, 1) if has(c, "depthwise") else arch.min_dot
     odd = pipelines.of(c).odd(c)
-    most = MOST_ELEMENTS if c.depthwise else MOST_TILE
+    most = MOST_ELEMENTS if has(c, "depthwise") else MOST_TILE
     for axis, size, low in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), least, strict=True):
         if size & (size - 1) and f"tile_{axis}" not in odd:
             return f"tile_{axis} = {size} is not a power of two"
         if not low <= size <= most:
             return f"tile_{axis} = {size} is not from {low} to {most} on {arch.name}"
-    if c.window:
-        elements, threads = c.tile_m * c.tile_n, c.num_warps * arch.warp_size
-        most = windows.MOST_ROW if windows.of_row(c) else windows.MOST_TAPS
-        if math.prod(windows.held(c).taps) > most:
-            return f"{c.held} has more than {most} taps to hold"
-        read = windows.pixels(c) * windows.rows(c)
-        if read > windows.MOST_READ:
-            return f"{c.held} reads {read} pixels in a step, over {windows.MOST_READ}"
-        if elements < threads:
-            return f"tiles of {elements} strips and channels have no work for {threads} threads"
-    if c.depthwise:
-        elements = c.tile_m * c.tile_n * (1 if c.window else c.tile_k)
-        if elements > MOST_ELEMENTS:
-            return f"tiles of {elements} elements, over {MOST_ELEMENTS}"
-    elif DTYPES[c.dtype].bits == 8 and c.tile_k < LEAST_8_BIT_K:
-        return f"tile_k = {c.tile_k} is under {LEAST_8_BIT_K}, the least for 8-bit operands"
-    return None
+    return pipelines.of(c).tile(c, arch)
 
 
 def _warps(c: ConvConfig, arch: Arch) -> str | None:
@@ -136,18 +119,15 @@ def _warps(c: ConvConfig, arch: Arch) -> str | None:
     return None
 
 
-def vector(c: ConvConfig, arch: Arch) -> bool:
-    """Whether the compiler multiplies on the vector units."""
-    if c.depthwise:
-        return True
-    name = "tf32" if c.precision == "tf32" else c.dtype
-    return arch.dot == "vector" or arch.dtypes[name].via == "fma"
+def _written_out(c: ConvConfig, arch: Arch) -> bool:
+    """Whether it has a dot on the vector units, which the compiler writes out."""
+    return not has(c, "depthwise") and on_vectors(c, arch)
 
 
 def _registers(c: ConvConfig, arch: Arch) -> str | None:
     threads = c.num_warps * arch.warp_size
     each = pipelines.of(c).sums(c) // threads
-    if vector(c, arch) and not c.depthwise:
+    if _written_out(c, arch):
         # Operands of a dot on the vector units are held too.
         each += (c.tile_m + c.tile_n) * c.tile_k // threads
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
@@ -159,7 +139,7 @@ def _registers(c: ConvConfig, arch: Arch) -> str | None:
 
 def _dot(c: ConvConfig, arch: Arch) -> str | None:
     """A dot on the vector units is unrolled, product by product."""
-    if c.depthwise or not vector(c, arch):
+    if not _written_out(c, arch):
         return None
     products = c.tile_m * c.tile_n * c.tile_k // (c.num_warps * arch.warp_size)
     if products > VECTOR_DOT_PRODUCTS:
@@ -214,7 +194,7 @@ def _signature(c: ConvConfig, p: ConvProblem) -> str | None:
 
 
 def _depthwise(c: ConvConfig, p: ConvProblem) -> str | None:
-    if c.depthwise and not p.depthwise:
+    if has(c, "depthwise") and not p.depthwise:
         return (
             f"has a filter of its own for every channel, but {p.k} filters of {p.groups} groups "
             f"see {p.group_c} channels each"
@@ -277,10 +257,11 @@ def _index(c: ConvConfig, p: ConvProblem) -> str | None:
 def _shared(c: ConvConfig, p: ConvProblem) -> str | None:
     if not c.parts_meet:
         return None
-    tiles, steps = sharing.tiles(c, p), sharing.steps(c, p)
+    of = pipelines.of(c)
+    tiles, steps = of.tiles(c, p), of.steps(c, p)
     if steps < 2:
         return f"the pixels are {steps} steps of {c.tile_k}, too few to share"
-    if c.scheduler == "split" and tiles * pipelines.of(c).meetings(c) > MAX_FLAGS:
+    if c.scheduler == "split" and tiles * of.meetings(c) > MAX_FLAGS:
         return f"{tiles} tiles need more flags than the {MAX_FLAGS} that there are: do not split"
     if tiles * steps > MOST_NUMBER:
         return f"{tiles * steps} steps of all tiles, over {MOST_NUMBER}"

@@ -1,47 +1,22 @@
-"""How the workgroups of a gradient of weights share its tiles: how many there are, how many parts a
-tile has, and the memory that parts meet in. GEMM's words and numbers (`gemm.sizes`), where the sum
-is over pixels in place of K.
-"""
+"""How the workgroups of a gradient of weights share its tiles, and how long their parts take to be
+added up. GEMM's words and numbers, where the sum is over pixels in place of K
+(`ops.tile_sharing`)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from tilewright.arch.model import Device
-from tilewright.ops.conv import pipelines
-from tilewright.ops.conv.arguments import PARTIALS
-from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import Initial, Temporary
-from tilewright.ops.tile_sharing import FLAGS, MAX_FLAGS, shared_tiles, slots
+from tilewright.ops.binder import Context
+from tilewright.ops.gemm.estimate_sums import meeting_us, totals_us
 
 MOST_WAYS = 16
 """Most workgroups of a tile where shares do not cross tiles, as ops/device/schedule.py has it."""
 
 
-def tiles(c: ConvConfig, p: ConvProblem) -> int:
-    """Tiles of the gradient."""
-    return pipelines.of(c).tiles(c, p)
-
-
-def steps(c: ConvConfig, p: ConvProblem) -> int:
-    """Steps of pixels of a whole tile; of a window, of its lines."""
-    return pipelines.of(c).steps(c, p)
-
-
-def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
-    """Parts of a tile: as many as fill the device, each of a step or more; 1 where tiles are whole.
-    Under stream-K, the number of tiles that are shared."""
-    if c.scheduler == "stream_k":
-        return shared_tiles(c, tiles(c, p), max(1, programs(c, p, device)))
-    if c.scheduler != "split":
-        return 1
-    of = pipelines.of(c)
-    wanted = of.splits(c, p, device)
-    if c.parts_meet:
-        wanted = min(wanted, MAX_FLAGS // (max(1, tiles(c, p)) * of.meetings(c)))
-    return max(1, min(wanted, steps(c, p)))
+def parts(x: Context) -> int:
+    """Parts of each tile; under stream-K 1."""
+    return x.splits if x.config.scheduler == "split" else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +31,24 @@ class Shares:
     steps: float
 
 
-def shares(c: ConvConfig, p: ConvProblem, device: Device) -> Shares:
+def shares(x: Context) -> Shares:
     """The shares of ``stream_k``."""
-    shared, every, workers = splits(c, p, device), steps(c, p), programs(c, p, device)
+    shared, every, workers = x.splits, x.case.steps, x.case.programs
     if not shared:
         return Shares(0, 1, 0)
     ways = max(1, min(workers // shared, every, MOST_WAYS))
     return Shares(shared, ways, every / ways if ways > 1 else -(-shared * every // workers))
 
 
-def programs(c: ConvConfig, p: ConvProblem, device: Device) -> int:
-    """Workgroups under stream-K: one for each compute unit, but no more than there are steps."""
-    return min(device.compute_units, tiles(c, p) * steps(c, p))
-
-
-def temporaries(c: ConvConfig, p: ConvProblem, device: Device) -> tuple[Temporary, ...]:
-    """What parts meet in."""
-    parts = splits(c, p, device)
-    if c.two_stage:
-        return (Temporary(PARTIALS, (parts, math.prod(p.shape_of("w"))), "fp32"),)
-    if not c.parts_meet:
-        return ()
-    room = slots(c, tiles(c, p), programs(c, p, device), parts)
-    initial: Initial = "kept_zero" if c.reduction == "atomic" else "anything"
-    return FLAGS, Temporary(PARTIALS, (room, c.tile_m, c.tile_n), "fp32", initial)
+def adding_us(x: Context, parts: int) -> float:
+    """Microseconds in which `parts` of a tile are added up: by a second kernel, with their way to
+    memory and back; or by the workgroups that meet."""
+    c = x.config
+    if c.parts_meet:
+        if c.scheduler == "stream_k":
+            share = shares(x)
+            if not share.tiles:
+                return 0.0
+            parts = share.ways
+        return meeting_us(c.reduction, max(2, parts), c.tile_m * c.tile_n, x.device)
+    return totals_us(4 * parts * math.prod(x.problem.shape_of("w")), x.device)

@@ -9,16 +9,9 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import config, pipelines
-from tilewright.ops.conv.config import (
-    ALIGNMENTS,
-    DEPTHWISE,
-    INDEX_BITS,
-    PIPELINES,
-    SCHEDULERS,
-    SHARING,
-)
-from tilewright.ops.conv.pipelines import by_gemm
+from tilewright.ops.conv import config
+from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, SCHEDULERS, SHARING
+from tilewright.ops.conv.pipelines import PIPELINES, by_gemm
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, index_bits
 from tilewright.ops.gemm.config import REDUCTIONS
@@ -65,7 +58,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     known: dict[str, Sequence[Any]] = {
         "direction": tuple(DIRECTIONS),
         "spatial_dims": (1, 2, 3),
-        "pipeline": PIPELINES,
+        "pipeline": tuple(PIPELINES),
         "scheduler": SCHEDULERS,
         "reduction": REDUCTIONS,
         "num_warps": arch.num_warps,
@@ -96,7 +89,7 @@ def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
     in a tree. Atomic sums are for users who declare them, as GEMM's are."""
     linked = (*ALGORITHM, "reduction", "index_bits", "gemm")
     bits = index_bits(p)
-    records = (record for record in pipelines.PIPELINES.values() if record.runs_on(arch))
+    records = (record for record in PIPELINES.values() if record.runs_on(arch))
     rows = itertools.chain.from_iterable(record.rows(p, arch, tuned) for record in records)
     filled = ((*row, *(AXES[name] for name in ALGORITHM[len(row) :])) for row in rows)
     every = [
@@ -114,7 +107,8 @@ def _meets(row: tuple[Any, ...]) -> bool:
     """Whether parts of sums can meet in several ways."""
     said = dict(zip(ALGORITHM, row, strict=True))
     whole = said["tile_n"] & (said["tile_n"] - 1) == 0  # in one accumulator
-    return said["scheduler"] in SHARING and said["pipeline"] not in DEPTHWISE and whole
+    depthwise = PIPELINES[said["pipeline"]].has("depthwise")
+    return said["scheduler"] in SHARING and not depthwise and whole
 
 
 def of_gemm(values: Mapping[str, Any]) -> dict[str, Any]:

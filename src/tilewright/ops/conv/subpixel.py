@@ -14,10 +14,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilewright.ops.conv import packing
 from tilewright.ops.conv.geometry import Dim, power_of_two
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import Temporary
 
 COLUMNS = 32
 """Columns of a tile, if a block that is as long as the stride has no more: elements of a block of
@@ -87,7 +85,8 @@ def across(p: ConvProblem, rows: int) -> int:
     return min(shapes, key=lambda n: (padded(n), -n))
 
 
-def temporaries(p: ConvProblem) -> tuple[Temporary, ...]:
-    """The filters, for each pixel of y that a block meets: [pixels, filters, columns]."""
+def shape_w(p: ConvProblem) -> tuple[int, ...]:
+    """The shape of the filters, for each pixel of y that a block meets: [pixels, filters,
+    columns]."""
     of = blocks(p)
-    return (Temporary(packing.W, (math.prod(of.met), p.k, of.columns), p.dtype),)
+    return math.prod(of.met), p.k, of.columns

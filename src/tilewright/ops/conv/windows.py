@@ -34,9 +34,6 @@ MOST_ROW = 32
 LEAST_LANES = 32
 """Lanes of a warp."""
 
-WORKGROUPS_FOR_UNIT = 4
-"""Workgroups for each compute unit that parts of the lines make up."""
-
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -176,6 +173,11 @@ def rows(c: ConvConfig) -> int:
     return of.taps[0] * (1 if c.direction == "data" else of.step_h)
 
 
+def read(c: ConvConfig) -> int:
+    """Pixels that a strip reads in a step."""
+    return pixels(c) * rows(c)
+
+
 def products(c: ConvConfig) -> int:
     """Products of a step, for each strip and channel."""
     of = held(c)
@@ -202,5 +204,5 @@ def early(c: ConvConfig) -> bool:
     each = -(-c.tile_m * c.tile_n // (c.num_warps * LEAST_LANES))
     of_y = held(c).strip if c.direction == "weights" else 0
     # Of 16 bits, two are in a register.
-    asked = -(-each * (rows(c) * pixels(c) + of_y) * DTYPES[c.dtype].bytes // 4)
+    asked = -(-each * (read(c) + of_y) * DTYPES[c.dtype].bytes // 4)
     return each * registers(c) + asked <= MOST_EARLY

@@ -34,9 +34,10 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, BadFile, nearest
 from tilewright.ops.conv import spaces
-from tilewright.ops.conv.config import PIPELINES, SCHEDULERS
+from tilewright.ops.conv.config import SCHEDULERS
 from tilewright.ops.conv.formats import instances
 from tilewright.ops.conv.formats.ck import DIRECTIONS
+from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.ops.gemm.formats.words import CK_PIPELINES, CK_SCHEDULERS, COMPILER
 from tilewright.space import KernelSpace, axis_values, read_axes
 

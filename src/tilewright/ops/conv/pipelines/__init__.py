@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from tilewright.arch.model import Arch
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.pipelines.bands import GLUON_BANDS
-from tilewright.ops.conv.pipelines.boxed import GLUON_PINGPONG, GLUON_WS
 from tilewright.ops.conv.pipelines.depthwise import DEPTHWISE
-from tilewright.ops.conv.pipelines.grouped import GLUON_GROUPED
+from tilewright.ops.conv.pipelines.gluon_bands import GLUON_BANDS
+from tilewright.ops.conv.pipelines.gluon_grouped import GLUON_GROUPED
+from tilewright.ops.conv.pipelines.gluon_pingpong import GLUON_PINGPONG
+from tilewright.ops.conv.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.conv.pipelines.implicit import IMPLICIT
 from tilewright.ops.conv.pipelines.packed import PACKED
 from tilewright.ops.conv.pipelines.record import Pipeline
@@ -27,6 +28,11 @@ PIPELINES: dict[str, Pipeline] = {
 def of(config: ConvConfig) -> Pipeline:
     """The record of a config's pipeline."""
     return PIPELINES[config.pipeline]
+
+
+def has(config: ConvConfig, word: str) -> bool:
+    """Whether the record of a config's pipeline says a word (`record.WORDS`)."""
+    return of(config).has(word)
 
 
 def on(arch: Arch) -> tuple[str, ...]:

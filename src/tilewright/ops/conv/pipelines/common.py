@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from tilewright.arch import arch as arch_called
+from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates
 from tilewright.ops.conv.config import ConvConfig, of_weights
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
-from tilewright.ops.nouns import Temporary
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.limits import LEAST_8_BIT_K
 
 
 @lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
@@ -49,6 +53,43 @@ def steps_of_pixels(c: ConvConfig, p: ConvProblem) -> int:
     return cdiv(p.n * math.prod(p.out_sizes), c.tile_k)
 
 
-def nothing(_: ConvProblem) -> tuple[Temporary, ...]:
-    """No temporaries."""
-    return ()
+def on_vectors(c: ConvConfig, arch: Arch) -> bool:
+    """Whether the compiler multiplies on the vector units."""
+    name = "tf32" if c.precision == "tf32" else c.dtype
+    return arch.dot == "vector" or arch.dtypes[name].via == "fma"
+
+
+def lanes_us(instructions: float, device: Device) -> float:
+    """Microseconds in which a compute unit's lanes issue so many instructions."""
+    return (
+        instructions / (arch_called(device.arch).fma_flops_per_cu_per_clock / 2) / device.clock_mhz
+    )
+
+
+def port_rate(device: Device) -> float:
+    """Bytes that a compute unit takes in from L2 in a microsecond."""
+    return device_rates.PORT_BYTES_PER_CLOCK * device_rates.PORT_SHARE * device.clock_mhz
+
+
+def memory_us(moved: float, device: Device) -> float:
+    """Microseconds in which memory moves so many bytes."""
+    return moved / (device.bandwidth_gbs * 1e3)
+
+
+LAUNCH_US = device_rates.LAUNCH_US + 2 * device_rates.LATENCY_US
+"""Of a kernel: its launch, the first load and the last store."""
+
+
+def estimated(
+    total_us: float, terms: dict[str, float], count: int, what: str = "workgroups"
+) -> Estimate:
+    """The estimate of a launch with so many workgroups, or tiles. terms: microseconds, by word."""
+    limiter = max(terms, key=terms.__getitem__)
+    return Estimate(total_us, limiter, tuple(terms.items()), (f"{count} {what}",))
+
+
+def least_of_8_bits(c: ConvConfig, arch: Arch) -> str | None:
+    """Why a step is too short for matrix instructions, if so."""
+    if DTYPES[c.dtype].bits == 8 and c.tile_k < LEAST_8_BIT_K:
+        return f"tile_k = {c.tile_k} is under {LEAST_8_BIT_K}, the least for 8-bit operands"
+    return None

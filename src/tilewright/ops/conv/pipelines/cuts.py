@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tilewright.ops.binder import Catalogue, Context, Numbers
 from tilewright.ops.conv.geometry import cdiv
 
 MOST_SEGMENTS = 64
@@ -49,3 +50,14 @@ def best(
             found = cost, Cut(slabs, tiles_w, sets, rows, segments, min(most, each))
     assert found is not None
     return found[1]
+
+
+def numbers(cut: Callable[[Context], Cut]) -> Catalogue:
+    """What kernels take of a cut."""
+
+    def one(field: str) -> Numbers:
+        return Numbers("i32", lambda x: getattr(cut(x), field))
+
+    names = {"slabs": "slabs", "tiles_w": "tiles_w", "sets": "sets", "octets": "sets",
+             "strips": "each", "rows": "rows"}  # fmt: skip
+    return {name: one(field) for name, field in names.items()}

@@ -4,22 +4,44 @@ vector units (kernels/depthwise.py)."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
-from tilewright.arch.model import Arch, Device
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.binder import Catalogue, Context
+from tilewright.ops.conv import sharing
+from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer, pointer, read, strides_of, written
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv, power_of_two
-from tilewright.ops.conv.parts import FEW_SUM, Part
 from tilewright.ops.conv.pipelines import common, pointers
-from tilewright.ops.conv.pipelines.pointers import CLASSES, LAST, WALK
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.estimate import Estimate
 
 _TILES: tuple[tuple[int, int, int], ...] = ((16, 64, 4), (64, 64, 4), (32, 32, 4), (8, 128, 4))
 """Pixels, channels, warps."""
 
 _PIXELS = (8, 16)
 """Pixels of a step of a gradient of weights."""
+
+MOST_ELEMENTS = 2**15
+"""Elements of the tiles that a kernel holds."""
+
+TAP_INSTRUCTIONS = 6
+"""Instructions of a lane for each element and tap, with its share of masks and addresses."""
+
+OWN: Catalogue = {
+    # Taps are innermost in w, or nothing is.
+    "weights": pointer(lambda _: "w"),
+    "weight_strides": strides_of(lambda _: "w"),
+    # A kernel reads the channels that it makes.
+    "channels_out": integer(lambda p: p.c, lambda c: max(read(c), written(c))),
+}
+"""What kernels for one filter of its own for every channel take."""
+
+_MADE = pointers.kernel("depthwise", "conv_depthwise", own=OWN)
+_WEIGHTS = pointers.kernel("depthwise", "conv_depthwise_weights", own={**OWN, **SUMS})
 
 
 def _tiles(c: ConvConfig, p: ConvProblem) -> int:
@@ -28,40 +50,15 @@ def _tiles(c: ConvConfig, p: ConvProblem) -> int:
     return cdiv(p.walked_pixels, c.tile_m) * cdiv(p.c, c.tile_n) * p.classes
 
 
-MADE = Part(
-    module="depthwise",
-    function="conv_depthwise",
-    grid=lambda c, p, _: _tiles(c, p),
-    arguments=(
-        "source", "weights", "made", "extra", "source_strides", "weight_strides", "made_strides",
-        "images", "channels_out=channels", *WALK, *CLASSES,
-    ),
-    constants=("TILE_M", "TILE_N", "NDIM", "DATA", "UNIT", "UNIT_OUT", "INT_ACC", *LAST),
-    epilogue=True,
-)  # fmt: skip
-
-WEIGHTS = Part(
-    module="depthwise",
-    function="conv_depthwise_weights",
-    grid=lambda c, p, splits: _tiles(c, p) * splits,
-    arguments=(
-        "x", "y", "made=sums", "x_strides", "y_strides", "made_strides", "images",
-        "channels_out=channels", "sizes", "outs", "taps", "stride", "dilation", "before", "splits",
-    ),
-    constants=("TILE_M", "TILE_N", "TILE_K", "NDIM", "UNIT", "TWO_STAGE"),
-)  # fmt: skip
-
-
-def _kernel(c: ConvConfig) -> Part:
-    return WEIGHTS if c.direction == "weights" else MADE
+def most_elements(elements: int) -> str | None:
+    """Why a tile has too many elements, if so."""
+    if elements > MOST_ELEMENTS:
+        return f"tiles of {elements} elements, over {MOST_ELEMENTS}"
+    return None
 
 
 def _sums(c: ConvConfig) -> int:
     return c.tile_m * c.tile_n * (c.tile_k if c.direction == "weights" else 1)
-
-
-def _splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
-    return pointers.WORKGROUPS_FOR_UNIT * device.compute_units // max(1, _tiles(c, p))
 
 
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
@@ -81,24 +78,36 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
             yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)
 
 
+def _estimate(x: Context) -> Estimate:
+    c, p = x.config, x.problem
+    of_weights = c.direction == "weights"
+    if of_weights:
+        steps = p.n * math.prod(p.out_sizes) / c.tile_k / sharing.parts(x)
+    else:
+        steps = p.taps / math.prod(p.stride) if c.direction == "data" else p.taps
+    elements = c.tile_m * c.tile_n * c.tile_k
+    read = (c.tile_m + 1) * c.tile_n * c.tile_k if of_weights else c.tile_m * c.tile_n
+    work = pointers.Work(
+        steps=max(1.0, steps),
+        read=read * DTYPES[c.dtype].bytes,
+        products=common.lanes_us(elements * TAP_INSTRUCTIONS, x.device),
+    )
+    return pointers.estimate(x, work, _sums(c), 0)
+
+
 DEPTHWISE = Pipeline(
     name="depthwise",
-    needs=(),
-    sibling=lambda c: c,
-    merges_groups=False,
+    parts=pointers.either(_MADE, _WEIGHTS),
+    totals=FEW_SUM,
+    words=frozenset({"depthwise"}),
     objection=pointers.objection,
-    refusal=lambda _, __: None,
-    odd=lambda _: (),
+    tile=lambda c, arch: most_elements(c.tile_m * c.tile_n * c.tile_k),
     sums=_sums,
     shared_memory=lambda _, __: 0,
     alignments=common.pixel_alignments,
     tiles=_tiles,
     steps=common.steps_of_pixels,
-    splits=_splits,
-    meetings=lambda _: 1,
-    totals=FEW_SUM,
-    sources=pointers.sources(_kernel),
-    launch=pointers.launch(_kernel),
-    temporaries=common.nothing,
+    splits=pointers.filling(_tiles),
     rows=_rows,
+    estimate=_estimate,
 )

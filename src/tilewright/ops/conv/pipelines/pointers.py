@@ -1,53 +1,61 @@
-"""Pipelines in Triton, whose kernels take operands through pointers: what their launches and their
-records have in common."""
+"""Pipelines in Triton, whose kernels take operands through pointers: what their records have in
+common, and how long their kernels should take.
+
+A workgroup walks its tile's steps: products on the matrix units (or the vector units), the
+operands' way from L2, of which every step has its own although taps share pixels, and their way
+from shared memory to the warps. The slowest decides, the others overlap it in part, and workgroups
+come in waves. The memory's traffic, each array once, overlaps: the two times add up like the legs
+of a right triangle, as in GEMM's estimate. The launch comes on top, and where parts are summed, a
+second kernel with its traffic.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import parts
+from tilewright.ops import device_rates
+from tilewright.ops.binder import Context, Part
+from tilewright.ops.conv import sharing
+from tilewright.ops.conv.catalogue import KERNELS, tile_options
 from tilewright.ops.conv.config import SHARING, ConvConfig
-from tilewright.ops.conv.parts import Part
-from tilewright.ops.conv.pipelines.record import Launch, Sources
+from tilewright.ops.conv.pipelines.common import LAUNCH_US, estimated, memory_us, port_rate
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import MAIN, KernelSource, Step
-
-WORKGROUPS_FOR_UNIT = 2
-"""Workgroups for each compute unit that parts of the pixels make up."""
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.nouns import MAIN
 
 REACH = 1 << 31
 """Elements that indices of 32 bits reach."""
 
-WALK = ("sizes", "full", "walked", "taps", "stride", "dilation", "before")
-CLASSES = ("phase", "common", "inverse")
-LAST = ("TAKES", "LARGEST")
-"""What several kernels take, by the names of the catalogue."""
 
-KernelOf = Callable[[ConvConfig], Part]
-
-
-def sources(kernel: KernelOf) -> Sources:
-    """What to compile where `kernel` is a config's."""
-
-    def found(c: ConvConfig, arch: Arch) -> dict[str, KernelSource]:
-        return {MAIN: parts.source(kernel(c), c, arch)}
-
-    return found
+def workgroups(x: Context) -> int:
+    """Workgroups of a kernel that walks tiles, or parts of them."""
+    if x.config.scheduler == "stream_k":
+        return int(x.case.programs)
+    return int(x.case.tiles * x.splits)
 
 
-def launch(kernel: KernelOf) -> Launch:
-    """What to launch where `kernel` is a config's."""
+def kernel(module: str, function: str, **said: Any) -> Part:
+    """A kernel that walks tiles with the config's warps."""
+    name = f"{KERNELS}.{module}:{function}"
+    return Part(name=MAIN, kernel=name, grid=workgroups, options=tile_options, **said)
 
-    def steps(
-        c: ConvConfig, p: ConvProblem, device: Device, splits: int, programs: int
-    ) -> Sequence[Step]:
-        part = kernel(c)
-        groups = programs if c.scheduler == "stream_k" else part.grid(c, p, splits)
-        return parts.steps(part, MAIN, c, p, splits, groups)
 
-    return steps
+def either(made: Part, of_weights: Part) -> Callable[[ConvConfig], tuple[Part, ...]]:
+    """The kernel of gradients of weights, or that of the other directions."""
+    return lambda c: (of_weights if c.direction == "weights" else made,)
+
+
+def filling(
+    tiles: Callable[[ConvConfig, ConvProblem], int], workgroups_for_unit: int = 2
+) -> Callable[[ConvConfig, ConvProblem, Device], int]:
+    """Parts of the pixels that make up so many workgroups for each compute unit."""
+    return lambda c, p, device: workgroups_for_unit * device.compute_units // max(1, tiles(c, p))
 
 
 def shared_memory(c: ConvConfig, arch: Arch) -> int:
@@ -72,3 +80,87 @@ def objection(c: ConvConfig, arch: Arch) -> str | None:
 def schedulers(p: ConvProblem) -> tuple[str, ...]:
     """Those of the spaces."""
     return ("tile", *SHARING) if p.direction == "weights" else ("tile",)
+
+
+# --- how long a kernel takes --------------------------------------------------------------------
+
+PRODUCTS, PORT, SHARED, MEMORY, STEPS, GATHERING, TOTALS, LAUNCH = (
+    "products", "L2", "shared memory", "memory", "steps", "gathering", "sum of parts", "launch",
+)  # fmt: skip
+
+STEP_US = 0.25
+"""Time of a step beside products and loads: places, masks, barriers. Other workgroups on its
+compute unit hide it."""
+
+OTHER_REGISTERS = 64
+"""Registers of a thread beside sums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a workgroup of a kernel does.
+
+    steps: on average over classes. read: bytes of a step from L2. slower: factor on their time.
+    shared: bytes that its warps read from shared memory in a step. products: microseconds of a
+    step's on a compute unit. gathered: microseconds in which a compute unit gathers a tile's
+    operands, at least. factor: on the time of all that overlaps.
+    """
+
+    steps: float
+    read: float
+    products: float
+    slower: float = 1.0
+    shared: float = 0.0
+    gathered: float = 0.0
+    factor: float = 1.0
+
+
+def estimate(x: Context, work: Work, sums: int, shared_memory: int) -> Estimate:
+    """What a launch should take.
+
+    sums, shared_memory: that a workgroup keeps in registers, and bytes of it.
+    """
+    c, device = x.config, x.device
+    count = x.case.tiles * sharing.parts(x)
+    at_once = _resident(c, arch_called(device.arch), sums, shared_memory)
+    waves: float = -(-count // device.compute_units)
+    if c.scheduler == "stream_k":
+        waves, at_once = count / device.compute_units, 1
+    read = work.read / port_rate(device) * work.slower
+    products = work.products
+    shared = work.shared / (device_rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
+    alone = (products + read + shared + STEP_US) / min(at_once, max(1, waves))
+    longest = max(products, read, shared)
+    together = longest + device_rates.SERIAL_PRODUCTS * (products + read + shared - longest)
+    gathered = count / device.compute_units * work.gathered
+    body = max(waves * work.steps * max(together, alone), gathered)
+    stored = 1.0 if c.alignment_out >= 4 else 1.5
+    memory = memory_us(x.problem.min_bytes, device) * stored
+    steps = waves * work.steps
+    terms = {
+        PRODUCTS: steps * products,
+        PORT: steps * read,
+        SHARED: steps * shared,
+        MEMORY: memory,
+        STEPS: steps * STEP_US / at_once,
+        GATHERING: gathered,
+        LAUNCH: LAUNCH_US,
+    }
+    overlapped = work.factor * math.hypot(body, memory)
+    total = overlapped + device_rates.LAUNCH_US + 2 * device_rates.LATENCY_US
+    if c.scheduler in SHARING:
+        terms[TOTALS] = sharing.adding_us(x, sharing.parts(x))
+        total += terms[TOTALS]
+    return estimated(total, terms, count)
+
+
+def _resident(c: ConvConfig, this: Arch, sums: int, shared_memory: int) -> int:
+    """Workgroups on a compute unit at once."""
+    threads = c.num_warps * this.warp_size
+    registers = min(this.max_registers, sums // threads + OTHER_REGISTERS)
+    file = this.registers_per_lane * this.simds_per_cu * this.warp_size
+    by_registers = file // (registers * threads)
+    shared = shared_memory + this.shared_memory_reserved
+    by_memory = this.shared_memory_per_cu // shared if shared else this.max_workgroups_per_cu
+    by_warps = this.max_warps_per_simd * this.simds_per_cu // c.num_warps
+    return max(1, min(by_registers, by_memory, by_warps, this.max_workgroups_per_cu))

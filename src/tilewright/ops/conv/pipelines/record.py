@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
+from tilewright.ops.binder import Context, Part
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.parts import Part
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import KernelSource, Step, Temporary
-
-Sources = Callable[[ConvConfig, Arch], Mapping[str, KernelSource]]
-"""What to compile, by part, but for the kernel that adds up parts."""
-
-Launch = Callable[[ConvConfig, ConvProblem, Device, int, int], Sequence[Step]]
-"""The steps of a launch, but for that kernel's: for a number of parts, and of workgroups under
-stream-K."""
+from tilewright.ops.estimate import Estimate
 
 Row = tuple[Any, ...]
 """An algorithm of a space: the first fields of `spaces.ALGORITHM`; the others are as `spaces.AXES`
 says."""
 
+WORDS = frozenset({"depthwise", "holds_filter", "merges_groups"})
+"""What records say of their kernels: they are for one filter of its own for every channel, on the
+vector units or in tiles of several filters' rows; they are written out for a filter, which the
+config names (`ConvConfig.held`); a tile may hold several groups."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """The kernels of one pipeline, in all directions: what they need, accept and take. No field has
-    a default, so a record that forgets one is a `TypeError` that names the field.
+    """The kernels of one pipeline, in all directions: what they need, accept and take.
 
     name: the word in `ConvConfig.pipeline` and in kernels' names.
+    parts: its kernels, by direction and in the order in which they run, but for that which adds up
+        parts. A launch runs them once for each of its cases (`classes`).
+    totals: the kernel that adds up parts where a second one does (`ConvConfig.two_stage`).
+    words: of `WORDS`, those that its kernels are.
     needs: what an architecture must have, in the words of `Arch.has`.
     sibling: a config in Triton that computes the same, which the interpreter runs; the config
         itself if it is in Triton.
-    merges_groups: whether a tile may hold several groups.
     objection: why an architecture cannot build a config, by the pipeline's own rules, or None.
+    tile: the same of its tile's elements.
     refusal: why a config cannot compute a problem, by its own rules, or None.
     odd: fields that `objection` judges and that need not be powers of two.
     sums: that a workgroup keeps in registers.
@@ -46,31 +47,37 @@ class Pipeline:
     splits: parts of a tile that would fill the device, in gradients of weights under scheduler
         ``split``.
     meetings: pieces of a tile whose parts meet on their own, each with its flags.
-    totals: the kernel that adds up parts where a second one does (`ConvConfig.two_stage`).
-    temporaries: of a launch, but for those that parts of sums meet in.
+    by_class: whether a launch runs its parts once for each residue class of the result's pixels.
     rows: of the default space, or of a tuning's.
+    estimate: how long a launch should take.
     """
 
     name: str
-    needs: tuple[str, ...]
-    sibling: Callable[[ConvConfig], ConvConfig]
-    merges_groups: bool
+    parts: Callable[[ConvConfig], tuple[Part, ...]]
+    totals: Part
+    words: frozenset[str] = frozenset()
+    needs: tuple[str, ...] = ()
+    sibling: Callable[[ConvConfig], ConvConfig] = lambda c: c
     objection: Callable[[ConvConfig, Arch], str | None]
-    refusal: Callable[[ConvConfig, ConvProblem], str | None]
-    odd: Callable[[ConvConfig], tuple[str, ...]]
-    sums: Callable[[ConvConfig], int]
+    tile: Callable[[ConvConfig, Arch], str | None] = lambda c, arch: None
+    refusal: Callable[[ConvConfig, ConvProblem], str | None] = lambda c, p: None
+    odd: Callable[[ConvConfig], tuple[str, ...]] = lambda c: ()
+    sums: Callable[[ConvConfig], int] = lambda c: c.tile_m * c.tile_n
     shared_memory: Callable[[ConvConfig, Arch], int]
     alignments: Callable[[ConvProblem], tuple[int, int]]
     tiles: Callable[[ConvConfig, ConvProblem], int]
     steps: Callable[[ConvConfig, ConvProblem], int]
-    splits: Callable[[ConvConfig, ConvProblem, Device], int]
-    meetings: Callable[[ConvConfig], int]
-    totals: Part
-    sources: Sources
-    launch: Launch
-    temporaries: Callable[[ConvProblem], tuple[Temporary, ...]]
+    splits: Callable[[ConvConfig, ConvProblem, Device], int] = lambda c, p, device: 1
+    meetings: Callable[[ConvConfig], int] = lambda c: 1
+    by_class: bool = False
     rows: Callable[[ConvProblem, Arch, bool], Iterator[Row]]
+    estimate: Callable[[Context], Estimate]
 
     def runs_on(self, arch: Arch) -> bool:
         """Whether an architecture has what the kernels need."""
         return all(map(arch.has, self.needs))
+
+    def has(self, word: str) -> bool:
+        """Whether it says one of `WORDS`."""
+        assert word in WORDS, word
+        return word in self.words

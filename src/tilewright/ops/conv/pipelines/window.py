@@ -4,17 +4,21 @@ slides over pixels (kernels/held.py, rows.py; `windows`)."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
-from tilewright.arch.model import Arch, Device
-from tilewright.ops.conv import windows
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.binder import Catalogue, Constant, Context, Numbers, Part
+from tilewright.ops.conv import sharing, windows
+from tilewright.ops.conv.catalogue import FEW_SUM, SUMS
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv, power_of_two
-from tilewright.ops.conv.parts import FEW_SUM, Part
 from tilewright.ops.conv.pipelines import common, depthwise, pointers
-from tilewright.ops.conv.pipelines.pointers import LAST
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.conv.windows import Held
+from tilewright.ops.estimate import Estimate
 
 WORKGROUPS_FOR_UNIT = 4
 """Workgroups for each compute unit that parts of the lines make up."""
@@ -25,12 +29,50 @@ _HELD = ((2, 16), (4, 16), (8, 16), (1, 16), (2, 4), (4, 4), (8, 4))
 _SMALL = 49
 """Taps up to which no row is held, but the filter."""
 
+LOAD_INSTRUCTIONS = 4
+"""Instructions of a lane for each element that a window loads: masks, the address and the
+conversion."""
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+def _held(value: Callable[[Held], int]) -> Constant:
+    return lambda c, _: value(windows.held(c))
+
+
+_OWN: Catalogue = {
+    **depthwise.OWN,
+    "lines": Numbers(("i32",) * 3, lambda x: windows.lines(x.config, x.problem)),
+    "steps": Numbers("i32", lambda x: windows.steps(x.config, x.problem)),
+    "origin": Numbers(("i32",) * 2, lambda x: windows.origin(x.config, x.problem)),
+    "TAPS_D": _held(lambda of: of.taps[0]),
+    "TAPS_H": _held(lambda of: of.taps[1]),
+    "TAPS_W": _held(lambda of: of.taps[2]),
+    "STEP_H": _held(lambda of: of.step_h),
+    "STEP_W": _held(lambda of: of.step_w),
+    "STRIP": _held(lambda of: of.strip),
+    "EARLY": lambda c, _: windows.early(c),
+}
+
+_FILTER = pointers.either(
+    pointers.kernel("held", "conv_held", own=_OWN),
+    pointers.kernel("held", "conv_held_weights", own={**_OWN, **SUMS}),
+)
+_ROW = pointers.either(
+    pointers.kernel("rows", "conv_rows", own=_OWN),
+    pointers.kernel("rows", "conv_rows_weights", own={**_OWN, **SUMS}),
+)
+
+
+def _parts(c: ConvConfig) -> tuple[Part, ...]:
+    return _ROW(c) if windows.of_row(c) else _FILTER(c)
+
 
 def _tiles(c: ConvConfig, p: ConvProblem) -> int:
     channels = cdiv(p.c, c.tile_n)
     if p.direction == "weights":
         return channels * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
-    return cdiv(windows.count(c, p), c.tile_m) * channels * windows.classes(c, p)
+    return _steps(c, p) * channels * windows.classes(c, p)
 
 
 def _steps(c: ConvConfig, p: ConvProblem) -> int:
@@ -38,68 +80,28 @@ def _steps(c: ConvConfig, p: ConvProblem) -> int:
     return cdiv(windows.count(c, p), c.tile_m)
 
 
-_MADE = ("TILE_M", "TILE_N", "NDIM", "DATA")
-_AT_LAST = ("UNIT", "UNIT_OUT", "INT_ACC", *LAST)
-_FILTER = ("TAPS_D", "TAPS_H", "TAPS_W", "STEP_H", "STEP_W", "STRIP", "EARLY")
-_ROW = ("TAPS_W", "STEP_W", "STRIP")
-
-FILTER = Part(
-    module="held",
-    function="conv_held",
-    grid=lambda c, p, _: _tiles(c, p),
-    arguments=(
-        "source", "weights", "made", "extra", "source_strides", "weight_strides", "made_strides",
-        "images", "channels_out=channels", "sizes", "full", "stride", "dilation", "before",
-        "lines", "steps", "origin",
-    ),
-    constants=(*_MADE, *_FILTER, *_AT_LAST),
-    epilogue=True,
-)  # fmt: skip
-
-ROW = Part(
-    module="rows",
-    function="conv_rows",
-    grid=lambda c, p, _: _tiles(c, p),
-    arguments=depthwise.MADE.arguments,
-    constants=(*_MADE, *_ROW, *_AT_LAST),
-    epilogue=True,
-)
-
-FILTER_WEIGHTS = Part(
-    module="held",
-    function="conv_held_weights",
-    grid=lambda c, p, splits: _tiles(c, p) * splits,
-    arguments=(
-        "x", "y", "made=sums", "x_strides", "y_strides", "made_strides", "images",
-        "channels_out=channels", "sizes", "outs", "stride", "dilation", "before", "lines", "steps",
-        "splits",
-    ),
-    constants=("TILE_M", "TILE_N", "NDIM", *_FILTER, "UNIT", "TWO_STAGE"),
-)  # fmt: skip
-
-ROW_WEIGHTS = Part(
-    module="rows",
-    function="conv_rows_weights",
-    grid=lambda c, p, splits: _tiles(c, p) * splits,
-    arguments=depthwise.WEIGHTS.arguments,
-    constants=("TILE_M", "TILE_N", "NDIM", *_ROW, "UNIT", "TWO_STAGE"),
-)
+# --- rules --------------------------------------------------------------------------------------
 
 
-def _kernel(c: ConvConfig) -> Part:
-    if c.direction == "weights":
-        return ROW_WEIGHTS if windows.of_row(c) else FILTER_WEIGHTS
-    return ROW if windows.of_row(c) else FILTER
-
-
-def _splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
-    return WORKGROUPS_FOR_UNIT * device.compute_units // max(1, _tiles(c, p))
+def _tile(c: ConvConfig, arch: Arch) -> str | None:
+    elements, threads = c.tile_m * c.tile_n, c.num_warps * arch.warp_size
+    most = windows.MOST_ROW if windows.of_row(c) else windows.MOST_TAPS
+    if math.prod(windows.held(c).taps) > most:
+        return f"{c.held} has more than {most} taps to hold"
+    if (read := windows.read(c)) > windows.MOST_READ:
+        return f"{c.held} reads {read} pixels in a step, over {windows.MOST_READ}"
+    if elements < threads:
+        return f"tiles of {elements} strips and channels have no work for {threads} threads"
+    return depthwise.most_elements(elements)
 
 
 def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
     if c.held not in (fits := windows.words(p)):
         return f"holds {c.held}, but windows for the problem hold {' or '.join(fits) or 'nothing'}"
     return None
+
+
+# --- spaces -------------------------------------------------------------------------------------
 
 
 def _widths(p: ConvProblem, tuned: bool) -> Sequence[int]:
@@ -129,24 +131,44 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
             yield (m, n, down, warps, 1, "window", scheduler, 1, False, *width, "", word)
 
 
+# --- how long they take -------------------------------------------------------------------------
+
+
+def _estimate(x: Context) -> Estimate:
+    c, p, of = x.config, x.problem, windows.held(x.config)
+    elements, loads = c.tile_m * c.tile_n, windows.read(c)
+    lines = _steps(c, p) / sharing.parts(x) if c.direction == "weights" else 1
+    steps: float = windows.steps(c, p) + of.ahead
+    if windows.of_row(c) and c.direction != "weights":
+        steps = p.taps / p.filter[-1] / windows.classes(c, p)
+    read = loads + (of.strip if c.direction == "weights" else 0)
+    instructions = elements * (windows.products(c) + LOAD_INSTRUCTIONS * loads)
+    work = pointers.Work(
+        steps=max(1.0, lines * steps),
+        read=elements * DTYPES[c.dtype].bytes * read,
+        products=common.lanes_us(instructions, x.device),
+    )
+    return pointers.estimate(x, work, _sums(c), 0)
+
+
+def _sums(c: ConvConfig) -> int:
+    return c.tile_m * c.tile_n * windows.registers(c)
+
+
 WINDOW = Pipeline(
     name="window",
-    needs=(),
-    sibling=lambda c: c,
-    merges_groups=False,
+    parts=_parts,
+    totals=FEW_SUM,
+    words=frozenset({"depthwise", "holds_filter"}),
     objection=pointers.objection,
+    tile=_tile,
     refusal=_refusal,
-    odd=lambda _: (),
-    sums=lambda c: c.tile_m * c.tile_n * windows.registers(c),
+    sums=_sums,
     shared_memory=lambda _, __: 0,
     alignments=common.pixel_alignments,
     tiles=_tiles,
     steps=_steps,
-    splits=_splits,
-    meetings=lambda _: 1,
-    totals=FEW_SUM,
-    sources=pointers.sources(_kernel),
-    launch=pointers.launch(_kernel),
-    temporaries=common.nothing,
+    splits=pointers.filling(_tiles, WORKGROUPS_FOR_UNIT),
     rows=_rows,
+    estimate=_estimate,
 )

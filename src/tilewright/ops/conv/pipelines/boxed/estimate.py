@@ -16,10 +16,13 @@ from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import device_rates as rates
-from tilewright.ops.conv import boxes, sharing, totals
+from tilewright.ops.binder import Context
+from tilewright.ops.conv import boxes, sharing
+from tilewright.ops.conv.catalogue import channels_in
 from tilewright.ops.conv.config import SHARING, ConvConfig
-from tilewright.ops.conv.pipelines.boxed import launch as tiling
-from tilewright.ops.conv.pipelines.boxed import shape, weights
+from tilewright.ops.conv.geometry import cdiv
+from tilewright.ops.conv.pipelines import common
+from tilewright.ops.conv.pipelines.boxed import parts, shape
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
 from tilewright.ops.estimate import Estimate
@@ -72,17 +75,15 @@ class Work:
     apart: float = 0.0
 
 
-def estimate(c: ConvConfig, p: ConvProblem, device: Device, moved: int | None = None) -> Estimate:
-    """What `c` should take for `p` on `device`.
-
-    moved: bytes, if not the problem's `min_bytes`.
-    """
-    through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
+def estimate(x: Context) -> Estimate:
+    """What a launch should take."""
+    c, p, device = x.config, x.problem, x.device
+    through = common.port_rate(device)
     stored = c.tile_m * c.tile_n * DTYPES[shape.stored(c)].bytes / through / rates.STORE_SHARE
-    splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
-    walks = [boxes.walks(p, residue) for residue in boxes.residues(p)]
-    work = [_of_weights(c, p, splits, device)]
-    if c.direction != "weights":
+    if c.direction == "weights":
+        work = [_of_weights(x)]
+    else:
+        walks = (boxes.walks(p, residue) for residue in boxes.residues(p))
         work = [_of_pixels(c, p, of, device) for of in walks]
     one = _step(c, p, device, through)
     steps = sum(each.steps for each in work)
@@ -90,8 +91,8 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device, moved: int | None = 
     read = one.read + one.edges * one.outside
     body = (steps - apart) * one.average + apart * one.alone
     stores = stored * (len(work) if c.pipeline == shape.PINGPONG else sum(w.waves for w in work))
-    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + rates.SECOND_US * (len(work) - 1)
-    memory = (p.min_bytes if moved is None else moved) / (device.bandwidth_gbs * 1e3)
+    launch = common.LAUNCH_US + rates.SECOND_US * (len(work) - 1)
+    memory = common.memory_us(p.min_bytes, device)
     terms = {
         PRODUCTS: steps * one.products,
         PORT: (steps + apart * (rates.READ_APART - 1)) * read,
@@ -101,31 +102,29 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device, moved: int | None = 
     }
     total = math.hypot(body + stores, memory) + launch
     if c.scheduler in SHARING:
-        terms[TOTALS] = totals.us(c, p, splits, device)
+        terms[TOTALS] = sharing.adding_us(x, sharing.parts(x))
         total += terms[TOTALS]
-    limiter = max(terms, key=lambda term: terms[term])
-    count = sum(each.tiles for each in work)
-    return Estimate(total, limiter, tuple(terms.items()), (f"{count} tiles",))
+    return common.estimated(total, terms, sum(each.tiles for each in work), "tiles")
 
 
 def _of_pixels(c: ConvConfig, p: ConvProblem, of: tuple[boxes.Walk, ...], device: Device) -> Work:
     """The tiles of a residue class."""
-    tiles = tiling.tiles(c, p, of)
-    channels = -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
-    waves = -(-tiles // device.compute_units)
-    return Work(tiles, waves, waves * channels * math.prod(w.count for w in of))
+    tiles = parts.tiles_of_class(c, p, of)
+    waves = cdiv(tiles, device.compute_units)
+    steps = waves * cdiv(channels_in(p), c.tile_k) * math.prod(w.count for w in of)
+    return Work(tiles, waves, steps)
 
 
-def _of_weights(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> Work:
+def _of_weights(x: Context) -> Work:
     """The tiles of a gradient of weights, and their parts."""
-    tiles, every = weights.tiles(c, p), weights.steps_of(c, p)
-    if c.scheduler == "stream_k":
-        share = sharing.shares(c, p, device)
-        whole = (tiles - share.tiles) / device.compute_units
+    tiles, every, units = x.case.tiles, x.case.steps, x.device.compute_units
+    if x.config.scheduler == "stream_k":
+        share = sharing.shares(x)
+        whole = (tiles - share.tiles) / units
         apart = 0.0 if share.ways > 1 else share.steps
         return Work(tiles, whole + (share.tiles > 0), whole * every + share.steps, apart)
-    waves = -(-tiles * splits // device.compute_units)
-    return Work(tiles * splits, waves, waves * -(-every // splits))
+    waves = cdiv(tiles * x.splits, units)
+    return Work(tiles * x.splits, waves, waves * cdiv(every, x.splits))
 
 
 def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Steps:
@@ -139,7 +138,7 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Step
     if c.spread:  # boxes behind the last are read from inside
         return Steps(products, whole, 0.0, 0.0)
     channels = p.c if c.direction == "weights" else p.channels_out
-    tiles = -(-channels // c.tile_n)
+    tiles = cdiv(channels, c.tile_n)
     past = tiles * c.tile_n - channels
     rows = past * c.tile_k * size / rates.ROW_BYTES
     longer = rates.OUTSIDE_ROW_US - rates.ROW_BYTES / through
@@ -151,8 +150,8 @@ def _rows_us(c: ConvConfig, p: ConvProblem) -> float:
     or end in the middle of the last step; the average of all steps."""
     if c.direction == "weights":
         return 0.0
-    channels = p.group_k if p.direction == "data" else p.group_c
-    steps = -(-channels // c.tile_k)
+    channels = channels_in(p)
+    steps = cdiv(channels, c.tile_k)
     size = DTYPES[c.dtype].bytes
     rows = (c.tile_m + c.tile_n) * -(-c.tile_k * size // rates.ROW_BYTES)
     each = rates.ASKEW_ROW_US if channels * size % rates.SECTOR_BYTES else 0.0

@@ -11,8 +11,8 @@ longer for a row of zeros from outside an array than for a row that it reads (se
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
@@ -24,21 +24,22 @@ from tilewright.ops.conv.pipelines.record import Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.limits import MAX_STAGES
 
-_TILES: Mapping[str, Sequence[tuple[int, int, int, int]]] = {
-    "gluon_ws": (
-        (64, 256, 8, 4), (128, 128, 8, 3), (64, 128, 8, 5), (64, 64, 8, 6), (64, 64, 4, 8),
-        (128, 64, 8, 5), (128, 32, 8, 5),
-    ),
-    shape.PINGPONG: ((128, 128, 8, 5), (64, 256, 8, 4), (64, 128, 8, 6)),
-}  # fmt: skip
-"""By pipeline: pixels of a box, columns, warps, stages of steps of `_STEP_BYTES`."""
 
-_ODD: Mapping[str, Sequence[tuple[int, int]]] = {
-    "gluon_ws": ((64, 8), (128, 8), (64, 12)),
-    shape.PINGPONG: ((128, 8),),
-}
-"""By pipeline: pixels of a box and warps of tiles whose columns are no power of two. They have as
-many stages as fit, `LEAST_STAGES` or more."""
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Tiles of a pipeline's spaces.
+
+    whole: pixels of a box, columns, warps, stages of steps of `_STEP_BYTES`.
+    odd: pixels of a box and warps of tiles whose columns are no power of two. They have as many
+        stages as fit, `LEAST_STAGES` or more.
+    of_weights: whether it makes gradients of weights.
+    """
+
+    pipeline: str
+    whole: Sequence[tuple[int, int, int, int]]
+    odd: Sequence[tuple[int, int]]
+    of_weights: bool
+
 
 LEAST_STAGES = 3
 """A ring with fewer hides too little of a load."""
@@ -82,40 +83,39 @@ _FEW_BOXES, _MANY_BOXES = 1, 3
 pixels."""
 
 
-def rows(pipeline: str, p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
+def rows(of: Tiles, p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     """Rows of the default space, or of a tuning's, for one of the pipelines."""
-    if p.groups != 1 or (p.direction == "weights" and pipeline == shape.PINGPONG):
+    if p.groups != 1:
         return
     if p.direction == "weights":
-        yield from _of_weights(p, arch, tuned=tuned)
+        if of.of_weights:
+            yield from _of_weights(p, arch, tuned=tuned)
         return
     for depth in _depths(p):
-        yield from _of_depth(pipeline, p, arch, depth, tuned=tuned)
+        yield from _of_depth(of, p, arch, depth, tuned=tuned)
 
 
-def _of_depth(
-    pipeline: str, p: ConvProblem, arch: Arch, depth: int, *, tuned: bool
-) -> Iterator[Row]:
+def _of_depth(of: Tiles, p: ConvProblem, arch: Arch, depth: int, *, tuned: bool) -> Iterator[Row]:
     """Rows whose steps have `depth` products."""
     times = _depths(p)[0] // depth  # as many more steps in as much memory
     tiles = [
         (pixels, n, warps, min(MAX_STAGES, times * stages))
-        for pixels, n, warps, stages in _TILES[pipeline]
+        for pixels, n, warps, stages in of.whole
         if n <= max(32, power_of_two(p.channels_out))
     ]
-    for n, (pixels, warps) in itertools.product(odd_widths(p.channels_out, tuned), _ODD[pipeline]):
-        tile_m = pixels * _readers(pipeline, warps)
-        row = (tile_m, n, depth, warps, 1, pipeline, "persistent", 8, False, 16, 16)
+    for n, (pixels, warps) in itertools.product(odd_widths(p.channels_out, tuned), of.odd):
+        tile_m = pixels * _readers(of.pipeline, warps)
+        row = (tile_m, n, depth, warps, 1, of.pipeline, "persistent", 8, False, 16, 16)
         stages = deepest(p, arch, (*row, _some_box(p, pixels)))
         if stages >= LEAST_STAGES:
             tiles.append((pixels, n, warps, stages))
     for pixels, n, warps, stages in tiles:
-        tile_m = pixels * _readers(pipeline, warps)
+        tile_m = pixels * _readers(of.pipeline, warps)
         for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
             for count, group_m in itertools.product(
                 (stages - 1, stages) if tuned else (stages,), (1, 8, 16) if tuned else (8,)
             ):
-                yield (tile_m, n, depth, warps, count, pipeline, "persistent", group_m, False,
+                yield (tile_m, n, depth, warps, count, of.pipeline, "persistent", group_m, False,
                        16, 16, box)  # fmt: skip
 
 

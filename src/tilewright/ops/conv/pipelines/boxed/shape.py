@@ -21,7 +21,6 @@ from tilewright.ops.device import widths
 from tilewright.ops.gemm.pipelines import warpgroups
 
 PINGPONG = "gluon_pingpong"
-PIPELINES = ("gluon_ws", PINGPONG)
 MOST_PIECE, MOST_PIECE_NARROW = 64, 32
 """Columns of the sums that are staged and stored at a time; fewer where the epilogue reads an array
 like the result, four bytes are stored for each, or a tile has several accumulators, whose operands

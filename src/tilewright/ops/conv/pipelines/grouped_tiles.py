@@ -1,12 +1,10 @@
-"""Pipeline ``gluon_grouped``: groups of 4 to 32 channels, whose pixels come into shared memory once
-for all taps (kernels/gluon_grouped.py, gluon_grouped_weights.py). What it needs of an architecture
-and a problem."""
+"""The tiles of pipeline ``gluon_grouped``: what they take, which of them an architecture can build,
+and which problems they are for."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 from tilewright.arch.model import Arch
@@ -214,12 +212,3 @@ def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
     if any(n != 1 for n in p.dilation):
         return f"has dilations of 1, not of {p.dilation}"
     return maps.refusal(p, "xy")
-
-
-def sibling(c: ConvConfig) -> ConvConfig:
-    """A config in Triton that computes the same, for the interpreter."""
-    scheduler = "split" if c.direction == "weights" else "tile"
-    return replace(
-        c, pipeline="implicit", scheduler=scheduler, box="", held="", tile_m=64, tile_n=32,
-        tile_k=32, num_stages=2,
-    )  # fmt: skip

@@ -8,55 +8,113 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tilewright.arch.model import Arch, Device
+from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import packing, parts
-from tilewright.ops.conv.arguments import index_type, strides
+from tilewright.ops import device_rates
+from tilewright.ops.binder import Array, Context, Numbers, Part, Tuple
+from tilewright.ops.conv import packing, sharing
+from tilewright.ops.conv.catalogue import (
+    FEW_SUM,
+    KERNELS,
+    SUMS,
+    index_type,
+    integer,
+    own_options,
+    read,
+    strides_of,
+)
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, power_of_two
-from tilewright.ops.conv.parts import FEW_SUM, Part
-from tilewright.ops.conv.pipelines import pointers
+from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import MAIN, Argument, KernelSource, Pointer, Scalar, Step
+from tilewright.ops.estimate import Estimate
 
 PIPELINE = "packed"
+
+# --- kernels ------------------------------------------------------------------------------------
+
 PACK = "pack"
 """The part of a kernel that packs."""
 
-BLOCK, WARPS = 1024, 4
-"""Elements of a workgroup of the kernel that packs, and its warps."""
+BLOCK = 1024
+"""Elements of a workgroup of the kernel that packs."""
 
-MULTIPLY = Part(
-    module="packed",
-    function="conv_packed",
-    grid=lambda c, p, _: _tiles(c, p),
-    arguments=(
-        "packed_x", "packed_w", "made", "extra", "made_strides", "images", "channels_out", "walked",
-        "taps", "stride", "packed_strides", "packed_steps", "pitch", "row_w",
-    ),
-    constants=(
-        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "VECTOR", "UNIT_OUT", "PRECISION",
-        "INT_ACC", *pointers.LAST,
-    ),
-    epilogue=True,
-)  # fmt: skip
 
-WEIGHTS = Part(
-    module="packed_weights",
-    function="conv_packed_weights",
-    grid=lambda c, p, splits: _tiles(c, p) * splits,
-    arguments=(
-        "packed_x", "y", "sums", "y_strides", "images", "channels", "group_k", "outs",
-        "taps", "stride", "packed_strides", "packed_steps", "pitch", "splits",
-    ),
-    constants=(
-        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "VECTOR", "SPREAD", "UNIT", "PRECISION",
-    ),
-)  # fmt: skip
+def _whole(c: ConvConfig) -> int:
+    return packing.WHOLE // DTYPES[c.dtype].bytes
+
+
+def _packed_rows(p: ConvProblem) -> int:
+    return p.n * math.prod(packing.sizes(p))
+
+
+def _elements(
+    value: Callable[[ConvProblem], tuple[int, ...]],
+    multiples: Callable[[ConvConfig], tuple[int, ...]],
+) -> Numbers:
+    """Elements along the dimensions of packed x."""
+    return Numbers(
+        lambda c: (index_type(c),) * MOST_DIMS, lambda x: value(x.problem), multiples=multiples
+    )
+
+
+_PACK = Part(
+    name=PACK,
+    kernel=f"{KERNELS}.pack:conv_pack",
+    grid=lambda x: _packed_rows(x.problem) + x.problem.k * packing.filter_rows(x.problem),
+    options=own_options,
+    own={
+        "x": Array("dtype"),
+        "w": Array("dtype"),
+        "x_strides": strides_of(lambda _: "x"),
+        "w_strides": strides_of(lambda _: "w"),
+        "rows": integer(_packed_rows),
+        "made_sizes": Numbers(("i32",) * 2, lambda x: packing.sizes(x.problem)),
+        "row_x": integer(packing.row_x, _whole),
+        "row_w": integer(packing.row_w, _whole),
+        "shift": integer(lambda p: packing.pitch(p).bit_length() - 1),
+        "BLOCK": lambda *_: BLOCK,
+        "FILTERS": lambda c, _: c.direction == "forward",
+    },
+)
+_NOTHING = Tuple(lambda _: ())
+_PACK_X = replace(
+    _PACK,
+    grid=lambda x: _packed_rows(x.problem),
+    own={**_PACK.own, **dict.fromkeys(("w", "packed_w", "w_strides"), _NOTHING)},
+)
+
+_OWN = {
+    "packed_strides": _elements(packing.strides, lambda c: (_whole(c),) * MOST_DIMS),
+    "packed_steps": _elements(packing.steps, lambda c: (_whole(c), _whole(c), read(c))),
+    "pitch": integer(packing.pitch),
+    "row_w": integer(packing.row_w, _whole),
+    "sums": SUMS["made"],
+    "VECTOR": lambda c, _: read(c),
+}
+_FORWARD = (_PACK, pointers.kernel("packed", "conv_packed", own=_OWN))
+_WEIGHTS = (_PACK_X, pointers.kernel("packed_weights", "conv_packed_weights", own=_OWN))
+
+
+def _lines(p: ConvProblem) -> int:
+    """Lines of pixels of y."""
+    return p.n * math.prod(p.out_sizes[:-1])
+
+
+def _tiles(c: ConvConfig, p: ConvProblem) -> int:
+    if p.direction == "weights":
+        columns = packing.filter_rows(p) * packing.row_w(p)
+        return cdiv(p.k, c.tile_m) * cdiv(columns, c.tile_n)
+    return _lines(p) * cdiv(p.out_sizes[-1], c.tile_m) * cdiv(p.k, c.tile_n)
+
+
+def _steps(c: ConvConfig, p: ConvProblem) -> int:
+    return _lines(p) * cdiv(p.out_sizes[-1], c.tile_k)
+
 
 # --- rules ----------------------------------------------------------------------------------------
 
@@ -83,7 +141,7 @@ def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
         return f"tile_k = {c.tile_k} is over the {row} elements of a packed row"
     if c.direction == "weights" and c.spread != row:
         return f"a packed row has {row} elements, not {c.spread}"
-    count = max(math.prod(one.shape) for one in packing.temporaries(p))
+    count = max(packing.counts(p))
     if c.index_bits == 32 and count >= pointers.REACH:
         return f"packed x has {count} elements, which indices of 32 bits do not reach"
     return None
@@ -182,103 +240,54 @@ def _rows_of_weights(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
                "", 1, False, spread)  # fmt: skip
 
 
-# --- what to compile and to launch ----------------------------------------------------------------
+# --- how long they take: the products' loads, and the kernel before -------------------------------
+
+INSTRUCTIONS, FINISHED = 50, 8
+"""Instructions of a lane for each vector that a step loads, with its share of waiting and of the
+products, and for each sum that is stored. Fitted to four layers on an H200
+(benchmarks/results/conv_stems_h200.json)."""
+
+LOADS, MEMORY, TOTALS, LAUNCH = "loads", "memory", "sum of parts", "launch"
 
 
-def _lines(p: ConvProblem) -> int:
-    """Lines of pixels of y."""
-    return p.n * math.prod(p.out_sizes[:-1])
-
-
-def _tiles(c: ConvConfig, p: ConvProblem) -> int:
-    if p.direction == "weights":
-        columns = packing.filter_rows(p) * packing.row_w(p)
-        return cdiv(p.k, c.tile_m) * cdiv(columns, c.tile_n)
-    return _lines(p) * cdiv(p.out_sizes[-1], c.tile_m) * cdiv(p.k, c.tile_n)
-
-
-def _steps(c: ConvConfig, p: ConvProblem) -> int:
-    return _lines(p) * cdiv(p.out_sizes[-1], c.tile_k)
-
-
-def _splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
-    return pointers.WORKGROUPS_FOR_UNIT * device.compute_units // _tiles(c, p)
-
-
-def _kernel(c: ConvConfig) -> Part:
-    return WEIGHTS if c.direction == "weights" else MULTIPLY
-
-
-def _sources(c: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
-    return {PACK: _pack(c), MAIN: parts.source(_kernel(c), c, arch)}
-
-
-def _pack(c: ConvConfig) -> KernelSource:
-    """The kernel that packs, which is the same for all tiles."""
-    pointer, kind = f"*{DTYPES[c.dtype].triton}", index_type(c)
-    filters = c.direction == "forward"
-    signature = [("x", pointer), ("w", pointer if filters else "()")]
-    signature += [(packing.X, pointer), (packing.W, pointer if filters else "()")]
-    signature += [(f"x_strides.{i}", kind) for i in range(5)]
-    signature += [(f"w_strides.{i}", kind) for i in range(5)] if filters else [("w_strides", "()")]
-    signature += [("rows", "i32"), ("made_sizes.0", "i32"), ("made_sizes.1", "i32")]
-    signature += [
-        (f"{name}.{i}", "i32") for name in ("before", "sizes", "taps") for i in range(MOST_DIMS)
-    ]
-    signature += [(name, "i32") for name in ("channels", "row_x", "row_w", "shift")]
-    signature += [("BLOCK", "constexpr"), ("FILTERS", "constexpr")]
-    whole = packing.WHOLE // DTYPES[c.dtype].bytes
-    promised = [(packing.X, packing.WHOLE), ("row_x", whole), ("row_w", whole)]
-    return KernelSource(
-        module=f"{parts.KERNELS}.pack",
-        function="conv_pack",
-        signature=tuple(signature),
-        constants=(("BLOCK", BLOCK), ("FILTERS", filters)),
-        divisibility=(*promised, *([(packing.W, packing.WHOLE)] if filters else [])),
-        options=(("num_warps", WARPS), ("num_stages", 1)),
-    )
-
-
-def _launch(
-    c: ConvConfig, p: ConvProblem, device: Device, splits: int, programs: int
-) -> Sequence[Step]:
-    kind, filters = index_type(c), c.direction == "forward"
-    made = packing.sizes(p)
-    rows, of_filters = p.n * math.prod(made), p.k * packing.filter_rows(p) * filters
-    numbers = (
-        rows, *made, *(dim.pad for dim in p.three), *(dim.size for dim in p.three),
-        *(dim.filter for dim in p.three), p.c, packing.row_x(p), packing.row_w(p),
-        packing.pitch(p).bit_length() - 1,
-    )  # fmt: skip
-    read, packed = ("xw", (packing.X, packing.W)) if filters else ("x", (packing.X,))
-    arguments: tuple[Argument, ...] = (
-        *(Pointer(name) for name in (*read, *packed)),
-        *(Scalar(kind, stride) for name in read for stride in strides(p, name)),
-        *(Scalar("i32", number) for number in numbers),
-    )
-    packs = Step((rows + of_filters, 1, 1), arguments, PACK)
-    part = _kernel(c)
-    return [packs, *parts.steps(part, MAIN, c, p, splits, part.grid(c, p, splits))]
+def _estimate(x: Context) -> Estimate:
+    c, p, device, size = x.config, x.problem, x.device, DTYPES[x.config.dtype].bytes
+    weights = c.direction == "weights"
+    if weights:
+        steps: float = x.case.steps / x.splits
+    else:
+        steps = packing.filter_rows(p) * cdiv(packing.run(p), c.tile_k)
+    count = x.case.tiles * x.splits
+    vectors = (c.tile_m + c.tile_n) * c.tile_k * size / c.alignment
+    instructions = steps * vectors * INSTRUCTIONS
+    instructions += 0 if weights else c.tile_m * c.tile_n * FINISHED
+    shares = max(1.0, count / device.compute_units)
+    loads = common.lanes_us(shares * instructions, device)
+    packed = sum(packing.counts(p)) * size
+    of_y = math.prod(p.shape_of("y")) * DTYPES[p.dtype_of("y")].bytes
+    memory = common.memory_us(packed + of_y, device)
+    packs = common.memory_us(math.prod(p.shape_of("x")) * size + packed, device)
+    packs += device_rates.SECOND_US
+    terms = {LOADS: loads, MEMORY: memory, PACK: packs, LAUNCH: common.LAUNCH_US}
+    total = math.hypot(loads, memory) + packs + common.LAUNCH_US
+    if weights:
+        terms[TOTALS] = sharing.adding_us(x, x.splits)
+        total += terms[TOTALS]
+    return common.estimated(total, terms, count)
 
 
 PACKED = Pipeline(
     name=PIPELINE,
-    needs=(),
-    sibling=lambda c: c,
-    merges_groups=False,
+    parts=lambda c: _WEIGHTS if c.direction == "weights" else _FORWARD,
+    totals=FEW_SUM,
     objection=_objection,
+    tile=common.least_of_8_bits,
     refusal=_refusal,
-    odd=lambda _: (),
-    sums=lambda c: c.tile_m * c.tile_n,
     shared_memory=pointers.shared_memory,
     alignments=_alignments,
     tiles=_tiles,
     steps=_steps,
-    splits=_splits,
-    meetings=lambda _: 1,
-    totals=FEW_SUM,
-    sources=_sources,
-    launch=_launch,
-    temporaries=packing.temporaries,
+    splits=pointers.filling(_tiles),
     rows=_rows,
+    estimate=_estimate,
 )

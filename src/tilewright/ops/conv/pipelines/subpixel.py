@@ -7,49 +7,64 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
-from tilewright.arch.model import Arch, Device
-from tilewright.ops.conv import packing, parts, subpixel
-from tilewright.ops.conv.arguments import FILTERS_AT_ONCE
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops import device_rates
+from tilewright.ops.binder import Catalogue, Context, Numbers, Part
+from tilewright.ops.conv import packing, subpixel
+from tilewright.ops.conv.catalogue import CATALOGUE, FEW_SUM, KERNELS, own_options, three
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv, power_of_two
-from tilewright.ops.conv.parts import FEW_SUM, Part
-from tilewright.ops.conv.pipelines import pointers
+from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.nouns import MAIN, KernelSource, Step
+from tilewright.ops.estimate import Estimate
 
 PIPELINE = "subpixel"
+
+# --- kernels ------------------------------------------------------------------------------------
+
 FILTERS = "filters"
 """The part of the kernel that writes the weights."""
 
-_WEIGHTS = Part(
-    module="subpixel",
-    function="conv_subpixel_filters",
-    grid=lambda c, p, _: math.prod(subpixel.blocks(p).met) * cdiv(p.k, FILTERS_AT_ONCE),
-    arguments=(
-        "w=weights", "packed_w", "w_strides=weight_strides", "channels_in", "channels_out", "block",
-        "first", "met", "stride", "dilation", "before", "taps",
-    ),
-    constants=("TILE_N", "NDIM", "ROWS=FILTERS_AT_ONCE"),
-    tiled=False,
-)  # fmt: skip
+FILTERS_AT_ONCE = 16
+"""Filters of a workgroup that writes weights."""
 
-_MULTIPLY = Part(
-    module="subpixel",
-    function="conv_subpixel",
-    grid=lambda c, p, _: _tiles(c, p),
-    arguments=(
-        "source", "packed_w", "made", "extra", "source_strides", "made_strides", "channels_in",
-        "channels_out", "sizes", "full", "block", "first", "met", "stride", "across",
+_OWN: Catalogue = {
+    "w": CATALOGUE["weights"],
+    "w_strides": CATALOGUE["weight_strides"],
+    "block": three(lambda p: subpixel.blocks(p).sizes),
+    "first": three(lambda p: subpixel.blocks(p).first),
+    "met": three(lambda p: subpixel.blocks(p).met),
+    "across": Numbers("i32", lambda x: subpixel.across(x.problem, x.config.tile_m)),
+    "ROWS": lambda *_: FILTERS_AT_ONCE,
+}
+
+_PARTS = (
+    Part(
+        name=FILTERS,
+        kernel=f"{KERNELS}.subpixel:conv_subpixel_filters",
+        grid=lambda x: (
+            math.prod(subpixel.blocks(x.problem).met) * cdiv(x.problem.k, FILTERS_AT_ONCE)
+        ),
+        options=own_options,
+        own=_OWN,
     ),
-    constants=(
-        "TILE_M", "TILE_N", "TILE_K", "NDIM", "UNIT", "UNIT_OUT", "PRECISION", "INT_ACC",
-        *pointers.LAST,
-    ),
-    epilogue=True,
-)  # fmt: skip
+    pointers.kernel("subpixel", "conv_subpixel", own=_OWN),
+)
+
+
+def _tiles(c: ConvConfig, p: ConvProblem) -> int:
+    deep, high, wide = subpixel.counts(p)
+    across = subpixel.across(p, c.tile_m)
+    return p.n * deep * cdiv(high, c.tile_m // across) * cdiv(wide, across)
+
+
+def _steps(c: ConvConfig, p: ConvProblem) -> int:
+    return math.prod(subpixel.blocks(p).met) * cdiv(p.k, c.tile_k)
+
 
 # --- rules ----------------------------------------------------------------------------------------
 
@@ -82,7 +97,7 @@ def _unfit(p: ConvProblem) -> str | None:
         return "an array has no elements"
     if (columns := subpixel.blocks(p).columns) > subpixel.MOST:
         return f"a block that is as long as the stride has {columns} columns, over {subpixel.MOST}"
-    if (count := math.prod(subpixel.temporaries(p)[0].shape)) >= pointers.REACH:
+    if (count := math.prod(subpixel.shape_w(p))) >= pointers.REACH:
         return f"the weights of blocks are {count} elements, which indices of 32 bits do not reach"
     return None
 
@@ -116,51 +131,47 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
         yield (m, of.columns, depth, warps, n, PIPELINE, "tile", 8, False, *_alignments(p))
 
 
-# --- what to compile and to launch ----------------------------------------------------------------
+# --- how long they take: the products' loads, y's way from L2, and the kernel before --------------
+
+INSTRUCTIONS, FINISHED = 62, 90
+"""Instructions of a lane for each vector that a step loads, with its share of waiting and of the
+products, and for each sum that is stored. Fitted to 64 kernels for four layers on an H200
+(benchmarks/results/conv_stems_data_h200.json)."""
+
+LOADS, PORT, MEMORY, LAUNCH = "loads", "L2", "memory", "launch"
+
+VECTOR_BYTES = 16
+"""Bytes of a vector of the weights, which the first kernel writes."""
 
 
-def _tiles(c: ConvConfig, p: ConvProblem) -> int:
-    deep, high, wide = subpixel.counts(p)
-    across = subpixel.across(p, c.tile_m)
-    return p.n * deep * cdiv(high, c.tile_m // across) * cdiv(wide, across)
-
-
-def _steps(c: ConvConfig, p: ConvProblem) -> int:
-    return math.prod(subpixel.blocks(p).met) * cdiv(p.k, c.tile_k)
-
-
-def _sources(c: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
-    return {FILTERS: parts.source(_WEIGHTS, c, arch), MAIN: parts.source(_MULTIPLY, c, arch)}
-
-
-def _launch(
-    c: ConvConfig, p: ConvProblem, device: Device, splits: int, programs: int
-) -> Sequence[Step]:
-    return [
-        step
-        for part, name in ((_WEIGHTS, FILTERS), (_MULTIPLY, MAIN))
-        for step in parts.steps(part, name, c, p, splits, part.grid(c, p, splits))
-    ]
+def _estimate(x: Context) -> Estimate:
+    c, p, device, size = x.config, x.problem, x.device, DTYPES[x.config.dtype].bytes
+    steps = _steps(c, p)
+    shares = max(1.0, x.case.tiles / device.compute_units)
+    of_y, of_w = c.tile_m * c.tile_k * size, c.tile_n * c.tile_k * size
+    vectors = of_y / c.alignment + of_w / VECTOR_BYTES
+    instructions = steps * vectors * INSTRUCTIONS + c.tile_m * c.tile_n * FINISHED
+    terms = {
+        LOADS: common.lanes_us(shares * instructions, device),
+        PORT: shares * steps * (of_y + of_w) / common.port_rate(device),
+        MEMORY: common.memory_us(p.min_bytes, device),
+        FILTERS: device_rates.SECOND_US,
+        LAUNCH: common.LAUNCH_US,
+    }
+    total = math.hypot(max(terms[LOADS], terms[PORT]), terms[MEMORY])
+    return common.estimated(total + terms[FILTERS] + terms[LAUNCH], terms, x.case.tiles)
 
 
 SUBPIXEL = Pipeline(
     name=PIPELINE,
-    needs=(),
-    sibling=lambda c: c,
-    merges_groups=False,
+    parts=lambda _: _PARTS,
+    totals=FEW_SUM,
     objection=_objection,
     refusal=_refusal,
-    odd=lambda _: (),
-    sums=lambda c: c.tile_m * c.tile_n,
     shared_memory=pointers.shared_memory,
     alignments=_alignments,
     tiles=_tiles,
     steps=_steps,
-    splits=lambda c, p, device: 1,
-    meetings=lambda _: 1,
-    totals=FEW_SUM,
-    sources=_sources,
-    launch=_launch,
-    temporaries=subpixel.temporaries,
     rows=_rows,
+    estimate=_estimate,
 )

@@ -1,0 +1,162 @@
+"""Names of convolutions' kernels: from a name to its config, and what a name can say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+from tilewright import checks
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, UnknownName, shown
+from tilewright.ops import epilogues
+from tilewright.ops.conv.config import (
+    ALIGNMENTS,
+    INDEX_BITS,
+    REDUCTIONS_OF,
+    SCHEDULERS,
+    ConvConfig,
+    of_gemm,
+    of_words,
+    product_of,
+)
+from tilewright.ops.conv.pipelines import PIPELINES
+from tilewright.ops.conv.problem import DIRECTIONS
+from tilewright.ops.gemm.config import REDUCTIONS
+from tilewright.ops.products import PRECISIONS
+
+
+def check(config: ConvConfig) -> ConvConfig:
+    """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
+    c = config
+    if c.gemm:
+        return _check_gemm(c)
+    for field, known in (
+        ("direction", DIRECTIONS),
+        ("spatial_dims", (1, 2, 3)),
+        ("dtype", DTYPES),
+        ("dtype_out", DTYPES),
+        ("precision", PRECISIONS),
+        ("pipeline", PIPELINES),
+        ("scheduler", SCHEDULERS),
+        ("reduction", REDUCTIONS),
+        ("merged", (False, True)),
+        ("runs", (False, True)),
+        ("alignment", ALIGNMENTS),
+        ("alignment_out", ALIGNMENTS),
+        ("index_bits", INDEX_BITS),
+    ):
+        value = getattr(c, field)
+        if value not in known or type(value) is not type(next(iter(known))):
+            listed = ", ".join(map(str, known))
+            raise BadArgument(f"{field} = {value!r} is not one of {listed}")
+    has = REDUCTIONS_OF.get(c.scheduler, ("none",))
+    if c.reduction not in has:
+        raise BadArgument(
+            f"reduction {c.reduction} with scheduler {c.scheduler}, which has {', '.join(has)}"
+        )
+    for field in _CHECKED:
+        checks.whole(field, getattr(c, field), 1)
+    checks.whole("spread", c.spread, 0)
+    if not _BOX.fullmatch(c.box):
+        raise BadArgument(f"box = {c.box!r} is not sizes such as 1x8x16")
+    if not _HELD[c.spatial_dims].fullmatch(c.held):
+        raise BadArgument(
+            f"held = {c.held!r} is not a filter of {c.spatial_dims} dimensions and its strides of "
+            "height and width, such as 3x3s1x1, or a row of one, such as 31s1"
+        )
+    epilogues.parse(c.epilogue)
+    return config
+
+
+def _check_gemm(c: ConvConfig) -> ConvConfig:
+    known = of_words(c.direction, c.spatial_dims, c.gemm)
+    if c != known:
+        for field in fields(c):
+            value, of = getattr(c, field.name), getattr(known, field.name)
+            if value != of:
+                raise BadArgument(f"{field.name} = {value!r}, but gemm = {c.gemm} says {of!r}")
+    return c
+
+
+_BOX = re.compile(r"([1-9]\d{0,3}(x[1-9]\d{0,3}){1,3})?", re.ASCII)
+_TAPS = r"[1-9]\d{0,4}"
+_HELD = {
+    rank: re.compile(
+        rf"({_TAPS}(x{_TAPS}){{{rank - 1}}}s[124](x[124]){{{min(rank, 2) - 1}}}|{_TAPS}s[124])?",
+        re.ASCII,
+    )
+    for rank in (1, 2, 3)
+}
+_COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m")
+_CHECKED = (*_COUNTS, "merged_groups")
+
+
+def _one(field: str, words: tuple[object, ...]) -> str:
+    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
+
+
+def _count(field: str) -> str:
+    return rf"(?P<{field}>[1-9]\d{{0,9}})"
+
+
+_PATTERN = re.compile(
+    f"conv_{_one('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d"
+    f"_{_one('dtype', tuple(DTYPES))}_{_one('dtype_out', tuple(DTYPES))}"
+    f"_{_count('tile_m')}x{_count('tile_n')}x{_count('tile_k')}"
+    f"_w{_count('num_warps')}_s{_count('num_stages')}"
+    f"_{_one('pipeline', tuple(PIPELINES))}_{_one('scheduler', SCHEDULERS)}"
+    f"(?:_{_one('reduction', REDUCTIONS[1:])})?_g{_count('group_m')}"
+    f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
+    "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?"
+    f"(?:_sp{_count('spread')})?(?:_(?P<precision>tf32))?"
+    f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
+    "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
+    re.ASCII,
+)
+_OF_GEMM = re.compile(
+    f"conv_{_one('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d_(?P<name>gemm_.+)",
+    re.ASCII,
+)
+_WORDS = ("direction", "dtype", "dtype_out", "pipeline", "scheduler")
+_NUMBERS = ("spatial_dims", *_COUNTS, "alignment", "alignment_out")
+
+
+def parse(name: str) -> ConvConfig:
+    """The config whose name this is. Raises `UnknownName` for a name that does not parse and for
+    one whose fields contradict each other."""
+    if of := _OF_GEMM.fullmatch(name):
+        kernel = product_of(of["name"].removeprefix("gemm_"))
+        return of_gemm(of["direction"], int(of["spatial_dims"]), kernel)
+    match = _PATTERN.fullmatch(name)
+    if match is None:
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of a kernel of conv; one looks like "
+            "conv_forward_2d_bf16_bf16_128x128x64_w8_s3_implicit_tile_g8_al16-16"
+        )
+    said = match.groupdict()
+    fields: dict[str, Any] = {word: said[word] for word in _WORDS}
+    fields |= {field: int(said[field]) for field in _NUMBERS}
+    fields |= {
+        "box": said["box"] or "",
+        "held": said["held"] or "",
+        "reduction": said["reduction"] or "none",
+        "precision": said["precision"] or "ieee",
+        "merged": said["merged"] is not None,
+        "runs": said["runs"] is not None,
+        "merged_groups": int(said["merged_groups"] or 1),
+        "spread": int(said["spread"] or 0),
+        "index_bits": 64 if said["wide"] else 32,
+        "epilogue": (said["epilogue"] or "").replace("-", "+"),
+    }
+    try:
+        config = check(ConvConfig(**fields))
+    except BadArgument as error:
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of a kernel of conv: {error}"
+        ) from None
+    if config.name != name:
+        raise UnknownName(
+            f"'{name}' is not the name of a kernel of conv; near it is '{config.name}'"
+        )
+    return config

@@ -1,0 +1,254 @@
+"""The kernels of the pipelines that copy boxes, and how many tiles, steps and parts they walk
+(kernels/gluon_ws.py; for the gradient of the weights kernels/gluon_weights.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tilewright.arch.model import Device
+from tilewright.ops.binder import Array, Box, Catalogue, Context, Described, Numbers, Part, Tuple
+from tilewright.ops.conv import boxes, maps
+from tilewright.ops.conv.boxes import Walk
+from tilewright.ops.conv.catalogue import (
+    CLASS,
+    KERNELS,
+    PARTIALS,
+    channels_in,
+    channels_out,
+    integer,
+    made_of,
+    pointer,
+    source_of,
+)
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.geometry import cdiv
+from tilewright.ops.conv.pipelines.boxed.shape import (
+    PINGPONG,
+    groups,
+    piece,
+    readers,
+    rows,
+    stage_bytes,
+    stored,
+)
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.device import widths
+from tilewright.ops.gemm.pipelines import warpgroups
+from tilewright.ops.nouns import MAIN
+
+WHOLE = (0, 0, 0)
+"""The one class of pixels of y."""
+
+# --- tiles, steps and parts ---------------------------------------------------------------------
+
+
+def _tiles_m(c: ConvConfig, p: ConvProblem, of: tuple[Walk, ...]) -> int:
+    return cdiv(math.prod(boxes.counts(c.box, p, of)), readers(c))
+
+
+def tiles_of_class(c: ConvConfig, p: ConvProblem, of: tuple[Walk, ...]) -> int:
+    """Tiles of the residue class whose walks these are."""
+    return _tiles_m(c, p, of) * cdiv(p.channels_out, c.tile_n)
+
+
+def _weights_m(c: ConvConfig, p: ConvProblem) -> int:
+    return cdiv(p.k, c.tile_m)
+
+
+def _weights_n(c: ConvConfig, p: ConvProblem) -> int:
+    if c.spread:
+        return cdiv(p.taps * tap_boxes(c, p), c.tile_n // c.spread)
+    return cdiv(p.c, c.tile_n) * p.taps
+
+
+def tap_boxes(c: ConvConfig, p: ConvProblem) -> int:
+    """Boxes of a tap's channels, where a tile's are of several taps; else 1."""
+    return cdiv(p.c, c.spread) if c.spread else 1
+
+
+def tiles(c: ConvConfig, p: ConvProblem) -> int:
+    """Tiles of all residue classes, or of a gradient of weights."""
+    if c.direction == "weights":
+        return _weights_m(c, p) * _weights_n(c, p)
+    return sum(tiles_of_class(c, p, boxes.walks(p, residue)) for residue in boxes.residues(p))
+
+
+def steps(c: ConvConfig, p: ConvProblem) -> int:
+    """Boxes of y."""
+    return math.prod(boxes.counts(c.box, p, boxes.walks(p, WHOLE)))
+
+
+MOST_SPLITS = 64
+
+MEMORY_OVER_L2 = 3.0
+"""How much longer a byte of parts takes than one that a step reads from L2: a guess."""
+
+
+def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
+    """Parts of the pixels: those with which the busiest compute unit has the fewest steps, the sum
+    of parts counted as steps too."""
+    count, every, units = tiles(c, p), steps(c, p), device.compute_units
+    part = MEMORY_OVER_L2 * 8 * math.prod(p.shape_of("w")) / units / stage_bytes(c)
+
+    def cost(number: int) -> float:
+        return cdiv(count * number, units) * cdiv(every, number) + part * number
+
+    most = min(MOST_SPLITS, every, 2**31 // max(1, every))  # parts times boxes count in 32 bits
+    return min(range(1, max(1, most) + 1), key=cost)
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+def _walks(x: Context) -> tuple[Walk, ...]:
+    return boxes.walks(x.problem, x.case.residue)
+
+
+def _walked(value: Callable[[Walk], int]) -> Numbers:
+    return Numbers(("i32",) * 3, lambda x: tuple(map(value, _walks(x))))
+
+
+def _images(x: Context, name: str) -> Described:
+    """What is read of x or y, of which a box has every so many pixels."""
+    return maps.of_images(x.problem, name, tuple(walk.by_pixel for walk in _walks(x)))
+
+
+def _box(place: int) -> Callable[..., int]:
+    return lambda c, _: boxes.in_three(c.box)[place]
+
+
+_SHARED: Catalogue = {
+    "boxes": Numbers(("i32",) * 3, lambda x: boxes.counts(x.config.box, x.problem, _walks(x))[1:]),
+    "taps": _walked(lambda walk: walk.count),
+    "origin": _walked(lambda walk: walk.origin),
+    "by_tap": _walked(lambda walk: walk.by_tap),
+    "by_pixel": _walked(lambda walk: walk.by_pixel),
+    "BOX_N": _box(0),
+    "BOX_D": _box(1),
+    "BOX_H": _box(2),
+    "BOX_W": _box(3),
+    "STAGES": lambda c, _: c.num_stages,
+    "GROUPS": lambda c, _: groups(c),
+}
+
+
+def _kernel(module: str, grid: Callable[[Context], int], **said: Any) -> Part:
+    return Part(
+        name=MAIN,
+        kernel=f"{KERNELS}.{module}:conv_{module}",
+        grid=grid,
+        options=lambda c, _: warpgroups.options_of(c.num_warps),
+        **said,
+    )
+
+
+def _rests(c: ConvConfig) -> tuple[int, ...]:
+    """Columns of each accumulator behind the first."""
+    return tuple(widths.parts(c.tile_n)[1:])
+
+
+def _of_weights(c: ConvConfig, columns: int) -> Box:
+    """What one copy moves of the weights, of so many columns."""
+    ones = (1,) * c.spatial_dims
+    if c.direction == "data":
+        return (c.tile_k, *ones, columns)
+    return (columns, *ones, c.tile_k)
+
+
+def _boxes(c: ConvConfig) -> dict[str, Box]:
+    box = boxes.sizes(c.box)
+    rests = {f"weights_rest.{i}": _of_weights(c, n) for i, n in enumerate(_rests(c))}
+    return {
+        "source": (*box, c.tile_k),
+        "weights": _of_weights(c, widths.wide(c.tile_n)),
+        "made": (*box, piece(c)),
+        **rests,
+    }
+
+
+_WEIGHTS = replace(pointer(lambda _: "w"), view=lambda x: maps.of_images(x.problem, "w"))
+
+PIXELS = _kernel(
+    "gluon_ws",
+    lambda x: min(tiles_of_class(x.config, x.problem, _walks(x)), x.device.compute_units),
+    own={
+        **_SHARED,
+        **CLASS,
+        "source": replace(pointer(source_of), view=lambda x: _images(x, source_of(x.config))),
+        "weights": _WEIGHTS,
+        "made": replace(
+            pointer(made_of), view=lambda x: maps.images_of_class(x.problem, x.case.residue)
+        ),
+        "weights_rest": Tuple(lambda c: (_WEIGHTS,) * len(_rests(c))),
+        "channels_in": integer(channels_in),
+        "channels_out": integer(channels_out),
+        "tiles_m": Numbers("i32", lambda x: _tiles_m(x.config, x.problem, _walks(x))),
+        "walked": _walked(lambda walk: walk.size),
+        "first_tap": _walked(lambda walk: walk.first),
+        "taps_apart": _walked(lambda walk: walk.apart),
+        "TURNS": lambda c, _: c.pipeline == PINGPONG,
+    },
+    boxes=_boxes,
+)
+
+
+def x_columns(c: ConvConfig) -> list[int]:
+    """Channels that one copy brings of x, for each accumulator of a tile."""
+    return [min(part, c.spread or part) for part in widths.parts(c.tile_n)]
+
+
+def _weights_boxes(c: ConvConfig) -> dict[str, Box]:
+    """The result is [parts, filters, taps, channels]."""
+    box, (first, *rest) = boxes.sizes(c.box), x_columns(c)
+    return {
+        "x": (*box, first),
+        "y": (*box, rows(c)),
+        "made": (1, rows(c), 1, piece(c)),
+        **{f"x_rest.{i}": (*box, columns) for i, columns in enumerate(rest)},
+    }
+
+
+def _weights_made(x: Context) -> Described:
+    p = x.problem
+    if x.config.two_stage:
+        strides = (p.k * p.taps * p.c, p.taps * p.c, p.c, 1)
+        return Described((x.splits, p.k, p.taps, p.c), strides)
+    outer, _, *taps = maps.dense(p, "w")
+    return Described((1, p.k, p.taps, p.c), (outer * p.k, outer, taps[-1], 1))
+
+
+def _weights_grid(x: Context) -> int:
+    if x.config.scheduler == "stream_k":
+        return int(x.case.programs)
+    return int(min(x.case.tiles * x.splits, x.device.compute_units))
+
+
+_X = Array("dtype", lambda _: "x", view=lambda x: _images(x, "x"))
+
+OF_WEIGHTS = _kernel(
+    "gluon_weights",
+    _weights_grid,
+    own={
+        **_SHARED,
+        "x": _X,
+        "y": Array("dtype", view=lambda x: maps.of_images(x.problem, "y")),
+        "made": Array(
+            stored, lambda x: PARTIALS if x.config.two_stage else "w", view=_weights_made
+        ),
+        "x_rest": Tuple(lambda c: (_X,) * len(x_columns(c)[1:])),
+        "tiles_m": Numbers("i32", lambda x: _weights_m(x.config, x.problem)),
+        "tiles_n": Numbers("i32", lambda x: _weights_n(x.config, x.problem)),
+        "all_boxes": Numbers("i32", lambda x: x.case.steps),
+        "filters": integer(lambda p: p.k),
+        "tap_boxes": Numbers("i32", lambda x: tap_boxes(x.config, x.problem)),
+    },
+    boxes=_weights_boxes,
+)
+
+
+def parts(c: ConvConfig) -> tuple[Part, ...]:
+    """What a config's launch runs."""
+    return (OF_WEIGHTS if c.direction == "weights" else PIXELS,)
