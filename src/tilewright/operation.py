@@ -24,7 +24,7 @@ def operation(op: str) -> Callable[..., Any]:
     """A function that runs one family through the default dispatcher (``tilewright.gemm``).
 
     It differentiates, and ``torch.compile`` keeps its calls. `Dispatcher.run` does neither.
-    The same function for each call, so that it can be pickled.
+    Each call returns the same function, so that it can be pickled.
     """
 
     def call(*operands: Any, out: Any = None, stream: Any = None, **options: Any) -> Any:

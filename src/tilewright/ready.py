@@ -76,7 +76,7 @@ class Launches:
         self.fast = fast
         self.ready: dict[Any, Ready] = {}
         self.known: dict[Any, Any] = {}
-        """The same launches, in the form that the compiled path takes."""
+        """The launches of `ready`, in the form that the compiled path takes."""
         self.made: dict[Any, tuple[Any, ...]] = {}
         """Layouts of the outputs to make for a call, by a key of its inputs."""
         self.recipes: dict[Any, Any] = {}

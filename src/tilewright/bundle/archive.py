@@ -27,12 +27,12 @@ _LOCAL_HEADER = struct.Struct("<4s2xHH4xIIIHH")
 """An entry's magic number, flags, compression, CRC, size in the file, size, and the lengths of its
 name and of its extra field."""
 _END = struct.Struct("<4s8xI4xH")
-"""Of the last record: its magic number, the directory's bytes, the length of a comment."""
+"""Parts of the last record: its magic number, the directory's bytes, the length of a comment."""
 _END_64 = struct.Struct("<4s36xQ8x20x")
-"""Of a directory of more than 65,535 entries: its magic number and its bytes. The 20 bytes behind
-it say where it is."""
+"""Parts of the record for a directory of more than 65,535 entries: its magic number and the
+directory's bytes. The 20 bytes behind it say where it is."""
 _ENTRY_BYTES = 1 << 10
-"""Of the directory, at most, for an entry."""
+"""The most bytes of the directory that an entry takes."""
 _SIZES_BEHIND, _ENCRYPTED = 8, 1
 """Flags of an entry."""
 

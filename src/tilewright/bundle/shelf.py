@@ -53,7 +53,7 @@ class Shelf:
         return tuple(dict.fromkeys(name for b in self.bundles for name in b.names(arch)))
 
     def entries(self, arch: str) -> tuple[Entry, ...]:
-        """The same, as a registry has them."""
+        """The kernels for an architecture, as a registry has them."""
         if arch not in self._entries:
             every = (entry for bundle in self.bundles for entry in bundle.entries(arch))
             first: dict[object, Entry] = {}

@@ -36,7 +36,7 @@ _SWIZZLED = ((0, 5), (1, 4), (2, 7), (3, 6))
 """Fours of lanes that a phase of a 128-bit read takes together, of each half of a wave of 64."""
 
 _WIDE = ((0, 3, 5, 6), (1, 2, 4, 7))
-"""The same on gfx950, whose phases have twice the banks."""
+"""The phases on gfx950, which have twice the banks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import msgspec
 from tilewright.errors import BadFile
 
 _HEADER = struct.Struct("<4x12xHHIQQQIHHHHHH")
-"""Of a 64-bit ELF file, behind its magic number."""
+"""The header of a 64-bit ELF file, behind its magic number."""
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NOTE = struct.Struct("<III")
 HEADER_BYTES = _HEADER.size

@@ -185,7 +185,8 @@ class Memory:
 
     def store(self, addresses: Addresses, values: Words, size: int, mask: Bools) -> None:
         """Write the first `size` bytes (1, 2, or a multiple of 4) of (words, …) values at each
-        address in `mask`, which must be writable. Of lanes that write one place the last wins."""
+        address in `mask`, which must be writable. If several lanes write
+        one place, the last wins."""
         at = (addresses - (BASE - GAP))[mask]
         if not at.size:
             return

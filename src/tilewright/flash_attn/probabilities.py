@@ -26,7 +26,7 @@ class Sequences:
     lengths: Mapping[str, Any]
 
     def __iter__(self) -> Iterator[tuple[Any, Any, Any]]:
-        """Of each sequence, q [n_q, heads, dim], k [n_kv, heads of keys, dim], lse [heads, n_q]."""
+        """Each sequence's q [n_q, heads, dim], k [n_kv, heads of keys, dim], lse [heads, n_q]."""
         if "q_offsets" not in self.lengths:
             yield from zip(self.q, self.k, self.lse, strict=True)
             return

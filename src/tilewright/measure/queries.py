@@ -19,7 +19,8 @@ MOST_BYTES = 256 << 20
 """Memory of an answer, roughly."""
 
 MOST_VALUE_BYTES = 16 << 20
-"""Of one value, also while the query is at work. Python 3.10 cannot limit it."""
+"""Largest value of a query, in bytes, also while the query is at work. Python 3.10 cannot limit
+it."""
 
 _LENGTH = 0  # SQLITE_LIMIT_LENGTH, which Python 3.10 does not name
 _CELL_BYTES = 64

@@ -38,7 +38,7 @@ BESIDE = 2
 """Most operands beside the matrices; as in matmul.h."""
 
 ALGORITHM_BYTES = 64
-"""Of the largest description of an algorithm, that of cuBLASLt."""
+"""Bytes of the largest description of an algorithm, which is cuBLASLt's."""
 
 _UNLIKELY = 1 << 40
 """An address whose lowest bits can be chosen: a library reads the alignment of an operand beside
@@ -108,7 +108,7 @@ class Prepared:
 
     @property
     def address(self) -> int:
-        """Of the `Context`."""
+        """The address of the `Context`."""
         return ctypes.addressof(self._context)
 
     def error(self, status: int) -> str:
@@ -227,7 +227,7 @@ class BlasLt(ABC):
             return [Found(self._read(handle, one), one.workspace) for one in found]
 
     def _results(self, driver: Driver, device: int, asked: Matmul, count: int) -> list[Any]:
-        """The same as the library has it."""
+        """The offers, as the library writes them down."""
         with ExitStack() as stack, driver.current(device), driver.capture_allowed():
             handle, described = self._handle(device), self._describe(stack, asked)
             preference = self._created(stack, "MatmulPreference")

@@ -96,7 +96,7 @@ class _String(ctypes.Structure):
 
 _free = ctypes.CDLL(None).free
 _free.argtypes, _free.restype = (ctypes.c_void_p,), None
-"""Of what the library allocated by C++'s ``new``, whose memory is C's."""
+"""Frees what the library allocated by C++'s ``new``, whose memory is C's."""
 
 
 class HipblasLt(BlasLt):

@@ -1,9 +1,9 @@
 """The bytes of an operand that go to the interpreter's process and back.
 
-Of an operand whose elements lie close together, all bytes from the lowest to the highest go. Of one
-with wide gaps (a view of a few rows of a large array), only blocks around elements go. The other
-process reserves addresses for the gaps too, so that a kernel computes the same addresses, but no
-memory stands behind them.
+An operand whose elements lie close together goes whole, from its lowest to its highest byte. An
+operand with wide gaps (a view of a few rows of a large array) goes as blocks around its elements.
+The other process reserves addresses for the gaps too, so that a kernel computes the same addresses,
+but no memory stands behind them.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Tuned:
         self._offers = offers
 
     def asking(self, offers: Offers | None) -> Tuned:
-        """The same, with what the vendor's library offers."""
+        """This selector, with what the vendor's library offers."""
         other = copy(self)
         other._offers = offers
         return other

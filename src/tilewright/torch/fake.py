@@ -115,7 +115,7 @@ def _specialised(value: Any) -> Any:
 
 
 def _with_options(said: Said, change: Callable[[Any], Any]) -> Said:
-    """The same with numbers of its options changed."""
+    """`said` with numbers of its options changed."""
     return replace(
         said, options=tuple((name, exchanged(value, change)) for name, value in said.options)
     )

@@ -27,7 +27,7 @@ Run = Callable[[str, Said, Sequence[Any], Numbers], Sequence[Any]]
 
 
 Described = tuple[tuple[tuple[int, ...], tuple[int, ...], Any, Any, bool], ...]
-"""Of each input: shape, strides, torch's dtype and device, whether it wants a gradient."""
+"""For each input: shape, strides, torch's dtype and device, whether it wants a gradient."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class Said:
         }
 
     def whole(self, numbers: Numbers) -> tuple[Said, Numbers]:
-        """The same with all numbers of the options in their places, and the scalars alone. Raises
+        """This call with all numbers of the options in their places, and the scalars alone. Raises
         `BadArgument` if there are more or fewer numbers."""
         if not self.numbers:
             return self, numbers
@@ -86,7 +86,7 @@ class Said:
         return replace(self, options=tuple(sorted(options.items())), numbers=()), numbers[:count]
 
     def settled(self, numbers: Numbers) -> tuple[Said, Numbers]:
-        """The same call with no numbers given apart but scalars and symbols."""
+        """This call, with only scalars and symbols given apart."""
         if not self.numbers:
             return self, numbers
         whole, scalars = self.whole(numbers)

@@ -70,7 +70,7 @@ def jobs_of(
     configs: Sequence[Any] = (),
     algorithms: Mapping[Any, Sequence[Any]] = MappingProxyType({}),
 ) -> tuple[list[Job], list[tuple[Any, str]]]:
-    """A job for each problem, and the problems that nothing supports, with the reason. Of several
+    """A job for each problem, and the problems that nothing supports, with the reason. Among
     problems that share a row (`Family.tuning_key`), only the first has a job.
 
     Candidates are the configs that support the problem: of `configs`, or by default of the family's

@@ -58,7 +58,7 @@ _LOW, _HIGH = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
 def bits(kind: str) -> int:
-    """Of a value of a kind."""
+    """Bits of a value of a kind."""
     return 16 if kind == "bf16" else int(kind[1:])
 
 

@@ -3,7 +3,7 @@
 Floats: both products, their sum and the addend in float64, and one rounding to fp32. GPUs align and
 cut the terms to about 27 bits first (AMD's emulator rocjitsu has it for gfx1100 and gfx1201 in
 gfx11_dot2.h and gfx12_dot.h): the difference is within one unit in the last place of the largest
-term. Of bf16 results the lower half of that fp32 number is dropped, not rounded (ibid.).
+term. A bf16 result drops the lower half of that fp32 number and does not round (ibid.).
 
 Denormals are flushed as by the matrix instructions of the same generation (see `matrix`): on gfx90a
 of fp16 inputs and of results, on RDNA3 of bf16 inputs, of the addend and of results.

@@ -32,12 +32,12 @@ def _bf16(words: Array) -> Array:
 
 
 def _truncated(words: Array) -> Array:
-    """Of fp32, the sign, the exponent and ten bits of the mantissa."""
+    """Keep the sign, the exponent and ten bits of the mantissa of fp32."""
     return (words & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _looked_up(type_: str) -> Callable[[Array], Array]:
-    """Of bytes, by a table of all 256."""
+    """Decode bytes, by a table of all 256."""
 
     def decode(words: Array) -> Array:
         return np.take(table(type_), words.view(np.uint8))
@@ -53,7 +53,7 @@ def table(type_: str) -> Array:
 
 
 def _six(type_: str) -> Callable[[Array], Array]:
-    """Of elements of six bits, which cross bytes and registers."""
+    """Decode elements of six bits, which cross bytes and registers."""
     weights = np.array([1, 2, 4, 8, 16, 32], np.uint8)
 
     def decode(words: Array) -> Array:

@@ -16,8 +16,8 @@ at a time. Only the length of a run and the number of groups differ.
                                    32 of fewer bits
                            C, D    2 groups, runs of 8 rows
 
-A scale of a block of K belongs to a row of A or a column of B. Of MFMA it lies in the lane of group
-k // 32; of WMMA (gfx1250) it is byte k // 32 of a lane of the first or the second group.
+A scale of a block of K belongs to a row of A or a column of B. For MFMA it lies in the lane of
+group k // 32; for WMMA (gfx1250) it is byte k // 32 of a lane of the first or the second group.
 
 Sources: AMD's matrix instruction calculator (ROCm/amd_matrix_instruction_calculator) for MFMA; the
 RDNA3 and RDNA4 ISA manuals, "WMMA"; Triton's LinearLayoutConversions.cpp for Triton's view of them,

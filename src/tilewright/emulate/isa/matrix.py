@@ -233,7 +233,7 @@ def _mfma_scale(ins: Instruction, number: int, layout: Layout) -> Reader:
 
 
 def _wmma_scale(ins: Instruction, number: int, layout: Layout) -> Reader:
-    """The same of a WMMA: ``matrix_a_scale`` names the group of lanes; a lane has the scales of
+    """The scales of a WMMA: ``matrix_a_scale`` names the group of lanes; a lane has the scales of
     all blocks of K, one in each byte."""
     rows = str(ins.modifiers.get(f"matrix_{'ab'[number]}_scale", "MATRIX_SCALE_ROW0"))
     row = ("MATRIX_SCALE_ROW0", "MATRIX_SCALE_ROW1").index(rows)

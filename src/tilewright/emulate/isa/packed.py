@@ -58,7 +58,7 @@ _PAIRS: dict[str, tuple[int, Function]] = {
 
 
 def _selected(ins: Instruction, number: int) -> tuple[int, int, int, int]:
-    """Of source `number`: which half the lower and the upper result take, and whether each negates
+    """Which half of source `number` the lower and the upper result take, and whether each negates
     it."""
     found = []
     for name, otherwise in (("op_sel", 0), ("op_sel_hi", 1), ("neg_lo", 0), ("neg_hi", 0)):

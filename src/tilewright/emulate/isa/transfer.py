@@ -252,7 +252,7 @@ def to_lds(ins: Instruction, context: Context, size: int, low: int = 0) -> Place
     """Where loads straight to LDS put their data: at M0, the instruction's offset, and 4 bytes for
     each lane, or 16 if it loads three or four words.
 
-    Of M0, bits `low` to 15 count, on gfx950 with its 160 KiB of LDS bits `low` to 17. Sources:
+    Bits `low` to 15 of M0 count; on gfx950, with its 160 KiB of LDS, bits `low` to 17. Sources:
     CDNA3 and CDNA4 ISA, 9.1.9 "Memory Buffer Load to LDS" (M0[15:0], M0[17:0]), and 10.3 for
     global loads, which leave out the lowest two bits.
     """

@@ -66,7 +66,7 @@ def _multiply_and_add(ins: Instruction, context: Context) -> Executor:
 
 @means("v_mad_i64_i32", "v_mad_co_i64_i32")
 def _multiply_and_add_signed(ins: Instruction, context: Context) -> Executor:
-    """The same of signed numbers; the mask gets bit 64 of the exact sum, which is its sign."""
+    """Multiply and add signed numbers; the mask gets bit 64 of the exact sum, which is its sign."""
     target = context.target
     a, b = (source(ins, i, "i32", target, i - 2) for i in (2, 3))
     c = source(ins, 4, "i64", target, 2)
