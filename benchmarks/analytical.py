@@ -6,10 +6,10 @@ DIR is a sweep directory of one device, in which every problem has been measured
 every kernel. Of each problem, the kernels that were measured are ranked by the estimate; its share
 is the best kernel's median over the first one's, and over that of the best of the first eight.
 
-With --folds the fitted constants of `tilewright.ops.device_rates` and `tilewright.ops.gemm.rates`
-are fitted again, from round guesses, to all but one part of the problems, for each part in turn,
-and the shares are those of the part left out. The fit is a coordinate search for the least mean of
-squared logarithms of estimate over median, in which kernels count less the slower they are.
+With --folds the constants of `arch/figures` that name this script are fitted again, from round
+guesses, to all but one part of the problems, for each part in turn, and the shares are those of the
+part left out. The fit is a coordinate search for the least mean of squared logarithms of estimate
+over median, in which kernels count less the slower they are.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 from environment import environment
 from tilewright import ops
+from tilewright.arch.figures import DEVICE, Figures
 from tilewright.arch.model import Device
 from tilewright.measure.results import Results
 from tilewright.measure.vendor import is_vendor
-from tilewright.ops import device_rates
-from tilewright.ops.gemm import GemmConfig, GemmProblem, estimate, estimate_step, rates
+from tilewright.ops.gemm import GemmConfig, GemmProblem, estimate, estimate_step
 from tilewright.ops.gemm.pipelines import PIPELINES
+from tilewright.ops.gemm.rates import GEMM
 
 T = TypeVar("T")
 TOP = 8
@@ -52,7 +52,7 @@ START = {
     "basic": 0.8,
     "tma": 0.8,
 }
-"""What is fitted, by its name in `device_rates` or `rates` or by the pipeline whose share it is,
+"""What is fitted, by its name in `arch/figures` or by the pipeline whose share it is,
 and the first guess."""
 
 STEPS = (1.25, 1.1, 1.04)
@@ -122,13 +122,13 @@ def set_rates(values: dict[str, float]) -> None:
             PIPELINES[name] = replace(record, rates=replace(record.rates, share=value))
         else:
             setattr(_figures(name), name, value)
-    device_rates.BASIC = _share("basic")
+    DEVICE.BASIC = _share("basic")
     estimate_step.step_of.cache_clear()
 
 
-def _figures(name: str) -> ModuleType:
-    """The module that has a figure."""
-    return rates if hasattr(rates, name) else device_rates
+def _figures(name: str) -> Figures:
+    """Those that a figure is one of."""
+    return GEMM if hasattr(GEMM, name) else DEVICE
 
 
 def _share(pipeline: str) -> float:

@@ -190,8 +190,8 @@ def test_every_device_has_an_estimate(name):
     [("attention_gqa_h200.jsonl", (), 17), ("attention_rest_h200.json", ("sets", "fp16"), 12)],
 )
 def test_the_estimate_is_near_what_it_was_not_fitted_to(file, keys, lines):
-    """Heads that share keys, and fp16, on an H200: `rates` was fitted to bf16 with keys for every
-    head."""
+    """Heads that share keys, and fp16, on an H200: the figures were fitted to bf16 with keys for
+    every head."""
     measured, errors = [], []
     for line in choice_gain.rows(file, *keys):
         if not (found := DENSE.fullmatch(line.get("problem", ""))):

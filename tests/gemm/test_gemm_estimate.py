@@ -13,11 +13,12 @@ from tilewright.arch import arch, device, peak_tflops
 from tilewright.arch.known import devices
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import UnsupportedProblem
-from tilewright.ops.gemm import FAMILY, GemmProblem, rates
+from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.estimate import estimate as breakdown
 from tilewright.ops.gemm.estimate import keys, work
 from tilewright.ops.gemm.estimate_step import _idle
+from tilewright.ops.gemm.rates import GEMM
 from tilewright.ops.gemm.warps import laid, warps
 from tilewright.ops.pool import Pool
 
@@ -194,8 +195,8 @@ def test_loads_of_elements_and_offsets_of_64_bits_take_longer_by_their_factors(n
 
     by_alignment = {alignment: running(alignment=alignment) for alignment in (1, 2, 4, 16)}
     assert by_alignment[4] == by_alignment[16]
-    assert by_alignment[1] == by_alignment[2] == pytest.approx(by_alignment[4] / rates.ELEMENTWISE)
-    wide = rates.WIDE_INDEX[arch(name).backend]
+    assert by_alignment[1] == by_alignment[2] == pytest.approx(by_alignment[4] / GEMM.ELEMENTWISE)
+    wide = GEMM["WIDE_INDEX"][arch(name).backend]
     assert running(index_bits=64) == pytest.approx(running() / wide)
 
 
@@ -282,7 +283,7 @@ def scaled(pipeline, tile_m, tile_n, tile_k, num_warps, num_stages, **fields):
     ids=str,
 )  # fmt: skip
 def test_scaled_products_reach_the_share_of_the_matrix_rate_that_was_measured(kernel, share):
-    """The greatest share of each tile on an H200 (see `rates.SCALING_CLOCKS`)."""
+    """The greatest share of each tile on an H200 (see ``SCALING_CLOCKS``)."""
     one = scaled(*kernel, scheduler="persistent")
     problem = GemmProblem(one.tile_m, 132 * one.tile_n, 8192, **BLOCKS)  # a tile for each unit
     rate = peak_tflops(arch("sm_90"), H200, "e4m3fn") * 1e6 / H200.compute_units
@@ -381,8 +382,8 @@ def test_every_architecture_gets_estimates_and_a_choice_with_its_reason(name):
     ],
 )
 def test_of_kernels_that_no_figure_was_fitted_to_it_puts_a_good_one_first(file, key, least):
-    """By measurements of an H200 that `rates` does not name: products of models' layers of 1 to 256
-    rows in replayed graphs, and products whose last wave is nearly empty."""
+    """By measurements of an H200 that `arch/figures` does not name: products of models' layers of 1
+    to 256 rows in replayed graphs, and products whose last wave is nearly empty."""
     measured = []
     for row in choice_gain.rows(f"{file}_h200.json"):
         for of in row.get("products", [row]):

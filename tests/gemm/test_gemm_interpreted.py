@@ -10,9 +10,11 @@ from gemm_cases import awkward, cases, config, few_rows, odd_tiles, sharing, swa
 
 from tilewright import arrays, verify
 from tilewright.arch import arch, device, peak_tflops
+from tilewright.arch.figures import DEVICE
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
-from tilewright.ops.gemm import FAMILY, GemmProblem, rates
+from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.ops.gemm.rates import GEMM
 from tilewright.ops.nouns import MAIN
 from tilewright.runtime.interpreter import interpreter
 
@@ -212,7 +214,7 @@ def test_an_output_left_unwritten_does_not_pass():
 
 @pytest.mark.turns(2)
 def test_no_estimate_is_under_what_memory_and_the_data_sheet_allow():
-    gpu, least = device("h200_sxm"), min(rates.LAUNCH_US, rates.FEW_LAUNCH_US)
+    gpu, least = device("h200_sxm"), min(DEVICE.LAUNCH_US, GEMM.FEW_LAUNCH_US)
     for kernel, small in [*cases("sm_90"), *few_rows("sm_90"), *sharing("sm_90")]:
         large = replace(small, n=128 * small.n, k=128 * small.k, lda=0, ldb=0, ldc=0)
         for problem, most in ((small, 100), (large, 100_000)):

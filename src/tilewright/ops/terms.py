@@ -7,8 +7,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tilewright.arch import arch, peak_tflops
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
-from tilewright.ops import device_rates
 from tilewright.ops.pool import Each
 
 
@@ -45,9 +45,9 @@ def exponentials(this: Arch) -> float:
     return this.exp_per_cu_per_clock or lanes(this) / 4
 
 
-def port_rate(device: Device, share: float = device_rates.PORT_SHARE) -> float:
+def port_rate(device: Device, share: float = DEVICE.PORT_SHARE) -> float:
     """Bytes a microsecond that a compute unit takes in from L2. share: of the widest port."""
-    return device_rates.PORT_BYTES_PER_CLOCK * share * device.clock_mhz
+    return DEVICE.PORT_BYTES_PER_CLOCK * share * device.clock_mhz
 
 
 def memory_us(moved: Each, device: Device) -> Each:

@@ -27,15 +27,17 @@ from functools import lru_cache
 import numpy as np
 
 from tilewright.arch import arch
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import binder, device_rates, terms
-from tilewright.ops.attention import pipelines, rates
+from tilewright.ops import binder, terms
+from tilewright.ops.attention import pipelines
 from tilewright.ops.attention.catalogue import CATALOGUE
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import Mask
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.attention.rates import ATTENTION
 from tilewright.ops.attention.splits import splits_of
 from tilewright.ops.binder import Context
 from tilewright.ops.estimate import Estimates
@@ -79,21 +81,21 @@ def estimates(
     softmax = step.softmax + masked
     computes = np.maximum(step.products, softmax)
     computes = computes + step.serial * np.minimum(step.products, softmax)
-    alone = (step.products + step.softmax + masked) / step.warp_groups + rates.STEP_US
+    alone = (step.products + step.softmax + masked) / step.warp_groups + ATTENTION.STEP_US
     body = busy * np.maximum(computes, np.maximum(step.read, np.maximum(waits, alone) / at_once))
     rounds = np.ceil(groups / (units * at_once))
-    fill = 2 * device_rates.LATENCY_US + step.store
+    fill = 2 * DEVICE.LATENCY_US + step.store
     fill = fill * np.where(c.scheduler == "persistent", 1, rounds) + rounds * record.tile_us
     empty = np.maximum(0, launched - tiles) * splits
-    fill += empty * rates.EMPTY_US / (units * step.resident)
+    fill += empty * ATTENTION.EMPTY_US / (units * step.resident)
     split = np.where(c.scheduler == "split", 1, 0)
     partial = float(2 * 4 * p.batch * p.heads * p.q_len * (p.head_dim_v + 1))
     moved = p.min_bytes + _again(c, p, device, step.resident) + partial * splits * split
     moved += 2 * _workspace(c, p, device, record.before)
     memory = terms.memory_us(moved * record.narrow, device)
-    further = rates.COMBINE_US * (split + ("append" in p.words) + record.before)
-    traffic = np.where(groups, memory + device_rates.LATENCY_US, 0.0)
-    total_us = terms.together_us(body + fill, traffic) + (further + device_rates.LAUNCH_US)
+    further = ATTENTION.COMBINE_US * (split + ("append" in p.words) + record.before)
+    traffic = np.where(groups, memory + DEVICE.LATENCY_US, 0.0)
+    total_us = terms.together_us(body + fill, traffic) + (further + DEVICE.LAUNCH_US)
 
     def facts(at: int) -> tuple[str, ...]:
         waves = max(1, -(-int(groups[at]) // units)) if groups[at] else 0
@@ -114,7 +116,7 @@ def estimates(
             MEMORY: memory,
             FILL: fill,
             STEPS: further,
-            LAUNCH: np.full(len(c), device_rates.LAUNCH_US),
+            LAUNCH: np.full(len(c), DEVICE.LAUNCH_US),
         },
         facts,
     )
@@ -122,7 +124,7 @@ def estimates(
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What the estimate takes from a config's record, and from its alignment (`rates.NARROW`).
+    """What the estimate takes from a config's record, and from its alignment (``NARROW``).
     before: kernels that prepare operands."""
 
     tile_us: float
@@ -132,7 +134,7 @@ class _Record:
 
 def _record(c: AttentionConfig) -> _Record:
     record = pipelines.of(c)
-    return _Record(record.pace.tile_us, len(record.before), rates.NARROW[c.alignment])
+    return _Record(record.pace.tile_us, len(record.before), ATTENTION["NARROW"][c.alignment])
 
 
 def _splits(c: Columns, p: AttentionProblem, device: Device) -> Each:
@@ -262,15 +264,15 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     pace = record.pace
     share = pace.share_8_bit if DTYPES[c.dtype].bits == 8 else pace.share
     if this.async_mma and c.tile_q < 64:
-        share *= rates.SMALL_DOT
+        share *= ATTENTION.SMALL_DOT
     products = 2 * scores * (d + d_v) / (terms.matrix_rate(device, c.dtype) * share)
     lanes = terms.lanes(this)
     taken = pace.instructions + sum(
-        count for word, count in rates.FEATURE_INSTRUCTIONS.items() if word in c.words
+        count for word, count in ATTENTION["FEATURE_INSTRUCTIONS"].items() if word in c.words
     )
     rescaled = pace.rescales * c.tile_q * d_v / lanes  # sums, by the new maximum
     exponentials = 1 + sum(
-        count for word, count in rates.FEATURE_EXPONENTIALS.items() if word in c.words
+        count for word, count in ATTENTION["FEATURE_EXPONENTIALS"].items() if word in c.words
     )
     rate = terms.exponentials(this)
     softmax = max(scores * exponentials / rate, scores * taken / lanes + rescaled)
@@ -278,26 +280,26 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     latent = "latent" in c.words
     step_bytes = c.tile_kv * (c.head_dim + (0 if latent else c.head_dim_v)) * element
     port = terms.port_rate(device)
-    read = step_bytes * rates.NARROW[c.alignment] / port
+    read = step_bytes * ATTENTION["NARROW"][c.alignment] / port
     ahead = max(1, c.num_stages - pace.in_use)
-    loads = (rates.MEMORY_US + read) / ahead
+    loads = (ATTENTION.MEMORY_US + read) / ahead
     if c.num_stages == 1:
         loads += products + softmax / clock
     page = 0.0
     if c.page_size:
         pages = max(1.0, c.tile_kv / c.page_size)
-        page = rates.PAGE_US / ahead + pages * rates.PAGE_INSTRUCTIONS / clock
+        page = ATTENTION.PAGE_US / ahead + pages * ATTENTION.PAGE_INSTRUCTIONS / clock
     stored = c.tile_q * c.head_dim_v * DTYPES[c.dtype_o].bytes
     groups = 1 if record.in_triton else max(1, c.num_warps // WARPGROUP)
     return _Step(
         products=products,
         softmax=softmax / clock,
-        masked=scores * rates.MASK_INSTRUCTIONS / lanes / clock,
+        masked=scores * ATTENTION.MASK_INSTRUCTIONS / lanes / clock,
         serial=pace.serial / groups,
         read=read,
         waits=loads,
         page=page,
-        store=stored / (device_rates.STORE_SHARE * port),
+        store=stored / (DEVICE.STORE_SHARE * port),
         warp_groups=groups,
         resident=_resident(c, this, step_bytes),
     )
@@ -308,12 +310,12 @@ def _resident(c: AttentionConfig, this: Arch, step_bytes: int) -> int:
     record = pipelines.of(c)
     if c.scheduler == "persistent":
         return 1
-    registers = min(this.max_registers, record.registers(c, this) + rates.RESIDENT_REGISTERS)
+    registers = record.registers(c, this) + int(ATTENTION.RESIDENT_REGISTERS)
     # What the compiler takes where the record cannot say: the ring, and Q beside it.
     shared = step_bytes * c.num_stages + c.tile_q * c.head_dim * DTYPES[c.dtype].bytes
     if record.shared_memory is not None:
         shared = record.shared_memory(c, this)
-    return terms.resident(this, registers, shared, c.num_warps)
+    return terms.resident(this, min(this.max_registers, registers), shared, c.num_warps)
 
 
 def _again(c: Columns, p: AttentionProblem, device: Device, resident: Each) -> Each:
@@ -329,7 +331,7 @@ def _again(c: Columns, p: AttentionProblem, device: Device, resident: Each) -> E
     slots = device.compute_units * resident
     rounds = np.ceil(of_head / slots)
     in_use = np.maximum(1, slots // of_head) * one
-    lost = np.maximum(0.0, 1.0 - rates.L2_KEPT * device.l2_bytes / in_use) * (rounds > 1)
+    lost = np.maximum(0.0, 1.0 - ATTENTION.L2_KEPT * device.l2_bytes / in_use) * (rounds > 1)
     seen = min(1.0, p.mask.pairs(n_q, n_kv) / (n_q * n_kv))
-    again = (rounds - 1) * lost + (of_head - 1) * rates.L2_MISSED
+    again = (rounds - 1) * lost + (of_head - 1) * ATTENTION.L2_MISSED
     return again * one * p.kv_heads * p.batch * seen

@@ -14,12 +14,13 @@ added to and read. For a bias's gradient, gradients of scores are written and re
 from __future__ import annotations
 
 from tilewright.arch import arch
+from tilewright.arch.figures import DEVICE, figures
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates, terms
-from tilewright.ops.attention import rates
+from tilewright.ops import terms
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK
+from tilewright.ops.attention.rates import ATTENTION
 from tilewright.ops.attention_backward import pipelines
 from tilewright.ops.attention_backward.catalogue import sums_width
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
@@ -33,24 +34,7 @@ PRODUCTS, SCORES, MEMORY, STEPS, LAUNCH = (
     "matrix units", "weights", "memory", "steps", "launch",
 )  # fmt: skip
 
-SHARED_KEYS = 0.94
-"""Factor on the rate of products, in turns, if heads share keys under a causal mask: a tile waits
-longer for those before it. From the 32 pairs of
-benchmarks/results/attention_deterministic_h200.json, as `Pace.ordered`."""
-
-TURN_US = 3.0
-"""In turns, before and behind a launch's steps: tiles wait for the first turns of others."""
-
-BEGIN_US = 2.0
-"""Time of a workgroup of pipelines in Gluon beside its steps: to load keys and values, and to write
-sums."""
-
-WARP_SCORES, WARPS, WARP_FACTOR, WARP_POWER = 512, 4, 1.15, 0.45
-"""How much longer the steps of `basic` take than what is counted, by the scores of a warp in a
-step, and by warps. Read off 72 timings (docs/notes/attention-estimate.md)."""
-
-SPILL = 1.15
-"""Factor for sums that take most of a thread's registers, as few workgroups are then resident."""
+BACKWARD = figures("attention_backward")
 
 
 def estimate(
@@ -84,15 +68,15 @@ def _in_one_pass(
     product = steps * 2 * c.tile_rows * c.step_rows * depth / peak
     if c.ordered:
         product /= pace.ordered
-        product /= SHARED_KEYS if p.mask.kind == "causal" and p.group > 1 else 1.0
-    begin = tiles / units * BEGIN_US + (TURN_US if c.ordered else 0.0)
+        product /= BACKWARD.SHARED_KEYS if p.mask.kind == "causal" and p.group > 1 else 1.0
+    begin = tiles / units * BACKWARD.BEGIN_US + (BACKWARD.TURN_US if c.ordered else 0.0)
     rows = p.batch * n_q * p.heads
     passes = 2 if c.ordered else 3  # the first in turn writes, so that sums are not zeroed
     moved = p.min_bytes + rows * (passes * 4 * sums_width(c) + 2 * c.head_dim_v * 2)
     if "dbias" in c.words:
         moved += 2 * p.heads * p.pairs * DTYPES[p.dtype].bytes
     memory = terms.memory_us(moved, device)
-    further = device_rates.LAUNCH_US + rates.COMBINE_US * (len(_running(c)) - 1)
+    further = DEVICE.LAUNCH_US + ATTENTION.COMBINE_US * (len(_running(c)) - 1)
     times = {PRODUCTS: product, STEPS: begin, MEMORY: memory, LAUNCH: further}
     limiter = max(times, key=lambda term: times[term])
     facts = (f"{tiles} workgroups",)
@@ -109,12 +93,11 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
     units, clock = device.compute_units, device.clock_mhz
     peak = terms.matrix_rate(device, c.dtype) * pipelines.of(c).pace.share
     if this.async_mma and c.tile_rows < 64:
-        peak *= rates.SMALL_DOT
+        peak *= ATTENTION.SMALL_DOT
     lanes, rate = terms.lanes(this), terms.exponentials(this)
     tile = c.tile_rows * c.step_rows
-    scores = (
-        tile * (1 / rate + (rates.SCORE_INSTRUCTIONS + rates.MASK_INSTRUCTIONS) / lanes) / clock
-    )
+    instructions = ATTENTION.SCORE_INSTRUCTIONS + ATTENTION.MASK_INSTRUCTIONS
+    scores = tile * (1 / rate + instructions / lanes) / clock
     d, d_v = wide(c.head_dim), wide(c.head_dim_v)
     n_q, n_kv = p.lengths
     both = (("gradients_of_keys", p.kv_heads, n_kv, n_q * p.group),
@@ -136,17 +119,18 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
         masked = c.tile_rows / 2 if p.mask.kind != "none" and share < 1 else 0  # to the mask's edge
         busy = -(-groups // units) * max(1.0, (others * share + masked) / c.step_rows)
         product = 2 * tile * depth / peak
-        overlapped = rates.SERIAL * min(product, scores)
-        body += busy * (max(product, scores) + overlapped + rates.STEP_US)
-        for term, taken in ((PRODUCTS, product), (SCORES, scores), (STEPS, rates.STEP_US)):
+        overlapped = ATTENTION.SERIAL * min(product, scores)
+        body += busy * (max(product, scores) + overlapped + ATTENTION.STEP_US)
+        for term, taken in ((PRODUCTS, product), (SCORES, scores), (STEPS, ATTENTION.STEP_US)):
             times[term] += busy * taken
         workgroups += groups
     registers = sums(c) // (c.num_warps * this.warp_size)
-    body *= SPILL if registers > this.max_registers // 2 else 1.0
-    body *= WARP_FACTOR * (WARP_SCORES / tile * c.num_warps * c.num_warps / WARPS) ** WARP_POWER
-    memory = terms.memory_us(p.min_bytes * rates.NARROW[c.alignment], device)
-    further = (len(running) - 1) * rates.COMBINE_US
-    total = terms.together_us(body, memory) + further + device_rates.LAUNCH_US
-    times |= {MEMORY: memory, LAUNCH: device_rates.LAUNCH_US + further}
+    body *= BACKWARD.SPILL if registers > this.max_registers // 2 else 1.0
+    of_warp = BACKWARD.WARP_SCORES / tile * c.num_warps * c.num_warps / BACKWARD.WARPS
+    body *= BACKWARD.WARP_FACTOR * of_warp**BACKWARD.WARP_POWER
+    memory = terms.memory_us(p.min_bytes * ATTENTION["NARROW"][c.alignment], device)
+    further = (len(running) - 1) * ATTENTION.COMBINE_US
+    total = terms.together_us(body, memory) + further + DEVICE.LAUNCH_US
+    times |= {MEMORY: memory, LAUNCH: DEVICE.LAUNCH_US + further}
     limiter = max(times, key=lambda term: times[term])
     return Estimate(total, limiter, tuple(times.items()), (f"{workgroups} workgroups",))

@@ -4,8 +4,8 @@ launch. Nothing was fitted or timed."""
 from __future__ import annotations
 
 from tilewright.arch import arch
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
-from tilewright.ops import device_rates
 from tilewright.ops.causal_conv.catalogue import splits_of, workgroups
 from tilewright.ops.causal_conv.config import CausalConvConfig
 from tilewright.ops.causal_conv.problem import CausalConvProblem
@@ -44,8 +44,8 @@ def estimate(config: CausalConvConfig, problem: CausalConvProblem, device: Devic
     memory = memory_us(p.min_bytes, device) * (1 if wide else GATHERED)
     threads = count * c.num_warps * this.warp_size
     idle = max(1.0, device.compute_units * RESIDENT_THREADS / max(1, threads))
-    launch = device_rates.LAUNCH_US + 2 * device_rates.LATENCY_US
-    launch += device_rates.SECOND_US * (c.direction == "backward")
+    launch = DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US
+    launch += DEVICE.SECOND_US * (c.direction == "backward")
     terms = {"memory": memory, "arithmetic": products * min(idle, 8.0), "launch": launch}
     total = together_us(terms["memory"], terms["arithmetic"]) + launch
     limiter = max(terms, key=lambda term: terms[term])

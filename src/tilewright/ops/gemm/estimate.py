@@ -13,7 +13,7 @@ launch, the first load and the last tile's store come on top.
 A step is in `estimate_step`, sums that workgroups put together in `estimate_sums`: they follow from
 a config and a device alone, and a `Pool` works them out once for all of its configs. The terms here
 are functions of a problem and of the columns of a pool: they estimate all of its kernels at once.
-The rates and their sources are in `rates`, in `device_rates` and in the pipelines' records. Kernels
+The rates are in `arch/figures`, with their sources, and in the pipelines' records. Kernels
 that multiply on the vector units, and kernels for 4-bit weights, have other limits: see
 `estimate_few`.
 """
@@ -26,20 +26,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.arch import arch
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates, terms
+from tilewright.ops import terms
 from tilewright.ops.estimate import Ranking
-from tilewright.ops.gemm import (
-    clusters,
-    estimate_few,
-    orders,
-    pipelines,
-    rates,
-    small_m,
-    swap,
-    two_stage,
-)
+from tilewright.ops.gemm import clusters, estimate_few, orders, pipelines, small_m, swap, two_stage
 from tilewright.ops.gemm.breakdown import Breakdown, limiter
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.estimate_step import (
@@ -57,6 +49,7 @@ from tilewright.ops.gemm.estimate_sums import (
     totals_us,
 )
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.rates import GEMM
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 from tilewright.ops.pool import Columns, Each, Pool, each, gathered, taken
 
@@ -132,7 +125,7 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
     rounds = np.ceil(waves / at_once)
     cold = _cold(c, p, waves)
     waits = np.where(cold, _cold_wait_us(c, filled), step.waits)
-    short = tiles / units * whole_steps * step.read < rates.SHORT_US
+    short = tiles / units * whole_steps * step.read < GEMM.SHORT_US
     read = step.read * port_share(device) / _port_share(c, cold, short, device)
     read = np.maximum(read, _rows_us(asked, p))
     body = _steps_us(step, steps, waves, at_once, read, waits)
@@ -141,19 +134,19 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
     meeting = each(c, _meeting_us, device) * np.where(again, rounds, 1)
     if two_stages.any():
         stored = c.split_k * float(two_stage.part_bytes(p))
-        meeting = np.where(two_stages, totals_us(stored, device, rates.TOTALS_US), meeting)
+        meeting = np.where(two_stages, totals_us(stored, device, GEMM.TOTALS_US), meeting)
     for i in np.flatnonzero(streams):
         body[i] = _streamed_us(c[i], step[i], tiles[i], steps[i], read[i], waits[i], units[i])
         meeting[i] = tile_meeting_us(c[i], int(tiles[i]), device)
-    meeting += rates.COLD_STREAM_US * (streams & cold)
+    meeting += GEMM.COLD_STREAM_US * (streams & cold)
     body = np.maximum(body, steps * step.at_peak * _powered(filled, streams))
-    fill = device_rates.LATENCY_US * np.where(step.walks, 1, rounds)
+    fill = DEVICE.LATENCY_US * np.where(step.walks, 1, rounds)
     fill += step.store * np.where(step.stores_beside, 1, rounds)
     added_up = each(c, added_up_us) * rounds
     moved = p.min_bytes + _again_bytes(c, p, device, tiles_m, tiles_n, at_once)
     memory = terms.memory_us(moved, device)
-    total = terms.together_us(body + fill, memory + device_rates.LATENCY_US) + added_up + meeting
-    launch = np.where(few, rates.FEW_LAUNCH_US, device_rates.LAUNCH_US)
+    total = terms.together_us(body + fill, memory + DEVICE.LATENCY_US) + added_up + meeting
+    launch = np.where(few, GEMM.FEW_LAUNCH_US, DEVICE.LAUNCH_US)
     return Breakdown(
         parts=parts.astype(int),
         parts_per_unit=share,
@@ -204,14 +197,14 @@ def _streamed_us(
     apart = tiles_apart(c, int(tiles), units) * steps
     longest = float(_longest_us(step, 1, read, waits))
     body = max(1.0, tiles / units * steps - apart) * longest
-    return body + apart * max(longest, read * device_rates.READ_APART)
+    return body + apart * max(longest, read * DEVICE.READ_APART)
 
 
 def _cold(c: Each, p: GemmProblem, waves: Each) -> Each:
     """Whether every workgroup has one part at most, so that all of A and B come from memory while
     they are waited for."""
     apart = each(c, pipelines.has, "loads_apart") & (c.two_stage ^ True)
-    return apart & (waves == 1) & (min(p.m, p.n) >= rates.COLD_LEAST_ROWS)
+    return apart & (waves == 1) & (min(p.m, p.n) >= GEMM.COLD_LEAST_ROWS)
 
 
 def _cold_wait_us(c: Each, filled: Each) -> Each:
@@ -219,22 +212,22 @@ def _cold_wait_us(c: Each, filled: Each) -> Each:
 
     filled: share of the device's compute units that have a part.
     """
-    return (rates.COLD_US + rates.COLD_FULL_US * filled) / c.num_stages
+    return (GEMM.COLD_US + GEMM.COLD_FULL_US * filled) / c.num_stages
 
 
 def _port_share(c: Each, cold: Each, short: Each, device: Device) -> Each:
-    """Share of `device_rates.PORT_BYTES_PER_CLOCK` that compute units reach: more of it where all
+    """Share of `DEVICE.PORT_BYTES_PER_CLOCK` that compute units reach: more of it where all
     of A and B come from memory, and where reading is short."""
     whole = c.scheduler == "persistent"
-    at_first = np.where(whole, rates.COLD_PORT_SHARE, rates.COLD_PORT_SHARE_APART)
-    return np.where(cold, at_first, np.where(short, rates.SHORT_PORT_SHARE, port_share(device)))
+    at_first = np.where(whole, GEMM.COLD_PORT_SHARE, GEMM.COLD_PORT_SHARE_APART)
+    return np.where(cold, at_first, np.where(short, GEMM.SHORT_PORT_SHARE, port_share(device)))
 
 
 def _rows_us(c: Each, p: GemmProblem) -> Each:
     """Microseconds that a step's rows of A and B take where these lie askew, or end in the middle
     of the copy engine's last step; the average of all steps."""
     pointers, steps = each(c, pipelines.of).reads == "pointers", np.ceil(p.k / c.tile_k)
-    askew = np.where(pointers, rates.ASKEW_POINTERS_US, device_rates.ASKEW_ROW_US)
+    askew = np.where(pointers, GEMM.ASKEW_POINTERS_US, DEVICE.ASKEW_ROW_US)
     ends_outside = (p.k % c.tile_k > 0) & (pointers ^ True)
     found: Each = 0.0
     for letter, by_k, tile, leading, dtype in (
@@ -244,9 +237,9 @@ def _rows_us(c: Each, p: GemmProblem) -> Each:
         size = DTYPES[dtype].size
         along = letter == by_k
         long, rows = (c.tile_k, tile) if along else (tile, c.tile_k)
-        rows = rows * -(-size(long) // device_rates.ROW_BYTES)
-        one = askew * (size(leading) % device_rates.SECTOR_BYTES > 0)
-        last = np.where(ends_outside & along, device_rates.OUTSIDE_ROW_US, one)
+        rows = rows * -(-size(long) // DEVICE.ROW_BYTES)
+        one = askew * (size(leading) % DEVICE.SECTOR_BYTES > 0)
+        last = np.where(ends_outside & along, DEVICE.OUTSIDE_ROW_US, one)
         found += rows * ((steps - 1) * one + last)
     return found / np.maximum(1, steps)
 
@@ -254,9 +247,9 @@ def _rows_us(c: Each, p: GemmProblem) -> Each:
 def _powered(waves: Each, streams: Each) -> Each:
     """Waves, where each counts for more the more power limits its clock."""
     full, last = np.divmod(waves, 1.0)
-    whole = full / device_rates.POWER_SHARE
-    whole += np.where(last, np.maximum(1.0, last / device_rates.POWER_SHARE), 0.0)
-    return np.where(streams, waves / device_rates.POWER_SHARE, whole)
+    whole = full / DEVICE.POWER_SHARE
+    whole += np.where(last, np.maximum(1.0, last / DEVICE.POWER_SHARE), 0.0)
+    return np.where(streams, waves / DEVICE.POWER_SHARE, whole)
 
 
 def _again_bytes(

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.arch import arch
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates, epilogues, terms
+from tilewright.ops import epilogues, terms
 from tilewright.ops.device import widths
-from tilewright.ops.gemm import pipelines, rates, scales
+from tilewright.ops.gemm import pipelines, scales
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.common import ROW_BYTES
 from tilewright.ops.gemm.pipelines.warpgroups import PART_COLUMNS, WARPGROUP, WARPGROUP_ROWS
+from tilewright.ops.gemm.rates import GEMM
 from tilewright.ops.gemm.sizes import (
     OVERHEAD_REGISTERS,
     operand_dtype,
@@ -63,17 +65,17 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     on_amd = warps(config, this)
     at_peak = _flops(config) / terms.matrix_rate(device, operand_dtype(config))
     if len(parts := _parts(config)) > 1:
-        columns = sum(rates.COLUMNS_AT_PEAK.get(part, part) for part in parts)
+        columns = sum(GEMM["COLUMNS_AT_PEAK"].get(part, part) for part in parts)
         at_peak *= columns / config.tile_n
     if on_amd:
         at_peak *= on_amd.again / on_amd.share
     products = _products(config, device, this, feeds_itself, on_amd)
-    issue = float(config.num_warps * rates.WARP_CLOCKS)
+    issue = float(config.num_warps * GEMM.WARP_CLOCKS)
     if not feeds_itself:
         issue *= on_amd.again if on_amd else _idle(config, this)
     if record.reads == "pointers":
         copies = (a + b) / (16 * this.warp_size * config.num_warps)
-        issue += copies * rates.COPY_CLOCKS
+        issue += copies * GEMM.COPY_CLOCKS
     if feeds_itself and _adds_between_products(config):
         issue += _adding_clocks(config.tile_n)
     issue /= clock
@@ -87,10 +89,10 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     else:
         shared += _read_by_warps(config, this, a, b)
         if this.backend == "hip" and not record.has("few_rows"):  # no matrix units
-            shared *= rates.SHARED_OF_VECTORS
-    waits = (device_rates.LATENCY_US + (a + b) / port) / max(1, config.num_stages - 1) + issue
+            shared *= GEMM.SHARED_OF_VECTORS
+    waits = (DEVICE.LATENCY_US + (a + b) / port) / max(1, config.num_stages - 1) + issue
     if not feeds_itself:
-        waits += device_rates.SERIAL_PRODUCTS * products
+        waits += DEVICE.SERIAL_PRODUCTS * products
     if config.num_stages == 1:
         waits += products  # nothing is loaded ahead
     walks = config.scheduler in ("persistent", "stream_k") or (
@@ -100,21 +102,21 @@ def step_of(config: GemmConfig, device: Device) -> Step:
     return Step(
         products=products,
         at_peak=at_peak,
-        shared=shared / (device_rates.SHARED_BYTES_PER_CLOCK * clock),
+        shared=shared / (DEVICE.SHARED_BYTES_PER_CLOCK * clock),
         read=(a + b) / port,
         issue=0.0 if record.has("loads_apart") else issue,
         waits=waits,
         resident=groups if walks else residents(config, this),
         walks=walks,
         stores_beside=record.has("takes_turns"),
-        store=_stored(config) / (device_rates.STORE_SHARE * port),
+        store=_stored(config) / (DEVICE.STORE_SHARE * port),
     )
 
 
 def speed(config: GemmConfig, this: Arch) -> float:
     """Factor on the speed of a kernel whose loads are no vectors, or whose offsets are 64-bit."""
-    found = rates.ELEMENTWISE if config.alignment < 4 else 1.0
-    return found * rates.WIDE_INDEX[this.backend] if config.index_bits == 64 else found
+    found = GEMM.ELEMENTWISE if config.alignment < 4 else 1.0
+    return found * GEMM["WIDE_INDEX"][this.backend] if config.index_bits == 64 else found
 
 
 def port_rate(device: Device) -> float:
@@ -126,9 +128,9 @@ def port_share(device: Device) -> float:
     """Share of `PORT_BYTES_PER_CLOCK` that every compute unit reaches for long: less on GPUs of
     sm_90 whose L2 has fewer slices for each compute unit than an H200's."""
     if device.arch != "sm_90":
-        return device_rates.PORT_SHARE
+        return DEVICE.PORT_SHARE
     each = device.l2_bytes / device.compute_units
-    return device_rates.PORT_SHARE * min(1.0, each / rates.PORT_L2_BYTES)
+    return DEVICE.PORT_SHARE * min(1.0, each / GEMM.PORT_L2_BYTES)
 
 
 def _products(
@@ -139,18 +141,18 @@ def _products(
     assert of_pipeline is not None, f"pipeline {config.pipeline} is not estimated by tiles"
     reached = of_pipeline.share
     if on_amd:
-        reached = min(reached, device_rates.BASIC) * on_amd.share / on_amd.again
+        reached = min(reached, DEVICE.BASIC) * on_amd.share / on_amd.again
     elif not feeds_itself:
-        reached = min(reached, device_rates.BASIC) / _idle(config, this)
+        reached = min(reached, DEVICE.BASIC) / _idle(config, this)
     unpacked = 0.0
     if not _scales_in_hardware(config, this):
         unpacked = of_pipeline.unpacked.get(config.dtype_b, 0.0)
         reached *= 1.0 if unpacked else of_pipeline.converted
     if scales.count(config):
         between = feeds_itself and _adds_between_products(config)
-        reached *= rates.SCALED_BETWEEN if between else of_pipeline.scaled
+        reached *= GEMM.SCALED_BETWEEN if between else of_pipeline.scaled
     if DTYPES[config.dtype_a].size(config.tile_k) < ROW_BYTES:
-        reached *= rates.NARROW_ROWS
+        reached *= GEMM.NARROW_ROWS
     rows = _rows(config)
     flops = _flops(config) * max(rows, this.min_dot[0]) / rows
     rate = terms.matrix_rate(device, operand_dtype(config))
@@ -161,13 +163,13 @@ def _products(
     if config.pipeline == "gluon_scaled":
         multiplying = _scaled_by_groups(config, multiplying, device)
     if pipelines.of(config).takes("b_rest"):
-        columns = sum(max(part, device_rates.LEAST_PART) for part in _parts(config))
+        columns = sum(max(part, DEVICE.LEAST_PART) for part in _parts(config))
         multiplying *= columns / config.tile_n
     if on_amd:
         multiplying += _converting(config, device, this, on_amd)
     elif pipelines.of(config).has("few_rows") and (block := scales.k_block(config)):
         warps_of_each = config.num_warps / max(1, config.tile_k // block)
-        multiplying += rates.UNSHARED_BLOCK_US * max(0.0, warps_of_each - 1)
+        multiplying += GEMM.UNSHARED_BLOCK_US * max(0.0, warps_of_each - 1)
     return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
 
 
@@ -179,7 +181,7 @@ def _adds_between_products(config: GemmConfig) -> bool:
 
 def _adding_clocks(columns: int) -> float:
     """Clocks of a warp group that adds the products of a block to its 64 rows of sums."""
-    return rates.SCALING_CLOCKS + rates.SCALING_COLUMN_CLOCKS * columns
+    return GEMM.SCALING_CLOCKS + GEMM.SCALING_COLUMN_CLOCKS * columns
 
 
 def _scaled_by_groups(config: GemmConfig, multiplying: float, device: Device) -> float:
@@ -190,10 +192,10 @@ def _scaled_by_groups(config: GemmConfig, multiplying: float, device: Device) ->
     groups = config.num_warps // WARPGROUP
     parts = config.tile_m * config.tile_n // (WARPGROUP_ROWS * columns * groups)  # of a group
     blocks = config.tile_k // pipelines.of(config).summed_k(config)
-    each = multiplying * max(columns, device_rates.LEAST_PART) / columns / (groups * parts * blocks)
+    each = multiplying * max(columns, DEVICE.LEAST_PART) / columns / (groups * parts * blocks)
     adding = _adding_clocks(columns) / device.clock_mhz
     in_turn = each + parts * adding
-    return blocks * max(in_turn, groups * parts * each + rates.SCALING_SHOWS * adding)
+    return blocks * max(in_turn, groups * parts * each + GEMM.SCALING_SHOWS * adding)
 
 
 def _converting(config: GemmConfig, device: Device, this: Arch, on_amd: Warps) -> float:
@@ -205,7 +207,7 @@ def _converting(config: GemmConfig, device: Device, this: Arch, on_amd: Warps) -
     rows = config.tile_m / on_amd.down + config.tile_n / on_amd.across
     elements = config.num_warps * on_amd.reads * rows * config.tile_k
     lanes = this.fma_flops_per_cu_per_clock / 4  # of a clock: published rates have two products
-    return elements * rates.CONVERTING.get(dtype, 0) / (lanes * device.clock_mhz)
+    return elements * GEMM["CONVERTING"].get(dtype, 0) / (lanes * device.clock_mhz)
 
 
 def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
@@ -234,7 +236,7 @@ def _faster_reads(this: Arch) -> float:
     """How much more a clock is read from shared memory than written to it."""
     if this.cdna is None:
         return 1.0
-    return this.cdna.bank_bytes / device_rates.SHARED_BYTES_PER_CLOCK
+    return this.cdna.bank_bytes / DEVICE.SHARED_BYTES_PER_CLOCK
 
 
 def _rows(config: GemmConfig) -> int:
@@ -272,7 +274,7 @@ def residents(config: GemmConfig, this: Arch) -> int:
     """Workgroups that a compute unit holds at once."""
     accumulators = config.tile_m * config.tile_n // (this.warp_size * config.num_warps)
     pointers = pipelines.of(config).reads == "pointers"
-    beside = rates.POINTER_REGISTERS if pointers else OVERHEAD_REGISTERS
+    beside = int(GEMM.POINTER_REGISTERS) if pointers else OVERHEAD_REGISTERS
     registers = min(this.max_registers, accumulators + beside)
     return terms.resident(this, registers, shared_memory(config, this), config.num_warps)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
-from tilewright.ops import device_rates, terms
-from tilewright.ops.gemm import rates
+from tilewright.ops import terms
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.estimate_step import port_rate
+from tilewright.ops.gemm.rates import GEMM
 from tilewright.ops.gemm.sizes import k_parts
 from tilewright.ops.tile_sharing import shared_tiles
 
@@ -33,19 +34,19 @@ def meeting_us(reduction: str, ways: int, sums: int, device: Device) -> float:
     other. In a ``cluster`` each sends all but its share to the others."""
     partial = sums * 4
     read = partial / port_rate(device)
-    stored = partial / device_rates.STORE_SHARE / port_rate(device)
+    stored = partial / DEVICE.STORE_SHARE / port_rate(device)
     if reduction == "tree":
         levels = math.ceil(math.log2(ways))
-        again = (levels - 1) * rates.MEETING_AGAIN_US
-        return rates.MEETING_US + again + levels * (stored + read)
+        again = (levels - 1) * GEMM.MEETING_AGAIN_US
+        return GEMM.MEETING_US + again + levels * (stored + read)
     if reduction == "cluster":
-        return rates.CLUSTER_US + (ways - 1) / ways * stored
-    reads = {"linear": ways, "atomic": rates.ATOMIC_READS}
-    later = math.log2(ways / 2) * rates.LATER_US
-    return rates.MEETING_US + later + stored + read * reads[reduction]
+        return GEMM.CLUSTER_US + (ways - 1) / ways * stored
+    reads = {"linear": ways, "atomic": GEMM.ATOMIC_READS}
+    later = math.log2(ways / 2) * GEMM.LATER_US
+    return GEMM.MEETING_US + later + stored + read * reads[reduction]
 
 
-def totals_us(partials: int, device: Device, start: float = device_rates.SECOND_US) -> float:
+def totals_us(partials: int, device: Device, start: float = DEVICE.SECOND_US) -> float:
     """Time of a kernel that adds up parts of sums that another stored, and of their way to memory
     and back.
 
@@ -66,4 +67,4 @@ def added_up_us(config: GemmConfig) -> float:
     """Time for warps that shared out K to add up their sums of the whole tile, at its end."""
     if k_parts(config) == 1:
         return 0.0
-    return rates.ADDING_UP_US * config.tile_m * config.tile_n
+    return GEMM.ADDING_UP_US * config.tile_m * config.tile_n

@@ -23,9 +23,9 @@ from dataclasses import replace
 
 from tilewright.arch import arch as arch_called
 from tilewright.arch import peak_tflops
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates
 from tilewright.ops.epilogues import chain_names
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rules, scales
@@ -294,7 +294,7 @@ def estimate(config: VendorConfig, problem: GemmProblem, device: Device) -> Esti
     (unit, flops), *_ = problem.work.items()
     compute = flops / peak_tflops(arch_called(device.arch), device, unit) / 1e6
     memory = problem.min_bytes / device.bandwidth_gbs / 1e3
-    terms = ((PRODUCTS, compute), (MEMORY, memory), (LAUNCH, device_rates.LAUNCH_US))
+    terms = ((PRODUCTS, compute), (MEMORY, memory), (LAUNCH, DEVICE.LAUNCH_US))
     limiter = max(terms, key=lambda term: term[1])[0]
-    total = max(compute, memory) + device_rates.LAUNCH_US
+    total = max(compute, memory) + DEVICE.LAUNCH_US
     return Estimate(total, limiter, terms, (f"{VENDOR}'s library, at best",))

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.device_rates import SECTOR_BYTES
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.vendor import BLOCKS
 from tilewright.verdict import Verdict, no
@@ -82,7 +82,7 @@ FP8_ROWS = (Recorded(65, EVERY, 1025, EVERY, 146, 0.982, over_waves=8),)
 """e4m3fn with a scale for each row of A and column of B, bf16 results: with the best kernels."""
 
 FP8_ROWS_ASKEW = (Recorded(65, EVERY, 1, EVERY, 9, 0.91, most_k=2048),)
-"""`FP8_ROWS` where rows of A or B are no multiples of `SECTOR_BYTES` apart."""
+"""`FP8_ROWS` where rows of A or B are no multiples of `DEVICE.SECTOR_BYTES` apart."""
 
 FP8_BLOCKS = (
     Recorded(65, EVERY, 1, 1, 44, 0.897, over_waves=0.5),
@@ -141,12 +141,12 @@ def classes(p: GemmProblem) -> tuple[Recorded, ...]:
 
 def askew(p: GemmProblem) -> bool:
     """Whether rows of A or B, or columns where these are contiguous, begin inside a sector."""
-    return any(DTYPES[p.dtype_a].size(ld) % SECTOR_BYTES for ld in (p.lda, p.ldb))
+    return any(DTYPES[p.dtype_a].size(ld) % DEVICE.SECTOR_BYTES for ld in (p.lda, p.ldb))
 
 
 def result_askew(p: GemmProblem) -> bool:
     """Whether rows of C begin inside a sector, and those of A and B do not."""
-    return DTYPES[p.dtype_c].size(p.ldc) % SECTOR_BYTES > 0 and not askew(p)
+    return DTYPES[p.dtype_c].size(p.ldc) % DEVICE.SECTOR_BYTES > 0 and not askew(p)
 
 
 def _waves(known: Recorded) -> str:

@@ -4,8 +4,8 @@ fitted or timed."""
 from __future__ import annotations
 
 from tilewright.arch import arch
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
-from tilewright.ops import device_rates
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.merge_states.catalogue import workgroups
 from tilewright.ops.merge_states.config import MergeStatesConfig
@@ -30,8 +30,8 @@ def estimate(config: MergeStatesConfig, problem: MergeStatesProblem, device: Dev
     resident = max(1, RESIDENT_THREADS // (c.num_warps * arch(device.arch).warp_size))
     waves = -(-count // (device.compute_units * resident))
     steps = -(-p.states // c.states) + (p.form != "stack")
-    turns = waves * steps * device_rates.LATENCY_US
-    launch = device_rates.LAUNCH_US + device_rates.LATENCY_US
+    turns = waves * steps * DEVICE.LATENCY_US
+    launch = DEVICE.LAUNCH_US + DEVICE.LATENCY_US
     terms = {"memory": memory, "latency": turns, "launch": launch}
     limiter = max(terms, key=lambda term: terms[term])
     total = max(memory, turns) + launch

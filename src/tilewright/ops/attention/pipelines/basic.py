@@ -8,7 +8,6 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.attention import rates
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.features import FEATURES
 from tilewright.ops.attention.mask import MASKS
@@ -17,6 +16,7 @@ from tilewright.ops.attention.parts import KERNELS
 from tilewright.ops.attention.pipelines import common
 from tilewright.ops.attention.pipelines.record import Pace, Pipeline
 from tilewright.ops.attention.problem import FP8, AttentionProblem
+from tilewright.ops.attention.rates import ATTENTION
 from tilewright.ops.binder import Part, Value
 from tilewright.ops.nouns import MAIN
 
@@ -311,7 +311,7 @@ BASIC = Pipeline(
     before=(),
     shared_memory=_shared_memory,
     registers=_registers,
-    pace=Pace(share=0.4, share_8_bit=0.4, serial=rates.SERIAL),
+    pace=Pace(share=0.4, share_8_bit=0.4, serial=ATTENTION.SERIAL),
     algorithms=_algorithms,
     tuned=_tuned,
 )  # fmt: skip

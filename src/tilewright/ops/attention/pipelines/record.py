@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arch.model import Arch
-from tilewright.ops.attention import rates
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.attention.rates import ATTENTION
 from tilewright.ops.binder import Part
 
 Rule = Callable[[AttentionConfig, Arch], "str | None"]
@@ -37,7 +37,7 @@ class Pace:
     share: float
     share_8_bit: float
     serial: float
-    instructions: float = rates.SCORE_INSTRUCTIONS
+    instructions: float = ATTENTION.SCORE_INSTRUCTIONS
     rescales: bool = True
     in_use: int = 1
     tile_us: float = 0.0

@@ -6,9 +6,9 @@ import math
 from functools import lru_cache
 
 from tilewright.arch import arch as arch_called
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates
 from tilewright.ops.conv.config import ConvConfig, of_weights
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
@@ -68,7 +68,7 @@ def lanes_us(instructions: float, device: Device) -> float:
 
 def port_rate(device: Device) -> float:
     """Bytes that a compute unit takes in from L2 in a microsecond."""
-    return device_rates.PORT_BYTES_PER_CLOCK * device_rates.PORT_SHARE * device.clock_mhz
+    return DEVICE.PORT_BYTES_PER_CLOCK * DEVICE.PORT_SHARE * device.clock_mhz
 
 
 def memory_us(moved: float, device: Device) -> float:
@@ -76,7 +76,7 @@ def memory_us(moved: float, device: Device) -> float:
     return moved / (device.bandwidth_gbs * 1e3)
 
 
-LAUNCH_US = device_rates.LAUNCH_US + 2 * device_rates.LATENCY_US
+LAUNCH_US = DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US
 """Of a kernel: its launch, the first load and the last store."""
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tilewright.arch import arch as arch_called
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates
 from tilewright.ops.binder import Array, Box, Catalogue, Context, Described, Numbers, Part
 from tilewright.ops.conv import boxes, maps, sharing, windows
 from tilewright.ops.conv.boxes import Residues, Walk
@@ -242,7 +242,7 @@ def _estimate(x: Context) -> Estimate:
         row_bytes = row_atoms(c, width.count) * IMAGES * SLAB * size
         rows_in = (into.rows - 1) * forward_stride(c) + height.count
         read = _read(c, height.count, width.count) * size
-        per_us = device_rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz
+        per_us = DEVICE.SHARED_BYTES_PER_CLOCK * device.clock_mhz
         shared += rounds * into.rows * read / per_us
         made = c.tile_m * SLAB * c.tile_k * height.count * width.count
         products += rounds * into.rows * made / (OLDER_PER_CLOCK * device.clock_mhz)
@@ -250,9 +250,9 @@ def _estimate(x: Context) -> Estimate:
             port += rounds * into.rows * c.tile_m * SLAB * size / through
         port += rounds * rows_in * row_bytes / through
         steps += rounds * into.rows * ROW_US / min(at_once, rounds)
-        launches += device_rates.SECOND_US
+        launches += DEVICE.SECOND_US
     memory = common.memory_us(p.min_bytes, device)
-    launch = common.LAUNCH_US + launches - device_rates.SECOND_US
+    launch = common.LAUNCH_US + launches - DEVICE.SECOND_US
     terms = {
         "shared memory": shared, "products": products, "L2": port, "rows": steps, "memory": memory,
         "launch": launch,

@@ -71,7 +71,7 @@ _WEIGHTS = pointers.kernel(
 
 SHARE = 0.6
 """Share of the published matrix rate that products reach: a guess, under that of GEMM's kernel
-through pointers (`rates.BASIC`), as every step finds its pixels anew."""
+through pointers (`DEVICE.BASIC`), as every step finds its pixels anew."""
 
 DATA_FACTOR = 1.4
 """What gradients of the data on the matrix units take of the time that their terms say: fitted to

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates
 from tilewright.ops.binder import Array, Context, Numbers, Part, Tuple
 from tilewright.ops.conv import packing, sharing
 from tilewright.ops.conv.catalogue import (
@@ -267,7 +267,7 @@ def _estimate(x: Context) -> Estimate:
     of_y = math.prod(p.shape_of("y")) * DTYPES[p.dtype_of("y")].bytes
     memory = common.memory_us(packed + of_y, device)
     packs = common.memory_us(math.prod(p.shape_of("x")) * size + packed, device)
-    packs += device_rates.SECOND_US
+    packs += DEVICE.SECOND_US
     terms = {LOADS: loads, MEMORY: memory, PACK: packs, LAUNCH: common.LAUNCH_US}
     total = math.hypot(loads, memory) + packs + common.LAUNCH_US
     if weights:

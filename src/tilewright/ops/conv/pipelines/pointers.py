@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arch import arch as arch_called
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates
 from tilewright.ops.binder import Context, Part
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.catalogue import KERNELS, tile_options
@@ -128,10 +128,10 @@ def estimate(x: Context, work: Work, sums: int, shared_memory: int) -> Estimate:
         waves, at_once = count / device.compute_units, 1
     read = work.read / port_rate(device) * work.slower
     products = work.products
-    shared = work.shared / (device_rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
+    shared = work.shared / (DEVICE.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
     alone = (products + read + shared + STEP_US) / min(at_once, max(1, waves))
     longest = max(products, read, shared)
-    together = longest + device_rates.SERIAL_PRODUCTS * (products + read + shared - longest)
+    together = longest + DEVICE.SERIAL_PRODUCTS * (products + read + shared - longest)
     gathered = count / device.compute_units * work.gathered
     body = max(waves * work.steps * max(together, alone), gathered)
     stored = 1.0 if c.alignment_out >= 4 else 1.5
@@ -147,7 +147,7 @@ def estimate(x: Context, work: Work, sums: int, shared_memory: int) -> Estimate:
         LAUNCH: LAUNCH_US,
     }
     overlapped = work.factor * math.hypot(body, memory)
-    total = overlapped + device_rates.LAUNCH_US + 2 * device_rates.LATENCY_US
+    total = overlapped + DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US
     if c.scheduler in SHARING:
         terms[TOTALS] = sharing.adding_us(x, sharing.parts(x))
         total += terms[TOTALS]

@@ -9,9 +9,9 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates
 from tilewright.ops.binder import Catalogue, Context, Numbers, Part
 from tilewright.ops.conv import packing, subpixel
 from tilewright.ops.conv.catalogue import CATALOGUE, FEW_SUM, KERNELS, own_options, three
@@ -155,7 +155,7 @@ def _estimate(x: Context) -> Estimate:
         LOADS: common.lanes_us(shares * instructions, device),
         PORT: shares * steps * (of_y + of_w) / common.port_rate(device),
         MEMORY: common.memory_us(p.min_bytes, device),
-        FILTERS: device_rates.SECOND_US,
+        FILTERS: DEVICE.SECOND_US,
         LAUNCH: common.LAUNCH_US,
     }
     total = math.hypot(max(terms[LOADS], terms[PORT]), terms[MEMORY])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ops import device_rates
-from tilewright.ops.gemm import rates
+from tilewright.arch.figures import DEVICE
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
@@ -13,6 +12,7 @@ from tilewright.ops.gemm.config import (
 )
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
+from tilewright.ops.gemm.rates import GEMM
 
 
 def _worth_of_few_bits(c: GemmConfig) -> bool:
@@ -30,7 +30,7 @@ BASIC = Pipeline(
     batchings=BATCHINGS,
     traits=("zero_k", "dot"),
     shared_memory=common.pipelined_loads,
-    rates=Rates(share=device_rates.BASIC, scaled=rates.SCALED),
+    rates=Rates(share=DEVICE.BASIC, scaled=GEMM.SCALED),
     grids=("whole", "few bits"),
     worth_having={"whole": common.worth_through_pointers, "few bits": _worth_of_few_bits},
 )  # fmt: skip

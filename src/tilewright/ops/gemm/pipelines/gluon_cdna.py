@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Cdna
-from tilewright.ops import device_rates
 from tilewright.ops.binder import Constant, Value
 from tilewright.ops.gemm import cdna
 from tilewright.ops.gemm.config import GemmConfig
@@ -63,7 +63,7 @@ GLUON_CDNA = Pipeline(
     },
     options=_options,
     # Until somebody measures this kernel on a GPU, the simpler kernel goes first.
-    rates=Rates(share=device_rates.BASIC * 0.7 / 0.75),
+    rates=Rates(share=DEVICE.BASIC * 0.7 / 0.75),
     grids=("whole",),
     worth_having={"whole": _worth_having},
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
-from tilewright.ops import device_rates
-from tilewright.ops.gemm import rates
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, GemmConfig
 from tilewright.ops.gemm.lowbit import MX_SCALES
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
+from tilewright.ops.gemm.rates import GEMM
 
 MX_FORMATS = {"e4m3fn": "e4m3", "e5m2": "e5m2", "e2m1": "e2m1"}
 """Element types of the MX formats, as `tl.dot_scaled` calls them."""
@@ -83,7 +83,7 @@ MX = Pipeline(
         "B_FORMAT": lambda c, _: FORMATS[c.dtype_b],
     },
     rates=Rates(
-        share=device_rates.BASIC * 0.8, converted=rates.MX_CONVERTED, unpacked={"e2m1": 15}
+        share=DEVICE.BASIC * 0.8, converted=GEMM.MX_CONVERTED, unpacked={"e2m1": 15}
     ),
     grids=("few bits",),
     worth_having={"few bits": _worth_having},

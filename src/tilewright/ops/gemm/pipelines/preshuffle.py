@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
-from tilewright.ops import device_rates
 from tilewright.ops.binder import Value
 from tilewright.ops.gemm import shuffle
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, GemmConfig
@@ -47,7 +47,7 @@ PRESHUFFLE = Pipeline(
     shared_memory=common.pipelined_loads,
     own={"VECTOR": lambda c, _: shuffle.vector(c.dtype_b)},
     options=_options,
-    rates=Rates(share=device_rates.BASIC),
+    rates=Rates(share=DEVICE.BASIC),
     grids=("whole",),
     worth_having={"whole": _worth_having},
 )

@@ -3,8 +3,8 @@ kernels transpose the tile: B's columns take the place of rows (see kernels/smal
 
 from __future__ import annotations
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
-from tilewright.ops import device_rates
 from tilewright.ops.gemm import scales, small_m
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, GemmConfig
 from tilewright.ops.gemm.pipelines import common
@@ -110,7 +110,7 @@ SMALL_M = Pipeline(
         "K_PARTS": lambda c, _: small_m.k_parts(c),
         "VECTOR": lambda c, _: vector(c),
     },
-    rates=Rates(share=device_rates.BASIC),
+    rates=Rates(share=DEVICE.BASIC),
     worth_having={"whole": common.always},
 )
 
@@ -129,6 +129,6 @@ SMALL_M_TMA = Pipeline(
     accumulators=_accumulators,
     boxes=common.whole_tiles,
     own={"K_PARTS": lambda c, _: small_m.k_parts(c)},
-    rates=Rates(share=device_rates.TMA),
+    rates=Rates(share=DEVICE.TMA),
     worth_having={"whole": common.always},
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
-from tilewright.ops import device_rates
-from tilewright.ops.gemm import rates
 from tilewright.ops.gemm.config import SCHEDULERS, GemmConfig
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
+from tilewright.ops.gemm.rates import GEMM
 
 
 def _shared_memory(c: GemmConfig, arch: Arch) -> int:
@@ -39,7 +39,7 @@ TMA = Pipeline(
     shared_memory=_shared_memory,
     boxes=common.whole_tiles,
     own={"WARP_SPECIALIZE": lambda c, _: c.pipeline == "tma_ws"},
-    rates=Rates(share=device_rates.TMA, scaled=rates.SCALED),
+    rates=Rates(share=DEVICE.TMA, scaled=GEMM.SCALED),
     grids=("whole",),
     worth_having={"whole": common.worth_through_descriptors},
 )
@@ -53,5 +53,5 @@ TMA_WS = replace(  # the same kernel
     traits=("dot",),
     rules={"combination": _walks_tiles},
     own_words={"scheduler": "combination"},
-    rates=Rates(share=1.0, scaled=rates.SCALED),  # never measured
+    rates=Rates(share=1.0, scaled=GEMM.SCALED),  # never measured
 )

@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright import blocks
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates
 from tilewright.ops.binder import Constant, Value
-from tilewright.ops.gemm import rates, scales
+from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, GemmConfig
 from tilewright.ops.gemm.lowbit import WORD
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
+from tilewright.ops.gemm.rates import GEMM
 
 LEAST_K = 16
 """Elements of K that a matrix instruction takes of 16-bit operands."""
@@ -117,7 +118,7 @@ WEIGHTS = Pipeline(
         "A_WORD": _of(_word_a),
         "B_WORD": _of(lambda c: _unit(c) * DTYPES[c.dtype_b].bits),
     },
-    rates=Rates(share=device_rates.BASIC, scaled=rates.SCALED, unpacked={"int4": 15, "e2m1": 20}),
+    rates=Rates(share=DEVICE.BASIC, scaled=GEMM.SCALED, unpacked={"int4": 15, "e2m1": 20}),
     grids=("few bits",),
     worth_having={"few bits": _worth_having},
 )

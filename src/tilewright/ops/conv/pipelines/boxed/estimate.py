@@ -4,7 +4,7 @@ Copies and products overlap, so a step takes the longer of the two, and so does 
 through its steps. A tile's store comes on top where the groups share the tile; where they take
 turns, only the last.
 
-The copy engine is slower for rows that lie askew or outside an array (`device_rates`).
+The copy engine is slower for rows that lie askew or outside an array (`arch/figures`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass
 
 from tilewright.arch import arch, peak_tflops
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import device_rates as rates
 from tilewright.ops.binder import Context
 from tilewright.ops.conv import boxes, sharing
 from tilewright.ops.conv.catalogue import channels_in
@@ -54,7 +54,7 @@ class Steps:
     @property
     def alone(self) -> float:
         """The time of a step where no two workgroups read the same bytes at the same time."""
-        return self._over_all(self.read * rates.READ_APART)
+        return self._over_all(self.read * DEVICE.READ_APART)
 
     def _over_all(self, read: float) -> float:
         whole = max(self.products, read)
@@ -79,7 +79,7 @@ def estimate(x: Context) -> Estimate:
     """What a launch should take."""
     c, p, device = x.config, x.problem, x.device
     through = common.port_rate(device)
-    stored = c.tile_m * c.tile_n * DTYPES[shape.stored(c)].bytes / through / rates.STORE_SHARE
+    stored = c.tile_m * c.tile_n * DTYPES[shape.stored(c)].bytes / through / DEVICE.STORE_SHARE
     if c.direction == "weights":
         work = [_of_weights(x)]
     else:
@@ -91,11 +91,11 @@ def estimate(x: Context) -> Estimate:
     read = one.read + one.edges * one.outside
     body = (steps - apart) * one.average + apart * one.alone
     stores = stored * (len(work) if c.pipeline == shape.PINGPONG else sum(w.waves for w in work))
-    launch = common.LAUNCH_US + rates.SECOND_US * (len(work) - 1)
+    launch = common.LAUNCH_US + DEVICE.SECOND_US * (len(work) - 1)
     memory = common.memory_us(p.min_bytes, device)
     terms = {
         PRODUCTS: steps * one.products,
-        PORT: (steps + apart * (rates.READ_APART - 1)) * read,
+        PORT: (steps + apart * (DEVICE.READ_APART - 1)) * read,
         MEMORY: memory,
         STORES: stores,
         LAUNCH: launch,
@@ -131,8 +131,8 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Step
     """A step, where a compute unit takes in `through` bytes a microsecond."""
     this = arch(device.arch)
     size = DTYPES[c.dtype].bytes
-    columns = sum(max(part, rates.LEAST_PART) for part in widths.parts(c.tile_n))
-    rate = peak_tflops(this, device, c.dtype) * 1e6 / device.compute_units * rates.POWER_SHARE
+    columns = sum(max(part, DEVICE.LEAST_PART) for part in widths.parts(c.tile_n))
+    rate = peak_tflops(this, device, c.dtype) * 1e6 / device.compute_units * DEVICE.POWER_SHARE
     products = 2 * c.tile_m * columns * c.tile_k / rate
     whole = max(shape.stage_bytes(c) / through, _rows_us(c, p))
     if c.spread:  # boxes behind the last are read from inside
@@ -140,8 +140,8 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Step
     channels = p.c if c.direction == "weights" else p.channels_out
     tiles = cdiv(channels, c.tile_n)
     past = tiles * c.tile_n - channels
-    rows = past * c.tile_k * size / rates.ROW_BYTES
-    longer = rates.OUTSIDE_ROW_US - rates.ROW_BYTES / through
+    rows = past * c.tile_k * size / DEVICE.ROW_BYTES
+    longer = DEVICE.OUTSIDE_ROW_US - DEVICE.ROW_BYTES / through
     return Steps(products, whole, rows * longer, 1 / tiles if past else 0.0)
 
 
@@ -153,7 +153,7 @@ def _rows_us(c: ConvConfig, p: ConvProblem) -> float:
     channels = channels_in(p)
     steps = cdiv(channels, c.tile_k)
     size = DTYPES[c.dtype].bytes
-    rows = (c.tile_m + c.tile_n) * -(-c.tile_k * size // rates.ROW_BYTES)
-    each = rates.ASKEW_ROW_US if channels * size % rates.SECTOR_BYTES else 0.0
-    last = rates.OUTSIDE_ROW_US if channels % c.tile_k else each
+    rows = (c.tile_m + c.tile_n) * -(-c.tile_k * size // DEVICE.ROW_BYTES)
+    each = DEVICE.ASKEW_ROW_US if channels * size % DEVICE.SECTOR_BYTES else 0.0
+    last = DEVICE.OUTSIDE_ROW_US if channels % c.tile_k else each
     return rows * ((steps - 1) * each + last) / steps

@@ -5,7 +5,7 @@ Tiles of the default space that are powers of two are a list. Columns that are n
 they fit the channels better: 320 channels are two tiles of 160 columns, but two and a half of 128.
 What a tile has beyond the last channel is not only multiplied for nothing: the copy engine takes
 longer for a row of zeros from outside an array than for a row that it reads (see
-`rates.OUTSIDE_ROW_US`).
+`DEVICE.OUTSIDE_ROW_US`).
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ HALF_STEPS = 3
 def _depths(p: ConvProblem) -> tuple[int, ...]:
     """Products of a step; and half as many where a tap's last step would be half empty, as with 96
     and 160 channels. A row of zeros from outside takes the copy engine longer than one that it
-    reads (`rates.OUTSIDE_ROW_US`). With one tap, or more channels, half steps do not pay
+    reads (`DEVICE.OUTSIDE_ROW_US`). With one tap, or more channels, half steps do not pay
     (docs/notes/conv-gluon_ws.md)."""
     size = DTYPES[p.dtype].bytes
     channels = p.group_k if p.direction == "data" else p.group_c
