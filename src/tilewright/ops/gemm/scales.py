@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilewright.blocks import Block, parse
-from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops import epilogues
 from tilewright.ops.nouns import Operand, View
@@ -190,14 +189,3 @@ def kernel_blocks(of: Scaled) -> str:
         return ""
     blocks = (parse(of.scale_a), parse(of.scale_b))
     return ",".join(f"{b.rows}x{b.columns}" if b else "0x0" for b in blocks)
-
-
-def kernel_types(of: Scaled) -> tuple[tuple[str, str], ...]:
-    """The kernels' tuple argument `scales`: a pointer and two strides for each scaled operand."""
-    found: list[tuple[str, str]] = []
-    for word in (of.scale_a, of.scale_b):
-        block = parse(word)
-        if block is not None:
-            kinds = (f"*{DTYPES[block.dtype].triton}", "i32", "i32")
-            found += [(f"scales.{len(found) + i}", kind) for i, kind in enumerate(kinds)]
-    return tuple(found) or (("scales", "()"),)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
-from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops import epilogues
 from tilewright.ops.gemm import dependent_launch, lowbit, orders, pipelines, scales, tiles
@@ -217,48 +216,25 @@ def _listed(arch: Arch, grid: Grid) -> list[str]:
 FEW_ROWS = 64
 """Most rows of A for which the default space has the pipelines for few rows."""
 
-_FEW = tiles.schedules("tile split_k2_linear split_k4_linear split_k8_linear split_k16_linear")
-"""The last two are for the narrowest tile, where N is small too."""
-
 
 def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
     """Algorithms of the pipelines for few rows."""
-    common = {
-        "group_m": 1, "store": "direct", "alignment": 16, "index_bits": 32, "swap_ab": False
-    }  # fmt: skip
-    rows = power_of_two(problem.m)
-    bytes_each = DTYPES[problem.dtype_a].bytes
-    whole, *parts = _FEW
-    for pipeline in pipelines.on(arch):
-        if not pipelines.PIPELINES[pipeline].has("few_rows"):
+    rows, cuda = power_of_two(problem.m), arch.backend == "cuda"
+    matrix, vector = listed("default_matrix"), listed("default_vector")
+    if cuda:
+        matrix += listed("default_matrix_cuda")
+        vector += listed("default_vector_cuda") + listed("default_vector_rows_cuda") * (rows > 1)
+    for name in pipelines.on(arch):
+        record = pipelines.PIPELINES[name]
+        if not record.has("few_rows"):
             continue
         least = max(rows, arch.min_dot[1])
-        matrix = listed("default_matrix")
-        found = [(least, t, s) for t in matrix for s in (whole, *parts[:2])]
-        found += [(least, matrix[0], s) for s in parts[2:]]
-        if arch.backend == "cuda":
-            found += [(least, t, whole) for t in listed("default_matrix_cuda")]
-        if pipelines.PIPELINES[pipeline].reads == "pointers" and rows <= VECTOR_ROWS:
-            vector = listed("default_vector")
-            if arch.backend == "cuda":
-                vector += listed("default_vector_cuda")
-                vector += listed("default_vector_rows_cuda") * (rows > 1)
-            found += [(rows, t, whole) for t in vector]
-        for tile_m, tile, (scheduler, split_k, reduction) in found:
-            warps, stages = tile.num_warps, tile.num_stages
-            yield {
-                **common,
-                "tile_m": tile_m,
-                "tile_n": tile.tile_n,
-                "tile_k": tile.k_bytes // bytes_each,
-                "num_warps": warps,
-                "num_stages": stages,
-                "pipeline": pipeline,
-                "scheduler": scheduler,
-                "split_k": split_k,
-                "reduction": reduction,
-                "dependent_launch": dependent_launch.usual(pipeline, tile_m, warps, stages, arch),
-            }
+        found = [tile._replace(pipeline=name, tile_m=least) for tile in matrix]
+        if record.reads == "pointers" and rows <= VECTOR_ROWS:
+            found += [tile._replace(pipeline=name, tile_m=rows) for tile in vector]
+        for one in tiles.algorithms(problem, arch, found):
+            how = (name, one["tile_m"], one["num_warps"], one["num_stages"], arch)
+            yield one | {"group_m": 1, "dependent_launch": dependent_launch.usual(*how)}
 
 
 def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
