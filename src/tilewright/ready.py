@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tilewright import arrays, calls, capturing, ops
+from tilewright import arrays, calls, capturing
 from tilewright.calls import Spoken
 from tilewright.plan import KEPT, Plan
 from tilewright.runtime.bound import Bound, BoundLaunch
@@ -142,10 +142,7 @@ class Launches:
         current device, an operand at a new address."""
         calls.refuse_gradients(inputs, outputs)
         fast = self.fast = self.fast or Fast()
-        plan, bound, tensors = ready.plan, ready.bound, (*inputs, *outputs)
-        if scalars:
-            family = ops.family(plan.problem.family)
-            scalars = tuple(calls.scalar_values(family, plan.problem, scalars).values())
+        bound, tensors = ready.bound, (*inputs, *outputs)
         elsewhere = fast.several_gpus and fast.current_device() != ready.index
         current = stream is None and not elsewhere
         if stream is None:
@@ -153,8 +150,8 @@ class Launches:
         elif not isinstance(stream, int):
             stream = stream.cuda_stream
         workspaces = (0, 0)
-        if bound.needs_workspace:
-            workspaces = self.workspaces.addresses(plan.launch, bound, stream, current)
+        if any(bound.workspace):
+            workspaces = self.workspaces.addresses(bound.workspace, bound, stream, current)
         if not bound(stream, addresses, workspaces, scalars, elsewhere):
             calls.refuse_overlap([arrays.view(x) for x in tensors], ready.operands)
             bound(stream, addresses, workspaces, scalars, elsewhere, apart=True)

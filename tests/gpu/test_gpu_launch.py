@@ -98,7 +98,7 @@ class Running:
     """A launch over tensors, called as a dispatcher calls it."""
 
     def __init__(self, parts, launch: Launch, tensors, given=(), defaults=None) -> None:
-        self.launch, self.tensors = launch, tensors
+        self.tensors = tensors
         self.workspaces = Workspaces()
         a = arch(ARCH)
         self.bound = BoundLaunch(
@@ -119,8 +119,8 @@ class Running:
         stream = torch.cuda.current_stream().cuda_stream
         addresses = tuple(t.data_ptr() for t in self.tensors.values())
         buffers = (0, 0)
-        if self.bound.needs_workspace:
-            buffers = self.workspaces.addresses(self.launch, self.bound, stream, True)
+        if any(self.bound.workspace):
+            buffers = self.workspaces.addresses(self.bound.workspace, self.bound, stream, True)
         assert self.bound(stream, addresses, buffers, scalars)
 
 

@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tilewright.errors import LaunchFailed  # noqa: E402
-from tilewright.ops.nouns import Launch, Step, Temporary  # noqa: E402
+from tilewright.ops.nouns import Temporary  # noqa: E402
+from tilewright.runtime.temporaries import layout  # noqa: E402
 from tilewright.runtime.workspace import Workspaces  # noqa: E402
 
 
@@ -87,13 +88,14 @@ class Made:
 FLAGS = 65536
 
 
-def launch(scratch: int, kept_zero: int = FLAGS, initial: str = "anything") -> Launch:
-    """Of two temporaries, with so many bytes."""
+def launch(scratch: int, kept_zero: int = FLAGS, initial: str = "anything") -> tuple[int, int]:
+    """The buffers of a launch with two temporaries of so many bytes."""
     temporaries = (
         Temporary("flags", (kept_zero,), "uint8", "kept_zero"),
         Temporary("slots", (scratch,), "uint8", initial),
     )
-    return Launch((Step((1, 1, 1), ()),), temporaries)
+    places = layout(temporaries)
+    return places.kept_zero_bytes, places.scratch_bytes
 
 
 def buffer_at(workspaces: Workspaces, address: int):

@@ -96,8 +96,8 @@ class BoundLaunch:
         self._scalars = packed.scalars
         self._given = packed.given
         self._defaults = defaults
-        self.needs_workspace = bool(places.kept_zero_bytes or places.scratch_bytes)
-        """Whether a call needs the addresses of buffers for temporaries."""
+        self.workspace = places.kept_zero_bytes, places.scratch_bytes
+        """Bytes of the kept-zero and of the scratch buffer that a call needs the addresses of."""
         self._products = (*products.values(),)
         self._native_launch = native.launch
         self._write_map = native.write_map
@@ -225,7 +225,7 @@ class BoundLaunch:
             name, value = self._given[s.number], scalars[s.number]
             if value is None:
                 if name not in self._defaults:
-                    return BadArgument(f"{self._name} needs a value for {name}, which has none")
+                    return BadArgument(f"{self._name} needs {name}=, a number, at each call")
                 continue
             try:
                 parameters.pack(s.type, value)

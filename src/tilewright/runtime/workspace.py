@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tilewright.errors import LaunchFailed
-from tilewright.ops.nouns import Launch
-from tilewright.runtime.temporaries import layout
 
 if TYPE_CHECKING:
     from tilewright.runtime.bound import BoundLaunch
@@ -49,21 +47,21 @@ class Workspaces:
             return sum(b.numel() for b in [*self._buffers.values(), *self._outgrown])
 
     def addresses(
-        self, launch: Launch, user: BoundLaunch, stream: int, current: bool
+        self, sizes: tuple[int, int], user: BoundLaunch, stream: int, current: bool
     ) -> tuple[int, int]:
-        """Addresses of the kept-zero and the scratch buffer for `launch` on `stream`; 0 for a
-        buffer that it does not use.
+        """Addresses of a kept-zero and of a scratch buffer of these sizes in bytes on `stream`; 0
+        for a buffer of no bytes.
 
         user: the bound launch that needs them. current: whether `stream` is the calling thread's
         current stream on the launch's device. If it is, and no graph captures it, `user` keeps the
         addresses for its next calls. Raises `LaunchFailed` if the device has no room.
         """
-        sizes = layout(launch.temporaries)
+        kept_zero_bytes, scratch_bytes = sizes
         with self._lock:
             with user.driver.current(user.device):
                 capture = user.driver.capture(stream)
-            kept_zero = self._buffer(user, stream, capture, True, sizes.kept_zero_bytes)
-            scratch = self._buffer(user, stream, capture, False, sizes.scratch_bytes)
+            kept_zero = self._buffer(user, stream, capture, True, kept_zero_bytes)
+            scratch = self._buffer(user, stream, capture, False, scratch_bytes)
             if current and not capture:
                 self._users.add(user)
                 user.keep_workspace(stream, kept_zero, scratch)
