@@ -51,6 +51,17 @@ def test_tiles_with_odd_edges_are_shared_in_no_other_way():
         assert "two_stage alone" in FAMILY.judge(kernel(**ODD, reduction=reduction), SM_90).reason
 
 
+def test_pairs_of_columns_are_not_swapped_though_the_second_kernel_pairs_them():
+    paired = kernel(pipeline="tma", tile_n=128, epilogue="swiglu")
+    assert FAMILY.judge(paired, SM_90)
+    assert FAMILY.judge(replace(paired, swap_ab=True), SM_90).rule == "swap"
+
+
+def test_the_second_kernel_is_promised_nothing_of_the_operations_on_operands():
+    for source in FAMILY.sources(kernel(pre_a="add", epilogue="add"), SM_90).values():
+        assert {name for name, _ in source.divisibility} <= {name for name, _ in source.signature}
+
+
 def test_the_room_for_staging_is_that_of_the_parts():
     """In fp32 they have twice the bytes; an epilogue's matrix is read by the second kernel."""
     large = {**RING, "tile_m": 128, "tile_n": 256, "num_warps": 8, "num_stages": 4}

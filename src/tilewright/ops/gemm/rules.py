@@ -355,12 +355,12 @@ def _exchanged(config: GemmConfig) -> bool:
 
 def judge(config: GemmConfig, arch: Arch) -> Verdict:
     """Whether `config` may be built for `arch`; if not, the first rule of `LEGALITY` that refuses
-    it. Dtypes are judged by what the caller gets, the rest by what the kernel computes and stores
-    (`swap`, `two_stage`)."""
+    it. Dtypes, and whether A and B may be swapped, are judged by what the caller gets, the rest by
+    what the kernel computes and stores (`swap`, `two_stage`)."""
     computed = swap.config(config) if _exchanged(config) else config
     computed = two_stage.config(computed)
     for name, rule in LEGALITY:
-        reason = rule(config if rule is _dtype else computed, arch)
+        reason = rule(config if rule in (_dtype, _swapped) else computed, arch)
         if reason is not None:
             return no(name, reason)
     return YES
