@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
@@ -137,20 +136,24 @@ class ConvFamily(Defaults):
     ) -> Sequence[tuple[ConvConfig, Estimate]]:
         """The library's algorithms come last: only a measurement says how good they are."""
         pool = Pool.of(configs)
-        found: dict[int, tuple[bool, float, str]] = {}
-        made: dict[int, Callable[[], Estimate]] = {}
+        keys: dict[int, tuple[bool, float, str]] = {}
+        made: dict[int, tuple[Callable[[int], Estimate], int]] = {}
         for word, (places, c) in pool.columns.groups(rules.whose).items():
             if word == "gemm":
                 estimates, totals = by_gemm.estimates(c, problem, device)
             else:
                 every = [self.estimate(one, problem, device) for one in c]
                 estimates, totals = every.__getitem__, [one.total_us for one in every]
-            keys = zip(totals, c.name.tolist(), strict=True)
-            for i, (place, key) in enumerate(zip(places.tolist(), keys, strict=True)):
-                found[place] = word == "library", *key
-                made[place] = partial(estimates, i)
-        places = sorted(found, key=found.__getitem__)
-        return Ranking(places, lambda place: (pool[place], made[place]()))
+            named = zip(places.tolist(), totals, c.name.tolist(), strict=True)
+            for i, (place, total, name) in enumerate(named):
+                keys[place] = word == "library", total, name
+                made[place] = estimates, i
+
+        def one(place: int) -> tuple[ConvConfig, Estimate]:
+            estimates, inside = made[place]
+            return pool[place], estimates(inside)
+
+        return Ranking(sorted(keys, key=keys.__getitem__), one)
 
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
         if config.pipeline == GEMM:

@@ -164,7 +164,7 @@ class ConvConfig:
     def library(self) -> str:
         """The library that computes the product (`ops.library.library_of`); ``""`` where a kernel
         is built here."""
-        product = self.gemm_config if self.gemm else None
+        product = None if self.tile_m else self.gemm_config
         return product.library if isinstance(product, VendorConfig) else ""
 
     @property

@@ -243,15 +243,19 @@ def index_bits(p: ConvProblem) -> int:
 def _index(c: ConvConfig, p: ConvProblem) -> str | None:
     if c.index_bits < index_bits(p):
         return f"an array spans {_largest_span(p)} bytes, which 32-bit indices do not reach"
-    weights = math.prod(p.shape_of("w"))
+    pixels, weights = _numbered(p)
     for what, count in (
-        ("pixels", p.walked_pixels),
-        ("tiles", pipelines.of(c).tiles(c, p)),
-        ("weights", weights),
-    ):
+        ("pixels", pixels), ("tiles", pipelines.of(c).tiles(c, p)), ("weights", weights),
+    ):  # fmt: skip
         if count > MOST_NUMBER:
             return f"{count} {what}, over {MOST_NUMBER}"
     return None
+
+
+@lru_cache(maxsize=256)  # of each problem for hundreds of kernels
+def _numbered(p: ConvProblem) -> tuple[int, int]:
+    """Pixels and weights that kernels number."""
+    return p.walked_pixels, math.prod(p.shape_of("w"))
 
 
 def _shared(c: ConvConfig, p: ConvProblem) -> str | None:
