@@ -185,7 +185,7 @@ def _matrices(p: ConvProblem, levels: Sequence[Level]) -> GemmProblem:
         ldd=lds[2] if matrix else 0,
         **said,
     )
-    return replace(found, alignment=min(found.alignment, p.alignment))
+    return found if found.alignment <= p.alignment else replace(found, alignment=p.alignment)
 
 
 def _lying(
