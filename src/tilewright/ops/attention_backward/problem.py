@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, ClassVar
 
 from tilewright.dtypes import DTYPES
@@ -25,6 +26,16 @@ GRADIENTS: dict[str, str] = {
 """What may be computed, in the order in which it is written, and the feature that it needs."""
 
 USUAL = "dq+dk+dv"
+
+
+def _of_gradient(p: AttentionProblem, name: str) -> Strides:
+    """Strides of dO, dQ, dK or dV, as `strides_of` has them."""
+    of, strides = name[1:], getattr(p, f"{name}_strides")
+    said: dict[str, Any] = {f.name: getattr(p, f.name) for f in fields(AttentionProblem)}
+    return strides_of(AttentionProblem(**(said | {f"{of}_strides": strides})), of)
+
+
+_OF_GRADIENTS = {name: partial(_of_gradient, name=name) for name in ("do", "dq", "dk", "dv")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,9 +124,7 @@ class AttentionBackwardProblem(AttentionProblem):
         """Strides of Q, K, V, O, dO, dQ, dK or dV, in elements, of (batch, row, head, dim)."""
         if name in ("q", "k", "v", "o"):
             return strides_of(self, name)
-        of, strides = name[1:], getattr(self, f"{name}_strides")
-        said: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(AttentionProblem)}
-        return strides_of(AttentionProblem(**(said | {f"{of}_strides": strides})), of)
+        return self.once(_OF_GRADIENTS[name])
 
     @property
     def multiplied(self) -> int:
