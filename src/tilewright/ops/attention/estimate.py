@@ -10,7 +10,7 @@ Tiles are of unequal length under masks and lengths. The long ones go first, so 
 end together, but for one tile; equal ones come in waves, of which the last is as long as a full
 one. All of this overlaps the memory's traffic: each operand once, keys and values again where L2
 has lost them until the next tiles of their head come, and the partial results of splits. The two
-times add up as in GEMM's estimate (`terms.together_us`). The launch, the steps beside
+times add up as in GEMM's estimate (`physics.together_us`). The launch, the steps beside
 the kernel's own, and the first load and last store of each round come on top.
 
 So a small tile wins for few queries: rows that a tile has beyond the queries cost products and
@@ -30,7 +30,7 @@ from tilewright.arch import arch
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import binder, terms
+from tilewright.ops import binder, physics
 from tilewright.ops.attention import pipelines
 from tilewright.ops.attention.catalogue import CATALOGUE
 from tilewright.ops.attention.config import AttentionConfig
@@ -92,10 +92,10 @@ def estimates(
     partial = float(2 * 4 * p.batch * p.heads * p.q_len * (p.head_dim_v + 1))
     moved = p.min_bytes + _again(c, p, device, step.resident) + partial * splits * split
     moved += 2 * _workspace(c, p, device, record.before)
-    memory = terms.memory_us(moved * record.narrow, device)
+    memory = physics.memory_us(moved * record.narrow, device)
     further = ATTENTION.COMBINE_US * (split + ("append" in p.words) + record.before)
     traffic = np.where(groups, memory + DEVICE.LATENCY_US, 0.0)
-    total_us = terms.together_us(body + fill, traffic) + (further + DEVICE.LAUNCH_US)
+    total_us = physics.together_us(body + fill, traffic) + (further + DEVICE.LAUNCH_US)
 
     def facts(at: int) -> tuple[str, ...]:
         waves = max(1, -(-int(groups[at]) // units)) if groups[at] else 0
@@ -265,8 +265,8 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     share = pace.share_8_bit if DTYPES[c.dtype].bits == 8 else pace.share
     if this.async_mma and c.tile_q < 64:
         share *= ATTENTION.SMALL_DOT
-    products = 2 * scores * (d + d_v) / (terms.matrix_rate(device, c.dtype) * share)
-    lanes = terms.lanes(this)
+    products = 2 * scores * (d + d_v) / (physics.matrix_rate(device, c.dtype) * share)
+    lanes = physics.lanes(this)
     taken = pace.instructions + sum(
         count for word, count in ATTENTION["FEATURE_INSTRUCTIONS"].items() if word in c.words
     )
@@ -274,12 +274,12 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     exponentials = 1 + sum(
         count for word, count in ATTENTION["FEATURE_EXPONENTIALS"].items() if word in c.words
     )
-    rate = terms.exponentials(this)
+    rate = physics.exponentials(this)
     softmax = max(scores * exponentials / rate, scores * taken / lanes + rescaled)
     element = DTYPES[c.dtype_kv].bytes
     latent = "latent" in c.words
     step_bytes = c.tile_kv * (c.head_dim + (0 if latent else c.head_dim_v)) * element
-    port = terms.port_rate(device)
+    port = physics.port_rate(device)
     read = step_bytes * ATTENTION["NARROW"][c.alignment] / port
     ahead = max(1, c.num_stages - pace.in_use)
     loads = (ATTENTION.MEMORY_US + read) / ahead
@@ -315,7 +315,7 @@ def _resident(c: AttentionConfig, this: Arch, step_bytes: int) -> int:
     shared = step_bytes * c.num_stages + c.tile_q * c.head_dim * DTYPES[c.dtype].bytes
     if record.shared_memory is not None:
         shared = record.shared_memory(c, this)
-    return terms.resident(this, min(this.max_registers, registers), shared, c.num_warps)
+    return physics.resident(this, min(this.max_registers, registers), shared, c.num_warps)
 
 
 def _again(c: Columns, p: AttentionProblem, device: Device, resident: Each) -> Each:

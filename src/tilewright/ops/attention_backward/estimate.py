@@ -17,7 +17,7 @@ from tilewright.arch import arch
 from tilewright.arch.figures import DEVICE, figures
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import terms
+from tilewright.ops import physics
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK
 from tilewright.ops.attention.rates import ATTENTION
@@ -51,7 +51,7 @@ def _in_one_pass(
     """The time of pipelines in Gluon: steps of workgroups, each on a compute unit of its own; and
     the memory's traffic of the kernels around it."""
     units, pace = device.compute_units, pipelines.of(c).pace
-    peak = terms.matrix_rate(device, c.dtype) * pace.share
+    peak = physics.matrix_rate(device, c.dtype) * pace.share
     d, narrow = sums_width(c), c.pipeline == "gluon_ws"
     d_v = columns(c.head_dim_v) if narrow else tiles_of(c.head_dim_v) * CHUNK
     depth = 3 * d + 2 * d_v
@@ -75,7 +75,7 @@ def _in_one_pass(
     moved = p.min_bytes + rows * (passes * 4 * sums_width(c) + 2 * c.head_dim_v * 2)
     if "dbias" in c.words:
         moved += 2 * p.heads * p.pairs * DTYPES[p.dtype].bytes
-    memory = terms.memory_us(moved, device)
+    memory = physics.memory_us(moved, device)
     further = DEVICE.LAUNCH_US + ATTENTION.COMBINE_US * (len(_running(c)) - 1)
     times = {PRODUCTS: product, STEPS: begin, MEMORY: memory, LAUNCH: further}
     limiter = max(times, key=lambda term: times[term])
@@ -91,10 +91,10 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
     """The time of `basic`."""
     this = arch(device.arch)
     units, clock = device.compute_units, device.clock_mhz
-    peak = terms.matrix_rate(device, c.dtype) * pipelines.of(c).pace.share
+    peak = physics.matrix_rate(device, c.dtype) * pipelines.of(c).pace.share
     if this.async_mma and c.tile_rows < 64:
         peak *= ATTENTION.SMALL_DOT
-    lanes, rate = terms.lanes(this), terms.exponentials(this)
+    lanes, rate = physics.lanes(this), physics.exponentials(this)
     tile = c.tile_rows * c.step_rows
     instructions = ATTENTION.SCORE_INSTRUCTIONS + ATTENTION.MASK_INSTRUCTIONS
     scores = tile * (1 / rate + instructions / lanes) / clock
@@ -128,9 +128,9 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
     body *= BACKWARD.SPILL if registers > this.max_registers // 2 else 1.0
     of_warp = BACKWARD.WARP_SCORES / tile * c.num_warps * c.num_warps / BACKWARD.WARPS
     body *= BACKWARD.WARP_FACTOR * of_warp**BACKWARD.WARP_POWER
-    memory = terms.memory_us(p.min_bytes * ATTENTION["NARROW"][c.alignment], device)
+    memory = physics.memory_us(p.min_bytes * ATTENTION["NARROW"][c.alignment], device)
     further = (len(running) - 1) * ATTENTION.COMBINE_US
-    total = terms.together_us(body, memory) + further + DEVICE.LAUNCH_US
+    total = physics.together_us(body, memory) + further + DEVICE.LAUNCH_US
     times |= {MEMORY: memory, LAUNCH: DEVICE.LAUNCH_US + further}
     limiter = max(times, key=lambda term: times[term])
     return Estimate(total, limiter, tuple(times.items()), (f"{workgroups} workgroups",))

@@ -10,7 +10,7 @@ from tilewright.ops.causal_conv.catalogue import splits_of, workgroups
 from tilewright.ops.causal_conv.config import CausalConvConfig
 from tilewright.ops.causal_conv.problem import CausalConvProblem
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.terms import lanes, memory_us, together_us
+from tilewright.ops.physics import lanes, memory_us, together_us
 
 LOAD_INSTRUCTIONS = 4
 """Instructions of a lane for each element and tap: a load's share, the mask, the conversion, the

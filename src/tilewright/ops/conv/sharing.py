@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.ops.binder import Context
-from tilewright.ops.gemm.estimate_sums import meeting_us, totals_us
+from tilewright.ops.physics import meeting_us, totals_us
 
 MOST_WAYS = 16
 """Most workgroups of a tile where shares do not cross tiles, as ops/device/schedule.py has it."""
@@ -51,4 +51,5 @@ def adding_us(x: Context, parts: int) -> float:
                 return 0.0
             parts = share.ways
         return meeting_us(c.reduction, max(2, parts), c.tile_m * c.tile_n, x.device)
-    return totals_us(4 * parts * math.prod(x.problem.shape_of("w")), x.device)
+    partials = 4 * parts * math.prod(x.problem.shape_of("w"))
+    return totals_us(float(partials), x.device)

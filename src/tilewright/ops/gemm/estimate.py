@@ -7,7 +7,7 @@ many steps ahead as the pipeline is deep.
 
 Compute units take whole tiles, so the busiest unit decides. A unit that holds several workgroups
 hides the waits of one behind the work of another. All of this overlaps the device's memory traffic,
-but not fully (`terms.together_us`). The
+but not fully (`physics.together_us`). The
 launch, the first load and the last tile's store come on top.
 
 A step is in `estimate_step`, sums that workgroups put together in `estimate_sums`: they follow from
@@ -29,15 +29,13 @@ from tilewright.arch import arch
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import terms
+from tilewright.ops import physics
 from tilewright.ops.estimate import Ranking
 from tilewright.ops.gemm import clusters, estimate_few, orders, pipelines, small_m, swap, two_stage
 from tilewright.ops.gemm.breakdown import Breakdown, limiter
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.estimate_step import (
     Step,
-    port_rate,
-    port_share,
     residents,
     speed,
     step_of,
@@ -46,7 +44,6 @@ from tilewright.ops.gemm.estimate_sums import (
     added_up_us,
     tile_meeting_us,
     tiles_apart,
-    totals_us,
 )
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rates import GEMM
@@ -101,7 +98,7 @@ def work(config: GemmConfig, problem: GemmProblem, device: Device) -> Work | Non
     return Work(
         matrix_clocks=step.at_peak * clocks * this.simds_per_cu,
         shared_clocks=step.shared * clocks,
-        read_bytes=step.read * port_rate(device) * steps,
+        read_bytes=step.read * physics.port_rate(device, physics.port_share(device)) * steps,
         memory_bytes=problem.min_bytes,
         resident=residents(config, this),
     )
@@ -126,7 +123,7 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
     cold = _cold(c, p, waves)
     waits = np.where(cold, _cold_wait_us(c, filled), step.waits)
     short = tiles / units * whole_steps * step.read < GEMM.SHORT_US
-    read = step.read * port_share(device) / _port_share(c, cold, short, device)
+    read = step.read * physics.port_share(device) / _port_share(c, cold, short, device)
     read = np.maximum(read, _rows_us(asked, p))
     body = _steps_us(step, steps, waves, at_once, read, waits)
     # Who walks meets the others once for each part, and so do clusters, which end with them.
@@ -134,7 +131,7 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
     meeting = each(c, _meeting_us, device) * np.where(again, rounds, 1)
     if two_stages.any():
         stored = c.split_k * float(two_stage.part_bytes(p))
-        meeting = np.where(two_stages, totals_us(stored, device, GEMM.TOTALS_US), meeting)
+        meeting = np.where(two_stages, physics.totals_us(stored, device, GEMM.TOTALS_US), meeting)
     for i in np.flatnonzero(streams):
         body[i] = _streamed_us(c[i], step[i], tiles[i], steps[i], read[i], waits[i], units[i])
         meeting[i] = tile_meeting_us(c[i], int(tiles[i]), device)
@@ -144,8 +141,8 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
     fill += step.store * np.where(step.stores_beside, 1, rounds)
     added_up = each(c, added_up_us) * rounds
     moved = p.min_bytes + _again_bytes(c, p, device, tiles_m, tiles_n, at_once)
-    memory = terms.memory_us(moved, device)
-    total = terms.together_us(body + fill, memory + DEVICE.LATENCY_US) + added_up + meeting
+    memory = physics.memory_us(moved, device)
+    total = physics.together_us(body + fill, memory + DEVICE.LATENCY_US) + added_up + meeting
     launch = np.where(few, GEMM.FEW_LAUNCH_US, DEVICE.LAUNCH_US)
     return Breakdown(
         parts=parts.astype(int),
@@ -220,7 +217,9 @@ def _port_share(c: Each, cold: Each, short: Each, device: Device) -> Each:
     of A and B come from memory, and where reading is short."""
     whole = c.scheduler == "persistent"
     at_first = np.where(whole, GEMM.COLD_PORT_SHARE, GEMM.COLD_PORT_SHARE_APART)
-    return np.where(cold, at_first, np.where(short, GEMM.SHORT_PORT_SHARE, port_share(device)))
+    return np.where(
+        cold, at_first, np.where(short, GEMM.SHORT_PORT_SHARE, physics.port_share(device))
+    )
 
 
 def _rows_us(c: Each, p: GemmProblem) -> Each:

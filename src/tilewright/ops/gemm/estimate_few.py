@@ -42,7 +42,7 @@ def vectors(c: Columns, p: GemmProblem, device: Device) -> Breakdown:
     again = parts * further * p.k / c.split_k * element
     fill += again / (units * GEMM.L1_BYTES_PER_CLOCK * device.clock_mhz)
     partials = parts * c.tile_m * c.tile_n * 4
-    meeting = GEMM.MEETING_US + 2 * partials / GEMM.FEW_L2_OVER_MEMORY / bandwidth
+    meeting = DEVICE.MEETING_US + 2 * partials / GEMM.FEW_L2_OVER_MEMORY / bandwidth
     meeting = np.where(c.shares, meeting, 0.0)
     return _overlapping(device, parts, flops / rate, memory, fill, meeting, each(c, speed, this))
 
@@ -60,7 +60,7 @@ def unpacking(c: Columns, p: GemmProblem, device: Device) -> Breakdown:
     a_again = tiles * DTYPES[p.dtype_a].size(c.tile_m * p.k)
     memory = p.min_bytes + a_again / GEMM.L2_OVER_MEMORY_OF_ROWS
     memory /= device.bandwidth_gbs * 1e3 * np.minimum(1.0, parts / units)
-    meeting = np.where(c.split_k > 1, GEMM.MEETING_US * c.split_k / 8, 0.0)
+    meeting = np.where(c.split_k > 1, DEVICE.MEETING_US * c.split_k / 8, 0.0)
     fill = np.full(len(c), GEMM.UNPACKING_FILL_US)
     return _overlapping(device, parts, compute, memory, fill, meeting, 1.0)
 

@@ -10,7 +10,7 @@ from tilewright.arch import arch
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import epilogues, terms
+from tilewright.ops import epilogues, physics
 from tilewright.ops.device import widths
 from tilewright.ops.gemm import pipelines, scales
 from tilewright.ops.gemm.config import GemmConfig
@@ -57,13 +57,13 @@ class Step:
 @lru_cache(maxsize=8192)
 def step_of(config: GemmConfig, device: Device) -> Step:
     this, clock, record = arch(device.arch), device.clock_mhz, pipelines.of(config)
-    port = port_rate(device)
+    port = physics.port_rate(device, physics.port_share(device))
     a = DTYPES[config.dtype_a].size(config.tile_m * config.tile_k)
     b = DTYPES[config.dtype_b].size(config.tile_n * config.tile_k)
     rows = _rows(config)
     feeds_itself = this.async_mma and rows >= WARPGROUP_ROWS
     on_amd = warps(config, this)
-    at_peak = _flops(config) / terms.matrix_rate(device, operand_dtype(config))
+    at_peak = _flops(config) / physics.matrix_rate(device, operand_dtype(config))
     if len(parts := _parts(config)) > 1:
         columns = sum(GEMM["COLUMNS_AT_PEAK"].get(part, part) for part in parts)
         at_peak *= columns / config.tile_n
@@ -119,20 +119,6 @@ def speed(config: GemmConfig, this: Arch) -> float:
     return found * GEMM["WIDE_INDEX"][this.backend] if config.index_bits == 64 else found
 
 
-def port_rate(device: Device) -> float:
-    """Bytes a microsecond that a compute unit takes in from L2."""
-    return terms.port_rate(device, port_share(device))
-
-
-def port_share(device: Device) -> float:
-    """Share of `PORT_BYTES_PER_CLOCK` that every compute unit reaches for long: less on GPUs of
-    sm_90 whose L2 has fewer slices for each compute unit than an H200's."""
-    if device.arch != "sm_90":
-        return DEVICE.PORT_SHARE
-    each = device.l2_bytes / device.compute_units
-    return DEVICE.PORT_SHARE * min(1.0, each / GEMM.PORT_L2_BYTES)
-
-
 def _products(
     config: GemmConfig, device: Device, this: Arch, feeds_itself: bool, on_amd: Warps | None
 ) -> float:
@@ -155,8 +141,8 @@ def _products(
         reached *= GEMM.NARROW_ROWS
     rows = _rows(config)
     flops = _flops(config) * max(rows, this.min_dot[0]) / rows
-    rate = terms.matrix_rate(device, operand_dtype(config))
-    lanes = terms.lanes(this)
+    rate = physics.matrix_rate(device, operand_dtype(config))
+    lanes = physics.lanes(this)
     if vector_dot(config, this):
         rate = 2 * lanes * device.clock_mhz
     multiplying = flops / (rate * reached)
@@ -276,7 +262,7 @@ def residents(config: GemmConfig, this: Arch) -> int:
     pointers = pipelines.of(config).reads == "pointers"
     beside = int(GEMM.POINTER_REGISTERS) if pointers else OVERHEAD_REGISTERS
     registers = min(this.max_registers, accumulators + beside)
-    return terms.resident(this, registers, shared_memory(config, this), config.num_warps)
+    return physics.resident(this, registers, shared_memory(config, this), config.num_warps)
 
 
 def _stored(config: GemmConfig) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops import epilogues, terms
+from tilewright.ops import epilogues, physics
 from tilewright.ops.estimate import Ranking
 from tilewright.ops.gemm import estimate as gemm
 from tilewright.ops.gemm.breakdown import MEMORY, Breakdown
@@ -91,7 +91,7 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
     if p.form != "list":  # a list's floor counts every B that could have rows
         moved -= (min(p.groups, p.rows) - _with_rows(p.groups, used)) * n * k * element
     reached = np.minimum(1.0, np.maximum(under_way, element) / enough)
-    reading = terms.memory_us(moved, device) / reached
+    reading = physics.memory_us(moved, device) / reached
     waves = rows / c.tile_m * np.ceil(n / c.tile_n) / device.compute_units
     reading *= np.maximum(1.0, np.ceil(waves) / waves)  # the busiest unit reads whole tiles
     longer, shorter = np.maximum(busy.total_us, reading), np.minimum(busy.total_us, reading)

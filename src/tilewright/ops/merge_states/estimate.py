@@ -10,7 +10,7 @@ from tilewright.ops.estimate import Estimate
 from tilewright.ops.merge_states.catalogue import workgroups
 from tilewright.ops.merge_states.config import MergeStatesConfig
 from tilewright.ops.merge_states.problem import MergeStatesProblem
-from tilewright.ops.terms import memory_us
+from tilewright.ops.physics import memory_us
 
 RESIDENT_THREADS = 512
 """Threads of a compute unit that hide memory's latency."""

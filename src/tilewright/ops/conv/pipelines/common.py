@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from tilewright.arch import arch as arch_called
 from tilewright.arch.figures import DEVICE
-from tilewright.arch.model import Arch, Device
+from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.config import ConvConfig, of_weights
 from tilewright.ops.conv.geometry import cdiv
@@ -57,23 +56,6 @@ def on_vectors(c: ConvConfig, arch: Arch) -> bool:
     """Whether the compiler multiplies on the vector units."""
     name = "tf32" if c.precision == "tf32" else c.dtype
     return arch.dot == "vector" or arch.dtypes[name].via == "fma"
-
-
-def lanes_us(instructions: float, device: Device) -> float:
-    """Microseconds in which a compute unit's lanes issue so many instructions."""
-    return (
-        instructions / (arch_called(device.arch).fma_flops_per_cu_per_clock / 2) / device.clock_mhz
-    )
-
-
-def port_rate(device: Device) -> float:
-    """Bytes that a compute unit takes in from L2 in a microsecond."""
-    return DEVICE.PORT_BYTES_PER_CLOCK * DEVICE.PORT_SHARE * device.clock_mhz
-
-
-def memory_us(moved: float, device: Device) -> float:
-    """Microseconds in which memory moves so many bytes."""
-    return moved / (device.bandwidth_gbs * 1e3)
 
 
 LAUNCH_US = DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US

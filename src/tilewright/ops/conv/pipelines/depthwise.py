@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import physics
 from tilewright.ops.binder import Catalogue, Context
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer, pointer, read, strides_of, written
@@ -90,7 +91,7 @@ def _estimate(x: Context) -> Estimate:
     work = pointers.Work(
         steps=max(1.0, steps),
         read=read * DTYPES[c.dtype].bytes,
-        products=common.lanes_us(elements * TAP_INSTRUCTIONS, x.device),
+        products=physics.lanes_us(elements * TAP_INSTRUCTIONS, x.device),
     )
     return pointers.estimate(x, work, _sums(c), 0)
 

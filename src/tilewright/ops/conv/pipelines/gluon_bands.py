@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -12,6 +11,7 @@ from functools import lru_cache
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import physics
 from tilewright.ops.binder import Array, Box, Catalogue, Context, Numbers, Part
 from tilewright.ops.conv import boxes, maps, sharing, windows
 from tilewright.ops.conv.catalogue import (
@@ -307,7 +307,7 @@ def _estimate(x: Context) -> Estimate:
     warps = c.num_warps * at_once / this.simds_per_cu
     products = warps * in_thread(c) * height * PRODUCT_CLOCKS
     issued = warps * (in_thread(c) * (height + CHANNEL_INSTRUCTIONS) + ROW_INSTRUCTIONS)
-    memory = common.memory_us(p.min_bytes, device) * max(1.0, SECTOR_CHANNELS / c.tile_n) ** 0.5
+    memory = physics.memory_us(p.min_bytes, device) * max(1.0, SECTOR_CHANNELS / c.tile_n) ** 0.5
     terms = {
         "products": walked * products / device.clock_mhz,
         "instructions": walked * issued / device.clock_mhz,
@@ -316,7 +316,7 @@ def _estimate(x: Context) -> Estimate:
         "launch": common.LAUNCH_US,
     }
     rows = max(terms["products"], terms["instructions"], terms["barriers"])
-    total = math.hypot(rows, memory) + terms["launch"]
+    total = physics.together_us(rows, memory) + terms["launch"]
     if c.direction == "weights":
         terms["sum of parts"] = sharing.adding_us(x, here.programs)
         total += terms["sum of parts"]

@@ -13,6 +13,7 @@ from tilewright.arch import arch as arch_called
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import physics
 from tilewright.ops.binder import Array, Box, Catalogue, Context, Described, Numbers, Part
 from tilewright.ops.conv import boxes, maps, sharing, windows
 from tilewright.ops.conv.boxes import Residues, Walk
@@ -230,7 +231,7 @@ def _estimate(x: Context) -> Estimate:
     c, p, device = x.config, x.problem, x.device
     at_once = resident(c, arch_called(device.arch))
     size = DTYPES[c.dtype].bytes
-    through = common.port_rate(device)
+    through = physics.port_rate(device)
     shared = products = port = steps = launches = 0.0
     workgroups = 0
     for residue in boxes.residues(p):
@@ -251,13 +252,13 @@ def _estimate(x: Context) -> Estimate:
         port += rounds * rows_in * row_bytes / through
         steps += rounds * into.rows * ROW_US / min(at_once, rounds)
         launches += DEVICE.SECOND_US
-    memory = common.memory_us(p.min_bytes, device)
+    memory = physics.memory_us(p.min_bytes, device)
     launch = common.LAUNCH_US + launches - DEVICE.SECOND_US
     terms = {
         "shared memory": shared, "products": products, "L2": port, "rows": steps, "memory": memory,
         "launch": launch,
     }  # fmt: skip
-    total = math.hypot(max(shared, products, port, steps), memory) + launch
+    total = physics.together_us(max(shared, products, port, steps), memory) + launch
     if c.direction == "weights":
         terms["sum of parts"] = sharing.adding_us(x, into.programs)
         total += terms["sum of parts"]

@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tilewright.arch import arch as arch_called
-from tilewright.arch import peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import physics
 from tilewright.ops.binder import Catalogue, Context, Numbers
 from tilewright.ops.conv import runs, sharing
 from tilewright.ops.conv.catalogue import SUM, SUMS, channels_in, channels_out, read
@@ -311,9 +311,9 @@ def _products(c: ConvConfig, this: Arch, device: Device) -> float:
     """Microseconds that a step's products take on a compute unit."""
     count = c.tile_m * c.tile_n * c.tile_k
     if common.on_vectors(c, this):
-        return common.lanes_us(count, device)
+        return physics.lanes_us(count, device)
     word = "tf32" if c.precision == "tf32" else c.dtype
-    return 2 * count / (peak_tflops(this, device, word) * 1e6 / device.compute_units * SHARE)
+    return 2 * count / (physics.matrix_rate(device, word) * SHARE)
 
 
 def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> float:
@@ -331,7 +331,7 @@ def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> fl
     if c.direction == "forward":
         row = runs.sizes(p, c.alignment)[0] if c.runs else p.filter[-1] * p.c
         steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
-    return common.lanes_us(steps * loads * GATHERED_INSTRUCTIONS + finished, device)
+    return physics.lanes_us(steps * loads * GATHERED_INSTRUCTIONS + finished, device)
 
 
 IMPLICIT = Pipeline(

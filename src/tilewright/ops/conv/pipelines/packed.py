@@ -14,6 +14,7 @@ from dataclasses import replace
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import physics
 from tilewright.ops.binder import Array, Context, Numbers, Part, Tuple
 from tilewright.ops.conv import packing, sharing
 from tilewright.ops.conv.catalogue import (
@@ -262,14 +263,14 @@ def _estimate(x: Context) -> Estimate:
     instructions = steps * vectors * INSTRUCTIONS
     instructions += 0 if weights else c.tile_m * c.tile_n * FINISHED
     shares = max(1.0, count / device.compute_units)
-    loads = common.lanes_us(shares * instructions, device)
+    loads = physics.lanes_us(shares * instructions, device)
     packed = sum(packing.counts(p)) * size
     of_y = math.prod(p.shape_of("y")) * DTYPES[p.dtype_of("y")].bytes
-    memory = common.memory_us(packed + of_y, device)
-    packs = common.memory_us(math.prod(p.shape_of("x")) * size + packed, device)
+    memory = physics.memory_us(packed + of_y, device)
+    packs = physics.memory_us(math.prod(p.shape_of("x")) * size + packed, device)
     packs += DEVICE.SECOND_US
     terms = {LOADS: loads, MEMORY: memory, PACK: packs, LAUNCH: common.LAUNCH_US}
-    total = math.hypot(loads, memory) + packs + common.LAUNCH_US
+    total = physics.together_us(loads, memory) + packs + common.LAUNCH_US
     if weights:
         terms[TOTALS] = sharing.adding_us(x, x.splits)
         total += terms[TOTALS]

@@ -11,7 +11,6 @@ second kernel with its traffic.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +19,12 @@ from tilewright.arch import arch as arch_called
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import physics
 from tilewright.ops.binder import Context, Part
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.catalogue import KERNELS, tile_options
 from tilewright.ops.conv.config import SHARING, ConvConfig
-from tilewright.ops.conv.pipelines.common import LAUNCH_US, estimated, memory_us, port_rate
+from tilewright.ops.conv.pipelines.common import LAUNCH_US, estimated
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.nouns import MAIN
@@ -126,7 +126,7 @@ def estimate(x: Context, work: Work, sums: int, shared_memory: int) -> Estimate:
     waves: float = -(-count // device.compute_units)
     if c.scheduler == "stream_k":
         waves, at_once = count / device.compute_units, 1
-    read = work.read / port_rate(device) * work.slower
+    read = work.read / physics.port_rate(device) * work.slower
     products = work.products
     shared = work.shared / (DEVICE.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
     alone = (products + read + shared + STEP_US) / min(at_once, max(1, waves))
@@ -135,7 +135,7 @@ def estimate(x: Context, work: Work, sums: int, shared_memory: int) -> Estimate:
     gathered = count / device.compute_units * work.gathered
     body = max(waves * work.steps * max(together, alone), gathered)
     stored = 1.0 if c.alignment_out >= 4 else 1.5
-    memory = memory_us(x.problem.min_bytes, device) * stored
+    memory = physics.memory_us(x.problem.min_bytes, device) * stored
     steps = waves * work.steps
     terms = {
         PRODUCTS: steps * products,
@@ -146,7 +146,7 @@ def estimate(x: Context, work: Work, sums: int, shared_memory: int) -> Estimate:
         GATHERING: gathered,
         LAUNCH: LAUNCH_US,
     }
-    overlapped = work.factor * math.hypot(body, memory)
+    overlapped = work.factor * physics.together_us(body, memory)
     total = overlapped + DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US
     if c.scheduler in SHARING:
         terms[TOTALS] = sharing.adding_us(x, sharing.parts(x))
@@ -158,9 +158,4 @@ def _resident(c: ConvConfig, this: Arch, sums: int, shared_memory: int) -> int:
     """Workgroups on a compute unit at once."""
     threads = c.num_warps * this.warp_size
     registers = min(this.max_registers, sums // threads + OTHER_REGISTERS)
-    file = this.registers_per_lane * this.simds_per_cu * this.warp_size
-    by_registers = file // (registers * threads)
-    shared = shared_memory + this.shared_memory_reserved
-    by_memory = this.shared_memory_per_cu // shared if shared else this.max_workgroups_per_cu
-    by_warps = this.max_warps_per_simd * this.simds_per_cu // c.num_warps
-    return max(1, min(by_registers, by_memory, by_warps, this.max_workgroups_per_cu))
+    return physics.resident(this, registers, shared_memory, c.num_warps)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import physics
 from tilewright.ops.binder import Catalogue, Context, Numbers, Part
 from tilewright.ops.conv import packing, subpixel
 from tilewright.ops.conv.catalogue import CATALOGUE, FEW_SUM, KERNELS, own_options, three
@@ -152,13 +153,13 @@ def _estimate(x: Context) -> Estimate:
     vectors = of_y / c.alignment + of_w / VECTOR_BYTES
     instructions = steps * vectors * INSTRUCTIONS + c.tile_m * c.tile_n * FINISHED
     terms = {
-        LOADS: common.lanes_us(shares * instructions, device),
-        PORT: shares * steps * (of_y + of_w) / common.port_rate(device),
-        MEMORY: common.memory_us(p.min_bytes, device),
+        LOADS: physics.lanes_us(shares * instructions, device),
+        PORT: shares * steps * (of_y + of_w) / physics.port_rate(device),
+        MEMORY: physics.memory_us(p.min_bytes, device),
         FILTERS: DEVICE.SECOND_US,
         LAUNCH: common.LAUNCH_US,
     }
-    total = math.hypot(max(terms[LOADS], terms[PORT]), terms[MEMORY])
+    total = physics.together_us(max(terms[LOADS], terms[PORT]), terms[MEMORY])
     return common.estimated(total + terms[FILTERS] + terms[LAUNCH], terms, x.case.tiles)
 
 

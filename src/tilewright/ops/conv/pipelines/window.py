@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops import physics
 from tilewright.ops.binder import Catalogue, Constant, Context, Numbers, Part
 from tilewright.ops.conv import sharing, windows
 from tilewright.ops.conv.catalogue import FEW_SUM, SUMS
@@ -146,7 +147,7 @@ def _estimate(x: Context) -> Estimate:
     work = pointers.Work(
         steps=max(1.0, lines * steps),
         read=elements * DTYPES[c.dtype].bytes * read,
-        products=common.lanes_us(instructions, x.device),
+        products=physics.lanes_us(instructions, x.device),
     )
     return pointers.estimate(x, work, _sums(c), 0)
 

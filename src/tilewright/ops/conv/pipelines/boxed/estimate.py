@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.arch import arch, peak_tflops
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops import physics
 from tilewright.ops.binder import Context
 from tilewright.ops.conv import boxes, sharing
 from tilewright.ops.conv.catalogue import channels_in
@@ -78,7 +78,7 @@ class Work:
 def estimate(x: Context) -> Estimate:
     """What a launch should take."""
     c, p, device = x.config, x.problem, x.device
-    through = common.port_rate(device)
+    through = physics.port_rate(device)
     stored = c.tile_m * c.tile_n * DTYPES[shape.stored(c)].bytes / through / DEVICE.STORE_SHARE
     if c.direction == "weights":
         work = [_of_weights(x)]
@@ -92,7 +92,7 @@ def estimate(x: Context) -> Estimate:
     body = (steps - apart) * one.average + apart * one.alone
     stores = stored * (len(work) if c.pipeline == shape.PINGPONG else sum(w.waves for w in work))
     launch = common.LAUNCH_US + DEVICE.SECOND_US * (len(work) - 1)
-    memory = common.memory_us(p.min_bytes, device)
+    memory = physics.memory_us(p.min_bytes, device)
     terms = {
         PRODUCTS: steps * one.products,
         PORT: (steps + apart * (DEVICE.READ_APART - 1)) * read,
@@ -100,7 +100,7 @@ def estimate(x: Context) -> Estimate:
         STORES: stores,
         LAUNCH: launch,
     }
-    total = math.hypot(body + stores, memory) + launch
+    total = physics.together_us(body + stores, memory) + launch
     if c.scheduler in SHARING:
         terms[TOTALS] = sharing.adding_us(x, sharing.parts(x))
         total += terms[TOTALS]
@@ -129,10 +129,9 @@ def _of_weights(x: Context) -> Work:
 
 def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Steps:
     """A step, where a compute unit takes in `through` bytes a microsecond."""
-    this = arch(device.arch)
     size = DTYPES[c.dtype].bytes
     columns = sum(max(part, DEVICE.LEAST_PART) for part in widths.parts(c.tile_n))
-    rate = peak_tflops(this, device, c.dtype) * 1e6 / device.compute_units * DEVICE.POWER_SHARE
+    rate = physics.matrix_rate(device, c.dtype) * DEVICE.POWER_SHARE
     products = 2 * c.tile_m * columns * c.tile_k / rate
     whole = max(shape.stage_bytes(c) / through, _rows_us(c, p))
     if c.spread:  # boxes behind the last are read from inside
