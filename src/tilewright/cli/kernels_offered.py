@@ -28,7 +28,10 @@ app = typer.Typer()
 def offered(
     said: ProblemArguments,
     devices: Annotated[
-        str, typer.Option("--devices", help="The GPU to ask for: as of sweep; the first counts.")
+        str,
+        typer.Option(
+            "--devices", help="The GPU to ask for, as `sweep` takes it; the first of several."
+        ),
     ] = "1",
     count: Annotated[
         int | None,

@@ -55,7 +55,7 @@ def problems(
     ],
     arch_name: Annotated[
         str,
-        typer.Option("--arch", help="What decides the meaning of fp8.", metavar="ARCH"),
+        typer.Option("--arch", help="Architecture that says which type fp8 is.", metavar="ARCH"),
     ] = "sm_90",
     family: FamilyName = None,
     out: Annotated[

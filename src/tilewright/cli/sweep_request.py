@@ -72,7 +72,7 @@ class SweepOptions:
         typer.Option(
             "--arch",
             help="Architecture to compile or count for without its device, or a list of them "
-            "[default with --compile-only: as of `build`]; on cpu, the architecture that "
+            "[default with --compile-only: that of `build`]; on cpu, the architecture that "
             "the interpreter stands in for.",
         ),
     ] = None

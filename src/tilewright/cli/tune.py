@@ -49,7 +49,8 @@ class MeasureOptions:
         ),
     ] = None
     devices: Annotated[
-        str, typer.Option("--devices", help="As of sweep: all GPUs, how many, which, or cpu.")
+        str,
+        typer.Option("--devices", help="As `sweep` takes them: all GPUs, how many, which, or cpu."),
     ] = "all"
     budget: Annotated[
         float | None,

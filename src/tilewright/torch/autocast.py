@@ -51,7 +51,7 @@ def _converted(x: Any) -> Any:
     if x.dtype not in _CONVERTED or not torch.is_autocast_enabled(kind):
         return x
     if kind == "cuda" and x.requires_grad and x.is_leaf:
-        # Of a weight, torch keeps the converted tensor until autocast ends. Only an operation that
+        # torch keeps the converted tensor of a weight until autocast ends. Only an operation that
         # it converts for reaches that tensor: a sum of products of one factor, which is a view.
         x = torch.einsum("...", x)
     return x.to(torch.get_autocast_dtype(kind))
