@@ -38,7 +38,6 @@ from tilewright.ops.gemm.sizes import tiles
 from tilewright.ops.nouns import MAIN, KernelSource, Launch
 from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles, slots
 
-Bytes = Callable[[GemmConfig], int]
 Whether = Callable[[GemmConfig], bool]
 
 # --- what alignment promises --------------------------------------------------------------------
@@ -198,7 +197,8 @@ def _pointer(name: str, dtype: str, near: Whether, aligned: int = 1) -> Array:
     return Array(dtype, lambda _: name, aligned=lambda _: aligned, near=near)
 
 
-def _strides(value: Callable[[GemmProblem], int], kind: str = "i64", multiple: int = 1) -> Numbers:
+def _number(value: Callable[[GemmProblem], int], kind: str = "i64", multiple: int = 1) -> Numbers:
+    """A number of the problem's; a stride, if its kind is not said."""
     return Numbers(kind, lambda x: value(x.problem), multiples=lambda _: multiple)
 
 
@@ -215,7 +215,7 @@ def chain(place: int, near: Whether = _near) -> Tuple:
             found.append(_pointer(name, epilogues.operand_dtype(taken, beside), near, aligned))
         if epilogues.has_matrix(said):
             by = _of_matrices(c, said, beside)
-            found.append(_strides(lambda p: int(getattr(p, leading)), index_type(c), by))
+            found.append(_number(lambda p: int(getattr(p, leading)), index_type(c), by))
         return found
 
     return Tuple(elements)
@@ -253,20 +253,20 @@ def _batch(c: GemmConfig) -> list[Numbers]:
     epilogue's matrices."""
     if c.batching == "none":
         return []
-    found = [_strides(lambda p: p.batch, "i32")]
+    found = [_number(lambda p: p.batch, "i32")]
     by = [_aligned(c, dtype) for dtype in _types(c)]
     matrix = epilogues.has_matrix(c.epilogue)
     by.append(_of_matrices(c, c.epilogue, c.dtype_c) if matrix else 1)
     if c.batching in ("strided", "nested"):
         if _through_pointers(c):
-            found += [_strides(_at("batch_strides", i), multiple=by[i]) for i in range(3)]
+            found += [_number(_at("batch_strides", i), multiple=by[i]) for i in range(3)]
         else:
-            found += [_strides(_step(i), "i32") for i in range(2)]
+            found += [_number(_step(i), "i32") for i in range(2)]
     if c.batching == "nested":
-        found.append(_strides(lambda p: p.batch_inner, "i32"))
-        found += [_strides(_at("outer_strides", i), multiple=by[i]) for i in range(4)]
+        found.append(_number(lambda p: p.batch_inner, "i32"))
+        found += [_number(_at("outer_strides", i), multiple=by[i]) for i in range(4)]
     if matrix:
-        found.append(_strides(lambda p: p.stride_d, multiple=by[3]))
+        found.append(_number(lambda p: p.stride_d, multiple=by[3]))
     return found
 
 

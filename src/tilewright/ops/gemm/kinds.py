@@ -49,7 +49,7 @@ def of(config: Config) -> Kind:
 
 def _interpreted(config: GemmConfig) -> GemmConfig:
     record = pipelines.of(config)
-    sibling = pipelines.PIPELINES[record.sibling or record.name]
+    sibling = pipelines.PIPELINES[record.interpreted]
     # The sibling has no edges or warps that are no powers of two, and A's rows may be rows of
     # its matrix instruction where they are columns of this kernel's.
     least = 16 if record.has("transposed") and not sibling.has("transposed") else 1

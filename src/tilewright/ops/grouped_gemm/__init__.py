@@ -143,7 +143,7 @@ class GroupedGemmFamily(Defaults):
         return catalogue.sources(config, arch)
 
     def interpreted(self, config: GroupedGemmConfig) -> GroupedGemmConfig:
-        return replace(config, pipeline=pipelines.PIPELINES[config.pipeline].sibling)
+        return replace(config, pipeline=pipelines.PIPELINES[config.pipeline].one.interpreted)
 
     def launch(
         self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device

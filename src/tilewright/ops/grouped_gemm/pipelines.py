@@ -26,9 +26,8 @@ class GroupedPipeline:
     """One grouped GEMM kernel.
 
     one: the GEMM pipeline of a single group. Its record states the needs of an architecture, the
-    cost of a tile and the compiler's options.
+    cost of a tile, the compiler's options, and what the interpreter runs.
     kernel: where it is, as ``"module:function"``.
-    sibling: the pipeline in Triton that the interpreter runs.
     forms: of groups that it takes.
     num_warps: the legal values; () for those of `one`.
     table_bytes: shared memory it takes for the groups' numbers of tiles.
@@ -36,7 +35,6 @@ class GroupedPipeline:
 
     one: Pipeline
     kernel: str
-    sibling: str
     forms: tuple[str, ...]
     num_warps: tuple[int, ...] = ()
     table_bytes: int = 0
@@ -56,19 +54,16 @@ PIPELINES: dict[str, GroupedPipeline] = {
         GroupedPipeline(
             one=BASIC,
             kernel="tilewright.ops.grouped_gemm.kernels.basic:grouped_gemm_basic",
-            sibling="basic",
             forms=FORMS,
         ),
         GroupedPipeline(
             one=TMA,
             kernel="tilewright.ops.grouped_gemm.kernels.tma:grouped_gemm_tma",
-            sibling="tma",
             forms=_DESCRIBED,
         ),
         GroupedPipeline(
             one=GLUON_WS,
             kernel="tilewright.ops.grouped_gemm.kernels.gluon_ws:grouped_gemm_gluon_ws",
-            sibling="tma",
             forms=_DESCRIBED,
             num_warps=(WARPGROUP, 2 * WARPGROUP),
             table_bytes=4 * MAX_GROUPS,

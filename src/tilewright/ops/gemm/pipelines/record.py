@@ -85,8 +85,7 @@ class Pipeline:
 
     name: the word in `GemmConfig.pipeline` and in kernels' names.
     kernel: where it is, as ``"module:function"``.
-    sibling: of a kernel in Gluon, the pipeline in Triton that computes the same, which the
-    interpreter runs.
+    sibling: of a kernel in Gluon, the pipeline in Triton that computes the same.
     needs: what an architecture must have, in the words of `Arch.has`.
 
     The fields of a config that it accepts:
@@ -167,6 +166,11 @@ class Pipeline:
     def in_triton(self) -> bool:
         """Whether its kernel is in Triton, not in Gluon."""
         return not self.sibling
+
+    @property
+    def interpreted(self) -> str:
+        """The pipeline in Triton that computes the same, which the interpreter runs."""
+        return self.sibling or self.name
 
     @property
     def reads(self) -> Literal["pointers", "descriptors"]:
