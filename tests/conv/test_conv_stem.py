@@ -20,6 +20,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import ConvProblem, runs
 from tilewright.ops.conv.pipelines import PIPELINES
+from tilewright.ops.conv.pipelines.implicit import aligned_weights
 from tilewright.ops.nouns import MAIN
 
 FAMILY = ops.family("conv")
@@ -182,10 +183,10 @@ def test_the_gradient_of_few_channels_reads_pixels_in_vectors(dispatcher):
     p = replace(STEM, direction="data", n=2, spatial=(13, 12))
     found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
     c = next(c for c in found if c.pipeline == "implicit" and not c.merged)
-    assert (c.alignment, c.alignment_out, c.alignment_weights) == (16, 2, 2)
+    assert (c.alignment, c.alignment_out, aligned_weights(c)) == (16, 2, 2)
     assert verify.verify(dispatcher, p, c.name, seed=1).ok
     promising = replace(c, alignment_out=1)
-    assert promising.alignment_weights == 16
+    assert aligned_weights(promising) == 16
     refused = FAMILY.supports(promising, p, SM_90)
     assert refused.rule == "vector_width" and "channels of weights" in refused.reason
     first = replace(p, c=64, w_strides=(64 * 49, 49, 7, 1))

@@ -74,10 +74,6 @@ def written(c: ConvConfig) -> int:
     return max(1, c.alignment_out // DTYPES[c.dtype_out].bytes)
 
 
-def _of_weights(c: ConvConfig) -> int:
-    return max(1, c.alignment_weights // DTYPES[c.dtype].bytes)
-
-
 def _of_y(c: ConvConfig) -> int:
     return runs.READ // DTYPES[c.dtype].bytes if c.runs else read(c)
 
@@ -133,7 +129,7 @@ def _operand(
     """A pointer to x, w or y, and its strides."""
     return {
         parameter: pointer(name, aligned),
-        f"{parameter.removesuffix('s')}_strides": strides_of(name, multiples),
+        f"{parameter}_strides": strides_of(name, multiples),
     }
 
 
@@ -227,12 +223,6 @@ def channels_out(p: ConvProblem) -> int:
     return p.group_c if p.direction == "data" else p.group_k
 
 
-def _made_channels(c: ConvConfig) -> int:
-    """Weights have c innermost, which the data's gradient makes."""
-    also_read = _of_weights(c) if c.direction == "data" and not c.runs else 1
-    return max(written(c), also_read)
-
-
 def _chain_functions(c: ConvConfig, arch: Arch) -> Functions:
     return tuple(one.function for one in epilogues.parse(c.epilogue))
 
@@ -248,13 +238,8 @@ CATALOGUE: Catalogue = {
         lambda c: runs.READ if c.runs else c.alignment,
         lambda c: outer(_of_y(c)),
     ),
-    # Rows of runs are of any length.
-    **_operand(
-        "weights",
-        lambda _: "w",
-        lambda c: 1 if c.runs else c.alignment_weights,
-        lambda c: outer(1 if c.runs else _of_weights(c)),
-    ),
+    "weights": pointer(lambda _: "w"),
+    "weight_strides": strides_of(lambda _: "w"),
     **_operand("made", made_of, lambda c: c.alignment_out, lambda c: outer(written(c))),
     "extra": Tuple(_chain),
     "meeting": Tuple(lambda c: (_FLAGS, _MET) if c.parts_meet else ()),
@@ -262,8 +247,8 @@ CATALOGUE: Catalogue = {
     "groups": integer(lambda p: p.groups),
     "channels": integer(lambda p: p.c),
     "channels_in": integer(channels_in, lambda c: 1 if c.runs else read(c)),
-    "channels_out": integer(channels_out, _made_channels),
-    "group_c": integer(lambda p: p.group_c, lambda c: 1 if c.runs else _of_weights(c)),
+    "channels_out": integer(channels_out, written),
+    "group_c": integer(lambda p: p.group_c, lambda c: 1 if c.runs else read(c)),
     "group_k": integer(lambda p: p.group_k, _of_y),
     # Of what is gathered from, and of the result.
     "sizes": three(_from),

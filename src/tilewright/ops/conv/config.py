@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.gemm import names
@@ -49,20 +48,6 @@ REDUCTIONS_OF = {
 first."""
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
-
-
-def of_weights(
-    pipeline: str, direction: str, same_bytes: bool, alignment: int, alignment_out: int
-) -> int:
-    """Bytes that weights are aligned to where what is read is to `alignment`, and what is made to
-    `alignment_out`. In the gradient of the data, rows of weights are of the channels that are made:
-    of a stem's three, pixels are still read in vectors. Of packed images weights are read one by
-    one, and for blocks of pixels."""
-    if pipeline in ("packed", "subpixel"):
-        return 1
-    if pipeline == "implicit" and direction == "data" and same_bytes and alignment_out > 1:
-        return min(alignment, alignment_out)
-    return alignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +123,6 @@ class ConvConfig:
     gemm: str = ""
     reduction: str = "none"
     spread: int = 0
-
-    @property
-    def alignment_weights(self) -> int:
-        """Bytes that weights are aligned to (`of_weights`)."""
-        same = DTYPES[self.dtype].bytes == DTYPES[self.dtype_out].bytes
-        return of_weights(self.pipeline, self.direction, same, self.alignment, self.alignment_out)
 
     @property
     def two_stage(self) -> bool:

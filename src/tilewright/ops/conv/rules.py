@@ -14,6 +14,7 @@ from tilewright.ops.conv.config import GEMM, SHARING, ConvConfig
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm, has
 from tilewright.ops.conv.pipelines.common import on_vectors
 from tilewright.ops.conv.pipelines.depthwise import MOST_ELEMENTS
+from tilewright.ops.conv.pipelines.implicit import aligned_weights
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.limits import INT32_SPAN, MAX_STAGES, VECTOR_DOT_PRODUCTS
 from tilewright.ops.pool import Pool, each
@@ -221,7 +222,7 @@ def _aligned(c: ConvConfig, p: ConvProblem) -> str | None:
     if read < c.alignment:
         return f"channels of what is read are aligned to {read} bytes, under {c.alignment}"
     if (c.pipeline, c.direction) == ("implicit", "data"):
-        weights, wanted = p.rows_alignment("w"), c.alignment_weights
+        weights, wanted = p.rows_alignment("w"), aligned_weights(c)
         if weights < wanted:
             return f"channels of weights are aligned to {weights} bytes, under {wanted}"
     if made < c.alignment_out:

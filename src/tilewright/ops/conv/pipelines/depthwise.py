@@ -12,7 +12,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
 from tilewright.ops.binder import Catalogue, Context
 from tilewright.ops.conv import sharing
-from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer, pointer, read, strides_of, written
+from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer, read, written
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
@@ -33,9 +33,6 @@ TAP_INSTRUCTIONS = 6
 """Instructions of a lane for each element and tap, with its share of masks and addresses."""
 
 OWN: Catalogue = {
-    # Taps are innermost in w, or nothing is.
-    "weights": pointer(lambda _: "w"),
-    "weight_strides": strides_of(lambda _: "w"),
     # A kernel reads the channels that it makes.
     "channels_out": integer(lambda p: p.c, lambda c: max(read(c), written(c))),
 }

@@ -26,7 +26,6 @@ from tilewright.ops.conv.catalogue import (
     made_of,
     pointer,
     source_of,
-    strides_of,
 )
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
@@ -147,8 +146,6 @@ _OWN: Catalogue = {
     "edge": _rows_of(source_of, True),
     "y": _rows_of(lambda _: "y", False),
     "made": replace(pointer(made_of), view=lambda x: maps.rows_of_class(x.problem, x.case.residue)),
-    "weights": pointer(lambda _: "w"),
-    "weight_strides": strides_of(lambda _: "w"),
     "channels": integer(lambda p: p.channels_out),
     "height": _walked(lambda walk: walk.size, 0),
     "width": _walked(lambda walk: walk.size, 1),

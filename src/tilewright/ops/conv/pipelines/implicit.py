@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
@@ -18,13 +19,23 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
 from tilewright.ops.binder import Catalogue, Context, Numbers
 from tilewright.ops.conv import runs, sharing
-from tilewright.ops.conv.catalogue import SUM, SUMS, channels_in, channels_out, read
+from tilewright.ops.conv.catalogue import (
+    SUM,
+    SUMS,
+    channels_in,
+    channels_out,
+    integer,
+    outer,
+    pointer,
+    read,
+    strides_of,
+    written,
+)
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
-from tilewright.ops.conv.pipelines.common import implicit_alignments as alignments
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
-from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.estimate import Estimate
 
 # --- kernels ------------------------------------------------------------------------------------
@@ -56,7 +67,51 @@ _RUNS = Numbers(
 """Elements of a run with those before its first tap, from the first run of a row to the next, from
 the row's begin to the first, and of a row; and of those before a run's first tap."""
 
-_OWN: Catalogue = {"runs": _RUNS, "BUNDLE": lambda c, _: c.merged_groups}
+
+def of_weights(of: ConvConfig | ConvProblem, read: int, made: int) -> int:
+    """Bytes that weights are aligned to where what is read is to `read`, and what is made to
+    `made`. In the gradient of the data, rows of weights are of the channels that are made: of a
+    stem's three, pixels are still read in vectors."""
+    same = DTYPES[of.dtype].bytes == DTYPES[of.dtype_out].bytes
+    return min(read, made) if of.direction == "data" and same and made > 1 else read
+
+
+def aligned_weights(c: ConvConfig) -> int:
+    """Bytes that a config's weights are aligned to; rows of runs are of any length."""
+    return 1 if c.runs else of_weights(c, c.alignment, c.alignment_out)
+
+
+@lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
+def alignments(p: ConvProblem) -> tuple[int, int]:
+    """Bytes of alignment of what is read and made. Weights may have one of their own, and each
+    group's channels are read and stored alone, also those of depthwise filters."""
+    first, second, made = (
+        math.gcd(p.rows_alignment(name), DTYPES[p.dtype_of(name)].bytes)
+        if p.depthwise
+        else p.rows_alignment(name)
+        for name in DIRECTIONS[p.direction]
+    )
+    if second > 1 and of_weights(p, first, made) <= second:
+        return first, made
+    return min(first, second), made
+
+
+def _elements(c: ConvConfig) -> int:
+    return max(1, aligned_weights(c) // DTYPES[c.dtype].bytes)
+
+
+def _made_channels(c: ConvConfig) -> int:
+    """Weights have c innermost, which the data's gradient makes."""
+    return max(written(c), _elements(c) if c.direction == "data" else 1)
+
+
+_OWN: Catalogue = {
+    "weights": pointer(lambda _: "w", aligned_weights),
+    "weight_strides": strides_of(lambda _: "w", lambda c: outer(_elements(c))),
+    "channels_out": integer(channels_out, _made_channels),
+    "runs": _RUNS,
+    "BUNDLE": lambda c, _: c.merged_groups,
+}
 
 _GATHER = pointers.kernel("gather", "conv_gather", own=_OWN)
 _WEIGHTS = pointers.kernel(

@@ -101,6 +101,10 @@ _FORWARD = (_PACK, pointers.kernel("packed", "conv_packed", own=_OWN))
 _WEIGHTS = (_PACK_X, pointers.kernel("packed_weights", "conv_packed_weights", own=_OWN))
 
 
+_TOTALS = replace(FEW_SUM, own={**FEW_SUM.own, "group_c": integer(lambda p: p.group_c)})
+"""Channels are as they come: what is aligned is packed."""
+
+
 def _lines(p: ConvProblem) -> int:
     """Lines of pixels of y."""
     return p.n * math.prod(p.out_sizes[:-1])
@@ -280,7 +284,7 @@ def _estimate(x: Context) -> Estimate:
 PACKED = Pipeline(
     name=PIPELINE,
     parts=lambda c: _WEIGHTS if c.direction == "weights" else _FORWARD,
-    totals=FEW_SUM,
+    totals=_TOTALS,
     objection=_objection,
     tile=common.least_of_8_bits,
     refusal=_refusal,
