@@ -193,7 +193,10 @@ class Dispatcher:
 
     def launched(self, op: str, operands: Sequence[Any], out: Any) -> bool:
         """Launch a call with one output and no keywords if an equal call was launched before.
-        Returns whether it launched; if False, nothing has happened."""
+        Returns whether it launched; if False, nothing has happened.
+
+        op: an operation, or a kernel's name.
+        """
         if self.registry is not None:
             self._forget_if_changed(self.registry)
         launches = self._launches
@@ -259,6 +262,9 @@ class Dispatcher:
         """As `run`, with the kernel called `name` and no other. Raises `UnknownName` if there is
         no such kernel, `UnsupportedProblem` if it cannot serve these operands within the
         constraints."""
+        plain = stream is None and out is not None and not options
+        if plain and self.launched(name, operands, out):
+            return out
         return self.run_given(name, operands, out, stream, options, named=True)
 
     def _kernel(self, name: str) -> Any:
