@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tilewright.arch.model import Device
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
@@ -37,7 +39,12 @@ def splits_of(config: AttentionConfig, problem: AttentionProblem, device: Device
     mean = steps * p.lengths[1] / p.kv_len
     if "usedkv" in p.words and p.batch > 1:
         mean /= 2  # the host knows the longest alone; lengths may be anything up to it
-    units = device.compute_units
+    return _fewest(tiles, steps, mean, device.compute_units)
+
+
+@lru_cache(maxsize=1024)  # kernels of a plan have few different tiles
+def _fewest(tiles: int, steps: int, mean: float, units: int) -> int:
+    """The fewest splits that take about the least time; arguments as of `_time`."""
     # Of numbers with equally long splits, the least.
     counts = {-(-steps // -(-steps // n)) for n in range(1, min(MOST_SPLITS, steps) + 1)}
     times = {n: _time(n, tiles, steps, mean, units) for n in sorted(counts)}
