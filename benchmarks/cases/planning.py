@@ -19,6 +19,8 @@ from tilewright import GemmProblem, KernelSpace, ops
 from tilewright.arch import Device, arch, device
 from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher
+from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.conv import ConvProblem
 from tilewright.ops.gemm import FAMILY
 from tilewright.plan import Planner
 from tilewright.tables import file
@@ -58,6 +60,20 @@ def processes(script: str, *words: str, count: int) -> list[float]:
 
 # --- plans --------------------------------------------------------------------------------------
 
+OTHERS: Mapping[str, Callable[[], Iterable[Any]]] = {
+    "attention, causal": lambda: (
+        AttentionProblem(2, 32, n, n, 128, kv_heads=8, right=0) for n in range(1000, 1150)
+    ),
+    "attention, one query over a cache": lambda: (
+        AttentionProblem(16, 32, 1, n, 128, kv_heads=8) for n in range(1000, 1150)
+    ),
+    "convolution, 3×3": lambda: (
+        ConvProblem(16, 128, 128, (n, 28), (3, 3), pad=(1, 1)) for n in range(7, 157)
+    ),
+    "convolution, 1×1": lambda: (ConvProblem(16, 128, 256, (n, 28), (1, 1)) for n in range(7, 157)),
+}
+"""Problems of other families, each of them new."""
+
 IMPORT = "import time; t = time.perf_counter(); import tilewright; print(time.perf_counter() - t)"
 
 
@@ -67,9 +83,14 @@ def planning() -> Samples:
     first, *fresh = (GemmProblem(m, 4096, k) for m in range(1, 152) for k in (4096, 7168))
     dispatcher.select(first)  # what is made once: the default space, caches of rules
     count = len(dispatcher.explain(first).fates)
+    plans = {f"plan a new problem among {count} kernels": each(dispatcher.select, fresh)}
+    for words, problems in OTHERS.items():
+        before, *others = problems()
+        dispatcher.select(before)
+        plans[f"plan a new {words}"] = each(dispatcher.select, others)
     return {
         "`import tilewright`": processes(IMPORT, count=15),
-        f"plan a new problem among {count} kernels": each(dispatcher.select, fresh),
+        **plans,
         "a cached plan": turns("select(x)", [first], select=dispatcher.select),
         f"explain a choice among {count} kernels": each(dispatcher.explain, [first] * 50),
     }
