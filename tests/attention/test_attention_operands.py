@@ -214,6 +214,16 @@ def test_vectorised_pages_hold_whole_groups(wrong):
         AttentionProblem(**(fields | wrong), others=words)
 
 
+def test_an_entry_that_names_no_page_is_read_as_the_nearest():
+    p = AttentionProblem(
+        1, 1, 1, 8, 16, pages=3, page_size=2, page_entries=4, others="usedkv+pagetable"
+    )
+    said = {"page_table": np.array([[-7, 0, 2, 99]]), "kv_used": np.array([8])}
+    (of,) = sequences(p, said)
+    pages, rows = keys_at(p, said, of, 0, 8)
+    assert pages.tolist() == [0, 0, 0, 0, 2, 2, 2, 2] and rows.tolist() == [0, 1] * 4
+
+
 def test_rows_whose_elements_lie_apart_have_no_alignment():
     """Kernels of any alignment take neighbours in a row for neighbours in memory."""
     apart = View((1, 4, 1, 16), (512, 128, 128, 8), "bf16", 256, "cpu")

@@ -57,11 +57,15 @@ def test_a_wheel_is_the_same_bytes_and_what_pip_wants(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr  # pip checks every file against RECORD
     with zipfile.ZipFile(paths[0]) as file:
         names = [n for n in file.namelist() if "dist-info" not in n]
+    assert names == [f"{bundle_module.PACKAGE}/sm90.bundle"]
+    assert not [*target.rglob("*.py")], "data alone"
+
+
+def test_a_wheel_states_its_name_and_how_many_kernels_it_has(tmp_path: Path) -> None:
+    with zipfile.ZipFile(write_wheel(content(), "tilewright-kernels-sm90", tmp_path)) as file:
         (stated,) = (n for n in file.namelist() if n.endswith("/METADATA"))
         said = message_from_bytes(file.read(stated))
-    assert names == [f"{bundle_module.PACKAGE}/sm90.bundle"]
     assert said["Name"] == "tilewright-kernels-sm90" and said["Summary"].startswith("3 prebuilt")
-    assert not [*target.rglob("*.py")], "data alone"
 
 
 def test_a_wheels_bundle_is_found_and_trusted(tmp_path: Path) -> None:

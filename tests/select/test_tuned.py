@@ -170,6 +170,8 @@ def test_a_kernel_that_cannot_be_built_gives_way_to_its_tie():
     dispatcher.planner._unbuildable[UNUSUAL, "sm_90"] = "no luck"
     dispatcher.planner._plans.clear()
     assert dispatcher.select(gemm(512)).config.name == WIDE
+    fates = dispatcher.explain(gemm(512)).fates
+    assert any((fate.name, fate.by, fate.reason) == (UNUSUAL, "build", "no luck") for fate in fates)
 
 
 # --- registries ----------------------------------------------------------------------------
