@@ -130,7 +130,7 @@ def test_its_commands_print_what_it_shows(page, tmp_path):
         assert re.fullmatch(pattern(shown), printed), f"{command} prints\n{printed}"
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(p, marks=[pytest.mark.edge] * (name(p) == "README.md")) for p in RUNNABLE],

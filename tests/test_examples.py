@@ -77,7 +77,7 @@ def test_every_script_is_tested():
     assert scripts == set(EXPECTED)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("script", EXPECTED)
 def test_it_runs(script, tmp_path):
     assert EXPECTED[script] in run(tmp_path, script)

@@ -85,7 +85,7 @@ def test_twenty_thousand_inputs_are_tried() -> None:
     assert sum(count for _, count in READERS.values()) == 20_000
 
 
-@pytest.mark.grid(17)
+@pytest.mark.grid(12)
 @pytest.mark.parametrize("name", READERS)
 def test_mutated_inputs_give_typed_errors_at_once_and_in_little_memory(
     name: str, tmp_path: Path
@@ -99,7 +99,7 @@ def test_mutated_inputs_give_typed_errors_at_once_and_in_little_memory(
         attempt(reader, seed, tmp_path, name)
 
 
-@pytest.mark.grid(17)
+@pytest.mark.grid(12)
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_reads_what_is_not_mutated(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
