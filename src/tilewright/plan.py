@@ -393,14 +393,13 @@ class Planner:
         """Whether a kernel can be had here, whatever it serves."""
         target = asked.target
         # Without broken ones no names are made: for hundreds of candidates they take time.
-        broken = self._unbuildable and self._unbuildable.get((config.name, target.arch))
-        if broken:
-            return no("build", broken)
+        if self._unbuildable and (config.name, target.arch) in self._unbuildable:
+            return no("build", self._unbuildable[config.name, target.arch])
         if library := library_of(config):
-            refused = self._unbuildable.get((config.name, asked.stated[0]), "")
-            refused = refused or self._vendor.lacking(library, target)
-            if refused:
-                return no("library", refused)
+            if (config.name, asked.stated[0]) in self._unbuildable:
+                return no("library", self._unbuildable[config.name, asked.stated[0]])
+            if lacking := self._vendor.lacking(library, target):
+                return no("library", lacking)
         elif self._prebuilt is not None:
             return self._present(config.name, target)
         return YES

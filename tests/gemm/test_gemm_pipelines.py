@@ -16,6 +16,7 @@ from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.binder import interface
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.catalogue import CATALOGUE
+from tilewright.ops.gemm.config import SHARING
 from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.pipelines.record import Pipeline
 from tilewright.ops.gemm.rules import LEGALITY
@@ -231,6 +232,35 @@ def test_a_forgotten_field_is_an_error_that_names_it(field):
     left = {name: value for name, value in FIELDS.items() if name != field}
     with pytest.raises(TypeError, match=rf"'{field}'"):
         Pipeline(**left)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"schedulers": ()}, "schedulers: is empty"),
+        ({"schedulers": ("tiles",)}, "schedulers: 'tiles' is not one of tile, persistent"),
+        ({"schedulers": ("tile", "split_k")}, "reductions: is empty"),
+        ({"reductions": ("linear",)}, "reductions: belong to schedulers that share tiles"),
+        ({"batchings": ("stride",)}, "batchings: 'stride' is not one of none, strided"),
+        ({"rules": {"toy": FIELDS["rules"]["combination"]}}, "rules: 'toy' is not one of"),
+        ({"own_words": {"scheduler": "packed"}}, "own_words: 'packed' is not one of combination"),
+        ({"traits": ("dots",)}, "traits: 'dots' is not one of b_in_words, shuffled_b, packed"),
+        ({"grids": ("few bits",)}, "grids: 'few bits' is not one of whole"),
+    ],
+)
+def test_a_record_that_cannot_be_meant_is_refused_by_field(fields, said):
+    with pytest.raises(BadArgument) as caught:
+        Pipeline(**{**FIELDS, **fields})
+    assert str(caught.value).startswith(f"pipeline toy: {said}")
+
+
+@pytest.mark.parametrize("record", PIPELINES.values(), ids=PIPELINES)
+def test_a_kernel_takes_what_its_schedulers_and_batchings_need(record):
+    if {*record.schedulers} & {*SHARING}:
+        assert record.takes("partials") and record.takes("flags")
+    if record.batchings != ("none",):
+        assert record.takes("batch")
+    assert record.takes("pre_a") == record.takes("pre_b")
 
 
 def test_rules_that_records_extend_are_rules():

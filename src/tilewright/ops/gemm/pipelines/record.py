@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from tilewright.arch.model import Arch
+from tilewright.errors import BadArgument
 from tilewright.ops.binder import Catalogue, Value, interface
-from tilewright.ops.gemm.config import MAX_TILE, GemmConfig
+from tilewright.ops.gemm.batch import BATCHINGS
+from tilewright.ops.gemm.config import (
+    ALIGNMENTS,
+    INDEX_BITS,
+    MAX_TILE,
+    REDUCTIONS,
+    SCHEDULERS,
+    SHARING,
+    STORES,
+    GemmConfig,
+)
 from tilewright.ops.gemm.pipelines import common
 
 Rule = Callable[[GemmConfig, Arch], "str | None"]
@@ -16,6 +27,9 @@ Rule = Callable[[GemmConfig, Arch], "str | None"]
 
 OwnRule = Literal["combination", "warpgroups", "small_m", "cdna", "scales", "packed"]
 """The rules of `rules.LEGALITY` that a record may extend."""
+
+OwnWord = Literal["scheduler", "reduction", "epilogue"]
+"""The fields of a config about which a rule of a record's own may speak."""
 
 Trait = Literal[
     "b_in_words",
@@ -79,7 +93,8 @@ class Pipeline:
     its signature: `takes` asks that.
 
     A record says what its kernel has beyond the usual. The usual values of a config are the
-    narrowest: a record that forgets one has fewer configs, not wrong ones.
+    narrowest: a record that forgets one has fewer configs, not wrong ones. Raises `BadArgument` for
+    a word that a field does not have, and for fields that contradict each other.
 
     The kernel:
 
@@ -142,9 +157,7 @@ class Pipeline:
     odd_warps: tuple[int, ...] = ()
     largest_k: int = MAX_TILE
     rules: Mapping[OwnRule, Rule] = field(default_factory=dict)
-    own_words: Mapping[Literal["scheduler", "reduction", "epilogue"], OwnRule] = field(
-        default_factory=dict
-    )
+    own_words: Mapping[OwnWord, OwnRule] = field(default_factory=dict)
 
     traits: tuple[Trait, ...] = ()
     operand_dtype: Callable[[GemmConfig], str] = common.operand_dtype
@@ -161,6 +174,36 @@ class Pipeline:
     rates: Rates | None
     grids: tuple[Grid, ...] = ()
     worth_having: Mapping[Grid, Callable[[GemmConfig], bool]]
+
+    def __post_init__(self) -> None:
+        shares = bool({*self.schedulers} & {*SHARING})
+        listed: tuple[tuple[str, Sequence[object], Sequence[object], bool], ...] = (
+            ("schedulers", self.schedulers, SCHEDULERS, True),
+            ("reductions", self.reductions, REDUCTIONS[1:], shares),
+            ("stores", self.stores, STORES, True),
+            ("padding", self.padding, (False, True), True),
+            ("alignments", self.alignments, ALIGNMENTS, True),
+            ("index_bits", self.index_bits, INDEX_BITS, True),
+            ("batchings", self.batchings, BATCHINGS, True),
+            ("rules", tuple(self.rules), get_args(OwnRule), False),
+            ("own_words", tuple(self.own_words), get_args(OwnWord), False),
+            ("own_words", tuple(self.own_words.values()), tuple(self.rules), False),
+            ("traits", self.traits, get_args(Trait), False),
+            ("grids", self.grids, tuple(self.worth_having), False),
+            ("worth_having", tuple(self.worth_having), get_args(Grid), True),
+        )
+        for name, values, known, needed in listed:
+            for value in values:
+                if value not in known:
+                    words = ", ".join(map(str, known))
+                    raise self._wrong(name, f"{value!r} is not one of {words}")
+            if needed and not values:
+                raise self._wrong(name, "is empty")
+        if self.reductions and not shares:
+            raise self._wrong("reductions", "belong to schedulers that share tiles; it has none")
+
+    def _wrong(self, name: str, why: str) -> BadArgument:
+        return BadArgument(f"pipeline {self.name}: {name}: {why}")
 
     @property
     def in_triton(self) -> bool:
