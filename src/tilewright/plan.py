@@ -419,7 +419,7 @@ class Planner:
 
     def _candidates(self, asked: _Asked, recalled: Iterable[Choice | Skipped]) -> _Candidates:
         """The candidates: the registry's kernels; without a registry, a bundle's; without both,
-        those of the default space and those that the selector `recalled`."""
+        the kernels of the default space, and those that the selector `recalled`."""
         found = self._listed(asked.stated[-1], asked.target)
         if self.registry is not None or self._prebuilt is not None:
             return found

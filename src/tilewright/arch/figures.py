@@ -1,6 +1,6 @@
 """The figures that estimates use beside data sheets: rates, shares, latencies. Each was found on
-some device and is used for all of them. A file of `arch/figures` has for each figure its value, its
-unit, how it was found, the script that fits it again, where there is one, and what it means."""
+some device and is used for all of them. A file of `arch/figures` states each figure: its value, its
+unit, its meaning, how it was found, and which script fits it again, if one does."""
 
 from __future__ import annotations
 

@@ -353,8 +353,11 @@ def _instead(meaning: Meaning, config: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """A parameter, or an element of one that is a tuple: its Triton type, what it is a multiple of,
-    and whether it points to less than 2 GiB."""
+    """A parameter, or one element of a parameter that is a tuple.
+
+    type: Triton's. multiple: what its value is a multiple of. near: whether the array it points to
+    spans under 2 GiB.
+    """
 
     name: str
     type: str

@@ -23,6 +23,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.attention import features
 from tilewright.ops.attention.mask import MASKS
+from tilewright.ops.names import choice, number, read
 
 SCHEDULERS = ("tile", "persistent", "split")
 ALIGNMENTS = (1, 2, 4, 8, 16)
@@ -122,20 +123,12 @@ def check(config: AttentionConfig, pipelines: tuple[str, ...]) -> AttentionConfi
     return config
 
 
-def _one(field: str, words: tuple[object, ...]) -> str:
-    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
-
-
-def _count(field: str) -> str:
-    return rf"(?P<{field}>[1-9]\d{{0,9}})"
-
-
-_TYPES = "_".join(_one(field, tuple(DTYPES)) for field in ("dtype", "dtype_kv", "dtype_o"))
+_TYPES = "_".join(choice(field, tuple(DTYPES)) for field in ("dtype", "dtype_kv", "dtype_o"))
 _PATTERN = re.compile(
-    f"attention_{_TYPES}_d{_count('head_dim')}x{_count('head_dim_v')}_{_one('mask', MASKS)}"
-    f"_{_count('tile_q')}x{_count('tile_kv')}_w{_count('num_warps')}_s{_count('num_stages')}"
-    f"_(?P<pipeline>[a-z0-9_]+?)_{_one('scheduler', SCHEDULERS)}(?:{_count('split_len')})?"
-    f"_al{_one('alignment', ALIGNMENTS)}(?:_page{_count('page_size')})?(?:_(?P<pack>pack))?"
+    f"attention_{_TYPES}_d{number('head_dim')}x{number('head_dim_v')}_{choice('mask', MASKS)}"
+    f"_{number('tile_q')}x{number('tile_kv')}_w{number('num_warps')}_s{number('num_stages')}"
+    f"_(?P<pipeline>[a-z0-9_]+?)_{choice('scheduler', SCHEDULERS)}(?:{number('split_len')})?"
+    f"_al{choice('alignment', ALIGNMENTS)}(?:_page{number('page_size')})?(?:_(?P<pack>pack))?"
     "(?:_f-(?P<features>[a-z0-9-]+))?",
     re.ASCII,
 )
@@ -159,16 +152,9 @@ def parse(name: str, pipelines: tuple[str, ...]) -> AttentionConfig:
     fields |= {field: int(said[field]) for field in _COUNTS}
     fields |= {field: int(said[field] or 0) for field in ("split_len", "page_size")}
     words = (said["features"] or "").replace("-", "+")
-    try:
-        config = check(
-            AttentionConfig(**fields, pack=said["pack"] is not None, features=words), pipelines
-        )
-    except BadArgument as error:
-        raise UnknownName(
-            f"{shown(name, 300)} is not the name of an attention kernel: {error}"
-        ) from None
-    if config.name != name:
-        raise UnknownName(
-            f"'{name}' is not the name of an attention kernel; near it is '{config.name}'"
-        )
-    return config
+    pack = said["pack"] is not None
+
+    def made() -> AttentionConfig:
+        return check(AttentionConfig(**fields, pack=pack, features=words), pipelines)
+
+    return read(name, "an attention kernel", made)

@@ -24,6 +24,7 @@ from tilewright.ops.attention import features
 from tilewright.ops.attention.config import ALIGNMENTS
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention_backward.problem import GRADIENTS
+from tilewright.ops.names import choice, number, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +115,11 @@ def check(config: AttentionBackwardConfig, pipelines: tuple[str, ...]) -> Attent
     return config
 
 
-def _one(field: str, words: tuple[object, ...]) -> str:
-    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
-
-
-def _count(field: str) -> str:
-    return rf"(?P<{field}>[1-9]\d{{0,9}})"
-
-
 _PATTERN = re.compile(
-    f"attention_backward_{_one('dtype', tuple(DTYPES))}_{_one('dtype_o', tuple(DTYPES))}"
-    f"_d{_count('head_dim')}x{_count('head_dim_v')}_{_one('mask', MASKS)}"
-    f"_{_count('tile_rows')}x{_count('step_rows')}_w{_count('num_warps')}_s{_count('num_stages')}"
-    f"_(?P<pipeline>[a-z0-9_]+?)_al{_one('alignment', ALIGNMENTS)}(?:_(?P<ordered>ordered))?"
+    f"attention_backward_{choice('dtype', tuple(DTYPES))}_{choice('dtype_o', tuple(DTYPES))}"
+    f"_d{number('head_dim')}x{number('head_dim_v')}_{choice('mask', MASKS)}"
+    f"_{number('tile_rows')}x{number('step_rows')}_w{number('num_warps')}_s{number('num_stages')}"
+    f"_(?P<pipeline>[a-z0-9_]+?)_al{choice('alignment', ALIGNMENTS)}(?:_(?P<ordered>ordered))?"
     "_g-(?P<grads>[a-z-]+)(?:_(?P<dlse>dlse))?(?:_f-(?P<features>[a-z0-9-]+))?",
     re.ASCII,
 )
@@ -148,15 +141,9 @@ def parse(name: str, pipelines: tuple[str, ...]) -> AttentionBackwardConfig:
     fields: dict[str, Any] = {one: said[one] for one in ("dtype", "dtype_o", "mask", "pipeline")}
     fields |= {field: int(said[field]) for field in _COUNTS}
     fields |= {one: (said[one] or "").replace("-", "+") for one in ("grads", "features")}
-    try:
-        fields |= {flag: said[flag] is not None for flag in ("dlse", "ordered")}
-        config = check(AttentionBackwardConfig(**fields), pipelines)
-    except BadArgument as error:
-        raise UnknownName(
-            f"{shown(name, 300)} is not the name of kernels of attention_backward: {error}"
-        ) from None
-    if config.name != name:
-        raise UnknownName(
-            f"'{name}' is not the name of kernels of attention_backward; near it is '{config.name}'"
-        )
-    return config
+    fields |= {flag: said[flag] is not None for flag in ("dlse", "ordered")}
+
+    def made() -> AttentionBackwardConfig:
+        return check(AttentionBackwardConfig(**fields), pipelines)
+
+    return read(name, "kernels of attention_backward", made)

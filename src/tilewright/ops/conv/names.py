@@ -23,6 +23,7 @@ from tilewright.ops.conv.config import (
 from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.gemm.config import REDUCTIONS
+from tilewright.ops.names import choice, number, read
 from tilewright.ops.products import PRECISIONS
 
 
@@ -92,30 +93,22 @@ _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m")
 _CHECKED = (*_COUNTS, "merged_groups")
 
 
-def _one(field: str, words: tuple[object, ...]) -> str:
-    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
-
-
-def _count(field: str) -> str:
-    return rf"(?P<{field}>[1-9]\d{{0,9}})"
-
-
 _PATTERN = re.compile(
-    f"conv_{_one('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d"
-    f"_{_one('dtype', tuple(DTYPES))}_{_one('dtype_out', tuple(DTYPES))}"
-    f"_{_count('tile_m')}x{_count('tile_n')}x{_count('tile_k')}"
-    f"_w{_count('num_warps')}_s{_count('num_stages')}"
-    f"_{_one('pipeline', tuple(PIPELINES))}_{_one('scheduler', SCHEDULERS)}"
-    f"(?:_{_one('reduction', REDUCTIONS[1:])})?_g{_count('group_m')}"
-    f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
+    f"conv_{choice('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d"
+    f"_{choice('dtype', tuple(DTYPES))}_{choice('dtype_out', tuple(DTYPES))}"
+    f"_{number('tile_m')}x{number('tile_n')}x{number('tile_k')}"
+    f"_w{number('num_warps')}_s{number('num_stages')}"
+    f"_{choice('pipeline', tuple(PIPELINES))}_{choice('scheduler', SCHEDULERS)}"
+    f"(?:_{choice('reduction', REDUCTIONS[1:])})?_g{number('group_m')}"
+    f"_al{choice('alignment', ALIGNMENTS)}-{choice('alignment_out', ALIGNMENTS)}"
     "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?"
-    f"(?:_sp{_count('spread')})?(?:_(?P<precision>tf32))?"
-    f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
+    f"(?:_sp{number('spread')})?(?:_(?P<precision>tf32))?"
+    f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{number('merged_groups')})?(?:_(?P<wide>i64))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
 _OF_GEMM = re.compile(
-    f"conv_{_one('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d_(?P<name>gemm_.+)",
+    f"conv_{choice('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d_(?P<name>gemm_.+)",
     re.ASCII,
 )
 _WORDS = ("direction", "dtype", "dtype_out", "pipeline", "scheduler")
@@ -149,14 +142,4 @@ def parse(name: str) -> ConvConfig:
         "index_bits": 64 if said["wide"] else 32,
         "epilogue": (said["epilogue"] or "").replace("-", "+"),
     }
-    try:
-        config = check(ConvConfig(**fields))
-    except BadArgument as error:
-        raise UnknownName(
-            f"{shown(name, 300)} is not the name of a kernel of conv: {error}"
-        ) from None
-    if config.name != name:
-        raise UnknownName(
-            f"'{name}' is not the name of a kernel of conv; near it is '{config.name}'"
-        )
-    return config
+    return read(name, "a kernel of conv", lambda: check(ConvConfig(**fields)))

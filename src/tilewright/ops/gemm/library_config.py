@@ -35,6 +35,7 @@ from tilewright.ops.gemm.config import ALIGNMENTS
 from tilewright.ops.gemm.library_kinds import RECORDS
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 from tilewright.ops.library import CUBLASLT, HIPBLASLT, Algorithm, Fixed, Solution, kind
+from tilewright.ops.names import choice
 
 VENDOR = "vendor"
 """The pipeline of all algorithms of the vendor's library."""
@@ -140,16 +141,12 @@ def vendor_config(library: str, **fields: Any) -> VendorConfig:
     return CLASSES.get(kind(library), VendorConfig)(library=library, **fields)
 
 
-def _one(field: str, words: tuple[object, ...]) -> str:
-    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
-
-
-_TYPES = "_".join(_one(f"dtype_{x}", tuple(DTYPES)) for x in ("a", "b", "c", "acc"))
+_TYPES = "_".join(choice(f"dtype_{x}", tuple(DTYPES)) for x in ("a", "b", "c", "acc"))
 _PATTERN = re.compile(
-    f"gemm_{_one('layout', LAYOUTS)}_{_TYPES}_{VENDOR}_(?P<library>[a-z]+[0-9]+)"
-    f"_(?P<algorithm>[a-z0-9_]+)_ws{_one('workspace', WORKSPACES)}"
-    f"_al{_one('alignment', ALIGNMENTS)}(?:_(?P<precision>tf32))?"
-    f"(?:_batch-{_one('batching', BATCHINGS[1:])})?{scales.PATTERN}"
+    f"gemm_{choice('layout', LAYOUTS)}_{_TYPES}_{VENDOR}_(?P<library>[a-z]+[0-9]+)"
+    f"_(?P<algorithm>[a-z0-9_]+)_ws{choice('workspace', WORKSPACES)}"
+    f"_al{choice('alignment', ALIGNMENTS)}(?:_(?P<precision>tf32))?"
+    f"(?:_batch-{choice('batching', BATCHINGS[1:])})?{scales.PATTERN}"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )

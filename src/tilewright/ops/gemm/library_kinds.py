@@ -22,7 +22,7 @@ class VendorLibrary:
     kind: its word in kernels' names, without the version. title, owner: its name and its vendor's,
         for people.
     algorithm: the class of what fixes one of its algorithms.
-    types: dtypes of A and B that it is asked for, each with those of C.
+    types: for each dtype of A and B that it multiplies, the dtypes of C that it may store.
     chains, fp8_chains: what it does to the sums of such operands, by our epilogues that are the
         same. Its columns are rows of a row-major C.
     refused: its other operations, and why it is not asked for them.

@@ -24,6 +24,7 @@ from tilewright.ops.gemm.config import (
 )
 from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS, check_layout, check_types
+from tilewright.ops.names import choice, number, read
 
 _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("scheduler", SCHEDULERS),
@@ -91,18 +92,11 @@ def check(config: GemmConfig) -> GemmConfig:
     return config
 
 
-def _one(field: str, words: tuple[object, ...]) -> str:
-    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
-
-
-def _count(field: str) -> str:
-    return rf"(?P<{field}>[1-9]\d{{0,9}})"  # no name has a larger number
-
-
-_TYPES = "_".join(_one(f"dtype_{x}", tuple(DTYPES)) for x in ("a", "b", "c", "acc"))
+_TYPES = "_".join(choice(f"dtype_{x}", tuple(DTYPES)) for x in ("a", "b", "c", "acc"))
 _SCHEDULE = (
     "(?P<scheduler>tile|persistent"
-    f"|split_k(?=[1-9])|stream_k(?=_))(?:{_count('split_k')})?(?:_{_one('reduction', REDUCTIONS)})?"
+    f"|split_k(?=[1-9])|stream_k(?=_))(?:{number('split_k')})?"
+    f"(?:_{choice('reduction', REDUCTIONS)})?"
 )
 
 
@@ -110,15 +104,16 @@ _SCHEDULE = (
 def _pattern(pipelines: tuple[str, ...]) -> re.Pattern[str]:
     """What names look like."""
     return re.compile(
-        f"gemm_{_one('layout', (*LAYOUTS, *SHUFFLED_LAYOUTS))}_{_TYPES}"
-        f"_{_count('tile_m')}x{_count('tile_n')}x{_count('tile_k')}"
-        f"_w{_count('num_warps')}_s{_count('num_stages')}"
-        f"_{_one('pipeline', pipelines)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
-        f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
-        f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
+        f"gemm_{choice('layout', (*LAYOUTS, *SHUFFLED_LAYOUTS))}_{_TYPES}"
+        f"_{number('tile_m')}x{number('tile_n')}x{number('tile_k')}"
+        f"_w{number('num_warps')}_s{number('num_stages')}"
+        f"_{choice('pipeline', pipelines)}_{_SCHEDULE}"
+        f"_g{number('group_m')}_{choice('store', STORES)}"
+        f"_pad(?P<pads>m?n?k?|0)_al{choice('alignment', ALIGNMENTS)}"
+        f"(?:_(?P<precision>tf32))?(?:_mma{number('mma_m')}x{number('mma_n')}x{number('mma_k')})?"
         "(?:_i(?P<index_bits>64))?(?:_(?P<swap_ab>swapab))?"
-        f"(?:_pdl-{_one('dependent_launch', DEPENDENT_LAUNCHES[1:])})?"
-        f"(?:_batch-{_one('batching', BATCHINGS[1:])})?"
+        f"(?:_pdl-{choice('dependent_launch', DEPENDENT_LAUNCHES[1:])})?"
+        f"(?:_batch-{choice('batching', BATCHINGS[1:])})?"
         "(?:_prea-(?P<pre_a>[a-z0-9.-]+))?(?:_preb-(?P<pre_b>[a-z0-9.-]+))?"
         f"{scales.PATTERN}"
         "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
@@ -148,8 +143,9 @@ def parse(name: str) -> GemmConfig:
     fields |= {field: int(said[field]) for field in _COUNTS}
     fields |= {f"pad_{d}": d in said["pads"] for d in "mnk"}
     mma = tuple(int(said[f"mma_{d}"] or 0) for d in "mnk")
-    try:
-        config = check(
+
+    def made() -> GemmConfig:
+        return check(
             GemmConfig(
                 **fields,
                 precision=said["precision"] or "ieee",
@@ -167,8 +163,5 @@ def parse(name: str) -> GemmConfig:
                 pre_b=_chain(said["pre_b"]),
             )
         )
-    except BadArgument as error:
-        raise UnknownName(f"{shown(name, 300)} is not the name of a GEMM kernel: {error}") from None
-    if config.name != name:
-        raise UnknownName(f"'{name}' is not the name of a GEMM kernel; near it is '{config.name}'")
-    return config
+
+    return read(name, "a GEMM kernel", made)

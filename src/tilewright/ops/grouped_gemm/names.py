@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from tilewright.errors import BadArgument, UnknownName, nearest, shown
+from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import names as gemm
 from tilewright.ops.grouped_gemm.config import PREFIX, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import FORMS
+from tilewright.ops.names import read
 
 
 def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
@@ -33,17 +34,11 @@ def parse(name: str) -> GroupedGemmConfig:
     """The config with this name. Raises `UnknownName` for a name that does not parse, or whose
     fields contradict each other."""
     form, _, rest = name.removeprefix(PREFIX).partition("_")
-    try:
+
+    def made() -> GroupedGemmConfig:
         one = gemm.parse(f"gemm_{rest}")
         own = {f.name for f in fields(GroupedGemmConfig)}
         same: dict[str, Any] = {f.name: getattr(one, f.name) for f in fields(one) if f.name in own}
-        config = check(GroupedGemmConfig(form=form, **same))
-    except BadArgument as error:
-        raise UnknownName(
-            f"{shown(name, 300)} is not the name of a grouped GEMM kernel: {error}"
-        ) from None
-    if config.name != name:
-        raise UnknownName(
-            f"'{name}' is not the name of a grouped GEMM kernel; near it is '{config.name}'"
-        )
-    return config
+        return check(GroupedGemmConfig(form=form, **same))
+
+    return read(name, "a grouped GEMM kernel", made)

@@ -2,8 +2,8 @@
 architecture (kernels/gather.py, weights.py). Its spaces have tiles of one group, of several groups
 of few channels, and of runs.
 
-Of its estimate, only what gathering few channels takes and what gradients of the data take were
-fitted (`GATHERED_INSTRUCTIONS`, `DATA_FACTOR`).
+Two figures of its estimate were fitted: the instructions that gathering few channels takes
+(`GATHERED_INSTRUCTIONS`), and the factor on gradients of the data (`DATA_FACTOR`).
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """One GEMM kernel: what it is called, needs and accepts, and how it is chosen. What it takes is
-    its signature: `takes` asks that.
+    """One GEMM kernel: its name, what it needs of an architecture, which configs it accepts, and
+    how it is chosen. Its parameters are in its signature, which `takes` reads.
 
     A record says what its kernel has beyond the usual. The usual values of a config are the
     narrowest: a record that forgets one has fewer configs, not wrong ones. Raises `BadArgument` for
