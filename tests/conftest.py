@@ -3,6 +3,7 @@ on request; and patience with a busy machine."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -10,7 +11,6 @@ from pathlib import Path
 # Before NumPy: its threads spin, and tests have a process for each CPU already. Small products
 # are ten times as fast beside other work.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import pytest
 
 import shared_builds
@@ -30,6 +30,10 @@ SHARED = (
     "words",
 )
 """Folders with cases that others use too."""
+# What is collected stays: to look through it for garbage costs a tenth of collection, and again in
+# every test.
+gc.disable()
+
 for _shared in SHARED:
     sys.path.insert(0, str(Path(__file__).parent / _shared))
 
@@ -45,6 +49,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("markexpr") == "not gpu" and collection_path.name == "gpu":
         return True
     return None
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -29,7 +29,6 @@ import contextlib
 import dataclasses
 import enum
 import hashlib
-import itertools
 import os
 import subprocess
 from collections import defaultdict
@@ -185,13 +184,22 @@ def _masks(values: Sequence[object]) -> list[int]:
         for axis, value in case.items():
             kinds[axis].add(value)
     covered = {axis for axis, seen in kinds.items() if 1 < len(seen) <= MOST_VALUES}
-    bits: dict[Hashable, int] = {}
+    numbers: dict[Hashable, int] = {}
+    owns = [
+        [
+            numbers.setdefault((axis, value), len(numbers))
+            for axis, value in case.items()
+            if axis in covered
+        ]
+        for case in found
+    ]
+    # The pair of the numbers i <= j is bit i x count + j - i; a value is a pair with itself.
     masks = []
-    for case in found:
-        own = [(axis, value) for axis, value in case.items() if axis in covered]
+    for own in owns:
+        values_of = sum(1 << number for number in own)
         mask = 0
-        for one in itertools.chain(own, itertools.combinations(own, 2)):
-            mask |= 1 << bits.setdefault(one, len(bits))
+        for number in own:
+            mask |= (values_of >> number) << (number * len(numbers))
         masks.append(mask)
     return masks
 

@@ -47,7 +47,7 @@ def arrays_of(p: AttentionProblem, seed: int = 0):
     return [rng.standard_normal((1, *shape, 16)).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize(
     ("fields", "blind"),

@@ -89,7 +89,7 @@ def test_outputs_are_as_the_problem_has_them(seed):
     assert family.outputs(call) == tuple(o for o in family.operands(stated) if o.role == "out")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_compiled_call_has_fresh_dropout_from_torchs_seed():
     given, compiled = qkv(), torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager")
     torch.manual_seed(1)
@@ -192,6 +192,7 @@ def test_a_planned_run_of_latent_attention_is_compiled():
         compiled(q, None, cache[..., :32], cache[..., 32:])
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_keeps_the_call(strict):
     class Model(torch.nn.Module):

@@ -42,7 +42,7 @@ CASES = [
 ]
 
 
-@pytest.mark.grid(5)
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("fields", CASES, ids=str)
 def test_it_is_right(fields):
     p = replace(PLAIN, **fields)

@@ -52,7 +52,7 @@ def plainly(q, k, v, layout):
     return o.transpose(1, 2) if layout == "bshd" else o
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 @pytest.mark.parametrize("kind", ["", "tscale", "hscale", "bscale"])
 def test_gradients_are_those_of_the_scaled_operands(kind, layout):

@@ -99,7 +99,7 @@ def test_masks(mask, sizes):
     )
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize(
     "fields",
     [

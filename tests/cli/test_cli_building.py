@@ -177,7 +177,7 @@ def test_a_registry_there_and_back(cli, space, store, tmp_path):
     assert "no problem found" in cli("registry", "check", file)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_check_of_a_registry_finds_what_would_not_work(cli, space, store, tmp_path):
     cli("build", space, "--arch", "sm_90")
     file = tmp_path / "r.json"

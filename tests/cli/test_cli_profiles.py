@@ -35,7 +35,7 @@ def test_a_profile_is_of_its_family_and_has_kernels(name, on):
         assert any(family.supports(c, problem, this) for c in configs), problem
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_are_all(family):
     this = arch("sm_90")

@@ -67,7 +67,7 @@ BUILT: list[dict[str, bytes]] = []
 """What the first of the machines below built."""
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_list_builds_the_same_bytes_everywhere_in_any_order_of_files(
     cli, here, csvs, tmp_path, monkeypatch, order

@@ -135,7 +135,7 @@ def test_a_warm_store_starts_nothing(
     assert str(report).startswith("4 cached in")
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(16)
 def test_results_are_in_request_order_and_duplicates_built_once(
     warm: Store, tmp_path: Path
 ) -> None:
@@ -241,7 +241,7 @@ class Hurried(Child):
         return super().request(message, blobs, 1 if hangs else timeout)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     asked = [

@@ -51,7 +51,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- building ---------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_every_part_is_a_result(built: Store) -> None:
     one = FakeConfig()
     report = build([(TWO, "sm_90"), (BROKEN, "sm_90")], store=built)

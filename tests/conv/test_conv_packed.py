@@ -58,7 +58,7 @@ def test_what_is_not_finite_beside_a_run_stays_outside(value):
     assert check.ok, check
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     "case",
     [

@@ -218,7 +218,7 @@ def test_an_input_without_a_batch():
     )
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 def test_a_kept_model_is_one_node_for_each_call():
     x, w, bias = made(2, 1)
 

@@ -208,7 +208,7 @@ def test_every_kernel_reads_what_its_launch_says(name, store, dispatched):
     check(name, kernels(name), store, dispatched)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(16)
 @pytest.mark.usefixtures("launcher")
 @pytest.mark.parametrize("name", ["gfx942", "gfx1201"])
 def test_the_kernels_of_a_user_read_what_their_launch_says(name, store, dispatched):

@@ -81,7 +81,7 @@ def on(store):
     return {name: dispatcher(name, some, store) for name, some in those.items()}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("name", "family", "pipeline"), [(name, *those) for name in HERE for those in here(name)]

@@ -108,7 +108,7 @@ def test_a_small_kernel_leaves_half_an_sm_to_the_next():
     assert warpgroups.options_of(4, 2) == (("num_warps", 4), ("maxnreg", 128))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("kernel", "problem"), CASES[::5], ids=lambda x: getattr(x, "name", ""))
 def test_their_siblings_on_a_cpu_are_right(kernel, problem):
     assert FAMILY.interpreted(kernel).dependent_launch == "none"

@@ -32,7 +32,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(("of_a", "of_b"), SHAPES)
 def test_matmul_of_any_ranks_with_its_gradients(of_a, of_b):
     generator = torch.Generator().manual_seed(0)

@@ -519,7 +519,7 @@ def test_one_instruction_needs_no_list_of_lists():
     assert read({"mma": [32, 32, 8]})[0].axes["mma"] == [(32, 32, 8)]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(16)
 def test_a_space_comes_back_from_its_own_document():
     space = KernelSpace(
         "gemm",

@@ -315,7 +315,7 @@ def test_kernels_that_a_node_lacks_are_sent_once_and_signed_there(tmp_path, monk
         ask(**opening)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_a_node_that_cannot_store_kernels_is_out_of_order(tmp_path, monkeypatch):
     one = config("sm_90", tile_m=64, tile_n=64, tile_k=64, num_warps=4)
     here = Store(tmp_path / "here")

@@ -177,7 +177,7 @@ def test_workers_die_with_their_parent(tmp_path):
     until_gone(below)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(16)
 def test_wanting_no_more_ends_the_workers_and_another_run_starts_new_ones(tmp_path, monkeypatch):
     hangs = tmp_path / "hangs"
     monkeypatch.setenv(planted.HANGS_VARIABLE, str(hangs))

@@ -23,7 +23,7 @@ def penalised(result, inputs, directions):
     return torch.autograd.grad(whole, inputs, allow_unused=True)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("case", [LAYOUTS[-1], *BATCHED, *EPILOGUES], ids=lambda case: case.name)
 def test_second_derivatives_are_those_of_float64(case: Case):
     ours = case.operands()

@@ -36,7 +36,7 @@ def _judged(names, kinds, each=1) -> Counter[str]:
     return found
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 def test_samples_of_products_and_attention():
     names = [name for name in ADAPTERS if "conv" not in name]
     found = _judged(names, [torch.float32], 1 if selection.everything() else 5)
