@@ -49,6 +49,7 @@ def lines(file: Path) -> list[tuple[int, int]]:
     return [(record["problem"]["m"], record["count"]) for record in records]
 
 
+@pytest.mark.turns(2)
 def test_what_is_dispatched_closes_the_loop_to_tuning(file: Path) -> None:
     dispatcher = Dispatcher(device="h200_sxm")
     rng = np.random.default_rng(0)

@@ -91,7 +91,7 @@ def test_it_is_short_and_explains_itself(script):
     assert f"({script})" in (EXAMPLES / "README.md").read_text()
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(24)
 def test_one_examples_registry_is_anothers(tmp_path):
     file = tmp_path / "registry.json"
     run(tmp_path, "06_registry_out.py", str(file))

@@ -129,6 +129,7 @@ def test_one_key_gives_its_value(dispatcher, dtype):
         np.testing.assert_array_equal(o, np.broadcast_to(v.repeat(p.group, 2), o.shape))
 
 
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("fields", [{"kv_len": 0}, {"q_len": 0}, {"batch": 0}], ids=str)
 @pytest.mark.parametrize("others", ["lse", "lse+sinks", "lse+packedq+packedkv"])
 def test_nothing_at_all(dispatcher, fields, others):

@@ -227,6 +227,7 @@ EIGHT = replace(
 """Values lie by columns."""
 
 
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     ("fields", "algorithm"),
     [

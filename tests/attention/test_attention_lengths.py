@@ -46,7 +46,7 @@ def interpreted(p, config, inputs):
     return operands.written(p)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(len(DRAWN)))
 def test_the_portable_kernels_stay_within_the_operands(number):

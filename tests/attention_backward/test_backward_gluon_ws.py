@@ -256,7 +256,7 @@ def test_turns_are_counted_without_a_gap(tile, data):
     assert all(turns == [*range(len(turns))] for turns in adding.values())
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("heads", "group", "head_dim"),
     [(19, 1, 64), *((*n, d) for n in ((1, 2), (2, 1), (3, 2)) for d in (64, 128, 192, 256))],

@@ -163,6 +163,7 @@ def test_names_from_files_are_harmless_on_a_terminal(tmp_path):
         assert harmless(text) and r"\x1b]0;owned" in text
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("words", "code"),

@@ -168,6 +168,7 @@ def test_what_a_kernel_carries(warm: Store) -> None:
     assert fit.workgroups >= 1 and fit.limiter in ("registers", "shared_memory", "waves")
 
 
+@pytest.mark.turns(2)
 def test_what_a_launch_passes_is_what_the_kernel_takes(warm: Store) -> None:
     """Where every parameter lies, by the compiler's listing and by the launcher, which has to know
     how this Triton takes descriptors where there are no tensor maps."""
@@ -402,7 +403,7 @@ def test_a_full_disk_stops_the_build_and_loses_nothing(
 # --- compilers that wait for the next build -------------------------------------------------
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_next_build_takes_the_compiler_of_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -475,7 +476,7 @@ def test_a_fork_leaves_its_parents_compilers_alone(tmp_path: Path) -> None:
 # --- several builders, and killed ones ----------------------------------------------------
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(24)
 def test_two_builders_share_a_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     racing = [run_script(store, 6) for _ in range(2)]

@@ -64,6 +64,7 @@ def test_several_groups_in_a_tile(dispatcher, seed):
         assert found.ok, (name, problem, found)
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 @pytest.mark.parametrize("merged", [False, True])
 def test_what_is_infinite_stays_in_its_group(dispatcher, direction, merged):

@@ -106,7 +106,7 @@ def test_names_say_the_edges():
 # --- the kernel --------------------------------------------------------------------------------
 
 
-@pytest.mark.grid(10)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("columns", ODD_TILES)
 @pytest.mark.parametrize("direction", ["forward", "data"])
 def test_every_width_is_right(columns, direction):

@@ -41,6 +41,7 @@ def test_it_is_right(number, case):
         assert result.ok, f"{c.name}: {result}"
 
 
+@pytest.mark.turns(2)
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_what_is_not_finite_beside_a_run_stays_outside(value):

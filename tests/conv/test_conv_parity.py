@@ -39,7 +39,7 @@ def dispatcher():
     return Dispatcher()
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("number", PART)
 def test_a_part_of_the_grid_is_right(dispatcher, number):
     name, check = compute(dispatcher, GRID[number], number, "cpu")

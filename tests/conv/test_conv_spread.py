@@ -101,7 +101,7 @@ def test_names_say_it():
 # --- the kernel --------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("seed", CASES)
 def test_cases_by_chance_are_right(seed):
     c, p = weights_tile(seed)

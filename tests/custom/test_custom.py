@@ -79,7 +79,7 @@ def test_a_problem_is_said_and_read(dispatcher):
     assert problem.min_bytes == 2 * 3 * 64 * 3 + 4 * 64
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("negate", [False, True])

@@ -113,6 +113,7 @@ def test_other_words_name_no_emulated_gpu(word):
 # --- calls ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.turns(2)
 def test_a_call_on_cpu_arrays_returns_the_product(dispatcher):
     a, b = inputs()
     np.testing.assert_allclose(dispatcher.run("gemm", a, b), product(a, b), rtol=2e-3, atol=1e-2)

@@ -93,12 +93,14 @@ def test_is_right_and_nothing_is_found(name, family, pipeline, on):
         assert outcome.instructions > 0
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", HERE)
 def test_every_pipeline_is_there(name):
     those = {(case.config.family, case.config.pipeline) for case in cases(name)}
     assert those == {*pipelines_of(name)}
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", HERE)
 def test_every_feature_of_attention_is_executed(name):
     executed = {w for c in cases(name) if c.config.family == "attention" for w in c.config.words}

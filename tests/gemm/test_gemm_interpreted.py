@@ -30,7 +30,7 @@ def hopper() -> Dispatcher:
     return Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.grid(11)
+@pytest.mark.grid(8)
 @pytest.mark.parametrize("case", cases("sm_90"), ids=label)
 def test_every_kind_of_kernel_is_right(hopper, case):
     kernel, problem = case
@@ -38,6 +38,7 @@ def test_every_kind_of_kernel_is_right(hopper, case):
     assert result.ok, result
 
 
+@pytest.mark.grid(23)
 @pytest.mark.parametrize(
     "case", [c for c in cases("gfx942") if c[0].dtype_a.endswith("fnuz")][::3], ids=label
 )
@@ -47,7 +48,7 @@ def test_fnuz_types_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(18)
+@pytest.mark.grid(13)
 @pytest.mark.parametrize("case", few_rows("sm_90"), ids=lambda c: c[0].name[5:])
 def test_few_rows_are_right(hopper, case):
     kernel, problem = case
@@ -65,7 +66,7 @@ def test_shared_tiles_are_right(case):
     assert result.ok, result
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("case", odd_tiles(), ids=label)
 def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     kernel, problem = case
@@ -74,7 +75,7 @@ def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.grid(10)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("case", swapped(), ids=lambda c: c[0].name[5:])
 def test_kernels_that_compute_the_transpose_are_right(hopper, case):
     kernel, problem = case

@@ -178,6 +178,7 @@ def test_in_the_simulation(fields, units):
     assert worst_error(c, p, replace(H200, compute_units=units)) <= 1
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "tile",

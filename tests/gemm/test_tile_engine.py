@@ -149,7 +149,7 @@ def test_published_forms_expand_as_they_stand(name):
     assert expand(PUBLISHED[name]).configs
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("this", [SM90, arch("gfx950"), arch("gfx1201")], ids=lambda a: a.name)
 def test_a_published_sweep_expands_on_other_architectures(this):
     assert len(expand(FULL, this).configs) > 100

@@ -6,6 +6,8 @@ import ctypes
 import shlex
 import subprocess
 import sysconfig
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,6 +42,16 @@ def call_type(algorithm: type) -> type[ctypes.Structure]:
     return Call
 
 
+@cache
+def _compiled(source: Path) -> bytes:
+    compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[:1]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "libfake.so"
+        command = [*compiler, "-O1", "-shared", "-fPIC", str(source), "-o", str(path), "-lm"]
+        subprocess.run(command, check=True)
+        return path.read_bytes()
+
+
 class FakeLibrary:
     """A compiled stand-in in a folder of its own, so that every test has its own state."""
 
@@ -49,9 +61,7 @@ class FakeLibrary:
 
     def __init__(self, folder: Path) -> None:
         path = folder / "libfake.so"
-        compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[:1]
-        command = [*compiler, "-O1", "-shared", "-fPIC", str(self.source), "-o", str(path), "-lm"]
-        subprocess.run(command, check=True)
+        path.write_bytes(_compiled(self.source))
         self.lib = ctypes.CDLL(str(path))
 
     def count(self, name: str) -> int:

@@ -74,6 +74,7 @@ def test_it_is_asked_with_its_own_numbers(fake, library, driver):
     assert fake.count("asked") == 6 and fake.count("living") == 0
 
 
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     ("fields", "on", "compute", "types", "beside"),
     [
@@ -220,7 +221,7 @@ def random(*shape):
 SMALL = GemmProblem(8, 16, 12, "fp32", layout="rrr")
 
 
-@pytest.mark.grid(7)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize("layout", ["rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc"])
 def test_products_are_right_in_every_layout(gpu, fake, layout):
     a, b, out = random(8, 12), random(12, 16), torch.zeros(8, 16)

@@ -306,7 +306,7 @@ def gemm(
     )  # fmt: skip
 
 
-@pytest.mark.grid(13)
+@pytest.mark.grid(10)
 @pytest.mark.parametrize("out", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", FLOATS)
 def test_gemm_on_ragged_sizes(cpu: Interpreter, name: str, out: str) -> None:
@@ -867,6 +867,7 @@ def test_the_child_dies_with_its_parent() -> None:
         until(lambda: not runs(child))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_the_shared_interpreter_closes_at_exit_and_leaves_a_fork_alone() -> None:
     # The forked process, in which the lock stays held, gets a child of its own and, when it

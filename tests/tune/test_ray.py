@@ -279,7 +279,7 @@ class Echo(NamedTuple):
         pass
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 def test_kernels_that_a_node_lacks_are_sent_once_and_signed_there(tmp_path, monkeypatch):
     one = config("sm_90", tile_m=64, tile_n=64, tile_k=64, num_warps=4)
     here = Store(tmp_path / "here")

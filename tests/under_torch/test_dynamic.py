@@ -94,7 +94,7 @@ CASES = {
 WITHOUT_GRADIENTS = ("grouped_gemm",)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_lengths_share_at_most_two_graphs(name, trains, counter):

@@ -244,7 +244,7 @@ def test_in_place_with_outputs_given(blend):
     assert torch.equal(state, x + 1) and torch.equal(z, (2 * x).bfloat16())
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_sees_an_operand_written_in_place(blend, strict):
     class Model(torch.nn.Module):
