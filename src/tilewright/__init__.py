@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from tilewright.bundle import Bundle
     from tilewright.capturing import capture
     from tilewright.compile import BuildReport, Kernel, Store, build
-    from tilewright.dispatch import Dispatcher, default_dispatcher
+    from tilewright.dispatch import Dispatcher, default_dispatcher, prepare
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
     from tilewright.operations import *  # noqa: F403 (a stub, made by docs/site/stubs.py)
     from tilewright.plan import Plan
     from tilewright.pointer_array import Pointers
+    from tilewright.preparing import Preparation
     from tilewright.registry import Registry
     from tilewright.select import ByFunction, Chain, FirstFit
     from tilewright.select.analytical import Analytical
@@ -44,9 +45,10 @@ _EXPORTS = {
     "compile": ("BuildReport", "Kernel", "Store", "build"),
     "bundle": ("Bundle",),
     "capturing": ("capture",),
-    "dispatch": ("Dispatcher", "default_dispatcher"),
+    "dispatch": ("Dispatcher", "default_dispatcher", "prepare"),
     "plan": ("Plan",),
     "pointer_array": ("Pointers",),
+    "preparing": ("Preparation",),
     "addresses": ("pointers",),
     "errors": ("TilewrightError",),
     "explain": ("Explanation",),

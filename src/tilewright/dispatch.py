@@ -13,17 +13,18 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright import arrays, calls, capturing, ops
+from tilewright import arrays, calls, capturing, ops, preparing
 from tilewright.arch import arch, words
 from tilewright.arch.model import Device
 from tilewright.arch.resolve import emulated
 from tilewright.bundle.shelf import Given
 from tilewright.calls import Arrays, Spoken, spoken
-from tilewright.compile import Store
+from tilewright.compile import Progress, Store
+from tilewright.compile.pool import TIMEOUT_SECONDS
 from tilewright.errors import (
     BuildFailed,
     FindingsFound,
@@ -35,6 +36,7 @@ from tilewright.explain import Explanation
 from tilewright.loader import NOT_EMULATED, Libraries, Loader, sources
 from tilewright.ops.nouns import View
 from tilewright.plan import Plan, Planner
+from tilewright.preparing import Preparation
 from tilewright.ready import Launches, Ready, Repeatable
 from tilewright.registry import Registry
 from tilewright.runtime.bound import BoundLaunch
@@ -150,6 +152,29 @@ class Dispatcher:
     def explain(self, problem: Any, constraints: Constraints | None = None) -> Explanation:
         """Every candidate's fate with its reason, in the order considered."""
         return self.planner.explain(problem, constraints)
+
+    def prepare(
+        self,
+        problems: Iterable[Any],
+        *,
+        workers: int | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        progress: Progress | None = None,
+    ) -> Preparation:
+        """Build the kernels that calls with these problems will need, side by side, so that no call
+        waits for the compiler. Nothing is launched.
+
+        problems: such as `GemmProblem`, or those of `capturing.load`.
+        workers: number of compilers at once; by default one for each CPU.
+        timeout: longest time to build one kernel, in seconds.
+        progress: called with each result.
+
+        Plans are for `device_for_planning`, and are kept. A kernel that cannot be built is replaced
+        by the next choice, as in a call; the report has both. Raises `BuildFailed` if a kernel is
+        lacking and this dispatcher does not build, and `StoreError` if the store cannot be written.
+        """
+        build = partial(self.loader.build, workers=workers, timeout=timeout, progress=progress)
+        return preparing.prepare(self.planner, build, problems)
 
     def emulates(self, word: str) -> bool:
         """Whether calls run on the emulated GPU that `word` names."""
@@ -414,6 +439,28 @@ def _look_for_torch() -> bool:
 
 
 _repeats_wanted: Callable[[], bool] = _look_for_torch
+
+
+def prepare(
+    problems: Iterable[Any],
+    *,
+    device: Device | str | None = None,
+    store: Store | None = None,
+    progress: Progress | None = None,
+) -> Preparation:
+    """Build the kernels that calls with these problems will need, side by side, so that no call
+    waits for the compiler. Nothing is launched.
+
+    problems: such as `GemmProblem`, or those of `capturing.load`.
+    device: the GPU to plan for; by default the first GPU of this machine. A name needs no GPU.
+    store: where kernels are kept; by default where `tilewright.gemm` and its like look.
+    progress: called with each result, such as `compile.show_progress` gives.
+
+    Raises as `Dispatcher.prepare` does.
+    """
+    named = device is not None or store is not None
+    dispatcher = Dispatcher(device=device, store=store) if named else default_dispatcher()
+    return dispatcher.prepare(problems, progress=progress)
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,17 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.bundle.lacking import lacks
 from tilewright.bundle.shelf import OFF, Given, Shelf, installed, opened
-from tilewright.compile import Store, build, find, inspect
+from tilewright.compile import (
+    BuildReport,
+    BuildResult,
+    Progress,
+    Store,
+    build,
+    find,
+    inspect,
+)
 from tilewright.compile.kernel import Kernel
+from tilewright.compile.pool import TIMEOUT_SECONDS
 from tilewright.errors import (
     BadArgument,
     BadFile,
@@ -106,8 +116,7 @@ class Loader:
     def kernels(self, config: Any, target: Device) -> dict[str, tuple[Kernel, bytes]]:
         """A config's kernels and their binaries, by part: from a bundle, else from the store, else
         newly built."""
-        bundles = installed() if self._bundles is None else self._bundles
-        bundle = bundles.find(config.name, target.arch)
+        bundle = self._shelf().find(config.name, target.arch)
         if bundle is not None:
             try:
                 return bundle.load(config, target.arch)
@@ -120,11 +129,48 @@ class Loader:
         stored = self._stored(config, target)
         return {part: (kernel, self._store.read(kernel)) for part, kernel in stored.items()}
 
+    def build(
+        self,
+        configs: Sequence[Any],
+        target: Device,
+        workers: int | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        progress: Progress | None = None,
+    ) -> BuildReport:
+        """Have all kernels of `configs` where `kernels` finds them; the rest is as in
+        `compile.build`. Raises `BuildFailed` for the first that is lacking if this loader does not
+        build."""
+        bundled = [self._bundled(config, target) for config in configs]
+        missing = [c for c, found in zip(configs, bundled, strict=True) if found is None]
+        if not self._build_missing:
+            for config in missing:
+                self._found(config, target)
+        report = build(
+            [(config, target.arch) for config in missing],
+            store=self._store,
+            workers=workers,
+            timeout=timeout,
+            progress=progress,
+        )
+        return BuildReport((*filter(None, bundled), *report.results), report.seconds)
+
+    def _bundled(self, config: Any, target: Device) -> BuildResult | None:
+        """The result for a kernel that a bundle has, so that nothing is built."""
+        bundle = None if self._emulated else self._shelf().find(config.name, target.arch)
+        if bundle is None:
+            return None
+        why = f"is in {bundle.where}"
+        return BuildResult(config, config.name, arch(target.arch), "not needed", reason=why)
+
     def _stored(self, config: Any, target: Device) -> dict[str, Kernel]:
         if self._build_missing:
             report = build([(config, target.arch)], store=self._store, workers=1)
             report.raise_if_failed()
             return {kernel.part: kernel for kernel in report.kernels}
+        return self._found(config, target)
+
+    def _found(self, config: Any, target: Device) -> dict[str, Kernel]:
+        """A config's kernels in the store, by part. Raises `BuildFailed` if it lacks one."""
         found = find(config, target.arch, self._store)
         if found is None:
             raise BuildFailed(
@@ -132,6 +178,9 @@ class Loader:
                 "dispatcher does not build; run `tilewright build` for it first"
             )
         return found
+
+    def _shelf(self) -> Shelf:
+        return installed() if self._bundles is None else self._bundles
 
     def emulator(self) -> EmulatedGpu:
         """The emulated GPU."""

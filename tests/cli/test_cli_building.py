@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 from cli_runner import NAME, TMA_NAME
 
+from tilewright.cli.selection import named
 from tilewright.compile import BuildReport
 from tilewright.ops.nouns import MAIN
+from tilewright.registry import Registry
 
 
 @pytest.fixture
@@ -79,6 +81,56 @@ def test_an_unusable_store_exits_with_1(cli, tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     assert str(file) in cli.fails(1, "build", NAME, "--arch", "sm_90", "--store", file / "store")
+
+
+@pytest.fixture
+def shapes(tmp_path):
+    """Two problems, for which `NAME` and `TMA_NAME` could be chosen."""
+    file = tmp_path / "shapes.csv"
+    file.write_text("m,n,k,dtype\n64,64,64,bf16\n64,64,64,bf16\n128,64,64,bf16\n")
+    kernels = tmp_path / "kernels.json"
+    Registry("two").register_all(map(named, (NAME, TMA_NAME))).save(kernels)
+    return file, "--device", "h200_sxm", "--registry", kernels
+
+
+def test_prepare_plans_and_exits_with_1_where_a_kernel_fails(cli, shapes, monkeypatch, store):
+    from tilewright import loader
+    from tilewright.arch import arch
+    from tilewright.compile import BuildResult
+
+    broken = set()
+
+    def build(requests, **options):
+        results = [
+            BuildResult(
+                c, c.name, arch(a), "failed" if c.name in broken else "built", reason="no luck"
+            )
+            for c, a in requests
+        ]
+        return BuildReport(tuple(results), 0.1)
+
+    monkeypatch.setattr(loader, "build", build)
+    words = ("prepare", *shapes)
+    document = cli.json(*words)
+    assert document["store"] == str(store) and document["device"]["arch"] == "sm_90"
+    counts, chosen = document["counts"], {plan["kernel"] for plan in document["plans"]}
+    assert counts["problems"] == len(document["plans"]) == 2
+    assert counts["kernels"] == counts["built"] == len(chosen) == 1
+    broken |= chosen
+    document = cli.json(*words, code=1)
+    assert document["counts"]["failed"] == document["counts"]["built"] == 1
+    assert not chosen & {plan["kernel"] for plan in document["plans"]}
+    broken |= {NAME, TMA_NAME}
+    document = cli.json(*words, code=1)
+    assert document["counts"]["kernels"] == 0 and len(document["unserved"]) == 2
+    text = cli(*words, code=1)
+    assert text.splitlines()[1].startswith("problems  kernels  built") and "no luck" in text
+    assert "problem without a kernel" in text
+
+
+def test_wrong_preparations_exit_with_2(cli, shapes):
+    assert "cannot be read" in cli.fails(2, "prepare", "absent.csv", "--device", "h200_sxm")
+    assert "no_gpu" in cli.fails(2, "prepare", shapes[0], "--device", "no_gpu")
 
 
 @pytest.mark.turns(8)

@@ -40,10 +40,10 @@ def every_command() -> list[list[str]]:
 def test_the_commands_there_are():
     names = {" ".join(path) for path in every_command() if path}
     assert names == {
-        "archs", "devices", "expand", "build", "bundle", "explain", "run", "compare", "profile",
-        "demo", "problems", "sweep", "results", "tune", "retune", "pretune", "merge", "report",
-        "kernels", "kernels list", "kernels show", "kernels inspect", "kernels offered",
-        "kernels check",
+        "archs", "devices", "expand", "build", "prepare", "bundle", "explain", "run", "compare",
+        "profile", "demo", "problems", "sweep", "results", "tune", "retune", "pretune", "merge",
+        "report", "kernels", "kernels list", "kernels show", "kernels inspect",
+        "kernels offered", "kernels check",
         "registry", "registry export", "registry import", "registry check",
         "table", "table show", "table check", "table diff", "table merge", "table export",
         "table compare", "table minimise",

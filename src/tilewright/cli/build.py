@@ -159,11 +159,12 @@ def _document(selections: list[Selection], kept: Store, report: BuildReport) -> 
         "seconds": report.seconds,
         "counts": dict(Counter(result.status for result in report.results)),
         "archs": [summary(selection) for selection in selections],
-        "results": [_result(result) for result in report.results],
+        "results": [result_document(result) for result in report.results],
     }
 
 
-def _result(result: BuildResult) -> dict[str, Any]:
+def result_document(result: BuildResult) -> dict[str, Any]:
+    """A result as plain data, for JSON."""
     from tilewright.ops.nouns import MAIN
 
     kernel, occupancy = result.kernel, result.occupancy

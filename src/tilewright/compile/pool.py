@@ -27,13 +27,16 @@ from tilewright.ops.nouns import KernelSource
 from tilewright.scratch import clear
 from tilewright.verdict import Verdict
 
+TIMEOUT_SECONDS = 120.0
+"""Longest time to build one kernel, by default."""
+
 
 def build(
     requests: Sequence[tuple[Any, Arch | str]],
     *,
     store: Store,
     workers: int | None = None,
-    timeout: float = 120.0,
+    timeout: float = TIMEOUT_SECONDS,
     progress: Progress | None = None,
 ) -> BuildReport:
     """Have all kernels of every (config, architecture) of `requests` in `store`; compile those

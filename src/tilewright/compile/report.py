@@ -25,7 +25,7 @@ class BuildResult:
     status:
         built     compiled now
         cached    found in the store
-        not needed  nothing is built: the vendor's library computes it
+        not needed  nothing is built: the vendor's library computes it, or a bundle has it
         rejected  a rule forbids it, or the architecture cannot launch it; `reason` has the numbers
         failed    there is no binary; `reason` has the compiler's message, a crash's signal, or the
                   time limit
