@@ -28,6 +28,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "errors": (),
     "capturing": ("load",),
+    "torch": ("prepare",),
     "registry": ("Entry", "registries", "registry"),
     "space": ("Dropped", "space_to_json"),
     "arch": (),

@@ -12,8 +12,9 @@ from __future__ import annotations
 import sys
 
 from tilewright.torch import operators
+from tilewright.torch.preparing import prepare
 
 if "torch.utils.flop_counter" in sys.modules:
     from tilewright.torch import flops  # noqa: F401
 
-__all__ = ["operators"]
+__all__ = ["operators", "prepare"]

@@ -16,7 +16,7 @@ import torch
 from tilewright import dtypes, ops
 from tilewright.errors import BadArgument, WrongDevice
 from tilewright.ops.nouns import Call, Operand, View
-from tilewright.torch.said import Numbers, Said, exchanged, holds_symbol, is_symbol
+from tilewright.torch.said import Numbers, Said, exchanged, holds_symbol, is_symbol, read
 
 
 def outputs(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
@@ -57,6 +57,36 @@ def check(
         _check_example(op, said, views, targets)
     else:
         _check(op, said, views, targets)
+
+
+def problem(
+    op: str,
+    said: Said,
+    tensors: Sequence[Any],
+    numbers: Numbers,
+    out: Sequence[Any] | None = None,
+) -> Any:
+    """The problem that a call states; of symbols, with the numbers that are traced."""
+    views = [example(view(x)) for x in tensors]
+    targets = None if out is None else tuple(example(view(x)) for x in out)
+    whole, _ = said.whole(hints(numbers))
+    return ops.family(op).problem_of(call(whole, views, targets))
+
+
+def stated(
+    op: str,
+    operands: Sequence[Any],
+    said: str = "",
+    scalars: Numbers | None = None,
+    *,
+    out: Sequence[Any] | None = None,
+    written: Sequence[Any] = (),
+) -> Any:
+    """`problem` of a call of an operator that launches, by its arguments (see `operators`)."""
+    what = read(said)
+    if written:
+        operands, out = what.together(operands, written[0]), written[1:]
+    return problem(op, what, operands, scalars or (), out)
 
 
 def view(x: Any) -> View:

@@ -22,35 +22,11 @@ from tilewright.torch.said import Numbers, Said, read
 def _register(op: str) -> None:
     """Have the calls of an operation's operators counted, as its problems state their work."""
 
-    def count(
-        operands: Sequence[Any],
-        said: str = "",
-        scalars: Numbers | None = None,
-        *,
-        out: Sequence[Any] | None = None,
-        written: Sequence[Any] = (),
-        **_: Any,
-    ) -> int:
-        what = read(said)
-        if written:
-            operands, out = what.together(operands, written[0]), written[1:]
-        return _of_call(op, what, operands, scalars or (), out)
+    def count(*arguments: Any, out_val: Any = None, **keywords: Any) -> int:
+        return int(fake.stated(op, *arguments, **keywords).flops)
 
     operators.operator(op)
     register_flop_formula(getattr(torch.ops.tilewright, op), get_raw=True)(count)
-
-
-def _of_call(
-    op: str,
-    said: Said,
-    tensors: Sequence[Any],
-    numbers: Numbers,
-    out: Sequence[Any] | None = None,
-) -> int:
-    views = [fake.example(fake.view(x)) for x in tensors]
-    targets = None if out is None else tuple(fake.example(fake.view(x)) for x in out)
-    whole, _ = said.whole(fake.hints(numbers))
-    return int(ops.family(op).problem_of(fake.call(whole, views, targets)).flops)
 
 
 def _of_gradients(
@@ -68,7 +44,7 @@ def _of_gradients(
 
     def run(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
         nonlocal total
-        total += _of_call(op, said, tensors, numbers)
+        total += int(fake.problem(op, said, tensors, numbers).flops)
         return fake.outputs(op, said, tensors, numbers)
 
     lists = ([_without_memory(x) for x in listed] for listed in (operands, outputs, arriving))
