@@ -191,12 +191,13 @@ def _gpu() -> dict[str, Any]:
         return found
     from tilewright.errors import LibraryRefused
     from tilewright.measure import devices
+    from tilewright.ops.library import LIBRARIES
     from tilewright.runtime import libraries
 
     backend = "hip" if torch.version.hip else "cuda"
     library = None
     with suppress(LibraryRefused):
-        library = getattr(libraries.present(backend), "version", None)
+        library = getattr(libraries.present(LIBRARIES[backend][0]), "version", None)
     uuid = getattr(torch.cuda.get_device_properties(), "uuid", "")
     return {
         "gpu": torch.cuda.get_device_name(),

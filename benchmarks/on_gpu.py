@@ -27,7 +27,7 @@ from tilewright.arch.detect import live_device
 from tilewright.capturing import capture, load
 from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher, default_dispatcher
-from tilewright.errors import LibraryRefused, TilewrightError
+from tilewright.errors import TilewrightError
 from tilewright.measure import timing
 from tilewright.measure.contenders import bytes_of, dispatched, kernel_bind, results
 from tilewright.measure.measurement import Environment, Settings
@@ -74,9 +74,6 @@ class Bench:
         self.arch = arch(self.device.arch)
         self.store = store
         self.group = Group(self.device, Environment(()))
-        self.library = None
-        with suppress(LibraryRefused):
-            self.library = libraries.present(self.arch.backend)
         ours = Constraints(only_ours=True)
         self.dispatchers = [self._dispatcher() for _ in range(PLACES)]
         self.answers = {
@@ -95,14 +92,9 @@ class Bench:
         return Dispatcher(device=self.device, store=self.store, build_missing=False, **options)
 
     def algorithms(self, problem: Any) -> list[Any]:
-        """The first algorithms that the vendor's library offers, as configs."""
-        if self.library is None:
-            return []
-        family = ops.family(problem.family)
-        found, why = offered_configs(
-            self.library, driver(self.arch.backend), 0, family, problem, self.arch,
-            libraries.ALGORITHMS,
-        )  # fmt: skip
+        """The first algorithms that each library of the vendor's offers, as configs."""
+        family, on = ops.family(problem.family), driver(self.arch.backend)
+        found, why = offered_configs(on, 0, family, problem, self.arch, libraries.ALGORITHMS)
         if why:
             print(f"    the library has no algorithm for {problem}: {why}", flush=True)
         return found

@@ -37,13 +37,12 @@ from tilewright.errors import (
     TilewrightError,
 )
 from tilewright.plan import KEPT, Plan, Vendor, live_device
-from tilewright.runtime.blaslt import Prepared
 from tilewright.runtime.bound import Loaded
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver
 from tilewright.runtime.libraries import opened as opened_library
-from tilewright.runtime.libraries import present
 from tilewright.runtime.offers import offered_configs
+from tilewright.runtime.prepared import Prepared
 
 if TYPE_CHECKING:
     from tilewright.emulate.device import EmulatedGpu
@@ -85,7 +84,7 @@ class Loader:
     def loaded(self, plan: Plan, index: int) -> tuple[dict[str, Loaded], dict[Any, Prepared]]:
         """What a plan's steps run on GPU `index`: kernels by part, and what the vendor's library
         computes. Raises `BuildFailed`; `LibraryRefused` if it is the library's fault."""
-        theirs = [step.matmul for step in plan.launch.steps if step.matmul is not None]
+        theirs = [step.theirs for step in plan.launch.steps if step.theirs is not None]
         if theirs and self._emulated:
             raise LibraryRefused(f"{plan.config.name}: {NOT_EMULATED}")
         on = self.driver(plan.device)
@@ -269,8 +268,7 @@ def _first_offered(family: Any, problem: Any, target: Device, index: int) -> Any
         if live_device(index) != target:
             return f"the plan is for {target.name}, which is not GPU {index} here"
         this = arch(target.arch)
-        on = driver(this.backend)
-        configs, why = offered_configs(present(this.backend), on, index, family, problem, this, 1)
+        configs, why = offered_configs(driver(this.backend), index, family, problem, this, 1)
     except TilewrightError as error:
         return str(error)
     return configs[0] if configs else why

@@ -50,7 +50,7 @@ def test_it_serves_the_product(direction):
     a, b, made = {"forward": "xwy", "data": "ywx", "weights": "yxw"}[direction]
     assert (first, second, result) == (b, a, made)
     asked = FAMILY.library_query(p, SM_90, "cublaslt13")
-    assert step.matmul == replace(asked, algorithm=PLAIN)
+    assert step.theirs == replace(asked, algorithm=PLAIN)
 
 
 def test_only_products_are_asked_for():

@@ -296,7 +296,7 @@ def step_of(config, problem):
 def test_a_row_major_result_is_the_transpose_of_a_product_of_transposes():
     p = GemmProblem(3, 5, 7, "fp32", lda=8, ldb=9, ldc=10)
     _, step, names = step_of(vendors(p), p)
-    asked = step.matmul
+    asked = step.theirs
     assert names == ["B", "A", "C"]
     assert asked.first == Matrix("fp32", 7, 5, 9) and asked.second == Matrix("fp32", 7, 3, 8)
     assert asked.result == Matrix("fp32", 5, 3, 10) and asked.transposed == (True, False)
@@ -305,7 +305,7 @@ def test_a_row_major_result_is_the_transpose_of_a_product_of_transposes():
 def test_a_column_major_result_is_as_the_library_has_it():
     p = GemmProblem(3, 5, 7, "fp32", layout="rcc", batch=2, stride_b=0)
     _, step, names = step_of(vendors(p), p)
-    asked = step.matmul
+    asked = step.theirs
     assert names == ["A", "B", "C"] and asked.count == 2
     assert asked.first == Matrix("fp32", 7, 3, 7, 21) and asked.second == Matrix("fp32", 7, 5, 7, 0)
     assert asked.result == Matrix("fp32", 3, 5, 3, 15) and asked.transposed == (True, False)
@@ -317,8 +317,8 @@ def test_a_workspace_is_a_temporary_and_a_bias_comes_last():
     assert names == ["B", "A", "C", "workspace", "bias"]
     (room,) = launch.temporaries
     assert (room.name, room.bytes, room.initial) == ("workspace", 4 << 20, "anything")
-    assert step.matmul.workspace == 4 << 20 and step.matmul.chain == "bias"
-    assert step.matmul.algorithm == SPLIT
+    assert step.theirs.workspace == 4 << 20 and step.theirs.chain == "bias"
+    assert step.theirs.algorithm == SPLIT
     assert launch.capturable and not FAMILY.launch(vendors(p), p, H200).temporaries
 
 

@@ -177,7 +177,7 @@ def test_an_offer_becomes_a_config_with_room_for_its_workspace():
     assert config == amds(BF16, SOLUTION, 2) and type(config) is HipblasLtConfig
     launch = FAMILY.launch(config, BF16, MI300X)
     (step,) = launch.steps
-    assert step.matmul.algorithm == SOLUTION and step.matmul.workspace == 2 << 20
+    assert step.theirs.algorithm == SOLUTION and step.theirs.workspace == 2 << 20
     assert launch.capturable and launch.workspace_bytes == 2 << 20
 
 

@@ -200,7 +200,7 @@ def test_a_graph_takes_each_algorithm_even_at_its_first_call(offers, problem, wa
 def test_its_attributes_fix_an_algorithm(problem):
     """An algorithm made of its attributes runs the kernels of the one that the library offered, and
     gives its bits."""
-    library = libraries.present("cuda")
+    library = libraries.present("cublaslt")
     asked = FAMILY.library_query(problem, arch(ARCH), library.name)
     raw = library._results(driver("cuda"), 0, asked, libraries.ALGORITHMS)
     assert raw
@@ -326,7 +326,7 @@ def test_threads_that_never_used_the_gpu_may_call(offers):
 
 
 def test_the_library_is_the_one_of_this_process():
-    library = libraries.present("cuda")
+    library = libraries.present("cublaslt")
     assert library.version // 10000 in library.majors
     print(f"{library.name} {library.version}; torch {torch.__version__} with {torch.version.cuda}")
     assert arch(ARCH).backend == "cuda"

@@ -46,7 +46,7 @@ def install(patch: pytest.MonkeyPatch, torch: Any, named: str = "h200_sxm") -> D
     for module in (plan, loader):
         patch.setattr(module, "live_device", lambda index: device(named))
     patch.setattr(arrays, "view", lambda x: replace(view(x), device="cuda:0"))
-    patch.setattr(arrays, "empty", lambda made, place, like: empty(made, "cpu", like))
+    patch.setattr(arrays, "empty", lambda made, place, like=None: empty(made, "cpu", like))
     patch.setattr(torch, "empty", lambda *size, device=None, **how: torch_empty(*size, **how))
     patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: CURRENT_STREAM, raising=False)
     patch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)

@@ -26,7 +26,7 @@ from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import LaunchFailed, LibraryRefused, NoDriver  # noqa: E402
 from tilewright.ops.gemm import FAMILY, GemmProblem  # noqa: E402
 from tilewright.ops.library import CUBLASLT, library_name  # noqa: E402
-from tilewright.runtime import blaslt, cublaslt, libraries, python_launcher  # noqa: E402
+from tilewright.runtime import blaslt, cublaslt, libraries, prepared, python_launcher  # noqa: E402
 from tilewright.runtime import bound as bound_module  # noqa: E402
 from tilewright.runtime.launcher import compiled  # noqa: E402
 
@@ -51,7 +51,7 @@ def driver():
 
 def asked(problem, algorithm=PLAIN, workspace=0):
     (step,) = FAMILY.launch(vendors(problem, algorithm, workspace), problem, H200).steps
-    return step.matmul
+    return step.theirs
 
 
 # --- questions --------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_missing_library_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(libraries.CublasLt, "files", lambda version: (f"no-{version}.so",))
     with pytest.raises(LibraryRefused, match="install nvidia-cublas 13"):
         libraries.opened.__wrapped__("cublaslt13")
-    with pytest.raises(LibraryRefused, match="knows cublaslt12, cublaslt13, hipblaslt1"):
+    with pytest.raises(LibraryRefused, match="knows cublaslt12, cublaslt13, cudnn9, hipblaslt1"):
         libraries.opened.__wrapped__("cublaslt11")
 
 
@@ -200,7 +200,7 @@ def test_nvidias_packages_are_looked_into(monkeypatch, tmp_path, fake):
     folder.mkdir(parents=True)
     (tmp_path / "libfake.so").rename(folder / "libtest.so.13")
     monkeypatch.setattr(libraries.CublasLt, "files", lambda version: ("libtest.so.13",))
-    monkeypatch.setattr(blaslt.sys, "path", [str(tmp_path / "site-packages"), str(tmp_path)])
+    monkeypatch.setattr(prepared.sys, "path", [str(tmp_path / "site-packages"), str(tmp_path)])
     assert libraries.opened.__wrapped__("cublaslt13").version == 130001
 
 
@@ -213,12 +213,12 @@ def test_the_newest_known_library_is_taken(monkeypatch):
         return name
 
     monkeypatch.setattr(libraries, "opened", opened)
-    assert libraries.present("cuda") == "cublaslt12"
+    assert libraries.present("cublaslt") == "cublaslt12"
     here.add("cublaslt13")
-    assert libraries.present("cuda") == "cublaslt13"
+    assert libraries.present("cublaslt") == "cublaslt13"
     here.clear()
     with pytest.raises(LibraryRefused):
-        libraries.present("cuda")
+        libraries.present("cublaslt")
 
 
 # --- calls -------------------------------------------------------------------------------------
@@ -450,7 +450,7 @@ def test_a_refused_algorithm_is_passed_over_for_that_problem_alone(gpu, fake, ca
 
 
 def test_names_of_libraries_are_those_that_are_known():
-    assert libraries.names("cuda") == ["cublaslt13", "cublaslt12"]
+    assert libraries.names("cublaslt") == ["cublaslt13", "cublaslt12"]
     assert library_name(CUBLASLT, 12) == "cublaslt12"
     assert libraries.CublasLt.files(12) == ("libcublasLt.so.12",)
     assert ctypes.sizeof(cublaslt.Result) == 64 + 8 + 4 + 4 + 16
@@ -460,7 +460,7 @@ def test_python_and_c_agree_on_what_both_say():
     header = (Path(blaslt.__file__).with_name("matmul.h")).read_text()
     for word, here in (
         (r"#define STREAMS (\d+)", blaslt.STREAMS),
-        (r"#define LIBRARY_STATUS \(1 << (\d+)\)", blaslt.STATUS.bit_length() - 1),
+        (r"#define LIBRARY_STATUS \(1 << (\d+)\)", prepared.STATUS.bit_length() - 1),
         (r"int attributes\[(\d+)\]", blaslt.BESIDE),
         (r"uint64_t algorithm\[(\d+)\]", blaslt.ALGORITHM_BYTES // 8),
     ):

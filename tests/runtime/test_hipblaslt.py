@@ -25,7 +25,7 @@ from tilewright.arch import arch, device  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import LaunchFailed, LibraryRefused  # noqa: E402
 from tilewright.ops.gemm import FAMILY, GemmProblem  # noqa: E402
-from tilewright.runtime import blaslt, hipblaslt, libraries, python_launcher  # noqa: E402
+from tilewright.runtime import blaslt, hipblaslt, libraries, prepared, python_launcher  # noqa: E402
 from tilewright.runtime import bound as bound_module  # noqa: E402
 from tilewright.runtime.launcher import compiled  # noqa: E402
 
@@ -51,7 +51,7 @@ def driver():
 
 def asked(problem, algorithm, workspace=0):
     (step,) = FAMILY.launch(amds(problem, algorithm, workspace), problem, MI300X).steps
-    return step.matmul
+    return step.theirs
 
 
 def query(problem, arch_name=ARCH):
@@ -179,14 +179,14 @@ def test_a_gpu_that_does_not_open_is_a_refusal(fake, library, driver):
 
 
 def test_it_is_found_where_torch_and_amds_packages_have_it(monkeypatch, tmp_path, fake):
-    assert libraries.names("hip") == ["hipblaslt1"]
+    assert libraries.names("hipblaslt") == ["hipblaslt1"]
     folder = tmp_path / "site-packages" / "torch" / "lib"
     folder.mkdir(parents=True)
     (tmp_path / "libfake.so").rename(folder / "libtest.so")
     monkeypatch.setattr(libraries.HipblasLt, "files", lambda version: ("libtest.so",))
     with pytest.raises(LibraryRefused, match="install ROCm 7, whose hipBLASLt is 1"):
         libraries.opened.__wrapped__("hipblaslt1")
-    monkeypatch.setattr(blaslt.sys, "path", [str(tmp_path / "site-packages")])
+    monkeypatch.setattr(prepared.sys, "path", [str(tmp_path / "site-packages")])
     assert libraries.opened.__wrapped__("hipblaslt1").name == "hipblaslt1"
     monkeypatch.undo()
     assert libraries.HipblasLt.files(1) == ("libhipblaslt.so.1", "libhipblaslt.so")

@@ -1,4 +1,4 @@
-"""The algorithms that the vendor's library offers for problems, as candidates beside our kernels.
+"""The algorithms that the vendor's libraries offer for problems, as candidates beside our kernels.
 
 The library answers for a live GPU only, so a child process opens the GPU and asks; the parent opens
 none. Without a GPU there are no such candidates, and each offer says why.
@@ -19,8 +19,7 @@ from tilewright.measure.results import read_problem
 from tilewright.measure.sweep import Group
 from tilewright.runtime import libraries
 from tilewright.runtime.drivers import driver
-from tilewright.runtime.offers import offered_configs
-from tilewright.verdict import Verdict
+from tilewright.runtime.offers import offered_configs, why_not
 
 ASKING_SECONDS = 120.0
 """Longest time for all questions about a list of problems, opening the GPU included."""
@@ -28,8 +27,8 @@ ASKING_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the library offers for a problem: configs, its best guess first; or why there is
-    none."""
+    """What the libraries offer for a problem: configs, the best guess of each first; or why there
+    is none."""
 
     configs: tuple[Any, ...] = ()
     reason: str = ""
@@ -38,15 +37,13 @@ class Offer:
 def offered(
     group: Group, problems: Sequence[Any], count: int = libraries.ALGORITHMS
 ) -> dict[Any, Offer]:
-    """The first `count` algorithms that the library's heuristic offers for each problem on the
-    devices of `group`. Never raises for want of a library or of a GPU."""
+    """The first `count` algorithms that the heuristic of each library offers for each problem on
+    the devices of `group`. Never raises for want of a library or of a GPU."""
     this = arch(group.device.arch)
     found: dict[Any, Offer] = {}
-    usual = libraries.names(this.backend)[0]  # which version it is decides nothing here
     for problem in problems:
-        asked = ops.family(problem.family).library_query(problem, this, usual)
-        if isinstance(asked, Verdict):
-            found[problem] = Offer(reason=asked.reason)
+        if why := why_not(ops.family(problem.family), problem, this):
+            found[problem] = Offer(reason=why)
     left = [problem for problem in problems if problem not in found]
     if not left:
         return found
@@ -63,7 +60,7 @@ def offered(
             answer, _ = child.request(message, timeout=ASKING_SECONDS)
     except (ChildDied, ChildTimeout) as error:
         how = describe_exit(error.returncode) if isinstance(error, ChildDied) else str(error)
-        return found | dict.fromkeys(left, Offer(reason=f"the library was not asked: {how}"))
+        return found | dict.fromkeys(left, Offer(reason=f"the libraries were not asked: {how}"))
     return found | {
         problem: Offer(tuple(map(ops.family(problem.family).parse_name, one["names"])), one["why"])
         for problem, one in zip(left, answer["offers"], strict=True)
@@ -71,18 +68,17 @@ def offered(
 
 
 def answer(message: Message) -> Message:
-    """For each of ``problems``, at most ``count`` names of algorithms on GPU 0, and ``why`` there
-    are none."""
+    """For each of ``problems``, at most ``count`` names of algorithms of each library on GPU 0, and
+    ``why`` there are none."""
     try:
-        backend = arch(message["arch"]).backend
-        library, on = libraries.present(backend), driver(backend)
+        on = driver(arch(message["arch"]).backend)
     except TilewrightError as error:
         return {"offers": [{"names": [], "why": str(error)} for _ in message["problems"]]}
     offers = []
     for said in message["problems"]:
         problem = read_problem(said, "the request")
         family, this = ops.family(problem.family), arch(message["arch"])
-        configs, why = offered_configs(library, on, 0, family, problem, this, message["count"])
+        configs, why = offered_configs(on, 0, family, problem, this, message["count"])
         offers.append({"names": [config.name for config in configs], "why": why})
     return {"offers": offers}
 

@@ -14,6 +14,7 @@ from tilewright.ops.foreign import Driver, Form
 from tilewright.ops.formats import Formats
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
+from tilewright.ops.library_convolution import Convolution, Offered
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, Number, Operand
 from tilewright.ops.profiles import Profile
@@ -75,12 +76,14 @@ class Defaults:
         """Every kernel repeats: none adds in an order that changes."""
         return YES
 
-    def library_query(self, problem: Any, arch: Arch, library_name: str) -> Matmul | Verdict:
+    def library_query(
+        self, problem: Any, arch: Arch, library_name: str
+    ) -> Matmul | Convolution | Verdict:
         """No library's algorithms are candidates."""
         family: Any = self
         return no("family", f"no vendor's library is asked for {family.name}")
 
-    def library_config(self, problem: Any, library_name: str, found: Found) -> Any:
+    def library_config(self, problem: Any, library_name: str, found: Found | Offered) -> Any:
         """Never called, as `library_query` asks for nothing."""
         family: Any = self
         raise BadArgument(f"{family.name} has no algorithms of {library_name}")

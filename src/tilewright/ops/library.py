@@ -3,6 +3,7 @@ kernel, and what a library is asked for its algorithms with.
 
 The library is NVIDIA's cuBLASLt or AMD's hipBLASLt. A matrix is column-major, as both have it; a
 family turns its own layouts into these. `tilewright.runtime.libraries` hands them to the library.
+NVIDIA's library for convolutions is cuDNN (`ops.library_convolution`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from typing import Any, ClassVar, Literal, get_args
 from tilewright.errors import BadArgument
 from tilewright.version import installed
 
-CUBLASLT, HIPBLASLT = "cublaslt", "hipblaslt"
+CUBLASLT, HIPBLASLT, CUDNN = "cublaslt", "hipblaslt", "cudnn"
 
-LIBRARIES = {"cuda": CUBLASLT, "hip": HIPBLASLT}
-"""The vendor's library of each backend."""
+LIBRARIES = {"cuda": (CUBLASLT, CUDNN), "hip": (HIPBLASLT,)}
+"""The vendor's libraries of each backend."""
 
-_LIBRARY = re.compile(rf"({'|'.join(LIBRARIES.values())})([1-9]\d?)", re.ASCII)
-_PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
+_LIBRARY = re.compile(rf"({CUBLASLT}|{HIPBLASLT}|{CUDNN})([1-9]\d?)", re.ASCII)
+_PACKAGES = {
+    CUBLASLT: ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"),
+    CUDNN: ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+}
 
 
 def library_of(config: Any) -> str:
@@ -56,24 +60,24 @@ def library_name(kind: str, version: int) -> str:
 def package(kind: str) -> str:
     """What is installed here of a library, with its version: NVIDIA's package, or the release of
     ROCm that hipBLASLt is part of; ``""`` if neither says so, as where torch brings its own."""
-    return _INSTALLED[kind]() if kind else ""
+    return _INSTALLED[kind](kind) if kind else ""
 
 
-def _nvidias() -> str:
-    for name in _PACKAGES:
+def _nvidias(kind: str) -> str:
+    for name in _PACKAGES[kind]:
         if found := installed(name):
             return f"{name} {found}"
     return ""
 
 
-def _rocm() -> str:
+def _rocm(_: str) -> str:
     root = Path(os.environ.get("ROCM_PATH") or "/opt/rocm")
     with suppress(OSError, UnicodeDecodeError):
         return f"rocm {(root / '.info' / 'version').read_text().strip()}"
     return ""
 
 
-_INSTALLED = {CUBLASLT: _nvidias, HIPBLASLT: _rocm}
+_INSTALLED = {CUBLASLT: _nvidias, HIPBLASLT: _rocm, CUDNN: _nvidias}
 
 
 def library_key(config: Any) -> str:

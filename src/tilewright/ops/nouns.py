@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from tilewright.dtypes import dtype
 from tilewright.ops.library import Matmul
+from tilewright.ops.library_convolution import Convolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +164,20 @@ TEMPORARY_ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel of a launch, or a product that the vendor's library computes.
+    """One kernel of a launch, or a product or a convolution that a vendor's library computes.
 
     grid: workgroups in x, y and z; the library chooses its own.
-    arguments: the kernel's non-constant arguments, in order; for the library pointers to the first
-        and the second matrix, the result, the workspace if there is one, and `Matmul.extra`.
+    arguments: the kernel's non-constant arguments, in order; for a library pointers, of a
+        product to the first and the second matrix, the result, the workspace if there is one, and
+        `Matmul.extra`; of a convolution to x, w, y, and the workspace.
     part: which of the config's kernels (`Launching.sources`).
-    matmul: what the library computes; None for a kernel.
+    theirs: what a library computes; None for a kernel.
     """
 
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]
     part: str = MAIN
-    matmul: Matmul | None = None
+    theirs: Matmul | Convolution | None = None
 
 
 @dataclass(frozen=True, slots=True)

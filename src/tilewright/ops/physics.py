@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
+from tilewright.ops.estimate import Estimate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,3 +111,14 @@ def totals_us(partials: Number, device: Device, start: float = DEVICE.SECOND_US)
     partials: bytes. start: what the kernel takes without any.
     """
     return memory_us(2 * partials, device) + start
+
+
+def at_best(problem: Any, device: Device, fact: str) -> Estimate:
+    """The least time that anything could take for `problem`, as an estimate of which nothing is
+    known but the `fact`."""
+    (unit, flops), *_ = problem.work.items()
+    compute = flops / peak_tflops(arch(device.arch), device, unit) / 1e6
+    memory = problem.min_bytes / device.bandwidth_gbs / 1e3
+    terms = (("matrix units", compute), ("memory", memory), ("launch", DEVICE.LAUNCH_US))
+    limiter = max(terms, key=lambda term: term[1])[0]
+    return Estimate(max(compute, memory) + DEVICE.LAUNCH_US, limiter, terms, (fact,))

@@ -18,6 +18,7 @@ from tilewright.ops.foreign import Driver, Form, Reader
 from tilewright.ops.formats import Formats
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, Matmul
+from tilewright.ops.library_convolution import Convolution, Offered
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
 from tilewright.ops.profiles import Profile
@@ -159,13 +160,15 @@ class Legality(Protocol):
         """Does it give a part of the result the same bits however much is computed at once (see
         `Invariance.over`)?"""
 
-    def library_query(self, problem: Any, arch: Arch, library_name: str) -> Matmul | Verdict:
+    def library_query(
+        self, problem: Any, arch: Arch, library_name: str
+    ) -> Matmul | Convolution | Verdict:
         """What a tuning asks the vendor's library for, whose algorithms become candidates; or why
         it does not ask.
 
-        library_name: with its major version, as ``cublaslt13`` or ``hipblaslt1``."""
+        library_name: with its major version, as ``cublaslt13``, ``hipblaslt1`` or ``cudnn9``."""
 
-    def library_config(self, problem: Any, library_name: str, found: Found) -> Any:
+    def library_config(self, problem: Any, library_name: str, found: Found | Offered) -> Any:
         """The config of an algorithm that the library offers for `problem`. Raises `BadArgument`
         for one that no name can say."""
 

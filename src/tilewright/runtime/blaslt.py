@@ -3,33 +3,27 @@
 cuBLASLt and hipBLASLt have the same functions, each with its own prefix and numbers, and fix an
 algorithm each in its own way: `cublaslt` and `hipblaslt` say how, and this module all else.
 
-A product that is ready is a `Prepared`: memory in which the launcher (`matmul.h`, or its twin in
-`python_launcher`) finds the library's function, its descriptions of the product and the algorithm.
-A launch hands it addresses and a stream. Nothing is allocated and nothing waits in a call, so it
-can be captured in a graph.
+A product that is ready is a `Prepared` with a `Context`: memory in which the launcher (`matmul.h`,
+or its twin in `python_launcher`) finds the library's function, its descriptions of the product and
+the algorithm. A launch hands it addresses and a stream. Nothing is allocated and nothing waits in a
+call, so it can be captured in a graph.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 import threading
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import LibraryRefused
 from tilewright.ops.library import Algorithm, Chain, Found, Matmul, Matrix, Solution
 from tilewright.runtime.driver import Driver, address_of
-
-STATUS = 1 << 20
-"""Added to a status of the library, which is then no status of the driver; as in matmul.h."""
+from tilewright.runtime.prepared import Prepared
 
 STREAMS = 64
 """Streams that a library which wants a handle for each may be used on; as in matmul.h."""
@@ -93,34 +87,6 @@ class Context(ctypes.Structure):
     )
 
 
-class Prepared:
-    """A product with its algorithm, ready on one device. What it describes to the library lives as
-    long as it does.
-
-    name: what messages call it.
-    """
-
-    def __init__(
-        self, name: str, library: BlasLt, device: int, context: Context, descriptions: ExitStack
-    ) -> None:
-        self.name, self._library, self._device, self._context = name, library, device, context
-        weakref.finalize(self, descriptions.close).atexit = False
-
-    @property
-    def address(self) -> int:
-        """The address of the `Context`."""
-        return ctypes.addressof(self._context)
-
-    def error(self, status: int) -> str:
-        """The library's name for a status."""
-        return self._library.error(status)
-
-    def serve(self, stream: int) -> None:
-        """See to it that the library has a handle for a stream. The device is current. Raises
-        `LibraryRefused`."""
-        self._library.serve(self._device, stream)
-
-
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """A library's names and numbers, as its headers have them.
@@ -172,6 +138,7 @@ class BlasLt(ABC):
     lib: the library's functions. name: with the major version, as ``cublaslt13``.
     """
 
+    step: ClassVar[str] = "matmul_step"
     numbers: ClassVar[Numbers]
     result: ClassVar[type[ctypes.Structure]]
     """How the library writes down an offer: its fields `algorithm`, `workspace` in bytes, and
@@ -389,30 +356,3 @@ def _said(asked: Matmul) -> str:
     many = f"{asked.count} of " if asked.count > 1 else ""
     chain = f" {asked.chain}" if asked.chain else ""
     return f"{many}{out.rows}×{out.columns}×{inner} {asked.first.dtype}→{out.dtype}{chain}"
-
-
-def loaded(files: Sequence[str], folders: Sequence[str]) -> Iterator[ctypes.CDLL]:
-    """A library that is one of `files`, as it can be loaded: the one that this process has loaded,
-    as torch does; else those of packages; else the system's.
-
-    folders: of packages, below those that pip installs into, as patterns.
-    """
-    here = ctypes.DEFAULT_MODE | os.RTLD_NOLOAD
-    places = [(file, here) for file in files]
-    places += [(path, ctypes.DEFAULT_MODE) for path in _packaged(files, folders)]
-    places += [(file, ctypes.DEFAULT_MODE) for file in files]
-    for place, mode in places:
-        try:
-            found = ctypes.CDLL(place, mode)
-        except OSError:
-            continue
-        yield found
-
-
-def _packaged(files: Sequence[str], folders: Sequence[str]) -> Iterator[str]:
-    """Where packages have one of `files`."""
-    kinds = ("site-packages", "dist-packages")
-    for root in (Path(p).absolute() for p in sys.path if Path(p).name in kinds):
-        for folder in folders:
-            for file in files:
-                yield from map(str, sorted(root.glob(f"{folder}/{file}")))

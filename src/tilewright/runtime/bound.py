@@ -18,11 +18,12 @@ from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.dtypes import dtype
 from tilewright.errors import BadArgument, LaunchFailed
 from tilewright.ops.library import Matmul
+from tilewright.ops.library_convolution import Convolution
 from tilewright.ops.nouns import Descriptor, Given, Launch, Pointer, Role, Scalar, Step
 from tilewright.runtime import temporaries
-from tilewright.runtime.blaslt import STATUS, Prepared
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_HANDLE, NEEDS_MAPS, OVERLAPS, UNSUITABLE, launcher
+from tilewright.runtime.prepared import STATUS, Prepared
 from tilewright.triton_versions import descriptor_flags
 
 _MOST_TRIES = 64
@@ -78,7 +79,7 @@ class BoundLaunch:
         operands: Sequence[Bound],
         given: Sequence[str] = (),
         defaults: Mapping[str, int | float] | None = None,
-        products: Mapping[Matmul, Prepared] | None = None,
+        products: Mapping[Matmul | Convolution, Prepared] | None = None,
     ) -> None:
         defaults = defaults or {}
         self.driver = driver
@@ -87,8 +88,9 @@ class BoundLaunch:
         native, products = launcher(), products or {}
         packed = _Packed(_sources(operands, places), list(given), defaults)
         for step in launch.steps:
-            if step.matmul is not None:
-                packed.add_matmul(native.matmul_step, products[step.matmul], step)
+            if step.theirs is not None:
+                ready = products[step.theirs]
+                packed.add_theirs(getattr(native, ready.step), ready, step)
             else:
                 packed.add_step(driver, parts, warp_size, step)
         self._name = packed.names[0] if packed.names else "an empty launch"
@@ -326,7 +328,7 @@ class _Packed:
             )
         )
 
-    def add_matmul(self, call: int, ready: Prepared, step: Step) -> None:
+    def add_theirs(self, call: int, ready: Prepared, step: Step) -> None:
         """Lay out the addresses that the vendor's library is given. call: the address of the
         launcher's function that hands them to it."""
         self.names.append(ready.name)

@@ -28,7 +28,8 @@
    Nothing here knows a driver: prepare() gets the driver's functions as addresses. A plain kernel is
    launched with a function like cuLaunchKernel or hipModuleLaunchKernel (they take the same
    arguments), a kernel with launch attributes with one like cuLaunchKernelEx. `matmul_step`, in
-   matmul.h, is one like the former for a product that a library computes. launcher.py compiles this
+   matmul.h, is one like the former for a product that a library computes, and `convolution_step`,
+   in convolution.h, for a convolution. launcher.py compiles this
    file on first use. */
 
 #define PY_SSIZE_T_CLEAN
@@ -343,6 +344,7 @@ static int write_scalar(int type, PyObject *value, char *to) {
 }
 
 #include "matmul.h"
+#include "convolution.h"
 
 static int launch_step(const Step *s, void *stream, void **parameters) {
   if (!s->count)
@@ -637,6 +639,13 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "launcher", NULL, -1, methods,
                                     NULL, NULL, NULL, NULL};
 
+static int add_address(PyObject *made, const char *name, void *function) {
+  PyObject *address = PyLong_FromVoidPtr(function);
+  int status = address ? PyModule_AddObjectRef(made, name, address) : -1;
+  Py_XDECREF(address);
+  return status;
+}
+
 PyMODINIT_FUNC PyInit_launcher(void) {
   word_data_ptr = PyUnicode_InternFromString("data_ptr");
   word_shape = PyUnicode_InternFromString("shape");
@@ -646,8 +655,8 @@ PyMODINIT_FUNC PyInit_launcher(void) {
   word_requires_grad = PyUnicode_InternFromString("requires_grad");
   word_arrays = PyUnicode_InternFromString("arrays");
   PyObject *made = PyModule_Create(&module);
-  PyObject *address = made ? PyLong_FromVoidPtr((void *)matmul_step) : NULL;
-  if (address && PyModule_AddObjectRef(made, "matmul_step", address)) Py_CLEAR(made);
-  Py_XDECREF(address);
+  if (made && (add_address(made, "matmul_step", (void *)matmul_step) ||
+               add_address(made, "convolution_step", (void *)convolution_step)))
+    Py_CLEAR(made);
   return made;
 }

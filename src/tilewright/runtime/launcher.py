@@ -45,7 +45,8 @@ __all__ = [
 log = logging.getLogger("tilewright")
 
 _SOURCE, *_INCLUDED = (
-    Path(__file__).with_name(name) for name in ("launcher.c", "describe.h", "repeat.h", "matmul.h")
+    Path(__file__).with_name(name)
+    for name in ("launcher.c", "describe.h", "repeat.h", "matmul.h", "convolution.h")
 )
 
 

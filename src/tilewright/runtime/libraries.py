@@ -1,4 +1,4 @@
-"""The vendor's library of each backend."""
+"""The vendors' libraries of each backend."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ from contextlib import suppress
 from functools import cache
 
 from tilewright.errors import LibraryRefused
-from tilewright.ops.library import CUBLASLT, HIPBLASLT, LIBRARIES, kind, library_name, major
-from tilewright.runtime.blaslt import BlasLt, loaded
+from tilewright.ops.library import CUBLASLT, CUDNN, HIPBLASLT, kind, library_name, major
 from tilewright.runtime.cublaslt import CublasLt
+from tilewright.runtime.cudnn import Cudnn
 from tilewright.runtime.hipblaslt import HipblasLt
+from tilewright.runtime.prepared import Library, loaded
 
 ALGORITHMS = 8
 """How many algorithms a library is asked for, by default. On NVIDIA, `torch.mm` takes the first."""
 
-_TYPES: dict[str, type[BlasLt]] = {CUBLASLT: CublasLt, HIPBLASLT: HipblasLt}
+_TYPES: dict[str, type[CublasLt | HipblasLt | Cudnn]] = {
+    CUBLASLT: CublasLt,
+    HIPBLASLT: HipblasLt,
+    CUDNN: Cudnn,
+}
 
 
-def names(backend: str) -> list[str]:
-    """The libraries of a backend that are known, the preferred one first."""
-    of = LIBRARIES[backend]
-    return [library_name(of, version) for version in _TYPES[of].majors]
+def names(kind: str) -> list[str]:
+    """The names of a library by its known major versions, the preferred one first."""
+    return [library_name(kind, version) for version in _TYPES[kind].majors]
 
 
 @cache
-def opened(name: str) -> BlasLt:
+def opened(name: str) -> Library:
     """The library called `name` (``cublaslt13``), opened once: the one that this process has
     loaded, as torch does; else that of a package; else the system's. Raises `LibraryRefused`."""
     of, version = _TYPES.get(kind(name)), major(name)
     if of is None or version not in of.majors:
-        known = sorted(one for backend in LIBRARIES for one in names(backend))
+        known = sorted(one for kind in _TYPES for one in names(kind))
         raise LibraryRefused(f"{name} is not known here, which knows {', '.join(known)}")
     files = of.files(version)
     for lib in loaded(files, of.folders):
@@ -40,9 +44,9 @@ def opened(name: str) -> BlasLt:
     )
 
 
-def present(backend: str) -> BlasLt:
-    """The library of a backend that is here, the newest that is known. Raises `LibraryRefused`."""
-    first, *others = names(backend)
+def present(kind: str) -> Library:
+    """The library that is here, the newest that is known. Raises `LibraryRefused`."""
+    first, *others = names(kind)
     for name in others:
         with suppress(LibraryRefused):
             return opened(first)

@@ -7,7 +7,7 @@
 
 #include <sched.h>
 
-#define LIBRARY_STATUS (1 << 20) /* added to the library's status, so that it is no driver's */
+#define LIBRARY_STATUS (1 << 20) /* added to a library's status, so that it is no driver's */
 #define STREAMS 64
 
 /* A device's handles, as found by their streams if each stream has its own. Entries are only added,

@@ -1,4 +1,4 @@
-"""What the vendor's library offers for a problem, as configs."""
+"""What the vendor's libraries offer for a problem, as configs."""
 
 from __future__ import annotations
 
@@ -6,36 +6,67 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.errors import TilewrightError
-from tilewright.runtime.blaslt import BlasLt
+from tilewright.ops.library import LIBRARIES
+from tilewright.runtime import libraries
 from tilewright.runtime.driver import Driver
 from tilewright.verdict import Verdict
 
+ANOTHER = "family"
+"""The rule of a `Verdict` that a library computes nothing of an operation's kind."""
 
-def offered_configs(
-    library: BlasLt, on: Driver, index: int, family: Any, problem: Any, this: Arch, count: int
-) -> tuple[list[Any], str]:
-    """The configs of the first algorithms that `library` offers for `problem` on GPU `index`, at
-    most `count`, its best guess first; and, where there is none, why.
+
+def _verdicts(family: Any, problem: Any, this: Arch) -> dict[str, Any]:
+    """What each library would be asked for, or the verdict that it is not asked."""
+    # Which version it is decides nothing here.
+    return {
+        kind: family.library_query(problem, this, libraries.names(kind)[0])
+        for kind in LIBRARIES[this.backend]
+    }
+
+
+def why_not(family: Any, problem: Any, this: Arch) -> str:
+    """Why no library is asked for `problem`; ``""`` if one is.
 
     family: the problem's. this: the GPU's architecture.
     """
-    asked = family.library_query(problem, this, library.name)
-    if isinstance(asked, Verdict):
-        return [], asked.reason
+    verdicts = [*_verdicts(family, problem, this).values()]
+    if not all(isinstance(one, Verdict) for one in verdicts):
+        return ""
+    said = [one for one in verdicts if one.rule != ANOTHER] or verdicts[:1]
+    return "; ".join(one.reason for one in said)
+
+
+def offered_configs(
+    on: Driver, index: int, family: Any, problem: Any, this: Arch, count: int
+) -> tuple[list[Any], str]:
+    """The configs of the first algorithms that each library offers for `problem` on GPU `index`, at
+    most `count` of each, its best guess first; and, where there is none, why.
+
+    family: the problem's. this: the GPU's architecture.
+    """
+    if why := why_not(family, problem, this):
+        return [], why
     configs: list[Any] = []
-    why = f"{library.name} has no algorithm"
-    try:
-        for one in library.offered(on, index, asked, count):
+    reasons: list[str] = []
+    for kind, verdict in _verdicts(family, problem, this).items():
+        if isinstance(verdict, Verdict):
+            continue
+        try:
+            library = libraries.present(kind)
+            asked = family.library_query(problem, this, library.name)
+            found = library.offered(on, index, asked, count)
+        except TilewrightError as error:
+            reasons.append(str(error))
+            continue
+        for one in found:
             try:
                 config = family.library_config(problem, library.name, one)
             except TilewrightError as error:  # a number that no name can say
-                why = f"{library.name} offers what cannot be named: {error}"
+                reasons.append(f"{library.name} offers what cannot be named: {error}")
                 continue
-            verdict = family.supports(config, problem, this)
-            if verdict and config not in configs:
+            served = family.supports(config, problem, this)
+            if served and config not in configs:
                 configs.append(config)
-            elif not verdict:
-                why = f"{config.name}: {verdict}"
-    except TilewrightError as error:
-        why = str(error)
-    return configs, "" if configs else why
+            elif not served:
+                reasons.append(f"{config.name}: {served}")
+    return configs, "" if configs else "; ".join(reasons)

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.parameters import TENSOR_MAP_BYTES
-from tilewright.runtime.blaslt import STATUS, Context, Handles
+from tilewright.runtime import cudnn
+from tilewright.runtime.blaslt import Context, Handles
 from tilewright.runtime.driver import address_of
+from tilewright.runtime.prepared import STATUS
 
 NEEDS_MAPS, OVERLAPS, NOT_KNOWN, UNSUITABLE, NEEDS_HANDLE = -1, -2, -3, -4, -5
 """Codes of `launch` and `call` that are no driver's status; see launcher.c."""
@@ -104,7 +106,51 @@ def _matmul_step(
 
 _kept_matmul_step = _FUNCTION(_matmul_step)
 matmul_step = address_of(_kept_matmul_step)
-"""The address of the function that computes a step by the vendor's library."""
+"""The address of the function that computes a step by the vendor's library for products."""
+
+
+_STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_CREATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+_ATTRIBUTE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+)
+_ONE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int, *([ctypes.c_void_p] * 3))
+_convolutions = threading.Lock()
+"""Held while a handle of cuDNN has the stream of a call that is being made."""
+
+
+def _convolution_step(
+    function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
+    stream: int | None, parameters: int, extra: int | None,
+) -> int:  # fmt: skip
+    """See convolution.h."""
+    c = cudnn.Context.from_address(function)
+    count = 3 + (c.workspace > 0)
+    places = (ctypes.c_void_p * count).from_address(parameters)
+    address = (ctypes.c_void_p * 4)(*(ctypes.c_void_p.from_address(one).value for one in places))
+    pack, at, set_attribute = ctypes.c_void_p(), ctypes.addressof(address), _ATTRIBUTE(c.set)
+    status: int = _CREATE(c.create)(cudnn.PACK, ctypes.addressof(pack))
+    for number, kind, many, value in (
+        (1000, cudnn.INT64, 3, function + cudnn.Context.uids.offset),
+        (1001, cudnn.POINTERS, 3, at),
+        (1003, cudnn.POINTERS, 1, at + 3 * ctypes.sizeof(ctypes.c_void_p)),
+    ):
+        status = status or set_attribute(pack, number, kind, many, value)
+    status = status or _ONE(c.finalize)(pack)
+    if not status:
+        handle = cudnn.Shared.from_address(c.shared).handle
+        with _convolutions:
+            status = _STREAM(c.set_stream)(handle, stream)
+            status = status or _EXECUTE(c.execute)(handle, c.plan, pack)
+    if pack:
+        _ONE(c.destroy)(pack)
+    return STATUS + status if status else 0
+
+
+_kept_convolution_step = _FUNCTION(_convolution_step)
+convolution_step = address_of(_kept_convolution_step)
+"""The address of the function that computes a step by cuDNN."""
 
 
 @dataclass(slots=True)

@@ -3,8 +3,7 @@ algorithms."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
@@ -13,7 +12,7 @@ from tilewright.ops.attention.config import ALIGNMENTS, SCHEDULERS
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention.pipelines import PIPELINES
 from tilewright.ops.attention.problem import AttentionProblem
-from tilewright.space import KernelSpace, of_rows
+from tilewright.space import KernelSpace
 
 AXES: dict[str, Any] = {
     "dtype": "bf16",
@@ -43,8 +42,7 @@ ALGORITHM = (
 )  # fmt: skip
 
 
-_USUAL = {name: AXES[name] for name in ALGORITHM}
-_row = itemgetter(*ALGORITHM)
+_USUAL = tuple((name, AXES[name]) for name in ALGORITHM)
 
 
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
@@ -67,7 +65,7 @@ def signature(problem: AttentionProblem) -> dict[str, Any]:
     """The fields of a config that a problem determines."""
     p = problem
     named = ("dtype", "dtype_kv", "dtype_o", "head_dim", "head_dim_v", "page_size", "features")
-    return {name: getattr(p, name) for name in named} | {"mask": p.mask.kind}
+    return {name: [getattr(p, name)] for name in named} | {"mask": [p.mask.kind]}
 
 
 def default_space(problem: AttentionProblem, arch: Arch) -> KernelSpace:
@@ -87,10 +85,9 @@ def _space(problem: AttentionProblem, arch: Arch, *, tuned: bool) -> KernelSpace
         if not record.runs_on(arch):
             continue
         found = record.tuned if tuned else record.algorithms
-        usual = {**_USUAL, "pipeline": record.name}
-        made = [_row({**usual, **fields}) for fields in found(problem, arch)]
+        made = [_row(record.name, fields) for fields in found(problem, arch)]
         rows += _with_fixed_splits(_widest(made, problem.alignment))
-    return of_rows("attention", signature(problem), ALGORITHM, rows)
+    return KernelSpace("attention", signature(problem), {}, {ALGORITHM: rows})
 
 
 _ALIGNMENT = ALGORITHM.index("alignment")
@@ -119,3 +116,8 @@ def _with_fixed_splits(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]
             fixed = (*row[:_SPLIT_LEN], FIXED_SPLIT, *row[_SPLIT_LEN + 1 :])
             found[fixed] = None
     return list(found)
+
+
+def _row(pipeline: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    said = {**fields, "pipeline": pipeline}
+    return tuple(said.get(name, default) for name, default in _USUAL)

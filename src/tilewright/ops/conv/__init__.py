@@ -7,11 +7,13 @@ from typing import Any
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
-from tilewright.ops import tile_sharing
+from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward
 from tilewright.ops.conv import (
     alike,
     functions,
+    kinds,
+    library,
     names,
     operands,
     pipelines,
@@ -20,12 +22,11 @@ from tilewright.ops.conv import (
     spaces,
 )
 from tilewright.ops.conv import gradients as gradients_module
-from tilewright.ops.conv import launch as launch_module
 from tilewright.ops.conv import reference as reference_module
 from tilewright.ops.conv import tolerances as tolerances_module
 from tilewright.ops.conv import vendor as vendor_module
 from tilewright.ops.conv import words as words_module
-from tilewright.ops.conv.config import GEMM, ConvConfig, usual_reduction
+from tilewright.ops.conv.config import GEMM, VENDOR, ConvConfig, usual_reduction
 from tilewright.ops.conv.formats import lines, tile_engine
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import ConvProblem, outputs
@@ -34,7 +35,8 @@ from tilewright.ops.estimate import Estimate, Ranking
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import Found, Matmul
+from tilewright.ops.library import CUDNN, Found, Matmul, kind
+from tilewright.ops.library_convolution import Convolution, Offered
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.pool import Pool
@@ -74,7 +76,7 @@ class ConvFamily(Defaults):
         return alike.nearby(problem)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        return (*pipelines.on(arch), GEMM)
+        return (*pipelines.on(arch), GEMM, VENDOR)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
@@ -84,6 +86,10 @@ class ConvFamily(Defaults):
 
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> ConvConfig:
         values = dict(fields)
+        if values["pipeline"] == VENDOR:
+            raise BadArgument(
+                "pipeline vendor has no axes: name its kernels, or have tune ask the library"
+            )
         if values["gemm"]:
             values = spaces.of_gemm(values)
         dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
@@ -100,9 +106,7 @@ class ConvFamily(Defaults):
         return spaces.tuning_spaces(problem, arch)
 
     def tile(self, config: ConvConfig) -> Hashable:
-        if config.pipeline == GEMM:
-            return config.direction, config.spatial_dims, by_gemm.tile(config)
-        return super().tile(config)
+        return kinds.of(config).tile(config) or super().tile(config)
 
     def judge(self, config: ConvConfig, arch: Arch) -> Verdict:
         return rules.judge(config, arch)
@@ -111,16 +115,20 @@ class ConvFamily(Defaults):
         return rules.supports(config, problem, arch)
 
     def repeats(self, config: ConvConfig) -> Verdict:
-        if config.pipeline == GEMM:
-            return by_gemm.repeats(config)
-        return tile_sharing.repeats(config)
+        return kinds.of(config).repeats(config)
 
     def library_query(
         self, problem: ConvProblem, arch: Arch, library_name: str
-    ) -> Matmul | Verdict:
+    ) -> Matmul | Convolution | Verdict:
+        if kind(library_name) == CUDNN:
+            return library.query(problem, arch, library_name)
         return by_gemm.library_query(problem, arch, library_name)
 
-    def library_config(self, problem: ConvProblem, library_name: str, found: Found) -> ConvConfig:
+    def library_config(
+        self, problem: ConvProblem, library_name: str, found: Found | Offered
+    ) -> ConvConfig:
+        if isinstance(found, Offered):
+            return library.config_of(problem, library_name, found)
         return by_gemm.library_config(problem, library_name, found)
 
     def library_faster(self, problem: ConvProblem, device: Device) -> Verdict:
@@ -156,24 +164,16 @@ class ConvFamily(Defaults):
         return Ranking(sorted(keys, key=keys.__getitem__), one)
 
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
-        if config.pipeline == GEMM:
-            return by_gemm.estimate(config, problem, device)
-        return launch_module.estimate(config, problem, device)
+        return kinds.of(config).estimate(config, problem, device)
 
     def interpreted(self, config: ConvConfig) -> ConvConfig:
-        if config.pipeline == GEMM:
-            return by_gemm.interpreted(config)
-        return pipelines.of(config).sibling(config)
+        return kinds.of(config).interpreted(config)
 
     def sources(self, config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
-        if config.pipeline == GEMM:
-            return by_gemm.sources(config, arch)
-        return launch_module.sources(config, arch)
+        return kinds.of(config).sources(config, arch)
 
     def launch(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
-        if config.pipeline == GEMM:
-            return by_gemm.launch(config, problem, device)
-        return launch_module.launch(config, problem, device)
+        return kinds.of(config).launch(config, problem, device)
 
     def operands(self, problem: ConvProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)

@@ -15,7 +15,8 @@ A kernel of GEMM (`by_gemm`) has GEMM's name behind direction and dimensions:
 
     conv_forward_2d_gemm_rcr_bf16_bf16_bf16_fp32_128x256x64_w8_s3_tma_persistent_g8_split_padmnk_al16
 
-So has an algorithm of the vendor's library for GEMMs (`gemm.library_config`).
+So has an algorithm of the vendor's library for GEMMs (`gemm.library_config`). An engine of the
+library for convolutions has the library's words (`library`).
 """
 
 from __future__ import annotations
@@ -30,9 +31,14 @@ from tilewright.ops.gemm import names
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.library_config import VendorConfig, is_vendors
 from tilewright.ops.gemm.library_config import parse as parse_vendors
+from tilewright.ops.library import CUDNN, kind
+from tilewright.ops.library_convolution import MOST_WORKSPACE, Engine
 
 GEMM = "gemm"
 """The pipeline of GEMM's kernels, and of the algorithms of a library for GEMMs (`by_gemm`)."""
+
+VENDOR = "vendor"
+"""The pipeline of the engines of the vendor's library for convolutions (`library`)."""
 
 Product = GemmConfig | VendorConfig
 
@@ -63,7 +69,7 @@ class ConvConfig:
         neighbouring pixels), channels, and pixels of a step (of a window that holds its filter: the
         steps that strips walk down).
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
-    pipeline: the kernels; each has a record in `pipelines`, but `GEMM`.
+    pipeline: the kernels; each has a record in `pipelines`, but `GEMM` and `VENDOR`.
     scheduler: ``tile``, one workgroup for each tile; ``persistent``: a workgroup for each compute
         unit, which walks tiles with that stride. For weights: ``split``, several workgroups for
         each tile, which share the pixels; ``stream_k``, a workgroup for each compute unit, which
@@ -94,6 +100,8 @@ class ConvConfig:
     gemm: of pipeline `GEMM`, the words of its kernel's name behind ``gemm_``; ``""`` of the others.
         The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words. Of a
         library's algorithm the name says no tile, warps or stages, which are 0.
+    library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`engine_of`);
+        ``""`` of the others. Tile, warps and stages are 0.
     """
 
     family: ClassVar[str] = "conv"
@@ -123,6 +131,7 @@ class ConvConfig:
     gemm: str = ""
     reduction: str = "none"
     spread: int = 0
+    library_engine: str = ""
 
     @property
     def two_stage(self) -> bool:
@@ -141,8 +150,10 @@ class ConvConfig:
 
     @property
     def library(self) -> str:
-        """The library that computes the product (`ops.library.library_of`); ``""`` where a kernel
-        is built here."""
+        """The library that computes it (`ops.library.library_of`); ``""`` where a kernel is built
+        here."""
+        if self.library_engine:
+            return engine_of(self.library_engine).library
         product = None if self.tile_m else self.gemm_config
         return product.library if isinstance(product, VendorConfig) else ""
 
@@ -151,8 +162,11 @@ class ConvConfig:
         """The kernels' name; `names.parse` is its exact inverse."""
         if self.gemm:
             return f"conv_{self.direction}_{self.spatial_dims}d_gemm_{self.gemm}"
-        name = (
-            f"conv_{self.direction}_{self.spatial_dims}d_{self.dtype}_{self.dtype_out}"
+        name = f"conv_{self.direction}_{self.spatial_dims}d_{self.dtype}_{self.dtype_out}"
+        if self.library_engine:
+            tf32 = "_tf32" * (self.precision == "tf32")
+            return f"{name}_{VENDOR}_{self.library_engine}_al{self.alignment}{tf32}"
+        name += (
             f"_{self.tile_m}x{self.tile_n}x{self.tile_k}_w{self.num_warps}_s{self.num_stages}"
             f"_{self.pipeline}_{self.scheduler}{f'_{self.reduction}' * (self.scheduler in SHARING)}"
             f"_g{self.group_m}"
@@ -201,6 +215,48 @@ def product_of(gemm: str) -> Product:
     """GEMM's kernel whose name behind ``gemm_`` is this. Raises `UnknownName`."""
     name = f"gemm_{gemm}"
     return parse_vendors(name) if is_vendors(name) else names.parse(name)
+
+
+def of_engine(
+    direction: str,
+    spatial_dims: int,
+    dtype: str,
+    dtype_out: str,
+    precision: str,
+    alignment: int,
+    library_engine: str,
+) -> ConvConfig:
+    """The config of an engine of a library."""
+    return ConvConfig(
+        direction, spatial_dims, dtype, dtype_out, precision, 0, 0, 0, 0, 0, VENDOR,
+        alignment=alignment, alignment_out=alignment, library_engine=library_engine,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What `ConvConfig.library_engine` says.
+
+    library: with its major version. workspace: MiB of scratch memory that the engine may use.
+    """
+
+    library: str
+    engine: Engine
+    workspace: int
+
+
+WORKSPACES = (0, *(1 << power for power in range((MOST_WORKSPACE >> 20).bit_length())))
+"""MiB of scratch memory that an engine may use."""
+
+
+@lru_cache(maxsize=4096)
+def engine_of(words: str) -> Said:
+    """What the words of an engine say: ``cudnn9_38_k2-5_ws32``. Raises `BadArgument`."""
+    library, _, rest = words.partition("_")
+    word, _, room = rest.rpartition("_ws")
+    if kind(library) != CUDNN or room not in map(str, WORKSPACES):
+        raise BadArgument(f"{shown(words, 300)} is not an engine such as cudnn9_38_k2-5_ws32")
+    return Said(library, Engine.of_word(word), int(room))
 
 
 def usual_reduction(scheduler: str) -> str:

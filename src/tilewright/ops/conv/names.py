@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -15,7 +16,10 @@ from tilewright.ops.conv.config import (
     INDEX_BITS,
     REDUCTIONS_OF,
     SCHEDULERS,
+    VENDOR,
     ConvConfig,
+    engine_of,
+    of_engine,
     of_gemm,
     of_words,
     product_of,
@@ -32,25 +36,22 @@ def check(config: ConvConfig) -> ConvConfig:
     c = config
     if c.gemm:
         return _check_gemm(c)
-    for field, known in (
-        ("direction", DIRECTIONS),
-        ("spatial_dims", (1, 2, 3)),
-        ("dtype", DTYPES),
-        ("dtype_out", DTYPES),
-        ("precision", PRECISIONS),
-        ("pipeline", PIPELINES),
-        ("scheduler", SCHEDULERS),
-        ("reduction", REDUCTIONS),
-        ("merged", (False, True)),
-        ("runs", (False, True)),
-        ("alignment", ALIGNMENTS),
-        ("alignment_out", ALIGNMENTS),
-        ("index_bits", INDEX_BITS),
-    ):
-        value = getattr(c, field)
-        if value not in known or type(value) is not type(next(iter(known))):
-            listed = ", ".join(map(str, known))
-            raise BadArgument(f"{field} = {value!r} is not one of {listed}")
+    if c.library_engine or c.pipeline == VENDOR:
+        return _check_engine(c)
+    _check_words(
+        c,
+        {
+            **_SIGNATURE,
+            "pipeline": PIPELINES,
+            "scheduler": SCHEDULERS,
+            "reduction": REDUCTIONS,
+            "merged": (False, True),
+            "runs": (False, True),
+            "alignment": ALIGNMENTS,
+            "alignment_out": ALIGNMENTS,
+            "index_bits": INDEX_BITS,
+        },
+    )
     has = REDUCTIONS_OF.get(c.scheduler, ("none",))
     if c.reduction not in has:
         raise BadArgument(
@@ -70,6 +71,24 @@ def check(config: ConvConfig) -> ConvConfig:
     return config
 
 
+_SIGNATURE: Mapping[str, Collection[Any]] = {
+    "direction": DIRECTIONS,
+    "spatial_dims": (1, 2, 3),
+    "dtype": DTYPES,
+    "dtype_out": DTYPES,
+    "precision": PRECISIONS,
+}
+
+
+def _check_words(c: ConvConfig, words: Mapping[str, Collection[Any]]) -> None:
+    """Raises `BadArgument` for a field that has none of its words."""
+    for field, known in words.items():
+        value = getattr(c, field)
+        if value not in known or type(value) is not type(next(iter(known))):
+            listed = ", ".join(map(str, known))
+            raise BadArgument(f"{field} = {value!r} is not one of {listed}")
+
+
 def _check_gemm(c: ConvConfig) -> ConvConfig:
     known = of_words(c.direction, c.spatial_dims, c.gemm)
     if c != known:
@@ -77,6 +96,19 @@ def _check_gemm(c: ConvConfig) -> ConvConfig:
             value, of = getattr(c, field.name), getattr(known, field.name)
             if value != of:
                 raise BadArgument(f"{field.name} = {value!r}, but gemm = {c.gemm} says {of!r}")
+    return c
+
+
+def _check_engine(c: ConvConfig) -> ConvConfig:
+    engine_of(c.library_engine)
+    _check_words(c, {**_SIGNATURE, "alignment": ALIGNMENTS})
+    known = of_engine(
+        c.direction, c.spatial_dims, c.dtype, c.dtype_out, c.precision, c.alignment,
+        c.library_engine,
+    )  # fmt: skip
+    for field in fields(c):
+        if (value := getattr(c, field.name)) != (of := getattr(known, field.name)):
+            raise BadArgument(f"{field.name} = {value!r}: an engine of a library has {of!r}")
     return c
 
 
@@ -111,6 +143,13 @@ _OF_GEMM = re.compile(
     f"conv_{choice('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d_(?P<name>gemm_.+)",
     re.ASCII,
 )
+_ENGINE = re.compile(
+    f"conv_{choice('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d"
+    f"_{choice('dtype', tuple(DTYPES))}_{choice('dtype_out', tuple(DTYPES))}_{VENDOR}"
+    f"_(?P<engine>[a-z0-9_-]+_ws[0-9]+)_al{choice('alignment', ALIGNMENTS)}"
+    "(?:_(?P<precision>tf32))?",
+    re.ASCII,
+)
 _WORDS = ("direction", "dtype", "dtype_out", "pipeline", "scheduler")
 _NUMBERS = ("spatial_dims", *_COUNTS, "alignment", "alignment_out")
 
@@ -121,6 +160,12 @@ def parse(name: str) -> ConvConfig:
     if of := _OF_GEMM.fullmatch(name):
         kernel = product_of(of["name"].removeprefix("gemm_"))
         return of_gemm(of["direction"], int(of["spatial_dims"]), kernel)
+    if of := _ENGINE.fullmatch(name):
+        vendors = of_engine(
+            of["direction"], int(of["spatial_dims"]), of["dtype"], of["dtype_out"],
+            of["precision"] or "ieee", int(of["alignment"]), of["engine"],
+        )  # fmt: skip
+        return read(name, "an engine of the vendor's library", lambda: check(vendors))
     match = _PATTERN.fullmatch(name)
     if match is None:
         raise UnknownName(

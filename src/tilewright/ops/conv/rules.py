@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.ops import epilogues
-from tilewright.ops.conv import pipelines, runs, windows
-from tilewright.ops.conv.config import GEMM, SHARING, ConvConfig
+from tilewright.ops.conv import library, pipelines, runs, windows
+from tilewright.ops.conv.config import GEMM, SHARING, VENDOR, ConvConfig
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm, has
 from tilewright.ops.conv.pipelines.common import on_vectors
 from tilewright.ops.conv.pipelines.depthwise import MOST_ELEMENTS
@@ -173,6 +173,8 @@ def judge(config: ConvConfig, arch: Arch) -> Verdict:
     """May `config` be built for `arch`? The first rule that refuses it."""
     if config.pipeline == GEMM:
         return by_gemm.judge(config, arch)
+    if config.pipeline == VENDOR:
+        return library.judge(config, arch)
     for name, rule in LEGALITY:
         if (reason := rule(config, arch)) is not None:
             return no(name, reason)
@@ -287,18 +289,19 @@ SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...]
 
 def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
     """Can `config`, built for `arch`, compute `problem`?"""
-    if config.pipeline == GEMM:
+    if config.pipeline in (GEMM, VENDOR):
         reason = _signature(config, problem)
-        return no("signature", reason) if reason else by_gemm.supports(config, problem, arch)
+        of = by_gemm if config.pipeline == GEMM else library
+        return no("signature", reason) if reason else of.supports(config, problem, arch)
     objection = _objection(config, problem)
     return no(*objection) if objection else judge(config, arch)
 
 
 def whose(config: ConvConfig) -> str:
     """Whose kernel a config is: ``gemm``, ``library``, or ``conv``."""
-    if config.pipeline != GEMM:
-        return "conv"
-    return "library" if config.library else "gemm"
+    if config.library:
+        return "library"
+    return "gemm" if config.pipeline == GEMM else "conv"
 
 
 def serving(problem: ConvProblem, configs: Pool, arch: Arch) -> Sequence[int]:

@@ -44,7 +44,7 @@ from tilewright.ops.gemm.kinds import Config
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import Found, Matmul
+from tilewright.ops.library import Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.pool import Pool, each
@@ -167,7 +167,7 @@ class GemmFamily(Defaults):
     ) -> Matmul | Verdict:
         return library.query(problem, arch, library_name)
 
-    def library_config(self, problem: GemmProblem, library_name: str, found: Found) -> VendorConfig:
+    def library_config(self, problem: GemmProblem, library_name: str, found: Any) -> VendorConfig:
         return library.config_of(problem, library_name, found)
 
     def library_faster(self, problem: GemmProblem, device: Device) -> Verdict:

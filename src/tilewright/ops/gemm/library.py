@@ -21,15 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tilewright.arch import arch as arch_called
-from tilewright.arch import peak_tflops
-from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.epilogues import chain_names
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rules, scales
-from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY, PRODUCTS
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.library_config import (
     MIB,
@@ -44,6 +40,7 @@ from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.vendor import BLOCK_ROWS_MULTIPLE, BLOCKS
 from tilewright.ops.library import Found, Matmul, Matrix, kind
 from tilewright.ops.nouns import Launch, Pointer, Step, Temporary
+from tilewright.ops.physics import at_best
 from tilewright.verdict import YES, Verdict, no
 
 _FP8 = ("e4m3fn", "e4m3fnuz")
@@ -203,6 +200,8 @@ def invariant(config: VendorConfig) -> Verdict:
 
 def query(problem: GemmProblem, arch: Arch, library: str) -> Matmul | Verdict:
     """What to ask the library for, or why it is not asked."""
+    if kind(library) not in RECORDS:
+        return no("family", f"{library} computes no single products")
     verdict = _judged(problem, arch, library)
     if not verdict:
         return verdict
@@ -269,7 +268,7 @@ def launch(config: VendorConfig, problem: GemmProblem, device: Device) -> Launch
     matrices = ("B", "A", "C") if config.layout[2] == "r" else ("A", "B", "C")
     beside = SCALES if config.scale_a else chain_names(config.epilogue)
     names = (*matrices, *((WORKSPACE,) if room else ()), *beside)
-    step = Step((1, 1, 1), tuple(map(Pointer, names)), matmul=asked)
+    step = Step((1, 1, 1), tuple(map(Pointer, names)), theirs=asked)
     return Launch((step,), (Temporary(WORKSPACE, (room,), "int8"),) if room else ())
 
 
@@ -291,10 +290,4 @@ def interpreted(config: VendorConfig) -> GemmConfig:
 
 def estimate(config: VendorConfig, problem: GemmProblem, device: Device) -> Estimate:
     """The least time that anything could take there: nothing is known of the library's kernels."""
-    (unit, flops), *_ = problem.work.items()
-    compute = flops / peak_tflops(arch_called(device.arch), device, unit) / 1e6
-    memory = problem.min_bytes / device.bandwidth_gbs / 1e3
-    terms = ((PRODUCTS, compute), (MEMORY, memory), (LAUNCH, DEVICE.LAUNCH_US))
-    limiter = max(terms, key=lambda term: term[1])[0]
-    total = max(compute, memory) + DEVICE.LAUNCH_US
-    return Estimate(total, limiter, terms, (f"{VENDOR}'s library, at best",))
+    return at_best(problem, device, f"{VENDOR}'s library, at best")

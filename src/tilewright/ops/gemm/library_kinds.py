@@ -45,7 +45,7 @@ class VendorLibrary:
 
     def serves(self, backend: str) -> bool:
         """Whether it is the library of a backend."""
-        return LIBRARIES.get(backend) == self.kind
+        return self.kind in LIBRARIES.get(backend, ())
 
 
 _CUBLASLT = VendorLibrary(

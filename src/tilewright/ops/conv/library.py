@@ -1,0 +1,178 @@
+"""Pipeline ``vendor``: engines of NVIDIA's library, cuDNN, beside the kernels that are built here.
+
+The library is asked for the engines that it would take for a convolution (`query`); each becomes a
+config (`config_of`), which is verified, timed, written into tables and launched like any kernel.
+Nothing is built for it: its launch is one step that the library computes. A name says the engine
+and its knobs in the library's own numbers, so that any later run takes the same engine or none:
+
+    conv_forward_2d_bf16_bf16_vendor_cudnn9_38_k2-5_k14-3_ws32_al16
+                                     library |   |    |    |   bytes of alignment
+                                       engine+   knobs+    +-MiB of workspace
+
+Not asked for: epilogues, which torch computes in kernels of their own too; results in another dtype
+than the operands; padding that leaves pixels out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+from tilewright.arch.model import Arch, Device
+from tilewright.ops.conv.config import ALIGNMENTS, ConvConfig, engine_of, of_engine
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.library import CUDNN, LIBRARIES, kind
+from tilewright.ops.library_convolution import MOST_WORKSPACE, Convolution, Offered, Tensor
+from tilewright.ops.nouns import KernelSource, Launch, Pointer, Step, Temporary
+from tilewright.ops.physics import at_best
+from tilewright.verdict import YES, Verdict, no
+
+MIB = 1 << 20
+DTYPES = ("bf16", "fp16", "fp32")
+WORKSPACE = "workspace"
+"""The temporary that an engine may use."""
+
+Described = ConvConfig | ConvProblem
+"""Both have the words that the rules of the signature read."""
+
+
+def _library(c: Described, arch: Arch) -> str | None:
+    if CUDNN not in LIBRARIES[arch.backend]:
+        return f"cuDNN is NVIDIA's, and {arch.name} is not"
+    return None
+
+
+def _dtype(c: Described, arch: Arch) -> str | None:
+    if c.dtype not in DTYPES or c.dtype_out != c.dtype:
+        return f"{c.dtype} into {c.dtype_out} is not asked of the library"
+    return None
+
+
+def _epilogue(c: Described, arch: Arch) -> str | None:
+    return f"the library is asked for no epilogue as {c.epilogue}" if c.epilogue else None
+
+
+LEGALITY: tuple[tuple[str, Callable[[Described, Arch], str | None]], ...] = (
+    ("library", _library),
+    ("dtype", _dtype),
+    ("epilogue", _epilogue),
+)
+"""The rules on what the library is asked for: of a problem before it is asked, and of a config."""
+
+
+def judge(c: Described, arch: Arch) -> Verdict:
+    """Whether an engine may be used on `arch`; of a problem, whether the library is asked."""
+    for name, rule in LEGALITY:
+        if reason := rule(c, arch):
+            return no(name, reason)
+    return YES
+
+
+def _extent(p: ConvProblem) -> Verdict:
+    if 0 in (*p.shape_of("x"), *p.shape_of("y"), *p.shape_of("w")):
+        return no("extent", "an array without elements is left to kernels of ours")
+    if min(*p.pad, *p.pad_after) < 0:
+        return no("extent", "padding under 0 leaves pixels out, which the library does not")
+    for name in "xwy":
+        for size, stride in zip(p.shape_of(name), p.strides_of(name), strict=True):
+            if size > 1 and stride == 0:
+                return no("extent", f"{name} repeats elements by a stride of 0")
+    return YES
+
+
+def supports(c: ConvConfig, p: ConvProblem, arch: Arch) -> Verdict:
+    """Whether an engine on `arch` may compute `p`, whose signature it has. The library has the last
+    word when the launch is prepared."""
+    if p.alignment < c.alignment:
+        return no(
+            "vector_width", f"addresses are aligned to {p.alignment} bytes, under {c.alignment}"
+        )
+    return _extent(p) and judge(c, arch)
+
+
+def repeats(c: ConvConfig) -> Verdict:
+    """Whether two runs give the same bits."""
+    if engine_of(c.library_engine).engine.varies:
+        return no("reduction", "cuDNN notes that this engine's sums do not repeat bit for bit")
+    return YES
+
+
+# --- the library's words -----------------------------------------------------------------------
+
+
+def query(p: ConvProblem, arch: Arch, library_name: str) -> Convolution | Verdict:
+    """What to ask the library for, or why it is not asked."""
+    if kind(library_name) != CUDNN:
+        return no("family", f"{library_name} computes no convolutions")
+    asked = judge(p, arch) and _extent(p)
+    return convolution(p, library_name) if asked else asked
+
+
+@lru_cache(maxsize=1024)
+def convolution(p: ConvProblem, library_name: str) -> Convolution:
+    """The convolution as the library has it: in one dimension, as rows of images of one row."""
+    one = len(p.spatial) == 1
+    said = (
+        ((1, *sizes) if one else sizes, (0, *pads) if one else pads)
+        for sizes, pads in ((p.stride, p.pad), (p.dilation, p.pad_after))
+    )
+    (stride, pad), (dilation, pad_after) = said
+    x, w, y = (_tensor(p, name) for name in "xwy")
+    return Convolution(
+        library_name, p.output_name, x, w, y, stride, dilation, pad, pad_after, p.precision,  # type: ignore[arg-type]
+        p.alignment, workspace=MOST_WORKSPACE,
+    )  # fmt: skip
+
+
+def _tensor(p: ConvProblem, name: str) -> Tensor:
+    shape, strides = p.shape_of(name), p.strides_of(name)
+    if len(p.spatial) == 1:
+        row = shape[-1] * strides[-1]
+        shape, strides = (*shape[:2], 1, shape[-1]), (*strides[:2], row, strides[-1])
+    return Tensor(p.dtype_of(name), shape, strides)
+
+
+def config_of(p: ConvProblem, library_name: str, found: Offered) -> ConvConfig:
+    """The config of an engine that the library offers for `p`."""
+    room = 0 if not found.workspace else 1 << (-(-found.workspace // MIB) - 1).bit_length()
+    alignment = max(one for one in ALIGNMENTS if one <= p.alignment)
+    return of_engine(
+        p.direction, len(p.spatial), p.dtype, p.dtype_out, p.precision, alignment,
+        f"{library_name}_{found.engine.word}_ws{room}",
+    )  # fmt: skip
+
+
+# --- what to launch ----------------------------------------------------------------------------
+
+
+def sources(c: ConvConfig, arch: Arch) -> dict[str, KernelSource]:
+    """Nothing is built."""
+    return {}
+
+
+def launch(c: ConvConfig, p: ConvProblem, device: Device) -> Launch:
+    """The launch of an engine for `p`."""
+    said = engine_of(c.library_engine)
+    room = said.workspace * MIB
+    asked = replace(
+        convolution(p, said.library), engine=said.engine, workspace=room, alignment=c.alignment
+    )
+    names = ("x", "w", "y", *((WORKSPACE,) if room else ()))
+    step = Step((1, 1, 1), tuple(map(Pointer, names)), theirs=asked)
+    return Launch((step,), (Temporary(WORKSPACE, (room,), "int8"),) if room else ())
+
+
+def interpreted(c: ConvConfig) -> ConvConfig:
+    """The kernel that Triton's interpreter runs in place of the library."""
+    scheduler, reduction = ("split", "two_stage") if c.direction == "weights" else ("tile", "none")
+    return ConvConfig(
+        c.direction, c.spatial_dims, c.dtype, c.dtype_out, c.precision, 64, 64, 32, 4, 2,
+        "implicit", scheduler, reduction=reduction, alignment=1, alignment_out=1, index_bits=64,
+    )  # fmt: skip
+
+
+def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
+    """The least time that anything could take there: nothing is known of the library's engines."""
+    return at_best(p, device, "cuDNN's engine, at best")

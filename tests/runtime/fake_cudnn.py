@@ -1,0 +1,201 @@
+"""A stand-in for cuDNN: descriptors as it has them, and convolutions computed in memory of the host
+from what descriptors say alone."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilewright.runtime.cudnn import Cudnn
+
+BAD_PARAM, NOT_SUPPORTED = 2000, 3000
+_C = {
+    0: ctypes.c_void_p, 1: ctypes.c_int, 3: ctypes.c_int64, 4: ctypes.c_float, 6: ctypes.c_void_p,
+    7: ctypes.c_int, 8: ctypes.c_int, 9: ctypes.c_int, 11: ctypes.c_int, 15: ctypes.c_void_p,
+}  # fmt: skip
+"""C's type of an attribute's type."""
+DIRECTIONS = {10: ("forward", 700), 12: ("data", 706), 11: ("weights", 712)}
+PLACES = {"forward": (704, 703, 705), "data": (710, 709, 711), "weights": (716, 715, 717)}
+TYPES = {0: np.float32}
+
+
+@dataclass
+class Descriptor:
+    kind: int
+    said: dict[int, list[Any]] = field(default_factory=dict)
+    finished: bool = False
+
+
+@dataclass
+class Offer:
+    """An engine as the heuristic names it. refused: no plan can be made."""
+
+    number: int
+    knobs: tuple[tuple[int, int], ...] = ()
+    notes: tuple[int, ...] = ()
+    workspace: int = 0
+    refused: bool = False
+
+
+class FakeCudnn:
+    """Its attributes are the library's functions."""
+
+    def __init__(self, *offers: Offer) -> None:
+        self.offers = {one.number: one for one in offers}
+        self.living: dict[int, Descriptor] = {}
+        self.version, self.status, self.opened_handles = 91900, 0, 0
+        self.calls: list[dict[str, Any]] = []
+        self.streams: list[int] = []
+        self._next = 1000
+        of, int_, at = ctypes.CFUNCTYPE, ctypes.c_int, ctypes.c_void_p
+        self.cudnnGetVersion = of(ctypes.c_size_t)(lambda: self.version)
+        self._text = ctypes.create_string_buffer(b"CUDNN_STATUS_NOT_SUPPORTED")
+        self.cudnnGetErrorString = of(ctypes.c_void_p, int_)(lambda _: ctypes.addressof(self._text))
+        self.cudnnCreate = of(int_, at)(self._create_handle)
+        self.cudnnSetStream = of(int_, at, at)(self._set_stream)
+        self.cudnnBackendCreateDescriptor = of(int_, int_, at)(self._create)
+        six = (at, int_, int_, ctypes.c_int64)
+        self.cudnnBackendSetAttribute = of(int_, *six, at)(self._set)
+        self.cudnnBackendGetAttribute = of(int_, *six, at, at)(self._get)
+        self.cudnnBackendFinalize = of(int_, at)(self._finalize)
+        self.cudnnBackendExecute = of(int_, at, at, at)(self._execute)
+        self.cudnnBackendDestroyDescriptor = of(int_, at)(self._destroy)
+
+    def opened(self, name: str = "cudnn9") -> Cudnn:
+        return Cudnn(self, name)
+
+    def _create_handle(self, out: int) -> int:
+        self.opened_handles += 1
+        ctypes.c_void_p.from_address(out).value = 7
+        return 0
+
+    def _set_stream(self, handle: int, stream: int | None) -> int:
+        self.streams.append(stream or 0)
+        return 0 if handle == 7 else BAD_PARAM
+
+    def _create(self, kind: int, out: int) -> int:
+        self._next += 8
+        self.living[self._next] = Descriptor(kind)
+        ctypes.c_void_p.from_address(out).value = self._next
+        return 0
+
+    def _set(self, made: int, number: int, of: int, count: int, values: int) -> int:
+        if self.living[made].finished or number in self.living[made].said:
+            return BAD_PARAM
+        self.living[made].said[number] = list((_C[of] * count).from_address(values))
+        return 0
+
+    def _finalize(self, made: int) -> int:
+        one = self.living[made]
+        if one.finished or not all(self.living[d].finished for d in self._below(one)):
+            return BAD_PARAM
+        if one.kind == 5:
+            (config,) = one.said[401]
+            offer = self._offer(config)
+            if offer is None or offer.refused:
+                return NOT_SUPPORTED
+            one.said[402] = [offer.workspace]
+        one.finished = True
+        return 0
+
+    def _below(self, one: Descriptor) -> list[int]:
+        found = [v for values in one.said.values() for v in values]
+        return [v for v in found if isinstance(v, int) and v in self.living and v >= 1000]
+
+    def _offer(self, config: int) -> Offer | None:
+        """The offer that a config asks for, if its engine and knobs are one."""
+        said = self.living[config].said
+        (engine,) = said[300]
+        knobs = [self.living[one].said for one in said.get(302, [])]
+        turned = {(one[600][0], one[601][0]) for one in knobs}
+        offer = self.offers.get(self.living[engine].said[1301][0])
+        return offer if offer and set(offer.knobs) == turned else None
+
+    def _get(
+        self, made: int, number: int, of: int, most: int, count: int, values: int | None
+    ) -> int:
+        one, given = self.living[made], None
+        if values is not None and of == 15:
+            given = list((ctypes.c_void_p * most).from_address(values))
+        found = self._listed(one, number, given)
+        ctypes.c_int64.from_address(count).value = len(found)
+        if values is not None and of != 15:
+            (_C[of] * len(found)).from_address(values)[:] = found
+        return 0
+
+    def _listed(self, one: Descriptor, number: int, given: list[int] | None) -> list[Any]:
+        """An attribute's values; descriptors are written into those that are `given`."""
+        if number == 202:
+            return self._fill(given, [{"offer": offer} for offer in self.offers.values()])
+        if "offer" not in one.said:
+            return one.said[number]
+        offer: Offer = one.said["offer"]  # type: ignore[index]
+        if number == 300:
+            return self._fill(given, [{"offer": offer, 1301: [offer.number]}])
+        if number == 302:
+            return self._fill(given, [{"offer": offer, 600: [k], 601: [v]} for k, v in offer.knobs])
+        return list(offer.notes) if number == 1303 else one.said[number]
+
+    def _fill(self, given: list[int] | None, said: list[dict[Any, Any]]) -> list[int]:
+        for made, words in zip(given or [], said, strict=False):
+            self.living[made].said.update(words)
+        return list(range(len(said)))
+
+    def _destroy(self, made: int) -> int:
+        del self.living[made]
+        return 0
+
+    # --- execution -----------------------------------------------------------------------------
+
+    def _execute(self, handle: int, plan: int, pack: int) -> int:
+        if self.status:
+            return self.status
+        said, of_plan = self.living[pack].said, self.living[plan].said
+        addresses = dict(zip(said[1000], said[1001], strict=True))
+        (config,) = of_plan[401]
+        (engine,) = self.living[config].said[300]
+        (graph,) = self.living[engine].said[1300]
+        (operation,) = self.living[graph].said[801]
+        one = self.living[operation]
+        direction, first = DIRECTIONS[one.kind]
+        assert (one.said[first], one.said[first + 1]) == ([1.0], [0.0])
+        conv = self.living[one.said[first + 2][0]].said
+        arrays = [
+            _array(self.living[one.said[place][0]].said, addresses) for place in PLACES[direction]
+        ]
+        self.calls.append({"direction": direction, "workspace": said[1003][0], "conv": conv})
+        _compute(direction, arrays, conv)
+        return 0
+
+
+def _array(said: dict[int, list[Any]], addresses: dict[int, int]) -> np.ndarray:
+    dtype, shape, strides = TYPES[said[901][0]], said[902], said[903]
+    span = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+    size = np.dtype(dtype).itemsize
+    memory = (ctypes.c_char * (span * size)).from_address(addresses[said[906][0]])
+    flat = np.frombuffer(memory, dtype)
+    return np.lib.stride_tricks.as_strided(flat, shape, [s * size for s in strides])
+
+
+def _compute(direction: str, arrays: list[np.ndarray], conv: dict[int, list[int]]) -> None:
+    x, w, y = (torch.from_numpy(one.astype(np.float64)) for one in arrays)
+    before, behind = conv[105], conv[104]
+    assert conv[101] == [1] and conv[100] == [0] and conv[106] == [len(before)]
+    around = [p for pair in zip(reversed(before), reversed(behind), strict=True) for p in pair]
+    padded = torch.nn.functional.pad(x, around)
+    groups = x.shape[1] // w.shape[1]
+    how = (conv[103], [0] * len(before), conv[102], False, [0] * len(before), groups)
+    if direction == "forward":
+        arrays[2][...] = torch.ops.aten.convolution(padded, w, None, *how).numpy()
+        return
+    wanted = [direction == "data", direction == "weights", False]
+    of_x, of_w, _ = torch.ops.aten.convolution_backward(y, padded, w, None, *how, wanted)
+    if direction == "weights":
+        arrays[1][...] = of_w.numpy()
+        return
+    inside = tuple(slice(p, p + n) for p, n in zip(before, x.shape[2:], strict=True))
+    arrays[0][...] = of_x[(slice(None), slice(None), *inside)].numpy()
