@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.ops.attention.kernels import gluon_decode, gluon_scores, gluon_tiles, scores
+from tilewright.ops.attention.kernels import gluon_rows, gluon_scores, gluon_tiles, scores
 from tilewright.ops.attention.mask import NO_BOUND, Mask
 from tilewright.ops.attention_backward.kernels import gluon_steps
 
@@ -210,13 +210,13 @@ def test_parts_of_the_keys_walk_the_blocks_of_their_own():
 
 def gluon(mask, n_q, n_kv, row, rows, keys):
     """The walk of `gluon_ws`, of one group of warps."""
-    left, right, first = bounds(mask)
-    shift = shift_of(mask, n_q, n_kv)
-    top, window, count = plain(gluon_tiles.steps_of)(
-        row, n_q, n_kv, left, right, first, int(mask.bottom_right), rows, keys, mask.kind
-    )
+    work = types.SimpleNamespace(
+        bounds=(*bounds(mask), int(mask.bottom_right)), MASK=mask.kind,
+        TILE_Q=rows, TILE_KV=keys, GROUPS=1,
+    )  # fmt: skip
+    top, window, count = plain(gluon_tiles.steps_of)(work, row, n_q, n_kv)
     begin, end = plain(gluon_tiles.masked_steps)(
-        row, top, window, count, n_kv, shift, left, right, rows, keys, mask.kind
+        work, row, top, window, count, n_kv, shift_of(mask, n_q, n_kv)
     )
     column = plain(gluon_tiles.column_of)
     columns = [int(column(step, top, window, count, keys)) for step in range(count)]
@@ -240,15 +240,18 @@ def test_kernels_in_gluon_walk_the_blocks_that_are_seen_and_mask_those_that_are_
 
 
 def test_a_tile_of_heads_that_share_keys_begins_where_its_first_row_does():
-    lowest = plain(gluon_decode._lowest)
-    ROWS = gluon_decode.ROWS.value
+    lowest = plain(gluon_rows.lowest_key)
+    ROWS = gluon_rows.ROWS.value
     for mask, n_q, n_kv in CASES:
         if mask.kind == "window" and not mask.first:
             left, *_ = bounds(mask)
             for group in (ROWS, ROWS // 2):
+                work = types.SimpleNamespace(
+                    group=group, left=left, bottom_right=int(mask.bottom_right), MASK=mask.kind
+                )
                 for tile in range(-(-n_q * group // ROWS)):
                     row = tile * ROWS // group
-                    found = lowest(tile, n_q, n_kv, group, left, int(mask.bottom_right), mask.kind)
+                    found = lowest(work, tile, n_q, n_kv)
                     at = row + shift_of(mask, n_q, n_kv)
                     assert found == min(max(at - left, 0), n_kv), (mask, n_q, n_kv, tile)
 

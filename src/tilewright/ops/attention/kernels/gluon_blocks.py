@@ -1,6 +1,7 @@
 """Steps over blocks of keys, of one warp group's rows, in Gluon for sm_90; used by `gluon_ws`.
 
-A step multiplies the weights of the block before by its values, under the scores of its own.
+A step multiplies the weights of the block before by its values, under the scores of its own. `w`
+is the kernel's bundle (`gluon_ws.Work`), `at` the `Rows` that a group computes.
 """
 
 from tilewright.ops.attention.kernels.gluon_guess import (
@@ -20,15 +21,21 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
+
+Rows = bundle("Rows", "q_at row n_kv shift scale slope GROUP")
+"""A group's rows of a tile: the first of Q's tiles that hold them; the first row; the sequence's
+keys, and how many the last query is behind the last key; what its products are multiplied by, not
+negative; the head's slope of ALiBi, from `slope_of`; the group's number."""
 
 
 @jit
-def products(q_tiles, k_tiles, q_at, stage, zero, PIECES: gl.constexpr):
-    """Q·Kᵀ of the group's rows, from tile `q_at` on, and one block, started."""
+def products(w, at, stage, zero):
+    """Q·Kᵀ of the group's rows and one block, started."""
     s = zero
-    for c in gl.static_range(PIECES):
-        q_tile = q_tiles.index(q_at + c)
-        k_tile = k_tiles.index(stage * PIECES + c).permute((1, 0))
+    for c in gl.static_range(w.PIECES):
+        q_tile = w.q_tiles.index(at.q_at + c)
+        k_tile = w.k_tiles.index(stage * w.PIECES + c).permute((1, 0))
         s = warpgroup_mma(q_tile, k_tile, s, use_acc=c > 0, is_async=True)
     return s
 
@@ -46,78 +53,59 @@ def summed(weights, v_tile, acc, OF_P: gl.constexpr):
 
 
 @jit
-def bias_of(biases, GROUP: gl.constexpr, phase):
-    """The group's tile of the bias, when it is there; None if there is no bias."""
-    tile = None
-    if len(biases) > 0:
-        tiles, full, _ = biases
-        mbarrier.wait(full.index(GROUP), phase)
-        tile = tiles.index(GROUP)
-    return tile
-
-
-@jit
-def read(biases, GROUP: gl.constexpr):
-    """Let the group's next tile of the bias come."""
-    if len(biases) > 0:
-        _, _, empty = biases
-        mbarrier.arrive(empty.index(GROUP), count=1)
-
-
-@jit
 def scored(
-    s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
-    EDGES: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, GUESS: gl.constexpr,
-    DTYPE: gl.constexpr, OF_P: gl.constexpr, bias_tile=None,
+    w, at, s, most, total, edge, col, bias_phase, EDGES: gl.constexpr, GUESS: gl.constexpr,
+    OF_P: gl.constexpr,
 ):  # fmt: skip
-    """(weights, maximum, sum, again), as `gluon_guess.weights_of`, from products. `edge`: some rows
-    do not see some of the keys. bias_tile: what is added to the scores, in shared memory; None:
-    nothing."""
-    BIAS: gl.constexpr = bias_tile is not None
+    """(weights, maximum, sum, again), as `gluon_guess.weights_of`, from products with the block
+    from key `col` on. `edge`: some rows do not see some of its keys."""
+    DTYPE: gl.constexpr = w.v_tiles.dtype
     EIGHT: gl.constexpr = DTYPE.primitive_bitwidth == 8
     NAME: gl.constexpr = DTYPE.name
-    factor = base2(scale)
-    if SOFTCAP or ALIBI or BIAS:
-        s = changed(s, row, col, shift, scale, softcap, slope, SOFTCAP, ALIBI, EIGHT)
+    if w.BIAS:
+        mbarrier.wait(w.bias_full.index(at.GROUP), bias_phase)
+        bias_tile = w.bias_tiles.index(at.GROUP)
+    factor = base2(at.scale)
+    if w.SOFTCAP or w.ALIBI or w.BIAS:
+        s = changed(
+            s, at.row, col, at.shift, at.scale, w.softcap, at.slope, w.SOFTCAP, w.ALIBI, EIGHT
+        )
         factor = 1.0
-    if BIAS:
+    if w.BIAS:
         s += bias_in_base2(bias_tile.load(s.type.layout))
     if EDGES:  # noqa: SIM102 - only the first is known when compiling
         if edge:
-            left, right, first, _ = bounds
-            s = masked(s, row, col, n_kv, shift, left, right, first, MASK, EIGHT)
+            left, right, first, _ = w.bounds
+            s = masked(s, at.row, col, at.n_kv, at.shift, left, right, first, w.MASK, EIGHT)
     words, most, total, again = weights_of(s, most, total, factor, NAME, GUESS)
-    return operand(words, DTYPE, OF_P), most, total, again
+    weights = operand(words, DTYPE, OF_P)
+    if w.BIAS:  # the group's next tile of the bias may come
+        mbarrier.arrive(w.bias_empty.index(at.GROUP), count=1)
+    return weights, most, total, again
 
 
 @jit
 def step(
-    q_tiles, k_tiles, v_tiles, full, empty, zero, acc, weights, most, total, again, q_at, stage,
-    phase, edge, row, col, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
-    SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
-    GROUP: gl.constexpr, PIECES: gl.constexpr, TURNS: gl.constexpr, OF_P: gl.constexpr, biases=(),
-    bias_phase=0,
+    w, at, zero, acc, weights, most, total, again, stage, phase, edge, col, bias_phase,
+    OF_P: gl.constexpr,
 ):  # fmt: skip
     """Scores and weights of one block, under the sum with the weights of the block before. The
     slot has the block's keys, and the values of the block before."""
-    mbarrier.wait(full.index(stage), phase)
-    if TURNS:
-        wait_for_turn(GROUP)
-    s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
+    mbarrier.wait(w.full.index(stage), phase)
+    if w.TURNS:
+        wait_for_turn(at.GROUP)
+    s = products(w, at, stage, zero)
     acc = rescaled(acc, again)
-    more = summed(weights, v_tiles.index(stage), acc, OF_P)
-    if TURNS:
-        give_turn((GROUP + 1) % GROUPS)
+    more = summed(weights, w.v_tiles.index(stage), acc, OF_P)
+    if w.TURNS:
+        give_turn((at.GROUP + 1) % w.GROUPS)
     s = warpgroup_mma_wait(1, deps=(s,))
     next_weights, most, total, again = scored(
-        s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASK != "none", SOFTCAP, ALIBI, True, v_tiles.dtype, OF_P,
-        bias_of(biases, GROUP, bias_phase),
-    )  # fmt: skip
-    read(biases, GROUP)
+        w, at, s, most, total, edge, col, bias_phase, w.MASK != "none", True, OF_P
+    )
     acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
-    mbarrier.arrive(empty.index(stage), count=1)
-    stage, phase = turned(stage, phase, STAGES)
+    mbarrier.arrive(w.empty.index(stage), count=1)
+    stage, phase = turned(stage, phase, w.STAGES)
     return acc, next_weights, most, total, again, stage, phase
 
 

@@ -40,13 +40,11 @@ from tilewright.ops.attention.kernels.gluon_rows import (
     clear,
     lines_of,
     load_rows,
-    place_of,
-    span_of,
+    part_of,
     write_rows,
 )
 from tilewright.ops.attention.kernels.gluon_scores import LN2, base2, changed, weights_of
 from tilewright.ops.attention.kernels.gluon_tiles import ONE_WARP, ring, turned
-from tilewright.ops.attention.kernels.lengths import keys_of, pages_of, queries_of
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_launch_dependents,
@@ -58,6 +56,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.lengths import bounded
 
 PRODUCER_REGISTERS = gl.constexpr(40)
@@ -69,98 +68,78 @@ LOOKED_UP = gl.constexpr(32)
 """Entries of a page table that are read at once, one by each lane."""
 
 
-@jit
-def _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK: gl.constexpr):
-    """The first key that some row of a tile sees."""
-    low = 0
-    if MASK == "window":
-        low = gl.maximum(tile * ROWS // group + bottom_right * (n_kv - n_q) - left, 0)
-        low = gl.minimum(low, n_kv)
-    return low
+Blocks = bundle("Blocks", "source tiles full empty")
+"""Blocks of K or of V in shared memory, with their barriers, and the descriptor of where they come
+from."""
+
+Work = bundle(
+    "Work",
+    "q o lse partial_o partial_lse k_scale v_scale q_strides o_strides scale_strides"
+    " q_tile keys values k_wide v_wide"
+    " q_offsets kv_offsets q_used kv_used page_table page_list page_starts pages page_entries heads"
+    " kv_heads group q_len kv_len total_q total_kv rows new_kv splits split_len left right"
+    " bottom_right softcap scale"
+    " TILE_KV HEAD_DIM_V MASK PAGE LINES SPLIT STAGES LSE SOFTCAP PACKEDQ PACKEDKV USEDQ"
+    " USEDKV PAGETABLE PAGELIST APPEND SCALED",
+)
+"""What the warps of a workgroup have in common."""
 
 
 @jit
-def _entries(
-    step, n_kv, listed, pages, TILE_KV: gl.constexpr, PAGE: gl.constexpr, LINES: gl.constexpr
-):  # fmt: skip
-    """The pages of LOOKED_UP boxes, of LINES rows each, from block `step` on; 0 behind the last
-    key. listed: where the sequence's begin. pages: that the pool has."""
-    at = step * TILE_KV + LINES * gl.arange(0, LOOKED_UP, ONE_WARP)
-    return bounded(gl.load(listed + at // PAGE, mask=at < n_kv, other=0), pages - 1)
+def _entries(w, part, step):
+    """The pages of LOOKED_UP boxes from block `step` on; 0 behind the last key."""
+    at = step * w.TILE_KV + w.LINES * gl.arange(0, LOOKED_UP, ONE_WARP)
+    return bounded(gl.load(part.listed + at // w.PAGE, mask=at < part.n_kv, other=0), w.pages - 1)
 
 
 @jit
-def _ask(
-    described, tile, bar, entries, first, b, g, start, step, n_kv,
-    TILE_KV: gl.constexpr, PAGE: gl.constexpr, LINES: gl.constexpr, DIM: gl.constexpr,
-):  # fmt: skip
+def _ask(w, part, blocks, stage, entries, first, step):
     """Ask for one block of K or V. The pages of its boxes are entries `first`…"""
-    BOXES: gl.constexpr = TILE_KV // LINES
-    BYTES: gl.constexpr = tile.dtype.primitive_bitwidth // 8
+    DIM: gl.constexpr = blocks.tiles.shape[2]
+    BOXES: gl.constexpr = w.TILE_KV // w.LINES
+    BYTES: gl.constexpr = blocks.tiles.dtype.primitive_bitwidth // 8
     WIDTH: gl.constexpr = min(LINE // BYTES, DIM)
-    rows = n_kv - step * TILE_KV
+    tile = blocks.tiles.index(stage)
+    bar = blocks.full.index(stage)
+    rows = part.n_kv - step * w.TILE_KV
     for count in gl.static_range(1, BOXES + 1):
-        whole = rows > (count - 1) * LINES
+        whole = rows > (count - 1) * w.LINES
         if count < BOXES:
-            whole = whole & (rows <= count * LINES)
-        mbarrier.expect(bar, count * LINES * DIM * BYTES, pred=whole)
+            whole = whole & (rows <= count * w.LINES)
+        mbarrier.expect(bar, count * w.LINES * DIM * BYTES, pred=whole)
     for box in gl.static_range(BOXES):
-        if rows > box * LINES:
-            row = step * TILE_KV + box * LINES
-            outer = b
-            if PAGE > 0:
+        if rows > box * w.LINES:
+            row = step * w.TILE_KV + box * w.LINES
+            outer = 0 if w.PACKEDKV else part.b
+            if w.PAGE > 0:
                 which = gl.arange(0, LOOKED_UP, ONE_WARP) == first + box
                 outer = gl.sum(gl.where(which, entries, 0), 0)
-                row = row % PAGE
+                row = row % w.PAGE
             for c in gl.static_range(0, DIM, WIDTH):
-                part = tile.slice(box * LINES, LINES).slice(c, WIDTH, 1)
-                tma_load(described, (outer, g, start + row, c), bar, part)
+                piece = tile.slice(box * w.LINES, w.LINES).slice(c, WIDTH, 1)
+                tma_load(blocks.source, (outer, part.g, part.kv_begin + row, c), bar, piece)
 
 
 @jit
-def _fill(
-    data, left, bottom_right,
-    TILE_KV: gl.constexpr, DIM: gl.constexpr, MASK: gl.constexpr, PAGE: gl.constexpr,
-    LINES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, PACKEDQ: gl.constexpr,
-    USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr, PAGETABLE: gl.constexpr,
-    PAGELIST: gl.constexpr, APPEND: gl.constexpr,
-):  # fmt: skip
+def _fill(blocks, w):
     """A producer: asks for blocks of K, or of V."""
-    described, tiles, full, empty, lengths = data
-    (
-        q_offsets, kv_offsets, q_used, kv_used, page_table, page_list, page_starts, pages,
-        page_entries, kv_heads, group, q_len, kv_len, total_q, total_kv, new_kv, splits, split_len,
-    ) = lengths  # fmt: skip
-    tile, g, split, b = place_of(q_len, group, kv_heads, splits, SPLIT)
-    _, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
-    listed, room = pages_of(
-        b, page_table, page_list, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
-    )  # fmt: skip
-    start, n_kv = keys_of(
-        b, room, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND
-    )  # fmt: skip
-    low = _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK)
-    begin, end = span_of(tile, split, n_q, low, n_kv, group, splits, split_len, TILE_KV, SPLIT)
-    kv_b = 0 if PACKEDKV else b
+    part = part_of(w)
+    BOXES: gl.constexpr = w.TILE_KV // w.LINES
+    STEPS: gl.constexpr = LOOKED_UP // BOXES
     ahead = 0
-    STEPS: gl.constexpr = LOOKED_UP // (TILE_KV // LINES)
-    if PAGE > 0:
-        ahead = _entries(begin, n_kv, listed, pages, TILE_KV, PAGE, LINES)
+    if w.PAGE > 0:
+        ahead = _entries(w, part, part.begin)
     entries = ahead
     stage = 0
     phase = 1  # an unused slot counts as released
-    for group_begin in range(begin, end, STEPS):
-        if PAGE > 0:
+    for group_begin in range(part.begin, part.end, STEPS):
+        if w.PAGE > 0:
             entries = ahead
-            ahead = _entries(group_begin + STEPS, n_kv, listed, pages, TILE_KV, PAGE, LINES)
-        for step in range(group_begin, gl.minimum(group_begin + STEPS, end)):
-            mbarrier.wait(empty.index(stage), phase)
-            _ask(
-                described, tiles.index(stage), full.index(stage), entries,
-                (step - group_begin) * (TILE_KV // LINES), kv_b, g, start, step, n_kv,
-                TILE_KV, PAGE, LINES, DIM,
-            )  # fmt: skip
-            stage, phase = turned(stage, phase, STAGES)
+            ahead = _entries(w, part, group_begin + STEPS)
+        for step in range(group_begin, gl.minimum(group_begin + STEPS, part.end)):
+            mbarrier.wait(blocks.empty.index(stage), phase)
+            _ask(w, part, blocks, stage, entries, (step - group_begin) * BOXES, step)
+            stage, phase = turned(stage, phase, w.STAGES)
 
 
 @jit
@@ -181,141 +160,116 @@ def _widened(tile, wide, empty, rows, CUT: gl.constexpr):
 
 @jit
 def _step(
-    q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, zero, acc, most,
-    total, stage, phase, col, n_kv, lowest, last, scale, softcap,
-    MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, STAGES: gl.constexpr,
+    w, zero, acc, most, total, stage, phase, col, n_kv, lowest, last, scale, MASKED: gl.constexpr
 ):  # fmt: skip
     """One block of keys. MASKED: some rows do not see all of it."""
     OF_S: gl.constexpr = zero.type.layout
     OF_O: gl.constexpr = acc.type.layout
-    DTYPE: gl.constexpr = q_tile.dtype
+    DTYPE: gl.constexpr = w.q_tile.dtype
     OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 2)
-    KEYS: gl.constexpr = zero.shape[1]
-    WIDENED: gl.constexpr = k_tiles.dtype != DTYPE
-    mbarrier.wait(k_full.index(stage), phase)
-    k_tile = k_tiles.index(stage)
+    WIDENED: gl.constexpr = w.keys.tiles.dtype != DTYPE
+    mbarrier.wait(w.keys.full.index(stage), phase)
+    k_tile = w.keys.tiles.index(stage)
     if WIDENED:
-        _widened(k_tile, k_wide, k_empty.index(stage), 0, False)
-        k_tile = k_wide
-    s = warpgroup_mma(q_tile, k_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+        _widened(k_tile, w.k_wide, w.keys.empty.index(stage), 0, False)
+        k_tile = w.k_wide
+    s = warpgroup_mma(w.q_tile, k_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
     s = warpgroup_mma_wait(0, deps=(s,))
     if not WIDENED:
-        mbarrier.arrive(k_empty.index(stage), count=1)
-    if SOFTCAP:
-        s = changed(s, 0, 0, 0, scale, softcap, 0.0, True, False)
+        mbarrier.arrive(w.keys.empty.index(stage), count=1)
+    if w.SOFTCAP:
+        s = changed(s, 0, 0, 0, scale, w.softcap, 0.0, True, False)
     if MASKED:
-        j = col + gl.arange(0, KEYS, gl.SliceLayout(0, OF_S))
+        j = col + gl.arange(0, w.TILE_KV, gl.SliceLayout(0, OF_S))
         seen = gl.expand_dims(j, 0) <= gl.expand_dims(last, 1)
-        if MASK == "window":
+        if w.MASK == "window":
             seen = seen & (gl.expand_dims(j, 0) >= gl.expand_dims(lowest, 1))
         s = gl.where(seen, s, float("-inf"))
-    p, most, total, again = weights_of(s, most, total, base2(scale), SOFTCAP, MASKED)
+    p, most, total, again = weights_of(s, most, total, base2(scale), w.SOFTCAP, MASKED)
     weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
     again = gl.convert_layout(again, gl.SliceLayout(1, OF_O), assert_trivial=True)
     acc = acc * gl.expand_dims(again, 1)
-    mbarrier.wait(v_full.index(stage), phase)
-    v_tile = v_tiles.index(stage)
+    mbarrier.wait(w.values.full.index(stage), phase)
+    v_tile = w.values.tiles.index(stage)
     if WIDENED:
-        _widened(v_tile, v_wide, v_empty.index(stage), n_kv - col, MASKED)
-        v_tile = v_wide
+        _widened(v_tile, w.v_wide, w.values.empty.index(stage), n_kv - col, MASKED)
+        v_tile = w.v_wide
     elif MASKED:  # noqa: SIM102 - only the first is known when compiling
-        if col + KEYS > n_kv:
+        if col + w.TILE_KV > n_kv:
             clear(v_tile, n_kv - col)
             fence_async_shared()
             thread_barrier()
     acc = warpgroup_mma(weights, v_tile, acc, is_async=True)
     acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
     if not WIDENED:
-        mbarrier.arrive(v_empty.index(stage), count=1)
-    stage, phase = turned(stage, phase, STAGES)
+        mbarrier.arrive(w.values.empty.index(stage), count=1)
+    stage, phase = turned(stage, phase, w.STAGES)
     return acc, most, total, stage, phase
 
 
 @jit
-def _attend(
-    data, left, right, bottom_right,
-    TILE_KV: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
-    SPLIT: gl.constexpr, LSE: gl.constexpr, SOFTCAP: gl.constexpr, STAGES: gl.constexpr,
-    PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
-    PAGE: gl.constexpr, PAGETABLE: gl.constexpr, PAGELIST: gl.constexpr, APPEND: gl.constexpr,
-    SCALED: gl.constexpr,
-):  # fmt: skip
+def _attend(w):
     """The consumer: the rows of this workgroup's tile."""
-    (
-        q, o, lse, partial_o, partial_lse, k_scale, v_scale, q_strides, o_strides, scale_strides,
-        q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, q_offsets,
-        kv_offsets, q_used, kv_used, page_starts, page_entries, heads, kv_heads, group, q_len,
-        kv_len, total_q, total_kv, rows, new_kv, splits, split_len, softcap, scale,
-    ) = data  # fmt: skip
-    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE_KV, 16])
-    OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM_V, 16])
+    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, w.TILE_KV, 16])
+    OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, w.HEAD_DIM_V, 16])
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
-    tile, g, split, b = place_of(q_len, group, kv_heads, splits, SPLIT)
-    q_begin, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
-    _, room = pages_of(
-        b, page_starts, page_starts, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
-    )  # fmt: skip
-    _, n_kv = keys_of(b, room, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
-    low = _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK)
-    begin, end = span_of(tile, split, n_q, low, n_kv, group, splits, split_len, TILE_KV, SPLIT)
-    q_b = 0 if PACKEDQ else b
-    q += q_b * q_strides[0] + (g * group).to(gl.int64) * q_strides[2]
-    load_rows(q, q_strides, q_begin, n_q, tile, group, 0, q_tile, HEAD_DIM)
+    part = part_of(w)
+    n_kv = part.n_kv
+    q_b = 0 if w.PACKEDQ else part.b
+    q = w.q + (q_b * w.q_strides[0] + (part.g * w.group).to(gl.int64) * w.q_strides[2])
+    load_rows(w, part, q, 0, w.q_tile)
     fence_async_shared()
     thread_barrier()
 
-    r = tile * ROWS + gl.arange(0, ROWS, OF_ROWS)
-    shift = bottom_right * (n_kv - n_q)
-    lowest = r // group + shift - left
+    r = part.tile * ROWS + gl.arange(0, ROWS, OF_ROWS)
+    shift = w.bottom_right * (n_kv - part.n_q)
+    lowest = r // w.group + shift - w.left
     last = gl.full((ROWS,), 0, gl.int32, OF_ROWS) + n_kv - 1
     whole = n_kv
-    if MASK != "none":
-        last = gl.minimum(last, r // group + shift + right)
-        whole = gl.minimum(whole, tile * ROWS // group + shift + right + 1)
+    if w.MASK != "none":
+        last = gl.minimum(last, r // w.group + shift + w.right)
+        whole = gl.minimum(whole, part.tile * ROWS // w.group + shift + w.right + 1)
     # All rows see the blocks before this one whole; under a window, all blocks have a mask.
-    whole = gl.maximum(gl.minimum(gl.maximum(whole, 0) // TILE_KV, end), begin)
-    if MASK == "window":
-        whole = begin
-    if SCALED:
-        scale = scale * gl.load(k_scale + b * scale_strides[0] + g * scale_strides[1])
-    zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
-    acc = gl.zeros((ROWS, HEAD_DIM_V), gl.float32, OF_O)
+    whole = gl.maximum(gl.minimum(gl.maximum(whole, 0) // w.TILE_KV, part.end), part.begin)
+    if w.MASK == "window":
+        whole = part.begin
+    scale = w.scale
+    if w.SCALED:
+        strides = w.scale_strides
+        scale = scale * gl.load(w.k_scale + part.b * strides[0] + part.g * strides[1])
+    zero = gl.zeros((ROWS, w.TILE_KV), gl.float32, OF_S)
+    acc = gl.zeros((ROWS, w.HEAD_DIM_V), gl.float32, OF_O)
     most = gl.full((ROWS,), float("-inf"), gl.float32, OF_ROWS)
     total = gl.zeros((ROWS,), gl.float32, OF_ROWS)
     stage = 0
     phase = 0
-    if MASK != "window":
-        for step in range(begin, whole):
+    if w.MASK != "window":
+        for step in range(part.begin, whole):
             acc, most, total, stage, phase = _step(
-                q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, zero,
-                acc, most, total, stage, phase, step * TILE_KV, n_kv, lowest, last, scale, softcap,
-                MASK, False, SOFTCAP, STAGES,
+                w, zero, acc, most, total, stage, phase, step * w.TILE_KV, n_kv, lowest, last,
+                scale, False,
             )  # fmt: skip
-    for step in range(whole, end):
+    for step in range(whole, part.end):
         acc, most, total, stage, phase = _step(
-            q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, zero, acc,
-            most, total, stage, phase, step * TILE_KV, n_kv, lowest, last, scale, softcap,
-            MASK, True, SOFTCAP, STAGES,
+            w, zero, acc, most, total, stage, phase, step * w.TILE_KV, n_kv, lowest, last, scale,
+            True,
         )  # fmt: skip
 
-    if SPLIT:
+    if w.SPLIT:
         gdc_launch_dependents()  # all that this workgroup reads has come
-    if SPLIT or LSE:
-        line = lines_of(r, b, g, q_begin, heads, group, q_len, total_q, PACKEDQ)
+    if w.SPLIT or w.LSE:
+        line = lines_of(w, part, r)
         log = (most + gl.log2(total)) * LN2
-        if SPLIT:
-            at = gl.to_tensor(split).to(gl.int64) * rows + line
-            gl.store(partial_lse + at, log, mask=r // group < n_q)
+        if w.SPLIT:
+            at = gl.to_tensor(part.split).to(gl.int64) * w.rows + line
+            gl.store(w.partial_lse + at, log, mask=r // w.group < part.n_q)
         else:
-            gl.store(lse + line, log, mask=r // group < n_q)
+            gl.store(w.lse + line, log, mask=r // w.group < part.n_q)
     share = 1.0 / gl.where(total == 0.0, 1.0, total)
-    if SCALED:
-        share = share * gl.load(v_scale + b * scale_strides[0] + g * scale_strides[1])
+    if w.SCALED:
+        share = share * gl.load(w.v_scale + part.b * strides[0] + part.g * strides[1])
     share = gl.convert_layout(share, gl.SliceLayout(1, OF_O), assert_trivial=True)
-    write_rows(
-        acc * gl.expand_dims(share, 1), o, partial_o, o_strides, q_b, b, g, split, q_begin, n_q,
-        tile, heads, group, q_len, total_q, rows, 0, HEAD_DIM_V, SPLIT, PACKEDQ,
-    )  # fmt: skip
+    write_rows(w, part, acc * gl.expand_dims(share, 1), 0)
 
 
 @jit
@@ -354,34 +308,20 @@ def attention_gluon_decode(
     k_full, k_empty = ring(STAGES, 1)
     v_full, v_empty = ring(STAGES, 1)
     fence_async_shared()  # the copy engine sees the barriers too
-    attended = (
-        q, o, lse, partial_o, partial_lse, k_scale, v_scale, q_strides, o_strides, kv_scale_strides,
-        q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, q_offsets,
-        kv_offsets, q_used, kv_used, page_starts, page_entries, heads, kv_heads, group, q_len,
-        kv_len, total_q, total_kv, rows, new_kv, splits, split_len, softcap, scale,
-    )  # fmt: skip
-    lengths = (
+    keys = Blocks(k, k_tiles, k_full, k_empty)
+    values = Blocks(v, v_tiles, v_full, v_empty)
+    w = Work(
+        q, o, lse, partial_o, partial_lse, k_scale, v_scale, q_strides, o_strides,
+        kv_scale_strides, q_tile, keys, values, k_wide, v_wide,
         q_offsets, kv_offsets, q_used, kv_used, page_table, page_list, page_starts, pages,
-        page_entries, kv_heads, group, q_len, kv_len, total_q, total_kv, new_kv, splits, split_len,
+        page_entries, heads, kv_heads, group, q_len, kv_len, total_q, total_kv, rows, new_kv,
+        splits, split_len, left, right, bottom_right, softcap, scale,
+        TILE_KV, HEAD_DIM_V, MASK, PAGE, LINES, SPLIT, STAGES, LSE, SOFTCAP, PACKEDQ, PACKEDKV,
+        USEDQ, USEDKV, PAGETABLE, PAGELIST, APPEND, TSCALE or HSCALE,
     )  # fmt: skip
+    REGISTERS: gl.constexpr = WIDE_PRODUCER_REGISTERS if HEAD_DIM_V > 128 else PRODUCER_REGISTERS
     gl.warp_specialize(
-        [
-            (_attend, (
-                attended, left, right, bottom_right, TILE_KV, HEAD_DIM, HEAD_DIM_V, MASK, SPLIT,
-                LSE, SOFTCAP, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGE, PAGETABLE, PAGELIST,
-                APPEND, TSCALE or HSCALE,
-            )),
-            (_fill, (
-                (k, k_tiles, k_full, k_empty, lengths), left, bottom_right, TILE_KV, HEAD_DIM,
-                MASK, PAGE, LINES, SPLIT, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGETABLE,
-                PAGELIST, APPEND,
-            )),
-            (_fill, (
-                (v, v_tiles, v_full, v_empty, lengths), left, bottom_right, TILE_KV, HEAD_DIM_V,
-                MASK, PAGE, LINES, SPLIT, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGETABLE,
-                PAGELIST, APPEND,
-            )),
-        ],
+        [(_attend, (w,)), (_fill, (keys, w)), (_fill, (values, w))],
         [1, 1],
-        [WIDE_PRODUCER_REGISTERS if HEAD_DIM_V > 128 else PRODUCER_REGISTERS] * 2,
-    )  # fmt: skip
+        [REGISTERS, REGISTERS],
+    )

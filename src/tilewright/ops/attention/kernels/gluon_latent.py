@@ -39,13 +39,12 @@ from tilewright.ops.attention.kernels.gluon_rows import (
     clear,
     lines_of,
     load_rows,
-    place_of,
-    span_of,
+    part_of,
     write_rows,
 )
 from tilewright.ops.attention.kernels.gluon_scores import LN2, base2
 from tilewright.ops.attention.kernels.gluon_tiles import ring, turned
-from tilewright.ops.attention.kernels.lengths import keys_of, page_at, pages_of, queries_of
+from tilewright.ops.attention.kernels.lengths import page_at
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_launch_dependents,
@@ -57,6 +56,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 
 KEYS = gl.constexpr(64)
 HALF = gl.constexpr(32)
@@ -75,88 +75,78 @@ def _meet(token):
     )
 
 
+Work = bundle(
+    "Work",
+    "k v q o lse partial_o partial_lse q_strides o_strides q_main q_rest main rest full empty"
+    " q_offsets kv_offsets q_used kv_used page_table page_list page_starts pages page_entries heads"
+    " kv_heads group q_len kv_len total_q total_kv rows new_kv splits split_len scale"
+    " news_1 news_0 weights_1 weights_0 left right bottom_right"
+    " TILE_KV HEAD_DIM_V MASK PAGE SPLIT STAGES LSE PACKEDQ PACKEDKV USEDQ USEDKV PAGETABLE"
+    " PAGELIST APPEND",
+)
+"""What the warps of a workgroup have in common."""
+
+
 @jit
-def _page(step, half, b, n_kv, listed, pages, PAGE: gl.constexpr):
-    """(batch or page, row there) of half a block; of the last one that has keys, if it has none.
-    listed: where the sequence's pages begin. pages: that the pool has."""
+def _page(w, part, step, half):
+    """(batch or page, row there) of half a block; of the last one that has keys, if it has none."""
     row = step * KEYS + half * HALF
-    outer = b
-    if PAGE > 0:
-        row = gl.maximum(gl.minimum(row, (n_kv - 1) // HALF * HALF), 0)
-        outer = page_at(listed, row // PAGE, pages)
-        row = row % PAGE
+    outer = part.b
+    if w.PAGE > 0:
+        row = gl.maximum(gl.minimum(row, (part.n_kv - 1) // HALF * HALF), 0)
+        outer = page_at(part.listed, row // w.PAGE, w.pages)
+        row = row % w.PAGE
+    if w.PACKEDKV:
+        outer = 0
     return outer, row
 
 
 @jit
-def _fill(
-    data,
-    SPLIT: gl.constexpr, PAGE: gl.constexpr, PAGETABLE: gl.constexpr, PAGELIST: gl.constexpr,
-    PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
-    APPEND: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
+def _fill(w):
     """The producer: asks for the blocks."""
-    (
-        k, v, main, rest, full, empty, q_offsets, kv_offsets, q_used, kv_used, page_table,
-        page_list, page_starts, pages, page_entries, group, q_len, kv_len, total_q, total_kv,
-        new_kv, splits, split_len,
-    ) = data  # fmt: skip
-    tile, _, split, b = place_of(q_len, group, 1, splits, SPLIT)
-    _, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
-    listed, room = pages_of(
-        b, page_table, page_list, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
-    )  # fmt: skip
-    start, n_kv = keys_of(
-        b, room, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND
-    )  # fmt: skip
-    begin, end = span_of(tile, split, n_q, 0, n_kv, group, splits, split_len, KEYS, SPLIT)
-    BYTES: gl.constexpr = 2 * (2 * v.block_type.nbytes + k.block_type.nbytes)
+    part = part_of(w)
+    start = part.kv_begin
+    BYTES: gl.constexpr = 2 * (2 * w.v.block_type.nbytes + w.k.block_type.nbytes)
     stage = 0
     phase = 1  # an unused slot counts as released
-    if begin < end:
-        outer_0, row_0 = _page(begin, 0, b, n_kv, listed, pages, PAGE)
-        outer_1, row_1 = _page(begin, 1, b, n_kv, listed, pages, PAGE)
-        if PACKEDKV:
-            outer_0 = 0
-            outer_1 = 0
-        for step in range(begin, end):
-            mbarrier.wait(empty.index(stage), phase)
-            bar = full.index(stage)
+    if part.begin < part.end:
+        outer_0, row_0 = _page(w, part, part.begin, 0)
+        outer_1, row_1 = _page(w, part, part.begin, 1)
+        for step in range(part.begin, part.end):
+            mbarrier.wait(w.empty.index(stage), phase)
+            bar = w.full.index(stage)
             mbarrier.expect(bar, BYTES)
-            tma_load(v, (outer_0, start + row_0, 0), bar, main.index(stage * 4))
-            tma_load(v, (outer_0, start + row_0, COLUMNS), bar, main.index(stage * 4 + 1))
-            tma_load(k, (outer_0, start + row_0, 2 * COLUMNS), bar, rest.index(stage * 2))
-            tma_load(v, (outer_1, start + row_1, 0), bar, main.index(stage * 4 + 2))
-            tma_load(v, (outer_1, start + row_1, COLUMNS), bar, main.index(stage * 4 + 3))
-            tma_load(k, (outer_1, start + row_1, 2 * COLUMNS), bar, rest.index(stage * 2 + 1))
+            tma_load(w.v, (outer_0, start + row_0, 0), bar, w.main.index(stage * 4))
+            tma_load(w.v, (outer_0, start + row_0, COLUMNS), bar, w.main.index(stage * 4 + 1))
+            tma_load(w.k, (outer_0, start + row_0, 2 * COLUMNS), bar, w.rest.index(stage * 2))
+            tma_load(w.v, (outer_1, start + row_1, 0), bar, w.main.index(stage * 4 + 2))
+            tma_load(w.v, (outer_1, start + row_1, COLUMNS), bar, w.main.index(stage * 4 + 3))
+            tma_load(w.k, (outer_1, start + row_1, 2 * COLUMNS), bar, w.rest.index(stage * 2 + 1))
             # Behind the last block the pages of the last keys are looked up again.
-            outer_0, row_0 = _page(step + 1, 0, b, n_kv, listed, pages, PAGE)
-            outer_1, row_1 = _page(step + 1, 1, b, n_kv, listed, pages, PAGE)
-            if PACKEDKV:
-                outer_0 = 0
-                outer_1 = 0
-            stage, phase = turned(stage, phase, STAGES)
-    if SPLIT:
+            outer_0, row_0 = _page(w, part, step + 1, 0)
+            outer_1, row_1 = _page(w, part, step + 1, 1)
+            stage, phase = turned(stage, phase, w.STAGES)
+    if w.SPLIT:
         gdc_launch_dependents()
 
 
 @jit
 def _step(
-    q_main, q_rest, main, rest, shared, full, empty, zero, acc, most, total, stage, phase, col,
-    n_kv, last, factor, GROUP: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr,
+    w, shared, zero, acc, most, total, stage, phase, col, n_kv, last, factor, GROUP: gl.constexpr,
+    MASKED: gl.constexpr,
 ):  # fmt: skip
     """One block of keys. MASKED: some rows do not see all of it."""
     news, other_news, weights, other_weights = shared
     OF_S: gl.constexpr = zero.type.layout
     OF_O: gl.constexpr = acc.type.layout
     OF_ROWS: gl.constexpr = most.type.layout
-    mbarrier.wait(full.index(stage), phase)
+    mbarrier.wait(w.full.index(stage), phase)
     at = stage * 4 + GROUP * 2
     s = warpgroup_mma(
-        q_main.index(0), main.index(at).permute((1, 0)), zero, use_acc=False, is_async=True
+        w.q_main.index(0), w.main.index(at).permute((1, 0)), zero, use_acc=False, is_async=True
     )
-    s = warpgroup_mma(q_main.index(1), main.index(at + 1).permute((1, 0)), s, is_async=True)
-    s = warpgroup_mma(q_rest, rest.index(stage * 2 + GROUP).permute((1, 0)), s, is_async=True)
+    s = warpgroup_mma(w.q_main.index(1), w.main.index(at + 1).permute((1, 0)), s, is_async=True)
+    s = warpgroup_mma(w.q_rest, w.rest.index(stage * 2 + GROUP).permute((1, 0)), s, is_async=True)
     s = warpgroup_mma_wait(0, deps=(s,))
     if MASKED:
         j = col + GROUP * HALF + gl.arange(0, HALF, gl.SliceLayout(0, OF_S))
@@ -178,8 +168,8 @@ def _step(
     p = p.to(weights.dtype)
     weights.store(p)
     own = gl.convert_layout(p, gl.DotOperandLayout(0, OF_O, 2), assert_trivial=True)
-    own_values = main.index(stage * 4 + GROUP + 2 * GROUP)
-    other_values = main.index(stage * 4 + GROUP + 2 * (1 - GROUP))
+    own_values = w.main.index(stage * 4 + GROUP + 2 * GROUP)
+    other_values = w.main.index(stage * 4 + GROUP + 2 * (1 - GROUP))
     if MASKED:  # noqa: SIM102 - only the first is known when compiling
         if col + KEYS > n_kv:
             clear(own_values, n_kv - col - GROUP * HALF)
@@ -193,57 +183,44 @@ def _step(
         _meet(stage)
     acc = warpgroup_mma(other_weights, other_values, acc, is_async=True)
     acc = warpgroup_mma_wait(0, deps=(acc, own))[0]
-    mbarrier.arrive(empty.index(stage), count=1)
-    stage, phase = turned(stage, phase, STAGES)
+    mbarrier.arrive(w.empty.index(stage), count=1)
+    stage, phase = turned(stage, phase, w.STAGES)
     return acc, new, total, stage, phase
 
 
 @jit
-def _attend(
-    data, shared, bounds,
-    GROUP: gl.constexpr, MASK: gl.constexpr, SPLIT: gl.constexpr, LSE: gl.constexpr,
-    PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
-    PAGE: gl.constexpr, PAGETABLE: gl.constexpr, PAGELIST: gl.constexpr, APPEND: gl.constexpr,
-    STAGES: gl.constexpr,
-):  # fmt: skip
+def _attend(w, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: 32 keys of each block, and 256 columns of O."""
-    (
-        q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,
-        full, empty, q_offsets, kv_offsets, q_used, kv_used, page_starts, page_entries, heads,
-        q_len, kv_len, total_q, total_kv, rows, new_kv, splits, split_len, scale,
-    ) = data  # fmt: skip
-    right, bottom_right = bounds
     # Each group writes to allocations of its own. So the compiler sees that no group reads what it
     # writes, and adds no barriers.
+    if GROUP == 0:
+        shared = (w.news_0, w.news_1, w.weights_0, w.weights_1)
+    else:
+        shared = (w.news_1, w.news_0, w.weights_1, w.weights_0)
     news, other_news, _, _ = shared
-    REST: gl.constexpr = q_rest.shape[1]
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
     OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
-    tile, _, split, b = place_of(q_len, heads, 1, splits, SPLIT)
-    q_begin, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
-    _, room = pages_of(
-        b, page_starts, page_starts, page_starts, page_entries, kv_len, PAGE, PAGETABLE, PAGELIST
-    )  # fmt: skip
-    _, n_kv = keys_of(b, room, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
-    begin, end = span_of(tile, split, n_q, 0, n_kv, heads, splits, split_len, KEYS, SPLIT)
-    q_b = 0 if PACKEDQ else b
+    part = part_of(w)
+    n_q = part.n_q
+    n_kv = part.n_kv
+    q_b = 0 if w.PACKEDQ else part.b
 
     FIRST: gl.constexpr = GROUP * COLUMNS
-    q += q_b * q_strides[0]
-    load_rows(q, q_strides, q_begin, n_q, tile, heads, FIRST, q_main.index(GROUP), COLUMNS)
+    q = w.q + q_b * w.q_strides[0]
+    load_rows(w, part, q, FIRST, w.q_main.index(GROUP))
     if GROUP == 0:
-        load_rows(q, q_strides, q_begin, n_q, tile, heads, 2 * COLUMNS, q_rest, REST)
+        load_rows(w, part, q, 2 * COLUMNS, w.q_rest)
     fence_async_shared()
-    _meet(tile)
+    _meet(part.tile)
     thread_barrier()  # the compiler does not see `_meet`, and would add one to each step
 
-    r = tile * ROWS + gl.arange(0, ROWS, OF_ROWS)
-    i = r // heads
+    r = part.tile * ROWS + gl.arange(0, ROWS, OF_ROWS)
+    i = r // w.heads
     last = gl.full((ROWS,), 0, gl.int32, OF_ROWS) + n_kv - 1
-    if MASK != "none":
-        last = gl.minimum(last, i + bottom_right * (n_kv - n_q) + right)
-    factor = base2(scale)
+    if w.MASK != "none":
+        last = gl.minimum(last, i + w.bottom_right * (n_kv - n_q) + w.right)
+    factor = base2(w.scale)
     zero = gl.zeros((ROWS, HALF), gl.float32, OF_S)
     acc = gl.zeros((ROWS, COLUMNS), gl.float32, OF_O)
     most = gl.full((ROWS,), float("-inf"), gl.float32, OF_ROWS)
@@ -252,37 +229,35 @@ def _attend(
     phase = 0
     # All rows see the blocks before this one whole.
     whole = n_kv
-    if MASK != "none":
-        whole = gl.minimum(whole, tile * ROWS // heads + bottom_right * (n_kv - n_q) + right + 1)
-    whole = gl.maximum(gl.minimum(gl.maximum(whole, 0) // KEYS, end), begin)
-    for step in range(begin, whole):
+    if w.MASK != "none":
+        first = part.tile * ROWS // w.heads
+        whole = gl.minimum(whole, first + w.bottom_right * (n_kv - n_q) + w.right + 1)
+    whole = gl.maximum(gl.minimum(gl.maximum(whole, 0) // KEYS, part.end), part.begin)
+    for step in range(part.begin, whole):
         acc, most, total, stage, phase = _step(
-            q_main, q_rest, main, rest, shared, full, empty, zero, acc, most, total, stage, phase,
-            step * KEYS, n_kv, last, factor, GROUP, False, STAGES,
+            w, shared, zero, acc, most, total, stage, phase, step * KEYS, n_kv, last, factor,
+            GROUP, False,
         )  # fmt: skip
-    for step in range(whole, end):
+    for step in range(whole, part.end):
         acc, most, total, stage, phase = _step(
-            q_main, q_rest, main, rest, shared, full, empty, zero, acc, most, total, stage, phase,
-            step * KEYS, n_kv, last, factor, GROUP, True, STAGES,
+            w, shared, zero, acc, most, total, stage, phase, step * KEYS, n_kv, last, factor,
+            GROUP, True,
         )  # fmt: skip
 
     news.store(total)
-    _meet(tile)
+    _meet(part.tile)
     total += other_news.load(OF_ROWS)
     share = 1.0 / gl.where(total == 0.0, 1.0, total)
     share = gl.convert_layout(share, gl.SliceLayout(1, OF_O), assert_trivial=True)
     if GROUP == 0:
-        line = lines_of(r, b, 0, q_begin, heads, heads, q_len, total_q, PACKEDQ)
+        line = lines_of(w, part, r)
         log = (most + gl.log2(total)) * LN2
-        if SPLIT:
-            at = gl.to_tensor(split).to(gl.int64) * rows + line
-            gl.store(partial_lse + at, log, mask=i < n_q)
-        elif LSE:
-            gl.store(lse + line, log, mask=i < n_q)
-    write_rows(
-        acc * gl.expand_dims(share, 1), o, partial_o, o_strides, q_b, b, 0, split, q_begin, n_q,
-        tile, heads, heads, q_len, total_q, rows, FIRST, 2 * COLUMNS, SPLIT, PACKEDQ,
-    )  # fmt: skip
+        if w.SPLIT:
+            at = gl.to_tensor(part.split).to(gl.int64) * w.rows + line
+            gl.store(w.partial_lse + at, log, mask=i < n_q)
+        elif w.LSE:
+            gl.store(w.lse + line, log, mask=i < n_q)
+    write_rows(w, part, acc * gl.expand_dims(share, 1), FIRST)
 
 
 @jit
@@ -317,33 +292,16 @@ def attention_gluon_latent(
     news_1 = gl.allocate_shared_memory(gl.float32, [ROWS], FLAT)
     full, empty = ring(STAGES, 2)
     fence_async_shared()  # the copy engine sees the barriers too
-
-    attending = (
-        q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,
-        full, empty, q_offsets, kv_offsets, q_used, kv_used, page_starts, page_entries, heads,
-        q_len, kv_len, total_q, total_kv, rows, new_kv, splits, split_len, scale,
+    w = Work(
+        k, v, q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,
+        full, empty, q_offsets, kv_offsets, q_used, kv_used, page_table, page_list, page_starts,
+        pages, page_entries, heads, 1, heads, q_len, kv_len, total_q, total_kv, rows, new_kv,
+        splits, split_len, scale, news_1, news_0, weights_1, weights_0, 0, right, bottom_right,
+        KEYS, HEAD_DIM_V, MASK, PAGE, SPLIT, STAGES, LSE, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+        PAGETABLE, PAGELIST, APPEND,
     )  # fmt: skip
-    filling = (
-        k, v, main, rest, full, empty, q_offsets, kv_offsets, q_used, kv_used, page_table,
-        page_list, page_starts, pages, page_entries, heads, q_len, kv_len, total_q, total_kv,
-        new_kv, splits, split_len,
-    )  # fmt: skip
-    bounds = (right, bottom_right)
     gl.warp_specialize(
-        [
-            (_attend, (
-                attending, (news_0, news_1, weights_0, weights_1), bounds, 0, MASK, SPLIT, LSE,
-                PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGE, PAGETABLE, PAGELIST, APPEND, STAGES,
-            )),
-            (_attend, (
-                attending, (news_1, news_0, weights_1, weights_0), bounds, 1, MASK, SPLIT, LSE,
-                PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGE, PAGETABLE, PAGELIST, APPEND, STAGES,
-            )),
-            (_fill, (
-                filling, SPLIT, PAGE, PAGETABLE, PAGELIST, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,
-                STAGES,
-            )),
-        ],
+        [(_attend, (w, 0)), (_attend, (w, 1)), (_fill, (w,))],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )  # fmt: skip
+    )

@@ -16,6 +16,8 @@ whoever takes the last sets it back.
 Lengths. If sequences have their own numbers of queries, the tiles of all sequences stand one behind
 the other, without gaps. The warp that loads finds a tile's sequence by a running sum over the
 sequences, 32 at a time.
+
+`w` in functions here is the kernel's bundle (`gluon_ws.Work`).
 """
 
 from tilewright.ops.attention.kernels.lengths import queries_of
@@ -47,60 +49,46 @@ def _add(a, b):
 
 
 @jit
-def _tiles_of(
-    start, batch, q_len, total_q, q_offsets, q_used, TILE_Q: gl.constexpr, PACKEDQ: gl.constexpr,
-    USEDQ: gl.constexpr,
-):  # fmt: skip
+def _tiles_of(w, start):
     """Tiles of the CHUNK sequences from `start`."""
     b = start + gl.arange(0, CHUNK, ONE_WARP)
-    known = gl.minimum(b, batch - 1)
-    _, rows = queries_of(known, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
-    return gl.where(b < batch, (rows + TILE_Q - 1) // TILE_Q, 0)
+    known = gl.minimum(b, w.batch - 1)
+    _, rows = queries_of(known, w.q_len, w.total_q, w.q_offsets, w.q_used, w.PACKEDQ, w.USEDQ)
+    return gl.where(b < w.batch, (rows + w.TILE_Q - 1) // w.TILE_Q, 0)
 
 
 @jit
-def lines_of(
-    batch, heads, q_len, total_q, q_offsets, q_used, TILE_Q: gl.constexpr, PACKEDQ: gl.constexpr,
-    USEDQ: gl.constexpr,
-):  # fmt: skip
+def lines_of(w):
     """(places, lines): tiles are a grid of them. A line is a head of a sequence, and a place one of
     its tiles; or, if sequences have their own numbers of queries, a line is a head of all
     sequences."""
-    if PACKEDQ or USEDQ:
+    if w.PACKEDQ or w.USEDQ:
         places = 0
-        for start in range(0, batch, CHUNK):
-            tiles = _tiles_of(
-                start, batch, q_len, total_q, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ
-            )  # fmt: skip
-            places += gl.sum(tiles, 0)
-        lines = heads
+        for start in range(0, w.batch, CHUNK):
+            places += gl.sum(_tiles_of(w, start), 0)
+        lines = w.heads
     else:
-        places = (q_len + TILE_Q - 1) // TILE_Q
-        lines = batch * heads
+        places = (w.q_len + w.TILE_Q - 1) // w.TILE_Q
+        lines = w.batch * w.heads
     return places, lines
 
 
 @jit
-def tile_of(
-    number, places, lines, section, batch, heads, q_len, total_q, q_offsets, q_used,
-    TILE_Q: gl.constexpr, MASK: gl.constexpr, PACKEDQ: gl.constexpr, USEDQ: gl.constexpr,
-):  # fmt: skip
+def tile_of(w, number, places, lines):
     """(sequence, head, first row) of tile `number`."""
-    before = number // (section * places) * section
+    before = number // (w.section * places) * w.section
     within = number - before * places
-    here = gl.minimum(section, lines - before)
+    here = gl.minimum(w.section, lines - before)
     place = within // here
     line = before + within % here
-    if PACKEDQ or USEDQ:
+    if w.PACKEDQ or w.USEDQ:
         h = line
         b = 0
         first = 0  # place of the sequence's first tile
         count = 0  # and its tiles
         done = 0
-        for start in range(0, batch, CHUNK):
-            tiles = _tiles_of(
-                start, batch, q_len, total_q, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ
-            )  # fmt: skip
+        for start in range(0, w.batch, CHUNK):
+            tiles = _tiles_of(w, start)
             ends = done + gl.associative_scan(tiles, 0, _add)
             passed = ends <= place
             b += gl.sum(passed.to(gl.int32), 0)
@@ -110,23 +98,23 @@ def tile_of(
             done += gl.sum(tiles, 0)
         place -= first
     else:
-        b = line // heads
-        h = line % heads
+        b = line // w.heads
+        h = line % w.heads
         count = places
-    if MASK != "none":
+    if w.MASK != "none":
         place = count - 1 - place
-    return b, h, place * TILE_Q
+    return b, h, place * w.TILE_Q
 
 
 @jit
-def next_tile(number, last, counter, SCHEDULER: gl.constexpr, COUNTED: gl.constexpr):
+def next_tile(w, number, last):
     """The number of the workgroup's next tile; `last` or more if there is none."""
-    if SCHEDULER == "tile":
+    if w.SCHEDULER == "tile":
         following = last
-    elif COUNTED:
-        taken = gl.atomic_add(counter, 1)
+    elif w.COUNTED:
+        taken = gl.atomic_add(w.counter, 1)
         if taken == last - 1:
-            gl.atomic_xchg(counter, 0)
+            gl.atomic_xchg(w.counter, 0)
         following = gl.num_programs(0) + taken
     else:
         following = number + gl.num_programs(0)
@@ -134,25 +122,23 @@ def next_tile(number, last, counter, SCHEDULER: gl.constexpr, COUNTED: gl.conste
 
 
 @jit
-def steps_of(
-    row, n_q, n_kv, left, right, first, bottom_right, TILE_Q: gl.constexpr,
-    TILE_KV: gl.constexpr, MASK: gl.constexpr,
-):  # fmt: skip
+def steps_of(w, row, n_q, n_kv):
     """(top, window, count) of the steps of the tile from `row`. A step is a block of TILE_KV keys.
     They go down: `window` blocks below block `top`, then those of the first keys that the window
     does not reach, `count` in all. There is always one, so that a row without keys needs no code of
     its own."""
+    left, right, first, bottom_right = w.bounds
     end = n_kv
     low = 0
     count = 0
-    if MASK != "none":
+    if w.MASK != "none":
         shift = bottom_right * (n_kv - n_q)
-        end = gl.minimum(n_kv, gl.minimum(row + TILE_Q, n_q) + shift + right)
-    if MASK == "window":
-        low = gl.minimum(gl.maximum(row + shift - left, 0), n_kv) // TILE_KV
-        kept = (gl.minimum(first, end) + TILE_KV - 1) // TILE_KV
+        end = gl.minimum(n_kv, gl.minimum(row + w.TILE_Q, n_q) + shift + right)
+    if w.MASK == "window":
+        low = gl.minimum(gl.maximum(row + shift - left, 0), n_kv) // w.TILE_KV
+        kept = (gl.minimum(first, end) + w.TILE_KV - 1) // w.TILE_KV
         count = gl.maximum(gl.minimum(kept, low), 0)
-    top = gl.maximum((end + TILE_KV - 1) // TILE_KV, low + 1)
+    top = gl.maximum((end + w.TILE_KV - 1) // w.TILE_KV, low + 1)
     window = top - low
     return top, window, window + count
 
@@ -164,20 +150,19 @@ def column_of(step, top, window, count, TILE_KV: gl.constexpr):
 
 
 @jit
-def masked_steps(
-    row, top, window, count, n_kv, shift, left, right, ROWS: gl.constexpr, TILE_KV: gl.constexpr,
-    MASK: gl.constexpr,
-):  # fmt: skip
-    """(begin, end) of the steps whose keys all of the ROWS rows from `row` see. Step 0 is none of
-    them."""
+def masked_steps(w, row, top, window, count, n_kv, shift):
+    """(begin, end) of the steps whose keys all of a group's rows, from `row` on, see. Step 0 is
+    none of them."""
+    ROWS: gl.constexpr = w.TILE_Q // w.GROUPS
+    left, right, _, _ = w.bounds
     begin = 1
     end = count
-    if MASK != "none":
-        whole = gl.minimum(n_kv, row + shift + right + 1) // TILE_KV
+    if w.MASK != "none":
+        whole = gl.minimum(n_kv, row + shift + right + 1) // w.TILE_KV
         begin = gl.maximum(gl.minimum(top - whole, window), 1)
-    if MASK == "window":
+    if w.MASK == "window":
         lowest = gl.maximum(row + ROWS - 1 + shift - left, 0)
-        end = top - (lowest + TILE_KV - 1) // TILE_KV
+        end = top - (lowest + w.TILE_KV - 1) // w.TILE_KV
         end = gl.maximum(gl.minimum(end, window), begin)
     return begin, end
 

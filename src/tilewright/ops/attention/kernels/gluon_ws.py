@@ -39,10 +39,9 @@ docs/notes/attention-gluon_ws.md.
 """
 
 from tilewright.ops.attention.kernels.gluon_blocks import (
-    bias_of,
+    Rows,
     brought_back,
     products,
-    read,
     scored,
     set_aside,
     step,
@@ -82,6 +81,7 @@ from tilewright.ops.device.gluon_api import (
     tma_store_wait,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 
 OF_TWO_REGISTERS = gl.constexpr(232)
 OF_TWO_PRODUCER = gl.constexpr(40)
@@ -95,28 +95,27 @@ OF_SUMS = gl.constexpr(gl.SwizzledSharedLayout(8, 1, 4, [1, 0]))
 """Eight rows of a warp are written together, 32 bytes of each."""
 
 
+Work = bundle(
+    "Work",
+    "q k v o o_rows lse slopes sinks o_strides"
+    " q_tiles k_tiles k_boxes v_tiles o_tiles sums q_full q_empty full empty message"
+    " counter q_offsets kv_offsets q_used kv_used q_scale k_scale v_scale scale_strides"
+    " batch heads group q_len kv_len total_q total_kv new_kv section slopes_stride softcap scale"
+    " bounds bias bias_batch bias_heads bias_tiles bias_full bias_empty"
+    " TILE_Q TILE_KV COLUMNS HEAD_DIM_V MASK SCHEDULER COUNTED STAGES Q_STAGES GROUPS PIECES TURNS"
+    " STAGING LSE SOFTCAP BIAS ALIBI SINKS PACKEDQ PACKEDKV USEDQ USEDKV APPEND SCALED",
+)
+"""What the warps of a workgroup have in common."""
+
+
 @jit
-def _fill(
-    data, bounds,
-    TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, MASK: gl.constexpr, SCHEDULER: gl.constexpr,
-    COUNTED: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr, GROUPS: gl.constexpr,
-    PIECES: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
-    USEDKV: gl.constexpr, APPEND: gl.constexpr, biases=(),
-):  # fmt: skip
+def _fill(w):
     """The producer: takes tiles, tells the consumers about them, and loads Q, K, V and a bias."""
-    (
-        q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, full, empty, message, counter,
-        q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len, kv_len, total_q,
-        total_kv, new_kv, section,
-    ) = data  # fmt: skip
-    left, right, first, bottom_right = bounds
-    ROWS: gl.constexpr = TILE_Q // GROUPS
-    WIDTH: gl.constexpr = k.block_type.shape[-1]
-    K_BYTES: gl.constexpr = PIECES * TILE_KV * WIDTH * k.dtype.primitive_bitwidth // 8
-    V_BYTES: gl.constexpr = v.block_type.nbytes
-    places, lines = lines_of(
-        batch, heads, q_len, total_q, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ
-    )  # fmt: skip
+    ROWS: gl.constexpr = w.TILE_Q // w.GROUPS
+    WIDTH: gl.constexpr = w.k.block_type.shape[-1]
+    K_BYTES: gl.constexpr = w.PIECES * w.TILE_KV * WIDTH * w.k.dtype.primitive_bitwidth // 8
+    V_BYTES: gl.constexpr = w.v.block_type.nbytes
+    places, lines = lines_of(w)
     last = places * lines
     q_stage = 0
     q_phase = 1  # an unused slot counts as released
@@ -125,34 +124,33 @@ def _fill(
     bias_phase = 1
     number = gl.program_id(0)
     while number < last:
-        b, h, row = tile_of(
-            number, places, lines, section, batch, heads, q_len, total_q, q_offsets, q_used,
-            TILE_Q, MASK, PACKEDQ, USEDQ,
+        b, h, row = tile_of(w, number, places, lines)
+        q_begin, n_q = queries_of(
+            b, w.q_len, w.total_q, w.q_offsets, w.q_used, w.PACKEDQ, w.USEDQ
         )  # fmt: skip
-        q_begin, n_q = queries_of(b, q_len, total_q, q_offsets, q_used, PACKEDQ, USEDQ)
         kv_begin, n_kv = keys_of(
-            b, kv_len, total_kv, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND
+            b, w.kv_len, w.total_kv, w.new_kv, w.kv_offsets, w.kv_used, w.PACKEDKV, w.USEDKV,
+            w.APPEND,
         )  # fmt: skip
-        top, window, count = steps_of(
-            row, n_q, n_kv, left, right, first, bottom_right, TILE_Q, TILE_KV, MASK
-        )  # fmt: skip
-        q_b = 0 if PACKEDQ else b
-        kv_b = 0 if PACKEDKV else b
-        g = h // group
+        top, window, count = steps_of(w, row, n_q, n_kv)
+        q_b = 0 if w.PACKEDQ else b
+        kv_b = 0 if w.PACKEDKV else b
+        g = h // w.group
 
-        mbarrier.wait(q_empty.index(q_stage), q_phase)
-        tell(message, q_stage, b, h, row, n_q, n_kv, q_begin)
-        mbarrier.expect(q_full.index(q_stage), GROUPS * PIECES * q.block_type.nbytes)
-        for r in gl.static_range(GROUPS):
-            for c in gl.static_range(PIECES):
+        mbarrier.wait(w.q_empty.index(q_stage), q_phase)
+        tell(w.message, q_stage, b, h, row, n_q, n_kv, q_begin)
+        q_full = w.q_full.index(q_stage)
+        mbarrier.expect(q_full, w.GROUPS * w.PIECES * w.q.block_type.nbytes)
+        for r in gl.static_range(w.GROUPS):
+            for c in gl.static_range(w.PIECES):
                 at = (q_b, h, q_begin + row + r * ROWS, c * WIDTH)
-                q_tile = q_tiles.index((q_stage * GROUPS + r) * PIECES + c)
-                tma_load(q, at, q_full.index(q_stage), q_tile)
-        q_stage, q_phase = turned(q_stage, q_phase, Q_STAGES)
+                q_tile = w.q_tiles.index((q_stage * w.GROUPS + r) * w.PIECES + c)
+                tma_load(w.q, at, q_full, q_tile)
+        q_stage, q_phase = turned(q_stage, q_phase, w.Q_STAGES)
         # A slot has keys of a block, and values of the block before: a step needs both.
         for i in range(count + 1):
-            mbarrier.wait(empty.index(stage), phase)
-            bar = full.index(stage)
+            mbarrier.wait(w.empty.index(stage), phase)
+            bar = w.full.index(stage)
             if i == 0:
                 mbarrier.expect(bar, K_BYTES)
             elif i < count:
@@ -160,40 +158,39 @@ def _fill(
             else:
                 mbarrier.expect(bar, V_BYTES)
             if i < count:
-                col = kv_begin + column_of(i, top, window, count, TILE_KV)
-                for c in gl.static_range(PIECES):
-                    tile = stage * PIECES + c
-                    if k.dtype.primitive_bitwidth == 8:  # see `gluon_scores.keys`
+                col = kv_begin + column_of(i, top, window, count, w.TILE_KV)
+                for c in gl.static_range(w.PIECES):
+                    tile = stage * w.PIECES + c
+                    if w.k.dtype.primitive_bitwidth == 8:  # see `gluon_scores.keys`
                         for half in gl.static_range(2):
                             tma_load(
-                                k, (kv_b, g, col // 4, 2 * half, c * WIDTH), bar,
-                                k_boxes.index(2 * tile + half),
+                                w.k, (kv_b, g, col // 4, 2 * half, c * WIDTH), bar,
+                                w.k_boxes.index(2 * tile + half),
                             )  # fmt: skip
                     else:
-                        tma_load(k, (kv_b, g, col, c * WIDTH), bar, k_boxes.index(tile))
+                        tma_load(w.k, (kv_b, g, col, c * WIDTH), bar, w.k_boxes.index(tile))
             if i > 0:
-                col = kv_begin + column_of(i - 1, top, window, count, TILE_KV)
-                if v.dtype.primitive_bitwidth == 8:
-                    tma_load(v, (kv_b, g, 0, col), bar, v_tiles.index(stage))
+                col = kv_begin + column_of(i - 1, top, window, count, w.TILE_KV)
+                if w.v.dtype.primitive_bitwidth == 8:
+                    tma_load(w.v, (kv_b, g, 0, col), bar, w.v_tiles.index(stage))
                 else:
-                    tma_load(v, (kv_b, g, col, 0), bar, v_tiles.index(stage))
-            stage, phase = turned(stage, phase, STAGES)
-            if len(biases) > 0:  # noqa: SIM102 - only this is known when compiling
+                    tma_load(w.v, (kv_b, g, col, 0), bar, w.v_tiles.index(stage))
+            stage, phase = turned(stage, phase, w.STAGES)
+            if w.BIAS:  # noqa: SIM102 - only this is known when compiling
                 if i < count:
-                    bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty = biases
-                    bias_b = gl.minimum(b, bias_batch - 1)
-                    bias_h = gl.minimum(h, bias_heads - 1)
-                    col = column_of(i, top, window, count, TILE_KV)
-                    for r in gl.static_range(GROUPS):
-                        mbarrier.wait(bias_empty.index(r), bias_phase)
-                        mbarrier.expect(bias_full.index(r), bias.block_type.nbytes)
+                    bias_b = gl.minimum(b, w.bias_batch - 1)
+                    bias_h = gl.minimum(h, w.bias_heads - 1)
+                    col = column_of(i, top, window, count, w.TILE_KV)
+                    for r in gl.static_range(w.GROUPS):
+                        mbarrier.wait(w.bias_empty.index(r), bias_phase)
+                        mbarrier.expect(w.bias_full.index(r), w.bias.block_type.nbytes)
                         at = (bias_b, bias_h, row + r * ROWS, col)
-                        tma_load(bias, at, bias_full.index(r), bias_tiles.index(r))
+                        tma_load(w.bias, at, w.bias_full.index(r), w.bias_tiles.index(r))
                     bias_phase ^= 1
-        number = next_tile(number, last, counter, SCHEDULER, COUNTED)
-    mbarrier.wait(q_empty.index(q_stage), q_phase)
-    tell(message, q_stage, 0, 0, -1, 0, 0, 0)
-    mbarrier.arrive(q_full.index(q_stage), count=1)
+        number = next_tile(w, number, last)
+    mbarrier.wait(w.q_empty.index(q_stage), q_phase)
+    tell(w.message, q_stage, 0, 0, -1, 0, 0, 0)
+    mbarrier.arrive(w.q_full.index(q_stage), count=1)
 
 
 @jit
@@ -219,177 +216,158 @@ def _write_tile(o, out, tile, b, h, row):
 
 
 @jit
-def _write_rows(o, strides, out, b, h, begin, row, n_q, HEAD_DIM_V: gl.constexpr):
+def _write_rows(w, out, b, h, begin, row, n_q):
     """Write rows of O, those of the sequence alone."""
     OF_O: gl.constexpr = out.type.layout
     i = row + gl.arange(0, out.shape[0], gl.SliceLayout(1, OF_O))
     e = gl.arange(0, out.shape[1], gl.SliceLayout(0, OF_O))
     # What the arguments promise does not reach the partitions, and pairs are stored together.
-    start = o + gl.multiple_of(b * strides[0] + h.to(gl.int64) * strides[2], 8)
+    strides = w.o_strides
+    start = w.o_rows + gl.multiple_of(b * strides[0] + h.to(gl.int64) * strides[2], 8)
     rows = gl.multiple_of((begin + i).to(gl.int64) * strides[1], 8)
     at = gl.expand_dims(rows, 1) + gl.expand_dims(e, 0)
-    inside = gl.expand_dims(i < n_q, 1) & gl.expand_dims(e < HEAD_DIM_V, 0)
+    inside = gl.expand_dims(i < n_q, 1) & gl.expand_dims(e < w.HEAD_DIM_V, 0)
     gl.store(gl.multiple_of(start, 16) + at, out, mask=inside)
 
 
 @jit
-def _attend(
-    data, bounds,
-    TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, COLUMNS: gl.constexpr, HEAD_DIM_V: gl.constexpr,
-    MASK: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr, GROUPS: gl.constexpr,
-    GROUP: gl.constexpr, PIECES: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
-    LSE: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, SINKS: gl.constexpr,
-    PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
-    SCALED: gl.constexpr, biases=(),
-):  # fmt: skip
+def _attend(w, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
-    (
-        o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, sums, q_full,
-        q_empty, full, empty, message, q_scale, k_scale, v_scale, scale_strides, heads, group,
-        q_len, total_q, slopes_stride, softcap, scale,
-    ) = data  # fmt: skip
-    left, right, first, bottom_right = bounds
-    ROWS: gl.constexpr = TILE_Q // GROUPS
-    DTYPE: gl.constexpr = q_tiles.dtype
+    ROWS: gl.constexpr = w.TILE_Q // w.GROUPS
+    DTYPE: gl.constexpr = w.q_tiles.dtype
     MMA_K: gl.constexpr = 256 // DTYPE.primitive_bitwidth
-    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE_KV, MMA_K])
-    OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, MMA_K])
+    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, w.TILE_KV, MMA_K])
+    OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, w.COLUMNS, MMA_K])
     OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 32 // DTYPE.primitive_bitwidth)
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
     EIGHT: gl.constexpr = DTYPE.primitive_bitwidth == 8
     NAME: gl.constexpr = DTYPE.name
     RAISED: gl.constexpr = raised(NAME)
-    APART: gl.constexpr = KEYS_TOGETHER // TILE_KV
-    zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
+    APART: gl.constexpr = KEYS_TOGETHER // w.TILE_KV
+    zero = gl.zeros((ROWS, w.TILE_KV), gl.float32, OF_S)
     piece = pieces(zero)[0]
-    negative = scale < 0
-    scale = gl.abs(scale)
+    negative = w.scale < 0
+    scale = gl.abs(w.scale)
     stage = 0
     phase = 0
     q_stage = 0
     q_phase = 0
     bias_phase = 0
-    if TURNS:  # noqa: SIM102 - so that both are known when compiling
-        if GROUP == GROUPS - 1:
+    if w.TURNS:  # noqa: SIM102 - so that both are known when compiling
+        if GROUP == w.GROUPS - 1:
             give_turn(0)
-    mbarrier.wait(q_full.index(q_stage), q_phase)
-    tile_row = heard(message, q_stage, 0)
+    mbarrier.wait(w.q_full.index(q_stage), q_phase)
+    tile_row = heard(w.message, q_stage, 0)
     while tile_row >= 0:
-        q_at = (q_stage * GROUPS + GROUP) * PIECES
-        h = heard(message, q_stage, 1)
-        b = heard(message, q_stage, 2)
-        n_q = heard(message, q_stage, 3)
+        q_at = (q_stage * w.GROUPS + GROUP) * w.PIECES
+        h = heard(w.message, q_stage, 1)
+        b = heard(w.message, q_stage, 2)
+        n_q = heard(w.message, q_stage, 3)
         # Also where it is an argument: else the compiler takes the edge's mask out of the loop over
         # tiles, and spills it.
-        n_kv = heard(message, q_stage, 4)
-        q_begin = heard(message, q_stage, 5)
+        n_kv = heard(w.message, q_stage, 4)
+        q_begin = heard(w.message, q_stage, 5)
         row = tile_row + GROUP * ROWS
-        shift = bottom_right * (n_kv - n_q)
-        top, window, count = steps_of(
-            tile_row, n_q, n_kv, left, right, first, bottom_right, TILE_Q, TILE_KV, MASK
-        )  # fmt: skip
-        begin, end = masked_steps(
-            row, top, window, count, n_kv, shift, left, right, ROWS, TILE_KV, MASK
-        )  # fmt: skip
+        shift = w.bounds[3] * (n_kv - n_q)
+        top, window, count = steps_of(w, tile_row, n_q, n_kv)
+        begin, end = masked_steps(w, row, top, window, count, n_kv, shift)
         most = gl.full_like(piece, float("-inf"))
         total = gl.full_like(piece, 0.0)
         factor = scale
-        if SCALED:
-            at = b * scale_strides[0] + h // group * scale_strides[1]
-            factor *= gl.load(q_scale + at) * gl.load(k_scale + at)
+        if w.SCALED:
+            of_scale = b * w.scale_strides[0] + h // w.group * w.scale_strides[1]
+            factor *= gl.load(w.q_scale + of_scale) * gl.load(w.k_scale + of_scale)
         slope = 0.0
-        if ALIBI:
-            slope = slope_of(gl.load(slopes + b * slopes_stride + h))
-        acc = gl.zeros((ROWS, COLUMNS), gl.float32, OF_O)
+        if w.ALIBI:
+            slope = slope_of(gl.load(w.slopes + b * w.slopes_stride + h))
+        acc = gl.zeros((ROWS, w.COLUMNS), gl.float32, OF_O)
         if negative:  # a row's maximum is that of its products only under a positive scale
-            for c in gl.static_range(PIECES):
-                _negate(q_tiles.index(q_at + c))
+            for c in gl.static_range(w.PIECES):
+                _negate(w.q_tiles.index(q_at + c))
+        at = Rows(q_at, row, n_kv, shift, factor, slope, GROUP)
 
         # The first block has the mask's or the sequence's edge.
-        mbarrier.wait(full.index(stage), phase)
-        if TURNS:
+        mbarrier.wait(w.full.index(stage), phase)
+        if w.TURNS:
             wait_for_turn(GROUP)
-        s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
-        if TURNS:
-            give_turn((GROUP + 1) % GROUPS)
+        s = products(w, at, stage, zero)
+        if w.TURNS:
+            give_turn((GROUP + 1) % w.GROUPS)
         s = warpgroup_mma_wait(0, deps=(s,))
-        mbarrier.arrive(empty.index(stage), count=1)
-        stage, phase = turned(stage, phase, STAGES)
-        col = column_of(0, top, window, count, TILE_KV)
+        mbarrier.arrive(w.empty.index(stage), count=1)
+        stage, phase = turned(stage, phase, w.STAGES)
+        col = column_of(0, top, window, count, w.TILE_KV)
         weights, most, total, again = scored(
-            s, most, total, True, row, col, n_kv, shift, bounds, factor, softcap, slope,
-            MASK, True, SOFTCAP, ALIBI, False, DTYPE, OF_P, bias_of(biases, GROUP, bias_phase),
-        )  # fmt: skip
-        read(biases, GROUP)
+            w, at, s, most, total, True, col, bias_phase, True, False, OF_P
+        )
         bias_phase ^= 1
         # Values that were turned are zero there.
-        if (PACKEDKV or USEDKV) and not EIGHT:  # noqa: SIM102 - only this is known when compiling
-            if col + TILE_KV > n_kv:
-                mbarrier.wait(full.index(stage), phase)
-                clear(v_tiles.index(stage), n_kv - col)
+        if (w.PACKEDKV or w.USEDKV) and not EIGHT:  # noqa: SIM102 - only this is known when compiling
+            if col + w.TILE_KV > n_kv:
+                mbarrier.wait(w.full.index(stage), phase)
+                clear(w.v_tiles.index(stage), n_kv - col)
         then = most
         for i in range(1, count):
             if EIGHT:  # noqa: SIM102 - only this is known when compiling
                 if i % APART == 0:
                     acc, again, then = set_aside(
-                        acc, again, most, then, sums.index(GROUP), i > APART
+                        acc, again, most, then, w.sums.index(GROUP), i > APART
                     )
-            col = column_of(i, top, window, count, TILE_KV)
+            col = column_of(i, top, window, count, w.TILE_KV)
             edge = (i < begin) | (i >= end)
             acc, weights, most, total, again, stage, phase = step(
-                q_tiles, k_tiles, v_tiles, full, empty, zero, acc, weights, most, total, again,
-                q_at, stage, phase, edge, row, col, n_kv, shift, bounds, factor, softcap, slope,
-                MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS, OF_P, biases,
-                bias_phase,
+                w, at, zero, acc, weights, most, total, again, stage, phase, edge, col, bias_phase,
+                OF_P,
             )  # fmt: skip
             bias_phase ^= 1
-        if STAGING != "q":
-            mbarrier.arrive(q_empty.index(q_stage), count=1)
-        mbarrier.wait(full.index(stage), phase)
+        if w.STAGING != "q":
+            mbarrier.arrive(w.q_empty.index(q_stage), count=1)
+        mbarrier.wait(w.full.index(stage), phase)
         acc = rescaled(acc, again)
-        more = summed(weights, v_tiles.index(stage), acc, OF_P)
+        more = summed(weights, w.v_tiles.index(stage), acc, OF_P)
         acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
-        mbarrier.arrive(empty.index(stage), count=1)
-        stage, phase = turned(stage, phase, STAGES)
+        mbarrier.arrive(w.empty.index(stage), count=1)
+        stage, phase = turned(stage, phase, w.STAGES)
         if EIGHT:  # noqa: SIM102 - only this is known when compiling
             if count > APART:
-                acc = brought_back(acc, most, then, sums.index(GROUP))
+                acc = brought_back(acc, most, then, w.sums.index(GROUP))
         total = gl.convert_layout(gl.sum(total, 1), OF_ROWS)
         most = gl.convert_layout(gl.max(most, 1), OF_ROWS)
         share = 1.0
-        if SINKS:
-            most, total, share = with_sink(most, total, in_base2(gl.load(sinks + h)), RAISED)
+        if w.SINKS:
+            most, total, share = with_sink(most, total, in_base2(gl.load(w.sinks + h)), RAISED)
         share /= gl.where(total == 0.0, 1.0, total)
-        if SCALED:
-            share *= gl.load(v_scale + at)
+        if w.SCALED:
+            share *= gl.load(w.v_scale + of_scale)
         log = natural(most + gl.log2(total) - RAISED)
-        out = (acc * rows(share, acc)).to(o_rows.dtype.element_ty)
+        out = (acc * rows(share, acc)).to(w.o_rows.dtype.element_ty)
 
-        if LSE:
-            line = h * total_q + q_begin if PACKEDQ else (b * heads + h) * q_len
+        if w.LSE:
+            line = h * w.total_q + q_begin if w.PACKEDQ else (b * w.heads + h) * w.q_len
             within = row + gl.arange(0, ROWS, OF_ROWS)
-            gl.store(lse + line + within, log, mask=within < n_q)
-        o_b = 0 if PACKEDQ else b
-        if STAGING == "none":
-            _write_rows(o_rows, o_strides, out, o_b, h, q_begin, row, n_q, HEAD_DIM_V)
+            gl.store(w.lse + line + within, log, mask=within < n_q)
+        o_b = 0 if w.PACKEDQ else b
+        if w.STAGING == "none":
+            _write_rows(w, out, o_b, h, q_begin, row, n_q)
         else:
             # In Q's memory, within the group's own rows of Q.
-            WIDTH: gl.constexpr = PIECES * q_tiles.shape[-1] if STAGING == "q" else COLUMNS
-            NUMBER: gl.constexpr = 2 * GROUP if STAGING == "sums" else GROUP
-            o_tile = o_tiles.index((NUMBER * WIDTH + COLUMNS - 1) // COLUMNS)
-            if PACKEDQ or USEDQ:
+            IN_Q: gl.constexpr = w.STAGING == "q"
+            WIDTH: gl.constexpr = w.PIECES * w.q_tiles.shape[-1] if IN_Q else w.COLUMNS
+            NUMBER: gl.constexpr = 2 * GROUP if w.STAGING == "sums" else GROUP
+            o_tile = w.o_tiles.index((NUMBER * WIDTH + w.COLUMNS - 1) // w.COLUMNS)
+            if w.PACKEDQ or w.USEDQ:
                 if row + ROWS <= n_q:
-                    _write_tile(o, out, o_tile, o_b, h, q_begin + row)
+                    _write_tile(w.o, out, o_tile, o_b, h, q_begin + row)
                 else:
-                    _write_rows(o_rows, o_strides, out, o_b, h, q_begin, row, n_q, HEAD_DIM_V)
+                    _write_rows(w, out, o_b, h, q_begin, row, n_q)
             else:
-                _write_tile(o, out, o_tile, o_b, h, row)  # which writes nothing outside of O
-        if STAGING == "q":
+                _write_tile(w.o, out, o_tile, o_b, h, row)  # which writes nothing outside of O
+        if w.STAGING == "q":
             tma_store_wait(0)
-            mbarrier.arrive(q_empty.index(q_stage), count=1)
-        q_stage, q_phase = turned(q_stage, q_phase, Q_STAGES)
-        mbarrier.wait(q_full.index(q_stage), q_phase)
-        tile_row = heard(message, q_stage, 0)
+            mbarrier.arrive(w.q_empty.index(q_stage), count=1)
+        q_stage, q_phase = turned(q_stage, q_phase, w.Q_STAGES)
+        mbarrier.wait(w.q_full.index(q_stage), q_phase)
+        tile_row = heard(w.message, q_stage, 0)
     tma_store_wait(0)
 
 
@@ -456,97 +434,33 @@ def attention_gluon_ws(
     message = gl.allocate_shared_memory(
         gl.int32, [Q_STAGES * MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
-    biases = ()
-    bias_filled = ()
+    bias_tiles, bias_full, bias_empty = q_tiles, full, empty  # without a bias nobody looks there
     if BIAS:
         bias_tiles = _tiles(bias, GROUPS)
         bias_full, bias_empty = ring(GROUPS, 1)
-        biases = (bias_tiles, bias_full, bias_empty)
-        bias_filled = (bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty)
     fence_async_shared()  # the copy engine sees the barriers too
-    bounds = (left, right, first, bottom_right)
-    SCALED: gl.constexpr = TSCALE or HSCALE
-    scale_strides = kv_scale_strides
-    attended = (
-        o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, sums, q_full,
-        q_empty, full, empty, message, q_scale, k_scale, v_scale, scale_strides, heads, group,
-        q_len, total_q, slopes_stride, softcap, scale,
+    w = Work(
+        q, k, v, o, o_rows, lse, slopes, sinks, o_strides,
+        q_tiles, k_tiles, k_boxes, v_tiles, o_tiles, sums, q_full, q_empty, full, empty, message,
+        counter, q_offsets, kv_offsets, q_used, kv_used, q_scale, k_scale, v_scale,
+        kv_scale_strides, batch, heads, group, q_len, kv_len, total_q, total_kv, new_kv, section,
+        slopes_stride, softcap, scale, (left, right, first, bottom_right),
+        bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty,
+        TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS,
+        PIECES, TURNS, STAGING, LSE, SOFTCAP, BIAS, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+        APPEND, TSCALE or HSCALE,
     )  # fmt: skip
-    filled = (
-        q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, full, empty, message, counter,
-        q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len, kv_len, total_q,
-        total_kv, new_kv, section,
-    )  # fmt: skip
-    # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
     if GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (_attend, (
-                    attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 0,
-                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED, biases,
-                )),
-                (_fill, (
-                    filled, bounds,
-                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS, PIECES,
-                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND, bias_filled,
-                )),
-            ],
-            [1],
-            [OF_TWO_PRODUCER],
-        )  # fmt: skip
+        gl.warp_specialize([(_attend, (w, 0)), (_fill, (w,))], [1], [OF_TWO_PRODUCER])
     elif GROUPS == 2:
         gl.warp_specialize(
-            [
-                (_attend, (
-                    attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 0,
-                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED, biases,
-                )),
-                (_attend, (
-                    attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 1,
-                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED, biases,
-                )),
-                (_fill, (
-                    filled, bounds,
-                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS, PIECES,
-                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND, bias_filled,
-                )),
-            ],
+            [(_attend, (w, 0)), (_attend, (w, 1)), (_fill, (w,))],
             [4, 1],
             [OF_TWO_REGISTERS, OF_TWO_PRODUCER],
-        )  # fmt: skip
+        )
     else:
         gl.warp_specialize(
-            [
-                (_attend, (
-                    attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 0,
-                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED, biases,
-                )),
-                (_attend, (
-                    attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 1,
-                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED, biases,
-                )),
-                (_attend, (
-                    attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 2,
-                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED, biases,
-                )),
-                (_fill, (
-                    filled, bounds,
-                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS, PIECES,
-                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND, bias_filled,
-                )),
-            ],
+            [(_attend, (w, 0)), (_attend, (w, 1)), (_attend, (w, 2)), (_fill, (w,))],
             [4, 4, 1],
             [OF_THREE_REGISTERS, OF_THREE_REGISTERS, OF_THREE_PRODUCER],
-        )  # fmt: skip
+        )
