@@ -53,6 +53,24 @@ from tilewright.ops.device.gluon_api import (
     tma_store,
     tma_store_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
+
+Walk = bundle(
+    "Walk",
+    "x edge y atoms others full slab apart strips rows_in rows height tiles_w sets origin_h"
+    " origin_w STRIPS IMAGES SLAB WARPS STAGES WITH_Y",
+)
+"""How a workgroup walks down its strips. x, edge: where rows come from, and atoms, full: the ring
+that they come to. y, others: dY and its ring, WITH_Y, in the gradient of the weights; height: of
+dY. slab: of channels. apart: how far its strips' numbers are. rows_in: of the source, for `rows` of
+a segment. The others: the kernels' arguments."""
+
+Layer = bundle(
+    "Layer",
+    "source weights result source_strides weight_strides result_strides images channels sizes"
+    " full_sizes TAPS_H TAPS_W DATA LARGEST",
+)
+"""The arrays of a convolution and of its gradient of the data: the kernel's arguments."""
 
 
 @constexpr_function
@@ -86,83 +104,64 @@ def strips_in_registers(strips, images, slab, warps, of_lines):
 
 
 @jit
-def _view(tile, STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr):
-    """STRIPS atoms from the first on."""
-    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
-        [STRIPS, 8, IMAGES, SLAB], tile.dtype
-    )
-    return reinterpreted(tile, tile.dtype, [STRIPS, 8, IMAGES, SLAB], LAYOUT)
+def _by_channel(w, tile, OF_LINES: gl.constexpr):
+    """A row of strips, from an atom on, as [channels, lines, pixels], or [channels, pixels, lines].
+    A channel's number here is that in its thread, then its warp's."""
+    SHAPE: gl.constexpr = [w.STRIPS, 8, w.IMAGES, w.SLAB]
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(SHAPE, tile.dtype)
+    HELD: gl.constexpr = strips_in_registers(w.STRIPS, w.IMAGES, w.SLAB, w.WARPS, OF_LINES)
+    found = reinterpreted(tile, tile.dtype, SHAPE, LAYOUT).load(HELD)
+    found = found.reshape((w.STRIPS, 8, w.IMAGES, w.WARPS, w.SLAB // w.WARPS))
+    return found.permute((4, 3, 0, 2, 1)).reshape((w.SLAB, 16, 8))
 
 
 @jit
-def _by_channel(
-    tile, STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr,
-    WARPS: gl.constexpr, OF_LINES: gl.constexpr,
-):  # fmt: skip
-    """A row of strips as [channels, lines, pixels], or [channels, pixels, lines]. A channel's
-    number here is that in its thread, then its warp's."""
-    HELD: gl.constexpr = strips_in_registers(STRIPS, IMAGES, SLAB, WARPS, OF_LINES)
-    found = _view(tile, STRIPS, IMAGES, SLAB).load(HELD)
-    found = found.reshape((STRIPS, 8, IMAGES, WARPS, SLAB // WARPS))
-    return found.permute((4, 3, 0, 2, 1)).reshape((SLAB, 16, 8))
-
-
-@jit
-def _pixels_of_lines(
-    atoms, at, LEFT: gl.constexpr, STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr,
-    WARPS: gl.constexpr,
-):  # fmt: skip
+def _pixels_of_lines(w, at, LEFT: gl.constexpr):
     """The pixels that strips see, [channels, lines, pixels]: pixel k of a strip and the one eight
     behind it are neighbours here."""
-    near = _by_channel(atoms.index(at), STRIPS, IMAGES, SLAB, WARPS, False)
-    far = _by_channel(atoms.index(at + 1), STRIPS, IMAGES, SLAB, WARPS, False)
-    found = gl.join(near, far).reshape((SLAB, 16, 16))
+    near = _by_channel(w, w.atoms.index(at), False)
+    far = _by_channel(w, w.atoms.index(at + 1), False)
+    found = gl.join(near, far).reshape((w.SLAB, 16, 16))
     return gl.convert_layout(found, LEFT, assert_trivial=True)
 
 
 @jit
-def _lines_of_pixels(
-    atoms, at, LEFT: gl.constexpr, STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr,
-    WARPS: gl.constexpr,
-):  # fmt: skip
+def _lines_of_pixels(w, at, LEFT: gl.constexpr):
     """The pixels that strips see, as [channels, pixels, lines], pixels in their order."""
-    near = _by_channel(atoms.index(at), STRIPS, IMAGES, SLAB, WARPS, True).permute((0, 2, 1))
-    far = _by_channel(atoms.index(at + 1), STRIPS, IMAGES, SLAB, WARPS, True).permute((0, 2, 1))
-    found = gl.join(near, far).permute((0, 3, 1, 2)).reshape((SLAB, 16, 16))
+    near = _by_channel(w, w.atoms.index(at), True).permute((0, 2, 1))
+    far = _by_channel(w, w.atoms.index(at + 1), True).permute((0, 2, 1))
+    found = gl.join(near, far).permute((0, 3, 1, 2)).reshape((w.SLAB, 16, 16))
     return gl.convert_layout(found, LEFT, assert_trivial=True)
 
 
 @jit
-def _channels(slab, LAYOUT: gl.constexpr, SLAB: gl.constexpr, WARPS: gl.constexpr):
+def _channels(w, LAYOUT: gl.constexpr):
     """The channels along the first of three axes."""
-    i = gl.arange(0, SLAB, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
-    return slab * SLAB + i % WARPS * (SLAB // WARPS) + i // WARPS
+    i = gl.arange(0, w.SLAB, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    return w.slab * w.SLAB + i % w.WARPS * (w.SLAB // w.WARPS) + i // w.WARPS
 
 
 @jit
-def _band(
-    weights, strides, slab, channels, RIGHT: gl.constexpr, TAP_H: gl.constexpr,
-    TAPS_W: gl.constexpr, DATA: gl.constexpr, SLAB: gl.constexpr, WARPS: gl.constexpr,
-):  # fmt: skip
+def _band(w, layer, RIGHT: gl.constexpr, TAP_H: gl.constexpr):
     """A row of each channel's filter as a band, [channels, pixels seen, pixels of a strip]."""
-    channel = _channels(slab, RIGHT, SLAB, WARPS)
+    strides = layer.weight_strides
+    channel = _channels(w, RIGHT)
     k = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, RIGHT)))
     tap = (k // 2 + k % 2 * 8)[None, :, None]
     tap = tap - gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, RIGHT)))[None, None, :]
-    there = (tap >= 0) & (tap < TAPS_W) & (channel < channels)[:, None, None]
-    if DATA:
-        tap = TAPS_W - 1 - tap
+    there = (tap >= 0) & (tap < layer.TAPS_W) & (channel < layer.channels)[:, None, None]
+    if layer.DATA:
+        tap = layer.TAPS_W - 1 - tap
     places = (channel * strides[0])[:, None, None] + (TAP_H * strides[3] + tap * strides[4])
-    return gl.load(weights + places, mask=there, other=0.0)
+    return gl.load(layer.weights + places, mask=there, other=0.0)
 
 
 @jit
-def _strip(number, tiles_w, sets, rows, slab, STRIPS: gl.constexpr, IMAGES: gl.constexpr,
-           SLAB: gl.constexpr):  # fmt: skip
+def _strip(w, number):
     """The first pixel of a numbered strip of the result: height, width, image and channel."""
-    rest = number // tiles_w
-    first_w = number % tiles_w * (STRIPS * 8)
-    return rest // sets * rows, first_w, rest % sets * IMAGES, slab * SLAB
+    rest = number // w.tiles_w
+    first_w = number % w.tiles_w * (w.STRIPS * 8)
+    return rest // w.sets * w.rows, first_w, rest % w.sets * w.IMAGES, w.slab * w.SLAB
 
 
 @jit
@@ -176,53 +175,38 @@ def _slots(slot, phase, STAGES: gl.constexpr):
 
 
 @jit
-def _ask(
-    x, edge, atoms, ready, h, w, image, channel, slot,
-    STRIPS: gl.constexpr,
-):  # fmt: skip
-    """Ask for the row of x at these pixels to go to a slot."""
-    at = slot * (STRIPS + 1)
-    tma_load(x, (h, w, image, channel), ready, _box(atoms, at, x))
-    tma_load(edge, (h, w + STRIPS * 8, image, channel), ready, _box(atoms, at + STRIPS, edge))
-
-
-@jit
-def _ask_next(
-    x, edge, y, atoms, others, full, going, mine, apart, strips, rows_in, rows, height, tiles_w,
-    sets, slab, origin_h, origin_w,
-    STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr, STAGES: gl.constexpr,
-    WITH_Y: gl.constexpr,
-):  # fmt: skip
+def _ask_next(w, going):
     """Ask for the next row of this workgroup, if there is one. Returns the one behind it.
 
-    going: the strip's number, the row in it, its slot, and the strip's first pixel. y, others: dY
-    and its ring, in the gradient of the weights; behind a segment's last row dY is zero."""
+    going: the strip's number, the row in it, its slot, and the strip's first pixel. Behind a
+    segment's last row dY is zero."""
+    OF_X: gl.constexpr = w.x.block_type.nbytes + w.edge.block_type.nbytes
+    BYTES: gl.constexpr = OF_X + w.y.block_type.nbytes * w.WITH_Y
     strip, row, slot, place = going
-    if strip < strips:
-        ready = full.index(slot)
-        mbarrier.expect(
-            ready, x.block_type.nbytes + edge.block_type.nbytes + y.block_type.nbytes * WITH_Y
-        )
-        _ask(
-            x, edge, atoms, ready, place[0] + row + origin_h, place[1] + origin_w, place[2],
-            place[3], slot, STRIPS,
-        )  # fmt: skip
-        if WITH_Y:
-            of_y = place[0] + row
-            if row >= rows:
-                of_y = height  # outside
-            tma_load(
-                y, (of_y, place[1], place[2], place[3]), ready,
-                reinterpreted(others.index(slot), y.dtype, y.block_type.shape, y.layout),
-            )  # fmt: skip
+    if strip < w.strips:
+        ready = w.full.index(slot)
+        mbarrier.expect(ready, BYTES)
+        first_h, first_w, image, channel = place
+        of_h = first_h + row + w.origin_h
+        of_w = first_w + w.origin_w
+        at = slot * (w.STRIPS + 1)
+        tma_load(w.x, (of_h, of_w, image, channel), ready, _box(w.atoms, at, w.x))
+        of_w += w.STRIPS * 8
+        to = _box(w.atoms, at + w.STRIPS, w.edge)
+        tma_load(w.edge, (of_h, of_w, image, channel), ready, to)
+        if w.WITH_Y:
+            of_y = first_h + row
+            if row >= w.rows:
+                of_y = w.height  # outside
+            tma_load(w.y, (of_y, first_w, image, channel), ready, _box(w.others, slot, w.y))
     slot += 1
-    if slot == STAGES:
+    if slot == w.STAGES:
         slot *= 0
     row += 1
-    if row == rows_in:
+    if row == w.rows_in:
         row *= 0
-        strip += apart
-        place = _strip(strip, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
+        strip += w.apart
+        place = _strip(w, strip)
     return strip, row, slot, place
 
 
@@ -250,44 +234,45 @@ def written(token):
 
 
 @jit
-def _tap_by_tap(
-    source, weights, result, source_strides, weight_strides, result_strides, slab, place, rows,
-    images, channels, sizes, full, origin_h, origin_w,
-    PRODUCTS: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, DATA: gl.constexpr,
-    STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr, WARPS: gl.constexpr,
-    LARGEST: gl.constexpr,
-):  # fmt: skip
+def _tap_by_tap(w, layer, place, PRODUCTS: gl.constexpr):
     """A strip again, without a band's zeros."""
-    channel = _channels(slab, PRODUCTS, SLAB, WARPS)[:, None, None]
+    source_strides = layer.source_strides
+    weight_strides = layer.weight_strides
+    result_strides = layer.result_strides
+    channel = _channels(w, PRODUCTS)[:, None, None]
     line = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, PRODUCTS)))[None, :, None]
-    w = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, PRODUCTS)))[None, None, :]
-    w = place[1] + line // IMAGES * 8 + w
-    image = place[2] + line % IMAGES
-    here = (channel < channels) & (image < images)
-    for row in range(rows):
+    pixel_w = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, PRODUCTS)))[None, None, :]
+    pixel_w = place[1] + line // w.IMAGES * 8 + pixel_w
+    image = place[2] + line % w.IMAGES
+    here = (channel < layer.channels) & (image < layer.images)
+    for row in range(w.rows):
         h = place[0] + row
-        total = gl.zeros((SLAB, 16, 8), gl.float32, PRODUCTS)
-        for r in range(TAPS_H):
-            for s in range(TAPS_W):
-                at_h = h + r + origin_h
-                at_w = w + s + origin_w
-                seen = here & (at_h >= 0) & (at_h < sizes[0]) & (at_w >= 0) & (at_w < sizes[1])
+        total = gl.zeros((w.SLAB, 16, 8), gl.float32, PRODUCTS)
+        for r in range(layer.TAPS_H):
+            for s in range(layer.TAPS_W):
+                at_h = h + r + w.origin_h
+                at_w = pixel_w + s + w.origin_w
+                seen = here & (at_h >= 0) & (at_h < layer.sizes[0])
+                seen = seen & (at_w >= 0) & (at_w < layer.sizes[1])
                 places = image * source_strides[0] + at_h * source_strides[3]
                 places = channel + (places + at_w * source_strides[4])
-                pixel = gl.load(source + places, mask=seen, other=0.0)
+                pixel = gl.load(layer.source + places, mask=seen, other=0.0)
                 tap = r * weight_strides[3] + s * weight_strides[4]
-                if DATA:
-                    tap = (TAPS_H - 1 - r) * weight_strides[3]
-                    tap += (TAPS_W - 1 - s) * weight_strides[4]
+                if layer.DATA:
+                    tap = (layer.TAPS_H - 1 - r) * weight_strides[3]
+                    tap += (layer.TAPS_W - 1 - s) * weight_strides[4]
                 factor = gl.load(
-                    weights + (channel * weight_strides[0] + tap), mask=channel < channels,
-                    other=0.0,
+                    layer.weights + (channel * weight_strides[0] + tap),
+                    mask=channel < layer.channels, other=0.0,
                 )  # fmt: skip
                 total += pixel.to(gl.float32) * factor.to(gl.float32)
-        there = here & (h < full[0]) & (w < full[1])
+        there = here & (h < layer.full_sizes[0]) & (pixel_w < layer.full_sizes[1])
         places = image * result_strides[0] + h * result_strides[3]
-        places = channel + (places + w * result_strides[4])
-        gl.store(result + places, rounded(total, result.dtype.element_ty, LARGEST), mask=there)
+        places = channel + (places + pixel_w * result_strides[4])
+        gl.store(
+            layer.result + places, rounded(total, layer.result.dtype.element_ty, layer.LARGEST),
+            mask=there,
+        )  # fmt: skip
 
 
 @jit
@@ -323,45 +308,38 @@ def conv_gluon_bands(
     rows_in = rows + TAPS_H - 1
     fence_async_shared()  # the copy engine sees the barriers too
     thread_barrier()
-    begin = _strip(mine, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
-    going = (mine, rows * 0, rows * 0, begin)
+    w = Walk(
+        x, edge, x, atoms, atoms, full, slab, apart, strips, rows_in, rows, rows, tiles_w, sets,
+        origin_h, origin_w, STRIPS, IMAGES, SLAB, WARPS, STAGES, False,
+    )  # fmt: skip
+    layer = Layer(
+        source, weights, result, source_strides, weight_strides, result_strides, images, channels,
+        sizes, full_sizes, TAPS_H, TAPS_W, DATA, LARGEST,
+    )  # fmt: skip
+    going = (mine, rows * 0, rows * 0, _strip(w, mine))
     for _ in range(STAGES):
-        going = _ask_next(
-            x, edge, x, atoms, atoms, full, going, mine, apart, strips, rows_in, rows, rows,
-            tiles_w, sets, slab, origin_h, origin_w, STRIPS, IMAGES, SLAB, STAGES, False,
-        )  # fmt: skip
+        going = _ask_next(w, going)
     none = gl.zeros((SLAB, 16, 8), gl.float32, PRODUCTS)
     bands = _zeros(0, none)
     for r in gl.static_range(TAPS_H):
-        bands = bands + (
-            _band(
-                weights, weight_strides, slab, channels, RIGHT, TAPS_H - 1 - r if DATA else r,
-                TAPS_W, DATA, SLAB, WARPS,
-            ),
-        )  # fmt: skip
+        bands = bands + (_band(w, layer, RIGHT, TAPS_H - 1 - r if DATA else r),)
 
     slot = rows * 0
     phase = rows * 0
     turn = rows * 0
     odd = gl.sum(none.reshape((SLAB // WARPS, WARPS, 16, 8)), 0)
     for strip in range(mine, strips, apart):
-        place = _strip(strip, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
+        place = _strip(w, strip)
         sums = _zeros(TAPS_H, none)
         for first in range(0, rows_in, TAPS_H):
             for u in gl.static_range(TAPS_H):
                 if first + u < rows_in:
                     mbarrier.wait(full.index(slot), phase)
-                    pixels = _pixels_of_lines(
-                        atoms, slot * (STRIPS + 1), LEFT, STRIPS, IMAGES, SLAB, WARPS
-                    )
+                    pixels = _pixels_of_lines(w, slot * (STRIPS + 1), LEFT)
                     slot, phase = _slots(slot, phase, STAGES)
                     tma_store_wait(1)  # the row before the last has left its buffer
                     thread_barrier()  # and all warps have read this one
-                    going = _ask_next(
-                        x, edge, x, atoms, atoms, full, going, mine, apart, strips, rows_in, rows,
-                        rows, tiles_w, sets, slab, origin_h, origin_w, STRIPS, IMAGES, SLAB,
-                        STAGES, False,
-                    )  # fmt: skip
+                    going = _ask_next(w, going)
                     more = _zeros(0, none)
                     for i in gl.static_range(TAPS_H):  # rows of the result, by number % TAPS_H
                         before = none if i == u else sums[i]
@@ -390,12 +368,7 @@ def conv_gluon_bands(
         written(rows)
         thread_barrier()
         for strip in range(mine, strips, apart):
-            place = _strip(strip, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
-            _tap_by_tap(
-                source, weights, result, source_strides, weight_strides, result_strides, slab,
-                place, rows, images, channels, sizes, full_sizes, origin_h, origin_w, PRODUCTS,
-                TAPS_H, TAPS_W, DATA, STRIPS, IMAGES, SLAB, WARPS, LARGEST,
-            )  # fmt: skip
+            _tap_by_tap(w, layer, _strip(w, strip), PRODUCTS)
 
 
 @jit
@@ -422,13 +395,13 @@ def conv_gluon_bands_weights(
     rows_in = rows + TAPS_H - 1
     fence_async_shared()  # the copy engine sees the barriers too
     thread_barrier()
-    begin = _strip(mine, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
-    going = (mine, rows * 0, rows * 0, begin)
+    w = Walk(
+        x, edge, y, atoms, others, full, slab, apart, strips, rows_in, rows, height, tiles_w, sets,
+        origin_h, origin_w, STRIPS, IMAGES, SLAB, WARPS, STAGES, True,
+    )  # fmt: skip
+    going = (mine, rows * 0, rows * 0, _strip(w, mine))
     for _ in range(STAGES):
-        going = _ask_next(
-            x, edge, y, atoms, others, full, going, mine, apart, strips, rows_in, rows, height,
-            tiles_w, sets, slab, origin_h, origin_w, STRIPS, IMAGES, SLAB, STAGES, True,
-        )  # fmt: skip
+        going = _ask_next(w, going)
     sums = _zeros(TAPS_H, gl.zeros((SLAB, 16, 8), gl.float32, PRODUCTS))
     slot = rows * 0
     phase = rows * 0
@@ -438,18 +411,12 @@ def conv_gluon_bands_weights(
             for u in gl.static_range(TAPS_H):
                 if first + u < rows_in:
                     mbarrier.wait(full.index(slot), phase)
-                    pixels = _lines_of_pixels(
-                        atoms, slot * (STRIPS + 1), LEFT, STRIPS, IMAGES, SLAB, WARPS
-                    )
-                    newest = _by_channel(others.index(slot), STRIPS, IMAGES, SLAB, WARPS, True)
+                    pixels = _lines_of_pixels(w, slot * (STRIPS + 1), LEFT)
+                    newest = _by_channel(w, others.index(slot), True)
                     newest = gl.convert_layout(newest, RIGHT, assert_trivial=True)
                     slot, phase = _slots(slot, phase, STAGES)
                     thread_barrier()  # all warps have read the rows
-                    going = _ask_next(
-                        x, edge, y, atoms, others, full, going, mine, apart, strips, rows_in, rows,
-                        height, tiles_w, sets, slab, origin_h, origin_w, STRIPS, IMAGES, SLAB,
-                        STAGES, True,
-                    )  # fmt: skip
+                    going = _ask_next(w, going)
                     kept = _zeros(0, sums[0])
                     for i in gl.static_range(TAPS_H):  # rows of dY, by number % TAPS_H
                         kept = kept + (newest if i == u else rows_y[i],)
@@ -460,7 +427,7 @@ def conv_gluon_bands_weights(
                     sums = more
     pixel = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, PRODUCTS)))[None, :, None]
     pixel = pixel - gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, PRODUCTS)))[None, None, :]
-    channel = _channels(slab, PRODUCTS, SLAB, WARPS)
+    channel = _channels(w, PRODUCTS)
     places = (mine * channels + channel) * (TAPS_H * TAPS_W)
     for s in range(TAPS_W):
         for r in gl.static_range(TAPS_H):

@@ -61,206 +61,193 @@ from tilewright.ops.device.gluon_api import (
     tma_store,
     tma_store_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_store import indices
 
 TAPS_AT_ONCE = gl.constexpr(9)
 """Taps whose weights are on their way to registers together."""
 
+Walk = bundle(
+    "Walk",
+    "x edge made weights extra weight_strides made_strides begin images channels height width"
+    " tiles_w octets rows origin_h origin_w first_tap taps_apart"
+    " atoms staging full slab mine apart count"
+    " SUMS COLS HALO STRIDE TAPS_H TAPS_W SLICE MERGED NDIM DATA STAGES KEPT TAKES LARGEST CHAIN",
+)
+"""How a workgroup makes its strips: the kernel's arguments; the ring of rows with its barriers, and
+the buffer that results leave through; its channels, its first strip, how far its strips are apart
+and how many they are; how threads hold sums (SUMS)."""
+
 
 @jit
-def _to_tap(
-    tap, weight_strides, first_tap, taps_apart,
-    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, DATA: gl.constexpr, NDIM: gl.constexpr,
-):  # fmt: skip
+def _to_tap(w, tap):
     """Elements from a filter's begin to the tap that is walked as number `tap`."""
-    tap_h = tap // TAPS_W
-    tap_w = tap % TAPS_W
-    if DATA:
-        tap_h = first_tap[0] + (TAPS_H - 1 - tap // TAPS_W) * taps_apart
-        tap_w = first_tap[1] + (TAPS_W - 1 - tap % TAPS_W) * taps_apart
-    return offset(0, tap_h, tap_w, weight_strides, NDIM)
+    tap_h = tap // w.TAPS_W
+    tap_w = tap % w.TAPS_W
+    if w.DATA:
+        tap_h = w.first_tap[0] + (w.TAPS_H - 1 - tap // w.TAPS_W) * w.taps_apart
+        tap_w = w.first_tap[1] + (w.TAPS_W - 1 - tap % w.TAPS_W) * w.taps_apart
+    return offset(0, tap_h, tap_w, w.weight_strides, w.NDIM)
 
 
 @jit
-def _expand(
-    weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
-    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr,
-    DATA: gl.constexpr, NDIM: gl.constexpr,
-):  # fmt: skip
+def _expand(w, tiles):
     """Write the slab's weights to shared memory, [taps, filters, channels of a slice]: zero where a
     filter and a channel are of different groups, or past the last."""
-    EACH: gl.constexpr = SLICE // MERGED
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // SLICE, SLICE // 8], [4, 1], [1, 0])
+    TAPS: gl.constexpr = w.TAPS_H * w.TAPS_W
+    EACH: gl.constexpr = w.SLICE // w.MERGED
+    ACROSS: gl.constexpr = w.SLICE // 8
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
     row = gl.arange(0, SLAB, gl.SliceLayout(1, LAYOUT))
-    col = gl.arange(0, SLICE, gl.SliceLayout(0, LAYOUT))
-    filters = slab * SLAB + row
-    there = (row % SLICE // EACH)[:, None] == (col // EACH)[None, :]
-    there = there & (filters < channels)[:, None]
-    places = (filters * weight_strides[0])[:, None] + (col % EACH * weight_strides[1])[None, :]
-    for first in gl.static_range(0, TAPS_H * TAPS_W, TAPS_AT_ONCE):
+    col = gl.arange(0, w.SLICE, gl.SliceLayout(0, LAYOUT))
+    filters = w.slab * SLAB + row
+    there = (row % w.SLICE // EACH)[:, None] == (col // EACH)[None, :]
+    there = there & (filters < w.channels)[:, None]
+    places = (filters * w.weight_strides[0])[:, None] + (col % EACH * w.weight_strides[1])[None, :]
+    for first in gl.static_range(0, TAPS, TAPS_AT_ONCE):
         found = ()
-        for tap in gl.static_range(first, min(first + TAPS_AT_ONCE, TAPS_H * TAPS_W)):
-            to = _to_tap(tap, weight_strides, first_tap, taps_apart, TAPS_H, TAPS_W, DATA, NDIM)
-            one = gl.load(weights + (places + to), mask=there, other=0.0)
+        for tap in gl.static_range(first, min(first + TAPS_AT_ONCE, TAPS)):
+            one = gl.load(w.weights + (places + _to_tap(w, tap)), mask=there, other=0.0)
             found += (one,)  # type: ignore[assignment]
-        for tap in gl.static_range(first, min(first + TAPS_AT_ONCE, TAPS_H * TAPS_W)):
+        for tap in gl.static_range(first, min(first + TAPS_AT_ONCE, TAPS)):
             tiles.index(tap).store(found[tap - first])
 
 
 @jit
-def _ask(
-    x, edge, atoms, full, rows_wanted, asked, strip, row, h, w, image, count, mine, apart, rows_in,
-    rows, tiles_w, octets, channel, origin_h, origin_w,
-    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """Ask for the next input rows of this workgroup, as many as are wanted or are left. Input row
-    `asked` is number `row` of this workgroup's strip `strip`, which begins at (h, w, image).
-    Returns the same of the next one.
+def _ask(w, going, wanted):
+    """Ask for the next input rows of this workgroup, as many as are `wanted` or are left. Returns
+    the row behind them.
+
+    going: the next row's number in the ring, its strip's among this workgroup's, its number in the
+    strip, and where the strip begins: height, width, image.
 
     No loop here begins at a value that a loop around it carries: see `tests/test_gluon_loops`.
     """
-    BYTES: gl.constexpr = x.block_type.nbytes + (edge.block_type.nbytes if HALO > 0 else 0)
-    for _ in range(rows_wanted):
-        if strip < count:
-            slot = asked % STAGES
-            ready = full.index(slot)
-            mbarrier.expect(ready, STRIDE * BYTES)
-            for phase in gl.static_range(STRIDE):
-                at = (slot * STRIDE + phase) * (COLS + HALO)
-                begin = w + phase
-                tma_load(x, (h + row, begin, image, channel), ready, box_at(atoms, at, x))
-                if HALO > 0:
-                    begin += COLS * STRIDE
-                    to = box_at(atoms, at + COLS, edge)
-                    tma_load(edge, (h + row, begin, image, channel), ready, to)
+    BYTES: gl.constexpr = w.x.block_type.nbytes + (w.edge.block_type.nbytes if w.HALO > 0 else 0)
+    rows_in = (w.rows - 1) * w.STRIDE + w.TAPS_H
+    channel = w.slab * SLAB
+    asked, strip, row, first_h, first_w, image = going
+    for _ in range(wanted):
+        if strip < w.count:
+            slot = asked % w.STAGES
+            ready = w.full.index(slot)
+            mbarrier.expect(ready, w.STRIDE * BYTES)
+            for phase in gl.static_range(w.STRIDE):
+                at = (slot * w.STRIDE + phase) * (w.COLS + w.HALO)
+                begin = first_w + phase
+                at_x = (first_h + row, begin, image, channel)
+                tma_load(w.x, at_x, ready, box_at(w.atoms, at, w.x))
+                if w.HALO > 0:
+                    begin += w.COLS * w.STRIDE
+                    to = box_at(w.atoms, at + w.COLS, w.edge)
+                    tma_load(w.edge, (first_h + row, begin, image, channel), ready, to)
             asked += 1
             row += 1
             if row == rows_in:
                 row = row * 0
                 strip += 1
-                tile_w, octet, segment = place_of(mine + strip * apart, tiles_w, octets)
-                h = segment * rows * STRIDE + origin_h
-                w = tile_w * COLS * STRIDE + origin_w
-                image = octet * IMAGES
-    return asked, strip, row, h, w, image
+                first_h, first_w, image = _begin_of(w, strip)
+    return asked, strip, row, first_h, first_w, image
 
 
 @jit
-def _begin(
-    x, edge, atoms, full, before, count, mine, apart, rows, tiles_w, octets, slab, origin_h,
-    origin_w,
-    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
-    STAGES: gl.constexpr,
-):  # fmt: skip
+def _begin_of(w, strip):
+    """The first input pixel of one of this workgroup's strips: height, width, image."""
+    tile_w, octet, segment = place_of(w.mine + strip * w.apart, w.tiles_w, w.octets)
+    h = segment * w.rows * w.STRIDE + w.origin_h
+    return h, tile_w * w.COLS * w.STRIDE + w.origin_w, octet * IMAGES
+
+
+@jit
+def _begin(w, before):
     """Ask for the first input rows, where `before` came to the ring before. Returns what `_ask`
     does."""
-    tile_w, octet, segment = place_of(mine, tiles_w, octets)
-    return _ask(
-        x, edge, atoms, full, STAGES, before, rows * 0, rows * 0,
-        segment * rows * STRIDE + origin_h, tile_w * COLS * STRIDE + origin_w, octet * IMAGES,
-        count, mine, apart, (rows - 1) * STRIDE + TAPS_H, rows, tiles_w, octets, slab * SLAB,
-        origin_h, origin_w, COLS, HALO, STRIDE, STAGES,
-    )  # fmt: skip
+    h, first_w, image = _begin_of(w, 0)
+    return _ask(w, (before, w.rows * 0, w.rows * 0, h, first_w, image), w.STAGES)
 
 
 @jit
-def _kept(
-    weights, weight_strides, slab, channels, first_tap, taps_apart, LAYOUT: gl.constexpr,
-    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, DATA: gl.constexpr,
-    NDIM: gl.constexpr,
-):  # fmt: skip
+def _kept(w):
     """The slab's weights in registers, by taps: each a slice of one group, as `_weights` has it."""
+    LAYOUT: gl.constexpr = gl.DotOperandLayout(1, w.SUMS, 2)
+    SLICE: gl.constexpr = w.SLICE
     part = gl.arange(0, SLAB // SLICE, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))[:, None, None]
     channel = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))[None, :, None]
     row = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
-    if DATA:
-        filters = slab * SLAB + part * SLICE + channel
-        places = filters * weight_strides[0] + row * weight_strides[1]
+    if w.DATA:
+        filters = w.slab * SLAB + part * SLICE + channel
+        places = filters * w.weight_strides[0] + row * w.weight_strides[1]
     else:
-        filters = slab * SLAB + part * SLICE + row
-        places = filters * weight_strides[0] + channel * weight_strides[1]
-    there = filters < channels
+        filters = w.slab * SLAB + part * SLICE + row
+        places = filters * w.weight_strides[0] + channel * w.weight_strides[1]
+    there = filters < w.channels
     found = ()
-    for tap in gl.static_range(TAPS_H * TAPS_W):
-        to = _to_tap(tap, weight_strides, first_tap, taps_apart, TAPS_H, TAPS_W, DATA, NDIM)
-        one = gl.load(weights + (places + to), mask=there, other=0.0)
+    for tap in gl.static_range(w.TAPS_H * w.TAPS_W):
+        one = gl.load(w.weights + (places + _to_tap(w, tap)), mask=there, other=0.0)
         found += (one,)  # type: ignore[assignment]
     return found
 
 
 @jit
-def _weights(
-    tiles, tap, LAYOUT: gl.constexpr, SLICE: gl.constexpr, DATA: gl.constexpr, KEPT: gl.constexpr
-):  # fmt: skip
+def _weights(w, tiles, tap):
     """A tap's weights by slices, [slices, what is read, what is made]."""
-    if KEPT:
+    if w.KEPT:
         found = tiles[tap]
     else:
-        slices = tiles.index(tap).reshape((SLAB // SLICE, SLICE, SLICE))
-        if not DATA:
+        slices = tiles.index(tap).reshape((SLAB // w.SLICE, w.SLICE, w.SLICE))
+        if not w.DATA:
             slices = slices.permute((0, 2, 1))
-        found = slices.load(LAYOUT)
+        found = slices.load(gl.DotOperandLayout(1, w.SUMS, 2))
     return found
 
 
 @jit
-def _multiply(
-    atoms, tiles, base, SUMS: gl.constexpr,
-    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
-    TAPS_W: gl.constexpr, SLICE: gl.constexpr, STAGES: gl.constexpr, DATA: gl.constexpr,
-    KEPT: gl.constexpr,
-):  # fmt: skip
+def _multiply(w, tiles, base):
     """The sums of a row of the result, whose first input row is `base`: of pairs of pixels,
     [slices, 16, filters]."""
-    WEIGHTS: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
+    PIXELS: gl.constexpr = gl.DotOperandLayout(0, w.SUMS, 2)
     sums = ()
-    for _ in gl.static_range(COLS // 2):
-        zeros = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
+    for _ in gl.static_range(w.COLS // 2):
+        zeros = gl.zeros((SLAB // w.SLICE, 2 * IMAGES, w.SLICE), gl.float32, w.SUMS)
         sums += (zeros,)  # type: ignore[assignment]
-    for r in gl.static_range(TAPS_H):
-        slot = (base + r) % STAGES
-        for phase in gl.static_range(min(STRIDE, TAPS_W)):
+    for r in gl.static_range(w.TAPS_H):
+        slot = (base + r) % w.STAGES
+        for phase in gl.static_range(min(w.STRIDE, w.TAPS_W)):
             seen = pairs_at(
-                atoms, (slot * STRIDE + phase) * (COLS + HALO),
-                (TAPS_W - phase + STRIDE - 1) // STRIDE, COLS, gl.DotOperandLayout(0, SUMS, 2),
-                SLICE,
+                w.atoms, (slot * w.STRIDE + phase) * (w.COLS + w.HALO),
+                (w.TAPS_W - phase + w.STRIDE - 1) // w.STRIDE, w.COLS, PIXELS, w.SLICE,
             )  # fmt: skip
-            for s in gl.static_range(phase, TAPS_W, STRIDE):
-                b = _weights(tiles, r * TAPS_W + s, WEIGHTS, SLICE, DATA, KEPT)
+            for s in gl.static_range(phase, w.TAPS_W, w.STRIDE):
+                b = _weights(w, tiles, r * w.TAPS_W + s)
                 more = ()
-                for pair in gl.static_range(COLS // 2):
-                    one = mma_v2(seen[2 * pair + s // STRIDE], b, sums[pair])
+                for pair in gl.static_range(w.COLS // 2):
+                    one = mma_v2(seen[2 * pair + s // w.STRIDE], b, sums[pair])
                     more += (one,)  # type: ignore[assignment]
                 sums = more
     return sums
 
 
 @jit
-def _multiply_apart(
-    atoms, tiles, base, SUMS: gl.constexpr,
-    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
-    TAPS_W: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr, DATA: gl.constexpr,
-):  # fmt: skip
+def _multiply_apart(w, tiles, base):
     """As `_multiply`, but elements of one group meet no weights of another."""
-    SLICE: gl.constexpr = tiles.shape[2]
-    EACH: gl.constexpr = SLICE // MERGED
-    PIXELS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    SLICE: gl.constexpr = w.SLICE
+    EACH: gl.constexpr = SLICE // w.MERGED
+    PIXELS: gl.constexpr = gl.DotOperandLayout(0, w.SUMS, 2)
     of_channel = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(1, PIXELS))) // EACH
-    of_column = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(1, SUMS))) // EACH
+    of_column = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(1, w.SUMS))) // EACH
     done = ()
-    for pair in gl.static_range(COLS // 2):
-        found = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
-        for one in range(MERGED):
-            sums = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
-            for tap in range(TAPS_H * TAPS_W):
-                s = tap % TAPS_W
-                row = (base + tap // TAPS_W) % STAGES * STRIDE + s % STRIDE
-                at = row * (COLS + HALO) + s // STRIDE + 2 * pair
-                pixels = pair_at(atoms, at, PIXELS, False, SLICE)
+    for pair in gl.static_range(w.COLS // 2):
+        found = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, w.SUMS)
+        for one in range(w.MERGED):
+            sums = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, w.SUMS)
+            for tap in range(w.TAPS_H * w.TAPS_W):
+                s = tap % w.TAPS_W
+                row = (base + tap // w.TAPS_W) % w.STAGES * w.STRIDE + s % w.STRIDE
+                at = row * (w.COLS + w.HALO) + s // w.STRIDE + 2 * pair
+                pixels = pair_at(w.atoms, at, PIXELS, False, SLICE)
                 of_group = (of_channel == one)[None, None, :]
                 pixels = gl.where(of_group, pixels, gl.zeros_like(pixels))
-                b = _weights(tiles, tap, gl.DotOperandLayout(1, SUMS, 2), SLICE, DATA, False)
-                sums = mma_v2(pixels, b, sums)
+                sums = mma_v2(pixels, _weights(w, tiles, tap), sums)
             found = gl.where((of_column == one)[None, None, :], sums, found)
         done += (found,)  # type: ignore[assignment]
     return done
@@ -289,77 +276,58 @@ def _side_by_side(slices):
 
 
 @jit
-def _walk(
-    x, edge, made, tiles, extra, atoms, staging, full, before, ahead, made_strides, begin,
-    images, channels, height, width, slab, mine, apart, count, tiles_w, octets, rows, origin_h,
-    origin_w,
-    SUMS: gl.constexpr, COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr,
-    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr,
-    NDIM: gl.constexpr, DATA: gl.constexpr, STAGES: gl.constexpr, KEPT: gl.constexpr,
-    TAKES: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr, APART: gl.constexpr,
-):  # fmt: skip
+def _walk(w, tiles, before, going, APART: gl.constexpr):
     """Make this workgroup's strips.
 
-    before: input rows that came to the ring before. ahead: what `_begin` returned. APART: group by
+    before: input rows that came to the ring before. going: what `_begin` returned. APART: group by
     group. Returns numbers of which one is NaN if groups are merged and a sum was NaN or infinite.
     """
-    rows_in = (rows - 1) * STRIDE + TAPS_H
-    asked, next_strip, next_row, h, w, image = ahead
-    dirt = gl.zeros((SLAB // SLICE, 2 * IMAGES, SLICE), gl.float32, SUMS)
-    for strip in range(count):
-        tile_w, octet, segment = place_of(mine + strip * apart, tiles_w, octets)
-        for row in range(rows):
-            base = before + strip * rows_in + row * STRIDE
-            past = base + TAPS_H
-            new = STRIDE
+    rows_in = (w.rows - 1) * w.STRIDE + w.TAPS_H
+    dirt = gl.zeros((SLAB // w.SLICE, 2 * IMAGES, w.SLICE), gl.float32, w.SUMS)
+    for strip in range(w.count):
+        tile_w, octet, segment = place_of(w.mine + strip * w.apart, w.tiles_w, w.octets)
+        for row in range(w.rows):
+            base = before + strip * rows_in + row * w.STRIDE
+            past = base + w.TAPS_H
+            new = w.STRIDE
             if row == 0:
-                new = TAPS_H
+                new = w.TAPS_H
             for number in range(past - new, past):
-                mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
+                mbarrier.wait(w.full.index(number % w.STAGES), number // w.STAGES & 1)
             if APART:
-                sums = _multiply_apart(
-                    atoms, tiles, base, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, MERGED, STAGES,
-                    DATA,
-                )  # fmt: skip
+                sums = _multiply_apart(w, tiles, base)
             else:
-                sums = _multiply(
-                    atoms, tiles, base, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES,
-                    DATA, KEPT,
-                )  # fmt: skip
+                sums = _multiply(w, tiles, base)
             fence_async_shared()  # the copy engine writes where threads have read
             thread_barrier()  # all warps have read the rows that make room
-            over = STRIDE
-            if row + 1 == rows:
-                over = TAPS_H
-            asked, next_strip, next_row, h, w, image = _ask(
-                x, edge, atoms, full, over, asked, next_strip, next_row, h, w, image, count, mine,
-                apart, rows_in, rows, tiles_w, octets, slab * SLAB, origin_h, origin_w,
-                COLS, HALO, STRIDE, STAGES,
-            )  # fmt: skip
+            over = w.STRIDE
+            if row + 1 == w.rows:
+                over = w.TAPS_H
+            going = _ask(w, going, over)
 
-            of_h = segment * rows + row
-            if MERGED > 1:
-                for pair in gl.static_range(COLS // 2):
+            of_h = segment * w.rows + row
+            if w.MERGED > 1:
+                for pair in gl.static_range(w.COLS // 2):
                     dirt += sums[pair] * 0.0
             out = _side_by_side(_stacked(sums))
             i = indices(out, 0)
-            of_channel = slab * SLAB + indices(out, 1)
-            here = of_channel < channels
-            of_w = tile_w * COLS + i // IMAGES
+            of_channel = w.slab * SLAB + indices(out, 1)
+            here = of_channel < w.channels
+            of_w = tile_w * w.COLS + i // IMAGES
             of_image = octet * IMAGES + i % IMAGES
-            there = (of_image < images) & (of_h < height) & (of_w < width)
-            places = begin + of_image * made_strides[0]
-            places += offset(0, of_h, of_w, made_strides, NDIM)
+            there = (of_image < w.images) & (of_h < w.height) & (of_w < w.width)
+            places = w.begin + of_image * w.made_strides[0]
+            places += offset(0, of_h, of_w, w.made_strides, w.NDIM)
             out = chained(
-                out, extra, places[:, None] + of_channel[None, :], of_channel,
-                there[:, None] & here[None, :], here, CHAIN, TAKES,
+                out, w.extra, places[:, None] + of_channel[None, :], of_channel,
+                there[:, None] & here[None, :], here, w.CHAIN, w.TAKES,
             )  # fmt: skip
             tma_store_wait(0)  # the row before has left the buffer
-            staging.store(rounded(out, made.dtype, LARGEST))
+            w.staging.store(rounded(out, w.made.dtype, w.LARGEST))
             fence_async_shared()
             tma_store(
-                made, (of_h, tile_w * COLS, octet * IMAGES, slab * SLAB),
-                reinterpreted(staging, made.dtype, made.block_type.shape, made.layout),
+                w.made, (of_h, tile_w * w.COLS, octet * IMAGES, w.slab * SLAB),
+                reinterpreted(w.staging, w.made.dtype, w.made.block_type.shape, w.made.layout),
             )  # fmt: skip
     return dirt
 
@@ -403,41 +371,25 @@ def conv_gluon_grouped(
     count = gl.cdiv(strips - mine, apart)
     fence_async_shared()  # the copy engine sees the barriers too
     thread_barrier()
-    ahead = _begin(
-        x, edge, atoms, full, rows * 0, count, mine, apart, rows, tiles_w, octets, slab, origin_h,
-        origin_w, COLS, HALO, STRIDE, TAPS_H, STAGES,
+    w = Walk(
+        x, edge, made, weights, extra, weight_strides, made_strides, begin, images, channels,
+        height, width, tiles_w, octets, rows, origin_h, origin_w, first_tap, taps_apart,
+        atoms, staging, full, slab, mine, apart, count,
+        SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, NDIM, DATA, STAGES, KEPT, TAKES,
+        LARGEST, CHAIN,
     )  # fmt: skip
+    going = _begin(w, rows * 0)
     if KEPT:
-        tiles = _kept(
-            weights, weight_strides, slab, channels, first_tap, taps_apart,
-            gl.DotOperandLayout(1, SUMS, 2), TAPS_H, TAPS_W, SLICE, DATA, NDIM,
-        )  # fmt: skip
+        tiles = _kept(w)
     else:
         tiles = gl.allocate_shared_memory(x.dtype, [TAPS_H * TAPS_W, SLAB, SLICE], COLUMNS)
-        _expand(
-            weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
-            TAPS_H, TAPS_W, SLICE, MERGED, DATA, NDIM,
-        )  # fmt: skip
-    dirt = _walk(
-        x, edge, made, tiles, extra, atoms, staging, full, rows * 0, ahead, made_strides, begin,
-        images, channels, height, width, slab, mine, apart, count, tiles_w, octets, rows, origin_h,
-        origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, NDIM, DATA, STAGES, KEPT,
-        TAKES, LARGEST, CHAIN, False,
-    )  # fmt: skip
+        _expand(w, tiles)
+    dirt = _walk(w, tiles, rows * 0, going, False)
     tma_store_wait(0)
     if MERGED > 1:
         dirty = gl.sum(gl.sum(gl.sum(dirt, 2), 1), 0)
         if dirty != dirty:
             written(rows)  # or what was stored might come after what will be
             before = count * ((rows - 1) * STRIDE + TAPS_H)
-            again = _begin(
-                x, edge, atoms, full, before, count, mine, apart, rows, tiles_w, octets, slab,
-                origin_h, origin_w, COLS, HALO, STRIDE, TAPS_H, STAGES,
-            )  # fmt: skip
-            _walk(
-                x, edge, made, tiles, extra, atoms, staging, full, before, again, made_strides,
-                begin, images, channels, height, width, slab, mine, apart, count, tiles_w, octets,
-                rows, origin_h, origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED,
-                NDIM, DATA, STAGES, KEPT, TAKES, LARGEST, CHAIN, True,
-            )  # fmt: skip
+            _walk(w, tiles, before, _begin(w, before), True)
             tma_store_wait(0)

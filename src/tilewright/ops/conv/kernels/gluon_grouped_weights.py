@@ -47,75 +47,86 @@ from tilewright.ops.device.gluon_api import (
     thread_barrier,
     tma_load,
 )
+from tilewright.ops.device.gluon_bundle import bundle
+
+Walk = bundle(
+    "Walk",
+    "x edge y height width tiles_w octets rows origin_h origin_w"
+    " atoms of_y full slab mine apart count"
+    " SUMS COLS HALO STRIDE TAPS_H TAPS_W SLICE STAGES",
+)
+"""How a workgroup walks down its strips: the kernel's arguments; the rings of rows of x and of y,
+with their barriers; its channels, its first strip, how far its strips are apart and how many they
+are; how threads hold sums (SUMS)."""
 
 
 @jit
-def _ask(
-    x, edge, y, atoms, of_y, full, rows_wanted, asked, strip, row, h, w, image, count, mine, apart,
-    rows_in, rows, tiles_w, octets, channel, origin_h, origin_w,
-    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, STAGES: gl.constexpr,
-    TAPS_H: gl.constexpr,
-):  # fmt: skip
-    """Ask for the next rows of x of this workgroup, as many as are wanted or are left, each with
-    the row of y for which it is the last. (h, w, image): where strip `strip` begins in y. The
-    others, and what is returned: as `gluon_grouped._ask`."""
-    BYTES: gl.constexpr = x.block_type.nbytes + (edge.block_type.nbytes if HALO > 0 else 0)
-    for _ in range(rows_wanted):
-        if strip < count:
-            slot = asked % STAGES
-            ready = full.index(slot)
-            ends = (row >= TAPS_H - 1) & ((row - (TAPS_H - 1)) % STRIDE == 0)
+def _ask(w, going, wanted):
+    """Ask for the next rows of x of this workgroup, as many as are `wanted` or are left, each with
+    the row of y for which it is the last. `going`, and what is returned: as `gluon_grouped._ask`,
+    where the strip begins in y."""
+    BYTES: gl.constexpr = w.x.block_type.nbytes + (w.edge.block_type.nbytes if w.HALO > 0 else 0)
+    rows_in = (w.rows - 1) * w.STRIDE + w.TAPS_H
+    channel = w.slab * SLAB
+    asked, strip, row, first_h, first_w, image = going
+    for _ in range(wanted):
+        if strip < w.count:
+            slot = asked % w.STAGES
+            ready = w.full.index(slot)
+            ends = (row >= w.TAPS_H - 1) & ((row - (w.TAPS_H - 1)) % w.STRIDE == 0)
             if ends:
-                mbarrier.expect(ready, STRIDE * BYTES + y.block_type.nbytes)
-                down = h + (row - (TAPS_H - 1)) // STRIDE
-                to = box_at(of_y, slot * COLS, y)
-                tma_load(y, (down, w, image, channel), ready, to)
+                mbarrier.expect(ready, w.STRIDE * BYTES + w.y.block_type.nbytes)
+                down = first_h + (row - (w.TAPS_H - 1)) // w.STRIDE
+                to = box_at(w.of_y, slot * w.COLS, w.y)
+                tma_load(w.y, (down, first_w, image, channel), ready, to)
             else:
-                mbarrier.expect(ready, STRIDE * BYTES)
-            of_x = h * STRIDE + origin_h + row
-            for phase in gl.static_range(STRIDE):
-                at = (slot * STRIDE + phase) * (COLS + HALO)
-                begin = w * STRIDE + origin_w + phase
-                tma_load(x, (of_x, begin, image, channel), ready, box_at(atoms, at, x))
-                if HALO > 0:
-                    begin += COLS * STRIDE
-                    to = box_at(atoms, at + COLS, edge)
-                    tma_load(edge, (of_x, begin, image, channel), ready, to)
+                mbarrier.expect(ready, w.STRIDE * BYTES)
+            of_x = first_h * w.STRIDE + w.origin_h + row
+            for phase in gl.static_range(w.STRIDE):
+                at = (slot * w.STRIDE + phase) * (w.COLS + w.HALO)
+                begin = first_w * w.STRIDE + w.origin_w + phase
+                at_x = (of_x, begin, image, channel)
+                tma_load(w.x, at_x, ready, box_at(w.atoms, at, w.x))
+                if w.HALO > 0:
+                    begin += w.COLS * w.STRIDE
+                    to = box_at(w.atoms, at + w.COLS, w.edge)
+                    tma_load(w.edge, (of_x, begin, image, channel), ready, to)
             asked += 1
             row += 1
             if row == rows_in:
                 row = row * 0
                 strip += 1
-                tile_w, octet, segment = place_of(mine + strip * apart, tiles_w, octets)
-                h = segment * rows
-                w = tile_w * COLS
-                image = octet * IMAGES
-    return asked, strip, row, h, w, image
+                first_h, first_w, image = _begin_of(w, strip)
+    return asked, strip, row, first_h, first_w, image
 
 
 @jit
-def _multiply(
-    sums, atoms, of_y, base, SUMS: gl.constexpr, COLS: gl.constexpr, HALO: gl.constexpr,
-    STRIDE: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr,
-    STAGES: gl.constexpr,
-):  # fmt: skip
+def _begin_of(w, strip):
+    """The first pixel of y of one of this workgroup's strips: height, width, image."""
+    tile_w, octet, segment = place_of(w.mine + strip * w.apart, w.tiles_w, w.octets)
+    return segment * w.rows, tile_w * w.COLS, octet * IMAGES
+
+
+@jit
+def _multiply(w, sums, base):
     """The sums of all taps with one more row of y, whose first row of x is `base`."""
-    FILTERS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
-    CHANNELS: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
-    at = (base + TAPS_H - 1) % STAGES * COLS
+    FILTERS: gl.constexpr = gl.DotOperandLayout(0, w.SUMS, 2)
+    CHANNELS: gl.constexpr = gl.DotOperandLayout(1, w.SUMS, 2)
+    at = (base + w.TAPS_H - 1) % w.STAGES * w.COLS
     filters = ()
-    for pair in gl.static_range(COLS // 2):
-        filters += (pair_at(of_y, at + 2 * pair, FILTERS, True, SLICE),)  # type: ignore[assignment]
+    for pair in gl.static_range(w.COLS // 2):
+        one = pair_at(w.of_y, at + 2 * pair, FILTERS, True, w.SLICE)
+        filters += (one,)  # type: ignore[assignment]
     done = ()
-    for r in gl.static_range(TAPS_H):
-        slot = (base + r) % STAGES
-        for phase in gl.static_range(min(STRIDE, TAPS_W)):
+    for r in gl.static_range(w.TAPS_H):
+        slot = (base + r) % w.STAGES
+        for phase in gl.static_range(min(w.STRIDE, w.TAPS_W)):
             now = ()
-            for _ in gl.static_range(phase, TAPS_W, STRIDE):
+            for _ in gl.static_range(phase, w.TAPS_W, w.STRIDE):
                 now += (sums[len(done) + len(now)],)  # type: ignore[assignment]
-            first = (slot * STRIDE + phase) * (COLS + HALO)
-            seen = pairs_at(atoms, first, len(now), COLS, CHANNELS, SLICE)
-            for pair in gl.static_range(COLS // 2):
+            first = (slot * w.STRIDE + phase) * (w.COLS + w.HALO)
+            seen = pairs_at(w.atoms, first, len(now), w.COLS, CHANNELS, w.SLICE)
+            for pair in gl.static_range(w.COLS // 2):
                 more = ()
                 for tap in gl.static_range(len(now)):
                     one = mma_v2(filters[pair], seen[2 * pair + tap], now[tap])
@@ -126,26 +137,22 @@ def _multiply(
 
 
 @jit
-def _multiply_apart(
-    sums, atoms, of_y, base, left, SUMS: gl.constexpr, COLS: gl.constexpr, HALO: gl.constexpr,
-    STRIDE: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr,
-    STAGES: gl.constexpr,
-):  # fmt: skip
+def _multiply_apart(w, sums, base, left):
     """As `_multiply`, but pixels of x meet none beyond the `left` that y's row has."""
-    FILTERS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
-    CHANNELS: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
-    at = (base + TAPS_H - 1) % STAGES * COLS
+    FILTERS: gl.constexpr = gl.DotOperandLayout(0, w.SUMS, 2)
+    CHANNELS: gl.constexpr = gl.DotOperandLayout(1, w.SUMS, 2)
+    at = (base + w.TAPS_H - 1) % w.STAGES * w.COLS
     pixel = gl.arange(0, 2 * IMAGES, gl.SliceLayout(0, gl.SliceLayout(2, CHANNELS))) // IMAGES
     done = ()
-    for r in gl.static_range(TAPS_H):
-        slot = (base + r) % STAGES
-        for phase in gl.static_range(min(STRIDE, TAPS_W)):
-            for tap in gl.static_range((TAPS_W - phase + STRIDE - 1) // STRIDE):
-                first = (slot * STRIDE + phase) * (COLS + HALO) + tap
+    for r in gl.static_range(w.TAPS_H):
+        slot = (base + r) % w.STAGES
+        for phase in gl.static_range(min(w.STRIDE, w.TAPS_W)):
+            for tap in gl.static_range((w.TAPS_W - phase + w.STRIDE - 1) // w.STRIDE):
+                first = (slot * w.STRIDE + phase) * (w.COLS + w.HALO) + tap
                 total = sums[len(done)]
-                for pair in range(COLS // 2):
-                    filters = pair_at(of_y, at + 2 * pair, FILTERS, True, SLICE)
-                    seen = pair_at(atoms, first + 2 * pair, CHANNELS, False, SLICE)
+                for pair in range(w.COLS // 2):
+                    filters = pair_at(w.of_y, at + 2 * pair, FILTERS, True, w.SLICE)
+                    seen = pair_at(w.atoms, first + 2 * pair, CHANNELS, False, w.SLICE)
                     here = (2 * pair + pixel < left)[None, :, None]
                     seen = gl.where(here, seen, gl.zeros_like(seen))
                     total = mma_v2(filters, seen, total)
@@ -154,60 +161,40 @@ def _multiply_apart(
 
 
 @jit
-def _walk(
-    x, edge, y, atoms, of_y, full, before, height, width, slab, mine, apart, count, tiles_w, octets,
-    rows, origin_h, origin_w,
-    SUMS: gl.constexpr, COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr,
-    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, STAGES: gl.constexpr,
-    APART: gl.constexpr,
-):  # fmt: skip
+def _walk(w, before, APART: gl.constexpr):
     """The sums of all taps over this workgroup's strips, by rows of the filter, and in a row the
-    even taps first if the stride is 2. before: rows of x
-    that came to the ring before. APART: whether pixels that y lacks meet zeros."""
-    rows_in = (rows - 1) * STRIDE + TAPS_H
-    first_w, first_octet, first_segment = place_of(mine, tiles_w, octets)
-    asked, next_strip, next_row, h, w, image = _ask(
-        x, edge, y, atoms, of_y, full, STAGES, before, rows * 0, rows * 0, first_segment * rows,
-        first_w * COLS, first_octet * IMAGES, count, mine, apart, rows_in, rows, tiles_w, octets,
-        slab * SLAB, origin_h, origin_w, COLS, HALO, STRIDE, STAGES, TAPS_H,
-    )  # fmt: skip
+    even taps first if the stride is 2. before: rows of x that came to the ring before. APART:
+    whether pixels that y lacks meet zeros."""
+    rows_in = (w.rows - 1) * w.STRIDE + w.TAPS_H
+    first_h, first_w, image = _begin_of(w, 0)
+    going = _ask(w, (before, w.rows * 0, w.rows * 0, first_h, first_w, image), w.STAGES)
     sums = ()
-    for _ in gl.static_range(TAPS_H * TAPS_W):
-        zeros = gl.zeros((SLAB // SLICE, SLICE, SLICE), gl.float32, SUMS)
+    for _ in gl.static_range(w.TAPS_H * w.TAPS_W):
+        zeros = gl.zeros((SLAB // w.SLICE, w.SLICE, w.SLICE), gl.float32, w.SUMS)
         sums += (zeros,)  # type: ignore[assignment]
-    for strip in range(count):
-        for row in range(rows):
-            base = before + strip * rows_in + row * STRIDE
-            past = base + TAPS_H
-            new = STRIDE
+    for strip in range(w.count):
+        for row in range(w.rows):
+            base = before + strip * rows_in + row * w.STRIDE
+            past = base + w.TAPS_H
+            new = w.STRIDE
             if row == 0:
-                new = TAPS_H
+                new = w.TAPS_H
             for number in range(past - new, past):
-                mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
+                mbarrier.wait(w.full.index(number % w.STAGES), number // w.STAGES & 1)
             if APART:
-                tile_w, _octet, segment = place_of(mine + strip * apart, tiles_w, octets)
-                left = width - tile_w * COLS
-                if segment * rows + row >= height:
+                tile_w, _octet, segment = place_of(w.mine + strip * w.apart, w.tiles_w, w.octets)
+                left = w.width - tile_w * w.COLS
+                if segment * w.rows + row >= w.height:
                     left = left * 0
-                sums = _multiply_apart(
-                    sums, atoms, of_y, base, left, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE,
-                    STAGES,
-                )  # fmt: skip
+                sums = _multiply_apart(w, sums, base, left)
             else:
-                sums = _multiply(
-                    sums, atoms, of_y, base, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE,
-                    STAGES,
-                )  # fmt: skip
+                sums = _multiply(w, sums, base)
             fence_async_shared()  # the copy engine writes where threads have read
             thread_barrier()  # all warps have read the rows that make room
-            over = STRIDE
-            if row + 1 == rows:
-                over = TAPS_H
-            asked, next_strip, next_row, h, w, image = _ask(
-                x, edge, y, atoms, of_y, full, over, asked, next_strip, next_row, h, w, image,
-                count, mine, apart, rows_in, rows, tiles_w, octets, slab * SLAB, origin_h, origin_w,
-                COLS, HALO, STRIDE, STAGES, TAPS_H,
-            )  # fmt: skip
+            over = w.STRIDE
+            if row + 1 == w.rows:
+                over = w.TAPS_H
+            going = _ask(w, going, over)
     return sums
 
 
@@ -247,22 +234,18 @@ def conv_gluon_grouped_weights(
     count = gl.cdiv(strips - mine, apart)
     fence_async_shared()  # the copy engine sees the barriers too
     thread_barrier()
-    sums = _walk(
-        x, edge, y, atoms, of_y, full, rows * 0, height, width, slab, mine, apart, count, tiles_w,
-        octets, rows, origin_h, origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES,
-        False,
+    w = Walk(
+        x, edge, y, height, width, tiles_w, octets, rows, origin_h, origin_w,
+        atoms, of_y, full, slab, mine, apart, count,
+        SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES,
     )  # fmt: skip
+    sums = _walk(w, rows * 0, False)
     dirt = sums[0] * 0.0  # NaN if a sum is NaN or infinite
     for number in gl.static_range(1, TAPS):
         dirt += sums[number] * 0.0
     dirty = gl.sum(gl.sum(gl.sum(dirt, 2), 1), 0)
     if dirty != dirty:
-        rows_in = (rows - 1) * STRIDE + TAPS_H
-        sums = _walk(
-            x, edge, y, atoms, of_y, full, count * rows_in, height, width, slab, mine, apart, count,
-            tiles_w, octets, rows, origin_h, origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W,
-            SLICE, STAGES, True,
-        )  # fmt: skip
+        sums = _walk(w, count * ((rows - 1) * STRIDE + TAPS_H), True)
 
     part = gl.arange(0, PARTS, gl.SliceLayout(1, gl.SliceLayout(2, SUMS)))[:, None, None]
     i = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(2, SUMS)))[None, :, None]
