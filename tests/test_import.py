@@ -135,8 +135,8 @@ OTHER_MEANING = {
     "errors": {"n"},  # difflib's
     "listing.hazard_rules": {"c"},  # an operand of a matrix instruction
     "ops.device.epilogue": {"m", "n"},  # dimensions of an output tile, for kernels of any family
-    "ops.device.gluon_ring": {"m", "n", "split_k"},
-    "ops.device.gluon_store": {"layout", "m", "n"},  # a tile's in registers
+    "ops.device.gluon_ring": {"split_k"},
+    "ops.device.gluon_store": {"c", "layout", "m", "n"},  # a matrix; a tile's in registers
     "ops.device.schedule": {"m", "n", "split_k"},
     "ops.library": {"n"},  # the number of an algorithm, in names
     "ops.epilogues": {"m", "n"},  # kinds of operands, for kernels of any family

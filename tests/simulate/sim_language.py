@@ -24,7 +24,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 
 from tilewright.ops.attention.kernels import gluon_guess
-from tilewright.ops.device import gluon_api, gluon_cluster
+from tilewright.ops.device import gluon_api, gluon_cluster, gluon_roles
 
 world: Any = None
 """The workgroup that is executed (`sim_world.World`)."""
@@ -195,6 +195,14 @@ def warp_specialize(
         for i, ((function, arguments), count) in enumerate(zip(parts, each, strict=True))
     ]
     world.specialise(named)
+
+
+def _specialized(
+    multiply: Any, work: Any, load: Any, loads: Any, groups: Any, registers: Any, loading: Any
+) -> None:
+    count = int(groups)
+    roles = [(multiply, (*work, scalar(group))) for group in range(count)]
+    warp_specialize([*roles, (load, loads)], [4] * (count - 1) + [1])
 
 
 def _pointer_op(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -461,6 +469,7 @@ for _name, _function in (
 OBJECTS[id(gluon_api.mma_v2)] = mma_v2
 OBJECTS[id(gluon_api.gdc_wait)] = lambda: world.wait_for_kernel_before()
 OBJECTS[id(gluon_api.gdc_launch_dependents)] = lambda: world.let_next_kernel_start()
+OBJECTS[id(gluon_roles.specialized)] = _specialized
 OBJECTS[id(gluon_cluster.ready)] = lambda: world.get_ready()
 OBJECTS[id(gluon_cluster.meet)] = lambda: world.meet_cluster()
 OBJECTS[id(gluon_cluster.send)] = lambda tile, value, barrier, rank: world.send(

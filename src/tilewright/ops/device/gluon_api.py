@@ -66,6 +66,7 @@ def clamp(x, low, high, _semantic=None):
 
 
 __all__ = [
+    "builtin",
     "clamp",
     "constexpr_function",
     "copy_arrive",

@@ -21,7 +21,15 @@ from tilewright.ops.device.gluon_api import (
     tma_store,
     tma_store_wait,
 )
-from tilewright.ops.device.gluon_ring import before, parts, parts_of, piece, place, width
+from tilewright.ops.device.gluon_bundle import bundle
+from tilewright.ops.device.gluon_ring import before, parts, piece, place, width
+
+Output = bundle(
+    "Output",
+    "c c_rest c_tiles extra m n TILE_N C_ROW SPLIT TAKES FOLD LARGEST BATCHING CHAIN",
+)
+"""Where sums go: C's descriptors, two staging buffers for each group, the epilogue and its
+operands."""
 
 
 @jit
@@ -77,18 +85,15 @@ def _touch_one(x, at, size, LENGTH: gl.constexpr):
 
 
 @jit
-def touch(
-    extra, row, col, m, n, ROWS: gl.constexpr, COLUMNS: gl.constexpr, TAKES: gl.constexpr,
-    FOLD: gl.constexpr,
-):  # fmt: skip
+def touch(out, extra, row, col, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
     """Bring an epilogue's vectors for the tile at (row, col) into L2, while its sums are not there
     yet."""
-    if may_touch(TAKES, FOLD):
-        for j in gl.static_range(len(all_operands(TAKES))):
-            if operand_kind(TAKES, j) == "n":
-                _touch_one(extra[j], col, n, COLUMNS)
-            elif operand_kind(TAKES, j) == "m":
-                _touch_one(extra[j], row, m, ROWS)
+    if may_touch(out.TAKES, out.FOLD):
+        for j in gl.static_range(len(all_operands(out.TAKES))):
+            if operand_kind(out.TAKES, j) == "n":
+                _touch_one(extra[j], col, out.n, COLUMNS)
+            elif operand_kind(out.TAKES, j) == "m":
+                _touch_one(extra[j], row, out.m, ROWS)
 
 
 @constexpr_function
@@ -99,22 +104,19 @@ def by_pieces(takes, columns):
 
 
 @jit
-def store_piece(
-    c, z, row, col, sums, staging, C_ROW: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
-    BATCHING: gl.constexpr, PENDING: gl.constexpr,
-):  # fmt: skip
+def store_piece(out, c, z, row, col, sums, staging, PENDING: gl.constexpr):
     """Write one piece of C, at (row, col) of the product, to memory through the staging buffer
     `staging`, after all stores but the last PENDING have left theirs."""
-    out = rounded(sums, c.dtype, LARGEST)
+    piece = rounded(sums, c.dtype, out.LARGEST)
     tma_store_wait(PENDING)
-    if C_ROW:
-        staging.store(out)
+    if out.C_ROW:
+        staging.store(piece)
         fence_async_shared()
-        tma_store(c, place(z, row, col // FOLD, BATCHING), staging)
+        tma_store(c, place(z, row, col // out.FOLD, out.BATCHING), staging)
     else:
-        staging.permute((1, 0)).store(out)
+        staging.permute((1, 0)).store(piece)
         fence_async_shared()
-        tma_store(c, place(z, col // FOLD, row, BATCHING), staging)
+        tma_store(c, place(z, col // out.FOLD, row, out.BATCHING), staging)
 
 
 @jit
@@ -148,47 +150,41 @@ def boxed(c, staging):
 
 
 @jit
-def write_part(
-    c, acc, even, odd, extra, m, n, z, row, col, TILE_N: gl.constexpr, PART: gl.constexpr,
-    C_ROW: gl.constexpr, SPLIT: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr,
-    LARGEST: gl.constexpr, BATCHING: gl.constexpr, CHAIN: gl.constexpr,
-):  # fmt: skip
-    """Write one accumulator of a group, at column `col`, to C, in pieces, alternating between the
-    group's two staging buffers."""
-    COUNT: gl.constexpr = pieces(TILE_N, SPLIT, PART)
-    FIRST: gl.constexpr = pieces_before(TILE_N, SPLIT, PART)
-    PIECES: gl.constexpr = by_pieces(TAKES, width(TILE_N, PART))
-    if not PIECES:
-        acc = apply(acc, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True, indices)
-    found = cut(acc, COUNT)
-    for i in gl.static_range(COUNT):
-        at = col + i * (width(TILE_N, PART) // COUNT)
-        out = found[i]
-        if PIECES:
-            out = apply(out, extra, row, at, m, n, CHAIN, TAKES, C_ROW, True, True, indices)
-        staging = even if (FIRST + i) % 2 == 0 else odd
-        if PART > 0:
-            staging = boxed(c, staging)
-        store_piece(
-            c, z, row, at, out, staging, C_ROW, FOLD, LARGEST, BATCHING,
-            pending(TILE_N, SPLIT, FIRST + i),
-        )  # fmt: skip
+def _finished(out, sums, extra, row, col):
+    """Sums at (row, col) after the epilogue."""
+    return apply(
+        sums, extra, row, col, out.m, out.n, out.CHAIN, out.TAKES, out.C_ROW, True, True, indices
+    )
 
 
 @jit
-def write_tile(
-    c, c_rest, acc, rest, even, odd, extra, m, n, z, row, col, TILE_N: gl.constexpr,
-    C_ROW: gl.constexpr, SPLIT: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr,
-    LARGEST: gl.constexpr, BATCHING: gl.constexpr, CHAIN: gl.constexpr,
+def write_part(
+    out, c, acc, extra, z, row, col, PART: gl.constexpr, GROUP: gl.constexpr
 ):  # fmt: skip
+    """Write one accumulator of a group, at column `col`, to C, in pieces, alternating between the
+    group's two staging buffers."""
+    COUNT: gl.constexpr = pieces(out.TILE_N, out.SPLIT, PART)
+    FIRST: gl.constexpr = pieces_before(out.TILE_N, out.SPLIT, PART)
+    PIECES: gl.constexpr = by_pieces(out.TAKES, width(out.TILE_N, PART))
+    if not PIECES:
+        acc = _finished(out, acc, extra, row, col)
+    found = cut(acc, COUNT)
+    for i in gl.static_range(COUNT):
+        at = col + i * (width(out.TILE_N, PART) // COUNT)
+        sums = found[i]
+        if PIECES:
+            sums = _finished(out, sums, extra, row, at)
+        staging = out.c_tiles.index(2 * GROUP + (FIRST + i) % 2)
+        if PART > 0:
+            staging = boxed(c, staging)
+        store_piece(out, c, z, row, at, sums, staging, pending(out.TILE_N, out.SPLIT, FIRST + i))
+
+
+@jit
+def write_tile(out, acc, rest, extra, z, row, col, GROUP: gl.constexpr):
     """Write a group's sums at (row, col) of matrix `z` to C: `acc`, and the other parts of the tile
     after it, each through its own of the descriptors `c_rest`."""
-    write_part(
-        c, acc, even, odd, extra, m, n, z, row, col, TILE_N, 0,
-        C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
-    )  # fmt: skip
-    for i in gl.static_range(parts_of(TILE_N) - 1):
-        write_part(
-            c_rest[i], rest[i], even, odd, extra, m, n, z, row, col + before(TILE_N, i + 1),
-            TILE_N, i + 1, C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
-        )  # fmt: skip
+    write_part(out, out.c, acc, extra, z, row, col, 0, GROUP)
+    for i in gl.static_range(len(out.c_rest)):
+        there = col + before(out.TILE_N, i + 1)
+        write_part(out, out.c_rest[i], rest[i], extra, z, row, there, i + 1, GROUP)

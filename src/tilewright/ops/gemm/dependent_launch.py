@@ -3,8 +3,7 @@ which problems.
 
 A kernel with it may start while the kernel before it on its stream drains: it sets up barriers and,
 with ``ahead``, loads the first tiles of B. Then it waits for the end of the kernel before
-(`ops/device/gluon_ring` says where). So results do not depend on it, whatever runs before and
-after.
+(`kernels/gluon_fill` says where). So results do not depend on it, whatever runs before and after.
 
 The grid must be resident at once. Kernels for few rows need not be: each of their workgroups lets
 the next kernel start only behind its last load. A workgroup that waits keeps its place, so

@@ -63,12 +63,13 @@ from tilewright.ops.device.gluon_ring import (
     OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
+    Ring,
     accumulators,
+    awaited,
     barriers,
     before,
     multiply,
     parts_of,
-    settled,
     width,
     work_of,
 )
@@ -221,6 +222,7 @@ def _multiply(
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its filters of every part of this workgroup."""
     ROWS: gl.constexpr = TILE_M // GROUPS
+    ring = Ring(y_tiles, x_tiles, rest_tiles, full, empty, False, True, STAGES, GROUPS)
     all_taps = taps[0] * taps[1] * taps[2]
     stage = 0
     phase = 0
@@ -257,10 +259,9 @@ def _multiply(
                 last = take_turn(meeting[0], count, base, stride, shift, REDUCTION)
         acc, rest = accumulators(y_tiles, ROWS, TILE_N, False)
         acc, rest, used, stage, phase = multiply(
-            y_tiles, x_tiles, rest_tiles, full, empty, acc, rest, begin, stop, stage, phase,
-            TILE_N, False, True, STAGES, GROUPS, GROUP,
+            ring, acc, rest, begin, stop, stage, phase, GROUP
         )  # fmt: skip
-        acc, rest = settled(acc, rest, TILE_N)
+        acc, rest = awaited(acc, rest, 0)
         mbarrier.arrive(empty.index(used), count=1)
         row = tile_m * TILE_M + GROUP * ROWS
         if MEETS:

@@ -63,11 +63,12 @@ from tilewright.ops.device.gluon_ring import (
     OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
+    Ring,
     accumulators,
+    awaited,
     barriers,
     before,
     multiply,
-    settled,
     width,
 )
 from tilewright.ops.device.gluon_store import indices
@@ -189,6 +190,7 @@ def _multiply(
     every second tile."""
     WALKERS: gl.constexpr = 2 if TURNS else 1
     OWN: gl.constexpr = 0 if TURNS else GROUP
+    ring = Ring(a_tiles, b_tiles, rest_tiles, full, empty, True, DATA, STAGES, READERS)
     steps = taps[0] * taps[1] * taps[2] * gl.cdiv(channels_in, TILE_K)
     first = gl.program_id(0)
     done = steps * 0
@@ -203,13 +205,12 @@ def _multiply(
             mbarrier.wait(turns.index(GROUP), turn)
             turn ^= 1
         acc, rest, used, _, _ = multiply(
-            a_tiles, b_tiles, rest_tiles, full, empty, acc, rest, steps * 0, steps,
-            done % STAGES, done // STAGES & 1, TILE_N, True, DATA, STAGES, READERS, OWN,
+            ring, acc, rest, steps * 0, steps, done % STAGES, done // STAGES & 1, OWN
         )  # fmt: skip
         if TURNS:
             mbarrier.arrive(turns.index(1 - GROUP), count=1)
         done += WALKERS * steps
-        acc, rest = settled(acc, rest, TILE_N)
+        acc, rest = awaited(acc, rest, 0)
         mbarrier.arrive(empty.index(used), count=1, pred=steps > 0)
         image, d, h, w = pixels_of(tile_m * READERS + OWN, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
         pieces = all_pieces(acc, rest, TILE_N, made.block_type.shape[NDIM + 1])

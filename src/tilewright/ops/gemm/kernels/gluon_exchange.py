@@ -72,23 +72,28 @@ def chosen(tiles, i, COUNT: gl.constexpr):
 
 
 @jit
-def exchange(acc, inbox, told, rank, CLUSTER: gl.constexpr, GROUP: gl.constexpr):
-    """The sums of all workgroups in the columns that are this one's share."""
-    shares = cut(acc, CLUSTER)
+def exchange(acc, sharing, rank, GROUP: gl.constexpr):
+    """The sums of all workgroups in the columns that are this one's share.
+
+    sharing: has the inbox and the groups' barriers (`mail`), and the number of workgroups, CLUSTER.
+    """
+    CLUSTER: gl.constexpr = sharing.CLUSTER
     FIRST: gl.constexpr = GROUP * (CLUSTER - 1)
+    told = sharing.told.index(GROUP)
+    shares = cut(acc, CLUSTER)
     meet()
     for step in gl.static_range(1, CLUSTER):
         other = (rank + step) % CLUSTER
         share = chosen(shares, other, CLUSTER)
-        send(inbox.index(FIRST + step - 1), share, told.index(GROUP), other)
+        send(sharing.inbox.index(FIRST + step - 1), share, told, other)
     mine = chosen(shares, rank, CLUSTER)
-    hear(told.index(GROUP), 0)
+    hear(told, 0)
     if CLUSTER == 2:
-        total = mine + inbox.index(FIRST).load(mine.type.layout)
+        total = mine + sharing.inbox.index(FIRST).load(mine.type.layout)
     else:
         total = gl.zeros_like(mine)
         for part in gl.static_range(CLUSTER):
             step = (rank - part + CLUSTER) % CLUSTER  # by which it was sent
-            theirs = inbox.index(FIRST + gl.maximum(step, 1) - 1).load(mine.type.layout)
+            theirs = sharing.inbox.index(FIRST + gl.maximum(step, 1) - 1).load(mine.type.layout)
             total += gl.where(step == 0, mine, theirs)
     return total

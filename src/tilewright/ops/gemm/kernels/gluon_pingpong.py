@@ -27,7 +27,7 @@ products: 0.993 in bf16, 0.991 in fp16 (geometric means). More measurements:
 docs/notes/gemm-gluon_pingpong.md.
 """
 
-from tilewright.ops.device.batching import extra_of, in_batch, in_matrix
+from tilewright.ops.device.batching import extra_of, in_matrix
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_wait,
@@ -39,63 +39,47 @@ from tilewright.ops.device.gluon_api import (
 from tilewright.ops.device.gluon_ring import (
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
+    Ring,
     accumulators,
+    awaited,
     barriers,
-    fill,
     multiply,
     rests_of,
-    settled,
     tiles_of,
 )
-from tilewright.ops.device.gluon_store import touch, write_tile
-from tilewright.ops.device.schedule import axes_inside, begin_of, tile_coordinates
+from tilewright.ops.device.gluon_roles import specialized
+from tilewright.ops.device.gluon_store import Output, touch, write_tile
+from tilewright.ops.device.schedule import axes_inside, tile_coordinates
+from tilewright.ops.gemm.kernels.gluon_fill import Product, column_of, extent, fill, row_of
 
 
 @jit
-def _take_turns(
-    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty, turns, m, n, k, extra, batch,
-    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
-    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
-    INSIDE: gl.constexpr,
-    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, PDL: gl.constexpr,
-    CHAIN: gl.constexpr,
-):  # fmt: skip
+def _take_turns(p, ring, out, turns, INT_ACC: gl.constexpr, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: every second tile of this workgroup."""
-    if PDL != "none":
+    if p.PDL != "none":
         gdc_wait()
-    tiles_m = gl.cdiv(m, TILE_M)
-    tiles_n = gl.cdiv(n, TILE_N)
-    each = tiles_m * tiles_n
-    tiles = in_batch(each, batch, BATCHING)
-    steps = gl.cdiv(k, TILE_K)
-    even = c_tiles.index(2 * GROUP)
-    odd = c_tiles.index(2 * GROUP + 1)
+    tiles_m, tiles_n, tiles, steps = extent(p)
     done = GROUP * steps
     turn = 1 - GROUP  # nobody has arrived at the barriers yet: the first group goes ahead
     first = gl.program_id(0) + GROUP * gl.num_programs(0)
     for tile in range(first, tiles, 2 * gl.num_programs(0)):
-        z, within = in_matrix(tile, each, BATCHING)
-        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
-        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
-        mine = extra_of(extra, batch, z, TAKES, BATCHING)
-        touch(mine, row, col, m, n, TILE_M, TILE_N, TAKES, FOLD)
-        acc, rest = accumulators(a_tiles, TILE_M, TILE_N, INT_ACC)
+        z, within = in_matrix(tile, tiles_m * tiles_n, p.BATCHING)
+        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, p.GROUP_M)
+        row = row_of(p, tile_m)
+        col = column_of(p, tile_n)
+        extra = extra_of(out.extra, p.batch, z, out.TAKES, p.BATCHING)
+        touch(out, extra, row, col, p.TILE_M, p.TILE_N)
+        acc, rest = accumulators(ring.a_tiles, p.TILE_M, p.TILE_N, INT_ACC)
         mbarrier.wait(turns.index(GROUP), turn)
         turn ^= 1
         acc, rest, used, _, _ = multiply(
-            a_tiles, b_tiles, rest_tiles, full, empty, acc, rest, steps * 0, steps,
-            done % STAGES, done // STAGES & 1, TILE_N, A_ROW, B_ROW, STAGES, 1, 0,
+            ring, acc, rest, steps * 0, steps, done % ring.STAGES, done // ring.STAGES & 1, 0
         )  # fmt: skip
         mbarrier.arrive(turns.index(1 - GROUP), count=1)
         done += 2 * steps
-        acc, rest = settled(acc, rest, TILE_N)
-        mbarrier.arrive(empty.index(used), count=1)
-        write_tile(
-            c, c_rest, acc, rest, even, odd, mine, m, n, z, row, col, TILE_N,
-            C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
-        )  # fmt: skip
+        acc, rest = awaited(acc, rest, 0)
+        mbarrier.arrive(ring.empty.index(used), count=1)
+        write_tile(out, acc, rest, extra, z, row, col, GROUP)
     tma_store_wait(0)
 
 
@@ -119,26 +103,15 @@ def gemm_gluon_pingpong(
     for group in gl.static_range(2):
         mbarrier.init(turns.index(group), count=1)
     fence_async_shared()
-    gl.warp_specialize(
-        [
-            (_take_turns, (
-                c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
-                turns, m, n, k, extra, batch,
-                TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
-                TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 0, PDL, CHAIN,
-            )),
-            (_take_turns, (
-                c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
-                turns, m, n, k, extra, batch,
-                TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
-                TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 1, PDL, CHAIN,
-            )),
-            (fill, (
-                a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty, m, n, k, batch, 0, TILE_M,
-                TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, "persistent", INSIDE, STAGES, 1,
-                PDL,
-            )),
-        ],
-        [4, 1],
-        [OF_TWO_REGISTERS, PRODUCER_REGISTERS],
+    product = Product(
+        a, b, b_rest, m, n, k, batch, 0, TILE_M, TILE_N, TILE_K, GROUP_M, BATCHING, "persistent",
+        INSIDE, PDL,
+    )  # fmt: skip
+    ring = Ring(a_tiles, b_tiles, rest_tiles, full, empty, A_ROW, B_ROW, STAGES, 1)
+    output = Output(
+        c, c_rest, c_tiles, extra, m, n, TILE_N, C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN
+    )
+    specialized(
+        _take_turns, (product, ring, output, turns, INT_ACC), fill, (product, ring), 2,
+        OF_TWO_REGISTERS, PRODUCER_REGISTERS,
     )  # fmt: skip

@@ -49,10 +49,20 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
-from tilewright.ops.device.gluon_ring import place, tiles_of
+from tilewright.ops.device.gluon_ring import (
+    Ring,
+    barriers,
+    place,
+    tiles_of,
+    turned,
+)
+from tilewright.ops.device.gluon_roles import specialized
+from tilewright.ops.device.gluon_store import cut
 from tilewright.ops.device.reduce import reduce, take_turn
-from tilewright.ops.device.schedule import begin_of, next_part, tile_coordinates
+from tilewright.ops.device.schedule import next_part, tile_coordinates
+from tilewright.ops.gemm.kernels.gluon_fill import Product, column_of, extent, row_of
 from tilewright.ops.gemm.kernels.scale import size_of
 
 LANES = gl.constexpr(32)
@@ -61,276 +71,241 @@ CONSUMER_REGISTERS = gl.constexpr(232)
 ROWS = gl.constexpr(64)
 """Rows of a part: the rows that one wgmma computes."""
 
+Scales = bundle("Scales", "scales factors SCALES")
+"""The scales in memory, their vectors in the ring's slots, and which there are (see `scale`)."""
+
+Output = bundle("Output", "c c_tiles flags partials C_ROW SPLIT REDUCTION")
+"""Where sums go: C through two staging buffers for each group, or other workgroups."""
+
 
 @jit
-def _shares(tiles, splits, SCHEDULER: gl.constexpr):
+def _shares(tiles, p):
     """Number of shares of work: tiles, or parts of K of tiles."""
     shares = tiles
-    if SCHEDULER == "split_k":
-        shares = tiles * splits
+    if p.SCHEDULER == "split_k":
+        shares = tiles * p.splits
     return shares
 
 
 @jit
-def _load(
-    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k, splits,
-    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    SCALES: gl.constexpr, SCHEDULER: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
+def _load(p, ring, scales):
     """The producer: loads every K step of every share of this workgroup into the ring."""
-    tiles_m = gl.cdiv(m, TILE_M)
-    tiles_n = gl.cdiv(n, TILE_N)
-    COLS: gl.constexpr = b.block_type.shape[0]
-    A_PARTS: gl.constexpr = TILE_M // ROWS
-    B_PARTS: gl.constexpr = TILE_N // COLS
-    A_SCALES: gl.constexpr = A_PARTS if size_of(SCALES, 0, 0) > 0 else 0
-    B_SCALES: gl.constexpr = B_PARTS if size_of(SCALES, 1, 0) > 0 else 0
-    BLOCK_K: gl.constexpr = a.block_type.shape[1]
-    BLOCKS: gl.constexpr = TILE_K // BLOCK_K
-    BYTES: gl.constexpr = A_PARTS * a.block_type.nbytes + B_PARTS * b.block_type.nbytes
-    steps = gl.cdiv(k, TILE_K)
-    shares = _shares(tiles_m * tiles_n, splits, SCHEDULER)
+    tiles_m, tiles_n, tiles, steps = extent(p)
+    COLS: gl.constexpr = p.b.block_type.shape[0]
+    A_PARTS: gl.constexpr = p.TILE_M // ROWS
+    B_PARTS: gl.constexpr = p.TILE_N // COLS
+    A_SCALES: gl.constexpr = A_PARTS if size_of(scales.SCALES, 0, 0) > 0 else 0
+    B_SCALES: gl.constexpr = B_PARTS if size_of(scales.SCALES, 1, 0) > 0 else 0
+    BLOCK_K: gl.constexpr = p.a.block_type.shape[1]
+    BLOCKS: gl.constexpr = p.TILE_K // BLOCK_K
+    BYTES: gl.constexpr = A_PARTS * p.a.block_type.nbytes + B_PARTS * p.b.block_type.nbytes
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
+    shares = _shares(tiles, p)
     for share in range(gl.program_id(0), shares, gl.num_programs(0)):
-        tile, begin, stop, _, _ = next_part(0, 0, share, splits, steps, SCHEDULER)
-        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, "m", "m")
-        col = tile_n * TILE_N
-        for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
-            ready = full.index(stage)
-            mbarrier.wait(empty.index(stage), phase)
+        tile, begin, stop, _, _ = next_part(0, 0, share, p.splits, steps, p.SCHEDULER)
+        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, p.GROUP_M)
+        row = row_of(p, tile_m)
+        col = column_of(p, tile_n)
+        for k0 in range(begin * p.TILE_K, stop * p.TILE_K, p.TILE_K):
+            ready = ring.full.index(stage)
+            mbarrier.wait(ring.empty.index(stage), phase)
             mbarrier.expect(ready, BLOCKS * BYTES)
             for block in gl.static_range(BLOCKS):
                 at = k0 + block * BLOCK_K
                 slot = stage * BLOCKS + block
                 for part in gl.static_range(A_PARTS):
-                    a_tile = a_tiles.index(slot * A_PARTS + part)
-                    tma_load(a, [row + part * ROWS, at], ready, a_tile)
+                    a_tile = ring.a_tiles.index(slot * A_PARTS + part)
+                    tma_load(p.a, [row + part * ROWS, at], ready, a_tile)
                 for part in gl.static_range(B_PARTS):
-                    b_tile = b_tiles.index(slot * B_PARTS + part)
-                    tma_load(b, [col + part * COLS, at], ready, b_tile)
+                    b_tile = ring.b_tiles.index(slot * B_PARTS + part)
+                    tma_load(p.b, [col + part * COLS, at], ready, b_tile)
             for block in gl.static_range(BLOCKS):
                 at = k0
                 if block > 0:  # a block outside has zeros to scale
-                    at = gl.minimum(k0 + block * BLOCK_K, k - 1)
+                    at = gl.minimum(k0 + block * BLOCK_K, p.k - 1)
                 first = (stage * BLOCKS + block) * (A_SCALES + B_SCALES)
                 for part in gl.static_range(A_SCALES):
-                    _copy_a(scales, row + part * ROWS, at, m, factors.index(first + part), SCALES)
+                    to = scales.factors.index(first + part)
+                    _copy_a(scales, row + part * ROWS, at, p.m, to)
                 for part in gl.static_range(B_SCALES):
-                    to = factors.index(first + A_SCALES + part)
-                    _copy_b(scales, col + part * COLS, at, n, to, SCALES)
+                    to = scales.factors.index(first + A_SCALES + part)
+                    _copy_b(scales, col + part * COLS, at, p.n, to)
             copy_arrive(ready, increment_count=False)
-            stage += 1
-            if stage == STAGES:
-                stage = 0
-                phase ^= 1
+            stage, phase = turned(stage, phase, ring.STAGES)
 
 
 @jit
-def _copy_a(scales, row, k0, m, to, SCALES: gl.constexpr):
+def _copy_a(scales, row, k0, m, to):
     """Request A's scales for the ROWS rows from `row` on. Scales outside are read at the edge, and
     multiplied with zeros."""
+    x = scales.scales
     lanes = gl.arange(0, ROWS, gl.BlockedLayout([1], [LANES], [1], [0]))
-    rows = gl.minimum(row + lanes, m - 1) // size_of(SCALES, 0, 0)
-    copy_load(to, scales[0] + rows * scales[1] + k0 // size_of(SCALES, 0, 1) * scales[2])
+    rows = gl.minimum(row + lanes, m - 1) // size_of(scales.SCALES, 0, 0)
+    at = x[0] + rows * x[1] + k0 // size_of(scales.SCALES, 0, 1) * x[2]
+    copy_load(to, at)
 
 
 @jit
-def _copy_b(scales, col, k0, n, to, SCALES: gl.constexpr):
+def _copy_b(scales, col, k0, n, to):
     """Request B's scale for the columns from `col` on, which lie in one block: once for each
     row."""
-    FIRST: gl.constexpr = 3 if size_of(SCALES, 0, 0) > 0 else 0
+    x = scales.scales
+    FIRST: gl.constexpr = 3 if size_of(scales.SCALES, 0, 0) > 0 else 0
     zeros = gl.zeros((ROWS,), gl.int32, gl.BlockedLayout([1], [LANES], [1], [0]))
-    cols = gl.minimum(col, n - 1) // size_of(SCALES, 1, 1)
-    step = k0 // size_of(SCALES, 1, 0) * scales[FIRST + 1]
-    copy_load(to, scales[FIRST] + (step + cols * scales[FIRST + 2]) + zeros)
+    cols = gl.minimum(col, n - 1) // size_of(scales.SCALES, 1, 1)
+    step = k0 // size_of(scales.SCALES, 1, 0) * x[FIRST + 1]
+    copy_load(to, x[FIRST] + (step + cols * x[FIRST + 2]) + zeros)
 
 
 @jit
 def _factor(
-    factors, first, A_PART: gl.constexpr, B_PART: gl.constexpr, A_PARTS: gl.constexpr,
-    SCALES: gl.constexpr, LAYOUT: gl.constexpr,
+    scales, first, A_PART: gl.constexpr, B_PART: gl.constexpr, A_PARTS: gl.constexpr,
+    LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Scales of a part of the tile, one factor for each row."""
     VECTOR: gl.constexpr = gl.SliceLayout(1, LAYOUT)
-    if size_of(SCALES, 0, 0) == 0:
-        factor = factors.index(first + B_PART).load(VECTOR)
+    if size_of(scales.SCALES, 0, 0) == 0:
+        factor = scales.factors.index(first + B_PART).load(VECTOR)
     else:
-        factor = factors.index(first + A_PART).load(VECTOR)
-        if size_of(SCALES, 1, 0) > 0:
-            factor *= factors.index(first + A_PARTS + B_PART).load(VECTOR)
+        factor = scales.factors.index(first + A_PART).load(VECTOR)
+        if size_of(scales.SCALES, 1, 0) > 0:
+            factor *= scales.factors.index(first + A_PARTS + B_PART).load(VECTOR)
     return factor
 
 
 @jit
-def _store(c, z, row, col, piece, staging, C_ROW: gl.constexpr, BATCHING: gl.constexpr):
-    """Write one piece of C, or of its part `z`, from registers to memory, through the staging
-    buffer `staging`."""
-    out = piece.to(c.dtype)
-    tma_store_wait(1)  # the last piece but one has left this buffer
-    if C_ROW:
-        staging.store(out)
-        fence_async_shared()
-        tma_store(c, place(z, row, col, BATCHING), staging)
-    else:
-        staging.permute((1, 0)).store(out)
-        fence_async_shared()
-        tma_store(c, place(z, col, row, BATCHING), staging)
+def _store_part(out, z, row, col, acc, GROUP: gl.constexpr, BATCHING: gl.constexpr):
+    """Write a part of a tile to C, or to its part `z`, in two pieces (with SPLIT, four), through
+    the group's two staging buffers."""
+    COUNT: gl.constexpr = 4 if out.SPLIT else 2
+    pieces = cut(acc, COUNT)
+    for i in gl.static_range(COUNT):
+        piece = pieces[i].to(out.c.dtype)
+        at = col + i * (acc.shape[1] // COUNT)
+        staging = out.c_tiles.index(2 * GROUP + i % 2)
+        tma_store_wait(1)  # the last piece but one has left this buffer
+        if out.C_ROW:
+            staging.store(piece)
+            fence_async_shared()
+            tma_store(out.c, place(z, row, at, BATCHING), staging)
+        else:
+            staging.permute((1, 0)).store(piece)
+            fence_async_shared()
+            tma_store(out.c, place(z, at, row, BATCHING), staging)
 
 
 @jit
-def _halves(tile):
-    """The left and the right half of a tile in registers."""
-    M: gl.constexpr = tile.shape[0]
-    N: gl.constexpr = tile.shape[1]
-    return tile.reshape((M, 2, N // 2)).permute((0, 2, 1)).split()
-
-
-@jit
-def _store_part(
-    c, z, row, col, acc, one, other, C_ROW: gl.constexpr, SPLIT: gl.constexpr,
-    BATCHING: gl.constexpr,
-):  # fmt: skip
-    """Write a part of a tile in two pieces (with SPLIT, four), through two staging buffers."""
-    COLS: gl.constexpr = acc.shape[1]
-    left, right = _halves(acc)
-    if SPLIT:
-        Q: gl.constexpr = COLS // 4
-        p0, p1 = _halves(left)
-        p2, p3 = _halves(right)
-        _store(c, z, row, col, p0, one, C_ROW, BATCHING)
-        _store(c, z, row, col + Q, p1, other, C_ROW, BATCHING)
-        _store(c, z, row, col + 2 * Q, p2, one, C_ROW, BATCHING)
-        _store(c, z, row, col + 3 * Q, p3, other, C_ROW, BATCHING)
-    else:
-        _store(c, z, row, col, left, one, C_ROW, BATCHING)
-        _store(c, z, row, col + COLS // 2, right, other, C_ROW, BATCHING)
-
-
-@jit
-def _multiply(
-    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, flags, partials, splits,
-    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    C_ROW: gl.constexpr, SCALES: gl.constexpr, SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
-    SPLIT: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
+def _multiply(p, ring, scales, out, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its rows of every share of this workgroup."""
-    tiles_m = gl.cdiv(m, TILE_M)
-    tiles_n = gl.cdiv(n, TILE_N)
-    COLS: gl.constexpr = b_tiles.shape[1]
-    A_PARTS: gl.constexpr = TILE_M // ROWS
-    B_PARTS: gl.constexpr = TILE_N // COLS
-    MINE: gl.constexpr = A_PARTS // GROUPS
+    tiles_m, tiles_n, tiles, steps = extent(p)
+    COLS: gl.constexpr = ring.b_tiles.shape[1]
+    A_PARTS: gl.constexpr = p.TILE_M // ROWS
+    B_PARTS: gl.constexpr = p.TILE_N // COLS
+    MINE: gl.constexpr = A_PARTS // ring.GROUPS
     DOWN: gl.constexpr = MINE - 1  # the position of the second part, if there is one
     RIGHT: gl.constexpr = B_PARTS - 1
-    BLOCKS: gl.constexpr = TILE_K // a_tiles.shape[2]
-    VECTORS: gl.constexpr = factors.shape[0] // (STAGES * BLOCKS)
+    BLOCKS: gl.constexpr = p.TILE_K // ring.a_tiles.shape[2]
+    VECTORS: gl.constexpr = scales.factors.shape[0] // (ring.STAGES * BLOCKS)
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 32])
-    SUM: gl.constexpr = gl.int32 if a_tiles.dtype == gl.int8 else gl.float32
+    SUM: gl.constexpr = gl.int32 if ring.a_tiles.dtype == gl.int8 else gl.float32
     OF_GROUP: gl.constexpr = MINE * B_PARTS
-    APART: gl.constexpr = REDUCTION == "two_stage"
-    MEETS: gl.constexpr = SCHEDULER == "split_k" and not APART
+    APART: gl.constexpr = out.REDUCTION == "two_stage"
+    MEETS: gl.constexpr = p.SCHEDULER == "split_k" and not APART
     OF_C: gl.constexpr = "strided" if APART else "none"
-    steps = gl.cdiv(k, TILE_K)
-    shares = _shares(tiles_m * tiles_n, splits, SCHEDULER)
     stage = 0
     phase = 0
     last = 0
-    if SCHEDULER == "persistent":
-        mbarrier.wait(full.index(stage), phase)
+    shares = _shares(tiles, p)
+    if p.SCHEDULER == "persistent":
+        mbarrier.wait(ring.full.index(stage), phase)
     for share in range(gl.program_id(0), shares, gl.num_programs(0)):
-        tile, begin, stop, _, _ = next_part(0, 0, share, splits, steps, SCHEDULER)
-        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, "m", "m") + GROUP * MINE * ROWS
-        col = tile_n * TILE_N
+        tile, begin, stop, _, _ = next_part(0, 0, share, p.splits, steps, p.SCHEDULER)
+        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, p.GROUP_M)
+        row = row_of(p, tile_m) + GROUP * MINE * ROWS
+        col = column_of(p, tile_n)
         if MEETS:
             # Each part of each group has its own slots and flags, as if it were a tile.
-            stride: gl.constexpr = GROUPS * OF_GROUP
-            base = (tile if REDUCTION == "atomic" else tile * splits) * stride + GROUP * OF_GROUP
+            stride: gl.constexpr = ring.GROUPS * OF_GROUP
+            base = tile if out.REDUCTION == "atomic" else tile * p.splits
+            base = base * stride + GROUP * OF_GROUP
             # The answers arrive together with the first operands.
-            last0 = take_turn(flags, splits, base, stride, 0, REDUCTION)
+            last0 = take_turn(out.flags, p.splits, base, stride, 0, out.REDUCTION)
             if DOWN + RIGHT:
-                last1 = take_turn(flags, splits, base + 1, stride, 0, REDUCTION)
-        if SCHEDULER == "split_k":
-            mbarrier.wait(full.index(stage), phase)
+                last1 = take_turn(out.flags, p.splits, base + 1, stride, 0, out.REDUCTION)
+        if p.SCHEDULER == "split_k":
+            mbarrier.wait(ring.full.index(stage), phase)
         acc0 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
         acc1 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
         none = gl.zeros((ROWS, COLS), SUM, LAYOUT)
-        for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
+        for k0 in range(begin * p.TILE_K, stop * p.TILE_K, p.TILE_K):
             slot = stage * BLOCKS
-            a_tile = a_tiles.index(slot * A_PARTS + GROUP * MINE)
-            b_tile = b_tiles.index(slot * B_PARTS).permute((1, 0))
+            a_tile = ring.a_tiles.index(slot * A_PARTS + GROUP * MINE)
+            b_tile = ring.b_tiles.index(slot * B_PARTS).permute((1, 0))
             part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
             parts = (part,)
             for block in gl.static_range(1, BLOCKS):  # without a second part, products side by side
-                a_tile = a_tiles.index((slot + block) * A_PARTS + GROUP)
-                b_tile = b_tiles.index(slot + block).permute((1, 0))
+                a_tile = ring.a_tiles.index((slot + block) * A_PARTS + GROUP)
+                b_tile = ring.b_tiles.index(slot + block).permute((1, 0))
                 part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
                 parts = parts + (part,)  # type: ignore[assignment]
-            mbarrier.arrive(empty.index(last), count=1, pred=k0 > begin * TILE_K)
+            mbarrier.arrive(ring.empty.index(last), count=1, pred=k0 > begin * p.TILE_K)
             first = slot * VECTORS
-            factor = _factor(factors, first, GROUP * MINE, 0, A_PARTS, SCALES, LAYOUT)
+            factor = _factor(scales, first, GROUP * MINE, 0, A_PARTS, LAYOUT)
             last = stage
-            stage += 1
-            if stage == STAGES:
-                stage = 0
-                phase ^= 1
-            more = k0 + TILE_K < stop * TILE_K
-            if SCHEDULER == "persistent":
+            stage, phase = turned(stage, phase, ring.STAGES)
+            more = k0 + p.TILE_K < stop * p.TILE_K
+            if p.SCHEDULER == "persistent":
                 more = more | (share + gl.num_programs(0) < shares)
             if DOWN + RIGHT:
-                other = _factor(factors, first, GROUP * MINE + DOWN, RIGHT, A_PARTS, SCALES, LAYOUT)
+                other = _factor(scales, first, GROUP * MINE + DOWN, RIGHT, A_PARTS, LAYOUT)
                 part = warpgroup_mma_wait(0, deps=(part,))
                 acc0 += part.to(gl.float32) * factor[:, None]
                 # The additions must come before the next products, which use the same registers
                 # (they do not read them: k is not below 0). Otherwise the compiler mixes the two,
                 # and a second set of registers does not fit.
                 acc0, part = warpgroup_mma_wait(0, deps=(acc0, part))
-                a_tile = a_tiles.index(last * A_PARTS + GROUP * MINE + DOWN)
-                b_tile = b_tiles.index(last * B_PARTS + RIGHT).permute((1, 0))
-                part = warpgroup_mma(a_tile, b_tile, part, use_acc=k < 0, is_async=True)
-                mbarrier.wait(full.index(stage), phase, pred=more)
+                a_tile = ring.a_tiles.index(last * A_PARTS + GROUP * MINE + DOWN)
+                b_tile = ring.b_tiles.index(last * B_PARTS + RIGHT).permute((1, 0))
+                part = warpgroup_mma(a_tile, b_tile, part, use_acc=p.k < 0, is_async=True)
+                mbarrier.wait(ring.full.index(stage), phase, pred=more)
                 part = warpgroup_mma_wait(0, deps=(part,))
                 acc1 += part.to(gl.float32) * other[:, None]
             else:
                 vectors = (factor,)
                 for block in gl.static_range(1, BLOCKS):
                     there = first + block * VECTORS
-                    factor = _factor(factors, there, GROUP, 0, A_PARTS, SCALES, LAYOUT)
+                    factor = _factor(scales, there, GROUP, 0, A_PARTS, LAYOUT)
                     vectors = vectors + (factor,)  # type: ignore[assignment]
-                mbarrier.wait(full.index(stage), phase, pred=more)
+                mbarrier.wait(ring.full.index(stage), phase, pred=more)
                 for block in gl.static_range(BLOCKS):
                     part = warpgroup_mma_wait(BLOCKS - 1 - block, deps=(parts[block],))
                     acc0 += part.to(gl.float32) * vectors[block][:, None]
-        mbarrier.arrive(empty.index(last), count=1)
-        one = c_tiles.index(2 * GROUP)
-        other = c_tiles.index(2 * GROUP + 1)
-        z = share % splits if APART else 0
+        mbarrier.arrive(ring.empty.index(last), count=1)
+        z = share % p.splits if APART else 0
         if MEETS:
-            i = share % splits
+            i = share % p.splits
             slots = within_registers(ROWS, COLS, LAYOUT)
             whole, acc0 = reduce(
-                acc0, last0, flags, partials, slots, i, splits, base, stride, 0,
-                REDUCTION, store, load, add,
+                acc0, last0, out.flags, out.partials, slots, i, p.splits, base, stride, 0,
+                out.REDUCTION, store, load, add,
             )  # fmt: skip
             if whole:
-                _store_part(c, 0, row, col, acc0, one, other, C_ROW, SPLIT, "none")
+                _store_part(out, 0, row, col, acc0, GROUP, "none")
         else:
-            _store_part(c, z, row, col, acc0, one, other, C_ROW, SPLIT, OF_C)
+            _store_part(out, z, row, col, acc0, GROUP, OF_C)
         if DOWN + RIGHT:
             row += DOWN * ROWS
             col += RIGHT * COLS
             if MEETS:
                 whole, acc1 = reduce(
-                    acc1, last1, flags, partials, slots, i, splits, base + 1, stride, 0,
-                    REDUCTION, store, load, add,
+                    acc1, last1, out.flags, out.partials, slots, i, p.splits, base + 1, stride, 0,
+                    out.REDUCTION, store, load, add,
                 )  # fmt: skip
                 if whole:
-                    _store_part(c, 0, row, col, acc1, one, other, C_ROW, SPLIT, "none")
+                    _store_part(out, 0, row, col, acc1, GROUP, "none")
             else:
-                _store_part(c, z, row, col, acc1, one, other, C_ROW, SPLIT, OF_C)
+                _store_part(out, z, row, col, acc1, GROUP, OF_C)
     tma_store_wait(0)
 
 
@@ -359,49 +334,16 @@ def gemm_gluon_scaled(
     factors = gl.allocate_shared_memory(
         gl.float32, [VECTORS, ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1 + LANES)
-        mbarrier.init(empty.index(stage), count=GROUPS)
+    full, empty = barriers(STAGES, GROUPS, 1 + LANES)
     fence_async_shared()  # the copy engine sees the barriers too
-    if GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
-                    flags, partials, splits,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SCHEDULER, REDUCTION,
-                    SPLIT, STAGES, GROUPS, 0,
-                )),
-                (_load, (
-                    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k, splits,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, SCALES, SCHEDULER, STAGES,
-                )),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
-                    flags, partials, splits,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SCHEDULER, REDUCTION,
-                    SPLIT, STAGES, GROUPS, 0,
-                )),
-                (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
-                    flags, partials, splits,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SCHEDULER, REDUCTION,
-                    SPLIT, STAGES, GROUPS, 1,
-                )),
-                (_load, (
-                    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k, splits,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, SCALES, SCHEDULER, STAGES,
-                )),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
+    product = Product(
+        a, b, (), m, n, k, (), splits, TILE_M, TILE_N, TILE_K, GROUP_M, "none", SCHEDULER, "m",
+        "none",
+    )  # fmt: skip
+    ring = Ring(a_tiles, b_tiles, (), full, empty, True, False, STAGES, GROUPS)
+    found = Scales(scales, factors, SCALES)
+    output = Output(c, c_tiles, flags, partials, C_ROW, SPLIT, REDUCTION)
+    specialized(
+        _multiply, (product, ring, found, output), _load, (product, ring, found), GROUPS,
+        CONSUMER_REGISTERS, PRODUCER_REGISTERS,
+    )  # fmt: skip

@@ -47,6 +47,8 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_ring import turned
+from tilewright.ops.device.gluon_store import cut, indices
 from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import split_range, tile_coordinates
 from tilewright.ops.gemm.kernels.scale import number
@@ -175,19 +177,6 @@ def _rows_of_a(tile_m, warps, lanes_at):
 
 
 @jit
-def _split(x, COUNT: gl.constexpr):
-    """A matrix as a tuple of COUNT matrices, side by side."""
-    if COUNT == 1:
-        out = (x,)
-    else:
-        R: gl.constexpr = x.shape[0]
-        D: gl.constexpr = x.shape[1]
-        left, right = x.reshape((R, 2, D // 2)).permute((0, 2, 1)).split()
-        out = _split(left, COUNT // 2) + _split(right, COUNT // 2)
-    return out
-
-
-@jit
 def _operands_of_b(words, FORMAT: gl.constexpr, DTYPE: gl.constexpr, SUMS: gl.constexpr):
     """A part's words of B as SUMS operands of products, each [columns, K in its own order]."""
     N: gl.constexpr = words.shape[0]
@@ -205,7 +194,7 @@ def _operands_of_b(words, FORMAT: gl.constexpr, DTYPE: gl.constexpr, SUMS: gl.co
         DTYPE, bitcast=True
     )  # first the halves, then bits 1 and 0 of the element
     x = x.reshape((N, SUMS, 4, 2 // SUMS, 2, 2, 2)).permute((0, 1, 5, 6, 3, 2, 4))
-    return _split(x.reshape((N, PART)), SUMS)
+    return cut(x.reshape((N, PART)), SUMS)
 
 
 @jit
@@ -213,7 +202,7 @@ def _operands_of_a(x, SUMS: gl.constexpr):
     """The matching operands of A, with K in the same order."""
     M: gl.constexpr = x.shape[0]
     x = x.reshape((M, SUMS, 4, 2 // SUMS, 2, 2, 2)).permute((0, 1, 5, 6, 3, 2, 4))
-    return _split(x.reshape((M, PART)), SUMS)
+    return cut(x.reshape((M, PART)), SUMS)
 
 
 @jit
@@ -248,11 +237,6 @@ def _scales(scales, cols, group, n, COUNT: gl.constexpr, FIRST: gl.constexpr, gr
     if FIRST + 1 < COUNT:
         x = x + _scales(scales, cols, group, n, COUNT, FIRST + 1, groups)
     return x
-
-
-@jit
-def _indices(tile, AXIS: gl.constexpr):
-    return gl.arange(0, tile.shape[AXIS], gl.SliceLayout(1 - AXIS, tile.type.layout))
 
 
 @jit
@@ -334,7 +318,7 @@ def gemm_gluon_weights(
             factors = coming
             coming = _scales(scales, cols, (k0 + TILE_K) // GROUP, n, GROUPS, 0, groups)
         mbarrier.wait(full.index(stage), phase)
-        words = _split(b_tiles.index(stage).load(B_LAYOUT), TILE_K // PART)
+        words = cut(b_tiles.index(stage).load(B_LAYOUT), TILE_K // PART)
         for i in gl.static_range(TILE_K // PART):
             rows = a_tiles.index(stage).slice(i * PART, PART, 1)
             if WIDE:
@@ -366,10 +350,7 @@ def gemm_gluon_weights(
         if WIDE and GROUP == 0:
             acc = warpgroup_mma_wait(0, deps=(acc,))
         free = stage
-        stage += 1
-        if stage == STAGES:
-            stage = 0
-            phase ^= 1
+        stage, phase = turned(stage, phase, STAGES)
 
     whole = True
     if SCHEDULER == "split_k":
@@ -386,10 +367,10 @@ def gemm_gluon_weights(
         ALONG: gl.constexpr = TILE_N // 4 if TILE_N < 128 else 32
         OUT: gl.constexpr = gl.BlockedLayout([1, 4], [32 // ALONG, ALONG], [WARPS, 1], [1, 0])
         out = gl.convert_layout(acc.permute((1, 0)), OUT)
-        out = apply(out, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True, _indices)
+        out = apply(out, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True, indices)
         out = rounded(out, c.dtype.element_ty, LARGEST)
-        offs_m = row + _indices(out, 0)
-        offs_n = tile_n * (TILE_N // FOLD) + _indices(out, 1)
+        offs_m = row + indices(out, 0)
+        offs_n = tile_n * (TILE_N // FOLD) + indices(out, 1)
         if C_ROW:
             ptrs = c + offs_m[:, None] * ldc + offs_n[None, :]
         else:

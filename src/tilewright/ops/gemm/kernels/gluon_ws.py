@@ -26,7 +26,7 @@ read all operands of its part, so they are there for the other groups too, and e
 tiles in increasing order. With reduction `cluster` the workgroups of a tile exchange sums through
 each other's shared memory (see `gluon_exchange`).
 
-Chains. The kernel may start while the kernel before it drains (PDL, see `gluon_ring`).
+Chains. The kernel may start while the kernel before it drains (PDL, see `gluon_fill`).
 
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 
@@ -35,7 +35,7 @@ launch, then L2. Measured on an H200 against cuBLAS: 0.997 to 1.025 on large bf1
 1.628 in int8. More measurements, and what was tried: docs/notes/gemm-gluon_ws.md.
 """
 
-from tilewright.ops.device.batching import extra_of, in_batch, in_matrix
+from tilewright.ops.device.batching import extra_of, in_matrix
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_wait,
@@ -44,76 +44,59 @@ from tilewright.ops.device.gluon_api import (
     mbarrier,
     tma_store_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_cluster import ready
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
 from tilewright.ops.device.gluon_ring import (
     OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
+    Ring,
     accumulators,
+    awaited,
     barriers,
-    fill,
     multiply,
     rests_of,
-    settled,
     tiles_of,
     work_of,
 )
-from tilewright.ops.device.gluon_store import touch, write_tile
+from tilewright.ops.device.gluon_roles import specialized
+from tilewright.ops.device.gluon_store import Output, touch, write_tile
 from tilewright.ops.device.reduce import reduce, take_turn
-from tilewright.ops.device.schedule import (
-    axes_inside,
-    begin_of,
-    contributors,
-    next_part,
-    tile_coordinates,
-)
+from tilewright.ops.device.schedule import axes_inside, contributors, next_part, tile_coordinates
 from tilewright.ops.gemm.kernels.gluon_exchange import exchange, mail
+from tilewright.ops.gemm.kernels.gluon_fill import Product, column_of, extent, fill, row_of
+
+Sharing = bundle("Sharing", "flags partials inbox told REDUCTION CLUSTER")
+"""How workgroups that share a tile combine their sums: through memory, or through the shared memory
+of CLUSTER workgroups."""
 
 
 @jit
-def _multiply(
-    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty, m, n, k, extra, batch,
-    flags, partials, splits, inbox, told,
-    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
-    INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
-    BATCHING: gl.constexpr, INSIDE: gl.constexpr,
-    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
-    PDL: gl.constexpr, CHAIN: gl.constexpr,
-):  # fmt: skip
+def _multiply(p, ring, out, sharing, INT_ACC: gl.constexpr, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its rows of every part of this workgroup."""
-    if PDL != "none":
+    if p.PDL != "none":
         gdc_wait()
-    tiles_m = gl.cdiv(m, TILE_M)
-    tiles_n = gl.cdiv(n, TILE_N)
-    each = tiles_m * tiles_n
-    tiles = in_batch(each, batch, BATCHING)
-    steps = gl.cdiv(k, TILE_K)
-    ROWS: gl.constexpr = TILE_M // GROUPS
-    APART: gl.constexpr = REDUCTION == "two_stage"
-    CLUSTER: gl.constexpr = splits if REDUCTION == "cluster" else 1
-    MEETS: gl.constexpr = SCHEDULER != "persistent" and not APART and CLUSTER == 1
-    COLUMNS: gl.constexpr = TILE_N // CLUSTER
+    tiles_m, tiles_n, tiles, steps = extent(p)
+    ROWS: gl.constexpr = p.TILE_M // ring.GROUPS
+    APART: gl.constexpr = sharing.REDUCTION == "two_stage"
+    MEETS: gl.constexpr = p.SCHEDULER != "persistent" and not APART and sharing.CLUSTER == 1
     stage = 0
     phase = 0
-    even = c_tiles.index(2 * GROUP)
-    odd = c_tiles.index(2 * GROUP + 1)
-    ways, share, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
+    ways, share, at, end, part, parts = work_of(tiles, steps, p.splits, p.SCHEDULER)
     while (at < end) | (part < parts):
         here = part
-        tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
-        z, within = in_matrix(tile, each, BATCHING)
-        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, "m", INSIDE) + GROUP * ROWS
-        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
+        tile, begin, stop, at, part = next_part(at, end, part, p.splits, steps, p.SCHEDULER)
+        z, within = in_matrix(tile, tiles_m * tiles_n, p.BATCHING)
+        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, p.GROUP_M)
+        row = row_of(p, tile_m) + GROUP * ROWS
+        col = column_of(p, tile_n)
         if MEETS:
             shared = stop - begin < steps
-            if SCHEDULER == "split_k":
-                i = here % splits
-                count = splits
-                base = tile * splits
+            if p.SCHEDULER == "split_k":
+                i = here % p.splits
+                count = p.splits
+                base = tile * p.splits
                 stride = 1
                 shift = 0
             else:
@@ -121,47 +104,44 @@ def _multiply(
                 i = gl.program_id(0) - earliest
                 base = 2 * earliest
                 stride = 2
-            if REDUCTION == "atomic":
+            if sharing.REDUCTION == "atomic":
                 base = tile
             # Each group has its own slots and flags, as if its rows were a tile.
-            base = base * GROUPS + GROUP
-            stride = stride * GROUPS
-            shift = shift * GROUPS
+            base = base * ring.GROUPS + GROUP
+            stride = stride * ring.GROUPS
+            shift = shift * ring.GROUPS
             # The answer arrives together with the first operands.
             last = shared
             if shared:
-                last = take_turn(flags, count, base, stride, shift, REDUCTION)
-        mine = extra_of(extra, batch, z, TAKES, BATCHING)
-        touch(mine, row, col, m, n, ROWS, TILE_N, TAKES, FOLD)
-        acc, rest = accumulators(a_tiles, ROWS, TILE_N, INT_ACC)
+                last = take_turn(sharing.flags, count, base, stride, shift, sharing.REDUCTION)
+        extra = extra_of(out.extra, p.batch, z, out.TAKES, p.BATCHING)
+        touch(out, extra, row, col, ROWS, p.TILE_N)
+        acc, rest = accumulators(ring.a_tiles, ROWS, p.TILE_N, INT_ACC)
         acc, rest, used, stage, phase = multiply(
-            a_tiles, b_tiles, rest_tiles, full, empty, acc, rest, begin, stop, stage, phase,
-            TILE_N, A_ROW, B_ROW, STAGES, GROUPS, GROUP,
+            ring, acc, rest, begin, stop, stage, phase, GROUP
         )  # fmt: skip
-        acc, rest = settled(acc, rest, TILE_N)
-        mbarrier.arrive(empty.index(used), count=1)
+        acc, rest = awaited(acc, rest, 0)
+        mbarrier.arrive(ring.empty.index(used), count=1)
 
         whole = stop - begin == steps
         if APART:
-            z = here % splits
+            z = here % p.splits
             whole = stop > begin
-        if CLUSTER > 1:
+        if sharing.CLUSTER > 1:
             whole = stop > begin
-            acc = exchange(acc, inbox, told, here % CLUSTER, CLUSTER, GROUP)
-            col += here % CLUSTER * COLUMNS
+            rank = here % sharing.CLUSTER
+            acc = exchange(acc, sharing, rank, GROUP)
+            col += rank * out.TILE_N
         if MEETS:  # noqa: SIM102 - only this is known when compiling
             if shared:
                 LAYOUT: gl.constexpr = acc.type.layout
-                slots = within_registers(ROWS, TILE_N, LAYOUT)
+                slots = within_registers(ROWS, p.TILE_N, LAYOUT)
                 whole, acc = reduce(
-                    acc, last, flags, partials, slots, i, count, base, stride, shift,
-                    REDUCTION, store, load, add,
+                    acc, last, sharing.flags, sharing.partials, slots, i, count, base, stride,
+                    shift, sharing.REDUCTION, store, load, add,
                 )  # fmt: skip
         if whole:
-            write_tile(
-                c, c_rest, acc, rest, even, odd, mine, m, n, z, row, col, COLUMNS,
-                C_ROW, SPLIT, TAKES, FOLD, LARGEST, "strided" if APART else BATCHING, CHAIN,
-            )  # fmt: skip
+            write_tile(out, acc, rest, extra, z, row, col, GROUP)
     tma_store_wait(0)
 
 
@@ -183,106 +163,31 @@ def gemm_gluon_ws(
     flags, partials, splits: for the schedulers that share tiles; the others ignore them.
     b_rest, c_rest: descriptors of B and C for each part of a tile behind the first.
     extra, TAKES, CHAIN: see `epilogue`; C has n / FOLD columns.
-    batch, BATCHING: as in `tma`. PDL: see `gluon_ring`.
+    batch, BATCHING: as in `tma`. PDL: see `gluon_fill`.
     """
     INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
+    CLUSTER: gl.constexpr = splits if REDUCTION == "cluster" else 1
+    OF_C: gl.constexpr = "strided" if REDUCTION == "two_stage" else BATCHING
     a_tiles = tiles_of(a, STAGES * GROUPS)
     b_tiles = tiles_of(b, STAGES)
     rest_tiles = rests_of(b_rest, STAGES)
     c_tiles = tiles_of(c, 2 * GROUPS)
     full, empty = barriers(STAGES, GROUPS)
-    CLUSTER: gl.constexpr = splits if REDUCTION == "cluster" else 1
     inbox, told = mail(TILE_M // GROUPS, TILE_N, INT_ACC, GROUPS, CLUSTER)
     fence_async_shared()  # the copy engine sees the barriers too
     if CLUSTER > 1:
         ready()
-    # Arguments are written out for each group: from a named tuple, Triton 3.6 turns constants into
-    # tensors, or fails.
-
-    if GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
-                    m, n, k, extra, batch,
-                    flags, partials, splits, inbox, told,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, PDL, CHAIN,
-                )),
-                (fill, (
-                    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty,
-                    m, n, k, batch, splits, TILE_M,
-                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
-                    GROUPS, PDL,
-                )),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )  # fmt: skip
-    elif GROUPS == 2:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
-                    m, n, k, extra, batch,
-                    flags, partials, splits, inbox, told,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, PDL, CHAIN,
-                )),
-                (_multiply, (
-                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
-                    m, n, k, extra, batch,
-                    flags, partials, splits, inbox, told,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, PDL, CHAIN,
-                )),
-                (fill, (
-                    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty,
-                    m, n, k, batch, splits, TILE_M,
-                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
-                    GROUPS, PDL,
-                )),
-            ],
-            [4, 1],
-            [OF_TWO_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
-                    m, n, k, extra, batch,
-                    flags, partials, splits, inbox, told,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, PDL, CHAIN,
-                )),
-                (_multiply, (
-                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
-                    m, n, k, extra, batch,
-                    flags, partials, splits, inbox, told,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, PDL, CHAIN,
-                )),
-                (_multiply, (
-                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
-                    m, n, k, extra, batch,
-                    flags, partials, splits, inbox, told,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 2, PDL, CHAIN,
-                )),
-                (fill, (
-                    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty,
-                    m, n, k, batch, splits, TILE_M,
-                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
-                    GROUPS, PDL,
-                )),
-            ],
-            [4, 4, 1],
-            [OF_THREE_REGISTERS, OF_THREE_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
+    product = Product(
+        a, b, b_rest, m, n, k, batch, splits, TILE_M, TILE_N, TILE_K, GROUP_M, BATCHING, SCHEDULER,
+        INSIDE, PDL,
+    )  # fmt: skip
+    ring = Ring(a_tiles, b_tiles, rest_tiles, full, empty, A_ROW, B_ROW, STAGES, GROUPS)
+    output = Output(
+        c, c_rest, c_tiles, extra, m, n, TILE_N // CLUSTER, C_ROW, SPLIT, TAKES, FOLD, LARGEST,
+        OF_C, CHAIN,
+    )  # fmt: skip
+    sharing = Sharing(flags, partials, inbox, told, REDUCTION, CLUSTER)
+    specialized(
+        _multiply, (product, ring, output, sharing, INT_ACC), fill, (product, ring), GROUPS,
+        OF_THREE_REGISTERS if GROUPS == 3 else OF_TWO_REGISTERS, PRODUCER_REGISTERS,
+    )  # fmt: skip

@@ -149,7 +149,7 @@ def gemm_tma(
     batch, BATCHING: see `batching`. A batch's descriptors have three dimensions, and `batch` has
         steps of 1 or 0 for A and B.
     PDL: whether it may start before the kernel before it has ended, and so waits for that first:
-        ``none`` or ``wait`` (see `gluon_ring`).
+        ``none`` or ``wait`` (see `gluon_fill`).
     """
     if PDL != "none":
         gdc_wait()

@@ -29,9 +29,12 @@ from tilewright.ops.device.gluon_api import (
     tma_load,
     tma_store,
     tma_store_wait,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
+from tilewright.ops.device.gluon_ring import Ring, barriers, multiplied, turned, zeros
+from tilewright.ops.device.gluon_roles import specialized
+from tilewright.ops.device.gluon_store import cut
 from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.grouped_gemm.kernels.walk import (
     COLUMNS,
@@ -45,6 +48,13 @@ PRODUCER_REGISTERS = gl.constexpr(24)
 CONSUMER_REGISTERS = gl.constexpr(240)
 PART = gl.constexpr(128)
 """Groups that a role examines together: few enough for the producer's registers."""
+
+Walk = bundle(
+    "Walk",
+    "table ends m k groups lead tiles tiles_n FORM TILE_M TILE_N TILE_K GROUP_M",
+)
+"""The groups (see `walk`), and how they are cut into `tiles`; `ends` has the number of tiles up to
+each group's end."""
 
 
 @jit
@@ -93,154 +103,98 @@ def _find(tile, ends, groups, WARPS: gl.constexpr):
 
 
 @jit
-def _place(
-    tile, ends, table, m, groups, lead, tiles_n, FORM: gl.constexpr, TILE_M: gl.constexpr,
-    GROUP_M: gl.constexpr, WARPS: gl.constexpr,
-):  # fmt: skip
+def _place(w, tile, WARPS: gl.constexpr):
     """For a tile: its group, that group's first row and number of rows, and the tile's position
     among the group's tiles. For a tile past the last: those of the last group, or meaningless
     values in range."""
-    group, first = _find(tile, ends, groups, WARPS)
-    group = gl.minimum(group, groups - 1)
-    begin, rows = group_rows(table, group, m, lead, FORM == "masked")
-    tile_m, tile_n = tile_coordinates(
-        tile - first, (rows + TILE_M - 1) // TILE_M, tiles_n, GROUP_M
-    )  # fmt: skip
+    group, first = _find(tile, w.ends, w.groups, WARPS)
+    group = gl.minimum(group, w.groups - 1)
+    begin, rows = group_rows(w.table, group, w.m, w.lead, w.FORM == "masked")
+    tiles_m = (rows + w.TILE_M - 1) // w.TILE_M
+    tile_m, tile_n = tile_coordinates(tile - first, tiles_m, w.tiles_n, w.GROUP_M)
     return group, begin, rows, tile_m, tile_n
 
 
 @jit
-def _load(
-    a, b, a_tiles, b_tiles, full, empty, ends, table, m, k, groups, lead, tiles, tiles_n,
-    FORM: gl.constexpr, TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr,
-    GROUP_M: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr,
-):  # fmt: skip
+def _load(w, ring, a, b):
     """The producer: loads every K step of every tile of this workgroup into the ring."""
-    ROWS: gl.constexpr = TILE_M // WARP_GROUPS
+    ROWS: gl.constexpr = w.TILE_M // ring.GROUPS
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        group, begin, rows, tile_m, tile_n = _place(
-            tile, ends, table, m, groups, lead, tiles_n, FORM, TILE_M, GROUP_M, 1
-        )
-        row = begin + tile_m * TILE_M
-        col = tile_n * TILE_N
-        both = (tile_m * TILE_M + ROWS < rows) | (WARP_GROUPS == 1)
-        for k0 in range(0, k, TILE_K):
-            ready = full.index(stage)
-            mbarrier.wait(empty.index(stage), phase)
+    for tile in range(gl.program_id(0), w.tiles, gl.num_programs(0)):
+        group, begin, rows, tile_m, tile_n = _place(w, tile, 1)
+        row = begin + tile_m * w.TILE_M
+        col = tile_n * w.TILE_N
+        both = (tile_m * w.TILE_M + ROWS < rows) | (ring.GROUPS == 1)
+        for k0 in range(0, w.k, w.TILE_K):
+            ready = ring.full.index(stage)
+            mbarrier.wait(ring.empty.index(stage), phase)
             if both:
-                mbarrier.expect(ready, WARP_GROUPS * a.block_type.nbytes + b.block_type.nbytes)
+                mbarrier.expect(ready, ring.GROUPS * a.block_type.nbytes + b.block_type.nbytes)
             else:
                 mbarrier.expect(ready, a.block_type.nbytes + b.block_type.nbytes)
-            tma_load(a, [row, k0], ready, a_tiles.index(stage * WARP_GROUPS))
-            if WARP_GROUPS == 2:
+            tma_load(a, [row, k0], ready, ring.a_tiles.index(stage * ring.GROUPS))
+            if ring.GROUPS == 2:
                 tma_load(
-                    a, [row + ROWS, k0], ready, a_tiles.index(stage * WARP_GROUPS + 1), pred=both
-                )
-            b_tile = reinterpreted(b_tiles.index(stage), b.dtype, b.block_type.shape, b.layout)
-            if B_ROW:
+                    a, [row + ROWS, k0], ready, ring.a_tiles.index(stage * ring.GROUPS + 1),
+                    pred=both,
+                )  # fmt: skip
+            b_tile = reinterpreted(
+                ring.b_tiles.index(stage), b.dtype, b.block_type.shape, b.layout
+            )  # fmt: skip
+            if ring.B_ROW:
                 tma_load(b, [group, k0, col], ready, b_tile)
             else:
                 tma_load(b, [group, col, k0], ready, b_tile)
-            stage += 1
-            if stage == STAGES:
-                stage = 0
-                phase ^= 1
+            stage, phase = turned(stage, phase, ring.STAGES)
 
 
 @jit
-def _store(c, begin, rows, row, col, piece, staging):
-    """Write one piece of C from registers to memory, through the staging buffer `staging`. Rows
-    past the group's end are not written."""
-    tma_store_wait(1)  # the last piece but one has left this buffer
-    staging.store(piece.to(c.dtype))
-    fence_async_shared()
-    tma_store(
-        c,
-        [RAGGED_ROWS, begin + rows, RAGGED_ROWS - rows + row, col],
-        reinterpreted(staging, c.dtype, c.block_type.shape, c.layout),
-    )
-
-
-@jit
-def _halves(tile):
-    """The left and the right half of a tile in registers."""
-    M: gl.constexpr = tile.shape[0]
-    N: gl.constexpr = tile.shape[1]
-    return tile.reshape((M, 2, N // 2)).permute((0, 2, 1)).split()
-
-
-@jit
-def _multiply(
-    c, a_tiles, b_tiles, c_tiles, full, empty, ends, table, m, k, groups, lead, tiles, tiles_n,
-    FORM: gl.constexpr, TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr,
-    GROUP_M: gl.constexpr, B_ROW: gl.constexpr, INT_ACC: gl.constexpr, SPLIT: gl.constexpr,
-    STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr, MINE: gl.constexpr,
-):  # fmt: skip
+def _multiply(w, ring, c, c_tiles, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, MINE: gl.constexpr):
     """A consumer, warp group number MINE: its rows of every tile of this workgroup."""
-    ROWS: gl.constexpr = TILE_M // WARP_GROUPS
-    MMA_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
-    WIDEST: gl.constexpr = 128 if INT_ACC else 256
-    MMA_N: gl.constexpr = WIDEST if TILE_N > WIDEST else TILE_N
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MMA_N, MMA_K])
-    ACC: gl.constexpr = gl.int32 if INT_ACC else gl.float32
+    ROWS: gl.constexpr = w.TILE_M // ring.GROUPS
+    MMA_K: gl.constexpr = 256 // ring.a_tiles.dtype.primitive_bitwidth
+    COUNT: gl.constexpr = 4 if SPLIT else 2
     stage = 0
     phase = 0
     last = 0
     step = gl.num_programs(0)
-    _, begin, rows, tile_m, tile_n = _place(
-        gl.program_id(0), ends, table, m, groups, lead, tiles_n, FORM, TILE_M, GROUP_M, 4
-    )
-    for tile in range(gl.program_id(0), tiles, step):
+    _, begin, rows, tile_m, tile_n = _place(w, gl.program_id(0), 4)
+    for tile in range(gl.program_id(0), w.tiles, step):
         begin_now = begin
         rows_now = rows
-        row = tile_m * TILE_M + MINE * ROWS
-        col = tile_n * TILE_N
-        _, begin, rows, tile_m, tile_n = _place(
-            tile + step, ends, table, m, groups, lead, tiles_n, FORM, TILE_M, GROUP_M, 4
-        )
+        row = tile_m * w.TILE_M + MINE * ROWS
+        col = tile_n * w.TILE_N
+        _, begin, rows, tile_m, tile_n = _place(w, tile + step, 4)
         if row < rows_now:
-            acc = gl.zeros((ROWS, TILE_N), ACC, LAYOUT)
-            for k0 in range(0, k, TILE_K):
-                mbarrier.wait(full.index(stage), phase)
-                a_tile = a_tiles.index(stage * WARP_GROUPS + MINE)
-                b_tile = b_tiles.index(stage)
-                if not B_ROW:
-                    b_tile = b_tile.permute((1, 0))
-                acc = warpgroup_mma(a_tile, b_tile, acc, use_acc=k0 > 0, is_async=True)
+            acc = zeros(ROWS, w.TILE_N, MMA_K, INT_ACC)
+            for k0 in range(0, w.k, w.TILE_K):
+                mbarrier.wait(ring.full.index(stage), phase)
+                a_tile = ring.a_tiles.index(stage * ring.GROUPS + MINE)
+                acc = multiplied(a_tile, ring.b_tiles.index(stage), acc, ring.B_ROW, k0 > 0)
                 acc = warpgroup_mma_wait(1, deps=(acc,))
-                mbarrier.arrive(empty.index(last), count=1, pred=k0 > 0)
+                mbarrier.arrive(ring.empty.index(last), count=1, pred=k0 > 0)
                 last = stage
-                stage += 1
-                if stage == STAGES:
-                    stage = 0
-                    phase ^= 1
+                stage, phase = turned(stage, phase, ring.STAGES)
             acc = warpgroup_mma_wait(0, deps=(acc,))
-            mbarrier.arrive(empty.index(last), count=1)
-
-            left, right = _halves(acc)
-            even = c_tiles.index(2 * MINE)
-            odd = c_tiles.index(2 * MINE + 1)
-            if SPLIT:
-                Q: gl.constexpr = TILE_N // 4
-                p0, p1 = _halves(left)
-                p2, p3 = _halves(right)
-                _store(c, begin_now, rows_now, row, col, p0, even)
-                _store(c, begin_now, rows_now, row, col + Q, p1, odd)
-                _store(c, begin_now, rows_now, row, col + 2 * Q, p2, even)
-                _store(c, begin_now, rows_now, row, col + 3 * Q, p3, odd)
-            else:
-                _store(c, begin_now, rows_now, row, col, left, even)
-                _store(c, begin_now, rows_now, row, col + TILE_N // 2, right, odd)
+            mbarrier.arrive(ring.empty.index(last), count=1)
+            pieces = cut(acc, COUNT)
+            for i in gl.static_range(COUNT):
+                tma_store_wait(1)  # the last piece but one has left this buffer
+                staging = c_tiles.index(2 * MINE + i % 2)
+                staging.store(pieces[i].to(c.dtype))
+                fence_async_shared()
+                # Rows past the group's end are not written.
+                at = [
+                    RAGGED_ROWS, begin_now + rows_now, RAGGED_ROWS - rows_now + row,
+                    col + i * (w.TILE_N // COUNT),
+                ]  # fmt: skip
+                tma_store(c, at, reinterpreted(staging, c.dtype, c.block_type.shape, c.layout))
         else:
-            for _ in range(0, k, TILE_K):
-                mbarrier.wait(full.index(stage), phase)
-                mbarrier.arrive(empty.index(stage), count=1)
-                stage += 1
-                if stage == STAGES:
-                    stage = 0
-                    phase ^= 1
+            for _ in range(0, w.k, w.TILE_K):
+                mbarrier.wait(ring.full.index(stage), phase)
+                mbarrier.arrive(ring.empty.index(stage), count=1)
+                stage, phase = turned(stage, phase, ring.STAGES)
     tma_store_wait(0)
 
 
@@ -271,53 +225,18 @@ def grouped_gemm_gluon_ws(
     else:
         b_tiles = _tiles(b, STAGES, TILE_N, TILE_K)
     c_tiles = _tiles(c, 2 * WARP_GROUPS, ROWS, PIECE)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=WARP_GROUPS)
+    full, empty = barriers(STAGES, WARP_GROUPS)
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     ends = gl.allocate_shared_memory(gl.int32, [MAX_GROUPS // PART, PART], PLAIN)
     tiles_n = gl.cdiv(n, TILE_N)
     whole = reinterpreted(ends, gl.int32, [MAX_GROUPS], PLAIN)
     tiles = _tile_ends(table, whole, m, groups, lead, tiles_n, FORM, TILE_M)
     fence_async_shared()  # the copy engine sees the barriers too
-    if WARP_GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, full, empty, ends, table, m, k, groups, lead,
-                    tiles, tiles_n, FORM, TILE_M, TILE_N, TILE_K, GROUP_M, B_ROW, INT_ACC, SPLIT,
-                    STAGES, WARP_GROUPS, 0,
-                )),
-                (_load, (
-                    a, b, a_tiles, b_tiles, full, empty, ends, table, m, k, groups, lead,
-                    tiles, tiles_n, FORM, TILE_M, TILE_N, TILE_K, GROUP_M, B_ROW, STAGES,
-                    WARP_GROUPS,
-                )),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, full, empty, ends, table, m, k, groups, lead,
-                    tiles, tiles_n, FORM, TILE_M, TILE_N, TILE_K, GROUP_M, B_ROW, INT_ACC, SPLIT,
-                    STAGES, WARP_GROUPS, 0,
-                )),
-                (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, full, empty, ends, table, m, k, groups, lead,
-                    tiles, tiles_n, FORM, TILE_M, TILE_N, TILE_K, GROUP_M, B_ROW, INT_ACC, SPLIT,
-                    STAGES, WARP_GROUPS, 1,
-                )),
-                (_load, (
-                    a, b, a_tiles, b_tiles, full, empty, ends, table, m, k, groups, lead,
-                    tiles, tiles_n, FORM, TILE_M, TILE_N, TILE_K, GROUP_M, B_ROW, STAGES,
-                    WARP_GROUPS,
-                )),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
+    walk = Walk(
+        table, ends, m, k, groups, lead, tiles, tiles_n, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
+    )
+    ring = Ring(a_tiles, b_tiles, (), full, empty, True, B_ROW, STAGES, WARP_GROUPS)
+    specialized(
+        _multiply, (walk, ring, c, c_tiles, INT_ACC, SPLIT), _load, (walk, ring, a, b), WARP_GROUPS,
+        CONSUMER_REGISTERS, PRODUCER_REGISTERS,
+    )  # fmt: skip
