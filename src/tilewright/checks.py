@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 import re
 import sys
 from typing import Any
@@ -48,6 +49,15 @@ def parse_whole(name: str, word: str, least: int = 0, most: int = MOST_WHOLE) ->
 
 
 _DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
+
+
+def flag(variable: str, usual: bool) -> bool:
+    """What an environment variable says: ``1`` or ``0``; `usual` if it is empty or not set. Raises
+    `BadArgument` for anything else."""
+    said = os.environ.get(variable, "")
+    if said not in ("", "0", "1"):
+        raise BadArgument(f"{variable}: {shown(said)} is neither 1 nor 0")
+    return said == "1" if said else usual
 
 
 def parse_flag(name: str, word: str) -> bool:

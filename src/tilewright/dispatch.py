@@ -14,6 +14,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +24,7 @@ from tilewright.arch.model import Device
 from tilewright.arch.resolve import emulated
 from tilewright.bundle.shelf import Given
 from tilewright.calls import Arrays, Spoken, spoken
+from tilewright.checks import flag
 from tilewright.compile import Progress, Store
 from tilewright.compile.pool import TIMEOUT_SECONDS
 from tilewright.errors import (
@@ -43,6 +45,7 @@ from tilewright.runtime.bound import BoundLaunch
 from tilewright.runtime.workspace import Workspaces
 from tilewright.select.configured import Wanted
 from tilewright.select.constraints import Constraints
+from tilewright.standing import WAITS, Standing
 from tilewright.tables.merge import Tables
 from tilewright.verdict import Verdict
 
@@ -69,6 +72,12 @@ class Dispatcher:
     store: the store of built binaries.
     build_missing: whether to build a kernel that neither a bundle nor the store has when it is
     first needed; by default True without a bundle, False with one.
+    waits: whether a call waits for its kernel to be built. If False, another kernel that can be
+    launched at once answers meanwhile, if one keeps to the constraints: an algorithm of the
+    vendor's library, or a kernel that is built. Results of the first calls may then differ in
+    their last bits from those of later calls, so calls wait in any case under the constraints
+    ``deterministic`` and ``batch_invariant``, in a CUDA graph, which would keep the kernel, and on
+    an emulated GPU. By default what ``TILEWRIGHT_WAITS`` says, or else True.
     constraints: requirements on every kernel, whoever chooses it (see `Constraints`).
     max_workspace: the constraint of this name: most bytes of scratch memory that one launch may
     take; 0 allows only kernels that need none.
@@ -96,6 +105,7 @@ class Dispatcher:
         selector: Wanted | None = None,
         store: Store | None = None,
         build_missing: bool | None = None,
+        waits: bool | None = None,
         max_workspace: int | None = None,
         constraints: Constraints | None = None,
         tables: Tables | None = None,
@@ -125,6 +135,10 @@ class Dispatcher:
         self.build_missing = not prebuilt if build_missing is None else build_missing
         on = self.device_for_planning() if self.emulated else None
         self.loader = Loader(bundles, prebuilt, self.store, self.build_missing, on)
+        must_wait = self.emulated or not self.build_missing
+        self.waits = must_wait or (flag(WAITS, True) if waits is None else waits)
+        """Whether calls wait for kernels that have to be built."""
+        self._standing = Standing(self.planner, self.loader)
         self.counting = False
         """Whether calls on an emulated GPU count what kernels do (`Ran.counted`)."""
         self.ran: tuple[Ran, ...] = ()
@@ -150,8 +164,20 @@ class Dispatcher:
         return self.planner.is_supported(problem)
 
     def explain(self, problem: Any, constraints: Constraints | None = None) -> Explanation:
-        """Every candidate's fate with its reason, in the order considered."""
-        return self.planner.explain(problem, constraints)
+        """Every candidate's fate with its reason, in the order considered; and which kernel stands
+        in for the chosen one while that is being built."""
+        found = self.planner.explain(problem, constraints)
+        standing = (
+            f"{plan.config.name} {plan.reason}"
+            for plan in self.standing()
+            if (plan.problem, plan.device) == (problem, found.device)
+        )
+        return replace(found, notes=(*found.notes, *standing))
+
+    def standing(self) -> tuple[Plan, ...]:
+        """The plans that answer calls now in place of kernels that are being built; none where
+        calls wait."""
+        return self._standing.now()
 
     def prepare(
         self,
@@ -316,21 +342,23 @@ class Dispatcher:
         elif given.views[0].device == "cpu":
             self._interpret(family, config, given, said.scalars)
         else:
-            ready = self._prepare(family, config, given)
+            ready = self._prepare(family, config, given, stream)
             if config is None:
-                _tell(ready.plan)
+                _tell(ready.chosen)
             addresses = tuple(view.address for view in given.views)
             launches.launch(ready, given.inputs, given.outputs, addresses, stream, said.scalars)
             passed = outputs or given.outputs
-            if said.what is not None and _same(passed, given.outputs):
+            final = ready.plan is ready.chosen  # no other is kept, so that each call asks again
+            if final and said.what is not None and _same(passed, given.outputs):
                 launches.keep(
                     said, operands, passed, ready, followed=config is None, made=outputs is None
                 )
         return given.outputs
 
-    def _prepare(self, family: Any, config: Any, given: Arrays) -> Ready:
+    def _prepare(self, family: Any, config: Any, given: Arrays, stream: Any = None) -> Ready:
         """A launchable plan on the GPU of the operands. If a kernel cannot be built, the next
-        choice is tried."""
+        choice is tried. If calls do not wait, another kernel may stand in for one that has to be
+        built, except in a CUDA graph, which would keep it."""
         problem, index = given.problem, 0 if self.emulated else _index(given.views[0])
         planner = self.planner
         target = planner.device_for_planning() if self.emulated else planner.live(index)
@@ -338,9 +366,11 @@ class Dispatcher:
             self._libraries.index = index
             while True:
                 if config is None:
-                    plan = planner.plan(problem, target)
+                    plan = chosen = planner.plan(problem, target)
+                    if not self.waits and not self._captured(target, index, stream):
+                        plan = self._standing.plan(chosen, index)
                 else:
-                    plan = planner.named(config, problem, target)
+                    plan = chosen = planner.named(config, problem, target)
                 try:
                     parts, products = self.loader.loaded(plan, index)
                     break
@@ -349,6 +379,7 @@ class Dispatcher:
                         raise
                     log.warning("%s", error)
                     planner.avoid(plan, error)
+                    self._standing.forget()
         bound = BoundLaunch(
             self.loader.driver(target),
             index,
@@ -360,7 +391,13 @@ class Dispatcher:
             family.scalar_defaults(problem),
             products,
         )
-        return Ready(plan, bound, given.bound, index)
+        return Ready(plan, chosen, bound, given.bound, index)
+
+    def _captured(self, target: Device, index: int, stream: Any) -> bool:
+        """Whether a CUDA graph captures a call on this stream."""
+        on = self.loader.driver(target)
+        with on.current(index):
+            return bool(on.capture(self._launches.stream_of(index, stream)))
 
     def _interpret(
         self, family: Any, config: Any, given: Arrays, scalars: Sequence[int | float | None]

@@ -21,6 +21,7 @@ from tilewright.compile import (
     BuildResult,
     Progress,
     Store,
+    UntrustedEntry,
     build,
     find,
     inspect,
@@ -36,6 +37,7 @@ from tilewright.errors import (
     NotInBundle,
     TilewrightError,
 )
+from tilewright.ops.library import library_of
 from tilewright.plan import KEPT, Plan, Vendor, live_device
 from tilewright.runtime.bound import Loaded
 from tilewright.runtime.driver import Driver
@@ -97,6 +99,18 @@ class Loader:
                 found = self.functions(plan.config, plan.device, index)
                 self._functions[plan.config.name, index] = found
         return found, ready
+
+    def has(self, config: Any, target: Device, index: int, look_up: bool = True) -> bool:
+        """Whether a kernel can be launched on GPU `index` without a compiler: it is loaded, or an
+        algorithm of the vendor's library. look_up: or it is in a bundle or in the store."""
+        if library_of(config) or (config.name, index) in self._functions:
+            return True
+        if not look_up:
+            return False
+        try:
+            return bool(self._bundled(config, target) or find(config, target.arch, self._store))
+        except UntrustedEntry:  # it is built again
+            return False
 
     def functions(self, config: Any, target: Device, index: int) -> dict[str, Loaded]:
         """The kernels of a config, by part, with their functions, loaded anew on GPU `index`."""

@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import tee
+from itertools import chain, tee
 from typing import Any
 
 from tilewright import ops
@@ -44,6 +44,9 @@ PLANNING_DEVICE = "h200_sxm"
 """The GPU to plan for if the machine has none and none is named."""
 
 NEAREST_MISSES = 3
+
+STAND_IN = "stand-in"
+"""The selector of a plan whose kernel answers calls while the chosen one is being built."""
 
 KEPT = 4096
 """Most plans that a planner keeps, and most ready launches of a dispatcher. Beyond, the least
@@ -153,6 +156,7 @@ class Planner:
         self._vendor = vendor or Vendor()
         listed = registry is not None or prebuilt
         offers = None if listed else self._vendor.offered  # the caller says which kernels there are
+        self._offers = offers
         self.selector = configured(selector, tables, bundles.table if bundles else None, offers)
         self.constraints = constraints or Constraints()
         if max_workspace is not None:
@@ -296,6 +300,20 @@ class Planner:
                 f"{allowed.rule}, or let it choose another kernel"
             )
         return _plan_of(Choice(config, "name", "asked for by name"), problem, target)
+
+    def stand_ins(self, plan: Plan) -> Iterator[Plan]:
+        """Plans for the problem of `plan` with other kernels: the first algorithm that the vendor's
+        library offers, then the other candidates, best first. All keep to the constraints."""
+        asked = self._asked(plan.problem, plan.device, None)
+        found: list[Choice] = []
+        if self._offers is not None:
+            theirs = self._offers(ops.family(plan.problem.family), plan.problem, plan.device)
+            if not isinstance(theirs, str) and self._usable(theirs, asked):
+                found = [Choice(theirs, "", "first algorithm of the vendor's library")]
+        for choice in chain(found, self._consider(asked, self._candidates(asked, ()))):
+            if choice.config != plan.config:
+                why = f"stands in for {plan.config.name}, which is being built: {choice.reason}"
+                yield _plan_of(Choice(choice.config, STAND_IN, why), plan.problem, plan.device)
 
     def avoid(self, plan: Plan, error: BuildFailed) -> None:
         """Choose the kernel of `plan` no more, which cannot be built; an algorithm that the

@@ -22,9 +22,14 @@ from tilewright.runtime.workspace import Workspaces
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A plan with its kernels loaded on GPU `index`, ready to launch."""
+    """A plan with its kernels loaded on GPU `index`, ready to launch.
+
+    chosen: the plan of the problem: this one, or that whose kernel is being built, for which this
+        one stands in.
+    """
 
     plan: Plan
+    chosen: Plan
     bound: BoundLaunch
     operands: tuple[Bound, ...]
     index: int
@@ -128,6 +133,14 @@ class Launches:
             self.remember(said.what, said, Repeatable(inputs, tensors, roots, tuple(made)))
         return made
 
+    def stream_of(self, index: int, stream: Any) -> int:
+        """The handle of a caller's stream, or of torch's current one on GPU `index` for None."""
+        if stream is None:
+            self.fast = self.fast or Fast()
+            handle: int = self.fast.current_stream(index)
+            return handle
+        return stream if isinstance(stream, int) else int(stream.cuda_stream)
+
     def launch(
         self,
         ready: Ready,
@@ -145,10 +158,7 @@ class Launches:
         bound, tensors = ready.bound, (*inputs, *outputs)
         elsewhere = fast.several_gpus and fast.current_device() != ready.index
         current = stream is None and not elsewhere
-        if stream is None:
-            stream = fast.current_stream(ready.index)
-        elif not isinstance(stream, int):
-            stream = stream.cuda_stream
+        stream = self.stream_of(ready.index, stream)
         workspaces = (0, 0)
         if any(bound.workspace):
             workspaces = self.workspaces.addresses(bound.workspace, bound, stream, current)

@@ -4,6 +4,7 @@ the estimate puts first, and when it does not."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from statistics import geometric_mean
 
 import pytest
@@ -75,6 +76,24 @@ def test_the_first_algorithm_answers_where_the_record_has_it_ahead(library):
     assert {(index, count) for index, count, _ in library.asked} == {(0, 1)}
     # Its attributes fix it: another dispatcher, or a later run, takes the same.
     assert Dispatcher(device=H200).select(BEHIND).launch == plan.launch
+
+
+def test_the_first_algorithm_stands_in_while_a_kernel_is_built(library):
+    ours = GemmProblem(1, 60000, 8008)
+
+    def stand_ins(*kernels, **constraints):
+        listed = Registry("some").register_all(map(FAMILY.parse_name, kernels))
+        registry = listed if kernels else None
+        planner = Dispatcher(registry, H200, constraints=Constraints(**constraints)).planner
+        return [one.config for one in islice(planner.stand_ins(planner.select(ours)), 2)]
+
+    assert chosen(ours).config.pipeline != "vendor"
+    first, second = stand_ins()
+    assert first == vendors(ours) and second.pipeline != "vendor"
+    assert vendors(ours) not in stand_ins(only_ours=True)
+    assert len(stand_ins(KERNEL, OTHER)) == 1, "a registry says which kernels there are"
+    library.algorithms = ()
+    assert vendors(ours) not in stand_ins()
 
 
 @pytest.mark.grid(3)

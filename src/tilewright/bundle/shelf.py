@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from tilewright.bundle.bundle import Bundle, package_folders
+from tilewright.checks import flag
 from tilewright.errors import BadArgument, shown
 from tilewright.registry import Entry
 from tilewright.tables.merge import Several
@@ -77,7 +78,7 @@ def opened(given: Given | None = None) -> Shelf | None:
         said = os.environ.get(VARIABLE, "")
         if not said:
             return None
-        trusted = _trusted()
+        trusted = flag(TRUST_VARIABLE, False)
         given = said if said == OFF else [path for path in said.split(os.pathsep) if path]
     if isinstance(given, str) and given == OFF:
         return Shelf()
@@ -95,10 +96,3 @@ def installed() -> Shelf:
     for folder in package_folders():
         found += sorted(folder.glob("*.bundle"))
     return Shelf([Bundle(path) for path in dict.fromkeys(found)])
-
-
-def _trusted() -> bool:
-    said = os.environ.get(TRUST_VARIABLE, "")
-    if said not in ("", "0", "1"):
-        raise BadArgument(f"{TRUST_VARIABLE}: '{said}' is neither 1 (trusted) nor 0")
-    return said == "1"

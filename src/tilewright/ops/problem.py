@@ -46,6 +46,12 @@ class Problem:
         field."""
         return False
 
+    @property
+    def one_kernel(self) -> bool:
+        """Whether the caller asks for results with the same bits whenever the problem is computed,
+        so that no other kernel may stand in for the chosen one."""
+        return self.batch_invariant
+
     def _complete(self) -> None:
         """Fill in the fields that were left out. Raises `BadArgument` for invalid fields."""
         raise NotImplementedError

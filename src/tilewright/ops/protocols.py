@@ -36,6 +36,11 @@ class Problem(Protocol):
         """Whether the caller asks for a kernel that is the same whatever the batch is."""
 
     @property
+    def one_kernel(self) -> bool:
+        """Whether the caller asks for results with the same bits whenever it is computed, so that
+        no other kernel may stand in for the chosen one."""
+
+    @property
     def flops(self) -> int:
         """Arithmetic operations of the result; a multiply-add counts as two."""
 

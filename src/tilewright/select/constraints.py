@@ -60,6 +60,12 @@ class Constraints:
                 listed = ", ".join(sorted(known))
                 raise BadArgument(f"no pipeline '{name}'{nearest(name, known)}; known: {listed}")
 
+    @property
+    def one_kernel(self) -> bool:
+        """Whether results have to have the same bits in every run, so that no other kernel may
+        stand in for the one that is chosen."""
+        return self.deterministic or self.batch_invariant
+
     def invariance(self, problem: Any) -> Invariance | None:
         """What a kernel must serve besides `problem`; None unless `batch_invariant`. Raises
         `UnsupportedProblem` where no kernel can be batch-invariant for such problems."""

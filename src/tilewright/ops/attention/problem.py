@@ -268,6 +268,11 @@ class AttentionProblem(Problem):
         return stated.in_short(self)
 
     @property
+    def one_kernel(self) -> bool:
+        """Also where the bits of gradients have to repeat."""
+        return self.deterministic or self.batch_invariant
+
+    @property
     def mask(self) -> Mask:
         """Which keys a query sees."""
         return self.once(_mask)

@@ -1,0 +1,149 @@
+"""Another kernel answers calls while the chosen one is being built: for dispatchers whose calls do
+not wait.
+
+A stand-in keeps to every constraint. It is never kept as a ready launch, so each call asks again,
+and the chosen kernel takes over with the first call after it was built.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from tilewright.arch.model import Device
+from tilewright.compile import BuildReport, BuildResult
+from tilewright.errors import BuildFailed, TilewrightError
+from tilewright.loader import Loader
+from tilewright.plan import KEPT, Plan, Planner
+
+log = logging.getLogger("tilewright")
+
+WAITS = "TILEWRIGHT_WAITS"
+"""The environment variable that says whether calls wait for kernels that have to be built."""
+
+LOOKED_UP = 16
+"""How many of the best candidates are looked up in the store, which takes about 1 ms each. Of the
+others, only those that are loaded already can stand in."""
+
+
+class Standing:
+    """Chooses stand-ins, and has the chosen kernels built. Thread-safe."""
+
+    def __init__(self, planner: Planner, loader: Loader) -> None:
+        self._planner, self._loader = planner, loader
+        self._behind = Background(loader.build, planner.avoid)
+        self._plans: dict[tuple[Any, Device], tuple[Plan, Plan]] = {}
+        """Chosen plans with those that stand in for them, by problem and device."""
+
+    def plan(self, chosen: Plan, index: int) -> Plan:
+        """The plan to launch on GPU `index`: `chosen` if its kernel is there, if each call has to
+        have the same bits, or if no other kernel could answer at once. Else another plan, while
+        the chosen kernel is built."""
+        key = chosen.problem, chosen.device
+        _, known = self._plans.get(key, (chosen, None))
+        if known is not None and self._behind.under_way(chosen):
+            return known
+        self._plans.pop(key, None)
+        there = self._loader.has(chosen.config, chosen.device, index)
+        if there or self._planner.constraints.one_kernel or chosen.problem.one_kernel:
+            return chosen
+        for place, other in enumerate(self._planner.stand_ins(chosen)):
+            if self._loader.has(other.config, other.device, index, look_up=place < LOOKED_UP):
+                if not self._behind.start(chosen):
+                    return chosen
+                if len(self._plans) >= KEPT:
+                    self._plans.clear()
+                self._plans[key] = chosen, other
+                return other
+        return chosen
+
+    def now(self) -> tuple[Plan, ...]:
+        """The plans that stand in for others now."""
+        pairs = [*self._plans.values()]
+        return tuple(other for chosen, other in pairs if self._behind.under_way(chosen))
+
+    def forget(self) -> None:
+        """Choose stand-ins anew."""
+        self._plans.clear()
+
+
+class Background:
+    """Builds kernels behind the calls. One thread has all kernels built that were asked for until
+    now, side by side, then all that were asked for since, and ends when there are no more.
+    Thread-safe.
+
+    build: `Loader.build`.
+    failed: told of each kernel that could not be built.
+    """
+
+    def __init__(
+        self, build: Callable[..., BuildReport], failed: Callable[[Plan, BuildFailed], None]
+    ) -> None:
+        self._build, self._failed = build, failed
+        self._open: set[tuple[str, str]] = set()
+        self._next: list[Plan] = []
+        self._thread: threading.Thread | None = None
+        self._gave_up = False
+        self._lock = threading.Lock()
+
+    def under_way(self, plan: Plan) -> bool:
+        """Whether the kernel of a plan is being built, or will be."""
+        return _key(plan) in self._open
+
+    def start(self, plan: Plan) -> bool:
+        """Have the kernel of a plan built, once. Returns False if no build can be started: an
+        earlier one ended with an error of the store or the system, which the next call gets that
+        builds."""
+        with self._lock:
+            if self._gave_up:
+                return False
+            if _key(plan) not in self._open:
+                self._open.add(_key(plan))
+                self._next.append(plan)
+            # No thread lives on in a forked process.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._work, name="tilewright-background", daemon=True
+                )
+                self._thread.start()
+            return True
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                plans, self._next = self._next, []
+                if not plans:
+                    self._thread = None
+                    return
+            try:
+                for device, alike in groupby(plans, key=attrgetter("device")):
+                    self._build_alike(device, [*alike])
+            except (TilewrightError, OSError) as error:
+                log.warning("no kernel is built in the background any more: %s", error)
+                with self._lock:
+                    self._gave_up, self._thread = True, None
+                    self._open.clear()
+                return
+
+    def _build_alike(self, device: Device, plans: list[Plan]) -> None:
+        """Build the kernels of plans for one device."""
+        report = self._build([plan.config for plan in plans], device, progress=self._finished)
+        failed = {result.config: BuildFailed(str(result)) for result in report.failures}
+        for plan in plans:
+            if plan.config in failed:
+                log.warning("%s", failed[plan.config])
+                self._failed(plan, failed[plan.config])
+            self._open.discard(_key(plan))
+
+    def _finished(self, result: BuildResult, done: int, total: int) -> None:
+        # Another part of the kernel may be left; a call that misses it starts the kernel again.
+        if result.ok:
+            self._open.discard((result.name, result.arch.name))
+
+
+def _key(plan: Plan) -> tuple[str, str]:
+    return plan.config.name, plan.device.arch

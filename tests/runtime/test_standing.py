@@ -1,0 +1,302 @@
+"""Calls that do not wait for the compiler: who answers meanwhile, and what takes over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+from gemm_cases import config
+
+from patience import LIMIT_SECONDS, until
+from shared_builds import build_once
+
+torch = pytest.importorskip("torch")
+import stand_in_gpu  # noqa: E402
+
+import tilewright  # noqa: E402
+from tilewright import Constraints, Store, loader, standing  # noqa: E402
+from tilewright.arch import arch  # noqa: E402
+from tilewright.capturing import load  # noqa: E402
+from tilewright.compile import BuildReport, BuildResult  # noqa: E402
+from tilewright.dispatch import Dispatcher  # noqa: E402
+from tilewright.errors import BadArgument, StoreError  # noqa: E402
+from tilewright.loader import Loader  # noqa: E402
+from tilewright.ops.gemm import GemmProblem  # noqa: E402
+from tilewright.registry import Registry  # noqa: E402
+
+CHOSEN = config(layout="rrr")
+OTHER = config(layout="rrr", scheduler="split_k", split_k=2, reduction="linear")
+PROBLEM = GemmProblem(16, 32, 256, layout="rrr")
+
+
+class Compiler:
+    """Builds nothing, when the test says so.
+
+    there: the kernels that are built. asked: those that were to be built behind the calls.
+    error: what a build raises. broken: whether it fails.
+    """
+
+    def __init__(self):
+        self.there, self.asked = {OTHER}, []
+        self.go, self.broken, self.error = threading.Event(), False, None
+
+    def has(self, this, config, target, index, look_up=True):
+        return config in self.there if look_up else (config.name, index) in this._functions
+
+    def build(self, this, configs, target, progress):
+        self.asked += configs
+        assert self.go.wait(LIMIT_SECONDS)
+        if self.error:
+            raise self.error
+        status = "failed" if self.broken else "built"
+        if not self.broken:
+            self.there.update(configs)
+        results = [BuildResult(c, c.name, arch(target.arch), status) for c in configs]
+        for number, result in enumerate(results, 1):
+            progress(result, number, len(results))
+        return BuildReport(tuple(results), 0.0)
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    return stand_in_gpu.install(monkeypatch, torch)
+
+
+@pytest.fixture
+def compiler(monkeypatch, driver, store):
+    build_once([(CHOSEN, "sm_90"), (OTHER, "sm_90")], store).raise_if_failed()
+    made = Compiler()
+    monkeypatch.setattr(Loader, "has", lambda *given, **how: made.has(*given, **how))
+    monkeypatch.setattr(Loader, "build", lambda *given, **how: made.build(*given, **how))
+    yield made
+    made.go.set()
+
+
+@pytest.fixture
+def over(compiler, store):
+    """Dispatchers that prefer `CHOSEN`."""
+
+    def made(**options):
+        registry = Registry("both").register_all([CHOSEN, OTHER])
+        options = {"waits": False, "selector": "first_fit", "store": store} | options
+        return Dispatcher(registry, **options)
+
+    return made
+
+
+A, B = (torch.ones(size, dtype=torch.bfloat16) for size in ((16, 256), (256, 32)))
+
+
+def call(dispatcher, **options):
+    dispatcher.run("gemm", A, B, out=torch.zeros(16, 32, dtype=torch.bfloat16), **options)
+
+
+def loaded(dispatcher) -> list[str]:
+    """The kernels that were loaded, in order."""
+    return [name for name, _ in dispatcher.loader._functions]
+
+
+def test_another_kernel_answers_until_the_chosen_one_is_built(over, compiler, driver):
+    dispatcher = over()
+    for _ in range(3):
+        call(dispatcher)
+        dispatcher.run("gemm", A, B)
+    assert loaded(dispatcher) == [OTHER.name] and len(driver.launches) == 6
+    assert not dispatcher._launches.known, "a stand-in is not kept"
+    assert compiler.asked == [CHOSEN]
+    compiler.go.set()
+    until(lambda: not dispatcher.standing())
+    for _ in range(2):
+        call(dispatcher)
+        dispatcher.run("gemm", A, B)
+    assert loaded(dispatcher) == [OTHER.name, CHOSEN.name] and compiler.asked == [CHOSEN]
+    assert len(dispatcher._launches.known) == 1 and len(driver.launches) == 10
+
+
+def test_what_stands_in_is_said(over, compiler):
+    dispatcher = over()
+    assert dispatcher.standing() == ()
+    call(dispatcher)
+    (plan,) = dispatcher.standing()
+    assert (plan.config, plan.problem, plan.selector) == (OTHER, PROBLEM, "stand-in")
+    assert plan.reason.startswith(f"stands in for {CHOSEN.name}, which is being built: ")
+    story = dispatcher.explain(PROBLEM)
+    assert story.chosen == CHOSEN.name == dispatcher.select(PROBLEM).config.name
+    assert story.notes == (f"{OTHER.name} {plan.reason}",)
+    assert dispatcher.explain(replace(PROBLEM, m=64)).notes == ()
+    compiler.go.set()
+    until(lambda: not dispatcher.standing())
+    assert dispatcher.explain(PROBLEM).notes == ()
+
+
+def test_a_capture_of_problems_counts_the_chosen_plan(over, compiler, tmp_path):
+    dispatcher = over()
+    with tilewright.capture(tmp_path / "a.jsonl"):
+        call(dispatcher)
+        compiler.go.set()
+        until(lambda: not dispatcher.standing())
+        for _ in range(4):
+            call(dispatcher)
+    assert load(tmp_path / "a.jsonl") == {PROBLEM: 5}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"waits": True}, {"waits": None}, {"constraints": Constraints(deterministic=True)},
+     {"build_missing": False}],
+)  # fmt: skip
+def test_calls_wait_by_default_and_where_bits_must_not_change(over, compiler, options):
+    dispatcher = over(**options)
+    call(dispatcher)
+    assert loaded(dispatcher) == [CHOSEN.name] and compiler.asked == []
+
+
+def test_who_asks_for_the_same_bits_asks_for_one_kernel():
+    assert not Constraints().one_kernel and not PROBLEM.one_kernel
+    assert Constraints(batch_invariant=True).one_kernel
+    attention = tilewright.AttentionProblem(1, 2, 64, 64, 64)
+    assert not attention.one_kernel
+    assert replace(attention, deterministic=True).one_kernel
+    assert replace(attention, batch_invariant=True).one_kernel
+
+
+def test_a_call_that_asks_for_the_same_bits_waits(over, compiler, monkeypatch):
+    monkeypatch.setattr(GemmProblem, "one_kernel", True)
+    dispatcher = over()
+    call(dispatcher)
+    assert loaded(dispatcher) == [CHOSEN.name] and compiler.asked == []
+
+
+def test_a_graph_keeps_only_the_chosen_kernel(over, compiler, driver, monkeypatch):
+    dispatcher = over()
+    call(dispatcher)
+    captured = {7}
+    monkeypatch.setattr(driver, "capture", lambda stream: int(stream in captured))
+    call(dispatcher, stream=7)
+    assert loaded(dispatcher) == [OTHER.name, CHOSEN.name]
+    assert compiler.asked == [CHOSEN], "the graph's call built it itself"
+
+
+def test_a_stand_in_keeps_to_the_constraints(over, compiler):
+    dispatcher = over(constraints=Constraints(blocked=(OTHER.name,)))
+    call(dispatcher)
+    assert loaded(dispatcher) == [CHOSEN.name]
+
+
+def test_where_no_other_kernel_is_there_calls_wait(over, compiler):
+    compiler.there.clear()
+    dispatcher = over()
+    call(dispatcher)
+    assert loaded(dispatcher) == [CHOSEN.name] and compiler.asked == []
+
+
+def test_of_candidates_far_behind_only_loaded_ones_stand_in(over, monkeypatch):
+    monkeypatch.setattr(standing, "LOOKED_UP", 0)
+    dispatcher = over()
+    call(dispatcher)
+    assert loaded(dispatcher) == [CHOSEN.name]
+    dispatcher = over()
+    dispatcher.run_named(OTHER.name, A, B)
+    call(dispatcher)
+    assert loaded(dispatcher) == [OTHER.name] and dispatcher.standing()
+
+
+def test_a_kernel_that_cannot_be_built_is_reported_once_and_its_stand_in_stays(
+    over, compiler, caplog
+):
+    compiler.broken = True
+    dispatcher = over()
+    call(dispatcher)
+    compiler.go.set()
+    until(lambda: not dispatcher.standing())
+    for _ in range(3):
+        call(dispatcher)
+    assert caplog.text.count(f"failed {CHOSEN.name}") == 1
+    assert dispatcher.select(PROBLEM).config == OTHER and compiler.asked == [CHOSEN]
+    assert len(dispatcher._launches.known) == 1, "it is the choice now"
+
+
+def test_after_an_error_of_the_store_calls_wait(over, compiler, caplog):
+    compiler.error = StoreError("the disk is full")
+    dispatcher = over()
+    call(dispatcher)
+    compiler.go.set()
+    until(lambda: not dispatcher.standing())
+    call(dispatcher)
+    assert loaded(dispatcher) == [OTHER.name, CHOSEN.name]
+    assert caplog.text.count("the disk is full") == 1
+
+
+def test_a_stand_in_that_fails_is_tried_no_more(over, compiler, monkeypatch, caplog):
+    real = loader.build
+
+    def build(requests, **how):
+        [(wanted, on)] = requests
+        if wanted == OTHER:
+            return BuildReport((BuildResult(wanted, wanted.name, arch(on), "failed"),), 0.0)
+        return real(requests, **how)
+
+    monkeypatch.setattr(loader, "build", build)
+    dispatcher = over()
+    for _ in range(2):
+        call(dispatcher)
+    assert loaded(dispatcher) == [CHOSEN.name]
+    assert caplog.text.count(f"failed {OTHER.name}") == 1
+
+
+def test_threads_share_a_stand_in_and_one_build(over, compiler, driver):
+    dispatcher = over()
+    threads = [
+        threading.Thread(target=lambda: [call(dispatcher) for _ in range(5)]) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(driver.launches) == 20 and compiler.asked == [CHOSEN]
+    compiler.go.set()
+    until(lambda: not dispatcher.standing())
+    call(dispatcher)
+    assert loaded(dispatcher) == [OTHER.name, CHOSEN.name]
+
+
+def test_kernels_asked_for_meanwhile_are_built_together(over, compiler):
+    behind = standing.Background(over().loader.build, lambda plan, error: None)
+    plans = [
+        replace(over().select(PROBLEM), config=config(layout="rrr", num_stages=stages))
+        for stages in (2, 3, 4)
+    ]
+    assert behind.start(plans[0])
+    until(lambda: compiler.asked)
+    for plan in plans:
+        assert behind.start(plan) and behind.under_way(plan)
+    assert compiler.asked == [plans[0].config]
+    compiler.go.set()
+    until(lambda: not any(map(behind.under_way, plans)))
+    assert compiler.asked == [plan.config for plan in plans]
+
+
+def test_the_environment_says_whether_calls_wait(monkeypatch):
+    for word, waits in (("", True), ("1", True), ("0", False)):
+        monkeypatch.setenv("TILEWRIGHT_WAITS", word)
+        assert Dispatcher(device="h200_sxm").waits == waits
+        assert Dispatcher(device="h200_sxm", waits=True).waits
+    monkeypatch.setenv("TILEWRIGHT_WAITS", "no")
+    with pytest.raises(BadArgument, match="TILEWRIGHT_WAITS: 'no' is neither 1 nor 0"):
+        Dispatcher(device="h200_sxm")
+
+
+@pytest.mark.turns(12)
+def test_a_kernel_is_really_built_behind_the_calls(driver, tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    store = Store(tmp_path)
+    tilewright.build([(OTHER, "sm_90")], store=store).raise_if_failed()
+    registry = Registry("both").register_all([CHOSEN, OTHER])
+    dispatcher = Dispatcher(registry, selector="first_fit", store=store, waits=False)
+    call(dispatcher)
+    assert loaded(dispatcher) == [OTHER.name]
+    until(lambda: not dispatcher.standing())
+    call(dispatcher)
+    assert loaded(dispatcher) == [OTHER.name, CHOSEN.name] and not caplog.text
