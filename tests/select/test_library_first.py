@@ -21,6 +21,7 @@ from tilewright.errors import LibraryRefused, NoDriver
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.library import Found
 from tilewright.registry import Registry
+from tilewright.runtime import libraries
 from tilewright.select.analytical import Analytical
 from tilewright.tables.table import Table
 
@@ -49,7 +50,7 @@ def library(monkeypatch):
     """The library of this machine, whose GPU is an H200."""
     made = Library(PLAIN)
     monkeypatch.setattr(loader, "live_device", lambda index: H200)
-    monkeypatch.setattr(loader, "present", lambda backend: made)
+    monkeypatch.setattr(libraries, "present", lambda kind: made)
     monkeypatch.setattr(loader, "driver", lambda backend: None)
     monkeypatch.setattr(loader, "opened_library", lambda name: made)
     loader._lacking.cache_clear()
@@ -285,9 +286,11 @@ def test_without_a_gpu_or_a_library_the_choice_is_ours_and_says_why(library, mon
     found = Dispatcher(device=H200).explain(BEHIND)
     assert "_vendor_" not in found.chosen
     assert any("refused to offer" in note for note in found.notes)
-    for name, broken, said in (("present", missing, "no library here"),
-                               ("live_device", none, "no GPU here")):  # fmt: skip
-        monkeypatch.setattr(loader, name, broken)
+    for module, name, broken, said in (
+        (libraries, "present", missing, "no library here"),
+        (loader, "live_device", none, "no GPU here"),
+    ):
+        monkeypatch.setattr(module, name, broken)
         found = Dispatcher(device=H200).explain(BEHIND)
         assert "_vendor_" not in found.chosen
         assert any(note.endswith(f"is not asked: {said}") for note in found.notes)
