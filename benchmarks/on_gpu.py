@@ -91,10 +91,10 @@ class Bench:
     def _dispatcher(self, **options: Any) -> Dispatcher:
         return Dispatcher(device=self.device, store=self.store, build_missing=False, **options)
 
-    def algorithms(self, problem: Any) -> list[Any]:
+    def algorithms(self, problem: Any, count: int = libraries.ALGORITHMS) -> list[Any]:
         """The first algorithms that each library of the vendor's offers, as configs."""
         family, on = ops.family(problem.family), driver(self.arch.backend)
-        found, why = offered_configs(on, 0, family, problem, self.arch, libraries.ALGORITHMS)
+        found, why = offered_configs(on, 0, family, problem, self.arch, count)
         if why:
             print(f"    the library has no algorithm for {problem}: {why}", flush=True)
         return found

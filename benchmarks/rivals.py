@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright import arrays, ops, packing, verify
 from tilewright.ops.gemm import GemmProblem, scales
-from tilewright.ops.library import library_of
+from tilewright.ops.library import CUDNN, kind, library_of
 from tilewright.ops.protocols import Bind
 from tilewright.tune.jobs import jobs_of
 
@@ -43,6 +43,17 @@ class Absent(Exception):
 def torch_calls(problem: Any, bench: Bench) -> Binds:
     """Torch's calls of the vendor's libraries."""
     return ops.family(problem.family).vendor(problem)
+
+
+FIRST = "the library's first engine"
+
+
+def first_engine(problem: Any, bench: Bench) -> Binds:
+    """The first engine that the library for convolutions offers, in our launch of it."""
+    for config in bench.algorithms(problem, 1):
+        if kind(library_of(config)) == CUDNN:
+            return {FIRST: bench.kernel(config.name, problem)}
+    return {}
 
 
 def folded_mm(p: GemmProblem, bench: Bench) -> Binds:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import rivals
 from cases import Case, Part
 from tilewright.arch import arch
 from tilewright.measure.problems import load_problems
@@ -74,6 +78,34 @@ def turned(
     ]
 
 
+UNSEEN = Path(__file__).with_name("conv_unseen.csv")
+"""Layers of models that no list, table or fit has, as `draw_convolutions.py` drew them."""
+
+
+def unseen(half: int) -> Problems:
+    """A half of the layers of `UNSEEN`, every other one, in two directions each. What is counted
+    for choosing is counted from half 0; half 1 takes no part in it."""
+    for number, row in enumerate(csv.DictReader(UNSEEN.read_text().splitlines())):
+        if number % 2 != half:
+            continue
+        sizes = {
+            word: tuple(map(int, row[word].split("x")))
+            for word in ("spatial", "filter", "stride", "pad", "dilation")
+        }
+        n, c, k, groups = (int(row[word]) for word in ("n", "c", "k", "groups"))
+        p = ConvProblem(n, c, k, groups=groups, **sizes)
+        if row["channels"] == "first":
+            strides = {f"{name}_strides": contiguous(p.shape_of(name)) for name in "xwy"}
+            p = replace(p, **strides)
+        for direction in row["directions"].split():
+            yield replace(p, direction=direction)
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of channels-first, in elements."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
 CUDNN = "cuDNN, the fastest of all its algorithms"
 SETS: dict[str, tuple[str, Callable[[], Problems]]] = {
     "dense": ("ten layers of 64 and more channels, 3×3 and 1×1", dense),
@@ -85,6 +117,20 @@ WORDS = {"forward": "forward", "data": "gradient of the data", "weights": "gradi
 DIRECTED = tuple(
     Part(direction, CUDNN, where=lambda p, direction=direction: p.direction == direction)
     for direction in WORDS
+)
+
+LAST, FIRST = "channels-last", "channels-first"
+
+
+def layout(p: ConvProblem) -> str:
+    """How images lie."""
+    return FIRST if p.x_strides and p.x_strides[-1] == 1 != p.x_strides[1] else LAST
+
+
+KINDS = (
+    Part("1d", CUDNN, where=lambda p: len(p.spatial) == 1),
+    Part("2d-last", CUDNN, where=lambda p: len(p.spatial) > 1 and layout(p) == LAST),
+    Part("2d-first", CUDNN, where=lambda p: len(p.spatial) > 1 and layout(p) == FIRST),
 )
 
 CASES = (
@@ -107,5 +153,17 @@ CASES = (
     Case(
         "conv-layers-default", "the same in bf16, by the estimate without the shipped tables",
         CUDNN, partial(turned, layers, WORDS), ours="estimated", parts=DIRECTED,
+    ),
+    *(
+        Case(
+            f"conv-unseen{name}", f"bf16, layers drawn from models that nothing was tuned for, "
+            f"{says}, channels-last and channels-first, by the estimate", CUDNN,
+            lambda half=half: list(unseen(half)), ours="estimated",
+            vendor=(rivals.torch_calls, rivals.first_engine), parts=KINDS,
+        )
+        for half, name, says in (
+            (0, "-counted", "those that the rule for cuDNN is counted from"),
+            (1, "", "those that no rule is counted from"),
+        )
     ),
 )  # fmt: skip

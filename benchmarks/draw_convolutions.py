@@ -1,0 +1,186 @@
+"""Draw layers of models for `cases/conv_unseen.csv`: convolutions of image, audio and video
+networks that no shipped list, table or fit has.
+
+    python benchmarks/draw_convolutions.py --each 14 --seed 3 > benchmarks/cases/conv_unseen.csv
+
+Needs timm and transformers. Each model below is built from its default configuration on torch's
+meta device, where nothing is computed, and run once without weights; a hook notes the sizes of each
+convolution. Video networks are stated here (`VIDEO`). A layer of `conv:full` is left out. Of each
+kind of layer (`kind`) as many are drawn by chance, with two of the three directions; of a kind that
+has fewer, all. Images are channels-first in half of the draws, audio always, video never.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+
+from tilewright.arch import arch
+from tilewright.measure.problems import load_problems
+
+IMAGES = (
+    "bat_resnext26ts", "botnet26t_256", "convit_base", "convmixer_768_32", "crossvit_base_240",
+    "cs3darknet_x", "cspdarknet53", "dpn107", "efficientformer_l3", "efficientformerv2_l",
+    "ese_vovnet57b", "fbnetv3_d", "gcresnet50t", "gcvit_small", "halonet50ts", "hardcorenas_f",
+    "lambda_resnet50ts", "levit_384", "mobilevitv2_200", "mvitv2_base", "nasnetalarge", "nest_base",
+    "nextvit_large", "pit_b_224", "pnasnet5large", "pvt_v2_b4", "regnetx_320", "regnetz_d32",
+    "resmlp_24_224", "semnasnet_100", "sequencer2d_l", "spnasnet_100", "swiftformer_l3",
+    "swin_base_patch4_window7_224", "tinynet_a", "tnt_b_patch16_224", "twins_svt_large",
+    "visformer_small", "xcit_medium_24_p16_224", "caformer_b36", "tiny_vit_21m_224", "vovnet39a",
+    "resnetaa101d", "seresnext26t_32x4d", "eca_nfnet_l2", "beit_base_patch16_224", "convformer_b36",
+)  # fmt: skip
+"""Of timm, of families that `conv:full` has no model of."""
+AUDIO = {
+    "EncodecModel": (24000, True), "MimiModel": (24000, True), "XcodecModel": (16000, True),
+    "SEWModel": (16000, False), "SEWDModel": (16000, False), "WavLMModel": (16000, False),
+    "HubertModel": (16000, False), "Data2VecAudioModel": (16000, False),
+    "UniSpeechModel": (16000, False), "UniSpeechSatModel": (16000, False),
+}  # fmt: skip
+"""Of transformers: samples a second, and whether a sequence has a dimension of channels."""
+SECONDS = (2, 6)
+
+
+class Layer(NamedTuple):
+    n: int
+    c: int
+    k: int
+    groups: int
+    spatial: tuple[int, ...]
+    filter: tuple[int, ...]
+    stride: tuple[int, ...]
+    pad: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+
+
+def same(n: int, c: int, size: tuple[int, ...], k: int, *taps: int, groups: int = 1) -> Layer:
+    """Padding that keeps an image's size."""
+    ones, pad = (1,) * len(taps), tuple(tap // 2 for tap in taps)
+    return Layer(n, c, k, groups, size, taps, ones, pad, ones, False)
+
+
+VIDEO: dict[str, tuple[Layer, ...]] = {
+    "c3d": (  # Tran et al., 2015
+        same(4, 3, (16, 112, 112), 64, 3, 3, 3), same(4, 64, (16, 56, 56), 128, 3, 3, 3),
+        same(4, 256, (8, 28, 28), 256, 3, 3, 3), same(4, 512, (2, 7, 7), 512, 3, 3, 3),
+    ),
+    "slowfast_8x8_r50": (  # Feichtenhofer et al., 2019
+        same(2, 256, (8, 56, 56), 64, 1, 1, 1), same(2, 64, (8, 56, 56), 64, 1, 3, 3),
+        same(2, 1024, (8, 14, 14), 256, 3, 1, 1), same(2, 8, (32, 56, 56), 8, 1, 3, 3),
+    ),
+    "vnet": (  # Milletari et al., 2016
+        same(1, 1, (64, 128, 128), 16, 5, 5, 5), same(1, 32, (32, 64, 64), 32, 5, 5, 5),
+        same(1, 128, (8, 16, 16), 128, 5, 5, 5), same(1, 32, (64, 128, 128), 2, 1, 1, 1),
+        Layer(1, 64, 128, 1, (16, 32, 32), (2,) * 3, (2,) * 3, (0,) * 3, (1,) * 3, False),
+    ),
+    "x3d_m": (  # Feichtenhofer, 2020
+        same(8, 54, (16, 56, 56), 54, 3, 3, 3, groups=54), same(8, 24, (16, 112, 112), 54, 1, 1, 1),
+        same(8, 216, (16, 14, 14), 216, 3, 3, 3, groups=216),
+    ),
+}  # fmt: skip
+
+
+def kind(layer: Layer) -> str:
+    """What a draw is even over."""
+    if layer.transposed:
+        what = "transposed"
+    elif layer.c == layer.k == layer.groups and layer.groups > 1:
+        what = "depthwise"
+    elif layer.groups > 1:
+        what = "grouped"
+    elif layer.filter == layer.stride != (1,) * len(layer.filter):
+        what = "patches"
+    elif min(layer.c, layer.k) <= 8:
+        what = "few channels"
+    else:
+        what = "1x1" if set(layer.filter) == {1} else "dense"
+    return f"{len(layer.filter)}-D {what}"
+
+
+def noted(model: torch.nn.Module, run: Callable[[], Any]) -> list[Layer]:
+    """The convolutions of a run of a model."""
+    found: list[Layer] = []
+
+    def note(module: Any, inputs: Any, output: Any) -> None:
+        x, transposed = inputs[0], module.transposed
+        pad = module.padding
+        if isinstance(pad, str) or x.dim() != len(module.kernel_size) + 2:
+            return
+        # A transposed convolution is the gradient of one from its output to its input.
+        of, c, k = (output, module.out_channels, module.in_channels) if transposed else (
+            x, module.in_channels, module.out_channels
+        )  # fmt: skip
+        found.append(
+            Layer(
+                x.shape[0], c, k, module.groups, tuple(of.shape[2:]), module.kernel_size,
+                module.stride, pad, module.dilation, transposed,
+            )
+        )  # fmt: skip
+
+    kinds = (torch.nn.modules.conv._ConvNd,)
+    for module in model.modules():
+        if isinstance(module, kinds):
+            module.register_forward_hook(note)
+    with torch.no_grad(), suppress(NotImplementedError, RuntimeError, ValueError, TypeError):
+        run()  # what comes after the last convolution may want values
+    return found
+
+
+def models() -> Iterator[tuple[str, list[Layer]]]:
+    """Each model's name and convolutions."""
+    import timm
+    import transformers
+
+    for name in IMAGES:
+        with torch.device("meta"):
+            model = timm.create_model(name).eval()
+            size = model.default_cfg["input_size"]
+            n = random.Random(name).choice((1, 8, 32, 128))
+            yield f"timm {name}", noted(model, lambda m=model, n=n, s=size: m(torch.empty(n, *s)))
+    for name, (rate, channels) in AUDIO.items():
+        with torch.device("meta"):
+            model = getattr(transformers, name)(getattr(transformers, name).config_class()).eval()
+            pick = random.Random(name)
+            length = (rate * pick.choice(SECONDS)) // 640 * 640
+            shape = (pick.choice((1, 8, 16)), *((1,) if channels else ()), length)
+            yield f"transformers {name}", noted(model, lambda m=model, s=shape: m(torch.empty(s)))
+    yield from ((name, list(layers)) for name, layers in VIDEO.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--each", type=int, default=14, help="layers of each kind")
+    parser.add_argument("--seed", type=int, default=3)
+    args = parser.parse_args()
+    known = {
+        (p.c, p.k, p.groups, p.spatial, p.filter, p.stride)
+        for p in load_problems(["conv:full"], arch("sm_90")).problems
+    }
+    found: dict[str, dict[Layer, str]] = defaultdict(dict)
+    for name, layers in models():
+        print(f"{name}: {len(layers)}", file=sys.stderr)
+        for one in layers:
+            if (one.c, one.k, one.groups, one.spatial, one.filter, one.stride) not in known:
+                found[kind(one)].setdefault(one, name)
+    chance = random.Random(args.seed)
+    rows = csv.writer(sys.stdout, lineterminator="\n")
+    rows.writerow(("kind", *Layer._fields, "channels", "directions", "model"))
+    for what, layers in sorted(found.items()):
+        for one in chance.sample(sorted(layers), min(args.each, len(layers))):
+            first = {1: 1.0, 2: 0.5, 3: 0.0}[len(one.spatial)]
+            channels = "first" if chance.random() < first else "last"
+            directions = chance.sample(("forward", "data", "weights"), 2)
+            said = ("x".join(map(str, v)) if isinstance(v, tuple) else int(v) for v in one)
+            rows.writerow((what, *said, channels, " ".join(directions), layers[one]))
+
+
+if __name__ == "__main__":
+    main()
