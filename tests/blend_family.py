@@ -32,6 +32,7 @@ class BlendProblem:
     way: str = "plain"
     family: ClassVar[str] = "blend"
     batch_invariant: ClassVar[bool] = False
+    one_kernel: ClassVar[bool] = False
 
 
 class BlendFamily(Defaults):

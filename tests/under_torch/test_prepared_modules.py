@@ -70,6 +70,25 @@ def test_the_problems_are_those_that_a_step_launches(monkeypatch, recorded):
     assert len({problem.family for problem in real}) == 4
 
 
+class Pooled(torch.nn.Module):
+    """Behind the mean, a gradient is not channels-last; behind the norm it is again."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter = torch.nn.Parameter(torch.randn(8, 8, 3, 3))
+        self.norm = torch.nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        return self.norm(tw.conv2d(x, self.filter)).mean((2, 3)).square().mean()
+
+
+def test_gradients_lie_as_those_of_a_step_do(monkeypatch, recorded):
+    module = Pooled().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last)
+    real = launched(monkeypatch, lambda: module(x).backward())
+    assert problems(prepare(module, x)) == real
+
+
 def test_a_forward_pass_alone(monkeypatch, recorded):
     module, x = Block(), torch.randn(16, 32)
     forward = launched(monkeypatch, lambda: module(x))

@@ -22,6 +22,15 @@ from tilewright.preparing import Preparation
 from tilewright.torch import fake
 from tilewright.torch.operators import NAMESPACE
 
+_LAID_OUT_AS = {
+    "aten::batch_norm_backward": 1,
+    "aten::cudnn_batch_norm_backward": 0,
+    "aten::miopen_batch_norm_backward": 0,
+    "aten::native_batch_norm_backward": 1,
+}
+"""Operators of torch, with the place of the argument that their first result lies as. Their fake
+ones lay it out as the gradient that arrives, which behind a mean is not channels-last."""
+
 
 def prepare(
     module: torch.nn.Module,
@@ -106,4 +115,8 @@ class _Recorder(TorchDispatchMode):
         launches = func._overloadname in ("default", "out", "update")
         if namespace == NAMESPACE and launches and op in ops.families():
             self.problems[fake.stated(op, *args, **keywords)] = None
-        return func(*args, **keywords)
+        made = func(*args, **keywords)
+        place = _LAID_OUT_AS.get(func._schema.name)
+        if place is None or made[0] is None:
+            return made
+        return (torch.empty_like(args[place]), *made[1:])
