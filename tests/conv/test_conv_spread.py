@@ -139,8 +139,8 @@ def test_the_cases_reach_everything_that_they_may():
 
 
 @jit
-def of_the_first_tap(column, offset, all_taps, TILE_N, SPREAD):
-    return column * 0, column * (TILE_N // SPREAD) // all_taps * SPREAD
+def of_the_first_tap(w, all_taps, column, offset):
+    return column * 0, column * (w.TILE_N // w.SPREAD) // all_taps * w.SPREAD
 
 
 def test_a_box_of_another_tap_is_found(monkeypatch):

@@ -3,6 +3,9 @@ engine sees as boxes and wgmma as matrices.
 
 A box in shared memory lies as a matrix of as many rows as the box has pixels: the layouts of both
 are the same, row after row, each row's span swizzled.
+
+`w` in functions here is a kernel's bundle, with the numbers of boxes along each dimension (`boxes`)
+and the pixels of a box (BOX_N to BOX_W).
 """
 
 from tilewright.ops.conv.kernels.places import apart
@@ -24,35 +27,29 @@ def spot(outer, d, h, w, channel, NDIM: gl.constexpr):
 
 
 @jit
-def pixels_of(
-    box, boxes, NDIM: gl.constexpr, BOX_N: gl.constexpr, BOX_D: gl.constexpr, BOX_H: gl.constexpr,
-    BOX_W: gl.constexpr,
-):  # fmt: skip
+def pixels_of(w, box):
     """The first image and the first pixel of a box of the result."""
-    image, d, h, w = apart(box, boxes, NDIM)
-    return image * BOX_N, d * BOX_D, h * BOX_H, w * BOX_W
+    image, at_d, at_h, at_w = apart(box, w.boxes, w.NDIM)
+    return image * w.BOX_N, at_d * w.BOX_D, at_h * w.BOX_H, at_w * w.BOX_W
 
 
 @jit
-def following(
-    image, d, h, w, boxes, NDIM: gl.constexpr, BOX_N: gl.constexpr, BOX_D: gl.constexpr,
-    BOX_H: gl.constexpr, BOX_W: gl.constexpr,
-):  # fmt: skip
+def following(w, image, at_d, at_h, at_w):
     """The first image and the first pixel of the box behind the one that begins there. A loop over
     boxes that divided each one's number would wait for these divisions at every step."""
-    w += BOX_W
-    past = w == boxes[2] * BOX_W
-    w = gl.where(past, 0, w)
-    if NDIM > 1:
-        h += gl.where(past, BOX_H, 0)
-        past = h == boxes[1] * BOX_H
-        h = gl.where(past, 0, h)
-    if NDIM > 2:
-        d += gl.where(past, BOX_D, 0)
-        past = d == boxes[0] * BOX_D
-        d = gl.where(past, 0, d)
-    image += gl.where(past, BOX_N, 0)
-    return image, d, h, w
+    at_w += w.BOX_W
+    past = at_w == w.boxes[2] * w.BOX_W
+    at_w = gl.where(past, 0, at_w)
+    if w.NDIM > 1:
+        at_h += gl.where(past, w.BOX_H, 0)
+        past = at_h == w.boxes[1] * w.BOX_H
+        at_h = gl.where(past, 0, at_h)
+    if w.NDIM > 2:
+        at_d += gl.where(past, w.BOX_D, 0)
+        past = at_d == w.boxes[0] * w.BOX_D
+        at_d = gl.where(past, 0, at_d)
+    image += gl.where(past, w.BOX_N, 0)
+    return image, at_d, at_h, at_w
 
 
 @jit

@@ -58,6 +58,7 @@ from tilewright.ops.device.gluon_api import (
     tma_store,
     tma_store_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
 from tilewright.ops.device.gluon_ring import (
     OF_THREE_REGISTERS,
@@ -70,36 +71,53 @@ from tilewright.ops.device.gluon_ring import (
     before,
     multiply,
     parts_of,
+    turned,
     width,
     work_of,
 )
+from tilewright.ops.device.gluon_roles import specialized
 from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import contributors, next_part, tile_coordinates
 
+Work = bundle(
+    "Work",
+    "x x_rest y made meeting x_boxes x_tiles rest_boxes rest_tiles y_boxes y_tiles c_boxes c_tiles"
+    " full empty tiles_m tiles_n all_boxes boxes taps origin by_tap by_pixel splits filters"
+    " tap_boxes"
+    " TILE_M TILE_N GROUP_M BOX_N BOX_D BOX_H BOX_W NDIM STAGES GROUPS SPREAD TWO_STAGE SCHEDULER"
+    " REDUCTION",
+)
+"""What the warps of a workgroup have in common: the kernel's arguments, and the ring, the staging
+buffers and the barriers between them."""
+
 
 @jit
-def _all(tiles, splits, steps, SCHEDULER: gl.constexpr):
+def _all(w):
     """The work of a workgroup: GEMM's `work_of`, where the parts of ``split`` are numbered so that
     those of one share of the pixels are neighbours."""
-    ways, share, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
-    if SCHEDULER == "split":
-        parts = tiles * splits
+    tiles = w.tiles_m * w.tiles_n
+    ways, share, at, end, part, parts = work_of(tiles, w.all_boxes, w.splits, w.SCHEDULER)
+    if w.SCHEDULER == "split":
+        parts = tiles * w.splits
     return ways, share, at, end, part, parts
 
 
 @jit
-def _next(at, end, part, tiles, splits, steps, SCHEDULER: gl.constexpr):
+def _next(w, at, end, part):
     """The next part of a workgroup's work: its tile, its number among the tile's parts (under
     ``split``), its boxes from first to past the last, and what is left."""
     number = part * 0
-    if SCHEDULER == "split":
+    if w.SCHEDULER == "split":
+        tiles = w.tiles_m * w.tiles_n
         tile = part % tiles
         number = part // tiles
-        begin = number * steps // splits
-        stop = (number + 1) * steps // splits
+        begin = number * w.all_boxes // w.splits
+        stop = (number + 1) * w.all_boxes // w.splits
         part += gl.num_programs(0)
     else:
-        tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
+        tile, begin, stop, at, part = next_part(
+            at, end, part, w.splits, w.all_boxes, w.SCHEDULER
+        )  # fmt: skip
     return tile, number, begin, stop, at, part
 
 
@@ -110,179 +128,150 @@ def box_begin(tile_n, number, spread):
 
 
 @jit
-def _columns_at(
-    column, offset: gl.constexpr, all_taps, TILE_N: gl.constexpr, SPREAD: gl.constexpr
-):  # fmt: skip
+def _columns_at(w, all_taps, column, offset: gl.constexpr):
     """The tap and the channel of a tile's column number `offset`, where `column` numbers tiles.
     With SPREAD, boxes of so many channels of one tap are side by side, tap by tap; those behind the
     last box have channels that there are not."""
-    if SPREAD:
-        box = column * (TILE_N // SPREAD) + offset // SPREAD
+    if w.SPREAD:
+        box = column * (w.TILE_N // w.SPREAD) + offset // w.SPREAD
         tap = box % all_taps
-        channel = box // all_taps * SPREAD + offset % SPREAD
+        channel = box // all_taps * w.SPREAD + offset % w.SPREAD
     else:
         tap = column % all_taps
-        channel = column // all_taps * TILE_N + offset
+        channel = column // all_taps * w.TILE_N + offset
     return tap, channel
 
 
 @jit
-def _fill(
-    x, x_rest, y, x_boxes, rest_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes,
-    taps, origin, by_tap, by_pixel, splits, filters, tap_boxes,
-    TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
-    BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr, SPREAD: gl.constexpr, SCHEDULER: gl.constexpr,
-):  # fmt: skip
+def _fill(w):
     """The producer: loads every box of every part of this workgroup into the ring."""
-    OF_X: gl.constexpr = x.block_type.nbytes * boxes_of(TILE_N, 0, SPREAD) // width(TILE_N, 0)
-    BYTES: gl.constexpr = GROUPS * y.block_type.nbytes + OF_X * TILE_N
-    ROWS: gl.constexpr = TILE_M // GROUPS
-    all_taps = taps[0] * taps[1] * taps[2]
+    SPREAD: gl.constexpr = w.SPREAD
+    OF_X: gl.constexpr = w.x.block_type.nbytes * boxes_of(w.TILE_N, 0, SPREAD) // width(w.TILE_N, 0)
+    BYTES: gl.constexpr = w.GROUPS * w.y.block_type.nbytes + OF_X * w.TILE_N
+    ROWS: gl.constexpr = w.TILE_M // w.GROUPS
+    all_taps = w.taps[0] * w.taps[1] * w.taps[2]
     # A group whose filters are all past the last multiplies those of the last: rows outside y take
     # longer to come than rows inside, and its sums are not stored.
-    last = (filters - 1) // ROWS * ROWS
+    last = (w.filters - 1) // ROWS * ROWS
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
-    tiles = tiles_m * tiles_n
-    _, _, at, end, part, parts = _all(tiles, splits, all_boxes, SCHEDULER)
+    _, _, at, end, part, parts = _all(w)
     while (at < end) | (part < parts):
-        tile, _, begin, stop, at, part = _next(at, end, part, tiles, splits, all_boxes, SCHEDULER)
-        tile_m, column = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        row = tile_m * TILE_M
+        tile, _, begin, stop, at, part = _next(w, at, end, part)
+        tile_m, column = tile_coordinates(tile, w.tiles_m, w.tiles_n, w.GROUP_M)
+        row = tile_m * w.TILE_M
         to_d = ()
         to_h = ()
         to_w = ()
         channels = ()
-        for i in gl.static_range(boxes_before(TILE_N, parts_of(TILE_N), SPREAD)):
-            tap, channel = _columns_at(
-                column, box_begin(TILE_N, i, SPREAD), all_taps, TILE_N, SPREAD
-            )
+        for i in gl.static_range(boxes_before(w.TILE_N, parts_of(w.TILE_N), SPREAD)):
+            tap, channel = _columns_at(w, all_taps, column, box_begin(w.TILE_N, i, SPREAD))
             if SPREAD:  # behind the last box comes one again, whose sums are not stored
-                channel = min(channel, (tap_boxes - 1) * SPREAD)
-            _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
-            to_d += (origin[0] + tap_d * by_tap[0],)  # type: ignore[assignment]
-            to_h += (origin[1] + tap_h * by_tap[1],)  # type: ignore[assignment]
-            to_w += (origin[2] + tap_w * by_tap[2],)  # type: ignore[assignment]
+                channel = min(channel, (w.tap_boxes - 1) * SPREAD)
+            _, tap_d, tap_h, tap_w = apart(tap, w.taps, w.NDIM)
+            to_d += (w.origin[0] + tap_d * w.by_tap[0],)  # type: ignore[assignment]
+            to_h += (w.origin[1] + tap_h * w.by_tap[1],)  # type: ignore[assignment]
+            to_w += (w.origin[2] + tap_w * w.by_tap[2],)  # type: ignore[assignment]
             channels += (channel,)  # type: ignore[assignment]
-        image, d, h, w = pixels_of(begin, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
+        image, at_d, at_h, at_w = pixels_of(w, begin)
         for _ in range(begin, stop):
-            ready = full.index(stage)
-            mbarrier.wait(empty.index(stage), phase)
+            ready = w.full.index(stage)
+            mbarrier.wait(w.empty.index(stage), phase)
             mbarrier.expect(ready, BYTES)
-            for group in gl.static_range(GROUPS):
-                of = spot(image, d, h, w, min(row + group * ROWS, last), NDIM)
-                tma_load(y, of, ready, y_boxes.index(stage * GROUPS + group))
-            for own in gl.static_range(parts_of(TILE_N)):
-                for j in gl.static_range(boxes_of(TILE_N, own, SPREAD)):
+            for group in gl.static_range(w.GROUPS):
+                of = spot(image, at_d, at_h, at_w, min(row + group * ROWS, last), w.NDIM)
+                tma_load(w.y, of, ready, w.y_boxes.index(stage * w.GROUPS + group))
+            for own in gl.static_range(parts_of(w.TILE_N)):
+                for j in gl.static_range(boxes_of(w.TILE_N, own, SPREAD)):
                     of = spot(
                         image,
-                        d * by_pixel[0] + to_d[boxes_before(TILE_N, own, SPREAD) + j],
-                        h * by_pixel[1] + to_h[boxes_before(TILE_N, own, SPREAD) + j],
-                        w * by_pixel[2] + to_w[boxes_before(TILE_N, own, SPREAD) + j],
-                        channels[boxes_before(TILE_N, own, SPREAD) + j],
-                        NDIM,
+                        at_d * w.by_pixel[0] + to_d[boxes_before(w.TILE_N, own, SPREAD) + j],
+                        at_h * w.by_pixel[1] + to_h[boxes_before(w.TILE_N, own, SPREAD) + j],
+                        at_w * w.by_pixel[2] + to_w[boxes_before(w.TILE_N, own, SPREAD) + j],
+                        channels[boxes_before(w.TILE_N, own, SPREAD) + j],
+                        w.NDIM,
                     )
-                    slot = stage * boxes_of(TILE_N, own, SPREAD) + j
+                    slot = stage * boxes_of(w.TILE_N, own, SPREAD) + j
                     if own == 0:
-                        tma_load(x, of, ready, x_boxes.index(slot))
+                        tma_load(w.x, of, ready, w.x_boxes.index(slot))
                     else:
-                        tma_load(x_rest[own - 1], of, ready, rest_boxes[own - 1].index(slot))
-            image, d, h, w = following(image, d, h, w, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
-            stage += 1
-            if stage == STAGES:
-                stage = 0
-                phase ^= 1
+                        tma_load(w.x_rest[own - 1], of, ready, w.rest_boxes[own - 1].index(slot))
+            image, at_d, at_h, at_w = following(w, image, at_d, at_h, at_w)
+            stage, phase = turned(stage, phase, w.STAGES)
 
 
 @jit
-def _store(
-    made, acc, rest, c_boxes, c_tiles, part, row, column, all_taps, TILE_N: gl.constexpr,
-    SPREAD: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
+def _store(w, all_taps, acc, rest, part, row, column, GROUP: gl.constexpr):
     """A group's sums on their way to memory, in pieces through two staging buffers."""
-    PIECE: gl.constexpr = made.block_type.shape[3]
-    pieces = all_pieces(acc, rest, TILE_N, PIECE)
+    PIECE: gl.constexpr = w.made.block_type.shape[3]
+    pieces = all_pieces(acc, rest, w.TILE_N, PIECE)
     for i in gl.static_range(len(pieces)):
         slot = 2 * GROUP + i % 2
         tma_store_wait(pending(len(pieces), i))  # the store before has left this buffer
-        c_tiles.index(slot).store(pieces[i].to(made.dtype))
+        w.c_tiles.index(slot).store(pieces[i].to(w.made.dtype))
         fence_async_shared()
-        tap, channel = _columns_at(column, i * PIECE, all_taps, TILE_N, SPREAD)
-        tma_store(made, (part, row, tap, channel), c_boxes.index(slot))
+        tap, channel = _columns_at(w, all_taps, column, i * PIECE)
+        tma_store(w.made, (part, row, tap, channel), w.c_boxes.index(slot))
 
 
 @jit
-def _multiply(
-    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n,
-    all_boxes, taps, splits,
-    TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-    GROUPS: gl.constexpr, SPREAD: gl.constexpr, TWO_STAGE: gl.constexpr, SCHEDULER: gl.constexpr,
-    REDUCTION: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
+def _multiply(w, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its filters of every part of this workgroup."""
-    ROWS: gl.constexpr = TILE_M // GROUPS
-    ring = Ring(y_tiles, x_tiles, rest_tiles, full, empty, False, True, STAGES, GROUPS)
-    all_taps = taps[0] * taps[1] * taps[2]
+    ROWS: gl.constexpr = w.TILE_M // w.GROUPS
+    MEETS: gl.constexpr = w.SCHEDULER != "persistent" and not w.TWO_STAGE
+    ring = Ring(
+        w.y_tiles, w.x_tiles, w.rest_tiles, w.full, w.empty, False, True, w.STAGES, w.GROUPS
+    )
+    all_taps = w.taps[0] * w.taps[1] * w.taps[2]
     stage = 0
     phase = 0
-    MEETS: gl.constexpr = SCHEDULER != "persistent" and not TWO_STAGE
-    tiles = tiles_m * tiles_n
-    ways, share, at, end, part, parts = _all(tiles, splits, all_boxes, SCHEDULER)
+    ways, share, at, end, part, parts = _all(w)
     while (at < end) | (part < parts):
-        tile, number, begin, stop, at, part = _next(
-            at, end, part, tiles, splits, all_boxes, SCHEDULER
-        )
-        tile_m, column = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        tile, number, begin, stop, at, part = _next(w, at, end, part)
+        tile_m, column = tile_coordinates(tile, w.tiles_m, w.tiles_n, w.GROUP_M)
         if MEETS:
-            shared = stop - begin < all_boxes
+            shared = stop - begin < w.all_boxes
             i = number
-            count = splits
-            base = tile * splits
+            count = w.splits
+            base = tile * w.splits
             stride = 1
             shift = number * 0
-            if SCHEDULER == "stream_k":
+            if w.SCHEDULER == "stream_k":
                 # Where no tile is shared, a share has no step.
-                earliest, count, shift = contributors(tile, all_boxes, ways, max(share, 1))
+                earliest, count, shift = contributors(tile, w.all_boxes, ways, max(share, 1))
                 i = gl.program_id(0) - earliest
                 base = 2 * earliest
                 stride = 2
-            if REDUCTION == "atomic":
+            if w.REDUCTION == "atomic":
                 base = tile
             # Each group has its own slots and flags, as if its rows were a tile.
-            base = base * GROUPS + GROUP
-            stride = stride * GROUPS
-            shift = shift * GROUPS
+            base = base * w.GROUPS + GROUP
+            stride = stride * w.GROUPS
+            shift = shift * w.GROUPS
             # The answer arrives together with the first operands.
             last = shared
             if shared:
-                last = take_turn(meeting[0], count, base, stride, shift, REDUCTION)
-        acc, rest = accumulators(y_tiles, ROWS, TILE_N, False)
+                last = take_turn(w.meeting[0], count, base, stride, shift, w.REDUCTION)
+        acc, rest = accumulators(w.y_tiles, ROWS, w.TILE_N, False)
         acc, rest, used, stage, phase = multiply(
             ring, acc, rest, begin, stop, stage, phase, GROUP
         )  # fmt: skip
         acc, rest = awaited(acc, rest, 0)
-        mbarrier.arrive(empty.index(used), count=1)
-        row = tile_m * TILE_M + GROUP * ROWS
+        mbarrier.arrive(w.empty.index(used), count=1)
+        row = tile_m * w.TILE_M + GROUP * ROWS
         if MEETS:
-            whole = stop - begin == all_boxes
+            whole = stop - begin == w.all_boxes
             if shared:
                 LAYOUT: gl.constexpr = acc.type.layout
-                within = within_registers(ROWS, TILE_N, LAYOUT)
+                within = within_registers(ROWS, w.TILE_N, LAYOUT)
                 whole, acc = reduce(
-                    acc, last, meeting[0], meeting[1], within, i, count, base, stride, shift,
-                    REDUCTION, store, load, add,
+                    acc, last, w.meeting[0], w.meeting[1], within, i, count, base, stride, shift,
+                    w.REDUCTION, store, load, add,
                 )  # fmt: skip
             if whole:
-                _store(
-                    made, acc, rest, c_boxes, c_tiles, 0, row, column, all_taps, TILE_N, SPREAD,
-                    GROUP,
-                )  # fmt: skip
+                _store(w, all_taps, acc, rest, 0, row, column, GROUP)
         else:
-            _store(
-                made, acc, rest, c_boxes, c_tiles, number, row, column, all_taps, TILE_N, SPREAD,
-                GROUP,
-            )  # fmt: skip
+            _store(w, all_taps, acc, rest, number, row, column, GROUP)
     tma_store_wait(0)
 
 
@@ -312,73 +301,14 @@ def conv_gluon_weights(
     c_boxes, c_tiles = room(made, 2 * GROUPS, ROWS, made.block_type.shape[3])
     full, empty = barriers(STAGES, GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
-    # Arguments are written out for each group, as in GEMM's kernels.
-    if GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
-                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
-                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 0,
-                )),
-                (_fill, (
-                    x, x_rest, y, x_boxes, rest_boxes, y_boxes, full, empty, tiles_m, tiles_n,
-                    all_boxes, boxes, taps, origin, by_tap, by_pixel, splits, filters, tap_boxes,
-                    TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, STAGES, GROUPS,
-                    SPREAD, SCHEDULER,
-                )),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )  # fmt: skip
-    elif GROUPS == 2:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
-                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
-                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 0,
-                )),
-                (_multiply, (
-                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
-                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
-                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 1,
-                )),
-                (_fill, (
-                    x, x_rest, y, x_boxes, rest_boxes, y_boxes, full, empty, tiles_m, tiles_n,
-                    all_boxes, boxes, taps, origin, by_tap, by_pixel, splits, filters, tap_boxes,
-                    TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, STAGES, GROUPS,
-                    SPREAD, SCHEDULER,
-                )),
-            ],
-            [4, 1],
-            [OF_TWO_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
-                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
-                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 0,
-                )),
-                (_multiply, (
-                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
-                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
-                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 1,
-                )),
-                (_multiply, (
-                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
-                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
-                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 2,
-                )),
-                (_fill, (
-                    x, x_rest, y, x_boxes, rest_boxes, y_boxes, full, empty, tiles_m, tiles_n,
-                    all_boxes, boxes, taps, origin, by_tap, by_pixel, splits, filters, tap_boxes,
-                    TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, STAGES, GROUPS,
-                    SPREAD, SCHEDULER,
-                )),
-            ],
-            [4, 4, 1],
-            [OF_THREE_REGISTERS, OF_THREE_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
+    w = Work(
+        x, x_rest, y, made, meeting, x_boxes, x_tiles, rest_boxes, rest_tiles, y_boxes, y_tiles,
+        c_boxes, c_tiles, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps, origin, by_tap,
+        by_pixel, splits, filters, tap_boxes,
+        TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, STAGES, GROUPS, SPREAD,
+        TWO_STAGE, SCHEDULER, REDUCTION,
+    )  # fmt: skip
+    specialized(
+        _multiply, (w,), _fill, (w,), GROUPS,
+        OF_THREE_REGISTERS if GROUPS == 3 else OF_TWO_REGISTERS, PRODUCER_REGISTERS,
+    )  # fmt: skip

@@ -59,6 +59,7 @@ from tilewright.ops.device.gluon_api import (
     tma_store,
     tma_store_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_ring import (
     OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
@@ -69,157 +70,139 @@ from tilewright.ops.device.gluon_ring import (
     barriers,
     before,
     multiply,
+    turned,
     width,
 )
+from tilewright.ops.device.gluon_roles import specialized
 from tilewright.ops.device.gluon_store import indices
 from tilewright.ops.device.schedule import tile_coordinates
 
+Work = bundle(
+    "Work",
+    "source weights made weights_rest"
+    " a_boxes a_tiles b_boxes b_tiles rest_boxes rest_tiles c_boxes c_tiles full empty turns"
+    " extra made_strides begin images channels_in channels_out tiles_m tiles_n boxes walked"
+    " taps first_tap taps_apart origin by_tap by_pixel"
+    " TILE_N TILE_K GROUP_M BOX_N BOX_D BOX_H BOX_W NDIM DATA INT_ACC TAKES LARGEST STAGES READERS"
+    " TURNS CHAIN",
+)
+"""What the warps of a workgroup have in common: the kernel's arguments, and the ring, the staging
+buffers and the barriers between them."""
+
 
 @jit
-def _weights_at(col, tap_d, tap_h, tap_w, k0, NDIM: gl.constexpr, DATA: gl.constexpr):
+def _weights_at(w, col, tap_d, tap_h, tap_w, k0):
     """Where a tap's weights of columns from `col` and products from `k0` on begin."""
-    if DATA:
-        of = spot(k0, tap_d, tap_h, tap_w, col, NDIM)
+    if w.DATA:
+        of = spot(k0, tap_d, tap_h, tap_w, col, w.NDIM)
     else:
-        of = spot(col, tap_d, tap_h, tap_w, k0, NDIM)
+        of = spot(col, tap_d, tap_h, tap_w, k0, w.NDIM)
     return of
 
 
 @jit
-def _fill(
-    source, weights, weights_rest, a_boxes, b_boxes, rest_boxes, full, empty, channels_in, tiles_m,
-    tiles_n, boxes, taps, first_tap, taps_apart, origin, by_tap, by_pixel,
-    TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
-    BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
-    DATA: gl.constexpr, STAGES: gl.constexpr, READERS: gl.constexpr,
-):  # fmt: skip
+def _fill(w):
     """The producer: loads every step of every tile of this workgroup into the ring."""
-    OF_B: gl.constexpr = weights.block_type.nbytes // width(TILE_N, 0) * TILE_N
-    BYTES: gl.constexpr = READERS * source.block_type.nbytes + OF_B
+    OF_B: gl.constexpr = w.weights.block_type.nbytes // width(w.TILE_N, 0) * w.TILE_N
+    BYTES: gl.constexpr = w.READERS * w.source.block_type.nbytes + OF_B
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        col = tile_n * TILE_N
-        box = tile_m * READERS
-        image, d, h, w = pixels_of(box, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
-        image_2, d_2, h_2, w_2 = pixels_of(box + 1, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
-        image_3, d_3, h_3, w_3 = pixels_of(box + 2, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
-        for i_d in range(taps[0]):
-            tap_d = first_tap[0] + i_d * taps_apart[0]
-            to_d = origin[0] + i_d * by_tap[0]
-            for i_h in range(taps[1]):
-                tap_h = first_tap[1] + i_h * taps_apart[1]
-                to_h = origin[1] + i_h * by_tap[1]
-                for i_w in range(taps[2]):
-                    tap_w = first_tap[2] + i_w * taps_apart[2]
-                    to_w = origin[2] + i_w * by_tap[2]
-                    for k0 in range(0, channels_in, TILE_K):
-                        ready = full.index(stage)
-                        mbarrier.wait(empty.index(stage), phase)
+    for tile in range(gl.program_id(0), w.tiles_m * w.tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_coordinates(tile, w.tiles_m, w.tiles_n, w.GROUP_M)
+        col = tile_n * w.TILE_N
+        box = tile_m * w.READERS
+        pixels = ()
+        for r in gl.static_range(w.READERS):
+            pixels += (pixels_of(w, box + r),)  # type: ignore[assignment]
+        for i_d in range(w.taps[0]):
+            tap_d = w.first_tap[0] + i_d * w.taps_apart[0]
+            to_d = w.origin[0] + i_d * w.by_tap[0]
+            for i_h in range(w.taps[1]):
+                tap_h = w.first_tap[1] + i_h * w.taps_apart[1]
+                to_h = w.origin[1] + i_h * w.by_tap[1]
+                for i_w in range(w.taps[2]):
+                    tap_w = w.first_tap[2] + i_w * w.taps_apart[2]
+                    to_w = w.origin[2] + i_w * w.by_tap[2]
+                    for k0 in range(0, w.channels_in, w.TILE_K):
+                        ready = w.full.index(stage)
+                        mbarrier.wait(w.empty.index(stage), phase)
                         mbarrier.expect(ready, BYTES)
-                        at = spot(
-                            image, d * by_pixel[0] + to_d, h * by_pixel[1] + to_h,
-                            w * by_pixel[2] + to_w, k0, NDIM,
-                        )  # fmt: skip
-                        tma_load(source, at, ready, a_boxes.index(stage * READERS))
-                        if READERS >= 2:
+                        for r in gl.static_range(w.READERS):
+                            image, at_d, at_h, at_w = pixels[r]  # type: ignore[var-annotated]
                             at = spot(
-                                image_2, d_2 * by_pixel[0] + to_d, h_2 * by_pixel[1] + to_h,
-                                w_2 * by_pixel[2] + to_w, k0, NDIM,
+                                image, at_d * w.by_pixel[0] + to_d, at_h * w.by_pixel[1] + to_h,
+                                at_w * w.by_pixel[2] + to_w, k0, w.NDIM,
                             )  # fmt: skip
-                            tma_load(source, at, ready, a_boxes.index(stage * READERS + 1))
-                        if READERS == 3:
-                            at = spot(
-                                image_3, d_3 * by_pixel[0] + to_d, h_3 * by_pixel[1] + to_h,
-                                w_3 * by_pixel[2] + to_w, k0, NDIM,
-                            )  # fmt: skip
-                            tma_load(source, at, ready, a_boxes.index(stage * READERS + 2))
-                        of = _weights_at(col, tap_d, tap_h, tap_w, k0, NDIM, DATA)
-                        tma_load(weights, of, ready, b_boxes.index(stage))
-                        for i in gl.static_range(len(weights_rest)):
-                            there = col + before(TILE_N, i + 1)
-                            of = _weights_at(there, tap_d, tap_h, tap_w, k0, NDIM, DATA)
-                            tma_load(weights_rest[i], of, ready, rest_boxes[i].index(stage))
-                        stage += 1
-                        if stage == STAGES:
-                            stage = 0
-                            phase ^= 1
+                            tma_load(w.source, at, ready, w.a_boxes.index(stage * w.READERS + r))
+                        of = _weights_at(w, col, tap_d, tap_h, tap_w, k0)
+                        tma_load(w.weights, of, ready, w.b_boxes.index(stage))
+                        for i in gl.static_range(len(w.weights_rest)):
+                            there = col + before(w.TILE_N, i + 1)
+                            of = _weights_at(w, there, tap_d, tap_h, tap_w, k0)
+                            tma_load(w.weights_rest[i], of, ready, w.rest_boxes[i].index(stage))
+                        stage, phase = turned(stage, phase, w.STAGES)
 
 
 @jit
-def _store_piece(
-    made, piece, boxed, staging, extra, made_strides, begin, images, channels_out, walked, image,
-    d, h, w, col,
-    BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
-    TAKES: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr, PENDING: gl.constexpr,
-):  # fmt: skip
-    """The epilogue of one piece of a box's sums, and its way to memory through a staging buffer,
-    `boxed` as the copy engine reads it and `staging` as threads write it, after all stores but the
-    last PENDING have left theirs."""
+def _store_piece(w, piece, slot, image, at_d, at_h, at_w, col, PENDING: gl.constexpr):
+    """The epilogue of one piece of a box's sums, and its way to memory through staging buffer
+    `slot`, after all stores but the last PENDING have left theirs."""
     row = indices(piece, 0)
     channels = col + indices(piece, 1)
-    here = channels < channels_out
-    i_w = w + row % BOX_W
-    i_h = h + row // BOX_W % BOX_H
-    i_d = d + row // (BOX_W * BOX_H) % BOX_D
-    i_n = image + row // (BOX_W * BOX_H * BOX_D)
-    there = (i_n < images) & inside(i_d, i_h, i_w, walked, NDIM)
-    places = begin + i_n * made_strides[0] + offset(i_d, i_h, i_w, made_strides, NDIM)
+    here = channels < w.channels_out
+    i_w = at_w + row % w.BOX_W
+    i_h = at_h + row // w.BOX_W % w.BOX_H
+    i_d = at_d + row // (w.BOX_W * w.BOX_H) % w.BOX_D
+    i_n = image + row // (w.BOX_W * w.BOX_H * w.BOX_D)
+    there = (i_n < w.images) & inside(i_d, i_h, i_w, w.walked, w.NDIM)
+    places = w.begin + i_n * w.made_strides[0] + offset(i_d, i_h, i_w, w.made_strides, w.NDIM)
     places = places[:, None] + channels[None, :]
     out = chained(
-        piece, extra, places, channels, there[:, None] & here[None, :], here, CHAIN, TAKES
+        piece, w.extra, places, channels, there[:, None] & here[None, :], here, w.CHAIN, w.TAKES
     )
     tma_store_wait(PENDING)
-    staging.store(rounded(out, made.dtype, LARGEST))
+    w.c_tiles.index(slot).store(rounded(out, w.made.dtype, w.LARGEST))
     fence_async_shared()
-    tma_store(made, spot(image, d, h, w, col, NDIM), boxed)
+    tma_store(w.made, spot(image, at_d, at_h, at_w, col, w.NDIM), w.c_boxes.index(slot))
 
 
 @jit
-def _multiply(
-    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra, made_strides,
-    begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes, walked, taps,
-    TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
-    BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
-    DATA: gl.constexpr, INT_ACC: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr,
-    STAGES: gl.constexpr, READERS: gl.constexpr, TURNS: gl.constexpr, GROUP: gl.constexpr,
-    CHAIN: gl.constexpr,
-):  # fmt: skip
+def _multiply(w, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its box of every tile of this workgroup; with TURNS,
     every second tile."""
-    WALKERS: gl.constexpr = 2 if TURNS else 1
-    OWN: gl.constexpr = 0 if TURNS else GROUP
-    ring = Ring(a_tiles, b_tiles, rest_tiles, full, empty, True, DATA, STAGES, READERS)
-    steps = taps[0] * taps[1] * taps[2] * gl.cdiv(channels_in, TILE_K)
+    WALKERS: gl.constexpr = 2 if w.TURNS else 1
+    OWN: gl.constexpr = 0 if w.TURNS else GROUP
+    ring = Ring(
+        w.a_tiles, w.b_tiles, w.rest_tiles, w.full, w.empty, True, w.DATA, w.STAGES, w.READERS
+    )
+    steps = w.taps[0] * w.taps[1] * w.taps[2] * gl.cdiv(w.channels_in, w.TILE_K)
     first = gl.program_id(0)
     done = steps * 0
-    if TURNS:
+    if w.TURNS:
         first += GROUP * gl.num_programs(0)
         done += GROUP * steps
     turn = 1 - GROUP  # nobody has arrived at the barriers yet: the first group goes ahead
-    for tile in range(first, tiles_m * tiles_n, WALKERS * gl.num_programs(0)):
-        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        acc, rest = accumulators(a_tiles, a_tiles.shape[1], TILE_N, INT_ACC)
-        if TURNS:
-            mbarrier.wait(turns.index(GROUP), turn)
+    for tile in range(first, w.tiles_m * w.tiles_n, WALKERS * gl.num_programs(0)):
+        tile_m, tile_n = tile_coordinates(tile, w.tiles_m, w.tiles_n, w.GROUP_M)
+        acc, rest = accumulators(w.a_tiles, w.a_tiles.shape[1], w.TILE_N, w.INT_ACC)
+        if w.TURNS:
+            mbarrier.wait(w.turns.index(GROUP), turn)
             turn ^= 1
         acc, rest, used, _, _ = multiply(
-            ring, acc, rest, steps * 0, steps, done % STAGES, done // STAGES & 1, OWN
-        )  # fmt: skip
-        if TURNS:
-            mbarrier.arrive(turns.index(1 - GROUP), count=1)
+            ring, acc, rest, steps * 0, steps, done % w.STAGES, done // w.STAGES & 1, OWN
+        )
+        if w.TURNS:
+            mbarrier.arrive(w.turns.index(1 - GROUP), count=1)
         done += WALKERS * steps
         acc, rest = awaited(acc, rest, 0)
-        mbarrier.arrive(empty.index(used), count=1, pred=steps > 0)
-        image, d, h, w = pixels_of(tile_m * READERS + OWN, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
-        pieces = all_pieces(acc, rest, TILE_N, made.block_type.shape[NDIM + 1])
+        mbarrier.arrive(w.empty.index(used), count=1, pred=steps > 0)
+        image, at_d, at_h, at_w = pixels_of(w, tile_m * w.READERS + OWN)
+        pieces = all_pieces(acc, rest, w.TILE_N, w.made.block_type.shape[w.NDIM + 1])
         for i in gl.static_range(len(pieces)):
+            col = tile_n * w.TILE_N + i * pieces[0].shape[1]
             _store_piece(
-                made, pieces[i], c_boxes.index(2 * GROUP + i % 2), c_tiles.index(2 * GROUP + i % 2),
-                extra, made_strides, begin, images, channels_out, walked, image, d, h, w,
-                tile_n * TILE_N + i * pieces[0].shape[1],
-                BOX_D, BOX_H, BOX_W, NDIM, TAKES, LARGEST, CHAIN, pending(len(pieces), i),
+                w, pieces[i], 2 * GROUP + i % 2, image, at_d, at_h, at_w, col,
+                pending(len(pieces), i),
             )  # fmt: skip
     tma_store_wait(0)
 
@@ -255,79 +238,15 @@ def conv_gluon_ws(
     for group in gl.static_range(2):
         mbarrier.init(turns.index(group), count=1)
     fence_async_shared()  # the copy engine sees the barriers too
-    # Arguments are written out for each group, as in GEMM's kernels.
-    if GROUPS == 1:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
-                    made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
-                    walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
-                    INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 0, CHAIN,
-                )),
-                (_fill, (
-                    source, weights, weights_rest, a_boxes, b_boxes, rest_boxes, full, empty,
-                    channels_in, tiles_m, tiles_n, boxes, taps, first_tap, taps_apart, origin,
-                    by_tap, by_pixel, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM,
-                    DATA, STAGES, READERS,
-                )),
-            ],
-            [1],
-            [PRODUCER_REGISTERS],
-        )  # fmt: skip
-    elif GROUPS == 2:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
-                    made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
-                    walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
-                    INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 0, CHAIN,
-                )),
-                (_multiply, (
-                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
-                    made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
-                    walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
-                    INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 1, CHAIN,
-                )),
-                (_fill, (
-                    source, weights, weights_rest, a_boxes, b_boxes, rest_boxes, full, empty,
-                    channels_in, tiles_m, tiles_n, boxes, taps, first_tap, taps_apart, origin,
-                    by_tap, by_pixel, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM,
-                    DATA, STAGES, READERS,
-                )),
-            ],
-            [4, 1],
-            [OF_TWO_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_multiply, (
-                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
-                    made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
-                    walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
-                    INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 0, CHAIN,
-                )),
-                (_multiply, (
-                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
-                    made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
-                    walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
-                    INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 1, CHAIN,
-                )),
-                (_multiply, (
-                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
-                    made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
-                    walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
-                    INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 2, CHAIN,
-                )),
-                (_fill, (
-                    source, weights, weights_rest, a_boxes, b_boxes, rest_boxes, full, empty,
-                    channels_in, tiles_m, tiles_n, boxes, taps, first_tap, taps_apart, origin,
-                    by_tap, by_pixel, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM,
-                    DATA, STAGES, READERS,
-                )),
-            ],
-            [4, 4, 1],
-            [OF_THREE_REGISTERS, OF_THREE_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
+    w = Work(
+        source, weights, made, weights_rest,
+        a_boxes, a_tiles, b_boxes, b_tiles, rest_boxes, rest_tiles, c_boxes, c_tiles, full, empty,
+        turns, extra, made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n,
+        boxes, walked, taps, first_tap, taps_apart, origin, by_tap, by_pixel,
+        TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA, INT_ACC, TAKES, LARGEST,
+        STAGES, READERS, TURNS, CHAIN,
+    )  # fmt: skip
+    specialized(
+        _multiply, (w,), _fill, (w,), GROUPS,
+        OF_THREE_REGISTERS if GROUPS == 3 else OF_TWO_REGISTERS, PRODUCER_REGISTERS,
+    )  # fmt: skip
