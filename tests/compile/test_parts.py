@@ -15,7 +15,7 @@ from tilewright.arch import arch
 from tilewright.bundle import Bundle, layout
 from tilewright.bundle.write import Content, write
 from tilewright.canonical import canonical, sha256
-from tilewright.cli.build import _result
+from tilewright.cli.build import result_document
 from tilewright.cli.kernels import _of_part, _part
 from tilewright.compile import Store, build, build_keys, find, part_keys
 from tilewright.compile.kernel import check_limits, to_data
@@ -345,7 +345,7 @@ def test_inspect_asks_which_part() -> None:
 
 def test_documents_name_a_part_only_where_there_are_several(built: Store) -> None:
     several = build([(TWO, "sm_90")], store=built).results
-    assert [_result(one)["part"] for one in several] == [*PARTS]
+    assert [result_document(one)["part"] for one in several] == [*PARTS]
     kernel = replace(several[0].kernel, part=MAIN)
-    assert "part" not in _result(replace(several[0], part=MAIN, kernel=kernel))
+    assert "part" not in result_document(replace(several[0], part=MAIN, kernel=kernel))
     assert _part(kernel) == {} and _part(several[1].kernel) == {"part": "reduce"}
