@@ -82,6 +82,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
+from tilewright.ops.device.gluon_roles import specialized
 
 OF_TWO_REGISTERS = gl.constexpr(232)
 OF_TWO_PRODUCER = gl.constexpr(40)
@@ -450,17 +451,8 @@ def attention_gluon_ws(
         PIECES, TURNS, STAGING, LSE, SOFTCAP, BIAS, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
         APPEND, TSCALE or HSCALE,
     )  # fmt: skip
-    if GROUPS == 1:
-        gl.warp_specialize([(_attend, (w, 0)), (_fill, (w,))], [1], [OF_TWO_PRODUCER])
-    elif GROUPS == 2:
-        gl.warp_specialize(
-            [(_attend, (w, 0)), (_attend, (w, 1)), (_fill, (w,))],
-            [4, 1],
-            [OF_TWO_REGISTERS, OF_TWO_PRODUCER],
-        )
-    else:
-        gl.warp_specialize(
-            [(_attend, (w, 0)), (_attend, (w, 1)), (_attend, (w, 2)), (_fill, (w,))],
-            [4, 4, 1],
-            [OF_THREE_REGISTERS, OF_THREE_REGISTERS, OF_THREE_PRODUCER],
-        )
+    THREE: gl.constexpr = GROUPS == 3
+    specialized(
+        _attend, (w,), _fill, (w,), GROUPS, OF_THREE_REGISTERS if THREE else OF_TWO_REGISTERS,
+        OF_THREE_PRODUCER if THREE else OF_TWO_PRODUCER,
+    )  # fmt: skip
