@@ -40,6 +40,28 @@ def test_of_stems_that_no_figure_was_fitted_to_a_fast_kernel_comes_first():
     assert choice_gain.gain(FAMILY, H200, measured) > 0.7
 
 
+@pytest.mark.parametrize(
+    "p",
+    [
+        ConvProblem(8, 16, 48, (28, 28), (3, 3), pad=(1, 1)),
+        ConvProblem(8, 64, 72, (28, 28), (3, 3), pad=(1, 1), stride=(2, 2), direction="data"),
+        ConvProblem(8, 64, 72, (16, 16), (3, 3), pad=(1, 1), direction="weights"),
+        ConvProblem(8, 64, 64, (28, 28), (3, 3), groups=64, direction="weights"),
+        ConvProblem(8, 64, 64, (28, 28), (3, 3), groups=8, dtype="fp16"),
+        ConvProblem(8, 3, 64, (32, 32), (7, 7), stride=(2, 2)),
+    ],
+    ids=str,
+)
+def test_kernels_are_estimated_together_as_each_alone_the_fastest_first(p):
+    here = arch("sm_90")
+    space = FAMILY.default_space(p, here).expand(here)
+    found = [c for c in space.configs if FAMILY.supports(c, p, here)]
+    ranked = [*FAMILY.rank(p, found, H200)]
+    assert len(ranked) == len(found) > 1
+    alone = [(c, FAMILY.estimate(c, p, H200)) for c in found]
+    assert ranked == sorted(alone, key=lambda pair: (pair[1].total_us, pair[0].name))
+
+
 PINGPONG = "conv_forward_2d_gemm_rcr_bf16_bf16_bf16_fp32_{}_padmnk_al16"
 PLAIN = PINGPONG.format("128x128x64_w8_s5_gluon_pingpong_persistent_g2_direct")
 WIDE = PINGPONG.format("128x160x64_w8_s5_gluon_pingpong_persistent_g8_split")

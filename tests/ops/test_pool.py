@@ -20,6 +20,11 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Named:
+    name: str
+
+
+@dataclass(frozen=True)
 class Table:
     size: object
     word: object
@@ -32,6 +37,12 @@ def test_columns_are_what_each_config_has():
     c = Pool(CONFIGS).columns
     assert c.size.tolist() == [3, 4, 5, 6] and c.twice.tolist() == [6, 8, 10, 12]
     assert (c.word == "odd").tolist() == [True, False, True, False]
+
+
+def test_numbers_stand_for_names_in_their_order():
+    pool = Pool([Named(name) for name in ("b", "ab", "c", "a")])
+    assert pool.columns.by_name.tolist() == [2, 1, 3, 0]
+    assert pool.part([0, 2, 3]).columns.by_name.tolist() == [2, 3, 0]
 
 
 def test_a_function_gives_of_columns_what_it_gives_of_each():

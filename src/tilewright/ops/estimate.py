@@ -65,25 +65,57 @@ class Ranking(Sequence[tuple[Any, Estimate]]):
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """The estimates of several kernels: an array for each number of an `Estimate`. The longest term
-    is the limiter.
+    """The estimates of several kernels.
 
-    facts: of the kernel at a place.
+    total_us: of each, an array.
+    one: makes the estimate of the kernel at a place.
     """
 
     total_us: Each
-    terms: Mapping[str, Each]
-    facts: Callable[[int], tuple[str, ...]]
+    one: Callable[[int], Estimate]
 
-    def __getitem__(self, place: int) -> Estimate:
-        terms = tuple((word, float(us[place])) for word, us in self.terms.items())
-        limiter = max(terms, key=lambda term: term[1])[0]
-        return Estimate(float(self.total_us[place]), limiter, terms, self.facts(place))
+    @classmethod
+    def of(
+        cls, total_us: Each, terms: Mapping[str, Each], facts: Callable[[int], tuple[str, ...]]
+    ) -> Estimates:
+        """Those with these terms, arrays, of which the longest is the limiter. facts: of the kernel
+        at a place."""
 
-    def ranking(self, pool: Pool) -> Ranking:
-        """The configs of `pool`, which are those that were estimated: the least time first, ties by
-        name."""
+        def one(place: int) -> Estimate:
+            here = tuple((word, float(us[place])) for word, us in terms.items())
+            limiter = max(here, key=lambda term: term[1])[0]
+            return Estimate(float(total_us[place]), limiter, here, facts(place))
+
+        return cls(total_us, one)
+
+    @classmethod
+    def each(cls, found: Sequence[Estimate]) -> Estimates:
+        """Those that were made one by one."""
         import numpy as np
 
-        places = np.lexsort((pool.columns.name, self.total_us)).tolist()
-        return Ranking(places, lambda place: (pool[place], self[place]))
+        return cls(np.array([one.total_us for one in found]), found.__getitem__)
+
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[Each, Estimates]]) -> Estimates:
+        """Those of groups of kernels, each with its kernels' places, in the order of the places."""
+        import numpy as np
+
+        if len(parts) == 1:
+            return parts[0][1]
+        order = np.argsort(np.concatenate([places for places, _ in parts]))
+        own = [(found, i) for places, found in parts for i in range(len(places))]
+
+        def one(place: int) -> Estimate:
+            found, inside = own[order[place]]
+            made: Estimate = found.one(inside)
+            return made
+
+        return cls(np.concatenate([found.total_us for _, found in parts])[order], one)
+
+    def ranking(self, pool: Pool, *before: Each) -> Ranking:
+        """The configs of `pool`, which are those that were estimated: the least time first, ties by
+        name. before: what is ordered by before that, arrays."""
+        import numpy as np
+
+        places = np.lexsort((pool.columns.by_name, self.total_us, *before)).tolist()
+        return Ranking(places, lambda place: (pool[place], self.one(place)))

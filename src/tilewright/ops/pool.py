@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cached_property
 from typing import Any, TypeVar
 
 Each = Any
@@ -45,6 +46,15 @@ class Columns:
             found = _column([getattr(one, name) for one in self._objects])
         self.__dict__[name] = found
         return found
+
+    @cached_property
+    def by_name(self) -> Each:
+        """Numbers in the order of the objects' names, which are sorted sooner than the names."""
+        if self.whole is not self:
+            return self.whole.by_name[self._places]
+        import numpy as np
+
+        return np.argsort(np.argsort(self.name))
 
     def each(self, function: Callable[..., Any], of: Any = None) -> Each:
         """As the function `each`."""

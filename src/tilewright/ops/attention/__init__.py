@@ -118,7 +118,7 @@ class AttentionFamily(Defaults):
     def estimate(
         self, config: AttentionConfig, problem: AttentionProblem, device: Device
     ) -> Estimate:
-        found: Estimate = _estimating().estimates([config], problem, device)[0]
+        found: Estimate = _estimating().estimates([config], problem, device).one(0)
         return found
 
     def sources(self, config: AttentionConfig, arch: Arch) -> Mapping[str, KernelSource]:

@@ -106,7 +106,7 @@ def estimates(
         said.append(f"{many} steps each")
         return (*said, f"{splits[at]} splits") if splits[at] > 1 else (*said,)
 
-    return Estimates(
+    return Estimates.of(
         total_us,
         {
             PRODUCTS: busy * step.products,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
@@ -22,6 +22,7 @@ from tilewright.ops.conv import (
     spaces,
 )
 from tilewright.ops.conv import gradients as gradients_module
+from tilewright.ops.conv import launch as launch_module
 from tilewright.ops.conv import reference as reference_module
 from tilewright.ops.conv import tolerances as tolerances_module
 from tilewright.ops.conv import vendor as vendor_module
@@ -31,7 +32,7 @@ from tilewright.ops.conv.formats import lines, tile_engine
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import ConvProblem, outputs
 from tilewright.ops.defaults import Defaults
-from tilewright.ops.estimate import Estimate, Ranking
+from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.keywords import Keyword
@@ -39,7 +40,7 @@ from tilewright.ops.library import CUDNN, Found, Matmul, kind
 from tilewright.ops.library_convolution import Convolution, Offered
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
-from tilewright.ops.pool import Pool
+from tilewright.ops.pool import Pool, each
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -143,25 +144,18 @@ class ConvFamily(Defaults):
         self, problem: ConvProblem, configs: Iterable[ConvConfig], device: Device
     ) -> Sequence[tuple[ConvConfig, Estimate]]:
         """The library's algorithms come last: only a measurement says how good they are."""
-        pool = Pool.of(configs)
-        keys: dict[int, tuple[bool, float, str]] = {}
-        made: dict[int, tuple[Callable[[int], Estimate], int]] = {}
+        pool, found = Pool.of(configs), []
+        if not pool:
+            return ()
         for word, (places, c) in pool.columns.groups(rules.whose).items():
-            if word == "gemm":
-                estimates, totals = by_gemm.estimates(c, problem, device)
-            else:
+            if word == rules.LIBRARY:
                 every = [self.estimate(one, problem, device) for one in c]
-                estimates, totals = every.__getitem__, [one.total_us for one in every]
-            named = zip(places.tolist(), totals, c.name.tolist(), strict=True)
-            for i, (place, total, name) in enumerate(named):
-                keys[place] = word == "library", total, name
-                made[place] = estimates, i
-
-        def one(place: int) -> tuple[ConvConfig, Estimate]:
-            estimates, inside = made[place]
-            return pool[place], estimates(inside)
-
-        return Ranking(sorted(keys, key=keys.__getitem__), one)
+                found.append((places, Estimates.each(every)))
+            else:
+                estimates = by_gemm.estimates if word == GEMM else launch_module.estimates
+                found.append((places, estimates(c, problem, device)))
+        last = each(pool.columns, rules.whose) == rules.LIBRARY
+        return Estimates.joined(found).ranking(pool, last)
 
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
         return kinds.of(config).estimate(config, problem, device)

@@ -13,8 +13,9 @@ from tilewright.ops.conv import boxes, pipelines
 from tilewright.ops.conv.catalogue import CATALOGUE, Case
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.nouns import KernelSource, Launch
+from tilewright.ops.pool import Columns
 from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles
 
 
@@ -48,9 +49,14 @@ def _splits(c: ConvConfig, p: ConvProblem, device: Device, case: Case) -> int:
     return max(1, min(wanted, case.steps))
 
 
+def estimates(c: Columns, problem: ConvProblem, device: Device) -> Estimates:
+    """What each of `c`, which are of one pipeline, should take for `problem` on `device`."""
+    return pipelines.of(c[0]).estimates(c, [context(one, problem, device) for one in c])
+
+
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
-    """What `config` should take for `problem` on `device`."""
-    return pipelines.of(config).estimate(context(config, problem, device))
+    """The same of one config."""
+    return estimates(Columns([config]), problem, device).one(0)
 
 
 def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:

@@ -297,25 +297,26 @@ def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
     return no(*objection) if objection else judge(config, arch)
 
 
+LIBRARY = "library"
+
+
 def whose(config: ConvConfig) -> str:
-    """Whose kernel a config is: ``gemm``, ``library``, or ``conv``."""
-    if config.library:
-        return "library"
-    return "gemm" if config.pipeline == GEMM else "conv"
+    """Whose kernel a config is: the pipeline's, or `LIBRARY`."""
+    return LIBRARY if config.library else config.pipeline
 
 
 def serving(problem: ConvProblem, configs: Pool, arch: Arch) -> Sequence[int]:
     """The places of the configs of which `supports` says yes."""
     found: list[int] = []
     for word, (places, c) in configs.columns.groups(whose).items():
-        if word == "gemm":
+        if word == LIBRARY:
+            inside = [i for i, one in enumerate(c) if supports(one, problem, arch)]
+        elif word == GEMM:
             known = each(c, _signed) == _signed(problem)
             inside = [i for i in by_gemm.serving(problem, c, arch) if known[i]]
-        elif word == "conv":
+        else:
             known = each(c, _legal, arch) & (each(c, _signed) == _signed(problem))
             inside = [i for i in known.nonzero()[0] if _objection(c[i], problem) is None]
-        else:
-            inside = [i for i, one in enumerate(c) if supports(one, problem, arch)]
         found += places[inside].tolist()
     return sorted(found)
 

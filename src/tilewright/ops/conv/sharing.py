@@ -5,10 +5,13 @@ added up. GEMM's words and numbers, where the sum is over pixels in place of K
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ops.binder import Context
+from tilewright.ops.conv.config import SHARING
 from tilewright.ops.physics import meeting_us, totals_us
+from tilewright.ops.pool import Each
 
 MOST_WAYS = 16
 """Most workgroups of a tile where shares do not cross tiles, as ops/device/schedule.py has it."""
@@ -38,6 +41,15 @@ def shares(x: Context) -> Shares:
         return Shares(0, 1, 0)
     ways = max(1, min(workers // shared, every, MOST_WAYS))
     return Shares(shared, ways, every / ways if ways > 1 else -(-shared * every // workers))
+
+
+def totals(contexts: Sequence[Context]) -> Each:
+    """Microseconds in which the parts of each kernel's tiles are added up, an array."""
+    import numpy as np
+
+    shares = (x.config.scheduler in SHARING for x in contexts)
+    found = zip(contexts, shares, strict=True)
+    return np.array([adding_us(x, parts(x)) if shared else 0.0 for x, shared in found])
 
 
 def adding_us(x: Context, parts: int) -> float:

@@ -303,7 +303,7 @@ def keys(configs: Sequence[GemmConfig], found: Breakdown, problem: GemmProblem) 
         -c.tile_k * alone,
         np.where(few, c.num_stages, -c.num_stages * alone),
         np.abs(np.log2(c.group_m / usual)),
-        c.name,
+        c.by_name,
     )
 
 

@@ -111,7 +111,7 @@ def ranking(
     many estimates are equal; the pipeline that leaves its warps less to do goes first."""
     pool = Pool.of(configs)
     found = estimates(pool, problem, device)
-    keys = (pool.columns.name, -each(pool.columns, _share), found.total_us)
+    keys = (pool.columns.by_name, -each(pool.columns, _share), found.total_us)
     return Ranking(
         np.lexsort(keys).tolist(), lambda place: (pool[place], taken(found, place).estimate)
     )

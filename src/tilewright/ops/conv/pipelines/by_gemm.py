@@ -24,7 +24,7 @@ library for that product are candidates of a tuning too (`gemm.library`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -36,7 +36,7 @@ from tilewright.ops import epilogues
 from tilewright.ops.conv import library_record
 from tilewright.ops.conv.config import ConvConfig, of_gemm
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.gemm import FAMILY as PRODUCTS
 from tilewright.ops.gemm import pipelines, rules, swap
 from tilewright.ops.gemm.config import GemmConfig
@@ -247,16 +247,13 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     return PRODUCTS.estimate(c.gemm_config, _product(p), device)
 
 
-def estimates(
-    c: Columns, p: ConvProblem, device: Device
-) -> tuple[Callable[[int], Estimate], list[float]]:
-    """The same of several configs, without algorithms of the library: what makes the estimate of a
-    place, and the total of each."""
+def estimates(c: Columns, p: ConvProblem, device: Device) -> Estimates:
+    """The same of several configs, without algorithms of the library."""
     from tilewright.ops.gemm import estimate  # here, as it takes NumPy
 
     kernels = c.gemm_config
     found = estimate.estimates(Pool(kernels, kernels), _product(p), device)
-    return lambda place: taken(found, place).estimate, found.total_us.tolist()
+    return Estimates(found.total_us, lambda place: taken(found, place).estimate)
 
 
 def serving(p: ConvProblem, c: Columns, arch: Arch) -> Sequence[int]:

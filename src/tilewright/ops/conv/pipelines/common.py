@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.binder import Context
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.limits import LEAST_8_BIT_K
+from tilewright.ops.pool import Columns
 
 
 @lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
@@ -51,6 +54,13 @@ def estimated(
     """The estimate of a launch with so many workgroups, or tiles. terms: microseconds, by word."""
     limiter = max(terms, key=terms.__getitem__)
     return Estimate(total_us, limiter, tuple(terms.items()), (f"{count} {what}",))
+
+
+def one_by_one(
+    estimate: Callable[[Context], Estimate],
+) -> Callable[[Columns, Sequence[Context]], Estimates]:
+    """The estimates of a pipeline that has few kernels for a problem."""
+    return lambda c, each: Estimates.each([*map(estimate, each)])
 
 
 def least_of_8_bits(c: ConvConfig, arch: Arch) -> str | None:

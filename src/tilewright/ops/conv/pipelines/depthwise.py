@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
@@ -18,7 +19,8 @@ from tilewright.ops.conv.geometry import cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Columns, each
 
 _TILES: tuple[tuple[int, int, int], ...] = ((16, 64, 4), (64, 64, 4), (32, 32, 4), (8, 128, 4))
 """Pixels, channels, warps."""
@@ -76,21 +78,28 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
             yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)
 
 
-def _estimate(x: Context) -> Estimate:
-    c, p = x.config, x.problem
-    of_weights = c.direction == "weights"
-    if of_weights:
-        steps = p.n * math.prod(p.out_sizes) / c.tile_k / sharing.parts(x)
+def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
+    import numpy as np
+
+    p, device = contexts[0].problem, contexts[0].device
+    if p.direction == "weights":
+        pixels, shared = p.n * math.prod(p.out_sizes), np.array([*map(sharing.parts, contexts)])
+        steps = np.maximum(1.0, pixels / c.tile_k / shared)
+        read = (c.tile_m + 1) * c.tile_n * c.tile_k
     else:
-        steps = p.taps / math.prod(p.stride) if c.direction == "data" else p.taps
-    elements = c.tile_m * c.tile_n * c.tile_k
-    read = (c.tile_m + 1) * c.tile_n * c.tile_k if of_weights else c.tile_m * c.tile_n
+        steps = max(1.0, p.taps / math.prod(p.stride) if p.direction == "data" else p.taps)
+        read = c.tile_m * c.tile_n
     work = pointers.Work(
-        steps=max(1.0, steps),
-        read=read * DTYPES[c.dtype].bytes,
-        products=physics.lanes_us(elements * TAP_INSTRUCTIONS, x.device),
+        steps=steps,
+        read=read * DTYPES[p.dtype].bytes,
+        products=physics.lanes_us(c.tile_m * c.tile_n * c.tile_k * TAP_INSTRUCTIONS, device),
+        resident=each(c, _resident, arch_called(device.arch)),
     )
-    return pointers.estimate(x, work, _sums(c), 0)
+    return pointers.estimates(c, contexts, work)
+
+
+def _resident(c: ConvConfig, this: Arch) -> int:
+    return pointers.resident(c, this, _sums(c), 0)
 
 
 DEPTHWISE = Pipeline(
@@ -107,5 +116,5 @@ DEPTHWISE = Pipeline(
     steps=common.steps_of_pixels,
     splits=pointers.filling(_tiles),
     rows=_rows,
-    estimate=_estimate,
+    estimates=_estimates,
 )

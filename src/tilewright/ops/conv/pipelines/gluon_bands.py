@@ -337,5 +337,5 @@ GLUON_BANDS = Pipeline(
     steps=_steps,
     splits=lambda c, p, device: cut(c, p, device).programs,
     rows=_rows,
-    estimate=_estimate,
+    estimates=common.one_by_one(_estimate),
 )

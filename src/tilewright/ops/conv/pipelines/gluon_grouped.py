@@ -292,5 +292,5 @@ GLUON_GROUPED = Pipeline(
     splits=_splits,
     by_class=True,
     rows=_rows,
-    estimate=_estimate,
+    estimates=common.one_by_one(_estimate),
 )

@@ -4,12 +4,16 @@ gluon_weights.py; `boxed`)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+from tilewright.ops.binder import Context
 from tilewright.ops.conv.catalogue import SUM
 from tilewright.ops.conv.pipelines import common
-from tilewright.ops.conv.pipelines.boxed import estimate, parts, rows, shape
+from tilewright.ops.conv.pipelines.boxed import parts, rows, shape
 from tilewright.ops.conv.pipelines.record import Pipeline
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Columns
 
 TILES = (
     (64, 256, 8, 4), (128, 128, 8, 3), (64, 128, 8, 5), (64, 64, 8, 6), (64, 64, 4, 8),
@@ -17,6 +21,13 @@ TILES = (
 )  # fmt: skip
 ODD = ((64, 8), (128, 8), (64, 12))
 """Tiles of the spaces (`boxed.rows.Tiles`)."""
+
+
+def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
+    from tilewright.ops.conv.pipelines.boxed import estimate  # here, as it takes NumPy
+
+    return estimate.estimates(c, contexts)
+
 
 GLUON_WS = Pipeline(
     name="gluon_ws",
@@ -37,5 +48,5 @@ GLUON_WS = Pipeline(
     meetings=shape.groups,
     by_class=True,
     rows=partial(rows.rows, rows.Tiles("gluon_ws", TILES, ODD, of_weights=True)),
-    estimate=estimate.estimate,
+    estimates=_estimates,
 )

@@ -36,7 +36,8 @@ from tilewright.ops.conv.geometry import cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Columns, Each, each
 
 # --- kernels ------------------------------------------------------------------------------------
 
@@ -311,30 +312,42 @@ SECTOR = 32
 """Bytes that a memory moves at least: of a group's channels alone, fewer may be wanted."""
 
 
-def _estimate(x: Context) -> Estimate:
-    c, p, device, this = x.config, x.problem, x.device, arch_called(x.device.arch)
-    size, steps = DTYPES[c.dtype].bytes, _steps(c, p, sharing.parts(x))
+def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
+    import numpy as np
+
+    p, device = contexts[0].problem, contexts[0].device
     of_pixels, others = (
-        (c.tile_m + c.tile_n, 0) if c.direction == "weights" else (c.tile_m, c.tile_n)
+        (c.tile_m + c.tile_n, 0) if p.direction == "weights" else (c.tile_m, c.tile_n)
     )
+    steps, gathered = _steps(c, p, contexts), np.zeros(len(c))
+    for at in np.flatnonzero(c.merged) if p.groups == 1 else ():
+        gathered[at] = _gathered(c[at], p, steps[at], device)
     work = pointers.Work(
         steps=steps,
-        read=(of_pixels * _sectors(c, p) + others) * c.tile_k * size,
-        slower=_slower(c),
-        shared=_shared_bytes(c),
-        products=_products(c, this, device),
-        gathered=_gathered(c, p, steps, device) if c.merged and p.groups == 1 else 0.0,
-        factor=DATA_FACTOR if c.direction == "data" else 1.0,
+        read=(of_pixels * _sectors(c, p) + others) * c.tile_k * DTYPES[p.dtype].bytes,
+        slower=each(c, _slower),
+        shared=each(c, _shared_bytes),
+        products=each(c, _products, device),
+        gathered=gathered,
+        factor=DATA_FACTOR if p.direction == "data" else 1.0,
+        resident=each(c, _resident, arch_called(device.arch)),
     )
-    return pointers.estimate(x, work, c.tile_m * c.tile_n, pointers.shared_memory(c, this))
+    return pointers.estimates(c, contexts, work)
 
 
-def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
-    if c.direction == "weights":
-        return max(1.0, p.n * math.prod(p.out_sizes) / c.tile_k / splits)
-    taps = p.taps / math.prod(p.stride) if c.direction == "data" else p.taps
-    channels = channels_in(p) * c.merged_groups
-    return max(1.0, taps * (channels / c.tile_k if c.merged else cdiv(channels, c.tile_k)))
+def _resident(c: ConvConfig, this: Arch) -> int:
+    return pointers.resident(c, this, c.tile_m * c.tile_n, pointers.shared_memory(c, this))
+
+
+def _steps(c: Columns, p: ConvProblem, contexts: Sequence[Context]) -> Each:
+    import numpy as np
+
+    if p.direction == "weights":
+        pixels, shared = p.n * math.prod(p.out_sizes), np.array([*map(sharing.parts, contexts)])
+        return np.maximum(1.0, pixels / c.tile_k / shared)
+    taps = p.taps / math.prod(p.stride) if p.direction == "data" else p.taps
+    filled = channels_in(p) * c.merged_groups / c.tile_k
+    return np.maximum(1.0, taps * np.where(c.merged, filled, np.ceil(filled)))
 
 
 def _slower(c: ConvConfig) -> float:
@@ -346,12 +359,15 @@ def _slower(c: ConvConfig) -> float:
     return float(1 + narrow * (min(GATHERED, 16 / c.alignment) - 1))
 
 
-def _sectors(c: ConvConfig, p: ConvProblem) -> float:
+def _sectors(c: Columns, p: ConvProblem) -> Each:
     """Bytes that memory moves for each byte of a pixel's channels that a tile reads."""
+    import numpy as np
+
     if p.groups == 1:
         return 1.0
-    channels = min(p.group_c, p.group_k) if c.direction == "weights" else channels_in(p)
-    return max(1.0, SECTOR / max(1, channels * c.merged_groups * DTYPES[c.dtype].bytes))
+    channels = min(p.group_c, p.group_k) if p.direction == "weights" else channels_in(p)
+    wanted = channels * c.merged_groups * DTYPES[p.dtype].bytes
+    return np.maximum(1.0, SECTOR / np.maximum(1, wanted))
 
 
 def _shared_bytes(c: ConvConfig) -> float:
@@ -362,10 +378,10 @@ def _shared_bytes(c: ConvConfig) -> float:
     return float((c.tile_m * across + c.tile_n * down) * c.tile_k * DTYPES[c.dtype].bytes)
 
 
-def _products(c: ConvConfig, this: Arch, device: Device) -> float:
+def _products(c: ConvConfig, device: Device) -> float:
     """Microseconds that a step's products take on a compute unit."""
     count = c.tile_m * c.tile_n * c.tile_k
-    if common.on_vectors(c, this):
+    if common.on_vectors(c, arch_called(device.arch)):
         return physics.lanes_us(count, device)
     word = "tf32" if c.precision == "tf32" else c.dtype
     return 2 * count / (physics.matrix_rate(device, word) * SHARE)
@@ -402,5 +418,5 @@ IMPLICIT = Pipeline(
     steps=common.steps_of_pixels,
     splits=pointers.filling(_tiles),
     rows=_rows,
-    estimate=_estimate,
+    estimates=_estimates,
 )

@@ -294,5 +294,5 @@ PACKED = Pipeline(
     steps=_steps,
     splits=pointers.filling(_tiles),
     rows=_rows,
-    estimate=_estimate,
+    estimates=common.one_by_one(_estimate),
 )

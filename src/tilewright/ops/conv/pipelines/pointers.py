@@ -11,11 +11,10 @@ second kernel with its traffic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.arch import arch as arch_called
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
@@ -24,10 +23,11 @@ from tilewright.ops.binder import Context, Part
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.catalogue import KERNELS, tile_options
 from tilewright.ops.conv.config import SHARING, ConvConfig
-from tilewright.ops.conv.pipelines.common import LAUNCH_US, estimated
+from tilewright.ops.conv.pipelines.common import LAUNCH_US
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
 from tilewright.ops.nouns import MAIN
+from tilewright.ops.pool import Columns, Each
 
 REACH = 1 << 31
 """Elements that indices of 32 bits reach."""
@@ -98,45 +98,46 @@ OTHER_REGISTERS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a workgroup of a kernel does.
+    """What a workgroup of each kernel does: arrays, or numbers that hold for all kernels.
 
     steps: on average over classes. read: bytes of a step from L2. slower: factor on their time.
     shared: bytes that its warps read from shared memory in a step. products: microseconds of a
     step's on a compute unit. gathered: microseconds in which a compute unit gathers a tile's
-    operands, at least. factor: on the time of all that overlaps.
+    operands, at least. factor: on the time of all that overlaps. resident: workgroups that a
+    compute unit holds.
     """
 
-    steps: float
-    read: float
-    products: float
-    slower: float = 1.0
-    shared: float = 0.0
-    gathered: float = 0.0
+    steps: Each
+    read: Each
+    products: Each
+    resident: Each
+    slower: Each = 1.0
+    shared: Each = 0.0
+    gathered: Each = 0.0
     factor: float = 1.0
 
 
-def estimate(x: Context, work: Work, sums: int, shared_memory: int) -> Estimate:
-    """What a launch should take.
+def estimates(c: Columns, contexts: Sequence[Context], work: Work) -> Estimates:
+    """What launches should take."""
+    import numpy as np
 
-    sums, shared_memory: that a workgroup keeps in registers, and bytes of it.
-    """
-    c, device = x.config, x.device
-    count = x.case.tiles * sharing.parts(x)
-    at_once = _resident(c, arch_called(device.arch), sums, shared_memory)
-    waves: float = -(-count // device.compute_units)
-    if c.scheduler == "stream_k":
-        waves, at_once = count / device.compute_units, 1
+    p, device = contexts[0].problem, contexts[0].device
+    count = np.array([float(x.case.tiles * sharing.parts(x)) for x in contexts])
+    streams, filled = c.scheduler == "stream_k", count / device.compute_units
+    waves, at_once = np.where(streams, filled, np.ceil(filled)), np.where(streams, 1, work.resident)
     read = work.read / physics.port_rate(device) * work.slower
     products = work.products
     shared = work.shared / (DEVICE.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
-    alone = (products + read + shared + STEP_US) / min(at_once, max(1, waves))
-    longest = max(products, read, shared)
+    alone = (products + read + shared + STEP_US) / np.minimum(at_once, np.maximum(1, waves))
+    longest = np.maximum(np.maximum(products, read), shared)
     together = longest + DEVICE.SERIAL_PRODUCTS * (products + read + shared - longest)
-    gathered = count / device.compute_units * work.gathered
-    body = max(waves * work.steps * max(together, alone), gathered)
-    stored = 1.0 if c.alignment_out >= 4 else 1.5
-    memory = physics.memory_us(x.problem.min_bytes, device) * stored
+    gathered = filled * work.gathered
     steps = waves * work.steps
+    body = np.maximum(steps * np.maximum(together, alone), gathered)
+    stored = np.where(c.alignment_out >= 4, 1.0, 1.5)
+    memory = physics.memory_us(p.min_bytes, device) * stored
+    overlapped = work.factor * physics.together_us(body, memory)
+    total = overlapped + DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US
     terms = {
         PRODUCTS: steps * products,
         PORT: steps * read,
@@ -144,18 +145,19 @@ def estimate(x: Context, work: Work, sums: int, shared_memory: int) -> Estimate:
         MEMORY: memory,
         STEPS: steps * STEP_US / at_once,
         GATHERING: gathered,
-        LAUNCH: LAUNCH_US,
+        LAUNCH: np.full(len(c), LAUNCH_US),
     }
-    overlapped = work.factor * physics.together_us(body, memory)
-    total = overlapped + DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US
-    if c.scheduler in SHARING:
-        terms[TOTALS] = sharing.adding_us(x, sharing.parts(x))
-        total += terms[TOTALS]
-    return estimated(total, terms, count)
+    if p.direction == "weights":
+        terms[TOTALS] = sharing.totals(contexts)
+        total = total + terms[TOTALS]
+    return Estimates.of(total, terms, lambda at: (f"{count[at]:.0f} workgroups",))
 
 
-def _resident(c: ConvConfig, this: Arch, sums: int, shared_memory: int) -> int:
-    """Workgroups on a compute unit at once."""
+def resident(c: ConvConfig, this: Arch, sums: int, shared_memory: int) -> int:
+    """Workgroups on a compute unit at once.
+
+    sums, shared_memory: that a workgroup keeps in registers, and bytes of it.
+    """
     threads = c.num_warps * this.warp_size
     registers = min(this.max_registers, sums // threads + OTHER_REGISTERS)
     return physics.resident(this, registers, shared_memory, c.num_warps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,8 @@ from tilewright.arch.model import Arch, Device
 from tilewright.ops.binder import Context, Part
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Columns
 
 Row = tuple[Any, ...]
 """An algorithm of a space: the first fields of `spaces.ALGORITHM`; the others are as `spaces.AXES`
@@ -49,7 +50,7 @@ class Pipeline:
     meetings: pieces of a tile whose parts meet on their own, each with its flags.
     by_class: whether a launch runs its parts once for each residue class of the result's pixels.
     rows: of the default space, or of a tuning's.
-    estimate: how long a launch should take.
+    estimates: how long launches should take: of configs as columns, and their contexts.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Pipeline:
     meetings: Callable[[ConvConfig], int] = lambda c: 1
     by_class: bool = False
     rows: Callable[[ConvProblem, Arch, bool], Iterator[Row]]
-    estimate: Callable[[Context], Estimate]
+    estimates: Callable[[Columns, Sequence[Context]], Estimates]
 
     def runs_on(self, arch: Arch) -> bool:
         """Whether an architecture has what the kernels need."""

@@ -174,5 +174,5 @@ SUBPIXEL = Pipeline(
     tiles=_tiles,
     steps=_steps,
     rows=_rows,
-    estimate=_estimate,
+    estimates=common.one_by_one(_estimate),
 )

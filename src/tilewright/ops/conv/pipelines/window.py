@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
@@ -19,7 +20,8 @@ from tilewright.ops.conv.pipelines import common, depthwise, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.windows import Held
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Columns, each
 
 WORKGROUPS_FOR_UNIT = 4
 """Workgroups for each compute unit that parts of the lines make up."""
@@ -124,32 +126,54 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
         if tuned:
             forms = [*itertools.product((1, 2, 4, 8), (4, 8, 16, 32, 64))]
         if row:
-            forms = [(each, 1) for each in (1, 2, 4)]
-        for n, (each, down), warps, scheduler in itertools.product(
+            forms = [(share, 1) for share in (1, 2, 4)]
+        for n, (share, down), warps, scheduler in itertools.product(
             _widths(p, tuned), forms, (2, 4, 8) if tuned else (4,), pointers.schedulers(p)
         ):
-            m = max(1, each * warps * arch.warp_size // n)
+            m = max(1, share * warps * arch.warp_size // n)
             yield (m, n, down, warps, 1, "window", scheduler, 1, False, *width, "", word)
 
 
 # --- how long they take -------------------------------------------------------------------------
 
 
-def _estimate(x: Context) -> Estimate:
-    c, p, of = x.config, x.problem, windows.held(x.config)
-    elements, loads = c.tile_m * c.tile_n, windows.read(c)
-    lines = _steps(c, p) / sharing.parts(x) if c.direction == "weights" else 1
-    steps: float = windows.steps(c, p) + of.ahead
-    if windows.of_row(c) and c.direction != "weights":
-        steps = p.taps / p.filter[-1] / windows.classes(c, p)
-    read = loads + (of.strip if c.direction == "weights" else 0)
-    instructions = elements * (windows.products(c) + LOAD_INSTRUCTIONS * loads)
+def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
+    import numpy as np
+
+    device = contexts[0].device
     work = pointers.Work(
-        steps=max(1.0, lines * steps),
-        read=elements * DTYPES[c.dtype].bytes * read,
-        products=physics.lanes_us(instructions, x.device),
+        steps=np.array([*map(_walked, contexts)]),
+        read=each(c, _read),
+        products=physics.lanes_us(each(c, _instructions), device),
+        resident=each(c, _resident, arch_called(device.arch)),
     )
-    return pointers.estimate(x, work, _sums(c), 0)
+    return pointers.estimates(c, contexts, work)
+
+
+def _walked(x: Context) -> float:
+    """Steps of a workgroup."""
+    c, p = x.config, x.problem
+    if windows.of_row(c) and c.direction != "weights":
+        found = p.taps / p.filter[-1] / windows.classes(c, p)
+    else:
+        lines = _steps(c, p) / sharing.parts(x) if c.direction == "weights" else 1
+        found = lines * (windows.steps(c, p) + windows.held(c).ahead)
+    return float(max(1.0, found))
+
+
+def _read(c: ConvConfig) -> int:
+    """Bytes that a workgroup reads in a step."""
+    of_y = windows.held(c).strip if c.direction == "weights" else 0
+    return c.tile_m * c.tile_n * DTYPES[c.dtype].bytes * (windows.read(c) + of_y)
+
+
+def _instructions(c: ConvConfig) -> int:
+    """Of a lane, times lanes, in a step."""
+    return c.tile_m * c.tile_n * (windows.products(c) + LOAD_INSTRUCTIONS * windows.read(c))
+
+
+def _resident(c: ConvConfig, this: Arch) -> int:
+    return pointers.resident(c, this, _sums(c), 0)
 
 
 def _sums(c: ConvConfig) -> int:
@@ -171,5 +195,5 @@ WINDOW = Pipeline(
     steps=_steps,
     splits=pointers.filling(_tiles, WORKGROUPS_FOR_UNIT),
     rows=_rows,
-    estimate=_estimate,
+    estimates=_estimates,
 )

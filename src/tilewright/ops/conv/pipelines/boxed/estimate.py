@@ -10,7 +10,10 @@ The copy engine is slower for rows that lie askew or outside an array (`arch/fig
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
@@ -19,13 +22,14 @@ from tilewright.ops import physics
 from tilewright.ops.binder import Context
 from tilewright.ops.conv import boxes, sharing
 from tilewright.ops.conv.catalogue import channels_in
-from tilewright.ops.conv.config import SHARING, ConvConfig
+from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import common
 from tilewright.ops.conv.pipelines.boxed import parts, shape
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Columns, Each, each
 
 PRODUCTS, PORT, MEMORY, STORES, TOTALS, LAUNCH = (
     "products", "L2", "memory", "stores", "sum of parts", "launch",
@@ -34,85 +38,102 @@ PRODUCTS, PORT, MEMORY, STORES, TOTALS, LAUNCH = (
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Microseconds of a step of a kernel.
+    """Microseconds of a step of each kernel: arrays.
 
     products: of the matrix units. read: of the operands on their way from L2.
     outside: how much longer that takes in the last tile of columns, which has rows outside.
     edges: the share of tiles that are such.
     """
 
-    products: float
-    read: float
-    outside: float
-    edges: float
+    products: Each
+    read: Each
+    outside: Each
+    edges: Each
 
     @property
-    def average(self) -> float:
+    def average(self) -> Each:
         """The time of a step, over all tiles."""
         return self._over_all(self.read)
 
     @property
-    def alone(self) -> float:
+    def alone(self) -> Each:
         """The time of a step where no two workgroups read the same bytes at the same time."""
         return self._over_all(self.read * DEVICE.READ_APART)
 
-    def _over_all(self, read: float) -> float:
-        whole = max(self.products, read)
-        return whole + self.edges * (max(self.products, read + self.outside) - whole)
+    def _over_all(self, read: Each) -> Each:
+        whole = np.maximum(self.products, read)
+        return whole + self.edges * (np.maximum(self.products, read + self.outside) - whole)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the busiest compute unit does.
+    """What the busiest compute unit does, of one kernel or of each.
 
     tiles: of all, and of their parts. waves: tiles that it stores. steps: of these. apart: how many
     of the steps read what no other workgroup reads at that time.
     """
 
-    tiles: int
-    waves: float
-    steps: float
-    apart: float = 0.0
+    tiles: Each
+    waves: Each
+    steps: Each
+    apart: Each
 
 
-def estimate(x: Context) -> Estimate:
-    """What a launch should take."""
-    c, p, device = x.config, x.problem, x.device
-    through = physics.port_rate(device)
-    stored = c.tile_m * c.tile_n * DTYPES[shape.stored(c)].bytes / through / DEVICE.STORE_SHARE
-    if c.direction == "weights":
-        work = [_of_weights(x)]
+def estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
+    """What launches should take."""
+    p, device = contexts[0].problem, contexts[0].device
+    through, classes = physics.port_rate(device), 1
+    if p.direction == "weights":
+        work = _gathered([_of_weights(x) for x in contexts])
     else:
-        walks = (boxes.walks(p, residue) for residue in boxes.residues(p))
-        work = [_of_pixels(c, p, of, device) for of in walks]
+        walks = [boxes.walks(p, residue) for residue in boxes.residues(p)]
+        classes, work = len(walks), _of_pixels(c, p, walks, contexts)
     one = _step(c, p, device, through)
-    steps = sum(each.steps for each in work)
-    apart = sum(each.apart for each in work)
+    steps, apart = work.steps, work.apart
     read = one.read + one.edges * one.outside
     body = (steps - apart) * one.average + apart * one.alone
-    stores = stored * (len(work) if c.pipeline == shape.PINGPONG else sum(w.waves for w in work))
-    launch = common.LAUNCH_US + DEVICE.SECOND_US * (len(work) - 1)
+    stores = np.where(c.pipeline == shape.PINGPONG, classes, work.waves)
+    stores = stores * (each(c, _stored_bytes) / through / DEVICE.STORE_SHARE)
+    launch = common.LAUNCH_US + DEVICE.SECOND_US * (classes - 1)
     memory = physics.memory_us(p.min_bytes, device)
     terms = {
         PRODUCTS: steps * one.products,
         PORT: (steps + apart * (DEVICE.READ_APART - 1)) * read,
-        MEMORY: memory,
+        MEMORY: np.full(len(c), memory),
         STORES: stores,
-        LAUNCH: launch,
+        LAUNCH: np.full(len(c), launch),
     }
     total = physics.together_us(body + stores, memory) + launch
-    if c.scheduler in SHARING:
-        terms[TOTALS] = sharing.adding_us(x, sharing.parts(x))
-        total += terms[TOTALS]
-    return common.estimated(total, terms, sum(each.tiles for each in work), "tiles")
+    if p.direction == "weights":
+        terms[TOTALS] = sharing.totals(contexts)
+        total = total + terms[TOTALS]
+    return Estimates.of(total, terms, lambda at: (f"{work.tiles[at]:.0f} tiles",))
 
 
-def _of_pixels(c: ConvConfig, p: ConvProblem, of: tuple[boxes.Walk, ...], device: Device) -> Work:
-    """The tiles of a residue class."""
-    tiles = parts.tiles_of_class(c, p, of)
-    waves = cdiv(tiles, device.compute_units)
-    steps = waves * cdiv(channels_in(p), c.tile_k) * math.prod(w.count for w in of)
-    return Work(tiles, waves, steps)
+def _stored_bytes(c: ConvConfig) -> int:
+    return c.tile_m * c.tile_n * DTYPES[shape.stored(c)].bytes
+
+
+def _gathered(each: Sequence[Work]) -> Work:
+    """Arrays of what each of several kernels does."""
+    columns = zip(*((w.tiles, w.waves, w.steps, w.apart) for w in each), strict=True)
+    return Work(*(np.array(column, float) for column in columns))
+
+
+def _of_pixels(
+    c: Columns, p: ConvProblem, walks: Sequence[tuple[boxes.Walk, ...]], contexts: Sequence[Context]
+) -> Work:
+    """The tiles of all residue classes."""
+    waves = steps = np.zeros(len(c))
+    for of in walks:
+        counted = (parts.tiles_of_class(x.config, p, of) for x in contexts)
+        alone = len(walks) == 1
+        counts = [x.case.tiles for x in contexts] if alone else [*counted]
+        mine = np.ceil(np.array(counts, float) / contexts[0].device.compute_units)
+        waves = waves + mine
+        steps = steps + mine * math.prod(walk.count for walk in of)
+    tiles = np.array([float(x.case.tiles) for x in contexts])
+    return Work(tiles, waves, steps * np.ceil(channels_in(p) / c.tile_k), 0.0)
 
 
 def _of_weights(x: Context) -> Work:
@@ -124,35 +145,38 @@ def _of_weights(x: Context) -> Work:
         apart = 0.0 if share.ways > 1 else share.steps
         return Work(tiles, whole + (share.tiles > 0), whole * every + share.steps, apart)
     waves = cdiv(tiles * x.splits, units)
-    return Work(tiles * x.splits, waves, waves * cdiv(every, x.splits))
+    return Work(tiles * x.splits, waves, waves * cdiv(every, x.splits), 0.0)
 
 
-def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Steps:
+def _step(c: Columns, p: ConvProblem, device: Device, through: float) -> Steps:
     """A step, where a compute unit takes in `through` bytes a microsecond."""
-    size = DTYPES[c.dtype].bytes
+    products = each(c, _products, device)
+    whole = np.maximum(each(c, shape.stage_bytes) / through, _rows_us(c, p))
+    channels = p.c if p.direction == "weights" else p.channels_out
+    tiles = np.ceil(channels / c.tile_n)
+    past = tiles * c.tile_n - channels
+    rows = past * c.tile_k * DTYPES[p.dtype].bytes / DEVICE.ROW_BYTES
+    longer = DEVICE.OUTSIDE_ROW_US - DEVICE.ROW_BYTES / through
+    # Boxes of several taps behind the last are read from inside.
+    edge = (past > 0) & (c.spread == 0)
+    return Steps(products, whole, np.where(edge, rows * longer, 0.0), edge / np.maximum(1, tiles))
+
+
+def _products(c: ConvConfig, device: Device) -> float:
+    """Microseconds of the products of a step."""
     columns = sum(max(part, DEVICE.LEAST_PART) for part in widths.parts(c.tile_n))
     rate = physics.matrix_rate(device, c.dtype) * DEVICE.POWER_SHARE
-    products = 2 * c.tile_m * columns * c.tile_k / rate
-    whole = max(shape.stage_bytes(c) / through, _rows_us(c, p))
-    if c.spread:  # boxes behind the last are read from inside
-        return Steps(products, whole, 0.0, 0.0)
-    channels = p.c if c.direction == "weights" else p.channels_out
-    tiles = cdiv(channels, c.tile_n)
-    past = tiles * c.tile_n - channels
-    rows = past * c.tile_k * size / DEVICE.ROW_BYTES
-    longer = DEVICE.OUTSIDE_ROW_US - DEVICE.ROW_BYTES / through
-    return Steps(products, whole, rows * longer, 1 / tiles if past else 0.0)
+    return 2 * c.tile_m * columns * c.tile_k / rate
 
 
-def _rows_us(c: ConvConfig, p: ConvProblem) -> float:
+def _rows_us(c: Columns, p: ConvProblem) -> Each:
     """Microseconds that the copy engine takes for a step's rows of channels, where these lie askew,
     or end in the middle of the last step; the average of all steps."""
-    if c.direction == "weights":
+    if p.direction == "weights":
         return 0.0
-    channels = channels_in(p)
-    steps = cdiv(channels, c.tile_k)
-    size = DTYPES[c.dtype].bytes
+    channels, size = channels_in(p), DTYPES[p.dtype].bytes
+    steps = np.ceil(channels / c.tile_k)
     rows = (c.tile_m + c.tile_n) * -(-c.tile_k * size // DEVICE.ROW_BYTES)
-    each = DEVICE.ASKEW_ROW_US if channels * size % DEVICE.SECTOR_BYTES else 0.0
-    last = DEVICE.OUTSIDE_ROW_US if channels % c.tile_k else each
-    return rows * ((steps - 1) * each + last) / steps
+    askew = DEVICE.ASKEW_ROW_US if channels * size % DEVICE.SECTOR_BYTES else 0.0
+    last = np.where(channels % c.tile_k, DEVICE.OUTSIDE_ROW_US, askew)
+    return rows * ((steps - 1) * askew + last) / steps

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
@@ -145,7 +145,7 @@ def deepest(p: ConvProblem, arch: Arch, row: Row, spread: int = 0) -> int:
     )  # fmt: skip
     if shape.objection(c, arch):
         return 0
-    left = arch.shared_memory - shape.shared_memory(replace(c, num_stages=0))
+    left = arch.shared_memory - shape.beside(c)
     return min(MAX_STAGES, left // shape.stage_bytes(c))
 
 

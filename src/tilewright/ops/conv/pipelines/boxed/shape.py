@@ -189,7 +189,7 @@ def _box(c: ConvConfig) -> str | None:
 
 def shared_memory(c: ConvConfig) -> int:
     """Bytes of the ring and the staging buffers, and a little more."""
-    return stage_bytes(c) * c.num_stages + _beside(c)
+    return stage_bytes(c) * c.num_stages + beside(c)
 
 
 def stage_bytes(c: ConvConfig) -> int:
@@ -197,7 +197,8 @@ def stage_bytes(c: ConvConfig) -> int:
     return (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
 
 
-def _beside(c: ConvConfig) -> int:
+def beside(c: ConvConfig) -> int:
+    """Bytes beside the ring."""
     staging = 2 * groups(c) * rows(c) * piece(c) * DTYPES[stored(c)].bytes
     handed = MORE_HANDED_BYTES if odd(c) or c.num_warps == THREE_GROUPS else 0
     return staging + warpgroups.SPECIALISATION_BYTES + handed
