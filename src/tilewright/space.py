@@ -288,6 +288,27 @@ class KernelSpace:
         return YES
 
 
+def of_rows(
+    family: str,
+    fixed: Mapping[str, Any],
+    axes: tuple[str, ...],
+    rows: Iterable[tuple[Any, ...]],
+) -> KernelSpace:
+    """The space with the values of `axes` that each of `rows` has, and with one value for each axis
+    of `fixed`. The same rows get the same object, which is checked and hashed once."""
+    return _of_rows(family, (*fixed.items(),), axes, tuple(rows))
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_rows(
+    family: str,
+    fixed: tuple[tuple[str, Any], ...],
+    axes: tuple[str, ...],
+    rows: tuple[tuple[Any, ...], ...],
+) -> KernelSpace:
+    return KernelSpace(family, {axis: [value] for axis, value in fixed}, {}, {axes: rows})
+
+
 def check_count(counts: Mapping[str, int]) -> None:
     """Raise `BadArgument`, with the count, for more than `MAX_COMBINATIONS` combinations.
 

@@ -22,9 +22,8 @@ HERE = arch("sm_90")
 
 def config(problem, **algorithm):
     """A config of pipeline basic for a problem."""
-    signature = {name: values[0] for name, values in spaces.signature(problem).items()}
     fields = {"pipeline": "basic", "tile_q": 32, "tile_kv": 32, "alignment": 1, **algorithm}
-    return FAMILY.make_config({**FAMILY.axes(), **signature, **fields}, HERE)
+    return FAMILY.make_config({**FAMILY.axes(), **spaces.signature(problem), **fields}, HERE)
 
 
 def any_config(problem, seed):

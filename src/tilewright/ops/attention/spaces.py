@@ -3,7 +3,8 @@ algorithms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from tilewright.arch.model import Arch
@@ -12,7 +13,7 @@ from tilewright.ops.attention.config import ALIGNMENTS, SCHEDULERS
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention.pipelines import PIPELINES
 from tilewright.ops.attention.problem import AttentionProblem
-from tilewright.space import KernelSpace
+from tilewright.space import KernelSpace, of_rows
 
 AXES: dict[str, Any] = {
     "dtype": "bf16",
@@ -42,7 +43,8 @@ ALGORITHM = (
 )  # fmt: skip
 
 
-_USUAL = tuple((name, AXES[name]) for name in ALGORITHM)
+_USUAL = {name: AXES[name] for name in ALGORITHM}
+_row = itemgetter(*ALGORITHM)
 
 
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
@@ -65,7 +67,7 @@ def signature(problem: AttentionProblem) -> dict[str, Any]:
     """The fields of a config that a problem determines."""
     p = problem
     named = ("dtype", "dtype_kv", "dtype_o", "head_dim", "head_dim_v", "page_size", "features")
-    return {name: [getattr(p, name)] for name in named} | {"mask": [p.mask.kind]}
+    return {name: getattr(p, name) for name in named} | {"mask": p.mask.kind}
 
 
 def default_space(problem: AttentionProblem, arch: Arch) -> KernelSpace:
@@ -85,9 +87,10 @@ def _space(problem: AttentionProblem, arch: Arch, *, tuned: bool) -> KernelSpace
         if not record.runs_on(arch):
             continue
         found = record.tuned if tuned else record.algorithms
-        made = [_row(record.name, fields) for fields in found(problem, arch)]
+        usual = {**_USUAL, "pipeline": record.name}
+        made = [_row({**usual, **fields}) for fields in found(problem, arch)]
         rows += _with_fixed_splits(_widest(made, problem.alignment))
-    return KernelSpace("attention", signature(problem), {}, {ALGORITHM: rows})
+    return of_rows("attention", signature(problem), ALGORITHM, rows)
 
 
 _ALIGNMENT = ALGORITHM.index("alignment")
@@ -116,8 +119,3 @@ def _with_fixed_splits(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]
             fixed = (*row[:_SPLIT_LEN], FIXED_SPLIT, *row[_SPLIT_LEN + 1 :])
             found[fixed] = None
     return list(found)
-
-
-def _row(pipeline: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
-    said = {**fields, "pipeline": pipeline}
-    return tuple(said.get(name, default) for name, default in _USUAL)

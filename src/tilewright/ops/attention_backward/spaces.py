@@ -12,7 +12,7 @@ from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention_backward import pipelines
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
 from tilewright.ops.attention_backward.rules import SIGNATURE
-from tilewright.space import KernelSpace
+from tilewright.space import KernelSpace, of_rows
 
 AXES: dict[str, Any] = {
     "dtype": "bf16",
@@ -71,7 +71,7 @@ def tuning_spaces(problem: AttentionBackwardProblem, arch: Arch) -> Sequence[Ker
 
 
 def _space(p: AttentionBackwardProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
-    fixed = {name: [getattr(p, name)] for name in SIGNATURE} | {"mask": [p.mask.kind]}
+    fixed = {name: getattr(p, name) for name in SIGNATURE} | {"mask": p.mask.kind}
     alignment = 16 if p.alignment == 16 else 1
     rows = []
     for name in pipelines.on(arch):
@@ -80,4 +80,4 @@ def _space(p: AttentionBackwardProblem, arch: Arch, *, tuned: bool) -> KernelSpa
         for one in (*record.algorithms(p, arch), *more):
             given = {"ordered": False, **one, "pipeline": name, "alignment": alignment}
             rows.append(tuple(given[axis] for axis in ALGORITHM))
-    return KernelSpace("attention_backward", fixed, {}, {ALGORITHM: rows})
+    return of_rows("attention_backward", fixed, ALGORITHM, rows)

@@ -11,7 +11,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.causal_conv.config import ALIGNMENTS, INDEX_BITS, INNERS
 from tilewright.ops.causal_conv.problem import DIRECTIONS, CausalConvProblem, vector
 from tilewright.ops.causal_conv.rules import SIGNATURE, index_bits
-from tilewright.space import KernelSpace
+from tilewright.space import KernelSpace, of_rows
 
 AXES: dict[str, Any] = {
     "direction": "forward",
@@ -72,6 +72,6 @@ def _space(
             shape = (size // narrow, narrow) if inner != "tokens" else (narrow, size // narrow)
             if min(shape):
                 rows.append((*shape, count, inner, alignment))
-    fixed: dict[str, Any] = {name: [getattr(p, name)] for name in SIGNATURE}
-    fixed["index_bits"] = [index_bits(p)]
-    return KernelSpace("causal_conv", fixed, {}, {ALGORITHM: list(dict.fromkeys(rows))})
+    fixed: dict[str, Any] = {name: getattr(p, name) for name in SIGNATURE}
+    fixed["index_bits"] = index_bits(p)
+    return of_rows("causal_conv", fixed, ALGORITHM, rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from tilewright.arch.model import Arch
@@ -12,10 +11,11 @@ from tilewright.errors import BadArgument
 from tilewright.ops.conv import config
 from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, SCHEDULERS, SHARING
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm
+from tilewright.ops.conv.pipelines.record import ALGORITHM, LINKED
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, index_bits
 from tilewright.ops.gemm.config import REDUCTIONS
-from tilewright.space import KernelSpace
+from tilewright.space import KernelSpace, of_rows
 
 AXES: dict[str, Any] = {
     "direction": "forward",
@@ -46,11 +46,6 @@ AXES: dict[str, Any] = {
 }
 """Every axis, with its default. An empty dtype_out is the usual one, and so is an empty reduction
 (`usual_reduction`)."""
-
-ALGORITHM = (
-    "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
-    "merged", "alignment", "alignment_out", "box", "held", "merged_groups", "runs", "spread",
-)  # fmt: skip
 
 
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
@@ -87,20 +82,18 @@ def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
 def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
     """The space of the algorithms of all pipelines; of a tuning, also with parts of sums that meet
     in a tree. Atomic sums are for users who declare them, as GEMM's are."""
-    linked = (*ALGORITHM, "reduction", "index_bits", "gemm")
     bits = index_bits(p)
     records = (record for record in PIPELINES.values() if record.runs_on(arch))
     rows = itertools.chain.from_iterable(record.rows(p, arch, tuned) for record in records)
     filled = ((*row, *(AXES[name] for name in ALGORITHM[len(row) :])) for row in rows)
-    every = [
+    own = (
         (*row, meet, bits, "")
         for row in filled
         for meet in (("", "tree") if tuned and _meets(row) else ("",))
-    ]
-    every += map(attrgetter(*linked), by_gemm.configs(p, arch, tuned=tuned))
-    fixed: dict[str, Any] = {name: [getattr(p, name)] for name in SIGNATURE}
-    fixed |= {"spatial_dims": [len(p.spatial)]}
-    return KernelSpace("conv", fixed, {}, {linked: list(dict.fromkeys(every))})
+    )
+    fixed: dict[str, Any] = {name: getattr(p, name) for name in SIGNATURE}
+    fixed["spatial_dims"] = len(p.spatial)
+    return of_rows("conv", fixed, LINKED, (*own, *by_gemm.rows(p, arch, tuned)))
 
 
 def _meets(row: tuple[Any, ...]) -> bool:

@@ -11,7 +11,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.merge_states.config import ALIGNMENTS
 from tilewright.ops.merge_states.problem import FORMS, MergeStatesProblem
 from tilewright.ops.merge_states.rules import SIGNATURE, vector
-from tilewright.space import KernelSpace
+from tilewright.space import KernelSpace, of_rows
 
 AXES: dict[str, Any] = {
     "dtype": "bf16",
@@ -61,6 +61,6 @@ def _space(p: MergeStatesProblem, arch: Arch, warps: Sequence[int]) -> KernelSpa
         if fits and tile_m:
             rows.append((tile_m, states, count))
     rows = rows or [(1, 1, warps[0])]
-    fixed: dict[str, Any] = {name: [getattr(p, name)] for name in SIGNATURE}
-    fixed |= {"tile_n": [tile_n], "alignment": [vector(p)]}
-    return KernelSpace("merge_states", fixed, {}, {("tile_m", "states", "num_warps"): rows})
+    fixed: dict[str, Any] = {name: getattr(p, name) for name in SIGNATURE}
+    fixed |= {"tile_n": tile_n, "alignment": vector(p)}
+    return of_rows("merge_states", fixed, ("tile_m", "states", "num_warps"), rows)

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
@@ -35,6 +36,7 @@ from tilewright.errors import BadArgument, EmptySpace
 from tilewright.ops import epilogues
 from tilewright.ops.conv import library_record
 from tilewright.ops.conv.config import ConvConfig, of_gemm
+from tilewright.ops.conv.pipelines.record import LINKED, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.gemm import FAMILY as PRODUCTS
@@ -44,7 +46,7 @@ from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nouns import KernelSource, Launch
 from tilewright.ops.pool import Columns, Pool, taken
-from tilewright.space import KernelSpace
+from tilewright.space import KernelSpace, of_rows
 from tilewright.verdict import Verdict, no
 
 OPERANDS: Mapping[str, Mapping[str, str]] = {
@@ -338,9 +340,10 @@ _ALGORITHM = (
 )  # fmt: skip
 
 
-def configs(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[ConvConfig]:
+def rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     """The kernels of GEMM's default space (or of those of a tuning, some twice) that serve the
-    product that `p` is; for the gradient of weights also kernels whose tiles are shared."""
+    product that `p` is; for the gradient of weights also kernels whose tiles are shared. Rows of
+    `LINKED`."""
     of = product(p)
     if isinstance(of, str):
         return
@@ -363,11 +366,11 @@ def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
         if pipeline in here
     ]
     axes = PRODUCTS.default_space(of, arch).axes
-    return KernelSpace("gemm", axes, linked={_ALGORITHM: rows})
+    return of_rows("gemm", {axis: value for axis, (value,) in axes.items()}, _ALGORITHM, rows)
 
 
-Expanded = tuple[Pool, Sequence[ConvConfig]]
-"""Kernels of GEMM, and the same as configs of a convolution."""
+Expanded = tuple[Pool, Sequence[Row]]
+"""Kernels of GEMM, and the rows of the same as configs of a convolution."""
 
 MOST_EXPANDED = 256
 _kept: dict[tuple[Any, ...], Expanded] = {}
@@ -384,5 +387,6 @@ def _expanded(space: KernelSpace, arch: Arch, direction: str, spatial_dims: int)
             kernels = Pool(space.expand(arch).configs)
         except EmptySpace:
             kernels = Pool(())
-        _kept[key] = kernels, [of_gemm(direction, spatial_dims, kernel) for kernel in kernels]
+        configs = (of_gemm(direction, spatial_dims, kernel) for kernel in kernels)
+        _kept[key] = kernels, [*map(attrgetter(*LINKED), configs)]
     return _kept[key]

@@ -13,9 +13,16 @@ from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Columns
 
+ALGORITHM = (
+    "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
+    "merged", "alignment", "alignment_out", "box", "held", "merged_groups", "runs", "spread",
+)  # fmt: skip
+LINKED = (*ALGORITHM, "reduction", "index_bits", "gemm")
+"""The axes whose values go together in a space."""
+
 Row = tuple[Any, ...]
-"""An algorithm of a space: the first fields of `spaces.ALGORITHM`; the others are as `spaces.AXES`
-says."""
+"""An algorithm of a space: the first fields of `ALGORITHM`; the others are as `spaces.AXES` says.
+"""
 
 WORDS = frozenset({"depthwise", "holds_filter", "merges_groups"})
 """What records say of their kernels: they are for one filter of its own for every channel, on the

@@ -1,5 +1,5 @@
 """Rows of the spaces for pipelines that copy boxes of pixels (`boxed`). Each row has the fields of
-`spaces.ALGORITHM`.
+`record.ALGORITHM`.
 
 Tiles of the default space that are powers of two are a list. Columns that are none are there where
 they fit the channels better: 320 channels are two tiles of 160 columns, but two and a half of 128.
