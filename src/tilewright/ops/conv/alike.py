@@ -19,14 +19,19 @@ from tilewright.ops.nearby import Nearby
 def tuning_key(p: ConvProblem) -> ConvProblem:
     """`p` with one value in each field that does not decide which kernel is best: padding behind x
     that no pixel reaches, and gaps between rows of arrays whose channels are innermost and as
-    aligned as they would be without gaps."""
-    fields: dict[str, Any] = {}
-    if 0 not in p.out_sizes:
-        fields["pad_after"] = tuple(map(whole_padding, p.dims))
-    plain = replace(p, **fields | dict.fromkeys(stated.STRIDES, ()))
-    if all(plain.rows_alignment(name) == p.rows_alignment(name) for name in "xwy"):
-        return plain
-    return replace(p, **fields)
+    aligned as they would be without gaps. Its own key is itself."""
+    return p.once(_tuning_key)
+
+
+def _tuning_key(p: ConvProblem) -> ConvProblem:
+    after = p.pad_after if 0 in p.out_sizes else tuple(map(whole_padding, p.dims))
+    padded = p if after == p.pad_after else replace(p, pad_after=after)
+    if not any(getattr(p, name) for name in stated.STRIDES):
+        return padded
+    gaps: dict[str, Any] = dict.fromkeys(stated.STRIDES, ())
+    plain = replace(padded, **gaps)
+    alike = all(plain.rows_alignment(name) == p.rows_alignment(name) for name in "xwy")
+    return plain if alike else padded
 
 
 def nearby(p: ConvProblem) -> Iterator[Nearby]:
@@ -34,13 +39,13 @@ def nearby(p: ConvProblem) -> Iterator[Nearby]:
     key = tuning_key(p)
     if any(getattr(key, name) for name in stated.STRIDES):
         return
-    more = replace(key, n=_power(key.n))
+    n, spatial = _power(key.n), tuple(map(_power, key.spatial))
+    more = key if n == key.n else replace(key, n=n)
     if more != key:
-        yield Nearby(more, f"batch padded to {more.n}")
-    spatial = tuple(map(_power, key.spatial))
-    larger = tuning_key(replace(more, spatial=spatial, pad_after=p.pad_after))
-    if larger not in (key, more):
-        yield Nearby(larger, f"batch padded to {more.n}, pixels to {stated.by(spatial)}")
+        yield Nearby(more, f"batch padded to {n}")
+    if spatial != key.spatial:
+        larger = tuning_key(replace(more, spatial=spatial, pad_after=p.pad_after))
+        yield Nearby(larger, f"batch padded to {n}, pixels to {stated.by(spatial)}")
 
 
 def _power(size: int) -> int:

@@ -111,28 +111,29 @@ def best(p: ConvProblem, rows: int, few: int) -> Sequence[str]:
     """Boxes of `rows` pixels, a power of two: those that cover the pixels with the fewest boxes
     first, `few` at most; for the gradient of the weights, only exact ones. Wider boxes come before
     others that are as good: their pixels are neighbours."""
-    return _ordered(p, rows)[:few]
+    return ["x".join(map(str, box)) for *_, box in _ordered(p, rows)[:few]]
 
 
 @lru_cache(maxsize=256)  # of each problem for several tiles
-def _ordered(p: ConvProblem, rows: int) -> Sequence[str]:
-    of = walks(p, (0, 0, 0))[3 - len(p.spatial) :]
-    whole, strides = (p.n, *(w.size for w in of)), [w.by_pixel for w in of]
-    most_images = power_of_two(p.n)
-    found = []
-    for pixels in itertools.product(*(_powers(size, rows) for size in whole[1:])):
+def _ordered(p: ConvProblem, rows: int) -> Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    """All of them in that order, each behind how many cover the pixels, and its widths."""
+    whole, most_images, found = p.direction == "weights", power_of_two(p.n), []
+    cuts = [
+        [
+            (n, -(-of.size // n))
+            for n in _powers(of.size, rows)
+            if n * of.by_pixel <= MOST_SPAN and not (whole and of.size % n)
+        ]
+        for of in walks(p, (0, 0, 0))[3 - len(p.spatial) :]
+    ]
+    for cut in itertools.product(*cuts):
+        pixels = [n for n, _ in cut]
         images, left = divmod(rows, math.prod(pixels))
-        if left or not images or images > most_images:
+        if left or not images or images > most_images or (whole and p.n % images):
             continue
-        if any(n * stride > MOST_SPAN for n, stride in zip(pixels, strides, strict=True)):
-            continue
-        box = (images, *pixels)
-        cut = [divmod(size, each) for size, each in zip(whole, box, strict=True)]
-        if p.direction == "weights" and any(rest for _, rest in cut):
-            continue
-        count = math.prod(n + (rest > 0) for n, rest in cut)
-        found.append((count, tuple(-n for n in reversed(pixels)), box))
-    return ["x".join(map(str, box)) for *_, box in sorted(found)]
+        count = math.prod(times for _, times in cut) * -(-p.n // images)
+        found.append((count, tuple(-n for n in reversed(pixels)), (images, *pixels)))
+    return sorted(found)
 
 
 def reach(size: int, of: Walk) -> int:
