@@ -32,9 +32,9 @@ from tilewright.explain import Explanation, Fate
 from tilewright.ops.library import library_of
 from tilewright.ops.nearby import Invariance
 from tilewright.ops.nouns import Launch
-from tilewright.ops.pool import Pool
+from tilewright.ops.pool import Pool, each
 from tilewright.registry import Entry, Registry
-from tilewright.select import Choice, Recalls, Skipped
+from tilewright.select import Choice, Skipped, recalled
 from tilewright.select.configured import Wanted, configured
 from tilewright.select.constraints import Constraints
 from tilewright.tables.merge import Tables
@@ -351,9 +351,7 @@ class Planner:
 
     def _recalled(self, asked: _Asked) -> Iterable[Choice | Skipped]:
         """What the selector knows of its own."""
-        if not isinstance(self.selector, Recalls):
-            return ()
-        return self.selector.recall(asked.stated[0], asked.target)
+        return recalled(self.selector, asked.stated[0], asked.target) or ()
 
     def _settled(self, asked: _Asked, known: Iterable[Choice | Skipped]) -> Choice | None:
         """The selector's choice if it does not depend on the candidates; found without reading the
@@ -379,16 +377,24 @@ class Planner:
         for pool in candidates.pools_of(problem.family):
             for stated in asked.stated:
                 pool = pool.part(family.serving(stated, pool, this))
-            pool = pool.part(
-                [
-                    place
-                    for place, config in enumerate(pool)
-                    if self._at_hand(config, asked)
-                    and asked.constraints.allows(config, problem, target)
-                ]
-            )
+            refused = {
+                place
+                for place in self._doubtful(asked, pool)
+                if not self._at_hand(pool[place], asked)
+                or not asked.constraints.allows(pool[place], problem, target)
+            }
+            pool = pool.part([place for place in range(len(pool)) if place not in refused])
             if pool:
                 yield from self.selector.order(asked.stated[0], pool, target)
+
+    def _doubtful(self, asked: _Asked, pool: Pool) -> Iterable[int]:
+        """The places of kernels that may be refused though they serve the problem: all of them, or
+        algorithms of a library where that alone is asked."""
+        asked_of_all = self._unbuildable or asked.constraints != Constraints()
+        if asked_of_all or self._prebuilt is not None or not pool:
+            return range(len(pool))
+        theirs: Iterable[int] = (each(pool.columns, library_of) != "").nonzero()[0]
+        return theirs
 
     def _refused(self, asked: _Asked, candidates: _Candidates) -> list[tuple[Entry, Verdict]]:
         """The candidates that do not serve the problem, with the reasons."""

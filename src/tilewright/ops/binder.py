@@ -277,10 +277,13 @@ def interface(kernel: str) -> Interface:
 
 
 def _meanings(
-    part: Part, catalogue: Catalogue, config: Any
+    part: Part, catalogue: Catalogue, config: Any, constants: bool = True
 ) -> Iterable[tuple[str, Meaning | Constant]]:
-    """The parameters of a part's kernel, in order, with their meanings."""
+    """The parameters of a part's kernel, in order, with their meanings; also the constants, or
+    without them."""
     for name, constant in part.interface.parameters.items():
+        if constant and not constants:
+            continue
         meaning = part.own.get(name) or catalogue.get(name)
         if meaning is None and constant and hasattr(config, name.lower()):
             meaning = _field(name.lower())
@@ -401,13 +404,13 @@ def launch(parts: Iterable[Part], catalogue: Catalogue, context: Context) -> Lau
                 passed = tuple(_passed(part, catalogue, context))
                 steps.append(Step((x, y, z), passed, part.name))
     pointed = (
-        one.operand
-        for step in steps
-        for one in step.arguments
-        if isinstance(one, Pointer | Descriptor)
+        one.operand for step in steps for one in step.arguments if isinstance(one, _POINTING)
     )
     found = (_temporary(name, catalogue, context) for name in dict.fromkeys(pointed))
     return Launch(tuple(steps), tuple(one for one in found if one is not None))
+
+
+_POINTING = (Pointer, Descriptor)
 
 
 def _passed(part: Part, catalogue: Catalogue, context: Context) -> Iterable[Argument]:
@@ -432,7 +435,7 @@ def _passed(part: Part, catalogue: Catalogue, context: Context) -> Iterable[Argu
         else:
             yield from meaning.passed(name, context)
 
-    for name, meaning in _meanings(part, catalogue, context.config):
+    for name, meaning in _meanings(part, catalogue, context.config, constants=False):
         if not callable(meaning) and meaning.there(context.config):
             yield from passed(name, meaning)
 
