@@ -256,9 +256,9 @@ class Libraries(Vendor):
         """Where plans are made for a GPU of this machine, the library must be here too."""
         return self._refused or _lacking(library, target.arch)
 
-    def offered(self, family: Any, problem: Any, target: Device) -> Any:
-        """The library answers for a GPU of this machine alone."""
-        return self._first(family, problem, target, self.index)
+    def offered(self, family: Any, problem: Any, target: Device, kind: str = "") -> Any:
+        """A library answers for a GPU of this machine alone."""
+        return self._first(family, problem, target, self.index, kind)
 
 
 @cache
@@ -275,14 +275,15 @@ def _lacking(library: str, arch_name: str) -> str:
     return ""
 
 
-def _first_offered(family: Any, problem: Any, target: Device, index: int) -> Any:
-    """The config of the first algorithm that the vendor's library offers on GPU `index`, or why it
-    offers none."""
+def _first_offered(family: Any, problem: Any, target: Device, index: int, kind: str) -> Any:
+    """The config of the first algorithm that a library of this kind, or any, offers on GPU `index`,
+    or why it offers none."""
     try:
         if live_device(index) != target:
             return f"the plan is for {target.name}, which is not GPU {index} here"
         this = arch(target.arch)
-        configs, why = offered_configs(driver(this.backend), index, family, problem, this, 1)
+        on = driver(this.backend)
+        configs, why = offered_configs(on, index, family, problem, this, 1, kind)
     except TilewrightError as error:
         return str(error)
     return configs[0] if configs else why

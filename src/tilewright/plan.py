@@ -125,8 +125,9 @@ class Vendor:
         machine."""
         return ""
 
-    def offered(self, family: Any, problem: Any, target: Device) -> Any:
-        """The config of the first algorithm that the library offers, or why it offers none."""
+    def offered(self, family: Any, problem: Any, target: Device, kind: str = "") -> Any:
+        """The config of the first algorithm that a library offers, or why it offers none. kind: of
+        the library; ``""`` for any."""
         return "no GPU's library is at hand where choices are planned alone"
 
 
@@ -307,7 +308,7 @@ class Planner:
         asked = self._asked(plan.problem, plan.device, None)
         found: list[Choice] = []
         if self._offers is not None:
-            theirs = self._offers(ops.family(plan.problem.family), plan.problem, plan.device)
+            theirs = self._offers(ops.family(plan.problem.family), plan.problem, plan.device, "")
             if not isinstance(theirs, str) and self._usable(theirs, asked):
                 found = [Choice(theirs, "", "first algorithm of the vendor's library")]
         for choice in chain(found, self._consider(asked, self._candidates(asked, ()))):

@@ -207,7 +207,7 @@ def test_of_products_that_were_not_counted_it_loses_little_and_less_than_one_ans
 
 def test_the_first_algorithm_is_ordered_once_and_the_kernels_here_behind_it():
     theirs, here = vendors(BEHIND), [FAMILY.parse_name(name) for name in (KERNEL, OTHER)]
-    selector = Analytical(offers=lambda family, problem, device: theirs)
+    selector = Analytical(offers=lambda family, problem, device, kind: theirs)
     ours = [c.config for c in Analytical().order(BEHIND, here, H200)]
     found = [c.config for c in selector.order(BEHIND, [here[0], theirs, here[1]], H200)]
     assert found == [theirs, *ours] and {*ours} == {*here}

@@ -180,7 +180,7 @@ class Legality(Protocol):
     def library_faster(self, problem: Any, device: Device) -> Verdict:
         """Whether the first algorithm that the vendor's library offers should take less time for
         `problem` than the kernel with the best estimate. Either answer has its reason: a
-        sentence."""
+        sentence. The rule of a yes is the kind of the library (``cublaslt``)."""
 
     def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
         """How long `config` should take for `problem` on `device`, and of what that is made."""

@@ -37,19 +37,20 @@ def why_not(family: Any, problem: Any, this: Arch) -> str:
 
 
 def offered_configs(
-    on: Driver, index: int, family: Any, problem: Any, this: Arch, count: int
+    on: Driver, index: int, family: Any, problem: Any, this: Arch, count: int, only: str = ""
 ) -> tuple[list[Any], str]:
     """The configs of the first algorithms that each library offers for `problem` on GPU `index`, at
     most `count` of each, its best guess first; and, where there is none, why.
 
     family: the problem's. this: the GPU's architecture.
+    only: the kind of the library to ask; ``""`` for all.
     """
     if why := why_not(family, problem, this):
         return [], why
     configs: list[Any] = []
     reasons: list[str] = []
     for kind, verdict in _verdicts(family, problem, this).items():
-        if isinstance(verdict, Verdict):
+        if isinstance(verdict, Verdict) or only not in ("", kind):
             continue
         try:
             library = libraries.present(kind)

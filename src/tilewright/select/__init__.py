@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
 
-Offers = Callable[[Any, Any, Device], Any]
-"""Called with a family, a problem of it and a device: the config of the first algorithm that the
-vendor's library offers there, or, as a string, why it offers none."""
+Offers = Callable[[Any, Any, Device, str], Any]
+"""Called with a family, a problem of it, a device and the kind of a library (``cudnn``): the config
+of the first algorithm that this library offers there, or, as a string, why it offers none."""
 
 
 @dataclass(frozen=True, slots=True)

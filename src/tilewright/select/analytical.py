@@ -48,7 +48,7 @@ class Analytical:
         expected = family.library_faster(problem, device)
         if not expected:
             return
-        offered = self.offers(family, problem, device)
+        offered = self.offers(family, problem, device, expected.rule)
         if isinstance(offered, str):
             why = f"the vendor's library, which may be faster, is not asked: {offered}"
             yield Skipped("", self.name, why)

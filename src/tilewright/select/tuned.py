@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch.model import Device
-from tilewright.ops.library import library_of
+from tilewright.ops.library import kind, library_of
 from tilewright.select import Choice, Offers, Skipped
 from tilewright.tables.lookup import Found, Lookup, Versions
 from tilewright.tables.merge import Several
@@ -79,7 +79,8 @@ class Tuned:
         own = [self._choice(found, config, device, problem, best) for config in found.configs]
         if self._offers is None or not found.other_size or not own or not library_of(own[0].config):
             return own
-        theirs = self._offers(ops.family(problem.family), problem, device)
+        own_kind = kind(library_of(own[0].config))
+        theirs = self._offers(ops.family(problem.family), problem, device, own_kind)
         if isinstance(theirs, str):
             return own
         said = (

@@ -11,6 +11,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward
 from tilewright.ops.conv import (
     alike,
+    engine_record,
     functions,
     kinds,
     library,
@@ -133,7 +134,7 @@ class ConvFamily(Defaults):
         return by_gemm.library_config(problem, library_name, found)
 
     def library_faster(self, problem: ConvProblem, device: Device) -> Verdict:
-        return by_gemm.library_faster(problem, device)
+        return by_gemm.library_faster(problem, device) or engine_record.faster(problem, device)
 
     def serving(
         self, problem: ConvProblem, configs: Sequence[ConvConfig], arch: Arch

@@ -18,6 +18,7 @@ from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.library import CUBLASLT
 from tilewright.verdict import Verdict, no
 
 SECTOR, VECTOR = 32, 16
@@ -95,7 +96,7 @@ def faster(p: ConvProblem, of: GemmProblem, device: Device) -> Verdict:
     sums = f" and sums of {known.least_k} and more" if known.least_k > 1 else ""
     return Verdict(
         True,
-        "record",
+        CUBLASLT,
         f"it took {known.share:.3f} of the time of the estimate's choice, the mean of "
         f"{known.products} measured products of {_SAID[known.lying]}{sums}",
     )

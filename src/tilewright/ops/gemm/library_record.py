@@ -23,6 +23,7 @@ from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.vendor import BLOCKS
+from tilewright.ops.library import CUBLASLT
 from tilewright.verdict import Verdict, no
 
 EVERY = 1 << 62
@@ -113,7 +114,7 @@ def faster(problem: GemmProblem, device: Device) -> Verdict:
     elif known.over_waves or known.most_waves < EVERY:
         said += f" and {_waves(known)} waves of {TILE}×{TILE} tiles"
     return Verdict(
-        True, "record", f"it took {known.share:.3f} of the time of kernels here, the mean of {said}"
+        True, CUBLASLT, f"it took {known.share:.3f} of the time of kernels here, the mean of {said}"
     )
 
 
