@@ -12,7 +12,7 @@ from tilewright.ops.attention.kernels.gluon_guess import (
     weights_of,
 )
 from tilewright.ops.attention.kernels.gluon_scores import base2, bias_in_base2, changed, masked
-from tilewright.ops.attention.kernels.gluon_tiles import give_turn, turned, wait_for_turn
+from tilewright.ops.attention.kernels.gluon_tiles import give_turn, wait_for_turn
 from tilewright.ops.device.gluon_api import (
     gl,
     jit,
@@ -22,6 +22,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
+from tilewright.ops.device.gluon_ring import turned
 
 Rows = bundle("Rows", "q_at row n_kv shift scale slope GROUP")
 """A group's rows of a tile: the first of Q's tiles that hold them; the first row; the sequence's

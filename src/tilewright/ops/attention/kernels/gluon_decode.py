@@ -44,7 +44,7 @@ from tilewright.ops.attention.kernels.gluon_rows import (
     write_rows,
 )
 from tilewright.ops.attention.kernels.gluon_scores import LN2, base2, changed, weights_of
-from tilewright.ops.attention.kernels.gluon_tiles import ONE_WARP, ring, turned
+from tilewright.ops.attention.kernels.gluon_tiles import ONE_WARP
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_launch_dependents,
@@ -57,6 +57,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
+from tilewright.ops.device.gluon_ring import barriers, turned
 from tilewright.ops.device.lengths import bounded
 
 PRODUCER_REGISTERS = gl.constexpr(40)
@@ -305,8 +306,8 @@ def attention_gluon_decode(
     if k.dtype != DTYPE:
         k_wide = _tiles(DTYPE, 1, TILE_KV, HEAD_DIM).index(0)
         v_wide = _tiles(DTYPE, 1, TILE_KV, HEAD_DIM_V).index(0)
-    k_full, k_empty = ring(STAGES, 1)
-    v_full, v_empty = ring(STAGES, 1)
+    k_full, k_empty = barriers(STAGES, 1)
+    v_full, v_empty = barriers(STAGES, 1)
     fence_async_shared()  # the copy engine sees the barriers too
     keys = Blocks(k, k_tiles, k_full, k_empty)
     values = Blocks(v, v_tiles, v_full, v_empty)

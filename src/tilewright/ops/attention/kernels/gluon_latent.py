@@ -43,7 +43,6 @@ from tilewright.ops.attention.kernels.gluon_rows import (
     write_rows,
 )
 from tilewright.ops.attention.kernels.gluon_scores import LN2, base2
-from tilewright.ops.attention.kernels.gluon_tiles import ring, turned
 from tilewright.ops.attention.kernels.lengths import page_at
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
@@ -57,6 +56,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
+from tilewright.ops.device.gluon_ring import barriers, turned
 
 KEYS = gl.constexpr(64)
 HALF = gl.constexpr(32)
@@ -290,7 +290,7 @@ def attention_gluon_latent(
     weights_1 = gl.allocate_shared_memory(DTYPE, [ROWS, HALF], OF_P)
     news_0 = gl.allocate_shared_memory(gl.float32, [ROWS], FLAT)
     news_1 = gl.allocate_shared_memory(gl.float32, [ROWS], FLAT)
-    full, empty = ring(STAGES, 2)
+    full, empty = barriers(STAGES, 2)
     fence_async_shared()  # the copy engine sees the barriers too
     w = Work(
         k, v, q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,

@@ -26,7 +26,6 @@ from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
     jit,
-    mbarrier,
     thread_barrier,
 )
 
@@ -182,16 +181,6 @@ def heard(message, slot, INDEX: gl.constexpr):
 
 
 @jit
-def turned(stage, phase, STAGES: gl.constexpr):
-    """Stage and phase of the next slot of a ring."""
-    stage += 1
-    if stage == STAGES:
-        stage = 0
-        phase ^= 1
-    return stage, phase
-
-
-@jit
 def slot_before(stage, phase, STAGES: gl.constexpr):
     """What `turned` made (stage, phase) from."""
     wrapped = gl.where(stage == 0, 1, 0)
@@ -214,17 +203,6 @@ def give_turn(GROUP: gl.constexpr):
         "bar.arrive $1, 256; mov.b32 $0, 0;", "=r,r", [gl.to_tensor(TURN + GROUP)], gl.int32,
         is_pure=False, pack=1,
     )  # fmt: skip
-
-
-@jit
-def ring(COUNT: gl.constexpr, READERS: gl.constexpr):
-    """The barriers `full` and `empty` of COUNT slots that have READERS readers each."""
-    full = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=READERS)
-    return full, empty
 
 
 @constexpr_function

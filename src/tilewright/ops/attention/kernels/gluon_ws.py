@@ -61,11 +61,9 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     lines_of,
     masked_steps,
     next_tile,
-    ring,
     steps_of,
     tell,
     tile_of,
-    turned,
     wait_for_turn,
 )
 from tilewright.ops.attention.kernels.lengths import keys_of, queries_of
@@ -82,6 +80,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
+from tilewright.ops.device.gluon_ring import barriers, turned
 from tilewright.ops.device.gluon_roles import specialized
 
 OF_TWO_REGISTERS = gl.constexpr(232)
@@ -430,15 +429,15 @@ def attention_gluon_ws(
         o_tiles = reinterpreted(q_tiles, o.dtype, [COUNT, ROWS, COLUMNS], OF_STAGED)
     else:
         o_tiles = q_tiles
-    q_full, q_empty = ring(Q_STAGES, GROUPS)
-    full, empty = ring(STAGES, GROUPS)
+    q_full, q_empty = barriers(Q_STAGES, GROUPS)
+    full, empty = barriers(STAGES, GROUPS)
     message = gl.allocate_shared_memory(
         gl.int32, [Q_STAGES * MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
     bias_tiles, bias_full, bias_empty = q_tiles, full, empty  # without a bias nobody looks there
     if BIAS:
         bias_tiles = _tiles(bias, GROUPS)
-        bias_full, bias_empty = ring(GROUPS, 1)
+        bias_full, bias_empty = barriers(GROUPS, 1)
     fence_async_shared()  # the copy engine sees the barriers too
     w = Work(
         q, k, v, o, o_rows, lse, slopes, sinks, o_strides,

@@ -26,11 +26,7 @@ docs/notes/attention_backward-gluon_lean.md.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import slope_of
-from tilewright.ops.attention.kernels.gluon_tiles import (
-    clear,
-    ring,
-    turned,
-)
+from tilewright.ops.attention.kernels.gluon_tiles import clear
 from tilewright.ops.attention.kernels.lengths import keys_of, queries_of
 from tilewright.ops.attention_backward.kernels.gluon_steps import (
     nothing,
@@ -59,6 +55,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
+from tilewright.ops.device.gluon_ring import barriers, turned
 
 ROWS = gl.constexpr(64)
 """Keys of a warp group, queries of a step, and columns of a tile of dQ."""
@@ -321,11 +318,11 @@ def gradients_gluon_lean(
     dq_tiles = tiles_like(dq_sums, GROUPS)
     log_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], log_sums.layout)
     delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], log_sums.layout)
-    k_full, _ = ring(1, 1)
-    v_full, _ = ring(1, 1)
-    q_full, q_empty = ring(STAGES, GROUPS)
-    do_full, do_empty = ring(STAGES, GROUPS)
-    dq_full, dq_empty = ring(GROUPS, 1)
+    k_full, _ = barriers(1, 1)
+    v_full, _ = barriers(1, 1)
+    q_full, q_empty = barriers(STAGES, GROUPS)
+    do_full, do_empty = barriers(STAGES, GROUPS)
+    dq_full, dq_empty = barriers(GROUPS, 1)
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
     lines = heads if PACKEDQ else batch * heads

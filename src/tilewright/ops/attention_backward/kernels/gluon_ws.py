@@ -40,11 +40,7 @@ docs/notes/attention_backward-gluon_ws.md.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import slope_of
-from tilewright.ops.attention.kernels.gluon_tiles import (
-    clear,
-    ring,
-    turned,
-)
+from tilewright.ops.attention.kernels.gluon_tiles import clear
 from tilewright.ops.attention.kernels.lengths import keys_of, queries_of
 from tilewright.ops.attention_backward.kernels.gluon_steps import (
     nothing,
@@ -70,6 +66,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
+from tilewright.ops.device.gluon_ring import barriers, turned
 
 ROWS = gl.constexpr(64)
 """Keys of a warp group."""
@@ -322,18 +319,18 @@ def gradients_gluon_ws(
     LOGS: gl.constexpr = 1 if BIAS else STAGES  # under a bias they come with it
     log_tiles = gl.allocate_shared_memory(gl.float32, [LOGS, STEP], log_sums.layout)
     delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
-    k_full, _ = ring(1, 1)
-    v_full, _ = ring(1, 1)
-    q_full, empty = ring(STAGES, GROUPS)
-    do_full, _ = ring(STAGES, GROUPS)
-    dq_empty, dq_full = ring(1, GROUPS)
+    k_full, _ = barriers(1, 1)
+    v_full, _ = barriers(1, 1)
+    q_full, empty = barriers(STAGES, GROUPS)
+    do_full, _ = barriers(STAGES, GROUPS)
+    dq_empty, dq_full = barriers(1, GROUPS)
     bias_tiles = None
     bias_full = None
     bias_empty = None
     top_tiles = None
     if BIAS:
         bias_tiles = tiles_like(bias, GROUPS)
-        bias_full, bias_empty = ring(1, GROUPS)
+        bias_full, bias_empty = barriers(1, GROUPS)
         top_tiles = gl.allocate_shared_memory(gl.float32, [1, STEP], log_sums.layout)
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
