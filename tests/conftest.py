@@ -81,8 +81,8 @@ def _own_home(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     patch.setenv("TILEWRIGHT_HOME", str(home))
     patch.setenv("TILEWRIGHT_STORE", str(home / "store"))
-    for name in ("TILEWRIGHT_TABLES", "TILEWRIGHT_BUNDLE", "TILEWRIGHT_BUNDLE_TRUSTED"):
-        patch.delenv(name, raising=False)
+    for name in ("TABLES", "BUNDLE", "BUNDLE_TRUSTED", "SHARED_STORE", "WAITS"):
+        patch.delenv(f"TILEWRIGHT_{name}", raising=False)
     yield
     patch.undo()
 

@@ -18,7 +18,8 @@ from store_helpers import FILES, make_kernel
 from tilewright import home
 from tilewright.canonical import canonical, sha256
 from tilewright.compile import Store, UntrustedEntry, signing
-from tilewright.compile.store import default_store_path, parse_manifest
+from tilewright.compile.manifest import parse_manifest
+from tilewright.compile.store import default_store_path
 from tilewright.errors import BadArgument, BadFile, StoreError, UnknownName
 
 

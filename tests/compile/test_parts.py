@@ -19,7 +19,7 @@ from tilewright.cli.build import result_document
 from tilewright.cli.kernels import _of_part, _part
 from tilewright.compile import Store, build, build_keys, find, part_keys
 from tilewright.compile.kernel import check_limits, to_data
-from tilewright.compile.store import parse_manifest
+from tilewright.compile.manifest import parse_manifest
 from tilewright.errors import BadArgument, BadFile, BuildFailed, UnknownName
 from tilewright.measure.sweep import _kept
 from tilewright.ops.nouns import MAIN, KernelSource

@@ -30,8 +30,8 @@ from tilewright.canonical import canonical
 from tilewright.child import read_frame, write_frame
 from tilewright.cli.settings import read_settings
 from tilewright.compile.kernel import to_data
+from tilewright.compile.manifest import parse_manifest
 from tilewright.compile.resources import amd_resources, nvidia_resources
-from tilewright.compile.store import parse_manifest
 from tilewright.emulate import code_object
 from tilewright.jsonfile import convert, load_json
 from tilewright.listing.padding import padded

@@ -6,7 +6,9 @@ from tilewright.compile.pool import build, build_keys, find, part_keys
 from tilewright.compile.progress import show_progress
 from tilewright.compile.report import BuildReport, BuildResult, Progress
 from tilewright.compile.resources import Occupancy, Resources, occupancy
-from tilewright.compile.store import Store, UntrustedEntry, default_store_path
+from tilewright.compile.shared import SharedStore
+from tilewright.compile.signing import UntrustedEntry
+from tilewright.compile.store import Store, default_store_path
 
 __all__ = [
     "Blob",
@@ -16,6 +18,7 @@ __all__ = [
     "Occupancy",
     "Progress",
     "Resources",
+    "SharedStore",
     "Store",
     "TensorMap",
     "UntrustedEntry",

@@ -20,7 +20,8 @@ from tilewright.compile.compilers import SCRATCH
 from tilewright.compile.kernel import Kernel, check_launch
 from tilewright.compile.key import build_key, config_key, sources_digest
 from tilewright.compile.report import BuildReport, BuildResult, Progress
-from tilewright.compile.store import Store, UntrustedEntry, log
+from tilewright.compile.signing import UntrustedEntry
+from tilewright.compile.store import Store, log
 from tilewright.errors import BuildFailed, StoreError, TilewrightError
 from tilewright.ops.library import library_key, library_of
 from tilewright.ops.nouns import KernelSource

@@ -21,6 +21,10 @@ from tilewright.files import WRITE, cannot_write, check_own, make_own, read_whol
 _BYTES = 32
 
 
+class UntrustedEntry(StoreError):
+    """The store has the kernel, but somebody else made it."""
+
+
 def sign(data: bytes) -> str:
     """The HMAC-SHA256 of `data` under the user's secret, which is made if there is none.
     Raises `StoreError` if it cannot be made, or is not the user's alone."""
@@ -37,6 +41,13 @@ def signed(data: bytes, signature: bytes) -> bool:
         return False
     expected = hmac.new(secret, data, hashlib.sha256).hexdigest().encode()
     return hmac.compare_digest(expected, signature)
+
+
+def require(data: bytes, signature: bytes | None, otherwise: str) -> None:
+    """Raise `UntrustedEntry`, which says `otherwise`, unless `data` was signed with the user's
+    secret; and as `signed` does."""
+    if signature is None or not signed(data, signature):
+        raise UntrustedEntry(otherwise)
 
 
 def signer() -> str:

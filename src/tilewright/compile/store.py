@@ -23,19 +23,25 @@ from tilewright import home, within
 from tilewright.canonical import canonical, sha256
 from tilewright.compile import signing
 from tilewright.compile.kernel import Blob, Kernel, to_data
-from tilewright.errors import BadArgument, BadFile, StoreError, shown
+from tilewright.compile.manifest import (
+    BLOB_LIMIT,
+    MANIFEST_LIMIT,
+    SIGNATURE_LIMIT,
+    blob_name,
+    checked_blob,
+    entry_name,
+    is_digest,
+    manifest_of,
+    signature_name,
+)
+from tilewright.compile.shared import SharedStore
+from tilewright.compile.shared import of_environment as shared_of_environment
+from tilewright.compile.signing import UntrustedEntry
+from tilewright.errors import BadFile, StoreError
 from tilewright.files import read_whole
-from tilewright.jsonfile import convert, parse_json
-from tilewright.reading import decoded, located
+from tilewright.reading import located
 
 log = logging.getLogger(__name__)
-
-_MANIFEST_LIMIT = 1 << 20
-_BLOB_LIMIT = 1 << 30
-
-
-class UntrustedEntry(StoreError):
-    """The store has the kernel, but somebody else made it."""
 
 
 def default_store_path() -> Path:
@@ -50,11 +56,19 @@ class Store:
     path: the folder; by default `default_store_path`.
     trusted: whether to use entries that others made. Their digests are still checked, but the
         machine code in them is as good as its author.
+    shared: a store of several machines, from which an entry is copied that this store lacks; by
+        default, without `path`, the one that ``TILEWRIGHT_SHARED_STORE`` names.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, trusted: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        trusted: bool = False,
+        shared: SharedStore | None = None,
+    ) -> None:
         self.path = Path(located(path)) if path is not None else default_store_path()
         self.trusted = trusted
+        self.shared = shared_of_environment() if path is None and shared is None else shared
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, trusted={self.trusted})"
@@ -63,7 +77,13 @@ class Store:
     def load(self, key: str) -> Kernel | None:
         """The kernel built under `key`, all its files checked; None if there is none or it is
         damaged (which is logged). Raises `UntrustedEntry`, and `StoreError` if the system
-        refuses to read."""
+        refuses to read, or to write what the shared store has."""
+        kernel = self._own(key)
+        if kernel is None and self.shared is not None and (found := self.shared.fetch(key)):
+            return self.save(*found)
+        return kernel
+
+    def _own(self, key: str) -> Kernel | None:
         try:
             kernel = self._manifest(key)
             if kernel is not None:
@@ -110,37 +130,27 @@ class Store:
 
     def _keys(self) -> Iterator[str]:
         for path in sorted((self.path / "entries").glob("*/*.json")):
-            if _is_digest(path.stem) and path.parent.name == path.stem[:2]:
+            if is_digest(path.stem) and path.parent.name == path.stem[:2]:
                 yield path.stem
 
     def _manifest(self, key: str) -> Kernel | None:
         path = self._entry(key)
-        content = read_whole(path, _MANIFEST_LIMIT)
+        content = read_whole(path, MANIFEST_LIMIT)
         if content is None:
             return None
-        kernel = parse_manifest(content, path)
-        if kernel.key != key:
-            raise BadFile(f"{path} is the manifest of another key, {kernel.key}")
+        kernel = manifest_of(key, content, path)
         if not self.trusted:
-            signature = read_whole(self._signature(key), 1024)
-            if signature is None or not signing.signed(content, signature):
-                raise UntrustedEntry(
-                    f"{path} was not made by this user (or was altered since); if you trust "
-                    f"whoever wrote {self.path}, say so with --trust-store or "
-                    "Store(path, trusted=True)"
-                )
+            signing.require(
+                content,
+                read_whole(self._signature(key), SIGNATURE_LIMIT),
+                f"{path} was not made by this user (or was altered since); if you trust whoever "
+                f"wrote {self.path}, say so with --trust-store or Store(path, trusted=True)",
+            )
         return kernel
 
     def _blob(self, blob: Blob) -> bytes:
         path = self._blob_path(blob.digest)
-        content = read_whole(path, min(blob.size, _BLOB_LIMIT))
-        if content is None:
-            raise BadFile(f"{path} is missing")
-        if len(content) != blob.size:
-            raise BadFile(f"{path} has {len(content)} bytes instead of {blob.size}")
-        if sha256(content) != blob.digest:
-            raise BadFile(f"{path} was altered: its content does not have the digest of its name")
-        return content
+        return checked_blob(blob, read_whole(path, min(blob.size, BLOB_LIMIT)), path)
 
     # --- writing ------------------------------------------------------------------------
     def check_writable(self) -> None:
@@ -197,28 +207,10 @@ class Store:
 
     # --- paths --------------------------------------------------------------------------
     def _entry(self, key: str) -> Path:
-        if not _is_digest(key):
-            raise BadArgument(f"{shown(key)} is not a build key (64 hexadecimal digits)")
-        return self.path / "entries" / key[:2] / f"{key}.json"
+        return self.path / entry_name(key)
 
     def _signature(self, key: str) -> Path:
-        return self._entry(key).with_name(f"{key}.{signing.signer()}.sig")
+        return self.path / signature_name(key, signing.signer())
 
     def _blob_path(self, digest: str) -> Path:
-        return self.path / "blobs" / digest[:2] / digest
-
-
-def parse_manifest(content: bytes, path: Path) -> Kernel:
-    """A manifest's kernel. Raises `BadFile` naming `path` unless it is exactly what `Store.save`
-    would write: right fields, types and ranges, in canonical JSON."""
-    where = f"{path} is not a kernel's manifest"
-    kernel = convert(parse_json(decoded(content, where), where), Kernel, where)
-    if canonical(to_data(kernel)) != content:
-        raise BadFile(f"{path} is not a kernel's manifest: not in canonical form")
-    if kernel.binary not in kernel.blobs:
-        raise BadFile(f"{path} names no {kernel.binary}")
-    return kernel
-
-
-def _is_digest(text: str) -> bool:
-    return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")
+        return self.path / blob_name(digest)

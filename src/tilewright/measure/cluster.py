@@ -36,7 +36,7 @@ from tilewright.child import ChildDied, ChildTimeout, Message, import_path
 from tilewright.compile import Store, part_keys
 from tilewright.compile.kernel import to_data
 from tilewright.compile.key import compiler_digest
-from tilewright.compile.store import parse_manifest
+from tilewright.compile.manifest import parse_manifest
 from tilewright.errors import BadArgument, NoCluster, StoreError, TilewrightError
 from tilewright.jsonfile import convert
 from tilewright.measure.devices import CPU, Place, Process, gpus, interpreter_place
