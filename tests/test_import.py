@@ -143,7 +143,7 @@ OTHER_MEANING = {
     "ops.recording": {"spread"},  # a vector over a matrix
     "ops.tile_sharing": {"reduction", "scheduler"},  # what it asks of any family's config
     "runtime.bound": {"layout"},  # a tensor map's
-    "runtime.cudnn": {"dilation", "pad_after"},  # the library's
+    "runtime.cudnn": {"dilation"},  # the library's
     "select.constraints": {"deterministic"},  # the constraint
     "tables.aiter": {"attention"},  # linear attention
     "tables.packed": {"accumulate"},  # itertools'

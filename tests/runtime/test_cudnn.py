@@ -105,7 +105,8 @@ def test_an_engine_that_varies_is_known_by_its_name(driver):
         ({"epilogue": "relu"}, "no epilogue as relu"),
         ({"dtype": "fp16", "dtype_out": "fp32"}, "fp16 into fp32"),
         ({"dtype": "int8", "dtype_out": ""}, "int8 into"),
-        ({"pad": (-1, 0)}, "leaves pixels out"),
+        ({"pad": (-1, 0), "pad_after": (-1, 0)}, "leaves pixels out"),
+        ({"pad_after": (1, 2)}, "(1, 2) behind"),
         ({"n": 0}, "without elements"),
         ({"x_strides": (0, 1, 56, 8)}, "repeats elements"),
     ],
@@ -214,7 +215,7 @@ def gpu(request, monkeypatch, library):
 LAYERS = {
     "padded": P,
     "strided, dilated, grouped": replace(
-        P, groups=2, stride=(2, 1), dilation=(1, 2), pad=(0, 2), pad_after=(1, 1)
+        P, groups=2, stride=(2, 1), dilation=(1, 2), pad=(0, 2), pad_after=(0, 2)
     ),
     "depthwise": replace(P, k=8, groups=8),
     "one dimension": ConvProblem(2, 4, 6, (11,), (3,), stride=(2,), pad=(1,), dtype="fp32"),

@@ -80,7 +80,7 @@ class Convolution:
 
     library: with its major version, as ``cudnn9``.
     made: see `Made`. x, w, y: the tensors.
-    stride, dilation, pad, pad_after: in each dimension of space.
+    stride, dilation, pad: in each dimension of space; as many zeros are before and behind.
     precision: ``ieee``, or ``tf32`` for fp32 tensors.
     alignment: bytes that the addresses are multiples of.
     engine: how it is computed; None in a question for engines.
@@ -96,7 +96,6 @@ class Convolution:
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     pad: tuple[int, ...]
-    pad_after: tuple[int, ...]
     precision: str = "ieee"
     alignment: int = 16
     engine: Engine | None = None

@@ -198,7 +198,7 @@ class Cudnn:
             (101, _MODE, (1,)),  # cross-correlation: filters as torch has them
             (102, INT64, asked.dilation),
             (103, INT64, asked.stride),
-            (104, INT64, asked.pad_after),
+            (104, INT64, asked.pad),
             (105, INT64, asked.pad),
             (106, INT64, (len(asked.stride),)),
         )

@@ -10,7 +10,7 @@ and its knobs in the library's own numbers, so that any later run takes the same
                                        engine+   knobs+    +-MiB of workspace
 
 Not asked for: epilogues, which torch computes in kernels of their own too; results in another dtype
-than the operands; padding that leaves pixels out.
+than the operands; padding that leaves pixels out, or that differs before and behind.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ def judge(c: Described, arch: Arch) -> Verdict:
 def _extent(p: ConvProblem) -> Verdict:
     if 0 in (*p.shape_of("x"), *p.shape_of("y"), *p.shape_of("w")):
         return no("extent", "an array without elements is left to kernels of ours")
-    if min(*p.pad, *p.pad_after) < 0:
+    if min(p.pad) < 0:
         return no("extent", "padding under 0 leaves pixels out, which the library does not")
+    if p.pad != p.pad_after:
+        # Engine 1 of cuDNN 9.19 was wrong for such a gradient of weights on an H200.
+        return no("extent", f"padding of {p.pad} before and {p.pad_after} behind is not asked for")
     for name in "xwy":
         for size, stride in zip(p.shape_of(name), p.strides_of(name), strict=True):
             if size > 1 and stride == 0:
@@ -114,14 +117,13 @@ def query(p: ConvProblem, arch: Arch, library_name: str) -> Convolution | Verdic
 def convolution(p: ConvProblem, library_name: str) -> Convolution:
     """The convolution as the library has it: in one dimension, as rows of images of one row."""
     one = len(p.spatial) == 1
-    said = (
-        ((1, *sizes) if one else sizes, (0, *pads) if one else pads)
-        for sizes, pads in ((p.stride, p.pad), (p.dilation, p.pad_after))
+    stride, dilation, pad = (
+        (usual, *sizes) if one else sizes
+        for usual, sizes in ((1, p.stride), (1, p.dilation), (0, p.pad))
     )
-    (stride, pad), (dilation, pad_after) = said
     x, w, y = (_tensor(p, name) for name in "xwy")
     return Convolution(
-        library_name, p.output_name, x, w, y, stride, dilation, pad, pad_after, p.precision,  # type: ignore[arg-type]
+        library_name, p.output_name, x, w, y, stride, dilation, pad, p.precision,  # type: ignore[arg-type]
         p.alignment, workspace=MOST_WORKSPACE,
     )  # fmt: skip
 
