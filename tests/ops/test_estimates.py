@@ -32,6 +32,9 @@ def test_groups_are_put_together_in_the_order_of_their_places():
     assert whole.total_us.tolist() == [2.0, 3.0, 4.0]
     assert [whole.one(at).total_us for at in range(3)] == [2.0, 3.0, 4.0]
     assert [whole.one(at).facts for at in range(3)] == [("1.",), ("0.",), ("0.",)]
+    assert not whole.terms  # not all have arrays of them
+    whole = Estimates.joined([(np.array([2, 0]), first), (np.array([1]), estimates(3.0))])
+    assert whole.terms["work"].tolist() == [1.0, 2.0, 3.0]
 
 
 def test_the_least_time_comes_first_and_of_equal_ones_the_first_name():

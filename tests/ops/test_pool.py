@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.ops.pool import Pool, each, gathered, taken
+from tilewright.ops.pool import Pool, each
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,6 @@ class Made:
 @dataclass(frozen=True)
 class Named:
     name: str
-
-
-@dataclass(frozen=True)
-class Table:
-    size: object
-    word: object
 
 
 CONFIGS = [Made(n, "odd" if n % 2 else "even") for n in (3, 4, 5, 6)]
@@ -95,12 +89,3 @@ def test_groups_work_nothing_out_of_the_others():
     alone = Pool(CONFIGS[::2])
     ((at, c),) = alone.columns.groups(lambda one: one.word).values()
     assert at.tolist() == [0, 1] and c is alone.columns
-
-
-def test_tables_of_groups_are_put_together_in_order():
-    odd = Table(np.array([3, 5]), np.array(["x", "y"]))
-    even = Table(np.array([4, 6]), np.array(["u", "v"]))
-    whole = gathered([(np.array([1, 3]), even), (np.array([0, 2]), odd)])
-    assert whole.size.tolist() == [3, 4, 5, 6] and whole.word.tolist() == ["x", "u", "y", "v"]
-    assert taken(whole, 2) == Table(5, "y")
-    assert gathered([(np.array([0, 1]), odd)]) is odd

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -67,50 +67,61 @@ class Ranking(Sequence[tuple[Any, Estimate]]):
 class Estimates:
     """The estimates of several kernels.
 
-    total_us: of each, an array.
+    total_us, terms: of each, arrays.
     one: makes the estimate of the kernel at a place.
     """
 
     total_us: Each
+    terms: Mapping[str, Each]
     one: Callable[[int], Estimate]
 
     @classmethod
     def of(
-        cls, total_us: Each, terms: Mapping[str, Each], facts: Callable[[int], tuple[str, ...]]
+        cls,
+        total_us: Each,
+        terms: Mapping[str, Each],
+        facts: Callable[[int], tuple[str, ...]],
+        limiter: Callable[[int], str] | None = None,
     ) -> Estimates:
-        """Those with these terms, arrays, of which the longest is the limiter. facts: of the kernel
-        at a place."""
+        """facts, limiter: of the kernel at a place; by default the longest term is the limiter."""
 
         def one(place: int) -> Estimate:
             here = tuple((word, float(us[place])) for word, us in terms.items())
-            limiter = max(here, key=lambda term: term[1])[0]
-            return Estimate(float(total_us[place]), limiter, here, facts(place))
+            word = limiter(place) if limiter else max(here, key=lambda term: term[1])[0]
+            return Estimate(float(total_us[place]), word, here, facts(place))
 
-        return cls(total_us, one)
+        return cls(total_us, terms, one)
 
     @classmethod
     def each(cls, found: Sequence[Estimate]) -> Estimates:
-        """Those that were made one by one."""
+        """Those that were made one by one, without arrays of terms."""
         import numpy as np
 
-        return cls(np.array([one.total_us for one in found]), found.__getitem__)
+        return cls(np.array([one.total_us for one in found]), {}, found.__getitem__)
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[Each, Estimates]]) -> Estimates:
-        """Those of groups of kernels, each with its kernels' places, in the order of the places."""
+        """Those of groups of kernels, each with its kernels' places, in the order of the places:
+        arrays of the terms that all groups have."""
         import numpy as np
 
         if len(parts) == 1:
             return parts[0][1]
         order = np.argsort(np.concatenate([places for places, _ in parts]))
+        groups = [found for _, found in parts]
         own = [(found, i) for places, found in parts for i in range(len(places))]
+
+        def whole(columns: Iterable[Each]) -> Each:
+            return np.concatenate([*columns])[order]
 
         def one(place: int) -> Estimate:
             found, inside = own[order[place]]
             made: Estimate = found.one(inside)
             return made
 
-        return cls(np.concatenate([found.total_us for _, found in parts])[order], one)
+        words = [word for word in groups[0].terms if all(word in each.terms for each in groups)]
+        terms = {word: whole(each.terms[word] for each in groups) for word in words}
+        return cls(whole(each.total_us for each in groups), terms, one)
 
     def ranking(self, pool: Pool, *before: Each) -> Ranking:
         """The configs of `pool`, which are those that were estimated: the least time first, ties by

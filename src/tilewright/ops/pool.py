@@ -9,14 +9,11 @@ new problem costs a few operations on arrays, whatever follows from the configs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 Each = Any
 """A number, a flag or a word of one config; or an array with an element for each config."""
-
-T = TypeVar("T")
 
 
 class Columns:
@@ -136,27 +133,6 @@ class Pool(Sequence[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         return self._configs[place]
-
-
-def taken(table: T, place: int) -> T:
-    """One row of a dataclass whose fields are arrays."""
-    return type(table)(*(getattr(table, name)[place].item() for name in _names(table)))
-
-
-def gathered(parts: Sequence[tuple[Each, T]]) -> T:
-    """One such table of several with the places of their rows, in the order of the places."""
-    import numpy as np
-
-    if len(parts) == 1:
-        return parts[0][1]
-    order = np.argsort(np.concatenate([places for places, _ in parts]))
-    tables = [table for _, table in parts]
-    values = (np.concatenate([getattr(t, name) for t in tables]) for name in _names(tables[0]))
-    return type(tables[0])(*(value[order] for value in values))
-
-
-def _names(table: Any) -> list[str]:
-    return [one.name for one in fields(table)]
 
 
 def _column(values: Sequence[Any]) -> Each:

@@ -30,9 +30,18 @@ from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
-from tilewright.ops.estimate import Ranking
-from tilewright.ops.gemm import clusters, estimate_few, orders, pipelines, small_m, swap, two_stage
-from tilewright.ops.gemm.breakdown import Breakdown, limiter
+from tilewright.ops.estimate import Estimate, Estimates, Ranking
+from tilewright.ops.gemm import (
+    breakdown,
+    clusters,
+    estimate_few,
+    orders,
+    pipelines,
+    small_m,
+    swap,
+    two_stage,
+)
+from tilewright.ops.gemm.breakdown import L2, LATENCY, PRODUCTS, SHARED_MEMORY
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.estimate_step import (
     Step,
@@ -48,18 +57,18 @@ from tilewright.ops.gemm.estimate_sums import (
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rates import GEMM
 from tilewright.ops.gemm.sizes import tiles as tiles_of
-from tilewright.ops.pool import Columns, Each, Pool, each, gathered, taken
+from tilewright.ops.pool import Columns, Each, Pool, each
 
 
-def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
+def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
-    return taken(estimates([config], problem, device), 0)
+    return estimates([config], problem, device).one(0)
 
 
-def estimates(configs: Sequence[GemmConfig], problem: GemmProblem, device: Device) -> Breakdown:
-    """What each of `configs` should take, which are one or more: a breakdown of arrays."""
+def estimates(configs: Sequence[GemmConfig], problem: GemmProblem, device: Device) -> Estimates:
+    """What each of `configs` should take, which are one or more."""
     groups = Pool.of(configs).columns.groups(_limits).items()
-    return gathered([(at, _TERMS[word](c, problem, device)) for word, (at, c) in groups])
+    return Estimates.joined([(at, _TERMS[word](c, problem, device)) for word, (at, c) in groups])
 
 
 def _limits(config: GemmConfig) -> str:
@@ -107,7 +116,7 @@ def work(config: GemmConfig, problem: GemmProblem, device: Device) -> Work | Non
 # --- kernels that multiply whole tiles ---------------------------------------------------------
 
 
-def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
+def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Estimates:
     m, n = np.where(asked.swap_ab, p.n, p.m), np.where(asked.swap_ab, p.m, p.n)
     c, few = each(asked, swap.config), each(asked, pipelines.has, "few_rows")
     step, units = each(c, _step, device), each(c, clusters.places, device)
@@ -144,21 +153,16 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Breakdown:
     memory = physics.memory_us(moved, device)
     total = physics.together_us(body + fill, memory + DEVICE.LATENCY_US) + added_up + meeting
     launch = np.where(few, GEMM.FEW_LAUNCH_US, DEVICE.LAUNCH_US)
-    return Breakdown(
-        parts=parts.astype(int),
-        parts_per_unit=share,
-        waves=waves.astype(int),
-        fullness=np.where(streams, 1.0, filled / waves),
-        compute_us=(compute := share * steps * (step.products + step.issue / at_once)),
-        shared_us=(shared := share * steps * step.shared),
-        l2_us=(l2 := share * steps * read),
-        latency_us=(latency := share / at_once * steps * waits),
-        memory_us=memory,
-        fill_us=fill + added_up,
-        meeting_us=meeting,
-        launch_us=launch,
-        total_us=launch + total / each(c, speed, arch(device.arch)),
-        limiter=limiter(compute, shared, l2, latency, memory, launch),
+    compute = share * steps * (step.products + step.issue / at_once)
+    shared, l2, latency = (
+        share * steps * step.shared, share * steps * read, share / at_once * steps * waits,
+    )  # fmt: skip
+    return breakdown.estimates(
+        launch + total / each(c, speed, arch(device.arch)),
+        (compute, shared, l2, latency, memory, fill + added_up, meeting, launch),
+        parts,
+        waves,
+        np.where(streams, 1.0, filled / waves),
     )
 
 
@@ -267,7 +271,7 @@ def _again_bytes(
     return np.maximum(0.0, p.batch * (tiles_m * tiles_n / together * wave - once))
 
 
-_TERMS: Mapping[str, Callable[[Columns, GemmProblem, Device], Breakdown]] = {
+_TERMS: Mapping[str, Callable[[Columns, GemmProblem, Device], Estimates]] = {
     "tiled": _tiled,
     "vectors": estimate_few.vectors,
     "unpacking": estimate_few.unpacking,
@@ -278,7 +282,7 @@ _TERMS: Mapping[str, Callable[[Columns, GemmProblem, Device], Breakdown]] = {
 # --- the order of kernels ----------------------------------------------------------------------
 
 
-def keys(configs: Sequence[GemmConfig], found: Breakdown, problem: GemmProblem) -> tuple[Each, ...]:
+def keys(configs: Sequence[GemmConfig], found: Estimates, problem: GemmProblem) -> tuple[Each, ...]:
     """What to sort `configs` by, whose estimates are `found`. Ties of the estimate go to the kernel
 
     1. whose next-slowest resource of the compute unit is least loaded (not for few rows);
@@ -292,7 +296,7 @@ def keys(configs: Sequence[GemmConfig], found: Breakdown, problem: GemmProblem) 
     """
     c = Pool.of(configs).columns
     few, alone = each(c, pipelines.has, "few_rows"), c.scheduler == "persistent"
-    side_by_side = (found.compute_us, found.shared_us, found.l2_us, found.latency_us)
+    side_by_side = [found.terms[word] for word in (PRODUCTS, SHARED_MEMORY, L2, LATENCY)]
     tiles_m = np.ceil(problem.m / c.tile_m)
     over = (tiles_m >= orders.OVER.start) & (tiles_m < orders.OVER.stop)
     usual = np.where(over, each(c, orders.usual, orders.OVER[0]), each(c, orders.usual, 1))
@@ -312,4 +316,4 @@ def ranking(problem: GemmProblem, configs: Sequence[GemmConfig], device: Device)
     pool = Pool.of(configs)
     found = estimates(pool, problem, device)
     places = np.lexsort(keys(pool, found, problem)[::-1]).tolist()
-    return Ranking(places, lambda place: (pool[place], taken(found, place).estimate))
+    return Ranking(places, lambda place: (pool[place], found.one(place)))

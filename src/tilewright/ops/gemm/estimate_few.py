@@ -9,8 +9,8 @@ from tilewright.arch import arch
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import scales
-from tilewright.ops.gemm.breakdown import Breakdown, limiter
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.gemm import breakdown, scales
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.estimate_step import speed
 from tilewright.ops.gemm.pipelines.gluon_weights import wide
@@ -19,7 +19,7 @@ from tilewright.ops.gemm.rates import GEMM
 from tilewright.ops.pool import Columns, Each, each
 
 
-def vectors(c: Columns, p: GemmProblem, device: Device) -> Breakdown:
+def vectors(c: Columns, p: GemmProblem, device: Device) -> Estimates:
     """Few rows on the vector units. Memory bandwidth limits the kernel, if enough bytes are under
     way to use it. L1 holds the few rows of A, and every workgroup reads A from there."""
     this, element, units = arch(device.arch), DTYPES[p.dtype_a].bytes, device.compute_units
@@ -47,7 +47,7 @@ def vectors(c: Columns, p: GemmProblem, device: Device) -> Breakdown:
     return _overlapping(device, parts, flops / rate, memory, fill, meeting, each(c, speed, this))
 
 
-def unpacking(c: Columns, p: GemmProblem, device: Device) -> Breakdown:
+def unpacking(c: Columns, p: GemmProblem, device: Device) -> Estimates:
     """Weights of 4 bits. The rate of instructions limits the kernel, and falls with few warps."""
     this, units = arch(device.arch), device.compute_units
     tiles = p.batch * (np.ceil(p.m / c.tile_m) * np.ceil(p.n / c.tile_n))
@@ -86,24 +86,15 @@ def _overlapping(
     fill: Each,
     meeting: Each,
     speed: Each,
-) -> Breakdown:
+) -> Estimates:
     """Products and memory traffic overlap; the other terms do not."""
     filled = parts / device.compute_units
     waves, none = np.maximum(1, np.ceil(filled)), np.zeros(len(parts))
     launch = none + DEVICE.LAUNCH_US
-    return Breakdown(
-        parts=parts.astype(int),
-        parts_per_unit=waves,
-        waves=waves.astype(int),
-        fullness=filled / waves,
-        compute_us=compute,
-        shared_us=none,
-        l2_us=none,
-        latency_us=none,
-        memory_us=memory,
-        fill_us=fill,
-        meeting_us=meeting,
-        launch_us=launch,
-        total_us=launch + (fill + np.maximum(compute, memory) + meeting) / speed,
-        limiter=limiter(compute, none, none, none, memory, launch),
+    return breakdown.estimates(
+        launch + (fill + np.maximum(compute, memory) + meeting) / speed,
+        (compute, none, none, none, memory, fill, meeting, launch),
+        parts,
+        waves,
+        filled / waves,
     )

@@ -70,7 +70,7 @@ def _interpreted(config: GemmConfig) -> GemmConfig:
 def _estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
     from tilewright.ops.gemm import estimate  # takes NumPy
 
-    return estimate.estimate(config, problem, device).estimate
+    return estimate.estimate(config, problem, device)
 
 
 def _sums(config: GemmConfig, problem: GemmProblem) -> tuple[str, int, int]:

@@ -9,7 +9,6 @@ whatever the tile. The constants are round guesses, not fits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,16 +16,16 @@ import numpy as np
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues, physics
-from tilewright.ops.estimate import Ranking
+from tilewright.ops.estimate import Estimates, Ranking
 from tilewright.ops.gemm import estimate as gemm
-from tilewright.ops.gemm.breakdown import MEMORY, Breakdown
+from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import meetings
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.rules import one
-from tilewright.ops.pool import Pool, each, gathered, taken
+from tilewright.ops.pool import Pool, each
 
 WALK_US = 2.0
 """Microseconds to read the groups' sizes and add up their tiles."""
@@ -52,18 +51,18 @@ def _share(config: GroupedGemmConfig) -> float:
 
 def estimates(
     configs: Sequence[GroupedGemmConfig], problem: GroupedGemmProblem, device: Device
-) -> Breakdown:
-    """The estimated time of each of `configs`, which are one or more: a breakdown of arrays."""
+) -> Estimates:
+    """The estimated time of each of `configs`, which are one or more."""
     pool = Pool.of(configs)
     heights = each(pool.columns, _height)
     found = []
     for height in np.unique(heights).tolist():
         places = np.flatnonzero(heights == height)
         found.append((places, _of_height(height, pool.part(places), problem, device)))
-    return gathered(found)
+    return Estimates.joined(found)
 
 
-def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -> Breakdown:
+def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -> Estimates:
     if p.form == "list":
         rows = sum(-(-m // height) for m, _, _ in p.sizes) * height
         n, k = (max(1, sum(s[i] for s in p.sizes) // p.groups) for i in (1, 2))
@@ -95,12 +94,13 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
     waves = rows / c.tile_m * np.ceil(n / c.tile_n) / device.compute_units
     reading *= np.maximum(1.0, np.ceil(waves) / waves)  # the busiest unit reads whole tiles
     longer, shorter = np.maximum(busy.total_us, reading), np.minimum(busy.total_us, reading)
-    return replace(
-        busy,
-        memory_us=reading,
-        launch_us=busy.launch_us + WALK_US,
-        total_us=WALK_US + longer + (1 - OVERLAP) * shorter,
-        limiter=np.where(busy.total_us > reading, busy.limiter, MEMORY),
+    terms = {**busy.terms, MEMORY: reading, LAUNCH: busy.terms[LAUNCH] + WALK_US}
+
+    def limiter(at: int) -> str:
+        return busy.one(at).limiter if busy.total_us[at] > reading[at] else MEMORY
+
+    return Estimates.of(
+        WALK_US + longer + (1 - OVERLAP) * shorter, terms, lambda at: busy.one(at).facts, limiter
     )
 
 
@@ -112,9 +112,7 @@ def ranking(
     pool = Pool.of(configs)
     found = estimates(pool, problem, device)
     keys = (pool.columns.by_name, -each(pool.columns, _share), found.total_us)
-    return Ranking(
-        np.lexsort(keys).tolist(), lambda place: (pool[place], taken(found, place).estimate)
-    )
+    return Ranking(np.lexsort(keys).tolist(), lambda place: (pool[place], found.one(place)))
 
 
 @lru_cache(maxsize=1024)

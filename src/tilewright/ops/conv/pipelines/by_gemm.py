@@ -45,7 +45,7 @@ from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nouns import KernelSource, Launch
-from tilewright.ops.pool import Columns, Pool, taken
+from tilewright.ops.pool import Columns, Pool
 from tilewright.space import KernelSpace, of_rows
 from tilewright.verdict import Verdict, no
 
@@ -254,8 +254,7 @@ def estimates(c: Columns, p: ConvProblem, device: Device) -> Estimates:
     from tilewright.ops.gemm import estimate  # here, as it takes NumPy
 
     kernels = c.gemm_config
-    found = estimate.estimates(Pool(kernels, kernels), _product(p), device)
-    return Estimates(found.total_us, lambda place: taken(found, place).estimate)
+    return estimate.estimates(Pool(kernels, kernels), _product(p), device)
 
 
 def serving(p: ConvProblem, c: Columns, arch: Arch) -> Sequence[int]:
