@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 from tilewright import checks
@@ -164,9 +163,10 @@ class ConvProblem(Problem):
             )
 
     def _check_strides(self, name: str) -> None:
-        given, shape = self._given_strides(name), self.shape_of(name)
+        given = self._given_strides(name)
         if given == ():
             return
+        shape = self.shape_of(name)
         if len(given) != len(shape):
             raise BadArgument(f"{name}_strides = {given} does not have {len(shape)} numbers")
         for stride in given:
@@ -182,16 +182,12 @@ class ConvProblem(Problem):
     @property
     def dims(self) -> tuple[Dim, ...]:
         """Its dimensions."""
-        return geometry.dims(
-            self.spatial, self.filter, self.stride, self.dilation, self.pad, self.pad_after
-        )
+        return self.once(_dims)
 
     @property
     def three(self) -> tuple[Dim, Dim, Dim]:
         """Its dimensions as three: those that it does not have come first, and are of size 1."""
-        missing = MOST_DIMS - len(self.spatial)
-        first, second, third = (UNUSED,) * missing + self.dims
-        return first, second, third
+        return self.once(_three)
 
     @property
     def out_sizes(self) -> Sizes:
@@ -239,7 +235,7 @@ class ConvProblem(Problem):
     @property
     def walked_pixels(self) -> int:
         """Pixels of the result (see `walked`) of all images."""
-        return self.n * math.prod(self.walked)
+        return self.once(_walked_pixels)
 
     @property
     def classes(self) -> int:
@@ -319,10 +315,25 @@ class ConvProblem(Problem):
     @property
     def min_bytes(self) -> int:
         """Bytes to read both operands and the epilogue's once, and to write the result once."""
-        return _min_bytes(self)
+        return self.once(_min_bytes)
 
 
-@lru_cache(maxsize=256)  # of each problem for hundreds of kernels
+# --- worked out once: a choice asks for them thousands of times ---------------------------------
+
+
+def _dims(p: ConvProblem) -> tuple[Dim, ...]:
+    return geometry.dims(p.spatial, p.filter, p.stride, p.dilation, p.pad, p.pad_after)
+
+
+def _three(p: ConvProblem) -> tuple[Dim, Dim, Dim]:
+    first, second, third = (UNUSED,) * (MOST_DIMS - len(p.spatial)) + p.dims
+    return first, second, third
+
+
+def _walked_pixels(p: ConvProblem) -> int:
+    return p.n * math.prod(p.walked)
+
+
 def _min_bytes(p: ConvProblem) -> int:
     moved = sum(math.prod(p.shape_of(name)) * DTYPES[p.dtype_of(name)].bytes for name in "xwy")
     for taken in epilogues.takes(p.epilogue):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.ops import epilogues
@@ -232,7 +231,6 @@ def _aligned(c: ConvConfig, p: ConvProblem) -> str | None:
     return None
 
 
-@lru_cache(maxsize=256)
 def _largest_span(p: ConvProblem) -> int:
     """Bytes of the longest array, from its first to past its last element."""
     return max(p.spans().values())
@@ -240,25 +238,25 @@ def _largest_span(p: ConvProblem) -> int:
 
 def index_bits(p: ConvProblem) -> int:
     """Bits of the indices that reach all elements."""
-    return 32 if _largest_span(p) < INT32_SPAN else 64
+    return 32 if p.once(_largest_span) < INT32_SPAN else 64
 
 
 def _index(c: ConvConfig, p: ConvProblem) -> str | None:
     if c.index_bits < index_bits(p):
-        return f"an array spans {_largest_span(p)} bytes, which 32-bit indices do not reach"
-    pixels, weights = _numbered(p)
+        return f"an array spans {p.once(_largest_span)} bytes, which 32-bit indices do not reach"
     for what, count in (
-        ("pixels", pixels), ("tiles", pipelines.of(c).tiles(c, p)), ("weights", weights),
-    ):  # fmt: skip
+        ("pixels", p.walked_pixels),
+        ("tiles", pipelines.of(c).tiles(c, p)),
+        ("weights", p.once(_weights)),
+    ):
         if count > MOST_NUMBER:
             return f"{count} {what}, over {MOST_NUMBER}"
     return None
 
 
-@lru_cache(maxsize=256)  # of each problem for hundreds of kernels
-def _numbered(p: ConvProblem) -> tuple[int, int]:
-    """Pixels and weights that kernels number."""
-    return p.walked_pixels, math.prod(p.shape_of("w"))
+def _weights(p: ConvProblem) -> int:
+    """How many weights kernels number."""
+    return math.prod(p.shape_of("w"))
 
 
 def _shared(c: ConvConfig, p: ConvProblem) -> str | None:
