@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from cases import Programs
+from cases import HostTimes, Programs
 
 Steps = Mapping[str, Callable[[], object]]
 
@@ -93,6 +99,59 @@ def convolutions(
     if bad := wrong(results(ours, x), results(theirs, x), results(exact, x.float())):
         raise ValueError(f"wrong: {', '.join(bad)}")
     return {"ours": partial(step, ours, x), "vendor": partial(step, theirs, x)}
+
+
+FIRST_STEP = """
+import json, sys, time
+import torch
+import tilewright.dispatch
+import tilewright.torch
+from cases.models import step, swap, timm
+
+torch.manual_seed(0)
+model = timm(sys.argv[1]).cuda().to(torch.bfloat16, memory_format=torch.channels_last)
+swap(model)
+x = torch.randn(32, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
+x = x.to(memory_format=torch.channels_last)
+torch.nn.functional.conv2d(x, torch.randn(8, 3, 3, 3, device="cuda", dtype=torch.bfloat16))
+torch.cuda.synchronize()
+found = {}
+
+def timed(label, run):
+    begun = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    found[label] = (time.perf_counter() - begun) * 1e6
+
+if sys.argv[2] == "prepared":
+    timed("prepare", lambda: print(tilewright.torch.prepare(model, x), file=sys.stderr))
+timed("first step", lambda: step(model, x))
+if sys.argv[2] == "not waiting":
+    dispatcher = tilewright.dispatch.default_dispatcher()
+    begun = time.perf_counter()
+    while dispatcher.standing() and time.perf_counter() - begun < 120:
+        time.sleep(0.05)
+    found["until no kernel stands in"] = (time.perf_counter() - begun) * 1e6
+timed("next step", lambda: step(model, x))
+print(json.dumps(found))
+"""
+
+
+def first_steps(name: str) -> Mapping[str, Sequence[float]]:
+    """The first training step of a model with an empty store, in a fresh process each: as calls
+    wait for the compiler, prepared before, and with other kernels that stand in meanwhile."""
+    found: dict[str, Sequence[float]] = {}
+    for how in ("waiting", "prepared", "not waiting"):
+        with tempfile.TemporaryDirectory() as folder:
+            own = {"TILEWRIGHT_STORE": folder, "TILEWRIGHT_WAITS": str(int(how != "not waiting"))}
+            done = subprocess.run(
+                [sys.executable, "-c", FIRST_STEP, name, how], env={**os.environ, **own},
+                stdout=subprocess.PIPE, text=True, check=True,
+                cwd=Path(__file__).parents[1],
+            )  # fmt: skip
+        said = json.loads(done.stdout.splitlines()[-1])
+        found |= {f"{how}: {label}": [us] for label, us in said.items()}
+    return found
 
 
 # --- a GPT --------------------------------------------------------------------------------------
@@ -206,6 +265,13 @@ def learnable(seed: int, length: int, vocabulary: int) -> Any:
 NAMES = ("resnet50", "resnext50_32x4d", "convnext_tiny")
 
 CASES = (
+    *(
+        HostTimes(
+            f"host-first-step-{name.replace('_', '-')}", f"the first training step of {name}, 32 "
+            "images, channels-last, bf16, with an empty store", partial(first_steps, name),
+        )
+        for name in ("efficientnet_b0", "regnety_016")
+    ),
     Programs(
         "models-conv", "bf16, whole models of convolutions, 128 images, forward and backward",
         "torch with cuDNN, the fastest of all its algorithms",
