@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -118,21 +119,21 @@ def best(p: ConvProblem, rows: int, few: int) -> Sequence[str]:
 def _ordered(p: ConvProblem, rows: int) -> Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]:
     """All of them in that order, each behind how many cover the pixels, and its widths."""
     whole, most_images, found = p.direction == "weights", power_of_two(p.n), []
-    cuts = [
+    walked = walks(p, (0, 0, 0))[3 - len(p.spatial) :]
+    sizes = [
         [
-            (n, -(-of.size // n))
+            n
             for n in _powers(of.size, rows)
             if n * of.by_pixel <= MOST_SPAN and not (whole and of.size % n)
         ]
-        for of in walks(p, (0, 0, 0))[3 - len(p.spatial) :]
+        for of in walked
     ]
-    for cut in itertools.product(*cuts):
-        pixels = [n for n, _ in cut]
-        images, left = divmod(rows, math.prod(pixels))
-        if left or not images or images > most_images or (whole and p.n % images):
-            continue
-        count = math.prod(times for _, times in cut) * -(-p.n // images)
-        found.append((count, tuple(-n for n in reversed(pixels)), (images, *pixels)))
+    counts = [[-(-of.size // n) for n in each] for of, each in zip(walked, sizes, strict=True)]
+    for pixels, cut in zip(itertools.product(*sizes), itertools.product(*counts), strict=True):
+        images = rows // math.prod(pixels)
+        if 0 < images <= most_images and not (whole and p.n % images):
+            count = math.prod(cut) * -(-p.n // images)
+            found.append((count, tuple(map(operator.neg, pixels[::-1])), (images, *pixels)))
     return sorted(found)
 
 
