@@ -78,8 +78,10 @@ class Problem:
                 object.__setattr__(self, name, float(value))
         self._complete()
         values = _values_of(kind)(self)
-        for value, (types, hint) in zip(values, _allowed_in(kind), strict=True):
-            plain = type(value) in types and not (value and type(value) is tuple)
+        for value, (types, elements, hint) in zip(values, _allowed_in(kind), strict=True):
+            plain = type(value) in types
+            if plain and type(value) is tuple:
+                plain = elements.issuperset(map(type, value))
             if not plain and not _fits(value, hint):
                 raise BadArgument(_misfit(self))
         object.__setattr__(self, "_values", values)
@@ -153,14 +155,16 @@ def _with_floats(kind: Any) -> tuple[int, ...]:
 
 
 @cache
-def _allowed_in(kind: Any) -> tuple[tuple[frozenset[Any], Any], ...]:
-    """For each field of a `kind` of problem, the types of its values, and its type hint."""
+def _allowed_in(kind: Any) -> tuple[tuple[frozenset[Any], frozenset[Any], Any], ...]:
+    """For each field of a `kind` of problem, the types of its values, types that elements of a
+    tuple may have whatever else is in it, and the field's type hint."""
     hints = _hints_of(kind)
     found = []
     for name in _names_of(kind):
         types = {get_origin(one) or one for one in _either(hints[name])}
         types |= {int} if float in types else {bool} if int in types else set()
-        found.append((frozenset(types), hints[name]))
+        elements = {int, bool} if hints[name] == tuple[int, ...] else set()
+        found.append((frozenset(types), frozenset(elements), hints[name]))
     return tuple(found)
 
 
