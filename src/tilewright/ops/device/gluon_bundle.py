@@ -9,7 +9,8 @@ def bundle(name, fields):
     """A type of named values that kernels pass on as one. Constants among them stay constants; a
     tuple turns them into tensors.
 
-    fields: names, with spaces between them. A kernel calls the type with a value for each.
+    fields: names, with spaces between them. A kernel calls the type with a value for each. What a
+        partition of warps uses comes to it through shared memory, in the order of the fields.
     """
     names = tuple(fields.split())
     made = {"__annotations__": dict.fromkeys(names, base_value), "__init__": _fill}
