@@ -80,7 +80,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
-from tilewright.ops.device.gluon_ring import barriers, turned
+from tilewright.ops.device.gluon_ring import barriers, tiles_of, turned
 from tilewright.ops.device.gluon_roles import specialized
 
 OF_TWO_REGISTERS = gl.constexpr(232)
@@ -372,15 +372,6 @@ def _attend(w, GROUP: gl.constexpr):
 
 
 @jit
-def _tiles(described, COUNT: gl.constexpr):
-    """Shared memory for COUNT tiles, each as large as one copy moves."""
-    ROWS: gl.constexpr = described.block_type.shape[-2]
-    COLUMNS: gl.constexpr = described.block_type.shape[-1]
-    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], described.dtype)
-    return gl.allocate_shared_memory(described.dtype, [COUNT, ROWS, COLUMNS], LAYOUT)
-
-
-@jit
 def _half_tiles(described, COUNT: gl.constexpr):
     """Shared memory for halves of COUNT tiles of keys in an 8-bit type: see `keys`."""
     PAIRS: gl.constexpr = described.block_type.shape[-3]
@@ -407,7 +398,7 @@ def attention_gluon_ws(
 ):  # fmt: skip
     """O = softmax(mask(scale·Q·Kᵀ))·V, multiplied by GROUPS warp groups."""
     ROWS: gl.constexpr = TILE_Q // GROUPS
-    q_tiles = _tiles(q, Q_STAGES * GROUPS * PIECES)
+    q_tiles = tiles_of(q, Q_STAGES * GROUPS * PIECES)
     if k.dtype.primitive_bitwidth == 8:
         k_boxes = _half_tiles(k, STAGES * PIECES)
         WIDTH: gl.constexpr = k.block_type.shape[-1]
@@ -415,13 +406,13 @@ def attention_gluon_ws(
         k_tiles = reinterpreted(k_boxes, k.dtype, [STAGES * PIECES, TILE_KV, WIDTH], OF_K)
         sums = gl.allocate_shared_memory(gl.float32, [GROUPS, ROWS, COLUMNS], OF_SUMS)
     else:
-        k_tiles = _tiles(k, STAGES * PIECES)
+        k_tiles = tiles_of(k, STAGES * PIECES)
         k_boxes = k_tiles
         sums = k_tiles
-    v_tiles = _tiles(v, STAGES)
+    v_tiles = tiles_of(v, STAGES)
     OF_STAGED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], o.dtype)
     if STAGING == "own":
-        o_tiles = _tiles(o, GROUPS)
+        o_tiles = tiles_of(o, GROUPS)
     elif STAGING == "sums":  # of which a group has two tiles of O
         o_tiles = reinterpreted(sums, o.dtype, [2 * GROUPS, ROWS, COLUMNS], OF_STAGED)
     elif STAGING == "q":
@@ -436,7 +427,7 @@ def attention_gluon_ws(
     )
     bias_tiles, bias_full, bias_empty = q_tiles, full, empty  # without a bias nobody looks there
     if BIAS:
-        bias_tiles = _tiles(bias, GROUPS)
+        bias_tiles = tiles_of(bias, GROUPS)
         bias_full, bias_empty = barriers(GROUPS, 1)
     fence_async_shared()  # the copy engine sees the barriers too
     w = Work(

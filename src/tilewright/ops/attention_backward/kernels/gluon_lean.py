@@ -42,7 +42,6 @@ from tilewright.ops.attention_backward.kernels.gluon_sums import (
     hand_over,
     meet,
     no_sums,
-    tiles_like,
     write_rows,
 )
 from tilewright.ops.device.gluon_api import (
@@ -55,7 +54,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
-from tilewright.ops.device.gluon_ring import barriers, turned
+from tilewright.ops.device.gluon_ring import barriers, tiles_of, turned
 
 ROWS = gl.constexpr(64)
 """Keys of a warp group, queries of a step, and columns of a tile of dQ."""
@@ -309,13 +308,13 @@ def gradients_gluon_lean(
         terms_begin = (q_begin // PAD + b) * PAD
     shift = bottom_right * (n_kv - n_q)
     begin, low, high, end = steps_of(j0, n_q, n_kv, shift, left, right, first, TILE, ROWS, MASK)
-    q_tiles = tiles_like(q, STAGES * K_TILES)
-    do_tiles = tiles_like(do, STAGES * V_TILES)
-    k_tiles = tiles_like(k, GROUPS * K_TILES)
-    v_tiles = tiles_like(v, GROUPS * V_TILES)
+    q_tiles = tiles_of(q, STAGES * K_TILES)
+    do_tiles = tiles_of(do, STAGES * V_TILES)
+    k_tiles = tiles_of(k, GROUPS * K_TILES)
+    v_tiles = tiles_of(v, GROUPS * V_TILES)
     OF_DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, ROWS], q.dtype)
     ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, ROWS], OF_DS)
-    dq_tiles = tiles_like(dq_sums, GROUPS)
+    dq_tiles = tiles_of(dq_sums, GROUPS)
     log_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], log_sums.layout)
     delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], log_sums.layout)
     k_full, _ = barriers(1, 1)

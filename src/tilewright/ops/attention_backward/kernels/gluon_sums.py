@@ -213,12 +213,3 @@ def write_rows(w, x, strides, sums, weight, j0, first, DIM: gl.constexpr):
     if w.accumulate != 0:
         out += gl.load(to, mask=inside, other=0.0).to(gl.float32)
     gl.store(to, out.to(x.dtype.element_ty), mask=inside)
-
-
-@jit
-def tiles_like(described, COUNT: gl.constexpr):
-    """Shared memory for COUNT tiles, each as large as one copy moves."""
-    ROWS_: gl.constexpr = described.block_type.shape[-2]
-    COLUMNS: gl.constexpr = described.block_type.shape[-1]
-    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS_, COLUMNS], described.dtype)
-    return gl.allocate_shared_memory(described.dtype, [COUNT, ROWS_, COLUMNS], LAYOUT)

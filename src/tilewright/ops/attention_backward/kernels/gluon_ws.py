@@ -53,7 +53,6 @@ from tilewright.ops.attention_backward.kernels.gluon_sums import (
     add_blocks,
     by_threads,
     meet,
-    tiles_like,
     write_rows,
 )
 from tilewright.ops.device.gluon_api import (
@@ -66,7 +65,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_bundle import bundle
-from tilewright.ops.device.gluon_ring import barriers, turned
+from tilewright.ops.device.gluon_ring import barriers, tiles_of, turned
 
 ROWS = gl.constexpr(64)
 """Keys of a warp group."""
@@ -306,16 +305,16 @@ def gradients_gluon_ws(
     begin, low, high, end = steps_of(
         j0, n_q, n_kv, shift, left, right, first, TILE, STEP, MASK
     )  # fmt: skip
-    q_tiles = tiles_like(q, STAGES)
-    do_tiles = tiles_like(do, STAGES)
-    k_tiles = tiles_like(k, GROUPS)
-    v_tiles = tiles_like(v, GROUPS)
+    q_tiles = tiles_of(q, STAGES)
+    do_tiles = tiles_of(do, STAGES)
+    k_tiles = tiles_of(k, GROUPS)
+    v_tiles = tiles_of(v, GROUPS)
     if DBIAS:
-        ds_tiles = tiles_like(ds, 2 * GROUPS)
+        ds_tiles = tiles_of(ds, 2 * GROUPS)
     else:
         OF_DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, STEP], q.dtype)
         ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, STEP], OF_DS)
-    dq_tiles = tiles_like(dq_sums, GROUPS)
+    dq_tiles = tiles_of(dq_sums, GROUPS)
     LOGS: gl.constexpr = 1 if BIAS else STAGES  # under a bias they come with it
     log_tiles = gl.allocate_shared_memory(gl.float32, [LOGS, STEP], log_sums.layout)
     delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
@@ -329,7 +328,7 @@ def gradients_gluon_ws(
     bias_empty = None
     top_tiles = None
     if BIAS:
-        bias_tiles = tiles_like(bias, GROUPS)
+        bias_tiles = tiles_of(bias, GROUPS)
         bias_full, bias_empty = barriers(1, GROUPS)
         top_tiles = gl.allocate_shared_memory(gl.float32, [1, STEP], log_sums.layout)
     fence_async_shared()  # the copy engine sees the barriers too
