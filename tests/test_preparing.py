@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from gemm_cases import config
 
-from tilewright import loader, preparing
+import tilewright
+from tilewright import dispatch, loader, preparing
 from tilewright.arch import arch, device
 from tilewright.compile import BuildReport, BuildResult, Store, find
 from tilewright.dispatch import Dispatcher
@@ -58,6 +59,7 @@ def test_where_a_kernel_cannot_be_built_the_next_choice_is():
     assert builds.asked == [[LARGE.name, SMALL.name], []]
     assert [p.config for p in found.plans] == [SMALL, SMALL]
     assert [r.status for r in found.build.results] == ["failed", "built"] and not found.ok
+    assert found.build.seconds == 2.0
     assert planner.select(MANY).config == SMALL, "calls of this process do not try it again"
 
 
@@ -94,10 +96,20 @@ def test_a_dispatcher_that_does_not_build_says_what_is_lacking(tmp_path):
     assert dispatcher.prepare([]).ok
 
 
+def test_by_default_the_dispatcher_of_the_operations_prepares(monkeypatch):
+    asked = []
+
+    class Usual:
+        def prepare(self, problems, **how):
+            asked.append((problems, how))
+
+    monkeypatch.setattr(dispatch, "default_dispatcher", Usual)
+    tilewright.prepare([FEW], progress=print)
+    assert asked == [([FEW], {"progress": print})]
+
+
 @pytest.mark.turns(8)
 def test_what_was_prepared_is_in_the_store(tmp_path):
-    import tilewright
-
     store = Store(tmp_path)
     found = tilewright.prepare([GemmProblem(64, 64, 64)], device="h200_sxm", store=store)
     (plan,) = found.plans

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from gemm_cases import config
+from library_cases import vendors
 
 from patience import LIMIT_SECONDS, until
 from shared_builds import build_once
@@ -17,9 +19,9 @@ import stand_in_gpu  # noqa: E402
 
 import tilewright  # noqa: E402
 from tilewright import Constraints, Store, loader, standing  # noqa: E402
-from tilewright.arch import arch  # noqa: E402
+from tilewright.arch import arch, device  # noqa: E402
 from tilewright.capturing import load  # noqa: E402
-from tilewright.compile import BuildReport, BuildResult  # noqa: E402
+from tilewright.compile import BuildReport, BuildResult, UntrustedEntry  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument, StoreError  # noqa: E402
 from tilewright.loader import Loader  # noqa: E402
@@ -100,10 +102,13 @@ def loaded(dispatcher) -> list[str]:
 
 def test_another_kernel_answers_until_the_chosen_one_is_built(over, compiler, driver):
     dispatcher = over()
+    real, searches = dispatcher.planner.stand_ins, []
+    dispatcher.planner.stand_ins = lambda plan: searches.append(plan) or real(plan)
     for _ in range(3):
         call(dispatcher)
         dispatcher.run("gemm", A, B)
     assert loaded(dispatcher) == [OTHER.name] and len(driver.launches) == 6
+    assert len(searches) == 1, "it is looked for once"
     assert not dispatcher._launches.known, "a stand-in is not kept"
     assert compiler.asked == [CHOSEN]
     compiler.go.set()
@@ -140,6 +145,15 @@ def test_a_capture_of_problems_counts_the_chosen_plan(over, compiler, tmp_path):
         for _ in range(4):
             call(dispatcher)
     assert load(tmp_path / "a.jsonl") == {PROBLEM: 5}
+
+
+def test_what_a_table_will_answer_is_no_miss(over, monkeypatch, tmp_path):
+    dispatcher = over()
+    tuned = replace(dispatcher.select(PROBLEM), selector="tuned")
+    monkeypatch.setattr(dispatcher.planner, "plan", lambda *_: tuned)
+    with tilewright.capture(tmp_path / "a.jsonl", only="misses"):
+        call(dispatcher)
+    assert dispatcher.standing() and load(tmp_path / "a.jsonl") == {}
 
 
 @pytest.mark.parametrize(
@@ -246,6 +260,45 @@ def test_a_stand_in_that_fails_is_tried_no_more(over, compiler, monkeypatch, cap
     assert caplog.text.count(f"failed {OTHER.name}") == 1
 
 
+def test_a_kernel_of_which_a_part_is_left_is_built_on(over, compiler):
+    """A part that is built is no kernel yet."""
+    part_is_built = threading.Event()
+
+    def build(this, configs, target, progress):
+        [wanted] = configs
+        progress(BuildResult(wanted, wanted.name, arch(target.arch), "built", part="one"), 1, 2)
+        part_is_built.set()
+        assert compiler.go.wait(LIMIT_SECONDS)
+        compiler.there.add(wanted)
+        return BuildReport((), 0.0)
+
+    compiler.build = build
+    dispatcher = over()
+    call(dispatcher)
+    assert part_is_built.wait(LIMIT_SECONDS)
+    call(dispatcher)
+    assert loaded(dispatcher) == [OTHER.name] and dispatcher.standing()
+    compiler.go.set()
+    until(lambda: not dispatcher.standing())
+    call(dispatcher)
+    assert loaded(dispatcher) == [OTHER.name, CHOSEN.name]
+
+
+def test_a_kernel_takes_over_before_others_are_built(over, compiler):
+    first, second = (replace(over().select(PROBLEM), config=one) for one in (OTHER, CHOSEN))
+
+    def build(this, configs, target, progress):
+        progress(BuildResult(OTHER, OTHER.name, arch(target.arch), "built"), 1, 2)
+        assert compiler.go.wait(LIMIT_SECONDS)
+        return BuildReport((), 0.0)
+
+    compiler.build = build
+    behind = standing.Background(over().loader.build, lambda plan, error: None)
+    assert behind.start(first) and behind.start(second)
+    until(lambda: not behind.under_way(first))
+    assert behind.under_way(second)
+
+
 def test_threads_share_a_stand_in_and_one_build(over, compiler, driver):
     dispatcher = over()
     threads = [
@@ -276,6 +329,31 @@ def test_kernels_asked_for_meanwhile_are_built_together(over, compiler):
     compiler.go.set()
     until(lambda: not any(map(behind.under_way, plans)))
     assert compiler.asked == [plan.config for plan in plans]
+
+
+def test_which_kernels_are_there(monkeypatch, store):
+    """Without a GPU, and without the stand-in for the compiler."""
+    build_once([(CHOSEN, "sm_90")], store).raise_if_failed()
+    h200 = device("h200_sxm")
+    shelf = SimpleNamespace(
+        find=lambda name, on: SimpleNamespace(where="k.bundle") if name == OTHER.name else None
+    )
+    kernels = Loader(shelf, False, store, True, None)
+    assert kernels.has(CHOSEN, h200, 0) and kernels.has(OTHER, h200, 0)
+    assert not kernels.has(CHOSEN, h200, 0, look_up=False)
+    assert not kernels.has(config(layout="rrr", num_stages=7), h200, 0)
+    assert kernels.has(vendors(PROBLEM), h200, 0, look_up=False)
+    report = kernels.build([OTHER, CHOSEN], h200)
+    assert [(r.status, r.reason) for r in report.results] == [
+        ("not needed", "is in k.bundle"),
+        ("cached", ""),
+    ]
+
+    def strangers(*_):
+        raise UntrustedEntry("somebody else made it")
+
+    monkeypatch.setattr(loader, "find", strangers)
+    assert not kernels.has(CHOSEN, h200, 0)
 
 
 def test_the_environment_says_whether_calls_wait(monkeypatch):

@@ -27,9 +27,11 @@ class Block(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(48))
         self.filter = torch.nn.Parameter(torch.randn(8, 8, 3, 3))
         self.norm = torch.nn.BatchNorm1d(48)
+        self.factor = torch.ones(48)  # no buffer, which torch does not know to be the module's
 
     def forward(self, x):
-        x = self.norm(tw.gemm(x, self.up, bias=self.bias, epilogue="bias+gelu"))
+        factor = self.factor.to(x.device)
+        x = self.norm(tw.gemm(x, self.up, bias=self.bias, epilogue="bias+gelu") * factor)
         image = tw.conv2d(x.reshape(1, 8, 16, -1), self.filter, padding=1)
         q = image.reshape(1, 16, 3, 16)
         o = tw.attention(q, q, q, causal=True)
@@ -89,6 +91,29 @@ def test_gradients_lie_as_those_of_a_step_do(monkeypatch, recorded):
     assert problems(prepare(module, x)) == real
 
 
+class Decodes(torch.nn.Module):
+    """Writes a cache in place, and an output by torch's operator."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(1, 8, 2, 16))
+        self.register_buffer("values", torch.zeros(1, 8, 2, 16))
+
+    def forward(self, q, used):
+        o = tw.attention(q, self.keys, self.values, new_k=q, new_v=q, kv_used=used)
+        made = torch.empty(2, 2)
+        torch.ops.tilewright.gemm.out([o[0, 0], o[0, 0].T.contiguous()], out=[made])
+        return made
+
+
+def test_calls_that_write_are_recorded(monkeypatch, recorded):
+    module, given = Decodes(), (torch.ones(1, 1, 2, 16), torch.tensor([3], dtype=torch.int32))
+    with torch.no_grad():
+        real = launched(monkeypatch, lambda: module(*given))
+        assert problems(prepare(module, *given)) == real
+    assert len(real) == 2
+
+
 def test_a_forward_pass_alone(monkeypatch, recorded):
     module, x = Block(), torch.randn(16, 32)
     forward = launched(monkeypatch, lambda: module(x))
@@ -144,8 +169,12 @@ def test_autocast_decides_the_types(recorded):
 def test_what_a_compiled_module_calls_is_seen(recorded):
     module, x = Block(), torch.randn(16, 32)
     found = problems(prepare(module, x))
-    compiled = torch.compile(module, backend="eager")
+    graphs = []
+    compiled = torch.compile(
+        module, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph
+    )
     assert problems(prepare(compiled, x)) == found
+    assert graphs == [], "it is run uncompiled"
 
 
 class Product(torch.nn.Module):

@@ -79,11 +79,10 @@ def _run(
     keywords: dict[str, Any],
     backward: bool,
 ) -> None:
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
     state = dict(module.named_parameters()) | dict(module.named_buffers())
-    given = [x for x in pytree.tree_leaves((state, inputs, keywords)) if isinstance(x, FakeTensor)]
-    mode = given[0].fake_mode if given else FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def faked(x: Any) -> Any:
         return mode.from_tensor(x) if isinstance(x, torch.Tensor) else x
