@@ -37,7 +37,7 @@ from tilewright.errors import (
 from tilewright.explain import Explanation
 from tilewright.loader import NOT_EMULATED, Libraries, Loader, sources
 from tilewright.ops.nouns import View
-from tilewright.plan import Plan, Planner
+from tilewright.plan import KEPT, Plan, Planner
 from tilewright.preparing import Preparation
 from tilewright.ready import Launches, Ready, Repeatable
 from tilewright.registry import Registry
@@ -139,6 +139,8 @@ class Dispatcher:
         self.waits = must_wait or (flag(WAITS, True) if waits is None else waits)
         """Whether calls wait for kernels that have to be built."""
         self._standing = Standing(self.planner, self.loader)
+        self._aside: dict[Any, Ready] = {}
+        """Launches that stand in for others. They stay: a library's work may still be queued."""
         self.counting = False
         """Whether calls on an emulated GPU count what kernels do (`Ran.counted`)."""
         self.ran: tuple[Ran, ...] = ()
@@ -371,6 +373,9 @@ class Dispatcher:
                         plan = self._standing.plan(chosen, index)
                 else:
                     plan = chosen = planner.named(config, problem, target)
+                key = plan.config, problem, given.bound, index
+                if plan is not chosen and key in self._aside:
+                    return replace(self._aside[key], chosen=chosen)
                 try:
                     parts, products = self.loader.loaded(plan, index)
                     break
@@ -391,7 +396,10 @@ class Dispatcher:
             family.scalar_defaults(problem),
             products,
         )
-        return Ready(plan, chosen, bound, given.bound, index)
+        ready = Ready(plan, chosen, bound, given.bound, index)
+        if plan is not chosen and len(self._aside) < KEPT:
+            self._aside[key] = ready
+        return ready
 
     def _captured(self, target: Device, index: int, stream: Any) -> bool:
         """Whether a CUDA graph captures a call on this stream."""

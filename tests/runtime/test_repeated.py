@@ -59,8 +59,8 @@ class Unbuilt(Dispatcher):
             for part in parts
         }
 
-    def _prepare(self, family, config, given):
-        ready = super()._prepare(family, config, given)
+    def _prepare(self, family, config, given, stream=None):
+        ready = super()._prepare(family, config, given, stream)
         for step in ready.plan.launch.steps:
             number = self._numbers[ready.plan.config.name, step.part]
             self.seen_by.by_function[number] = tuple(map(_format, step.arguments))

@@ -104,11 +104,13 @@ def test_another_kernel_answers_until_the_chosen_one_is_built(over, compiler, dr
     dispatcher = over()
     real, searches = dispatcher.planner.stand_ins, []
     dispatcher.planner.stand_ins = lambda plan: searches.append(plan) or real(plan)
+    load, loads = dispatcher.loader.loaded, []
+    dispatcher.loader.loaded = lambda *given: loads.append(given) or load(*given)
     for _ in range(3):
         call(dispatcher)
         dispatcher.run("gemm", A, B)
     assert loaded(dispatcher) == [OTHER.name] and len(driver.launches) == 6
-    assert len(searches) == 1, "it is looked for once"
+    assert len(searches) == len(loads) == 1, "it is looked for, and made ready, once"
     assert not dispatcher._launches.known, "a stand-in is not kept"
     assert compiler.asked == [CHOSEN]
     compiler.go.set()

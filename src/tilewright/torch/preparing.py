@@ -88,7 +88,8 @@ def _run(
         return mode.from_tensor(x) if isinstance(x, torch.Tensor) else x
 
     state, inputs, keywords = pytree.tree_map(faked, (state, inputs, keywords))
-    with mode, recorder:
+    # Modes are those of one thread, and on a GPU the backward pass would have another.
+    with mode, recorder, torch.autograd.set_multithreading_enabled(False):
         outputs = torch.func.functional_call(module, state, inputs, keywords)
         wanted = [
             x
