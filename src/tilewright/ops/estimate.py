@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from tilewright.ops.pool import Each, Pool
@@ -122,6 +122,18 @@ class Estimates:
         words = [word for word in groups[0].terms if all(word in each.terms for each in groups)]
         terms = {word: whole(each.terms[word] for each in groups) for word in words}
         return cls(whole(each.total_us for each in groups), terms, one)
+
+    def later(self, word: str, us: float) -> Estimates:
+        """The same kernels, each after or before something that takes so many microseconds."""
+
+        def one(place: int) -> Estimate:
+            found = self.one(place)
+            return replace(
+                found, total_us=found.total_us + us, terms=(*found.terms, (word, us)),
+                limiter=word if us > max(time for _, time in found.terms) else found.limiter,
+            )  # fmt: skip
+
+        return Estimates(self.total_us + us, self.terms, one)
 
     def ranking(self, pool: Pool, *before: Each) -> Ranking:
         """The configs of `pool`, which are those that were estimated: the least time first, ties by

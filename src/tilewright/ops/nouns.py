@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tilewright.dtypes import dtype
@@ -200,6 +200,21 @@ class Launch:
         for one in (t for t in self.temporaries if not t.inside):
             end += -end % TEMPORARY_ALIGNMENT + one.bytes
         return end
+
+
+def renamed(launch: Launch, names: Mapping[str, str]) -> Launch:
+    """A launch with other names for some operands.
+
+    names: the new name by the old.
+    """
+
+    def named(argument: Argument) -> Argument:
+        if isinstance(argument, Pointer | Descriptor):
+            return replace(argument, operand=names.get(argument.operand, argument.operand))
+        return argument
+
+    steps = (replace(step, arguments=tuple(map(named, step.arguments))) for step in launch.steps)
+    return replace(launch, steps=tuple(steps))
 
 
 Values = tuple[float, float] | Callable[[int], Sequence[Any]] | None

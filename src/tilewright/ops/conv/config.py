@@ -9,7 +9,8 @@
 
 Other words follow only where they differ from the default: the box (``b1x8x16``), the filter that
 the kernel is written out for (``f3x3s1x1``), channels of a tap (``sp64``), ``tf32``, ``merged``,
-``runs``, groups of a tile (``mg8``), ``i64``, and last the epilogue.
+``runs``, groups of a tile (``mg8``), ``i64``, arrays that are turned (``turn-xwy``), and last the
+epilogue.
 
 A kernel of GEMM (`by_gemm`) has GEMM's name behind direction and dimensions:
 
@@ -37,6 +38,7 @@ from tilewright.ops.library_convolution import MOST_WORKSPACE, Engine
 GEMM = "gemm"
 """The pipeline of GEMM's kernels, and of the algorithms of a library for GEMMs (`by_gemm`)."""
 
+ARRAYS = ("x", "w", "y")
 VENDOR = "vendor"
 """The pipeline of the engines of the vendor's library for convolutions (`library`)."""
 
@@ -100,6 +102,7 @@ class ConvConfig:
     gemm: of pipeline `GEMM`, the words of its kernel's name behind ``gemm_``; ``""`` of the others.
         The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words. Of a
         library's algorithm the name says no tile, warps or stages, which are 0.
+    turned: the arrays of x, w and y, in this order, that layout steps turn (`turning`).
     library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`engine_of`);
         ``""`` of the others. Tile, warps and stages are 0.
     """
@@ -132,6 +135,7 @@ class ConvConfig:
     reduction: str = "none"
     spread: int = 0
     library_engine: str = ""
+    turned: str = ""
 
     @property
     def two_stage(self) -> bool:
@@ -179,6 +183,7 @@ class ConvConfig:
         name += "_runs" * self.runs
         name += f"_mg{self.merged_groups}" if self.merged_groups > 1 else ""
         name += "_i64" * (self.index_bits == 64)
+        name += f"_turn-{self.turned}" if self.turned else ""
         return name + (f"_epi-{self.epilogue.replace('+', '-')}" if self.epilogue else "")
 
 

@@ -4,7 +4,7 @@ vendor's library. Each is a record of what the family asks of a config."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch, Device
 from tilewright.ops import tile_sharing
@@ -41,7 +41,7 @@ _KERNELS = Kind(
     tile=lambda config: None,
     repeats=tile_sharing.repeats,
     sources=launch.sources,
-    interpreted=lambda config: pipelines.of(config).sibling(config),
+    interpreted=lambda config: replace(pipelines.of(config).sibling(config), turned=config.turned),
     launch=launch.launch,
     estimate=launch.estimate,
 )

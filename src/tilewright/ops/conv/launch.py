@@ -9,7 +9,7 @@ from dataclasses import replace
 from tilewright.arch.model import Arch, Device
 from tilewright.ops import binder
 from tilewright.ops.binder import Context, Part
-from tilewright.ops.conv import boxes, pipelines
+from tilewright.ops.conv import boxes, pipelines, turning
 from tilewright.ops.conv.catalogue import CATALOGUE, Case
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
@@ -17,6 +17,9 @@ from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.nouns import KernelSource, Launch
 from tilewright.ops.pool import Columns
 from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles
+
+TURNING = "layout steps"
+"""What turning arrays takes, in estimates."""
 
 
 def _parts(config: ConvConfig) -> tuple[Part, ...]:
@@ -26,7 +29,7 @@ def _parts(config: ConvConfig) -> tuple[Part, ...]:
 
 def context(config: ConvConfig, problem: ConvProblem, device: Device) -> Context:
     """What the launch of `config` for `problem` on `device` depends on."""
-    c, p, of = config, problem, pipelines.of(config)
+    c, p, of = config, turning.inside(problem, config.turned), pipelines.of(config)
     tiles = of.tiles(c, p)
     if c.direction != "weights":
         return Context(c, p, device, case=Case(tiles))
@@ -50,8 +53,11 @@ def _splits(c: ConvConfig, p: ConvProblem, device: Device, case: Case) -> int:
 
 
 def estimates(c: Columns, problem: ConvProblem, device: Device) -> Estimates:
-    """What each of `c`, which are of one pipeline, should take for `problem` on `device`."""
-    return pipelines.of(c[0]).estimates(c, [context(one, problem, device) for one in c])
+    """What each of `c`, which are of one pipeline and turn the same arrays, should take for
+    `problem` on `device`."""
+    found = pipelines.of(c[0]).estimates(c, [context(one, problem, device) for one in c])
+    turned = c[0].turned
+    return found.later(TURNING, turning.us(problem, turned, device)) if turned else found
 
 
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
@@ -61,7 +67,8 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
 
 def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
-    return binder.sources(_parts(config), CATALOGUE, config, arch)
+    own = binder.sources(_parts(config), CATALOGUE, config, arch)
+    return own | turning.sources(config, arch) if config.turned else own
 
 
 def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
@@ -69,8 +76,9 @@ def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     x = context(config, problem, device)
     cases = [x.case]
     if pipelines.of(config).by_class:
-        cases = [replace(x.case, residue=residue) for residue in boxes.residues(problem)]
+        cases = [replace(x.case, residue=residue) for residue in boxes.residues(x.problem)]
     parts = _parts(config)
     each = [binder.launch(parts, CATALOGUE, replace(x, case=case)) for case in cases]
     temporaries = dict.fromkeys(one for launch in each for one in launch.temporaries)
-    return Launch(tuple(step for launch in each for step in launch.steps), tuple(temporaries))
+    steps = tuple(step for launch in each for step in launch.steps)
+    return turning.launch(config, problem, device, Launch(steps, tuple(temporaries)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -13,6 +14,7 @@ from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops import epilogues
 from tilewright.ops.conv.config import (
     ALIGNMENTS,
+    ARRAYS,
     INDEX_BITS,
     REDUCTIONS_OF,
     SCHEDULERS,
@@ -50,6 +52,7 @@ def check(config: ConvConfig) -> ConvConfig:
             "alignment": ALIGNMENTS,
             "alignment_out": ALIGNMENTS,
             "index_bits": INDEX_BITS,
+            "turned": TURNED,
         },
     )
     has = REDUCTIONS_OF.get(c.scheduler, ("none",))
@@ -112,6 +115,11 @@ def _check_engine(c: ConvConfig) -> ConvConfig:
     return c
 
 
+TURNED = tuple(
+    "".join(some) for count in range(4) for some in itertools.combinations(ARRAYS, count)
+)
+"""What `ConvConfig.turned` may say."""
+
 _BOX = re.compile(r"([1-9]\d{0,3}(x[1-9]\d{0,3}){1,3})?", re.ASCII)
 _TAPS = r"[1-9]\d{0,4}"
 _HELD = {
@@ -136,6 +144,7 @@ _PATTERN = re.compile(
     "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?"
     f"(?:_sp{number('spread')})?(?:_(?P<precision>tf32))?"
     f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{number('merged_groups')})?(?:_(?P<wide>i64))?"
+    "(?:_turn-(?P<turned>x?w?y?))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
@@ -185,6 +194,7 @@ def parse(name: str) -> ConvConfig:
         "merged_groups": int(said["merged_groups"] or 1),
         "spread": int(said["spread"] or 0),
         "index_bits": 64 if said["wide"] else 32,
+        "turned": said["turned"] or "",
         "epilogue": (said["epilogue"] or "").replace("-", "+"),
     }
     return read(name, "a kernel of conv", lambda: check(ConvConfig(**fields)))

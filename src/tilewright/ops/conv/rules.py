@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tilewright.arch.model import Arch
 from tilewright.ops import epilogues
-from tilewright.ops.conv import library, pipelines, runs, windows
+from tilewright.ops.conv import library, pipelines, runs, turning, windows
 from tilewright.ops.conv.config import GEMM, SHARING, VENDOR, ConvConfig
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm, has
 from tilewright.ops.conv.pipelines.common import on_vectors
@@ -299,8 +299,8 @@ LIBRARY = "library"
 
 
 def whose(config: ConvConfig) -> str:
-    """Whose kernel a config is: the pipeline's, or `LIBRARY`."""
-    return LIBRARY if config.library else config.pipeline
+    """Whose kernel a config is: `LIBRARY`, or the pipeline's, with the arrays that it turns."""
+    return LIBRARY if config.library else f"{config.pipeline} {config.turned}".strip()
 
 
 def serving(problem: ConvProblem, configs: Pool, arch: Arch) -> Sequence[int]:
@@ -331,7 +331,10 @@ def _legal(config: ConvConfig, arch: Arch) -> bool:
 
 def _objection(config: ConvConfig, problem: ConvProblem) -> tuple[str, str] | None:
     """The first rule of support that objects, and its reason."""
+    if (reason := turning.refusal(config, problem)) is not None:
+        return "turned", reason
+    between = turning.inside(problem, config.turned)
     for name, rule in SUPPORT:
-        if (reason := rule(config, problem)) is not None:
+        if (reason := rule(config, between)) is not None:
             return name, reason
     return None

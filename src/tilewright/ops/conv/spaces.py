@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import config
 from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, SCHEDULERS, SHARING
+from tilewright.ops.conv.names import TURNED
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm
-from tilewright.ops.conv.pipelines.record import ALGORITHM, LINKED
+from tilewright.ops.conv.pipelines.record import ALGORITHM, LINKED, Row
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, index_bits
+from tilewright.ops.conv.turning import inside, turnable
 from tilewright.ops.gemm.config import REDUCTIONS
 from tilewright.space import KernelSpace, of_rows
 
@@ -43,6 +44,7 @@ AXES: dict[str, Any] = {
     "gemm": "",
     "reduction": "",
     "spread": 0,
+    "turned": "",
 }
 """Every axis, with its default. An empty dtype_out is the usual one, and so is an empty reduction
 (`usual_reduction`)."""
@@ -63,6 +65,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "alignment": ALIGNMENTS,
         "alignment_out": ALIGNMENTS,
         "index_bits": INDEX_BITS,
+        "turned": TURNED,
     }
     if axis not in known:
         raise BadArgument(f"'*' has no meaning on {axis}; give its values")
@@ -82,18 +85,24 @@ def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
 def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
     """The space of the algorithms of all pipelines; of a tuning, also with parts of sums that meet
     in a tree. Atomic sums are for users who declare them, as GEMM's are."""
-    bits = index_bits(p)
-    records = (record for record in PIPELINES.values() if record.runs_on(arch))
-    rows = itertools.chain.from_iterable(record.rows(p, arch, tuned) for record in records)
-    filled = ((*row, *(AXES[name] for name in ALGORITHM[len(row) :])) for row in rows)
-    own = (
-        (*row, meet, bits, "")
-        for row in filled
-        for meet in (("", "tree") if tuned and _meets(row) else ("",))
-    )
     fixed: dict[str, Any] = {name: getattr(p, name) for name in SIGNATURE}
     fixed["spatial_dims"] = len(p.spatial)
+    own = [*_own(p, arch, tuned)]
+    if turned := turnable(p):
+        own += _own(inside(p, turned), arch, tuned, turned)
     return of_rows("conv", fixed, LINKED, (*own, *by_gemm.rows(p, arch, tuned)))
+
+
+def _own(p: ConvProblem, arch: Arch, tuned: bool, turned: str = "") -> Iterator[Row]:
+    """The rows of all pipelines for `p`, which kernels compute between layout steps if arrays are
+    turned."""
+    bits = index_bits(p)
+    for record in PIPELINES.values():
+        if record.runs_on(arch):
+            for algorithm in record.rows(p, arch, tuned):
+                row = (*algorithm, *(AXES[name] for name in ALGORITHM[len(algorithm) :]))
+                for meet in ("", "tree") if tuned and _meets(row) else ("",):
+                    yield (*row, meet, bits, "", turned)
 
 
 def _meets(row: tuple[Any, ...]) -> bool:

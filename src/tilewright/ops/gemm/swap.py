@@ -12,14 +12,12 @@ about the kernel follows from those, and the kernel's A and B are the caller's B
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from tilewright.ops import epilogues
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer
 
 _OTHER = {"r": "c", "c": "r"}
 _AXIS = str.maketrans("mn", "nm")
@@ -62,21 +60,6 @@ def takes(said: str) -> str:
     """What an epilogue's operations take (see `ops/device/epilogue.py`), of the exchanged product:
     vectors over columns are vectors over rows."""
     return said.translate(_AXIS)
-
-
-def renamed(launch: Launch, names: Mapping[str, str]) -> Launch:
-    """A launch with other names for some operands.
-
-    names: the new name by the old.
-    """
-
-    def named(argument: Argument) -> Argument:
-        if isinstance(argument, Pointer | Descriptor):
-            return replace(argument, operand=names.get(argument.operand, argument.operand))
-        return argument
-
-    steps = (replace(step, arguments=tuple(map(named, step.arguments))) for step in launch.steps)
-    return replace(launch, steps=tuple(steps))
 
 
 def _layout(layout: str) -> str:

@@ -40,11 +40,11 @@ from tilewright.ops.conv.pipelines.record import LINKED, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.gemm import FAMILY as PRODUCTS
-from tilewright.ops.gemm import pipelines, rules, swap
+from tilewright.ops.gemm import pipelines, rules
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.library import Found, Matmul
-from tilewright.ops.nouns import KernelSource, Launch
+from tilewright.ops.nouns import KernelSource, Launch, renamed
 from tilewright.ops.pool import Columns, Pool
 from tilewright.space import KernelSpace, of_rows
 from tilewright.verdict import Verdict, no
@@ -309,7 +309,7 @@ def sources(c: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
 
 def launch(c: ConvConfig, p: ConvProblem, device: Device) -> Launch:
     """GEMM's launch of the product, over the convolution's operands."""
-    return swap.renamed(PRODUCTS.launch(c.gemm_config, _product(p), device), OPERANDS[c.direction])
+    return renamed(PRODUCTS.launch(c.gemm_config, _product(p), device), OPERANDS[c.direction])
 
 
 # --- spaces ------------------------------------------------------------------------------------

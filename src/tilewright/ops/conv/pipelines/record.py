@@ -17,7 +17,7 @@ ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
     "merged", "alignment", "alignment_out", "box", "held", "merged_groups", "runs", "spread",
 )  # fmt: skip
-LINKED = (*ALGORITHM, "reduction", "index_bits", "gemm")
+LINKED = (*ALGORITHM, "reduction", "index_bits", "gemm", "turned")
 """The axes whose values go together in a space."""
 
 Row = tuple[Any, ...]

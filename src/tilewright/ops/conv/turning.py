@@ -1,0 +1,190 @@
+"""Layout steps: arrays whose channels lie outside of their pixels are turned into temporaries with
+the channels side by side, which a kernel takes in their place; a result is turned back.
+
+A config names the arrays that it turns (`ConvConfig.turned`, ``turn-xwy`` in names). Everything
+else about it is that of the kernels for the problem with those arrays channels-last (`inside`):
+rules, sources, estimates, launches. A launch has the steps that turn what is read before those
+kernels, and the step that turns what is made after them. `max_workspace=0` forbids them, as they
+need memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+from tilewright.arch.figures import DEVICE
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops import binder, epilogues
+from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
+from tilewright.ops.conv.config import ARRAYS, ConvConfig
+from tilewright.ops.conv.geometry import cdiv
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.nouns import KernelSource, Launch, renamed
+from tilewright.ops.physics import memory_us
+
+ROWS, COLUMNS = 64, 64
+"""The tile of a workgroup."""
+MOST_TILES = 2**31 - 1
+
+
+def turnable(p: ConvProblem) -> str:
+    """The arrays of `p` that a layout step can turn, as `ConvConfig.turned` has them: of x, w and y
+    those whose channels are no neighbours and whose pixels are."""
+    return "".join(name for name in ARRAYS if _apart(p, name))
+
+
+def _apart(p: ConvProblem, name: str) -> bool:
+    (_, channels, *sizes), (_, along, *strides) = p.shape_of(name), p.strides_of(name)
+    if channels == 1 or math.prod(sizes) == 1 or along == 1 or 0 in p.shape_of(name):
+        return False
+    step = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return along >= step
+
+
+def inside(p: ConvProblem, turned: str) -> ConvProblem:
+    """The problem that a kernel computes between layout steps."""
+    return _channels_last(p, turned) if turned else p
+
+
+@lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
+def _channels_last(p: ConvProblem, turned: str) -> ConvProblem:
+    strides: dict[str, Any] = {f"{name}_strides": () for name in turned}
+    return replace(p, **strides)
+
+
+def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
+    """Why the arrays that `c` turns cannot be turned, or None."""
+    can = p.once(turnable) if c.turned else ""
+    for name in c.turned:
+        if name not in can:
+            return f"{name} does not lie as rows of pixels, one for each channel, to be turned"
+        if _tiles(p, name) > MOST_TILES:
+            return f"{name} has more tiles to be turned than a grid can have"
+    if p.output_name in c.turned and epilogues.has_matrix(p.epilogue):
+        return f"epilogue '{p.epilogue}' reads an array that lies as the result, which is turned"
+    return None
+
+
+def us(p: ConvProblem, turned: str, device: Device) -> float:
+    """Microseconds of the layout steps: each array is read and written once, in a launch."""
+    moved = (math.prod(p.shape_of(n)) * DTYPES[p.dtype_of(n)].bytes for n in turned)
+    return sum(memory_us(2 * size, device) + DEVICE.LAUNCH_US for size in moved)
+
+
+# --- what to compile and to launch --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrices:
+    """An array as matrices [channels, pixels]: how many, and elements from one to the next, and
+    from a row to the next, as the caller's array and as the temporary."""
+
+    count: int
+    channels: int
+    pixels: int
+    plane: int
+    row: int
+
+
+def _matrices(p: ConvProblem, name: str) -> _Matrices:
+    count, channels, *sizes = p.shape_of(name)
+    plane, row, *_ = p.strides_of(name)
+    return _Matrices(count, channels, math.prod(sizes), plane, row)
+
+
+def _tiles(p: ConvProblem, name: str) -> int:
+    """Workgroups that turn an array."""
+    m = _matrices(p, name)
+    return m.count * cdiv(m.channels, ROWS) * cdiv(m.pixels, COLUMNS)
+
+
+def _temporary(name: str) -> str:
+    return f"turned_{name}"
+
+
+def _part(c: ConvConfig, name: str) -> Part:
+    """The step that turns an array."""
+    back = name == _made(c)
+    dtype = c.dtype_out if back else c.dtype
+
+    def size(place: int, x: Context) -> int:
+        """Rows, columns, source's plane and row, made's plane and row."""
+        m = _matrices(x.problem, name)
+        whole = m.channels * m.pixels
+        there, turned = (m.plane, m.row), (whole, m.channels)
+        if back:
+            return (m.pixels, m.channels, *turned, *there)[place]
+        return (m.channels, m.pixels, *there, *turned)[place]
+
+    words = ("rows", "columns", "source_plane", "source_row", "made_plane", "made_row")
+    kinds = ("i32", "i32", "i64", "i64", "i64", "i64")
+    source, made = (_temporary(name), name) if back else (name, _temporary(name))
+    return Part(
+        name=f"turn_{name}",
+        kernel="tilewright.ops.conv.kernels.turn:turn",
+        grid=lambda x: _tiles(x.problem, name),
+        options=lambda config, arch: (("num_warps", 4), ("num_stages", 1)),
+        own={
+            "source": Array(dtype, lambda x: source),
+            "made": Array(dtype, lambda x: made),
+            **{
+                word: Numbers(kind, partial(size, place))
+                for place, (word, kind) in enumerate(zip(words, kinds, strict=True))
+            },
+            "ROWS": lambda config, arch: ROWS,
+            "COLUMNS": lambda config, arch: COLUMNS,
+        },
+    )
+
+
+def _made(c: ConvConfig) -> str:
+    return {"forward": "y", "data": "x", "weights": "w"}[c.direction]
+
+
+def _catalogue(c: ConvConfig) -> Catalogue:
+    """The temporaries."""
+
+    def shape(name: str, x: Context) -> tuple[int, ...]:
+        count, channels, *sizes = x.problem.shape_of(name)
+        return (count, *sizes, channels)
+
+    return {
+        _temporary(name): Array(
+            "dtype_out" if name == _made(c) else "dtype",
+            shape=partial(shape, name),
+        )
+        for name in c.turned
+    }
+
+
+def _parts(c: ConvConfig, back: bool) -> Iterator[Part]:
+    yield from (_part(c, name) for name in c.turned if (name == _made(c)) == back)
+
+
+def sources(c: ConvConfig, arch: Arch) -> dict[str, KernelSource]:
+    """What to compile for the layout steps, by part."""
+    parts = (*_parts(c, False), *_parts(c, True))
+    return binder.sources(parts, _catalogue(c), c, arch)
+
+
+def launch(c: ConvConfig, p: ConvProblem, device: Device, between: Launch) -> Launch:
+    """The launch of `c`: the layout steps, around the launch of its kernels for `inside`."""
+    if not c.turned:
+        return between
+    before, after = (
+        binder.launch(_parts(c, back), _catalogue(c), Context(c, p, device))
+        for back in (False, True)
+    )
+    own = renamed(between, {name: _temporary(name) for name in c.turned})
+    found = (*before.temporaries, *own.temporaries, *after.temporaries)
+    steps = (*before.steps, *own.steps, *after.steps)
+    return Launch(steps, tuple(dict.fromkeys(found)), own.capturable)
