@@ -166,4 +166,15 @@ CASES = (
             (1, "", "those that no rule is counted from"),
         )
     ),
+    *(
+        Case(
+            f"conv-first{name}", "bf16, the channels-first layers of that draw, by the estimate, "
+            f"{says}", CUDNN, lambda half=half: [p for p in unseen(half) if layout(p) == FIRST],
+            ours="estimated", vendor=(rivals.torch_calls, rivals.first_engine), ways=("graphs",),
+        )
+        for half, name, says in (
+            (0, "-counted", "those that the rule for cuDNN is counted from"),
+            (1, "", "those that no rule is counted from"),
+        )
+    ),
 )  # fmt: skip
