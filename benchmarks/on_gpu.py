@@ -26,7 +26,8 @@ from tilewright.arch import arch
 from tilewright.arch.detect import live_device
 from tilewright.capturing import capture, load
 from tilewright.compile import Store, build
-from tilewright.dispatch import Dispatcher, default_dispatcher
+from tilewright.default import default_dispatcher
+from tilewright.dispatch import Dispatcher
 from tilewright.errors import TilewrightError
 from tilewright.measure import timing
 from tilewright.measure.contenders import bytes_of, dispatched, kernel_bind, results

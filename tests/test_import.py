@@ -130,7 +130,7 @@ def test_families_that_import_each_other_are_found():
 OTHER_MEANING = {
     "arrays": {"layout"},  # a torch tensor's
     "cli.groups": {"deterministic"},  # the constraint
-    "dispatch": {"deterministic"},  # the constraint
+    "default": {"deterministic"},  # the constraint
     "emulate.counts": {"accumulate"},  # itertools'
     "errors": {"n"},  # difflib's
     "listing.hazard_rules": {"c"},  # an operand of a matrix instruction

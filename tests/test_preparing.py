@@ -6,7 +6,7 @@ import pytest
 from gemm_cases import config
 
 import tilewright
-from tilewright import dispatch, loader, preparing
+from tilewright import default, loader, preparing
 from tilewright.arch import arch, device
 from tilewright.compile import BuildReport, BuildResult, Store, find
 from tilewright.dispatch import Dispatcher
@@ -103,7 +103,7 @@ def test_by_default_the_dispatcher_of_the_operations_prepares(monkeypatch):
         def prepare(self, problems, **how):
             asked.append((problems, how))
 
-    monkeypatch.setattr(dispatch, "default_dispatcher", Usual)
+    monkeypatch.setattr(default, "default_dispatcher", Usual)
     tilewright.prepare([FEW], progress=print)
     assert asked == [([FEW], {"progress": print})]
 

@@ -104,7 +104,6 @@ def convolutions(
 FIRST_STEP = """
 import json, sys, time
 import torch
-import tilewright.dispatch
 import tilewright.torch
 from cases.models import step, swap, timm
 
@@ -127,7 +126,7 @@ if sys.argv[2] == "prepared":
     timed("prepare", lambda: print(tilewright.torch.prepare(model, x), file=sys.stderr))
 timed("first step", lambda: step(model, x))
 if sys.argv[2] == "not waiting":
-    dispatcher = tilewright.dispatch.default_dispatcher()
+    dispatcher = tilewright.default_dispatcher()
     begun = time.perf_counter()
     while dispatcher.standing() and time.perf_counter() - begun < 120:
         time.sleep(0.05)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tilewright.bundle import Bundle
     from tilewright.capturing import capture
     from tilewright.compile import BuildReport, Kernel, Store, build
-    from tilewright.dispatch import Dispatcher, default_dispatcher, prepare
+    from tilewright.default import default_dispatcher, prepare
+    from tilewright.dispatch import Dispatcher
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
     from tilewright.operations import *  # noqa: F403 (a stub, made by docs/site/stubs.py)
@@ -45,7 +46,8 @@ _EXPORTS = {
     "compile": ("BuildReport", "Kernel", "Store", "build"),
     "bundle": ("Bundle",),
     "capturing": ("capture",),
-    "dispatch": ("Dispatcher", "default_dispatcher", "prepare"),
+    "default": ("default_dispatcher", "prepare"),
+    "dispatch": ("Dispatcher",),
     "plan": ("Plan",),
     "pointer_array": ("Pointers",),
     "preparing": ("Preparation",),

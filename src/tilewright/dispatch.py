@@ -10,12 +10,10 @@ GPU of its operands; CPU arrays run in Triton's interpreter, or on an emulated G
 from __future__ import annotations
 
 import logging
-import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilewright import arrays, calls, capturing, ops, preparing
@@ -30,7 +28,6 @@ from tilewright.compile.pool import TIMEOUT_SECONDS
 from tilewright.errors import (
     BuildFailed,
     FindingsFound,
-    NoKernelFound,
     WrongDevice,
     listed,
 )
@@ -457,88 +454,6 @@ class Dispatcher:
         found = tuple(text for one in self.ran for text in one.findings)
         if found:
             raise FindingsFound(f"{given.problem}, emulated: {listed(found)}", found)
-
-
-def default_dispatcher() -> Dispatcher:
-    """The process's dispatcher. It chooses from the families' default spaces, for the GPU of each
-    call's operands.
-
-    While ``torch.use_deterministic_algorithms`` is on, this is a second dispatcher, which chooses
-    only kernels that give the same bits in every run. If there is none, it raises `NoKernelFound`;
-    under ``warn_only`` it warns and takes any kernel.
-    """
-    if not _repeats_wanted():
-        return _default()
-    return _repeating(sys.modules["torch"].is_deterministic_algorithms_warn_only_enabled())
-
-
-def _look_for_torch() -> bool:
-    """`_repeats_wanted` until torch has been imported, which may happen at any time. The private
-    name takes half of the time of the public one, at every call."""
-    global _repeats_wanted
-    torch = sys.modules.get("torch")
-    if not hasattr(torch, "are_deterministic_algorithms_enabled"):  # it is being imported
-        return False
-    _repeats_wanted = torch._C._get_deterministic_algorithms  # type: ignore[union-attr]
-    return _repeats_wanted()
-
-
-_repeats_wanted: Callable[[], bool] = _look_for_torch
-
-
-def prepare(
-    problems: Iterable[Any],
-    *,
-    device: Device | str | None = None,
-    store: Store | None = None,
-    progress: Progress | None = None,
-) -> Preparation:
-    """Build the kernels that calls with these problems will need, side by side, so that no call
-    waits for the compiler. Nothing is launched.
-
-    problems: such as `GemmProblem`, or those of `capturing.load`.
-    device: the GPU to plan for; by default the first GPU of this machine. A name needs no GPU.
-    store: where kernels are kept; by default where `tilewright.gemm` and its like look.
-    progress: called with each result, such as `compile.show_progress` gives.
-
-    Raises as `Dispatcher.prepare` does.
-    """
-    named = device is not None or store is not None
-    dispatcher = Dispatcher(device=device, store=store) if named else default_dispatcher()
-    return dispatcher.prepare(problems, progress=progress)
-
-
-@cache
-def _default() -> Dispatcher:
-    return Dispatcher()
-
-
-@cache
-def _repeating(warn_only: bool) -> Dispatcher:
-    made = _WarnOnly if warn_only else Dispatcher
-    return made(constraints=Constraints(deterministic=True))
-
-
-class _WarningPlanner(Planner):
-    """A planner that warns where no kernel keeps to its constraints, and takes another."""
-
-    def plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
-        try:
-            return super().plan(problem, target, constraints)
-        except NoKernelFound as error:
-            if constraints is not None:
-                raise
-            plan = super().plan(problem, target, Constraints())
-            warnings.warn(
-                f"{plan.config.name} may give other bits in each run, and "
-                f"torch.use_deterministic_algorithms is on with warn_only=True: {error}",
-                stacklevel=2,
-            )
-            return plan
-
-
-class _WarnOnly(Dispatcher):
-    _planner_type = _WarningPlanner
 
 
 def _outputs(out: Any) -> Sequence[Any] | None:

@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Any
 
 from tilewright.calls import plain, spoken
-from tilewright.dispatch import default_dispatcher
+from tilewright.default import default_dispatcher
 from tilewright.ready import Repeatable
 from tilewright.signature import signature
 

@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 import tilewright as tw  # noqa: E402
 from tilewright import ops  # noqa: E402
-from tilewright.dispatch import Dispatcher, _WarnOnly  # noqa: E402
+from tilewright.default import _WarnOnly  # noqa: E402
+from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BuildFailed, NoKernelFound  # noqa: E402
 from tilewright.ops.attention_backward import AttentionBackwardProblem  # noqa: E402
 from tilewright.ops.conv import ConvProblem  # noqa: E402

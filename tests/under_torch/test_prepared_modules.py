@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tilewright as tw  # noqa: E402
-from tilewright import dispatch, loader  # noqa: E402
+from tilewright import default, loader  # noqa: E402
 from tilewright.arch import arch, device  # noqa: E402
 from tilewright.compile import BuildReport, BuildResult  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
@@ -46,7 +46,7 @@ def recorded(monkeypatch):
         plans = tuple(SimpleNamespace(problem=problem, config=problem) for problem in problems)
         return Preparation(device("h200_sxm"), plans, (), BuildReport((), 0.0))
 
-    monkeypatch.setattr(dispatch, "prepare", prepared)
+    monkeypatch.setattr(default, "prepare", prepared)
 
 
 def problems(found) -> set:

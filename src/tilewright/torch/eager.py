@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tilewright import calls
-from tilewright.dispatch import default_dispatcher
+from tilewright.default import default_dispatcher
 from tilewright.torch import autocast, fake, gradients, operators, said
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})

@@ -47,7 +47,7 @@ from typing import Any
 import torch
 
 from tilewright import calls, ops
-from tilewright.dispatch import default_dispatcher
+from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
 from tilewright.torch import autocast, fake, gradients, subclasses
 from tilewright.torch.said import Numbers, Said, read

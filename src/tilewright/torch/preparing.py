@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tilewright import dispatch, ops
+from tilewright import default, ops
 from tilewright.arch.model import Device
 from tilewright.compile import Progress, Store
 from tilewright.errors import BadArgument
@@ -68,7 +68,7 @@ def prepare(
             _run(recorder, module, inputs, keywords, backward)
     except Exception as error:  # whatever the module does with what it cannot have
         stopped = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    found = dispatch.prepare(recorder.problems, device=device, store=store, progress=progress)
+    found = default.prepare(recorder.problems, device=device, store=store, progress=progress)
     return replace(found, stopped=stopped)
 
 
