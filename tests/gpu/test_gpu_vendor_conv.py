@@ -88,8 +88,8 @@ def computed(dispatcher, config, problem, operands):
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_engines_offered_are_right_and_repeat_where_they_say_so(offers, problem):
-    """The first one, which may answer unmeasured, always. The library has others that are further
-    off than results here may be: a tuning verifies them."""
+    """The first one always where it may answer unmeasured, in bf16 and fp16. The library has others
+    that are further off than results here may be: a tuning verifies them."""
     dispatcher = Dispatcher()
     operands = verify.operands_of(problem, 0, "cuda:0")
     wanted = verify.reference(problem, operands.inputs)
@@ -108,7 +108,8 @@ def test_engines_offered_are_right_and_repeat_where_they_say_so(offers, problem)
             dispatcher.workspaces.release()
             again = computed(dispatcher, config, problem, operands)
             assert all(torch.equal(before[name], again[name]) for name in before), config.name
-    assert engines[0] not in wrong and len(wrong) <= len(engines) // 3
+    assert problem.dtype == "fp32" or engines[0] not in wrong
+    assert len(wrong) <= len(engines) // 3
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[:3], ids=str)
