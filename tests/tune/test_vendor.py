@@ -98,7 +98,7 @@ def test_the_librarys_version_is_read_from_its_package(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     assert library.package.__wrapped__(library.CUBLASLT) == "nvidia-cublas-cu12 12.8.4.1"
-    monkeypatch.setattr(library, "_PACKAGES", ())
+    monkeypatch.setattr(library, "_PACKAGES", {library.CUBLASLT: ()})
     assert library.package.__wrapped__(library.CUBLASLT) == ""
 
 

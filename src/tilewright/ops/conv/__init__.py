@@ -37,7 +37,7 @@ from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import CUDNN, Found, Matmul, kind
+from tilewright.ops.library import CUDNN, LIBRARIES, Found, Matmul, kind
 from tilewright.ops.library_convolution import Convolution, Offered
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
@@ -78,7 +78,8 @@ class ConvFamily(Defaults):
         return alike.nearby(problem)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        return (*pipelines.on(arch), GEMM, VENDOR)
+        theirs = (VENDOR,) if CUDNN in LIBRARIES[arch.backend] else ()
+        return (*pipelines.on(arch), GEMM, *theirs)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
