@@ -10,7 +10,8 @@ from source_tree import ROOT, sources
 from tilewright.arch import figures
 
 OWNERS = {"device": {"DEVICE"}, "gemm": {"GEMM"}, "attention": {"ATTENTION"},
-          "attention_backward": {"BACKWARD"}}  # fmt: skip
+          "attention_backward": {"BACKWARD"}, "conv": {"CONV"}, "grouped_gemm": {"GROUPED"},
+          "causal_conv": {"CAUSAL"}}  # fmt: skip
 """What a file's figures are called where they are used."""
 
 
@@ -39,13 +40,14 @@ def used(owners: set[str]) -> set[str]:
 
 def test_a_figure_names_the_script_that_fits_it():
     every = [(word, one) for name in OWNERS for word, one in figures.stated(name).items()]
-    script = "benchmarks/analytical.py"
-    assert {one.script for _, one in every} == {"", script}
+    script, of_conv = "benchmarks/analytical.py", "benchmarks/conv_figures.py"
+    assert {one.script for _, one in every} == {"", script, of_conv}
+    assert {one.script for one in figures.stated("conv").values()} == {of_conv}
     body = ast.parse((ROOT.parents[1] / script).read_text()).body
     (start,) = (one.value for one in body if isinstance(one, ast.Assign)
                 and ast.unparse(one.targets[0]) == "START")  # fmt: skip
     fitted = {word.upper() for word in ast.literal_eval(start)}
-    assert {word for word, one in every if one.script} == fitted
+    assert {word for word, one in every if one.script == script} == fitted
 
 
 def test_an_unknown_figure_is_an_error():

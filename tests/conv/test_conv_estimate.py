@@ -11,7 +11,7 @@ import choice_gain
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.pipelines.pointers import STEP_US
+from tilewright.ops.conv.figures import CONV
 from tilewright.plan import Planner
 
 FAMILY = ops.family("conv")
@@ -133,4 +133,4 @@ def test_the_whole_of_a_small_kernel_is_little_more_than_its_parts():
     for c in found:
         one = FAMILY.estimate(c, p, H200)
         parts = sum(us for _, us in one.terms)
-        assert max(us for _, us in one.terms) < one.total_us < parts + STEP_US
+        assert max(us for _, us in one.terms) < one.total_us < parts + CONV.STEP_US

@@ -4,7 +4,7 @@ launch. Nothing was fitted or timed."""
 from __future__ import annotations
 
 from tilewright.arch import arch
-from tilewright.arch.figures import DEVICE
+from tilewright.arch.figures import DEVICE, figures
 from tilewright.arch.model import Device
 from tilewright.ops.causal_conv.catalogue import splits_of, workgroups
 from tilewright.ops.causal_conv.config import CausalConvConfig
@@ -12,28 +12,17 @@ from tilewright.ops.causal_conv.problem import CausalConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.physics import lanes, memory_us, together_us
 
-LOAD_INSTRUCTIONS = 4
-"""Instructions of a lane for each element and tap: a load's share, the mask, the conversion, the
-product."""
-
-SILU_INSTRUCTIONS = 40
-"""Instructions of a lane for each exponential, its division and its derivative."""
-
-GATHERED = 4.0
-"""Factor on memory's time where elements are read one by one."""
-
-RESIDENT_THREADS = 512
-"""Threads of a compute unit that hide memory's latency."""
+CAUSAL = figures("causal_conv")
 
 
 def estimate(config: CausalConvConfig, problem: CausalConvProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
     c, p, this = config, problem, arch(device.arch)
     rate = lanes(this) * device.compute_units * device.clock_mhz
-    silu = SILU_INSTRUCTIONS * c.has("silu")
-    each = c.taps * LOAD_INSTRUCTIONS + silu
+    silu = CAUSAL.SILU_INSTRUCTIONS * c.has("silu")
+    each = c.taps * CAUSAL.LOAD_INSTRUCTIONS + silu
     if c.direction == "backward":
-        each = 3 * c.taps * LOAD_INSTRUCTIONS + c.taps * silu
+        each = 3 * c.taps * CAUSAL.LOAD_INSTRUCTIONS + c.taps * silu
     # Tiles that reach past the last position and channel work for nothing.
     count = workgroups(c, p, splits_of(c, p, device))
     across = -(-p.channels // c.tile_n) * c.tile_n
@@ -41,9 +30,9 @@ def estimate(config: CausalConvConfig, problem: CausalConvProblem, device: Devic
     products = p.batch * across * along * each / rate
     wide = c.inner == "channels" and c.alignment >= 4
     wide = wide or c.inner == "tokens" or c.direction == "update"
-    memory = memory_us(p.min_bytes, device) * (1 if wide else GATHERED)
+    memory = memory_us(p.min_bytes, device) * (1 if wide else CAUSAL.GATHERED)
     threads = count * c.num_warps * this.warp_size
-    idle = max(1.0, device.compute_units * RESIDENT_THREADS / max(1, threads))
+    idle = max(1.0, device.compute_units * CAUSAL.RESIDENT_THREADS / max(1, threads))
     launch = DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US
     launch += DEVICE.SECOND_US * (c.direction == "backward")
     terms = {"memory": memory, "arithmetic": products * min(idle, 8.0), "launch": launch}

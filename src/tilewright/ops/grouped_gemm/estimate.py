@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tilewright.arch.figures import figures
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues, physics
@@ -27,14 +28,7 @@ from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.rules import one
 from tilewright.ops.pool import Pool, each
 
-WALK_US = 2.0
-"""Microseconds to read the groups' sizes and add up their tiles."""
-
-LATENCY_US = 3.0
-"""Microseconds from requesting a tile from memory to having it, under load."""
-
-OVERLAP = 0.8
-"""Share of the shorter of arithmetic and reading weights that overlaps the longer."""
+GROUPED = figures("grouped_gemm")
 
 
 def _height(config: GroupedGemmConfig) -> int:
@@ -85,7 +79,7 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
     c = pool.columns
     busy = gemm.estimates(each(c, one), whole, device)
     under_way = (c.num_stages - 1) * (c.tile_m + c.tile_n) * c.tile_k * element
-    enough = device.bandwidth_gbs * 1e3 * LATENCY_US / device.compute_units
+    enough = device.bandwidth_gbs * 1e3 * GROUPED.LATENCY_US / device.compute_units
     moved = p.min_bytes
     if p.form != "list":  # a list's floor counts every B that could have rows
         moved -= (min(p.groups, p.rows) - _with_rows(p.groups, used)) * n * k * element
@@ -94,13 +88,16 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
     waves = rows / c.tile_m * np.ceil(n / c.tile_n) / device.compute_units
     reading *= np.maximum(1.0, np.ceil(waves) / waves)  # the busiest unit reads whole tiles
     longer, shorter = np.maximum(busy.total_us, reading), np.minimum(busy.total_us, reading)
-    terms = {**busy.terms, MEMORY: reading, LAUNCH: busy.terms[LAUNCH] + WALK_US}
+    terms = {**busy.terms, MEMORY: reading, LAUNCH: busy.terms[LAUNCH] + GROUPED.WALK_US}
 
     def limiter(at: int) -> str:
         return busy.one(at).limiter if busy.total_us[at] > reading[at] else MEMORY
 
     return Estimates.of(
-        WALK_US + longer + (1 - OVERLAP) * shorter, terms, lambda at: busy.one(at).facts, limiter
+        GROUPED.WALK_US + longer + (1 - GROUPED.OVERLAP) * shorter,
+        terms,
+        lambda at: busy.one(at).facts,
+        limiter,
     )
 
 

@@ -15,6 +15,7 @@ from tilewright.ops.binder import Catalogue, Context
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.catalogue import FEW_SUM, SUMS, integer, read, written
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
@@ -30,9 +31,6 @@ _PIXELS = (8, 16)
 
 MOST_ELEMENTS = 2**15
 """Elements of the tiles that a kernel holds."""
-
-TAP_INSTRUCTIONS = 6
-"""Instructions of a lane for each element and tap, with its share of masks and addresses."""
 
 OWN: Catalogue = {
     # A kernel reads the channels that it makes.
@@ -92,7 +90,7 @@ def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
     work = pointers.Work(
         steps=steps,
         read=read * DTYPES[p.dtype].bytes,
-        products=physics.lanes_us(c.tile_m * c.tile_n * c.tile_k * TAP_INSTRUCTIONS, device),
+        products=physics.lanes_us(c.tile_m * c.tile_n * c.tile_k * CONV.TAP_INSTRUCTIONS, device),
         resident=each(c, _resident, arch_called(device.arch)),
     )
     return pointers.estimates(c, contexts, work)

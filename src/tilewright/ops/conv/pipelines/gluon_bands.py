@@ -24,6 +24,7 @@ from tilewright.ops.conv.catalogue import (
     strides_of,
 )
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import common, cuts
 from tilewright.ops.conv.pipelines.cuts import Cut
@@ -278,20 +279,6 @@ _MADE, _WEIGHTS = _kernel("conv_gluon_bands"), _kernel("conv_gluon_bands_weights
 # once. The two overlap like the legs of a right triangle, as in the other estimates. Nothing was
 # fitted or timed.
 
-PRODUCT_CLOCKS = 6.5
-"""Clocks of a scheduler for a matrix instruction of 16×8×16: 60 % of the published rate, a
-guess."""
-
-CHANNEL_INSTRUCTIONS = 13
-"""Instructions of a row for each channel of a thread: loads and pairs of pixels, rounding and the
-store."""
-
-ROW_INSTRUCTIONS = 110
-"""Instructions of a row for each warp: addresses, copies and barriers. 7×7 has 260 in all."""
-
-ROW_WAITS = 500
-"""Clocks of a row in which a workgroup's warps wait for one another: a guess."""
-
 SECTOR_CHANNELS = 32
 """The copy engine moves rows of fewer channels more slowly: a guess."""
 
@@ -303,13 +290,15 @@ def _estimate(x: Context) -> Estimate:
     workgroups = here.slabs * here.programs
     at_once = max(1.0, min(resident(c, this), workgroups / device.compute_units))
     warps = c.num_warps * at_once / this.simds_per_cu
-    products = warps * in_thread(c) * height * PRODUCT_CLOCKS
-    issued = warps * (in_thread(c) * (height + CHANNEL_INSTRUCTIONS) + ROW_INSTRUCTIONS)
+    products = warps * in_thread(c) * height * CONV.BANDS_PRODUCT_CLOCKS
+    issued = warps * (
+        in_thread(c) * (height + CONV.BANDS_CHANNEL_INSTRUCTIONS) + CONV.BANDS_ROW_INSTRUCTIONS
+    )
     memory = physics.memory_us(p.min_bytes, device) * max(1.0, SECTOR_CHANNELS / c.tile_n) ** 0.5
     terms = {
         "products": walked * products / device.clock_mhz,
         "instructions": walked * issued / device.clock_mhz,
-        "barriers": walked * (ROW_WAITS + issued / at_once) / device.clock_mhz,
+        "barriers": walked * (CONV.BANDS_ROW_WAITS + issued / at_once) / device.clock_mhz,
         "memory": memory,
         "launch": common.LAUNCH_US,
     }

@@ -28,6 +28,7 @@ from tilewright.ops.conv.catalogue import (
     source_of,
 )
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import common, cuts
 from tilewright.ops.conv.pipelines.cuts import Cut
@@ -212,17 +213,6 @@ def _sibling(c: ConvConfig) -> ConvConfig:
 # two overlap like the legs of a right triangle, as in the other estimates. Parts of a gradient of
 # weights are added up afterwards. Nothing was fitted to measurements.
 
-OLDER_PER_CLOCK = 1340
-"""Multiply-adds of a compute unit by the matrix instruction that reads registers: 0.65 of wgmma's,
-a guess."""
-
-ROW_US = 0.4
-"""Time of a row beside products: the wait for them, the epilogue, the store. Other workgroups on
-the compute unit hide it: a guess."""
-
-EXPAND_US = 1.0
-"""Time in which a workgroup writes its weights to shared memory before the first row: a guess."""
-
 
 def _estimate(x: Context) -> Estimate:
     c, p, device = x.config, x.problem, x.device
@@ -243,11 +233,11 @@ def _estimate(x: Context) -> Estimate:
         per_us = DEVICE.SHARED_BYTES_PER_CLOCK * device.clock_mhz
         shared += rounds * into.rows * read / per_us
         made = c.tile_m * SLAB * c.tile_k * height.count * width.count
-        products += rounds * into.rows * made / (OLDER_PER_CLOCK * device.clock_mhz)
+        products += rounds * into.rows * made / (CONV.OLDER_PER_CLOCK * device.clock_mhz)
         if c.direction == "weights":
             port += rounds * into.rows * c.tile_m * SLAB * size / through
         port += rounds * rows_in * row_bytes / through
-        steps += rounds * into.rows * ROW_US / min(at_once, rounds)
+        steps += rounds * into.rows * CONV.GROUPED_ROW_US / min(at_once, rounds)
         launches += DEVICE.SECOND_US
     memory = physics.memory_us(p.min_bytes, device)
     launch = common.LAUNCH_US + launches - DEVICE.SECOND_US
@@ -260,8 +250,8 @@ def _estimate(x: Context) -> Estimate:
         terms["sum of parts"] = sharing.adding_us(x, into.programs)
         total += terms["sum of parts"]
     else:
-        terms["weights"] = EXPAND_US
-        total += EXPAND_US
+        terms["weights"] = CONV.GROUPED_EXPAND_US
+        total += CONV.GROUPED_EXPAND_US
     return common.estimated(total, terms, workgroups)
 
 

@@ -32,6 +32,7 @@ from tilewright.ops.conv.catalogue import (
     written,
 )
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
@@ -288,25 +289,8 @@ def _of_runs(p: ConvProblem, arch: Arch) -> Iterator[Row]:
 
 # --- how long they take -------------------------------------------------------------------------
 
-SHARE = 0.6
-"""Share of the published matrix rate that products reach: a guess, under that of GEMM's kernel
-through pointers (`DEVICE.BASIC`), as every step finds its pixels anew."""
-
-DATA_FACTOR = 1.4
-"""What gradients of the data on the matrix units take of the time that their terms say: fitted to
-2,200 kernels for the layers of benchmarks/results/conv_tuned_h200.json. In the other directions a
-factor ranks no better."""
-
 EDGE = 32
 """Rows of a warp's part of a tile."""
-
-GATHERED = 4.0
-"""Factor on the time of a load where elements are read one by one."""
-
-GATHERED_INSTRUCTIONS, FINISHED_INSTRUCTIONS = 70, 50
-"""Instructions of a lane for each load of a merged step, whose place is found by divisions, with
-its share of waiting, and for each sum of the result that is stored. Fitted to 16 kernels for two
-stems on an H200 (docs/notes/conv-gather.md)."""
 
 SECTOR = 32
 """Bytes that a memory moves at least: of a group's channels alone, fewer may be wanted."""
@@ -329,7 +313,7 @@ def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
         shared=each(c, _shared_bytes),
         products=each(c, _products, device),
         gathered=gathered,
-        factor=DATA_FACTOR if p.direction == "data" else 1.0,
+        factor=CONV.DATA_FACTOR if p.direction == "data" else 1.0,
         resident=each(c, _resident, arch_called(device.arch)),
     )
     return pointers.estimates(c, contexts, work)
@@ -356,7 +340,7 @@ def _slower(c: ConvConfig) -> float:
         return 1.0
     # Of runs, y is read in whole vectors.
     narrow = c.tile_n / (c.tile_m + c.tile_n) if c.runs and c.direction == "weights" else 1.0
-    return float(1 + narrow * (min(GATHERED, 16 / c.alignment) - 1))
+    return float(1 + narrow * (min(CONV.GATHERED, 16 / c.alignment) - 1))
 
 
 def _sectors(c: Columns, p: ConvProblem) -> Each:
@@ -384,7 +368,7 @@ def _products(c: ConvConfig, device: Device) -> float:
     if common.on_vectors(c, arch_called(device.arch)):
         return physics.lanes_us(count, device)
     word = "tf32" if c.precision == "tf32" else c.dtype
-    return 2 * count / (physics.matrix_rate(device, word) * SHARE)
+    return 2 * count / (physics.matrix_rate(device, word) * CONV.POINTER_SHARE)
 
 
 def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> float:
@@ -393,7 +377,7 @@ def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> fl
     size = DTYPES[c.dtype].bytes
     first, second = c.tile_m * c.tile_k * size, c.tile_n * c.tile_k * size
     width = max(c.alignment, size)
-    finished = c.tile_m * c.tile_n * FINISHED_INSTRUCTIONS
+    finished = c.tile_m * c.tile_n * CONV.FINISHED_INSTRUCTIONS
     if c.direction == "weights":
         loads = first / (runs.READ if c.runs else width) + second / width
         finished = 0
@@ -402,7 +386,7 @@ def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> fl
     if c.direction == "forward":
         row = runs.sizes(p, c.alignment)[0] if c.runs else p.filter[-1] * p.c
         steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
-    return physics.lanes_us(steps * loads * GATHERED_INSTRUCTIONS + finished, device)
+    return physics.lanes_us(steps * loads * CONV.GATHERED_INSTRUCTIONS + finished, device)
 
 
 IMPLICIT = Pipeline(

@@ -23,6 +23,7 @@ from tilewright.ops.binder import Context, Part
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.catalogue import KERNELS, tile_options
 from tilewright.ops.conv.config import SHARING, ConvConfig
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.pipelines.common import LAUNCH_US
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
@@ -88,10 +89,6 @@ PRODUCTS, PORT, SHARED, MEMORY, STEPS, GATHERING, TOTALS, LAUNCH = (
     "products", "L2", "shared memory", "memory", "steps", "gathering", "sum of parts", "launch",
 )  # fmt: skip
 
-STEP_US = 0.25
-"""Time of a step beside products and loads: places, masks, barriers. Other workgroups on its
-compute unit hide it."""
-
 OTHER_REGISTERS = 64
 """Registers of a thread beside sums."""
 
@@ -128,7 +125,7 @@ def estimates(c: Columns, contexts: Sequence[Context], work: Work) -> Estimates:
     read = work.read / physics.port_rate(device) * work.slower
     products = work.products
     shared = work.shared / (DEVICE.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
-    alone = (products + read + shared + STEP_US) / np.minimum(at_once, np.maximum(1, waves))
+    alone = (products + read + shared + CONV.STEP_US) / np.minimum(at_once, np.maximum(1, waves))
     longest = np.maximum(np.maximum(products, read), shared)
     together = longest + DEVICE.SERIAL_PRODUCTS * (products + read + shared - longest)
     gathered = filled * work.gathered
@@ -143,7 +140,7 @@ def estimates(c: Columns, contexts: Sequence[Context], work: Work) -> Estimates:
         PORT: steps * read,
         SHARED: steps * shared,
         MEMORY: memory,
-        STEPS: steps * STEP_US / at_once,
+        STEPS: steps * CONV.STEP_US / at_once,
         GATHERING: gathered,
         LAUNCH: np.full(len(c), LAUNCH_US),
     }

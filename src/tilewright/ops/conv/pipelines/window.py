@@ -15,6 +15,7 @@ from tilewright.ops.binder import Catalogue, Constant, Context, Numbers, Part
 from tilewright.ops.conv import sharing, windows
 from tilewright.ops.conv.catalogue import FEW_SUM, SUMS
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, depthwise, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
@@ -31,10 +32,6 @@ _HELD = ((2, 16), (4, 16), (8, 16), (1, 16), (2, 4), (4, 4), (8, 4))
 
 _SMALL = 49
 """Taps up to which no row is held, but the filter."""
-
-LOAD_INSTRUCTIONS = 4
-"""Instructions of a lane for each element that a window loads: masks, the address and the
-conversion."""
 
 # --- kernels ------------------------------------------------------------------------------------
 
@@ -167,9 +164,13 @@ def _read(c: ConvConfig) -> int:
     return c.tile_m * c.tile_n * DTYPES[c.dtype].bytes * (windows.read(c) + of_y)
 
 
-def _instructions(c: ConvConfig) -> int:
+def _instructions(c: ConvConfig) -> float:
     """Of a lane, times lanes, in a step."""
-    return c.tile_m * c.tile_n * (windows.products(c) + LOAD_INSTRUCTIONS * windows.read(c))
+    return (
+        c.tile_m
+        * c.tile_n
+        * (windows.products(c) + CONV.WINDOW_LOAD_INSTRUCTIONS * windows.read(c))
+    )
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:

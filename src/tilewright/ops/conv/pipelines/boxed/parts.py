@@ -24,6 +24,7 @@ from tilewright.ops.conv.catalogue import (
     source_of,
 )
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines.boxed.shape import (
     PINGPONG,
@@ -83,15 +84,12 @@ def steps(c: ConvConfig, p: ConvProblem) -> int:
 
 MOST_SPLITS = 64
 
-MEMORY_OVER_L2 = 3.0
-"""How much longer a byte of parts takes than one that a step reads from L2: a guess."""
-
 
 def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
     """Parts of the pixels: those with which the busiest compute unit has the fewest steps, the sum
     of parts counted as steps too."""
     count, every, units = tiles(c, p), steps(c, p), device.compute_units
-    part = MEMORY_OVER_L2 * 8 * math.prod(p.shape_of("w")) / units / stage_bytes(c)
+    part = CONV.MEMORY_OVER_L2 * 8 * math.prod(p.shape_of("w")) / units / stage_bytes(c)
 
     def cost(number: int) -> float:
         return cdiv(count * number, units) * cdiv(every, number) + part * number
