@@ -9,7 +9,8 @@ faster. Of the other half, which took no part, it prints the time of the fastest
 of the estimate's choice, and over that of what the rule answers: mean, P10, least.
 
 --from: what `run.py 'conv-unseen*' 'conv-first*' --json` wrote; a later file's problems replace an
-earlier one's.
+earlier one's. Run it on the commit of the run: the record gets the names of the kernels that the
+estimate chooses.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from typing import Any
 from cases.conv import unseen
 from claims import Ratios
 from rivals import FIRST
+from tilewright import Constraints
+from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import ConvProblem, engine_record
 from tilewright.ops.conv.engine_record import Class, Recorded, class_of
 
@@ -47,7 +50,15 @@ def summarised(paths: Iterable[Path]) -> dict[str, Any]:
                     name: round(statistics.median(samples), 3)
                     for name, samples in row["samples"]["graphs"].items()
                 }
-    return {"environments": environments, "graphs_us": times}
+    ours = Constraints(only_ours=True)
+    dispatcher = Dispatcher(device="h200_sxm", selector="analytical", constraints=ours)
+    kernels = {
+        str(problem): dispatcher.select(problem).config.name
+        for half in (0, 1)
+        for problem in unseen(half)
+        if str(problem) in times
+    }
+    return {"environments": environments, "kernels": kernels, "graphs_us": times}
 
 
 Timed = tuple[ConvProblem, float, float, float]

@@ -3,10 +3,10 @@
     python benchmarks/conv_figures.py              # each figure, with other values
     python benchmarks/conv_figures.py --fit        # a search over all of them
 
-Needs no GPU. The record that is fitted to is `conv_tuned_h200.json`: of each layer of `conv:full`
-the kernels of ours that a tuning and the estimate chose, with their medians. The record that takes
-no part is `conv_unseen_h200.json`: other layers, drawn from models that nothing was tuned for, with
-the kernel that the estimate chose. Both are of an H200.
+Needs no GPU. The kernels that are fitted to are those of `conv_tuned_h200.json`, which a tuning and
+the estimate chose for the layers of `conv:full`, and those of one half of `conv_unseen_h200.json`,
+which the estimate chose for layers drawn from models that nothing was tuned for. The kernels of the
+other half take no part. Both records are of an H200.
 
 The measure is the spread of estimate over median: the geometric standard deviation, over the
 kernels of the pipelines that a figure is of. With `--fit`, figures move one at a time by `STEPS` as
@@ -51,16 +51,11 @@ def tuned() -> Iterator[Timed]:
             yield from _own(problem, name, us)
 
 
-def unseen() -> Iterator[Timed]:
-    """The kernels of `conv_unseen_h200.json` that are chosen today as they were."""
-    from tilewright import Constraints
-    from tilewright.dispatch import Dispatcher
-
-    ours = Constraints(only_ours=True)
-    dispatcher = Dispatcher(device=H200, selector="analytical", constraints=ours)
-    for half in (0, 1):
-        for problem, us, *_ in conv_counted.timed(half):
-            yield from _own(problem, dispatcher.select(problem).config.name, us)
+def unseen(half: int) -> Iterator[Timed]:
+    """The kernels of a half of `conv_unseen_h200.json`."""
+    kernels = json.loads(conv_counted.RECORD.read_text())["kernels"]
+    for problem, us, *_ in conv_counted.timed(half):
+        yield from _own(problem, kernels[str(problem)], us)
 
 
 def _own(problem: ConvProblem, name: str, us: float) -> Iterator[Timed]:
@@ -82,6 +77,8 @@ def pipelines_of(figure: str) -> tuple[str, ...]:
 
 def of(kernels: Iterable[Timed], figure: str) -> list[Timed]:
     """The kernels that a figure is of."""
+    if figure.startswith("TURN"):
+        return [one for one in kernels if one[1].turned]
     return [one for one in kernels if one[1].pipeline in pipelines_of(figure)]
 
 
@@ -118,8 +115,8 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    first, second = [*tuned()], [*unseen()]
-    print(f"{len(first)} kernels of the tuning, {len(second)} that took no part")
+    first, second = [*tuned(), *unseen(0)], [*unseen(1)]
+    print(f"{len(first)} kernels that are fitted to, {len(second)} that take no part")
     figures = [name for name, one in stated("conv").items() if isinstance(one.value, int | float)]
     result: dict[str, Any] = {}
     for figure in figures:

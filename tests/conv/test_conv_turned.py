@@ -15,6 +15,7 @@ from tilewright import Constraints, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import FAMILY, ConvProblem, turning
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.launch import TURNING
 from tilewright.tolerance import Tolerance
 
@@ -125,7 +126,7 @@ def test_the_estimate_counts_the_steps_and_says_so():
     steps = dict(found.terms)[TURNING]
     assert found.total_us == pytest.approx(plain.total_us + steps)
     moved = 2 * 2 * (2 * 16 * 256 * 2400 + 256 * 256 * 7)
-    assert steps > moved / H200.bandwidth_gbs / 1e3
+    assert steps > moved / H200.bandwidth_gbs / 1e3 / CONV.TURN_SHARE
     assert "layout steps" in str(dispatcher.explain(p))
 
 
@@ -153,3 +154,15 @@ def test_under_numpy_channels_first_calls_are_right():
     )
     np.testing.assert_allclose(tw.conv1d(x, w), wanted, rtol=1e-4, atol=1e-4)
     assert isinstance(FAMILY.tolerances(first(DENSE), None)["y"], Tolerance)
+
+
+def test_few_long_rows_are_packed_by_few_workgroups():
+    """One row of a sequence is one workgroup's, which takes its blocks one after the other."""
+    line = ConvProblem(1, 1, 512, (96000,), (10,), stride=(5,), direction="weights")
+    image = ConvProblem(1, 1, 512, (300, 320), (3, 3), direction="weights")
+    us = []
+    for p in (line, image):
+        found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+        c = next(c for c in found if c.pipeline == "packed" and FAMILY.supports(c, p, SM_90))
+        us.append(dict(FAMILY.estimate(c, p, H200).terms)["pack"])
+    assert us[0] > 10 * us[1]

@@ -22,13 +22,14 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
 from tilewright.ops.conv.config import ARRAYS, ConvConfig
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import KernelSource, Launch, renamed
 from tilewright.ops.physics import memory_us
 
-ROWS, COLUMNS = 64, 64
-"""The tile of a workgroup."""
+TILES = {"x": (64, 64), "y": (64, 64), "w": (64, 16)}
+"""Channels and pixels of a workgroup's tile; filters have few."""
 MOST_TILES = 2**31 - 1
 
 
@@ -77,7 +78,8 @@ def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
 def us(p: ConvProblem, turned: str, device: Device) -> float:
     """Microseconds of the layout steps: each array is read and written once, in a launch."""
     moved = (math.prod(p.shape_of(n)) * DTYPES[p.dtype_of(n)].bytes for n in turned)
-    return sum(memory_us(2 * size, device) + DEVICE.LAUNCH_US for size in moved)
+    each = (memory_us(2 * size, device) / CONV.TURN_SHARE for size in moved)
+    return sum(each) + len(turned) * DEVICE.LAUNCH_US
 
 
 # --- what to compile and to launch --------------------------------------------------------------
@@ -104,7 +106,8 @@ def _matrices(p: ConvProblem, name: str) -> _Matrices:
 def _tiles(p: ConvProblem, name: str) -> int:
     """Workgroups that turn an array."""
     m = _matrices(p, name)
-    return m.count * cdiv(m.channels, ROWS) * cdiv(m.pixels, COLUMNS)
+    channels, pixels = TILES[name]
+    return m.count * cdiv(m.channels, channels) * cdiv(m.pixels, pixels)
 
 
 def _temporary(name: str) -> str:
@@ -140,8 +143,8 @@ def _part(c: ConvConfig, name: str) -> Part:
                 word: Numbers(kind, partial(size, place))
                 for place, (word, kind) in enumerate(zip(words, kinds, strict=True))
             },
-            "ROWS": lambda config, arch: ROWS,
-            "COLUMNS": lambda config, arch: COLUMNS,
+            "ROWS": lambda config, arch: TILES[name][back],
+            "COLUMNS": lambda config, arch: TILES[name][not back],
         },
     )
 

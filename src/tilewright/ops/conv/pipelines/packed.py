@@ -271,8 +271,10 @@ def _estimate(x: Context) -> Estimate:
     packed = sum(packing.counts(p)) * size
     of_y = math.prod(p.shape_of("y")) * DTYPES[p.dtype_of("y")].bytes
     memory = physics.memory_us(packed + of_y, device)
+    # A workgroup packs a row, block by block: few rows, as in one dimension, are few workgroups.
+    blocks = cdiv(packing.row_x(p), BLOCK)
     packs = physics.memory_us(math.prod(p.shape_of("x")) * size + packed, device)
-    packs += DEVICE.SECOND_US
+    packs = max(packs, blocks * DEVICE.LATENCY_US) + DEVICE.SECOND_US
     terms = {LOADS: loads, MEMORY: memory, PACK: packs, LAUNCH: common.LAUNCH_US}
     total = physics.together_us(loads, memory) + packs + common.LAUNCH_US
     if weights:
