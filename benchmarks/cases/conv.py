@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from cases import Case, Part
 from tilewright.arch import arch
 from tilewright.measure.problems import load_problems
 from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.geometry import channels_first
 
 Problems = Iterator[ConvProblem]
 
@@ -95,15 +95,10 @@ def unseen(half: int) -> Problems:
         n, c, k, groups = (int(row[word]) for word in ("n", "c", "k", "groups"))
         p = ConvProblem(n, c, k, groups=groups, **sizes)
         if row["channels"] == "first":
-            strides = {f"{name}_strides": contiguous(p.shape_of(name)) for name in "xwy"}
+            strides = {f"{name}_strides": channels_first(p.shape_of(name)) for name in "xwy"}
             p = replace(p, **strides)
         for direction in row["directions"].split():
             yield replace(p, direction=direction)
-
-
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of channels-first, in elements."""
-    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 CUDNN = "cuDNN, the fastest of all its algorithms"

@@ -22,6 +22,7 @@ from tilewright.measure.contenders import kernel_bind, results  # noqa: E402
 from tilewright.measure.devices import gpus  # noqa: E402
 from tilewright.measure.sweep import Group  # noqa: E402
 from tilewright.ops.conv import FAMILY, ConvProblem  # noqa: E402
+from tilewright.ops.conv.geometry import channels_first  # noqa: E402
 from tilewright.ops.library import kind, library_of  # noqa: E402
 from tilewright.tables.row import Row  # noqa: E402
 from tilewright.tables.table import Table  # noqa: E402
@@ -32,16 +33,8 @@ pytestmark = [
 ]
 
 
-def first(shape):
-    """Strides of channels-first."""
-    found = [1]
-    for size in reversed(shape[1:]):
-        found.append(found[-1] * size)
-    return tuple(reversed(found))
-
-
-def channels_first(p):
-    strides = {f"{name}_strides": first(p.shape_of(name)) for name in "xwy"}
+def turned(p):
+    strides = {f"{name}_strides": channels_first(p.shape_of(name)) for name in "xwy"}
     return replace(p, **strides)
 
 
@@ -54,9 +47,9 @@ LAYERS = [
     replace(DENSE, k=64, groups=4),
     replace(DENSE, k=64, groups=64),
     replace(DENSE, dilation=(2, 1)),
-    channels_first(DENSE),
+    turned(DENSE),
     ConvProblem(4, 216, 264, (14, 14), (1, 1)),
-    channels_first(ConvProblem(2, 32, 48, (500,), (7,), pad=(3,))),
+    turned(ConvProblem(2, 32, 48, (500,), (7,), pad=(3,))),
     ConvProblem(2, 32, 48, (500,), (7,), pad=(3,), stride=(2,)),
     ConvProblem(1, 16, 32, (8, 16, 16), (3, 3, 3), pad=(1, 1, 1)),
 ]

@@ -94,7 +94,7 @@ class Estimates:
 
     @classmethod
     def each(cls, found: Sequence[Estimate]) -> Estimates:
-        """Those that were made one by one, without arrays of terms."""
+        """The estimates in `found`, which were made one by one: there are no arrays of terms."""
         import numpy as np
 
         return cls(np.array([one.total_us for one in found]), {}, found.__getitem__)

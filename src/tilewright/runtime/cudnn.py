@@ -303,7 +303,7 @@ class Cudnn:
         return list(array[: count.value])
 
     def _read_descriptors(self, stack: ExitStack, made: int, number: int, kind: int) -> list[int]:
-        """The descriptors that are an attribute: the library fills those that it is given."""
+        """The descriptors that an attribute holds. The library writes into empty ones."""
         count = ctypes.c_int64()
         read, given = self._lib.cudnnBackendGetAttribute, ctypes.c_void_p(made)
         status = read(given, number, _DESCRIPTOR, ctypes.c_int64(0), ctypes.byref(count), None)

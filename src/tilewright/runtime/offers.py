@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tilewright.arch.model import Arch
@@ -29,10 +30,14 @@ def why_not(family: Any, problem: Any, this: Arch) -> str:
 
     family: the problem's. this: the GPU's architecture.
     """
-    verdicts = [*_verdicts(family, problem, this).values()]
-    if not all(isinstance(one, Verdict) for one in verdicts):
+    return _refused(_verdicts(family, problem, this))
+
+
+def _refused(verdicts: Mapping[str, Any]) -> str:
+    if not all(isinstance(one, Verdict) for one in verdicts.values()):
         return ""
-    said = [one for one in verdicts if one.rule != ANOTHER] or verdicts[:1]
+    every = [*verdicts.values()]
+    said = [one for one in every if one.rule != ANOTHER] or every[:1]
     return "; ".join(one.reason for one in said)
 
 
@@ -45,11 +50,12 @@ def offered_configs(
     family: the problem's. this: the GPU's architecture.
     only: the kind of the library to ask; ``""`` for all.
     """
-    if why := why_not(family, problem, this):
+    verdicts = _verdicts(family, problem, this)
+    if why := _refused(verdicts):
         return [], why
     configs: list[Any] = []
     reasons: list[str] = []
-    for kind, verdict in _verdicts(family, problem, this).items():
+    for kind, verdict in verdicts.items():
         if isinstance(verdict, Verdict) or only not in ("", kind):
             continue
         try:

@@ -21,6 +21,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
+from tilewright.ops.conv.catalogue import made_of
 from tilewright.ops.conv.config import ARRAYS, ConvConfig
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv
@@ -87,8 +88,10 @@ def us(p: ConvProblem, turned: str, device: Device) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Matrices:
-    """An array as matrices [channels, pixels]: how many, and elements from one to the next, and
-    from a row to the next, as the caller's array and as the temporary."""
+    """The caller's array as matrices [channels, pixels].
+
+    plane: elements from one matrix to the next. row: from one row to the next.
+    """
 
     count: int
     channels: int
@@ -116,7 +119,7 @@ def _temporary(name: str) -> str:
 
 def _part(c: ConvConfig, name: str) -> Part:
     """The step that turns an array."""
-    back = name == _made(c)
+    back = name == made_of(c)
     dtype = c.dtype_out if back else c.dtype
 
     def size(place: int, x: Context) -> int:
@@ -149,10 +152,6 @@ def _part(c: ConvConfig, name: str) -> Part:
     )
 
 
-def _made(c: ConvConfig) -> str:
-    return {"forward": "y", "data": "x", "weights": "w"}[c.direction]
-
-
 def _catalogue(c: ConvConfig) -> Catalogue:
     """The temporaries."""
 
@@ -162,7 +161,7 @@ def _catalogue(c: ConvConfig) -> Catalogue:
 
     return {
         _temporary(name): Array(
-            "dtype_out" if name == _made(c) else "dtype",
+            "dtype_out" if name == made_of(c) else "dtype",
             shape=partial(shape, name),
         )
         for name in c.turned
@@ -170,7 +169,7 @@ def _catalogue(c: ConvConfig) -> Catalogue:
 
 
 def _parts(c: ConvConfig, back: bool) -> Iterator[Part]:
-    yield from (_part(c, name) for name in c.turned if (name == _made(c)) == back)
+    yield from (_part(c, name) for name in c.turned if (name == made_of(c)) == back)
 
 
 def sources(c: ConvConfig, arch: Arch) -> dict[str, KernelSource]:
