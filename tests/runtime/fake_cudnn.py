@@ -136,6 +136,8 @@ class FakeCudnn:
         offer: Offer = one.said["offer"]  # type: ignore[index]
         if number == 300:
             return self._fill(given, [{"offer": offer, 1301: [offer.number]}])
+        if number == 302 and given is None:
+            return []  # cuDNN 9.19 counts knobs only where there is room for them
         if number == 302:
             return self._fill(given, [{"offer": offer, 600: [k], 601: [v]} for k, v in offer.knobs])
         return list(offer.notes) if number == 1303 else one.said[number]

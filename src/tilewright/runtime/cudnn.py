@@ -67,6 +67,9 @@ _MATRIX_UNITS, _VARIES = 0, 4
 _UIDS = (1, 2, 3)
 """Of x, w and y in a graph."""
 
+_KNOBS = 64
+"""Room for the knobs of an engine, more than there are kinds of knobs."""
+
 
 class Shared(ctypes.Structure):
     """A device's handle, and whether a call uses it; `Shared` of convolution.h."""
@@ -262,7 +265,7 @@ class Cudnn:
                         continue
                     knobs = {
                         self._read(knob, 600, _KNOB_TYPE, 1)[0]: self._read(knob, 601, INT64, 1)[0]
-                        for knob in self._read_descriptors(stack, config, 302, _KNOB)
+                        for knob in self._read_descriptors(stack, config, 302, _KNOB, _KNOBS)
                     }
                     yield Engine(number, tuple(sorted(knobs.items())), _VARIES in notes)
 
@@ -302,17 +305,25 @@ class Cudnn:
         self._check(status, f"read attribute {number}")
         return list(array[: count.value])
 
-    def _read_descriptors(self, stack: ExitStack, made: int, number: int, kind: int) -> list[int]:
-        """The descriptors that an attribute holds. The library writes into empty ones."""
+    def _read_descriptors(
+        self, stack: ExitStack, made: int, number: int, kind: int, most: int | None = None
+    ) -> list[int]:
+        """The descriptors that an attribute holds. The library writes into empty ones.
+
+        most: how many there are at most. None: as many as the library counts, which it does not of
+        an engine's knobs: asked without room, it says 0.
+        """
         count = ctypes.c_int64()
         read, given = self._lib.cudnnBackendGetAttribute, ctypes.c_void_p(made)
-        status = read(given, number, _DESCRIPTOR, ctypes.c_int64(0), ctypes.byref(count), None)
-        self._check(status, f"count attribute {number}")
-        found = [self._created(stack, kind) for _ in range(count.value)]
+        if most is None:
+            status = read(given, number, _DESCRIPTOR, ctypes.c_int64(0), ctypes.byref(count), None)
+            self._check(status, f"count attribute {number}")
+            most = count.value
+        found = [self._created(stack, kind) for _ in range(most)]
         if found:
-            array = (ctypes.c_void_p * len(found))(*found)
-            most = ctypes.c_int64(len(found))
-            status = read(given, number, _DESCRIPTOR, most, ctypes.byref(count), array)
+            array = (ctypes.c_void_p * most)(*found)
+            room = ctypes.c_int64(most)
+            status = read(given, number, _DESCRIPTOR, room, ctypes.byref(count), array)
             self._check(status, f"read attribute {number}")
         return found[: count.value]
 
