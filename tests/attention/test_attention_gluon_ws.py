@@ -366,6 +366,29 @@ def test_it_compiles_and_spills_next_to_nothing(fields, algorithm, store):
     assert sass.count("WARPGROUP.DEPBAR") < sass.count("GMMA.64x") // 2
 
 
+@pytest.mark.turns(16)
+@pytest.mark.parametrize(
+    ("head_dim", "stages", "resident"), [(64, 3, 3), (64, 4, 2), (128, 2, 2), (128, 3, 1)]
+)
+def test_several_workgroups_of_one_group_fit_into_a_compute_unit(
+    head_dim, stages, resident, store
+):  # fmt: skip
+    p = replace(PLAIN, head_dim=head_dim, head_dim_v=head_dim, right=0, batch=9)
+    config = config_of(p, tile_q=64, num_warps=4, num_stages=stages)
+    assert gluon_ws.resident(config, SM_90) == resident
+    assert FAMILY.launch(config, p, FEW).steps[0].grid == (2 * resident, 1, 1)
+    report = build_once([(config, "sm_90")], store)
+    (kernel,) = (r.kernel for r in report.results)
+    assert report.results[0].occupancy.workgroups >= resident
+    assert kernel.resources.spill_bytes == 0
+
+
+def test_workgroups_of_more_groups_stand_alone():
+    p = replace(PLAIN, right=0, batch=9)
+    assert gluon_ws.resident(config_of(p), SM_90) == 1
+    assert FAMILY.launch(config_of(p), p, FEW).steps[0].grid == (2, 1, 1)
+
+
 REFUSED = [
     ({}, {"tile_q": 64}, "warpgroups"),
     ({}, {"num_warps": 16, "tile_q": 256}, "warpgroups"),

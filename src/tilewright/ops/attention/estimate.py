@@ -263,6 +263,8 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     scores = c.tile_q * c.tile_kv
     pace = record.pace
     share = pace.share_8_bit if DTYPES[c.dtype].bits == 8 else pace.share
+    if c.num_warps == 3 * WARPGROUP and d * DTYPES[c.dtype].bytes > 128:
+        share *= pace.of_three
     if this.async_mma and c.tile_q < 64:
         share *= ATTENTION.SMALL_DOT
     products = 2 * scores * (d + d_v) / (physics.matrix_rate(device, c.dtype) * share)
@@ -308,6 +310,8 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
 def _resident(c: AttentionConfig, this: Arch, step_bytes: int) -> int:
     """Workgroups that a compute unit holds at once."""
     record = pipelines.of(c)
+    if record.resident is not None:
+        return record.resident(c, this)
     if c.scheduler == "persistent":
         return 1
     registers = record.registers(c, this) + int(ATTENTION.RESIDENT_REGISTERS)

@@ -86,7 +86,7 @@ from tilewright.ops.device.gluon_roles import specialized
 OF_TWO_REGISTERS = gl.constexpr(232)
 OF_TWO_PRODUCER = gl.constexpr(40)
 OF_THREE_REGISTERS = gl.constexpr(160)
-OF_THREE_PRODUCER = gl.constexpr(32)
+LEAST_PRODUCER = gl.constexpr(32)
 
 KEYS_TOGETHER = gl.constexpr(2048)
 """Keys of which 8-bit types are summed by wgmma alone."""
@@ -441,8 +441,6 @@ def attention_gluon_ws(
         PIECES, TURNS, STAGING, LSE, SOFTCAP, BIAS, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
         APPEND, TSCALE or HSCALE,
     )  # fmt: skip
-    THREE: gl.constexpr = GROUPS == 3
-    specialized(
-        _attend, (w,), _fill, (w,), GROUPS, OF_THREE_REGISTERS if THREE else OF_TWO_REGISTERS,
-        OF_THREE_PRODUCER if THREE else OF_TWO_PRODUCER,
-    )  # fmt: skip
+    REGISTERS: gl.constexpr = OF_THREE_REGISTERS if GROUPS == 3 else OF_TWO_REGISTERS
+    PRODUCER: gl.constexpr = OF_TWO_PRODUCER if GROUPS == 2 else LEAST_PRODUCER
+    specialized(_attend, (w,), _fill, (w,), GROUPS, REGISTERS, PRODUCER)

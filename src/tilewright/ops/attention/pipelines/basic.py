@@ -310,8 +310,9 @@ BASIC = Pipeline(
     supports={"neighbours": _neighbours},
     before=(),
     shared_memory=_shared_memory,
+    resident=None,
     registers=_registers,
-    pace=Pace(share=0.4, share_8_bit=0.4, serial=ATTENTION.SERIAL),
+    pace=Pace(share=0.4, share_8_bit=0.4, serial=ATTENTION.SERIAL, tile_us=1.9),
     algorithms=_algorithms,
     tuned=_tuned,
 )  # fmt: skip

@@ -208,8 +208,9 @@ GLUON_DECODE = Pipeline(
     supports={"descriptors": _views_exist, "few_rows": _few_rows, "first": _first},
     before=(),
     shared_memory=_shared_memory,
+    resident=None,
     registers=_registers,
-    pace=Pace(share=0.7, share_8_bit=0.7, serial=0.23),
+    pace=Pace(share=0.7, share_8_bit=0.7, serial=0.23, tile_us=3.5),
     algorithms=_algorithms,
     tuned=_tuned,
 )  # fmt: skip

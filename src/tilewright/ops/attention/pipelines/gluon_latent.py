@@ -159,6 +159,7 @@ GLUON_LATENT = Pipeline(
     supports={"descriptors": _views_exist, "few_rows": _few_rows},
     before=(),
     shared_memory=_shared_memory,
+    resident=None,
     registers=_registers,
     pace=Pace(share=0.82, share_8_bit=0.82, serial=0.46),
     algorithms=_algorithms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewright.arch import arch as known
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.catalogue import q_strides
@@ -43,6 +44,15 @@ SPECIALISATION_BYTES = 1024
 
 _REGISTERS = {1: 240, 2: 232, 3: 160}
 """Registers of a thread that multiplies, by groups: the kernel's own numbers."""
+
+_BESIDE = 24
+"""Registers of a thread that multiplies, beside sums, scores and weights."""
+
+_PRODUCER = 32
+"""Registers of a thread that loads beside one group: the kernel's own number."""
+
+_MOST_RESIDENT = 3
+"""Workgroups of one group on a compute unit. With four a thread would have 64 registers."""
 
 _RAGGED = ("packedq", "usedq", "packedkv", "usedkv")
 """Features by which sequences differ in length."""
@@ -106,7 +116,34 @@ def _own(c: AttentionConfig) -> int:
 def q_stages(c: AttentionConfig, arch: Arch) -> int:
     """Slots of Q. With two, which is one more than is computed, a group goes on to its next tile
     while the others are still at theirs."""
-    return 2 if _with_q(c, arch, 2) <= arch.shared_memory else 1
+    return 2 if _with_q(c, arch, 2) <= _share(arch, resident(c, arch)) else 1
+
+
+def resident(c: AttentionConfig, arch: Arch) -> int:
+    """Workgroups that a compute unit holds. Of one group as many as registers and shared memory
+    allow: one computes while another waits for its first keys or writes its last rows, which is
+    most of the time of short sequences. With more groups there is one workgroup."""
+    return next((n for n in range(_MOST_RESIDENT, 1, -1) if _fit(c, arch, n)), 1)
+
+
+def _fit(c: AttentionConfig, arch: Arch, count: int) -> bool:
+    """Whether `count` workgroups have room."""
+    left = 2 * _launched(c, count) - _PRODUCER
+    enough = groups(c) == 1 and left >= _registers(c, arch) + _BESIDE
+    return enough and _with_q(c, arch, 1) <= _share(arch, count)
+
+
+def _launched(c: AttentionConfig, count: int) -> int:
+    """Registers of a thread at launch. The kernel has one more group than multiplies, for the
+    producer, with its worth of registers; most of these go back to the others."""
+    return 65536 // (32 * (c.num_warps + WARPGROUP) * count) // 8 * 8
+
+
+def _share(arch: Arch, count: int) -> int:
+    """Bytes of shared memory of each of `count` workgroups."""
+    if count == 1:
+        return arch.shared_memory
+    return arch.shared_memory_per_cu // count - arch.shared_memory_reserved
 
 
 def _with_q(c: AttentionConfig, arch: Arch, slots: int) -> int:
@@ -131,7 +168,7 @@ def _warpgroups(c: AttentionConfig, arch: Arch) -> str | None:
         return f"pipeline gluon_ws multiplies with 4, 8 or 12 warps, not {c.num_warps}"
     if c.tile_q != ROWS * groups(c):
         return f"{c.num_warps} warps multiply {ROWS * groups(c)} rows, not {c.tile_q}"
-    need = _registers(c, arch) + 24
+    need = _registers(c, arch) + _BESIDE
     if need > (most := _REGISTERS[groups(c)]):
         return f"a thread needs about {need} registers; of {groups(c)} groups each has {most}"
     return None
@@ -269,7 +306,9 @@ def _tiles(c: AttentionConfig, p: AttentionProblem) -> int:
 def _grid(x: Context) -> int:
     c, p = x.config, x.problem
     tiles = _tiles(c, p)
-    return tiles if c.scheduler == "tile" else min(tiles, x.device.compute_units)
+    if c.scheduler == "tile":
+        return tiles
+    return min(tiles, x.device.compute_units * resident(c, known(x.device.arch)))
 
 
 def _counted(c: AttentionConfig, arch: Arch) -> Value:
@@ -285,28 +324,29 @@ def _turns(c: AttentionConfig, arch: Arch) -> bool:
 
 
 def _options(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
-    """The kernel has one more group than multiplies, for the producer, with its worth of
-    registers; most of these go back to the others."""
-    registers = 65536 // (32 * (c.num_warps + WARPGROUP)) // 8 * 8
-    return ("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))
+    return ("num_warps", WARPGROUP), ("maxnreg", min(_launched(c, resident(c, arch)), 255))
 
 
 def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     wide = max(p.head_dim, p.head_dim_v)
     tiles: tuple[tuple[int, int, int, int], ...]
+    short: tuple[tuple[int, int, int, int], ...] = ()  # those that short sequences want
     if wide <= 64:
         tiles = ((192, 64, 12, 4), (128, 128, 8, 4))
+        short = ((128, 64, 8, 4), (64, 64, 4, 3))
     elif wide <= 128 and p.dtype == "e4m3fn":
         tiles = ((192, 64, 12, 4), (128, 128, 8, 3))
     elif p.dtype == "e4m3fn":
         tiles = ((128, 64, 8, 2),)
     elif wide <= 128:
         tiles = ((128, 128, 8, 2),)
+        short = ((128, 64, 8, 4), (192, 64, 12, 2))
     elif p.head_dim_v <= 128:
         tiles = ((128, 128, 8, 2), (128, 64, 8, 2))
     else:
         tiles = ((128, 64, 8, 2),)
-    return [_fields(*one, scheduler) for one in tiles for scheduler in ("persistent", "tile")]
+    found = [_fields(*one, scheduler) for one in tiles for scheduler in ("persistent", "tile")]
+    return [*found, *(_fields(*one, "persistent") for one in short)]
 
 
 def _tuned(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
@@ -335,10 +375,11 @@ _PACE = Pace(
     share=0.89,
     share_8_bit=0.64,
     serial=0.6,
+    of_three=0.93,
     instructions=12.4,
     rescales=False,
     in_use=0,
-    tile_us=1.8,
+    tile_us=1.1,
 )
 
 GLUON_WS = Pipeline(
@@ -383,6 +424,7 @@ GLUON_WS = Pipeline(
     supports={"descriptors": views_exist},
     before=(),
     shared_memory=_shared_memory,
+    resident=resident,
     registers=_registers,
     pace=_PACE,
     algorithms=_algorithms,

@@ -27,6 +27,8 @@ class Pace:
         of the rate of 8-bit types.
     serial: share of the shorter of products and softmax that the longer does not hide, where one
         group of warps has them; of several, which hide one another's, a part.
+    of_three: factor on the share where three groups of warps multiply rows of over 128 bytes: they
+        have few registers for them.
     instructions: of the vector units for each score besides its exponential: scaling, maximum,
         subtraction, sum, conversion, moves.
     rescales: whether every step multiplies its sums, by what the maxima grew.
@@ -37,6 +39,7 @@ class Pace:
     share: float
     share_8_bit: float
     serial: float
+    of_three: float = 1.0
     instructions: float = ATTENTION.SCORE_INSTRUCTIONS
     rescales: bool = True
     in_use: int = 1
@@ -61,6 +64,8 @@ class Pipeline:
     rules: its own rules of legality, by name. supports: its own rules of support, by name.
     before: kernels that prepare operands for its own.
     shared_memory: bytes of a workgroup; None where the compiler decides.
+    resident: workgroups that a compute unit holds, where the kernel is made for so many; None where
+        that follows from registers and shared memory.
     registers: 32-bit registers of a thread that the sums and the scores of a tile take at least.
     pace: how fast it is, for the estimate.
     algorithms: fields of the algorithm that the default space has for a problem on an architecture.
@@ -82,6 +87,7 @@ class Pipeline:
     supports: Mapping[str, Support]
     before: tuple[Part, ...]
     shared_memory: Callable[[AttentionConfig, Arch], int] | None
+    resident: Callable[[AttentionConfig, Arch], int] | None
     registers: Callable[[AttentionConfig, Arch], int]
     pace: Pace
     algorithms: Callable[[AttentionProblem, Arch], Sequence[Mapping[str, Any]]]

@@ -1,0 +1,69 @@
+"""Attention of 64 to 640 rows in batches, of sizes that nothing was tuned for: what is chosen
+without the shipped tables.
+
+Heads and head dims are of public models, drawn evenly. Rows are drawn from 64 to 640 and batches
+from 1 to 256, evenly by their logarithms; where Q would be larger than `MOST_BYTES`, the batch is
+drawn again. One problem in three is causal. Draws of two seeds are kept apart: choices may be
+counted from the first; the second takes no part in anything.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+import rivals
+from cases import Case, Part
+from cases.attention import CUDNN
+from tilewright.ops.attention import AttentionProblem
+
+MODELS = (
+    (3, 3, 64), (6, 6, 64), (8, 8, 64), (10, 10, 64), (12, 12, 64), (16, 16, 64), (20, 20, 64),
+    (24, 24, 64), (12, 12, 32), (16, 16, 72), (16, 16, 80), (16, 16, 88), (24, 24, 128),
+    (32, 32, 128), (32, 8, 128), (28, 4, 128), (16, 2, 128), (40, 8, 128), (20, 20, 128),
+)  # fmt: skip
+"""Heads, heads of keys, and head dim: vision and text encoders of several sizes, speech, diffusion,
+and language models with and without grouped heads."""
+
+ROWS, BATCHES = (64, 640), (1, 256)
+MOST_BYTES = 256 << 20
+COUNTED, HELD_OUT = 501, 502
+COUNT = 100
+
+
+def drawn(seed: int, count: int = COUNT) -> Iterator[AttentionProblem]:
+    """Problems of a seed."""
+    by_chance = random.Random(seed)
+
+    def between(least: int, most: int) -> int:
+        return round(math.exp(by_chance.uniform(math.log(least), math.log(most))))
+
+    for _ in range(count):
+        heads, kv_heads, head_dim = by_chance.choice(MODELS)
+        rows = between(*ROWS)
+        while (batch := between(*BATCHES)) * rows * heads * head_dim * 2 > MOST_BYTES:
+            pass
+        right = 0 if by_chance.random() < 1 / 3 else None
+        yield AttentionProblem(
+            batch, heads, rows, rows, head_dim, kv_heads=kv_heads, right=right
+        )  # fmt: skip
+
+
+PARTS = (
+    Part("causal", CUDNN, where=lambda p: p.right is not None),
+    Part("64", CUDNN, where=lambda p: p.head_dim == 64),
+    Part("128", CUDNN, where=lambda p: p.head_dim == 128),
+)
+
+CASES = tuple(
+    Case(
+        name, f"bf16, {COUNT} problems of 64 to 640 rows in batches, drawn by chance, {says}, by "
+        "the estimate", CUDNN, lambda seed=seed: [*drawn(seed)], ours="estimated",
+        vendor=(rivals.torch_calls,), parts=PARTS, ways=("graphs",),
+    )
+    for name, says, seed in (
+        ("attention-short-counted", "those that choices may be counted from", COUNTED),
+        ("attention-short", "those that take no part in anything", HELD_OUT),
+    )
+)  # fmt: skip
