@@ -1,7 +1,7 @@
 """Times of nearly all kernels of the spaces on short attention in batches, for
 `attention_figures.py`.
 
-    python benchmarks/attention_matrix.py --json FILE [--budget SECONDS]
+    python benchmarks/attention_matrix.py --json FILE [--gradients] [--budget SECONDS]
 
 Needs a GPU. The problems are those of both draws of `cases/attention_unseen.py` in turn that move
 at least `LEAST_BYTES`, and long ones of the head dims at which tiles compete. Each kernel is held
@@ -20,14 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import rivals
 from cases import Case
 from cases.attention import CAUSAL, shape
-from cases.attention_unseen import COUNTED, HELD_OUT, drawn
+from cases.attention_unseen import COUNTED, HELD_OUT, drawn, gradients
 from environment import environment
 from on_gpu import Bench, OnGpu
 from tilewright.compile import Store, default_store_path
 from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention_backward import AttentionBackwardProblem
 
 LEAST_BYTES = 8 << 20
 """Of the operands: what is less takes as long as a launch."""
@@ -42,8 +42,19 @@ def problems() -> Iterator[AttentionProblem]:
         yield from (p for p in some if p is not None)
 
 
+def backward() -> Iterator[AttentionBackwardProblem]:
+    """The gradients of the draws' problems, of the head dims that most models have."""
+    draws = (
+        [p for p in gradients(seed) if p.min_bytes > LEAST_BYTES and p.head_dim in (64, 128)]
+        for seed in (COUNTED, HELD_OUT)
+    )
+    return itertools.chain.from_iterable(zip(*draws, strict=False))
+
+
 def wanted(config: Any) -> bool:
     """Whether a kernel is timed."""
+    if config.family == "attention_backward":
+        return True
     if config.pipeline == "basic":
         return (
             config.tile_q >= 64 and config.tile_kv <= 64 and config.num_stages > 1
@@ -52,22 +63,26 @@ def wanted(config: Any) -> bool:
     return bool(config.scheduler != "split")
 
 
-CASE = Case("matrix", "", "", lambda: [*problems()], only=wanted, vendor=(rivals.torch_calls,))
+CASE = Case("matrix", "", "", lambda: [*problems()], only=wanted)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=300.0)
+    parser.add_argument("--gradients", action="store_true", help="of these problems instead")
     args = parser.parse_args()
     ends = time.time() + args.budget
     found = json.loads(args.json.read_text()) if args.json.exists() else {}
     found.setdefault("calls_us", {})
     bench = Bench(Store(default_store_path()))
-    todo = [p for p in problems() if str(p) not in found["calls_us"]]
+    every = backward() if args.gradients else problems()
+    todo = [p for p in every if str(p) not in found["calls_us"]]
     batch = 6  # whose kernels are built together
     for start in range(0, len(todo), batch):
         some = todo[start : start + batch]
+        if time.time() > ends:
+            break
         bench.built(c for p in some for c in bench.job(p).candidates if wanted(c))
         for problem in some:
             if time.time() > ends:
@@ -77,7 +92,7 @@ def main() -> None:
     args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def timed(problem: AttentionProblem, bench: Bench, times: dict[str, Any]) -> None:
+def timed(problem: Any, bench: Bench, times: dict[str, Any]) -> None:
     """Put a problem's times into `times`."""
     try:
         stage = OnGpu(CASE, problem, bench, 1, lambda text: None)

@@ -13,10 +13,11 @@ import math
 import random
 from collections.abc import Iterator
 
-import rivals
 from cases import Case, Part
 from cases.attention import CUDNN
+from cases.attention_backward import CUDNN as BACKWARD
 from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention_backward import AttentionBackwardProblem
 
 MODELS = (
     (3, 3, 64), (6, 6, 64), (8, 8, 64), (10, 10, 64), (12, 12, 64), (16, 16, 64), (20, 20, 64),
@@ -29,7 +30,7 @@ and language models with and without grouped heads."""
 ROWS, BATCHES = (64, 640), (1, 256)
 MOST_BYTES = 256 << 20
 COUNTED, HELD_OUT = 501, 502
-COUNT = 100
+COUNT, GRADIENTS = 100, 60
 
 
 def drawn(seed: int, count: int = COUNT) -> Iterator[AttentionProblem]:
@@ -50,20 +51,40 @@ def drawn(seed: int, count: int = COUNT) -> Iterator[AttentionProblem]:
         )  # fmt: skip
 
 
+def gradients(seed: int, count: int = COUNT) -> Iterator[AttentionBackwardProblem]:
+    """Gradients of Q, K and V of the problems of a seed."""
+    for p in drawn(seed, count):
+        yield AttentionBackwardProblem(
+            p.batch, p.heads, p.q_len, p.kv_len, p.head_dim, kv_heads=p.kv_heads, right=p.right
+        )
+
+
 PARTS = (
     Part("causal", CUDNN, where=lambda p: p.right is not None),
     Part("64", CUDNN, where=lambda p: p.head_dim == 64),
     Part("128", CUDNN, where=lambda p: p.head_dim == 128),
 )
 
-CASES = tuple(
-    Case(
-        name, f"bf16, {COUNT} problems of 64 to 640 rows in batches, drawn by chance, {says}, by "
-        "the estimate", CUDNN, lambda seed=seed: [*drawn(seed)], ours="estimated",
-        vendor=(rivals.torch_calls,), parts=PARTS, ways=("graphs",),
-    )
-    for name, says, seed in (
-        ("attention-short-counted", "those that choices may be counted from", COUNTED),
-        ("attention-short", "those that take no part in anything", HELD_OUT),
-    )
+SETS = (
+    ("-counted", "those that choices may be counted from", COUNTED),
+    ("", "those that take no part in anything", HELD_OUT),
+)
+CASES = (
+    *(
+        Case(
+            f"attention-short{name}", f"bf16, {COUNT} problems of 64 to 640 rows in batches, drawn "
+            f"by chance, {says}, by the estimate", CUDNN, lambda seed=seed: [*drawn(seed)],
+            ours="estimated", parts=PARTS, ways=("graphs",),
+        )
+        for name, says, seed in SETS
+    ),
+    *(
+        Case(
+            f"attention-backward-drawn{name}", f"bf16, gradients of the first {GRADIENTS} of those "
+            f"problems, {says}, by the estimate", BACKWARD,
+            lambda seed=seed: [*gradients(seed, GRADIENTS)], ours="estimated", parts=PARTS,
+            ways=("graphs",),
+        )
+        for name, says, seed in SETS
+    ),
 )  # fmt: skip
