@@ -298,13 +298,31 @@ class Dispatcher:
             return None
         return fast.repeat(fast.torch, launches.recipes, what, given, scalars)
 
-    def remember(self, what: Any, said: Spoken, call: Repeatable) -> None:
+    def remember(self, what: Any, call: Repeatable) -> None:
         """Let `repeat` launch calls like one that was just made, if it was launched on a GPU.
 
-        what: everything that decides the launch besides `call.arrays`.
-        said: the keywords of the call that was launched.
+        what: everything that decides the call besides `call.arrays`.
         """
-        self._launches.remember(what, said, call)
+        self._launches.remember(what, call)
+
+    def record(
+        self, what: Any, given: tuple[Any, ...], run: Any, arrays: tuple[Any, ...], function: Any
+    ) -> None:
+        """Let `repeat` launch calls like one whose gradients torch just recorded, and record them.
+
+        what, given: as `repeat` takes them.
+        run, arrays: as `repeat` takes them to launch the call alone. Nothing is kept unless it can.
+        function: (scalars, outputs, *arrays) → what the recorded call returns. It is given the
+            outputs as that launch makes them.
+        """
+        self._launches.record(what, given, run, arrays, function)
+
+    def record_alike(
+        self, what: Any, given: tuple[Any, ...], known: Any, arrays: tuple[Any, ...]
+    ) -> None:
+        """Let `repeat` launch and record calls of `what` as those of `known`, if `given` are the
+        same tensors as `arrays`."""
+        self._launches.record_alike(what, given, known, arrays)
 
     def run_named(
         self, name: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any

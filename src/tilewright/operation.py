@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.calls import plain, spoken
 from tilewright.default import default_dispatcher
-from tilewright.ready import Repeatable
+from tilewright.ready import Launched, Repeatable
 from tilewright.signature import signature
 
 
@@ -124,8 +124,12 @@ def remember(
         *(places[name] for name in said.named),
         *(places["out"] if x is None else next(number) for x in returned),
     )
-    everything = (*operands, *said.named.values(), *outputs)
-    default_dispatcher().remember(what, said, Repeatable(given, everything, roots, tuple(made)))
+    arrays = (*operands, *said.named.values())
+    launched = Launched(said.what, (*arrays, *outputs), roots)
+    dispatcher = default_dispatcher()
+    dispatcher.remember(what, Repeatable(given, (launched,), tuple(made), len(made)))
+    if len(made) == len(outputs) and all(x is y for x, y in zip(outputs, made, strict=True)):
+        dispatcher.record_alike(what, given, said.what, arrays)
 
 
 def _look_for_torch() -> bool:

@@ -88,21 +88,54 @@ class Launches:
         """How calls that make their outputs are repeated, by their signatures (see repeat.h)."""
         self._lock = threading.Lock()
 
-    def remember(self, what: Any, said: Spoken, call: Repeatable) -> None:
+    def remember(self, what: Any, call: Repeatable) -> None:
         """As `Dispatcher.remember`."""
         fast = self.fast
-        if fast is None or said.what is None:
+        if fast is None:
             return
         signature = fast.signature(what, call.arrays)
         if signature is None or signature in self.recipes:
             return
-        ready, _ = self._found(fast, said.what, call.operands)
-        recipe = None if ready is None else call.recipe(fast, ready.bound.native)
-        if recipe is not None:
-            with self._lock:
-                if len(self.recipes) >= KEPT:
-                    self.recipes.clear()
-                self.recipes[signature] = recipe
+        found = []
+        for one in call.launches:
+            ready = None
+            if one.what is not None:
+                ready, _ = self._found(fast, one.what, one.operands)
+            if ready is None:
+                return
+            found.append(ready.bound.native)
+        self._add_recipe(signature, call.recipe(fast, found))
+
+    def record(
+        self, what: Any, given: tuple[Any, ...], run: Any, arrays: tuple[Any, ...], function: Any
+    ) -> None:
+        """As `Dispatcher.record`."""
+        fast = self.fast
+        recipe = None if fast is None else self.recipes.get(fast.signature(run, arrays))
+        if fast is not None and recipe is not None:
+            signature = fast.signature(what, given, True)
+            if signature is not None:
+                self._add_recipe(signature, (recipe, function))
+
+    def record_alike(
+        self, what: Any, given: tuple[Any, ...], known: Any, arrays: tuple[Any, ...]
+    ) -> None:
+        """As `Dispatcher.record_alike`."""
+        fast = self.fast
+        if fast is None or len([x for x in given if x is not None]) != len(arrays):
+            return
+        if all(x is y for x, y in zip(given, arrays, strict=False)):
+            found = self.recipes.get(fast.signature(known, arrays, True))
+            signature = fast.signature(what, given, True)
+            if found is not None and signature is not None:
+                self._add_recipe(signature, found)
+
+    def _add_recipe(self, signature: Any, recipe: Any) -> None:
+        """recipe: None for a call that has none."""
+        with self._lock:
+            if len(self.recipes) >= KEPT:
+                self.recipes.clear()
+            self.recipes[signature] = recipe
 
     def launched_again(
         self, said: Spoken, operands: Sequence[Any], outputs: Sequence[Any] | None, stream: Any
@@ -130,7 +163,8 @@ class Launches:
             self.launch(ready, inputs, made, addresses, stream, said.scalars)
         if outputs is None and made:
             roots = (*range(len(inputs)), *(-1 - i for i in range(len(made))))
-            self.remember(said.what, said, Repeatable(inputs, tensors, roots, tuple(made)))
+            launched = Launched(said.what, tensors, roots)
+            self.remember(said.what, Repeatable(inputs, (launched,), tuple(made), len(made)))
         return made
 
     def stream_of(self, index: int, stream: Any) -> int:
@@ -242,32 +276,59 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True)
+class Launched:
+    """A launch of a call.
+
+    what: everything that decides the launch besides its operands (`Spoken.what`).
+    operands: those of the launch, in its order, outputs included.
+    roots: of each operand, the number of the array that it is a view of; -1, -2, … for an output
+        that the call makes, in their order.
+    """
+
+    what: Any
+    operands: tuple[Any, ...]
+    roots: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Repeatable:
     """A call whose like may be repeated without its Python code.
 
     arrays: what the call is given: tensors, or None for one that is not there.
-    operands: those of the launch, in its order, outputs included.
-    roots: of each operand, the number of the array that it is a view of; -1, -2, … for an output
-        that the call makes, in their order.
-    returned: those outputs as the call returns them, perhaps in another shape.
+    launches: one, or several in the order in which they were queued.
+    made: the outputs that the call makes, those returned as they are returned, perhaps in another
+        shape.
+    returned: how many of them are returned, the first.
 
     Shapes, strides and dtypes of the arrays must decide everything else about the operands and what
     is returned.
     """
 
     arrays: tuple[Any, ...]
-    operands: tuple[Any, ...]
-    roots: Sequence[int]
-    returned: tuple[Any, ...]
+    launches: tuple[Launched, ...]
+    made: tuple[Any, ...]
+    returned: int
 
-    def recipe(self, fast: Fast, launch: Any) -> Any:
+    def recipe(self, fast: Fast, found: Sequence[Any]) -> Any:
         """The recipe of such calls, for the launcher; None if an operand is no view of its array,
-        but a copy."""
-        if len(self.roots) != len(self.operands):
+        but a copy.
+
+        found: the launcher's records of the launches.
+        """
+        parts = []
+        for native, one in zip(found, self.launches, strict=True):
+            sources = self._sources(one)
+            if sources is None:
+                return None
+            parts.append((native, sources))
+        return fast.recipe(tuple(parts), tuple(map(_maker, self.made)), self.returned)
+
+    def _sources(self, one: Launched) -> tuple[tuple[int, int, int], ...] | None:
+        if len(one.roots) != len(one.operands):
             return None
         sources = []
-        for operand, root in zip(self.operands, self.roots, strict=True):
-            base = self.returned[-root - 1] if root < 0 else self.arrays[root]
+        for operand, root in zip(one.operands, one.roots, strict=True):
+            base = self.made[-root - 1] if root < 0 else self.arrays[root]
             if base is None or _storage(base) != _storage(operand):
                 return None
             address = operand.data_ptr()
@@ -275,7 +336,7 @@ class Repeatable:
             if root < 0 and (offset or _bytes(base) != _bytes(operand)):
                 return None
             sources.append((root, offset, address))
-        return fast.recipe(launch, tuple(map(_maker, self.returned)), tuple(sources))
+        return tuple(sources)
 
 
 def _storage(tensor: Any) -> int:

@@ -17,10 +17,17 @@ def ready(driver, **scalars):
     return bound(driver, ARGUMENTS, LARGE, **scalars).native
 
 
+def recipe_of(native, launch, makers, sources):  # noqa: F811
+    """Of one launch, which returns all that it makes."""
+    return native.recipe(((launch, sources),), makers, len(makers))
+
+
 def test_outputs_are_made_and_operands_found(native):  # noqa: F811
     driver, x = StandIn("<Q", "<Q"), torch.zeros(2, 16, 16)
     sources = ((1, 1024, x[1].data_ptr()), (-1, 0, 0))
-    recipes = {native.signature("op", (None, x)): native.recipe(ready(driver), (MAKER,), sources)}
+    recipes = {
+        native.signature("op", (None, x)): recipe_of(native, ready(driver), (MAKER,), sources)
+    }
     for _ in range(2):
         y = torch.ones(2, 16, 16)
         made = native.repeat(_torch(), recipes, "op", (None, y), ())
@@ -32,7 +39,7 @@ def test_outputs_are_made_and_operands_found(native):  # noqa: F811
 def test_an_output_may_be_passed(native):  # noqa: F811
     driver, x, out = StandIn("<Q", "<Q"), torch.zeros(16, 16), torch.zeros(1, 16, 16)
     sources = ((0, 0, x.data_ptr()), (1, 0, out.data_ptr()))
-    recipes = {native.signature("op", (x, out)): native.recipe(ready(driver), (), sources)}
+    recipes = {native.signature("op", (x, out)): recipe_of(native, ready(driver), (), sources)}
     assert native.repeat(_torch(), recipes, "op", (x, out), ()) == ()
     assert (x._version, out._version) == (0, 1), "the write is counted"
     assert native.repeat(_torch(), recipes, "op", (x, x[None]), ()) is None, "it overlaps"
@@ -41,7 +48,7 @@ def test_an_output_may_be_passed(native):  # noqa: F811
 
 def test_other_calls_are_left_to_python(native):  # noqa: F811
     driver, x = StandIn("<Q", "<Q"), torch.zeros(2, 16, 16)
-    made = native.recipe(ready(driver), (MAKER,), ((0, 0, x.data_ptr()), (-1, 0, 0)))
+    made = recipe_of(native, ready(driver), (MAKER,), ((0, 0, x.data_ptr()), (-1, 0, 0)))
     recipes = {native.signature("op", (x, None)): made}
     others = [
         (x,), (x, x), (None, x), (None, None), (x.as_subclass(Subclass), None), (x.half(), None),
@@ -65,7 +72,7 @@ def test_an_operand_that_is_aligned_otherwise_is_left_to_python(native):  # noqa
     driver, memory = StandIn("<Q", "<Q"), torch.zeros(1024)
     here, there = memory[1:601], memory[3:603]
     sources = ((0, 4, here[1:].data_ptr()), (-1, 0, 0))
-    recipe = native.recipe(ready(driver), (MAKER,), sources)
+    recipe = recipe_of(native, ready(driver), (MAKER,), sources)
     recipes = {native.signature("op", (here,)): recipe}
     assert native.signature("op", (here,)) == native.signature("op", (there,))
     assert native.repeat(_torch(), recipes, "op", (there,), ()) is None
@@ -78,7 +85,7 @@ def test_scalars_are_those_of_the_call_or_all_defaults(native):  # noqa: F811
         driver, (*ARGUMENTS, Given("fp32", "scale")), LARGE, given=("scale",),
         defaults={"scale": 2.0},
     )  # fmt: skip
-    recipe = native.recipe(launch.native, (MAKER,), ((0, 0, x.data_ptr()), (-1, 0, 0)))
+    recipe = recipe_of(native, launch.native, (MAKER,), ((0, 0, x.data_ptr()), (-1, 0, 0)))
     recipes = {native.signature("op", (x,)): recipe}
     for scalars in ((), (3.0,), (None,), (4.0,)):
         assert native.repeat(_torch(), recipes, "op", (x,), scalars) is not None
@@ -101,7 +108,7 @@ def test_what_a_maker_raises_is_raised(native):  # noqa: F811
         raise MemoryError("full")
 
     driver, x = StandIn("<Q", "<Q"), torch.zeros(16, 16)
-    recipe = native.recipe(ready(driver), ((full, ()),), ((0, 0, x.data_ptr()), (-1, 0, 0)))
+    recipe = recipe_of(native, ready(driver), ((full, ()),), ((0, 0, x.data_ptr()), (-1, 0, 0)))
     with pytest.raises(MemoryError, match="full"):
         native.repeat(_torch(), {native.signature("op", (x,)): recipe}, "op", (x,), ())
     assert not driver.launches

@@ -33,7 +33,7 @@ from tilewright.serving import (  # noqa: E402
     PagedAttention,
     RaggedAttention,
 )
-from tilewright.torch import eager, operators  # noqa: E402
+from tilewright.torch import eager, gradients, operators  # noqa: E402
 
 B, HEADS, KV_HEADS, DIM, PAGE, ROWS = 2, 4, 2, 16, 8, 24
 
@@ -77,7 +77,7 @@ def driver(monkeypatch):
     driver = stand_in_gpu.install(monkeypatch, torch)
     dispatcher = Unbuilt(driver)
     operation._look_for_torch()
-    for module in (operation, eager, operators):
+    for module in (operation, eager, operators, gradients):
         monkeypatch.setattr(module, "default_dispatcher", lambda: dispatcher)
     driver.dispatcher = dispatcher
     return driver

@@ -65,6 +65,21 @@ static void ask_torch(void) {
   Py_XDECREF(api);
 }
 
+/* Whether a flag that Python returned is true; -1 on an exception. Takes the reference. */
+static int is_true(PyObject *flag) {
+  int yes = flag ? PyObject_IsTrue(flag) : -1;
+  Py_XDECREF(flag);
+  return yes;
+}
+
+/* Whether a tensor requires a gradient; -1 on an exception. */
+static int requires_grad(PyObject *tensor) {
+  /* The getter itself, without a look-up: a plain tensor has no other attribute of this name. */
+  const PyGetSetDef *own =
+      Py_TYPE(tensor) == torch_types.tensor ? torch_types.requires_grad : NULL;
+  return is_true(own ? own->get(tensor, own->closure) : PyObject_GetAttr(tensor, word_requires_grad));
+}
+
 static char *put(char *to, const void *from, size_t bytes) {
   memcpy(to, from, bytes);
   return to + bytes;
@@ -74,10 +89,14 @@ static char *put(char *to, const void *from, size_t bytes) {
    `op` before them in a tuple if it is not a string. NULL, without an exception, for other calls.
    Each field has a fixed width or its length in front, so different calls have different bytes. A
    subclass of Tensor may say anything about itself, so it is left to slow_key(), whose keys are
-   longer tuples. holes: whether None may stand for a tensor that is not there. */
-static PyObject *fast_key(PyObject *op, PyObject *tensors, uint64_t *address, int holes) {
+   longer tuples. holes: whether None may stand for a tensor that is not there. recorded: whether a
+   tensor that requires a gradient has another key; becomes whether one does; NULL for no. */
+static PyObject *fast_key(PyObject *op, PyObject *tensors, uint64_t *address, int holes,
+                          int *recorded) {
   Py_ssize_t count = PyTuple_GET_SIZE(tensors), length = 0;
   Tensor tensor[count + 1];
+  char wants[count + 1]; /* 1 for a tensor whose gradient is recorded */
+  int any = 0;
   size_t bytes = sizeof(length) + (size_t)count * sizeof(int32_t);
   for (Py_ssize_t i = 0; i < count; i++) {
     PyObject *object = PyTuple_GET_ITEM(tensors, i);
@@ -90,8 +109,12 @@ static PyObject *fast_key(PyObject *op, PyObject *tensors, uint64_t *address, in
       return NULL;
     if (torch_types.look(object, t)) return PyErr_Clear(), NULL;
     address[i] = (uint64_t)(uintptr_t)t->data + t->offset;
+    int yes = recorded && *recorded ? requires_grad(object) : 0;
+    if (yes < 0) return PyErr_Clear(), NULL;
+    any |= wants[i] = (char)yes;
     bytes += 13 + (size_t)t->rank * 16;
   }
+  if (recorded) *recorded = any;
   const char *text = NULL;
   if (PyUnicode_CheckExact(op) && !(text = PyUnicode_AsUTF8AndSize(op, &length)))
     return PyErr_Clear(), NULL;
@@ -103,7 +126,7 @@ static PyObject *fast_key(PyObject *op, PyObject *tensors, uint64_t *address, in
     const Tensor *t = tensor + i;
     to = put(to, &t->rank, sizeof(t->rank));
     if (t->rank < 0) continue;
-    *to++ = (char)alignment(address[i]);
+    *to++ = (char)(alignment(address[i]) | wants[i] << 7);
     to = put(to, &t->device_type, 4);
     to = put(to, &t->device, 4);
     to = put(to, &t->code, 4); /* with bits and lanes */
@@ -149,7 +172,7 @@ failed:
 
 static PyObject *key_of(PyObject *op, PyObject *tensors, uint64_t *address) {
   if (!torch_types.known) ask_torch();
-  PyObject *key = torch_types.look ? fast_key(op, tensors, address, 0) : NULL;
+  PyObject *key = torch_types.look ? fast_key(op, tensors, address, 0, NULL) : NULL;
   return key ? key : slow_key(op, tensors, address);
 }
 

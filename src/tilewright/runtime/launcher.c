@@ -15,13 +15,14 @@
                                 addresses
    call(torch, known, op, tensors, scalars) -> code
                                 describe, look up in `known`, launch on torch's current stream
-   recipe(launch, makers, sources) -> recipe
-                                how a call's arrays become a launch's operands
-   signature(what, arrays) -> key
-                                of a call that may be repeated; None for one that may not be
+   recipe(launches, makers, returned) -> recipe
+                                how a call's arrays become the operands of its launches
+   signature(what, arrays, recorded) -> key
+                                of a call that may be repeated; None for one that may not be.
+                                recorded: whether torch records its gradients; False if left out
    repeat(torch, recipes, what, arrays, scalars) -> made
                                 look up in `recipes`, make the outputs, launch on torch's current
-                                stream
+                                stream; record gradients
 
    A launch is one or more kernels, its steps, queued one after another. It counts as one launch.
 
@@ -365,6 +366,25 @@ static int overlaps(const Launch *l, const uint64_t *address) {
   return 0;
 }
 
+static Map *known_map(const Tiled *t, const uint64_t *address) {
+  uint64_t at = address[t->slot.source] + t->slot.offset;
+  Map *map = t->room ? map_at(t, at) : NULL;
+  return map && map->address == at ? map : NULL;
+}
+
+/* The code of what a launch on this stream still lacks of Python; 0 for nothing. */
+static int lacking(const Launch *l, uint64_t stream, const uint64_t *address) {
+  for (int i = 0; i < l->descriptors; i++)
+    if (!known_map(l->descriptor + i, address)) return NEEDS_MAPS;
+  for (int i = 0; i < l->steps; i++) {
+    const Step *s = l->step + i;
+    if (s->call == (void *)matmul_step &&
+        !handle_on(((Matmul *)s->function)->handles, (void *)(uintptr_t)stream))
+      return NEEDS_HANDLE;
+  }
+  return overlaps(l, address) ? OVERLAPS : 0;
+}
+
 /* address: the operands', then those of the kept-zero and the scratch buffer. `scalars` has as many
    items as the launch is given, or none: all have their defaults. -1 with an exception set, or a
    code. */
@@ -399,9 +419,8 @@ static int do_launch(Launch *l, uint64_t stream, const uint64_t *address, PyObje
   }
   for (int i = 0; i < l->descriptors && !status; i++) {
     const Tiled *t = l->descriptor + i;
-    uint64_t at = address[t->slot.source] + t->slot.offset;
-    Map *map = t->room ? map_at(t, at) : NULL;
-    if (!map || map->address != at) status = NEEDS_MAPS;
+    const Map *map = known_map(t, address);
+    if (!map) status = NEEDS_MAPS;
     else memcpy(copy + t->slot.at, map->map, MAP_BYTES);
   }
   void *queue = (void *)(uintptr_t)stream, **next = parameters;
@@ -507,24 +526,10 @@ static PyObject *write_map(PyObject *self, PyObject *args) {
 
 /* 1 if torch records gradients and an operand asks for one, 0 if not, -1 on an exception. */
 static int records_gradient(PyObject *grad_enabled, PyObject *tensors) {
-  PyObject *enabled = PyObject_CallNoArgs(grad_enabled);
-  if (!enabled) return -1;
-  int yes = PyObject_IsTrue(enabled);
-  Py_DECREF(enabled);
+  int yes = is_true(PyObject_CallNoArgs(grad_enabled));
   if (yes <= 0) return yes;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); i++) {
-    PyObject *tensor = PyTuple_GET_ITEM(tensors, i);
-    if (tensor == Py_None) continue;
-    /* The getter itself, without a look-up: a plain tensor has no other attribute of this name. */
-    const PyGetSetDef *own =
-        Py_TYPE(tensor) == torch_types.tensor ? torch_types.requires_grad : NULL;
-    PyObject *wants =
-        own ? own->get(tensor, own->closure) : PyObject_GetAttr(tensor, word_requires_grad);
-    if (!wants) return -1;
-    yes = wants == Py_True;
-    Py_DECREF(wants);
-    if (yes) return 1;
-  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); i++)
+    if ((yes = requires_grad(PyTuple_GET_ITEM(tensors, i)))) return yes;
   return 0;
 }
 
@@ -543,29 +548,39 @@ static int suits(const Launch *l, PyObject *scalars) {
   return !PyTuple_GET_SIZE(scalars) || PyTuple_GET_SIZE(scalars) == l->given;
 }
 
-/* Launches `l` on the current stream of its device, which is the current one: the driver's status
-   or a code; -1 with an exception set. NOT_KNOWN where the launch needs buffers that none are kept
-   for, as on a stream that a graph captures. */
-static int launch_here(Launch *l, PyObject *torch, uint64_t *address, PyObject *scalars) {
+/* torch's current stream on the device of `l`. -1 with an exception set. */
+static int stream_of(const Launch *l, PyObject *torch, uint64_t *handle) {
   PyObject *number = PyLong_FromLong(l->device);
   PyObject *stream = number ? PyObject_CallOneArg(PyTuple_GET_ITEM(torch, 0), number) : NULL;
   Py_XDECREF(number);
   if (!stream) return -1;
-  uint64_t handle = PyLong_AsUnsignedLongLong(stream);
+  *handle = PyLong_AsUnsignedLongLong(stream);
   Py_DECREF(stream);
-  if (PyErr_Occurred()) return -1;
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Fills in the addresses of the buffers that `l` needs, behind those of its operands. NOT_KNOWN if
+   none are kept for it, as on a stream that a graph captures; -1 with an exception set. */
+static int add_workspaces(Launch *l, PyObject *torch, uint64_t handle, uint64_t *address) {
   Workspace kept = {0, 0, 0};
   if (l->kept_zero || l->scratch) {
     kept = *workspace_of(l, handle); /* others may change it while torch is asked */
     if (kept.stream != handle || !(kept.kept_zero | kept.scratch)) return NOT_KNOWN;
-    PyObject *capturing = PyObject_CallNoArgs(PyTuple_GET_ITEM(torch, 3));
-    int captured = capturing ? PyObject_IsTrue(capturing) : -1;
-    Py_XDECREF(capturing);
-    if (captured) return NOT_KNOWN; /* a graph has buffers of its own */
+    int captured = is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(torch, 3)));
+    if (captured) return captured < 0 ? -1 : NOT_KNOWN; /* a graph has buffers of its own */
   }
   address[l->operands] = kept.kept_zero;
   address[l->operands + 1] = kept.scratch;
-  return do_launch(l, handle, address, scalars, 0);
+  return 0;
+}
+
+/* Launches `l` on the current stream of its device, which is the current one: the driver's status
+   or a code; -1 with an exception set. */
+static int launch_here(Launch *l, PyObject *torch, uint64_t *address, PyObject *scalars) {
+  uint64_t handle;
+  int code = stream_of(l, torch, &handle);
+  if (!code) code = add_workspaces(l, torch, handle, address);
+  return code ? code : do_launch(l, handle, address, scalars, 0);
 }
 
 /* Tells torch that a launch wrote `array`, a tensor or `Pointers` to tensors: a graph that saved it

@@ -440,7 +440,7 @@ def _may_launch(
     _, current_device, grad_enabled, *_ = torch
     if scalars and len(scalars) != len(found.optional):
         return False
-    if grad_enabled() and any(t.requires_grad for t in tensors if t is not None):
+    if grad_enabled() and any(t.requires_grad for t in tensors):
         return False
     return current_device is None or current_device() == found.device
 
@@ -465,58 +465,89 @@ def _launch_here(
     return NOT_KNOWN if code == UNSUITABLE else code
 
 
+Sources = tuple[tuple[int, int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Recipe:
     """See repeat.h."""
 
-    launch: _Launch
+    launches: tuple[tuple[_Launch, Sources], ...]
     makers: tuple[tuple[Any, tuple[Any, ...]], ...]
-    sources: tuple[tuple[int, int, int], ...]
+    returned: int
 
 
 def recipe(
-    launch: _Launch,
+    launches: tuple[tuple[_Launch, Sources], ...],
     makers: tuple[tuple[Any, tuple[Any, ...]], ...],
-    sources: tuple[tuple[int, int, int], ...],
+    returned: int,
 ) -> _Recipe:
-    """How the arrays of a call become the operands of a launch; see repeat.h."""
-    return _Recipe(launch, makers, sources)
+    """How the arrays of a call become the operands of its launches; see repeat.h."""
+    return _Recipe(launches, makers, returned)
 
 
-def signature(what: Any, arrays: tuple[Any, ...]) -> Any:
+def signature(what: Any, arrays: tuple[Any, ...], recorded: bool = False) -> Any:
     """The key of a call that may be repeated; None for one that may not be."""
     torch = sys.modules.get("torch")
     plain = () if torch is None else (torch.Tensor, torch.nn.Parameter, type(None))
     if any(type(x) not in plain for x in arrays):
         return None
+    there = tuple([x for x in arrays if x is not None])
     try:
-        key, _ = describe(what, tuple([x for x in arrays if x is not None]))
+        key, _ = describe(what, there)
     except RuntimeError:  # a tensor without memory, as in a transform of torch.func
         return None
-    return (key, *[i for i, x in enumerate(arrays) if x is None])
+    absent = tuple([i for i, x in enumerate(arrays) if x is None])
+    return key, absent, tuple([recorded and x.requires_grad for x in there])
 
 
 def repeat(
     torch: tuple[Any, Any, Any, Any, Any],
-    recipes: Mapping[Any, _Recipe],
+    recipes: Mapping[Any, Any],
     what: Any,
     arrays: tuple[Any, ...],
     scalars: tuple[Any, ...],
 ) -> Any:
     """A cached call that makes its outputs, whole; see repeat.h."""
-    found = recipes.get(signature(what, arrays))
-    if found is None or not _may_launch(found.launch, torch, arrays, scalars):
+    key = signature(what, arrays, torch[2]())
+    found = recipes.get(key)
+    recorded = key is not None and True in key[2]
+    recipe, function = found if recorded and found else (found, None)
+    outputs = None if recipe is None else _carried_out(recipe, torch, arrays, scalars)
+    if outputs is None:
+        return None
+    if function is not None:
+        made = function(scalars, outputs, *[x for x in arrays if x is not None])
+        return made[0] if isinstance(made, tuple) and len(made) == 1 else made
+    returned = outputs[: recipe.returned]
+    return returned[0] if len(returned) == 1 else returned
+
+
+def _carried_out(
+    found: _Recipe,
+    torch: tuple[Any, Any, Any, Any, Any],
+    arrays: tuple[Any, ...],
+    scalars: tuple[Any, ...],
+) -> tuple[Any, ...] | None:
+    """All outputs that were made; None where the call is left to the caller."""
+    if scalars and len(scalars) != sum(len(one.optional) for one, _ in found.launches):
+        return None
+    if torch[1] is not None and torch[1]() != found.launches[0][0].device:
         return None
     outputs = tuple([function(*arguments) for function, arguments in found.makers])
-    addresses = []
-    for array, offset, example in found.sources:
-        tensor = outputs[-array - 1] if array < 0 else arrays[array]
-        address = tensor.data_ptr() + offset
-        if _alignment(address) != _alignment(example):
+    first = 0
+    for one, sources in found.launches:
+        addresses = []
+        for array, offset, example in sources:
+            tensor = outputs[-array - 1] if array < 0 else arrays[array]
+            address = tensor.data_ptr() + offset
+            if _alignment(address) != _alignment(example):
+                return None
+            addresses.append(address)
+        own = scalars[first : first + len(one.optional)]
+        first += len(one.optional)
+        if _launch_here(one, torch, tuple(addresses), own):
             return None
-        addresses.append(address)
-    if _launch_here(found.launch, torch, tuple(addresses), scalars):
-        return None
-    roots = [found.sources[place][0] for place in _written(found.launch)]
-    _note_writes(torch, [arrays[root] for root in roots if root >= 0])
-    return outputs[0] if len(outputs) == 1 else outputs
+        roots = [sources[place][0] for place in _written(one)]
+        _note_writes(torch, [arrays[root] for root in roots if root >= 0])
+    return outputs

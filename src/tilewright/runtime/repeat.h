@@ -1,9 +1,10 @@
 /* A cached call that makes its outputs, and whose operands may be views of the arrays that it is
    given. Part of launcher.c, which includes it.
 
-   A recipe says where the address of each operand of a launch comes from: an array of the call, and
-   how many bytes behind its address, or an output that is made. It holds for every call with the
-   same signature, since shapes and strides decide a view. */
+   A recipe has one launch or several, one behind the other, and says where the address of each of
+   their operands comes from: an array of the call, and how many bytes behind its address, or an
+   output that is made. It holds for every call with the same signature, since shapes and strides
+   decide a view. */
 
 typedef struct {
   int array;             /* number of the array; of an output that is made: -1, -2, … */
@@ -14,17 +15,26 @@ typedef struct {
 typedef struct {
   PyObject *capsule; /* of `launch` */
   Launch *launch;
+  Source *source; /* of each operand */
+} Part;
+
+typedef struct {
   PyObject *makers; /* (function, arguments) for each output that is made */
+  int returned;     /* the first so many outputs are returned */
   int arrays;       /* a call gives at least so many */
-  Source *source;   /* of each operand */
+  int count, operands, scalars; /* launches; operands and scalars of all of them */
+  Part *part;
 } Recipe;
 
 static const char *RECIPE = "tilewright.recipe";
 
 static void discard_recipe(Recipe *r) {
-  Py_XDECREF(r->capsule);
+  for (int i = 0; r->part && i < r->count; i++) {
+    Py_XDECREF(r->part[i].capsule);
+    PyMem_Free(r->part[i].source);
+  }
+  PyMem_Free(r->part);
   Py_XDECREF(r->makers);
-  PyMem_Free(r->source);
   PyMem_Free(r);
 }
 
@@ -32,61 +42,77 @@ static void destroy_recipe(PyObject *capsule) {
   discard_recipe(PyCapsule_GetPointer(capsule, RECIPE));
 }
 
-static int read_sources(Recipe *r, PyObject *sources) {
-  Py_ssize_t made = PyTuple_GET_SIZE(r->makers);
-  if (PyTuple_GET_SIZE(sources) != r->launch->operands) return outside("a source");
-  for (int i = 0; i < r->launch->operands; i++) {
-    Source *s = r->source + i;
+/* item: (launch, sources), see recipe(). */
+static int read_part(Recipe *r, Part *p, PyObject *item) {
+  PyObject *capsule, *sources;
+  if (!PyArg_ParseTuple(item, "OO!", &capsule, &PyTuple_Type, &sources)) return -1;
+  Launch *l = PyCapsule_GetPointer(capsule, LAUNCH);
+  if (!l) return -1;
+  p->capsule = Py_NewRef(capsule), p->launch = l;
+  if (PyTuple_GET_SIZE(sources) != l->operands) return outside("a source");
+  p->source = PyMem_Calloc((size_t)l->operands + 1, sizeof(Source));
+  if (!p->source) return PyErr_NoMemory(), -1;
+  for (int i = 0; i < l->operands; i++) {
+    Source *s = p->source + i;
     long long offset;
     unsigned long long address;
     if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sources, i), "iLK", &s->array, &offset, &address))
       return -1;
     s->offset = offset;
     s->aligned = alignment(address);
-    if (-s->array > made) return outside("an output");
+    if (-s->array > PyTuple_GET_SIZE(r->makers)) return outside("an output");
     if (s->array >= r->arrays) r->arrays = s->array + 1;
   }
-  for (Py_ssize_t i = 0; i < made; i++) {
+  r->operands += l->operands, r->scalars += l->given;
+  return 0;
+}
+
+static int read_parts(Recipe *r, PyObject *launches) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(r->makers); i++) {
     PyObject *maker = PyTuple_GET_ITEM(r->makers, i);
     if (!PyTuple_Check(maker) || PyTuple_GET_SIZE(maker) != 2 ||
         !PyTuple_Check(PyTuple_GET_ITEM(maker, 1)))
       return outside("a maker");
   }
-  return 0;
+  if (r->returned < 0 || r->returned > PyTuple_GET_SIZE(r->makers)) return outside("an output");
+  if (!(r->part = room_for(launches, sizeof(Part), &r->count))) return -1;
+  for (int i = 0; i < r->count; i++)
+    if (read_part(r, r->part + i, PyTuple_GET_ITEM(launches, i))) return -1;
+  return r->count ? 0 : outside("no launch");
 }
 
-/* recipe(launch, makers, sources): makers: (function, arguments) for each output that is made.
+/* recipe(launches, makers, returned): launches: (launch, sources) of each. makers: (function,
+   arguments) for each output that is made. returned: how many of them are returned, the first.
    sources: (array, offset, address) of each operand, see Source; the address is that of one call,
    and the others' are aligned alike. */
 static PyObject *recipe(PyObject *self, PyObject *args) {
-  PyObject *capsule, *makers, *sources, *made = NULL;
-  if (!PyArg_ParseTuple(args, "OO!O!", &capsule, &PyTuple_Type, &makers, &PyTuple_Type, &sources))
+  PyObject *launches, *makers, *made = NULL;
+  int returned;
+  if (!PyArg_ParseTuple(args, "O!O!i", &PyTuple_Type, &launches, &PyTuple_Type, &makers, &returned))
     return NULL;
-  Launch *l = PyCapsule_GetPointer(capsule, LAUNCH);
-  if (!l) return NULL;
   Recipe *r = PyMem_Calloc(1, sizeof(Recipe));
   if (!r) return PyErr_NoMemory();
-  *r = (Recipe){Py_NewRef(capsule), l, Py_NewRef(makers), 0, NULL};
-  r->source = PyMem_Calloc((size_t)l->operands + 1, sizeof(Source));
-  if (!r->source) PyErr_NoMemory();
-  else if (!read_sources(r, sources)) made = PyCapsule_New(r, RECIPE, destroy_recipe);
+  r->makers = Py_NewRef(makers), r->returned = returned;
+  if (!read_parts(r, launches)) made = PyCapsule_New(r, RECIPE, destroy_recipe);
   if (!made) discard_recipe(r);
   return made;
 }
 
-/* Plain torch tensors alone, of which no subclass says anything else: torch need not know. */
-static PyObject *signature_of(PyObject *what, PyObject *arrays, uint64_t *address) {
+/* Plain torch tensors alone, of which no subclass says anything else: torch need not know.
+   recorded: see fast_key(). */
+static PyObject *signature_of(PyObject *what, PyObject *arrays, uint64_t *address, int *recorded) {
   if (!torch_types.known) ask_torch();
-  return torch_types.look ? fast_key(what, arrays, address, 1) : NULL;
+  return torch_types.look ? fast_key(what, arrays, address, 1, recorded) : NULL;
 }
 
 static PyObject *signature(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-  if (given != 2 || !PyTuple_Check(args[1])) {
-    PyErr_SetString(PyExc_TypeError, "signature(what, tuple of tensors)");
+  if (given < 2 || given > 3 || !PyTuple_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "signature(what, tuple of tensors, recorded)");
     return NULL;
   }
   uint64_t address[PyTuple_GET_SIZE(args[1]) + 1];
-  PyObject *key = signature_of(args[0], args[1], address);
+  int recorded = given == 3 && args[2] == Py_True;
+  PyObject *key = signature_of(args[0], args[1], address, &recorded);
   if (!key) Py_RETURN_NONE;
   return key;
 }
@@ -110,53 +136,123 @@ static PyObject *make_outputs(const Recipe *r, uint64_t *address) {
   return outputs;
 }
 
-/* The outputs that were made, or NULL: with an exception set, or where the call is left to
+/* Fills in the addresses of a launch's operands. NOT_KNOWN if one is aligned otherwise. */
+static int find_operands(const Part *p, const uint64_t *given, const uint64_t *made,
+                         uint64_t *address) {
+  for (int i = 0; i < p->launch->operands; i++) {
+    const Source *s = p->source + i;
+    address[i] = (s->array < 0 ? made[-s->array - 1] : given[s->array]) + (uint64_t)s->offset;
+    if (alignment(address[i]) != s->aligned) return NOT_KNOWN;
+  }
+  return 0;
+}
+
+/* Launches all parts on the current stream: a status or a code; -1 with an exception set. Of
+   several, none is launched where a later one could not be. */
+static int launch_parts(const Recipe *r, PyObject *torch, const uint64_t *given,
+                        const uint64_t *made, PyObject *scalars) {
+  uint64_t handle, address[r->operands + 2 * r->count], *next = address;
+  int code = stream_of(r->part->launch, torch, &handle);
+  for (int i = 0; i < r->count && !code; i++) {
+    const Launch *l = r->part[i].launch;
+    code = find_operands(r->part + i, given, made, next);
+    if (!code) code = add_workspaces(r->part[i].launch, torch, handle, next);
+    if (!code && r->count > 1) code = lacking(l, handle, next);
+    next += l->operands + 2;
+  }
+  next = address;
+  Py_ssize_t first = 0, all = PyTuple_GET_SIZE(scalars);
+  for (int i = 0; i < r->count && !code; i++) {
+    Launch *l = r->part[i].launch;
+    PyObject *own = r->count == 1 || !all ? Py_NewRef(scalars)
+                                          : PyTuple_GetSlice(scalars, first, first + l->given);
+    code = own ? do_launch(l, handle, next, own, 0) : -1;
+    Py_XDECREF(own);
+    first += l->given, next += l->operands + 2;
+  }
+  return code;
+}
+
+/* All outputs that were made, or NULL: with an exception set, or where the call is left to
    Python. */
-static PyObject *carry_out(Recipe *r, PyObject *torch, PyObject *arrays, const uint64_t *given,
-                           PyObject *scalars) {
-  Launch *l = r->launch;
-  uint64_t made[PyTuple_GET_SIZE(r->makers) + 1], address[l->operands + 2];
+static PyObject *carry_out(const Recipe *r, PyObject *torch, PyObject *arrays,
+                           const uint64_t *given, PyObject *scalars) {
+  uint64_t made[PyTuple_GET_SIZE(r->makers) + 1];
   PyObject *outputs = make_outputs(r, made);
   if (!outputs) return NULL;
-  int code = 0;
-  for (int i = 0; i < l->operands; i++) {
-    const Source *s = r->source + i;
-    address[i] = (s->array < 0 ? made[-s->array - 1] : given[s->array]) + (uint64_t)s->offset;
-    if (alignment(address[i]) != s->aligned) code = NOT_KNOWN;
-  }
-  if (!code) code = launch_here(l, torch, address, scalars);
-  for (int i = 0; !code && i < l->written; i++) {
-    int array = r->source[l->writes[i]].array; /* nobody has seen an output that is made here */
-    if (array >= 0) code = note_write(torch, PyTuple_GET_ITEM(arrays, array));
+  int code = launch_parts(r, torch, given, made, scalars);
+  for (int i = 0; i < r->count; i++) {
+    const Part *p = r->part + i;
+    for (int j = 0; !code && j < p->launch->written; j++) {
+      int array = p->source[p->launch->writes[j]].array; /* an output made here is new to all */
+      if (array >= 0) code = note_write(torch, PyTuple_GET_ITEM(arrays, array));
+    }
   }
   if (code) Py_CLEAR(outputs);
   return outputs;
 }
 
+/* What function(scalars, outputs, *arrays) returns. Arrays that are not there are left out. */
+static PyObject *record(PyObject *function, PyObject *scalars, PyObject *outputs,
+                        PyObject *arrays) {
+  Py_ssize_t count = PyTuple_GET_SIZE(arrays);
+  PyObject *given[count + 2];
+  size_t next = 0;
+  given[next++] = scalars;
+  given[next++] = outputs;
+  for (Py_ssize_t i = 0; i < count; i++)
+    if (PyTuple_GET_ITEM(arrays, i) != Py_None) given[next++] = PyTuple_GET_ITEM(arrays, i);
+  return PyObject_Vectorcall(function, given, next, NULL);
+}
+
+/* The first `count` of a tuple that is given away; its item, if that is one. */
+static PyObject *first_of(PyObject *outputs, Py_ssize_t count) {
+  if (count != 1 && count == PyTuple_GET_SIZE(outputs)) return outputs;
+  PyObject *first =
+      count == 1 ? Py_NewRef(PyTuple_GET_ITEM(outputs, 0)) : PyTuple_GetSlice(outputs, 0, count);
+  Py_DECREF(outputs);
+  return first;
+}
+
 /* repeat(torch, recipes, what, arrays, scalars): as call(), with recipes. arrays: tensors, or None
-   for one that is not there. Returns the output that was made, or a tuple unless there is one; None
-   if nothing was launched. */
+   for one that is not there. scalars: of all launches, or none. Returns the output that was made,
+   or a tuple unless there is one; None if nothing was launched. Where torch records a gradient,
+   `recipes` has (recipe, function) for a recipe, and what function(scalars, outputs, *arrays)
+   returns is returned, where `outputs` are all that were made. */
 static PyObject *repeat(PyObject *self, PyObject *const *args, Py_ssize_t given) {
   if (!is_call(args, given)) return NULL;
   PyObject *torch = args[0], *arrays = args[3], *scalars = args[4], *outputs = NULL;
   uint64_t address[PyTuple_GET_SIZE(arrays) + 1];
-  PyObject *key = signature_of(args[2], arrays, address);
+  int recorded = is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(torch, 2)));
+  if (recorded < 0) return NULL;
+  PyObject *key = signature_of(args[2], arrays, address, &recorded);
   if (!key) Py_RETURN_NONE;
-  PyObject *found = PyDict_GetItemWithError(args[1], key);
-  Py_XINCREF(found); /* other threads may empty `recipes` while Python runs below */
-  Recipe *r = found ? PyCapsule_GetPointer(found, RECIPE) : NULL;
-  if (r && r->arrays <= PyTuple_GET_SIZE(arrays) && suits(r->launch, scalars) &&
-      !records_gradient(PyTuple_GET_ITEM(torch, 2), arrays) && is_here(r->launch, torch))
+  PyObject *found = PyDict_GetItemWithError(args[1], key), *kept = NULL, *function = NULL;
+  if (found && recorded && PyTuple_Check(found) && PyTuple_GET_SIZE(found) == 2) {
+    kept = Py_NewRef(PyTuple_GET_ITEM(found, 0));
+    function = Py_NewRef(PyTuple_GET_ITEM(found, 1));
+  } else if (found && !recorded && PyCapsule_IsValid(found, RECIPE)) {
+    kept = Py_NewRef(found); /* other threads may empty `recipes` while Python runs below */
+  }
+  const Recipe *r = kept ? PyCapsule_GetPointer(kept, RECIPE) : NULL;
+  Py_ssize_t numbers = PyTuple_GET_SIZE(scalars);
+  if (r && r->arrays <= PyTuple_GET_SIZE(arrays) && (!numbers || numbers == r->scalars) &&
+      is_here(r->part->launch, torch))
     outputs = carry_out(r, torch, arrays, address, scalars);
-  Py_XDECREF(found);
+  if (outputs && function) {
+    PyObject *made = record(function, scalars, outputs, arrays);
+    Py_DECREF(outputs);
+    outputs = made && PyTuple_Check(made) ? first_of(made, PyTuple_GET_SIZE(made)) : made;
+  } else if (outputs) {
+    outputs = first_of(outputs, r->returned);
+  }
+  Py_XDECREF(kept);
+  Py_XDECREF(function);
   Py_DECREF(key);
   if (PyErr_Occurred()) {
     Py_XDECREF(outputs);
     return NULL;
   }
   if (!outputs) Py_RETURN_NONE;
-  if (PyTuple_GET_SIZE(outputs) != 1) return outputs;
-  PyObject *only = Py_NewRef(PyTuple_GET_ITEM(outputs, 0));
-  Py_DECREF(outputs);
-  return only;
+  return outputs;
 }

@@ -48,7 +48,8 @@ def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, 
     if seen:
         return _returned(operators.run(op, *_apart(op, spoken, tensors)))
     if wanted and torch.is_grad_enabled():
-        return _returned(gradients.recorded(operators.launch, op, *_apart(op, spoken, tensors)))
+        apart = _apart(op, spoken, tensors)
+        return _returned(gradients.recorded(operators.launch, op, *apart, spoken.what))
     return default_dispatcher().run_given(op, operands, None, None, keywords)
 
 

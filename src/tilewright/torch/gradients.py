@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from tilewright import dtypes, ops
+from tilewright import calls, dtypes, ops
+from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward, Computation, incoming
 from tilewright.ops.nouns import Operand, View
+from tilewright.ready import Launched, Repeatable
 from tilewright.torch import autocast, fake
 from tilewright.torch.said import NOTHING, Numbers, Said
 
@@ -37,6 +39,7 @@ class _Step:
     makes: the names of its results.
     op: an operation's name, or a function of tensors.
     said: of an operation, what its call says.
+    what: of an operation, what the dispatcher tells its calls apart by.
     operands: names of its tensors, or of a function's arguments.
     numbers: names of the scalars that an operation takes.
     """
@@ -44,6 +47,7 @@ class _Step:
     makes: tuple[str, ...]
     op: str | Callable[..., Any]
     said: Said
+    what: Any
     operands: tuple[str, ...]
     numbers: tuple[str, ...]
 
@@ -66,12 +70,14 @@ class _Result:
     operand: Operand
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """The backward pass of calls that look alike.
+    """The backward pass of calls that look alike. One equals itself alone, so that it has a cheap
+    hash.
 
     op: the operation.
     said: what the recorded call says: what the caller's says, and what the backward pass needs.
+    what: what the dispatcher tells it apart by.
     returned: places of the caller's outputs, among those of the recorded call.
     scalars: names of the numbers that the call gives.
     defaults: scalars that it may leave out, with their values.
@@ -81,12 +87,18 @@ class _Plan:
     arriving: of each of the caller's outputs, the name of its gradient, and its shape.
     steps: in an order in which they can be made.
     results: the gradients asked for.
+    launched: the places of those that an operation makes.
+    rest: the others.
+    apart: the steps that make the rest; None where a backward pass cannot be repeated: if an
+        operation is one of these steps, or no result is an operation's own.
+    passed: of every scalar that the steps' operations know, the name of its value, or None.
     differentiable: as in `Backward`.
     constant: of the caller's outputs, the places of those that have no gradient.
     """
 
     op: str
     said: Said
+    what: Any
     returned: tuple[int, ...]
     scalars: tuple[str, ...]
     defaults: Mapping[str, int | float]
@@ -96,6 +108,10 @@ class _Plan:
     arriving: tuple[tuple[str, tuple[int, ...]], ...]
     steps: tuple[_Step, ...]
     results: tuple[_Result, ...]
+    launched: tuple[int, ...]
+    rest: tuple[_Result, ...]
+    apart: tuple[_Step, ...] | None
+    passed: tuple[str | None, ...]
     differentiable: bool
     constant: tuple[int, ...]
 
@@ -138,16 +154,23 @@ def refuse_transforms(op: str, tensors: Sequence[Any]) -> None:
 
 
 def recorded(
-    run: Run, op: str, said: Said, tensors: Sequence[Any], numbers: Numbers
+    run: Run,
+    op: str,
+    said: Said,
+    tensors: Sequence[Any],
+    numbers: Numbers,
+    what: Any = None,
 ) -> Sequence[Any]:
     """Run a call and have torch record its gradients.
 
     run: how this call and those of its backward pass are run.
+    what: if `run` is the dispatcher's, what this tells the calls apart by (`Spoken.what`): later
+        calls like this one are repeated.
 
     Raises `BadArgument` where the operation has none.
     """
+    given = tensors
     tensors, described = _described(tensors)
-    plan: _Plan | _Later
     said, numbers = said.settled(numbers)
     try:
         if said.numbers:
@@ -156,8 +179,14 @@ def recorded(
     except TypeError:  # a symbol has no hash
         if not said.numbers and not fake.symbolic(said, map(fake.view, tensors)):
             raise
-        plan = _later(op, said, described, numbers)
-    outputs: Sequence[Any] = _apply((plan, run, numbers), *tensors)  # type: ignore[no-untyped-call]
+        later = _Call(_later(op, said, described, numbers), run, False)
+        return _apply(later, numbers, None, *tensors)  # type: ignore[no-any-return, no-untyped-call]
+    call = _Call(plan, run, what is not None and plan.apart is not None)
+    by_name = dict(zip(plan.scalars, numbers, strict=True))
+    outputs: Sequence[Any] = _apply(call, by_name, None, *tensors)  # type: ignore[no-untyped-call]
+    if what is not None and all(x is y for x, y in zip(given, tensors, strict=True)):
+        arrays, repeated = tuple(tensors), partial(_apply_again, call)
+        default_dispatcher().record(what, arrays, plan.what, arrays, repeated)
     return outputs
 
 
@@ -227,9 +256,28 @@ def _plan(op: str, said: Said, described: Described) -> _Plan:
     made = tuple(name for name, one in declared.items() if one.role == "out")
     everything = (*names, *made)
     read = backward.reads(everything)
+    steps = tuple(map(_step, backward.computations))
+    results = tuple(
+        _Result(
+            place,
+            backward.gradients[names[place]],
+            views[place],
+            described[place][2],
+            declared[names[place]],
+        )
+        for place in wanted
+    )
+    launches = tuple(step for step in steps if isinstance(step.op, str))
+    by_launch = {name for step in launches for name in step.makes}
+    launched = [result for result in results if result.made in by_launch]
+    rest = tuple(result for result in results if result.made not in by_launch)
+    apart = _without_launches(steps, {result.made for result in rest})
+    if not launched or len({result.made for result in launched}) < len(launched):
+        apart = None
     return _Plan(
         op,
         said,
+        calls.identity(op, said.named, said.options),
         tuple(made.index(one.name) for one in outputs),
         given.scalars,
         family.scalar_defaults(problem),
@@ -237,20 +285,34 @@ def _plan(op: str, said: Said, described: Described) -> _Plan:
         tuple(place for place, name in enumerate(everything) if name in read),
         tuple(declared[name] for name in read),
         tuple((incoming(one.name), one.shape) for one in outputs),
-        tuple(map(_step, backward.computations)),
-        tuple(
-            _Result(
-                place,
-                backward.gradients[names[place]],
-                views[place],
-                described[place][2],
-                declared[names[place]],
-            )
-            for place in wanted
-        ),
+        steps,
+        results,
+        tuple(result.place for result in launched),
+        rest,
+        apart,
+        tuple(name for step in launches for name in _passed(step)),
         backward.differentiable,
         tuple(i for i, one in enumerate(outputs) if one.name in backward.constant),
     )
+
+
+def _without_launches(steps: Sequence[_Step], wanted: Collection[str]) -> tuple[_Step, ...] | None:
+    """The steps that make the results `wanted`; None if one of them is an operation's."""
+    needed, found = set(wanted), []
+    for step in reversed(steps):
+        if needed.intersection(step.makes):
+            if isinstance(step.op, str):
+                return None
+            needed.update(step.operands)
+            found.append(step)
+    return tuple(reversed(found))
+
+
+def _passed(step: _Step) -> list[str | None]:
+    """Of each scalar that a step's operation knows, the name of its value; None if the step leaves
+    it out."""
+    names = dict(zip(step.said.scalars, step.numbers, strict=True))
+    return [names.get(name) for name in calls.scalars_of(str(step.op))]
 
 
 def _view(described: tuple[Any, ...]) -> View:
@@ -262,13 +324,27 @@ def _view(described: tuple[Any, ...]) -> View:
 def _step(one: Computation) -> _Step:
     makes = (one.makes,) if isinstance(one.makes, str) else one.makes
     if not isinstance(one.op, str):
-        return _Step(makes, one.op, NOTHING, one.operands, ())
+        return _Step(makes, one.op, NOTHING, None, one.operands, ())
     known = ops.family(one.op).scalars
     scalars = tuple(name for name in one.keywords if name in known)
     named = tuple(name for name in one.keywords if name not in known)
     said = Said(named, scalars, tuple(sorted(one.options.items())))
     operands = (*one.operands, *(one.keywords[name] for name in named))
-    return _Step(makes, one.op, said, operands, tuple(one.keywords[name] for name in scalars))
+    what, numbers = calls.identity(one.op, named, said.options), [one.keywords[n] for n in scalars]
+    return _Step(makes, one.op, said, what, operands, tuple(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """How calls that look alike are recorded.
+
+    run: runs the call, and those of its backward pass.
+    by_dispatcher: whether that is the dispatcher, so that a backward pass may be repeated.
+    """
+
+    plan: _Plan | _Later
+    run: Run
+    by_dispatcher: bool
 
 
 class _Recorded(torch.autograd.Function):
@@ -276,12 +352,16 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: tuple[_Plan | _Later, Run, Numbers], *tensors: Any
+        ctx: Any, call: _Call, numbers: Any, outputs: Sequence[Any] | None, *tensors: Any
     ) -> tuple[Any, ...]:
-        plan, run, numbers = call
-        outputs = run(plan.op, plan.said, tensors, numbers)
+        """numbers: those of the call, by name; in their order where some are symbols.
+        outputs: all of them, if the call was launched before."""
+        plan = call.plan
+        if outputs is None:
+            given = numbers if isinstance(plan, _Later) else [*numbers.values()]
+            outputs = call.run(plan.op, plan.said, tensors, given)
         everything = (*tensors, *outputs)
-        ctx.plan, ctx.run, ctx.numbers = plan, run, numbers
+        ctx.call, ctx.numbers = call, numbers
         ctx.save_for_backward(*[everything[place] for place in plan.saved])
         returned = tuple([outputs[place] for place in plan.returned])
         if plan.constant:
@@ -290,23 +370,47 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *arrived: Any) -> tuple[Any, ...]:
-        plan, saved = ctx.plan, ctx.saved_tensors
+        call, saved = ctx.call, ctx.saved_tensors
+        plan, run = call.plan, call.run
         if isinstance(plan, _Later):
             if torch.is_grad_enabled():
                 raise _no_graph(plan.op)
-            return (None, *_by_operator(plan, saved, arrived, ctx.numbers))
-        run = ctx.run
-        if torch.is_grad_enabled():  # a graph of this pass is asked for
+            found = _by_operator(plan, saved, arrived, ctx.numbers)
+        elif torch.is_grad_enabled():  # a graph of this pass is asked for
             _refuse_graph(plan)
-            run = partial(_recorded_if_wanted, run)
-        with autocast.off():  # its operands are of the dtypes that the call had
-            found = _carry_out(plan, run, ctx.numbers, saved, arrived)
-        return (None, *found)
+            again = partial(_recorded_if_wanted, run)
+            with autocast.off():  # its operands are of the dtypes that the call had
+                found = _carry_out(plan, again, ctx.numbers, saved, arrived)
+        elif call.by_dispatcher:
+            found = _repeated(plan, run, ctx.numbers, saved, arrived)
+        else:
+            with autocast.off():
+                found = _carry_out(plan, run, ctx.numbers, saved, arrived)
+        return (None, None, None, *found)
 
 
 _apply = super(torch.autograd.Function, _Recorded).apply
 """`_Recorded.apply` without what torch's own puts around it for transforms of ``torch.func``, which
 are refused: that takes a fifth of the time of a recorded call."""
+
+
+def _apply_again(
+    call: _Call, scalars: tuple[int | float | None, ...], outputs: tuple[Any, ...], *tensors: Any
+) -> Sequence[Any]:
+    """Record a call that the dispatcher has repeated.
+
+    scalars: those that the operation knows, in order; None for each that is left out; or none.
+    outputs: as the launch made them.
+    """
+    plan = call.plan
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        refuse_transforms(plan.op, tensors)
+    numbers = {}
+    if scalars:
+        given = zip(calls.scalars_of(plan.op), scalars, strict=True)
+        numbers = {name: number for name, number in given if number is not None}
+    recorded: Sequence[Any] = _apply(call, numbers, outputs, *tensors)  # type: ignore[no-untyped-call]
+    return recorded
 
 
 def _refuse_graph(plan: _Plan) -> None:
@@ -363,7 +467,8 @@ def of_call(
     places = (*range(plan.inputs), *(place for place in plan.saved if place >= plan.inputs))
     everything = dict(zip(places, (*operands, *read), strict=True))
     with torch.no_grad():
-        found = _carry_out(plan, run, scalars, [everything[p] for p in plan.saved], arrived)
+        numbers = dict(zip(plan.scalars, scalars, strict=True))
+        found = _carry_out(plan, run, numbers, [everything[p] for p in plan.saved], arrived)
     seen = {x.untyped_storage().data_ptr() for x in (*operands, *read, *arrived)}
     gradients = []
     for place in wanted:
@@ -392,22 +497,41 @@ def _recorded_if_wanted(
     return run(op, said, tensors, numbers)
 
 
+Named = Mapping[str, int | float]
+"""The numbers that a call gives, by name."""
+
+
 def _carry_out(
-    plan: _Plan, run: Run, numbers: Numbers, saved: Sequence[Any], arrived: Sequence[Any]
+    plan: _Plan, run: Run, numbers: Named, saved: Sequence[Any], arrived: Sequence[Any]
 ) -> list[Any]:
     """A gradient for each input; None where none is wanted.
 
     saved: the tensors at `_Plan.saved`.
     arrived: the gradients of the outputs.
     """
-    values: dict[str, Any] = dict(plan.defaults)
-    if plan.scalars:
-        values |= zip(plan.scalars, numbers, strict=True)
+    values = _values(plan, numbers, saved, arrived)
+    _carry_out_steps(plan.steps, run, values)
+    found: list[Any] = [None] * plan.inputs
+    for result in plan.results:
+        found[result.place] = _finished(result, values[result.made])
+    return found
+
+
+def _values(
+    plan: _Plan, numbers: Named, saved: Sequence[Any], arrived: Sequence[Any]
+) -> dict[str, Any]:
+    """What steps begin with, by name."""
+    values: dict[str, Any] = {**plan.defaults, **numbers}
     for one, x in zip(plan.operands, saved, strict=True):
         values[one.name] = _as_operand(x, one)
     for (name, shape), x in zip(plan.arriving, arrived, strict=True):
         values[name] = x if x.shape == shape else x.reshape(shape)
-    for step in plan.steps:
+    return values
+
+
+def _carry_out_steps(steps: Sequence[_Step], run: Run, values: dict[str, Any]) -> None:
+    """Add to `values` what steps make."""
+    for step in steps:
         given = [values[name] for name in step.operands]
         if isinstance(step.op, str):
             scalars = [values[name] for name in step.numbers]
@@ -415,14 +539,78 @@ def _carry_out(
             values |= zip(step.makes, made, strict=True)
         else:
             values[step.makes[0]] = step.op(*given)
-    found: list[Any] = [None] * plan.inputs
-    for result in plan.results:
-        made = values[result.made]
-        # torch converts to fp8 itself, unless the tensor's grad_dtype says not to.
-        if made.dtype is not result.dtype and result.dtype.itemsize > 1:
-            made = made.to(result.dtype)
-        found[result.place] = as_input(made, result.view, result.operand)
+
+
+def _finished(result: _Result, made: Any) -> Any:
+    """The gradient of an input."""
+    # torch converts to fp8 itself, unless the tensor's grad_dtype says not to.
+    if made.dtype is not result.dtype and result.dtype.itemsize > 1:
+        made = made.to(result.dtype)
+    return as_input(made, result.view, result.operand)
+
+
+def _repeated(
+    plan: _Plan, run: Run, numbers: Named, saved: Sequence[Any], arrived: Sequence[Any]
+) -> list[Any]:
+    """As `_carry_out`, by the dispatcher, which queues all launches at once where an earlier pass
+    had such tensors."""
+    arrays, passed = (*saved, *arrived), plan.passed
+    if passed:
+        known = {**plan.defaults, **numbers}
+        passed = tuple([None if name is None else known[name] for name in passed])  # type: ignore[misc]
+    dispatcher, found = default_dispatcher(), [None] * plan.inputs
+    made = dispatcher.repeat(plan, arrays, passed)
+    if made is None:
+        with autocast.off():
+            values = _values(plan, numbers, saved, arrived)
+            _carry_out_steps(plan.steps, run, values)
+            for result in plan.results:
+                found[result.place] = _finished(result, values[result.made])
+        if call := _repeatable(plan, arrays, values, found):
+            dispatcher.remember(plan, call)
+        return found
+    for place, x in zip(plan.launched, made if type(made) is tuple else (made,), strict=True):
+        found[place] = x
+    if plan.rest:
+        with autocast.off():
+            values = _values(plan, numbers, saved, arrived)
+            _carry_out_steps(plan.apart or (), run, values)
+            for result in plan.rest:
+                found[result.place] = _finished(result, values[result.made])
     return found
+
+
+def _repeatable(
+    plan: _Plan, arrays: tuple[Any, ...], values: Mapping[str, Any], found: Sequence[Any]
+) -> Repeatable | None:
+    """A backward pass as the dispatcher repeats it; None if a launch reads what a function of
+    several tensors made.
+
+    arrays: the tensors that the pass begins with.
+    values: these and what its steps made, by name.
+    found: the gradients.
+    """
+    launched = [result for result in plan.results if result.place in plan.launched]
+    made = [found[result.place] for result in launched]
+    roots = {result.made: -1 - place for place, result in enumerate(launched)}
+    names = (*(one.name for one in plan.operands), *(name for name, _ in plan.arriving))
+    roots |= {name: place for place, name in enumerate(names)}
+    launches = []
+    for step in plan.steps:
+        if not isinstance(step.op, str):
+            if len(step.operands) == 1 and step.operands[0] in roots:
+                roots[step.makes[0]] = roots[step.operands[0]]  # a view of it; else a copy
+            continue
+        for name in step.makes:
+            if name not in roots:
+                made.append(values[name])
+                roots[name] = -len(made)
+        read = (*step.operands, *step.makes)
+        if not roots.keys() >= set(read):
+            return None
+        operands = tuple([values[name] for name in read])
+        launches.append(Launched(step.what, operands, tuple([roots[name] for name in read])))
+    return Repeatable(arrays, tuple(launches), tuple(made), len(launched))
 
 
 def _as_operand(x: Any, one: Operand) -> Any:

@@ -122,21 +122,26 @@ def launch(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> lis
 
 
 def again(op: str, said: str, tensors: list[Any], numbers: Numbers | None) -> list[Any] | None:
-    """As `launch`, for a call like an earlier one; None if it has to be made by `launch`.
+    """As `launch`, for a call like an earlier one, whose gradients are recorded where they are
+    wanted; None if it has to be made by `launch`.
 
     said: `Said.text`.
     """
-    told = tuple(numbers or ())
-    count = len(read(said).scalars) if told else 0
-    what, names = _identity(op, said, told[count:])
+    what, names = _told_apart(op, said, numbers)
     given: tuple[int | float | None, ...] = ()
     if names:
-        values = dict(zip(names, told[:count], strict=True))
+        values = dict(zip(names, numbers or (), strict=False))  # options follow the scalars
         given = tuple([values.get(name) for name in calls.scalars_of(op)])
     made = default_dispatcher().repeat(what, tuple(tensors), given)
     if made is None:
         return None
     return list(made) if isinstance(made, tuple) else [made]
+
+
+def _told_apart(op: str, said: str, numbers: Numbers | None) -> tuple[Any, tuple[str, ...]]:
+    """What the dispatcher tells such calls apart by, and the scalars that they give."""
+    count = len(read(said).scalars) if numbers else 0
+    return _identity(op, said, tuple(numbers[count:]) if numbers else ())
 
 
 @lru_cache(maxsize=1024)
@@ -210,17 +215,22 @@ def operator(op: str) -> Operator:
         plain = keys.raw_repr() & below_autograd in plain_keys
         if not plain:
             subclasses.refuse(op, operands)
+        made = again(op, said, operands, scalars) if plain else None
+        if made is not None:
+            return made
+        what = read(said)
         if torch.is_grad_enabled() and True in [x.requires_grad for x in operands]:
+            told = _told_apart(op, said, scalars)[0] if plain else None
             how = launch if plain else run
-            return list(gradients.recorded(how, op, read(said), operands, scalars or ()))
+            return list(gradients.recorded(how, op, what, operands, scalars or (), told))
         if plain:  # nothing is to be done in between, so spare another trip through torch
-            return functional(operands, said, scalars)
+            return launch(op, what, operands, scalars or ())
         below = keys & torch._C._after_autograd_keyset
-        what, numbers = read(said).settled(scalars or ())
+        what, numbers = what.settled(scalars or ())
         given = list(numbers) or None
         with subclasses.served(op, operands):
-            made: list[Any] = packet.default.redispatch(below, operands, what.text, given)
-        return made
+            below_made: list[Any] = packet.default.redispatch(below, operands, what.text, given)
+        return below_made
 
     def converting(
         operands: list[Any], said: str = "", scalars: list[int | float] | None = None
