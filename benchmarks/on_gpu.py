@@ -418,7 +418,7 @@ def _synchronize() -> None:
     torch.cuda.synchronize()
 
 
-def host_times(calls: Mapping[str, timing.Call]) -> Samples:
-    """Microseconds of the host for a call, in batches, in turns."""
-    taken = timing.measure({n: [c] for n, c in calls.items()}, Host(), fixed(HOST_BATCHES))
+def host_times(calls: Mapping[str, timing.Call], batch: int = HOST_CALLS) -> Samples:
+    """Microseconds of the host for a call, in batches of so many, in turns."""
+    taken = timing.measure({n: [c] for n, c in calls.items()}, Host(batch), fixed(HOST_BATCHES))
     return {name: series.samples_us for name, series in taken.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,10 @@ Calls = Mapping[str, Callable[[], Any]]
 SPLIT = "gemm_rcr_bf16_bf16_bf16_fp32_16x32x128_w4_s2_basic_split_k2_linear_g8_direct_padmnk_al16"
 """A kernel that splits K, and needs a workspace for it."""
 KEYS, HEADS, DIM = 16, 8, 64
+LAYERS, PASSES = 8, 25
+"""Calls that a pass with gradients makes one behind the other, and passes of a batch."""
+FAR = 0.05
+"""What an error in bf16 may be after so many layers, of a result's norm."""
 
 
 def made(rows: int, columns: int) -> Any:
@@ -147,6 +152,149 @@ def attention() -> Calls:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A call whose gradients are recorded, in two forms.
+
+    ours, theirs: (x, *parameters) → a tensor like x.
+    parameters: make those of one layer.
+    x: makes what the first layer is given.
+    turned: a tensor of ours as torch's form has it.
+    """
+
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+    parameters: Callable[[], Sequence[Any]]
+    x: Callable[[], Any]
+    turned: Callable[[Any], Any] = lambda x: x
+
+
+def layers(device: str) -> Mapping[str, Layer]:
+    """Small layers in bf16, of which the GPU is done before the host."""
+    import torch
+
+    import tilewright as tw
+
+    channels = 64
+
+    def random(*shape: int, of: int = 1) -> Any:
+        return (torch.randn(*shape, device=device) / of**0.5).bfloat16()
+
+    def convolution(filter: int, groups: int, order: Any) -> Layer:
+        taps = (filter, filter)
+        said = ((1, 1), (filter // 2, filter // 2), (1, 1), groups)
+        each = channels // groups
+
+        def weight() -> Sequence[Any]:
+            made = random(channels, each, *taps, of=each * filter**2)
+            return (made.to(memory_format=order),)
+
+        return Layer(
+            lambda x, w: tw.conv2d(x, w, None, *said),
+            lambda x, w: torch.nn.functional.conv2d(x, w, None, *said),
+            weight,
+            lambda: random(2, channels, 8, 8).to(memory_format=order),
+        )
+
+    orders = {"-last": torch.channels_last, "-first": torch.contiguous_format}
+    kinds = {"3×3": (3, 1), "1×1": (1, 1), "depthwise 3×3": (3, channels)}
+    found = {
+        f"{kind}, channels{end}": convolution(*of, order)
+        for kind, of in kinds.items()
+        for end, order in orders.items()
+    }
+    heads = (2, KEYS, HEADS, DIM)
+    return found | {
+        "linear": Layer(
+            lambda x, w, b: tw.gemm(x, w, bias=b, epilogue="bias"),
+            torch.nn.functional.linear,
+            lambda: (random(DIM, DIM, of=DIM), random(DIM)),
+            lambda: random(KEYS, DIM),
+            lambda x: x.T.contiguous() if x.shape == (DIM, DIM) else x,
+        ),
+        "attention": Layer(
+            tw.attention,
+            torch.nn.functional.scaled_dot_product_attention,
+            lambda: (random(*heads), random(*heads)),
+            lambda: random(*heads),
+            lambda x: x.transpose(1, 2).contiguous(),
+        ),
+    }
+
+
+class Stack:
+    """Layers one behind the other: of one kind, ours or torch's."""
+
+    def __init__(self, call: Callable[..., Any], x: Any, parameters: Sequence[Any]) -> None:
+        self._call = call
+        self._x = x.detach().requires_grad_()
+        self._layers = [[p.detach().requires_grad_() for p in each] for each in parameters]
+        self.leaves = [self._x, *(p for each in self._layers for p in each)]
+        self._arriving = x.detach().clone()
+
+    def forward(self) -> Any:
+        x = self._x
+        for each in self._layers:
+            x = self._call(x, *each)
+        return x
+
+    def both(self) -> Sequence[Any]:
+        """The gradients of x and of all parameters."""
+        import torch
+
+        return torch.autograd.grad(self.forward(), self.leaves, self._arriving)
+
+
+def recorded(device: str = "cuda", count: int = LAYERS) -> Calls:
+    """Passes through `count` layers of each kind, of ours beside torch's. Raises `ValueError` where
+    a result of ours is far from torch's."""
+    import torch
+
+    from tilewright.torch import prepare
+
+    stacks, layers_of = {}, layers(device)
+    for name, layer in layers_of.items():
+        x, parameters = layer.x(), [layer.parameters() for _ in range(count)]
+        turned = [[*map(layer.turned, each)] for each in parameters]
+        stacks[name] = (
+            Stack(layer.ours, x, parameters), Stack(layer.theirs, layer.turned(x), turned)
+        )  # fmt: skip
+
+    class Ours(torch.nn.Module):
+        def forward(self) -> Any:
+            return [ours.both() for ours, _ in stacks.values()]
+
+    if device == "cuda":
+        prepare(Ours(), backward=False)
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, (ours, theirs) in stacks.items():
+        for _ in range(4):  # a call like an earlier one takes another way
+            if bad := far(ours, theirs, layers_of[name].turned):
+                raise ValueError(f"{name}: {bad}")
+        for side, stack in (("ours", ours), ("torch's", theirs)):
+            calls[f"{name}, forward, {side}"] = stack.forward
+            calls[f"{name}, forward and backward, {side}"] = stack.both
+    return calls
+
+
+def far(ours: Stack, theirs: Stack, turned: Callable[[Any], Any]) -> str:
+    """The errors of ours, beside torch's, where one is large; else nothing."""
+    pairs = zip((ours.forward(), *ours.both()), (theirs.forward(), *theirs.both()), strict=True)
+    errors = [
+        ((turned(one).float() - other.float()).norm() / other.float().norm()).item()
+        for one, other in pairs
+    ]
+    return "" if max(errors) < FAR else f"errors of {', '.join(f'{e:.2%}' for e in errors)}"
+
+
+def per_layer() -> Mapping[str, Sequence[float]]:
+    """Host times of `recorded` for a layer, on the GPU."""
+    import on_gpu
+
+    found = on_gpu.host_times(recorded(), PASSES)
+    return {name: [us / LAYERS for us in times] for name, times in found.items()}
+
+
 def timed(make: Callable[[], Calls]) -> Mapping[str, Sequence[float]]:
     """Host times of the calls that `make` makes, on the GPU."""
     import on_gpu
@@ -159,5 +307,8 @@ CASES = (
     HostTimes("host-torch", "the same product, by each route into torch", partial(timed, routes)),
     HostTimes(
         "host-attention", "one query over 16 keys in bf16, by each route", partial(timed, attention)
+    ),
+    HostTimes(
+        "host-gradients", f"a layer of {LAYERS} small ones in bf16 that record gradients", per_layer
     ),
 )

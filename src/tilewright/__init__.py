@@ -123,9 +123,9 @@ def _of_a_family(name: str) -> Any:
             if name in family.helpers:
                 return family.helpers[name]
             if name in family.functions:
-                from tilewright.operation import exported, operation
+                from tilewright.operation import function
 
-                return exported(family.functions[name](operation(family.name)), name)
+                return function(family.name, name, family.functions[name])
     raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
 
 

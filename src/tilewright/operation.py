@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, wraps
 from types import NoneType
 from typing import Any
 
@@ -61,6 +61,70 @@ def exported(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """`function`, named as ``tilewright.<name>``: `pickle` finds a function by its name."""
     function.__module__, function.__name__, function.__qualname__ = "tilewright", name, name
     return function
+
+
+def function(op: str, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
+    """A function of a family (``tilewright.conv2d``), which `make` makes from its operation. A call
+    like an earlier one is launched without its Python code."""
+    whole = make(operation(op))
+
+    @wraps(whole)
+    def call(*given: Any, **named: Any) -> Any:
+        if _compiling():
+            return whole(*given, **named)
+        arrays, what = _split(name, given, named)
+        if what is None:
+            return whole(*given, **named)
+        if not _watched():
+            made = default_dispatcher().repeat(what, arrays)
+            if made is not None:
+                return made
+        runs: list[tuple[Sequence[Any], Mapping[str, Any], Any]] = []
+
+        def run(*operands: Any, **keywords: Any) -> Any:
+            made = operation(op)(*operands, **keywords)
+            runs.append((operands, keywords, made))
+            return made
+
+        found = make(run)(*given, **named)
+        if len(runs) == 1 and runs[0][2] is found and found is not None:
+            operands, keywords, _ = runs[0]
+            outputs = found if isinstance(found, tuple) else (found,)
+            by_keyword = [
+                next((name for name, value in keywords.items() if value is x), "")
+                for x in arrays[len(operands) :]
+            ]
+            remember(what, arrays, by_keyword, op, operands, keywords, outputs, outputs)
+        return found
+
+    return exported(call, name)
+
+
+def _split(
+    name: str, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
+    """The torch tensors among the arguments of a function, and everything else that it is told,
+    with the tensors' places; None if one argument might say something else although it is equal (1
+    and True)."""
+    arrays: list[Any] = []
+    words: list[Any] = [name]
+    for x in (*given, *named, *named.values()) if named else given:
+        kind = type(x)
+        if kind in _tensors:
+            arrays.append(x)
+            words.append(_HERE)
+        elif kind in _WORDS or (kind is tuple and _WHOLE.issuperset(map(type, x))):
+            words.append(x)
+        else:
+            return (), None
+    return tuple(arrays), tuple(words)
+
+
+_HERE = object()
+"""A tensor's place."""
+_WORDS, _WHOLE = frozenset({str, int, NoneType}), frozenset({int})
+_tensors: frozenset[type] = frozenset()
+"""torch's plain classes of tensors; none until torch is imported."""
 
 
 def alike(*words: Any) -> tuple[Any, ...] | None:
@@ -134,13 +198,14 @@ def remember(
 
 def _look_for_torch() -> bool:
     """`_compiling` until torch has been imported, which may happen at any time."""
-    global _compiling, _concerns_torch, _watched
+    global _compiling, _concerns_torch, _tensors, _watched
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compiler"):
         return False
     if torch.compiler.is_dynamo_compiling():  # dynamo is reading: there is nothing to keep
         return True
     _compiling = torch.compiler.is_dynamo_compiling
+    _tensors = frozenset({torch.Tensor, torch.nn.Parameter})
     _watched, _concerns_torch = _watch(torch)
     return False
 
@@ -153,7 +218,7 @@ def _watch(
     The private names are the cheapest that know of dispatch modes (``FakeTensorMode``), of
     ``torch.jit.trace``, of forward-mode differentiation, of autocast and of torch's profiler.
     """
-    tensors = frozenset({torch.Tensor, torch.nn.Parameter})
+    tensors = _tensors
     others = frozenset({str, int, float, bool, tuple, NoneType})
     grad_enabled = torch.is_grad_enabled
     modes, tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state

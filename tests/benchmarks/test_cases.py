@@ -140,3 +140,20 @@ def test_a_call_that_writes_nothing_is_not_timed():
     assert host.checked(good, a, b, out) == good
     with pytest.raises(AssertionError, match="idle"):
         host.checked({**good, "idle": lambda: out}, a, b, out)
+
+
+def test_recorded_layers_are_held_to_torchs_results_and_gradients():
+    torch = pytest.importorskip("torch")
+    x, parameters = torch.ones(2, 2), [[torch.full((2, 2), 3.0)], [torch.full((2, 2), 2.0)]]
+
+    def stack(call, part=1.0):
+        def layer(x, w):
+            kept = x * w
+            return call(kept) + (kept - kept.detach()) * (part - 1)  # of another gradient
+
+        return host.Stack(layer, x, parameters)
+
+    assert not host.far(stack(lambda y: y), stack(lambda y: y), lambda x: x)
+    assert "errors of" in host.far(stack(lambda y: y), stack(lambda y: 1.1 * y), lambda x: x)
+    assert "errors of" in host.far(stack(lambda y: y), stack(lambda y: y, 1.2), lambda x: x)
+    assert len(stack(lambda y: y).both()) == 3, "of x and both parameters"

@@ -81,7 +81,9 @@ class Words(Protocol):
 
     functions: ClassVar[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]]
     """Other ways to call the operation, as another library does, by the name they have at the top
-    level: each makes its function from the operation."""
+    level: each makes its function from the operation. What a function says to the operation
+    depends on the numbers and words that it is given, and on the shapes, strides and dtypes of its
+    arrays, never on what is in the arrays: a call like an earlier one is launched without it."""
 
     profiles: Mapping[str, Profile]
     """Named sets of kernels that an install builds, by name."""
