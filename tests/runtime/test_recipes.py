@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-from test_bound import LARGE, StandIn, Subclass, _torch, bound, native  # noqa: E402, F401
+from test_bound import (  # noqa: E402
+    LARGE,
+    MAP,
+    StandIn,
+    Subclass,
+    _torch,
+    bound,
+    kernel,
+    native,  # noqa: F401
+)
 
-from tilewright.ops.nouns import Given, Pointer  # noqa: E402
+from tilewright.ops.nouns import Descriptor, Given, Pointer  # noqa: E402
 
 ARGUMENTS = (Pointer("a"), Pointer("out"))
 MAKER = (torch.empty_strided, ((16, 16), (16, 1)))
@@ -112,3 +121,59 @@ def test_what_a_maker_raises_is_raised(native):  # noqa: F811
     with pytest.raises(MemoryError, match="full"):
         native.repeat(_torch(), {native.signature("op", (x,)): recipe}, "op", (x,), ())
     assert not driver.launches
+
+
+def test_launches_follow_one_another(native):  # noqa: F811
+    """The second reads what the first makes, which is not returned; each has scalars of its own."""
+    driver, x = StandIn("<Q", "<Q", "<f"), torch.zeros(16, 16)
+    first, second = (
+        bound(driver, (*ARGUMENTS, Given("fp32", name)), LARGE, given=(name,)).native
+        for name in ("scale", "shift")
+    )
+    recipe = native.recipe(
+        ((first, ((0, 0, x.data_ptr()), (-2, 0, 0))), (second, ((-2, 0, 0), (-1, 0, 0)))),
+        (MAKER, MAKER),
+        1,
+    )
+    recipes = {native.signature("op", (x,)): recipe}
+    made = native.repeat(_torch(), recipes, "op", (x,), (2.0, 3.0))
+    one, two = (launched["values"] for launched in driver.launches)
+    assert one == [x.data_ptr(), two[0], 2.0]
+    assert two == [one[1], made.data_ptr(), 3.0]
+    assert native.repeat(_torch(), recipes, "op", (x,), (2.0,)) is None, "too few scalars"
+
+
+def test_where_a_later_launch_lacks_a_tensor_map_none_is_queued(native):  # noqa: F811
+    driver, x = StandIn("<Q", "<Q"), torch.zeros(16, 16)
+    view = Descriptor("a", "fp32", (16, 16), (16, 1), (8, 8))
+    tiled = bound(driver, (view, Pointer("out")), LARGE, built=kernel(MAP))
+    sources = ((0, 0, x.data_ptr()), (-1, 0, 0))
+    recipe = native.recipe(((ready(driver), sources), (tiled.native, sources)), (MAKER,), 1)
+    recipes = {native.signature("op", (x,)): recipe}
+    assert native.repeat(_torch(), recipes, "op", (x,), ()) is None
+    assert not driver.launches
+    tiled(5, (x.data_ptr(), 0x1000000))
+    driver.launches.clear()
+    assert native.repeat(_torch(), recipes, "op", (x,), ()) is not None
+    assert len(driver.launches) == 2
+
+
+def test_a_recorded_call_is_handed_to_its_function(native):  # noqa: F811
+    driver, x = StandIn("<Q", "<Q"), torch.zeros(16, 16)
+    given = []
+
+    def function(*all_of_it):
+        given.append(all_of_it)
+        return (x,)
+
+    recipe = recipe_of(native, ready(driver), (MAKER,), ((1, 0, x.data_ptr()), (-1, 0, 0)))
+    wants = x.clone().requires_grad_()
+    key = native.signature("op", (None, wants), True)
+    recipes = {key: (recipe, function)}
+    assert key != native.signature("op", (None, x), True) == native.signature("op", (None, wants))
+    assert native.repeat(_torch(grad=True), recipes, "op", (None, wants), ()) is x
+    (scalars, (made,), tensor), (launched,) = *given, driver.launches
+    assert scalars == () and tensor is wants and launched["values"][1] == made.data_ptr()
+    for grad, array in ((False, wants), (True, x), (False, x)):
+        assert native.repeat(_torch(grad=grad), recipes, "op", (None, array), ()) is None
+    assert len(driver.launches) == 1

@@ -3,7 +3,6 @@ way, whatever was called before, on a stand-in for a GPU."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import random
 from typing import Any
@@ -11,110 +10,30 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-import stand_in_gpu  # noqa: E402
-from test_bound import kernel  # noqa: E402
+import unbuilt  # noqa: E402
+from unbuilt import Shown  # noqa: E402
 
 import tilewright as tw  # noqa: E402
-from tilewright import operation, parameters, ready  # noqa: E402
-from tilewright.arch import arch  # noqa: E402
-from tilewright.dispatch import Dispatcher  # noqa: E402
+from tilewright import ready  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import (  # noqa: E402
     flash_attn_func,
     flash_attn_varlen_func,
     flash_attn_with_kvcache,
 )
-from tilewright.ops.attention import FAMILY  # noqa: E402
-from tilewright.ops.nouns import Given, Pointer, Scalar  # noqa: E402
-from tilewright.runtime.bound import Loaded  # noqa: E402
 from tilewright.serving import (  # noqa: E402
     Capacity,
     LatentAttention,
     PagedAttention,
     RaggedAttention,
 )
-from tilewright.torch import eager, gradients, operators  # noqa: E402
 
 B, HEADS, KV_HEADS, DIM, PAGE, ROWS = 2, 4, 2, 16, 8, 24
 
 
-class Unbuilt(Dispatcher):
-    """Launches kernels of the portable pipeline that nobody built."""
-
-    def __init__(self, driver: Any) -> None:
-        super().__init__(selector=self._portable, build_missing=True)
-        self.seen_by, self._numbers = driver, {}
-        self.loader.functions = self._functions
-
-    @staticmethod
-    def _portable(problem, configs, gpu):
-        return [c for c in configs if c.pipeline == "basic"]
-
-    def _functions(self, config, target, index):
-        parts = FAMILY.sources(config, arch(target.arch))
-        for part in parts:
-            self._numbers.setdefault((config.name, part), 100 + len(self._numbers))
-        return {
-            part: Loaded(kernel(), ctypes.c_void_p(self._numbers[config.name, part]))
-            for part in parts
-        }
-
-    def _prepare(self, family, config, given, stream=None):
-        ready = super()._prepare(family, config, given, stream)
-        for step in ready.plan.launch.steps:
-            number = self._numbers[ready.plan.config.name, step.part]
-            self.seen_by.by_function[number] = tuple(map(_format, step.arguments))
-        return ready
-
-
-def _format(argument: Any) -> str:
-    assert isinstance(argument, Pointer | Scalar | Given)
-    return "<Q" if isinstance(argument, Pointer) else f"<{parameters.size(argument.type)[0]}s"
-
-
 @pytest.fixture
 def driver(monkeypatch):
-    driver = stand_in_gpu.install(monkeypatch, torch)
-    dispatcher = Unbuilt(driver)
-    operation._look_for_torch()
-    for module in (operation, eager, operators, gradients):
-        monkeypatch.setattr(module, "default_dispatcher", lambda: dispatcher)
-    driver.dispatcher = dispatcher
-    return driver
-
-
-class Shown:
-    """What a call launches, with the names of tensors for their addresses."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-
-    def __call__(self, call: Any, tensors: dict[str, Any]) -> Any:
-        begin = len(self.driver.launches)
-        try:
-            made = call(**tensors)
-        except (BadArgument, TypeError) as error:
-            assert len(self.driver.launches) == begin
-            return type(error), str(error)
-        results = made if isinstance(made, tuple) else (made,)
-        named = tensors | {f"made {i}": x for i, x in enumerate(results) if x is not None}
-        launches = self.driver.launches[begin:]
-        shown = [
-            (one["function"], one["grid"], [self._value(value, named) for value in one["values"]])
-            for one in launches
-        ]
-        assert shown
-        layouts = [None if x is None else (x.shape, x.stride(), x.dtype) for x in results]
-        return shown, layouts
-
-    @staticmethod
-    def _value(value: Any, named: dict[str, Any]) -> Any:
-        for name, x in named.items():
-            if isinstance(value, int) and isinstance(x, torch.Tensor):
-                storage = x.untyped_storage()
-                if 0 <= value - storage.data_ptr() < storage.nbytes():
-                    return name, value - x.data_ptr()
-        return "a copy" if isinstance(value, int) and value else value
+    return unbuilt.install(monkeypatch, torch)
 
 
 def repeats(driver: Any) -> int:

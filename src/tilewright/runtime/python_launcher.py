@@ -452,17 +452,44 @@ def _launch_here(
     scalars: tuple[Any, ...],
 ) -> int:
     """See launcher.c."""
-    current_stream, _, _, capturing, _ = torch
-    stream = current_stream(found.device)
-    workspaces = (0, 0)
-    if found.kept_zero or found.scratch:
-        kept = found.workspaces.get(_slot(stream))
-        if kept is None or kept[0] != stream or capturing():
-            return NOT_KNOWN
-        workspaces = kept[1:]
+    stream = torch[0](found.device)
+    workspaces = _workspaces(found, torch, stream)
+    if workspaces is None:
+        return NOT_KNOWN
     scalars = scalars or (None,) * len(found.optional)
     code = launch(found, stream, addresses, workspaces, scalars, False)
     return NOT_KNOWN if code == UNSUITABLE else code
+
+
+def _workspaces(
+    found: _Launch, torch: tuple[Any, Any, Any, Any, Any], stream: int
+) -> tuple[int, int] | None:
+    """The addresses of a launch's buffers; None if there are none that it may use."""
+    if not found.kept_zero and not found.scratch:
+        return 0, 0
+    kept = found.workspaces.get(_slot(stream))
+    if kept is None or kept[0] != stream or torch[3]():
+        return None
+    return kept[1:]
+
+
+def _lacking(
+    found: _Launch, torch: tuple[Any, Any, Any, Any, Any], addresses: tuple[int, ...]
+) -> bool:
+    """Whether a launch could not be queued as it is."""
+    stream = torch[0](found.device)
+    workspaces = _workspaces(found, torch, stream)
+    if workspaces is None:
+        return True
+    at = (*addresses, *workspaces)
+    return (
+        _overlap(found, addresses)
+        or any(step.lacks_handle(stream) for step in found.steps)
+        or any(
+            at[source] + offset not in known
+            for (_, source, offset), known in zip(found.descriptors, found.maps, strict=True)
+        )
+    )
 
 
 Sources = tuple[tuple[int, int, int], ...]
@@ -535,7 +562,7 @@ def _carried_out(
     if torch[1] is not None and torch[1]() != found.launches[0][0].device:
         return None
     outputs = tuple([function(*arguments) for function, arguments in found.makers])
-    first = 0
+    parts = []
     for one, sources in found.launches:
         addresses = []
         for array, offset, example in sources:
@@ -544,9 +571,14 @@ def _carried_out(
             if _alignment(address) != _alignment(example):
                 return None
             addresses.append(address)
+        parts.append((one, sources, (*addresses,)))
+    if any(_lacking(one, torch, addresses) for one, _, addresses in parts):
+        return None
+    first = 0
+    for one, sources, addresses in parts:
         own = scalars[first : first + len(one.optional)]
         first += len(one.optional)
-        if _launch_here(one, torch, tuple(addresses), own):
+        if _launch_here(one, torch, addresses, own):
             return None
         roots = [sources[place][0] for place in _written(one)]
         _note_writes(torch, [arrays[root] for root in roots if root >= 0])
