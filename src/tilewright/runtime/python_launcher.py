@@ -540,7 +540,9 @@ def repeat(
     found = recipes.get(key)
     recorded = key is not None and True in key[2]
     recipe, function = found if recorded and found else (found, None)
-    outputs = None if recipe is None else _carried_out(recipe, torch, arrays, scalars)
+    if recipe is None:
+        return None
+    outputs = _carried_out(recipe, torch, arrays, scalars)
     if outputs is None:
         return None
     if function is not None:
@@ -572,13 +574,13 @@ def _carried_out(
                 return None
             addresses.append(address)
         parts.append((one, sources, (*addresses,)))
-    if any(_lacking(one, torch, addresses) for one, _, addresses in parts):
+    if any(_lacking(one, torch, at) for one, _, at in parts):
         return None
     first = 0
-    for one, sources, addresses in parts:
+    for one, sources, at in parts:
         own = scalars[first : first + len(one.optional)]
         first += len(one.optional)
-        if _launch_here(one, torch, addresses, own):
+        if _launch_here(one, torch, at, own):
             return None
         roots = [sources[place][0] for place in _written(one)]
         _note_writes(torch, [arrays[root] for root in roots if root >= 0])

@@ -467,8 +467,8 @@ def of_call(
     places = (*range(plan.inputs), *(place for place in plan.saved if place >= plan.inputs))
     everything = dict(zip(places, (*operands, *read), strict=True))
     with torch.no_grad():
-        numbers = dict(zip(plan.scalars, scalars, strict=True))
-        found = _carry_out(plan, run, numbers, [everything[p] for p in plan.saved], arrived)
+        by_name = dict(zip(plan.scalars, scalars, strict=True))
+        found = _carry_out(plan, run, by_name, [everything[p] for p in plan.saved], arrived)
     seen = {x.untyped_storage().data_ptr() for x in (*operands, *read, *arrived)}
     gradients = []
     for place in wanted:
