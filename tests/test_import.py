@@ -139,11 +139,14 @@ OTHER_MEANING = {
     "ops.device.gluon_store": {"c", "layout", "m", "n"},  # a matrix; a tile's in registers
     "ops.device.schedule": {"m", "n", "split_k"},
     "ops.library": {"n"},  # the number of an algorithm, in names
+    "ops.library_attention": {"attention", "k"},  # what the library computes, and a tensor of it
+    "ops.library_engine": {"reduction"},  # a rule's name
     "ops.epilogues": {"m", "n"},  # kinds of operands, for kernels of any family
     "ops.recording": {"spread"},  # a vector over a matrix
     "ops.tile_sharing": {"reduction", "scheduler"},  # what it asks of any family's config
     "runtime.bound": {"layout"},  # a tensor map's
-    "runtime.cudnn": {"dilation"},  # the library's
+    "runtime.cudnn": {"attention"},  # what the library computes
+    "runtime.cudnn_graphs": {"dilation", "k"},  # the library's
     "select.constraints": {"deterministic"},  # the constraint
     "tables.aiter": {"attention"},  # linear attention
     "tables.packed": {"accumulate"},  # itertools'

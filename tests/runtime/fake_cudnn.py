@@ -1,26 +1,40 @@
-"""A stand-in for cuDNN: descriptors as it has them, and convolutions computed in memory of the host
-from what descriptors say alone."""
+"""A stand-in for cuDNN: descriptors as it has them, and graphs computed in memory of the host from
+what descriptors say alone."""
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import stand_in_gpu
 import torch
 
+from tilewright import loader
+from tilewright.arch import device
+from tilewright.dispatch import Dispatcher
+from tilewright.runtime import bound as bound_module
+from tilewright.runtime import python_launcher
 from tilewright.runtime.cudnn import Cudnn
+from tilewright.runtime.launcher import compiled
 
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 _C = {
-    0: ctypes.c_void_p, 1: ctypes.c_int, 3: ctypes.c_int64, 4: ctypes.c_float, 6: ctypes.c_void_p,
-    7: ctypes.c_int, 8: ctypes.c_int, 9: ctypes.c_int, 11: ctypes.c_int, 15: ctypes.c_void_p,
+    0: ctypes.c_void_p, 1: ctypes.c_int, 2: ctypes.c_bool, 3: ctypes.c_int64, 4: ctypes.c_float,
+    6: ctypes.c_void_p, 15: ctypes.c_void_p,
+    **dict.fromkeys((7, 8, 9, 11, 14, 18), ctypes.c_int),
 }  # fmt: skip
 """C's type of an attribute's type."""
 DIRECTIONS = {10: ("forward", 700), 12: ("data", 706), 11: ("weights", 712)}
 PLACES = {"forward": (704, 703, 705), "data": (710, 709, 711), "weights": (716, 715, 717)}
-TYPES = {0: np.float32}
+TYPES = {0: np.float32, 2: np.float16, 4: np.int32, 11: np.bool_}
+POINTWISE = {
+    0: np.add, 1: np.multiply, 6: np.divide, 9: np.subtract, 13: np.exp, 15: np.log,
+    303: np.greater_equal, 601: lambda x, b, t: np.where(t, x, b),
+}  # fmt: skip
+REDUCTIONS = {0: np.sum, 3: np.max}
 
 
 @dataclass
@@ -39,6 +53,19 @@ class Offer:
     notes: tuple[int, ...] = ()
     workspace: int = 0
     refused: bool = False
+
+
+def on(monkeypatch: Any, how: str, library: Cudnn) -> SimpleNamespace:
+    """A stand-in for a GPU whose library computes in memory of the host.
+
+    how: ``compiled`` for the compiled launcher, or its twin in Python.
+    """
+    module = compiled() if how == "compiled" else python_launcher
+    monkeypatch.setattr(bound_module, "launcher", lambda: module)
+    monkeypatch.setattr("tilewright.ready.launcher", lambda: module)
+    driver = stand_in_gpu.install(monkeypatch, torch)
+    monkeypatch.setattr(loader, "opened_library", lambda name: library)
+    return SimpleNamespace(driver=driver, dispatcher=Dispatcher(device=device("h200_sxm")))
 
 
 class FakeCudnn:
@@ -161,17 +188,71 @@ class FakeCudnn:
         (config,) = of_plan[401]
         (engine,) = self.living[config].said[300]
         (graph,) = self.living[engine].said[1300]
-        (operation,) = self.living[graph].said[801]
-        one = self.living[operation]
-        direction, first = DIRECTIONS[one.kind]
+        operations = [self.living[one] for one in self.living[graph].said[801]]
+        direction, *_ = DIRECTIONS.get(operations[0].kind, ("attention",))
+        self.calls.append({"direction": direction, "workspace": said[1003][0]})
+        if direction == "attention":
+            Interpreter(self.living, addresses).run(operations)
+            return 0
+        (one,) = operations
+        _, first = DIRECTIONS[one.kind]
         assert (one.said[first], one.said[first + 1]) == ([1.0], [0.0])
         conv = self.living[one.said[first + 2][0]].said
+        self.calls[-1]["conv"] = conv
         arrays = [
             _array(self.living[one.said[place][0]].said, addresses) for place in PLACES[direction]
         ]
-        self.calls.append({"direction": direction, "workspace": said[1003][0], "conv": conv})
         _compute(direction, arrays, conv)
         return 0
+
+
+class Interpreter:
+    """Operations, one after another: products of matrices, on elements, reductions."""
+
+    def __init__(self, living: dict[int, Descriptor], addresses: dict[int, int]) -> None:
+        self.living, self.addresses = living, addresses
+        self.between: dict[int, np.ndarray] = {}
+
+    def run(self, operations: list[Descriptor]) -> None:
+        for one in operations:
+            {13: self._pointwise, 19: self._matmul, 22: self._reduce}[one.kind](one.said)
+
+    def _read(self, said: dict[int, list[Any]], place: int) -> np.ndarray:
+        tensor = self.living[said[place][0]].said
+        if 907 in tensor:
+            return self.between[tensor[906][0]]
+        found = _array(tensor, self.addresses)
+        return found.astype(np.float64) if found.dtype.kind == "f" else found
+
+    def _write(self, said: dict[int, list[Any]], place: int, value: np.ndarray) -> None:
+        tensor = self.living[said[place][0]].said
+        assert tuple(tensor[902]) == value.shape
+        value = value.astype(TYPES[tensor[901][0]])
+        if 907 in tensor:
+            self.between[tensor[906][0]] = value
+        else:
+            _array(tensor, self.addresses)[...] = value
+
+    def _matmul(self, said: dict[int, list[Any]]) -> None:
+        assert self.living[said[1523][0]].said[1500] == [0]
+        a, b = self._read(said, 1520), self._read(said, 1521)
+        b = np.repeat(b, a.shape[1] // b.shape[1], axis=1)  # heads that share keys
+        self._write(said, 1522, a.astype(np.float64) @ b)
+
+    def _pointwise(self, said: dict[int, list[Any]]) -> None:
+        how = self.living[said[750][0]].said
+        operands = [self._read(said, place) for place in (751, 752, 758) if place in said]
+        (mode,) = how[0]
+        if mode == 501:  # indices along a dimension
+            found = np.indices(operands[0].shape)[how[9][0]]
+        else:
+            found = POINTWISE[mode](*operands)
+        self._write(said, 753, found)
+
+    def _reduce(self, said: dict[int, list[Any]]) -> None:
+        how = self.living[said[1612][0]].said
+        found = REDUCTIONS[how[1600][0]](self._read(said, 1610), axis=-1, keepdims=True)
+        self._write(said, 1611, found)
 
 
 def _array(said: dict[int, list[Any]], addresses: dict[int, int]) -> np.ndarray:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import gc
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+import fake_cudnn  # noqa: E402
 import stand_in_gpu  # noqa: E402
 from fake_cudnn import FakeCudnn, Offer  # noqa: E402
 
@@ -22,10 +22,8 @@ from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument, LaunchFailed, LibraryRefused, UnknownName  # noqa: E402
 from tilewright.ops.conv import FAMILY, ConvProblem  # noqa: E402
 from tilewright.ops.library import library_of  # noqa: E402
-from tilewright.ops.library_convolution import Engine, Offered  # noqa: E402
-from tilewright.runtime import bound as bound_module  # noqa: E402
-from tilewright.runtime import libraries, offers, python_launcher  # noqa: E402
-from tilewright.runtime.launcher import compiled  # noqa: E402
+from tilewright.ops.library_engine import Engine, Offered  # noqa: E402
+from tilewright.runtime import libraries, offers  # noqa: E402
 
 H200, SM_90 = device("h200_sxm"), tw.arch.arch("sm_90")
 PLAIN, TURNED = Offer(38), Offer(49, ((2, 5), (14, 3)), workspace=3 << 20)
@@ -201,14 +199,8 @@ def test_a_library_of_another_major_version_is_refused(fake):
 
 @pytest.fixture(params=["compiled", "python"])
 def gpu(request, monkeypatch, library):
-    """A stand-in for a GPU whose library computes in memory of the host."""
-    module = compiled() if request.param == "compiled" else python_launcher
-    monkeypatch.setattr(bound_module, "launcher", lambda: module)
-    monkeypatch.setattr("tilewright.ready.launcher", lambda: module)
-    driver = stand_in_gpu.install(monkeypatch, torch)
-    monkeypatch.setattr(loader, "opened_library", lambda name: library)
     loader._lacking.cache_clear()
-    yield SimpleNamespace(driver=driver, dispatcher=Dispatcher(device=H200))
+    yield fake_cudnn.on(monkeypatch, request.param, library)
     loader._lacking.cache_clear()
 
 

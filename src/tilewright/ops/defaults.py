@@ -13,10 +13,10 @@ from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Driver, Form
 from tilewright.ops.formats import Formats
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import Found, Matmul
-from tilewright.ops.library_convolution import Convolution, Offered
+from tilewright.ops.library import Found
+from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Invariance, Nearby
-from tilewright.ops.nouns import Call, Number, Operand
+from tilewright.ops.nouns import Call, Number, Operand, Theirs
 from tilewright.ops.profiles import Profile
 from tilewright.ops.protocols import Rng
 from tilewright.verdict import YES, Verdict, no
@@ -76,9 +76,7 @@ class Defaults:
         """Every kernel repeats: none adds in an order that changes."""
         return YES
 
-    def library_query(
-        self, problem: Any, arch: Arch, library_name: str
-    ) -> Matmul | Convolution | Verdict:
+    def library_query(self, problem: Any, arch: Arch, library_name: str) -> Theirs | Verdict:
         """No library's algorithms are candidates."""
         family: Any = self
         return no("family", f"no vendor's library is asked for {family.name}")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from tilewright.dtypes import dtype
 from tilewright.ops.library import Matmul
+from tilewright.ops.library_attention import Attention
 from tilewright.ops.library_convolution import Convolution
 
 
@@ -162,14 +163,19 @@ TEMPORARY_ALIGNMENT = 256
 """Bytes that the address of each temporary is a multiple of."""
 
 
+Theirs = Matmul | Convolution | Attention
+"""What a vendor's library computes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel of a launch, or a product or a convolution that a vendor's library computes.
+    """One kernel of a launch, or what a vendor's library computes.
 
     grid: workgroups in x, y and z; the library chooses its own.
-    arguments: the kernel's non-constant arguments, in order; for a library pointers, of a
-        product to the first and the second matrix, the result, the workspace if there is one, and
-        `Matmul.extra`; of a convolution to x, w, y, and the workspace.
+    arguments: the kernel's non-constant arguments, in order; for a library, of a product pointers
+        to the first and the second matrix, the result, the workspace if there is one, and
+        `Matmul.extra`; of what cuDNN computes those that `runtime.cudnn_graphs` numbers, and the
+        workspace.
     part: which of the config's kernels (`Launching.sources`).
     theirs: what a library computes; None for a kernel.
     """
@@ -177,7 +183,7 @@ class Step:
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]
     part: str = MAIN
-    theirs: Matmul | Convolution | None = None
+    theirs: Theirs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Driver, Form, Reader
 from tilewright.ops.formats import Formats
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import Found, Matmul
-from tilewright.ops.library_convolution import Convolution, Offered
+from tilewright.ops.library import Found
+from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Invariance, Nearby
-from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
+from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand, Theirs
 from tilewright.ops.profiles import Profile
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -167,9 +167,7 @@ class Legality(Protocol):
         """Does it give a part of the result the same bits however much is computed at once (see
         `Invariance.over`)?"""
 
-    def library_query(
-        self, problem: Any, arch: Arch, library_name: str
-    ) -> Matmul | Convolution | Verdict:
+    def library_query(self, problem: Any, arch: Arch, library_name: str) -> Theirs | Verdict:
         """What a tuning asks the vendor's library for, whose algorithms become candidates; or why
         it does not ask.
 

@@ -17,9 +17,7 @@ from tilewright import parameters
 from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.dtypes import dtype
 from tilewright.errors import BadArgument, LaunchFailed
-from tilewright.ops.library import Matmul
-from tilewright.ops.library_convolution import Convolution
-from tilewright.ops.nouns import Descriptor, Given, Launch, Pointer, Role, Scalar, Step
+from tilewright.ops.nouns import Descriptor, Given, Launch, Pointer, Role, Scalar, Step, Theirs
 from tilewright.runtime import temporaries
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_HANDLE, NEEDS_MAPS, OVERLAPS, UNSUITABLE, launcher
@@ -79,7 +77,7 @@ class BoundLaunch:
         operands: Sequence[Bound],
         given: Sequence[str] = (),
         defaults: Mapping[str, int | float] | None = None,
-        products: Mapping[Matmul | Convolution, Prepared] | None = None,
+        products: Mapping[Theirs, Prepared] | None = None,
     ) -> None:
         defaults = defaults or {}
         self.driver = driver
@@ -329,13 +327,13 @@ class _Packed:
         )
 
     def add_theirs(self, call: int, ready: Prepared, step: Step) -> None:
-        """Lay out the addresses that the vendor's library is given. call: the address of the
-        launcher's function that hands them to it."""
+        """Lay out what the vendor's library is given: addresses, and numbers, which it reads where
+        they lie. call: the address of the launcher's function that hands them to it."""
         self.names.append(ready.name)
         self._begin()
         for argument in step.arguments:
-            assert isinstance(argument, Pointer)
-            self._add_pointer(ready.name, argument.operand)
+            assert not isinstance(argument, Descriptor)
+            self._add_plain(ready.name, argument)
         self.steps.append((call, ready.address, b"", step.grid, 1, 0, tuple(self._offsets)))
 
     def _begin(self) -> int:
@@ -353,14 +351,18 @@ class _Packed:
             )
         maps = iter(kernel.tensor_maps)
         for argument in step.arguments:
-            if isinstance(argument, Pointer):
-                self._add_pointer(kernel.name, argument.operand)
-            elif isinstance(argument, Scalar):
-                self._add(argument.type, parameters.pack(argument.type, argument.value))
-            elif isinstance(argument, Given):
-                self._add_given(kernel, argument)
-            else:
+            if isinstance(argument, Descriptor):
                 self._add_descriptor(kernel, argument, next(maps, None))
+            else:
+                self._add_plain(kernel.name, argument)
+
+    def _add_plain(self, kernel: str, argument: Pointer | Scalar | Given) -> None:
+        if isinstance(argument, Pointer):
+            self._add_pointer(kernel, argument.operand)
+        elif isinstance(argument, Scalar):
+            self._add(argument.type, parameters.pack(argument.type, argument.value))
+        else:
+            self._add_given(kernel, argument)
 
     def _add(self, piece: str, data: bytes = b"") -> int:
         """One more parameter; returns its offset in `content`. Without data it is zero."""
@@ -383,11 +385,11 @@ class _Packed:
         source, at = self._source(kernel, name)
         self.pointers.append((self._add(parameters.POINTER), source, at + offset))
 
-    def _add_given(self, kernel: Kernel, scalar: Given) -> None:
+    def _add_given(self, kernel: str, scalar: Given) -> None:
         default = self.defaults.get(scalar.name)
         if scalar.name not in self.given and default is None:
             raise LaunchFailed(
-                f"{kernel.name} is passed the scalar '{scalar.name}', which no call gives and "
+                f"{kernel} is passed the scalar '{scalar.name}', which no call gives and "
                 "which has no default"
             )
         at = self._add(scalar.type, parameters.pack(scalar.type, default or 0))

@@ -1,12 +1,13 @@
-"""NVIDIA's cuDNN by ctypes: the engines that it offers for a convolution, and one made ready.
+"""NVIDIA's cuDNN by ctypes: the engines that it offers for a convolution or an attention, and one
+made ready.
 
 cuDNN describes everything by descriptors with attributes (its backend API, cudnn_graph.h of
-version 9, whose numbers are those here): tensors, the convolution, a graph of one operation, an
-engine with its knobs, and a plan of execution. An engine and its knobs are all that fixes an
-algorithm, so a plan can be made of a kernel's name again.
+version 9, whose numbers are those here): tensors and operations, which make a graph
+(`cudnn_graphs`), an engine with its knobs, and a plan of execution. An engine and its knobs are all
+that fixes an algorithm, so a plan can be made of a kernel's name again.
 
-A convolution that is ready is a `Prepared` with a `Context`: memory in which the launcher
-(`convolution.h`, or its twin in `python_launcher`) finds the library's functions and the plan.
+A graph that is ready is a `Prepared` with a `Context`: memory in which the launcher (`graph.h`, or
+its twin in `python_launcher`) finds the library's functions and the plan.
 """
 
 from __future__ import annotations
@@ -15,46 +16,52 @@ import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from tilewright.errors import LibraryRefused
 from tilewright.ops.library import major
-from tilewright.ops.library_convolution import Convolution, Engine, Offered, Tensor
+from tilewright.ops.library_attention import Attention
+from tilewright.ops.library_convolution import Convolution
+from tilewright.ops.library_engine import Engine, Offered
+from tilewright.runtime.cudnn_graphs import (
+    BOOL,
+    DESCRIPTOR,
+    DTYPE,
+    FLOAT,
+    INT64,
+    MODE,
+    POINTWISE,
+    REDUCTION,
+    Graph,
+    graph_of,
+)
 from tilewright.runtime.driver import Driver, address_of
 from tilewright.runtime.prepared import Prepared
 
+Asked = Convolution | Attention
+
 # cudnnBackendDescriptorType_t
-_CONVOLUTION, _ENGINE, _CONFIG, _HEURISTIC, _PLAN, _KNOB, _GRAPH, _TENSOR = 1, 2, 3, 4, 5, 7, 15, 17
+_ENGINE, _CONFIG, _HEURISTIC, _PLAN, _KNOB, _GRAPH, _CODE = 2, 3, 4, 5, 7, 15, 34
 PACK = 16
 """The descriptor that hands a plan its addresses."""
 
-# cudnnBackendAttributeType_t, each with C's type
-_HANDLE, _DTYPE, INT64, _FLOAT, _MODE = 0, 1, 3, 4, 7
-_HEURISTIC_MODE, _KNOB_TYPE, _NOTE, _DESCRIPTOR = 8, 9, 11, 15
+# cudnnBackendAttributeType_t
+_HANDLE, _HEURISTIC_MODE, _KNOB_TYPE, _NOTE = 0, 8, 9, 11
 POINTERS = 6
 """Addresses, as attributes of a `PACK`."""
 _C: dict[int, Any] = {
     _HANDLE: ctypes.c_void_p,
-    _DTYPE: ctypes.c_int,
+    BOOL: ctypes.c_bool,
     INT64: ctypes.c_int64,
-    _FLOAT: ctypes.c_float,
-    _MODE: ctypes.c_int,
-    _HEURISTIC_MODE: ctypes.c_int,
-    _KNOB_TYPE: ctypes.c_int,
-    _NOTE: ctypes.c_int,
-    _DESCRIPTOR: ctypes.c_void_p,
+    FLOAT: ctypes.c_float,
+    DESCRIPTOR: ctypes.c_void_p,
+    **dict.fromkeys(
+        (DTYPE, MODE, _HEURISTIC_MODE, _KNOB_TYPE, _NOTE, POINTWISE, REDUCTION), ctypes.c_int
+    ),
 }
-
-# cudnnDataType_t
-_DTYPES = {"fp32": 0, "fp16": 2, "bf16": 9}
-
-_OPERATIONS: dict[str, tuple[int, int, tuple[int, int, int]]] = {
-    "y": (10, 700, (704, 703, 705)),
-    "x": (12, 706, (710, 709, 711)),
-    "w": (11, 712, (716, 715, 717)),
-}
-"""By what is made: the operation's descriptor, the first of its attributes (alpha, beta, the
-convolution follow each other), and those of x, w and y."""
+"""C's type of an attribute."""
 
 _MODES = (3, 2)
 """cudnnBackendHeurMode_t: the library's best heuristic, then what works where that has nothing."""
@@ -64,28 +71,29 @@ _REDUCED = frozenset((1, 2, 3, 5, 6, 7, 8))
 Winograd's) whose rounding grows with the operands: results may be further off than ours may be."""
 _MATRIX_UNITS, _VARIES = 0, 4
 
-_UIDS = (1, 2, 3)
-"""Of x, w and y in a graph."""
+_ATTENTION = 91100
+"""The version from which on the library is asked for attention: releases before it had faults."""
 
 _KNOBS = 64
 """Room for the knobs of an engine, more than there are kinds of knobs."""
 
 
 class Shared(ctypes.Structure):
-    """A device's handle, and whether a call uses it; `Shared` of convolution.h."""
+    """A device's handle, and whether a call uses it; `Shared` of graph.h."""
 
     _fields_ = (("handle", ctypes.c_void_p), ("busy", ctypes.c_int))
 
 
 class Context(ctypes.Structure):
-    """What a call needs besides addresses and a stream; `Convolution` of convolution.h."""
+    """What a call needs besides what it is given and a stream; `Graph` of graph.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
             "set_stream", "create", "set", "finalize", "execute", "destroy", "shared", "plan",
         )),
-        ("uids", ctypes.c_int64 * 3),
         ("workspace", ctypes.c_uint64),
+        ("given", ctypes.c_int),
+        ("values", ctypes.c_int),
     )  # fmt: skip
 
 
@@ -96,6 +104,16 @@ _FUNCTIONS = (
 """Those that a `Context` begins with."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What a graph consists of, and its descriptor. code: where a plan of it keeps compiled code,
+    as attributes."""
+
+    of: Graph
+    made: int
+    code: tuple[tuple[int, int, tuple[int]], ...] = ()
+
+
 class Cudnn:
     """The library of one major version, opened. Thread-safe.
 
@@ -104,7 +122,7 @@ class Cudnn:
     Raises `LibraryRefused` if `lib` is of another version than `name` says.
     """
 
-    step: ClassVar[str] = "convolution_step"
+    step: ClassVar[str] = "graph_step"
     majors: ClassVar[tuple[int, ...]] = (9,)
     folders: ClassVar[tuple[str, ...]] = ("nvidia/cudnn/lib",)
     install: ClassVar[str] = "nvidia-cudnn-cu13 {}"
@@ -121,6 +139,8 @@ class Cudnn:
                 f"install {self.install.format(wanted)}, or tune for this one"
             )
         self._shared: dict[int, Shared] = {}
+        self._code: dict[object, int] = {}
+        self._kept = ExitStack()
         self._lock = threading.RLock()
         """Held while a handle is used to describe or plan."""
 
@@ -137,14 +157,14 @@ class Cudnn:
     def serve(self, device: int, stream: int) -> None:
         """A handle serves every stream."""
 
-    def offered(self, driver: Driver, device: int, asked: Convolution, count: int) -> list[Offered]:
-        """The first engines that the library's heuristic offers for a convolution and can plan,
-        best guess first, at most `count`. Raises `LibraryRefused` if there is none."""
+    def offered(self, driver: Driver, device: int, asked: Asked, count: int) -> list[Offered]:
+        """The first engines that the library's heuristic offers for what is asked and can
+        plan, best guess first, at most `count`. Raises `LibraryRefused` if there is none."""
         found: list[Offered] = []
         with self._lock, ExitStack() as stack, driver.current(device), driver.capture_allowed():
             handle = self._handle(device)
-            graph = self._graph(stack, handle, asked)
-            for engine in self._engines(stack, graph, asked):
+            graph = self._graph(stack, handle, asked, device)
+            for engine in self._engines(stack, graph.made, asked):
                 if any(engine == one.engine for one in found):
                     continue
                 with suppress(LibraryRefused):
@@ -157,13 +177,13 @@ class Cudnn:
             raise LibraryRefused(f"{self.name} has no engine for {asked}")
         return found
 
-    def prepared(self, driver: Driver, device: int, asked: Convolution) -> Prepared:
-        """A convolution with its engine, made ready on a device. Raises `LibraryRefused` if the
+    def prepared(self, driver: Driver, device: int, asked: Asked) -> Prepared:
+        """What is asked, with its engine, made ready on a device. Raises `LibraryRefused` if the
         library does not take the engine there."""
         assert asked.engine is not None
         with self._lock, ExitStack() as stack, driver.current(device), driver.capture_allowed():
             handle = self._handle(device)
-            graph = self._graph(stack, handle, asked)
+            graph = self._graph(stack, handle, asked, device)
             plan, need = self._plan(stack, handle, graph, asked.engine)
             if need > asked.workspace:
                 raise LibraryRefused(
@@ -172,8 +192,8 @@ class Cudnn:
                 )
             functions = (address_of(getattr(self._lib, name)) for name in _FUNCTIONS)
             shared = ctypes.addressof(self._shared[device])
-            uids = (ctypes.c_int64 * 3)(*_UIDS)
-            context = Context(*functions, shared, plan, uids, asked.workspace)
+            of = graph.of
+            context = Context(*functions, shared, plan, asked.workspace, of.given, of.values)
             return Prepared(f"{self.name} for {asked}", self, device, context, stack.pop_all())
 
     def _handle(self, device: int) -> int:
@@ -187,74 +207,54 @@ class Cudnn:
 
     # --- descriptions --------------------------------------------------------------------------
 
-    def _graph(self, stack: ExitStack, handle: int, asked: Convolution) -> int:
-        """A graph of one operation: the convolution."""
-        kind, first, places = _OPERATIONS[asked.made]
-        tensors = [
-            self._tensor(stack, uid, one, asked.alignment)
-            for uid, one in zip(_UIDS, (asked.x, asked.w, asked.y), strict=True)
-        ]
-        convolution = self._made(
-            stack,
-            _CONVOLUTION,
-            (100, _DTYPE, (_DTYPES["fp32"],)),  # of the sums
-            (101, _MODE, (1,)),  # cross-correlation: filters as torch has them
-            (102, INT64, asked.dilation),
-            (103, INT64, asked.stride),
-            (104, INT64, asked.pad),
-            (105, INT64, asked.pad),
-            (106, INT64, (len(asked.stride),)),
-        )
-        operation = self._made(
-            stack,
-            kind,
-            (first, _FLOAT, (1.0,)),
-            (first + 1, _FLOAT, (0.0,)),
-            (first + 2, _DESCRIPTOR, (convolution,)),
-            *((place, _DESCRIPTOR, (one,)) for place, one in zip(places, tensors, strict=True)),
-        )
-        return self._made(
-            stack, _GRAPH, (800, _HANDLE, (handle,)), (801, _DESCRIPTOR, (operation,))
-        )
+    def _graph(self, stack: ExitStack, handle: int, asked: Asked, device: int) -> _Described:
+        """A graph of operations. For attention the library compiles code, a second's work, which
+        graphs of other sizes share: sizes are then no part of it."""
+        of = graph_of(partial(self._made, stack), asked)
+        parts = (800, _HANDLE, (handle,)), (801, DESCRIPTOR, of.operations)
+        if isinstance(asked, Convolution):
+            return _Described(of, self._made(stack, _GRAPH, *parts))
+        if self.version < _ATTENTION:
+            raise LibraryRefused(
+                f"{self.name} is version {self.version}, and is asked for attention from "
+                f"{_ATTENTION} on"
+            )
+        made = self._made(stack, _GRAPH, *parts, (803, BOOL, (True,)))
+        key = device, asked.code
+        if key not in self._code:
+            self._code[key] = self._made(self._kept, _CODE, (2400, DESCRIPTOR, (made,)))
+        return _Described(of, made, ((406, DESCRIPTOR, (self._code[key],)),))
 
-    def _tensor(self, stack: ExitStack, uid: int, tensor: Tensor, alignment: int) -> int:
-        return self._made(
-            stack,
-            _TENSOR,
-            (900, INT64, (alignment,)),
-            (901, _DTYPE, (_DTYPES[tensor.dtype],)),
-            (902, INT64, tensor.shape),
-            (903, INT64, tensor.strides),
-            (906, INT64, (uid,)),
-        )
-
-    def _plan(self, stack: ExitStack, handle: int, graph: int, engine: Engine) -> tuple[int, int]:
+    def _plan(
+        self, stack: ExitStack, handle: int, graph: _Described, engine: Engine
+    ) -> tuple[int, int]:
         """A plan by an engine, and the bytes of workspace that it needs. Raises
         `LibraryRefused`."""
         made = self._made(
-            stack, _ENGINE, (1300, _DESCRIPTOR, (graph,)), (1301, INT64, (engine.number,))
+            stack, _ENGINE, (1300, DESCRIPTOR, (graph.made,)), (1301, INT64, (engine.number,))
         )
         knobs = [
             self._made(stack, _KNOB, (600, _KNOB_TYPE, (kind,)), (601, INT64, (value,)))
             for kind, value in engine.knobs
         ]
-        turned = ((302, _DESCRIPTOR, knobs),) if knobs else ()
-        config = self._made(stack, _CONFIG, (300, _DESCRIPTOR, (made,)), *turned)
-        plan = self._made(stack, _PLAN, (400, _HANDLE, (handle,)), (401, _DESCRIPTOR, (config,)))
+        turned = ((302, DESCRIPTOR, knobs),) if knobs else ()
+        config = self._made(stack, _CONFIG, (300, DESCRIPTOR, (made,)), *turned)
+        of = (400, _HANDLE, (handle,)), (401, DESCRIPTOR, (config,))
+        plan = self._made(stack, _PLAN, *of, *graph.code)
         (need,) = self._read(plan, 402, INT64, 1)
         return plan, need
 
-    def _engines(self, stack: ExitStack, graph: int, asked: Convolution) -> Iterator[Engine]:
+    def _engines(self, stack: ExitStack, graph: int, asked: Asked) -> Iterator[Engine]:
         """The engines that the heuristics name, without those whose results may be too far off."""
         refused = set(_REDUCED)
-        if asked.x.dtype == "fp32" and asked.precision == "ieee":
+        if isinstance(asked, Convolution) and (asked.x.dtype, asked.precision) == ("fp32", "ieee"):
             refused.add(_MATRIX_UNITS)  # which multiply fp32 as TF32
         for mode in _MODES:
             with suppress(LibraryRefused):
                 heuristic = self._made(
                     stack,
                     _HEURISTIC,
-                    (201, _DESCRIPTOR, (graph,)),
+                    (201, DESCRIPTOR, (graph,)),
                     (200, _HEURISTIC_MODE, (mode,)),
                 )
                 for config in self._read_descriptors(stack, heuristic, 202, _CONFIG):
@@ -316,14 +316,14 @@ class Cudnn:
         count = ctypes.c_int64()
         read, given = self._lib.cudnnBackendGetAttribute, ctypes.c_void_p(made)
         if most is None:
-            status = read(given, number, _DESCRIPTOR, ctypes.c_int64(0), ctypes.byref(count), None)
+            status = read(given, number, DESCRIPTOR, ctypes.c_int64(0), ctypes.byref(count), None)
             self._check(status, f"count attribute {number}")
             most = count.value
         found = [self._created(stack, kind) for _ in range(most)]
         if found:
             array = (ctypes.c_void_p * most)(*found)
             room = ctypes.c_int64(most)
-            status = read(given, number, _DESCRIPTOR, room, ctypes.byref(count), array)
+            status = read(given, number, DESCRIPTOR, room, ctypes.byref(count), array)
             self._check(status, f"read attribute {number}")
         return found[: count.value]
 

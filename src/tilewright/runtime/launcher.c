@@ -29,9 +29,8 @@
    Nothing here knows a driver: prepare() gets the driver's functions as addresses. A plain kernel is
    launched with a function like cuLaunchKernel or hipModuleLaunchKernel (they take the same
    arguments), a kernel with launch attributes with one like cuLaunchKernelEx. `matmul_step`, in
-   matmul.h, is one like the former for a product that a library computes, and `convolution_step`,
-   in convolution.h, for a convolution. launcher.py compiles this
-   file on first use. */
+   matmul.h, is one like the former for a product that a library computes, and `graph_step`, in
+   graph.h, for what cuDNN computes. launcher.py compiles this file on first use. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -228,7 +227,8 @@ static int read_step(Launch *l, PyObject *item, Step *step) {
 
 static int read_scalar(const Launch *l, PyObject *item, Scalar *scalar) {
   if (!PyArg_ParseTuple(item, "iiC", &scalar->at, &scalar->number, &scalar->type)) return -1;
-  if (scalar->at < 0 || scalar->at + 8 > l->bytes || scalar->number < 0 ||
+  int width = strchr("dqQ", scalar->type) ? 8 : 4; /* at most */
+  if (scalar->at < 0 || scalar->at + width > l->bytes || scalar->number < 0 ||
       scalar->number >= l->given)
     return outside("a scalar");
   return 0;
@@ -345,7 +345,7 @@ static int write_scalar(int type, PyObject *value, char *to) {
 }
 
 #include "matmul.h"
-#include "convolution.h"
+#include "graph.h"
 
 static int launch_step(const Step *s, void *stream, void **parameters) {
   if (!s->count)
@@ -671,7 +671,7 @@ PyMODINIT_FUNC PyInit_launcher(void) {
   word_arrays = PyUnicode_InternFromString("arrays");
   PyObject *made = PyModule_Create(&module);
   if (made && (add_address(made, "matmul_step", (void *)matmul_step) ||
-               add_address(made, "convolution_step", (void *)convolution_step)))
+               add_address(made, "graph_step", (void *)graph_step)))
     Py_CLEAR(made);
   return made;
 }

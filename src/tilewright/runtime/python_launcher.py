@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.parameters import TENSOR_MAP_BYTES
-from tilewright.runtime import cudnn
+from tilewright.runtime import cudnn, cudnn_graphs
 from tilewright.runtime.blaslt import Context, Handles
 from tilewright.runtime.driver import address_of
 from tilewright.runtime.prepared import STATUS
@@ -116,40 +116,46 @@ _ATTRIBUTE = ctypes.CFUNCTYPE(
 )
 _ONE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int, *([ctypes.c_void_p] * 3))
-_convolutions = threading.Lock()
+_graphs = threading.Lock()
 """Held while a handle of cuDNN has the stream of a call that is being made."""
 
 
-def _convolution_step(
+def _graph_step(
     function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
     stream: int | None, parameters: int, extra: int | None,
 ) -> int:  # fmt: skip
-    """See convolution.h."""
-    c = cudnn.Context.from_address(function)
-    count = 3 + (c.workspace > 0)
-    places = (ctypes.c_void_p * count).from_address(parameters)
-    address = (ctypes.c_void_p * 4)(*(ctypes.c_void_p.from_address(one).value for one in places))
-    pack, at, set_attribute = ctypes.c_void_p(), ctypes.addressof(address), _ATTRIBUTE(c.set)
-    status: int = _CREATE(c.create)(cudnn.PACK, ctypes.addressof(pack))
+    """See graph.h."""
+    g = cudnn.Context.from_address(function)
+    places = (ctypes.c_void_p * (g.given + (g.workspace > 0))).from_address(parameters)
+    address = (ctypes.c_void_p * g.given)(*(
+        place if g.values >> i & 1 else ctypes.c_void_p.from_address(place).value
+        for i, place in enumerate(places[: g.given])
+    ))  # fmt: skip
+    uids = (ctypes.c_int64 * g.given)(*range(1, g.given + 1))
+    workspace = ctypes.c_void_p()
+    if g.workspace:
+        workspace = ctypes.c_void_p.from_address(places[g.given])
+    pack, set_attribute = ctypes.c_void_p(), _ATTRIBUTE(g.set)
+    status: int = _CREATE(g.create)(cudnn.PACK, ctypes.addressof(pack))
     for number, kind, many, value in (
-        (1000, cudnn.INT64, 3, function + cudnn.Context.uids.offset),
-        (1001, cudnn.POINTERS, 3, at),
-        (1003, cudnn.POINTERS, 1, at + 3 * ctypes.sizeof(ctypes.c_void_p)),
+        (1000, cudnn_graphs.INT64, g.given, uids),
+        (1001, cudnn.POINTERS, g.given, address),
+        (1003, cudnn.POINTERS, 1, workspace),
     ):
-        status = status or set_attribute(pack, number, kind, many, value)
-    status = status or _ONE(c.finalize)(pack)
+        status = status or set_attribute(pack, number, kind, many, ctypes.addressof(value))
+    status = status or _ONE(g.finalize)(pack)
     if not status:
-        handle = cudnn.Shared.from_address(c.shared).handle
-        with _convolutions:
-            status = _STREAM(c.set_stream)(handle, stream)
-            status = status or _EXECUTE(c.execute)(handle, c.plan, pack)
+        handle = cudnn.Shared.from_address(g.shared).handle
+        with _graphs:
+            status = _STREAM(g.set_stream)(handle, stream)
+            status = status or _EXECUTE(g.execute)(handle, g.plan, pack)
     if pack:
-        _ONE(c.destroy)(pack)
+        _ONE(g.destroy)(pack)
     return STATUS + status if status else 0
 
 
-_kept_convolution_step = _FUNCTION(_convolution_step)
-convolution_step = address_of(_kept_convolution_step)
+_kept_graph_step = _FUNCTION(_graph_step)
+graph_step = address_of(_kept_graph_step)
 """The address of the function that computes a step by cuDNN."""
 
 

@@ -9,8 +9,18 @@ from typing import Any
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
+from tilewright.errors import BadArgument
 from tilewright.ops import binder
-from tilewright.ops.attention import alike, ck, operands, pipelines, profiles, rules, spaces
+from tilewright.ops.attention import (
+    alike,
+    ck,
+    library,
+    operands,
+    pipelines,
+    profiles,
+    rules,
+    spaces,
+)
 from tilewright.ops.attention import config as config_module
 from tilewright.ops.attention import gradients as gradients_module
 from tilewright.ops.attention import inputs as inputs_module
@@ -19,20 +29,23 @@ from tilewright.ops.attention import tolerances as tolerances_module
 from tilewright.ops.attention import vendor as vendor_module
 from tilewright.ops.attention import words as words_module
 from tilewright.ops.attention.catalogue import CATALOGUE
-from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.attention.config import VENDOR, AttentionConfig
 from tilewright.ops.attention.problem import FP8, AttentionProblem
 from tilewright.ops.attention.splits import splits_of
 from tilewright.ops.backward import Backward
 from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
-from tilewright.ops.estimate import Estimate, Ranking
+from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.keywords import Keyword
+from tilewright.ops.library import CUDNN, LIBRARIES, library_of
+from tilewright.ops.library_attention import Attention
+from tilewright.ops.library_engine import repeats
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
-from tilewright.ops.pool import Pool
+from tilewright.ops.pool import Pool, each
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
-from tilewright.verdict import Verdict
+from tilewright.verdict import YES, Verdict
 
 __all__ = ["FAMILY", "AttentionConfig", "AttentionProblem"]
 
@@ -72,7 +85,8 @@ class AttentionFamily(Defaults):
         return alike.invariant(config)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        return pipelines.on(arch)
+        theirs = (VENDOR,) if CUDNN in LIBRARIES[arch.backend] else ()
+        return (*pipelines.on(arch), *theirs)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
@@ -82,6 +96,10 @@ class AttentionFamily(Defaults):
 
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> AttentionConfig:
         values = dict(fields)
+        if values["pipeline"] == VENDOR:
+            raise BadArgument(
+                "pipeline vendor has no axes: name its kernels, or have tune ask the library"
+            )
         dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
         values["dtype_kv"] = resolve(values["dtype_kv"] or dtype, arch.fp8)
         default = "bf16" if dtype in FP8 else dtype
@@ -101,6 +119,19 @@ class AttentionFamily(Defaults):
     def supports(self, config: AttentionConfig, problem: AttentionProblem, arch: Arch) -> Verdict:
         return rules.supports(config, problem, arch)
 
+    def repeats(self, config: AttentionConfig) -> Verdict:
+        return repeats(config.library_engine) if config.library_engine else YES
+
+    def library_query(
+        self, problem: AttentionProblem, arch: Arch, library_name: str
+    ) -> Attention | Verdict:
+        return library.query(problem, arch, library_name)
+
+    def library_config(
+        self, problem: AttentionProblem, library_name: str, found: Any
+    ) -> AttentionConfig:
+        return library.config_of(problem, library_name, found)
+
     def serving(
         self, problem: AttentionProblem, configs: Sequence[AttentionConfig], arch: Arch
     ) -> Sequence[int]:
@@ -109,22 +140,36 @@ class AttentionFamily(Defaults):
     def rank(
         self, problem: AttentionProblem, configs: Iterable[AttentionConfig], device: Device
     ) -> Sequence[tuple[AttentionConfig, Estimate]]:
+        """The library's engines come last: only a measurement says how good they are."""
         pool = Pool.of(configs)
         if not pool:
             return ()
-        found: Ranking = _estimating().estimates(pool, problem, device).ranking(pool)
-        return found
+        found = []
+        for word, (places, c) in pool.columns.groups(library_of).items():
+            if word:
+                every = [self.estimate(one, problem, device) for one in c]
+                found.append((places, Estimates.each(every)))
+            else:
+                found.append((places, _estimating().estimates(c, problem, device)))
+        last = each(pool.columns, library_of) != ""
+        return Estimates.joined(found).ranking(pool, last)
 
     def estimate(
         self, config: AttentionConfig, problem: AttentionProblem, device: Device
     ) -> Estimate:
+        if config.library_engine:
+            return library.estimate(problem, device)
         found: Estimate = _estimating().estimates([config], problem, device).one(0)
         return found
 
     def sources(self, config: AttentionConfig, arch: Arch) -> Mapping[str, KernelSource]:
+        if config.library_engine:
+            return {}
         return binder.sources(pipelines.parts(config), CATALOGUE, config, arch)
 
     def interpreted(self, config: AttentionConfig) -> AttentionConfig:
+        if config.library_engine:
+            return library.interpreted(config)
         record = pipelines.of(config)
         if record.sibling == record.name:
             return config
@@ -136,6 +181,8 @@ class AttentionFamily(Defaults):
         )  # fmt: skip
 
     def launch(self, config: AttentionConfig, problem: AttentionProblem, device: Device) -> Launch:
+        if config.library_engine:
+            return library.launch(config, problem, device)
         splits = splits_of(config, problem, device)
         context = Context(config, problem, device, splits=splits)
         return binder.launch(pipelines.parts(config), CATALOGUE, context)

@@ -10,12 +10,14 @@ Other fields follow only where they differ from the default, in this order:
     page16                   rows of a page
     pack                     the query heads of a head of keys are rows of one tile
     f-lse-softcap            features (``lse+softcap``), always last
+
+An engine of the vendor's library (`library`) has the library's words behind the mask.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from tilewright import checks
@@ -23,10 +25,14 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.attention import features
 from tilewright.ops.attention.mask import MASKS
+from tilewright.ops.library_engine import PATTERN, said
 from tilewright.ops.names import choice, number, read
 
 SCHEDULERS = ("tile", "persistent", "split")
 ALIGNMENTS = (1, 2, 4, 8, 16)
+
+VENDOR = "vendor"
+"""The pipeline of the engines of the vendor's library (`library`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class AttentionConfig:
     tile_q, tile_kv: rows of Q that a workgroup computes, and rows of K and V of a step.
     num_warps: warps (waves) of a workgroup. Kernels in Gluon for sm_90 count those that multiply.
     num_stages: steps whose K and V are in shared memory at once.
-    pipeline: the kernel; each has a record in `pipelines`.
+    pipeline: the kernel; each has a record in `pipelines`, but `VENDOR`.
     scheduler: ``tile`` (a workgroup for each tile of Q, long ones first), ``persistent`` (a
         workgroup for each compute unit, which takes tiles in turn), or ``split`` (several
         workgroups for each tile, which share its keys; a second kernel combines their results).
@@ -47,6 +53,8 @@ class AttentionConfig:
         keys in equal parts, of which the launch chooses the number.
     pack: whether rows of a tile are the query heads that share a head of keys, for each query.
     alignment: bytes that addresses and strides are multiples of.
+    library_engine: of pipeline `VENDOR`, the library, its engine and the workspace
+        (`library_engine.said`); ``""`` of the others. Tile, warps and stages are 0.
     """
 
     family: ClassVar[str] = "attention"
@@ -68,6 +76,13 @@ class AttentionConfig:
     page_size: int = 0
     pack: bool = False
     features: str = ""
+    library_engine: str = ""
+
+    @property
+    def library(self) -> str:
+        """The library that computes it (`ops.library.library_of`); ``""`` where a kernel is built
+        here."""
+        return said(self.library_engine).library if self.library_engine else ""
 
     @property
     def words(self) -> frozenset[str]:
@@ -79,10 +94,15 @@ class AttentionConfig:
         """The kernel's name; `parse` is its exact inverse."""
         name = (
             f"attention_{self.dtype}_{self.dtype_kv}_{self.dtype_o}"
-            f"_d{self.head_dim}x{self.head_dim_v}_{self.mask}_{self.tile_q}x{self.tile_kv}"
-            f"_w{self.num_warps}_s{self.num_stages}_{self.pipeline}"
-            f"_{self.scheduler}{self.split_len or ''}_al{self.alignment}"
+            f"_d{self.head_dim}x{self.head_dim_v}_{self.mask}"
         )
+        if self.library_engine:
+            name += f"_{VENDOR}_{self.library_engine}"
+        else:
+            name += (
+                f"_{self.tile_q}x{self.tile_kv}_w{self.num_warps}_s{self.num_stages}"
+                f"_{self.pipeline}_{self.scheduler}{self.split_len or ''}_al{self.alignment}"
+            )
         if self.page_size:
             name += f"_page{self.page_size}"
         if self.pack:
@@ -92,9 +112,21 @@ class AttentionConfig:
         return name
 
 
+def of_engine(
+    dtype: str, head_dim: int, head_dim_v: int, mask: str, features: str, words: str
+) -> AttentionConfig:
+    """The config of an engine of a library. words: see `AttentionConfig.library_engine`."""
+    return AttentionConfig(
+        dtype, dtype, dtype, head_dim, head_dim_v, mask, 0, 0, 0, 0, VENDOR, "tile",
+        features=features, library_engine=words,
+    )  # fmt: skip
+
+
 def check(config: AttentionConfig, pipelines: tuple[str, ...]) -> AttentionConfig:
     """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
     c = config
+    if c.library_engine or c.pipeline == VENDOR:
+        return _check_engine(c)
     for field in ("dtype", "dtype_kv", "dtype_o"):
         if getattr(c, field) not in DTYPES:
             raise BadArgument(f"{field} = {getattr(c, field)!r} is no dtype")
@@ -123,15 +155,29 @@ def check(config: AttentionConfig, pipelines: tuple[str, ...]) -> AttentionConfi
     return config
 
 
+def _check_engine(c: AttentionConfig) -> AttentionConfig:
+    said(c.library_engine)
+    features.split(c.features)
+    known = of_engine(c.dtype, c.head_dim, c.head_dim_v, c.mask, c.features, c.library_engine)
+    for field in fields(c):
+        if (value := getattr(c, field.name)) != (of := getattr(known, field.name)):
+            raise BadArgument(f"{field.name} = {value!r}: an engine of a library has {of!r}")
+    return c
+
+
 _TYPES = "_".join(choice(field, tuple(DTYPES)) for field in ("dtype", "dtype_kv", "dtype_o"))
-_PATTERN = re.compile(
+_SIGNATURE = (
     f"attention_{_TYPES}_d{number('head_dim')}x{number('head_dim_v')}_{choice('mask', MASKS)}"
-    f"_{number('tile_q')}x{number('tile_kv')}_w{number('num_warps')}_s{number('num_stages')}"
+)
+_FEATURES = "(?:_f-(?P<features>[a-z0-9-]+))?"
+_PATTERN = re.compile(
+    f"{_SIGNATURE}_{number('tile_q')}x{number('tile_kv')}_w{number('num_warps')}_s{number('num_stages')}"
     f"_(?P<pipeline>[a-z0-9_]+?)_{choice('scheduler', SCHEDULERS)}(?:{number('split_len')})?"
     f"_al{choice('alignment', ALIGNMENTS)}(?:_page{number('page_size')})?(?:_(?P<pack>pack))?"
-    "(?:_f-(?P<features>[a-z0-9-]+))?",
+    f"{_FEATURES}",
     re.ASCII,
 )
+_ENGINE = re.compile(f"{_SIGNATURE}_{VENDOR}_{PATTERN}{_FEATURES}", re.ASCII)
 _COUNTS = (
     "head_dim", "head_dim_v", "tile_q", "tile_kv", "num_warps", "num_stages", "alignment",
 )  # fmt: skip
@@ -141,6 +187,11 @@ _WORDS = ("dtype", "dtype_kv", "dtype_o", "mask", "pipeline", "scheduler")
 def parse(name: str, pipelines: tuple[str, ...]) -> AttentionConfig:
     """The config whose name this is. Raises `UnknownName` for a name that does not parse and for
     one whose fields contradict each other."""
+    if of := _ENGINE.fullmatch(name):
+        words = (of["features"] or "").replace("-", "+")
+        dims = int(of["head_dim"]), int(of["head_dim_v"])
+        engine = of_engine(of["dtype"], *dims, of["mask"], words, of["engine"])
+        return read(name, "an engine of the vendor's library", lambda: check(engine, pipelines))
     match = _PATTERN.fullmatch(name)
     if match is None:
         raise UnknownName(

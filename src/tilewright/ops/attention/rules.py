@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch.model import Arch
-from tilewright.ops.attention import pipelines, reach
+from tilewright.ops.attention import library, pipelines, reach
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.library_engine import foreign
 from tilewright.ops.pool import Pool, each
 from tilewright.verdict import YES, Verdict, no
 
@@ -102,6 +103,9 @@ LEGALITY: tuple[tuple[str, Callable[[AttentionConfig, Arch], str | None]], ...] 
 
 def judge(config: AttentionConfig, arch: Arch) -> Verdict:
     """May `config` be built for `arch`? The first rule that refuses it, else its pipeline's own."""
+    if config.library_engine:
+        reason = foreign(arch)
+        return no("library", reason) if reason else YES
     for name, rule in LEGALITY:
         if (reason := rule(config, arch)) is not None:
             return no(name, reason)
@@ -180,6 +184,10 @@ def supports(config: AttentionConfig, problem: AttentionProblem, arch: Arch) -> 
 
 
 def _unsupported(c: AttentionConfig, p: AttentionProblem) -> Verdict | None:
+    if c.library_engine:
+        reason = _signature(c, p)
+        objection = ("signature", reason) if reason else library.refused(p)
+        return no(*objection) if objection else None
     for name, rule in (*SUPPORT, *pipelines.of(c).supports.items()):
         if (reason := rule(c, p)) is not None:
             return no(name, reason)

@@ -38,7 +38,8 @@ from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import CUDNN, LIBRARIES, Found, Matmul, kind
-from tilewright.ops.library_convolution import Convolution, Offered
+from tilewright.ops.library_convolution import Convolution
+from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.pool import Pool, each

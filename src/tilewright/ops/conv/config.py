@@ -32,8 +32,7 @@ from tilewright.ops.gemm import names
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.library_config import VendorConfig, is_vendors
 from tilewright.ops.gemm.library_config import parse as parse_vendors
-from tilewright.ops.library import CUDNN, kind
-from tilewright.ops.library_convolution import MOST_WORKSPACE, Engine
+from tilewright.ops.library_engine import said
 
 GEMM = "gemm"
 """The pipeline of GEMM's kernels, and of the algorithms of a library for GEMMs (`by_gemm`)."""
@@ -103,7 +102,7 @@ class ConvConfig:
         The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words. Of a
         library's algorithm the name says no tile, warps or stages, which are 0.
     turned: the arrays of x, w and y, in this order, that layout steps turn (`turning`).
-    library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`engine_of`);
+    library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`said`);
         ``""`` of the others. Tile, warps and stages are 0.
     """
 
@@ -157,7 +156,7 @@ class ConvConfig:
         """The library that computes it (`ops.library.library_of`); ``""`` where a kernel is built
         here."""
         if self.library_engine:
-            return engine_of(self.library_engine).library
+            return said(self.library_engine).library
         product = None if self.tile_m else self.gemm_config
         return product.library if isinstance(product, VendorConfig) else ""
 
@@ -236,32 +235,6 @@ def of_engine(
         direction, spatial_dims, dtype, dtype_out, precision, 0, 0, 0, 0, 0, VENDOR,
         alignment=alignment, alignment_out=alignment, library_engine=library_engine,
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What `ConvConfig.library_engine` says.
-
-    library: with its major version. workspace: MiB of scratch memory that the engine may use.
-    """
-
-    library: str
-    engine: Engine
-    workspace: int
-
-
-WORKSPACES = (0, *(1 << power for power in range((MOST_WORKSPACE >> 20).bit_length())))
-"""MiB of scratch memory that an engine may use."""
-
-
-@lru_cache(maxsize=4096)
-def engine_of(words: str) -> Said:
-    """What the words of an engine say: ``cudnn9_38_k2-5_ws32``. Raises `BadArgument`."""
-    library, _, rest = words.partition("_")
-    word, _, room = rest.rpartition("_ws")
-    if kind(library) != CUDNN or room not in map(str, WORKSPACES):
-        raise BadArgument(f"{shown(words, 300)} is not an engine such as cudnn9_38_k2-5_ws32")
-    return Said(library, Engine.of_word(word), int(room))
 
 
 def usual_reduction(scheduler: str) -> str:

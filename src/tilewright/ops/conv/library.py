@@ -20,28 +20,22 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tilewright.arch.model import Arch, Device
-from tilewright.ops.conv.config import ALIGNMENTS, ConvConfig, engine_of, of_engine
+from tilewright.ops.conv.config import ALIGNMENTS, ConvConfig, of_engine
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.library import CUDNN, LIBRARIES, kind
-from tilewright.ops.library_convolution import MOST_WORKSPACE, Convolution, Offered, Tensor
-from tilewright.ops.nouns import KernelSource, Launch, Pointer, Step, Temporary
+from tilewright.ops.library import CUDNN, kind
+from tilewright.ops.library_convolution import Convolution
+from tilewright.ops.library_engine import MOST_WORKSPACE, Offered, Tensor, foreign, said, words
+from tilewright.ops.library_engine import repeats as engine_repeats
+from tilewright.ops.library_launch import launch as engine_launch
+from tilewright.ops.nouns import KernelSource, Launch, Pointer
 from tilewright.ops.physics import at_best
 from tilewright.verdict import YES, Verdict, no
 
-MIB = 1 << 20
 DTYPES = ("bf16", "fp16", "fp32")
-WORKSPACE = "workspace"
-"""The temporary that an engine may use."""
 
 Described = ConvConfig | ConvProblem
 """Both have the words that the rules of the signature read."""
-
-
-def _library(c: Described, arch: Arch) -> str | None:
-    if CUDNN not in LIBRARIES[arch.backend]:
-        return f"cuDNN is NVIDIA's, and {arch.name} is not"
-    return None
 
 
 def _dtype(c: Described, arch: Arch) -> str | None:
@@ -55,7 +49,7 @@ def _epilogue(c: Described, arch: Arch) -> str | None:
 
 
 LEGALITY: tuple[tuple[str, Callable[[Described, Arch], str | None]], ...] = (
-    ("library", _library),
+    ("library", lambda c, arch: foreign(arch)),
     ("dtype", _dtype),
     ("epilogue", _epilogue),
 )
@@ -97,9 +91,7 @@ def supports(c: ConvConfig, p: ConvProblem, arch: Arch) -> Verdict:
 
 def repeats(c: ConvConfig) -> Verdict:
     """Whether two runs give the same bits."""
-    if engine_of(c.library_engine).engine.varies:
-        return no("reduction", "cuDNN notes that this engine's sums do not repeat bit for bit")
-    return YES
+    return engine_repeats(c.library_engine)
 
 
 # --- the library's words -----------------------------------------------------------------------
@@ -138,11 +130,10 @@ def _tensor(p: ConvProblem, name: str) -> Tensor:
 
 def config_of(p: ConvProblem, library_name: str, found: Offered) -> ConvConfig:
     """The config of an engine that the library offers for `p`."""
-    room = 0 if not found.workspace else 1 << (-(-found.workspace // MIB) - 1).bit_length()
     alignment = max(one for one in ALIGNMENTS if one <= p.alignment)
     return of_engine(
         p.direction, len(p.spatial), p.dtype, p.dtype_out, p.precision, alignment,
-        f"{library_name}_{found.engine.word}_ws{room}",
+        words(library_name, found),
     )  # fmt: skip
 
 
@@ -156,14 +147,9 @@ def sources(c: ConvConfig, arch: Arch) -> dict[str, KernelSource]:
 
 def launch(c: ConvConfig, p: ConvProblem, device: Device) -> Launch:
     """The launch of an engine for `p`."""
-    said = engine_of(c.library_engine)
-    room = said.workspace * MIB
-    asked = replace(
-        convolution(p, said.library), engine=said.engine, workspace=room, alignment=c.alignment
-    )
-    names = ("x", "w", "y", *((WORKSPACE,) if room else ()))
-    step = Step((1, 1, 1), tuple(map(Pointer, names)), theirs=asked)
-    return Launch((step,), (Temporary(WORKSPACE, (room,), "int8"),) if room else ())
+    question = convolution(p, said(c.library_engine).library)
+    asked = replace(question, alignment=c.alignment)
+    return engine_launch(asked, c.library_engine, [*map(Pointer, "xwy")])
 
 
 def interpreted(c: ConvConfig) -> ConvConfig:

@@ -20,7 +20,6 @@ from tilewright.ops.conv.config import (
     SCHEDULERS,
     VENDOR,
     ConvConfig,
-    engine_of,
     of_engine,
     of_gemm,
     of_words,
@@ -29,6 +28,7 @@ from tilewright.ops.conv.config import (
 from tilewright.ops.conv.pipelines import PIPELINES
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.gemm.config import REDUCTIONS
+from tilewright.ops.library_engine import PATTERN, said
 from tilewright.ops.names import choice, number, read
 from tilewright.ops.products import PRECISIONS
 
@@ -103,7 +103,7 @@ def _check_gemm(c: ConvConfig) -> ConvConfig:
 
 
 def _check_engine(c: ConvConfig) -> ConvConfig:
-    engine_of(c.library_engine)
+    said(c.library_engine)
     _check_words(c, {**_SIGNATURE, "alignment": ALIGNMENTS})
     known = of_engine(
         c.direction, c.spatial_dims, c.dtype, c.dtype_out, c.precision, c.alignment,
@@ -155,7 +155,7 @@ _OF_GEMM = re.compile(
 _ENGINE = re.compile(
     f"conv_{choice('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d"
     f"_{choice('dtype', tuple(DTYPES))}_{choice('dtype_out', tuple(DTYPES))}_{VENDOR}"
-    f"_(?P<engine>[a-z0-9_-]+_ws[0-9]+)_al{choice('alignment', ALIGNMENTS)}"
+    f"_{PATTERN}_al{choice('alignment', ALIGNMENTS)}"
     "(?:_(?P<precision>tf32))?",
     re.ASCII,
 )

@@ -1,0 +1,138 @@
+"""Pipeline ``vendor``: engines of NVIDIA's library, cuDNN, beside the kernels that are built here.
+
+The library is asked for the engines that it would take for an attention (`query`); each becomes a
+config (`config_of`), which is verified, timed, written into tables and launched like any kernel.
+Nothing is built for it: its launch is one step that the library computes. A name says the engine
+and its knobs in the library's own numbers, so that any later run takes the same engine or none:
+
+    attention_bf16_bf16_bf16_d128x128_causal_vendor_cudnn9_2_k24-7_ws1_f-lse
+                                             library |   |    |    +-MiB of workspace
+                                               engine+   +-knobs
+
+Asked for: bf16 and fp16, dense sequences of one length, grouped heads, head dims of multiples of 8
+up to 256, no mask or a causal one that shows each query a key, arrays aligned to 16 bytes, with or
+without lse. Everything else is refused, with a sentence.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tilewright.arch.model import Arch, Device
+from tilewright.ops.attention.config import AttentionConfig, of_engine
+from tilewright.ops.attention.operands import strides_of
+from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.library import CUDNN, kind
+from tilewright.ops.library_attention import Attention, Diagonal
+from tilewright.ops.library_engine import MOST_WORKSPACE, Offered, Tensor, foreign, said, words
+from tilewright.ops.library_launch import launch as engine_launch
+from tilewright.ops.nouns import Argument, Given, Launch, Pointer, Scalar
+from tilewright.ops.physics import at_best
+from tilewright.verdict import Verdict, no
+
+DTYPES = ("bf16", "fp16")
+WORDS = frozenset(("lse",))
+"""Features that the library is asked for."""
+DIM_MULTIPLE, MOST_DIM = 8, 256
+ALIGNMENT = 16
+"""Bytes."""
+
+
+def refused(p: AttentionProblem) -> tuple[str, str] | None:
+    """The rule by which the library is not asked for `p`, and why; None if it is asked."""
+    types, dims = (p.dtype, p.dtype_kv, p.dtype_o), (p.head_dim, p.head_dim_v)
+    if p.dtype not in DTYPES or set(types) != {p.dtype}:
+        return "dtype", f"attention of {', '.join(types)} is not asked of the library"
+    if more := sorted(p.words - WORDS):
+        return "features", f"attention with {', '.join(more)} is not asked of the library"
+    if any(dim % DIM_MULTIPLE or dim > MOST_DIM for dim in dims):
+        return "head_dim", (
+            f"head dims {dims[0]} and {dims[1]} are not multiples of {DIM_MULTIPLE} up to "
+            f"{MOST_DIM}, which the library is asked for"
+        )
+    if p.mask.kind != "none" and (p.mask.kind, p.right) != ("causal", 0):
+        return "mask", "the library is asked for no mask but a causal one"
+    if _diagonal(p) == "bottom_right" and p.q_len > p.kv_len:
+        return "mask", f"of {p.q_len} queries beside {p.kv_len} keys, the first see none"
+    if min(p.batch, p.q_len, p.kv_len) < 1:
+        return "extent", "an array without elements is left to kernels of ours"
+    if p.alignment < ALIGNMENT:
+        return "vector_width", f"arrays are aligned to {p.alignment} bytes, under {ALIGNMENT}"
+    for name in "qkvo":
+        if any(n > 1 and not s for n, s in zip(*_lying(p, name), strict=True)):
+            return "extent", f"{name} repeats elements by a stride of 0"
+    return None
+
+
+def _diagonal(p: AttentionProblem) -> Diagonal:
+    if p.mask.kind == "none":
+        return ""
+    return "bottom_right" if p.mask.bottom_right and p.q_len != p.kv_len else "top_left"
+
+
+# --- the library's words -----------------------------------------------------------------------
+
+
+def query(p: AttentionProblem, arch: Arch, library_name: str) -> Attention | Verdict:
+    """What to ask the library for, or why it is not asked."""
+    if kind(library_name) != CUDNN:
+        return no("family", f"{library_name} computes no attention")
+    if reason := foreign(arch):
+        return no("library", reason)
+    objection = refused(p)
+    return no(*objection) if objection else attention(p, library_name)
+
+
+@lru_cache(maxsize=1024)
+def attention(p: AttentionProblem, library_name: str) -> Attention:
+    """The attention as the library has it."""
+    q, k, v, o = (Tensor(p.dtype, *_lying(p, name)) for name in "qkvo")
+    rows = p.batch, p.heads, p.q_len, 1
+    lse = Tensor("fp32", rows, (p.heads * p.q_len, p.q_len, 1, 1)) if "lse" in p.words else None
+    return Attention(
+        library_name, q, k, v, o, lse, _diagonal(p), ALIGNMENT, workspace=MOST_WORKSPACE
+    )
+
+
+def _lying(p: AttentionProblem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of Q, K, V or O, of (batch, head, row, element)."""
+    heads, rows = (p.heads, p.q_len) if name in "qo" else (p.kv_heads, p.kv_len)
+    dim = p.head_dim if name in "qk" else p.head_dim_v
+    outer, row, head, element = strides_of(p, name)
+    return (p.batch, heads, rows, dim), (outer, head, row, element)
+
+
+def config_of(p: AttentionProblem, library_name: str, found: Offered) -> AttentionConfig:
+    """The config of an engine that the library offers for `p`."""
+    return of_engine(
+        p.dtype, p.head_dim, p.head_dim_v, p.mask.kind, p.features, words(library_name, found)
+    )
+
+
+# --- what to launch ----------------------------------------------------------------------------
+
+
+def launch(c: AttentionConfig, p: AttentionProblem, device: Device) -> Launch:
+    """The launch of an engine for `p`. Keys that a query does not see have a score of -inf."""
+    asked = attention(p, said(c.library_engine).library)
+    names = ("q", "k", "v", "o", "lse") if asked.lse else ("q", "k", "v", "o")
+    arguments: list[Argument] = [*map(Pointer, names), Given("fp32", "scale")]
+    if asked.diagonal:
+        arguments.append(Scalar("fp32", float("-inf")))
+    if asked.diagonal == "bottom_right":
+        arguments += [Scalar("i32", p.kv_len), Scalar("i32", p.q_len)]
+    return engine_launch(asked, c.library_engine, arguments)
+
+
+def interpreted(c: AttentionConfig) -> AttentionConfig:
+    """The kernel that Triton's interpreter runs in place of the library."""
+    return AttentionConfig(
+        c.dtype, c.dtype_kv, c.dtype_o, c.head_dim, c.head_dim_v, c.mask, 64, 64, 4, 2, "basic",
+        "tile", features=c.features,
+    )  # fmt: skip
+
+
+def estimate(p: AttentionProblem, device: Device) -> Estimate:
+    """The least time that anything could take there: nothing is known of the library's engines."""
+    return at_best(p, device, "cuDNN's engine, at best")

@@ -1,0 +1,50 @@
+"""Attention that cuDNN computes, as data: what a step of a launch says in place of a kernel, and
+what the library is asked for its engines with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewright.ops.library_engine import Engine, Tensor
+
+Diagonal = Literal["", "top_left", "bottom_right"]
+"""The corner that the diagonal of a causal mask begins in; ``""``: there is no mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """O = softmax(mask(scale · Q·Kᵀ))·V, with sums and scores in fp32.
+
+    library: with its major version, as ``cudnn9``.
+    q, k, v, o: the tensors, of (batch, head, row, element).
+    lse: of each row's logarithm of its sum of exponentials, (batch, head, row, 1); None where it is
+        not returned.
+    diagonal: see `Diagonal`.
+    alignment: bytes that the addresses are multiples of.
+    engine: how it is computed; None in a question for engines.
+    workspace: bytes of scratch memory that the engine may use; in a question, the most that it may
+        use.
+    """
+
+    library: str
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    lse: Tensor | None = None
+    diagonal: Diagonal = ""
+    alignment: int = 16
+    engine: Engine | None = None
+    workspace: int = 0
+
+    def __str__(self) -> str:
+        q, k = ("×".join(map(str, one.shape)) for one in (self.q, self.k))
+        return f"attention of q {q} and k {k} in {self.q.dtype}"
+
+    @property
+    def code(self) -> tuple[object, ...]:
+        """What the library compiles code for: all but how many sequences and rows there are, and
+        where they lie."""
+        heads, dims = ((one.shape[1], one.shape[3]) for one in (self.q, self.v))
+        return self.q.dtype, heads, dims, self.diagonal, self.lse is None

@@ -1,0 +1,28 @@
+"""The launch of an engine of cuDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.ops.library_attention import Attention
+from tilewright.ops.library_convolution import Convolution
+from tilewright.ops.library_engine import MIB, said
+from tilewright.ops.nouns import Argument, Launch, Pointer, Step, Temporary
+
+WORKSPACE = "workspace"
+"""The temporary that an engine may use."""
+
+
+def launch(question: Convolution | Attention, words: str, arguments: Sequence[Argument]) -> Launch:
+    """One step that the library computes by the engine that `words` say.
+
+    question: what is computed. arguments: those of the step, without the workspace.
+    """
+    of = said(words)
+    room = of.workspace * MIB
+    asked = replace(question, engine=of.engine, workspace=room)
+    if not room:
+        return Launch((Step((1, 1, 1), tuple(arguments), theirs=asked),))
+    step = Step((1, 1, 1), (*arguments, Pointer(WORKSPACE)), theirs=asked)
+    return Launch((step,), (Temporary(WORKSPACE, (room,), "int8"),))
