@@ -49,7 +49,7 @@ FIRST = "the library's first engine"
 
 
 def first_engine(problem: Any, bench: Bench) -> Binds:
-    """The first engine that the library for convolutions offers, in our launch of it."""
+    """The first engine that cuDNN offers, in our launch of it."""
     for config in bench.algorithms(problem, 1):
         if kind(library_of(config)) == CUDNN:
             return {FIRST: bench.kernel(config.name, problem)}

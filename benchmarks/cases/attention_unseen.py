@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Iterator
 
+import rivals
 from cases import Case, Part
 from cases.attention import CUDNN
 from cases.attention_backward import CUDNN as BACKWARD
@@ -74,7 +75,8 @@ CASES = (
         Case(
             f"attention-short{name}", f"bf16, {COUNT} problems of 64 to 640 rows in batches, drawn "
             f"by chance, {says}, by the estimate", CUDNN, lambda seed=seed: [*drawn(seed)],
-            ours="estimated", parts=PARTS, ways=("graphs",),
+            ours="estimated", vendor=(rivals.torch_calls, rivals.first_engine), parts=PARTS,
+            ways=("graphs",),
         )
         for name, says, seed in SETS
     ),
