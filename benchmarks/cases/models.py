@@ -81,21 +81,33 @@ def wrong(
 
 
 def convolutions(
-    made: Callable[[], Any], images: int, size: int = 224, device: str = "cuda:0"
+    made: Callable[[], Any],
+    images: int,
+    size: int = 224,
+    device: str = "cuda:0",
+    order: str = "channels_last",
 ) -> Steps:
-    """A model in channels-last and bf16, with convolutions from here and from cuDNN, which tries
-    all of its algorithms. Raises `ValueError` where a result is wrong."""
+    """A model in bf16, with convolutions from here and from cuDNN, which tries all of its
+    algorithms. Raises `ValueError` where a result is wrong.
+
+    order: torch's name of how images and filters lie.
+    """
     import torch
 
+    from tilewright.torch import prepare
+
+    lie = getattr(torch, order)
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.benchmark_limit = 0
     torch.manual_seed(0)
-    exact = made().to(device, memory_format=torch.channels_last)
+    exact = made().to(device, memory_format=lie)
     theirs = copy.deepcopy(exact).to(torch.bfloat16)
     ours = copy.deepcopy(theirs)
     swap(ours)
     x = torch.randn(images, 3, size, size, device=device)
-    x = x.to(torch.bfloat16, memory_format=torch.channels_last)
+    x = x.to(torch.bfloat16, memory_format=lie)
+    if device != "cpu":
+        prepare(ours, x)
     if bad := wrong(results(ours, x), results(theirs, x), results(exact, x.float())):
         raise ValueError(f"wrong: {', '.join(bad)}")
     return {"ours": partial(step, ours, x), "vendor": partial(step, theirs, x)}
@@ -262,6 +274,10 @@ def learnable(seed: int, length: int, vocabulary: int) -> Any:
 
 
 NAMES = ("resnet50", "resnext50_32x4d", "convnext_tiny")
+SMALL = ("efficientnet_b0", "mobilenetv3_large_100", "regnety_016", "mnasnet_100", "resnet18",
+         "ghostnet_100")  # fmt: skip
+"""Models of many small convolutions, whose host is hardly ahead of the GPU."""
+ORDERS = {"last": "channels_last", "first": "contiguous_format"}
 
 CASES = (
     *(
@@ -277,6 +293,16 @@ CASES = (
         {
             f"model-{name.replace('_', '-')}": partial(convolutions, partial(timm, name), 128)
             for name in NAMES
+        },
+    ),
+    Programs(
+        "models-eager", "bf16, whole models of small convolutions, 32 images, forward and backward",
+        "torch with cuDNN, the fastest of all its algorithms",
+        {
+            f"model-eager-{name.replace('_', '-')}-channels-{end}":
+                partial(convolutions, partial(timm, name), 32, order=order)
+            for name in SMALL
+            for end, order in ORDERS.items()
         },
     ),
     Programs(
