@@ -298,6 +298,13 @@ class Dispatcher:
             return None
         return fast.repeat(fast.torch, launches.recipes, what, given, scalars)
 
+    def split(self, name: str, given: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
+        """What `repeat` takes for a call of a function: the function's name and arguments without
+        the torch tensors, and these. None if no call was launched yet, or if an argument is another
+        one that may say something else although it is equal, as 1 and True are."""
+        fast = self._launches.fast
+        return None if fast is None else fast.split(name, given)
+
     def remember(self, what: Any, call: Repeatable) -> None:
         """Let `repeat` launch calls like one that was just made, if it was launched on a GPU.
 

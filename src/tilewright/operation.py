@@ -70,15 +70,16 @@ def function(op: str, name: str, make: Callable[[Callable[..., Any]], Callable[.
 
     @wraps(whole)
     def call(*given: Any, **named: Any) -> Any:
-        if _compiling():
+        if _compiling() or _watched():
             return whole(*given, **named)
-        arrays, what = _split(name, given, named)
-        if what is None:
+        dispatcher = default_dispatcher()
+        split = dispatcher.split(name, (*given, (), *named, *named.values()) if named else given)
+        if split is None:
             return whole(*given, **named)
-        if not _watched():
-            made = default_dispatcher().repeat(what, arrays)
-            if made is not None:
-                return made
+        what, arrays = split
+        made = dispatcher.repeat(what, arrays)
+        if made is not None:
+            return made
         runs: list[tuple[Sequence[Any], Mapping[str, Any], Any]] = []
 
         def run(*operands: Any, **keywords: Any) -> Any:
@@ -98,33 +99,6 @@ def function(op: str, name: str, make: Callable[[Callable[..., Any]], Callable[.
         return found
 
     return exported(call, name)
-
-
-def _split(
-    name: str, given: tuple[Any, ...], named: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-    """The torch tensors among the arguments of a function, and everything else that it is told,
-    with the tensors' places; None if one argument might say something else although it is equal (1
-    and True)."""
-    arrays: list[Any] = []
-    words: list[Any] = [name]
-    for x in (*given, *named, *named.values()) if named else given:
-        kind = type(x)
-        if kind in _tensors:
-            arrays.append(x)
-            words.append(_HERE)
-        elif kind in _WORDS or (kind is tuple and _WHOLE.issuperset(map(type, x))):
-            words.append(x)
-        else:
-            return (), None
-    return tuple(arrays), tuple(words)
-
-
-_HERE = object()
-"""A tensor's place."""
-_WORDS, _WHOLE = frozenset({str, int, NoneType}), frozenset({int})
-_tensors: frozenset[type] = frozenset()
-"""torch's plain classes of tensors; none until torch is imported."""
 
 
 def alike(*words: Any) -> tuple[Any, ...] | None:
@@ -198,14 +172,13 @@ def remember(
 
 def _look_for_torch() -> bool:
     """`_compiling` until torch has been imported, which may happen at any time."""
-    global _compiling, _concerns_torch, _tensors, _watched
+    global _compiling, _concerns_torch, _watched
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compiler"):
         return False
     if torch.compiler.is_dynamo_compiling():  # dynamo is reading: there is nothing to keep
         return True
     _compiling = torch.compiler.is_dynamo_compiling
-    _tensors = frozenset({torch.Tensor, torch.nn.Parameter})
     _watched, _concerns_torch = _watch(torch)
     return False
 
@@ -218,7 +191,7 @@ def _watch(
     The private names are the cheapest that know of dispatch modes (``FakeTensorMode``), of
     ``torch.jit.trace``, of forward-mode differentiation, of autocast and of torch's profiler.
     """
-    tensors = _tensors
+    tensors = frozenset({torch.Tensor, torch.nn.Parameter})
     others = frozenset({str, int, float, bool, tuple, NoneType})
     grad_enabled = torch.is_grad_enabled
     modes, tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state

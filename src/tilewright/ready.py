@@ -50,6 +50,7 @@ class Fast:
         self.describe = native.describe
         self.repeat = native.repeat
         self.signature = native.signature
+        self.split = native.split
         self.recipe = native.recipe
         self.current_stream = torch._C._cuda_getCurrentRawStream
         self.current_device = torch._C._cuda_getDevice
@@ -61,6 +62,7 @@ class Fast:
             torch.is_grad_enabled,
             torch.cuda.is_current_stream_capturing,
             torch._C._increment_version,
+            torch._C._functorch.peek_interpreter_stack,
         )
 
 

@@ -601,9 +601,11 @@ def test_threads_do_not_mix_their_addresses():
     assert all(s["values"][5] == s["values"][0] + 64 for s in driver.launches)
 
 
-def _torch(stream=5, grad=False, capturing=False):
+def _torch(stream=5, grad=False, capturing=False, transform=None):
     written = torch._C._increment_version
-    return (lambda device: stream, None, lambda: grad, lambda: capturing, written)
+    return (
+        lambda device: stream, None, lambda: grad, lambda: capturing, written, lambda: transform
+    )  # fmt: skip
 
 
 def test_a_known_call_is_launched_whole(native):
@@ -641,7 +643,7 @@ def test_a_launch_that_is_forgotten_meanwhile_is_launched_all_the_same(native):
         known.clear()
         return 5
 
-    assert native.call((stream, None, bool, bool, bool), known, "op", (a, out), ()) == 0
+    assert native.call((stream, None, *[bool] * 4), known, "op", (a, out), ()) == 0
     assert driver.launches[0]["values"] == [a.data_ptr(), out.data_ptr()]
 
 
@@ -679,14 +681,14 @@ def test_buffers_that_give_way_during_a_call_are_used_by_it_still(native):
     ready = bound(driver, Launch((Step((1, 1, 1), (Pointer("flags"),)),), TEMPORARIES), LARGE)
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
     key, _ = native.describe("op", (a, out))
-    stream, device, grad, _, written = _torch(stream=0x500)
+    stream, device, grad, _, *others = _torch(stream=0x500)
 
     def capturing():  # meanwhile, another thread on a stream that takes its place
         ready.keep_workspace(0x500 + 8 * 256, 0x9999, 0x9999)
         return False
 
     ready.keep_workspace(0x500, 0x9500, 0x90500)
-    here = (stream, device, grad, capturing, written)
+    here = (stream, device, grad, capturing, *others)
     assert native.call(here, {key: ready.native}, "op", (a, out), ()) == 0
     assert driver.launches[0]["values"] == [0x9500]
 
@@ -798,7 +800,7 @@ def test_an_exception_from_torch_is_not_swallowed(native):
         raise RuntimeError("no stream")
 
     with pytest.raises(RuntimeError, match="no stream"):
-        native.call((broken, None, bool, bool, bool), {key: ready.native}, "op", (a, out), ())
+        native.call((broken, None, *[bool] * 4), {key: ready.native}, "op", (a, out), ())
 
 
 @pytest.mark.parametrize("compiler", ["", "/no/such/compiler"])

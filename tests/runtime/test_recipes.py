@@ -176,4 +176,15 @@ def test_a_recorded_call_is_handed_to_its_function(native):  # noqa: F811
     assert scalars == () and tensor is wants and launched["values"][1] == made.data_ptr()
     for grad, array in ((False, wants), (True, x), (False, x)):
         assert native.repeat(_torch(grad=grad), recipes, "op", (None, array), ()) is None
+    inside = _torch(grad=True, transform="vmap")
+    assert native.repeat(inside, recipes, "op", (None, wants), ()) is None
     assert len(driver.launches) == 1
+
+
+def test_the_arguments_of_a_function_are_split(native):  # noqa: F811
+    x, w = torch.zeros(3), torch.nn.Parameter(torch.zeros(4))
+    what, arrays = native.split("f", (x, w, None, (1, 2), "same", 3))
+    assert what == ("f", ..., ..., None, (1, 2), "same", 3)
+    assert len(arrays) == 2 and arrays[0] is x and arrays[1] is w
+    for other in (True, 1.0, (1, True), (1, 1.0), [1], x.numpy(), x.as_subclass(Subclass)):
+        assert native.split("f", (x, other)) is None

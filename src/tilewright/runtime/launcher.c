@@ -23,6 +23,8 @@
    repeat(torch, recipes, what, arrays, scalars) -> made
                                 look up in `recipes`, make the outputs, launch on torch's current
                                 stream; record gradients
+   split(name, arguments) -> (what, arrays)
+                                of a call of a function; None for one that may not be repeated
 
    A launch is one or more kernels, its steps, queued one after another. It counts as one launch.
 
@@ -596,16 +598,17 @@ static int note_write(PyObject *torch, PyObject *array) {
 
 /* Whether the arguments are those of call() and repeat(); if not, an exception is set. */
 static int is_call(PyObject *const *args, Py_ssize_t given) {
-  if (given == 5 && PyTuple_Check(args[0]) && PyTuple_GET_SIZE(args[0]) == 5 &&
+  if (given == 5 && PyTuple_Check(args[0]) && PyTuple_GET_SIZE(args[0]) == 6 &&
       PyDict_Check(args[1]) && PyTuple_Check(args[3]) && PyTuple_Check(args[4]))
     return 1;
   PyErr_SetString(PyExc_TypeError, "(torch, a dict, what, tuple of tensors, tuple of scalars)");
   return 0;
 }
 
-/* call((current_stream, current_device or None, grad_enabled, capturing, written), known, op,
-   tensors, scalars): the path of every call but the first of its kind. `known` maps describe()'s
-   keys to launches. written(tensors) counts a write to each in torch's version counters. */
+/* call((current_stream, current_device or None, grad_enabled, capturing, written, transform),
+   known, op, tensors, scalars): the path of every call but the first of its kind. `known` maps describe()'s
+   keys to launches. written(tensors) counts a write to each in torch's version counters.
+   transform() is None outside of torch.func. */
 static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
   if (!is_call(args, given)) return NULL;
   PyObject *torch = args[0], *tensors = args[3], *scalars = args[4];
@@ -648,6 +651,8 @@ static PyMethodDef methods[] = {
      "The key of a call that may be repeated."},
     {"repeat", (PyCFunction)(void (*)(void))repeat, METH_FASTCALL,
      "A cached call that makes its outputs, whole."},
+    {"split", (PyCFunction)(void (*)(void))split, METH_FASTCALL,
+     "The tensors of a function's arguments, and everything else."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -382,6 +382,10 @@ def write_map(launch: _Launch, number: int, address: int, encoded: bytes) -> Non
     known[address] = encoded
 
 
+Torch = tuple[Any, Any, Any, Any, Any, Any]
+"""What torch is asked by; see `call` of launcher.c."""
+
+
 def describe(op: Any, tensors: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """A key that differs for calls that differ, and the operands' addresses."""
     key: list[Any] = [op]
@@ -406,7 +410,7 @@ def _alignment(address: int) -> int:
 
 
 def call(
-    torch: tuple[Any, Any, Any, Any, Any],
+    torch: Torch,
     known: Mapping[Any, _Launch],
     op: Any,
     tensors: tuple[Any, ...],
@@ -431,7 +435,7 @@ def _written(launch: _Launch) -> list[int]:
     return [place for place, (_, written) in enumerate(launch.operands) if written]
 
 
-def _note_writes(torch: tuple[Any, Any, Any, Any, Any], written: Sequence[Any]) -> None:
+def _note_writes(torch: Torch, written: Sequence[Any]) -> None:
     """See launcher.c."""
     for array in written:
         torch[4](getattr(array, "arrays", (array,)))
@@ -439,7 +443,7 @@ def _note_writes(torch: tuple[Any, Any, Any, Any, Any], written: Sequence[Any]) 
 
 def _may_launch(
     found: _Launch,
-    torch: tuple[Any, Any, Any, Any, Any],
+    torch: Torch,
     tensors: Sequence[Any],
     scalars: tuple[Any, ...],
 ) -> bool:
@@ -453,7 +457,7 @@ def _may_launch(
 
 def _launch_here(
     found: _Launch,
-    torch: tuple[Any, Any, Any, Any, Any],
+    torch: Torch,
     addresses: tuple[int, ...],
     scalars: tuple[Any, ...],
 ) -> int:
@@ -467,9 +471,7 @@ def _launch_here(
     return NOT_KNOWN if code == UNSUITABLE else code
 
 
-def _workspaces(
-    found: _Launch, torch: tuple[Any, Any, Any, Any, Any], stream: int
-) -> tuple[int, int] | None:
+def _workspaces(found: _Launch, torch: Torch, stream: int) -> tuple[int, int] | None:
     """The addresses of a launch's buffers; None if there are none that it may use."""
     if not found.kept_zero and not found.scratch:
         return 0, 0
@@ -479,9 +481,7 @@ def _workspaces(
     return kept[1:]
 
 
-def _lacking(
-    found: _Launch, torch: tuple[Any, Any, Any, Any, Any], addresses: tuple[int, ...]
-) -> bool:
+def _lacking(found: _Launch, torch: Torch, addresses: tuple[int, ...]) -> bool:
     """Whether a launch could not be queued as it is."""
     stream = torch[0](found.device)
     workspaces = _workspaces(found, torch, stream)
@@ -535,7 +535,7 @@ def signature(what: Any, arrays: tuple[Any, ...], recorded: bool = False) -> Any
 
 
 def repeat(
-    torch: tuple[Any, Any, Any, Any, Any],
+    torch: Torch,
     recipes: Mapping[Any, Any],
     what: Any,
     arrays: tuple[Any, ...],
@@ -546,7 +546,7 @@ def repeat(
     found = recipes.get(key)
     recorded = key is not None and True in key[2]
     recipe, function = found if recorded and found else (found, None)
-    if recipe is None:
+    if recipe is None or (function is not None and torch[5]() is not None):
         return None
     outputs = _carried_out(recipe, torch, arrays, scalars)
     if outputs is None:
@@ -560,7 +560,7 @@ def repeat(
 
 def _carried_out(
     found: _Recipe,
-    torch: tuple[Any, Any, Any, Any, Any],
+    torch: Torch,
     arrays: tuple[Any, ...],
     scalars: tuple[Any, ...],
 ) -> tuple[Any, ...] | None:
@@ -591,3 +591,24 @@ def _carried_out(
         roots = [sources[place][0] for place in _written(one)]
         _note_writes(torch, [arrays[root] for root in roots if root >= 0])
     return outputs
+
+
+_WORDS = frozenset({str, int, type(None)})
+
+
+def split(name: str, given: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
+    """See repeat.h."""
+    torch = sys.modules.get("torch")
+    plain = () if torch is None else (torch.Tensor, torch.nn.Parameter)
+    what: list[Any] = [name]
+    arrays = []
+    for x in given:
+        kind = type(x)
+        if kind in plain:
+            arrays.append(x)
+            what.append(...)
+        elif kind in _WORDS or (kind is tuple and all(type(part) is int for part in x)):
+            what.append(x)
+        else:
+            return None
+    return tuple(what), tuple(arrays)

@@ -214,6 +214,13 @@ static PyObject *first_of(PyObject *outputs, Py_ssize_t count) {
   return first;
 }
 
+/* Whether a transform of torch.func is at work, or an exception is set: nothing is recorded. */
+static int is_transformed(PyObject *torch) {
+  PyObject *transform = PyObject_CallNoArgs(PyTuple_GET_ITEM(torch, 5));
+  Py_XDECREF(transform);
+  return transform != Py_None;
+}
+
 /* repeat(torch, recipes, what, arrays, scalars): as call(), with recipes. arrays: tensors, or None
    for one that is not there. scalars: of all launches, or none. Returns the output that was made,
    or a tuple unless there is one; None if nothing was launched. Where torch records a gradient,
@@ -221,14 +228,15 @@ static PyObject *first_of(PyObject *outputs, Py_ssize_t count) {
    returns is returned, where `outputs` are all that were made. */
 static PyObject *repeat(PyObject *self, PyObject *const *args, Py_ssize_t given) {
   if (!is_call(args, given)) return NULL;
-  PyObject *torch = args[0], *arrays = args[3], *scalars = args[4], *outputs = NULL;
+  PyObject *torch = args[0], *arrays = args[3], *scalars = args[4];
   uint64_t address[PyTuple_GET_SIZE(arrays) + 1];
   int recorded = is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(torch, 2)));
   if (recorded < 0) return NULL;
-  PyObject *key = signature_of(args[2], arrays, address, &recorded);
+  PyObject *key = signature_of(args[2], arrays, address, &recorded), *outputs = NULL;
   if (!key) Py_RETURN_NONE;
   PyObject *found = PyDict_GetItemWithError(args[1], key), *kept = NULL, *function = NULL;
-  if (found && recorded && PyTuple_Check(found) && PyTuple_GET_SIZE(found) == 2) {
+  if (found && recorded && PyTuple_Check(found) && PyTuple_GET_SIZE(found) == 2 &&
+      !is_transformed(torch)) {
     kept = Py_NewRef(PyTuple_GET_ITEM(found, 0));
     function = Py_NewRef(PyTuple_GET_ITEM(found, 1));
   } else if (found && !recorded && PyCapsule_IsValid(found, RECIPE)) {
@@ -255,4 +263,44 @@ static PyObject *repeat(PyObject *self, PyObject *const *args, Py_ssize_t given)
   }
   if (!outputs) Py_RETURN_NONE;
   return outputs;
+}
+
+/* Whether an argument says the same whenever it is equal: True is 1, but is no whole number. */
+static int is_word(PyObject *x) {
+  if (x == Py_None || PyLong_CheckExact(x) || PyUnicode_CheckExact(x)) return 1;
+  if (!PyTuple_CheckExact(x)) return 0;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(x); i++)
+    if (!PyLong_CheckExact(PyTuple_GET_ITEM(x, i))) return 0;
+  return 1;
+}
+
+/* split(name, arguments) -> ((name, argument, …), tensors), with ... in the place of each tensor,
+   or None for arguments that are neither tensors nor words. */
+static PyObject *split(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+  if (given != 2 || !PyTuple_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "split(name, tuple of arguments)");
+    return NULL;
+  }
+  if (!torch_types.known) ask_torch();
+  Py_ssize_t count = PyTuple_GET_SIZE(args[1]), tensors = 0;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    PyObject *x = PyTuple_GET_ITEM(args[1], i);
+    int tensor = Py_TYPE(x) == torch_types.tensor || Py_TYPE(x) == torch_types.parameter;
+    if (!tensor && !is_word(x)) Py_RETURN_NONE;
+    tensors += tensor;
+  }
+  PyObject *what = PyTuple_New(count + 1), *arrays = PyTuple_New(tensors);
+  if (!what || !arrays) {
+    Py_XDECREF(what);
+    Py_XDECREF(arrays);
+    return NULL;
+  }
+  PyTuple_SET_ITEM(what, 0, Py_NewRef(args[0]));
+  for (Py_ssize_t i = 0, next = 0; i < count; i++) {
+    PyObject *x = PyTuple_GET_ITEM(args[1], i);
+    int tensor = Py_TYPE(x) == torch_types.tensor || Py_TYPE(x) == torch_types.parameter;
+    PyTuple_SET_ITEM(what, i + 1, Py_NewRef(tensor ? Py_Ellipsis : x));
+    if (tensor) PyTuple_SET_ITEM(arrays, next++, Py_NewRef(x));
+  }
+  return Py_BuildValue("(NN)", what, arrays);
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -27,6 +28,9 @@ from tilewright.torch.said import NOTHING, Numbers, Said
 Run = Callable[[str, Said, Sequence[Any], Numbers], Sequence[Any]]
 """Runs an operation: its name, what the call says, its tensors and numbers → its outputs."""
 
+
+Taking = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+"""Takes some items of a tuple."""
 
 Described = tuple[tuple[tuple[int, ...], tuple[int, ...], Any, Any, bool], ...]
 """For each input: shape, strides, torch's dtype and device, whether it wants a gradient."""
@@ -78,12 +82,13 @@ class _Plan:
     op: the operation.
     said: what the recorded call says: what the caller's says, and what the backward pass needs.
     what: what the dispatcher tells it apart by.
-    returned: places of the caller's outputs, among those of the recorded call.
     scalars: names of the numbers that the call gives.
     defaults: scalars that it may leave out, with their values.
     inputs: how many there are.
     saved: places, among inputs and then outputs, of the tensors that the backward pass reads.
-    operands: the operands that these tensors are.
+    keep: takes these of all inputs and outputs.
+    returned: takes the caller's outputs, of those of the recorded call.
+    operands: the operands that the saved tensors are.
     arriving: of each of the caller's outputs, the name of its gradient, and its shape.
     steps: in an order in which they can be made.
     results: the gradients asked for.
@@ -99,11 +104,12 @@ class _Plan:
     op: str
     said: Said
     what: Any
-    returned: tuple[int, ...]
     scalars: tuple[str, ...]
     defaults: Mapping[str, int | float]
     inputs: int
     saved: tuple[int, ...]
+    keep: Taking
+    returned: Taking
     operands: tuple[Operand, ...]
     arriving: tuple[tuple[str, tuple[int, ...]], ...]
     steps: tuple[_Step, ...]
@@ -122,18 +128,18 @@ class _Later:
 
     given: what the caller's call says.
     wanted: places of the inputs that want a gradient.
-    said, returned, constant, inputs, saved: as in `_Plan`, by the numbers that are traced; but
-        every input is saved.
+    said, returned, constant, inputs, keep: as in `_Plan`, by the numbers that are traced; but every
+        input is saved.
     """
 
     op: str
     given: Said
     wanted: tuple[int, ...]
     said: Said
-    returned: tuple[int, ...]
+    returned: Taking
     constant: tuple[int, ...]
     inputs: int
-    saved: tuple[int, ...]
+    keep: Taking
 
 
 def refuse_transforms(op: str, tensors: Sequence[Any]) -> None:
@@ -182,11 +188,11 @@ def recorded(
         later = _Call(_later(op, said, described, numbers), run, False)
         return _apply(later, numbers, None, *tensors)  # type: ignore[no-any-return, no-untyped-call]
     call = _Call(plan, run, what is not None and plan.apart is not None)
-    by_name = dict(zip(plan.scalars, numbers, strict=True))
+    by_name: Named = dict(zip(plan.scalars, numbers, strict=True))
     outputs: Sequence[Any] = _apply(call, by_name, None, *tensors)  # type: ignore[no-untyped-call]
     if what is not None and all(x is y for x, y in zip(given, tensors, strict=True)):
-        arrays, repeated = tuple(tensors), partial(_apply_again, call)
-        default_dispatcher().record(what, arrays, plan.what, arrays, repeated)
+        arrays = tuple(tensors)
+        default_dispatcher().record(what, arrays, plan.what, arrays, partial(_apply, call))
     return outputs
 
 
@@ -212,7 +218,7 @@ def _later(op: str, said: Said, described: Described, numbers: Numbers) -> _Late
         example.returned,
         example.constant,
         example.inputs,
-        (*range(example.inputs), *outputs),
+        _taking((*range(example.inputs), *outputs)),
     )
 
 
@@ -256,6 +262,7 @@ def _plan(op: str, said: Said, described: Described) -> _Plan:
     made = tuple(name for name, one in declared.items() if one.role == "out")
     everything = (*names, *made)
     read = backward.reads(everything)
+    saved = tuple(place for place, name in enumerate(everything) if name in read)
     steps = tuple(map(_step, backward.computations))
     results = tuple(
         _Result(
@@ -278,11 +285,12 @@ def _plan(op: str, said: Said, described: Described) -> _Plan:
         op,
         said,
         calls.identity(op, said.named, said.options),
-        tuple(made.index(one.name) for one in outputs),
         given.scalars,
         family.scalar_defaults(problem),
         len(names),
-        tuple(place for place, name in enumerate(everything) if name in read),
+        saved,
+        _taking(saved),
+        _taking([made.index(one.name) for one in outputs]),
         tuple(declared[name] for name in read),
         tuple((incoming(one.name), one.shape) for one in outputs),
         steps,
@@ -313,6 +321,12 @@ def _passed(step: _Step) -> list[str | None]:
     it out."""
     names = dict(zip(step.said.scalars, step.numbers, strict=True))
     return [names.get(name) for name in calls.scalars_of(str(step.op))]
+
+
+def _taking(places: Sequence[int]) -> Taking:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
 
 
 def _view(described: tuple[Any, ...]) -> View:
@@ -352,65 +366,55 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: _Call, numbers: Any, outputs: Sequence[Any] | None, *tensors: Any
+        ctx: Any, call: _Call, numbers: Any, outputs: tuple[Any, ...] | None, *tensors: Any
     ) -> tuple[Any, ...]:
-        """numbers: those of the call, by name; in their order where some are symbols.
-        outputs: all of them, if the call was launched before."""
+        """outputs: all of them, of a call that the dispatcher has repeated.
+        numbers: of such a call, those that the operation knows, in order, None for each that is
+        left out; or none. Else those of the call: by name; in their order where some are symbols.
+        """
         plan = call.plan
         if outputs is None:
             given = numbers if isinstance(plan, _Later) else [*numbers.values()]
-            outputs = call.run(plan.op, plan.said, tensors, given)
-        everything = (*tensors, *outputs)
-        ctx.call, ctx.numbers = call, numbers
-        ctx.save_for_backward(*[everything[place] for place in plan.saved])
-        returned = tuple([outputs[place] for place in plan.returned])
+            outputs = tuple(call.run(plan.op, plan.said, tensors, given))
+        elif numbers:
+            known = zip(calls.scalars_of(plan.op), numbers, strict=True)
+            numbers = {name: number for name, number in known if number is not None}
+        ctx.recorded = call, numbers
+        ctx.save_for_backward(*plan.keep((*tensors, *outputs)))
+        returned = plan.returned(outputs)
         if plan.constant:
             ctx.mark_non_differentiable(*[returned[place] for place in plan.constant])
         return returned
 
     @staticmethod
     def backward(ctx: Any, *arrived: Any) -> tuple[Any, ...]:
-        call, saved = ctx.call, ctx.saved_tensors
+        (call, numbers), saved = ctx.recorded, ctx.saved_tensors
         plan, run = call.plan, call.run
         if isinstance(plan, _Later):
             if torch.is_grad_enabled():
                 raise _no_graph(plan.op)
-            found = _by_operator(plan, saved, arrived, ctx.numbers)
-        elif torch.is_grad_enabled():  # a graph of this pass is asked for
+            return _NO_GRADIENTS + tuple(_by_operator(plan, saved, arrived, numbers))
+        numbers = numbers or _NO_NUMBERS
+        if torch.is_grad_enabled():  # a graph of this pass is asked for
             _refuse_graph(plan)
             again = partial(_recorded_if_wanted, run)
             with autocast.off():  # its operands are of the dtypes that the call had
-                found = _carry_out(plan, again, ctx.numbers, saved, arrived)
+                found = _carry_out(plan, again, numbers, saved, arrived)
         elif call.by_dispatcher:
-            found = _repeated(plan, run, ctx.numbers, saved, arrived)
+            found = _repeated(plan, run, numbers, saved, arrived)
         else:
             with autocast.off():
-                found = _carry_out(plan, run, ctx.numbers, saved, arrived)
-        return (None, None, None, *found)
+                found = _carry_out(plan, run, numbers, saved, arrived)
+        return _NO_GRADIENTS + tuple(found)
 
+
+_NO_GRADIENTS = (None, None, None)
+"""Of the arguments of `_Recorded.forward` that are no tensors."""
+_NO_NUMBERS: Mapping[str, Any] = {}
 
 _apply = super(torch.autograd.Function, _Recorded).apply
 """`_Recorded.apply` without what torch's own puts around it for transforms of ``torch.func``, which
 are refused: that takes a fifth of the time of a recorded call."""
-
-
-def _apply_again(
-    call: _Call, scalars: tuple[int | float | None, ...], outputs: tuple[Any, ...], *tensors: Any
-) -> Sequence[Any]:
-    """Record a call that the dispatcher has repeated.
-
-    scalars: those that the operation knows, in order; None for each that is left out; or none.
-    outputs: as the launch made them.
-    """
-    plan = call.plan
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        refuse_transforms(plan.op, tensors)
-    numbers = {}
-    if scalars:
-        given = zip(calls.scalars_of(plan.op), scalars, strict=True)
-        numbers = {name: number for name, number in given if number is not None}
-    recorded: Sequence[Any] = _apply(call, numbers, outputs, *tensors)  # type: ignore[no-untyped-call]
-    return recorded
 
 
 def _refuse_graph(plan: _Plan) -> None:
@@ -551,15 +555,18 @@ def _finished(result: _Result, made: Any) -> Any:
 
 def _repeated(
     plan: _Plan, run: Run, numbers: Named, saved: Sequence[Any], arrived: Sequence[Any]
-) -> list[Any]:
+) -> Sequence[Any]:
     """As `_carry_out`, by the dispatcher, which queues all launches at once where an earlier pass
     had such tensors."""
     arrays, passed = (*saved, *arrived), plan.passed
     if passed:
         known = {**plan.defaults, **numbers}
         passed = tuple([None if name is None else known[name] for name in passed])  # type: ignore[misc]
-    dispatcher, found = default_dispatcher(), [None] * plan.inputs
+    dispatcher = default_dispatcher()
     made = dispatcher.repeat(plan, arrays, passed)
+    if made is not None and len(plan.launched) == plan.inputs:
+        return made if type(made) is tuple else (made,)
+    found: list[Any] = [None] * plan.inputs
     if made is None:
         with autocast.off():
             values = _values(plan, numbers, saved, arrived)
