@@ -395,6 +395,7 @@ class _Recorded(torch.autograd.Function):
                 raise _no_graph(plan.op)
             return _NO_GRADIENTS + tuple(_by_operator(plan, saved, arrived, numbers))
         numbers = numbers or _NO_NUMBERS
+        found: Sequence[Any]
         if torch.is_grad_enabled():  # a graph of this pass is asked for
             _refuse_graph(plan)
             again = partial(_recorded_if_wanted, run)
