@@ -52,6 +52,30 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     return made
 
 
+def summed(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
+    """Sums over a batch: pipelines, schedulers, layouts and strides in turn, with and without an
+    epilogue. K has no whole steps."""
+    this = arch(arch_name)
+    here = [record.name for name in on(this) if "summed" in (record := PIPELINES[name]).batchings]
+    schedules = (
+        *SCHEDULES, {"scheduler": "split_k", "split_k": 3, "reduction": "two_stage"},
+    )  # fmt: skip
+    made = []
+    for number, (pipeline, schedule) in enumerate(itertools.product(here, schedules)):
+        how = {
+            "layout": ("rcr", "crr", "ccc")[number % 3],
+            "dtype_a": ("bf16", "fp16")[number % 2],
+            "batching": "summed",
+            "epilogue": ("", "bias+add")[number // 2 % 2],
+        }
+        warps = {"num_warps": 8} if pipeline == "gluon_pingpong" else {}
+        kernel = config(arch_name, pipeline=pipeline, **schedule, **how, **warps)
+        if FAMILY.judge(kernel, this):
+            room = ({}, {"stride_a": 0}, {"stride_b": 80 * 400})[number % 3]
+            made.append((kernel, GemmProblem(80, 72, 104, batch=5, **how, **room)))
+    return made
+
+
 def with_epilogues(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     """Vectors that a batch shares, matrices that are batched too, and one that is shared."""
     made = []

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from batch_cases import BATCH, batched, cases, nested, problem, with_epilogues
+from batch_cases import BATCH, batched, cases, nested, problem, summed, with_epilogues
 from gemm_cases import config, problem_of
 
 import selection
 import tilewright as tw
 from shared_builds import build_once
+from simulate import worst_error
 from tilewright import arrays, verify
 from tilewright.arch import arch, device
 from tilewright.compile import inspect
@@ -20,7 +21,7 @@ from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.rules import supports
-from tilewright.ops.nouns import Descriptor, View
+from tilewright.ops.nouns import MAIN, Descriptor, View
 
 SM90 = arch("sm_90")
 
@@ -62,6 +63,78 @@ def test_nested_batches_are_right(hopper, case):
     kernel, given = case
     result = verify.verify(hopper, given, kernel.name)
     assert result.ok, result
+
+
+@pytest.mark.grid(6)
+@pytest.mark.parametrize("case", summed("sm_90"), ids=label)
+def test_sums_over_a_batch_are_right(hopper, case):
+    kernel, given = case
+    result = verify.verify(hopper, given, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.grid(4)
+@pytest.mark.parametrize(
+    "case", [case for case in summed("sm_90") if "gluon" in case[0].pipeline], ids=label
+)
+def test_sums_over_a_batch_are_right_in_the_simulation(case):
+    kernel, given = case
+    few = replace(device("h200_sxm"), compute_units=3)
+    assert worst_error(kernel, given, few, seed=1) <= 1
+
+
+def test_a_batch_is_summed_into_one_matrix(hopper):
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((3, 9, 20), np.float32), rng.standard_normal((3, 20, 11), np.float32)
+    wanted = np.einsum("zmk,zkn->mn", a, b)
+    assert np.allclose(hopper.run("gemm", a, b, batching="summed"), wanted, atol=1e-4)
+    out = np.empty((9, 11), np.float32)
+    assert hopper.run("gemm", a, b, out=out, batching="summed") is out
+    assert np.allclose(out, wanted, atol=1e-4)
+    shared = hopper.run("gemm", a[0], b, batching="summed")
+    assert np.allclose(shared, a[0] @ b.sum(0), atol=1e-4)
+    assert (hopper.run("gemm", a[:0], b[:0], batching="summed") == 0).all()
+
+
+def test_a_sum_over_a_batch_counts_as_the_rest():
+    p = GemmProblem(10, 20, 30, batch=4, batching="summed", epilogue="add")
+    assert p.batch_strides == (300, 600, 0, 0) and p.matrices == (4, 4, 1, 1)
+    assert p.flops == 4 * 2 * 10 * 20 * 30
+    assert p.min_bytes == 2 * (4 * 10 * 30 + 4 * 30 * 20 + 2 * 10 * 20)
+    assert str(p).endswith("sum of 4 aligned to 4")
+    views = [View(o.shape, o.strides, o.dtype, 256, "cpu") for o in operands(p)]
+    assert [v.shape for v in views] == [(4, 10, 30), (4, 30, 20), (10, 20), (10, 20)]
+    assert problem_of(views[:-1], views[-1], FAMILY.options(p)) == p
+    assert FAMILY.gradients(p, ["A"]).rule == "gradients_batching"
+
+
+def test_a_sum_over_a_batch_has_the_steps_of_all_matrices():
+    how = {"batching": "summed", "scheduler": "split_k", "reduction": "linear"}
+    p = GemmProblem(128, 128, 65, batch=3, batching="summed", alignment=2)
+    of_six, of_seven = (config(split_k=parts, alignment=1, **how) for parts in (6, 7))
+    assert supports(of_six, p, SM90)
+    assert "k = 65 is 6 steps of 64, too few" in supports(of_seven, p, SM90).reason
+    far = replace(p, batch=2**25)
+    assert supports(replace(of_six, index_bits=64), far, SM90).rule == "extent"
+    few, more = (
+        FAMILY.estimate(of_six, replace(p, batch=batch), device("h200_sxm")).total_us
+        for batch in (32, 256)
+    )
+    assert more > 4 * few
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        (((4, 5), (5, 6)), "sums the products of a batch"),
+        (((2, 4, 5), (3, 5, 6)), "A 2, B 3"),
+        (((2, 4, 5), (2, 5, 6), (2, 4, 6)), "out 2"),
+    ],
+)
+def test_sums_over_no_batch_are_refused(shapes, words):
+    *inputs, out = (ones(*shape) for shape in (*shapes, *(((4, 6),) * (len(shapes) == 2))))
+    with pytest.raises(BadArgument, match=words):
+        tw.gemm(*inputs, out=out, batching="summed")
 
 
 def test_every_matrix_gets_its_own(hopper):
@@ -193,6 +266,8 @@ def test_it_says_its_batch():
         ({"batch": 2, "stride_c": 0}, "overlap"),
         ({"batch": 2, "stride_c": 8 * 8 - 1}, "overlap"),
         ({"batch": 3, "stride_c": 8, "ldc": 23}, "overlap"),
+        ({"batch": 2, "batching": "summed", "stride_c": 64}, "no strided matrices"),
+        ({"batching": "summed", "stride_a": 0, "stride_b": 0}, "every product would be the same"),
     ],
 )
 def test_batches_that_cannot_be_meant_are_refused(fields, words):
@@ -546,3 +621,24 @@ def test_loads_stay_as_wide_as_without_a_batch(report, store):
             buffers = result.config.batching != "pointers" and result.config.index_bits == 32
             word = "buffer_load_dwordx4" if buffers else "global_load_dwordx4"
             assert word in text, result.config.name
+
+
+@pytest.mark.turns(12, of="compiled batches")
+@pytest.mark.parametrize("name", selection.architectures(("gfx942", "gfx1201", "sm_90")))
+def test_sums_over_a_batch_compile_and_load_as_wide(name, store):
+    """Which matrix a step is of must cost neither registers in memory nor the vector loads."""
+    made = [kernel for kernel, _ in summed(name)[:: 1 if arch(name).vendor == "amd" else 3]]
+    report = build_once([(kernel, name) for kernel in made], store)
+    assert not report.failures, "\n".join(map(str, report.failures))
+    for result in report.results:
+        assert result.kernel.resources.spill_bytes == 0, result.config.name
+        if result.part != MAIN:
+            continue
+        if arch(name).vendor == "amd":
+            word = "buffer_load_dwordx4" if arch(name).cdna else "buffer_load_b128"
+            assert word in inspect(result.kernel, store, "amdgcn"), result
+        else:
+            text = inspect(result.kernel, store, "ptx")
+            basic = result.config.pipeline == "basic"
+            wide = "cp.async.cg.shared.global" if basic else "cp.async.bulk.tensor.3d.shared"
+            assert wide in text, result.config.name

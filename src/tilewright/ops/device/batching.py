@@ -7,6 +7,8 @@ The tiles of all matrices are numbered as one sequence, matrix by matrix. So eve
     strided   matrix z of an operand is z strides after its first; a stride of 0 shares one matrix
     pointers  the operands are arrays of addresses; element z is the address of matrix z
     nested    matrix z is z // inner outer strides and z % inner strides after the first
+    summed    A and B are strided, and C is one: the sum of all products. K then has two levels, the
+              matrix and the place within it, and each matrix is walked in whole steps
 
 A kernel gets the batch as a tuple, `batch`: the number of matrices, then the kernel's own way to
 step from one matrix to the next, and last, if the epilogue has matrices, their stride. Nested
@@ -26,11 +28,23 @@ import triton
 import triton.language as tl
 
 
+@triton.constexpr_function
+def of_c(batching):
+    """The batching of C."""
+    return "none" if batching == "summed" else batching
+
+
+@triton.constexpr_function
+def several(batching):
+    """Whether C has several matrices."""
+    return batching not in ("none", "summed")
+
+
 @triton.jit
 def in_batch(each, batch, BATCHING: tl.constexpr):
     """Tiles of a whole batch; each matrix has `each` tiles."""
     tiles = each
-    if BATCHING != "none":
+    if several(BATCHING):
         tiles = each * batch[0]
     return tiles
 
@@ -41,7 +55,7 @@ def in_matrix(tile, each, BATCHING: tl.constexpr):
     within it)."""
     z = 0
     within = tile
-    if BATCHING != "none":
+    if several(BATCHING):
         z = tile // each
         within = tile % each
     return z, within
@@ -55,6 +69,34 @@ def shared_or(z, batch, PLACE: tl.constexpr, BATCHING: tl.constexpr):
     if BATCHING != "none":
         number = z * batch[PLACE]
     return number
+
+
+@triton.jit
+def summed_k(k, batch, TILE_K: tl.constexpr, BATCHING: tl.constexpr):
+    """Elements of K that a tile sums: of a summed batch those of all matrices, each with as many
+    as its steps have."""
+    all_k = k
+    if BATCHING == "summed":
+        all_k = batch[0] * tl.cdiv(k, TILE_K) * TILE_K
+    return all_k
+
+
+@triton.jit
+def in_sum(k0, k, TILE_K: tl.constexpr):
+    """For element `k0` of `summed_k`, a multiple of TILE_K: (the matrix, the element of its K)."""
+    each = tl.cdiv(k, TILE_K) * TILE_K
+    return k0 // each, tl.multiple_of(k0 % each, TILE_K)
+
+
+@triton.jit
+def step_of(k0, z, k, batch, TILE_K: tl.constexpr, BATCHING: tl.constexpr):
+    """For the step of C's matrix `z` that begins with element `k0` of `summed_k`: the numbers of
+    A's and of B's matrix among their descriptors', and the element of their K."""
+    number = z
+    at = k0
+    if BATCHING == "summed":
+        number, at = in_sum(k0, k, TILE_K)
+    return shared_or(number, batch, 1, BATCHING), shared_or(number, batch, 2, BATCHING), at
 
 
 @triton.jit
@@ -73,7 +115,7 @@ def matrix_of(
     """Address of matrix `z` of the operand at `pointer`; its stride is element PLACE of `batch`.
     Offsets are 64-bit, since a batch may span more than each of its matrices."""
     at = pointer
-    if BATCHING == "strided":
+    if BATCHING == "strided" or (BATCHING == "summed" and PLACE != 3):
         at = pointer + tl.cast(z, tl.int64) * batch[PLACE]
     elif BATCHING == "nested":
         at = pointer + _nested(z, batch, batch[PLACE], PLACE)
@@ -98,7 +140,7 @@ def extra_of(extra, batch, z, TAKES: tl.constexpr, BATCHING: tl.constexpr):
     """The operands of an epilogue for matrix `z`: its matrices are batches too, and all share its
     vectors and scalars."""
     out = extra
-    if BATCHING != "none" and _has_matrix(TAKES):
+    if several(BATCHING) and _has_matrix(TAKES):
         stride = batch[len(batch) - 1]
         if BATCHING == "nested":
             offset = _nested(z, batch, stride, 4)

@@ -207,6 +207,8 @@ class GemmFamily(Defaults):
                 del said[name]
         if problem.batching == "strided" and 0 in problem.batch_strides[:2]:
             said["batching"] = problem.batching  # else the call might be folded
+        if problem.batching == "summed":
+            said["batching"] = problem.batching
         if problem.batching == "nested":
             said |= {"equation": contraction.NESTED, "batching": problem.batching}
         said["constant_b"] = problem.constant_b
@@ -251,7 +253,8 @@ class GemmFamily(Defaults):
             a = scales.dequantised(a, extra.pop(0), problem.scale_a)
         if problem.scale_b:
             b = scales.dequantised(b, extra.pop(0), problem.scale_b)
-        result = epilogues.reference(problem.epilogue, a @ b, extra)
+        product = (a @ b).sum(0) if problem.batching == "summed" else a @ b
+        result = epilogues.reference(problem.epilogue, product, extra)
         within = DTYPES[problem.dtype_c].range if problem.epilogue else None
         return {"C": result.clip(*within) if within else result}
 
@@ -263,7 +266,7 @@ class GemmFamily(Defaults):
             sum(epilogues.amplification(chain) for chain in chains)
             for chains in ((problem.epilogue,), (problem.pre_a, problem.pre_b))
         )
-        terms = problem.k
+        terms = problem.k * problem.summed
         if summed_k and scales.count(problem):
             # A sum of a block's products, then one of blocks in fp32.
             terms = min(problem.k, scales.k_block(problem))

@@ -5,6 +5,8 @@ strided   the matrices of an operand lie one stride apart: 3-D arrays [batch, ro
 nested    a batch of strided batches, with two strides: 4-D arrays in a contraction whose two batch
           dimensions cannot be walked as one.
 pointers  each operand is an array of addresses on the device (see `tilewright.pointers`).
+summed    A and B are strided batches, and C is one matrix: the sum of all products, as in
+          ``bmk,bkn->mn``. A sum over two dimensions that cannot be walked as one.
 
 If the matrices of A and C each lie in memory as one matrix, and all share B, the batch is one GEMM
 with more rows (see `fold`). It reads B once for many rows. A shared A gives more columns in the
@@ -21,7 +23,10 @@ from typing import Protocol
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.nouns import View
 
-BATCHINGS = ("none", "strided", "pointers", "nested")
+BATCHINGS = ("none", "strided", "pointers", "nested", "summed")
+STRIDED = ("strided", "nested", "summed")
+"""Batchings whose matrices are found by strides."""
+
 PACKED = -1
 """The batch stride for matrices directly behind each other."""
 
@@ -90,6 +95,8 @@ def strides(p: Batched, packed: Sequence[int]) -> tuple[int, int, int, int]:
     a, b, c, d = found
     if p.batching == "strided" and p.batch > 1:
         check_walk(p, [(p.batch, (a, b, c))])
+    if p.batching == "summed" and a == b == 0:
+        raise BadArgument("A and B are both broadcast, so every product would be the same")
     return a, b, c, d
 
 
@@ -216,6 +223,20 @@ def batch_of(parts: Sequence[tuple[str, Matrices]]) -> tuple[str, int]:
                 f"the batch's sizes differ: {_listed(parts)}; a batch of 1 is shared, but not out's"
             )
     return ("pointers" if by_pointers else "strided"), batch
+
+
+def sum_of(parts: Sequence[tuple[str, Matrices]]) -> int:
+    """The size of the batch over which C is a sum (batching ``summed``). Raises `BadArgument` if
+    the operands disagree."""
+    (_, a), (_, b), *others = parts
+    counts = {x.count for x in (a, b) if x.count is not None}
+    if len(counts) != 1 or a.first.pointers or any(x.count is not None for _, x in others):
+        raise BadArgument(
+            "batching summed sums the products of a batch of arrays into one matrix: "
+            f"{_listed(parts)}"
+        )
+    (batch,) = counts
+    return batch
 
 
 def _listed(parts: Sequence[tuple[str, Matrices]]) -> str:

@@ -28,13 +28,14 @@ from tilewright.ops.binder import (
     Value,
 )
 from tilewright.ops.gemm import operands, pipelines, scales, swap, two_stage
+from tilewright.ops.gemm.batch import STRIDED
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.layouts import masked
 from tilewright.ops.gemm.lowbit import WORD
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.gemm.pipelines.record import Pipeline
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import tiles
+from tilewright.ops.gemm.sizes import steps, tiles
 from tilewright.ops.nouns import MAIN, KernelSource, Launch
 from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles, slots
 
@@ -137,12 +138,17 @@ def _view(x: Context, place: int) -> Described:
     each = (_in_words(c) if place == 1 else 0) or 1
     shape: tuple[int, ...] = (rows, p.inner[place] // each)
     strides: tuple[int, ...] = (ld // each, 1)
-    if c.batching == "strided":
+    if _in_batch(c, place):
         shape = (p.matrices[place], *shape)
         strides = (p.batch_strides[place] or rows * ld, *strides)
     if c.two_stage and place == 2:
         shape, strides = (c.split_k, *shape), (rows * ld, *strides)
     return Described(shape, strides)
+
+
+def _in_batch(c: GemmConfig, place: int) -> bool:
+    """Whether a kernel with descriptors has a batch of A, B or C."""
+    return c.batching == "strided" or (c.batching == "summed" and place < 2)
 
 
 def _leading(place: int) -> Numbers:
@@ -164,8 +170,8 @@ def _blocks(c: GemmConfig, m: int, n: int, k: int, columns: int) -> tuple[Box, B
     """Tile of A, B and C that one copy moves, outermost dimension first."""
     each = _in_words(c) or 1
     a, b, of_c = tuple(c.layout)
-    one = () if c.batching == "none" else (1,)
-    part = (1,) if c.two_stage else one
+    one = (1,) if _in_batch(c, 0) else ()
+    part = (1,) if c.two_stage or _in_batch(c, 2) else ()
     return (
         (*one, m, k) if a == "r" else (*one, k, m),
         (*one, k, n) if b == "r" else (*one, n, k // each),
@@ -257,7 +263,7 @@ def _batch(c: GemmConfig) -> list[Numbers]:
     by = [_aligned(c, dtype) for dtype in _types(c)]
     matrix = epilogues.has_matrix(c.epilogue)
     by.append(_of_matrices(c, c.epilogue, c.dtype_c) if matrix else 1)
-    if c.batching in ("strided", "nested"):
+    if c.batching in STRIDED:
         if _through_pointers(c):
             found += [_number(_at("batch_strides", i), multiple=by[i]) for i in range(3)]
         else:
@@ -265,7 +271,7 @@ def _batch(c: GemmConfig) -> list[Numbers]:
     if c.batching == "nested":
         found.append(_number(lambda p: p.batch_inner, "i32"))
         found += [_number(_at("outer_strides", i), multiple=by[i]) for i in range(4)]
-    if matrix:
+    if matrix and c.batching != "summed":
         found.append(_number(lambda p: p.stride_d, multiple=by[3]))
     return found
 
@@ -289,8 +295,7 @@ def _share(x: Context) -> tuple[int, int]:
         parts = all_tiles * c.split_k
         return min(parts, units) if pipelines.has(c, "walks_parts") else parts, c.split_k
     if c.scheduler == "stream_k":
-        steps = -(-x.problem.k // c.tile_k)
-        programs = min(units, all_tiles * steps)
+        programs = min(units, all_tiles * steps(c, x.problem))
         return programs, shared_tiles(c, all_tiles, programs)
     return (min(all_tiles, units) if c.scheduler == "persistent" else all_tiles), 0
 

@@ -56,6 +56,7 @@ from tilewright.ops.gemm.estimate_sums import (
 )
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rates import GEMM
+from tilewright.ops.gemm.sizes import steps as steps_of
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 from tilewright.ops.pool import Columns, Each, Pool, each
 
@@ -102,7 +103,7 @@ def work(config: GemmConfig, problem: GemmProblem, device: Device) -> Work | Non
     if _limits(config) != "tiled":
         return None
     step, this = step_of(config, device), arch(device.arch)
-    steps = tiles_of(config, problem) * -(-problem.k // config.tile_k)
+    steps = tiles_of(config, problem) * steps_of(config, problem)
     clocks = steps * device.clock_mhz
     return Work(
         matrix_clocks=step.at_peak * clocks * this.simds_per_cu,
@@ -122,7 +123,7 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Estimates:
     step, units = each(c, _step, device), each(c, clusters.places, device)
     streams, two_stages = c.scheduler == "stream_k", c.two_stage
     tiles_m, tiles_n = np.ceil(m / c.tile_m), np.ceil(n / c.tile_n)
-    tiles, whole_steps = p.batch * (tiles_m * tiles_n), np.ceil(p.k / c.tile_k)
+    tiles, whole_steps = p.products * (tiles_m * tiles_n), p.summed * np.ceil(p.k / c.tile_k)
     parts, steps = tiles * c.split_k, np.ceil(whole_steps / c.split_k)
     filled = parts / units
     waves = np.maximum(1, np.ceil(filled))
@@ -260,15 +261,15 @@ def _again_bytes(
 ) -> Each:
     """Bytes of A and B that are read from memory again, because L2 does not keep them until the
     next wave. Each wave reads the rows and columns of its tiles once."""
-    a, b = DTYPES[p.dtype_a], DTYPES[p.dtype_b]
-    once = a.size(p.m * p.k) + b.size(p.n * p.k)
+    a, b, k = DTYPES[p.dtype_a], DTYPES[p.dtype_b], p.k * p.summed
+    once = a.size(p.m * k) + b.size(p.n * k)
     if 2 * once < device.l2_bytes or 0 in (p.m, p.n, p.batch):
         return np.zeros(len(c))
     together = np.minimum(tiles_m * tiles_n, device.compute_units * resident)
     columns = np.minimum(tiles_n, together / np.minimum(c.group_m, tiles_m))
     rows = np.minimum(tiles_m, together / columns)
-    wave = a.size(np.rint(rows * c.tile_m) * p.k) + b.size(np.rint(columns * c.tile_n) * p.k)
-    return np.maximum(0.0, p.batch * (tiles_m * tiles_n / together * wave - once))
+    wave = a.size(np.rint(rows * c.tile_m) * k) + b.size(np.rint(columns * c.tile_n) * k)
+    return np.maximum(0.0, p.products * (tiles_m * tiles_n / together * wave - once))
 
 
 _TERMS: Mapping[str, Callable[[Columns, GemmProblem, Device], Estimates]] = {

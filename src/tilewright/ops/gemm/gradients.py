@@ -38,8 +38,8 @@ def _refused(p: GemmProblem, wanted: Sequence[str]) -> Verdict | None:
             return no(f"gradients_{field}", f"a gemm with {field} has no gradients")
     if p.layout[1] == "s":
         return no("gradients_shuffled", "a gemm with a shuffled B has no gradients")
-    if p.batching == "pointers":
-        return no("gradients_batching", "a gemm with batching pointers has no gradients")
+    if p.batching in ("pointers", "summed"):
+        return no("gradients_batching", f"a gemm with batching {p.batching} has no gradients")
     if p.batching == "nested" and p.epilogue:
         return no("gradients_batching", "a gemm of batches in batches has none with an epilogue")
     return refused(p.epilogue, wanted)

@@ -154,7 +154,7 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
     # A sum of k products is about as large as the root of k, the epilogue's other operands about as
     # large as 1. Two scales of 1/64 bring int8's sums, near 5000, down to that.
     integers = p.dtype_acc == "int32"
-    usual, down = math.sqrt(p.k), 1 / 64 if integers else 1.0
+    usual, down = math.sqrt(p.k * p.summed), 1 / 64 if integers else 1.0
     if p.dtype_c == "int8":  # together, the scales bring values to the middle of the range
         scaling = sum(t.values == "scale" for t in epilogues.takes(p.epilogue))
         down = (40 / max(1.0, usual * (5000 if integers else 1))) ** (1 / scaling)
@@ -217,7 +217,7 @@ def problem_of(call: Call, prefer: str = "rcr", batching: str = "") -> GemmProbl
 
     In a batch, all share a single matrix, a batch of 1, and a batch of stride 0; C cannot be
     shared. A batch that can be folded (see `batch.fold`) is folded, unless `batching`, or the
-    option of that name, is ``strided``.
+    option of that name, is ``strided``. Under ``summed``, C is one matrix, the sum of all products.
 
     A vector, and a batch of several dimensions, are taken as ``matmul`` takes them (see `ranks`).
 
@@ -240,7 +240,10 @@ def problem_of(call: Call, prefer: str = "rcr", batching: str = "") -> GemmProbl
         found, outer = contraction.matrices(options["equation"], named, vectors, nested)
         named = [(name, view) for (name, _), view in zip(named, found, strict=True)]
     parts = [(name, batches.matrices(name, view)) for name, view in named]
-    form, batch = batches.batch_of(parts)
+    if options.get("batching", batching) == "summed":
+        form, batch = "summed", batches.sum_of(parts)
+    else:
+        form, batch = batches.batch_of(parts)
     if outer is not None:
         form = "nested"
     if form != "none" and given.scales:
@@ -392,7 +395,8 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
         counts = [part.count for part in (x, y) if part.count is not None]
         batch = next((count for count in counts if count != 1), 1)
         columns = y.first.shape[1] // epilogues.fold(epilogue)
-        shape = (*((batch,) if counts else ()), x.first.shape[0], columns)
+        several = counts and options.get("batching") != "summed"
+        shape = (*((batch,) if several else ()), x.first.shape[0], columns)
     scaled = any(options.get(name) for name in SCALES)
     dtype_c, strides = _default_output(a.dtype, epilogue, scaled), batches.packed(shape)
     return View(shape, strides, dtype_c, 0, a.device, a.pointers and 16)

@@ -101,8 +101,9 @@ class GemmProblem(Problem):
     scale_a, scale_b: the block of A and of B that one scale covers, ``"1x128"`` (see `scales`).
     strides_sa, strides_sb: strides of the scales, in elements; () means packed, row-major.
     batch: number of GEMMs, from 0.
-    batching: ``none``, ``strided``, ``pointers`` or ``nested`` (see `batch`); by default ``none``
-    for a batch of 1, else ``strided``.
+    batching: ``none``, ``strided``, ``pointers``, ``nested`` or ``summed`` (see `batch`); by
+    default ``none`` for a batch of 1, else ``strided``. Under ``summed``, C is the sum of all
+    products.
     stride_a, stride_b, stride_c, stride_d: elements from one matrix to the next, of A, B, C and the
     epilogue's matrices; -1 means packed, 0 one matrix for all (never for C). The whole batch shares
     an epilogue's vectors and scalars.
@@ -213,7 +214,7 @@ class GemmProblem(Problem):
             raise BadArgument(
                 f"alignment = {self.alignment} bytes, but the leading dimensions "
                 f"{', '.join(str(getattr(self, field)) for field, _ in leading)}"
-                f"{' and batch strides' if self.batching in ('strided', 'nested') else ''}"
+                f"{' and batch strides' if self.batching in batches.STRIDED else ''}"
                 f" are only multiples of {rows} bytes"
             )
 
@@ -266,10 +267,10 @@ class GemmProblem(Problem):
             if getattr(self, field) not in (0, self.inner[beside]):
                 words.append(f"{field} {getattr(self, field)}")
         if self.batching != "none":
-            words.append(f"batch {self.batch}")
+            words.append(f"{'sum of' if self.batching == 'summed' else 'batch'} {self.batch}")
         if self.batching == "pointers":
             words.append("by pointers")
-        elif self.batching == "strided" and self.batch_strides[:3] != self._packed[:3]:
+        elif self.batching in ("strided", "summed") and self.batch_strides[:3] != self._packed[:3]:
             words.append(f"strides {','.join(map(str, self.batch_strides[:3]))}")
         elif self.batching == "nested":
             strides = zip(self.outer_strides[:3], self.batch_strides, strict=False)
@@ -308,6 +309,16 @@ class GemmProblem(Problem):
         )
 
     @property
+    def summed(self) -> int:
+        """How many products each element of C is a sum of."""
+        return self.batch if self.batching == "summed" else 1
+
+    @property
+    def products(self) -> int:
+        """How many matrices C has."""
+        return 1 if self.batching == "summed" else self.batch
+
+    @property
     def batch_strides(self) -> tuple[int, int, int, int]:
         """Elements from one matrix to the next, of A, B, C and the epilogue's matrices."""
         return self.stride_a, self.stride_b, self.stride_c, self.stride_d
@@ -315,9 +326,11 @@ class GemmProblem(Problem):
     @property
     def _packed(self) -> tuple[int, ...]:
         """The batch strides of matrices without gaps; 0 for matrices that the problem does not
-        have."""
+        have, or has one of."""
+        several = self.batching != "summed"
         outer, lds = (*self.outer, self.outer[2]), (self.lda, self.ldb, self.ldc, self.ldd)
-        return tuple(max(1, rows) * ld for rows, ld in zip(outer, lds, strict=True))
+        found = (max(1, rows) * ld for rows, ld in zip(outer, lds, strict=True))
+        return tuple(one if several or place < 2 else 0 for place, one in enumerate(found))
 
     @property
     def matrices(self) -> tuple[int, int, int, int]:
@@ -326,7 +339,7 @@ class GemmProblem(Problem):
         if self.batching == "pointers":
             return self.batch, self.batch, self.batch, self.batch if self.stride_d else 1
         a, b, _, d = (math.prod(count for count, _ in self._levels(i)) for i in range(4))
-        return a, b, self.batch, d
+        return a, b, self.products, d
 
     def _levels(self, place: int) -> tuple[tuple[int, int], ...]:
         """The batch's steps through A, B, C or D (0, 1, 2, 3), for each of its dimensions: how

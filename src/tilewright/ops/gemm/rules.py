@@ -447,20 +447,28 @@ def _addressable(c: Any, p: GemmProblem) -> Objections:
 
 def _tiles(c: Any, p: GemmProblem) -> Each:
     """As `sizes.tiles`; a float, since arrays hold no larger integers than 64 bits."""
-    return float(p.batch) * (-(-p.m // c.tile_m) * -(-p.n // c.tile_n))
+    return float(p.products) * (-(-p.m // c.tile_m) * -(-p.n // c.tile_n))
+
+
+def _steps(c: Any, p: GemmProblem) -> Each:
+    """As `sizes.steps`."""
+    return float(p.summed) * -(-p.k // c.tile_k)
 
 
 def _startable(c: Any, p: GemmProblem) -> Objections:
-    if p.k == 0:
+    if 0 in (p.k, p.summed):
         said = "pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
         yield each(c, pipelines.has, "zero_k") ^ True, said.format
     tiles, said = _tiles(c, p), "{:.0f} tiles, over {}, which is as far as a kernel counts"
     yield tiles > MAX_TILES, partial(said.format, tiles, MAX_TILES)
+    said = "the matrices' steps of {c.tile_k} are {:.0f} elements of K, over {}"
+    summed = _steps(c, p) * c.tile_k
+    yield (p.summed > 1) & (summed > MAX_TILES), partial(said.format, summed, MAX_TILES)
 
 
 def _shareable(c: Any, p: GemmProblem) -> Objections:
-    steps, ways = -(-p.k // c.tile_k), c.split_k + (c.split_k < 2)
-    said = "k = {p.k} is {} steps of {c.tile_k}, too few to split {} ways"
+    steps, ways = _steps(c, p), c.split_k + (c.split_k < 2)
+    said = "k = {p.k} is {:.0f} steps of {c.tile_k}, too few to split {} ways"
     yield c.shares & (steps < ways), partial(said.format, steps, ways)
     parts = _tiles(c, p) * c.split_k
     yield c.shares & (parts == 0), "there is no tile to share".format
@@ -475,7 +483,7 @@ def _few_rows(c: Any, p: GemmProblem) -> Objections:
 
 
 def _deep_enough(c: Any, p: GemmProblem) -> Objections:
-    shallow = -(-p.k // c.tile_k) // c.split_k < c.num_stages
+    shallow = _steps(c, p) // c.split_k < c.num_stages
     refused = each(c, pipelines.has, "fills_ring") & shallow
     said = "is under {c.num_stages} steps of {c.tile_k}, which pipeline {c.pipeline} has under way"
     yield refused & (c.split_k > 1), f"k = {{p.k}} in {{c.split_k}} parts {said}".format

@@ -62,11 +62,16 @@ def vector_dot(config: GemmConfig, arch: Arch) -> bool:
 def tiles(config: GemmConfig, problem: GemmProblem) -> int:
     """Tiles of C, of the whole batch."""
     of_one = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    return problem.batch * of_one
+    return problem.products * of_one
+
+
+def steps(config: GemmConfig, problem: GemmProblem) -> int:
+    """Steps of a tile along K, through all matrices of a sum."""
+    return problem.summed * -(-problem.k // config.tile_k)
 
 
 def most_parts(config: GemmConfig, problem: GemmProblem) -> int:
     """The most partial sums a tile can be made of: under stream-K, one for each K step."""
     if config.scheduler == "stream_k":
-        return -(-problem.k // config.tile_k)
+        return steps(config, problem)
     return config.split_k

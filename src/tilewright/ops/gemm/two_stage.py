@@ -55,8 +55,8 @@ def _whole_row(elements: int) -> int:
 
 def objection(c: GemmConfig) -> str | None:
     """Why a second kernel may not add up the parts of a config, whatever its pipeline."""
-    if c.two_stage and c.batching != "none":
-        return f"parts of a sum lie as a batch's matrices do, so batching is none, not {c.batching}"
+    if c.two_stage and c.batching not in ("none", "summed"):
+        return f"parts of a sum lie as a batch's matrices do, so C has no batch {c.batching}"
     return None
 
 

@@ -14,8 +14,9 @@ So forward is GEMM's layout ``rcr``, data ``rrr`` and weights ``crr`` where chan
 other strides give other letters, and channels-first images are column-major matrices. Pixels must
 lie at one distance, so that they are rows of one matrix. Where images (or rows of pixels, under a
 stride) lie further apart, each is a matrix of a strided batch that shares the weights; the gradient
-of weights sums over all pixels, and has no such form. Groups are a batch too: their channels lie
-side by side.
+of weights is then the sum of a batch's products. So both matrices of channels-first images are
+read as they lie, along the pixels that are summed. Groups are a batch too: their channels lie side
+by side.
 
 Everything else is GEMM's: rules, estimates, spaces, sources and launches are those of the product
 (`product`). Only the operands' names are changed (`launch`). So the algorithms of the vendor's
@@ -85,10 +86,10 @@ def product(p: ConvProblem) -> GemmProblem | str:
     if p.taps > 1 and (reason := _run(p)) is not None:
         return reason
     levels = _pixels(p)
-    if len(levels) + (p.groups > 1) > 2 or (p.direction == "weights" and len(levels) > 1):
+    if len(levels) + (p.groups > 1) > 2:
         return (
             f"the pixels of x and y lie at {len(levels)} distances, and can only be the rows of "
-            + ("one matrix" if p.direction == "weights" else "one matrix, or of one batch")
+            "one matrix, or of one batch"
         )
     try:
         return _matrices(p, levels)
@@ -169,8 +170,9 @@ def _matrices(p: ConvProblem, levels: Sequence[Level]) -> GemmProblem:
         if len(levels) > 1:
             batch, step_x, step_y = levels[0]
             steps = {"x": step_x, "w": 0, "y": step_y}
+        summed = p.direction == "weights" and len(levels) > 1
         said = {f"stride_{name.lower()}": steps[names[name]] for name in "ABC"}
-        said |= {"batch": batch, "batching": "strided"}
+        said |= {"batch": batch, "batching": "summed" if summed else "strided"}
         said |= {"stride_d": said["stride_c"]} if matrix else {}
     found = GemmProblem(
         a[0],
@@ -333,6 +335,14 @@ SUMS: tuple[Tile, ...] = (
 SHARED = (("stream_k", 1, "linear"), ("stream_k", 1, "tree"), ("split_k", 16, "linear"))
 """Schedulers, parts of K, and how partial sums meet: orders that repeat bit for bit."""
 
+APART: tuple[tuple[Tile, tuple[int, ...]], ...] = (
+    (("gluon_ws", 64, 128, 128, 4, 7, "direct"), (8, 16, 32)),
+    (("gluon_ws", 128, 128, 128, 8, 5, "direct"), (16, 32, 64)),
+    (("gluon_ws", 128, 256, 128, 8, 3, "direct"), (16, 32, 64)),
+)
+"""Tiles, and parts of K that a second kernel adds up, for sums over all images: few tiles in so
+many parts that all compute units have some."""
+
 _ALGORITHM = (
     "pipeline", "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "store",
     "scheduler", "split_k", "reduction",
@@ -364,6 +374,13 @@ def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
         for how in SHARED
         if pipeline in here
     ]
+    if of.batching == "summed":
+        rows += [
+            (pipeline, m, n, k_bytes // element, *rest, "split_k", parts, "two_stage")
+            for (pipeline, m, n, k_bytes, *rest), several in APART
+            for parts in several
+            if pipeline in here
+        ]
     axes = PRODUCTS.default_space(of, arch).axes
     return of_rows("gemm", {axis: value for axis, (value,) in axes.items()}, _ALGORITHM, rows)
 

@@ -27,7 +27,14 @@ copy engine it is the only pipeline.
 import triton
 import triton.language as tl
 
-from tilewright.ops.device.batching import extra_of, in_batch, in_matrix, matrix_of
+from tilewright.ops.device.batching import (
+    extra_of,
+    in_batch,
+    in_matrix,
+    in_sum,
+    matrix_of,
+    summed_k,
+)
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.epilogue import load as load_operand
 from tilewright.ops.device.reduce import (
@@ -60,11 +67,12 @@ def _accumulate(
     ALIGNMENT: tl.constexpr, SCALES: tl.constexpr, CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
 ):  # fmt: skip
     """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`, in matrix `z`."""
-    a = matrix_of(a, batch, z, 1, BATCHING, ALIGNMENT)
-    b = matrix_of(b, batch, z, 2, BATCHING, ALIGNMENT)
+    if BATCHING != "summed":
+        a = matrix_of(a, batch, z, 1, BATCHING, ALIGNMENT)
+        b = matrix_of(b, batch, z, 2, BATCHING, ALIGNMENT)
     offs_m = tile_m * TILE_M + tl.arange(0, TILE_M)
     offs_n = tile_n * TILE_N + tl.arange(0, TILE_N)
-    offs_k = k_begin + tl.arange(0, TILE_K)
+    offs_k = (0 if BATCHING == "summed" else k_begin) + tl.arange(0, TILE_K)
     rows = offs_m
     cols = offs_n
     if MASK_M and A_ROW:
@@ -73,17 +81,19 @@ def _accumulate(
         cols = offs_n % n
 
     if A_ROW:
-        a_ptrs = a + rows[:, None] * lda + offs_k[None, :]
+        a_offs = rows[:, None] * lda + offs_k[None, :]
         a_step = TILE_K
     else:
-        a_ptrs = a + rows[:, None] + offs_k[None, :] * lda
+        a_offs = rows[:, None] + offs_k[None, :] * lda
         a_step = TILE_K * lda
     if B_ROW:
-        b_ptrs = b + offs_k[:, None] * ldb + cols[None, :]
+        b_offs = offs_k[:, None] * ldb + cols[None, :]
         b_step = TILE_K * ldb
     else:
-        b_ptrs = b + offs_k[:, None] + cols[None, :] * ldb
+        b_offs = offs_k[:, None] + cols[None, :] * ldb
         b_step = TILE_K
+    a_ptrs = a + a_offs
+    b_ptrs = b + b_offs
 
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
     if SCALES != "":
@@ -92,21 +102,30 @@ def _accumulate(
             scales, tile_m * TILE_M, tile_n * TILE_N, k1, m, n, TILE_M, TILE_N, SCALES
         )
     for k0 in range(k_begin, k_end, TILE_K):
-        in_k = tl.arange(0, TILE_K) < k - k0
+        at = k0
+        a_at = a_ptrs
+        b_at = b_ptrs
+        if BATCHING == "summed":
+            here, at = in_sum(k0, k, TILE_K)
+            a_at = matrix_of(a, batch, here, 1, BATCHING, ALIGNMENT) + at // TILE_K * a_step
+            b_at = matrix_of(b, batch, here, 2, BATCHING, ALIGNMENT) + at // TILE_K * b_step
+            a_at += a_offs
+            b_at += b_offs
+        in_k = tl.arange(0, TILE_K) < k - at
         if MASK_M and not A_ROW:
             a_mask = (offs_m < m)[:, None] & (in_k[None, :] if MASK_K else True)
-            a_tile = tl.load(a_ptrs, mask=a_mask, other=0.0)
+            a_tile = tl.load(a_at, mask=a_mask, other=0.0)
         elif MASK_K:
-            a_tile = tl.load(a_ptrs, mask=in_k[None, :], other=0.0)
+            a_tile = tl.load(a_at, mask=in_k[None, :], other=0.0)
         else:
-            a_tile = tl.load(a_ptrs)
+            a_tile = tl.load(a_at)
         if MASK_N and B_ROW:
             b_mask = (offs_n < n)[None, :] & (in_k[:, None] if MASK_K else True)
-            b_tile = tl.load(b_ptrs, mask=b_mask, other=0.0)
+            b_tile = tl.load(b_at, mask=b_mask, other=0.0)
         elif MASK_K:
-            b_tile = tl.load(b_ptrs, mask=in_k[:, None], other=0.0)
+            b_tile = tl.load(b_at, mask=in_k[:, None], other=0.0)
         else:
-            b_tile = tl.load(b_ptrs)
+            b_tile = tl.load(b_at)
         a_tile = combine(
             a_tile, pre_a, tile_m * TILE_M, k0, m, k, CHAIN_A, TAKES_A, A_ROW,
             MASK_M, MASK_K, LARGEST_AB,
@@ -124,8 +143,9 @@ def _accumulate(
             )
         else:
             acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
-        a_ptrs += a_step
-        b_ptrs += b_step
+        if BATCHING != "summed":
+            a_ptrs += a_step
+            b_ptrs += b_step
     return acc
 
 
@@ -204,11 +224,12 @@ def gemm_basic(
     tiles_n = tl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
     tiles = in_batch(each, batch, BATCHING)
+    all_k = summed_k(k, batch, TILE_K, BATCHING)
     first = tl.program_id(0)
     if SCHEDULER == "split_k":
         tile = first // splits
         i = first % splits
-        k_begin, k_end = split_range(i, splits, k, TILE_K)
+        k_begin, k_end = split_range(i, splits, all_k, TILE_K)
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         acc = _accumulate(
@@ -235,7 +256,7 @@ def gemm_basic(
         z, within = in_matrix(first, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         acc = _accumulate(
-            a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
+            a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, all_k,
             TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B, LARGEST_AB,
             BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
         )  # fmt: skip
@@ -247,10 +268,10 @@ def gemm_basic(
         shared_tiles = 0
         if SCHEDULER == "stream_k":
             shared_tiles = splits
-            steps = tl.cdiv(k, TILE_K)
+            steps = tl.cdiv(all_k, TILE_K)
             ways, share, at, end = shared_steps(shared_tiles, steps)
             while at < end:
-                tile, k_begin, k_end = stream_segment(at, end, steps, k, TILE_K)
+                tile, k_begin, k_end = stream_segment(at, end, steps, all_k, TILE_K)
                 z, within = in_matrix(tile, each, BATCHING)
                 tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
                 acc = _accumulate(
@@ -280,7 +301,7 @@ def gemm_basic(
             z, within = in_matrix(tile, each, BATCHING)
             tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
             acc = _accumulate(
-                a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
+                a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, all_k,
                 TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
                 LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
             )  # fmt: skip

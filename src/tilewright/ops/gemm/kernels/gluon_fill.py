@@ -16,7 +16,7 @@ The grid has at most as many workgroups as there are SMs, so all are resident by
 kernel takes no place that this one still needs.
 """
 
-from tilewright.ops.device.batching import in_batch, in_matrix, shared_or
+from tilewright.ops.device.batching import in_batch, in_matrix, step_of, summed_k
 from tilewright.ops.device.gluon_api import (
     gdc_launch_dependents,
     gdc_wait,
@@ -43,7 +43,14 @@ def extent(p):
     tiles_m = gl.cdiv(p.m, p.TILE_M)
     tiles_n = gl.cdiv(p.n, p.TILE_N)
     tiles = in_batch(tiles_m * tiles_n, p.batch, p.BATCHING)
-    return tiles_m, tiles_n, tiles, gl.cdiv(p.k, p.TILE_K)
+    steps = gl.cdiv(summed_k(p.k, p.batch, p.TILE_K, p.BATCHING), p.TILE_K)
+    return tiles_m, tiles_n, tiles, steps
+
+
+@jit
+def _step_of(p, z, k0):
+    """`step_of` for a product."""
+    return step_of(k0, z, p.k, p.batch, p.TILE_K, p.BATCHING)
 
 
 @jit
@@ -76,25 +83,22 @@ def fill(p, ring):
             tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, p.GROUP_M)
             early = gl.minimum(stop - begin, ring.STAGES)
             for slot in range(early):
-                k0 = (begin + slot) * p.TILE_K
+                z_a, z_b, at_k = _step_of(p, z, (begin + slot) * p.TILE_K)
                 mbarrier.expect(ring.full.index(slot), BYTES)
                 if p.PDL == "a":
-                    z_a = shared_or(z, p.batch, 1, p.BATCHING)
-                    load_a(p, ring, slot, z_a, row_of(p, tile_m), k0, True)
+                    load_a(p, ring, slot, z_a, row_of(p, tile_m), at_k, True)
                 else:
-                    z_b = shared_or(z, p.batch, 2, p.BATCHING)
-                    load_b(p, ring, slot, z_b, k0, column_of(p, tile_n), True)
+                    load_b(p, ring, slot, z_b, at_k, column_of(p, tile_n), True)
     if p.PDL != "none":
         gdc_wait()
     while (at < end) | (part < parts):
         tile, begin, stop, at, part = next_part(at, end, part, p.splits, steps, p.SCHEDULER)
         z, within = in_matrix(tile, tiles_m * tiles_n, p.BATCHING)
-        z_a = shared_or(z, p.batch, 1, p.BATCHING)
-        z_b = shared_or(z, p.batch, 2, p.BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, p.GROUP_M)
         row = row_of(p, tile_m)
         col = column_of(p, tile_n)
         for k0 in range(begin * p.TILE_K, stop * p.TILE_K, p.TILE_K):
+            z_a, z_b, at_k = _step_of(p, z, k0)
             mbarrier.wait(ring.empty.index(stage), phase)
             if AHEAD:
                 missing = early <= 0  # neither was requested before the wait
@@ -102,8 +106,8 @@ def fill(p, ring):
                 mbarrier.expect(ring.full.index(stage), BYTES, missing)
             else:
                 mbarrier.expect(ring.full.index(stage), BYTES)
-            load_a(p, ring, stage, z_a, row, k0, missing if p.PDL == "a" else True)
-            load_b(p, ring, stage, z_b, k0, col, missing if p.PDL == "b" else True)
+            load_a(p, ring, stage, z_a, row, at_k, missing if p.PDL == "a" else True)
+            load_b(p, ring, stage, z_b, at_k, col, missing if p.PDL == "b" else True)
             stage, phase = turned(stage, phase, ring.STAGES)
     if p.PDL != "none":
         gdc_launch_dependents()

@@ -27,7 +27,7 @@ products: 0.993 in bf16, 0.991 in fp16 (geometric means). More measurements:
 docs/notes/gemm-gluon_pingpong.md.
 """
 
-from tilewright.ops.device.batching import extra_of, in_matrix
+from tilewright.ops.device.batching import extra_of, in_matrix, of_c
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_wait,
@@ -109,8 +109,9 @@ def gemm_gluon_pingpong(
     )  # fmt: skip
     ring = Ring(a_tiles, b_tiles, rest_tiles, full, empty, A_ROW, B_ROW, STAGES, 1)
     output = Output(
-        c, c_rest, c_tiles, extra, m, n, TILE_N, C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN
-    )
+        c, c_rest, c_tiles, extra, m, n, TILE_N, C_ROW, SPLIT, TAKES, FOLD, LARGEST,
+        of_c(BATCHING), CHAIN,
+    )  # fmt: skip
     specialized(
         _take_turns, (product, ring, output, turns, INT_ACC), fill, (product, ring), 2,
         OF_TWO_REGISTERS, PRODUCER_REGISTERS,

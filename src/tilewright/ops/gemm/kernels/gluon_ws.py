@@ -35,7 +35,7 @@ launch, then L2. Measured on an H200 against cuBLAS: 0.997 to 1.025 on large bf1
 1.628 in int8. More measurements, and what was tried: docs/notes/gemm-gluon_ws.md.
 """
 
-from tilewright.ops.device.batching import extra_of, in_matrix
+from tilewright.ops.device.batching import extra_of, in_matrix, of_c
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gdc_wait,
@@ -167,7 +167,7 @@ def gemm_gluon_ws(
     """
     INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
     CLUSTER: gl.constexpr = splits if REDUCTION == "cluster" else 1
-    OF_C: gl.constexpr = "strided" if REDUCTION == "two_stage" else BATCHING
+    OF_C: gl.constexpr = "strided" if REDUCTION == "two_stage" else of_c(BATCHING)
     a_tiles = tiles_of(a, STAGES * GROUPS)
     b_tiles = tiles_of(b, STAGES)
     rest_tiles = rests_of(b_rest, STAGES)

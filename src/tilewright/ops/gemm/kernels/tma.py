@@ -26,7 +26,14 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from tilewright.ops.device.batching import extra_of, in_batch, in_matrix, shared_or
+from tilewright.ops.device.batching import (
+    extra_of,
+    in_batch,
+    in_matrix,
+    several,
+    step_of,
+    summed_k,
+)
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.reduce import (
     reduce,
@@ -59,27 +66,26 @@ def _load(operand, z, i, j, BATCHING: tl.constexpr):
 
 @triton.jit
 def _accumulate(
-    a, b, scales, m, n, batch, z, row, col, k_begin, k_end,
+    a, b, scales, m, n, k, batch, z, row, col, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     BATCHING: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`, in matrix `z`."""
-    z_a = shared_or(z, batch, 1, BATCHING)
-    z_b = shared_or(z, batch, 2, BATCHING)
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
     if SCALES != "":
         k1 = min(k_begin, k_end - 1)  # the last part of a split K may be empty
         x, y = load_scales(scales, row, col, k1, m, n, TILE_M, TILE_N, SCALES)
     for k0 in range(k_begin, k_end, TILE_K):
+        z_a, z_b, at = step_of(k0, z, k, batch, TILE_K, BATCHING)
         if A_ROW:
-            a_tile = _load(a, z_a, row, k0, BATCHING)
+            a_tile = _load(a, z_a, row, at, BATCHING)
         else:
-            a_tile = _load(a, z_a, k0, row, BATCHING).T
+            a_tile = _load(a, z_a, at, row, BATCHING).T
         if B_ROW:
-            b_tile = _load(b, z_b, k0, col, BATCHING)
+            b_tile = _load(b, z_b, at, col, BATCHING)
         else:
-            b_tile = _load(b, z_b, col, k0, BATCHING).T
+            b_tile = _load(b, z_b, col, at, BATCHING).T
         if SCALES != "":
             partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
             acc += scaled(partial, x, y, SCALES)
@@ -122,10 +128,10 @@ def _store(
     if not C_ROW:
         out = out.T
         row, col = col, row
-    if BATCHING == "none":
-        c.store([row, col], out)
-    else:
+    if several(BATCHING):
         c.store([z, row, col], out.reshape(1, out.shape[0], out.shape[1]))
+    else:
+        c.store([row, col], out)
 
 
 @triton.jit
@@ -161,18 +167,19 @@ def gemm_tma(
     tiles_n = tl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
     tiles = in_batch(each, batch, BATCHING)
+    all_k = summed_k(k, batch, TILE_K, BATCHING)
     first = tl.program_id(0)
     if SCHEDULER == "split_k":
         tile = first // splits
         i = first % splits
-        k_begin, k_end = split_range(i, splits, k, TILE_K)
+        k_begin, k_end = split_range(i, splits, all_k, TILE_K)
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
         col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         acc = _accumulate(
-            a, b, scales, m, n, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
+            a, b, scales, m, n, k, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N,
+            TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
         )  # fmt: skip
         if REDUCTION == "two_stage":
             _write(
@@ -194,8 +201,8 @@ def gemm_tma(
         row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
         col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         acc = _accumulate(
-            a, b, scales, m, n, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
+            a, b, scales, m, n, k, batch, z, row, col, 0, all_k, TILE_M, TILE_N,
+            TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
         )  # fmt: skip
         _write(
             c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
@@ -205,17 +212,17 @@ def gemm_tma(
         shared_tiles = 0
         if SCHEDULER == "stream_k":
             shared_tiles = splits
-            steps = tl.cdiv(k, TILE_K)
+            steps = tl.cdiv(all_k, TILE_K)
             ways, share, at, end = shared_steps(shared_tiles, steps)
             while at < end:
-                tile, k_begin, k_end = stream_segment(at, end, steps, k, TILE_K)
+                tile, k_begin, k_end = stream_segment(at, end, steps, all_k, TILE_K)
                 z, within = in_matrix(tile, each, BATCHING)
                 tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
                 row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
                 col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
                 acc = _accumulate(
-                    a, b, scales, m, n, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
-                    A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
+                    a, b, scales, m, n, k, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N,
+                    TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
                 )  # fmt: skip
                 earliest, count, shift = contributors(tile, steps, ways, share)
                 whole = count == 1
@@ -241,8 +248,8 @@ def gemm_tma(
             row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
             col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
             acc = _accumulate(
-                a, b, scales, m, n, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
-                A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
+                a, b, scales, m, n, k, batch, z, row, col, 0, all_k, TILE_M, TILE_N,
+                TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
             )  # fmt: skip
             _write(
                 c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
