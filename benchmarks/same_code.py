@@ -4,12 +4,12 @@ of its kernels were written anew.
     python benchmarks/same_code.py COMMIT --each 24 --workers 2
 
 A claim names the digests of its kernels' sources. Of each kernel module whose digest in a claim is
-that of COMMIT and no longer today's, this builds --each kernels for sm_90 with both trees, by
-chance: of those that a dispatcher chooses for the problems of the cases, then of their default
-spaces. If all binaries are the same, byte for byte, `same_code.json` says that the two
-digests are the same code (`claims.stale` reads it). A binary that differs is printed, its module is
-not recorded, and the exit status is 1. ptxas is not quite repeatable: where binaries differ, the
-PTX decides.
+that of COMMIT, or is proven to be the same code, and no longer today's, this builds --each kernels
+for sm_90 with both trees, by chance: of those that a dispatcher chooses for the problems of the
+cases, then of their default spaces. A kernel that COMMIT has no name for is new, and not compared.
+If all binaries are the same, byte for byte, `same_code.json` says that the two digests are the same
+code (`claims.stale` reads it). A binary that differs is printed, its module is not recorded, and
+the exit status is 1. ptxas is not quite repeatable: where binaries differ, the PTX decides.
 """
 
 from __future__ import annotations
@@ -55,9 +55,12 @@ def built(names: Iterable[str], digests: Iterable[str], folder: Path, workers: i
     from tilewright import ops
     from tilewright.canonical import sha256
     from tilewright.compile import Store, build, inspect
+    from tilewright.errors import UnknownName
 
-    store = Store(folder)
-    wanted = [(ops.family_of(name).parse_name(name), ARCH) for name in names]
+    store, wanted = Store(folder), []
+    for name in names:
+        with suppress(UnknownName):
+            wanted.append((ops.family_of(name).parse_name(name), ARCH))
     report = build(wanted, store=store, workers=workers)
     report.raise_if_failed()
     kernels = {
@@ -160,7 +163,8 @@ def compare(commit: str, each: int, workers: int) -> bool:
             before = asked(tree, every, digests, workers)
         finally:
             subprocess.run((*git, "remove", "--force", str(tree)), check=True)
-    after = asked(HERE.parent, every, digests, workers)
+    there = {part.split()[0] for part in before["kernels"]}
+    after = asked(HERE.parent, there, digests, workers)
     ok = True
     proven = {module: dict(pairs) for module, pairs in known().items()}
     for module, some in sorted(names.items()):
@@ -170,10 +174,11 @@ def compare(commit: str, each: int, workers: int) -> bool:
         for part in other:
             print(f"differs: {part}")
         ok = ok and not other
-        if parts and not other and old in digests[module]:
+        of_claims = any(same(module, digest, old) for digest in digests[module])
+        if parts and not other and of_claims:
             proven.setdefault(module, {})[old] = new
             print(f"{module}: {len(parts)} kernels of {len(some)} configs are the same")
-        elif old not in digests[module]:
+        elif not of_claims:
             print(f"{module}: no claim was measured with the sources of {commit}")
     said = {"says": __doc__.splitlines()[0], "same": {m: proven[m] for m in sorted(proven)}}
     FILE.write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")

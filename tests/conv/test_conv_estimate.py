@@ -97,7 +97,8 @@ def test_gradients_of_stems_are_in_blocks_of_pixels_by_a_fast_kernel():
             if config.pipeline == "subpixel":
                 assert 0.7 < us / FAMILY.estimate(config, stem, H200).total_us < 2.2, config.name
         chosen = Planner(device=H200, selector="analytical").select(stem).config
-        assert chosen.pipeline == "subpixel"
+        # Patches are rows of a product between layout steps, which was not there to be timed.
+        assert chosen.pipeline == ("gemm" if stem.filter == stem.stride else "subpixel")
     assert len(measured) == 4
     assert choice_gain.gain(FAMILY, H200, measured) > 0.6
 

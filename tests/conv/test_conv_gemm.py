@@ -37,7 +37,7 @@ def dispatcher():
 
 def kernels(p: ConvProblem, name: str = "sm_90"):
     found = FAMILY.default_space(p, arch(name)).expand(arch(name)).configs
-    return [c for c in found if c.pipeline == GEMM]
+    return [c for c in found if c.pipeline == GEMM and not c.turned]
 
 
 # --- the product -------------------------------------------------------------------------------

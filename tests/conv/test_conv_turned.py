@@ -16,7 +16,7 @@ from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import FAMILY, ConvProblem, turning
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.launch import TURNING
+from tilewright.ops.conv.turning import TURNING
 
 SM_90, H200 = arch("sm_90"), device("h200_sxm")
 

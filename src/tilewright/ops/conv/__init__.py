@@ -155,8 +155,8 @@ class ConvFamily(Defaults):
                 every = [self.estimate(one, problem, device) for one in c]
                 found.append((places, Estimates.each(every)))
             else:
-                estimates = by_gemm.estimates if word == GEMM else launch_module.estimates
-                found.append((places, estimates(c, problem, device)))
+                of = by_gemm if word.split()[0] == GEMM else launch_module
+                found.append((places, of.estimates(c, problem, device)))
         last = each(pool.columns, rules.whose) == rules.LIBRARY
         return Estimates.joined(found).ranking(pool, last)
 

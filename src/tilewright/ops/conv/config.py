@@ -16,12 +16,15 @@ A kernel of GEMM (`by_gemm`) has GEMM's name behind direction and dimensions:
 
     conv_forward_2d_gemm_rcr_bf16_bf16_bf16_fp32_128x256x64_w8_s3_tma_persistent_g8_split_padmnk_al16
 
+and before it the arrays that are turned, as in ``conv_forward_2d_turn-py_gemm_rcr_…``.
+
 So has an algorithm of the vendor's library for GEMMs (`gemm.library_config`). An engine of the
 library for convolutions has the library's words (`library`).
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -38,6 +41,12 @@ GEMM = "gemm"
 """The pipeline of GEMM's kernels, and of the algorithms of a library for GEMMs (`by_gemm`)."""
 
 ARRAYS = ("x", "w", "y")
+PATCHES = "p"
+"""What stands for x in `ConvConfig.turned` where it is cut into patches."""
+
+TURNED = tuple(x + w + y for x, w, y in itertools.product(("", "x", PATCHES), ("", "w"), ("", "y")))
+"""What `ConvConfig.turned` may say."""
+
 VENDOR = "vendor"
 """The pipeline of the engines of the vendor's library for convolutions (`library`)."""
 
@@ -101,7 +110,8 @@ class ConvConfig:
     gemm: of pipeline `GEMM`, the words of its kernel's name behind ``gemm_``; ``""`` of the others.
         The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words. Of a
         library's algorithm the name says no tile, warps or stages, which are 0.
-    turned: the arrays of x, w and y, in this order, that layout steps turn (`turning`).
+    turned: the arrays of x, w and y, in this order, that layout steps turn (`turning`); ``p`` in
+        place of x: it is cut into patches.
     library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`said`);
         ``""`` of the others. Tile, warps and stages are 0.
     """
@@ -164,7 +174,8 @@ class ConvConfig:
     def name(self) -> str:
         """The kernels' name; `names.parse` is its exact inverse."""
         if self.gemm:
-            return f"conv_{self.direction}_{self.spatial_dims}d_gemm_{self.gemm}"
+            turned = f"turn-{self.turned}_" if self.turned else ""
+            return f"conv_{self.direction}_{self.spatial_dims}d_{turned}gemm_{self.gemm}"
         name = f"conv_{self.direction}_{self.spatial_dims}d_{self.dtype}_{self.dtype_out}"
         if self.library_engine:
             tf32 = "_tf32" * (self.precision == "tf32")
@@ -187,29 +198,34 @@ class ConvConfig:
 
 
 @lru_cache(maxsize=4096)
-def of_gemm(direction: str, spatial_dims: int, kernel: Product) -> ConvConfig:
-    """The config of a kernel of GEMM, or of an algorithm of a library."""
+def of_gemm(direction: str, spatial_dims: int, kernel: Product, turned: str = "") -> ConvConfig:
+    """The config of a kernel of GEMM, or of an algorithm of a library, between the layout steps
+    that turn the arrays `turned`."""
     k, words = kernel, kernel.name.removeprefix("gemm_")
     if isinstance(k, VendorConfig):
         return ConvConfig(
             direction, spatial_dims, k.dtype_a, k.dtype_c, k.precision, 0, 0, 0, 0, 0, GEMM,
             alignment=k.alignment, alignment_out=k.alignment, epilogue=k.epilogue, gemm=words,
+            turned=turned,
         )  # fmt: skip
     return ConvConfig(
         direction, spatial_dims, k.dtype_a, k.dtype_c, k.precision, k.tile_m, k.tile_n, k.tile_k,
         k.num_warps, k.num_stages, GEMM, k.scheduler, k.group_m, alignment=k.alignment,
         alignment_out=k.alignment, index_bits=k.index_bits, epilogue=k.epilogue,
-        gemm=words, reduction=k.reduction,
+        gemm=words, reduction=k.reduction, turned=turned,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)  # a plan's candidates, again for each problem
-def of_words(direction: str, spatial_dims: int, gemm: str) -> ConvConfig:
-    """The config of GEMM's kernel whose name behind ``gemm_`` is this. Raises `BadArgument`."""
+def of_words(direction: str, spatial_dims: int, gemm: str, turned: str = "") -> ConvConfig:
+    """The config of GEMM's kernel whose name behind ``gemm_`` is this, between layout steps. Raises
+    `BadArgument`."""
+    if turned not in TURNED:
+        raise BadArgument(f"turned = {turned!r} is not one of {', '.join(TURNED)}")
     if direction not in DIRECTIONS or spatial_dims not in (1, 2, 3):
         raise BadArgument(f"{direction!r} in {spatial_dims!r} dimensions is no convolution")
     try:
-        return of_gemm(direction, spatial_dims, product_of(gemm))
+        return of_gemm(direction, spatial_dims, product_of(gemm), turned)
     except UnknownName as error:
         raise BadArgument(f"gemm = {shown(gemm, 300)}: {error}") from None
 

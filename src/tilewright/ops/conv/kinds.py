@@ -47,7 +47,12 @@ _KERNELS = Kind(
 )
 
 _PRODUCTS = Kind(
-    tile=lambda config: (config.direction, config.spatial_dims, by_gemm.tile(config)),
+    tile=lambda config: (
+        config.direction,
+        config.spatial_dims,
+        config.turned,
+        by_gemm.tile(config),
+    ),
     repeats=by_gemm.repeats,
     sources=by_gemm.sources,
     interpreted=by_gemm.interpreted,

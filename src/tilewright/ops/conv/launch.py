@@ -18,9 +18,6 @@ from tilewright.ops.nouns import KernelSource, Launch
 from tilewright.ops.pool import Columns
 from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles
 
-TURNING = "layout steps"
-"""What turning arrays takes, in estimates."""
-
 
 def _parts(config: ConvConfig) -> tuple[Part, ...]:
     of = pipelines.of(config)
@@ -56,8 +53,7 @@ def estimates(c: Columns, problem: ConvProblem, device: Device) -> Estimates:
     """What each of `c`, which are of one pipeline and turn the same arrays, should take for
     `problem` on `device`."""
     found = pipelines.of(c[0]).estimates(c, [context(one, problem, device) for one in c])
-    turned = c[0].turned
-    return found.later(TURNING, turning.us(problem, turned, device)) if turned else found
+    return turning.later(found, problem, c[0].turned, device)
 
 
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:

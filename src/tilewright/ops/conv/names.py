@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -14,10 +13,10 @@ from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops import epilogues
 from tilewright.ops.conv.config import (
     ALIGNMENTS,
-    ARRAYS,
     INDEX_BITS,
     REDUCTIONS_OF,
     SCHEDULERS,
+    TURNED,
     VENDOR,
     ConvConfig,
     of_engine,
@@ -93,7 +92,7 @@ def _check_words(c: ConvConfig, words: Mapping[str, Collection[Any]]) -> None:
 
 
 def _check_gemm(c: ConvConfig) -> ConvConfig:
-    known = of_words(c.direction, c.spatial_dims, c.gemm)
+    known = of_words(c.direction, c.spatial_dims, c.gemm, c.turned)
     if c != known:
         for field in fields(c):
             value, of = getattr(c, field.name), getattr(known, field.name)
@@ -114,11 +113,6 @@ def _check_engine(c: ConvConfig) -> ConvConfig:
             raise BadArgument(f"{field.name} = {value!r}: an engine of a library has {of!r}")
     return c
 
-
-TURNED = tuple(
-    "".join(some) for count in range(4) for some in itertools.combinations(ARRAYS, count)
-)
-"""What `ConvConfig.turned` may say."""
 
 _BOX = re.compile(r"([1-9]\d{0,3}(x[1-9]\d{0,3}){1,3})?", re.ASCII)
 _TAPS = r"[1-9]\d{0,4}"
@@ -144,12 +138,13 @@ _PATTERN = re.compile(
     "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?"
     f"(?:_sp{number('spread')})?(?:_(?P<precision>tf32))?"
     f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{number('merged_groups')})?(?:_(?P<wide>i64))?"
-    "(?:_turn-(?P<turned>x?w?y?))?"
+    "(?:_turn-(?P<turned>[xp]?w?y?))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
 _OF_GEMM = re.compile(
-    f"conv_{choice('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d_(?P<name>gemm_.+)",
+    f"conv_{choice('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d"
+    "(?:_turn-(?P<turned>[xp]?w?y?))?_(?P<name>gemm_.+)",
     re.ASCII,
 )
 _ENGINE = re.compile(
@@ -168,7 +163,7 @@ def parse(name: str) -> ConvConfig:
     one whose fields contradict each other."""
     if of := _OF_GEMM.fullmatch(name):
         kernel = product_of(of["name"].removeprefix("gemm_"))
-        return of_gemm(of["direction"], int(of["spatial_dims"]), kernel)
+        return of_gemm(of["direction"], int(of["spatial_dims"]), kernel, of["turned"] or "")
     if of := _ENGINE.fullmatch(name):
         vendors = of_engine(
             of["direction"], int(of["spatial_dims"]), of["dtype"], of["dtype_out"],

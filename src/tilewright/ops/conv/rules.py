@@ -309,7 +309,7 @@ def serving(problem: ConvProblem, configs: Pool, arch: Arch) -> Sequence[int]:
     for word, (places, c) in configs.columns.groups(whose).items():
         if word == LIBRARY:
             inside = [i for i, one in enumerate(c) if supports(one, problem, arch)]
-        elif word == GEMM:
+        elif word.split()[0] == GEMM:
             known = each(c, _signed) == _signed(problem)
             inside = [i for i in by_gemm.serving(problem, c, arch) if known[i]]
         else:
@@ -331,7 +331,7 @@ def _legal(config: ConvConfig, arch: Arch) -> bool:
 
 def _objection(config: ConvConfig, problem: ConvProblem) -> tuple[str, str] | None:
     """The first rule of support that objects, and its reason."""
-    if (reason := turning.refusal(config, problem)) is not None:
+    if (reason := turning.refusal(config.turned, problem)) is not None:
         return "turned", reason
     between = turning.inside(problem, config.turned)
     for name, rule in SUPPORT:

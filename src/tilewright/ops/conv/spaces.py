@@ -8,8 +8,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import config
-from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, SCHEDULERS, SHARING
-from tilewright.ops.conv.names import TURNED
+from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, SCHEDULERS, SHARING, TURNED
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm
 from tilewright.ops.conv.pipelines.record import ALGORITHM, LINKED, Row
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
@@ -90,7 +89,10 @@ def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
     own = [*_own(p, arch, tuned)]
     if turned := turnable(p):
         own += _own(inside(p, turned), arch, tuned, turned)
-    return of_rows("conv", fixed, LINKED, (*own, *by_gemm.rows(p, arch, tuned)))
+    products = [
+        row for how in ("", *by_gemm.turnings(p)) for row in by_gemm.rows(p, arch, tuned, how)
+    ]
+    return of_rows("conv", fixed, LINKED, (*own, *products))
 
 
 def _own(p: ConvProblem, arch: Arch, tuned: bool, turned: str = "") -> Iterator[Row]:
@@ -117,7 +119,8 @@ def of_gemm(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of all axes of a kernel of GEMM. A space need not say more of it than ``gemm``,
     its direction and its dimensions. Raises `BadArgument` for values that the kernel does not
     have."""
-    found = config.of_words(values["direction"], values["spatial_dims"], values["gemm"])
+    said = (values[axis] for axis in ("direction", "spatial_dims", "gemm", "turned"))
+    found = config.of_words(*said)
     for axis, value in values.items():
         has = getattr(found, axis)
         if value not in (has, AXES[axis]):

@@ -1,11 +1,12 @@
 """Layout steps: arrays whose channels lie outside of their pixels are turned into temporaries with
 the channels side by side, which a kernel takes in their place; a result is turned back.
 
-A config names the arrays that it turns (`ConvConfig.turned`, ``turn-xwy`` in names). Everything
-else about it is that of the kernels for the problem with those arrays channels-last (`inside`):
-rules, sources, estimates, launches. A launch has the steps that turn what is read before those
-kernels, and the step that turns what is made after them. `max_workspace=0` forbids them, as they
-need memory.
+A config names the arrays that it turns (`ConvConfig.turned`, ``turn-xwy`` in names). ``p`` stands
+for x that is cut into patches, or put together from them (`patches`); w beside it is a copy in
+longer rows. Everything else about a config is that of the kernels for the problem that is left
+(`inside`): rules, sources, estimates, launches. A launch has the steps that turn what is read
+before those kernels, and the step that turns what is made after them. `max_workspace=0` forbids
+them, as they need memory.
 """
 
 from __future__ import annotations
@@ -21,17 +22,22 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
-from tilewright.ops.conv.catalogue import made_of
-from tilewright.ops.conv.config import ARRAYS, ConvConfig
+from tilewright.ops.conv import patches
+from tilewright.ops.conv.catalogue import made_of, own_options
+from tilewright.ops.conv.config import ARRAYS, PATCHES, ConvConfig
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.estimate import Estimates
 from tilewright.ops.nouns import KernelSource, Launch, renamed
 from tilewright.ops.physics import memory_us
 
 TILES = {"x": (64, 64), "y": (64, 64), "w": (64, 16)}
 """Channels and pixels of a workgroup's tile; filters have few."""
 MOST_TILES = 2**31 - 1
+
+TURNING = "layout steps"
+"""What turning arrays takes, in estimates."""
 
 
 def turnable(p: ConvProblem) -> str:
@@ -54,6 +60,8 @@ def _apart(p: ConvProblem, name: str) -> bool:
 
 def inside(p: ConvProblem, turned: str) -> ConvProblem:
     """The problem that a kernel computes between layout steps."""
+    if turned.startswith(PATCHES):
+        p, turned = patches.inside(p, "w" in turned), turned.strip("pw")
     return _channels_last(p, turned) if turned else p
 
 
@@ -63,24 +71,40 @@ def _channels_last(p: ConvProblem, turned: str) -> ConvProblem:
     return replace(p, **strides)
 
 
-def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
-    """Why the arrays that `c` turns cannot be turned, or None."""
-    can = p.once(turnable) if c.turned else ""
-    for name in c.turned:
-        if name not in can:
+def refusal(turned: str, p: ConvProblem) -> str | None:
+    """Why these arrays, as in `ConvConfig.turned`, cannot be turned, or None."""
+    can, cut = p.once(turnable) if turned else "", turned.startswith(PATCHES)
+    if cut and (reason := patches.refusal(p, padded="w" in turned)) is not None:
+        return reason
+    for name, step in _steps(turned):
+        if step == "turn" and name not in can:
             return f"{name} does not lie as rows of pixels, one for each channel, to be turned"
-        if _tiles(p, name) > MOST_TILES:
+        if _tiles(turned, p, name) > MOST_TILES:
             return f"{name} has more tiles to be turned than a grid can have"
-    if p.output_name in c.turned and epilogues.has_matrix(p.epilogue):
+    if p.output_name in dict(_steps(turned)) and epilogues.has_matrix(p.epilogue):
         return f"epilogue '{p.epilogue}' reads an array that lies as the result, which is turned"
     return None
 
 
+def _steps(turned: str) -> list[tuple[str, str]]:
+    """The arrays of x, w and y that are turned, each with how: ``turn``, or ``patches``."""
+    cut = turned.startswith(PATCHES)
+    found = [("x", "patches")] if cut else []
+    rest = turned.removeprefix(PATCHES)
+    return found + [(name, "patches" if cut and name == "w" else "turn") for name in rest]
+
+
 def us(p: ConvProblem, turned: str, device: Device) -> float:
     """Microseconds of the layout steps: each array is read and written once, in a launch."""
-    moved = (math.prod(p.shape_of(n)) * DTYPES[p.dtype_of(n)].bytes for n in turned)
+    names = turned.replace(PATCHES, "x")
+    moved = (math.prod(p.shape_of(n)) * DTYPES[p.dtype_of(n)].bytes for n in names)
     each = (memory_us(2 * size, device) / CONV.TURN_SHARE for size in moved)
     return sum(each) + len(turned) * DEVICE.LAUNCH_US
+
+
+def later(found: Estimates, p: ConvProblem, turned: str, device: Device) -> Estimates:
+    """The estimates of kernels together with their layout steps."""
+    return found.later(TURNING, us(p, turned, device)) if turned else found
 
 
 # --- what to compile and to launch --------------------------------------------------------------
@@ -106,18 +130,57 @@ def _matrices(p: ConvProblem, name: str) -> _Matrices:
     return _Matrices(count, channels, math.prod(sizes), plane, row)
 
 
-def _tiles(p: ConvProblem, name: str) -> int:
+def _tiles(turned: str, p: ConvProblem, name: str) -> int:
     """Workgroups that turn an array."""
+    if dict(_steps(turned))[name] == "patches":
+        return _cut(turned, p, name).tiles
     m = _matrices(p, name)
     channels, pixels = TILES[name]
     return m.count * cdiv(m.channels, channels) * cdiv(m.pixels, pixels)
+
+
+def _cut(turned: str, p: ConvProblem, name: str) -> patches.Cut:
+    return patches.cut(p, name, "w" in turned, name == p.output_name)
 
 
 def _temporary(name: str) -> str:
     return f"turned_{name}"
 
 
-def _part(c: ConvConfig, name: str) -> Part:
+def _cutting(c: ConvConfig, name: str) -> Part:
+    """The step that cuts an array into rows, or puts it together from them."""
+    dtype = c.dtype_out if name == made_of(c) else c.dtype
+    back = name == made_of(c)
+    source, made = (_temporary(name), name) if back else (name, _temporary(name))
+
+    def number(field: str, x: Context) -> Any:
+        return getattr(_cut(c.turned, x.problem, name), field)
+
+    kinds: dict[str, str | tuple[str, ...]] = {
+        "columns": "i32", "levels": ("i32",) * 3, "first": "i32",
+        "walked": ("i32",) * 3, "outs": ("i32",) * 3, "sizes": ("i32",) * 3,
+        "taps": ("i32",) * 3, "strides": ("i64",) * 5,
+    }  # fmt: skip
+    return Part(
+        name=f"turn_{name}",
+        kernel="tilewright.ops.conv.kernels.patches:patches",
+        grid=lambda x: _tiles(c.turned, x.problem, name),
+        options=own_options,
+        own={
+            "source": Array(dtype, lambda x: source),
+            "made": Array(dtype, lambda x: made),
+            **{field: Numbers(kind, partial(number, field)) for field, kind in kinds.items()},
+            "row": Numbers(
+                "i64", partial(number, "row"), multiples=lambda config: patches.whole(config.dtype)
+            ),
+            "BACK": lambda config, arch: back,
+            "PATCHES": lambda config, arch: patches.TILE[0],
+            "COLUMNS": lambda config, arch: patches.TILE[1],
+        },
+    )
+
+
+def _turning(c: ConvConfig, name: str) -> Part:
     """The step that turns an array."""
     back = name == made_of(c)
     dtype = c.dtype_out if back else c.dtype
@@ -137,8 +200,8 @@ def _part(c: ConvConfig, name: str) -> Part:
     return Part(
         name=f"turn_{name}",
         kernel="tilewright.ops.conv.kernels.turn:turn",
-        grid=lambda x: _tiles(x.problem, name),
-        options=lambda config, arch: (("num_warps", 4), ("num_stages", 1)),
+        grid=lambda x: _tiles(c.turned, x.problem, name),
+        options=own_options,
         own={
             "source": Array(dtype, lambda x: source),
             "made": Array(dtype, lambda x: made),
@@ -156,7 +219,7 @@ def _catalogue(c: ConvConfig) -> Catalogue:
     """The temporaries."""
 
     def shape(name: str, x: Context) -> tuple[int, ...]:
-        count, channels, *sizes = x.problem.shape_of(name)
+        count, channels, *sizes = inside(x.problem, c.turned).shape_of(name)
         return (count, *sizes, channels)
 
     return {
@@ -164,12 +227,14 @@ def _catalogue(c: ConvConfig) -> Catalogue:
             "dtype_out" if name == made_of(c) else "dtype",
             shape=partial(shape, name),
         )
-        for name in c.turned
+        for name, _ in _steps(c.turned)
     }
 
 
 def _parts(c: ConvConfig, back: bool) -> Iterator[Part]:
-    yield from (_part(c, name) for name in c.turned if (name == made_of(c)) == back)
+    for name, how in _steps(c.turned):
+        if (name == made_of(c)) == back:
+            yield (_cutting if how == "patches" else _turning)(c, name)
 
 
 def sources(c: ConvConfig, arch: Arch) -> dict[str, KernelSource]:
@@ -186,7 +251,7 @@ def launch(c: ConvConfig, p: ConvProblem, device: Device, between: Launch) -> La
         binder.launch(_parts(c, back), _catalogue(c), Context(c, p, device))
         for back in (False, True)
     )
-    own = renamed(between, {name: _temporary(name) for name in c.turned})
+    own = renamed(between, {name: _temporary(name) for name, _ in _steps(c.turned)})
     found = (*before.temporaries, *own.temporaries, *after.temporaries)
     steps = (*before.steps, *own.steps, *after.steps)
     return Launch(steps, tuple(dict.fromkeys(found)), own.capturable)

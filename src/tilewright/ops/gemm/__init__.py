@@ -266,7 +266,7 @@ class GemmFamily(Defaults):
             sum(epilogues.amplification(chain) for chain in chains)
             for chains in ((problem.epilogue,), (problem.pre_a, problem.pre_b))
         )
-        terms = problem.k * problem.summed
+        terms = problem.k * problem.addends
         if summed_k and scales.count(problem):
             # A sum of a block's products, then one of blocks in fp32.
             terms = min(problem.k, scales.k_block(problem))

@@ -123,7 +123,7 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Estimates:
     step, units = each(c, _step, device), each(c, clusters.places, device)
     streams, two_stages = c.scheduler == "stream_k", c.two_stage
     tiles_m, tiles_n = np.ceil(m / c.tile_m), np.ceil(n / c.tile_n)
-    tiles, whole_steps = p.products * (tiles_m * tiles_n), p.summed * np.ceil(p.k / c.tile_k)
+    tiles, whole_steps = p.matrices_of_c * (tiles_m * tiles_n), p.addends * np.ceil(p.k / c.tile_k)
     parts, steps = tiles * c.split_k, np.ceil(whole_steps / c.split_k)
     filled = parts / units
     waves = np.maximum(1, np.ceil(filled))
@@ -261,7 +261,7 @@ def _again_bytes(
 ) -> Each:
     """Bytes of A and B that are read from memory again, because L2 does not keep them until the
     next wave. Each wave reads the rows and columns of its tiles once."""
-    a, b, k = DTYPES[p.dtype_a], DTYPES[p.dtype_b], p.k * p.summed
+    a, b, k = DTYPES[p.dtype_a], DTYPES[p.dtype_b], p.k * p.addends
     once = a.size(p.m * k) + b.size(p.n * k)
     if 2 * once < device.l2_bytes or 0 in (p.m, p.n, p.batch):
         return np.zeros(len(c))
@@ -269,7 +269,7 @@ def _again_bytes(
     columns = np.minimum(tiles_n, together / np.minimum(c.group_m, tiles_m))
     rows = np.minimum(tiles_m, together / columns)
     wave = a.size(np.rint(rows * c.tile_m) * k) + b.size(np.rint(columns * c.tile_n) * k)
-    return np.maximum(0.0, p.products * (tiles_m * tiles_n / together * wave - once))
+    return np.maximum(0.0, p.matrices_of_c * (tiles_m * tiles_n / together * wave - once))
 
 
 _TERMS: Mapping[str, Callable[[Columns, GemmProblem, Device], Estimates]] = {

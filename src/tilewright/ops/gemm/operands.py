@@ -154,7 +154,7 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
     # A sum of k products is about as large as the root of k, the epilogue's other operands about as
     # large as 1. Two scales of 1/64 bring int8's sums, near 5000, down to that.
     integers = p.dtype_acc == "int32"
-    usual, down = math.sqrt(p.k * p.summed), 1 / 64 if integers else 1.0
+    usual, down = math.sqrt(p.k * p.addends), 1 / 64 if integers else 1.0
     if p.dtype_c == "int8":  # together, the scales bring values to the middle of the range
         scaling = sum(t.values == "scale" for t in epilogues.takes(p.epilogue))
         down = (40 / max(1.0, usual * (5000 if integers else 1))) ** (1 / scaling)

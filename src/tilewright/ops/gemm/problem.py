@@ -309,12 +309,12 @@ class GemmProblem(Problem):
         )
 
     @property
-    def summed(self) -> int:
+    def addends(self) -> int:
         """How many products each element of C is a sum of."""
         return self.batch if self.batching == "summed" else 1
 
     @property
-    def products(self) -> int:
+    def matrices_of_c(self) -> int:
         """How many matrices C has."""
         return 1 if self.batching == "summed" else self.batch
 
@@ -339,7 +339,7 @@ class GemmProblem(Problem):
         if self.batching == "pointers":
             return self.batch, self.batch, self.batch, self.batch if self.stride_d else 1
         a, b, _, d = (math.prod(count for count, _ in self._levels(i)) for i in range(4))
-        return a, b, self.products, d
+        return a, b, self.matrices_of_c, d
 
     def _levels(self, place: int) -> tuple[tuple[int, int], ...]:
         """The batch's steps through A, B, C or D (0, 1, 2, 3), for each of its dimensions: how

@@ -447,23 +447,23 @@ def _addressable(c: Any, p: GemmProblem) -> Objections:
 
 def _tiles(c: Any, p: GemmProblem) -> Each:
     """As `sizes.tiles`; a float, since arrays hold no larger integers than 64 bits."""
-    return float(p.products) * (-(-p.m // c.tile_m) * -(-p.n // c.tile_n))
+    return float(p.matrices_of_c) * (-(-p.m // c.tile_m) * -(-p.n // c.tile_n))
 
 
 def _steps(c: Any, p: GemmProblem) -> Each:
     """As `sizes.steps`."""
-    return float(p.summed) * -(-p.k // c.tile_k)
+    return float(p.addends) * -(-p.k // c.tile_k)
 
 
 def _startable(c: Any, p: GemmProblem) -> Objections:
-    if 0 in (p.k, p.summed):
+    if 0 in (p.k, p.addends):
         said = "pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
         yield each(c, pipelines.has, "zero_k") ^ True, said.format
     tiles, said = _tiles(c, p), "{:.0f} tiles, over {}, which is as far as a kernel counts"
     yield tiles > MAX_TILES, partial(said.format, tiles, MAX_TILES)
     said = "the matrices' steps of {c.tile_k} are {:.0f} elements of K, over {}"
     summed = _steps(c, p) * c.tile_k
-    yield (p.summed > 1) & (summed > MAX_TILES), partial(said.format, summed, MAX_TILES)
+    yield (p.addends > 1) & (summed > MAX_TILES), partial(said.format, summed, MAX_TILES)
 
 
 def _shareable(c: Any, p: GemmProblem) -> Objections:

@@ -62,12 +62,12 @@ def vector_dot(config: GemmConfig, arch: Arch) -> bool:
 def tiles(config: GemmConfig, problem: GemmProblem) -> int:
     """Tiles of C, of the whole batch."""
     of_one = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    return problem.products * of_one
+    return problem.matrices_of_c * of_one
 
 
 def steps(config: GemmConfig, problem: GemmProblem) -> int:
     """Steps of a tile along K, through all matrices of a sum."""
-    return problem.summed * -(-problem.k // config.tile_k)
+    return problem.addends * -(-problem.k // config.tile_k)
 
 
 def most_parts(config: GemmConfig, problem: GemmProblem) -> int:

@@ -18,6 +18,10 @@ of weights is then the sum of a batch's products. So both matrices of channels-f
 read as they lie, along the pixels that are summed. Groups are a batch too: their channels lie side
 by side.
 
+Where the arrays as they lie are no product whose rows are whole 16 bytes, layout steps may leave
+one (`turnings`): of patches, and of channels side by side. A config names them
+(`ConvConfig.turned`).
+
 Everything else is GEMM's: rules, estimates, spaces, sources and launches are those of the product
 (`product`). Only the operands' names are changed (`launch`). So the algorithms of the vendor's
 library for that product are candidates of a tuning too (`gemm.library`).
@@ -35,8 +39,8 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, EmptySpace
 from tilewright.ops import epilogues
-from tilewright.ops.conv import library_record
-from tilewright.ops.conv.config import ConvConfig, of_gemm
+from tilewright.ops.conv import library_record, patches, turning
+from tilewright.ops.conv.config import ALIGNMENTS, PATCHES, ConvConfig, of_gemm
 from tilewright.ops.conv.pipelines.record import LINKED, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate, Estimates
@@ -234,7 +238,9 @@ def judge(c: ConvConfig, arch: Arch) -> Verdict:
 
 def supports(c: ConvConfig, p: ConvProblem, arch: Arch) -> Verdict:
     """Whether GEMM's kernel computes the product that `p` is."""
-    of = product(p)
+    if (reason := turning.refusal(c.turned, p)) is not None:
+        return no("turned", reason)
+    of = product(turning.inside(p, c.turned))
     if isinstance(of, str):
         return no("product", of)
     verdict = PRODUCTS.supports(c.gemm_config, of, arch)
@@ -247,21 +253,28 @@ def repeats(c: ConvConfig) -> Verdict:
 
 
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
-    """What GEMM's kernel should take for the product."""
+    """What GEMM's kernel should take for the product, and the layout steps."""
+    if c.turned:
+        return estimates(Columns([c]), p, device).one(0)
     return PRODUCTS.estimate(c.gemm_config, _product(p), device)
 
 
 def estimates(c: Columns, p: ConvProblem, device: Device) -> Estimates:
-    """The same of several configs, without algorithms of the library."""
+    """The same of several configs, which turn the same arrays and are none of the library's."""
     from tilewright.ops.gemm import estimate  # here, as it takes NumPy
 
-    kernels = c.gemm_config
-    return estimate.estimates(Pool(kernels, kernels), _product(p), device)
+    kernels, turned = c.gemm_config, c[0].turned
+    of = _product(turning.inside(p, turned))
+    found = estimate.estimates(Pool(kernels, kernels), of, device)
+    return turning.later(found, p, turned, device)
 
 
 def serving(p: ConvProblem, c: Columns, arch: Arch) -> Sequence[int]:
-    """The places of the configs whose kernels compute the product that `p` is."""
-    of, kernels = product(p), c.gemm_config
+    """The places of the configs, which turn the same arrays, whose kernels compute the product that
+    `p` is."""
+    if turning.refusal(c[0].turned, p) is not None:
+        return []
+    of, kernels = product(turning.inside(p, c[0].turned)), c.gemm_config
     return [] if isinstance(of, str) else PRODUCTS.serving(of, Pool(kernels, kernels), arch)
 
 
@@ -301,17 +314,20 @@ def library_faster(p: ConvProblem, device: Device) -> Verdict:
 
 def interpreted(c: ConvConfig) -> ConvConfig:
     """The config whose kernel the interpreter runs in place of `c`'s."""
-    return of_gemm(c.direction, c.spatial_dims, PRODUCTS.interpreted(c.gemm_config))
+    return of_gemm(c.direction, c.spatial_dims, PRODUCTS.interpreted(c.gemm_config), c.turned)
 
 
 def sources(c: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
-    """What to compile: GEMM's kernel."""
-    return PRODUCTS.sources(c.gemm_config, arch)
+    """What to compile: GEMM's kernels, and the layout steps'."""
+    own = PRODUCTS.sources(c.gemm_config, arch)
+    return {**own, **turning.sources(c, arch)} if c.turned else own
 
 
 def launch(c: ConvConfig, p: ConvProblem, device: Device) -> Launch:
     """GEMM's launch of the product, over the convolution's operands."""
-    return renamed(PRODUCTS.launch(c.gemm_config, _product(p), device), OPERANDS[c.direction])
+    of = _product(turning.inside(p, c.turned))
+    between = renamed(PRODUCTS.launch(c.gemm_config, of, device), OPERANDS[c.direction])
+    return turning.launch(c, p, device, between)
 
 
 # --- spaces ------------------------------------------------------------------------------------
@@ -349,18 +365,39 @@ _ALGORITHM = (
 )  # fmt: skip
 
 
-def rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
+def turnings(p: ConvProblem) -> tuple[str, ...]:
+    """The layout steps, as in `ConvConfig.turned`, that leave a product whose rows are whole 16
+    bytes; none where `p` is one as its arrays lie. The first of a kind that does."""
+    if _whole_rows(product(p)):
+        return ()
+    can = p.once(turning.turnable)
+    if patches.refusal(p) is None:
+        wide = "w" * (patches.row(p, True) != patches.columns(p))
+        tried = dict.fromkeys((PATCHES + wide, PATCHES + wide + "y" * ("y" in can)))
+    else:
+        tried = dict.fromkeys([can] if can else [])
+    for how in tried:
+        if turning.refusal(how, p) is None and _whole_rows(product(turning.inside(p, how))):
+            return (how,)
+    return ()
+
+
+def _whole_rows(of: GemmProblem | str) -> bool:
+    return not isinstance(of, str) and of.alignment == ALIGNMENTS[-1]
+
+
+def rows(p: ConvProblem, arch: Arch, tuned: bool, turned: str = "") -> Iterator[Row]:
     """The kernels of GEMM's default space (or of those of a tuning, some twice) that serve the
-    product that `p` is; for the gradient of weights also kernels whose tiles are shared. Rows of
-    `LINKED`."""
-    of = product(p)
+    product that `p` is between layout steps; for the gradient of weights also kernels whose tiles
+    are shared. Rows of `LINKED`."""
+    of = product(turning.inside(p, turned))
     if isinstance(of, str):
         return
     spaces = PRODUCTS.tuning_spaces(of, arch) if tuned else [PRODUCTS.default_space(of, arch)]
     if p.direction == "weights":
         spaces = [*spaces, _sums(of, arch)]
     for space in spaces:
-        kernels, found = _expanded(space, arch, p.direction, len(p.spatial))
+        kernels, found = _expanded(space, arch, p.direction, len(p.spatial), turned)
         for place in PRODUCTS.serving(of, kernels, arch):
             yield found[place]
 
@@ -394,8 +431,10 @@ _kept: dict[tuple[Any, ...], Expanded] = {}
 problems."""
 
 
-def _expanded(space: KernelSpace, arch: Arch, direction: str, spatial_dims: int) -> Expanded:
-    key = (arch.name, direction, spatial_dims, space.key)
+def _expanded(
+    space: KernelSpace, arch: Arch, direction: str, spatial_dims: int, turned: str
+) -> Expanded:
+    key = (arch.name, direction, spatial_dims, turned, space.key)
     if key not in _kept:
         if len(_kept) >= MOST_EXPANDED:
             _kept.clear()
@@ -403,6 +442,6 @@ def _expanded(space: KernelSpace, arch: Arch, direction: str, spatial_dims: int)
             kernels = Pool(space.expand(arch).configs)
         except EmptySpace:
             kernels = Pool(())
-        configs = (of_gemm(direction, spatial_dims, kernel) for kernel in kernels)
+        configs = (of_gemm(direction, spatial_dims, kernel, turned) for kernel in kernels)
         _kept[key] = kernels, [*map(attrgetter(*LINKED), configs)]
     return _kept[key]

@@ -81,19 +81,17 @@ def _accumulate(
         cols = offs_n % n
 
     if A_ROW:
-        a_offs = rows[:, None] * lda + offs_k[None, :]
+        a_ptrs = a + rows[:, None] * lda + offs_k[None, :]
         a_step = TILE_K
     else:
-        a_offs = rows[:, None] + offs_k[None, :] * lda
+        a_ptrs = a + rows[:, None] + offs_k[None, :] * lda
         a_step = TILE_K * lda
     if B_ROW:
-        b_offs = offs_k[:, None] * ldb + cols[None, :]
+        b_ptrs = b + offs_k[:, None] * ldb + cols[None, :]
         b_step = TILE_K * ldb
     else:
-        b_offs = offs_k[:, None] + cols[None, :] * ldb
+        b_ptrs = b + offs_k[:, None] + cols[None, :] * ldb
         b_step = TILE_K
-    a_ptrs = a + a_offs
-    b_ptrs = b + b_offs
 
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
     if SCALES != "":
@@ -107,10 +105,8 @@ def _accumulate(
         b_at = b_ptrs
         if BATCHING == "summed":
             here, at = in_sum(k0, k, TILE_K)
-            a_at = matrix_of(a, batch, here, 1, BATCHING, ALIGNMENT) + at // TILE_K * a_step
-            b_at = matrix_of(b, batch, here, 2, BATCHING, ALIGNMENT) + at // TILE_K * b_step
-            a_at += a_offs
-            b_at += b_offs
+            a_at = matrix_of(a_ptrs, batch, here, 1, BATCHING, ALIGNMENT) + at // TILE_K * a_step
+            b_at = matrix_of(b_ptrs, batch, here, 2, BATCHING, ALIGNMENT) + at // TILE_K * b_step
         in_k = tl.arange(0, TILE_K) < k - at
         if MASK_M and not A_ROW:
             a_mask = (offs_m < m)[:, None] & (in_k[None, :] if MASK_K else True)

@@ -1,0 +1,149 @@
+"""Patches: where windows lie side by side, as in patch embeddings and in layers that halve an image
+by 2×2 with a stride of 2, a convolution is a product of patches and filters. A layout step cuts the
+image into patches, rows of a matrix with a filter's taps and channels in the order of the weights,
+so that the weights need no step of their own (`turning`). What is left is a 1×1 convolution with as
+many channels (`inside`).
+
+Rows whose length is no multiple of 16 bytes may be filled up with zeros (`padded`). The weights
+are then copied into such rows too, or their gradient out of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tilewright.dtypes import DTYPES
+from tilewright.ops import epilogues
+from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, channels_last
+from tilewright.ops.conv.problem import ConvProblem
+
+ROW_BYTES = 16
+"""Bytes that rows are filled up to multiples of: what aligned copies move."""
+
+TILE = (16, 128)
+"""Neighbouring patches and their columns of a workgroup."""
+
+
+def refusal(p: ConvProblem, padded: bool = True) -> str | None:
+    """Why x of `p` cannot be cut into patches, or None. padded: whether rows are filled up."""
+    if p.taps == 1 or p.filter != p.stride:
+        return f"windows of {_size(p.filter)} by {_size(p.stride)} are no patches side by side"
+    if any(p.pad) or any((d.out - 1) * d.stride + d.filter > d.size for d in p.dims):
+        return "patches of a padded image do not all lie in it"
+    if any(d.filter > 1 and d.dilation > 1 for d in p.dims):
+        return "taps of a dilated filter do not lie side by side"
+    if p.groups > 1:
+        return "patches of groups are not one row"
+    if any(0 in p.shape_of(name) for name in "xwy"):
+        return "there are no patches"
+    if p.direction == "data" and any(taken.kind == "n" for taken in epilogues.takes(p.epilogue)):
+        return f"epilogue '{p.epilogue}' reads a value for each channel, and a row has all taps'"
+    if _order(p) is None:
+        return "the elements of a filter do not lie as a row"
+    if not padded and columns(p) % whole(p.dtype):
+        return f"patches of {columns(p)} elements are no whole {ROW_BYTES} bytes; pw fills them up"
+    return None
+
+
+def _size(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
+@lru_cache(maxsize=1024)
+def _order(p: ConvProblem) -> str | None:
+    """How the elements of a filter lie behind one another: with channels ``first`` (outermost) or
+    ``last``; None if otherwise."""
+    _, *given = p.strides_of("w")
+    counts = (p.c, *p.filter)
+    last = channels_last(1, p.c, p.filter)[1:]
+    first = tuple(math.prod(counts[place + 1 :]) for place in range(len(counts)))
+    for word, strides in (("last", last), ("first", first)):
+        if all(n == 1 or a == b for n, a, b in zip(counts, given, strides, strict=True)):
+            return word
+    return None
+
+
+def columns(p: ConvProblem) -> int:
+    """Elements of a patch."""
+    return p.c * p.taps
+
+
+def row(p: ConvProblem, padded: bool) -> int:
+    """Elements from a patch to the next."""
+    each = whole(p.dtype) if padded else 1
+    return cdiv(columns(p), each) * each
+
+
+def whole(dtype: str) -> int:
+    """Elements that rows come in multiples of."""
+    return ROW_BYTES // DTYPES[dtype].bytes
+
+
+@lru_cache(maxsize=1024)
+def inside(p: ConvProblem, padded: bool) -> ConvProblem:
+    """The convolution that is left behind the layout step.
+
+    padded: whether rows are filled up, and so x and w are temporaries.
+    """
+    ones, length = (1,) * len(p.filter), row(p, padded)
+    outer = length if padded or p.k == 1 else p.strides_of("w")[0]
+    return replace(
+        p, c=length, spatial=p.out_sizes, filter=ones, stride=(), dilation=(), pad=(),
+        pad_after=(), x_strides=(), w_strides=(outer, 1, *(length,) * len(ones)),
+    )  # fmt: skip
+
+
+# --- what the step's kernel is given ------------------------------------------------------------
+
+Three = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An array of so many images that are cut into rows, in the words of `kernels.patches`."""
+
+    images: int
+    columns: int
+    row: int
+    levels: Three
+    first: int
+    walked: Three
+    outs: Three
+    sizes: Three
+    taps: Three
+    strides: tuple[int, int, int, int, int]
+
+    @property
+    def tiles(self) -> int:
+        """Workgroups."""
+        depth, height, width = self.walked
+        patches, columns = TILE
+        return self.images * depth * height * cdiv(width, patches) * cdiv(self.row, columns)
+
+
+def cut(p: ConvProblem, name: str, padded: bool, back: bool) -> Cut:
+    """How x, or w, whose filters are patches of one tap, is cut. back: the image is made of
+    patches, also the pixels beyond the last."""
+    length, filled = columns(p), row(p, padded)
+    if name == "w":
+        filters, strides = (1, 1, p.k), (0, 1, 0, 0, p.strides_of("w")[0])
+        return Cut(
+            1, length, filled, (1, 1, length), 0, filters, filters, filters, (1, 1, 1), strides
+        )
+    outs, sizes, taps = (
+        _three(values, 1) for values in (p.out_sizes, p.spatial, p.filter)
+    )  # fmt: skip
+    d, h, w = (cdiv(size, tap) for size, tap in zip(sizes, taps, strict=True))
+    walked = (d, h, w) if back else outs
+    outer, inner, *spatial = p.strides_of("x")
+    strides = (outer, inner, *_three(tuple(spatial), 0))
+    first = _order(p) == "first"
+    levels = taps if first else (*taps[1:], p.c)
+    return Cut(p.n, length, filled, levels, int(first), walked, outs, sizes, taps, strides)
+
+
+def _three(values: tuple[int, ...], other: int) -> Three:
+    a, b, c = (*(other,) * (MOST_DIMS - len(values)), *values)
+    return a, b, c
