@@ -275,7 +275,7 @@ class Dispatcher:
             said = spoken(op, options, len(outputs or ()))
         if outputs is None and stream is None and said.what is not None:
             given = (*operands, *said.named.values())
-            made = self.repeat(said.what, given, said.scalars)
+            made = self.repeat(said.what, given, said.scalars, record=False)
             if made is not None:
                 return made
         if self.registry is not None:
@@ -286,17 +286,28 @@ class Dispatcher:
             done = self._first_run(op, config, operands, outputs, stream, said)
         return _returned(done) if out is None else out
 
-    def repeat(self, what: Any, given: tuple[Any, ...], scalars: tuple[Any, ...] = ()) -> Any:
+    def repeat(
+        self,
+        what: Any,
+        given: tuple[Any, ...],
+        scalars: tuple[Any, ...] = (),
+        record: bool = True,
+    ) -> Any:
         """Launch a call as an earlier one with the same signature was launched (`remember`), on
         torch's current stream. Returns the output that it makes, a tuple unless there is one, or
-        None if nothing was launched."""
+        None if nothing was launched.
+
+        record: whether to record gradients, where torch wants some, as those of an earlier call
+            were (`record`); if not, nothing is launched then.
+        """
         if self.registry is not None:
             self._forget_if_changed(self.registry)
         launches = self._launches
         fast = launches.fast
         if fast is None:
             return None
-        return fast.repeat(fast.torch, launches.recipes, what, given, scalars)
+        torch = fast.torch if record else fast.torch_unrecorded
+        return fast.repeat(torch, launches.recipes, what, given, scalars)
 
     def split(self, name: str, given: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
         """What `repeat` takes for a call of a function: the function's name and arguments without

@@ -64,6 +64,8 @@ class Fast:
             torch._C._increment_version,
             torch._C._functorch.peek_interpreter_stack,
         )
+        self.torch_unrecorded = (*self.torch[:-1], bool)
+        """For calls whose gradients are not recorded: as if a transform were always at work."""
 
 
 class Launches:

@@ -218,6 +218,14 @@ def test_nothing_is_recorded_without_gradients(known):
         assert not call(x.detach(), w.detach()).requires_grad
 
 
+def test_a_dispatcher_records_nothing_though_the_call_is_known(driver):
+    a, b = zeros(16, 32).requires_grad_(), zeros(32, 48)
+    for _ in range(4):
+        assert tw.gemm(a, b).requires_grad
+    with pytest.raises(BadArgument, match="a dispatcher does not record"):
+        driver.dispatcher.run("gemm", a, b)
+
+
 def test_autocast_converts_though_the_call_is_known(driver):
     x, w = torch.zeros(2, 8, 6, 6, requires_grad=True), torch.zeros(8, 8, 3, 3, requires_grad=True)
     for on in (False, False, False, True, True, True, False):
