@@ -4,9 +4,10 @@
     python benchmarks/attention_figures.py --fit     # a search over those of `FITTED`
 
 Needs no GPU. `attention_short_h200.json` has the times of nearly all kernels of the spaces on short
-problems in batches, drawn as `cases/attention_unseen.py` says. Those of its first seed are fitted
-to; those of the second take no part. Beside them stand long sequences and decoding, recorded
-before: figures that make these worse are not to be taken over.
+problems in batches, drawn as `cases/attention_unseen.py` says, and on eight long ones. Those of the
+first seed and of 2,048 rows are fitted to; those of the second and of 4,096 take no part. Beside
+them stand long sequences and decoding, recorded before: figures that make these worse are not to be
+taken over.
 
 Two measures of each set. Spread: the geometric standard deviation of estimate over median. Loss:
 how much longer the kernel that the estimate puts first takes than the fastest of the record, of
@@ -19,35 +20,37 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cases.attention_unseen import COUNTED, HELD_OUT, drawn
+import attention_matrix
+from cases.attention_unseen import COUNTED, HELD_OUT, drawn, gradients
+from tilewright import ops
 from tilewright.arch import arch, device
-from tilewright.ops.attention import FAMILY, AttentionProblem, estimate
+from tilewright.ops.attention import AttentionProblem, estimate
 from tilewright.ops.attention.pipelines import PIPELINES
-from tilewright.ops.attention.rates import ATTENTION
-from tilewright.ops.attention.spaces import default_space
+from tilewright.ops.attention_backward.estimate import BACKWARD
 
 RESULTS = Path(__file__).parent / "results"
 SHORT = RESULTS / "attention_short_h200.json"
+BACKWARD_SHORT = RESULTS / "attention_short_backward_h200.json"
 LONG = RESULTS / "attention_guess_h200.jsonl"
 DECODING = RESULTS / "attention_decode_h200.json"
 H200 = device("h200_sxm")
 
-FITTED = (
-    "gluon_ws.tile_us", "gluon_decode.tile_us", "basic.tile_us", "gluon_ws.of_three",
-)  # fmt: skip
-"""What is searched: figures of `arch/figures/attention.json`, and fields of pipelines' paces."""
+FITTED = ("gluon_ws.tile_us", "gluon_ws.beside", "gluon_decode.tile_us", "basic.tile_us")
+FITTED_BACKWARD = ("BEGIN_US", "TURN_US")
+"""What is searched: fields of pipelines' paces, and figures of
+`arch/figures/attention_backward.json`."""
 STEPS = (0.5, 0.2, 0.05)
 """By which a value moves at a time: of itself, or of 1 where it is less."""
 SLOW = 1.5
 """Kernels that take so many times what the fastest takes count half; slower ones less."""
 
-Times = Mapping[AttentionProblem, Mapping[str, float]]
+Times = Mapping[Any, Mapping[str, float]]
 _SAID = re.compile(
     r"attention b(\d+) h(\d+)(?::(\d+))? (\d+)×(\d+) d(\d+) (bf16|fp16)( causal)?"
 )  # fmt: skip
@@ -56,8 +59,22 @@ _SAID = re.compile(
 def short(seed: int) -> Times:
     """The medians of single calls of a draw's problems that are in the record, of kernels of ours
     by name."""
-    timed = json.loads(SHORT.read_text())["calls_us"]
-    return {p: _ours(timed[str(p)]) for p in drawn(seed) if str(p) in timed}
+    return _of(SHORT, drawn(seed))
+
+
+def backward(seed: int) -> Times:
+    """Those of their gradients."""
+    return _of(BACKWARD_SHORT, gradients(seed))
+
+
+def long(rows: int) -> Times:
+    """Those of the record's long sequences of so many rows."""
+    return _of(SHORT, (p for p in attention_matrix.long() if p.q_len == rows))
+
+
+def _of(record: Path, problems: Iterable[Any]) -> Times:
+    timed = json.loads(record.read_text())["calls_us"]
+    return {p: _ours(timed[str(p)]) for p in problems if str(p) in timed}
 
 
 def before(path: Path, key: str) -> Times:
@@ -76,7 +93,7 @@ def before(path: Path, key: str) -> Times:
 
 
 def _ours(times: Mapping[str, float]) -> dict[str, float]:
-    return {name: us for name, us in times.items() if name.startswith("attention_")}
+    return {name: us for name, us in times.items() if name.startswith("attention")}
 
 
 # --- measures -----------------------------------------------------------------------------------
@@ -93,20 +110,21 @@ class Fit:
 
 
 @cache
-def _defaults(problem: AttentionProblem) -> frozenset[str]:
+def _defaults(problem: Any) -> frozenset[str]:
     """Kernels of the default space."""
     this = arch(H200.arch)
-    return frozenset(c.name for c in default_space(problem, this).expand(this).configs)
+    space = ops.family(problem.family).default_space(problem, this)
+    return frozenset(c.name for c in space.expand(this).configs)
 
 
-def _estimated(problem: AttentionProblem, names: Sequence[str]) -> Sequence[float]:
-    configs = [_config(name) for name in names]
-    return [float(us) for us in estimate.estimates(configs, problem, H200).total_us]
+def _estimated(problem: Any, names: Sequence[str]) -> Sequence[float]:
+    family = ops.family(problem.family)
+    return [family.estimate(_config(name), problem, H200).total_us for name in names]
 
 
 @cache
 def _config(name: str) -> Any:
-    return FAMILY.parse_name(name)
+    return ops.family_of(name).parse_name(name)
 
 
 def fit_of(times: Times) -> Fit:
@@ -145,9 +163,7 @@ def _error(times: Times) -> float:
 
 def value_of(figure: str) -> float:
     pipeline, _, field = figure.rpartition(".")
-    return float(
-        getattr(PIPELINES[pipeline].pace, field) if pipeline else getattr(ATTENTION, figure)
-    )
+    return float(getattr(PIPELINES[pipeline].pace if pipeline else BACKWARD, field))
 
 
 def put(figure: str, value: float) -> None:
@@ -158,7 +174,7 @@ def put(figure: str, value: float) -> None:
         pace = replace(PIPELINES[pipeline].pace, **fields)
         PIPELINES[pipeline] = replace(PIPELINES[pipeline], pace=pace)
     else:
-        ATTENTION.__dict__[figure] = value
+        BACKWARD.__dict__[figure] = value
     estimate._step.cache_clear()
 
 
@@ -186,12 +202,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     sets = {
-        "short, fitted to": short(COUNTED),
+        "fitted to": {**short(COUNTED), **long(2048)},
         "short, which take no part": short(HELD_OUT),
-        "long sequences": before(LONG, "brief_us"),
+        "long, which take no part": long(4096),
+        "long, recorded before": before(LONG, "brief_us"),
         "decoding": before(DECODING, "times_us"),
+        "gradients, fitted to": backward(COUNTED),
+        "gradients, which take no part": backward(HELD_OUT),
     }
-    sets = {name: times for name, times in sets.items() if times}
     result: dict[str, Any] = {}
 
     def told(when: str) -> None:
@@ -205,8 +223,10 @@ def main() -> None:
 
     told("as it is")
     if args.fit:
-        search(FITTED, sets["short, fitted to"])
-        result["values"] = {figure: round(value_of(figure), 3) for figure in FITTED}
+        search(FITTED, sets["fitted to"])
+        search(FITTED_BACKWARD, sets["gradients, fitted to"])
+        every = (*FITTED, *FITTED_BACKWARD)
+        result["values"] = {figure: round(value_of(figure), 3) for figure in every}
         print(result["values"])
         told("fitted")
     if args.json:

@@ -37,9 +37,12 @@ LONG = (2048, 4096)
 
 def problems() -> Iterator[AttentionProblem]:
     draws = ([p for p in drawn(seed) if p.min_bytes > LEAST_BYTES] for seed in (COUNTED, HELD_OUT))
-    long = [shape(length, dim, **mask) for length in LONG for dim in (64, 128) for mask in CAUSAL]
-    for some in itertools.zip_longest(*draws, long):
+    for some in itertools.zip_longest(*draws, long()):
         yield from (p for p in some if p is not None)
+
+
+def long() -> list[AttentionProblem]:
+    return [shape(length, dim, **mask) for length in LONG for dim in (64, 128) for mask in CAUSAL]
 
 
 def backward() -> Iterator[AttentionBackwardProblem]:

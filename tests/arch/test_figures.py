@@ -38,15 +38,23 @@ def used(owners: set[str]) -> set[str]:
     return found
 
 
+def _assigned(script, name):
+    """The literal that a script assigns to a name."""
+    body = ast.parse((ROOT.parents[1] / script).read_text()).body
+    (value,) = (one.value for one in body if isinstance(one, ast.Assign)
+                and ast.unparse(one.targets[0]) == name)  # fmt: skip
+    return ast.literal_eval(value)
+
+
 def test_a_figure_names_the_script_that_fits_it():
     every = [(word, one) for name in OWNERS for word, one in figures.stated(name).items()]
     script, of_conv = "benchmarks/analytical.py", "benchmarks/conv_figures.py"
-    assert {one.script for _, one in every} == {"", script, of_conv}
+    of_attention = "benchmarks/attention_figures.py"
+    assert {one.script for _, one in every} == {"", script, of_conv, of_attention}
+    searched = {word for word, one in every if one.script == of_attention}
+    assert searched == set(_assigned(of_attention, "FITTED_BACKWARD"))
     assert {one.script for one in figures.stated("conv").values()} == {of_conv}
-    body = ast.parse((ROOT.parents[1] / script).read_text()).body
-    (start,) = (one.value for one in body if isinstance(one, ast.Assign)
-                and ast.unparse(one.targets[0]) == "START")  # fmt: skip
-    fitted = {word.upper() for word in ast.literal_eval(start)}
+    fitted = {word.upper() for word in _assigned(script, "START")}
     assert {word for word, one in every if one.script == script} == fitted
 
 

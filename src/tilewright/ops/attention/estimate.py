@@ -263,8 +263,6 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
     scores = c.tile_q * c.tile_kv
     pace = record.pace
     share = pace.share_8_bit if DTYPES[c.dtype].bits == 8 else pace.share
-    if c.num_warps == 3 * WARPGROUP and d * DTYPES[c.dtype].bytes > 128:
-        share *= pace.of_three
     if this.async_mma and c.tile_q < 64:
         share *= ATTENTION.SMALL_DOT
     products = 2 * scores * (d + d_v) / (physics.matrix_rate(device, c.dtype) * share)
@@ -293,17 +291,18 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
         page = ATTENTION.PAGE_US / ahead + pages * ATTENTION.PAGE_INSTRUCTIONS / clock
     stored = c.tile_q * c.head_dim_v * DTYPES[c.dtype_o].bytes
     groups = 1 if record.in_triton else max(1, c.num_warps // WARPGROUP)
+    resident = _resident(c, this, step_bytes)
     return _Step(
         products=products,
         softmax=softmax / clock,
         masked=scores * ATTENTION.MASK_INSTRUCTIONS / lanes / clock,
-        serial=pace.serial / groups,
+        serial=pace.serial / (groups + pace.beside * (resident - 1)),
         read=read,
         waits=loads,
         page=page,
         store=stored / (DEVICE.STORE_SHARE * port),
         warp_groups=groups,
-        resident=_resident(c, this, step_bytes),
+        resident=resident,
     )
 
 

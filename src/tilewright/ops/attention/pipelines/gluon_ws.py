@@ -340,7 +340,7 @@ def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
         tiles = ((128, 64, 8, 2),)
     elif wide <= 128:
         tiles = ((128, 128, 8, 2),)
-        short = ((128, 64, 8, 4), (192, 64, 12, 2))
+        short = ((128, 64, 8, 4), (192, 64, 12, 4))
     elif p.head_dim_v <= 128:
         tiles = ((128, 128, 8, 2), (128, 64, 8, 2))
     else:
@@ -375,7 +375,7 @@ _PACE = Pace(
     share=0.89,
     share_8_bit=0.64,
     serial=0.6,
-    of_three=0.93,
+    beside=0.35,
     instructions=12.4,
     rescales=False,
     in_use=0,

@@ -27,8 +27,7 @@ class Pace:
         of the rate of 8-bit types.
     serial: share of the shorter of products and softmax that the longer does not hide, where one
         group of warps has them; of several, which hide one another's, a part.
-    of_three: factor on the share where three groups of warps multiply rows of over 128 bytes: they
-        have few registers for them.
+    beside: for how many groups a further workgroup on the compute unit stands there.
     instructions: of the vector units for each score besides its exponential: scaling, maximum,
         subtraction, sum, conversion, moves.
     rescales: whether every step multiplies its sums, by what the maxima grew.
@@ -39,7 +38,7 @@ class Pace:
     share: float
     share_8_bit: float
     serial: float
-    of_three: float = 1.0
+    beside: float = 0.0
     instructions: float = ATTENTION.SCORE_INSTRUCTIONS
     rescales: bool = True
     in_use: int = 1
