@@ -115,11 +115,14 @@ class Launches:
     ) -> None:
         """As `Dispatcher.record`."""
         fast = self.fast
-        recipe = None if fast is None else self.recipes.get(fast.signature(run, arrays))
-        if fast is not None and recipe is not None:
-            signature = fast.signature(what, given, True)
-            if signature is not None:
-                self._add_recipe(signature, (recipe, function))
+        if fast is None:
+            return
+        signature = fast.signature(what, given, True)
+        if signature is None or signature in self.recipes:
+            return
+        recipe = self.recipes.get(fast.signature(run, arrays))
+        if recipe is not None:
+            self._add_recipe(signature, (recipe, function))
 
     def record_alike(
         self, what: Any, given: tuple[Any, ...], known: Any, arrays: tuple[Any, ...]

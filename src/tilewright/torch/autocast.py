@@ -7,6 +7,7 @@ that pass outputs, or write an operand in place, convert nothing, as torch's do 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -39,11 +40,25 @@ def converted(
 
     tensors: operands by position, then those by keyword, of the names `named`.
     """
-    found, family, inputs = list(tensors), ops.family(op), len(tensors) - len(named)
-    if not family.written(inputs, named):
-        for place in family.lowered(inputs, named, options):
-            found[place] = _converted(found[place])
+    found = list(tensors)
+    try:
+        places = _places(op, len(tensors) - len(named), (*named,), (*options.items(),))
+    except TypeError:  # a symbol has no hash
+        places = _places.__wrapped__(op, len(tensors) - len(named), (*named,), (*options.items(),))
+    for place in places:
+        found[place] = _converted(found[place])
     return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _places(
+    op: str, inputs: int, named: tuple[str, ...], options: tuple[tuple[str, Any], ...]
+) -> tuple[int, ...]:
+    """The places of the operands that are converted."""
+    family = ops.family(op)
+    return (
+        () if family.written(inputs, named) else tuple(family.lowered(inputs, named, dict(options)))
+    )
 
 
 def _converted(x: Any) -> Any:

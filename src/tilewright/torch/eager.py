@@ -45,6 +45,10 @@ def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, 
         operands = tensors[: len(operands)]
         named = dict(zip(spoken.named, tensors[len(operands) :], strict=True))
         keywords = {**keywords, **named}
+        if not seen and spoken.what is not None:
+            made = default_dispatcher().repeat(spoken.what, tuple(tensors), spoken.scalars)
+            if made is not None:
+                return made
     if seen:
         return _returned(operators.run(op, *_apart(op, spoken, tensors)))
     if wanted and torch.is_grad_enabled():

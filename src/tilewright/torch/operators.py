@@ -121,18 +121,20 @@ def launch(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> lis
     return list(made) if isinstance(made, tuple) else [made]
 
 
-def again(op: str, said: str, tensors: list[Any], numbers: Numbers | None) -> list[Any] | None:
-    """As `launch`, for a call like an earlier one, whose gradients are recorded where they are
-    wanted; None if it has to be made by `launch`.
+def again(
+    op: str, said: str, tensors: list[Any], numbers: Numbers | None, record: bool = False
+) -> list[Any] | None:
+    """As `launch`, for a call like an earlier one; None if it has to be made by `launch`.
 
     said: `Said.text`.
+    record: whether to record gradients where torch wants some.
     """
     what, names = _told_apart(op, said, numbers)
     given: tuple[int | float | None, ...] = ()
     if names:
         values = dict(zip(names, numbers or (), strict=False))  # options follow the scalars
         given = tuple([values.get(name) for name in calls.scalars_of(op)])
-    made = default_dispatcher().repeat(what, tuple(tensors), given)
+    made = default_dispatcher().repeat(what, tuple(tensors), given, record)
     if made is None:
         return None
     return list(made) if isinstance(made, tuple) else [made]
@@ -215,7 +217,7 @@ def operator(op: str) -> Operator:
         plain = keys.raw_repr() & below_autograd in plain_keys
         if not plain:
             subclasses.refuse(op, operands)
-        made = again(op, said, operands, scalars) if plain else None
+        made = again(op, said, operands, scalars, record=True) if plain else None
         if made is not None:
             return made
         what = read(said)

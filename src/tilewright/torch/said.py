@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import NoneType
 from typing import Any
 
 import torch
@@ -156,7 +157,14 @@ def is_symbol(value: Any) -> bool:
 
 def holds_symbol(value: Any) -> bool:
     """Whether the value of an option is a symbol, or a tuple with one within."""
+    kind = type(value)
+    if kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value))):
+        return False
     return any(map(holds_symbol, value)) if isinstance(value, tuple | list) else is_symbol(value)
+
+
+_PLAIN = frozenset({bool, int, float, str, NoneType, torch.Tensor, torch.nn.Parameter})
+"""Kinds of values that most options have, and none of which is a symbol."""
 
 
 def exchanged(value: Any, change: Callable[[Any], Any]) -> Any:

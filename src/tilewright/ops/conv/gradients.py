@@ -49,7 +49,10 @@ class _Steps(Recording):
     def readable(self, x: Any) -> Any:
         """`x`, or a copy where its elements share memory (the gradient of a sum has strides of
         0)."""
-        apart = all(stride or size == 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+        strides = x.stride()
+        if 0 not in strides:  # as nearly always
+            return x
+        apart = all(stride or size == 1 for size, stride in zip(x.shape, strides, strict=True))
         return x if apart else x.contiguous()
 
     def summed(self, taken: Takes) -> Callable[[Any], Any]:
