@@ -29,7 +29,8 @@ def multiply(equation: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None
     found, outer = matrices(equation, list(zip(("A", "B", "out"), views, strict=True)))
     x, y, z = (in_place(v, f) for v, f in zip((a, b, c), found, strict=True))
     if outer is None:
-        z[...] = np.matmul(x, y)
+        product = np.matmul(x, y)
+        z[...] = product.sum(0) if product.ndim > z.ndim else product
     else:
         x, y, z = (
             np.lib.stride_tricks.as_strided(
@@ -185,7 +186,9 @@ def test_equations_that_are_no_contraction_of_two_operands_are_refused(equation,
             r"dimensions b, g, r of sizes 2, 3, 2 must be walked as two, but their strides are "
             r"A 144, 12, 6; B 90, 6, 0; out 120, 40, 20; pass copies",
         ),
-        ("ikl,lkj->ij", ((2, 3, 4), (4, 3, 5)), "dimensions k, l of sizes 3, 4 .* A 4, 1; B 5, 15"),
+        ("iklh,hlkj->ij", ((2, 3, 4, 2), (2, 4, 3, 5)), "dimensions k, l, h of sizes 3, 4, 2 must"),
+        ("bikl,blkj->bij", ((2, 2, 3, 4), (2, 4, 3, 5)), "dimensions k, l of sizes 3, 4 must be"),
+        ("ikl,lkj->ij", ((2, 3, 4), (4, 3, 5)), ""),
         ("bki,bkj->bij", ((2, 3, 4), (2, 3, 5)), ""),
         ("ikb,kjb->ijb", ((4, 6, 2), (6, 5, 2)), r"A is no matrix over i \(stride 12\) and k"),
     ],
@@ -200,6 +203,23 @@ def test_operands_that_do_not_fit_say_which_dimension_is_in_the_way(equation, sh
             problem_of(inputs, out, {"equation": equation})
     else:
         assert problem_of(inputs, out, {"equation": equation})
+
+
+@pytest.mark.parametrize(
+    ("equation", "a", "b", "strides"),
+    [
+        ("bkp,bcp->kc", (3, 8, 20), (3, 12, 20), (160, 240)),  # images of channels and pixels
+        ("bkp,bcp->ck", (3, 8, 20), (3, 12, 20), (160, 240)),
+        ("bp,bcp->c", (3, 20), (3, 12, 20), (20, 240)),
+    ],
+)
+def test_of_two_dimensions_of_k_one_is_a_batch_that_is_summed(equation, a, b, strides):
+    rng = np.random.default_rng(5)
+    x, y = (rng.standard_normal(shape, np.float32) for shape in (a, b))
+    p = problem_of([arrays.view(x), arrays.view(y)], None, {"equation": equation})
+    assert (p.batching, p.batch, p.k, p.batch_strides[:2]) == ("summed", 3, 20, strides)
+    found = tw.gemm(x, y, equation=equation)
+    np.testing.assert_allclose(found, np.einsum(equation, x, y), rtol=1e-4, atol=1e-4)
 
 
 def test_operands_that_run_backwards_and_pointers_are_refused():

@@ -6,14 +6,15 @@
 The places of its label give a dimension its role: in A, B and out it belongs to the batch, in A and
 out to M, in B and out to N, in A and B to K. Dimensions of one role are merged if every operand can
 walk them as one. Dimensions of M and N that do not merge join the batch; the operand without them
-is then shared. A batch can have two dimensions that do not merge. Nothing is copied: if the strides
-allow no GEMM, the error names the dimensions that prevent it.
+is then shared. A batch can have two dimensions that do not merge. Of two dimensions of K that do
+not merge, one is a batch whose products are summed. Nothing is copied: if the strides allow no
+GEMM, the error names the dimensions that prevent it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -104,7 +105,7 @@ def matrices(
 ) -> tuple[list[View], Outer | None]:
     """Views of the same memory as matrices, or as batches of matrices unless the whole batch shares
     one: A [m, k], B [k, n], out [m, n] and other operands with the layout of out, by name. If the
-    batch has two dimensions, also the outer one.
+    batch has two dimensions, also the outer one. Batches of A and B alone are summed into out.
 
     whole: roles (``m``, ``n``) that must each be one dimension.
     nested: dimensions that belong to a batch already are not merged.
@@ -137,10 +138,13 @@ def matrices(
         role: dims if nested and role == "batch" else walk.join(dims)
         for role, dims in joined.items()
     }
+    one = _Dim((), 1, (1,) * len(operands))
+    of_sum = [*joined["batch"], *joined["m"][1:], *joined["n"][1:]]
+    if len(joined["k"]) == 2 and not of_sum:
+        return _summed(walk, operands, joined, one), None
     for role in ("k", *whole):
         if len(joined[role]) > 1:
             raise BadArgument(walk.apart(joined[role]))
-    one = _Dim((), 1, (1,) * len(operands))
     k = (joined["k"] or [one])[0]
     # One dimension of M's role can be M, or none; the others go to the batch. The same holds for N.
     of_m = joined["m"] or [one] if "m" in whole else [*joined["m"], one]
@@ -163,6 +167,29 @@ def matrices(
         for place, ((_, view), two) in enumerate(zip(operands, axes, strict=True))
     ]
     return found, Outer(batch[0].size, batch[0].strides) if batch else None
+
+
+def _summed(
+    walk: _Walk,
+    operands: Sequence[tuple[str, View]],
+    joined: Mapping[str, Sequence[_Dim]],
+    one: _Dim,
+) -> list[View]:
+    """Views of products whose sum is out: a dimension of K is K, the other a batch. Raises
+    `BadArgument`."""
+    (m, *_), (n, *_) = [*joined["m"], one], [*joined["n"], one]
+    tried = []
+    for outer, inner in itertools.permutations(joined["k"]):
+        axes = [(m, inner), (inner, n), *((m, n) for _ in operands[C:])]
+        tried.append((walk.objection(axes, [outer]), -inner.size, axes, outer))
+    tried.sort(key=lambda t: (bool(t[0]), t[1]))
+    why, _, axes, outer = tried[0]
+    if why:
+        raise BadArgument(why)
+    return [
+        _as_matrix(view, place, two, outer if place < C else None)
+        for place, ((_, view), two) in enumerate(zip(operands, axes, strict=True))
+    ]
 
 
 def _sizes(

@@ -234,13 +234,14 @@ def problem_of(call: Call, prefer: str = "rcr", batching: str = "") -> GemmProbl
     named = [("A", given.a), ("B", b), ("out", given.c)]
     named += [(t.name, x) for t, x, is_d in zip(taken, given.extras, matrices, strict=True) if is_d]
     vectors = [t.kind for t in taken if t.kind in ("m", "n")]
-    outer = None
+    outer, summed = None, options.get("batching", batching) == "summed"
     if "equation" in options:
         nested = options.get("batching", batching) == "nested"
         found, outer = contraction.matrices(options["equation"], named, vectors, nested)
         named = [(name, view) for (name, _), view in zip(named, found, strict=True)]
+        summed = max(len(view.shape) for view in found[:2]) > len(found[2].shape)
     parts = [(name, batches.matrices(name, view)) for name, view in named]
-    if options.get("batching", batching) == "summed":
+    if summed:
         form, batch = "summed", batches.sum_of(parts)
     else:
         form, batch = batches.batch_of(parts)
