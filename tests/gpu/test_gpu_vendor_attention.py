@@ -19,6 +19,7 @@ from tilewright.measure.contenders import kernel_bind, results  # noqa: E402
 from tilewright.measure.devices import gpus  # noqa: E402
 from tilewright.measure.sweep import Group  # noqa: E402
 from tilewright.ops.attention import AttentionProblem  # noqa: E402
+from tilewright.ops.attention_backward import AttentionBackwardProblem  # noqa: E402
 from tilewright.ops.library import library_of  # noqa: E402
 from tilewright.tables.row import Row  # noqa: E402
 from tilewright.tables.table import Table  # noqa: E402
@@ -38,6 +39,8 @@ PROBLEMS = [
     replace(DENSE, dtype="fp16", dtype_kv="", dtype_o="", layout="bhsd", others="lse"),
     replace(TOP_LEFT, head_dim=64, head_dim_v=64, kv_layout="bhsd"),
     replace(DENSE, q_len=1, kv_len=513),
+    AttentionBackwardProblem(3, 8, 200, 200, 128, kv_heads=2),
+    AttentionBackwardProblem(2, 8, 77, 197, 64, right=0, layout="bhsd", kv_layout="bhsd"),
 ]
 
 

@@ -32,7 +32,7 @@ PLACES = {"forward": (704, 703, 705), "data": (710, 709, 711), "weights": (716, 
 TYPES = {0: np.float32, 2: np.float16, 4: np.int32, 11: np.bool_}
 POINTWISE = {
     0: np.add, 1: np.multiply, 6: np.divide, 9: np.subtract, 13: np.exp, 15: np.log,
-    303: np.greater_equal, 601: lambda x, b, t: np.where(t, x, b),
+    21: np.positive, 303: np.greater_equal, 601: lambda x, b, t: np.where(t, x, b),
 }  # fmt: skip
 REDUCTIONS = {0: np.sum, 3: np.max}
 
@@ -215,7 +215,8 @@ class Interpreter:
 
     def run(self, operations: list[Descriptor]) -> None:
         for one in operations:
-            {13: self._pointwise, 19: self._matmul, 22: self._reduce}[one.kind](one.said)
+            how = {13: self._pointwise, 19: self._matmul, 22: self._reduce, 31: self._turn}
+            how[one.kind](one.said)
 
     def _read(self, said: dict[int, list[Any]], place: int) -> np.ndarray:
         tensor = self.living[said[place][0]].said
@@ -251,8 +252,18 @@ class Interpreter:
 
     def _reduce(self, said: dict[int, list[Any]]) -> None:
         how = self.living[said[1612][0]].said
-        found = REDUCTIONS[how[1600][0]](self._read(said, 1610), axis=-1, keepdims=True)
+        x, heads = self._read(said, 1610), self.living[said[1611][0]].said[902][1]
+        axis = -1
+        if heads < x.shape[1]:  # of the heads that share keys
+            x, axis = x.reshape(x.shape[0], heads, -1, *x.shape[2:]), 2
+        found = REDUCTIONS[how[1600][0]](x, axis=axis, keepdims=axis < 0)
         self._write(said, 1611, found)
+
+    def _turn(self, said: dict[int, list[Any]]) -> None:
+        (x,), (into,) = said[2200], said[2201]
+        strides = self.living[x].said[903], self.living[into].said[903]
+        assert strides[1] == [*strides[0][:2], strides[0][3], strides[0][2]]
+        self._write(said, 2201, self._read(said, 2200).swapaxes(2, 3))
 
 
 def _array(said: dict[int, list[Any]], addresses: dict[int, int]) -> np.ndarray:

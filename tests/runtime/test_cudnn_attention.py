@@ -1,5 +1,5 @@
-"""cuDNN's attention through its own functions, without a GPU: what it is asked, what a graph of it
-computes in memory of the host, and how an engine is named, chosen and refused."""
+"""cuDNN's attention and its gradients through its own functions, without a GPU: what it is asked,
+what a graph computes in memory of the host, and how an engine is named, chosen and refused."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument, LibraryRefused, UnknownName  # noqa: E402
 from tilewright.ops.attention import FAMILY, AttentionProblem  # noqa: E402
 from tilewright.ops.attention import config as config_module  # noqa: E402
+from tilewright.ops.attention_backward import FAMILY as GRADIENTS  # noqa: E402
+from tilewright.ops.attention_backward import AttentionBackwardProblem  # noqa: E402
 from tilewright.ops.library import library_of  # noqa: E402
 from tilewright.ops.library_engine import Engine, Offered  # noqa: E402
 from tilewright.runtime import offers  # noqa: E402
@@ -232,3 +234,81 @@ def test_engines_are_candidates_that_constraints_refuse(monkeypatch, library, dr
     assert not refused()
     chosen = Dispatcher(registry, H200).select(P)
     assert not library_of(chosen.config)  # estimates of engines say nothing
+
+
+# --- gradients ----------------------------------------------------------------------------------
+
+OF = AttentionBackwardProblem(2, 4, 5, 7, 16, kv_heads=2, head_dim_v=8, dtype="fp16")
+
+
+def gradients_by(p, offer=TURNED):
+    engine = Engine(offer.number, offer.knobs, varies=True)
+    return GRADIENTS.library_config(p, "cudnn9", Offered(engine, offer.workspace))
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"softcap": 8.0}, "features"),
+        ({"grads": "dq+dk"}, "gradients"),
+        ({"dlse": True}, "gradients"),
+        ({"accumulate": True}, "gradients"),
+        ({"do_strides": (0, 32, 8, 1)}, "extent"),
+        ({"right": 0, "q_len": 8}, "mask"),
+    ],
+    ids=str,
+)
+def test_gradients_that_it_is_not_asked_for_say_why(fields, rule):
+    p = replace(OF, **fields)
+    asked = GRADIENTS.library_query(p, SM_90, "cudnn9")
+    assert not asked and asked.rule == rule
+    if rule not in ("features", "gradients"):  # which a name says
+        config = replace(gradients_by(OF), mask=p.mask.kind)
+        assert GRADIENTS.supports(config, p, SM_90).rule == rule
+
+
+def test_a_name_says_an_engine_of_gradients(library, driver):
+    asked = GRADIENTS.library_query(OF, SM_90, "cudnn9")
+    found = library.offered(driver, 0, asked, 8)
+    assert [one.engine.varies for one in found] == [True, True]
+    for one in found:
+        config = GRADIENTS.library_config(OF, "cudnn9", one)
+        assert GRADIENTS.parse_name(config.name) == config and library_of(config) == "cudnn9"
+        assert not GRADIENTS.repeats(config) and GRADIENTS.judge(config, SM_90)
+        assert not GRADIENTS.supports(config, replace(OF, deterministic=True), SM_90)
+        assert GRADIENTS.supports(GRADIENTS.interpreted(config), OF, SM_90)
+        launch = GRADIENTS.launch(config, OF, H200)
+        assert launch.workspace_bytes >= 4 * 2 * 4 * 5 * (16 + 1) + one.workspace
+    ranked = GRADIENTS.rank(OF, [config, GRADIENTS.interpreted(config)], H200)
+    assert ranked[-1][0] == config
+    with pytest.raises(UnknownName):
+        GRADIENTS.parse_name(config.name.replace("g-dq-dk-dv", "g-dq"))
+    with pytest.raises(BadArgument, match="no axes"):
+        GRADIENTS.make_config({"pipeline": "vendor"}, SM_90)
+
+
+GRADIENT_CASES = {
+    "plain": OF,
+    "every head its keys": replace(OF, kv_heads=4),
+    "top left": replace(OF, right=0, corner="top_left", q_len=9),
+    "bottom right": replace(OF, right=0, layout="bhsd"),
+    "rows apart": replace(OF, dk_strides=(448, 64, 24, 1), do_strides=(320, 64, 16, 1)),
+}
+
+
+@pytest.mark.parametrize("case", GRADIENT_CASES)
+def test_gradients_are_right(gpu, case):
+    p = GRADIENT_CASES[case]
+    operands = verify.operands_of(p, 3, "cpu")
+    wanted = verify.reference(p, operands.inputs)
+    arrays = [x for x in operands.inputs.values() if isinstance(x, np.ndarray)]
+    for offer in (PLAIN, TURNED):
+        config = gradients_by(p, offer)
+        verify.reset(operands, {})
+        gpu.dispatcher.run_named(
+            config.name, *map(torch.from_numpy, arrays),
+            out=tuple(map(torch.from_numpy, operands.outputs.values())),
+            scale=operands.inputs["scale"], **GRADIENTS.options(p),
+        )  # fmt: skip
+        check = verify.compare_all(p, config, operands.written(p), wanted)
+        assert check.ok, f"{check}"

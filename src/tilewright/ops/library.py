@@ -25,6 +25,9 @@ CUBLASLT, HIPBLASLT, CUDNN = "cublaslt", "hipblaslt", "cudnn"
 LIBRARIES = {"cuda": (CUBLASLT, CUDNN), "hip": (HIPBLASLT,)}
 """The vendor's libraries of each backend."""
 
+NO_AXES = "pipeline vendor has no axes: name its kernels, or have tune ask the library"
+"""Why a space cannot have the vendor's algorithms."""
+
 _LIBRARY = re.compile(rf"({CUBLASLT}|{HIPBLASLT}|{CUDNN})([1-9]\d?)", re.ASCII)
 _PACKAGES = {
     CUBLASLT: ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"),

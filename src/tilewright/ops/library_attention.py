@@ -1,5 +1,5 @@
-"""Attention that cuDNN computes, as data: what a step of a launch says in place of a kernel, and
-what the library is asked for its engines with."""
+"""Attention and its gradients that cuDNN computes, as data: what a step of a launch says in place
+of a kernel, and what the library is asked for its engines with."""
 
 from __future__ import annotations
 
@@ -13,14 +13,25 @@ Diagonal = Literal["", "top_left", "bottom_right"]
 
 
 @dataclass(frozen=True, slots=True)
+class Gradients:
+    """Of O, which is given; and of Q, K and V, which are computed."""
+
+    do: Tensor
+    dq: Tensor
+    dk: Tensor
+    dv: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
-    """O = softmax(mask(scale · Q·Kᵀ))·V, with sums and scores in fp32.
+    """O = softmax(mask(scale · Q·Kᵀ))·V, with sums and scores in fp32; or its gradients.
 
     library: with its major version, as ``cudnn9``.
     q, k, v, o: the tensors, of (batch, head, row, element).
     lse: of each row's logarithm of its sum of exponentials, (batch, head, row, 1); None where it is
-        not returned.
+        not returned. Gradients are computed from it.
     diagonal: see `Diagonal`.
+    gradients: None for the forward pass.
     alignment: bytes that the addresses are multiples of.
     engine: how it is computed; None in a question for engines.
     workspace: bytes of scratch memory that the engine may use; in a question, the most that it may
@@ -34,17 +45,27 @@ class Attention:
     o: Tensor
     lse: Tensor | None = None
     diagonal: Diagonal = ""
+    gradients: Gradients | None = None
     alignment: int = 16
     engine: Engine | None = None
     workspace: int = 0
 
     def __str__(self) -> str:
         q, k = ("×".join(map(str, one.shape)) for one in (self.q, self.k))
-        return f"attention of q {q} and k {k} in {self.q.dtype}"
+        of = "gradients of " * (self.gradients is not None)
+        return f"{of}attention of q {q} and k {k} in {self.q.dtype}"
 
     @property
-    def code(self) -> tuple[object, ...]:
-        """What the library compiles code for: all but how many sequences and rows there are, and
-        where they lie."""
+    def code(self) -> tuple[object, ...] | None:
+        """What the library compiles code for that serves other sizes: all but how many sequences
+        and rows there are, and where they lie. None for gradients, whose code serves one size."""
+        if self.gradients:
+            return None
         heads, dims = ((one.shape[1], one.shape[3]) for one in (self.q, self.v))
         return self.q.dtype, heads, dims, self.diagonal, self.lse is None
+
+    @property
+    def varies(self) -> bool:
+        """Whether two runs may give other bits, though the library does not note it: several
+        workgroups add to a gradient of Q, in any order."""
+        return self.gradients is not None

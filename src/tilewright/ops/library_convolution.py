@@ -9,7 +9,7 @@ library takes two or three of space. A convolution in one gets another, of size 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from tilewright.ops.library_engine import Engine, Tensor
 
@@ -30,6 +30,10 @@ class Convolution:
     workspace: bytes of scratch memory that the engine may use; in a question, the most that it may
         use.
     """
+
+    code: ClassVar[None] = None
+    varies: ClassVar[bool] = False
+    """As `Attention.code` and `Attention.varies`."""
 
     library: str
     made: Made

@@ -14,15 +14,22 @@ WORKSPACE = "workspace"
 """The temporary that an engine may use."""
 
 
-def launch(question: Convolution | Attention, words: str, arguments: Sequence[Argument]) -> Launch:
+def launch(
+    question: Convolution | Attention,
+    words: str,
+    arguments: Sequence[Argument],
+    temporaries: Sequence[Temporary] = (),
+) -> Launch:
     """One step that the library computes by the engine that `words` say.
 
-    question: what is computed. arguments: those of the step, without the workspace.
+    question: what is computed. arguments: those of the step, without the workspace. temporaries:
+    others than the workspace.
     """
     of = said(words)
     room = of.workspace * MIB
     asked = replace(question, engine=of.engine, workspace=room)
-    if not room:
-        return Launch((Step((1, 1, 1), tuple(arguments), theirs=asked),))
-    step = Step((1, 1, 1), (*arguments, Pointer(WORKSPACE)), theirs=asked)
-    return Launch((step,), (Temporary(WORKSPACE, (room,), "int8"),))
+    if room:
+        arguments = (*arguments, Pointer(WORKSPACE))
+        temporaries = (*temporaries, Temporary(WORKSPACE, (room,), "int8"))
+    step = Step((1, 1, 1), tuple(arguments), theirs=asked)
+    return Launch((step,), tuple(temporaries))

@@ -208,17 +208,17 @@ class Cudnn:
     # --- descriptions --------------------------------------------------------------------------
 
     def _graph(self, stack: ExitStack, handle: int, asked: Asked, device: int) -> _Described:
-        """A graph of operations. For attention the library compiles code, a second's work, which
-        graphs of other sizes share: sizes are then no part of it."""
-        of = graph_of(partial(self._made, stack), asked)
-        parts = (800, _HANDLE, (handle,)), (801, DESCRIPTOR, of.operations)
-        if isinstance(asked, Convolution):
-            return _Described(of, self._made(stack, _GRAPH, *parts))
-        if self.version < _ATTENTION:
+        """A graph of operations. Where the library compiles code, a second's work, graphs of other
+        sizes share it if they may: sizes are then no part of it."""
+        if isinstance(asked, Attention) and self.version < _ATTENTION:
             raise LibraryRefused(
                 f"{self.name} is version {self.version}, and is asked for attention from "
                 f"{_ATTENTION} on"
             )
+        of = graph_of(partial(self._made, stack), asked)
+        parts = (800, _HANDLE, (handle,)), (801, DESCRIPTOR, of.operations)
+        if asked.code is None:
+            return _Described(of, self._made(stack, _GRAPH, *parts))
         made = self._made(stack, _GRAPH, *parts, (803, BOOL, (True,)))
         key = device, asked.code
         if key not in self._code:
@@ -267,7 +267,8 @@ class Cudnn:
                         self._read(knob, 600, _KNOB_TYPE, 1)[0]: self._read(knob, 601, INT64, 1)[0]
                         for knob in self._read_descriptors(stack, config, 302, _KNOB, _KNOBS)
                     }
-                    yield Engine(number, tuple(sorted(knobs.items())), _VARIES in notes)
+                    varies = asked.varies or _VARIES in notes
+                    yield Engine(number, tuple(sorted(knobs.items())), varies)
 
     # --- the library's functions ---------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilewright.ops.library_attention import Attention
+from tilewright.ops.library_attention import Attention, Gradients
 from tilewright.ops.library_convolution import Convolution
 from tilewright.ops.library_engine import Tensor
 
@@ -24,10 +24,10 @@ _DTYPES = {"fp32": 0, "fp16": 2, "int32": 4, "bf16": 9, "bool": 11}
 
 # cudnnBackendDescriptorType_t
 _CONVOLUTION, _POINTWISE, _POINTWISE_STEP, _TENSOR = 1, 0, 13, 17
-_MATMUL, _MATMUL_STEP, _REDUCTION, _REDUCTION_STEP = 18, 19, 21, 22
+_MATMUL, _MATMUL_STEP, _REDUCTION, _REDUCTION_STEP, _RESHAPE_STEP = 18, 19, 21, 22, 31
 
 # cudnnPointwiseMode_t
-_ADD, _MULTIPLY, _DIVIDE, _SUBTRACT, _EXP, _LOG = 0, 1, 6, 9, 13, 15
+_ADD, _MULTIPLY, _DIVIDE, _SUBTRACT, _EXP, _LOG, _SAME = 0, 1, 6, 9, 13, 15, 21
 _AT_LEAST, _INDEX, _SELECT = 303, 501, 601
 
 # cudnnReduceTensorOp_t
@@ -41,7 +41,7 @@ _CONVOLUTIONS: dict[str, tuple[int, int, tuple[int, int, int]]] = {
 """By what is made: the operation's descriptor, the first of its attributes (alpha, beta, the
 convolution follow each other), and those of x, w and y."""
 
-MOST = 16
+MOST = 20
 """Tensors that a call may give; as in graph.h."""
 
 Made = Callable[..., int]
@@ -59,8 +59,8 @@ class Graph:
         self.made, self._alignment = made, alignment
         self.operations: list[int] = []
         self.given = self.values = 0
-        self._between = MOST
-        self._shapes: dict[int, tuple[int, ...]] = {}
+        self._virtual = MOST
+        self._tensors: dict[int, Tensor] = {}
 
     def tensor(self, tensor: Tensor) -> int:
         """A tensor that a call gives."""
@@ -76,12 +76,11 @@ class Graph:
 
     def between(self, shape: Sequence[int], dtype: str = "fp32") -> int:
         """A contiguous tensor between operations, which lies in no memory."""
-        self._between += 1
-        strides = [1]
-        for size in reversed(shape[1:]):
-            strides.insert(0, strides[0] * size)
-        tensor = Tensor(dtype, tuple(shape), tuple(strides))
-        return self._tensor(self._between, tensor, 16, (907, BOOL, (True,)))
+        return self._between(_dense(dtype, shape))
+
+    def _between(self, tensor: Tensor) -> int:
+        self._virtual += 1
+        return self._tensor(self._virtual, tensor, 16, (907, BOOL, (True,)))
 
     def _tensor(self, uid: int, tensor: Tensor, alignment: int, *more: Any) -> int:
         made = self.made(
@@ -93,8 +92,12 @@ class Graph:
             (906, INT64, (uid,)),
             *more,
         )
-        self._shapes[made] = tensor.shape
+        self._tensors[made] = tensor
         return made
+
+    def shape(self, tensor: int) -> tuple[int, ...]:
+        """A tensor's."""
+        return self._tensors[tensor].shape
 
     def add(self, kind: int, *attributes: Any) -> None:
         """An operation."""
@@ -114,7 +117,7 @@ class Graph:
         result, if it is no tensor between operations. dtype: of the result; integers and booleans
         are computed as such. axis: of `_INDEX`, which dimension's.
         """
-        into = into or self.between(self._shapes[x], dtype)
+        into = into or self.between(self.shape(x), dtype)
         computed = dtype if dtype in ("int32", "bool") and mode != _INDEX else "fp32"
         along = ((9, INT64, (axis,)),) if mode == _INDEX else ()
         of = (0, POINTWISE, (mode,)), (1, DTYPE, (_DTYPES[computed],)), *along
@@ -123,13 +126,23 @@ class Graph:
         self.add(_POINTWISE_STEP, *_described((750, how), (751, x), (753, into), *operands))
         return into
 
-    def reduce(self, operator: int, x: int) -> int:
-        """A reduction of the last dimension, in fp32; returns its result."""
-        into = self.between((*self._shapes[x][:-1], 1))
+    def reduce(self, operator: int, x: int, into: int = 0) -> int:
+        """A reduction, in fp32; returns its result.
+
+        into: the result, whose dimensions say what is reduced; else it is the last one, into a
+        tensor between operations.
+        """
+        into = into or self.between((*self.shape(x)[:-1], 1))
         how = self.made(
             _REDUCTION, (1600, REDUCTION, (operator,)), (1601, DTYPE, (_DTYPES["fp32"],))
         )
         self.add(_REDUCTION_STEP, *_described((1610, x), (1611, into), (1612, how)))
+        return into
+
+    def transposed(self, x: int, dtype: str) -> int:
+        """Each matrix of `x`, transposed, as it lies."""
+        into = self._between(replace(_transposed(self._tensors[x]), dtype=dtype))
+        self.add(_RESHAPE_STEP, *_described((2200, x), (2201, into)))
         return into
 
 
@@ -141,10 +154,12 @@ def _described(*pairs: tuple[int, int]) -> list[tuple[int, int, tuple[int]]]:
 def graph_of(made: Made, asked: Convolution | Attention) -> Graph:
     """What computes what is asked."""
     graph = Graph(made, asked.alignment)
-    if isinstance(asked, Attention):
+    if isinstance(asked, Convolution):
+        _convolution(graph, asked)
+    elif asked.gradients is None:
         _attention(graph, asked)
     else:
-        _convolution(graph, asked)
+        _gradients(graph, asked, asked.gradients)
     return graph
 
 
@@ -178,7 +193,7 @@ def _attention(graph: Graph, asked: Attention) -> None:
     under a diagonal from the bottom right the numbers of keys and of queries.
     """
     a = asked
-    q, k, v, o = map(graph.tensor, (a.q, _turned(a.k), a.v, a.o))
+    q, k, v, o = map(graph.tensor, (a.q, _transposed(a.k), a.v, a.o))
     lse = graph.tensor(a.lse) if a.lse else graph.between((*a.q.shape[:3], 1))
     products = graph.between((*a.q.shape[:3], a.k.shape[2]))
     graph.matmul(q, k, products)
@@ -193,6 +208,49 @@ def _attention(graph: Graph, asked: Attention) -> None:
     graph.matmul(shares, v, o)
 
 
+def _gradients(graph: Graph, asked: Attention, of: Gradients) -> None:
+    """The operations that the library's engines for gradients look for, in their order.
+
+    A call gives q, k, v, o, do, lse, dq, dk, dv; memory for delta, the sum of o · do of each row; 1
+    and the scale; what `_attention` is given under a mask; and memory for dq in fp32.
+    """
+    a, dtype = asked, asked.q.dtype
+    assert a.lse is not None
+    q, k, v = map(graph.tensor, (a.q, _transposed(a.k), _transposed(a.v)))
+    o, do, lse, dq, dk, dv = map(graph.tensor, (a.o, of.do, a.lse, of.dq, of.dk, of.dv))
+    rows, pairs = a.lse.shape, (*a.q.shape[:3], a.k.shape[2])
+    delta = graph.tensor(_dense("fp32", rows))
+    one, scale = graph.number("fp32"), graph.number("fp32")
+    graph.pointwise(
+        _MULTIPLY, graph.reduce(_SUM, graph.pointwise(_MULTIPLY, do, o)), one, into=delta
+    )
+    products = graph.between(pairs)
+    graph.matmul(q, k, products)
+    scores = graph.pointwise(_SUBTRACT, graph.pointwise(_MULTIPLY, products, scale), lse)
+    if a.diagonal:
+        scores = _masked(graph, scores, a.diagonal == "bottom_right")
+    shares = graph.pointwise(_EXP, scores)
+    _summed(graph, graph.transposed(shares, dtype), do, dv, a)
+    weighed = graph.between(pairs)
+    graph.matmul(do, v, weighed)
+    weighed = graph.pointwise(_SUBTRACT, weighed, delta)
+    of_scores = graph.pointwise(_MULTIPLY, graph.pointwise(_MULTIPLY, weighed, shares), scale)
+    _summed(graph, graph.transposed(of_scores, dtype), q, dk, a)
+    sums = graph.tensor(_dense("fp32", a.q.shape))
+    graph.matmul(of_scores, graph.transposed(k, dtype), sums)
+    graph.pointwise(_SAME, sums, into=dq)
+
+
+def _summed(graph: Graph, weights: int, rows: int, into: int, a: Attention) -> None:
+    """Products with a head's rows, added up over the heads that share keys."""
+    if a.q.shape[1] == a.k.shape[1]:
+        graph.matmul(weights, rows, into)
+        return
+    each = graph.between((*a.q.shape[:2], *graph.shape(into)[2:]), a.q.dtype)
+    graph.matmul(weights, rows, each)
+    graph.reduce(_SUM, each, into)
+
+
 def _masked(graph: Graph, scores: int, bottom_right: bool) -> int:
     """Scores, of keys at most as far as their query; another number of the others."""
     hidden = graph.number("fp32")
@@ -205,7 +263,15 @@ def _masked(graph: Graph, scores: int, bottom_right: bool) -> int:
     return graph.pointwise(_SELECT, scores, hidden, seen)
 
 
-def _turned(k: Tensor) -> Tensor:
+def _transposed(k: Tensor) -> Tensor:
     """Each matrix of a tensor, transposed."""
     (*outer, rows, columns), (*apart, row, column) = k.shape, k.strides
     return replace(k, shape=(*outer, columns, rows), strides=(*apart, column, row))
+
+
+def _dense(dtype: str, shape: Sequence[int]) -> Tensor:
+    """A contiguous tensor."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return Tensor(dtype, tuple(shape), tuple(strides))

@@ -37,7 +37,7 @@ from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import CUDNN, LIBRARIES, library_of
+from tilewright.ops.library import CUDNN, LIBRARIES, NO_AXES, library_of
 from tilewright.ops.library_attention import Attention
 from tilewright.ops.library_engine import repeats
 from tilewright.ops.nearby import Invariance, Nearby
@@ -97,9 +97,7 @@ class AttentionFamily(Defaults):
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> AttentionConfig:
         values = dict(fields)
         if values["pipeline"] == VENDOR:
-            raise BadArgument(
-                "pipeline vendor has no axes: name its kernels, or have tune ask the library"
-            )
+            raise BadArgument(NO_AXES)
         dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
         values["dtype_kv"] = resolve(values["dtype_kv"] or dtype, arch.fp8)
         default = "bf16" if dtype in FP8 else dtype

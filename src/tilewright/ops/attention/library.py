@@ -21,7 +21,7 @@ from functools import lru_cache
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.attention.config import AttentionConfig, of_engine
 from tilewright.ops.attention.operands import strides_of
-from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.attention.problem import AttentionProblem, Strides
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.library import CUDNN, kind
 from tilewright.ops.library_attention import Attention, Diagonal
@@ -60,9 +60,14 @@ def refused(p: AttentionProblem) -> tuple[str, str] | None:
     if p.alignment < ALIGNMENT:
         return "vector_width", f"arrays are aligned to {p.alignment} bytes, under {ALIGNMENT}"
     for name in "qkvo":
-        if any(n > 1 and not s for n, s in zip(*_lying(p, name), strict=True)):
+        if repeats_elements(lying(p, name, strides_of(p, name))):
             return "extent", f"{name} repeats elements by a stride of 0"
     return None
+
+
+def repeats_elements(tensor: Tensor) -> bool:
+    """Whether elements of a tensor share memory, by strides of 0."""
+    return any(n > 1 and not s for n, s in zip(tensor.shape, tensor.strides, strict=True))
 
 
 def _diagonal(p: AttentionProblem) -> Diagonal:
@@ -87,20 +92,23 @@ def query(p: AttentionProblem, arch: Arch, library_name: str) -> Attention | Ver
 @lru_cache(maxsize=1024)
 def attention(p: AttentionProblem, library_name: str) -> Attention:
     """The attention as the library has it."""
-    q, k, v, o = (Tensor(p.dtype, *_lying(p, name)) for name in "qkvo")
+    q, k, v, o = (lying(p, name, strides_of(p, name)) for name in "qkvo")
     rows = p.batch, p.heads, p.q_len, 1
     lse = Tensor("fp32", rows, (p.heads * p.q_len, p.q_len, 1, 1)) if "lse" in p.words else None
     return Attention(
-        library_name, q, k, v, o, lse, _diagonal(p), ALIGNMENT, workspace=MOST_WORKSPACE
+        library_name, q, k, v, o, lse, _diagonal(p), alignment=ALIGNMENT, workspace=MOST_WORKSPACE
     )
 
 
-def _lying(p: AttentionProblem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of Q, K, V or O, of (batch, head, row, element)."""
+def lying(p: AttentionProblem, name: str, strides: Strides) -> Tensor:
+    """A tensor of the shape of Q, K, V or O, of (batch, head, row, element).
+
+    strides: of (batch, row, head, element).
+    """
     heads, rows = (p.heads, p.q_len) if name in "qo" else (p.kv_heads, p.kv_len)
     dim = p.head_dim if name in "qk" else p.head_dim_v
-    outer, row, head, element = strides_of(p, name)
-    return (p.batch, heads, rows, dim), (outer, head, row, element)
+    outer, row, head, element = strides
+    return Tensor(p.dtype, (p.batch, heads, rows, dim), (outer, head, row, element))
 
 
 def config_of(p: AttentionProblem, library_name: str, found: Offered) -> AttentionConfig:
@@ -114,15 +122,20 @@ def config_of(p: AttentionProblem, library_name: str, found: Offered) -> Attenti
 
 
 def launch(c: AttentionConfig, p: AttentionProblem, device: Device) -> Launch:
-    """The launch of an engine for `p`. Keys that a query does not see have a score of -inf."""
+    """The launch of an engine for `p`."""
     asked = attention(p, said(c.library_engine).library)
     names = ("q", "k", "v", "o", "lse") if asked.lse else ("q", "k", "v", "o")
-    arguments: list[Argument] = [*map(Pointer, names), Given("fp32", "scale")]
-    if asked.diagonal:
-        arguments.append(Scalar("fp32", float("-inf")))
-    if asked.diagonal == "bottom_right":
-        arguments += [Scalar("i32", p.kv_len), Scalar("i32", p.q_len)]
+    arguments = (*map(Pointer, names), Given("fp32", "scale"), *masking(asked))
     return engine_launch(asked, c.library_engine, arguments)
+
+
+def masking(asked: Attention) -> list[Argument]:
+    """What the library is given under a mask: the score of keys that a query does not see; and the
+    numbers of keys and of queries, under a diagonal from the bottom right."""
+    if not asked.diagonal:
+        return []
+    lengths = (asked.k.shape[2], asked.q.shape[2]) if asked.diagonal == "bottom_right" else ()
+    return [Scalar("fp32", float("-inf")), *(Scalar("i32", length) for length in lengths)]
 
 
 def interpreted(c: AttentionConfig) -> AttentionConfig:

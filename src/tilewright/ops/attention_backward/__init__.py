@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
 from typing import Any
@@ -13,10 +13,18 @@ from tilewright.errors import BadArgument, shown
 from tilewright.ops import binder
 from tilewright.ops.attention import FAMILY as ATTENTION
 from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention.config import VENDOR
 from tilewright.ops.attention_backward import config as config_module
 from tilewright.ops.attention_backward import estimate as estimate_module
 from tilewright.ops.attention_backward import inputs as inputs_module
-from tilewright.ops.attention_backward import operands, pipelines, profiles, rules, spaces
+from tilewright.ops.attention_backward import (
+    library,
+    operands,
+    pipelines,
+    profiles,
+    rules,
+    spaces,
+)
 from tilewright.ops.attention_backward import reference as reference_module
 from tilewright.ops.attention_backward import tolerances as tolerances_module
 from tilewright.ops.attention_backward import vendor as vendor_module
@@ -27,7 +35,11 @@ from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.keywords import Keyword
+from tilewright.ops.library import CUDNN, LIBRARIES, NO_AXES
+from tilewright.ops.library_attention import Attention
+from tilewright.ops.library_engine import repeats
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.physics import at_best
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import YES, Verdict, no
@@ -66,7 +78,8 @@ class AttentionBackwardFamily(Defaults):
         return AttentionBackwardProblem(**said, grads=words.get("grads", USUAL))
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        return pipelines.on(arch)
+        theirs = (VENDOR,) if CUDNN in LIBRARIES[arch.backend] else ()
+        return (*pipelines.on(arch), *theirs)
 
     def table(self, problem: AttentionBackwardProblem) -> str:
         return f"{self.name}_{problem.dtype}"
@@ -79,6 +92,8 @@ class AttentionBackwardFamily(Defaults):
 
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> AttentionBackwardConfig:
         values = dict(fields)
+        if values["pipeline"] == VENDOR:
+            raise BadArgument(NO_AXES)
         dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
         values["dtype_o"] = resolve(values["dtype_o"] or dtype, arch.fp8)
         values["head_dim_v"] = values["head_dim_v"] or values["head_dim"]
@@ -100,20 +115,48 @@ class AttentionBackwardFamily(Defaults):
         return self.repeats(config) if found and problem.deterministic else found
 
     def repeats(self, config: AttentionBackwardConfig) -> Verdict:
+        if config.library_engine:
+            return repeats(config.library_engine)
         if pipelines.of(config).repeats(config):
             return YES
         return no("deterministic", "workgroups add to dQ in any order")
 
+    def library_query(
+        self, problem: AttentionBackwardProblem, arch: Arch, library_name: str
+    ) -> Attention | Verdict:
+        return library.query(problem, arch, library_name)
+
+    def library_config(
+        self, problem: AttentionBackwardProblem, library_name: str, found: Any
+    ) -> AttentionBackwardConfig:
+        return library.config_of(problem, library_name, found)
+
+    def rank(
+        self,
+        problem: AttentionBackwardProblem,
+        configs: Iterable[AttentionBackwardConfig],
+        device: Device,
+    ) -> Sequence[tuple[AttentionBackwardConfig, Estimate]]:
+        """The library's engines come last: only a measurement says how good they are."""
+        ranked = super().rank(problem, configs, device)
+        return sorted(ranked, key=lambda pair: pair[0].library_engine != "")
+
     def estimate(
         self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
     ) -> Estimate:
+        if config.library_engine:
+            return at_best(problem, device, "cuDNN's engine, at best")
         return estimate_module.estimate(config, problem, device)
 
     def sources(self, config: AttentionBackwardConfig, arch: Arch) -> Mapping[str, KernelSource]:
+        if config.library_engine:
+            return {}
         return binder.sources(pipelines.of(config).parts, CATALOGUE, config, arch)
 
     def interpreted(self, config: AttentionBackwardConfig) -> AttentionBackwardConfig:
         """For a config in Gluon, one in Triton that computes the same."""
+        if config.library_engine:
+            return library.interpreted(config)
         if config.pipeline == "basic":
             return config
         return replace(
@@ -123,6 +166,8 @@ class AttentionBackwardFamily(Defaults):
     def launch(
         self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
     ) -> Launch:
+        if config.library_engine:
+            return library.launch(config, problem, device)
         context = Context(config, problem, device)
         return binder.launch(pipelines.of(config).parts, CATALOGUE, context)
 

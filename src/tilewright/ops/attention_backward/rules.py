@@ -9,9 +9,10 @@ from tilewright.arch.model import Arch
 from tilewright.ops.attention import reach
 from tilewright.ops.attention.gradients import DTYPES as DIFFERENTIABLE
 from tilewright.ops.attention.problem import OUTPUTS
-from tilewright.ops.attention_backward import pipelines
+from tilewright.ops.attention_backward import library, pipelines
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.problem import GRADIENTS, AttentionBackwardProblem
+from tilewright.ops.library_engine import foreign
 from tilewright.verdict import YES, Verdict, no
 
 
@@ -57,6 +58,9 @@ LEGALITY: tuple[tuple[str, Callable[[AttentionBackwardConfig, Arch], str | None]
 
 def judge(config: AttentionBackwardConfig, arch: Arch) -> Verdict:
     """May `config` be built for `arch`? The first rule that refuses it."""
+    if config.library_engine:
+        reason = foreign(arch)
+        return no("library", reason) if reason else YES
     for name, rule in (*LEGALITY, *pipelines.of(config).rules.items()):
         if (reason := rule(config, arch)) is not None:
             return no(name, reason)
@@ -79,6 +83,9 @@ def supports(
             return no("signature", f"is for {field} {has}, not {wants}")
     if config.mask != problem.mask.kind:
         return no("signature", f"is for mask {config.mask}, not {problem.mask.kind}")
+    if config.library_engine:
+        objection = library.refused(problem)
+        return no(*objection) if objection else judge(config, arch)
     if problem.alignment < config.alignment:
         return no(
             "vector_width",

@@ -11,6 +11,7 @@ from tilewright.ops.attention_backward import pipelines
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.operands import operands
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+from tilewright.ops.library import library_of
 from tilewright.tolerance import (
     SCORES,
     Tolerance,
@@ -41,7 +42,7 @@ def tolerances(
 ) -> Mapping[str, Tolerance]:
     """By gradient. Each is a sum of products with the weights of a softmax, or with their
     gradients, which are rounded to the dtype of Q before they are multiplied, as dO is. Without a
-    config they are those of another library's."""
+    config, and of an engine, they are those of another library's."""
     scores = score_error(p.dtype, max(p.head_dim, p.head_dim_v), capped=p.softcap > 0)
     n_q, n_kv = p.q_len * p.group, p.kv_len
     terms = {"dq": n_kv, "dk": n_q, "dv": n_q, "dbias": p.batch * p.heads}
@@ -52,7 +53,7 @@ def tolerances(
     wider = DTYPES[p.dtype_o].bytes > DTYPES[p.dtype].bytes
     if wider:
         spread *= 2.0  # dO loses as many bits as the weights do
-    if config is None:
+    if config is None or library_of(config):
         spread *= _ELSEWHERE
     scale = SCORES * p.head_dim**-0.5
     factors = {

@@ -37,7 +37,7 @@ from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import CUDNN, LIBRARIES, Found, Matmul, kind
+from tilewright.ops.library import CUDNN, LIBRARIES, NO_AXES, Found, Matmul, kind
 from tilewright.ops.library_convolution import Convolution
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Nearby
@@ -91,9 +91,7 @@ class ConvFamily(Defaults):
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> ConvConfig:
         values = dict(fields)
         if values["pipeline"] == VENDOR:
-            raise BadArgument(
-                "pipeline vendor has no axes: name its kernels, or have tune ask the library"
-            )
+            raise BadArgument(NO_AXES)
         if values["gemm"]:
             values = spaces.of_gemm(values)
         dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)

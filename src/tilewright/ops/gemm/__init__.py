@@ -44,7 +44,7 @@ from tilewright.ops.gemm.kinds import Config
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import Matmul
+from tilewright.ops.library import NO_AXES, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.pool import Pool, each
@@ -128,9 +128,7 @@ class GemmFamily(Defaults):
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> GemmConfig:
         values = dict(fields)
         if values["pipeline"] == VENDOR:
-            raise BadArgument(
-                "pipeline vendor has no axes: name its kernels, or have tune ask the library"
-            )
+            raise BadArgument(NO_AXES)
         dtype_a = values["dtype_a"] = resolve(values["dtype_a"], arch.fp8)
         values["dtype_b"] = resolve(values["dtype_b"] or dtype_a, arch.fp8)
         if values["dtype_c"]:
