@@ -22,7 +22,7 @@ from tilewright.ops.conv.problem import ConvProblem
 ROW_BYTES = 16
 """Bytes that rows are filled up to multiples of: what aligned copies move."""
 
-TILE = (16, 128)
+TILE = (16, 64)
 """Neighbouring patches and their columns of a workgroup."""
 
 
