@@ -354,7 +354,7 @@ SHARED = (("stream_k", 1, "linear"), ("stream_k", 1, "tree"), ("split_k", 16, "l
 APART: tuple[tuple[Tile, tuple[int, ...]], ...] = (
     (("gluon_ws", 64, 128, 128, 4, 7, "direct"), (8, 16, 32)),
     (("gluon_ws", 128, 128, 128, 8, 5, "direct"), (16, 32, 64)),
-    (("gluon_ws", 128, 256, 128, 8, 3, "direct"), (16, 32, 64)),
+    (("gluon_ws", 128, 256, 128, 8, 3, "split"), (16, 32, 64)),
 )
 """Tiles, and parts of K that a second kernel adds up, for sums over all images: few tiles in so
 many parts that all compute units have some."""
