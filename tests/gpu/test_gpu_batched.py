@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-from batch_cases import cases, nested, with_epilogues  # noqa: E402
+from batch_cases import cases, nested, summed, with_epilogues  # noqa: E402
 from gemm_cases import config  # noqa: E402
 from gpu_arch import ARCH  # noqa: E402
 
@@ -17,7 +17,7 @@ from tilewright.ops.gemm import GemmProblem  # noqa: E402
 pytestmark = pytest.mark.gpu
 
 
-CASES = [*cases(ARCH), *with_epilogues(ARCH), *nested(ARCH)]
+CASES = [*cases(ARCH), *with_epilogues(ARCH), *nested(ARCH), *summed(ARCH)]
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 
 
@@ -158,6 +158,7 @@ def test_batches_and_sums_of_nothing(dispatcher, shapes):
         ("bsi,sio->bso", (16, 5, 32), (5, 32, 48)),
         ("bij,bj->bi", (7, 64, 32), (7, 32)),
         ("i,j->ij", (64,), (40,)),
+        ("bkp,bcp->kc", (5, 64, 200), (5, 40, 200)),
     ],
 )
 def test_contractions_are_einsums(dispatcher, equation, a, b):
