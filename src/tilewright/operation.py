@@ -13,7 +13,7 @@ from functools import cache, wraps
 from types import NoneType
 from typing import Any
 
-from tilewright.calls import plain, spoken
+from tilewright.calls import plain, scalars_of, spoken
 from tilewright.default import default_dispatcher
 from tilewright.ready import Launched, Repeatable
 from tilewright.signature import signature
@@ -33,20 +33,31 @@ def operation(op: str) -> Callable[..., Any]:
 
             return compiled(op, operands, out, stream, options)
         dispatcher = default_dispatcher()
-        if out is None:
-            if stream is None and not _watched():
+        if out is not None:
+            if stream is None and not options and dispatcher.launched(op, operands, out):
+                return out
+            return dispatcher.run_given(op, operands, out, stream, options)
+        split = None
+        if stream is None and not _watched():
+            if options and scalars_of(op).keys().isdisjoint(options):
+                split = dispatcher.split(op, (*operands, (), *options, *options.values()))
+            if split is not None:
+                made = dispatcher.repeat(*split)
+            else:
                 said = spoken(op, options, 0)
                 given = (*operands, *said.named.values()) if said.named else operands
                 made = dispatcher.repeat(said.what, given, said.scalars)
-                if made is not None:
-                    return made
-            if _concerns_torch(operands, options):
-                from tilewright.torch.eager import eager
+            if made is not None:
+                return made
+        if _concerns_torch(operands, options):
+            from tilewright.torch.eager import eager
 
-                return eager(op, operands, stream, options)
-        elif stream is None and not options and dispatcher.launched(op, operands, out):
-            return out
-        return dispatcher.run_given(op, operands, out, stream, options)
+            made = eager(op, operands, stream, options)
+        else:
+            made = dispatcher.run_given(op, operands, None, stream, options)
+        if split is not None:
+            _remember_split(split, op, operands, options, made)
+        return made
 
     call.__doc__ = (
         f"Run {op} on the operands with the kernel the default dispatcher chooses; built on first "
@@ -76,8 +87,7 @@ def function(op: str, name: str, make: Callable[[Callable[..., Any]], Callable[.
         split = dispatcher.split(name, (*given, (), *named, *named.values()) if named else given)
         if split is None:
             return whole(*given, **named)
-        what, arrays = split
-        made = dispatcher.repeat(what, arrays)
+        made = dispatcher.repeat(*split)
         if made is not None:
             return made
         runs: list[tuple[Sequence[Any], Mapping[str, Any], Any]] = []
@@ -88,17 +98,35 @@ def function(op: str, name: str, make: Callable[[Callable[..., Any]], Callable[.
             return made
 
         found = make(run)(*given, **named)
-        if len(runs) == 1 and runs[0][2] is found and found is not None:
-            operands, keywords, _ = runs[0]
-            outputs = found if isinstance(found, tuple) else (found,)
-            by_keyword = [
-                next((name for name, value in keywords.items() if value is x), "")
-                for x in arrays[len(operands) :]
-            ]
-            remember(what, arrays, by_keyword, op, operands, keywords, outputs, outputs)
+        if len(runs) == 1 and runs[0][2] is found:
+            _remember_split(split, op, *runs[0])
         return found
 
     return exported(call, name)
+
+
+def _remember_split(
+    split: tuple[Any, tuple[Any, ...]],
+    op: str,
+    operands: Sequence[Any],
+    keywords: Mapping[str, Any],
+    made: Any,
+) -> None:
+    """Let calls like one that was just made be repeated.
+
+    split: of the call that was made (`Dispatcher.split`).
+    op, operands, keywords: the operation that it called, and how.
+    made: what that returned, and it too.
+    """
+    what, arrays = split
+    if made is None:
+        return
+    outputs = made if isinstance(made, tuple) else (made,)
+    names = [
+        next((name for name, value in keywords.items() if value is x), "")
+        for x in arrays[len(operands) :]
+    ]
+    remember(what, arrays, names, op, operands, keywords, outputs, outputs)
 
 
 def alike(*words: Any) -> tuple[Any, ...] | None:
