@@ -4,6 +4,7 @@ torch's."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,15 +24,28 @@ CHECKED = 1000
 """Tokens up to which results are held to those in fp32."""
 
 
-def layers_of(linear: Callable[..., Any], attend: Callable[..., Any], weights: Any) -> Any:
-    """The layers as a function of embedded tokens [batch, rows, WIDTH].
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What a side computes with.
 
     linear: of x [rows, K] and a weight [N, K]. attend: of q, k, v [batch, rows, heads, DIM].
+    gated: silu(x by the gate) * (x by up), of x and a layer's weights. added: y and `linear`.
+    """
+
+    linear: Callable[..., Any]
+    attend: Callable[..., Any]
+    gated: Callable[..., Any]
+    added: Callable[..., Any]
+
+
+def layers_of(side: Operations, weights: Any) -> Any:
+    """The layers as a function of embedded tokens [batch, rows, WIDTH].
+
     caches: (k, v) of each layer, whose last key the tokens, one of each sequence, write; None for
     a prefill.
     """
     import torch
-    from torch.nn.functional import rms_norm, silu
+    from torch.nn.functional import rms_norm
 
     def turned(x: Any, cos: Any, sin: Any) -> Any:
         a, b = x.chunk(2, -1)
@@ -42,16 +56,16 @@ def layers_of(linear: Callable[..., Any], attend: Callable[..., Any], weights: A
         x = x.reshape(batch * rows, WIDTH)
         for number, w in enumerate(weights["layers"]):
             h = rms_norm(x, (WIDTH,), w["before"])
-            q, k, v = (linear(h, w[name]).view(batch, rows, -1, DIM) for name in ("q", "k", "v"))
+            q, k, v = (side.linear(h, w[name]).view(batch, rows, -1, DIM) for name in "qkv")
             q, k = turned(q, cos, sin), turned(k, cos, sin)
             if caches is not None:
                 keys, values = caches[number]
                 keys[:, -1:], values[:, -1:] = k, v
                 k, v = keys, values
-            x = x + linear(attend(q, k, v).reshape(batch * rows, WIDTH), w["out"])
+            x = side.added(x, side.attend(q, k, v).reshape(batch * rows, WIDTH), w["out"])
             h = rms_norm(x, (WIDTH,), w["between"])
-            x = x + linear(silu(linear(h, w["gate"])) * linear(h, w["up"]), w["down"])
-        return linear(rms_norm(x[-batch:], (WIDTH,), weights["last"]), weights["head"])
+            x = side.added(x, side.gated(h, w), w["down"])
+        return side.linear(rms_norm(x[-batch:], (WIDTH,), weights["last"]), weights["head"])
 
     return run
 
@@ -89,8 +103,23 @@ def changed(weights: Any, dtype: Any) -> Any:
     return weights.to(dtype)
 
 
-def sides(weights: Any, causal: bool) -> tuple[Any, Any]:
-    """The layers with operations from here, and with torch's."""
+def apart(linear: Callable[..., Any], attend: Callable[..., Any]) -> Operations:
+    """Products, and torch's operations between them."""
+    from torch.nn.functional import silu
+
+    return Operations(
+        linear, attend,
+        gated=lambda x, w: silu(linear(x, w["gate"])) * linear(x, w["up"]),
+        added=lambda y, x, w: y + linear(x, w),
+    )  # fmt: skip
+
+
+def sides(weights: Any, causal: bool, fused: bool = False) -> tuple[Any, Any]:
+    """The layers with operations from here, and with torch's.
+
+    fused: whether ours take the gate, and the sum behind a product, with the product.
+    """
+    import torch
     from torch.nn.functional import linear, scaled_dot_product_attention
 
     import tilewright as tw
@@ -106,7 +135,16 @@ def sides(weights: Any, causal: bool) -> tuple[Any, Any]:
         out = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
         return out.transpose(1, 2)
 
-    return layers_of(own_linear, own_attention, weights), layers_of(linear, attention, weights)
+    own = apart(own_linear, own_attention)
+    if fused:
+        for w in weights["layers"]:  # columns: gate, up, gate, up
+            w["both"] = torch.stack((w["gate"], w["up"]), 1).flatten(0, 1)
+        own = Operations(
+            own_linear, own_attention,
+            gated=lambda x, w: tw.gemm(x, w["both"].t(), epilogue="swiglu"),
+            added=lambda y, x, w: tw.gemm(x, w.t(), epilogue="add", add=y),
+        )  # fmt: skip
+    return layers_of(own, weights), layers_of(apart(linear, attention), weights)
 
 
 def angles(places: Any) -> tuple[Any, Any]:
@@ -125,7 +163,7 @@ def checked(ours: Any, theirs: Any, exact: Any) -> None:
         raise ValueError(f"wrong: {error:.3g} off, torch's {other:.3g}")
 
 
-def prefill(rows: int, device: str = "cuda:0", layers: int = LAYERS) -> Steps:
+def prefill(rows: int, device: str = "cuda:0", layers: int = LAYERS, fused: bool = False) -> Steps:
     """One prompt. Raises `ValueError` where a result is wrong."""
     import torch
 
@@ -134,13 +172,15 @@ def prefill(rows: int, device: str = "cuda:0", layers: int = LAYERS) -> Steps:
     cos, sin = angles(torch.arange(rows, device=device))
     exact = sides(weights, True)[1](x, cos, sin) if rows <= CHECKED else None
     weights, x, cos, sin = (changed(one, torch.bfloat16) for one in (weights, x, cos, sin))
-    ours, theirs = (partial(no_gradients, side, x, cos, sin) for side in sides(weights, True))
+    ours, theirs = (
+        partial(no_gradients, side, x, cos, sin) for side in sides(weights, True, fused)
+    )
     if exact is not None:
         checked(ours(), theirs(), exact)
     return {"ours": ours, "vendor": theirs}
 
 
-def decode(batch: int, device: str = "cuda:0", layers: int = LAYERS) -> Steps:
+def decode(batch: int, device: str = "cuda:0", layers: int = LAYERS, fused: bool = False) -> Steps:
     """One token of each sequence, in a replayed CUDA graph. Raises `ValueError` where a result is
     wrong."""
     import torch
@@ -153,7 +193,7 @@ def decode(batch: int, device: str = "cuda:0", layers: int = LAYERS) -> Steps:
     exact = no_gradients(sides(weights, False)[1], x, cos, sin, changed(caches, torch.float32))
     low = [changed(one, torch.bfloat16) for one in (weights, x, cos, sin, caches)]
     found = {}
-    for name, side in zip(("ours", "vendor"), sides(low[0], False), strict=True):
+    for name, side in zip(("ours", "vendor"), sides(low[0], False, fused), strict=True):
         run = partial(no_gradients, side, *low[1:])
         found[name] = graph_of(run) if device != "cpu" else (run, run())
     checked(found["ours"][1], found["vendor"][1], exact)
@@ -201,5 +241,15 @@ CASES = (
         "llama-decode", f"bf16, the same layers, one token of 1 to 128 sequences of {CACHED}, in "
         "a replayed CUDA graph", "torch's products and attention",
         named("llama-decode", decode, BATCHES),
+    ),
+    Programs(
+        "llama-prefill-fused", "the same prompts, ours with gates and sums in the products' "
+        "kernels", "torch's products and attention, and its operations between them",
+        named("llama-prefill-fused", partial(prefill, fused=True), PROMPTS),
+    ),
+    Programs(
+        "llama-decode-fused", "the same tokens, ours with gates and sums in the products' kernels",
+        "torch's products and attention, and its operations between them",
+        named("llama-decode-fused", partial(decode, fused=True), BATCHES),
     ),
 )  # fmt: skip

@@ -15,17 +15,20 @@ def small(monkeypatch):
         monkeypatch.setattr(llama, name, size)
 
 
-@pytest.mark.turns(16)
-def test_both_sides_agree():
-    for steps in (llama.prefill(9, "cpu", 1), llama.decode(3, "cpu", 1)):
-        ours, theirs = steps["ours"](), steps["vendor"]()
-        assert ours.shape == theirs.shape
-        torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.1)
+@pytest.mark.turns(32)
+@pytest.mark.parametrize(("make", "fused"), [(llama.prefill, False), (llama.decode, True)])
+def test_both_sides_agree(make, fused):
+    steps = make(3, "cpu", 1, fused)
+    ours, theirs = steps["ours"](), steps["vendor"]()
+    assert ours.shape == theirs.shape
+    torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.1)
 
 
 def test_a_wrong_side_is_not_timed(monkeypatch):
     """A prefill whose attention looks ahead: of two layers, so that it reaches the last token."""
     whole = llama.sides
-    monkeypatch.setattr(llama, "sides", lambda w, causal: (whole(w, False)[1], whole(w, causal)[1]))
+    monkeypatch.setattr(
+        llama, "sides", lambda w, causal, fused=False: (whole(w, False)[1], whole(w, causal)[1])
+    )
     with pytest.raises(ValueError, match="wrong"):
-        llama.prefill(9, "cpu", 2)
+        llama.prefill(9, "cpu", 2, True)
