@@ -8,6 +8,7 @@ saved.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from operator import itemgetter
@@ -96,6 +97,7 @@ class _Plan:
     rest: the others.
     apart: the steps that make the rest; None where a backward pass cannot be repeated: if an
         operation is one of these steps, or no result is an operation's own.
+    read_apart: what these steps read, and the names of the rest.
     passed: of every scalar that the steps' operations know, the name of its value, or None.
     differentiable: as in `Backward`.
     constant: of the caller's outputs, the places of those that have no gradient.
@@ -117,6 +119,7 @@ class _Plan:
     launched: tuple[int, ...]
     rest: tuple[_Result, ...]
     apart: tuple[_Step, ...] | None
+    read_apart: frozenset[str]
     passed: tuple[str | None, ...]
     differentiable: bool
     constant: tuple[int, ...]
@@ -298,6 +301,8 @@ def _plan(op: str, said: Said, described: Described) -> _Plan:
         tuple(result.place for result in launched),
         rest,
         apart,
+        frozenset(name for step in apart or () for name in step.operands)
+        | {result.made for result in rest},
         tuple(name for step in launches for name in _passed(step)),
         backward.differentiable,
         tuple(i for i, one in enumerate(outputs) if one.name in backward.constant),
@@ -523,14 +528,20 @@ def _carry_out(
 
 
 def _values(
-    plan: _Plan, numbers: Named, saved: Sequence[Any], arrived: Sequence[Any]
+    plan: _Plan,
+    numbers: Named,
+    saved: Sequence[Any],
+    arrived: Sequence[Any],
+    wanted: Collection[str] | None = None,
 ) -> dict[str, Any]:
-    """What steps begin with, by name."""
+    """What steps begin with, by name; of tensors, those that are wanted."""
     values: dict[str, Any] = {**plan.defaults, **numbers}
     for one, x in zip(plan.operands, saved, strict=True):
-        values[one.name] = _as_operand(x, one)
+        if wanted is None or one.name in wanted:
+            values[one.name] = _as_operand(x, one)
     for (name, shape), x in zip(plan.arriving, arrived, strict=True):
-        values[name] = x if x.shape == shape else x.reshape(shape)
+        if wanted is None or name in wanted:
+            values[name] = x if x.shape == shape else x.reshape(shape)
     return values
 
 
@@ -580,12 +591,15 @@ def _repeated(
     for place, x in zip(plan.launched, made if type(made) is tuple else (made,), strict=True):
         found[place] = x
     if plan.rest:
-        with autocast.off():
-            values = _values(plan, numbers, saved, arrived)
+        with autocast.off() if autocast.active() else _AS_IT_IS:
+            values = _values(plan, numbers, saved, arrived, plan.read_apart)
             _carry_out_steps(plan.apart or (), run, values)
             for result in plan.rest:
                 found[result.place] = _finished(result, values[result.made])
     return found
+
+
+_AS_IT_IS = nullcontext()
 
 
 def _repeatable(

@@ -60,7 +60,9 @@ class _Steps(Recording):
     def summed(self, taken: Takes) -> Callable[[Any], Any]:
         alone = taken.kind == "d" and self._p.stride_d == 0
         batched = self._p.batching == "strided" and (alone or taken.kind != "d")
-        return partial(_summed, taken.kind, batched)
+        batch = (0,) if batched else ()
+        sums = {"n": (*batch, -2), "m": (*batch, -1), "s": (*batch, -2, -1), "d": batch}
+        return partial(_summed, sums[taken.kind])
 
     def spread(self, x: Any) -> Any:
         return x.reshape(-1, 1)
@@ -123,11 +125,6 @@ def _sum_of_batch(x: Any) -> Any:
     return x.sum(0)
 
 
-def _summed(kind: str, batched: bool, x: Any) -> Any:
-    """`x`, of C's shape, summed to the shape of an operand of a letter of `epilogues.KINDS`.
-
-    batched: whether the batch, which is the first dimension, is summed too.
-    """
-    batch = (0,) if batched else ()
-    sums = {"n": (*batch, -2), "m": (*batch, -1), "s": (*batch, -2, -1), "d": batch}[kind]
-    return x.sum(sums) if sums else x
+def _summed(dims: tuple[int, ...], x: Any) -> Any:
+    """`x`, of C's shape, summed over dimensions to the shape of an operand of the epilogue."""
+    return x.sum(dims) if dims else x
