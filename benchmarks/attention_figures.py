@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import attention_matrix
+import matrix
 from cases.attention_unseen import COUNTED, HELD_OUT, drawn, gradients
 from tilewright import ops
 from tilewright.arch import arch, device
@@ -69,7 +69,7 @@ def backward(seed: int) -> Times:
 
 def long(rows: int) -> Times:
     """Those of the record's long sequences of so many rows."""
-    return _of(SHORT, (p for p in attention_matrix.long() if p.q_len == rows))
+    return _of(SHORT, (p for p in matrix.long() if p.q_len == rows))
 
 
 def _of(record: Path, problems: Iterable[Any]) -> Times:

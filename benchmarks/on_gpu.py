@@ -230,6 +230,10 @@ class OnGpu:
         """Of a contender; None for the vendor's."""
         return self._contenders[name].config
 
+    def add(self, configs: Sequence[Any]) -> None:
+        """Let these kernels be tried too."""
+        self._kernels(configs)
+
     def _made(self) -> verify.Operands:
         return self._case.operands(self._problem, self._seed, GPU)
 
