@@ -212,6 +212,17 @@ def test_graphs_of_other_sizes_share_compiled_code(fake, library, driver):
     assert len(codes()) == 3 and len(kept) == 5
 
 
+def test_an_engine_that_wants_sizes_gets_them(driver):
+    fake = FakeCudnn(replace(PLAIN, one_size=True))
+    library = fake.opened()
+    assert len(library.offered(driver, 0, question(P), 8)) == 1
+    (step,) = FAMILY.launch(named(P), P, H200).steps
+    ready = library.prepared(driver, 0, step.theirs)
+    plans = [of for of in fake.living.values() if of.kind == 5 and of.finished]
+    assert len(plans) == 1 and 406 not in plans[0].said
+    del ready
+
+
 # --- choosing -----------------------------------------------------------------------------------
 
 

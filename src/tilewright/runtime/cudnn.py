@@ -163,15 +163,17 @@ class Cudnn:
         found: list[Offered] = []
         with self._lock, ExitStack() as stack, driver.current(device), driver.capture_allowed():
             handle = self._handle(device)
-            graph = self._graph(stack, handle, asked, device)
-            for engine in self._engines(stack, graph.made, asked):
-                if any(engine == one.engine for one in found):
-                    continue
-                with suppress(LibraryRefused):
-                    _, need = self._plan(stack, handle, graph, engine)
-                    if need <= asked.workspace:
-                        found.append(Offered(engine, need))
-                if len(found) == count:
+            for graph in self._graphs(stack, handle, asked, device):
+                for engine in self._engines(stack, graph.made, asked):
+                    if any(engine == one.engine for one in found):
+                        continue
+                    with suppress(LibraryRefused):
+                        _, need = self._plan(stack, handle, graph, engine)
+                        if need <= asked.workspace:
+                            found.append(Offered(engine, need))
+                    if len(found) == count:
+                        break
+                if found:
                     break
         if not found:
             raise LibraryRefused(f"{self.name} has no engine for {asked}")
@@ -183,8 +185,8 @@ class Cudnn:
         assert asked.engine is not None
         with self._lock, ExitStack() as stack, driver.current(device), driver.capture_allowed():
             handle = self._handle(device)
-            graph = self._graph(stack, handle, asked, device)
-            plan, need = self._plan(stack, handle, graph, asked.engine)
+            graphs = self._graphs(stack, handle, asked, device)
+            graph, plan, need = self._first_plan(stack, handle, graphs, asked.engine)
             if need > asked.workspace:
                 raise LibraryRefused(
                     f"{self.name} needs {need} bytes of workspace for {asked} by engine "
@@ -207,9 +209,9 @@ class Cudnn:
 
     # --- descriptions --------------------------------------------------------------------------
 
-    def _graph(self, stack: ExitStack, handle: int, asked: Asked, device: int) -> _Described:
-        """A graph of operations. Where the library compiles code, a second's work, graphs of other
-        sizes share it if they may: sizes are then no part of it."""
+    def _graphs(self, stack: ExitStack, handle: int, asked: Asked, device: int) -> list[_Described]:
+        """Graphs of the operations. Where the library compiles code, a second's work, other sizes
+        may share it: the first graph is one that no size is part of, which some releases take."""
         if isinstance(asked, Attention) and self.version < _ATTENTION:
             raise LibraryRefused(
                 f"{self.name} is version {self.version}, and is asked for attention from "
@@ -217,13 +219,25 @@ class Cudnn:
             )
         of = graph_of(partial(self._made, stack), asked)
         parts = (800, _HANDLE, (handle,)), (801, DESCRIPTOR, of.operations)
+        usual = _Described(of, self._made(stack, _GRAPH, *parts))
         if asked.code is None:
-            return _Described(of, self._made(stack, _GRAPH, *parts))
+            return [usual]
         made = self._made(stack, _GRAPH, *parts, (803, BOOL, (True,)))
         key = device, asked.code
         if key not in self._code:
             self._code[key] = self._made(self._kept, _CODE, (2400, DESCRIPTOR, (made,)))
-        return _Described(of, made, ((406, DESCRIPTOR, (self._code[key],)),))
+        return [_Described(of, made, ((406, DESCRIPTOR, (self._code[key],)),)), usual]
+
+    def _first_plan(
+        self, stack: ExitStack, handle: int, graphs: Sequence[_Described], engine: Engine
+    ) -> tuple[_Described, int, int]:
+        """The first of the graphs that the engine takes, a plan of it, and the bytes of workspace
+        that this needs. Raises `LibraryRefused`."""
+        *before, last = graphs
+        for graph in before:
+            with suppress(LibraryRefused):
+                return graph, *self._plan(stack, handle, graph, engine)
+        return last, *self._plan(stack, handle, last, engine)
 
     def _plan(
         self, stack: ExitStack, handle: int, graph: _Described, engine: Engine
