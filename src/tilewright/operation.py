@@ -38,12 +38,14 @@ def operation(op: str) -> Callable[..., Any]:
                 return out
             return dispatcher.run_given(op, operands, out, stream, options)
         split = None
-        if stream is None and not _watched():
-            if options and scalars_of(op).keys().isdisjoint(options):
+        if stream is None and not _seen():
+            cast = _autocast()
+            if (options or cast) and scalars_of(op).keys().isdisjoint(options):
                 split = dispatcher.split(op, (*operands, (), *options, *options.values()))
+            made = None
             if split is not None:
-                made = dispatcher.repeat(*split)
-            else:
+                made = _repeated(dispatcher, split)
+            elif not cast:
                 said = spoken(op, options, 0)
                 given = (*operands, *said.named.values()) if said.named else operands
                 made = dispatcher.repeat(said.what, given, said.scalars)
@@ -81,13 +83,13 @@ def function(op: str, name: str, make: Callable[[Callable[..., Any]], Callable[.
 
     @wraps(whole)
     def call(*given: Any, **named: Any) -> Any:
-        if _compiling() or _watched():
+        if _compiling() or _seen():
             return whole(*given, **named)
         dispatcher = default_dispatcher()
         split = dispatcher.split(name, (*given, (), *named, *named.values()) if named else given)
         if split is None:
             return whole(*given, **named)
-        made = dispatcher.repeat(*split)
+        made = _repeated(dispatcher, split)
         if made is not None:
             return made
         runs: list[tuple[Sequence[Any], Mapping[str, Any], Any]] = []
@@ -105,22 +107,44 @@ def function(op: str, name: str, make: Callable[[Callable[..., Any]], Callable[.
     return exported(call, name)
 
 
+Split = tuple[Any, tuple[Any, ...]]
+"""See `Dispatcher.split`."""
+
+
+def _repeated(dispatcher: Any, split: Split) -> Any:
+    """What a call like an earlier one returns; None if there was none."""
+    what, arrays = split
+    if not _autocast():
+        return dispatcher.repeat(what, arrays)
+    from tilewright.torch import autocast
+
+    converted = autocast.as_before(what, arrays)
+    return None if converted is None else dispatcher.repeat(what, converted)
+
+
 def _remember_split(
-    split: tuple[Any, tuple[Any, ...]],
-    op: str,
-    operands: Sequence[Any],
-    keywords: Mapping[str, Any],
-    made: Any,
+    split: Split, op: str, operands: Sequence[Any], keywords: Mapping[str, Any], made: Any
 ) -> None:
     """Let calls like one that was just made be repeated.
 
-    split: of the call that was made (`Dispatcher.split`).
+    split: of the call that was made.
     op, operands, keywords: the operation that it called, and how.
     made: what that returned, and it too.
     """
     what, arrays = split
     if made is None:
         return
+    if _autocast():
+        from tilewright.torch import autocast
+
+        said = spoken(op, keywords, 0)
+        tensors = (*operands, *said.named.values())
+        if [*map(id, tensors)] != [*map(id, arrays)]:
+            return
+        autocast.remember(what, op, len(operands), tuple(said.named), said.options)
+        arrays = autocast.as_before(what, arrays) or ()
+        operands = arrays[: len(operands)]
+        keywords = {**keywords, **dict(zip(said.named, arrays[len(operands) :], strict=True))}
     outputs = made if isinstance(made, tuple) else (made,)
     names = [
         next((name for name, value in keywords.items() if value is x), "")
@@ -200,21 +224,24 @@ def remember(
 
 def _look_for_torch() -> bool:
     """`_compiling` until torch has been imported, which may happen at any time."""
-    global _compiling, _concerns_torch, _watched
+    global _autocast, _compiling, _concerns_torch, _seen, _watched
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compiler"):
         return False
     if torch.compiler.is_dynamo_compiling():  # dynamo is reading: there is nothing to keep
         return True
     _compiling = torch.compiler.is_dynamo_compiling
-    _watched, _concerns_torch = _watch(torch)
+    _autocast = torch._C._is_any_autocast_enabled
+    _seen, _watched, _concerns_torch = _watch(torch)
     return False
 
 
 def _watch(
     torch: Any,
-) -> tuple[Callable[[], bool], Callable[[Sequence[Any], Mapping[str, Any]], bool]]:
-    """`_watched` and `_concerns_torch`, once torch is imported.
+) -> tuple[
+    Callable[[], bool], Callable[[], bool], Callable[[Sequence[Any], Mapping[str, Any]], bool]
+]:
+    """`_seen`, `_watched` and `_concerns_torch`, once torch is imported.
 
     The private names are the cheapest that know of dispatch modes (``FakeTensorMode``), of
     ``torch.jit.trace``, of forward-mode differentiation, of autocast and of torch's profiler.
@@ -226,14 +253,16 @@ def _watch(
     forward_ad, autocast = torch.autograd.forward_ad, torch._C._is_any_autocast_enabled
     profiler = torch.autograd.profiler
 
-    def watched() -> bool:
+    def seen() -> bool:
         return (
             modes() > 0
             or tracing() is not None
             or forward_ad._current_level >= 0
-            or autocast()
             or profiler._is_profiler_enabled
         )
+
+    def watched() -> bool:
+        return autocast() or seen()
 
     def concerns_torch(operands: Sequence[Any], options: Mapping[str, Any]) -> bool:
         for x in operands:
@@ -245,7 +274,7 @@ def _watch(
                 return True
         return watched()
 
-    return watched, concerns_torch
+    return seen, watched, concerns_torch
 
 
 def _yes() -> bool:
@@ -259,6 +288,12 @@ def _no(operands: Sequence[Any], options: Mapping[str, Any]) -> bool:
 _compiling: Callable[[], bool] = _look_for_torch
 """Whether TorchDynamo is reading this code. It takes torch's function, which does nothing, for
 True; a call of the public ``torch.compiler.is_compiling`` costs ten times as much."""
+
+_autocast: Callable[[], bool] = _yes
+"""Whether autocast is on. Without torch: as of `_watched`."""
+
+_seen: Callable[[], bool] = _yes
+"""As `_watched`, but for autocast."""
 
 _watched: Callable[[], bool] = _yes
 """Whether a mode or a tracer is watching, derivatives are taken forward, or autocast is on. The

@@ -18,6 +18,7 @@ import tilewright as tw  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import flash_attn_func  # noqa: E402
+from tilewright.torch import eager  # noqa: E402
 
 ORDERS = (torch.contiguous_format, torch.channels_last)
 
@@ -234,6 +235,34 @@ def test_autocast_converts_though_the_call_is_known(driver):
         assert out.dtype == (torch.bfloat16 if on else torch.float32)
         made = torch.autograd.grad(out, [x, w], torch.zeros_like(out))
         assert [one.dtype for one in made] == [torch.float32] * 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, w, b: tw.conv2d(x, w, b, 1, 1),
+        lambda x, w, b: tw.gemm(x.view(-1, 72), w.view(72, 8)),
+        lambda x, w, b: tw.gemm(x.view(-1, 72), w.view(72, 8), bias=b, epilogue="bias"),
+        lambda x, w, b: tw.attention(*[x.view(2, 6, 3, 16)] * 3, mask="causal"),
+    ],
+)
+def test_a_known_call_under_autocast_does_not_go_the_long_way(monkeypatch, driver, call):
+    def refused(*_):
+        raise AssertionError("a call went the long way")
+
+    given = [torch.zeros(2, 8, 6, 6), torch.zeros(8, 8, 3, 3), torch.zeros(8)]
+    leaves = [x.requires_grad_() for x in given]
+    for grad in (True, False):
+        with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(grad):
+            for _ in range(3):
+                call(*leaves)
+            with monkeypatch.context() as patch:
+                patch.setattr(eager, "eager", refused)
+                out = call(*leaves)
+            assert (out.dtype, out.requires_grad) == (torch.bfloat16, grad)
+            with torch.autocast("cpu", torch.float16):
+                assert call(*leaves).dtype == torch.float16
+        assert call(*leaves).dtype == torch.float32
 
 
 def test_a_transform_is_refused_though_the_call_is_known(known):

@@ -22,12 +22,41 @@ KEYS = (torch._C.DispatchKey.AutocastCPU, torch._C.DispatchKey.AutocastCUDA)
 
 _ALL = torch._C.DispatchKeySet(KEYS[0]) | torch._C.DispatchKeySet(KEYS[1])
 
+KEPT = 4096
+
 _CONVERTED = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 
 def off() -> Any:
     """A context in which operators convert nothing."""
     return torch._C._ExcludeDispatchKeyGuard(_ALL)
+
+
+_REPEATED: dict[Any, tuple[int, ...]] = {}
+"""Places of the arrays that calls convert which are repeated, by what they say."""
+
+
+def as_before(what: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The arrays of a call, converted as those of an earlier one (`remember`); None if there was
+    none.
+
+    what, arrays: see `Dispatcher.split`.
+    """
+    places = _REPEATED.get(what)
+    return None if places is None else _converted_at(places, arrays)
+
+
+def remember(
+    what: Any, op: str, inputs: int, named: Sequence[str], options: Mapping[str, Any]
+) -> None:
+    """Let `as_before` convert the arrays of calls like one that was made.
+
+    op, named, options: as of `converted`, for the arrays in the order of `what`.
+    inputs: how many are passed by position.
+    """
+    if len(_REPEATED) >= KEPT:
+        _REPEATED.clear()
+    _REPEATED[what] = _places(op, inputs, (*named,), (*options.items(),))
 
 
 def converted(
@@ -40,14 +69,12 @@ def converted(
 
     tensors: operands by position, then those by keyword, of the names `named`.
     """
-    found = list(tensors)
+    said = op, len(tensors) - len(named), (*named,), (*options.items(),)
     try:
-        places = _places(op, len(tensors) - len(named), (*named,), (*options.items(),))
+        places = _places(*said)
     except TypeError:  # a symbol has no hash
-        places = _places.__wrapped__(op, len(tensors) - len(named), (*named,), (*options.items(),))
-    for place in places:
-        found[place] = _converted(found[place])
-    return tuple(found)
+        places = _places.__wrapped__(*said)
+    return _converted_at(places, tensors)
 
 
 @lru_cache(maxsize=1024)
@@ -56,17 +83,29 @@ def _places(
 ) -> tuple[int, ...]:
     """The places of the operands that are converted."""
     family = ops.family(op)
-    return (
-        () if family.written(inputs, named) else tuple(family.lowered(inputs, named, dict(options)))
-    )
+    if family.written(inputs, named):
+        return ()
+    return tuple(family.lowered(inputs, named, dict(options)))
+
+
+def _converted_at(places: Sequence[int], tensors: Sequence[Any]) -> tuple[Any, ...]:
+    found = list(tensors)
+    for place in places:
+        found[place] = _converted(found[place])
+    return tuple(found)
 
 
 def _converted(x: Any) -> Any:
-    kind = x.device.type
-    if x.dtype not in _CONVERTED or not torch.is_autocast_enabled(kind):
+    if x.dtype not in _CONVERTED:
+        return x
+    kind = "cuda" if x.is_cuda else x.device.type
+    if not torch.is_autocast_enabled(kind):
+        return x
+    dtype = torch.get_autocast_dtype(kind)
+    if x.dtype is dtype:
         return x
     if kind == "cuda" and x.requires_grad and x.is_leaf:
         # torch keeps the converted tensor of a weight until autocast ends. Only an operation that
         # it converts for reaches that tensor: a sum of products of one factor, which is a view.
-        x = torch.einsum("...", x)
-    return x.to(torch.get_autocast_dtype(kind))
+        x = torch._VF.einsum("...", [x])  # type: ignore[attr-defined]
+    return x.to(dtype)
