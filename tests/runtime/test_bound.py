@@ -127,6 +127,9 @@ class StandIn:
         self.entered.append(device)
         yield
 
+    def keep_current(self, device):
+        self.entered.append(device)
+
     def tensor_map(self, descriptor, layout, address):
         self.encoded.append(address)
         return struct.pack("<Q", address) * 16
@@ -569,10 +572,14 @@ def test_a_refused_launch_says_why():
         bound(driver, (Pointer("a"),))(0, (0x1000, 0x2000))
 
 
-def test_a_thread_without_a_context_gets_one():
+def test_a_thread_without_a_context_gets_one_for_good(monkeypatch):
     driver = StandIn("<Q", status=201)
-    assert bound(driver, (Pointer("a"),))(0, (0x1000, 0x2000))
+    monkeypatch.setattr(driver, "current", None)
+    launch = bound(driver, (Pointer("a"),))
+    assert launch(0, (0x1000, 0x2000))
     assert driver.entered == [0] and len(driver.launches) == 2
+    assert launch(0, (0x1000, 0x2000))
+    assert driver.entered == [0] and len(driver.launches) == 3
 
 
 def test_another_current_device_is_changed_for_the_launch():

@@ -94,6 +94,17 @@ def test_cuda_loads_with_the_context_of_its_device(monkeypatch):
     assert names.count("cuThreadExchangeStreamCaptureMode") == 2
 
 
+@pytest.mark.parametrize(
+    ("module", "kind", "call", "given"),
+    [(cuda, CudaDriver, "cuCtxSetCurrent", 5), (hip, HipDriver, "hipSetDevice", 1)],
+)
+def test_a_thread_keeps_a_device(monkeypatch, module, kind, call, given):
+    driver, library = opened(monkeypatch, module, kind, fills=FILLS)
+    driver.keep_current(1)
+    name, (device,) = library.calls[-1]
+    assert (name, getattr(device, "value", device)) == (call, given)
+
+
 def test_cuda_leaves_small_shared_memory_alone(monkeypatch):
     driver, library = opened(monkeypatch, cuda, CudaDriver, fills=FILLS)
     driver.load(0, b"binary", "kernel", 48 * 1024)

@@ -147,9 +147,11 @@ class BoundLaunch:
                 status = self._try(*given)
         else:
             status = self._try(*given)
-            if status == _NO_CONTEXT:  # a thread's very first use of the GPU
-                with self.driver.current(self.device):
-                    status = self._try(*given)
+            if status == _NO_CONTEXT:
+                # A thread's very first use of the GPU. For good, or each backward pass whose
+                # launches are all ours would come here: torch's runtime library sees none of them.
+                self.driver.keep_current(self.device)
+                status = self._try(*given)
         if status == OVERLAPS:
             return False
         if status == UNSUITABLE:

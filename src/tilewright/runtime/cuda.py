@@ -89,6 +89,9 @@ class CudaDriver:
         finally:
             self._lib.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
+    def keep_current(self, device: int) -> None:
+        check(self, self._lib.cuCtxSetCurrent(self._context(device)), f"use device {device}")
+
     def _context(self, device: int) -> ctypes.c_void_p:
         """The primary context, which is the one torch uses."""
         if device not in self._contexts:

@@ -51,6 +51,10 @@ class Driver(Protocol):
     def current(self, device: int) -> AbstractContextManager[None]:
         """Make `device` current for this thread inside the context."""
 
+    def keep_current(self, device: int) -> None:
+        """Make `device` current for this thread from now on, as the runtime library does in a
+        thread's first call of it."""
+
     def capture(self, stream: int) -> int:
         """The number of the graph capture that `stream` takes part in; 0 if it takes part in
         none."""

@@ -67,6 +67,9 @@ class HipDriver:
         finally:
             self._lib.hipSetDevice(before)
 
+    def keep_current(self, device: int) -> None:
+        check(self, self._lib.hipSetDevice(device), f"use device {device}")
+
     def capture(self, stream: int) -> int:
         status, number = ctypes.c_int(), ctypes.c_uint64()
         code = self._lib.hipStreamGetCaptureInfo(
