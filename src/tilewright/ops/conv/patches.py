@@ -23,7 +23,13 @@ ROW_BYTES = 16
 """Bytes that rows are filled up to multiples of: what aligned copies move."""
 
 TILE = (16, 64)
-"""Neighbouring patches and their columns of a workgroup."""
+"""Neighbouring patches that a workgroup moves at a time, and their columns."""
+
+WORKGROUPS = 16
+"""For each compute unit: as many as hide the waits of one another."""
+
+MOST_SPAN = 2**31
+"""Elements that an image may span: where they are within it is counted in 32 bits."""
 
 
 def refusal(p: ConvProblem, padded: bool = True) -> str | None:
@@ -42,6 +48,10 @@ def refusal(p: ConvProblem, padded: bool = True) -> str | None:
         return f"epilogue '{p.epilogue}' reads a value for each channel, and a row has all taps'"
     if _order(p) is None:
         return "the elements of a filter do not lie as a row"
+    _, *steps = p.strides_of("x")
+    span = sum((n - 1) * s for n, s in zip((p.c, *p.spatial), steps, strict=True))
+    if span >= MOST_SPAN:
+        return f"an image spans {span} elements, over {MOST_SPAN}"
     if not padded and columns(p) % whole(p.dtype):
         return f"patches of {columns(p)} elements are no whole {ROW_BYTES} bytes; pw fills them up"
     return None
@@ -109,18 +119,32 @@ class Cut:
     row: int
     levels: Three
     first: int
+    across: int
     walked: Three
     outs: Three
     sizes: Three
     taps: Three
-    strides: tuple[int, int, int, int, int]
+    of_image: int
+    strides: tuple[int, int, int, int]
 
     @property
-    def tiles(self) -> int:
-        """Workgroups."""
+    def blocks(self) -> int:
+        """Blocks of neighbouring patches, in all images."""
         depth, height, width = self.walked
-        patches, columns = TILE
-        return self.images * depth * height * cdiv(width, patches) * cdiv(self.row, columns)
+        return self.images * depth * height * cdiv(width, TILE[0])
+
+    @property
+    def parts(self) -> int:
+        """Workgroups for the columns of a block."""
+        return cdiv(self.row, TILE[1])
+
+    def each(self, units: int) -> int:
+        """Blocks of a workgroup, on so many compute units."""
+        return cdiv(self.blocks * self.parts, units * WORKGROUPS)
+
+    def workgroups(self, units: int) -> int:
+        """All workgroups."""
+        return self.parts * cdiv(self.blocks, self.each(units))
 
 
 def cut(p: ConvProblem, name: str, padded: bool, back: bool) -> Cut:
@@ -128,20 +152,29 @@ def cut(p: ConvProblem, name: str, padded: bool, back: bool) -> Cut:
     patches, also the pixels beyond the last."""
     length, filled = columns(p), row(p, padded)
     if name == "w":
-        filters, strides = (1, 1, p.k), (0, 1, 0, 0, p.strides_of("w")[0])
+        filters, one = (1, 1, p.k), (1, 1, 1)
+        strides = (1, 0, 0, p.strides_of("w")[0])
         return Cut(
-            1, length, filled, (1, 1, length), 0, filters, filters, filters, (1, 1, 1), strides
+            1, length, filled, (1, 1, length), 0, 0, filters, filters, filters, one, 0, strides
         )
     outs, sizes, taps = (
         _three(values, 1) for values in (p.out_sizes, p.spatial, p.filter)
     )  # fmt: skip
     d, h, w = (cdiv(size, tap) for size, tap in zip(sizes, taps, strict=True))
     walked = (d, h, w) if back else outs
-    outer, inner, *spatial = p.strides_of("x")
-    strides = (outer, inner, *_three(tuple(spatial), 0))
-    first = _order(p) == "first"
+    outer, channel, *spatial = p.strides_of("x")
+    first, lines = _order(p) == "first", spatial[-1] == 1 != channel
     levels = taps if first else (*taps[1:], p.c)
-    return Cut(p.n, length, filled, levels, int(first), walked, outs, sizes, taps, strides)
+    return Cut(
+        p.n, length, filled, levels, int(first), int(lines and taps[-1] < NEAR[first]), walked,
+        outs, sizes, taps, outer, (channel, *_three(tuple(spatial), 0)),
+    )  # fmt: skip
+
+
+NEAR = {True: 4, False: 16}
+"""By whether a patch has channels outermost: taps of a line of pixels under which neighbouring
+patches are nearer together than neighbouring columns. Of 16-bit elements, 32 threads at patches
+touch two sectors for each tap; at columns they touch 32 sectors over the taps, or 32."""
 
 
 def _three(values: tuple[int, ...], other: int) -> Three:

@@ -133,7 +133,8 @@ def _matrices(p: ConvProblem, name: str) -> _Matrices:
 def _tiles(turned: str, p: ConvProblem, name: str) -> int:
     """Workgroups that turn an array."""
     if dict(_steps(turned))[name] == "patches":
-        return _cut(turned, p, name).tiles
+        cut = _cut(turned, p, name)
+        return cut.blocks * cut.parts
     m = _matrices(p, name)
     channels, pixels = TILES[name]
     return m.count * cdiv(m.channels, channels) * cdiv(m.pixels, pixels)
@@ -152,27 +153,32 @@ def _cutting(c: ConvConfig, name: str) -> Part:
     dtype = c.dtype_out if name == made_of(c) else c.dtype
     back = name == made_of(c)
     source, made = (_temporary(name), name) if back else (name, _temporary(name))
+    of_patches = {True: binder.ALLOCATED, False: 1}
+
+    def cut(x: Context) -> patches.Cut:
+        return _cut(c.turned, x.problem, name)
 
     def number(field: str, x: Context) -> Any:
-        return getattr(_cut(c.turned, x.problem, name), field)
+        return getattr(cut(x), field)
 
     kinds: dict[str, str | tuple[str, ...]] = {
-        "columns": "i32", "levels": ("i32",) * 3, "first": "i32",
+        "columns": "i32", "levels": ("i32",) * 3, "first": "i32", "across": "i32",
         "walked": ("i32",) * 3, "outs": ("i32",) * 3, "sizes": ("i32",) * 3,
-        "taps": ("i32",) * 3, "strides": ("i64",) * 5,
+        "taps": ("i32",) * 3, "blocks": "i32", "of_image": "i64", "strides": ("i32",) * 4,
     }  # fmt: skip
     return Part(
         name=f"turn_{name}",
         kernel="tilewright.ops.conv.kernels.patches:patches",
-        grid=lambda x: _tiles(c.turned, x.problem, name),
-        options=own_options,
+        grid=lambda x: cut(x).workgroups(x.device.compute_units),
+        options=lambda config, arch: (("num_warps", 2), ("num_stages", 1)),
         own={
-            "source": Array(dtype, lambda x: source),
-            "made": Array(dtype, lambda x: made),
+            "source": Array(dtype, lambda x: source, aligned=lambda config: of_patches[back]),
+            "made": Array(dtype, lambda x: made, aligned=lambda config: of_patches[not back]),
             **{field: Numbers(kind, partial(number, field)) for field, kind in kinds.items()},
             "row": Numbers(
-                "i64", partial(number, "row"), multiples=lambda config: patches.whole(config.dtype)
+                "i32", partial(number, "row"), multiples=lambda config: patches.whole(config.dtype)
             ),
+            "each": Numbers("i32", lambda x: cut(x).each(x.device.compute_units)),
             "BACK": lambda config, arch: back,
             "PATCHES": lambda config, arch: patches.TILE[0],
             "COLUMNS": lambda config, arch: patches.TILE[1],

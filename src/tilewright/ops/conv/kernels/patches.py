@@ -1,12 +1,16 @@
 """A layout step: an image is cut into patches, or put together from them.
 
 Idea. Where windows lie side by side, each pixel of y sees a patch of x that no other sees, and a
-patch is a row of a matrix. A workgroup moves some neighbouring patches, and some of their columns.
-Where an element lies in the image is the sum of where its patch begins and where its column is
-within a patch, so a tile needs few divisions.
+patch is a row of a matrix. A workgroup has some columns of a patch, and walks blocks of
+neighbouring patches. Where a column lies within a patch takes divisions, and is worked out once; a
+block adds where its patches begin.
 
-What limits it: memory, which the image and the patches pass once each. Elements move one by one,
-since a patch's rows are as short as a filter's.
+Data movement. Neighbouring threads move neighbouring columns, in the patches and in the image. With
+channels outside of pixels, neighbours of a short row are not near in the image: there neighbouring
+threads move neighbouring patches instead (`across`), and the tile is exchanged in shared memory.
+
+What limits it: memory, which the image and the patches pass once each. Elements of the image move
+one by one, since a patch's rows are as short as a filter's.
 """
 
 import triton
@@ -32,45 +36,65 @@ def _within(column, levels, first):
 
 @triton.jit
 def patches(
-    source, made, columns, row, levels, first, walked, outs, sizes, taps, strides,
-    BACK: tl.constexpr, PATCHES: tl.constexpr, COLUMNS: tl.constexpr,
+    source, made, columns, row, levels, first, across, blocks, each, walked, outs, sizes, taps,
+    of_image, strides, BACK: tl.constexpr, PATCHES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Cut the image `source` into the patches `made`; with BACK, make the image of patches.
 
     columns: elements of a patch; row: elements from a patch to the next, 0 behind `columns`.
     levels, first: how a patch's elements lie (see `_within`). taps: of a patch, by dimension.
+    across: whether neighbouring threads are at neighbouring patches of the image.
+    blocks: of PATCHES neighbouring patches, in all images; each: those of a workgroup.
     walked: patches of an image, by dimension. Some may lie beyond the `outs` that there are, and
         their pixels are 0 in the image.
-    sizes, strides: of the image; strides of (image, channel, depth, height, width).
+    sizes: of the image. of_image: elements from an image to the next; strides: of (channel, depth,
+        height, width).
     """
     depth, height, width = walked
-    across = tl.cdiv(row, COLUMNS).to(tl.int32)
+    parts = tl.cdiv(row, COLUMNS)
     along = tl.cdiv(width, PATCHES)
-    rest = tl.program_id(0)
-    j = rest % across * COLUMNS + tl.arange(0, COLUMNS)
-    rest = rest // across
-    out_w = rest % along * PATCHES + tl.arange(0, PATCHES)
-    rest = rest // along
+    begin = tl.program_id(0) // parts * each
+    j = tl.program_id(0) % parts * COLUMNS + tl.arange(0, COLUMNS)
+    channel, tap_d, tap_h, tap_w = _within(j, levels, first)
+    of_channel, of_d, of_h, of_w = strides
+    inner = channel * of_channel + tap_d * of_d + tap_h * of_h + tap_w * of_w
+    part = begin % along
+    rest = begin // along
     out_h = rest % height
     rest = rest // height
     out_d = rest % depth
-    n = (rest // depth).to(tl.int64)
-
-    channel, tap_d, tap_h, tap_w = _within(j, levels, first)
-    of_n, of_channel, of_d, of_h, of_w = strides
-    begin = n * of_n + out_d * taps[0] * of_d + out_h * taps[1] * of_h
-    inner = channel * of_channel + tap_d * of_d + tap_h * of_h + tap_w * of_w
-    image = begin + (out_w * taps[2] * of_w)[:, None] + inner[None, :]
-    line = ((n * outs[0] + out_d) * outs[1] + out_h) * outs[2]
-    place = (line + out_w)[:, None] * row + j[None, :]
-    filled = (out_w < width)[:, None] & (j < columns)[None, :]
-    if BACK:
-        there = (out_d < outs[0]) & (out_h < outs[1]) & (out_w < outs[2])
-        value = tl.load(source + place, mask=filled & there[:, None], other=0)
-        inside = (out_w * taps[2])[:, None] + tap_w[None, :] < sizes[2]
-        inside &= (out_d * taps[0] + tap_d < sizes[0])[None, :]
-        inside &= (out_h * taps[1] + tap_h < sizes[1])[None, :]
-        tl.store(made + image, value, mask=filled & inside)
-    else:
-        value = tl.load(source + image, mask=filled, other=0)
-        tl.store(made + place, value, mask=(out_w < width)[:, None] & (j < row)[None, :])
+    n = rest // depth
+    for _ in range(begin, min(begin + each, blocks)):
+        out_w = part * PATCHES + tl.arange(0, PATCHES)
+        at = n.to(tl.int64) * of_image + (out_d * taps[0] * of_d + out_h * taps[1] * of_h)
+        image = (out_w * (taps[2] * of_w))[:, None] + inner[None, :]
+        line = ((n.to(tl.int64) * outs[0] + out_d) * outs[1] + out_h) * outs[2] * row
+        place = (out_w * row)[:, None] + j[None, :]
+        filled = (out_w < width)[:, None] & (j < columns)[None, :]
+        if BACK:
+            there = (out_w < outs[2]) & (out_d < outs[0]) & (out_h < outs[1])
+            whole = there[:, None] & (j < row)[None, :]
+            value = tl.load(source + line + place, mask=whole, other=0)
+            filled &= (out_w * taps[2])[:, None] + tap_w[None, :] < sizes[2]
+            within = (out_d * taps[0] + tap_d < sizes[0]) & (out_h * taps[1] + tap_h < sizes[1])
+            filled &= within[None, :]
+            if across > 0:
+                tl.store(made + at + tl.trans(image), tl.trans(value), mask=tl.trans(filled))
+            else:
+                tl.store(made + at + image, value, mask=filled)
+        else:
+            if across > 0:
+                turned = tl.load(source + at + tl.trans(image), mask=tl.trans(filled), other=0)
+                value = tl.trans(turned)
+            else:
+                value = tl.load(source + at + image, mask=filled, other=0)
+            whole = (out_w < width)[:, None] & (j < row)[None, :]
+            tl.store(made + line + place, value, mask=whole)
+        # The next block: of the same line, else of the next line, plane or image.
+        part += 1
+        out_h += tl.where(part == along, 1, 0)
+        part = tl.where(part == along, 0, part)
+        out_d += tl.where(out_h == height, 1, 0)
+        out_h = tl.where(out_h == height, 0, out_h)
+        n += tl.where(out_d == depth, 1, 0)
+        out_d = tl.where(out_d == depth, 0, out_d)
