@@ -28,6 +28,7 @@ from tilewright.compile.pool import TIMEOUT_SECONDS
 from tilewright.errors import (
     BuildFailed,
     FindingsFound,
+    LibraryRefused,
     WrongDevice,
     listed,
 )
@@ -280,10 +281,16 @@ class Dispatcher:
                 return made
         if self.registry is not None:
             self._forget_if_changed(self.registry)
-        done = self._launches.launched_again(said, operands, outputs, stream)
-        if done is None:
-            config = self._kernel(op) if named else None
-            done = self._first_run(op, config, operands, outputs, stream, said)
+        try:
+            done = self._launches.launched_again(said, operands, outputs, stream)
+            if done is None:
+                config = self._kernel(op) if named else None
+                done = self._first_run(op, config, operands, outputs, stream, said)
+        except LibraryRefused as error:  # for this call's numbers
+            if named:
+                raise
+            self._avoid(op, operands, outputs, said, error)
+            return self.run_given(op, operands, out, stream, options)
         return _returned(done) if out is None else out
 
     def repeat(
@@ -433,6 +440,22 @@ class Dispatcher:
         if plan is not chosen and len(self._aside) < KEPT:
             self._aside[key] = ready
         return ready
+
+    def _avoid(
+        self,
+        op: str,
+        operands: Sequence[Any],
+        outputs: Sequence[Any] | None,
+        said: Spoken,
+        error: LibraryRefused,
+    ) -> None:
+        """Choose the algorithm of a library no more for the problem of a call that it refused."""
+        given = calls.read(ops.family(op), None, operands, said, outputs)
+        with self._lock:
+            target = self.planner.live(_index(given.views[0]))
+            log.warning("%s", error)
+            self.planner.avoid(self.planner.plan(given.problem, target), error)
+        self.forget_launches()
 
     def _captured(self, target: Device, index: int, stream: Any) -> bool:
         """Whether a CUDA graph captures a call on this stream."""

@@ -46,15 +46,13 @@ class Descriptor:
 
 @dataclass
 class Offer:
-    """An engine as the heuristic names it. refused: no plan can be made. one_size: none of a graph
-    that no size is part of."""
+    """An engine as the heuristic names it. refused: no plan can be made."""
 
     number: int
     knobs: tuple[tuple[int, int], ...] = ()
     notes: tuple[int, ...] = ()
     workspace: int = 0
     refused: bool = False
-    one_size: bool = False
 
 
 def on(monkeypatch: Any, how: str, library: Cudnn) -> SimpleNamespace:
@@ -125,7 +123,7 @@ class FakeCudnn:
         if one.kind == 5:
             (config,) = one.said[401]
             offer = self._offer(config)
-            if offer is None or offer.refused or (offer.one_size and self._of_any_size(config)):
+            if offer is None or offer.refused:
                 return NOT_SUPPORTED
             one.said[402] = [offer.workspace]
         one.finished = True
@@ -134,11 +132,6 @@ class FakeCudnn:
     def _below(self, one: Descriptor) -> list[int]:
         found = [v for values in one.said.values() for v in values]
         return [v for v in found if isinstance(v, int) and v in self.living and v >= 1000]
-
-    def _of_any_size(self, config: int) -> bool:
-        (engine,) = self.living[config].said[300]
-        (graph,) = self.living[engine].said[1300]
-        return 803 in self.living[graph].said
 
     def _offer(self, config: int) -> Offer | None:
         """The offer that a config asks for, if its engine and knobs are one."""

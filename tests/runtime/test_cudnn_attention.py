@@ -25,6 +25,8 @@ from tilewright.ops.attention_backward import AttentionBackwardProblem  # noqa: 
 from tilewright.ops.library import library_of  # noqa: E402
 from tilewright.ops.library_engine import Engine, Offered  # noqa: E402
 from tilewright.runtime import offers  # noqa: E402
+from tilewright.tables.row import Row  # noqa: E402
+from tilewright.tables.table import Table  # noqa: E402
 
 H200, SM_90 = device("h200_sxm"), tw.arch.arch("sm_90")
 PLAIN, TURNED = Offer(1, ((24, 3),)), Offer(2, ((24, 7),), workspace=256)
@@ -198,29 +200,24 @@ def test_a_scale_is_of_its_call(gpu):
     np.testing.assert_allclose(default.numpy(), wanted.numpy(), rtol=2e-3)
 
 
-def test_graphs_of_other_sizes_share_compiled_code(fake, library, driver):
-    def plans(*problems):
-        steps = (FAMILY.launch(named(p), p, H200).steps[0] for p in problems)
-        return [library.prepared(driver, 0, step.theirs) for step in steps]
+def test_a_negative_scale_is_not_the_librarys(gpu, monkeypatch, caplog):
+    """Its engines take the largest product for the largest score. Another kernel answers."""
+    q, k, v = (torch.randn(1, 3, 2, 16, dtype=torch.float16) for _ in range(3))
+    p, call = AttentionProblem(1, 2, 3, 3, 16, dtype="fp16"), {"out": torch.zeros_like(q)}
+    with pytest.raises(LibraryRefused, match="takes no number under 0"):
+        gpu.dispatcher.run_named(named(p).name, q, k, v, scale=-0.5, **call)
+    row = Row(H200, p, named(p).name, (), 10.0, (9.9, 10.1), 0.5)
+    dispatcher = Dispatcher(device=H200, tables=Table.of([row], "mine.twt"))
+    dispatcher.run("attention", q, k, v, scale=0.5, **call)
+    assert library_of(dispatcher.select(p).config)
 
-    def codes():
-        return {of.said[406][0] for of in fake.living.values() if of.kind == 5}
+    def built(self, config, target, index):
+        raise LookupError(config.name)
 
-    kept = plans(P, replace(P, batch=3, q_len=2), replace(P, layout="bhsd"))
-    assert len(codes()) == 1
-    kept += plans(replace(P, right=0, corner="top_left"), replace(P, head_dim=32))
-    assert len(codes()) == 3 and len(kept) == 5
-
-
-def test_an_engine_that_wants_sizes_gets_them(driver):
-    fake = FakeCudnn(replace(PLAIN, one_size=True))
-    library = fake.opened()
-    assert len(library.offered(driver, 0, question(P), 8)) == 1
-    (step,) = FAMILY.launch(named(P), P, H200).steps
-    ready = library.prepared(driver, 0, step.theirs)
-    plans = [of for of in fake.living.values() if of.kind == 5 and of.finished]
-    assert len(plans) == 1 and 406 not in plans[0].said
-    del ready
+    monkeypatch.setattr(loader.Loader, "functions", built)
+    with pytest.raises(LookupError, match=r"basic|gluon"):
+        dispatcher.run("attention", q, k, v, scale=-0.5, **call)
+    assert not library_of(dispatcher.select(p).config) and "under 0" in caplog.text
 
 
 # --- choosing -----------------------------------------------------------------------------------

@@ -56,15 +56,6 @@ class Attention:
         return f"{of}attention of q {q} and k {k} in {self.q.dtype}"
 
     @property
-    def code(self) -> tuple[object, ...] | None:
-        """What the library compiles code for that serves other sizes: all but how many sequences
-        and rows there are, and where they lie. None for gradients, whose code serves one size."""
-        if self.gradients:
-            return None
-        heads, dims = ((one.shape[1], one.shape[3]) for one in (self.q, self.v))
-        return self.q.dtype, heads, dims, self.diagonal, self.lse is None
-
-    @property
     def varies(self) -> bool:
         """Whether two runs may give other bits, though the library does not note it: several
         workgroups add to a gradient of Q, in any order."""

@@ -31,9 +31,8 @@ class Convolution:
         use.
     """
 
-    code: ClassVar[None] = None
     varies: ClassVar[bool] = False
-    """As `Attention.code` and `Attention.varies`."""
+    """As `Attention.varies`."""
 
     library: str
     made: Made

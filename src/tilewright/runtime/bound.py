@@ -16,12 +16,12 @@ from typing import Any
 from tilewright import parameters
 from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.dtypes import dtype
-from tilewright.errors import BadArgument, LaunchFailed
+from tilewright.errors import BadArgument, LaunchFailed, LibraryRefused
 from tilewright.ops.nouns import Descriptor, Given, Launch, Pointer, Role, Scalar, Step, Theirs
 from tilewright.runtime import temporaries
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_HANDLE, NEEDS_MAPS, OVERLAPS, UNSUITABLE, launcher
-from tilewright.runtime.prepared import STATUS, Prepared
+from tilewright.runtime.prepared import NEGATIVE, STATUS, Prepared
 from tilewright.triton_versions import descriptor_flags
 
 _MOST_TRIES = 64
@@ -138,7 +138,8 @@ class BoundLaunch:
         shares an element with another operand.
 
         Returns False, and queues nothing, if the bytes that a written operand spans touch another
-        operand's: the caller finds out whether elements really overlap. Raises `LaunchFailed`, and
+        operand's: the caller finds out whether elements really overlap. Raises `LaunchFailed`,
+        `LibraryRefused` for numbers that the library's algorithm does not take, and
         `BadArgument` for a scalar that is missing or does not fit its type.
         """
         given = (stream, addresses, workspaces, scalars, apart)
@@ -156,6 +157,8 @@ class BoundLaunch:
             return False
         if status == UNSUITABLE:
             raise self._unsuitable(scalars)
+        if status == STATUS + NEGATIVE:
+            raise LibraryRefused(f"{self._name} takes no number under 0")
         if status:
             raise LaunchFailed(f"launching {self._name}: {self._said(status)}")
         return True

@@ -16,7 +16,6 @@ import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -43,7 +42,7 @@ from tilewright.runtime.prepared import Prepared
 Asked = Convolution | Attention
 
 # cudnnBackendDescriptorType_t
-_ENGINE, _CONFIG, _HEURISTIC, _PLAN, _KNOB, _GRAPH, _CODE = 2, 3, 4, 5, 7, 15, 34
+_ENGINE, _CONFIG, _HEURISTIC, _PLAN, _KNOB, _GRAPH = 2, 3, 4, 5, 7, 15
 PACK = 16
 """The descriptor that hands a plan its addresses."""
 
@@ -94,6 +93,7 @@ class Context(ctypes.Structure):
         ("workspace", ctypes.c_uint64),
         ("given", ctypes.c_int),
         ("values", ctypes.c_int),
+        ("positive", ctypes.c_int),
     )  # fmt: skip
 
 
@@ -102,16 +102,6 @@ _FUNCTIONS = (
     "cudnnBackendFinalize", "cudnnBackendExecute", "cudnnBackendDestroyDescriptor",
 )  # fmt: skip
 """Those that a `Context` begins with."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Described:
-    """What a graph consists of, and its descriptor. code: where a plan of it keeps compiled code,
-    as attributes."""
-
-    of: Graph
-    made: int
-    code: tuple[tuple[int, int, tuple[int]], ...] = ()
 
 
 class Cudnn:
@@ -139,8 +129,6 @@ class Cudnn:
                 f"install {self.install.format(wanted)}, or tune for this one"
             )
         self._shared: dict[int, Shared] = {}
-        self._code: dict[object, int] = {}
-        self._kept = ExitStack()
         self._lock = threading.RLock()
         """Held while a handle is used to describe or plan."""
 
@@ -163,17 +151,15 @@ class Cudnn:
         found: list[Offered] = []
         with self._lock, ExitStack() as stack, driver.current(device), driver.capture_allowed():
             handle = self._handle(device)
-            for graph in self._graphs(stack, handle, asked, device):
-                for engine in self._engines(stack, graph.made, asked):
-                    if any(engine == one.engine for one in found):
-                        continue
-                    with suppress(LibraryRefused):
-                        _, need = self._plan(stack, handle, graph, engine)
-                        if need <= asked.workspace:
-                            found.append(Offered(engine, need))
-                    if len(found) == count:
-                        break
-                if found:
+            graph, _ = self._graph(stack, handle, asked)
+            for engine in self._engines(stack, graph, asked):
+                if any(engine == one.engine for one in found):
+                    continue
+                with suppress(LibraryRefused):
+                    _, need = self._plan(stack, handle, graph, engine)
+                    if need <= asked.workspace:
+                        found.append(Offered(engine, need))
+                if len(found) == count:
                     break
         if not found:
             raise LibraryRefused(f"{self.name} has no engine for {asked}")
@@ -185,8 +171,8 @@ class Cudnn:
         assert asked.engine is not None
         with self._lock, ExitStack() as stack, driver.current(device), driver.capture_allowed():
             handle = self._handle(device)
-            graphs = self._graphs(stack, handle, asked, device)
-            graph, plan, need = self._first_plan(stack, handle, graphs, asked.engine)
+            graph, of = self._graph(stack, handle, asked)
+            plan, need = self._plan(stack, handle, graph, asked.engine)
             if need > asked.workspace:
                 raise LibraryRefused(
                     f"{self.name} needs {need} bytes of workspace for {asked} by engine "
@@ -194,8 +180,8 @@ class Cudnn:
                 )
             functions = (address_of(getattr(self._lib, name)) for name in _FUNCTIONS)
             shared = ctypes.addressof(self._shared[device])
-            of = graph.of
-            context = Context(*functions, shared, plan, asked.workspace, of.given, of.values)
+            numbers = of.values, of.positive
+            context = Context(*functions, shared, plan, asked.workspace, of.given, *numbers)
             return Prepared(f"{self.name} for {asked}", self, device, context, stack.pop_all())
 
     def _handle(self, device: int) -> int:
@@ -209,9 +195,8 @@ class Cudnn:
 
     # --- descriptions --------------------------------------------------------------------------
 
-    def _graphs(self, stack: ExitStack, handle: int, asked: Asked, device: int) -> list[_Described]:
-        """Graphs of the operations. Where the library compiles code, a second's work, other sizes
-        may share it: the first graph is one that no size is part of, which some releases take."""
+    def _graph(self, stack: ExitStack, handle: int, asked: Asked) -> tuple[int, Graph]:
+        """A graph of operations, and what these are given."""
         if isinstance(asked, Attention) and self.version < _ATTENTION:
             raise LibraryRefused(
                 f"{self.name} is version {self.version}, and is asked for attention from "
@@ -219,33 +204,13 @@ class Cudnn:
             )
         of = graph_of(partial(self._made, stack), asked)
         parts = (800, _HANDLE, (handle,)), (801, DESCRIPTOR, of.operations)
-        usual = _Described(of, self._made(stack, _GRAPH, *parts))
-        if asked.code is None:
-            return [usual]
-        made = self._made(stack, _GRAPH, *parts, (803, BOOL, (True,)))
-        key = device, asked.code
-        if key not in self._code:
-            self._code[key] = self._made(self._kept, _CODE, (2400, DESCRIPTOR, (made,)))
-        return [_Described(of, made, ((406, DESCRIPTOR, (self._code[key],)),)), usual]
+        return self._made(stack, _GRAPH, *parts), of
 
-    def _first_plan(
-        self, stack: ExitStack, handle: int, graphs: Sequence[_Described], engine: Engine
-    ) -> tuple[_Described, int, int]:
-        """The first of the graphs that the engine takes, a plan of it, and the bytes of workspace
-        that this needs. Raises `LibraryRefused`."""
-        *before, last = graphs
-        for graph in before:
-            with suppress(LibraryRefused):
-                return graph, *self._plan(stack, handle, graph, engine)
-        return last, *self._plan(stack, handle, last, engine)
-
-    def _plan(
-        self, stack: ExitStack, handle: int, graph: _Described, engine: Engine
-    ) -> tuple[int, int]:
+    def _plan(self, stack: ExitStack, handle: int, graph: int, engine: Engine) -> tuple[int, int]:
         """A plan by an engine, and the bytes of workspace that it needs. Raises
         `LibraryRefused`."""
         made = self._made(
-            stack, _ENGINE, (1300, DESCRIPTOR, (graph.made,)), (1301, INT64, (engine.number,))
+            stack, _ENGINE, (1300, DESCRIPTOR, (graph,)), (1301, INT64, (engine.number,))
         )
         knobs = [
             self._made(stack, _KNOB, (600, _KNOB_TYPE, (kind,)), (601, INT64, (value,)))
@@ -253,8 +218,7 @@ class Cudnn:
         ]
         turned = ((302, DESCRIPTOR, knobs),) if knobs else ()
         config = self._made(stack, _CONFIG, (300, DESCRIPTOR, (made,)), *turned)
-        of = (400, _HANDLE, (handle,)), (401, DESCRIPTOR, (config,))
-        plan = self._made(stack, _PLAN, *of, *graph.code)
+        plan = self._made(stack, _PLAN, (400, _HANDLE, (handle,)), (401, DESCRIPTOR, (config,)))
         (need,) = self._read(plan, 402, INT64, 1)
         return plan, need
 

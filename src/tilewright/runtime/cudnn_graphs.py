@@ -52,13 +52,14 @@ class Graph:
     """Operations, as descriptors.
 
     made: see `Made`. alignment: bytes that the addresses of tensors are multiples of.
-    given: how many tensors a call gives. values: which of them are numbers, a bit for each.
+    given: how many tensors a call gives. values: which of them are numbers, a bit for each;
+    positive: which of these must not be under 0.
     """
 
     def __init__(self, made: Made, alignment: int) -> None:
         self.made, self._alignment = made, alignment
         self.operations: list[int] = []
-        self.given = self.values = 0
+        self.given = self.values = self.positive = 0
         self._virtual = MOST
         self._tensors: dict[int, Tensor] = {}
 
@@ -67,9 +68,10 @@ class Graph:
         self.given += 1
         return self._tensor(self.given, tensor, self._alignment)
 
-    def number(self, dtype: str) -> int:
-        """A number that a call gives."""
+    def number(self, dtype: str, positive: bool = False) -> int:
+        """A number that a call gives. positive: it must not be under 0."""
         self.values |= 1 << self.given
+        self.positive |= positive << self.given
         self.given += 1
         one = Tensor(dtype, (1,) * 4, (1,) * 4)
         return self._tensor(self.given, one, 4, (908, BOOL, (True,)))
@@ -197,7 +199,7 @@ def _attention(graph: Graph, asked: Attention) -> None:
     lse = graph.tensor(a.lse) if a.lse else graph.between((*a.q.shape[:3], 1))
     products = graph.between((*a.q.shape[:3], a.k.shape[2]))
     graph.matmul(q, k, products)
-    scores = graph.pointwise(_MULTIPLY, products, graph.number("fp32"))
+    scores = graph.pointwise(_MULTIPLY, products, _scale(graph))
     if a.diagonal:
         scores = _masked(graph, scores, a.diagonal == "bottom_right")
     most = graph.reduce(_MAXIMUM, scores)
@@ -220,7 +222,7 @@ def _gradients(graph: Graph, asked: Attention, of: Gradients) -> None:
     o, do, lse, dq, dk, dv = map(graph.tensor, (a.o, of.do, a.lse, of.dq, of.dk, of.dv))
     rows, pairs = a.lse.shape, (*a.q.shape[:3], a.k.shape[2])
     delta = graph.tensor(_dense("fp32", rows))
-    one, scale = graph.number("fp32"), graph.number("fp32")
+    one, scale = graph.number("fp32"), _scale(graph)
     graph.pointwise(
         _MULTIPLY, graph.reduce(_SUM, graph.pointwise(_MULTIPLY, do, o)), one, into=delta
     )
@@ -249,6 +251,12 @@ def _summed(graph: Graph, weights: int, rows: int, into: int, a: Attention) -> N
     each = graph.between((*a.q.shape[:2], *graph.shape(into)[2:]), a.q.dtype)
     graph.matmul(weights, rows, each)
     graph.reduce(_SUM, each, into)
+
+
+def _scale(graph: Graph) -> int:
+    """The softmax's scale. The library takes the largest product for the largest score: under a
+    negative scale, engine 2 of cuDNN 9.19 computes NaN on an H200."""
+    return graph.number("fp32", positive=True)
 
 
 def _masked(graph: Graph, scores: int, bottom_right: bool) -> int:
