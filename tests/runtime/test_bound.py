@@ -31,6 +31,7 @@ from tilewright.runtime import bound as bound_module
 from tilewright.runtime import launcher as launcher_module
 from tilewright.runtime import python_launcher
 from tilewright.runtime.bound import Bound, BoundLaunch, Loaded
+from tilewright.runtime.cuda import CudaDriver
 from tilewright.runtime.driver import Entry
 from tilewright.runtime.launcher import NOT_KNOWN, OVERLAPS, compiled
 
@@ -85,6 +86,7 @@ class StandIn:
         self._extended = EXTENDED(self._launch_extended)
         self._fill = FILL(self._note_fill)
         self.fill_function = _address(self._fill)
+        self.encode_function = 0
 
     def entry(self, kernel, function):
         called = self._extended if self.attributes else self.launch_function
@@ -413,6 +415,52 @@ def test_descriptors_become_tensor_maps_shapes_and_strides():
     assert driver.launches[0]["values"][1:] == [100, 64, 72, 1, 0]
     assert driver.encoded == [0x20000, 0x40000]  # once for each address
     assert all(s["addresses"][0] % 64 == 0 for s in driver.launches)
+
+
+ENCODE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p,
+    *([ctypes.c_void_p] * 4), *([ctypes.c_int] * 4),
+)  # fmt: skip
+
+
+def test_the_launcher_encodes_tensor_maps_as_the_driver_does(native):
+    """Each once, from what `tiling` says; one that the driver refuses is left to Python."""
+    driver, seen, refused = StandIn("<Q", "<i", "<i", "<q", "<q"), [], []
+
+    def encode(to, kind, rank, address, shape, strides, box, steps, *others):
+        if refused:
+            return 1
+        assert to % 64 == 0
+        wide, narrow = (ctypes.POINTER(one) for one in (ctypes.c_uint64, ctypes.c_uint32))
+        lists = (
+            ctypes.cast(at, one)[:count]
+            for at, one, count in (
+                (shape, wide, rank), (strides, wide, rank - 1), (box, narrow, rank),
+                (steps, narrow, rank),
+            )
+        )  # fmt: skip
+        seen.append((kind, address, *lists, others))
+        ctypes.memmove(to, struct.pack("<Q", address + 1) * 16, 128)
+        return 0
+
+    kept = ENCODE(encode)
+    driver.encode_function, driver.tiling = _address(kept), CudaDriver.tiling.__get__(driver)
+    view = Descriptor("out", "bf16", (100, 6, 64), (720, 72, 1), (8, 8, 8), 4, (2, 1, 1))
+    layout = replace(MAP, block_size=(8, 8, 8))
+    call = bound(driver, (view,), built=kernel(layout))
+    driver.formats = ("<Q",)
+    for address in (0x20000, 0x40000, 0x20000):
+        call(0, (0x1000, address))
+    values = [s["values"][0] for s in driver.launches]
+    if native is python_launcher:
+        assert not seen and values == driver.encoded[:2] + driver.encoded[:1]
+        return
+    assert values == [0x20009, 0x40009, 0x20009] and not driver.encoded
+    assert seen[1] == (9, 0x40008, [64, 6, 100], [144, 1440], [8, 8, 16], [1, 1, 2], (0, 3, 2, 0))
+    assert len(seen) == 2
+    refused.append(True)
+    call(0, (0x1000, 0x60000))
+    assert driver.launches[-1]["values"] == [0x60008] == driver.encoded
 
 
 @pytest.mark.parametrize(("triton", "flags"), [("3.6.0", 1), ("3.7.1", 2), ("3.9.0", 2)])

@@ -132,8 +132,15 @@ def test_cuda_encodes_a_tensor_map_innermost_first(monkeypatch):
     ((_, arguments),) = [c for c in library.calls if c[0] == "cuTensorMapEncodeTiled"]
     _, element, rank, address, dims, strides, box, steps, interleave, swizzle, *_ = arguments
     assert (element.value, rank.value, address.value) == (9, 2, 0x7000)  # 9: bf16 on the host
-    assert (list(dims), list(strides), list(box)) == ([64, 100], [144], [64, 16])
-    assert (list(steps), interleave.value, swizzle.value) == ([1, 1], 0, 3)
+    assert (dims[:2], strides[:1], box[:2]) == ([64, 100], [144], [64, 16])
+    assert (steps[:2], interleave.value, swizzle.value) == ([1, 1], 0, 3)
+
+
+def test_a_cuda_driver_without_tensor_maps_has_no_function_for_them(monkeypatch):
+    driver, _ = opened(monkeypatch, cuda, CudaDriver, missing=("cuTensorMapEncodeTiled",))
+    assert driver.encode_function == 0
+    driver, _ = opened(monkeypatch, cuda, CudaDriver)
+    assert driver.encode_function == "cuTensorMapEncodeTiled"
 
 
 def test_cuda_tells_the_numbers_of_a_refused_tensor_map(monkeypatch):

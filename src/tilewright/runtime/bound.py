@@ -104,6 +104,7 @@ class BoundLaunch:
         self._launches = native.launches
         self._last_used = native.last_used
         self._keep_workspace = native.keep_workspace
+        encode = driver.encode_function if packed.descriptors else 0
         self.native = native.prepare(
             device,
             tuple((o.bytes, o.role != "in") for o in operands),
@@ -111,10 +112,14 @@ class BoundLaunch:
             bytes(packed.content),
             tuple(packed.steps),
             tuple(packed.pointers),
-            tuple((d.at, d.source, d.offset) for d in packed.descriptors),
+            tuple(
+                (d.at, d.source, d.offset, driver.tiling(d.view, d.layout) if encode else b"")
+                for d in packed.descriptors
+            ),
             tuple((s.at, s.number, s.form) for s in packed.scalars),
             driver.fill_function if places.zeroed_bytes else 0,
             places.zeroed_bytes,
+            encode,
             bool(places.kept_zero_bytes),
             bool(places.scratch_bytes),
             self._products,

@@ -25,6 +25,8 @@ _DEFAULT_SHARED = 48 * 1024
 _CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PROMOTE_L2_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 _TENSOR_MAP_BYTES = 128
+_MOST_RANK = 5
+"""Dimensions of a tensor map."""
 
 _MOST_ELEMENT_STRIDE = 8
 _MOST_BOX = 256
@@ -45,6 +47,8 @@ class CudaDriver:
         self._contexts: dict[int, ctypes.c_void_p] = {}
         self.launch_function = self._lib.cuLaunchKernel
         self.fill_function = address_of(self._lib.cuMemsetD8Async)
+        encode = getattr(self._lib, "cuTensorMapEncodeTiled", None)  # of CUDA 12
+        self.encode_function = 0 if encode is None else address_of(encode)
         check(self, self._lib.cuInit(0), "start")
 
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
@@ -120,34 +124,34 @@ class CudaDriver:
             self._lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
-        rank = len(descriptor.shape)
-        steps = descriptor.element_strides or (1,) * rank
-        _check_element_strides(steps, layout)
-        box = [size * step for size, step in zip(layout.block_size, steps, strict=True)]
+        tiled = _Tiling.of(descriptor, layout)
         encoded = ctypes.create_string_buffer(_TENSOR_MAP_BYTES + 64)
         start = -ctypes.addressof(encoded) % 64  # the driver wants 64-byte alignment
-        strides = [stride * layout.elem_size for stride in descriptor.strides[:-1]]
         status = self._lib.cuTensorMapEncodeTiled(
             ctypes.byref(encoded, start),
-            ctypes.c_int(_ELEMENT_TYPE.get(layout.elem_type, layout.elem_type)),
-            ctypes.c_uint32(rank),
+            ctypes.c_int(tiled.type),
+            ctypes.c_uint32(tiled.rank),
             ctypes.c_void_p(address),
-            (ctypes.c_uint64 * rank)(*reversed(descriptor.shape)),
-            (ctypes.c_uint64 * max(1, rank - 1))(*reversed(strides)),
-            (ctypes.c_uint32 * rank)(*reversed(box)),
-            (ctypes.c_uint32 * rank)(*reversed(steps)),
+            tiled.shape,
+            tiled.strides,
+            tiled.box,
+            tiled.steps,
             ctypes.c_int(0),  # no interleave
-            ctypes.c_int(layout.swizzle),
-            ctypes.c_int(_PROMOTE_L2_128B),
+            ctypes.c_int(tiled.swizzle),
+            ctypes.c_int(tiled.promotion),
             ctypes.c_int(0),  # outside reads as zero
         )
         if status:
+            steps = descriptor.element_strides or (1,) * len(descriptor.shape)
             raise LaunchFailed(
                 f"the cuda driver refused a tensor map of shape {descriptor.shape}, strides "
                 f"{descriptor.strides}, block {layout.block_size}, element strides {steps} at "
                 f"{address:#x}: {self.error(status)}"
             )
         return encoded.raw[start : start + _TENSOR_MAP_BYTES]
+
+    def tiling(self, descriptor: Descriptor, layout: TensorMap) -> bytes:
+        return bytes(_Tiling.of(descriptor, layout))
 
     def error(self, status: int) -> str:
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
@@ -160,6 +164,40 @@ class CudaDriver:
 def _attribute(number: int, *value: int) -> bytes:
     """A `CUlaunchAttribute`: its number, and 64 bytes of value."""
     return struct.pack(f"<i4x{len(value)}I{64 - 4 * len(value)}x", number, *value)
+
+
+class _Tiling(ctypes.Structure):
+    """`Tiling` of launcher.c: what is encoded in a tensor map besides its address."""
+
+    _fields_ = (
+        ("type", ctypes.c_int32),
+        ("swizzle", ctypes.c_int32),
+        ("promotion", ctypes.c_int32),
+        ("rank", ctypes.c_uint32),
+        ("shape", ctypes.c_uint64 * _MOST_RANK),
+        ("strides", ctypes.c_uint64 * (_MOST_RANK - 1)),
+        ("box", ctypes.c_uint32 * _MOST_RANK),
+        ("steps", ctypes.c_uint32 * _MOST_RANK),
+    )
+
+    @classmethod
+    def of(cls, descriptor: Descriptor, layout: TensorMap) -> _Tiling:
+        """Raises `LaunchFailed` for element strides that no tensor map takes."""
+        rank = len(descriptor.shape)
+        steps = descriptor.element_strides or (1,) * rank
+        _check_element_strides(steps, layout)
+        box = [size * step for size, step in zip(layout.block_size, steps, strict=True)]
+        strides = [stride * layout.elem_size for stride in descriptor.strides[:-1]]
+        return cls(
+            _ELEMENT_TYPE.get(layout.elem_type, layout.elem_type),
+            layout.swizzle,
+            _PROMOTE_L2_128B,
+            rank,
+            (*reversed(descriptor.shape),),
+            (*reversed(strides),),
+            (*reversed(box),),
+            (*reversed(steps),),
+        )
 
 
 def _check_element_strides(steps: tuple[int, ...], layout: TensorMap) -> None:

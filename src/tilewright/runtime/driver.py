@@ -39,6 +39,9 @@ class Driver(Protocol):
     """Address of the C function (address, byte, count, stream) → status, which queues a fill of
     `count` bytes."""
 
+    encode_function: int
+    """Address of a C function that makes tensor maps, which `tiling` is for; 0 for none."""
+
     def entry(self, kernel: Kernel, function: ctypes.c_void_p) -> Entry:
         """How `kernel`, loaded as `function`, is launched: with clusters, cooperatively, or with
         programmatic dependent launch if it was built so. Raises `LaunchFailed` where the driver
@@ -66,6 +69,10 @@ class Driver(Protocol):
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
         """The 128-byte tensor map of a descriptor whose first element lies at `address`. Raises
         `LaunchFailed`."""
+
+    def tiling(self, descriptor: Descriptor, layout: TensorMap) -> bytes:
+        """What is encoded in the tensor maps of a descriptor besides their address: a `Tiling` of
+        launcher.c. Raises `LaunchFailed`."""
 
     def error(self, status: int) -> str:
         """The driver's name for a status."""

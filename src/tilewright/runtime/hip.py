@@ -33,6 +33,7 @@ class HipDriver:
         self._lib.hipGetErrorString.restype = ctypes.c_char_p
         self.launch_function = self._lib.hipModuleLaunchKernel
         self.fill_function = address_of(self._lib.hipMemsetD8Async)
+        self.encode_function = 0
         check(self, self._lib.hipInit(0), "start")
 
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
@@ -89,6 +90,9 @@ class HipDriver:
 
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
         raise LaunchFailed("AMD GPUs have no tensor maps; their kernels take pointers and strides")
+
+    def tiling(self, descriptor: Descriptor, layout: TensorMap) -> bytes:
+        return b""
 
     def error(self, status: int) -> str:
         text = self._lib.hipGetErrorString(status)

@@ -91,8 +91,22 @@ typedef struct {
   char map[MAP_BYTES];
 } Map;
 
+/* What the driver encodes in a tensor map besides the address, as cuda.py packs it: innermost
+   dimension first, strides in bytes. */
+typedef struct {
+  int32_t type, swizzle, promotion;
+  uint32_t rank; /* 0: Python encodes */
+  uint64_t shape[5], strides[4];
+  uint32_t box[5], steps[5];
+} Tiling;
+
+/* cuTensorMapEncodeTiled */
+typedef int (*encode_fn)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *,
+                         const uint32_t *, const uint32_t *, int, int, int, int);
+
 typedef struct {
   Slot slot;
+  Tiling tiling;
   Map *maps; /* open addressing; NULL until the first */
   int room, used;
 } Tiled;
@@ -118,6 +132,7 @@ typedef struct {
   int *writes;     /* the operands that are written */
   char *optional;  /* for each scalar given at the call: whether it has a default */
   fill_fn fill;
+  encode_fn encode;
   uint64_t fill_bytes;     /* at the start of the scratch buffer, zeroed before each launch */
   int kept_zero, scratch;  /* whether the launch needs these buffers */
   uint64_t launches, used; /* changed under Python's lock */
@@ -143,7 +158,7 @@ static Map *map_at(const Tiled *t, uint64_t address) {
 
 static int keep_map(Tiled *t, uint64_t address, const char *encoded) {
   if (4 * (t->used + 1) > 3 * t->room && t->room < MOST_MAPS) {
-    Tiled grown = {t->slot, NULL, t->room ? 2 * t->room : FEWEST_MAPS, t->used};
+    Tiled grown = {t->slot, t->tiling, NULL, t->room ? 2 * t->room : FEWEST_MAPS, t->used};
     grown.maps = PyMem_Calloc((size_t)grown.room, sizeof(Map));
     if (!grown.maps) return -1;
     for (int i = 0; i < t->room; i++)
@@ -156,6 +171,22 @@ static int keep_map(Tiled *t, uint64_t address, const char *encoded) {
   map->address = address;
   memcpy(map->map, encoded, MAP_BYTES);
   return 0;
+}
+
+/* The map of a descriptor, which is encoded unless it was before; NULL where that is left to
+   Python. address: of the launch's operands and buffers. */
+static const Map *map_of(encode_fn encode, Tiled *t, const uint64_t *address) {
+  uint64_t at = address[t->slot.source] + t->slot.offset;
+  Map *map = t->room ? map_at(t, at) : NULL;
+  if (map && map->address == at) return map;
+  char made[MAP_BYTES] __attribute__((aligned(ALIGNED)));
+  const Tiling *g = &t->tiling;
+  if (!encode || !g->rank ||
+      encode(made, g->type, g->rank, (void *)(uintptr_t)at, g->shape, g->strides, g->box, g->steps,
+             0, g->swizzle, g->promotion, 0) ||
+      keep_map(t, at, made))
+    return NULL;
+  return map_at(t, at);
 }
 
 /* ---- Preparing ---- */
@@ -186,14 +217,31 @@ static int outside(const char *what) {
   return -1;
 }
 
-static int read_slot(const Launch *l, PyObject *item, int width, Slot *slot) {
-  unsigned long long offset;
-  if (!PyArg_ParseTuple(item, "iiK", &slot->at, &slot->source, &offset)) return -1;
-  slot->offset = offset;
+static int check_slot(const Launch *l, int width, const Slot *slot) {
   if (slot->at < 0 || slot->at + width > l->bytes || slot->source < 0 ||
       slot->source >= l->operands + 2)
     return outside("a pointer or descriptor");
   return 0;
+}
+
+static int read_slot(const Launch *l, PyObject *item, Slot *slot) {
+  unsigned long long offset;
+  if (!PyArg_ParseTuple(item, "iiK", &slot->at, &slot->source, &offset)) return -1;
+  slot->offset = offset;
+  return check_slot(l, 8, slot);
+}
+
+static int read_tiled(const Launch *l, PyObject *item, Tiled *tiled) {
+  unsigned long long offset;
+  Py_buffer tiling;
+  Slot *slot = &tiled->slot;
+  if (!PyArg_ParseTuple(item, "iiKy*", &slot->at, &slot->source, &offset, &tiling)) return -1;
+  slot->offset = offset;
+  int known = tiling.len == sizeof(Tiling);
+  if (known) memcpy(&tiled->tiling, tiling.buf, sizeof(Tiling));
+  int wrong = tiling.len && (!known || tiled->tiling.rank > 5);
+  PyBuffer_Release(&tiling);
+  return wrong ? outside("a tiling") : check_slot(l, MAP_BYTES, slot);
 }
 
 /* (call, function, attributes, grid, block, shared, offsets of its parameters) */
@@ -258,32 +306,32 @@ static int read_all(Launch *l, PyObject *operands, PyObject *optional, PyObject 
   for (int i = 0; i < l->steps; i++)
     if (read_step(l, PyTuple_GET_ITEM(steps, i), l->step + i)) return -1;
   for (int i = 0; i < l->pointers; i++)
-    if (read_slot(l, PyTuple_GET_ITEM(pointers, i), 8, l->pointer + i)) return -1;
+    if (read_slot(l, PyTuple_GET_ITEM(pointers, i), l->pointer + i)) return -1;
   for (int i = 0; i < l->descriptors; i++)
-    if (read_slot(l, PyTuple_GET_ITEM(descriptors, i), MAP_BYTES, &l->descriptor[i].slot))
-      return -1;
+    if (read_tiled(l, PyTuple_GET_ITEM(descriptors, i), l->descriptor + i)) return -1;
   for (int i = 0; i < l->scalars; i++)
     if (read_scalar(l, PyTuple_GET_ITEM(scalars, i), l->scalar + i)) return -1;
   return 0;
 }
 
 /* prepare(device, operands, optional, content, steps, pointers, descriptors, scalars,
-           fill, fill_bytes, kept_zero, scratch, kept)
+           fill, fill_bytes, encode, kept_zero, scratch, kept)
    operands: (bytes, written) of each, in the order of a call's addresses.
    optional: for each scalar given at the call, whether it has a default (which is in `content`).
-   content: the parameters of all steps. steps: see read_step(). pointers, descriptors: (offset in
-   `content`, source, offset to add to its address); see Slot. scalars: (offset in `content`, number
-   among the given, type). fill: the driver's function that sets `fill_bytes` bytes to zero.
+   content: the parameters of all steps. steps: see read_step(). pointers: (offset in `content`,
+   source, offset to add to its address); see Slot. descriptors: the same, and a Tiling or b"".
+   scalars: (offset in `content`, number among the given, type). fill: the driver's function that
+   sets `fill_bytes` bytes to zero. encode: its function that makes tensor maps, or 0.
    kept_zero, scratch: whether the launch needs these buffers. kept: is kept alive. */
 static PyObject *prepare(PyObject *self, PyObject *args) {
-  unsigned long long fill, fill_bytes;
+  unsigned long long fill, fill_bytes, encode;
   Py_buffer content;
   PyObject *operands, *optional, *steps, *pointers, *descriptors, *scalars, *kept, *capsule = NULL;
   int device, kept_zero, scratch;
-  if (!PyArg_ParseTuple(args, "iO!O!y*O!O!O!O!KKppO", &device, &PyTuple_Type, &operands,
+  if (!PyArg_ParseTuple(args, "iO!O!y*O!O!O!O!KKKppO", &device, &PyTuple_Type, &operands,
                         &PyTuple_Type, &optional, &content, &PyTuple_Type, &steps, &PyTuple_Type,
                         &pointers, &PyTuple_Type, &descriptors, &PyTuple_Type, &scalars, &fill,
-                        &fill_bytes, &kept_zero, &scratch, &kept))
+                        &fill_bytes, &encode, &kept_zero, &scratch, &kept))
     return NULL;
   Launch *l = PyMem_Calloc(1, sizeof(Launch));
   if (!l || !(l->content = PyMem_Malloc((size_t)content.len + 1))) {
@@ -294,6 +342,7 @@ static PyObject *prepare(PyObject *self, PyObject *args) {
     l->kept_zero = kept_zero, l->scratch = scratch;
     l->kept = Py_NewRef(kept);
     l->fill = (fill_fn)(uintptr_t)fill, l->fill_bytes = fill_bytes;
+    l->encode = (encode_fn)(uintptr_t)encode;
     if (!read_all(l, operands, optional, steps, pointers, descriptors, scalars))
       capsule = PyCapsule_New(l, LAUNCH, destroy);
   }
@@ -368,16 +417,10 @@ static int overlaps(const Launch *l, const uint64_t *address) {
   return 0;
 }
 
-static Map *known_map(const Tiled *t, const uint64_t *address) {
-  uint64_t at = address[t->slot.source] + t->slot.offset;
-  Map *map = t->room ? map_at(t, at) : NULL;
-  return map && map->address == at ? map : NULL;
-}
-
 /* The code of what a launch on this stream still lacks of Python; 0 for nothing. */
 static int lacking(const Launch *l, uint64_t stream, const uint64_t *address) {
   for (int i = 0; i < l->descriptors; i++)
-    if (!known_map(l->descriptor + i, address)) return NEEDS_MAPS;
+    if (!map_of(l->encode, l->descriptor + i, address)) return NEEDS_MAPS;
   for (int i = 0; i < l->steps; i++) {
     const Step *s = l->step + i;
     if (s->call == (void *)matmul_step &&
@@ -420,8 +463,8 @@ static int do_launch(Launch *l, uint64_t stream, const uint64_t *address, PyObje
     memcpy(copy + s->at, &at, 8);
   }
   for (int i = 0; i < l->descriptors && !status; i++) {
-    const Tiled *t = l->descriptor + i;
-    const Map *map = known_map(t, address);
+    Tiled *t = l->descriptor + i;
+    const Map *map = map_of(l->encode, t, address);
     if (!map) status = NEEDS_MAPS;
     else memcpy(copy + t->slot.at, map->map, MAP_BYTES);
   }

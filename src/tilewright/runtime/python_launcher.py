@@ -254,19 +254,21 @@ def prepare(
     content: bytes,
     steps: tuple[tuple[Any, ...], ...],
     pointers: tuple[tuple[int, int, int], ...],
-    descriptors: tuple[tuple[int, int, int], ...],
+    descriptors: tuple[tuple[int, int, int, bytes], ...],
     scalars: tuple[tuple[int, int, str], ...],
     fill: int,
     fill_bytes: int,
+    encode: int,
     kept_zero: bool,
     scratch: bool,
     kept: Any,
 ) -> _Launch:
-    """A launch, packed; see launcher.c."""
+    """A launch, packed; see launcher.c. Tensor maps are left to the caller."""
     made = [_Step(*step) for step in steps]
     maps: list[dict[int, bytes]] = [{} for _ in descriptors]
+    places = tuple((at, source, offset) for at, source, offset, _ in descriptors)
     return _Launch(
-        device, operands, optional, content, made, pointers, descriptors, scalars, _FILL(fill),
+        device, operands, optional, content, made, pointers, places, scalars, _FILL(fill),
         fill_bytes, kept_zero, scratch, kept, maps,
     )  # fmt: skip
 
