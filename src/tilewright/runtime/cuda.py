@@ -134,7 +134,7 @@ class CudaDriver:
             ctypes.c_void_p(address),
             tiled.shape,
             tiled.strides,
-            tiled.box,
+            tiled.block,
             tiled.steps,
             ctypes.c_int(0),  # no interleave
             ctypes.c_int(tiled.swizzle),
@@ -176,7 +176,7 @@ class _Tiling(ctypes.Structure):
         ("rank", ctypes.c_uint32),
         ("shape", ctypes.c_uint64 * _MOST_RANK),
         ("strides", ctypes.c_uint64 * (_MOST_RANK - 1)),
-        ("box", ctypes.c_uint32 * _MOST_RANK),
+        ("block", ctypes.c_uint32 * _MOST_RANK),
         ("steps", ctypes.c_uint32 * _MOST_RANK),
     )
 

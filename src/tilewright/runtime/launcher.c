@@ -97,7 +97,7 @@ typedef struct {
   int32_t type, swizzle, promotion;
   uint32_t rank; /* 0: Python encodes */
   uint64_t shape[5], strides[4];
-  uint32_t box[5], steps[5];
+  uint32_t block[5], steps[5];
 } Tiling;
 
 /* cuTensorMapEncodeTiled */
@@ -182,7 +182,7 @@ static const Map *map_of(encode_fn encode, Tiled *t, const uint64_t *address) {
   char made[MAP_BYTES] __attribute__((aligned(ALIGNED)));
   const Tiling *g = &t->tiling;
   if (!encode || !g->rank ||
-      encode(made, g->type, g->rank, (void *)(uintptr_t)at, g->shape, g->strides, g->box, g->steps,
+      encode(made, g->type, g->rank, (void *)(uintptr_t)at, g->shape, g->strides, g->block, g->steps,
              0, g->swizzle, g->promotion, 0) ||
       keep_map(t, at, made))
     return NULL;
