@@ -2,8 +2,8 @@
 
 The parameters of all steps are laid out once. A call hands addresses, stream and scalars to the
 compiled launcher (`launcher.c`), which copies the parameters, fills in the rest and calls the
-driver. This module encodes tensor maps, once for each address that an operand takes; the launcher
-keeps them.
+driver. It has tensor maps encoded by the driver, once for each address that an operand takes, and
+keeps them; those that it cannot have, this module has encoded, or says why not.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@
 #define WORKSPACES_KEPT 8 /* one for each stream */
 #define ON_STACK 2048 /* bytes of parameters; larger launches allocate */
 
-#define NEEDS_MAPS -1 /* a descriptor's operand is at a new address: write_map() and again */
+#define NEEDS_MAPS -1 /* a descriptor has no map for its address yet: write_map() and again */
 #define OVERLAPS -2   /* the bytes of a written operand touch another operand's: look closer */
 #define NOT_KNOWN -3  /* call(): not cached, or a case that is left to Python */
 #define UNSUITABLE -4 /* a scalar is missing, or is no value of its type */
