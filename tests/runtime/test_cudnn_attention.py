@@ -75,6 +75,8 @@ def named(p, offer=PLAIN):
         ({"right": 1}, "mask"),
         ({"right": 0, "q_len": 8}, "mask"),  # rows that see no key
         ({"kv_len": 0}, "extent"),
+        ({"batch": 1 << 16}, "extent"),
+        ({"q_len": 1 << 25}, "extent"),
         ({"k_strides": (0, 32, 16, 1)}, "extent"),
         ({"alignment": 8}, "vector_width"),
     ],

@@ -44,6 +44,9 @@ convolution follow each other), and those of x, w and y."""
 MOST = 20
 """Tensors that a call may give; as in graph.h."""
 
+_ALONE = 4
+"""Bytes that a tensor of 32-bit elements is aligned to at least."""
+
 Made = Callable[..., int]
 """Makes a descriptor, finished: of its type, and of attributes (number, type, values)."""
 
@@ -63,10 +66,10 @@ class Graph:
         self._virtual = MOST
         self._tensors: dict[int, Tensor] = {}
 
-    def tensor(self, tensor: Tensor) -> int:
-        """A tensor that a call gives."""
+    def tensor(self, tensor: Tensor, alignment: int = 0) -> int:
+        """A tensor that a call gives. alignment: 0 for the usual one."""
         self.given += 1
-        return self._tensor(self.given, tensor, self._alignment)
+        return self._tensor(self.given, tensor, alignment or self._alignment)
 
     def number(self, dtype: str, positive: bool = False) -> int:
         """A number that a call gives. positive: it must not be under 0."""
@@ -74,7 +77,7 @@ class Graph:
         self.positive |= positive << self.given
         self.given += 1
         one = Tensor(dtype, (1,) * 4, (1,) * 4)
-        return self._tensor(self.given, one, 4, (908, BOOL, (True,)))
+        return self._tensor(self.given, one, _ALONE, (908, BOOL, (True,)))
 
     def between(self, shape: Sequence[int], dtype: str = "fp32") -> int:
         """A contiguous tensor between operations, which lies in no memory."""
@@ -196,7 +199,7 @@ def _attention(graph: Graph, asked: Attention) -> None:
     """
     a = asked
     q, k, v, o = map(graph.tensor, (a.q, _transposed(a.k), a.v, a.o))
-    lse = graph.tensor(a.lse) if a.lse else graph.between((*a.q.shape[:3], 1))
+    lse = graph.tensor(a.lse, _ALONE) if a.lse else graph.between((*a.q.shape[:3], 1))
     products = graph.between((*a.q.shape[:3], a.k.shape[2]))
     graph.matmul(q, k, products)
     scores = graph.pointwise(_MULTIPLY, products, _scale(graph))
@@ -219,7 +222,9 @@ def _gradients(graph: Graph, asked: Attention, of: Gradients) -> None:
     a, dtype = asked, asked.q.dtype
     assert a.lse is not None
     q, k, v = map(graph.tensor, (a.q, _transposed(a.k), _transposed(a.v)))
-    o, do, lse, dq, dk, dv = map(graph.tensor, (a.o, of.do, a.lse, of.dq, of.dk, of.dv))
+    o, do = map(graph.tensor, (a.o, of.do))
+    lse = graph.tensor(a.lse, _ALONE)
+    dq, dk, dv = map(graph.tensor, (of.dq, of.dk, of.dv))
     rows, pairs = a.lse.shape, (*a.q.shape[:3], a.k.shape[2])
     delta = graph.tensor(_dense("fp32", rows))
     one, scale = graph.number("fp32"), _scale(graph)

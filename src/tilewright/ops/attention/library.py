@@ -16,6 +16,7 @@ without lse. Everything else is refused, with a sentence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from tilewright.arch.model import Arch, Device
@@ -37,6 +38,8 @@ WORDS = frozenset(("lse",))
 DIM_MULTIPLE, MOST_DIM = 8, 256
 ALIGNMENT = 16
 """Bytes."""
+MOST_COUNT, MOST_ELEMENTS = 2**16 - 1, 2**31
+"""Sequences or heads, as grids have them; elements of an array. More were never checked."""
 
 
 def refused(p: AttentionProblem) -> tuple[str, str] | None:
@@ -57,17 +60,23 @@ def refused(p: AttentionProblem) -> tuple[str, str] | None:
         return "mask", f"of {p.q_len} queries beside {p.kv_len} keys, the first see none"
     if min(p.batch, p.q_len, p.kv_len) < 1:
         return "extent", "an array without elements is left to kernels of ours"
+    if max(p.batch, p.heads) > MOST_COUNT:
+        return "extent", f"more than {MOST_COUNT} sequences or heads are left to kernels of ours"
     if p.alignment < ALIGNMENT:
         return "vector_width", f"arrays are aligned to {p.alignment} bytes, under {ALIGNMENT}"
-    for name in "qkvo":
-        if repeats_elements(lying(p, name, strides_of(p, name))):
+    return unusual({name: lying(p, name, strides_of(p, name)) for name in "qkvo"})
+
+
+def unusual(tensors: Mapping[str, Tensor]) -> tuple[str, str] | None:
+    """What no tensor is asked for with, by name: elements that share memory, and more than were
+    ever checked."""
+    for name, one in tensors.items():
+        apart = [*zip(one.shape, one.strides, strict=True)]
+        if any(n > 1 and not s for n, s in apart):
             return "extent", f"{name} repeats elements by a stride of 0"
+        if sum((n - 1) * abs(s) for n, s in apart) >= MOST_ELEMENTS:
+            return "extent", f"{name} spans more than {MOST_ELEMENTS} elements"
     return None
-
-
-def repeats_elements(tensor: Tensor) -> bool:
-    """Whether elements of a tensor share memory, by strides of 0."""
-    return any(n > 1 and not s for n, s in zip(tensor.shape, tensor.strides, strict=True))
 
 
 def _diagonal(p: AttentionProblem) -> Diagonal:

@@ -35,10 +35,7 @@ def refused(p: AttentionBackwardProblem) -> tuple[str, str] | None:
     if p.dlse or p.accumulate:
         what = "LSE's gradient" if p.dlse else "gradients that are added to arrays"
         return "gradients", f"the library is not asked for {what}"
-    for name in ("do", "dq", "dk", "dv"):
-        if forward.repeats_elements(_tensor(p, name)):
-            return "extent", f"{name} repeats elements by a stride of 0"
-    return None
+    return forward.unusual({name: _tensor(p, name) for name in ("do", "dq", "dk", "dv")})
 
 
 def query(p: AttentionBackwardProblem, arch: Arch, library_name: str) -> Attention | Verdict:
