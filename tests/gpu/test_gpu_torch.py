@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 
 import pytest
@@ -41,7 +42,7 @@ def test_gradients_are_those_of_float64(case: Case):
     theirs = case.by_torch(ours)
     exact = case.exact(theirs)
     incoming = torch.randn(exact.shape, generator=torch.Generator().manual_seed(8)).to(case.dtype)
-    for _ in range(2):  # the first prepares launches, the second finds them
+    for _ in range(4):  # launches are prepared, then found, then repeated and recorded at once
         for x in ours.values():
             x.grad = None
         result = case.run(ours)
@@ -50,6 +51,111 @@ def test_gradients_are_those_of_float64(case: Case):
     assert far(result, exact.detach()) < ROOMS[case.dtype]
     for name, x in ours.items():
         assert far(x.grad, theirs[name].grad) < ROOMS[case.dtype], name
+
+
+def attention(q, k, v):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+
+LAYERS = {
+    "3×3": (lambda x, w: tw.conv2d(x, w, None, 1, 1), lambda x, w: conv2d(x, w, None, 1, 1),
+            ((4, 32, 12, 12), (48, 32, 3, 3))),
+    "1×1": (tw.conv2d, lambda x, w: conv2d(x, w), ((4, 32, 12, 12), (48, 32, 1, 1))),
+    "depthwise": (lambda x, w: tw.conv2d(x, w, None, 2, 1, groups=32),
+                  lambda x, w: conv2d(x, w, None, 2, 1, groups=32),
+                  ((4, 32, 12, 12), (32, 1, 3, 3))),
+    "bias": (lambda x, w, b: tw.conv2d(x, w, b, 1, 1), lambda x, w, b: conv2d(x, w, b, 1, 1),
+             ((4, 32, 12, 12), (48, 32, 3, 3), (48,))),
+    "attention": (tw.attention, attention, ((2, 48, 4, 64),) * 3),
+}  # fmt: skip
+
+
+def conv2d(*given, **named):
+    return torch.nn.functional.conv2d(*given, **named)
+
+
+def drawn(shapes, order) -> list[torch.Tensor]:
+    """Leaves in bf16, of which those of four dimensions lie in an order."""
+    made = [torch.randn(shape, device="cuda").bfloat16() for shape in shapes]
+    lie = [x.to(memory_format=order) if x.dim() == 4 else x for x in made]
+    return [x.detach().requires_grad_() for x in lie]
+
+
+def held_to(theirs, leaves, arriving, made) -> None:
+    """Fail unless an output and gradients are those of `theirs`, in float64."""
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    out = theirs(*exact)
+    wanted = (out, *torch.autograd.grad(out, exact, arriving.double()))
+    for mine, its in zip(made, wanted, strict=True):
+        assert far(mine, its.detach().cpu()) < ROOMS[torch.bfloat16]
+
+
+@pytest.mark.parametrize("order", ["contiguous_format", "channels_last"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_repeated_gradients_are_those_of_float64(name, order):
+    """Of other tensors each time, so at other addresses."""
+    ours, theirs, shapes = LAYERS[name]
+    if name == "attention":
+        order = "contiguous_format"
+    kept = []
+    for _ in range(6):
+        leaves = drawn(shapes, getattr(torch, order))
+        out = ours(*leaves)
+        arriving = torch.randn_like(out)
+        held_to(theirs, leaves, arriving, (out, *torch.autograd.grad(out, leaves, arriving)))
+        kept.append((leaves, out))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_captured_training_step_is_replayed(name):
+    ours, theirs, shapes = LAYERS[name]
+    leaves = drawn(shapes, torch.contiguous_format)
+    arriving = torch.randn_like(ours(*leaves))
+
+    def step():
+        out = ours(*leaves)
+        return out.detach(), *torch.autograd.grad(out, leaves, arriving)
+
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(4):
+            step()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = step()
+    for _ in range(2):
+        with torch.no_grad():
+            for x in (*leaves, arriving):
+                x.copy_(torch.randn_like(x))
+        graph.replay()
+        held_to(theirs, leaves, arriving, made)
+
+
+def test_a_thread_of_its_own_goes_the_long_way_once(monkeypatch):
+    """Nothing else gives it a context."""
+    a = torch.randn(64, 64, device="cuda", dtype=torch.bfloat16)
+    out, counts, run = torch.empty_like(a), [], type(default_dispatcher()).run_given
+
+    def counted(*given, **named):
+        counts[-1] += 1
+        return run(*given, **named)
+
+    for _ in range(3):
+        tw.gemm(a, a, out=out)
+    monkeypatch.setattr(type(default_dispatcher()), "run_given", counted)
+
+    def work():
+        for _ in range(3):
+            counts.append(0)
+            tw.gemm(a, a, out=out)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert counts[0] <= 1 and counts[1:] == [0, 0]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
