@@ -36,8 +36,19 @@ def dispatcher():
 
 
 def kernels(p: ConvProblem, name: str = "sm_90"):
+    """GEMM's kernels that serve a problem."""
     found = FAMILY.default_space(p, arch(name)).expand(arch(name)).configs
-    return [c for c in found if c.pipeline == GEMM and not c.turned]
+    served = (found[place] for place in FAMILY.serving(p, found, arch(name)))
+    return [c for c in served if c.pipeline == GEMM and not c.turned]
+
+
+def test_problems_of_other_sizes_have_the_same_candidates():
+    """The very objects, so that what follows from them is worked out once."""
+    found = [
+        [c for c in FAMILY.default_space(p, SM_90).expand(SM_90).configs if c.pipeline == GEMM]
+        for p in (replace(PLAIN, n=9), replace(PLAIN, n=8, c=25, spatial=(9, 11)))
+    ]
+    assert len(found[0]) > 100 and all(a is b for a, b in zip(*found, strict=True))
 
 
 # --- the product -------------------------------------------------------------------------------

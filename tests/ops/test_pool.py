@@ -89,3 +89,14 @@ def test_groups_work_nothing_out_of_the_others():
     alone = Pool(CONFIGS[::2])
     ((at, c),) = alone.columns.groups(lambda one: one.word).values()
     assert at.tolist() == [0, 1] and c is alone.columns
+
+
+def test_the_same_configs_of_different_pools_have_the_same_columns():
+    """By identity: configs that are merely equal may differ in what is asked of them."""
+    ones, twos = [Made(n, "one") for n in range(3)], [Made(n, "two") for n in range(2)]
+    pools = [Pool((*ones, *twos)), Pool((ones[0], twos[1], ones[1], ones[2]))]
+    groups = [pool.columns.groups(lambda one: one.word) for pool in pools]
+    assert groups[0]["one"][1] is groups[1]["one"][1]
+    assert groups[0]["two"][1] is not groups[1]["two"][1]
+    again = Pool([Made(n, "one") for n in range(3)] + twos).columns
+    assert again.groups(lambda one: one.word)["one"][1] is not groups[0]["one"][1]

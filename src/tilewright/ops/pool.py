@@ -91,7 +91,23 @@ class Columns:
         places = {word: np.flatnonzero(words == word) for word in np.unique(words).tolist()}
         if len(places) == 1:
             return {word: (at, self) for word, at in places.items()}
-        return {word: (at, Columns([self[i] for i in at])) for word, at in places.items()}
+        return {word: (at, _columns([self[i] for i in at])) for word, at in places.items()}
+
+
+MOST_KEPT = 512
+_kept: dict[tuple[int, ...], Columns] = {}
+"""Columns by the identities of their objects, which they keep."""
+
+
+def _columns(objects: Sequence[Any]) -> Columns:
+    """Columns of some of several objects; the same for the same objects, so that what follows from
+    them is worked out once: pools of different problems often differ in few of their configs."""
+    key = tuple(map(id, objects))
+    if key not in _kept:
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        _kept[key] = Columns(objects)
+    return _kept[key]
 
 
 def each(c: Any, function: Callable[..., Any], of: Any = None) -> Each:

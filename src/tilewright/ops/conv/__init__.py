@@ -6,8 +6,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
-from tilewright.dtypes import resolve
-from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward
 from tilewright.ops.conv import (
     alike,
@@ -28,16 +26,16 @@ from tilewright.ops.conv import reference as reference_module
 from tilewright.ops.conv import tolerances as tolerances_module
 from tilewright.ops.conv import vendor as vendor_module
 from tilewright.ops.conv import words as words_module
-from tilewright.ops.conv.config import GEMM, VENDOR, ConvConfig, usual_reduction
+from tilewright.ops.conv.config import GEMM, VENDOR, ConvConfig
 from tilewright.ops.conv.formats import lines, tile_engine
 from tilewright.ops.conv.pipelines import by_gemm
-from tilewright.ops.conv.problem import ConvProblem, outputs
+from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import CUDNN, LIBRARIES, NO_AXES, Found, Matmul, kind
+from tilewright.ops.library import CUDNN, LIBRARIES, Found, Matmul, kind
 from tilewright.ops.library_convolution import Convolution
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Nearby
@@ -89,17 +87,7 @@ class ConvFamily(Defaults):
         return spaces.wildcard(axis, arch)
 
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> ConvConfig:
-        values = dict(fields)
-        if values["pipeline"] == VENDOR:
-            raise BadArgument(NO_AXES)
-        if values["gemm"]:
-            values = spaces.of_gemm(values)
-        dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
-        if not values["reduction"]:
-            values["reduction"] = usual_reduction(values["scheduler"])
-        usual = outputs(dtype, values["epilogue"])[0]
-        values["dtype_out"] = resolve(values["dtype_out"] or usual, arch.fp8)
-        return names.check(ConvConfig(**values))
+        return spaces.make_config(fields, arch)
 
     def default_space(self, problem: ConvProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)

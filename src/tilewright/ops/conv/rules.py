@@ -169,7 +169,23 @@ LEGALITY: tuple[tuple[str, Callable[[ConvConfig, Arch], str | None]], ...] = (
 
 
 def judge(config: ConvConfig, arch: Arch) -> Verdict:
-    """May `config` be built for `arch`? The first rule that refuses it."""
+    """May `config` be built for `arch`? The first rule that refuses it. Spaces have the same
+    objects for many problems, so verdicts are kept."""
+    key = id(config), id(arch)
+    known = _judged.get(key)
+    if known is None or known[0] is not config or known[1] is not arch:
+        if len(_judged) >= MOST_JUDGED:
+            _judged.clear()
+        known = _judged[key] = (config, arch, _judge(config, arch))
+    return known[2]
+
+
+MOST_JUDGED = 16384
+_judged: dict[tuple[int, int], tuple[ConvConfig, Arch, Verdict]] = {}
+"""Verdicts by the identities of config and architecture, which are kept with them."""
+
+
+def _judge(config: ConvConfig, arch: Arch) -> Verdict:
     if config.pipeline == GEMM:
         return by_gemm.judge(config, arch)
     if config.pipeline == VENDOR:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tilewright.arch.model import Arch
+from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import config
-from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, SCHEDULERS, SHARING, TURNED
+from tilewright.ops.conv import config, names
+from tilewright.ops.conv.config import (
+    ALIGNMENTS,
+    INDEX_BITS,
+    SCHEDULERS,
+    SHARING,
+    TURNED,
+    ConvConfig,
+)
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm
 from tilewright.ops.conv.pipelines.record import ALGORITHM, LINKED, Row
-from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
+from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem, outputs
 from tilewright.ops.conv.rules import SIGNATURE, index_bits
 from tilewright.ops.conv.turning import inside, turnable
 from tilewright.ops.gemm.config import REDUCTIONS
+from tilewright.ops.library import NO_AXES
 from tilewright.space import KernelSpace, of_rows
 
 AXES: dict[str, Any] = {
@@ -113,6 +123,30 @@ def _meets(row: tuple[Any, ...]) -> bool:
     whole = said["tile_n"] & (said["tile_n"] - 1) == 0  # in one accumulator
     depthwise = PIPELINES[said["pipeline"]].has("depthwise")
     return said["scheduler"] in SHARING and not depthwise and whole
+
+
+def make_config(fields: Mapping[str, Any], arch: Arch) -> ConvConfig:
+    """The config with these values of all axes. Raises `BadArgument`."""
+    given = [fields[axis] for axis in AXES]
+    try:
+        return _config(arch.fp8, *given)
+    except TypeError:  # a value of no axis' type, which cannot be looked up
+        return _config.__wrapped__(arch.fp8, *given)
+
+
+@lru_cache(maxsize=32768, typed=True)  # problems' spaces differ in few of their kernels
+def _config(fp8: str, *given: Any) -> ConvConfig:
+    values = dict(zip(AXES, given, strict=True))
+    if values["pipeline"] == config.VENDOR:
+        raise BadArgument(NO_AXES)
+    if values["gemm"]:
+        values = of_gemm(values)
+    dtype = values["dtype"] = resolve(values["dtype"], fp8)
+    if not values["reduction"]:
+        values["reduction"] = config.usual_reduction(values["scheduler"])
+    usual = outputs(dtype, values["epilogue"])[0]
+    values["dtype_out"] = resolve(values["dtype_out"] or usual, fp8)
+    return names.check(ConvConfig(**values))
 
 
 def of_gemm(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -387,9 +387,10 @@ def _whole_rows(of: GemmProblem | str) -> bool:
 
 
 def rows(p: ConvProblem, arch: Arch, tuned: bool, turned: str = "") -> Iterator[Row]:
-    """The kernels of GEMM's default space (or of those of a tuning, some twice) that serve the
-    product that `p` is between layout steps; for the gradient of weights also kernels whose tiles
-    are shared. Rows of `LINKED`."""
+    """The kernels of GEMM's default space (or of those of a tuning, some twice) for the product
+    that `p` is between layout steps; for the gradient of weights also kernels whose tiles are
+    shared. Rows of `LINKED`, whether they serve these very sizes or not: so problems have the same
+    candidates, and share what follows from them."""
     of = product(turning.inside(p, turned))
     if isinstance(of, str):
         return
@@ -397,9 +398,7 @@ def rows(p: ConvProblem, arch: Arch, tuned: bool, turned: str = "") -> Iterator[
     if p.direction == "weights":
         spaces = [*spaces, _sums(of, arch)]
     for space in spaces:
-        kernels, found = _expanded(space, arch, p.direction, len(p.spatial), turned)
-        for place in PRODUCTS.serving(of, kernels, arch):
-            yield found[place]
+        yield from _expanded(space, arch, p.direction, len(p.spatial), turned)
 
 
 def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
@@ -422,26 +421,24 @@ def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
     return of_rows("gemm", {axis: value for axis, (value,) in axes.items()}, _ALGORITHM, rows)
 
 
-Expanded = tuple[Pool, Sequence[Row]]
-"""Kernels of GEMM, and the rows of the same as configs of a convolution."""
-
 MOST_EXPANDED = 256
-_kept: dict[tuple[Any, ...], Expanded] = {}
+_kept: dict[tuple[Any, ...], Sequence[Row]] = {}
 """The kernels of spaces, by what `_expanded` takes: expanding one takes as long as planning ten
 problems."""
 
 
 def _expanded(
     space: KernelSpace, arch: Arch, direction: str, spatial_dims: int, turned: str
-) -> Expanded:
+) -> Sequence[Row]:
+    """The kernels of a space of GEMM's as rows of a convolution's."""
     key = (arch.name, direction, spatial_dims, turned, space.key)
     if key not in _kept:
         if len(_kept) >= MOST_EXPANDED:
             _kept.clear()
         try:
-            kernels = Pool(space.expand(arch).configs)
+            kernels = space.expand(arch).configs
         except EmptySpace:
-            kernels = Pool(())
+            kernels = ()
         configs = (of_gemm(direction, spatial_dims, kernel, turned) for kernel in kernels)
-        _kept[key] = kernels, [*map(attrgetter(*LINKED), configs)]
+        _kept[key] = [*map(attrgetter(*LINKED), configs)]
     return _kept[key]
