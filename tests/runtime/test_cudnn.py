@@ -129,7 +129,9 @@ FAMILY_OF_GEMM = ops.family("gemm")
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("offer", [PLAIN, TURNED, Offer(0, notes=(4,), workspace=1)])
+@pytest.mark.parametrize(
+    "offer", [PLAIN, TURNED, Offer(0, ((2, 5), (12, -1)), notes=(4,), workspace=1)]
+)
 def test_a_name_says_all_that_fixes_an_engine(direction, offer):
     p = ConvProblem(2, 8, 16, (9, 7), (3, 3), direction=direction, dtype="fp32", precision="tf32")
     config = named(p, offer)
@@ -147,6 +149,7 @@ def test_a_name_says_all_that_fixes_an_engine(direction, offer):
         "conv_forward_2d_fp32_fp32_vendor_cublaslt13_38_ws0_al4",
         "conv_forward_2d_fp32_fp32_vendor_cudnn9_38_k5-1_k2-1_ws0_al4",  # in no order
         "conv_forward_2d_fp32_fp32_vendor_cudnn9_038_ws0_al4",
+        "conv_forward_2d_fp32_fp32_vendor_cudnn9_38_k2--0_ws0_al4",
         "conv_forward_2d_fp32_fp32_vendor_cudnn9_99999999999_ws0_al4",
     ],
 )

@@ -51,9 +51,9 @@ class Engine:
     varies: bool = False
 
     def __post_init__(self) -> None:
-        types = [kind for kind, _ in self.knobs]
-        numbers = (self.number, *(number for knob in self.knobs for number in knob))
-        if types != sorted(set(types)) or not all(0 <= one <= _LARGEST for one in numbers):
+        types, values = [kind for kind, _ in self.knobs], [value for _, value in self.knobs]
+        known = all(0 <= one <= _LARGEST for one in (self.number, *types))
+        if types != sorted(set(types)) or not known or any(abs(one) > _LARGEST for one in values):
             raise BadArgument(f"{self} has knobs in no order, or a number that no name can say")
 
     @property
@@ -68,13 +68,13 @@ class Engine:
         found = _WORD.fullmatch(word)
         if found is None:
             raise BadArgument(f"'{word}' is not an engine of cuDNN, such as 38_k2-5_k14-3")
-        knobs = (tuple(map(int, one.split("-"))) for one in found["knobs"].split("_k")[1:])
+        knobs = (tuple(map(int, one.split("-", 1))) for one in found["knobs"].split("_k")[1:])
         return cls(int(found["number"]), tuple(knobs), bool(found["varies"]))  # type: ignore[arg-type]
 
 
-_NUMBER = r"(?:0|[1-9]\d{0,9})"
+_NUMBER, _VALUE = r"(?:0|[1-9]\d{0,9})", r"(?:0|-?[1-9]\d{0,9})"
 _WORD = re.compile(
-    rf"(?P<number>{_NUMBER})(?P<knobs>(?:_k{_NUMBER}-{_NUMBER})*)(?P<varies>_varies)?", re.ASCII
+    rf"(?P<number>{_NUMBER})(?P<knobs>(?:_k{_NUMBER}-{_VALUE})*)(?P<varies>_varies)?", re.ASCII
 )
 
 
