@@ -2,6 +2,7 @@
 estimates with them.
 
     python benchmarks/matrix.py attention --json FILE [--budget SECONDS]
+    python benchmarks/matrix.py padded --json FILE [--budget SECONDS]
     python benchmarks/matrix.py gradients --json FILE [--budget SECONDS]
     python benchmarks/matrix.py conv --json FILE [--budget SECONDS]
 
@@ -10,7 +11,8 @@ flushed. What the file has already is not timed again.
 
 `attention`, `gradients`: the problems of both draws of `cases/attention_unseen.py` in turn that
 move at least `LEAST_BYTES`, and long ones of the head dims at which tiles compete. The kernels are
-those of the spaces of a tuning, but for tiles of `basic` that few rows want.
+those of the spaces of a tuning, but for tiles of `basic` that few rows want. `padded`: such
+problems with rows of multiples of 64.
 
 `conv`: the layers of half 0 of `cases/conv_unseen.csv`, in an order drawn by chance. The kernels
 are the `EACH` of each kind, which are a pipeline and the arrays that are turned around it, that the
@@ -32,7 +34,7 @@ from typing import Any
 
 from cases import Case
 from cases.attention import CAUSAL, shape
-from cases.attention_unseen import COUNTED, HELD_OUT, drawn
+from cases.attention_unseen import COUNTED, HELD_OUT, PADDED, drawn
 from cases.attention_unseen import gradients as gradients_of
 from cases.conv import unseen
 from environment import environment
@@ -57,6 +59,17 @@ def attention() -> Iterator[AttentionProblem]:
     draws = ([p for p in drawn(seed) if p.min_bytes > LEAST_BYTES] for seed in (COUNTED, HELD_OUT))
     for some in itertools.zip_longest(*draws, long()):
         yield from (p for p in some if p is not None)
+
+
+def padded() -> Iterator[AttentionProblem]:
+    draws = (
+        [
+            p for p in drawn(seed, step=PADDED)
+            if p.min_bytes > LEAST_BYTES and p.head_dim in (64, 128)
+        ]
+        for seed in (COUNTED, HELD_OUT)
+    )  # fmt: skip
+    return itertools.chain.from_iterable(zip(*draws, strict=False))
 
 
 def long() -> list[AttentionProblem]:
@@ -117,6 +130,7 @@ class Set:
 
 SETS: Mapping[str, Set] = {
     "attention": Set(attention, of_spaces),
+    "padded": Set(padded, of_spaces),
     "gradients": Set(gradients, of_spaces),
     "conv": Set(conv, of_kinds),
 }
