@@ -118,6 +118,8 @@ def test_what_is_launched_does_not_depend_on_what_was_launched_before(driver, ki
         (tw.gemm, (zeros(16, 32), zeros(32, 48))),
         (lambda *of: tw.gemm(*of[:2], bias=of[2], epilogue="bias"),
          (zeros(16, 32), zeros(32, 48), zeros(48))),
+        (lambda *of: tw.gemm(*of[:2], bias=of[2], epilogue="bias+gelu"),
+         (zeros(16, 32), zeros(32, 48), zeros(48))),
         (lambda *of: torch.ops.tilewright.gemm([*of])[0], (zeros(16, 32), zeros(32, 48))),
         (lambda *of: tw.conv2d(*of, padding=1), (zeros(2, 8, 6, 6), zeros(8, 8, 3, 3), zeros(8))),
         (lambda *of: tw.conv2d(*of, None, (1, 1), (1, 1), (1, 1), 8),

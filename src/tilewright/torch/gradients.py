@@ -47,6 +47,7 @@ class _Step:
     what: of an operation, what the dispatcher tells its calls apart by.
     operands: names of its tensors, or of a function's arguments.
     numbers: names of the scalars that an operation takes.
+    passed: of every scalar that it knows, the name of its value; None for one that is left out.
     """
 
     makes: tuple[str, ...]
@@ -55,6 +56,7 @@ class _Step:
     what: Any
     operands: tuple[str, ...]
     numbers: tuple[str, ...]
+    passed: tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class _Plan:
     apart: the steps that make the rest; None where a backward pass cannot be repeated: if an
         operation is one of these steps, or no result is an operation's own.
     read_apart: what these steps read, and the names of the rest.
-    passed: of every scalar that the steps' operations know, the name of its value, or None.
+    passed: `_Step.passed` of all steps.
     differentiable: as in `Backward`.
     constant: of the caller's outputs, the places of those that have no gradient.
     """
@@ -190,7 +192,7 @@ def recorded(
             raise
         later = _Call(_later(op, said, described, numbers), run, False)
         return _apply(later, numbers, None, *tensors)  # type: ignore[no-any-return, no-untyped-call]
-    call = _Call(plan, run, what is not None and plan.apart is not None)
+    call = _Call(plan, run, what is not None)
     by_name: Named = dict(zip(plan.scalars, numbers, strict=True))
     outputs: Sequence[Any] = _apply(call, by_name, None, *tensors)  # type: ignore[no-untyped-call]
     if what is not None and all(x is y for x, y in zip(given, tensors, strict=True)):
@@ -303,7 +305,7 @@ def _plan(op: str, said: Said, described: Described) -> _Plan:
         apart,
         frozenset(name for step in apart or () for name in step.operands)
         | {result.made for result in rest},
-        tuple(name for step in launches for name in _passed(step)),
+        tuple(name for step in launches for name in step.passed),
         backward.differentiable,
         tuple(i for i, one in enumerate(outputs) if one.name in backward.constant),
     )
@@ -321,13 +323,6 @@ def _without_launches(steps: Sequence[_Step], wanted: Collection[str]) -> tuple[
     return tuple(reversed(found))
 
 
-def _passed(step: _Step) -> list[str | None]:
-    """Of each scalar that a step's operation knows, the name of its value; None if the step leaves
-    it out."""
-    names = dict(zip(step.said.scalars, step.numbers, strict=True))
-    return [names.get(name) for name in calls.scalars_of(str(step.op))]
-
-
 def _taking(places: Sequence[int]) -> Taking:
     if len(places) > 1:
         return itemgetter(*places)
@@ -343,14 +338,15 @@ def _view(described: tuple[Any, ...]) -> View:
 def _step(one: Computation) -> _Step:
     makes = (one.makes,) if isinstance(one.makes, str) else one.makes
     if not isinstance(one.op, str):
-        return _Step(makes, one.op, NOTHING, None, one.operands, ())
+        return _Step(makes, one.op, NOTHING, None, one.operands, (), ())
     known = ops.family(one.op).scalars
     scalars = tuple(name for name in one.keywords if name in known)
     named = tuple(name for name in one.keywords if name not in known)
     said = Said(named, scalars, tuple(sorted(one.options.items())))
     operands = (*one.operands, *(one.keywords[name] for name in named))
     what, numbers = calls.identity(one.op, named, said.options), [one.keywords[n] for n in scalars]
-    return _Step(makes, one.op, said, what, operands, tuple(numbers))
+    passed = [one.keywords.get(name) for name in calls.scalars_of(one.op)]
+    return _Step(makes, one.op, said, what, operands, tuple(numbers), tuple(passed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +354,7 @@ class _Call:
     """How calls that look alike are recorded.
 
     run: runs the call, and those of its backward pass.
-    by_dispatcher: whether that is the dispatcher, so that a backward pass may be repeated.
+    by_dispatcher: whether that is the dispatcher, which may repeat calls.
     """
 
     plan: _Plan | _Later
@@ -545,16 +541,32 @@ def _values(
     return values
 
 
-def _carry_out_steps(steps: Sequence[_Step], run: Run, values: dict[str, Any]) -> None:
-    """Add to `values` what steps make."""
+def _carry_out_steps(
+    steps: Sequence[_Step], run: Run, values: dict[str, Any], dispatcher: Any = None
+) -> None:
+    """Add to `values` what steps make.
+
+    dispatcher: repeats those that are like earlier ones, if given.
+    """
     for step in steps:
         given = [values[name] for name in step.operands]
-        if isinstance(step.op, str):
-            scalars = [values[name] for name in step.numbers]
-            made = run(step.op, step.said, given, scalars)
-            values |= zip(step.makes, made, strict=True)
-        else:
+        if not isinstance(step.op, str):
             values[step.makes[0]] = step.op(*given)
+            continue
+        if dispatcher is not None:
+            passed = _passed(step.passed, values)
+            made = dispatcher.repeat(step.what, tuple(given), passed, record=False)
+            if made is not None:
+                values |= zip(step.makes, made if type(made) is tuple else (made,), strict=True)
+                continue
+        scalars = [values[name] for name in step.numbers]
+        made = run(step.op, step.said, given, scalars)
+        values |= zip(step.makes, made, strict=True)
+
+
+def _passed(names: tuple[str | None, ...], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of these names; None for None."""
+    return tuple([None if name is None else values[name] for name in names]) if names else ()
 
 
 def _finished(result: _Result, made: Any) -> Any:
@@ -570,21 +582,21 @@ def _repeated(
 ) -> Sequence[Any]:
     """As `_carry_out`, by the dispatcher, which queues all launches at once where an earlier pass
     had such tensors."""
-    arrays, passed = (*saved, *arrived), plan.passed
-    if passed:
-        known = {**plan.defaults, **numbers}
-        passed = tuple([None if name is None else known[name] for name in passed])  # type: ignore[misc]
-    dispatcher = default_dispatcher()
-    made = dispatcher.repeat(plan, arrays, passed)
+    arrays, dispatcher, made = (*saved, *arrived), default_dispatcher(), None
+    if plan.apart is not None:
+        passed = _passed(plan.passed, {**plan.defaults, **numbers}) if plan.passed else ()
+        made = dispatcher.repeat(plan, arrays, passed)
     if made is not None and len(plan.launched) == plan.inputs:
         return made if type(made) is tuple else (made,)
     found: list[Any] = [None] * plan.inputs
     if made is None:
         with autocast.off():
             values = _values(plan, numbers, saved, arrived)
-            _carry_out_steps(plan.steps, run, values)
+            _carry_out_steps(plan.steps, run, values, dispatcher)
             for result in plan.results:
                 found[result.place] = _finished(result, values[result.made])
+        if plan.apart is None:
+            return found
         if call := _repeatable(plan, arrays, values, found):
             dispatcher.remember(plan, call)
         return found
