@@ -83,7 +83,7 @@ def test_engines_offered_are_right_and_captured_in_graphs(offers, problem):
         assert again.ok, f"{config.name}: {again}"
 
 
-@pytest.mark.parametrize("scale", [0.0, 3.0])
+@pytest.mark.parametrize("scale", [0.25, 3.0])
 def test_a_scale_is_of_its_call(offers, scale):
     for config in offers[DENSE].configs:
         check, *_ = checked(Dispatcher(), config, DENSE, scale)
@@ -97,7 +97,7 @@ def test_a_tuned_table_dispatches_to_an_engine_and_only_ours_leaves_it_out(offer
         dispatcher = Dispatcher(tables=table, constraints=constraints)
         plan = dispatcher.select(DENSE)
         assert (plan.config == config) == chosen
-        for scale in (1.0, -1.0):  # under which another kernel answers
+        for scale in (1.0, -1.0, 0.0):  # of the last two another kernel's results
             operands = verify.operands_of(DENSE, 0, "cuda:0")
             operands.inputs["scale"] *= scale
             wanted = verify.reference(DENSE, operands.inputs)

@@ -87,9 +87,9 @@ class Defaults:
         raise BadArgument(f"{family.name} has no algorithms of {library_name}")
 
     def library_faster(self, problem: Any, device: Device) -> Verdict:
-        """No library's algorithms are candidates."""
+        """No record says so."""
         family: Any = self
-        return no("family", f"no vendor's library is asked for {family.name}")
+        return no("record", f"no record has a vendor's library ahead for {family.name}")
 
     def serving(self, problem: Any, configs: Sequence[Any], arch: Arch) -> Sequence[int]:
         """Each config is asked about."""

@@ -21,7 +21,7 @@ from tilewright.ops.nouns import Descriptor, Given, Launch, Pointer, Role, Scala
 from tilewright.runtime import temporaries
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_HANDLE, NEEDS_MAPS, OVERLAPS, UNSUITABLE, launcher
-from tilewright.runtime.prepared import NEGATIVE, STATUS, Prepared
+from tilewright.runtime.prepared import NOT_POSITIVE, STATUS, Prepared
 from tilewright.triton_versions import descriptor_flags
 
 _MOST_TRIES = 64
@@ -162,8 +162,8 @@ class BoundLaunch:
             return False
         if status == UNSUITABLE:
             raise self._unsuitable(scalars)
-        if status == STATUS + NEGATIVE:
-            raise LibraryRefused(f"{self._name} takes no number under 0")
+        if status == STATUS + NOT_POSITIVE:
+            raise LibraryRefused(f"{self._name} takes numbers above 0 alone")
         if status:
             raise LaunchFailed(f"launching {self._name}: {self._said(status)}")
         return True

@@ -56,7 +56,7 @@ class Graph:
 
     made: see `Made`. alignment: bytes that the addresses of tensors are multiples of.
     given: how many tensors a call gives. values: which of them are numbers, a bit for each;
-    positive: which of these must not be under 0.
+    positive: which of these must be above 0.
     """
 
     def __init__(self, made: Made, alignment: int) -> None:
@@ -72,7 +72,7 @@ class Graph:
         return self._tensor(self.given, tensor, alignment or self._alignment)
 
     def number(self, dtype: str, positive: bool = False) -> int:
-        """A number that a call gives. positive: it must not be under 0."""
+        """A number that a call gives. positive: it must be above 0."""
         self.values |= 1 << self.given
         self.positive |= positive << self.given
         self.given += 1
@@ -260,7 +260,7 @@ def _summed(graph: Graph, weights: int, rows: int, into: int, a: Attention) -> N
 
 def _scale(graph: Graph) -> int:
     """The softmax's scale. The library takes the largest product for the largest score: under a
-    negative scale, engine 2 of cuDNN 9.19 computes NaN on an H200."""
+    scale of 0 or less, engine 2 of cuDNN 9.19 computes NaN on an H200."""
     return graph.number("fp32", positive=True)
 
 

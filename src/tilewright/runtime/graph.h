@@ -22,13 +22,13 @@ typedef struct {
   void *plan;
   uint64_t workspace; /* in bytes */
   /* values: which of those given are numbers, a bit for each; positive: which of these are fp32 and
-     not under 0 */
+     above 0 */
   int given, values, positive;
 } Graph;
 
 enum { PACK = 16, INT64 = 3, POINTERS = 6 }; /* cudnnBackendDescriptorType_t, …AttributeType_t */
 enum { MOST_GIVEN = 20 };                    /* as in cudnn_graphs.py */
-#define NEGATIVE (1 << 16)                   /* a status of ours, as in prepared.py */
+#define NOT_POSITIVE (1 << 16)               /* a status of ours, as in prepared.py */
 
 static int graph_step(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                       unsigned by, unsigned bz, unsigned shared, void *stream, void **parameters,
@@ -38,7 +38,8 @@ static int graph_step(void *function, unsigned gx, unsigned gy, unsigned gz, uns
   void *address[MOST_GIVEN], *workspace = NULL, *pack = NULL;
   for (int i = 0; i < g->given; i++) {
     uid[i] = i + 1;
-    if (g->positive >> i & 1 && *(float *)parameters[i] < 0) return LIBRARY_STATUS + NEGATIVE;
+    if (g->positive >> i & 1 && !(*(float *)parameters[i] > 0))
+      return LIBRARY_STATUS + NOT_POSITIVE;
     if (g->values >> i & 1)
       address[i] = parameters[i];
     else

@@ -16,9 +16,9 @@ from tilewright.runtime.driver import Driver
 STATUS = 1 << 20
 """Added to a status of a library, which is then no status of the driver; as in launcher.c."""
 
-NEGATIVE = 1 << 16
-"""A status of the launcher's in place of a library's: a number is under 0, which its plan does not
-take; as in graph.h."""
+NOT_POSITIVE = 1 << 16
+"""A status of the launcher's in place of a library's: a number is not above 0, as its plan wants
+it; as in graph.h."""
 
 
 class Library(Protocol):

@@ -20,7 +20,7 @@ from tilewright.parameters import TENSOR_MAP_BYTES
 from tilewright.runtime import cudnn, cudnn_graphs
 from tilewright.runtime.blaslt import Context, Handles
 from tilewright.runtime.driver import address_of
-from tilewright.runtime.prepared import NEGATIVE, STATUS
+from tilewright.runtime.prepared import NOT_POSITIVE, STATUS
 
 NEEDS_MAPS, OVERLAPS, NOT_KNOWN, UNSUITABLE, NEEDS_HANDLE = -1, -2, -3, -4, -5
 """Codes of `launch` and `call` that are no driver's status; see launcher.c."""
@@ -128,8 +128,8 @@ def _graph_step(
     g = cudnn.Context.from_address(function)
     places = (ctypes.c_void_p * (g.given + (g.workspace > 0))).from_address(parameters)
     numbers = [i for i in range(g.given) if g.positive >> i & 1]
-    if any(ctypes.c_float.from_address(places[i]).value < 0 for i in numbers):
-        return STATUS + NEGATIVE
+    if any(ctypes.c_float.from_address(places[i]).value <= 0 for i in numbers):
+        return STATUS + NOT_POSITIVE
     address = (ctypes.c_void_p * g.given)(*(
         place if g.values >> i & 1 else ctypes.c_void_p.from_address(place).value
         for i, place in enumerate(places[: g.given])
