@@ -77,8 +77,8 @@ CASES = (
         Case(
             f"attention-short-padded{name}", f"bf16, {COUNT} problems of 64 to 640 rows, a "
             f"multiple of {PADDED}, in batches, drawn by chance, {says}, by the estimate", CUDNN,
-            lambda seed=seed: [*drawn(seed, step=PADDED)], ours="estimated", parts=PARTS,
-            ways=("graphs",),
+            lambda seed=seed: [*drawn(seed, step=PADDED)], ours="estimated",
+            vendor=(rivals.torch_calls, rivals.first_engine), parts=PARTS, ways=("graphs",),
         )
         for name, says, seed in SETS
     ),
