@@ -16,7 +16,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.nouns import Given, Pointer, Scalar
 from tilewright.runtime.bound import Loaded
-from tilewright.torch import eager, gradients, operators
+from tilewright.torch import backward_pass, eager, gradients, operators
 
 
 class Unbuilt(Dispatcher):
@@ -58,7 +58,7 @@ def install(patch: pytest.MonkeyPatch, torch: Any) -> Any:
     driver = stand_in_gpu.install(patch, torch)
     dispatcher = Unbuilt(driver)
     operation._look_for_torch()
-    for module in (operation, eager, operators, gradients):
+    for module in (operation, eager, operators, gradients, backward_pass):
         patch.setattr(module, "default_dispatcher", lambda: dispatcher)
     driver.dispatcher = dispatcher
     return driver

@@ -16,7 +16,7 @@ from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.ops.backward import Backward  # noqa: E402
 from tilewright.ops.nouns import Operand, View  # noqa: E402
-from tilewright.torch.gradients import as_input  # noqa: E402
+from tilewright.torch.backward_pass import as_input  # noqa: E402
 
 
 @pytest.fixture

@@ -1,0 +1,207 @@
+"""How a backward pass is carried out: step by step, or by the dispatcher as an earlier one was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tilewright.default import default_dispatcher
+from tilewright.ops.nouns import Operand, View
+from tilewright.ready import Launched, Repeatable
+from tilewright.torch import autocast
+from tilewright.torch.backward_plan import Plan, Result, Step
+from tilewright.torch.said import Numbers, Said
+
+Run = Callable[[str, Said, Sequence[Any], Numbers], Sequence[Any]]
+"""Runs an operation: its name, what the call says, its tensors and numbers → its outputs."""
+
+
+Named = Mapping[str, int | float]
+"""The numbers that a call gives, by name."""
+
+
+def carry_out(
+    plan: Plan, run: Run, numbers: Named, saved: Sequence[Any], arrived: Sequence[Any]
+) -> list[Any]:
+    """A gradient for each input; None where none is wanted.
+
+    saved: the tensors at `Plan.saved`.
+    arrived: the gradients of the outputs.
+    """
+    values = _values(plan, numbers, saved, arrived)
+    _carry_out_steps(plan.steps, run, values)
+    found: list[Any] = [None] * plan.inputs
+    for result in plan.results:
+        found[result.place] = _finished(result, values[result.made])
+    return found
+
+
+def _values(
+    plan: Plan,
+    numbers: Named,
+    saved: Sequence[Any],
+    arrived: Sequence[Any],
+    wanted: Collection[str] | None = None,
+) -> dict[str, Any]:
+    """What steps begin with, by name; of tensors, those that are wanted."""
+    values: dict[str, Any] = {**plan.defaults, **numbers}
+    for one, x in zip(plan.operands, saved, strict=True):
+        if wanted is None or one.name in wanted:
+            values[one.name] = _as_operand(x, one)
+    for (name, shape), x in zip(plan.arriving, arrived, strict=True):
+        if wanted is None or name in wanted:
+            values[name] = x if x.shape == shape else x.reshape(shape)
+    return values
+
+
+def _carry_out_steps(
+    steps: Sequence[Step], run: Run, values: dict[str, Any], dispatcher: Any = None
+) -> None:
+    """Add to `values` what steps make.
+
+    dispatcher: repeats those that are like earlier ones, if given.
+    """
+    for step in steps:
+        given = [values[name] for name in step.operands]
+        if not isinstance(step.op, str):
+            values[step.makes[0]] = step.op(*given)
+            continue
+        if dispatcher is not None:
+            passed = _passed(step.passed, values)
+            made = dispatcher.repeat(step.what, tuple(given), passed, record=False)
+            if made is not None:
+                values |= zip(step.makes, made if type(made) is tuple else (made,), strict=True)
+                continue
+        scalars = [values[name] for name in step.numbers]
+        made = run(step.op, step.said, given, scalars)
+        values |= zip(step.makes, made, strict=True)
+
+
+def _passed(names: tuple[str | None, ...], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of these names; None for None."""
+    return tuple([None if name is None else values[name] for name in names]) if names else ()
+
+
+def _finished(result: Result, made: Any) -> Any:
+    """The gradient of an input."""
+    # torch converts to fp8 itself, unless the tensor's grad_dtype says not to.
+    if made.dtype is not result.dtype and result.dtype.itemsize > 1:
+        made = made.to(result.dtype)
+    return as_input(made, result.view, result.operand)
+
+
+def repeated(
+    plan: Plan, run: Run, numbers: Named, saved: Sequence[Any], arrived: Sequence[Any]
+) -> Sequence[Any]:
+    """As `carry_out`, by the dispatcher, which queues all launches at once where an earlier pass
+    had such tensors."""
+    arrays, dispatcher, made = (*saved, *arrived), default_dispatcher(), None
+    if plan.apart is not None:
+        passed = _passed(plan.passed, {**plan.defaults, **numbers}) if plan.passed else ()
+        made = dispatcher.repeat(plan, arrays, passed)
+    if made is not None and len(plan.launched) == plan.inputs:
+        return made if type(made) is tuple else (made,)
+    found: list[Any] = [None] * plan.inputs
+    if made is None:
+        with autocast.off():
+            values = _values(plan, numbers, saved, arrived)
+            _carry_out_steps(plan.steps, run, values, dispatcher)
+            for result in plan.results:
+                found[result.place] = _finished(result, values[result.made])
+        if plan.apart is None:
+            return found
+        if call := _repeatable(plan, arrays, values, found):
+            dispatcher.remember(plan, call)
+        return found
+    for place, x in zip(plan.launched, made if type(made) is tuple else (made,), strict=True):
+        found[place] = x
+    if plan.rest:
+        with autocast.off() if autocast.active() else _AS_IT_IS:
+            values = _values(plan, numbers, saved, arrived, plan.read_apart)
+            _carry_out_steps(plan.apart or (), run, values)
+            for result in plan.rest:
+                found[result.place] = _finished(result, values[result.made])
+    return found
+
+
+_AS_IT_IS = nullcontext()
+
+
+def _repeatable(
+    plan: Plan, arrays: tuple[Any, ...], values: Mapping[str, Any], found: Sequence[Any]
+) -> Repeatable | None:
+    """A backward pass as the dispatcher repeats it; None if a launch reads what a function of
+    several tensors made.
+
+    arrays: the tensors that the pass begins with.
+    values: these and what its steps made, by name.
+    found: the gradients.
+    """
+    launched = [result for result in plan.results if result.place in plan.launched]
+    made = [found[result.place] for result in launched]
+    roots = {result.made: -1 - place for place, result in enumerate(launched)}
+    names = (*(one.name for one in plan.operands), *(name for name, _ in plan.arriving))
+    roots |= {name: place for place, name in enumerate(names)}
+    launches = []
+    for step in plan.steps:
+        if not isinstance(step.op, str):
+            if len(step.operands) == 1 and step.operands[0] in roots:
+                roots[step.makes[0]] = roots[step.operands[0]]  # a view of it; else a copy
+            continue
+        for name in step.makes:
+            if name not in roots:
+                made.append(values[name])
+                roots[name] = -len(made)
+        read = (*step.operands, *step.makes)
+        if not roots.keys() >= set(read):
+            return None
+        operands = tuple([values[name] for name in read])
+        launches.append(Launched(step.what, operands, tuple([roots[name] for name in read])))
+    return Repeatable(arrays, tuple(launches), tuple(made), len(launched))
+
+
+def _as_operand(x: Any, one: Operand) -> Any:
+    """A tensor of a call with the shape of its operand, which the family may have folded."""
+    if x.shape == one.shape:
+        return x
+    return x.as_strided(one.shape, one.strides, x.storage_offset())
+
+
+def as_input(gradient: Any, view: View, one: Operand) -> Any:
+    """A gradient of the operand's shape, or of as many elements as the input, with the shape that
+    the input has."""
+    if gradient.shape == view.shape:
+        return gradient
+    if gradient.shape != one.shape:  # summed over what the family had broadcast
+        return gradient.reshape(view.shape)
+    shared = [
+        i for i, (n, s) in enumerate(zip(one.shape, one.strides, strict=True)) if n > 1 and s == 0
+    ]
+    if shared:  # each element is read several times, so its gradients add up
+        gradient = gradient.sum(shared, keepdim=True)
+        one = replace(one, shape=tuple(gradient.shape))
+    if _walk(view.shape, view.strides) == _walk(one.shape, one.strides):
+        return gradient.reshape(view.shape)
+    whole = torch.empty_strided(
+        view.shape, view.strides, dtype=gradient.dtype, device=gradient.device
+    )
+    whole.as_strided(one.shape, one.strides).copy_(gradient.reshape(one.shape))
+    return whole
+
+
+def _walk(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """How memory is walked, row by row: dimensions that join are joined, those of size 1 dropped.
+    Two tensors that are walked alike have their elements in the same order."""
+    walk: list[tuple[int, int]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if walk and walk[-1][1] == size * stride:
+            walk[-1] = (walk[-1][0] * size, stride)
+        else:
+            walk.append((size, stride))
+    return walk

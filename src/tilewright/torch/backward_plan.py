@@ -1,0 +1,221 @@
+"""How a backward pass is planned: what is computed, from what, and in which order. A plan is made
+once for calls that look alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
+
+from tilewright import calls, dtypes, ops
+from tilewright.errors import BadArgument
+from tilewright.ops.backward import Backward, Computation, incoming
+from tilewright.ops.nouns import Operand, View
+from tilewright.torch import fake
+from tilewright.torch.said import NOTHING, Said
+
+Taking = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+"""Takes some items of a tuple."""
+
+Described = tuple[tuple[tuple[int, ...], tuple[int, ...], Any, Any, bool], ...]
+"""For each input: shape, strides, torch's dtype and device, whether it wants a gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A computation of a backward pass.
+
+    makes: the names of its results.
+    op: an operation's name, or a function of tensors.
+    said: of an operation, what its call says.
+    what: of an operation, what the dispatcher tells its calls apart by.
+    operands: names of its tensors, or of a function's arguments.
+    numbers: names of the scalars that an operation takes.
+    passed: of every scalar that it knows, the name of its value; None for one that is left out.
+    """
+
+    makes: tuple[str, ...]
+    op: str | Callable[..., Any]
+    said: Said
+    what: Any
+    operands: tuple[str, ...]
+    numbers: tuple[str, ...]
+    passed: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A gradient that is asked for.
+
+    place: of the input that it belongs to.
+    made: the name of the computed gradient.
+    view: the input.
+    dtype: torch's, of the input.
+    operand: the operand that the input is.
+    """
+
+    place: int
+    made: str
+    view: View
+    dtype: Any
+    operand: Operand
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The backward pass of calls that look alike. One equals itself alone, so that it has a cheap
+    hash.
+
+    op: the operation.
+    said: what the recorded call says: what the caller's says, and what the backward pass needs.
+    what: what the dispatcher tells it apart by.
+    scalars: names of the numbers that the call gives.
+    defaults: scalars that it may leave out, with their values.
+    inputs: how many there are.
+    saved: places, among inputs and then outputs, of the tensors that the backward pass reads.
+    keep: takes these of all inputs and outputs.
+    returned: takes the caller's outputs, of those of the recorded call.
+    operands: the operands that the saved tensors are.
+    arriving: of each of the caller's outputs, the name of its gradient, and its shape.
+    steps: in an order in which they can be made.
+    results: the gradients asked for.
+    launched: the places of those that an operation makes.
+    rest: the others.
+    apart: the steps that make the rest; None where a backward pass cannot be repeated: if an
+        operation is one of these steps, or no result is an operation's own.
+    read_apart: what these steps read, and the names of the rest.
+    passed: `Step.passed` of all steps.
+    differentiable: as in `Backward`.
+    constant: of the caller's outputs, the places of those that have no gradient.
+    """
+
+    op: str
+    said: Said
+    what: Any
+    scalars: tuple[str, ...]
+    defaults: Mapping[str, int | float]
+    inputs: int
+    saved: tuple[int, ...]
+    keep: Taking
+    returned: Taking
+    operands: tuple[Operand, ...]
+    arriving: tuple[tuple[str, tuple[int, ...]], ...]
+    steps: tuple[Step, ...]
+    results: tuple[Result, ...]
+    launched: tuple[int, ...]
+    rest: tuple[Result, ...]
+    apart: tuple[Step, ...] | None
+    read_apart: frozenset[str]
+    passed: tuple[str | None, ...]
+    differentiable: bool
+    constant: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def plan_of(op: str, said: Said, described: Described) -> Plan:
+    """Plan the backward pass, once for calls that look alike: this takes longer than a launch."""
+    family = ops.family(op)
+    views = tuple(map(_view, described))
+    problem = family.problem_of(fake.call(said, views))
+    declared = {one.name: one for one in family.operands(problem)}
+    reads = (name for name, one in declared.items() if one.read and name not in said.named)
+    names = (*reads, *said.named)
+    wanted = [place for place, (*_, wants) in enumerate(described) if wants]
+    backward = family.gradients(problem, tuple(names[place] for place in wanted))
+    if not isinstance(backward, Backward):
+        raise BadArgument(
+            f"{backward.reason}; pass x.detach() for the operands that require a gradient, or run "
+            "under torch.no_grad()"
+        )
+    outputs = tuple(one for one in declared.values() if one.role == "out")
+    given = said
+    if backward.options:
+        options = dict(said.options) | dict(backward.options)
+        said = replace(said, options=tuple(sorted(options.items())))
+        operands = family.operands(family.problem_of(fake.call(said, views)))
+        declared = {one.name: one for one in operands}
+    made = tuple(name for name, one in declared.items() if one.role == "out")
+    everything = (*names, *made)
+    read = backward.reads(everything)
+    saved = tuple(place for place, name in enumerate(everything) if name in read)
+    steps = tuple(map(_step, backward.computations))
+    results = tuple(
+        Result(
+            place,
+            backward.gradients[names[place]],
+            views[place],
+            described[place][2],
+            declared[names[place]],
+        )
+        for place in wanted
+    )
+    launches = tuple(step for step in steps if isinstance(step.op, str))
+    by_launch = {name for step in launches for name in step.makes}
+    launched = [result for result in results if result.made in by_launch]
+    rest = tuple(result for result in results if result.made not in by_launch)
+    apart = _without_launches(steps, {result.made for result in rest})
+    if not launched or len({result.made for result in launched}) < len(launched):
+        apart = None
+    return Plan(
+        op,
+        said,
+        calls.identity(op, said.named, said.options),
+        given.scalars,
+        family.scalar_defaults(problem),
+        len(names),
+        saved,
+        taking(saved),
+        taking([made.index(one.name) for one in outputs]),
+        tuple(declared[name] for name in read),
+        tuple((incoming(one.name), one.shape) for one in outputs),
+        steps,
+        results,
+        tuple(result.place for result in launched),
+        rest,
+        apart,
+        frozenset(name for step in apart or () for name in step.operands)
+        | {result.made for result in rest},
+        tuple(name for step in launches for name in step.passed),
+        backward.differentiable,
+        tuple(i for i, one in enumerate(outputs) if one.name in backward.constant),
+    )
+
+
+def _without_launches(steps: Sequence[Step], wanted: Collection[str]) -> tuple[Step, ...] | None:
+    """The steps that make the results `wanted`; None if one of them is an operation's."""
+    needed, found = set(wanted), []
+    for step in reversed(steps):
+        if needed.intersection(step.makes):
+            if isinstance(step.op, str):
+                return None
+            needed.update(step.operands)
+            found.append(step)
+    return tuple(reversed(found))
+
+
+def taking(places: Sequence[int]) -> Taking:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
+
+
+def _view(described: tuple[Any, ...]) -> View:
+    """An input as if its memory began at address 0: an alignment decides no gradient."""
+    shape, strides, kind, device, _ = described
+    return View(tuple(shape), strides, dtypes.of_dtype(kind).name, 0, str(device))
+
+
+def _step(one: Computation) -> Step:
+    makes = (one.makes,) if isinstance(one.makes, str) else one.makes
+    if not isinstance(one.op, str):
+        return Step(makes, one.op, NOTHING, None, one.operands, (), ())
+    known = ops.family(one.op).scalars
+    scalars = tuple(name for name in one.keywords if name in known)
+    named = tuple(name for name in one.keywords if name not in known)
+    said = Said(named, scalars, tuple(sorted(one.options.items())))
+    operands = (*one.operands, *(one.keywords[name] for name in named))
+    what, numbers = calls.identity(one.op, named, said.options), [one.keywords[n] for n in scalars]
+    passed = [one.keywords.get(name) for name in calls.scalars_of(one.op)]
+    return Step(makes, one.op, said, what, operands, tuple(numbers), tuple(passed))
