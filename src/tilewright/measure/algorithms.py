@@ -21,8 +21,9 @@ from tilewright.runtime import libraries
 from tilewright.runtime.drivers import driver
 from tilewright.runtime.offers import offered_configs, why_not
 
-ASKING_SECONDS = 120.0
-"""Longest time for all questions about a list of problems, opening the GPU included."""
+OPENING_SECONDS, ASKING_SECONDS = 120.0, 20.0
+"""Longest time for opening the GPU, and for the questions about a problem: cuDNN compiles code to
+say what an engine for attention needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def offered(
     }
     try:
         with Child(__name__, place.variables) as child:
-            answer, _ = child.request(message, timeout=ASKING_SECONDS)
+            answer, _ = child.request(message, timeout=OPENING_SECONDS + len(left) * ASKING_SECONDS)
     except (ChildDied, ChildTimeout) as error:
         how = describe_exit(error.returncode) if isinstance(error, ChildDied) else str(error)
         return found | dict.fromkeys(left, Offer(reason=f"the libraries were not asked: {how}"))
