@@ -112,6 +112,24 @@ def test_what_is_launched_does_not_depend_on_what_was_launched_before(driver, ki
             assert shown(step, given) == once
 
 
+def test_arrays_that_shared_memory_once_are_told_apart_later(driver):
+    """A function may pass on its arrays in another order than its own."""
+    shown, both = Shown(driver), zeros(2 * 8 * 8 * 6 * 6)
+    weight, gradient = both[:576].view(8, 8, 3, 3), both[1024:1600].view(2, 8, 6, 6)
+    apart = {"w": weight.clone(), "dy": gradient.clone()}
+
+    def call(w, dy):
+        return tw.conv2d_input((2, 8, 6, 6), w, dy, 1, 1)
+
+    for given in (apart, {"w": weight, "dy": gradient}, apart):
+        driver.dispatcher.forget_launches()
+        once = shown(call, given)
+        for _ in range(3):
+            shown(call, {"w": weight, "dy": gradient})
+        for _ in range(3):
+            assert shown(call, given) == once
+
+
 @pytest.mark.parametrize(
     ("call", "given"),
     [
