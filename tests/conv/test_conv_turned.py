@@ -94,6 +94,7 @@ def test_a_launch_turns_what_is_read_before_and_what_is_made_after(direction):
         ConvProblem(2, 16, 24, (70,), (4,), stride=(2,), pad=(1,), dtype="fp16", dtype_out=""),
         replace(DENSE, c=48, k=48, groups=3, stride=(2, 1), dtype="fp32", dtype_out=""),
         ConvProblem(1, 8, 8, (3, 5, 4), (2, 3, 1), pad=(0, 1, 0)),
+        ConvProblem(2, 3, 20, (41, 50), (3, 3), pad=(1, 1)),  # pixels with all of few channels
     ],
     ids=str,
 )
@@ -142,6 +143,14 @@ def test_it_is_built(name, store):
     c = next(c for c in configs(p, this) if c.pipeline == "implicit")
     kernels = build_once([(c, this)], store).kernels
     assert {k.part for k in kernels} == {"main", "turn_x", "turn_w", "turn_y"}
+
+
+def test_few_channels_fill_the_tiles_that_turn_them():
+    stem = first(ConvProblem(8, 3, 64, (224, 224), (3, 3), pad=(1, 1)))
+    c = next(c for c in configs(stem) if FAMILY.supports(c, stem, SM_90))
+    grids = {step.part: step.grid[0] for step in FAMILY.launch(c, stem, H200).steps}
+    assert grids["turn_x"] == 8 * math.ceil(3 * 224 * 224 / 64**2)
+    assert grids["turn_y"] == 8 * 224 * 224 // 64
 
 
 def test_under_numpy_channels_first_calls_are_right():

@@ -34,6 +34,8 @@ from tilewright.ops.physics import memory_us
 
 TILES = {"x": (64, 64), "y": (64, 64), "w": (64, 16)}
 """Channels and pixels of a workgroup's tile; filters have few."""
+FEW, MOST_AT_ONCE = 16, 2**31
+"""Channels up to which tiles are of pixels with all channels, of so many elements of an image."""
 MOST_TILES = 2**31 - 1
 
 TURNING = "layout steps"
@@ -123,6 +125,11 @@ class _Matrices:
     plane: int
     row: int
 
+    @property
+    def few(self) -> bool:
+        """Whether tiles are of pixels with all channels."""
+        return self.channels <= FEW and self.channels * self.pixels < MOST_AT_ONCE
+
 
 def _matrices(p: ConvProblem, name: str) -> _Matrices:
     count, channels, *sizes = p.shape_of(name)
@@ -137,6 +144,8 @@ def _tiles(turned: str, p: ConvProblem, name: str) -> int:
         return cut.blocks * cut.parts
     m = _matrices(p, name)
     channels, pixels = TILES[name]
+    if m.few:
+        return m.count * cdiv(m.channels * m.pixels, channels * pixels)
     return m.count * cdiv(m.channels, channels) * cdiv(m.pixels, pixels)
 
 
@@ -215,8 +224,10 @@ def _turning(c: ConvConfig, name: str) -> Part:
                 word: Numbers(kind, partial(size, place))
                 for place, (word, kind) in enumerate(zip(words, kinds, strict=True))
             },
+            "few": Numbers("i32", lambda x: int(_matrices(x.problem, name).few)),
             "ROWS": lambda config, arch: TILES[name][back],
             "COLUMNS": lambda config, arch: TILES[name][not back],
+            "BACK": lambda config, arch: back,
         },
     )
 

@@ -7,7 +7,8 @@ block adds where its patches begin.
 
 Data movement. Neighbouring threads move neighbouring columns, in the patches and in the image. With
 channels outside of pixels, neighbours of a short row are not near in the image: there neighbouring
-threads move neighbouring patches instead (`across`), and the tile is exchanged in shared memory.
+threads read neighbouring patches instead (`across`), and the tile is exchanged in shared memory.
+Written so, images took longer on an H200.
 
 What limits it: memory, which the image and the patches pass once each. Elements of the image move
 one by one, since a patch's rows are as short as a filter's.
@@ -43,7 +44,7 @@ def patches(
 
     columns: elements of a patch; row: elements from a patch to the next, 0 behind `columns`.
     levels, first: how a patch's elements lie (see `_within`). taps: of a patch, by dimension.
-    across: whether neighbouring threads are at neighbouring patches of the image.
+    across: whether neighbouring threads read neighbouring patches of the image.
     blocks: of PATCHES neighbouring patches, in all images; each: those of a workgroup.
     walked: patches of an image, by dimension. Some may lie beyond the `outs` that there are, and
         their pixels are 0 in the image.
@@ -78,10 +79,7 @@ def patches(
             filled &= (out_w * taps[2])[:, None] + tap_w[None, :] < sizes[2]
             within = (out_d * taps[0] + tap_d < sizes[0]) & (out_h * taps[1] + tap_h < sizes[1])
             filled &= within[None, :]
-            if across > 0:
-                tl.store(made + at + tl.trans(image), tl.trans(value), mask=tl.trans(filled))
-            else:
-                tl.store(made + at + image, value, mask=filled)
+            tl.store(made + at + image, value, mask=filled)
         else:
             if across > 0:
                 turned = tl.load(source + at + tl.trans(image), mask=tl.trans(filled), other=0)
