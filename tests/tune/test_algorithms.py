@@ -166,8 +166,8 @@ def test_nobody_is_asked_without_a_gpu_of_this_machine(monkeypatch):
         replace(GPU, place=replace(place, machine="elsewhere")),
     ):
         assert offered(group, [P])[P] == Offer(reason="no GPU of this machine was asked")
-    attention = AttentionProblem(batch=1, heads=2, kv_heads=2, q_len=64, kv_len=64, head_dim=64)
-    assert "attention" in offered(GPU, [attention])[attention].reason
+    capped = AttentionProblem(1, 2, 64, 64, 64, softcap=5.0)
+    assert "softcap" in offered(GPU, [capped])[capped].reason
     assert offered(GPU, []) == {}
 
 
