@@ -9,6 +9,7 @@ import pytest
 from boxed_cases import DENSE, FAMILY, configs
 
 from tilewright.arch import device
+from tilewright.ops import tile_sharing
 from tilewright.ops.conv import ConvProblem, sharing
 from tilewright.ops.conv.launch import context
 from tilewright.ops.conv.pipelines.boxed.estimate import PORT
@@ -87,7 +88,7 @@ def test_several_taps_side_by_side_read_y_once_for_them():
 @pytest.mark.parametrize("columns", [128, 256])
 def test_shares_are_the_kernels(units, columns):
     """As ops/device/schedule.py cuts them."""
-    assert schedule.MOST_WAYS.value == sharing.MOST_WAYS
+    assert schedule.MOST_WAYS.value == tile_sharing.MOST_WAYS
     p = replace(DENSE, direction="weights")
     gpu = replace(H200, compute_units=units)
     c = next(c for c in configs(p) if c.scheduler == "stream_k" and c.tile_n == columns)

@@ -272,6 +272,18 @@ def test_sharing_a_tile_costs_a_meeting_and_pays_where_k_is_long():
     assert each.meeting_us == 2 * once.meeting_us
 
 
+def test_few_tiles_have_no_more_workgroups_than_a_tile_can_have():
+    """Under stream-K: two tiles keep 32 compute units busy, four 64."""
+    kernel = config(scheduler="stream_k", reduction="linear", pipeline="gluon_ws")
+    two, four = (
+        FAMILY.estimate(kernel, GemmProblem(64, 64 * tiles, 2**20), H200).total_us
+        for tiles in (2, 4)
+    )
+    assert two == pytest.approx(four, rel=0.1)
+    eight = FAMILY.estimate(kernel, GemmProblem(64, 64 * 16, 2**20), H200).total_us
+    assert eight > 1.4 * four
+
+
 def test_shares_that_cross_tiles_read_nothing_together():
     shared = replace(TILE, pipeline="gluon_ws", scheduler="stream_k", reduction="linear")
     whole = replace(shared, scheduler="persistent", reduction="none")

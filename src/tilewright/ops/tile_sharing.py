@@ -24,6 +24,11 @@ class Sharing(Protocol):
     def reduction(self) -> str: ...
 
 
+MOST_WAYS = 16
+"""Most workgroups of a stream-K tile where shares do not cross tiles, as ops/device/schedule.py has
+it."""
+
+
 def shared_tiles(config: Sharing, tiles: int, programs: int) -> int:
     """Tiles that stream-K shares out.
 

@@ -12,9 +12,7 @@ from tilewright.ops.binder import Context
 from tilewright.ops.conv.config import SHARING
 from tilewright.ops.physics import meeting_us, totals_us
 from tilewright.ops.pool import Each
-
-MOST_WAYS = 16
-"""Most workgroups of a tile where shares do not cross tiles, as ops/device/schedule.py has it."""
+from tilewright.ops.tile_sharing import MOST_WAYS
 
 
 def parts(x: Context) -> int:

@@ -59,6 +59,7 @@ from tilewright.ops.gemm.rates import GEMM
 from tilewright.ops.gemm.sizes import steps as steps_of
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 from tilewright.ops.pool import Columns, Each, Pool, each
+from tilewright.ops.tile_sharing import MOST_WAYS
 
 
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
@@ -198,7 +199,10 @@ def _streamed_us(
     cut into shares read by themselves."""
     apart = tiles_apart(c, int(tiles), units) * steps
     longest = float(_longest_us(step, 1, read, waits))
-    body = max(1.0, tiles / units * steps - apart) * longest
+    left = int(tiles) % units
+    few = 0 < left * MOST_WAYS < units  # each has as many workgroups as a tile can have
+    share = tiles // units + 1 / MOST_WAYS if few else tiles / units
+    body = max(1.0, share * steps - apart) * longest
     return body + apart * max(longest, read * DEVICE.READ_APART)
 
 
