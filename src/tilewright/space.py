@@ -228,16 +228,15 @@ class KernelSpace:
                 verdict = no("expressible", str(error))
                 dropped.append(Dropped(_Fields(fixed, places, values), verdict))
                 continue
-            if config in configs:
-                duplicates += 1
-                continue
             verdict = family.judge(config, arch)
             if verdict.ok and self.constraints:
                 verdict = self._constrained(config)
-            if verdict.ok:
-                configs[config] = None
-            else:
+            if not verdict.ok:
                 dropped.append(Dropped(_Fields(fixed, places, values), verdict))
+                continue
+            before = len(configs)
+            configs.setdefault(config)  # a config's hash takes as long as its verdict
+            duplicates += len(configs) == before
         return Expansion(arch.name, tuple(configs), tuple(dropped), duplicates).raise_if_empty()
 
     def _combinations(

@@ -25,8 +25,9 @@ ROW_BYTES = 16
 TILE = (16, 64)
 """Neighbouring patches that a workgroup moves at a time, and their columns."""
 
-WORKGROUPS = 16
-"""For each compute unit: as many as hide the waits of one another."""
+WORKGROUPS = 8
+"""For each compute unit: as many as hide the waits of one another. Where columns lie takes each a
+thousand instructions, as much as three blocks."""
 
 MOST_SPAN = 2**31
 """Elements that an image may span: where they are within it is counted in 32 bits."""
