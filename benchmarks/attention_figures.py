@@ -17,6 +17,7 @@ the default spaces: the geometric mean, and the most. All records are of an H200
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import re
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import matrix
-from cases.attention_unseen import COUNTED, HELD_OUT, drawn, gradients
+from cases.attention_unseen import COUNTED, HELD_OUT, PADDED, drawn, gradients
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.ops.attention import AttentionProblem, estimate
@@ -36,6 +37,7 @@ from tilewright.ops.attention_backward.estimate import BACKWARD
 
 RESULTS = Path(__file__).parent / "results"
 SHORT = RESULTS / "attention_short_h200.json"
+PADDED_SHORT = RESULTS / "attention_padded_h200.json"
 BACKWARD_SHORT = RESULTS / "attention_short_backward_h200.json"
 LONG = RESULTS / "attention_guess_h200.jsonl"
 DECODING = RESULTS / "attention_decode_h200.json"
@@ -60,6 +62,12 @@ def short(seed: int) -> Times:
     """The medians of single calls of a draw's problems that are in the record, of kernels of ours
     by name."""
     return _of(SHORT, drawn(seed))
+
+
+def padded() -> Times:
+    """Those of both draws of padded rows."""
+    draws = (drawn(seed, step=PADDED) for seed in (COUNTED, HELD_OUT))
+    return _of(PADDED_SHORT, itertools.chain.from_iterable(draws))
 
 
 def backward(seed: int) -> Times:
@@ -204,6 +212,7 @@ def main() -> None:
     sets = {
         "fitted to": {**short(COUNTED), **long(2048)},
         "short, which take no part": short(HELD_OUT),
+        "padded, which take no part": padded(),
         "long, which take no part": long(4096),
         "long, recorded before": before(LONG, "brief_us"),
         "decoding": before(DECODING, "times_us"),
