@@ -53,7 +53,8 @@ def estimates(c: Columns, problem: ConvProblem, device: Device) -> Estimates:
     """What each of `c`, which are of one pipeline and turn the same arrays, should take for
     `problem` on `device`."""
     found = pipelines.of(c[0]).estimates(c, [context(one, problem, device) for one in c])
-    return turning.later(found, problem, c[0].turned, device)
+    turned = c[0].turned
+    return found.later(turning.TURNING, turning.us(problem, turned, device)) if turned else found
 
 
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:

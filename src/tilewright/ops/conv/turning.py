@@ -28,7 +28,6 @@ from tilewright.ops.conv.config import ARRAYS, PATCHES, ConvConfig
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimates
 from tilewright.ops.nouns import KernelSource, Launch, renamed
 from tilewright.ops.physics import memory_us
 
@@ -96,17 +95,17 @@ def _steps(turned: str) -> list[tuple[str, str]]:
     return found + [(name, "patches" if cut and name == "w" else "turn") for name in rest]
 
 
-def us(p: ConvProblem, turned: str, device: Device) -> float:
-    """Microseconds of the layout steps: each array is read and written once, in a launch."""
+def us(p: ConvProblem, turned: str, device: Device, launch_us: float = DEVICE.LAUNCH_US) -> float:
+    """Microseconds of the layout steps: each array is read and written once, in a launch.
+
+    launch_us: of each. `CONV.TURN_SHARE` was fitted to kernels of convolution's own with the time
+        of a launch by itself; beside GEMM's kernels, steps take what a kernel takes that follows
+        another without a gap.
+    """
     names = turned.replace(PATCHES, "x")
     moved = (math.prod(p.shape_of(n)) * DTYPES[p.dtype_of(n)].bytes for n in names)
     each = (memory_us(2 * size, device) / CONV.TURN_SHARE for size in moved)
-    return sum(each) + len(turned) * DEVICE.LAUNCH_US
-
-
-def later(found: Estimates, p: ConvProblem, turned: str, device: Device) -> Estimates:
-    """The estimates of kernels together with their layout steps."""
-    return found.later(TURNING, us(p, turned, device)) if turned else found
+    return sum(each) + len(turned) * launch_us
 
 
 # --- what to compile and to launch --------------------------------------------------------------

@@ -35,6 +35,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, EmptySpace
@@ -266,7 +267,9 @@ def estimates(c: Columns, p: ConvProblem, device: Device) -> Estimates:
     kernels, turned = c.gemm_config, c[0].turned
     of = _product(turning.inside(p, turned))
     found = estimate.estimates(Pool(kernels, kernels), of, device)
-    return turning.later(found, p, turned, device)
+    if not turned:
+        return found
+    return found.later(turning.TURNING, turning.us(p, turned, device, DEVICE.SECOND_US))
 
 
 def serving(p: ConvProblem, c: Columns, arch: Arch) -> Sequence[int]:
