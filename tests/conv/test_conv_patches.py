@@ -87,6 +87,7 @@ def test_which_steps_leave_a_product_of_whole_rows(p, steps):
         ({"dilation": (1, 2)}, "a dilated filter"),
         ({"groups": 2}, "of groups"),
         ({"n": 0}, "no patches"),
+        ({"x_strides": (2**33, 2**28, 22, 1)}, "an image spans 1879048631 elements, .* over"),
         ({"w_strides": (128, 1, 8, 32)}, "elements of a filter do not lie as a row"),
         ({"direction": "data", "epilogue": "bias"}, "a row has all taps'"),
     ],

@@ -29,8 +29,9 @@ WORKGROUPS = 8
 """For each compute unit: as many as hide the waits of one another. Where columns lie takes each a
 thousand instructions, as much as three blocks."""
 
-MOST_SPAN = 2**31
-"""Elements that an image may span: where they are within it is counted in 32 bits."""
+MOST_SPAN = 2**30
+"""Elements that an image, and all weights, may span: where they are within it, and in a line of
+patches, is counted in 32 bits, up to a block past the last."""
 
 
 def refusal(p: ConvProblem, padded: bool = True) -> str | None:
@@ -51,8 +52,8 @@ def refusal(p: ConvProblem, padded: bool = True) -> str | None:
         return "the elements of a filter do not lie as a row"
     _, *steps = p.strides_of("x")
     span = sum((n - 1) * s for n, s in zip((p.c, *p.spatial), steps, strict=True))
-    if span >= MOST_SPAN:
-        return f"an image spans {span} elements, over {MOST_SPAN}"
+    if max(span, p.k * columns(p)) >= MOST_SPAN:
+        return f"an image spans {span} elements, and weights {p.k * columns(p)}, over {MOST_SPAN}"
     if not padded and columns(p) % whole(p.dtype):
         return f"patches of {columns(p)} elements are no whole {ROW_BYTES} bytes; pw fills them up"
     return None

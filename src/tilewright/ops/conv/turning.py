@@ -33,8 +33,9 @@ from tilewright.ops.physics import memory_us
 
 TILES = {"x": (64, 64), "y": (64, 64), "w": (64, 16)}
 """Channels and pixels of a workgroup's tile; filters have few."""
-FEW, MOST_AT_ONCE = 16, 2**31
-"""Channels up to which tiles are of pixels with all channels, of so many elements of an image."""
+FEW, MOST_COUNTED = 16, 2**30
+"""Channels up to which tiles are of pixels with all channels; elements of an image, which are
+counted in 32 bits then."""
 MOST_TILES = 2**31 - 1
 
 TURNING = "layout steps"
@@ -127,7 +128,7 @@ class _Matrices:
     @property
     def few(self) -> bool:
         """Whether tiles are of pixels with all channels."""
-        return self.channels <= FEW and self.channels * self.pixels < MOST_AT_ONCE
+        return self.channels <= FEW and self.channels * self.pixels < MOST_COUNTED
 
 
 def _matrices(p: ConvProblem, name: str) -> _Matrices:
