@@ -42,6 +42,9 @@ def drawn(
     """
     rng = random.Random(seed)
     given = legal(rng) if words is None else words
+    by_block = random.Random(~seed)  # by itself: other draws are as they were
+    if words is None and by_block.random() < 0.12:
+        given |= {"blocks"}
     p: dict[str, Any] = {"batch": rng.choice((1, 2, 3, 4))}
     p["kv_heads"] = 1 if "latent" in given else rng.choice((1, 1, 2, 3))
     p["heads"] = p["kv_heads"] * rng.choice((1, 1, 2, 4, 5))
@@ -71,6 +74,10 @@ def drawn(
             p["bias_dtype"] = "fp32"
         elif flags:
             p["bias_dtype"] = "bool"
+    if "blocks" in given:
+        p["blocks_shape"] = by_block.choice((1, p["batch"])), by_block.choice((1, p["heads"]))
+        p["block_size"] = by_block.choice((32, 64))
+        p["density"] = by_block.choice((0.0, 0.4))
     if "alibi" in given:
         p["slopes_batched"] = rng.random() < 0.5
     if "dropout" in given:

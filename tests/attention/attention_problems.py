@@ -28,6 +28,7 @@ def problems(draw: st.DrawFn) -> AttentionProblem:
         "left": st.integers(-3, 9), "right": st.integers(-3, 9), "first": st.integers(0, 3),
         "corner": st.sampled_from(("top_left", "bottom_right")), "softcap": st.floats(0.125, 99),
         "bias_shape": st.sampled_from(((1, 1), (batch, heads), (1, heads))),
+        "blocks_shape": st.sampled_from(((1, 1), (batch, heads), (1, heads))),
         "slopes_batched": st.booleans(), "dropout": st.integers(1, 200).map(lambda n: n / 256),
         "dtype_o": st.sampled_from(("bf16", "fp32")), "dtype_kv": st.just("e5m2"),
         "page_size": st.sampled_from((1, 16)), "pages": COUNTS, "page_entries": COUNTS,
@@ -38,6 +39,9 @@ def problems(draw: st.DrawFn) -> AttentionProblem:
     }  # fmt: skip
     for name in draw(st.sets(st.sampled_from(sorted(some)), max_size=5)):
         said[name] = draw(some[name])
+    if "blocks_shape" in said:
+        said["block_size"] = draw(st.sampled_from((16, 48, 128)))
+        said["density"] = draw(st.sampled_from((0.0, 0.25, 1.0)))
     if "page_size" in said:
         words |= {draw(st.sampled_from(("pagetable", "pagelist"))), "usedkv"}
     if "new_kv" in said:

@@ -29,11 +29,12 @@ def config(problem, **algorithm):
 def any_config(problem, seed):
     """One with any tiles, splits and packing."""
     rng = random.Random(seed)
-    tile_kv = rng.choice((32, 32, 64, 128))
+    most = problem.block_size or 128
+    tile_kv = min(rng.choice((32, 32, 64, 128)), most)
     algorithm = {
-        "tile_q": rng.choice((16, 32, 64)),
+        "tile_q": min(rng.choice((16, 32, 64)), most),
         "tile_kv": tile_kv,
-        "pack": rng.random() < 0.4,
+        "pack": rng.random() < 0.4 and problem.blocks_shape[1:] in ((), (1,)),
         "alignment": 16 if problem.alignment == 16 else 1,
     }
     if rng.random() < 0.4:

@@ -163,7 +163,7 @@ def test_work_is_two_products_and_an_exponential_for_each_pair(seed):
     p = drawn(seed)
     n_q, n_kv = p.lengths
     seen = p.mask.seen(np.arange(n_q), np.arange(n_kv), n_q, n_kv).sum()
-    pairs = int(seen) * p.batch * p.heads
+    pairs = round(int(seen) * p.batch * (p.density or 1.0)) * p.heads
     assert p.work["exp"] == pairs
     assert p.flops == p.work[p.dtype] == 2 * pairs * (p.head_dim + p.head_dim_v)
     assert p.min_bytes >= 0

@@ -134,6 +134,7 @@ def test_every_feature_has_a_word():
         "bias32": "bias_dtype",
         "biasbool": "bias_dtype",
         "dropout": "dropout",
+        "blocks": "blocks_shape",
         "append": "new_kv",
     }
     by_field = {*fields, "rotaryi", "rotaryh"}

@@ -33,7 +33,8 @@ SERVED = ((1, 1, 1), (129, 8193, 131073))
 
 def tuning_key(p: AttentionProblem) -> AttentionProblem:
     """`p` with one value in each field that does not decide which kernel is best: where its arrays
-    lie, how many pages there are, the value of a cap, of a share of dropout, of angles. Its own key
+    lie, how many pages there are, the value of a cap, of a share of dropout, of angles, of the
+    density of a mask of blocks. Its own key
     is itself."""
     return p.once(_tuning_key)
 
@@ -47,6 +48,8 @@ def _tuning_key(p: AttentionProblem) -> AttentionProblem:
         sizes["softcap"] = 1.0
     if p.dropout:
         sizes["dropout"] = 0.5
+    if p.density:
+        sizes["density"] = 0.0
     if p.rotary_dim:
         sizes |= {"rotary_dim": p.head_dim - p.head_dim % 2, "rotary_len": p.kv_len}
     if p.paged:
@@ -135,6 +138,8 @@ def _sized(
         changed |= _pages(p, batch, kv_len)
     if p.bias_shape and p.bias_shape[0] != 1:
         changed["bias_shape"] = (batch, *p.bias_shape[1:])
+    if p.blocks_shape and p.blocks_shape[0] != 1:
+        changed["blocks_shape"] = (batch, p.blocks_shape[1])
     if p.rotary_dim:
         changed["rotary_len"] = kv_len
     return replace(p, **changed)

@@ -177,6 +177,7 @@ CATALOGUE: Catalogue = {
     "lse": array("fp32", "lse"),
     "random": array("uint8", "random"),
     "bias": array(bias_type, "bias"),
+    "blocks": array("bool", "blocks"),
     "slopes": array("fp32", "alibi"),
     "sinks": array("fp32", "sinks"),
     "q_offsets": array("int32", "packedq"),
@@ -201,6 +202,12 @@ CATALOGUE: Catalogue = {
     # Temporaries. Under a bias LSE has two kinds (see `kernels.combine`).
     "rotated_q": temporary(_rotated, *_ROTARY, dtype="dtype"),
     "turned_v": temporary(turned_shape, dtype="dtype_kv"),
+    "block_list": temporary(
+        lambda p: (p.batch, p.blocks_shape[1], *p.block_counts), "blocks", dtype="int32"
+    ),
+    "block_counts": temporary(
+        lambda p: (p.batch, p.blocks_shape[1], p.block_counts[0], 2), "blocks", dtype="int32"
+    ),
     "counter": Array("int32", shape=lambda _: (1,), initial=lambda _: "kept_zero"),
     "partial_o": Array(
         "fp32", there=_splits, shape=lambda x: (x.splits, _rows(x.problem), x.problem.head_dim_v)
@@ -231,6 +238,9 @@ CATALOGUE: Catalogue = {
     "page_entries": integer(lambda p: p.page_entries if p.pages else 0, *_PAGED),
     "slopes_stride": integer(lambda p: p.heads * p.slopes_batched, "alibi"),
     "scale_block": integer(lambda p: p.scale_block, "bscale"),
+    "block_size": integer(lambda p: p.block_size, "blocks"),
+    "block_batch": integer(lambda p: p.blocks_shape[0], "blocks"),
+    "block_heads": integer(lambda p: p.blocks_shape[1], "blocks"),
     "new_kv": integer(lambda p: p.new_kv, "append"),
     "rotary_dim": integer(lambda p: p.rotary_dim, *_ROTARY),
     "rotary_len": integer(lambda p: p.rotary_len, *_ROTARY),

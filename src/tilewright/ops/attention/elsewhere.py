@@ -16,8 +16,9 @@ INSTEAD = {
     "attn_bias": "pass it as bias=",
     "mask_mod": "pass what torch.nn.attention.flex_attention.create_mask makes of it as bias=, or "
     "say it by mask=, window= and first=",
-    "block_mask": "pass what torch.nn.attention.flex_attention.create_mask makes of its mask_mod "
-    "as bias=, or say it by mask=, window= and first=",
+    "block_mask": "pass block_mask.to_dense().bool() as blocks= and its BLOCK_SIZE as block_size=, "
+    "if its blocks are seen whole but for what mask=, window= and first= say; else what "
+    "torch.nn.attention.flex_attention.create_mask makes of its mask_mod as bias=",
     "score_mod": "scores are changed by softcap=, bias=, slopes= and sinks= alone",
     "custom_mask": "pass it as bias=, True for a key that takes part: [1 or batch, 1 or heads, "
     "queries, keys]",

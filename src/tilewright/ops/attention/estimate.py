@@ -93,7 +93,9 @@ def estimates(
     moved = p.min_bytes + _again(c, p, device, step.resident) + partial * splits * split
     moved += 2 * _workspace(c, p, device, record.before)
     memory = physics.memory_us(moved * record.narrow, device)
-    further = ATTENTION.COMBINE_US * (split + ("append" in p.words) + record.before)
+    further = ATTENTION.COMBINE_US * (
+        split + ("append" in p.words) + ("blocks" in p.words) + record.before
+    )
     traffic = np.where(groups, memory + DEVICE.LATENCY_US, 0.0)
     total_us = physics.together_us(body + fill, traffic) + (further + DEVICE.LAUNCH_US)
 
@@ -176,10 +178,11 @@ class Walk:
 def _walk(c: Columns, p: AttentionProblem, queries: Each) -> Walk:
     n_q, n_kv = p.lengths
     found = walks(p.mask, n_q, n_kv, queries, c.tile_kv)
-    if (n_q, n_kv) == (p.q_len, p.kv_len):
-        return found
-    longest = walks(p.mask, p.q_len, p.kv_len, queries, c.tile_kv).longest
-    return Walk(found.mean, longest, found.cut)
+    longest = found.longest
+    if (n_q, n_kv) != (p.q_len, p.kv_len):
+        longest = walks(p.mask, p.q_len, p.kv_len, queries, c.tile_kv).longest
+    # Tiles are taken to see the same share of a mask of blocks.
+    return Walk(found.mean * p.share_seen, longest * p.share_seen, found.cut)
 
 
 def walks(mask: Mask, n_q: int, n_kv: int, queries: Each, tile_kv: Each) -> Walk:
@@ -335,6 +338,6 @@ def _again(c: Columns, p: AttentionProblem, device: Device, resident: Each) -> E
     rounds = np.ceil(of_head / slots)
     in_use = np.maximum(1, slots // of_head) * one
     lost = np.maximum(0.0, 1.0 - ATTENTION.L2_KEPT * device.l2_bytes / in_use) * (rounds > 1)
-    seen = min(1.0, p.mask.pairs(n_q, n_kv) / (n_q * n_kv))
+    seen = min(1.0, p.mask.pairs(n_q, n_kv) / (n_q * n_kv)) * p.share_seen
     again = (rounds - 1) * lost + (of_head - 1) * ATTENTION.L2_MISSED
     return again * one * p.kv_heads * p.batch * seen

@@ -17,6 +17,7 @@ FEATURES: dict[str, str] = {
     "bias": "a matrix is added to the scores",
     "bias32": "the bias is in fp32, beside operands of fewer bits",
     "biasbool": "the bias says which keys a query sees, and is not added",
+    "blocks": "a mask says which blocks of keys each block of queries sees",
     "alibi": "a head's slope, times the distance of key and query, is taken from the scores",
     "sinks": "a head's learned score joins the softmax and has no value",
     "dropout": "random weights become zero",

@@ -19,6 +19,7 @@ DTYPES = ("bf16", "fp16", "fp32")
 WITHOUT = {
     "pagetable": "keys and values in pages have",
     "pagelist": "keys and values in pages have",
+    "blocks": "masks of blocks have",
     "latent": "latent attention has",
     "append": "a cache that is appended to has",
     "leftpad": "keys that are left out by left_pad have",

@@ -26,6 +26,7 @@ from tilewright.ops.attention.rows import (
     by_row,
     index,
     keys_at,
+    keys_seen,
     place,
     queries_at,
     sequences,
@@ -110,8 +111,14 @@ def _seen(p: AttentionProblem, one: Operand, rng: Any) -> Any:
     return rng.uniform(0.0, 1.0, one.shape) < 0.75
 
 
+def _blocks(p: AttentionProblem, one: Operand, rng: Any) -> Any:
+    """A mask of blocks, as dense as is said; else of most blocks."""
+    return rng.uniform(0.0, 1.0, one.shape) < (p.density or 0.75)
+
+
 _MADE = {
     "bias": _seen,
+    "blocks": _blocks,
     "slopes": _slopes,
     "sinks": _sinks,
     "rotary_cos": _angles("cos"),
@@ -221,10 +228,14 @@ def _pages(p: AttentionProblem, rows: Sequence[int], rng: Any) -> dict[str, Any]
 
 
 def _poison(p: AttentionProblem, found: dict[str, Any], said: Mapping[str, Any]) -> None:
-    """Put NaN into the rows of Q, K and V that no sequence has."""
+    """Put NaN into the rows of Q, K and V that no sequence has, and into those of K and V in blocks
+    that no query sees."""
     all_rows = sequences(p, said)
     queries = [queries_at(p, of) for of in all_rows]
     keys = [keys_at(p, said, of, of.kv_first, of.before) for of in all_rows]
+    if p.blocks_shape:
+        seen = [keys_seen(p, found["blocks"], of, of.before) for of in all_rows]
+        keys = [(at[kept], row[kept]) for (at, row), kept in zip(keys, seen, strict=True)]
     for name in ("q", "k", "v"):
         if name in found:
             poison_others(p, name, found[name], queries if name == "q" else keys)

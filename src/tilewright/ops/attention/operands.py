@@ -3,6 +3,7 @@ problem.
 
     q, k, v                     by position; without v, attention is latent
     bias, slopes, sinks         what is added to scores
+    blocks                      [1 or batch, 1 or heads, blocks of queries, blocks of keys]
     q_offsets, kv_offsets       [batch + 1], the first row of each sequence in packed rows
     q_used, kv_used, left_pad   [batch], rows that a sequence has, and keys that it leaves out
     page_table                  [batch, entries], each sequence's pages in order
@@ -32,8 +33,8 @@ from tilewright.ops.nouns import Call, Operand, Role, View
 _NAMED = {
     name: operand()
     for name in (
-        "bias", "slopes", "sinks", "q_offsets", "kv_offsets", "q_used", "kv_used", "left_pad",
-        "page_table", "page_list", "page_starts",
+        "bias", "blocks", "slopes", "sinks", "q_offsets", "kv_offsets", "q_used", "kv_used",
+        "left_pad", "page_table", "page_list", "page_starts",
     )
 } | {
     name: operand("fp32") for name in ("q_scale", "k_scale", "v_scale", "o_scale")
@@ -136,6 +137,8 @@ def _shapes(p: AttentionProblem) -> dict[str, tuple[tuple[int, ...], str]]:
     float_type = "bf16" if p.dtype in FP8 else p.dtype
     if p.bias_shape:
         found["bias"] = bias_of(p)[0], p.bias_dtype or float_type
+    if p.blocks_shape:
+        found["blocks"] = (*p.blocks_shape, *p.block_counts), "bool"
     if "alibi" in words:
         found["slopes"] = (p.batch, p.heads) if p.slopes_batched else (p.heads,), "fp32"
     if "sinks" in words:
@@ -259,6 +262,8 @@ OPTIONS = {
     "window": option("tuple[int | None, int | None]", (None, None)),
     "first": option("int", 0),
     "corner": option("str", "bottom_right"),
+    "block_size": option("int"),
+    "density": option("float", 0.0),
     "softcap": option("float", 0.0),
     "dropout": option("float", 0.0),
     "lse": option("bool", False),
@@ -319,6 +324,7 @@ def stated_by(call: Call) -> AttentionProblem:
         fields["head_dim_v"] = said.pop("head_dim_v", k.shape[-1] if k.shape else 0)
     fields |= _kv_fields(k, v[0] if v else None, kv_layout, named, words, said)
     fields |= _mask_fields(said)
+    fields |= _blocks_fields(named, said)
     fields |= _scale_fields(named, words, said)
     if "new_k" in named:
         _rank("new_k", named["new_k"], 4)
@@ -338,7 +344,7 @@ def stated_by(call: Call) -> AttentionProblem:
     fields["dtype_o"] = said.pop("dtype_o", target.dtype if target is not None else "")
     if target is not None:
         fields["o_strides"] = _strides("o", target, layout, "q_offsets" in named)
-    for name in ("max_q", "max_kv", "head_dim_v", "scale_block", "rotary"):
+    for name in ("max_q", "max_kv", "head_dim_v", "block_size", "density", "scale_block", "rotary"):
         if name in said:
             raise BadArgument(f"{name}={said[name]!r} says nothing in this call; leave it out")
     views = {"q": q, "k": k, **({"v": v[0]} if v else {}), **({"o": target} if target else {})}
@@ -462,6 +468,17 @@ def _mask_fields(said: dict[str, Any]) -> dict[str, Any]:
     return found | {name: said.pop(name) for name in ("first", "corner") if name in said}
 
 
+def _blocks_fields(named: Any, said: dict[str, Any]) -> dict[str, Any]:
+    if "blocks" not in named:
+        return {}
+    _rank("blocks", named["blocks"], 4)
+    if "block_size" not in said:
+        raise BadArgument("blocks need block_size=, the queries and the keys of a block")
+    found = {"blocks_shape": named["blocks"].shape[:2], "block_size": said.pop("block_size")}
+    checks.whole("block_size", found["block_size"], 1)
+    return found | {"density": said.pop("density", 0.0)}
+
+
 def _scale_fields(named: Any, words: set[str], said: dict[str, Any]) -> dict[str, Any]:
     if "k_scale" not in named:
         return {}
@@ -548,7 +565,9 @@ def options(p: AttentionProblem) -> dict[str, Any]:
     if p.corner != "bottom_right":
         said["corner"] = p.corner
     said |= {
-        name: getattr(p, name) for name in ("softcap", "dropout", "scale_block") if getattr(p, name)
+        name: getattr(p, name)
+        for name in ("softcap", "dropout", "block_size", "density", "scale_block")
+        if getattr(p, name)
     }
     said |= {name: True for name in ("lse", "random") if name in words}
     said |= {name: True for name in ("deterministic", "batch_invariant") if getattr(p, name)}

@@ -43,6 +43,13 @@ def _turned(x: Context) -> tuple[int, int, int]:
     return -(-turned_len(p) // keys), -(-p.head_dim_v // columns) * p.kv_heads, p.batch
 
 
+def _listed(x: Context) -> int:
+    """Rows of the mask, of all sequences."""
+    p = x.problem
+    lines: int = p.batch * p.blocks_shape[1] * p.block_counts[0]
+    return lines
+
+
 def _combined(x: Context) -> tuple[int, int, int]:
     p = x.problem
     return p.q_len * p.heads * p.batch, -(-p.head_dim_v // COMBINED_COLUMNS), 1
@@ -65,6 +72,15 @@ TURN = Part(
     options=_four_warps,
 )
 """Writes values by columns: keys of a head and column are neighbours."""
+
+LIST_BLOCKS = Part(
+    name="list_blocks",
+    kernel=f"{KERNELS}.blocks:list_blocks",
+    grid=_listed,
+    options=_four_warps,
+    there=having("blocks"),
+)
+"""Lists the blocks of keys that each block of queries sees."""
 
 COMBINE = Part(
     name="combine",

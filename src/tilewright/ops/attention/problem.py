@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,6 +23,9 @@ FP8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
 MOST_HEAD_DIM = 576
 MAX_SIZE = 2**30
 """Most tokens, heads, pages."""
+
+LEAST_BLOCK = 16
+"""Rows of the smallest tile: a tile lies within a block of a mask of blocks."""
 
 VECTOR_BYTES = 16
 """Bytes of a group of elements in vectorised pages."""
@@ -57,6 +61,10 @@ class AttentionProblem(Problem):
         row for all queries.
     bias_dtype: ``""`` for `dtype`, or bf16 where that is an fp8; or fp32; or bool: True for a key
         that takes part.
+    blocks_shape: batch and heads of the mask of blocks, each 1 or all.
+    block_size: queries, and keys, of a block of that mask: a multiple of `LEAST_BLOCK`.
+    density: the share of its blocks that are seen, as far as is known, for estimates and inputs; 0
+        where it is not.
     slopes_batched: whether ALiBi's slopes are [batch, heads] and not [heads].
     dropout: the share of weights that become zero: a multiple of 1/256.
     scale_block: rows that share a scale, with feature ``bscale``.
@@ -95,6 +103,9 @@ class AttentionProblem(Problem):
     softcap: float = 0.0
     bias_shape: tuple[int, ...] = ()
     bias_dtype: str = ""
+    blocks_shape: tuple[int, ...] = ()
+    block_size: int = 0
+    density: float = 0.0
     slopes_batched: bool = False
     dropout: float = 0.0
     scale_block: int = 0
@@ -213,6 +224,7 @@ class AttentionProblem(Problem):
                     f"{name} = {getattr(self, name)!r} is not one of {', '.join(LAYOUTS)}"
                 )
         self._check_bias()
+        self._check_blocks()
         if self.paged != (self.page_size > 0):
             raise BadArgument("page_size, and a page table or a page list, are said together")
         if "vectorised" in words and any(
@@ -264,6 +276,26 @@ class AttentionProblem(Problem):
                 "keys that are neighbours"
             )
 
+    def _check_blocks(self) -> None:
+        shape = self.blocks_shape
+        if bool(shape) != (self.block_size > 0):
+            raise BadArgument("blocks and block_size are said together")
+        if shape and (
+            len(shape) != 2 or shape[0] not in (1, self.batch) or shape[1] not in (1, self.heads)
+        ):
+            raise BadArgument(
+                f"blocks_shape = {shape} must be 1 or {self.batch} sequences, and 1 or "
+                f"{self.heads} heads"
+            )
+        if self.block_size % LEAST_BLOCK:
+            raise BadArgument(
+                f"block_size = {self.block_size} is not a multiple of {LEAST_BLOCK}, the rows of "
+                "the smallest tile"
+            )
+        checks.number("density", self.density, 0.0, 1.0)
+        if self.density and not shape:
+            raise BadArgument(f"density = {self.density} is of a mask of blocks; give blocks too")
+
     def __str__(self) -> str:
         return stated.in_short(self)
 
@@ -310,7 +342,17 @@ class AttentionProblem(Problem):
     @property
     def pairs(self) -> int:
         """Pairs of a query and a key that it sees, of one head of all sequences, on average."""
-        return self.batch * self.mask.pairs(*self.lengths)
+        return round(self.batch * self.mask.pairs(*self.lengths) * self.share_seen)
+
+    @property
+    def share_seen(self) -> float:
+        """The share of blocks that are seen; 1 where it is not known."""
+        return self.density or 1.0
+
+    @property
+    def block_counts(self) -> tuple[int, int]:
+        """Blocks of queries and of keys that the mask of blocks has for a sequence."""
+        return -(-self.q_len // self.block_size), -(-self.kv_len // self.block_size)
 
     @property
     def flops(self) -> int:
@@ -324,7 +366,7 @@ class AttentionProblem(Problem):
 
     @property
     def min_bytes(self) -> int:
-        """Bytes to read Q, K, V and the bias once, and to write O once."""
+        """Bytes to read Q, K, V, the bias and the mask of blocks once, and to write O once."""
         n_q, n_kv = (self.batch * n for n in self.lengths)
         kv = self.head_dim + (0 if "latent" in self.words else self.head_dim_v)
         moved = n_q * self.heads * self.head_dim * DTYPES[self.dtype].bytes
@@ -334,6 +376,8 @@ class AttentionProblem(Problem):
             rows = self.bias_shape[0] * self.bias_shape[1]
             rows *= 1 if self.bias_shape[2:] else self.lengths[0]
             moved += rows * self.lengths[1] * DTYPES[self.bias_dtype or self.dtype].bytes
+        if self.blocks_shape:
+            moved += math.prod((*self.blocks_shape, *self.block_counts))
         return moved
 
 
@@ -362,7 +406,7 @@ def _lengths(p: AttentionProblem) -> tuple[int, int]:
 _STRIDES = ("q_strides", "k_strides", "v_strides", "o_strides")
 _COUNTS = (
     "batch", "q_len", "kv_len", "total_q", "total_kv", "pages", "page_size", "page_entries",
-    "new_kv", "first", "scale_block", "rotary_dim", "rotary_len",
+    "new_kv", "first", "scale_block", "block_size", "rotary_dim", "rotary_len",
 )  # fmt: skip
 
 _SAID: dict[str, Callable[[AttentionProblem], bool]] = {
@@ -370,6 +414,7 @@ _SAID: dict[str, Callable[[AttentionProblem], bool]] = {
     "bias": lambda p: bool(p.bias_shape),
     "bias32": lambda p: p.bias_dtype == "fp32",
     "biasbool": lambda p: p.bias_dtype == "bool",
+    "blocks": lambda p: bool(p.blocks_shape),
     "dropout": lambda p: p.dropout > 0,
     "append": lambda p: p.new_kv > 0,
 }

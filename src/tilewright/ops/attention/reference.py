@@ -21,6 +21,7 @@ from tilewright.ops.attention.rows import (
     by_row,
     index,
     keys_at,
+    keys_seen,
     place,
     queries_at,
     sequences,
@@ -88,6 +89,8 @@ def _sequence(
     k_at = keys_at(p, said, of, of.kv_first, of.n_kv)
     k = taken(p, "k", inputs["k"], k_at)
     v = k[..., : p.head_dim_v] if "latent" in p.words else taken(p, "v", inputs["v"], k_at)
+    if p.blocks_shape:  # what no query sees may be NaN
+        v[index(v, (~keys_seen(p, inputs["blocks"], of, of.n_kv),))] = 0.0
     k = k * scale_of(p, inputs, "k", of, 0, of.n_kv)
     v = v * scale_of(p, inputs, "v", of, 0, of.n_kv)
     o = by_row(p, "o", out["o"])
@@ -134,6 +137,10 @@ def scores(
             s = xp.where(own != 0, s, -xp.inf)
         else:
             s = rounded(s + own)
+    if p.blocks_shape:
+        own = inputs["blocks"][of.number if p.blocks_shape[0] > 1 else 0]
+        own = own[heads if p.blocks_shape[1] > 1 else slice(0, 1)]
+        s = xp.where(own[:, i // p.block_size][:, :, j // p.block_size] != 0, s, -xp.inf)
     if "alibi" in p.words:
         slopes = inputs["slopes"]
         slopes = (slopes[of.number] if p.slopes_batched else slopes)[heads]

@@ -152,6 +152,20 @@ def listed_at(
     return listed[at // p.page_size], at % p.page_size
 
 
+def keys_seen(p: AttentionProblem, blocks: Any, of: Rows, count: int) -> Any:
+    """Whether each of the first `count` keys of a sequence is in a block that a query sees: a
+    boolean array of NumPy's.
+
+    blocks: the mask of blocks.
+    """
+    import numpy as np
+
+    own = blocks[of.number if p.blocks_shape[0] > 1 else 0]
+    found = (own != 0).any(0).any(0)
+    found = arrays.to_numpy(found.cpu() if arrays.is_torch(found) else found)
+    return found[np.arange(count) // p.block_size]
+
+
 def queries_at(p: AttentionProblem, of: Rows) -> tuple[Any, Any]:
     """For `place`: where a sequence's queries lie, as int64 arrays of NumPy's."""
     import numpy as np

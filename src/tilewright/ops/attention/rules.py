@@ -145,10 +145,22 @@ def _scales(c: AttentionConfig, p: AttentionProblem) -> str | None:
     return None
 
 
+def _blocks(c: AttentionConfig, p: AttentionProblem) -> str | None:
+    """A tile has one row of the mask: its queries lie within a block, and its heads share it."""
+    if not p.blocks_shape:
+        return None
+    if p.block_size % c.tile_kv or p.block_size % c.tile_q:
+        return f"blocks of {p.block_size} rows are no multiple of tiles {c.tile_q}x{c.tile_kv}"
+    if c.pack and p.blocks_shape[1] > 1:
+        return "the heads of a packed tile share one mask of blocks, and here each has its own"
+    return None
+
+
 SUPPORT: tuple[tuple[str, Callable[[AttentionConfig, AttentionProblem], str | None]], ...] = (
     ("signature", _signature),
     ("vector_width", _aligned),
     ("scale_blocks", _scales),
+    ("mask_blocks", _blocks),
     ("reach", reach.refused),
 )
 

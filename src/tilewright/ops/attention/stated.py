@@ -20,20 +20,20 @@ ROTARY = {"interleaved": "rotaryi", "half": "rotaryh"}
 
 SIZES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "head_dim_v")
 COUNTS = (
-    "first", "scale_block", "rotary_dim", "rotary_len", "total_q", "total_kv", "pages", "page_size",
-    "page_entries", "new_kv", "alignment",
+    "first", "scale_block", "block_size", "rotary_dim", "rotary_len", "total_q", "total_kv",
+    "pages", "page_size", "page_entries", "new_kv", "alignment",
 )  # fmt: skip
-NUMBERS = ("softcap", "dropout")
+NUMBERS = ("softcap", "dropout", "density")
 TYPES = ("dtype", "dtype_kv", "dtype_o")
 SWITCHES = ("slopes_batched", "deterministic", "batch_invariant")
 NAMES = ("corner", "layout", "kv_layout", "bias_dtype")
 STRIDES = ("q_strides", "k_strides", "v_strides", "o_strides", "bias_strides")
-FLAGS = tuple(
-    word
-    for word in features.FEATURES
-    if word not in ("softcap", "bias", "bias32", "biasbool", "dropout", "append", *ROTARY.values())
-)
-"""Features that are words of their own (``lse=true``); fields say the others."""
+BY_FIELD = (
+    "softcap", "bias", "bias32", "biasbool", "blocks", "dropout", "append", *ROTARY.values()
+)  # fmt: skip
+"""Features that fields say."""
+FLAGS = tuple(word for word in features.FEATURES if word not in BY_FIELD)
+"""Features that are words of their own (``lse=true``)."""
 
 
 def usual_o(dtype: str) -> str:
@@ -59,13 +59,17 @@ def derived(v: Mapping[str, Any], words: frozenset[str]) -> dict[str, Any]:
     v: the values of the fields that words do say, `SIZES` and `TYPES` among them.
     words: the problem's features.
     """
-    found: dict[str, Any] = {"first": 0, "scale_block": 0, "page_size": 0, "new_kv": 0}
+    found: dict[str, Any] = dict.fromkeys(
+        ("first", "scale_block", "block_size", "page_size", "new_kv"), 0
+    )
     found |= {
         "corner": CORNERS[0],
         "bias_dtype": "",
         "layout": "bshd",
         "softcap": 0.0,
         "dropout": 0.0,
+        "density": 0.0,
+        "blocks_shape": (),
     }
     found |= dict.fromkeys(STRIDES, ()) | dict.fromkeys(SWITCHES, False) | {"bias_shape": ()}
     given = found | dict(v)
@@ -124,6 +128,8 @@ def words_of(p: Any) -> dict[str, str]:
     said |= _mask(p)
     if p.bias_shape:
         said["bias"] = "x".join(map(str, p.bias_shape))
+    if p.blocks_shape:
+        said["blocks"] = "x".join(map(str, p.blocks_shape))
     for name in (*COUNTS, *NUMBERS, *NAMES):
         if v[name] != usual[name] and not (name == "corner" and "mask" in said):
             said[name] = str(v[name]).removesuffix(".0")

@@ -4,6 +4,7 @@
     dtype dtype_kv dtype_o                                   fp8, bf8: the architecture's
     mask=none|causal|causal_top_left, window=LEFT,RIGHT      with none for no bound; first, corner
     softcap=30, dropout=0.25, bias=BATCHxHEADS, or …x1 with one row for all queries, bias_dtype
+    blocks=BATCHxHEADS, block_size=128, density=0.1          a mask of blocks
     lse=true, sinks=true, alibi=true…                        each feature; features=lse+sinks
     packed=true                                              packedq and packedkv
     page_size=16                                             pages by a table; or pagelist=true
@@ -32,8 +33,8 @@ MASK_WORDS = ("none", "causal", *(f"causal_{corner}" for corner in CORNERS))
 
 KNOWN = (
     *stated.SIZES, *stated.TYPES, "mask", "window", *stated.COUNTS, *stated.NUMBERS, "bias",
-    *stated.FLAGS, "packed", "features", "rotary", *stated.SWITCHES, *stated.NAMES, *stated.STRIDES,
-    "ck",
+    "blocks", *stated.FLAGS, "packed", "features", "rotary", *stated.SWITCHES, *stated.NAMES,
+    *stated.STRIDES, "ck",
 )  # fmt: skip
 """Every word."""
 
@@ -68,16 +69,7 @@ def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
 def _features(words: Mapping[str, str]) -> set[str]:
     """The features that words say by name."""
     said = set(features.split(words["features"])) if words.get("features") else set()
-    by_field = {
-        "softcap",
-        "bias",
-        "bias32",
-        "biasbool",
-        "dropout",
-        "append",
-        *stated.ROTARY.values(),
-    }
-    if others := sorted(said & by_field):
+    if others := sorted(said.intersection(stated.BY_FIELD)):
         raise BadArgument(f"features: '{others[0]}' has a word of its own")
     for word in (*stated.FLAGS, "packed"):
         if word in words and checks.parse_flag(word, words[word]):
@@ -106,6 +98,8 @@ def _values(words: Mapping[str, str], fp8: str) -> dict[str, Any]:
             )
         elif word == "bias":
             v["bias_shape"] = _bias(text)
+        elif word == "blocks":
+            v["blocks_shape"] = _blocks(text)
         elif word in stated.SWITCHES:
             v[word] = checks.parse_flag(word, text)
     return v
@@ -122,6 +116,13 @@ def _bias(text: str) -> tuple[int, ...]:
     parts = tuple(checks.parse_whole("bias", part) for part in text.split("x"))
     if len(parts) not in (2, 3):
         raise BadArgument(f"bias = {shown(text)} is not BATCHxHEADS, as in 1x32, or 4x1x1")
+    return parts
+
+
+def _blocks(text: str) -> tuple[int, ...]:
+    parts = tuple(checks.parse_whole("blocks", part) for part in text.split("x"))
+    if len(parts) != 2:
+        raise BadArgument(f"blocks = {shown(text)} is not BATCHxHEADS, as in 1x32")
     return parts
 
 

@@ -16,7 +16,7 @@ keys that it has as its block of values.
 Order. Keys that every row of the tile sees need no mask; these steps are a loop of their own,
 without any comparison. A second loop takes the steps with a mask: the end of the keys, the
 diagonal, the left edge of a window, and the first keys that a window keeps. Tiles that see most
-keys start first.
+keys start first. Under a mask of blocks both loops walk lists of blocks (see `blocks`).
 
 fp8. Weights are multiplied by 2^7 before they are rounded to the dtype of V, which keeps small
 ones; so is their sum. 8-bit keys and values under 16-bit queries are converted when loaded.
@@ -36,6 +36,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
+from tilewright.ops.attention.kernels.blocks import listed, listed_key, listed_key_back
 from tilewright.ops.attention.kernels.dropout import random_bytes
 from tilewright.ops.attention.kernels.keys import (
     begins,
@@ -204,22 +205,32 @@ def _step(
 
 
 @triton.jit
+def _share(n, part, splits, split_len, TILE_KV: tl.constexpr):
+    """(begin, end): the keys, of `n`, that part `part` of `splits` has."""
+    long = split_len
+    if split_len == 0:
+        long = tl.cdiv(tl.cdiv(n, TILE_KV), splits) * TILE_KV
+    begin = part * long
+    return begin, max(min(n, begin + long), begin)
+
+
+@triton.jit
 def attention_basic(
     q, k, v, o, lse, random, bias, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, left_pad,
-    page_table, page_list, page_starts, q_scale, k_scale, v_scale, o_scale, partial_o, partial_lse,
-    q_strides, k_strides, v_strides, o_strides, bias_strides, q_scale_strides, kv_scale_strides,
-    heads, kv_heads, group, q_len, kv_len, total_q, total_kv, rows, pages, page_entries, new_kv,
-    slopes_stride, scale_block, splits, split_len, left, right, first, bottom_right, softcap,
-    dropped, scale, seed, offset,
+    page_table, page_list, page_starts, block_list, block_counts, q_scale, k_scale, v_scale,
+    o_scale, partial_o, partial_lse, q_strides, k_strides, v_strides, o_strides, bias_strides,
+    q_scale_strides, kv_scale_strides, heads, kv_heads, group, q_len, kv_len, total_q, total_kv,
+    rows, pages, page_entries, new_kv, slopes_stride, scale_block, block_size, block_heads, splits,
+    split_len, left, right, first, bottom_right, softcap, dropped, scale, seed, offset,
     TILE_Q: tl.constexpr, TILE_KV: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     MASK: tl.constexpr, PAGE: tl.constexpr, PACK: tl.constexpr, SPLIT: tl.constexpr,
     LSE: tl.constexpr, RANDOM: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
-    ALIBI: tl.constexpr, SINKS: tl.constexpr, DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr,
-    PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr, LEFTPAD: tl.constexpr,
-    PAGETABLE: tl.constexpr, PAGELIST: tl.constexpr, VECTORISED: tl.constexpr,
-    LATENT: tl.constexpr, TSCALE: tl.constexpr, HSCALE: tl.constexpr, BSCALE: tl.constexpr,
-    OSCALE: tl.constexpr, APPEND: tl.constexpr, LARGEST_O: tl.constexpr, UNIT: tl.constexpr,
-    BY_FP16: tl.constexpr, ROLLED: tl.constexpr, DEPENDENT: tl.constexpr,
+    BLOCKS: tl.constexpr, ALIBI: tl.constexpr, SINKS: tl.constexpr, DROPOUT: tl.constexpr,
+    PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr,
+    LEFTPAD: tl.constexpr, PAGETABLE: tl.constexpr, PAGELIST: tl.constexpr,
+    VECTORISED: tl.constexpr, LATENT: tl.constexpr, TSCALE: tl.constexpr, HSCALE: tl.constexpr,
+    BSCALE: tl.constexpr, OSCALE: tl.constexpr, APPEND: tl.constexpr, LARGEST_O: tl.constexpr,
+    UNIT: tl.constexpr, BY_FP16: tl.constexpr, ROLLED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A tile of O = softmax(mask(scale · Q·Kᵀ))·V, or, with SPLIT, what a part of the keys gives.
 
@@ -296,15 +307,27 @@ def attention_basic(
     begin = 0
     end = n_kv
     if SPLIT:
-        long = split_len
-        if split_len == 0:
-            long = tl.cdiv(tl.cdiv(n_kv, TILE_KV), splits) * TILE_KV
-        begin = part * long
-        end = max(min(n_kv, begin + long), begin)
+        begin, end = _share(n_kv, part, splits, split_len, TILE_KV)
     i1 = min((tile * TILE_Q + TILE_Q - 1) // each, n_q - 1)
     lo, full_lo, full_hi, firsts, lefts, rights = spans(
         i0, i1, shift, left, right, first, begin, end, TILE_KV, MASK
     )
+    if BLOCKS:
+        # Keys are counted along the list: whole blocks, and behind them cut ones, with a mask.
+        blocks_at, columns, whole, cut = listed(
+            block_list, block_counts, b, h, i0, i1, n_kv, q_len, kv_len, shift, right, block_size,
+            block_heads, TILE_KV, MASK,
+        )  # fmt: skip
+        walk = 0
+        walk_end = whole + cut
+        if SPLIT:
+            walk, walk_end = _share(whole + cut, part, splits, split_len, TILE_KV)
+        full_lo = min(walk, whole)
+        full_hi = min(walk_end, whole)
+        cut_lo = max(walk - whole, 0)
+        firsts = 0
+        lefts = 0
+        rights = (max(walk_end - whole, 0) - cut_lo) // TILE_KV
 
     m = tl.full((TILE_Q,), float("-inf"), tl.float32)
     total = tl.zeros((TILE_Q,), tl.float32)
@@ -314,7 +337,10 @@ def attention_basic(
     sums = ()
     for n in tl.static_range(len(V_WIDTHS)):
         sums += (tl.zeros((TILE_Q, width(V_WIDTHS, n)), tl.float32),)
-    for j0 in range(full_lo, full_hi, TILE_KV):
+    for walked in range(full_lo, full_hi, TILE_KV):
+        j0 = walked
+        if BLOCKS:
+            j0 = listed_key(blocks_at, walked, block_size)
         sums, m, total = _step(
             x, x_at, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q,
             n_kv, kv_heads, entries, pages, bias, slope, q_scales, k_scale, v_scale,
@@ -325,6 +351,8 @@ def attention_basic(
         )  # fmt: skip
     for t in range(firsts + lefts + rights):
         j0 = masked_tile(t, begin, lo, full_hi, firsts, lefts, TILE_KV, MASK)
+        if BLOCKS:
+            j0 = listed_key_back(blocks_at, columns, cut_lo + t * TILE_KV, block_size)
         sums, m, total = _step(
             x, x_at, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q,
             n_kv, kv_heads, entries, pages, bias, slope, q_scales, k_scale, v_scale,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.arch.model import Arch
 from tilewright.ops.attention.config import AttentionConfig
-from tilewright.ops.attention.parts import APPEND, COMBINE
+from tilewright.ops.attention.parts import APPEND, COMBINE, LIST_BLOCKS
 from tilewright.ops.attention.pipelines.basic import BASIC
 from tilewright.ops.attention.pipelines.gluon_decode import GLUON_DECODE
 from tilewright.ops.attention.pipelines.gluon_latent import GLUON_LATENT
@@ -26,7 +26,7 @@ def of(config: AttentionConfig) -> Pipeline:
 def parts(config: AttentionConfig) -> tuple[Part, ...]:
     """What a config's launch may run, in order."""
     record = of(config)
-    return (APPEND, *record.before, record.kernel, COMBINE)
+    return (APPEND, LIST_BLOCKS, *record.before, record.kernel, COMBINE)
 
 
 def on(arch: Arch) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -122,6 +123,10 @@ def _tiles(p: AttentionProblem, arch: Arch) -> tuple[Tile, ...]:
     most = max(p.head_dim, p.head_dim_v)
     rows = _TILES[_multiplier(p.dtype, arch)]
     found = next((tiles for size, tiles in rows if most <= size), _LONG[arch.backend])
+    if p.block_size:  # tiles lie within blocks
+        found = tuple(
+            (math.gcd(q, p.block_size), math.gcd(kv, p.block_size), w) for q, kv, w in found
+        )
     # A multiplication of 8-bit weights takes 32 keys at least.
     return tuple((q, max(kv, 32), w) for q, kv, w in found) if p.dtype in FP8 else found
 
