@@ -20,7 +20,15 @@ from tilewright.ops.attention.features import CHOICES, FEATURES, REQUIRED, join,
 from tilewright.ops.attention.inputs import make_inputs
 from tilewright.ops.attention.mask import MASKS, Mask
 from tilewright.ops.attention.pipelines import PIPELINES
-from tilewright.ops.attention.rows import by_row, keys_at, place, queries_at, sequences, whole
+from tilewright.ops.attention.rows import (
+    by_row,
+    keys_at,
+    keys_seen,
+    place,
+    queries_at,
+    sequences,
+    whole,
+)
 from tilewright.ops.attention.stated import words_of
 from tilewright.ops.nouns import Call, View
 
@@ -98,7 +106,9 @@ def test_lengths_fit_and_what_no_sequence_has_is_poison(seed):
         assert 0 <= of.n_q <= p.q_len and 0 <= of.kv_first <= of.new
         assert of.n_kv >= p.new_kv and of.kv_first + of.n_kv <= p.kv_len
         own["q"].append(queries_at(p, of))
-        own["k"].append(keys_at(p, said, of, of.kv_first, of.before))
+        at, row = keys_at(p, said, of, of.kv_first, of.before)
+        seen = keys_seen(p, made["blocks"], of, of.before) if p.blocks_shape else np.ones_like(at)
+        own["k"].append((at[seen != 0], row[seen != 0]))
         written = place(p, "k", *keys_at(p, said, of, of.new, p.new_kv))
         view = by_row(p, "k", made["k"])[written].astype("float64")
         assert np.isnan(view).all()
