@@ -9,7 +9,8 @@ Lists. A line is a row of the mask for one sequence: [batch, heads of the mask, 
 Its list has a place for each block of keys. Blocks that every query of the row sees whole stand at
 the beginning, in order, and need no mask in the kernel. Those that the mask of elements or the end
 of the keys cuts stand at the end, the first of them last. Blocks of which no query sees a key are
-left out. Counts are [line, 2]: whole blocks, cut ones.
+left out. Counts are [line, 2]: whole blocks, cut ones. Lines behind a sequence's queries hold
+anything: no tile reads them.
 
 What limits it. Each workgroup reads a line and writes what is seen; it was not timed.
 """
@@ -55,8 +56,6 @@ def list_blocks(
     if MASK != "none":
         end = min(end, i1 + shift + right + 1)
         whole_end = min(whole_end, i0 + shift + right + 1)
-    if i0 >= n_q:
-        end = 0
     seen_at = blocks + (((b % block_batch) * block_heads + h).to(tl.int64) * rows + row) * columns
     to = block_list + line.to(tl.int64) * columns
     whole = 0
