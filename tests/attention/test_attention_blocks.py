@@ -315,3 +315,19 @@ def test_it_compiles_without_spills(name, store):
     for result in results:
         assert result.kernel is not None, result.reason
         assert result.kernel.resources.spill_bytes == 0
+
+
+@pytest.mark.turns(4)
+def test_no_page_is_looked_up_behind_the_last_key(store):
+    """The last block is longer than the keys, with which the table of pages ends: an emulated GPU
+    finds what is read behind it."""
+    p = problem_of(
+        20, 64, batch=1, block_size=128, density=1.0, page_size=32, pages=3, page_entries=2,
+        others="usedkv+pagetable",
+    )  # fmt: skip
+    this = arch("gfx942")
+    fields = {"pipeline": "basic", "tile_q": 16, "tile_kv": 32, "num_warps": 4, "num_stages": 1}
+    chosen = FAMILY.make_config({**FAMILY.axes(), **spaces.signature(p), **fields}, this)
+    registry = Registry("blocks").register_all([chosen])
+    found = verify(Dispatcher(registry, store=store, device="emulated:gfx942"), p, chosen.name)
+    assert found.ok, str(found)

@@ -18,7 +18,7 @@ from tilewright.ops.attention.problem import FP8, OUTPUTS
 
 BATCH, GROUP = 2, 2
 BLOCK = 64
-"""Rows that share a scale; no tile here is longer."""
+"""Rows that share a scale, or a place of a mask of blocks; no tile here is longer."""
 
 TILES: tuple[dict[str, int], ...] = (
     {"tile_q": 16, "tile_kv": 32, "num_warps": 4, "num_stages": 1},
@@ -47,6 +47,8 @@ TOGETHER = (
     "usedq+usedkv+pagetable+vectorised+append",
     "softcap+bias+bias32+usedkv",
     "lse+bias+biasbool",
+    "lse+blocks",
+    "blocks+usedkv+pagetable",
 )
 """Features that are executed together; each is in one of them at least."""
 
@@ -138,6 +140,9 @@ def _problem(
         said["dropout"] = 0.25
     if "bscale" in words:
         said["scale_block"] = BLOCK
+    if "blocks" in words:
+        said["blocks_shape"] = BATCH, 1 if c.pack else kv_heads * GROUP
+        said["block_size"] = BLOCK
     if "append" in words:
         said["new_kv"] = 3
         kv_len += 3
@@ -153,7 +158,7 @@ def _problem(
         said["page_entries"] = entries if "pagetable" in words else BATCH * entries
     if strided and not c.page_size:
         said |= _strides(c, kv_heads, q_len, kv_len)
-    of_fields = {"softcap", "bias", "bias32", "biasbool", "dropout", "append"}
+    of_fields = {"softcap", "bias", "bias32", "biasbool", "blocks", "dropout", "append"}
     return AttentionProblem(
         BATCH, kv_heads * GROUP, q_len, kv_len, c.head_dim, kv_heads, c.head_dim_v,
         dtype=c.dtype, dtype_kv=c.dtype_kv, dtype_o=c.dtype_o, alignment=c.alignment,
