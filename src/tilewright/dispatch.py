@@ -337,7 +337,7 @@ class Dispatcher:
 
         what, given: as `repeat` takes them.
         run, arrays: as `repeat` takes them to launch the call alone. Nothing is kept unless it can.
-        function: (scalars, outputs, *arrays) → what the recorded call returns. It is given the
+        function: (scalars, outputs, arrays…) → what the recorded call returns. It is given the
             outputs as that launch makes them.
         """
         self._launches.record(what, given, run, arrays, function)
