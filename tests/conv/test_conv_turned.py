@@ -87,6 +87,7 @@ def test_a_launch_turns_what_is_read_before_and_what_is_made_after(direction):
         assert not {getattr(a, "operand", "") for a in step.arguments} & {"x", "w", "y"}
 
 
+@pytest.mark.grid(8)
 @pytest.mark.parametrize(
     "p",
     [
