@@ -49,7 +49,7 @@ def lines(file: Path) -> list[tuple[int, int]]:
     return [(record["problem"]["m"], record["count"]) for record in records]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_what_is_dispatched_closes_the_loop_to_tuning(file: Path) -> None:
     dispatcher = Dispatcher(device="h200_sxm")
     rng = np.random.default_rng(0)
@@ -77,7 +77,7 @@ def test_calls_that_name_their_kernel_are_not_dispatched(file: Path) -> None:
     assert load(file) == {}
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_sixteen_threads_of_four_processes_lose_and_tear_nothing(file: Path) -> None:
     processes, threads, calls = 4, 16, 40
     environment = {**os.environ, capturing.VARIABLE: str(file)}

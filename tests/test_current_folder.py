@@ -63,7 +63,7 @@ def test_these_are_all_the_modules_that_run_in_children():
     assert names - {"tilewright.cli.__init__"} == {*MODULES}
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(3)
 @pytest.mark.parametrize("module", MODULES)
 def test_a_child_executes_nothing_of_the_current_folder(module, planted):
@@ -75,7 +75,7 @@ def test_a_child_executes_nothing_of_the_current_folder(module, planted):
         assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     "words",
     [

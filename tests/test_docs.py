@@ -117,7 +117,7 @@ def commands(page: Path) -> list[tuple[str, str]]:
 CONSOLES = [page for page in PAGES if CHECKED.search(page.read_text())]
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("page", CONSOLES, ids=name)
 def test_its_commands_print_what_it_shows(page, tmp_path):
     asked = commands(page)

@@ -45,7 +45,7 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_own_time_and_that_of_children_counts_and_waiting_does_not(
     workers: tuple[str, ...], tmp_path: Path

@@ -75,7 +75,7 @@ def test_features_together(seed):
 SIZES = ((1, 1), (1, 139), (139, 1), (73, 131), (131, 73), (33, 32), (3, 0), (64, 96))
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(("q_len", "kv_len"), SIZES)
 @pytest.mark.parametrize("algorithm", [{}, {"scheduler": "split", "split_len": 64}])
 def test_sizes_under_masks(q_len, kv_len, algorithm):

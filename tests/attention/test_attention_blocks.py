@@ -61,14 +61,14 @@ def test_sizes_under_masks(sizes, mask):
     check(problem_of(*sizes, batch=1, **MASKS[mask]))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "e4m3fn"])
 def test_dtypes(dtype):
     p = problem_of(dtype=dtype, right=0, density=0.5)
     check(p)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.grid(3)
 @pytest.mark.parametrize("mask", ["none", "causal", "window"])
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_ways_to_walk_a_list(mask, algorithm):
     check(p, seed=1, **algorithm)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_equal_splits():
     """More of them than some lists have steps, of sequences of different lengths."""
     p = problem_of(20, 200, (2, 2), others="lse+usedkv", right=0, density=0.3)
     check(p, scheduler="split")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -290,7 +290,7 @@ def test_gradients_are_refused():
     assert tw.attention(q.detach(), k, v, blocks=blocks, block_size=16).isfinite().all()
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_compiled_call_is_the_call():
     def model(q, k, v, blocks):
         return tw.attention(q * 2, k, v, blocks=blocks, block_size=16, mask="causal")
@@ -303,7 +303,7 @@ def test_a_compiled_call_is_the_call():
 ARCHS = selection.architectures(("sm_80", "sm_90", "gfx90a", "gfx942", "gfx1201"))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", ARCHS)
 def test_it_compiles_without_spills(name, store):
     this = arch(name)
@@ -317,7 +317,7 @@ def test_it_compiles_without_spills(name, store):
         assert result.kernel.resources.spill_bytes == 0
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_no_page_is_looked_up_behind_the_last_key(store):
     """The last block is longer than the keys, with which the table of pages ends: an emulated GPU
     finds what is read behind it."""

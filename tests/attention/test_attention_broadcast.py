@@ -59,7 +59,7 @@ def test_by_rows_and_without_a_copy_in_numpy():
     torch.testing.assert_close(torch.from_numpy(found), wanted)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_graph_knows_the_shapes():
     q, k = made(2, 5, 16), made(4, 2, 9, 16)
     compiled = torch.compile(

@@ -35,7 +35,7 @@ def built(store):
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize(
     ("name", "dtype", "head_dim"),
     [
@@ -59,6 +59,7 @@ def test_no_tile_spills_where_products_take_most_registers(name, dtype, head_dim
     assert not any(spilled.values()), spilled
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("name", "config"), [(name, c) for name in ARCHS for c in kernels(name)], ids=str

@@ -133,7 +133,7 @@ def test_the_kernel_behind_may_start_once_nothing_is_asked_for(monkeypatch, algo
     assert len(let) == (sum(x * y for x, y, _ in grids) if algorithm else 0)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_the_compiler_takes_it(store):
     configs = [
         config_of(problem_of({"others": "usedkv+pagetable+lse", **TABLE, "head_dim": 128}), SPLIT),

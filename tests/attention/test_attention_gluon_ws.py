@@ -338,7 +338,7 @@ def test_scales_that_are_not_positive(scale, head_dim):
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(
     ("fields", "algorithm"),
     [
@@ -366,7 +366,7 @@ def test_it_compiles_and_spills_next_to_nothing(fields, algorithm, store):
     assert sass.count("WARPGROUP.DEPBAR") < sass.count("GMMA.64x") // 2
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(
     ("head_dim", "stages", "resident"), [(64, 3, 3), (64, 4, 2), (128, 2, 2), (128, 3, 1)]
 )

@@ -99,7 +99,7 @@ def test_in_whatever_order_partitions_run(seed):
     assert worst_error(config_of(p, {}), p, H200, seed) <= 1
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_the_compiler_takes_it(store):
     p = problem_of(
         {"others": "packedq+usedq+usedkv+pagetable+latent+lse", "total_q": 4, "right": 0, **PAGES}

@@ -46,7 +46,7 @@ def interpreted(p, config, inputs):
     return operands.written(p)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(len(DRAWN)))
 def test_the_portable_kernels_stay_within_the_operands(number):
@@ -80,7 +80,7 @@ def test_the_kernels_in_gluon_stay_within_the_operands(name, place):
     assert worst_error(config, p, H200, seed, lying(p, seed)) <= 1.0, f"{config.name} on {p}"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_machine_code_of_an_amd_gpu_stays_within_the_operands(store):
     """The emulated GPU reports every access outside of them."""
     p = AttentionProblem(

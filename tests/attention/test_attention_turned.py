@@ -96,7 +96,7 @@ def test_it_refuses(fields, reason):
     assert reason in verdict.reason
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_it_compiles(store):
     p = replace(PLAIN, head_dim=128, head_dim_v=128, right=0)
     config = config_of(p, tile_q=192, num_warps=12, num_stages=4)

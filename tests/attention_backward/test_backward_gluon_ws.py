@@ -256,7 +256,7 @@ def test_turns_are_counted_without_a_gap(tile, data):
     assert all(turns == [*range(len(turns))] for turns in adding.values())
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("heads", "group", "head_dim"),
     [(19, 1, 64), *((*n, d) for n in ((1, 2), (2, 1), (3, 2)) for d in (64, 128, 192, 256))],
@@ -288,7 +288,7 @@ def test_terms_of_rows_lie_in_the_gradient_of_q_until_it_is_written():
     assert terms < set(_sizes(short))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("ordered", [False, True])
 def test_more_sequences_than_are_looked_at_together(ordered):
     p = AttentionBackwardProblem(
@@ -492,7 +492,7 @@ def test_an_array_without_elements_or_with_repeated_rows_is_refused():
         assert FAMILY.supports(config_of(PLAIN), p, SM_90).rule == "descriptors"
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_few_registers_are_spilled_and_products_overlap(store):
     dims = ((64, 64, True), (128, 128, False), (128, 128, True), (192, 128, True), (256, 256, True))
     configs = [

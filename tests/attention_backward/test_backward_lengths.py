@@ -61,7 +61,7 @@ def owned(p, inputs):
     return True
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(8))
 def test_the_portable_kernels_stay_within_the_operands(dispatcher, number):
@@ -75,7 +75,7 @@ def test_the_portable_kernels_stay_within_the_operands(dispatcher, number):
     assert found.ok, (config.name, str(p), str(found))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(4))
 def test_offsets_in_no_order_lead_nowhere_else(dispatcher, number):

@@ -42,7 +42,7 @@ def dispatcher():
     return Dispatcher()
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("number", SMALL)
 def test_a_part_of_the_grid_is_right(dispatcher, number):

@@ -66,7 +66,7 @@ def stated(name: str) -> list[object]:
     return list(EVERY[name].problems())
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("case", KERNELS, ids=lambda case: case.name)
 def test_problems_are_stated_once_and_can_be_served(case):
@@ -84,7 +84,7 @@ def test_problems_are_stated_once_and_can_be_served(case):
     assert ops.family(problem.family).supports(candidates[0], problem, this)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_parts_have_problems_and_leave_some_out():
     for case in KERNELS:
         problems = stated(case.name) if case.parts else []

@@ -88,7 +88,7 @@ def case(**more) -> Case:
     return Case("toy", "a toy", "torch", lambda: [PROBLEM], **{**usual, **more})
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_kernels_are_searched_checked_and_timed_both_ways(bench):
     said = []
     stage = on_gpu.OnGpu(case(), PROBLEM, bench, 5, said.append)
@@ -106,7 +106,7 @@ def test_kernels_are_searched_checked_and_timed_both_ways(bench):
     bench.release()
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_wrong_contender_is_told_and_left_out(bench):
     def liar(problem, bench):
         return {"liar": lambda inputs, outputs: lambda: torch.ones(32, 32, dtype=torch.bfloat16)}
@@ -136,7 +136,7 @@ def test_a_kernel_that_cannot_be_built_is_told(bench):
     assert first in stage.wrong
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("ours", ["answered", "estimated"])
 def test_a_dispatchers_answers_are_contenders(bench, ours, monkeypatch):
     asked = []
@@ -164,7 +164,7 @@ def test_places_are_elsewhere_and_copies_share_one_output(bench):
     assert torch.equal(copies[0].inputs["A"], copies[1].inputs["A"])
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_rivals_of_ours_compute_another_problem_on_the_same_operands(bench, monkeypatch):
     monkeypatch.setattr(rivals, "OWN", 1)
     monkeypatch.setattr(rivals, "_GPU", "cpu")
@@ -186,7 +186,7 @@ def test_rivals_of_ours_compute_another_problem_on_the_same_operands(bench, monk
     assert verify.compare(got, plain, verify.tolerance(rivals.bare_of(scaled), None)).ok
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("ours", ["searched", "answered"])
 def test_what_is_surely_wanted_is_built_at_once(bench, ours):
     """What a problem then tries first is there."""
@@ -229,7 +229,7 @@ def test_a_step_says_the_kernels_that_it_chose(monkeypatch):
     assert (config.family, config.dtype_a) == ("gemm", "fp32")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_problem_leaves_its_row_and_the_kernels_that_were_picked(bench):
     row, used = bench.compared(case(), PROBLEM, 5, lambda text: None)
     picked = {row.ratio(way, "ours").kernel for way in row.samples}

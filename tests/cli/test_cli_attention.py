@@ -71,7 +71,7 @@ def test_sweep_results_and_report(cli, shapes, space, tmp_path):
     assert "attention b1 h2:1 1×40 d16 bf16 lse" in page.read_text()
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_tune_a_table_and_what_it_answers(cli, shapes, monkeypatch, tmp_path):
     def small(self, problem, arch):
         signature = {"mask": [problem.mask.kind], "features": [problem.features]}

@@ -37,7 +37,7 @@ def stated() -> list[GemmProblem]:
     ]
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_what_is_chosen_for_problems_is_served(cli, tmp_path: Path, problems: Path) -> None:
     out = tmp_path / "h200.bundle"
     made = cli.json("bundle", problems, "--device", "h200_sxm", "-o", out)
@@ -62,7 +62,7 @@ def test_what_is_chosen_for_problems_is_served(cli, tmp_path: Path, problems: Pa
     assert found["chosen"] == chosen[0] and len(found["fates"]) == len(set(chosen))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_the_order_of_inputs_and_architectures_does_not_matter(cli, tmp_path: Path) -> None:
     table = Table.of([row(gemm(64), PLAIN)])
     file.save(table, tmp_path / "t.json")

@@ -65,7 +65,7 @@ def test_sweep_results_and_report(cli, shapes, space, tmp_path):
     assert "conv n1 c16 k16 6x6 filter 2x2 bf16 data groups 2 stride 2x2" in page.read_text()
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_tune_a_table_and_what_it_answers(cli, shapes, monkeypatch, tmp_path):
     def small(self, problem, arch):
         return KernelSpace("conv", {"direction": [problem.direction], **ALGORITHMS})

@@ -120,7 +120,7 @@ def test_explain_counts_the_refused_by_rule(cli):
     assert all(f["name"] in everything for f in fates)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_explain_keeps_to_a_limit_on_the_workspace(cli):
     words = ("explain", "gemm", "m=32", "n=512", "k=8192", "--device", "h200_sxm")
     assert "_split_k" in cli.json(*words)["chosen"]

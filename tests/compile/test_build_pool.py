@@ -101,7 +101,7 @@ def our_children() -> list[psutil.Process]:
 # --- the ordinary course ------------------------------------------------------------------
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_two_cold_builds_are_byte_identical(
     warm: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +125,7 @@ def test_two_cold_builds_are_byte_identical(
     assert not list(tmp_path.glob("tilewright-build-*")), "temporary files were left"
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_warm_store_starts_nothing(
     warm: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_warm_store_starts_nothing(
     assert str(report).startswith("4 cached in")
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_results_are_in_request_order_and_duplicates_built_once(
     warm: Store, tmp_path: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_results_are_in_request_order_and_duplicates_built_once(
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_what_a_kernel_carries(warm: Store) -> None:
     scale, tile, amd_scale, amd_tile = (
         r.kernel for r in build(GOOD, store=warm).results if r.kernel
@@ -168,7 +168,7 @@ def test_what_a_kernel_carries(warm: Store) -> None:
     assert fit.workgroups >= 1 and fit.limiter in ("registers", "shared_memory", "waves")
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_what_a_launch_passes_is_what_the_kernel_takes(warm: Store) -> None:
     """Where every parameter lies, by the compiler's listing and by the launcher, which has to know
     how this Triton takes descriptors where there are no tensor maps."""
@@ -242,7 +242,7 @@ class Hurried(Child):
         return super().request(message, blobs, 1 if hangs else timeout)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store")
     asked = [
@@ -280,7 +280,7 @@ def test_each_bad_kernel_costs_only_itself(tmp_path: Path, monkeypatch: pytest.M
     assert build([asked[4]], store=store, workers=1).results[0].seconds == 0.0
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_compiler_that_somebody_killed_is_tried_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +295,7 @@ def test_a_compiler_that_somebody_killed_is_tried_once_more(
     assert our_children() == []
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_an_edit_is_never_served_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even one within the same second that keeps the file's size (stale bytecode)."""
     text = (HERE / "fake_kernels.py").read_text().replace("fake_helper.twice", "FACTOR * ")
@@ -335,7 +335,7 @@ def test_the_telling_lines_are_found_among_the_noise() -> None:
 # --- stores that go wrong -----------------------------------------------------------------
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     (kernel,) = build(GOOD[:1], store=store).kernels
@@ -347,7 +347,7 @@ def test_a_damaged_entry_is_built_again(tmp_path: Path) -> None:
         assert content(store) == good and report.kernels == (kernel,)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_strangers_entry_is_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,7 +374,7 @@ def test_a_read_only_store_fails_before_compiling(
         build(GOOD, store=Store(warm.path))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_full_disk_stops_the_build_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,7 +403,7 @@ def test_a_full_disk_stops_the_build_and_loses_nothing(
 # --- compilers that wait for the next build -------------------------------------------------
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_the_next_build_takes_the_compiler_of_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,7 +422,7 @@ def test_the_next_build_takes_the_compiler_of_the_last(
     assert len(seen[0]) == 1 and seen[0] == seen[1] == seen[2]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_few_wait_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilers, "KEPT_SECONDS", 3600.0)
     store = Store(tmp_path / "store")
@@ -433,7 +433,7 @@ def test_few_wait_and_not_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     until(lambda: our_children() == [])
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_one_that_ended_meanwhile_is_not_taken(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     build(GOOD[:1], store=store, workers=1).raise_if_failed()
@@ -444,7 +444,7 @@ def test_one_that_ended_meanwhile_is_not_taken(tmp_path: Path) -> None:
     assert idle.pid not in [one.pid for one in our_children()]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("what", ["the environment", "where modules are"])
 def test_what_a_child_was_started_with_must_be_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -476,7 +476,7 @@ def test_a_fork_leaves_its_parents_compilers_alone(tmp_path: Path) -> None:
 # --- several builders, and killed ones ----------------------------------------------------
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 def test_two_builders_share_a_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     racing = [run_script(store, 6) for _ in range(2)]
@@ -489,7 +489,7 @@ def test_two_builders_share_a_store(tmp_path: Path) -> None:
     assert last.endswith("False\n")  # Triton was not imported
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_what_a_killed_build_finished_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals

@@ -313,7 +313,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -104,7 +104,7 @@ def test_a_row_that_is_read_before_it_came_is_found(monkeypatch):
     assert not worst_error(configs(p)[0], p, TWO) <= 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 def test_on_a_cpu_another_kernel_computes_the_same(direction):
@@ -224,7 +224,7 @@ def test_large_layers_prefer_it(direction):
 # --- builds ------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_nothing_spills_and_shared_memory_is_as_said(store):
     problems = [
         replace(CONVNEXT, filter=(5, 5), pad=(2, 2)),

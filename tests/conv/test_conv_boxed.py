@@ -84,7 +84,7 @@ def test_a_box_fits_the_image():
     assert boxes.best(replace(DENSE, spatial=(4, 4)), 64, 1) == ["4x4x4"]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @settings(max_examples=150)
 @given(problems())
 def test_tensor_maps_are_ones_that_the_driver_takes(problem):
@@ -215,7 +215,7 @@ def test_it_is_right(case):
         assert worst_error(c, problem, TWO, seed) <= 1, c.name
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_gradients_of_weights_are_right(case):
     """In one part, and in as many as 50 compute units would have. Shared otherwise: see
@@ -358,7 +358,7 @@ def built(store):
     return {r.name: r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     result = built[c.name]

@@ -182,7 +182,7 @@ def built(store):
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("config", "name"), requests(), ids=str)
 def test_nothing_spills(config, name, built):
     result = built[name, config.name]

@@ -158,7 +158,7 @@ def best(problem: ConvProblem, name: str):
     return FAMILY.rank(problem, found, device(on[name]))[0][0]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("name", ARCHS)
 def test_nothing_spills(name, store):
     report = build_once([(best(p, name), name) for p in BUILT], store)

@@ -271,7 +271,7 @@ def test_one_image_prefers_another():
 # --- builds ------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_nothing_spills_and_shared_memory_is_as_said(store):
     problems = [
         RESNEXT, replace(RESNEXT, groups=16, stride=(2, 2)),

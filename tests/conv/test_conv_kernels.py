@@ -69,7 +69,7 @@ def test_every_form_computes_the_same(dispatcher, seed):
 STRIDED = ConvProblem(2, 16, 24, (9, 11), (3, 3), stride=(2, 3), pad=(1, 1), dtype="fp16")
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 @pytest.mark.parametrize("groups", [1, 4])
 def test_layouts(dispatcher, direction, groups):
@@ -97,7 +97,7 @@ def test_a_class_without_a_tap_is_zero(dispatcher):
     assert (x[0, :, ~seen] == 0).all() and (x[0, :, seen] != 0).all()
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize("way", [(2, 1), (1, 2)], ids=["height", "width"])
 def test_a_class_without_a_tap_is_zero_as_a_gpu_computes_it(tmp_path, way):
     """Taps two pixels apart meet every second pixel. A step of several taps divides by how many
@@ -152,7 +152,7 @@ def problem_names(direction):
     return DIRECTIONS[direction]
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_gradients_of_weights_repeat_bit_for_bit(dispatcher):
     problem = ConvProblem(
         3, 16, 16, (12, 12), (3, 3), pad=(1, 1), direction="weights", dtype="fp16"

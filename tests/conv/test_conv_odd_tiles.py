@@ -156,7 +156,7 @@ def built(store):
     return {r.name: r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     result = built[c.name]

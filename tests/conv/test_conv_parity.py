@@ -46,7 +46,7 @@ def test_a_part_of_the_grid_is_right(dispatcher, number):
     assert check.ok, (name, str(GRID[number]), str(check))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942"])
 def test_each_problem_of_the_grid_has_a_kernel(name):
     this = arch(name)

@@ -212,7 +212,7 @@ def test_hoppers_kernels_are_right_between_the_steps(p, direction):
     assert worst_error(c, p, three, seed=1) <= 1
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
 def test_it_is_built(name, store):
     this, p = arch(name), first(SEVEN)

@@ -101,7 +101,7 @@ def test_names_say_it():
 # --- the kernel --------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("seed", CASES)
 def test_cases_by_chance_are_right(seed):
     c, p = weights_tile(seed)
@@ -109,7 +109,7 @@ def test_cases_by_chance_are_right(seed):
         assert worst_error(c, p, replace(H200, compute_units=units), seed) <= 1, (c.name, p)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize(
     ("scheduler", "reduction"), [(s, r) for s in SHARING for r in REDUCTIONS_OF[s]]
 )
@@ -187,7 +187,7 @@ def built(store):
     return {r.name: r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
     result = built[c.name]

@@ -169,7 +169,7 @@ def many():
     return Dispatcher(device=of_units(24))
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize(("scheduler", "reduction"), FORMS)
 def test_results_are_the_references(five, many, scheduler, reduction):
     cases = [("2-D", five, False), ("groups", many, False), ("1-D", many, True)]
@@ -180,7 +180,7 @@ def test_results_are_the_references(five, many, scheduler, reduction):
     assert found.ok, (case, found)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("reduction", ["linear", "tree"])
 def test_a_fixed_order_repeats_bit_for_bit(many, reduction):
     p = PROBLEMS["1-D"]

@@ -79,7 +79,7 @@ def test_a_problem_is_said_and_read(dispatcher):
     assert problem.min_bytes == 2 * 3 * 64 * 3 + 4 * 64
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("negate", [False, True])
@@ -107,7 +107,7 @@ def test_two_kernels_with_a_temporary(dispatcher):
     np.testing.assert_allclose(dispatcher.run("custom_total", x), [x.sum()], rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_it_is_built_for_every_vendor(dispatcher, store):
     config = dispatcher.select(ops.family("custom_total").problem_type(length=700)).config
     report = build([(config, name) for name in ("sm_90", "gfx942")], store=store, workers=1)
@@ -257,7 +257,7 @@ DOUBLE = """
 """
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_script_that_is_run_may_declare_one(tmp_path):
     """Other processes import the script by its file's name."""
     use = """
@@ -273,7 +273,7 @@ def test_a_script_that_is_run_may_declare_one(tmp_path):
     assert run(DOUBLE + use, tmp_path, **env).split() == ["300.0", "built"]
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_an_installed_package_names_one_as_an_entry_point(tmp_path):
     package = tmp_path / "site"
     (package / "my_ops").mkdir(parents=True)

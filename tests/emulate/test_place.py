@@ -113,7 +113,7 @@ def test_other_words_name_no_emulated_gpu(word):
 # --- calls ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_a_call_on_cpu_arrays_returns_the_product(dispatcher):
     a, b = inputs()
     np.testing.assert_allclose(dispatcher.run("gemm", a, b), product(a, b), rtol=2e-3, atol=1e-2)
@@ -130,7 +130,7 @@ def test_torch_tensors_are_taken_and_given(dispatcher):
     np.testing.assert_allclose(out.numpy(), product(a.numpy(), b.numpy()), rtol=2e-3, atol=1e-2)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_only_the_elements_of_an_output_are_written(dispatcher):
     a, b = inputs()
     padded = np.zeros((33, 64), np.float16)

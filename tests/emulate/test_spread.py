@@ -81,7 +81,7 @@ def on(store):
     return {name: dispatcher(name, some, store) for name, some in those.items()}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("name", "family", "pipeline"), [(name, *those) for name in HERE for those in here(name)]
@@ -93,14 +93,14 @@ def test_is_right_and_nothing_is_found(name, family, pipeline, on):
         assert outcome.instructions > 0
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", HERE)
 def test_every_pipeline_is_there(name):
     those = {(case.config.family, case.config.pipeline) for case in cases(name)}
     assert those == {*pipelines_of(name)}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", HERE)
 def test_every_feature_of_attention_is_executed(name):
     executed = {w for c in cases(name) if c.config.family == "attention" for w in c.config.words}
@@ -150,7 +150,7 @@ def executed_products(name: str) -> set[tuple[object, ...]]:
     return set().union(*map(values, configs))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_kernels_that_other_tests_build_is_executed(name):
     this = arch(name)
@@ -173,7 +173,7 @@ def problems(name: str) -> Iterator[Any]:
     yield GemmProblem(512, 4096, 4096, dtype_a="fp16", dtype_b="e2m1", scale_b="32x1-e8m0")
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("name", HERE)
 def test_every_value_of_the_spaces_is_executed(name):
     this = arch(name)

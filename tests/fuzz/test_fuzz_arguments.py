@@ -40,7 +40,7 @@ def test_right_calls_are_right() -> None:
         call(*given, **named)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_wrong_arguments_give_typed_errors(name: str) -> None:

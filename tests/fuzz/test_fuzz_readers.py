@@ -81,7 +81,7 @@ def peak() -> int:
     return int(found[1]) * 1024
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 def test_twenty_thousand_inputs_are_tried() -> None:
     assert sum(count for _, count in READERS.values()) == 20_000
 

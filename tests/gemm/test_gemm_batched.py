@@ -597,14 +597,14 @@ def report(store):
     return build_once([(k, name) for name in ARCHS for k in compiled(name)], store)
 
 
-@pytest.mark.turns(16, of="compiled batches")
+@pytest.mark.turns(32, of="compiled batches")
 def test_all_compile_and_fit_without_spilling(report):
     assert not report.failures, "\n".join(map(str, report.failures))
     for result in report.results:
         assert result.kernel.resources.spill_bytes == 0, result.config.name
 
 
-@pytest.mark.turns(12, of="compiled batches")
+@pytest.mark.turns(24, of="compiled batches")
 def test_loads_stay_as_wide_as_without_a_batch(report, store):
     """A matrix's offset, or an address read from memory, must not cost the vector loads."""
     for result in report.results:
@@ -623,7 +623,7 @@ def test_loads_stay_as_wide_as_without_a_batch(report, store):
             assert word in text, result.config.name
 
 
-@pytest.mark.turns(12, of="compiled batches")
+@pytest.mark.turns(24, of="compiled batches")
 @pytest.mark.parametrize("name", selection.architectures(("gfx942", "gfx1201", "sm_90")))
 def test_sums_over_a_batch_compile_and_load_as_wide(name, store):
     """Which matrix a step is of must cost neither registers in memory nor the vector loads."""

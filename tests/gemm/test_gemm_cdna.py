@@ -323,7 +323,7 @@ def cover(loop: list[str]) -> int:
     return fewest
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(len(BUILT)))
 def test_the_main_loop_is_as_designed(built, number):
@@ -361,7 +361,7 @@ def test_the_main_loop_is_as_designed(built, number):
     assert not any(kind.startswith(("scratch", "v_accvgpr", "ds_bpermute")) for kind in kinds)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_shared_tiles_meet_in_whole_vectors(store):
     """Partial sums are stored and read 16 bytes a lane, published at the scope of the whole GPU,
     and nothing spills; a full shared memory has room for flags."""

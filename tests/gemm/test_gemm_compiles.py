@@ -75,13 +75,14 @@ def report(store) -> BuildReport:
     return build_once(requests, store)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(3, of="compiled products")
 def test_all_compile_and_fit(report):
     compiled = Counter(result.arch.name for result in report.results)
     assert compiled.keys() == {*HERE} and min(compiled.values()) >= 3, compiled
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
+@pytest.mark.turns(3, of="compiled products")
 @pytest.mark.parametrize("name", HERE)
 def test_matrix_instructions_are_used(report, store, name):
     form, word = INSTRUCTION[name]
@@ -121,7 +122,7 @@ def test_warp_specialisation_adds_warps(report):
             assert result.kernel.num_warps > result.config.num_warps, result.name
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_shared_tiles_compile_to_matrix_instructions(store):
     those = selection.architectures(("gfx90a", "gfx942", "gfx950", "sm_80", "sm_90"))
     made = [
@@ -204,6 +205,7 @@ def hopper(store) -> dict:
     return {result.name: result for result in report.results}
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(3)
 @pytest.mark.parametrize("kernel", GLUON, ids=lambda kernel: kernel.name)
 def test_gluon_gives_a_warp_to_the_copies_and_the_rest_to_wgmma(store, hopper, kernel):

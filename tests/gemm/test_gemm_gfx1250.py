@@ -69,7 +69,7 @@ def built(tmp_path_factory):
     return [(r.kernel, inspect(r.kernel, store, "amdgcn")) for r in report.results]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("number", range(len(BUILT)))
 def test_matrix_instructions_multiply_what_whole_loads_bring(built, number):

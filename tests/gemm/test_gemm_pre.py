@@ -216,7 +216,7 @@ def test_the_default_space_and_words_have_the_fields(hopper):
 # --- building ---------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_chains_compile_everywhere_within_their_shared_memory(store):
     requests = []
     for name in ("sm_80", "sm_90", "gfx90a", "gfx942", "gfx950"):
@@ -241,7 +241,7 @@ def test_chains_compile_everywhere_within_their_shared_memory(store):
             assert "v_mfma" in text and "buffer_load_dwordx" in text, result.name
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_an_operation_of_ones_own(hopper, monkeypatch, tmp_path):
     here = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", here + ":" + str(Path(verify.__file__).parents[1]))

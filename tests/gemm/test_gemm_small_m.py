@@ -52,7 +52,7 @@ def built(store) -> list:
     return list(report.results)
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(1)
 @pytest.mark.parametrize("name", ARCHS)
 def test_up_to_four_rows_use_no_matrix_instruction_and_more_use_them(built, store, name):

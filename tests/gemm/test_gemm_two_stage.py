@@ -129,7 +129,7 @@ def few_rows():
             yield kernel(pipeline=pipeline, alignment=alignment, parts=3, **fields)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.parametrize(
     "c", [*cases("basic", 1), *cases("tma", 16), *few_rows()], ids=lambda c: c.name[5:]
 )
@@ -178,7 +178,7 @@ def test_in_the_simulation(fields, units):
     assert worst_error(c, p, replace(H200, compute_units=units)) <= 1
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     "tile",
@@ -217,14 +217,14 @@ def built(store) -> dict:
     return found
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_nothing_spills(built):
     for parts in built.values():
         assert {*parts} == {MAIN, two_stage.TOTALS}
         assert not any(made.resources.spill_bytes for made in parts.values())
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_parts_are_added_in_vectors_eight_on_their_way(built, store):
     wide = {"ptx": r"ld\.global\.v4", "amdgcn": r"(?:buffer|global)_load_(?:dwordx4|b128)"}
     for (name, _), parts in built.items():
@@ -233,7 +233,7 @@ def test_parts_are_added_in_vectors_eight_on_their_way(built, store):
         assert len(re.findall(wide[form], text)) >= 8, name
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_the_second_kernel_starts_early_where_it_can(built, store):
     for (name, _), parts in built.items():
         added = parts[two_stage.TOTALS]

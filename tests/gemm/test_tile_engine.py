@@ -149,7 +149,7 @@ def test_published_forms_expand_as_they_stand(name):
     assert expand(PUBLISHED[name]).configs
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("this", [SM90, arch("gfx950"), arch("gfx1201")], ids=lambda a: a.name)
 def test_a_published_sweep_expands_on_other_architectures(this):
     assert len(expand(FULL, this).configs) > 100
@@ -192,7 +192,7 @@ def test_a_stream_k_block_with_an_unknown_strategy_is_refused():
         read(doc)
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_every_combination_is_accounted_for():
     space, _ = read(FULL)
     expansion = space.expand(GFX942)
@@ -519,7 +519,7 @@ def test_one_instruction_needs_no_list_of_lists():
     assert read({"mma": [32, 32, 8]})[0].axes["mma"] == [(32, 32, 8)]
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_space_comes_back_from_its_own_document():
     space = KernelSpace(
         "gemm",

@@ -53,12 +53,12 @@ def report(store) -> BuildReport:
     return build_once([(k, name) for name in HERE for k in kernels(name)], store)
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_all_compile_and_fit(report):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("name", HERE)
 def test_matrix_instructions_are_used(report, store, name):

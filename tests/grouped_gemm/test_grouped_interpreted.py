@@ -65,7 +65,7 @@ def test_rows_of_no_group_are_left_as_they_are(hopper):
     assert (out[1] == 7).all() and (out[2, 5:] == 7).all()
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("pipeline", ["basic", "tma"])
 def test_rows_of_no_group_become_zero_if_asked(hopper, pipeline):
     """Before the first group, behind the last, and all where there is none; whatever lies there."""

@@ -55,7 +55,7 @@ def dispatcher(driver, store) -> Dispatcher:
     return Dispatcher(registry, selector=selector, store=store)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_a_call_is_launched_on_the_current_stream_or_the_callers(dispatcher, driver):
     a, b, out = operands(32)
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_a_call_is_launched_on_the_current_stream_or_the_callers(dispatcher, dri
     assert len(dispatcher._launches.known) == 1
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 def test_a_call_without_an_output_gets_one(dispatcher, driver):
     a, b, _ = operands(32)
     made = [dispatcher.run("gemm", a, b) for _ in range(3)]

@@ -388,7 +388,7 @@ def test_threads_do_not_mix_their_biases(gpu, fake):
     assert not wrong
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_a_launch_outlives_its_dispatcher(gpu, fake):
     a, b, out = random(8, 12), random(12, 16), torch.zeros(8, 16)
     name = vendors(GemmProblem(8, 16, 12, "fp32", layout="rrr"), alignment=4).name

@@ -116,7 +116,7 @@ def test_none_offered_is_a_refusal_although_the_library_reports_success(fake, li
 # --- making ready -------------------------------------------------------------------------------
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("index", [5, 66771])  # of a short name, and of a long one
 def test_an_algorithm_is_made_of_its_number_again(fake, library, driver, index):
     ready = library.prepared(driver, 0, asked(BF16, solution(index), 4))

@@ -368,7 +368,7 @@ def test_the_environment_says_whether_calls_wait(monkeypatch):
         Dispatcher(device="h200_sxm")
 
 
-@pytest.mark.turns(12)
+@pytest.mark.turns(24)
 def test_a_kernel_is_really_built_behind_the_calls(driver, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     store = Store(tmp_path)

@@ -203,7 +203,7 @@ INVARIANT = Constraints(batch_invariant=True)
 MANY = (1, 7, 16, 64, 100, 256, 500, 4096, 10_000)
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("layout", ["rcr", "ccr", "crc"])
 @pytest.mark.parametrize(
     "dispatcher",

@@ -107,7 +107,7 @@ def test_an_activation_and_a_weight_of_another_dtype(dtype):
     assert (result.dtype, x.grad.dtype, w.grad.dtype) == (dtype, BF16, torch.float32)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_compiled_and_by_operator():
     x, w = randn(16, 8), randn(8, 16)
 

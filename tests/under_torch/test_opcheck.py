@@ -90,7 +90,7 @@ def test_every_family_is_checked():
     assert set(IN_PLACE) == writing
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("name", CASES)
 def test_functional(name):
@@ -101,7 +101,7 @@ def test_functional(name):
     torch.library.opcheck(getattr(OURS, case.op).default, case.arguments(tensors))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(4)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("name", CASES)
 def test_out(name):

@@ -23,7 +23,7 @@ def penalised(result, inputs, directions):
     return torch.autograd.grad(whole, inputs, allow_unused=True)
 
 
-@pytest.mark.turns(24)
+@pytest.mark.turns(48)
 @pytest.mark.parametrize("case", [LAYOUTS[-1], *BATCHED, *EPILOGUES], ids=lambda case: case.name)
 def test_second_derivatives_are_those_of_float64(case: Case):
     ours = case.operands()
@@ -104,7 +104,7 @@ def test_hvp():
     assert far(ours, theirs) < 1e-5
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_gradgradcheck():
     """A product is bilinear: differences in fp32 are as exact as its sums."""
     x, w = torch.randn(3, 2, requires_grad=True), torch.randn(2, 2, requires_grad=True)

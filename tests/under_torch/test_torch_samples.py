@@ -36,14 +36,14 @@ def _judged(names, kinds, each=1) -> Counter[str]:
     return found
 
 
-@pytest.mark.turns(6)
+@pytest.mark.turns(12)
 def test_samples_of_products_and_attention():
     names = [name for name in ADAPTERS if "conv" not in name]
     found = _judged(names, [torch.float32], 1 if selection.everything() else 5)
     assert found["right"] >= SHARE * found.total()
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 def test_a_share_of_all_samples_in_every_dtype():
     found = _judged(ADAPTERS, selection.some([*ROOMS], 1), EACH)
     assert found["right"] >= SHARE * found.total()
