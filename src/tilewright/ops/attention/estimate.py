@@ -314,8 +314,6 @@ def _resident(c: AttentionConfig, this: Arch, step_bytes: int) -> int:
     record = pipelines.of(c)
     if record.resident is not None:
         return record.resident(c, this)
-    if c.scheduler == "persistent":
-        return 1
     registers = record.registers(c, this) + int(ATTENTION.RESIDENT_REGISTERS)
     # What the compiler takes where the record cannot say: the ring, and Q beside it.
     shared = step_bytes * c.num_stages + c.tile_q * c.head_dim * DTYPES[c.dtype].bytes
