@@ -3,6 +3,8 @@ here. As `rivals`."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -134,13 +136,24 @@ def _flex_compiled(
 
 # --- FlashAttention-3 ---------------------------------------------------------------------------
 
+FORWARD_ONLY = "fa3_fwd_interface"
+
+
+def flash_3_module() -> Any:
+    """FlashAttention-3's own interface, or the one of `fa3-fwd`. Raises `Absent` without either."""
+    for name in ("flash_attn_interface", FORWARD_ONLY):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+    raise Absent(FLASH_3, f"neither flash_attn_interface nor {FORWARD_ONLY} is installed")
+
 
 def flash_3(p: AttentionProblem, bench: Bench) -> Binds:
-    """FlashAttention-3, if it is installed and has `p`: batches in bshd, or packed rows."""
-    try:
-        import flash_attn_interface as flash  # type: ignore[import-not-found]
-    except ImportError as error:
-        raise Absent(FLASH_3, str(error)) from None
+    """FlashAttention-3, if it is installed and has `p`: batches in bshd, or packed rows. The
+    package `fa3-fwd` has its forward pass, in bf16 and fp8, without windows."""
+    flash = flash_3_module()
+    fp16_or_window = p.dtype == "fp16" or p.left is not None
+    if flash.__name__ == FORWARD_ONLY and fp16_or_window:
+        return {}
     if p.words - {"packedq", "packedkv", "hscale"} or p.layout != "bshd" or p.kv_layout != "bshd":
         return {}
     causal = (p.left, p.right) == (None, 0)

@@ -15,10 +15,11 @@ import random
 from collections.abc import Iterator
 
 import rivals
+import rivals_attention
 from cases import Case, Part
 from cases.attention import CUDNN
 from cases.attention_backward import CUDNN as BACKWARD
-from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention import AttentionProblem, vendor
 from tilewright.ops.attention_backward import AttentionBackwardProblem
 
 MODELS = (
@@ -37,21 +38,23 @@ PADDED = 64
 
 
 def drawn(seed: int, count: int = COUNT, step: int = 1) -> Iterator[AttentionProblem]:
-    """Problems of a seed. step: what rows are multiples of."""
+    """Problems of a seed, each once. step: what rows are multiples of."""
     by_chance = random.Random(seed if step == 1 else (seed << 10) + step)
 
     def between(least: int, most: int) -> int:
         return round(math.exp(by_chance.uniform(math.log(least), math.log(most))))
 
-    for _ in range(count):
+    found: set[AttentionProblem] = set()
+    while len(found) < count:
         heads, kv_heads, head_dim = by_chance.choice(MODELS)
         rows = -(-between(*ROWS) // step) * step
         while (batch := between(*BATCHES)) * rows * heads * head_dim * 2 > MOST_BYTES:
             pass
         right = 0 if by_chance.random() < 1 / 3 else None
-        yield AttentionProblem(
-            batch, heads, rows, rows, head_dim, kv_heads=kv_heads, right=right
-        )  # fmt: skip
+        p = AttentionProblem(batch, heads, rows, rows, head_dim, kv_heads=kv_heads, right=right)
+        if p not in found:
+            found.add(p)
+            yield p
 
 
 def gradients(seed: int, count: int = COUNT) -> Iterator[AttentionBackwardProblem]:
@@ -67,6 +70,11 @@ PARTS = (
     Part("64", CUDNN, where=lambda p: p.head_dim == 64),
     Part("128", CUDNN, where=lambda p: p.head_dim == 128),
 )
+TORCH = Part(
+    "torch", "the faster of cuDNN and FlashAttention-2, as torch calls them",
+    vendor=(vendor.CUDNN, vendor.FLASH),
+)  # fmt: skip
+VENDORS = (rivals.torch_calls, rivals.first_engine, rivals_attention.flash_3)
 
 SETS = (
     ("-counted", "those that choices may be counted from", COUNTED),
@@ -78,7 +86,7 @@ CASES = (
             f"attention-short-padded{name}", f"bf16, {COUNT} problems of 64 to 640 rows, a "
             f"multiple of {PADDED}, in batches, drawn by chance, {says}, by the estimate", CUDNN,
             lambda seed=seed: [*drawn(seed, step=PADDED)], ours="estimated",
-            vendor=(rivals.torch_calls, rivals.first_engine), parts=PARTS, ways=("graphs",),
+            vendor=VENDORS, parts=(*PARTS, TORCH), ways=("graphs",),
         )
         for name, says, seed in SETS
     ),
@@ -86,8 +94,7 @@ CASES = (
         Case(
             f"attention-short{name}", f"bf16, {COUNT} problems of 64 to 640 rows in batches, drawn "
             f"by chance, {says}, by the estimate", CUDNN, lambda seed=seed: [*drawn(seed)],
-            ours="estimated", vendor=(rivals.torch_calls, rivals.first_engine), parts=PARTS,
-            ways=("graphs",),
+            ours="estimated", vendor=VENDORS, parts=(*PARTS, TORCH), ways=("graphs",),
         )
         for name, says, seed in SETS
     ),

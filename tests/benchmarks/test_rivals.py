@@ -173,10 +173,9 @@ def test_flash_attention_3_is_told_the_mask_and_the_scales(monkeypatch):
     import types
 
     called = []
-    flash = types.SimpleNamespace(
-        flash_attn_func=lambda *given, **said: called.append(said) or ("o", "lse"),
-        flash_attn_varlen_func=lambda *given, **said: called.append((given[3:], said)) or "o",
-    )
+    flash = types.ModuleType("flash_attn_interface")
+    flash.flash_attn_func = lambda *given, **said: called.append(said) or ("o", "lse")
+    flash.flash_attn_varlen_func = lambda *given, **said: called.append((given[3:], said)) or "o"
     monkeypatch.setitem(sys.modules, "flash_attn_interface", flash)
     make = partial(rivals_attention.flash_3, bench=NoLibrary())
     plain = {"q": 0, "k": 1, "v": 2, "scale": 0.25}
@@ -224,3 +223,21 @@ def on_torch_inputs(problem, seed, device):
     names = ("kv_used", "page_table", "page_list", "page_starts")
     some = {n: torch.from_numpy(x.copy()) for n, x in made.inputs.items() if n in names}
     return verify.Operands(some, {})
+
+
+def test_the_forward_only_package_is_not_asked_for_what_it_lacks(monkeypatch):
+    import sys
+    import types
+
+    flash = types.ModuleType(rivals_attention.FORWARD_ONLY)
+    flash.flash_attn_func = lambda *given, **said: "o"
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", None)  # not installed
+    monkeypatch.setitem(sys.modules, rivals_attention.FORWARD_ONLY, flash)
+    has = {
+        name: bool(rivals_attention.flash_3(AttentionProblem(**SMALL, **words), NoLibrary()))
+        for name, words in {
+            "bf16": {}, "fp8": {"dtype": "e4m3fn"}, "fp16": {"dtype": "fp16"},
+            "window": {"left": 7, "right": 0},
+        }.items()
+    }  # fmt: skip
+    assert has == {"bf16": True, "fp8": True, "fp16": False, "window": False}
