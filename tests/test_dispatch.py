@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -424,6 +425,21 @@ def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
         Dispatcher(device="mi300x").planner.live(0)
     assert Dispatcher(device="h20").planner.live(0) == device("h20")  # same code, other size
     assert Dispatcher().planner.live(0) == device("h200_sxm")
+
+
+def test_where_no_gpu_is_the_drivers_are_looked_for_once(monkeypatch):
+    asked = []
+
+    def none(index):
+        asked.append(index)
+        raise NoDriver("none")
+
+    monkeypatch.setattr(plan.detect, "live_device", none)
+    monkeypatch.setattr(plan, "_live_device", cache(plan._live_device.__wrapped__))
+    for _ in range(2):
+        with pytest.raises(NoDriver, match="none"):
+            plan.live_device(0)
+    assert asked == [0]
 
 
 def test_plans_are_for_the_first_gpu_here_or_for_one_that_is_named(monkeypatch):

@@ -19,7 +19,9 @@ from tilewright import (
     MergeStatesProblem,
     ops,
 )
+from tilewright.dtypes import COUNTERPART
 from tilewright.errors import BadArgument
+from tilewright.ops.counterpart import counterpart, other_type
 from tilewright.ops.problem import Problem
 
 SOME = (
@@ -82,3 +84,20 @@ def test_numbers_of_other_libraries_are_pythons_in_a_problem():
     for value in (True, "64", 64.0, None, np.bool_(True)):
         with pytest.raises(BadArgument, match="m must be an integer"):
             GemmProblem(value, 32, 16)
+
+
+@pytest.mark.parametrize("make", SOME)
+def test_a_counterpart_is_what_a_checked_problem_would_be(make):
+    """So rows of the other type are found by problems that nobody checks again."""
+    problem = make(8)
+    dtype = other_type(problem)
+    stated = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    other = {name: dtype for name, value in stated.items() if value in COUNTERPART}
+    assert counterpart(problem) == replace(problem, **other) != problem
+    assert counterpart(counterpart(problem)) == problem
+
+
+def test_only_one_of_the_two_types_has_a_counterpart():
+    assert other_type(GemmProblem(8, 8, 8, dtype_a="fp32")) == ""
+    assert other_type(GemmProblem(8, 8, 8, dtype_a="e4m3fn", dtype_c="fp16")) == "bf16"
+    assert other_type(GemmProblem(8, 8, 8, dtype_a="bf16", dtype_c="fp32")) == "fp16"

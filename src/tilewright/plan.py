@@ -25,6 +25,7 @@ from tilewright.errors import (
     NoDriver,
     NoKernelFound,
     NotInBundle,
+    TilewrightError,
     UnsupportedProblem,
     WrongDevice,
 )
@@ -527,8 +528,21 @@ def _device(given: Device | str) -> Device:
     return given if isinstance(given, Device) else device(given)
 
 
-live_device = cache(detect.live_device)
-"""Cached: fingerprinting asks the driver, which takes longer than making a plan."""
+def live_device(index: int) -> Device:
+    """As `detect.live_device`, asked once: the driver, or the search for one, takes as long as a
+    part of a plan."""
+    found = _live_device(index)
+    if isinstance(found, Device):
+        return found
+    raise found.with_traceback(None)
+
+
+@cache
+def _live_device(index: int) -> Device | TilewrightError:
+    try:
+        return detect.live_device(index)
+    except TilewrightError as error:
+        return error
 
 
 @cache

@@ -61,6 +61,17 @@ def test_a_part_of_a_part_has_its_own_rows():
     assert pool.part([0, 1]) is pool and Pool.of(pool) is pool
 
 
+def test_the_same_part_is_kept():
+    pool = Pool(CONFIGS)
+    part = pool.part([1, 2]).columns
+    assert pool.part(np.array([1, 2])).columns is part is not pool.part([1, 3]).columns
+    assert part.groups(len_of_word) is pool.part([1, 2]).columns.groups(len_of_word)
+
+
+def len_of_word(one):
+    return str(len(one.word))
+
+
 def test_what_follows_from_configs_is_worked_out_once_for_the_whole():
     asked = []
 

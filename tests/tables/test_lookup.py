@@ -10,12 +10,14 @@ from dataclasses import replace
 import pytest
 from table_cases import DEEP, H20, H100, H200, PLAIN, WIDE, gemm, kernel, row
 
+from tilewright import ops
 from tilewright.arch import device
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm.rows import padded
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.tables import lookup
 from tilewright.tables.lookup import Lookup
+from tilewright.tables.merge import Several
 from tilewright.tables.neighbours import distance, lenders
 from tilewright.tables.table import Table
 
@@ -99,6 +101,21 @@ def test_a_row_of_the_other_half_type_answers_behind_the_row_of_each_size():
 )
 def test_other_types_do_not_answer_for_each_other(problem):
     assert first(Table.of([row(gemm(40)), row(gemm(40, dtype_a="fp16"))]), problem) is None
+
+
+def test_no_neighbour_is_made_where_no_row_can_be_of_it(monkeypatch):
+    asked = []
+    family = ops.family("gemm")
+    monkeypatch.setattr(type(family), "nearby", lambda self, p: asked.append(p) or ())
+    monkeypatch.setattr(lookup, "counterpart", lambda p: asked.append(p) or p)
+    only_bf16, other_gpu = Table.of([row(gemm(48))]), Table.of([row(gemm(48), on=MI300X)])
+    assert only_bf16.types("gemm", H200) == {"bf16"}
+    assert only_bf16.types("conv", H200) is other_gpu.types("gemm", H200) is None
+    both = Several([other_gpu, only_bf16, Table.of([row(gemm(48, dtype_a="fp16"))])])
+    assert both.types("gemm", H200) == {"bf16", "fp16"}
+    assert first(other_gpu, gemm(39)) is None and not asked
+    assert first(only_bf16, gemm(39)) is None and asked == [gemm(39)]  # what is near it
+    assert first(only_bf16, gemm(39, dtype_a="fp16")) is None and len(asked) == 3
 
 
 def test_never_a_row_for_a_smaller_m_nor_another_n_or_k():

@@ -6,28 +6,23 @@ same rate. So a tuned row of one type may answer for the other.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from functools import lru_cache
 from typing import Any
 
 from tilewright.dtypes import COUNTERPART
-from tilewright.errors import BadArgument
+from tilewright.ops.problem import changed, stated
 
 
-@lru_cache(maxsize=256)  # a plan asks several times
-def counterpart(problem: Any) -> tuple[Any, str] | None:
-    """`problem` with bf16 in place of fp16 or fp16 in place of bf16, and the type that it has now;
-    None if it has neither, both, or cannot be stated so."""
-    stated = {f.name: getattr(problem, f.name) for f in fields(problem)}
-    had = {value for value in stated.values() if isinstance(value, str) and value in COUNTERPART}
-    if len(had) != 1:
-        return None
-    other = COUNTERPART[had.pop()]
-    changed = {name: other for name, value in stated.items() if value in COUNTERPART}
-    try:
-        return replace(problem, **changed), other
-    except BadArgument:
-        return None
+def other_type(problem: Any) -> str:
+    """The type that the counterpart of `problem` has: bf16 in place of fp16, or fp16 in place of
+    bf16; ``""`` if it has neither, or both."""
+    had = COUNTERPART.keys() & stated(problem).values()
+    return COUNTERPART[had.pop()] if len(had) == 1 else ""
+
+
+def counterpart(problem: Any) -> Any:
+    """`problem` in its `other_type`, which it has. Nobody checks that there are kernels for it."""
+    values = stated(problem).items()
+    return changed(problem, {name: COUNTERPART[v] for name, v in values if v in COUNTERPART})
 
 
 def renamed(kernel: str) -> str:

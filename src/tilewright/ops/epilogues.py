@@ -293,6 +293,12 @@ def _parsed(epilogue: str) -> tuple[Operation, ...]:
 
 def takes(epilogue: str) -> tuple[Takes, ...]:
     """The chain's operands, in order."""
+    parse(epilogue)  # an epilogue that is no text is no key
+    return _taken(epilogue)
+
+
+@lru_cache(maxsize=1024)
+def _taken(epilogue: str) -> tuple[Takes, ...]:
     return tuple(t for o in parse(epilogue) for t in o.takes)
 
 

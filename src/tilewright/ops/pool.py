@@ -26,6 +26,7 @@ class Columns:
         self._objects, self._places, self.whole = objects, places, whole or self
         self._kept: dict[tuple[Any, int], tuple[Any, Each]] = {}
         self._groups: dict[Any, Mapping[str, tuple[Each, Columns]]] = {}
+        self._parts: dict[bytes, Columns] = {}
 
     def __len__(self) -> int:
         return len(self._objects if self.whole is self else self._places)
@@ -43,6 +44,16 @@ class Columns:
             found = _column([getattr(one, name) for one in self._objects])
         self.__dict__[name] = found
         return found
+
+    def part(self, places: Each) -> Columns:
+        """The objects at these places, in order, an array. Problems that the same objects serve
+        have one part, and what was worked out for one of them serves the others."""
+        key = places.tobytes()
+        if key not in self._parts:
+            if len(self._parts) >= MOST_PARTS:
+                self._parts.clear()
+            self._parts[key] = Columns((), self, places)
+        return self._parts[key]
 
     @cached_property
     def by_name(self) -> Each:
@@ -68,31 +79,32 @@ class Columns:
     def groups(self, word_of: Callable[[Any], str]) -> Mapping[str, tuple[Each, Columns]]:
         """The objects by the word that `word_of` gives of each: their places here, and columns for
         which nothing is worked out of the others."""
-        if self.whole is self:
-            if word_of not in self._groups:
-                self._groups[word_of] = self._grouped(word_of)
-            return self._groups[word_of]
-        import numpy as np
-
-        found = {}
-        for word, (places, columns) in self.whole.groups(word_of).items():
-            numbers = np.full(len(self.whole), -1)
-            numbers[places] = np.arange(len(places))
-            mine = numbers[self._places]
-            at = np.flatnonzero(mine >= 0)
-            if len(at):
-                found[word] = at, self if columns is self.whole else _at(columns, mine[at])
-        return found
+        if word_of not in self._groups:
+            self._groups[word_of] = self._grouped(word_of)
+        return self._groups[word_of]
 
     def _grouped(self, word_of: Callable[[Any], str]) -> dict[str, tuple[Each, Columns]]:
         import numpy as np
 
+        if self.whole is not self:
+            found = {}
+            for word, (places, columns) in self.whole.groups(word_of).items():
+                numbers = np.full(len(self.whole), -1)
+                numbers[places] = np.arange(len(places))
+                mine = numbers[self._places]
+                at = np.flatnonzero(mine >= 0)
+                if len(at):
+                    found[word] = at, self if columns is self.whole else columns.part(mine[at])
+            return found
         words = self.each(word_of)
         places = {word: np.flatnonzero(words == word) for word in np.unique(words).tolist()}
         if len(places) == 1:
             return {word: (at, self) for word, at in places.items()}
         return {word: (at, _columns([self[i] for i in at])) for word, at in places.items()}
 
+
+MOST_PARTS = 64
+"""Parts that are kept of the same objects."""
 
 MOST_KEPT = 512
 _kept: dict[tuple[int, ...], Columns] = {}
@@ -138,8 +150,8 @@ class Pool(Sequence[Any]):
             return self
         import numpy as np
 
-        at = np.asarray(places, int)  # once: every column is taken there
-        return Pool([self._configs[place] for place in places], Columns((), self.columns, at))
+        columns = self.columns.part(np.asarray(places, int))
+        return Pool(columns, columns)
 
     def __len__(self) -> int:
         return len(self._configs)
@@ -159,6 +171,4 @@ def _column(values: Sequence[Any]) -> Each:
 
 
 def _at(column: Each, places: Each) -> Each:
-    if isinstance(column, Columns):
-        return Columns((), column, places)
-    return column[places]
+    return column.part(places) if isinstance(column, Columns) else column[places]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch.model import Device
-from tilewright.ops.counterpart import counterpart
+from tilewright.ops.counterpart import renamed
 from tilewright.select import Choice, Offers, Skipped
 from tilewright.select.tuned import Tuned
 from tilewright.tables import file, named
@@ -42,15 +42,13 @@ class Shipped:
 
 
 def _tuned(problem: Any, device: Device) -> Tuned | None:
-    other = counterpart(problem)
-    stated = [problem, *other[:1]] if other else [problem]
-    tables = {ops.family(problem.family).table(one) for one in stated}
-    return _read(named.FOLDER, tuple(f"{device.arch}/{table}.twt" for table in sorted(tables)))
+    return _read(named.FOLDER, device.arch, ops.family(problem.family).table(problem))
 
 
 @cache
-def _read(folder: Path, names: tuple[str, ...]) -> Tuned | None:
-    paths = [folder / name for name in names]
+def _read(folder: Path, arch_name: str, table: str) -> Tuned | None:
+    """table: of a problem's own type; that of the other type, if it has one, is called alike."""
+    paths = [folder / arch_name / f"{name}.twt" for name in sorted({table, renamed(table)})]
     found = [_table(path) for path in paths if path.is_file()]
     if not found:
         return None

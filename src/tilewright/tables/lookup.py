@@ -18,7 +18,7 @@ row's problem but not the problem asked about (which may be less aligned) is ski
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal, get_args
@@ -27,7 +27,7 @@ from tilewright import ops, version
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, UnknownName
-from tilewright.ops.counterpart import counterpart, renamed
+from tilewright.ops.counterpart import counterpart, other_type, renamed
 from tilewright.tables.merge import Several
 from tilewright.tables.neighbours import TWIN, lenders
 from tilewright.tables.row import Row, still_serves
@@ -100,14 +100,13 @@ class _Asked:
     other_size: bool = False
     in_other_type: bool = False
 
-    def both(self) -> tuple[_Asked, ...]:
-        """This, and the same in the other type where there is one."""
-        other = counterpart(self.problem)
-        if other is None:
+    def both(self, types: Collection[str]) -> tuple[_Asked, ...]:
+        """This, and the same in the other type where that is one of `types`."""
+        dtype = other_type(self.problem)
+        if dtype not in types:
             return (self,)
-        problem, dtype = other
         how = f"{self.how}, in {dtype}" if self.how else f"in {dtype}"
-        return self, _Asked(problem, how, self.other_size, in_other_type=True)
+        return self, _Asked(counterpart(self.problem), how, self.other_size, in_other_type=True)
 
 
 _Placed = tuple[float, _Asked, tuple[str, Row]]
@@ -118,8 +117,7 @@ _lenders = lru_cache(maxsize=256)(lenders)
 def _stated(problem: Any) -> tuple[_Asked, ...]:
     """The problems whose rows may answer for one, the nearest first."""
     near = ops.family(problem.family).nearby(problem)
-    asked = [_Asked(problem), *(_Asked(one.problem, one.how, other_size=True) for one in near)]
-    return tuple(one for own in asked for one in own.both())
+    return (_Asked(problem), *(_Asked(one.problem, one.how, other_size=True) for one in near))
 
 
 class Lookup:
@@ -158,7 +156,9 @@ class Lookup:
         found = [
             (apart, one, placed)
             for apart, owner in [(0.0, device), *_lenders(device, self.table.devices)]
-            for one in _stated(problem)
+            if (types := self.table.types(problem.family, owner)) is not None
+            for own in _stated(problem)
+            for one in own.both(types)
             if (placed := self.table.placed(one.problem, owner)) is not None
         ]
         self._last = (problem, device), found

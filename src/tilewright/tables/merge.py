@@ -123,6 +123,12 @@ class Several:
         placed = [(table.where, row) for table in self._tables for row in table]
         return combine(placed, self.where, "fastest").table.digest
 
+    def types(self, family: str, device: Device) -> frozenset[str] | None:
+        """As `Table.types`."""
+        found = [table.types(family, device) for table in self._tables]
+        have = [types for types in found if types is not None]
+        return frozenset().union(*have) if have else None
+
     def get(self, problem: Any, device: Device) -> Row | None:
         """As `Table.get`."""
         found = self.placed(problem, device)

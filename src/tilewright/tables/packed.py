@@ -17,6 +17,7 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, fields
+from functools import cached_property
 from operator import ge
 from types import GenericAlias
 from typing import Any, get_type_hints
@@ -25,6 +26,7 @@ import msgspec
 
 from tilewright import ops
 from tilewright.arch.model import Device
+from tilewright.dtypes import COUNTERPART
 from tilewright.errors import BadArgument, BadFile, UnknownName, shown
 from tilewright.jsonfile import convert
 from tilewright.tables.payload import (
@@ -129,6 +131,11 @@ class Packed:
                     raise self._no_row(first + number, error) from None
                 yield self._row(first + number, problem, device)
 
+    def types(self, family: str, device: Device) -> frozenset[str] | None:
+        """As `Table.types`."""
+        place = self._blocks.get((device, family))
+        return None if place is None else self._codings[self._data.blocks[place].family].types
+
     def find(self, problem: Any, device: Device) -> Row | None:
         """The row of `problem` on `device`; None if there is none."""
         place = self._blocks.get((device, problem.family))
@@ -193,22 +200,31 @@ class _Coding:
         self.values = columns
         self.widths = [_width(len(values)) for _, values in self.values]
         self.width = sum(self.widths)
-        self._numbers: list[tuple[str, int, dict[Any, int]]] = []
+        self._numbers: list[tuple[str, dict[Any, int]]] = []
         named = {field for field, _ in self.values}
         self.left_out = [(f.name, f.default) for f in fields(self.type) if f.name not in named]
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The types of `COUNTERPART` that problems have."""
+        had = itertools.chain(*(values for _, values in self.values))
+        usual = (default for _, default in self.left_out)
+        return frozenset(COUNTERPART.keys() & {*had, *usual})
 
     def key(self, problem: Any) -> bytes | None:
         """The problem's key, without the fields left out; None if no row has one of its values."""
         if not self._numbers:  # on first use: a large table has many values
-            columns = zip(self.values, self.widths, strict=True)
-            self._numbers = [(field, w, _numbers(values)) for (field, values), w in columns]
-        parts = []
-        for field, width, numbers in self._numbers:
+            # Sizes first, which have the most values and which most problems have alone.
+            most = sorted(self.values, key=lambda column: -len(column[1]))
+            self._numbers = [(field, _numbers(values)) for field, values in most]
+        found: dict[str, int] = {}
+        for field, numbers in self._numbers:
             number = numbers.get(getattr(problem, field))
             if number is None:
                 return None
-            parts.append(number.to_bytes(width, "big"))
-        return b"".join(parts)
+            found[field] = number
+        columns = zip(self.values, self.widths, strict=True)
+        return b"".join(found[field].to_bytes(width, "big") for (field, _), width in columns)
 
     def at_defaults(self, problem: Any) -> bool:
         """Whether all fields that keys leave out have their default. A field that has not may

@@ -69,6 +69,11 @@ class Table:
     def __hash__(self) -> int:
         return hash(self.digest)
 
+    def types(self, family: str, device: Device) -> frozenset[str] | None:
+        """The types of `COUNTERPART` that a family's problems here have; None if none of them has a
+        row on exactly this device."""
+        return self._packed.types(family, device)
+
     def get(self, problem: Any, device: Device) -> Row | None:
         """The row of `problem` on `device`: of its tuning key and of exactly this device. None if
         there is no such row.

@@ -8,7 +8,6 @@ brings the pixels that one tap joins with it as one box of the source.
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,23 +117,26 @@ def best(p: ConvProblem, rows: int, few: int) -> Sequence[str]:
 @lru_cache(maxsize=256)  # of each problem for several tiles
 def _ordered(p: ConvProblem, rows: int) -> Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]:
     """All of them in that order, each behind how many cover the pixels, and its widths."""
-    whole, most_images, found = p.direction == "weights", power_of_two(p.n), []
-    walked = walks(p, (0, 0, 0))[3 - len(p.spatial) :]
-    sizes = [
-        [
-            n
+    whole, most_images = p.direction == "weights", power_of_two(p.n)
+    # Widths of a box in the dimensions so far, pixels that are left to it, and how many boxes.
+    cut: list[tuple[tuple[int, ...], int, int]] = [((), rows, 1)]
+    for of in walks(p, (0, 0, 0))[3 - len(p.spatial) :]:
+        sizes = [
+            (n, -(-of.size // n))
             for n in _powers(of.size, rows)
             if n * of.by_pixel <= MOST_SPAN and not (whole and of.size % n)
         ]
-        for of in walked
-    ]
-    counts = [[-(-of.size // n) for n in each] for of, each in zip(walked, sizes, strict=True)]
-    for pixels, cut in zip(itertools.product(*sizes), itertools.product(*counts), strict=True):
-        images = rows // math.prod(pixels)
-        if 0 < images <= most_images and not (whole and p.n % images):
-            count = math.prod(cut) * -(-p.n // images)
-            found.append((count, tuple(map(operator.neg, pixels[::-1])), (images, *pixels)))
-    return sorted(found)
+        cut = [
+            ((*pixels, n), left // n, count * more)
+            for pixels, left, count in cut
+            for n, more in sizes
+            if n <= left
+        ]
+    return sorted(
+        (count * -(-p.n // images), (*map(operator.neg, pixels[::-1]),), (images, *pixels))
+        for pixels, images, count in cut
+        if images <= most_images and not (whole and p.n % images)
+    )
 
 
 def reach(size: int, of: Walk) -> int:

@@ -59,6 +59,9 @@ AXES: dict[str, Any] = {
 (`usual_reduction`)."""
 
 
+_USUAL = tuple(AXES[name] for name in ALGORITHM)
+
+
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     """What ``"*"`` means for an axis on an architecture. Raises `BadArgument`."""
     known: dict[str, Sequence[Any]] = {
@@ -112,7 +115,7 @@ def _own(p: ConvProblem, arch: Arch, tuned: bool, turned: str = "") -> Iterator[
     for record in PIPELINES.values():
         if record.runs_on(arch):
             for algorithm in record.rows(p, arch, tuned):
-                row = (*algorithm, *(AXES[name] for name in ALGORITHM[len(algorithm) :]))
+                row = (*algorithm, *_USUAL[len(algorithm) :])
                 for meet in ("", "tree") if tuned and _meets(row) else ("",):
                     yield (*row, meet, bits, "", turned)
 

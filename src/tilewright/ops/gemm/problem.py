@@ -226,10 +226,10 @@ class GemmProblem(Problem):
         pre.check_alone(self)
         if self.batching == "none" and self.batch != 1:
             raise BadArgument(f"batch = {self.batch} with batching none, which is a batch of 1")
-        fields = ("stride_a", "stride_b", "stride_c", "stride_d")
-        for field, stride in zip(fields, batches.strides(self, self._packed), strict=True):
+        fields, packed = ("stride_a", "stride_b", "stride_c", "stride_d"), self._packed
+        for field, stride in zip(fields, batches.strides(self, packed), strict=True):
             default(self, field, stride)
-        default(self, "outer_strides", batches.outer_strides(self, self._packed))
+        default(self, "outer_strides", batches.outer_strides(self, packed))
 
     def _check_alone(self) -> None:
         """Raise `BadArgument` if operands with scales, or of 4 bits, are batched or empty."""
@@ -327,10 +327,10 @@ class GemmProblem(Problem):
     def _packed(self) -> tuple[int, ...]:
         """The batch strides of matrices without gaps; 0 for matrices that the problem does not
         have, or has one of."""
+        rows_a, rows_b, rows_c = (max(1, rows) for rows in self.outer)
         several = self.batching != "summed"
-        outer, lds = (*self.outer, self.outer[2]), (self.lda, self.ldb, self.ldc, self.ldd)
-        found = (max(1, rows) * ld for rows, ld in zip(outer, lds, strict=True))
-        return tuple(one if several or place < 2 else 0 for place, one in enumerate(found))
+        of_c = rows_c * several
+        return rows_a * self.lda, rows_b * self.ldb, of_c * self.ldc, of_c * self.ldd
 
     @property
     def matrices(self) -> tuple[int, int, int, int]:
@@ -352,24 +352,25 @@ class GemmProblem(Problem):
     @property
     def dtype_d(self) -> str:
         """The dtype of the epilogue's matrices: C's, or bf16 if C is 8-bit."""
-        return epilogues.operand_dtype(epilogues.Takes("", "d"), self.dtype_c)
+        return _of_matrix(self.dtype_c)
 
     @property
     def in_memory(self) -> tuple[tuple[str, int, int, tuple[tuple[int, int], ...], str], ...]:
         """All operands that are matrices in memory; the matrices of one chain count as one. For
         each: its name, the place of the operand (A, B, C: 0, 1, 2) with the same layout, its
         leading dimension, the batch's steps (how many, and of how many elements) and its dtype."""
-        matrix = epilogues.Takes("", "d")
-        a, b, c, d = (self._levels(place) for place in range(4))
-        found = (
-            ("A", 0, self.lda, a, self.dtype_a),
-            ("B", 1, self.ldb, b, self.dtype_b),
-            ("C", 2, self.ldc, c, self.dtype_c),
-            ("D", 2, self.ldd, d, self.dtype_d),
-            ("a matrix of pre_a", 0, self.ldpa, (), epilogues.operand_dtype(matrix, self.dtype_a)),
-            ("a matrix of pre_b", 1, self.ldpb, (), epilogues.operand_dtype(matrix, self.dtype_b)),
-        )
-        return tuple(entry for entry in found if entry[2])
+        found = [
+            ("A", 0, self.lda, self._levels(0), self.dtype_a),
+            ("B", 1, self.ldb, self._levels(1), self.dtype_b),
+            ("C", 2, self.ldc, self._levels(2), self.dtype_c),
+        ]
+        if self.ldd:
+            found.append(("D", 2, self.ldd, self._levels(3), _of_matrix(self.dtype_c)))
+        if self.ldpa:
+            found.append(("a matrix of pre_a", 0, self.ldpa, (), _of_matrix(self.dtype_a)))
+        if self.ldpb:
+            found.append(("a matrix of pre_b", 1, self.ldpb, (), _of_matrix(self.dtype_b)))
+        return tuple(found)
 
     @property
     def strides_bytes(self) -> tuple[int, ...]:
@@ -443,3 +444,8 @@ class GemmProblem(Problem):
             shapes = {"n": (n,), "m": (self.m,), "d": (self.m, n), "s": (1,)}
             found.append((shapes[t.kind], epilogues.operand_dtype(t, self.dtype_c)))
         return tuple(found)
+
+
+def _of_matrix(dtype: str) -> str:
+    """The dtype of a chain's matrix beside one of `dtype`."""
+    return epilogues.operand_dtype(epilogues.Takes("", "d"), dtype)
