@@ -5,20 +5,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import stand_in_gpu
-import torch
+from host_convolution import array, compute
 
-from tilewright import loader
-from tilewright.arch import device
-from tilewright.dispatch import Dispatcher
-from tilewright.runtime import bound as bound_module
-from tilewright.runtime import python_launcher
 from tilewright.runtime.cudnn import Cudnn
-from tilewright.runtime.launcher import compiled
 
 BAD_PARAM, NOT_SUPPORTED = 2000, 3000
 _C = {
@@ -53,19 +45,6 @@ class Offer:
     notes: tuple[int, ...] = ()
     workspace: int = 0
     refused: bool = False
-
-
-def on(monkeypatch: Any, how: str, library: Cudnn) -> SimpleNamespace:
-    """A stand-in for a GPU whose library computes in memory of the host.
-
-    how: ``compiled`` for the compiled launcher, or its twin in Python.
-    """
-    module = compiled() if how == "compiled" else python_launcher
-    monkeypatch.setattr(bound_module, "launcher", lambda: module)
-    monkeypatch.setattr("tilewright.ready.launcher", lambda: module)
-    driver = stand_in_gpu.install(monkeypatch, torch)
-    monkeypatch.setattr(loader, "opened_library", lambda name: library)
-    return SimpleNamespace(driver=driver, dispatcher=Dispatcher(device=device("h200_sxm")))
 
 
 class FakeCudnn:
@@ -202,7 +181,9 @@ class FakeCudnn:
         arrays = [
             _array(self.living[one.said[place][0]].said, addresses) for place in PLACES[direction]
         ]
-        _compute(direction, arrays, conv)
+        assert conv[101] == [1] and conv[100] == [0] and conv[106] == [len(conv[104])]
+        assert conv[104] == conv[105]
+        compute(direction, arrays, stride=conv[103], dilation=conv[102], pad=conv[104])
         return 0
 
 
@@ -267,29 +248,4 @@ class Interpreter:
 
 
 def _array(said: dict[int, list[Any]], addresses: dict[int, int]) -> np.ndarray:
-    dtype, shape, strides = TYPES[said[901][0]], said[902], said[903]
-    span = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
-    size = np.dtype(dtype).itemsize
-    memory = (ctypes.c_char * (span * size)).from_address(addresses[said[906][0]])
-    flat = np.frombuffer(memory, dtype)
-    return np.lib.stride_tricks.as_strided(flat, shape, [s * size for s in strides])
-
-
-def _compute(direction: str, arrays: list[np.ndarray], conv: dict[int, list[int]]) -> None:
-    x, w, y = (torch.from_numpy(one.astype(np.float64)) for one in arrays)
-    before, behind = conv[105], conv[104]
-    assert conv[101] == [1] and conv[100] == [0] and conv[106] == [len(before)]
-    around = [p for pair in zip(reversed(before), reversed(behind), strict=True) for p in pair]
-    padded = torch.nn.functional.pad(x, around)
-    groups = x.shape[1] // w.shape[1]
-    how = (conv[103], [0] * len(before), conv[102], False, [0] * len(before), groups)
-    if direction == "forward":
-        arrays[2][...] = torch.ops.aten.convolution(padded, w, None, *how).numpy()
-        return
-    wanted = [direction == "data", direction == "weights", False]
-    of_x, of_w, _ = torch.ops.aten.convolution_backward(y, padded, w, None, *how, wanted)
-    if direction == "weights":
-        arrays[1][...] = of_w.numpy()
-        return
-    inside = tuple(slice(p, p + n) for p, n in zip(before, x.shape[2:], strict=True))
-    arrays[0][...] = of_x[(slice(None), slice(None), *inside)].numpy()
+    return array(addresses[said[906][0]], TYPES[said[901][0]], said[902], said[903])

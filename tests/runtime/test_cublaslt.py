@@ -9,7 +9,6 @@ import re
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,9 +25,8 @@ from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import LaunchFailed, LibraryRefused, NoDriver  # noqa: E402
 from tilewright.ops.gemm import FAMILY, GemmProblem  # noqa: E402
 from tilewright.ops.library import CUBLASLT, library_name  # noqa: E402
-from tilewright.runtime import blaslt, cublaslt, libraries, prepared, python_launcher  # noqa: E402
+from tilewright.runtime import blaslt, cublaslt, libraries, prepared  # noqa: E402
 from tilewright.runtime import bound as bound_module  # noqa: E402
-from tilewright.runtime.launcher import compiled  # noqa: E402
 
 H200 = device("h200_sxm")
 BF16 = GemmProblem(512, 2048, 4096)
@@ -37,16 +35,6 @@ BF16 = GemmProblem(512, 2048, 4096)
 @pytest.fixture
 def fake(tmp_path):
     return Fake(tmp_path)
-
-
-@pytest.fixture
-def library(fake):
-    return fake.opened()
-
-
-@pytest.fixture
-def driver():
-    return stand_in_gpu.Driver()
 
 
 def asked(problem, algorithm=PLAIN, workspace=0):
@@ -222,19 +210,6 @@ def test_the_newest_known_library_is_taken(monkeypatch):
 
 
 # --- calls -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["compiled", "python"])
-def gpu(request, monkeypatch, fake, library):
-    """A stand-in for a GPU whose library computes fp32 products in memory of the host."""
-    module = compiled() if request.param == "compiled" else python_launcher
-    monkeypatch.setattr(bound_module, "launcher", lambda: module)
-    monkeypatch.setattr("tilewright.ready.launcher", lambda: module)
-    driver = stand_in_gpu.install(monkeypatch, torch)
-    monkeypatch.setattr(loader, "opened_library", lambda name: library)
-    loader._lacking.cache_clear()
-    yield SimpleNamespace(driver=driver, dispatcher=Dispatcher(device=H200))
-    loader._lacking.cache_clear()
 
 
 def random(*shape):

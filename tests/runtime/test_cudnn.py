@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-import fake_cudnn  # noqa: E402
 import stand_in_gpu  # noqa: E402
 from fake_cudnn import FakeCudnn, Offer  # noqa: E402
 
 import tilewright as tw  # noqa: E402
-from tilewright import loader, ops, verify  # noqa: E402
+from tilewright import ops, verify  # noqa: E402
 from tilewright.arch import device  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument, LaunchFailed, LibraryRefused, UnknownName  # noqa: E402
@@ -34,16 +33,6 @@ DIRECTIONS = ("forward", "data", "weights")
 @pytest.fixture
 def fake():
     return FakeCudnn(replace(PLAIN), replace(TURNED))
-
-
-@pytest.fixture
-def library(fake):
-    return fake.opened()
-
-
-@pytest.fixture
-def driver():
-    return stand_in_gpu.Driver()
 
 
 def question(p, library):
@@ -198,13 +187,6 @@ def test_a_library_of_another_major_version_is_refused(fake):
 
 
 # --- calls -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["compiled", "python"])
-def gpu(request, monkeypatch, library):
-    loader._lacking.cache_clear()
-    yield fake_cudnn.on(monkeypatch, request.param, library)
-    loader._lacking.cache_clear()
 
 
 LAYERS = {

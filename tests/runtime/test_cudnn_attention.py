@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-import fake_cudnn  # noqa: E402
-import stand_in_gpu  # noqa: E402
 from fake_cudnn import FakeCudnn, Offer  # noqa: E402
 
 import tilewright as tw  # noqa: E402
@@ -36,16 +34,6 @@ P = AttentionProblem(2, 4, 5, 7, 16, kv_heads=2, head_dim_v=8, dtype="fp16")
 @pytest.fixture
 def fake():
     return FakeCudnn(replace(TURNED), replace(PLAIN))
-
-
-@pytest.fixture
-def library(fake):
-    return fake.opened()
-
-
-@pytest.fixture
-def driver():
-    return stand_in_gpu.Driver()
 
 
 def question(p):
@@ -147,13 +135,6 @@ def test_a_config_that_no_name_says_is_refused():
 
 
 # --- calls -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["compiled", "python"])
-def gpu(request, monkeypatch, library):
-    loader._lacking.cache_clear()
-    yield fake_cudnn.on(monkeypatch, request.param, library)
-    loader._lacking.cache_clear()
 
 
 CASES = {

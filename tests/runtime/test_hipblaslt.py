@@ -7,29 +7,25 @@ import ctypes
 import gc
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-import stand_in_gpu  # noqa: E402
 from fake_blaslt import Object  # noqa: E402
 from fake_cublaslt import Fake  # noqa: E402
 from fake_hipblaslt import FakeHip, solution  # noqa: E402
 from library_cases import amds  # noqa: E402
 
 import tilewright as tw  # noqa: E402
-from tilewright import loader  # noqa: E402
 from tilewright.arch import arch, device  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import LaunchFailed, LibraryRefused  # noqa: E402
 from tilewright.ops.gemm import FAMILY, GemmProblem  # noqa: E402
-from tilewright.runtime import blaslt, hipblaslt, libraries, prepared, python_launcher  # noqa: E402
-from tilewright.runtime import bound as bound_module  # noqa: E402
-from tilewright.runtime.launcher import compiled  # noqa: E402
+from tilewright.runtime import blaslt, hipblaslt, libraries, prepared  # noqa: E402
 
-MI300X = device("mi300x")
+GPU = "mi300x"
+MI300X = device(GPU)
 BF16 = GemmProblem(512, 2048, 4096)
 ARCH = "gfx942"
 
@@ -37,16 +33,6 @@ ARCH = "gfx942"
 @pytest.fixture
 def fake(tmp_path):
     return FakeHip(tmp_path)
-
-
-@pytest.fixture
-def library(fake):
-    return fake.opened()
-
-
-@pytest.fixture
-def driver():
-    return stand_in_gpu.Driver()
 
 
 def asked(problem, algorithm, workspace=0):
@@ -197,21 +183,6 @@ def test_sizes_are_those_of_the_headers():
 
 
 # --- calls -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["compiled", "python"])
-def gpu(request, monkeypatch, fake, library):
-    """A stand-in for an AMD GPU whose library computes fp32 products in memory of the host."""
-    module = compiled() if request.param == "compiled" else python_launcher
-    monkeypatch.setattr(bound_module, "launcher", lambda: module)
-    monkeypatch.setattr("tilewright.ready.launcher", lambda: module)
-    driver = stand_in_gpu.install(monkeypatch, torch, "mi300x")
-    monkeypatch.setattr(loader, "opened_library", lambda name: library)
-    stream = SimpleNamespace(now=stand_in_gpu.CURRENT_STREAM)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: stream.now, raising=False)
-    loader._lacking.cache_clear()
-    yield SimpleNamespace(driver=driver, dispatcher=Dispatcher(device=MI300X), stream=stream)
-    loader._lacking.cache_clear()
 
 
 def random(*shape):

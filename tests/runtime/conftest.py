@@ -1,0 +1,51 @@
+"""A library of the vendor's, opened, and a GPU that has it, where there is neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def library(fake: Any) -> Any:
+    """The library whose functions a test file's stand-in has."""
+    return fake.opened()
+
+
+@pytest.fixture
+def driver() -> Any:
+    """A stand-in for a GPU's driver."""
+    import stand_in_gpu
+
+    return stand_in_gpu.Driver()
+
+
+@pytest.fixture(params=["compiled", "python"])
+def gpu(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, library: Any
+) -> Iterator[SimpleNamespace]:
+    """A stand-in for a GPU, the test file's `GPU`, whose library computes in memory of the host: by
+    the compiled launcher, and by its twin in Python."""
+    import stand_in_gpu
+    import torch
+
+    from tilewright import loader
+    from tilewright.arch import device
+    from tilewright.dispatch import Dispatcher
+    from tilewright.runtime import bound, python_launcher
+    from tilewright.runtime.launcher import compiled
+
+    named = getattr(request.module, "GPU", "h200_sxm")
+    module = compiled() if request.param == "compiled" else python_launcher
+    monkeypatch.setattr(bound, "launcher", lambda: module)
+    monkeypatch.setattr("tilewright.ready.launcher", lambda: module)
+    driver = stand_in_gpu.install(monkeypatch, torch, named)
+    monkeypatch.setattr(loader, "opened_library", lambda name: library)
+    stream = SimpleNamespace(now=stand_in_gpu.CURRENT_STREAM)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: stream.now, raising=False)
+    loader._lacking.cache_clear()
+    yield SimpleNamespace(driver=driver, dispatcher=Dispatcher(device=device(named)), stream=stream)
+    loader._lacking.cache_clear()
