@@ -148,6 +148,7 @@ OTHER_MEANING = {
     "runtime.cuda": {"block_size"},  # of a tensor map, in elements
     "runtime.cudnn": {"attention"},  # what the library computes
     "runtime.cudnn_graphs": {"dilation", "k"},  # the library's
+    "runtime.miopen": {"dilation"},  # the library's
     "select.constraints": {"deterministic"},  # the constraint
     "tables.aiter": {"attention"},  # linear attention
     "tables.packed": {"accumulate"},  # itertools'

@@ -3,7 +3,7 @@ kernel, and what a library is asked for its algorithms with.
 
 The library is NVIDIA's cuBLASLt or AMD's hipBLASLt. A matrix is column-major, as both have it; a
 family turns its own layouts into these. `tilewright.runtime.libraries` hands them to the library.
-NVIDIA's library for convolutions is cuDNN (`ops.library_convolution`).
+The libraries for convolutions are NVIDIA's cuDNN and AMD's MIOpen (`ops.library_convolution`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, ClassVar, Literal, get_args
 from tilewright.errors import BadArgument
 from tilewright.version import installed
 
-CUBLASLT, HIPBLASLT, CUDNN = "cublaslt", "hipblaslt", "cudnn"
+CUBLASLT, HIPBLASLT, CUDNN, MIOPEN = "cublaslt", "hipblaslt", "cudnn", "miopen"
 
-LIBRARIES = {"cuda": (CUBLASLT, CUDNN), "hip": (HIPBLASLT,)}
+LIBRARIES = {"cuda": (CUBLASLT, CUDNN), "hip": (HIPBLASLT, MIOPEN)}
 """The vendor's libraries of each backend."""
 
 NO_AXES = "pipeline vendor has no axes: name its kernels, or have tune ask the library"
 """Why a space cannot have the vendor's algorithms."""
 
-_LIBRARY = re.compile(rf"({CUBLASLT}|{HIPBLASLT}|{CUDNN})([1-9]\d?)", re.ASCII)
+_LIBRARY = re.compile(rf"({CUBLASLT}|{HIPBLASLT}|{CUDNN}|{MIOPEN})([1-9]\d?)", re.ASCII)
 _PACKAGES = {
     CUBLASLT: ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"),
     CUDNN: ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
@@ -62,7 +62,7 @@ def library_name(kind: str, version: int) -> str:
 @cache
 def package(kind: str) -> str:
     """What is installed here of a library, with its version: NVIDIA's package, or the release of
-    ROCm that hipBLASLt is part of; ``""`` if neither says so, as where torch brings its own."""
+    ROCm that AMD's are part of; ``""`` if neither says so, as where torch brings its own."""
     return _INSTALLED[kind](kind) if kind else ""
 
 
@@ -80,7 +80,7 @@ def _rocm(_: str) -> str:
     return ""
 
 
-_INSTALLED = {CUBLASLT: _nvidias, HIPBLASLT: _rocm, CUDNN: _nvidias}
+_INSTALLED = {CUBLASLT: _nvidias, CUDNN: _nvidias, HIPBLASLT: _rocm, MIOPEN: _rocm}
 
 
 def library_key(config: Any) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.ops.library_engine import Engine, Tensor
+from tilewright.ops.library_engine import Fixed, Tensor
 
 Diagonal = Literal["", "top_left", "bottom_right"]
 """The corner that the diagonal of a causal mask begins in; ``""``: there is no mask."""
@@ -47,7 +47,7 @@ class Attention:
     diagonal: Diagonal = ""
     gradients: Gradients | None = None
     alignment: int = 16
-    engine: Engine | None = None
+    engine: Fixed | None = None
     workspace: int = 0
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
-"""Engines of cuDNN, as data: what a kernel's name says of one, and the tensors that the library is
-asked about.
+"""Engines of cuDNN and solvers of MIOpen, as data: what a kernel's name says of one, and the
+tensors that the library is asked about.
 
 What a step of a launch asks of the library is in `ops.library_convolution` and
 `ops.library_attention`.
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument, shown
-from tilewright.ops.library import CUDNN, LIBRARIES, kind
+from tilewright.ops.library import CUDNN, LIBRARIES, MIOPEN, kind
 from tilewright.verdict import YES, Verdict, no
 
 MIB = 1 << 20
@@ -79,10 +79,64 @@ _WORD = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
-    """An engine that the library offers, and the bytes of scratch memory that it needs."""
+class Solver:
+    """What fixes one algorithm of MIOpen, as far as a caller can: a solver and the library's
+    release. How a solver is tuned, it reads from the library's database, which is of a release too;
+    a user can add to it.
 
-    engine: Engine
+    number: the library's number for a solution.
+    release: the minor version of the library, and its patch.
+    varies: whether two runs may give other bits: the library does not offer the solver where it is
+        asked for deterministic ones.
+    """
+
+    number: int
+    release: tuple[int, int]
+    varies: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(0 <= one <= _LARGEST for one in (self.number, *self.release)):
+            raise BadArgument(f"{self} has a number that no name can say")
+
+    @property
+    def word(self) -> str:
+        """All fields, as a kernel's name has them: ``85_v4-0_varies``."""
+        minor, patch = self.release
+        return f"{self.number}_v{minor}-{patch}{'_varies' * self.varies}"
+
+    @classmethod
+    def of_word(cls, word: str) -> Solver:
+        """The solver whose `word` this is. Raises `BadArgument`."""
+        found = _SOLVER.fullmatch(word)
+        if found is None:
+            raise BadArgument(f"'{word}' is not a solver of MIOpen, such as 85_v4-0")
+        release = int(found["minor"]), int(found["patch"])
+        return cls(int(found["number"]), release, bool(found["varies"]))
+
+
+_SOLVER = re.compile(
+    rf"(?P<number>{_NUMBER})_v(?P<minor>{_NUMBER})-(?P<patch>{_NUMBER})(?P<varies>_varies)?",
+    re.ASCII,
+)
+
+Fixed = Engine | Solver
+"""What fixes an algorithm of a library."""
+
+_FIXED: dict[str, type[Fixed]] = {CUDNN: Engine, MIOPEN: Solver}
+_TITLES = {CUDNN: ("cuDNN", "NVIDIA"), MIOPEN: ("MIOpen", "AMD")}
+"""The libraries' names and their vendors', for people."""
+
+
+def title(library: str) -> str:
+    """A library's name, for people. library: its kind, as ``cudnn``."""
+    return _TITLES[library][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """An algorithm that a library offers, and the bytes of scratch memory that it needs."""
+
+    engine: Fixed
     workspace: int
 
 
@@ -94,41 +148,48 @@ PATTERN = r"(?P<engine>[a-z0-9]+_[a-z0-9_-]+_ws[0-9]+)"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the words of an engine say.
+    """What the words of an algorithm say.
 
-    library: with its major version. workspace: MiB of scratch memory that the engine may use.
+    library: with its major version. workspace: MiB of scratch memory that the algorithm may use.
     """
 
     library: str
-    engine: Engine
+    engine: Fixed
     workspace: int
 
 
 def words(library_name: str, found: Offered) -> str:
-    """The words of an engine that a library offers: ``cudnn9_38_k2-5_ws32``."""
+    """The words of an algorithm that a library offers: ``cudnn9_38_k2-5_ws32``."""
     room = 0 if not found.workspace else 1 << (-(-found.workspace // MIB) - 1).bit_length()
     return f"{library_name}_{found.engine.word}_ws{room}"
 
 
 @lru_cache(maxsize=4096)
-def said(words: str) -> Said:
-    """What the words of an engine say. Raises `BadArgument`."""
+def said(words: str, only: str = "") -> Said:
+    """What the words of an algorithm say. Raises `BadArgument`.
+
+    only: the kind of library that it must be of; ``""`` for any.
+    """
     library, _, rest = words.partition("_")
     word, _, room = rest.rpartition("_ws")
-    if kind(library) != CUDNN or room not in map(str, WORKSPACES):
+    fixed = _FIXED.get(kind(library)) if only in ("", kind(library)) else None
+    if fixed is None or room not in map(str, WORKSPACES):
         raise BadArgument(f"{shown(words, 300)} is not an engine such as cudnn9_38_k2-5_ws32")
-    return Said(library, Engine.of_word(word), int(room))
+    return Said(library, fixed.of_word(word), int(room))
 
 
 def repeats(words: str) -> Verdict:
-    """Whether two runs of an engine give the same bits."""
-    if said(words).engine.varies:
-        return no("reduction", "cuDNN notes that this engine's sums do not repeat bit for bit")
+    """Whether two runs of an algorithm give the same bits."""
+    of = said(words)
+    if of.engine.varies:
+        which = title(kind(of.library))
+        return no("reduction", f"{which} notes that this engine's sums do not repeat bit for bit")
     return YES
 
 
-def foreign(arch: Arch) -> str | None:
-    """Why an architecture has no cuDNN; None if it has."""
-    if CUDNN not in LIBRARIES[arch.backend]:
-        return f"cuDNN is NVIDIA's, and {arch.name} is not"
+def foreign(library: str, arch: Arch) -> str | None:
+    """Why an architecture has no library of a kind; None if it has."""
+    if library not in LIBRARIES[arch.backend]:
+        name, vendor = _TITLES[library]
+        return f"{name} is {vendor}'s, and {arch.name} is not"
     return None

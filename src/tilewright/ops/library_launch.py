@@ -1,4 +1,4 @@
-"""The launch of an engine of cuDNN."""
+"""The launch of an algorithm of a library: an engine of cuDNN, or a solver of MIOpen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.ops.library_engine import MIB, said
 from tilewright.ops.nouns import Argument, Launch, Pointer, Step, Temporary
 
 WORKSPACE = "workspace"
-"""The temporary that an engine may use."""
+"""The temporary that an algorithm may use."""
 
 
 def launch(
@@ -19,11 +19,12 @@ def launch(
     words: str,
     arguments: Sequence[Argument],
     temporaries: Sequence[Temporary] = (),
+    capturable: bool = True,
 ) -> Launch:
-    """One step that the library computes by the engine that `words` say.
+    """One step that the library computes by the algorithm that `words` say.
 
     question: what is computed. arguments: those of the step, without the workspace. temporaries:
-    others than the workspace.
+    others than the workspace. capturable: see `Launch`.
     """
     of = said(words)
     room = of.workspace * MIB
@@ -32,4 +33,4 @@ def launch(
         arguments = (*arguments, Pointer(WORKSPACE))
         temporaries = (*temporaries, Temporary(WORKSPACE, (room,), "int8"))
     step = Step((1, 1, 1), tuple(arguments), theirs=asked)
-    return Launch((step,), tuple(temporaries))
+    return Launch((step,), tuple(temporaries), capturable)

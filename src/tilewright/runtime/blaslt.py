@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from tilewright.dtypes import DTYPES
@@ -59,6 +60,19 @@ class Handles(ctypes.Structure):
             if (self.streams[i] or 0) == (stream or 0):
                 found = self.handles[i]
         return found
+
+    def check_room(self, library: str) -> None:
+        """Raise `LibraryRefused` if no stream may be added. library: its name."""
+        if self.count == STREAMS:
+            raise LibraryRefused(
+                f"{library} needs a handle for each stream, and {STREAMS} streams have one: use "
+                "fewer streams"
+            )
+
+    def add(self, stream: int, handle: int) -> None:
+        """Add the handle of a stream."""
+        self.streams[self.count], self.handles[self.count] = stream, handle
+        self.count += 1  # last: calls of other threads look meanwhile
 
 
 class Context(ctypes.Structure):
@@ -235,35 +249,26 @@ class BlasLt(ABC):
                 _ONE[sums_of(asked)], 0, (ctypes.c_int * BESIDE)(*beside), 0,
             )  # fmt: skip
             name = f"{self.name} for {_said(asked)}"
-            return Prepared(name, self, device, context, stack.pop_all())
+            serve = partial(self._serve, device)
+            return Prepared(name, self, context, stack.pop_all(), serve)
 
-    def serve(self, device: int, stream: int) -> None:
+    def _serve(self, device: int, stream: int) -> None:
         """Make a handle for a stream of a device, which is current, unless there is one. Raises
         `LibraryRefused`."""
         with self._lock:
             table = self._table(device)
-            if table.on(stream) is not None:
-                return
-            if table.count == STREAMS:
-                raise LibraryRefused(
-                    f"{self.name} needs a handle for each stream, and {STREAMS} streams have one: "
-                    "use fewer streams"
-                )
-            self._add(table, device, stream)
+            if table.on(stream) is None:
+                table.check_room(self.name)
+                table.add(stream, self._created_handle(device))
 
     def _table(self, device: int) -> Handles:
         """The handles of a device, which is current; the first is that of the default stream."""
         table = self._handles.get(device)
         if table is None:
             table = Handles(each=self.each_stream)
-            self._add(table, device, 0)
+            table.add(0, self._created_handle(device))
             self._handles[device] = table
         return table
-
-    def _add(self, table: Handles, device: int, stream: int) -> None:
-        at = table.count
-        table.streams[at], table.handles[at] = stream, self._created_handle(device)
-        table.count = at + 1  # last: calls of other threads look meanwhile
 
     def _created_handle(self, device: int) -> int:
         """A new handle. Raises `LibraryRefused`."""

@@ -142,9 +142,6 @@ class Cudnn:
         said = self._lib.cudnnGetErrorString(status)
         return f"{(said or b'unknown status').decode()} ({status})"
 
-    def serve(self, device: int, stream: int) -> None:
-        """A handle serves every stream."""
-
     def offered(self, driver: Driver, device: int, asked: Asked, count: int) -> list[Offered]:
         """The first engines that the library's heuristic offers for what is asked and can
         plan, best guess first, at most `count`. Raises `LibraryRefused` if there is none."""
@@ -168,7 +165,7 @@ class Cudnn:
     def prepared(self, driver: Driver, device: int, asked: Asked) -> Prepared:
         """What is asked, with its engine, made ready on a device. Raises `LibraryRefused` if the
         library does not take the engine there."""
-        assert asked.engine is not None
+        assert isinstance(asked.engine, Engine)
         with self._lock, ExitStack() as stack, driver.current(device), driver.capture_allowed():
             handle = self._handle(device)
             graph, of = self._graph(stack, handle, asked)
@@ -182,7 +179,7 @@ class Cudnn:
             shared = ctypes.addressof(self._shared[device])
             numbers = of.values, of.positive
             context = Context(*functions, shared, plan, asked.workspace, of.given, *numbers)
-            return Prepared(f"{self.name} for {asked}", self, device, context, stack.pop_all())
+            return Prepared(f"{self.name} for {asked}", self, context, stack.pop_all())
 
     def _handle(self, device: int) -> int:
         """The handle of a device, which is current. Raises `LibraryRefused`."""

@@ -31,8 +31,8 @@
    Nothing here knows a driver: prepare() gets the driver's functions as addresses. A plain kernel is
    launched with a function like cuLaunchKernel or hipModuleLaunchKernel (they take the same
    arguments), a kernel with launch attributes with one like cuLaunchKernelEx. `matmul_step`, in
-   matmul.h, is one like the former for a product that a library computes, and `graph_step`, in
-   graph.h, for what cuDNN computes. launcher.py compiles this file on first use. */
+   matmul.h, is one like the former for a product that a library computes, `graph_step`, in graph.h,
+   for what cuDNN computes, and `solution_step`, in solution.h, for MIOpen. launcher.py compiles this file on first use. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -397,6 +397,15 @@ static int write_scalar(int type, PyObject *value, char *to) {
 
 #include "matmul.h"
 #include "graph.h"
+#include "solution.h"
+
+/* Whether a step is computed by a library that has no handle for this stream yet. */
+static int lacks_handle(const Step *s, void *stream) {
+  const Handles *handles = s->call == (void *)matmul_step     ? ((Matmul *)s->function)->handles
+                           : s->call == (void *)solution_step ? ((Solution *)s->function)->handles
+                                                              : NULL;
+  return handles && !handle_on(handles, stream);
+}
 
 static int launch_step(const Step *s, void *stream, void **parameters) {
   if (!s->count)
@@ -421,12 +430,8 @@ static int overlaps(const Launch *l, const uint64_t *address) {
 static int lacking(const Launch *l, uint64_t stream, const uint64_t *address) {
   for (int i = 0; i < l->descriptors; i++)
     if (!map_of(l->encode, l->descriptor + i, address)) return NEEDS_MAPS;
-  for (int i = 0; i < l->steps; i++) {
-    const Step *s = l->step + i;
-    if (s->call == (void *)matmul_step &&
-        !handle_on(((Matmul *)s->function)->handles, (void *)(uintptr_t)stream))
-      return NEEDS_HANDLE;
-  }
+  for (int i = 0; i < l->steps; i++)
+    if (lacks_handle(l->step + i, (void *)(uintptr_t)stream)) return NEEDS_HANDLE;
   return overlaps(l, address) ? OVERLAPS : 0;
 }
 
@@ -469,11 +474,8 @@ static int do_launch(Launch *l, uint64_t stream, const uint64_t *address, PyObje
     else memcpy(copy + t->slot.at, map->map, MAP_BYTES);
   }
   void *queue = (void *)(uintptr_t)stream, **next = parameters;
-  for (int i = 0; i < l->steps && !status; i++) { /* before any step is queued */
-    const Step *s = l->step + i;
-    if (s->call == (void *)matmul_step && !handle_on(((Matmul *)s->function)->handles, queue))
-      status = NEEDS_HANDLE;
-  }
+  for (int i = 0; i < l->steps && !status; i++) /* before any step is queued */
+    if (lacks_handle(l->step + i, queue)) status = NEEDS_HANDLE;
   if (!status) {
     for (int i = 0; i < l->parameters; i++) parameters[i] = copy + l->offsets[i];
     l->used = ++uses;
@@ -719,7 +721,8 @@ PyMODINIT_FUNC PyInit_launcher(void) {
   word_arrays = PyUnicode_InternFromString("arrays");
   PyObject *made = PyModule_Create(&module);
   if (made && (add_address(made, "matmul_step", (void *)matmul_step) ||
-               add_address(made, "graph_step", (void *)graph_step)))
+               add_address(made, "graph_step", (void *)graph_step) ||
+               add_address(made, "solution_step", (void *)solution_step)))
     Py_CLEAR(made);
   return made;
 }

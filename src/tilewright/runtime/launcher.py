@@ -46,7 +46,7 @@ log = logging.getLogger("tilewright")
 
 _SOURCE, *_INCLUDED = (
     Path(__file__).with_name(name)
-    for name in ("launcher.c", "describe.h", "repeat.h", "matmul.h", "graph.h")
+    for name in ("launcher.c", "describe.h", "repeat.h", "matmul.h", "graph.h", "solution.h")
 )
 
 

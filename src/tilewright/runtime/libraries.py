@@ -6,19 +6,29 @@ from contextlib import suppress
 from functools import cache
 
 from tilewright.errors import LibraryRefused
-from tilewright.ops.library import CUBLASLT, CUDNN, HIPBLASLT, kind, library_name, major
+from tilewright.ops.library import (
+    CUBLASLT,
+    CUDNN,
+    HIPBLASLT,
+    MIOPEN,
+    kind,
+    library_name,
+    major,
+)
 from tilewright.runtime.cublaslt import CublasLt
 from tilewright.runtime.cudnn import Cudnn
 from tilewright.runtime.hipblaslt import HipblasLt
+from tilewright.runtime.miopen import Miopen
 from tilewright.runtime.prepared import Library, loaded
 
 ALGORITHMS = 8
 """How many algorithms a library is asked for, by default. On NVIDIA, `torch.mm` takes the first."""
 
-_TYPES: dict[str, type[CublasLt | HipblasLt | Cudnn]] = {
+_TYPES: dict[str, type[CublasLt | HipblasLt | Cudnn | Miopen]] = {
     CUBLASLT: CublasLt,
     HIPBLASLT: HipblasLt,
     CUDNN: Cudnn,
+    MIOPEN: Miopen,
 }
 
 

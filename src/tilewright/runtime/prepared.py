@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -40,10 +40,6 @@ class Library(Protocol):
     def error(self, status: int) -> str:
         """The library's name for a status."""
 
-    def serve(self, device: int, stream: int) -> None:
-        """See to it that the library has what it needs for a stream of a device, which is current.
-        Raises `LibraryRefused`."""
-
 
 class Prepared:
     """A step that a library computes, ready on one device. What it describes to the library lives
@@ -51,17 +47,19 @@ class Prepared:
 
     name: what messages call it.
     context: what the launcher's function finds at `address`.
+    serve: sees to it that the library has what it needs for a stream of the device, which is
+        current; raises `LibraryRefused`. By default one that is ready serves every stream.
     """
 
     def __init__(
         self,
         name: str,
         library: Library,
-        device: int,
         context: ctypes.Structure,
         descriptions: ExitStack,
+        serve: Callable[[int], None] = lambda stream: None,
     ) -> None:
-        self.name, self._library, self._device, self._context = name, library, device, context
+        self.name, self._library, self._context, self.serve = name, library, context, serve
         weakref.finalize(self, descriptions.close).atexit = False
 
     @property
@@ -77,10 +75,6 @@ class Prepared:
     def error(self, status: int) -> str:
         """The library's name for a status."""
         return self._library.error(status)
-
-    def serve(self, stream: int) -> None:
-        """See `Library.serve`."""
-        self._library.serve(self._device, stream)
 
 
 def loaded(files: Sequence[str], folders: Sequence[str]) -> Iterator[ctypes.CDLL]:

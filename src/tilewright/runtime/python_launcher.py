@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.parameters import TENSOR_MAP_BYTES
-from tilewright.runtime import cudnn, cudnn_graphs
+from tilewright.runtime import cudnn, cudnn_graphs, miopen
 from tilewright.runtime.blaslt import Context, Handles
 from tilewright.runtime.driver import address_of
 from tilewright.runtime.prepared import NOT_POSITIVE, STATUS
@@ -72,7 +72,7 @@ class _Config(ctypes.Structure):
     )
 
 
-def _handle(m: Context, stream: int | None) -> int | None:
+def _handle(m: Context | miopen.Context, stream: int | None) -> int | None:
     """The library's handle for a stream; None if it has none yet."""
     return Handles.from_address(m.handles).on(stream)
 
@@ -161,6 +161,37 @@ _kept_graph_step = _FUNCTION(_graph_step)
 graph_step = address_of(_kept_graph_step)
 """The address of the function that computes a step by cuDNN."""
 
+_COMPUTE = ctypes.CFUNCTYPE(
+    ctypes.c_int, *([ctypes.c_void_p] * 9), ctypes.c_size_t, ctypes.c_uint64
+)
+
+
+def _solution_step(
+    function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
+    stream: int | None, parameters: int, extra: int | None,
+) -> int:  # fmt: skip
+    """See solution.h."""
+    s = miopen.Context.from_address(function)
+    places = (ctypes.c_void_p * (3 + (s.workspace > 0))).from_address(parameters)
+    first, second, made, *workspace = (ctypes.c_void_p.from_address(at).value for at in places)
+    miopen.lock(s.used)
+    try:
+        status: int = _COMPUTE(s.compute)(
+            _handle(s, stream), s.first, first, s.second, second, s.convolution, s.made, made,
+            workspace[0] if workspace else None, s.workspace, s.number,
+        )  # fmt: skip
+    finally:
+        miopen.unlock(s.used)
+    return STATUS + status if status else 0
+
+
+_kept_solution_step = _FUNCTION(_solution_step)
+solution_step = address_of(_kept_solution_step)
+"""The address of the function that computes a step by MIOpen."""
+
+_WITH_HANDLES: dict[int, Any] = {matmul_step: Context, solution_step: miopen.Context}
+"""The functions of steps that need a handle of a stream, each with its context."""
+
 
 @dataclass(slots=True)
 class _Step:
@@ -173,15 +204,16 @@ class _Step:
     block: int
     shared: int
     offsets: tuple[int, ...]
-    matmul: bool = False
+    context: Any = None
 
     def __post_init__(self) -> None:
-        self.matmul = self.call == matmul_step
+        self.context = _WITH_HANDLES.get(self.call)
         self.call = (_EXTENDED if self.attributes else _FUNCTION)(self.call)
 
     def lacks_handle(self, stream: int) -> bool:
         """Whether a library computes it that has no handle for a stream yet."""
-        return self.matmul and _handle(Context.from_address(self.function), stream) is None
+        of = self.context
+        return of is not None and _handle(of.from_address(self.function), stream) is None
 
     def launch(self, stream: int, places: Any) -> int:
         block = (self.block, 1, 1)

@@ -25,6 +25,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.attention import features
 from tilewright.ops.attention.mask import MASKS
+from tilewright.ops.library import CUDNN
 from tilewright.ops.library_engine import PATTERN, said
 from tilewright.ops.names import choice, number, read
 
@@ -156,7 +157,7 @@ def check(config: AttentionConfig, pipelines: tuple[str, ...]) -> AttentionConfi
 
 
 def _check_engine(c: AttentionConfig) -> AttentionConfig:
-    said(c.library_engine)
+    said(c.library_engine, CUDNN)
     features.split(c.features)
     known = of_engine(c.dtype, c.head_dim, c.head_dim_v, c.mask, c.features, c.library_engine)
     for field in fields(c):

@@ -16,8 +16,9 @@ without lse. Everything else is refused, with a sentence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.attention.config import AttentionConfig, of_engine
@@ -40,6 +41,8 @@ ALIGNMENT = 16
 """Bytes."""
 MOST_COUNT, MOST_ELEMENTS = 2**16 - 1, 2**31
 """Sequences or heads, as grids have them; elements of an array. More were never checked."""
+
+Problem = TypeVar("Problem")
 
 
 def refused(p: AttentionProblem) -> tuple[str, str] | None:
@@ -90,12 +93,26 @@ def _diagonal(p: AttentionProblem) -> Diagonal:
 
 def query(p: AttentionProblem, arch: Arch, library_name: str) -> Attention | Verdict:
     """What to ask the library for, or why it is not asked."""
+    return query_of(p, arch, library_name, refused, attention)
+
+
+def query_of(
+    p: Problem,
+    arch: Arch,
+    library_name: str,
+    refused: Callable[[Problem], tuple[str, str] | None],
+    asked: Callable[[Problem, str], Attention],
+) -> Attention | Verdict:
+    """What to ask the library for, or why it is not asked.
+
+    refused: as the function here. asked: what a library, by its name, is asked for.
+    """
     if kind(library_name) != CUDNN:
         return no("family", f"{library_name} computes no attention")
-    if reason := foreign(arch):
+    if reason := foreign(CUDNN, arch):
         return no("library", reason)
     objection = refused(p)
-    return no(*objection) if objection else attention(p, library_name)
+    return no(*objection) if objection else asked(p, library_name)
 
 
 @lru_cache(maxsize=1024)

@@ -9,6 +9,7 @@ from tilewright.arch.model import Arch
 from tilewright.ops.attention import library, pipelines, reach
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.library import CUDNN
 from tilewright.ops.library_engine import foreign
 from tilewright.ops.pool import Pool, each
 from tilewright.verdict import YES, Verdict, no
@@ -104,7 +105,7 @@ LEGALITY: tuple[tuple[str, Callable[[AttentionConfig, Arch], str | None]], ...] 
 def judge(config: AttentionConfig, arch: Arch) -> Verdict:
     """May `config` be built for `arch`? The first rule that refuses it, else its pipeline's own."""
     if config.library_engine:
-        reason = foreign(arch)
+        reason = foreign(CUDNN, arch)
         return no("library", reason) if reason else YES
     for name, rule in LEGALITY:
         if (reason := rule(config, arch)) is not None:

@@ -25,6 +25,7 @@ from tilewright.ops.attention import features
 from tilewright.ops.attention.config import ALIGNMENTS, VENDOR
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention_backward.problem import GRADIENTS
+from tilewright.ops.library import CUDNN
 from tilewright.ops.library_engine import PATTERN, said
 from tilewright.ops.names import choice, number, read
 
@@ -144,7 +145,7 @@ def check(config: AttentionBackwardConfig, pipelines: tuple[str, ...]) -> Attent
 
 
 def _check_engine(c: AttentionBackwardConfig) -> AttentionBackwardConfig:
-    said(c.library_engine)
+    said(c.library_engine, CUDNN)
     known = of_engine(c.dtype, c.head_dim, c.head_dim_v, c.mask, c.library_engine)
     for field in fields(c):
         if (value := getattr(c, field.name)) != (of := getattr(known, field.name)):

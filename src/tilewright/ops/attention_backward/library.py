@@ -15,12 +15,11 @@ from tilewright.arch.model import Arch, Device
 from tilewright.ops.attention import library as forward
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig, of_engine
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
-from tilewright.ops.library import CUDNN, kind
 from tilewright.ops.library_attention import Attention, Gradients
-from tilewright.ops.library_engine import Offered, Tensor, foreign, said, words
+from tilewright.ops.library_engine import Offered, Tensor, said, words
 from tilewright.ops.library_launch import launch as engine_launch
 from tilewright.ops.nouns import Argument, Given, Launch, Pointer, Scalar, Temporary
-from tilewright.verdict import Verdict, no
+from tilewright.verdict import Verdict
 
 DELTA, SUMS = "delta", "dq_sums"
 """Temporaries: the sum of O · dO of each row, and dQ in fp32."""
@@ -40,12 +39,7 @@ def refused(p: AttentionBackwardProblem) -> tuple[str, str] | None:
 
 def query(p: AttentionBackwardProblem, arch: Arch, library_name: str) -> Attention | Verdict:
     """What to ask the library for, or why it is not asked."""
-    if kind(library_name) != CUDNN:
-        return no("family", f"{library_name} computes no attention")
-    if reason := foreign(arch):
-        return no("library", reason)
-    objection = refused(p)
-    return no(*objection) if objection else gradients(p, library_name)
+    return forward.query_of(p, arch, library_name, refused, gradients)
 
 
 @lru_cache(maxsize=1024)

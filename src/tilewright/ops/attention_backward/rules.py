@@ -12,6 +12,7 @@ from tilewright.ops.attention.problem import OUTPUTS
 from tilewright.ops.attention_backward import library, pipelines
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.problem import GRADIENTS, AttentionBackwardProblem
+from tilewright.ops.library import CUDNN
 from tilewright.ops.library_engine import foreign
 from tilewright.verdict import YES, Verdict, no
 
@@ -59,7 +60,7 @@ LEGALITY: tuple[tuple[str, Callable[[AttentionBackwardConfig, Arch], str | None]
 def judge(config: AttentionBackwardConfig, arch: Arch) -> Verdict:
     """May `config` be built for `arch`? The first rule that refuses it."""
     if config.library_engine:
-        reason = foreign(arch)
+        reason = foreign(CUDNN, arch)
         return no("library", reason) if reason else YES
     for name, rule in (*LEGALITY, *pipelines.of(config).rules.items()):
         if (reason := rule(config, arch)) is not None:

@@ -35,7 +35,7 @@ from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import CUDNN, LIBRARIES, Found, Matmul, kind
+from tilewright.ops.library import LIBRARIES, Found, Matmul, kind
 from tilewright.ops.library_convolution import Convolution
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Nearby
@@ -77,7 +77,7 @@ class ConvFamily(Defaults):
         return alike.nearby(problem)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        theirs = (VENDOR,) if CUDNN in LIBRARIES[arch.backend] else ()
+        theirs = (VENDOR,) if {*library.KINDS} & {*LIBRARIES[arch.backend]} else ()
         return (*pipelines.on(arch), GEMM, *theirs)
 
     def axes(self) -> Mapping[str, Any]:
@@ -110,7 +110,7 @@ class ConvFamily(Defaults):
     def library_query(
         self, problem: ConvProblem, arch: Arch, library_name: str
     ) -> Matmul | Convolution | Verdict:
-        if kind(library_name) == CUDNN:
+        if kind(library_name) in library.KINDS:
             return library.query(problem, arch, library_name)
         return by_gemm.library_query(problem, arch, library_name)
 
