@@ -36,7 +36,8 @@ STEPS = (1.3, 1.1, 1.03)
 
 OF = {
     "BANDS": ("gluon_bands",), "GROUPED": ("gluon_grouped",), "OLDER": ("gluon_grouped",),
-    "TAP": ("depthwise",), "WINDOW": ("window",), "MEMORY": ("gluon_ws", "gluon_pingpong"),
+    "TAP": ("depthwise",), "APART": ("window", "depthwise"),
+    "DIRECT": ("direct",), "WINDOW": ("window",), "MEMORY": ("gluon_ws", "gluon_pingpong"),
 }  # fmt: skip
 """The pipelines that a figure is of, by the word that it begins with; others are `implicit`'s."""
 

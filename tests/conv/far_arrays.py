@@ -40,6 +40,7 @@ NO_RESERVE = 0x4000
 
 DENSE = ConvProblem(2, 5, 6, (3, 3), (2, 2), stride=(1, 2), pad=(0, 1), dtype="fp16", alignment=2)
 OWN = replace(DENSE, c=6, k=6, groups=6)
+DIRECT = {"pipeline": "direct", "tile_n": 8, "tile_k": 1, "group_m": 1}
 FORMS: dict[str, tuple[ConvProblem, dict[str, Any]]] = {
     "forward": (replace(DENSE, epilogue="add"), {}),
     "merged": (replace(DENSE, c=4, groups=2), {"merged": True}),
@@ -63,6 +64,11 @@ FORMS: dict[str, tuple[ConvProblem, dict[str, Any]]] = {
     "window of a row": (
         replace(OWN, stride=(1, 1)),
         {"pipeline": "window", "held": "2s1", "tile_k": 1, "group_m": 1},
+    ),
+    "direct": (DENSE, {**DIRECT, "box": "2x2x2"}),
+    "direct data": (replace(DENSE, direction="data"), {**DIRECT, "box": "2x2x2"}),
+    "direct weights": (
+        replace(DENSE, direction="weights"), {**DIRECT, "box": "1x2x2", "scheduler": "split"}
     ),
 }  # fmt: skip
 """A problem, and fields of a kernel, for each kernel through pointers."""
@@ -166,7 +172,9 @@ def main() -> None:
     cases = [] if narrow else products()
     for dims in ((0, 2),) if narrow else ((0, 2), (1, 3)):
         for name, (plain, fields) in FORMS.items():
-            p = far(plain, dims, NEAR if narrow else FAR)
+            # Of pipeline direct, pixels of a line are neighbours.
+            own = (dims[0], 2) if "direct" in name else dims
+            p = far(plain, own, NEAR if narrow else FAR)
             assert max(p.spans().values()) > 2**32
             cases.append((f"{name} {dims}", config(p, 32 if narrow else 64, **fields), p))
     for name, c, p in cases:

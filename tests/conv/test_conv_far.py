@@ -33,14 +33,14 @@ def test_results_are_right_beyond_32_bits():
     """Every kernel through pointers, in every direction, with far images, channels, rows, columns,
     filters and taps; and GEMM's kernel for 1×1."""
     found = lines()
-    assert len(found) == 3 + 2 * 11
+    assert len(found) == 3 + 2 * 14
     assert all(re.fullmatch(r".*: 0\.\d+", line) for line in found), found
 
 
 @pytest.mark.turns(6)
 def test_32_bits_would_not_do():
     found = lines("--narrow")
-    assert len(found) == 11
+    assert len(found) == 14
     assert not [line for line in found if re.fullmatch(r".*: 0\.\d+", line)], found
 
 

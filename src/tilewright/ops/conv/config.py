@@ -77,7 +77,7 @@ class ConvConfig:
         products of a step. Weights: filters, places of a filter (or its channels, of one tap), and
         pixels of a step. Depthwise: pixels (of weights: taps; of a window: strips of
         neighbouring pixels), channels, and pixels of a step (of a window that holds its filter: the
-        steps that strips walk down).
+        steps that strips walk down). Direct: pixels, images, and 1.
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
     pipeline: the kernels; each has a record in `pipelines`, but `GEMM` and `VENDOR`.
     scheduler: ``tile``, one workgroup for each tile; ``persistent``: a workgroup for each compute
@@ -100,7 +100,8 @@ class ConvConfig:
         of; 1: elements of neighbouring channels may be anywhere. alignment_out: of what is made.
     index_bits: 32 where every array spans under 2 GiB.
     box: of the pipelines that copy boxes, how many images and pixels along each dimension make the
-        rows that one warp group multiplies (``1x8x16``); ``""`` of the others.
+        rows that one warp group multiplies (``1x8x16``); of pipeline ``direct``, how many channels
+        and taps along each dimension a step writes out (``1x3x3``); ``""`` of the others.
     held: of kernels that are written out for a filter, its taps, and the strides of the height and
         the width (``3x3s1x1``); of a window for large filters, the row that it holds (``31s1``).
         ``""`` of the other pipelines.

@@ -32,6 +32,11 @@ MOST_NUMBER = 2**31 - 2**20
 """Pixels, tiles and weights are numbered in 32 bits, up to a tile past the last."""
 
 
+def _without_dot(c: ConvConfig) -> bool:
+    """Whether a kernel has no tile of matrix instructions' shape."""
+    return has(c, "depthwise") or has(c, "vector_units")
+
+
 def _dtype(c: ConvConfig, arch: Arch) -> str | None:
     multiplied = "tf32" if c.precision == "tf32" else c.dtype
     for name in dict.fromkeys((multiplied, c.dtype, c.dtype_out)):
@@ -42,7 +47,7 @@ def _dtype(c: ConvConfig, arch: Arch) -> str | None:
         return f"{arch.name} does not take {multiplied}"
     if c.direction != "forward" and c.dtype not in GRADIENT_DTYPES:
         return f"gradients are of {', '.join(GRADIENT_DTYPES)}, not of {c.dtype}"
-    if c.precision == "tf32" and (c.dtype != "fp32" or has(c, "depthwise")):
+    if c.precision == "tf32" and (c.dtype != "fp32" or _without_dot(c)):
         return f"precision tf32 multiplies fp32 on matrix units, not {c.dtype} in {c.pipeline}"
     possible = outputs(c.dtype, c.epilogue)
     if c.dtype_out not in possible:
@@ -61,10 +66,10 @@ def _pipeline(c: ConvConfig, arch: Arch) -> str | None:
 def _combination(c: ConvConfig, arch: Arch) -> str | None:
     if c.scheduler in SHARING and c.direction != "weights":
         return f"pixels are split for gradients of weights, not for direction {c.direction}"
-    if c.parts_meet and has(c, "depthwise"):
+    if c.parts_meet and _without_dot(c):
         return (
-            f"{c.scheduler} {c.reduction}: parts of depthwise gradients are added by a second "
-            "kernel, under scheduler split and reduction two_stage"
+            f"{c.scheduler} {c.reduction}: parts of gradients in pipeline {c.pipeline} are added "
+            "by a second kernel, under scheduler split and reduction two_stage"
         )
     if c.epilogue and c.direction == "weights":
         return "gradients of weights have no epilogue"
@@ -97,9 +102,9 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
 
 
 def _tile(c: ConvConfig, arch: Arch) -> str | None:
-    least = (1, 1, 1) if has(c, "depthwise") else arch.min_dot
+    least = (1, 1, 1) if _without_dot(c) else arch.min_dot
     odd = pipelines.of(c).odd(c)
-    most = MOST_ELEMENTS if has(c, "depthwise") else MOST_TILE
+    most = MOST_ELEMENTS if _without_dot(c) else MOST_TILE
     for axis, size, low in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), least, strict=True):
         if size & (size - 1) and f"tile_{axis}" not in odd:
             return f"tile_{axis} = {size} is not a power of two"
@@ -121,7 +126,7 @@ def _warps(c: ConvConfig, arch: Arch) -> str | None:
 
 def _written_out(c: ConvConfig, arch: Arch) -> bool:
     """Whether it has a dot on the vector units, which the compiler writes out."""
-    return not has(c, "depthwise") and on_vectors(c, arch)
+    return not _without_dot(c) and on_vectors(c, arch)
 
 
 def _registers(c: ConvConfig, arch: Arch) -> str | None:

@@ -124,8 +124,9 @@ def _meets(row: tuple[Any, ...]) -> bool:
     """Whether parts of sums can meet in several ways."""
     said = dict(zip(ALGORITHM, row, strict=True))
     whole = said["tile_n"] & (said["tile_n"] - 1) == 0  # in one accumulator
-    depthwise = PIPELINES[said["pipeline"]].has("depthwise")
-    return said["scheduler"] in SHARING and not depthwise and whole
+    of = PIPELINES[said["pipeline"]]
+    without_dot = of.has("depthwise") or of.has("vector_units")
+    return said["scheduler"] in SHARING and not without_dot and whole
 
 
 def make_config(fields: Mapping[str, Any], arch: Arch) -> ConvConfig:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.pipelines.depthwise import DEPTHWISE
+from tilewright.ops.conv.pipelines.direct import DIRECT
 from tilewright.ops.conv.pipelines.gluon_bands import GLUON_BANDS
 from tilewright.ops.conv.pipelines.gluon_grouped import GLUON_GROUPED
 from tilewright.ops.conv.pipelines.gluon_pingpong import GLUON_PINGPONG
@@ -20,7 +21,7 @@ PIPELINES: dict[str, Pipeline] = {
     record.name: record
     for record in (
         IMPLICIT, PACKED, SUBPIXEL, DEPTHWISE, WINDOW, GLUON_BANDS, GLUON_WS, GLUON_PINGPONG,
-        GLUON_GROUPED,
+        GLUON_GROUPED, DIRECT,
     )
 }  # fmt: skip
 

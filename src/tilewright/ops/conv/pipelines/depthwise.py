@@ -19,7 +19,7 @@ from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
-from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Columns, each
 
@@ -76,6 +76,13 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
             yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)
 
 
+def lane_bytes(p: ConvProblem) -> float:
+    """Bytes of the first cache that a lane's load takes where neighbouring lanes read channels that
+    are no neighbours; else 0, as lanes share lines."""
+    apart = p.strides_of(DIRECTIONS[p.direction][0])[1] if p.c > 1 else 1
+    return min(CONV.APART_BYTES, apart * DTYPES[p.dtype].bytes) if apart > 1 else 0
+
+
 def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
     import numpy as np
 
@@ -90,6 +97,7 @@ def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
     work = pointers.Work(
         steps=steps,
         read=read * DTYPES[p.dtype].bytes,
+        shared=read * lane_bytes(p),
         products=physics.lanes_us(c.tile_m * c.tile_n * c.tile_k * CONV.TAP_INSTRUCTIONS, device),
         resident=each(c, _resident, arch_called(device.arch)),
     )

@@ -101,7 +101,8 @@ class Work:
     shared: bytes that its warps read from shared memory in a step. products: microseconds of a
     step's on a compute unit. gathered: microseconds in which a compute unit gathers a tile's
     operands, at least. factor: on the time of all that overlaps. resident: workgroups that a
-    compute unit holds.
+    compute unit holds. neighbours: whether neighbouring threads store neighbouring elements
+    whatever the alignment.
     """
 
     steps: Each
@@ -112,6 +113,7 @@ class Work:
     shared: Each = 0.0
     gathered: Each = 0.0
     factor: float = 1.0
+    neighbours: bool = False
 
 
 def estimates(c: Columns, contexts: Sequence[Context], work: Work) -> Estimates:
@@ -131,7 +133,7 @@ def estimates(c: Columns, contexts: Sequence[Context], work: Work) -> Estimates:
     gathered = filled * work.gathered
     steps = waves * work.steps
     body = np.maximum(steps * np.maximum(together, alone), gathered)
-    stored = np.where(c.alignment_out >= 4, 1.0, 1.5)
+    stored = np.where((c.alignment_out >= 4) | work.neighbours, 1.0, 1.5)
     memory = physics.memory_us(p.min_bytes, device) * stored
     overlapped = work.factor * physics.together_us(body, memory)
     total = overlapped + DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US

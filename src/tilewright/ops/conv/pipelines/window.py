@@ -141,6 +141,7 @@ def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
     work = pointers.Work(
         steps=np.array([*map(_walked, contexts)]),
         read=each(c, _read),
+        shared=each(c, _loads) * depthwise.lane_bytes(contexts[0].problem),
         products=physics.lanes_us(each(c, _instructions), device),
         resident=each(c, _resident, arch_called(device.arch)),
     )
@@ -158,10 +159,15 @@ def _walked(x: Context) -> float:
     return float(max(1.0, found))
 
 
+def _loads(c: ConvConfig) -> int:
+    """Elements that a workgroup reads in a step."""
+    of_y = windows.held(c).strip if c.direction == "weights" else 0
+    return c.tile_m * c.tile_n * (windows.read(c) + of_y)
+
+
 def _read(c: ConvConfig) -> int:
     """Bytes that a workgroup reads in a step."""
-    of_y = windows.held(c).strip if c.direction == "weights" else 0
-    return c.tile_m * c.tile_n * DTYPES[c.dtype].bytes * (windows.read(c) + of_y)
+    return _loads(c) * DTYPES[c.dtype].bytes
 
 
 def _instructions(c: ConvConfig) -> float:
