@@ -82,7 +82,7 @@ def test_only_atomic_sums_do_not_repeat():
         ({"direction": "forward"}, "pixels are split for gradients of weights"),
         (
             {"pipeline": "depthwise", "group_m": 1, "reduction": "tree"},
-            "parts of depthwise gradients are added by a second kernel",
+            "parts of gradients in pipeline depthwise are added by a second kernel",
         ),
         ({"pipeline": "depthwise", "group_m": 1, "scheduler": "stream_k"}, "a second kernel"),
     ],

@@ -2,8 +2,9 @@
 architecture (kernels/gather.py, weights.py). Its spaces have tiles of one group, of several groups
 of few channels, and of runs.
 
-Two figures of its estimate were fitted: the instructions that gathering few channels takes
-(`GATHERED_INSTRUCTIONS`), and the factor on gradients of the data (`DATA_FACTOR`).
+Figures of its estimate were fitted: the instructions that loads and the places of pixels take
+(`GATHERED_INSTRUCTIONS`, `LOAD_INSTRUCTIONS`, `PLACE_INSTRUCTIONS`), and the factor on gradients of
+the data (`DATA_FACTOR`).
 """
 
 from __future__ import annotations
@@ -303,9 +304,9 @@ def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
     of_pixels, others = (
         (c.tile_m + c.tile_n, 0) if p.direction == "weights" else (c.tile_m, c.tile_n)
     )
-    steps, gathered = _steps(c, p, contexts), np.zeros(len(c))
-    for at in np.flatnonzero(c.merged) if p.groups == 1 else ():
-        gathered[at] = _gathered(c[at], p, steps[at], device)
+    steps = _steps(c, p, contexts)
+    walked = zip(c, np.broadcast_to(steps, len(c)), strict=True)
+    gathered = np.array([_gathered(one, p, count, device) for one, count in walked])
     work = pointers.Work(
         steps=steps,
         read=(of_pixels * _sectors(c, p) + others) * c.tile_k * DTYPES[p.dtype].bytes,
@@ -372,21 +373,30 @@ def _products(c: ConvConfig, device: Device) -> float:
 
 
 def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> float:
-    """Microseconds in which a compute unit gathers the operands of merged steps, and stores a tile
-    of the result."""
-    size = DTYPES[c.dtype].bytes
+    """Microseconds in which the lanes of a compute unit gather the operands of a tile's steps, and
+    store a tile of the result."""
+    size, warp = DTYPES[c.dtype].bytes, arch_called(device.arch).warp_size
     first, second = c.tile_m * c.tile_k * size, c.tile_n * c.tile_k * size
     width = max(c.alignment, size)
-    finished = c.tile_m * c.tile_n * CONV.FINISHED_INSTRUCTIONS
+    of_first = runs.READ if c.runs and c.direction == "weights" else width
+    loads = first / of_first + second / width
     if c.direction == "weights":
-        loads = first / (runs.READ if c.runs else width) + second / width
-        finished = 0
+        # Where the pixels of a step lie is worked out by the lanes of each row of both operands.
+        lanes = min(warp, c.tile_m * size / of_first) + min(warp, c.tile_n * size / width)
+        places, once = c.tile_k * lanes * CONV.PLACE_INSTRUCTIONS, 0.0
     else:
-        loads = (first + second) / width
-    if c.direction == "forward":
-        row = runs.sizes(p, c.alignment)[0] if c.runs else p.filter[-1] * p.c
-        steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
-    return physics.lanes_us(steps * loads * CONV.GATHERED_INSTRUCTIONS + finished, device)
+        lanes = min(warp, c.tile_n / written(c)) + min(warp, c.tile_k * size / width)
+        places, once = 0.0, c.tile_m * lanes * CONV.PLACE_INSTRUCTIONS
+    each_load = CONV.LOAD_INSTRUCTIONS
+    if c.merged:
+        each_load, places, once = CONV.GATHERED_INSTRUCTIONS, 0.0, 0.0
+        if c.direction != "weights":
+            once = c.tile_m * c.tile_n * CONV.FINISHED_INSTRUCTIONS
+        if c.direction == "forward":
+            row = p.filter[-1] * p.group_c * c.merged_groups
+            row = runs.sizes(p, c.alignment)[0] if c.runs else row
+            steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
+    return physics.lanes_us(steps * (loads * each_load + places) + once, device)
 
 
 IMPLICIT = Pipeline(
