@@ -62,12 +62,45 @@ def flex_backward(p: AttentionBackwardProblem, bench: Bench) -> Binds:
 
 def _flex_bind(p: AttentionProblem, options: Mapping[str, Any]) -> Any:
     run = _flex_function(p, options)
-    return lambda inputs, outputs: partial(run, **_flex_given(inputs))
+
+    def bind(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        given = _flex_given(inputs)
+        if p.blocks_shape:
+            given["blocks"] = _flex_blocks(p, inputs["blocks"])
+        return partial(run, **given)
+
+    return bind
+
+
+def _flex_blocks(p: AttentionProblem, blocks: Any) -> Any:
+    """FlexAttention's form of a mask of blocks, alone or under a causal mask."""
+    import torch
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if p.mask.kind not in ("none", "causal") or p.q_len != p.kv_len or p.q_len % p.block_size:
+        raise ValueError(f"{p} has no form here")
+    whole, cut = blocks, torch.zeros_like(blocks)
+    if p.mask.kind == "causal":
+        of_diagonal = torch.eye(p.block_counts[0], dtype=torch.bool, device=blocks.device)
+        whole, cut = blocks.tril(-1), blocks & of_diagonal
+    listed = [
+        found.expand(p.batch, p.heads, -1, -1).int().contiguous()
+        for one in (cut, whole)
+        for found in (
+            one.sum(-1, keepdim=True),
+            one.int().argsort(dim=-1, descending=True, stable=True),
+        )
+    ]
+    cut_count, cut_at, whole_count, whole_at = listed
+    return BlockMask.from_kv_blocks(
+        cut_count[..., 0].contiguous(), cut_at, whole_count[..., 0].contiguous(), whole_at,
+        BLOCK_SIZE=p.block_size, mask_mod=(lambda b, h, i, j: j <= i) if p.right == 0 else None,
+    )  # fmt: skip
 
 
 def _flex_given(inputs: Tensors) -> dict[str, Any]:
     """What the compiled function takes."""
-    names = ("q", "k", "v", "scale", "slopes", "sinks", "bias")
+    names = ("q", "k", "v", "scale", "slopes", "sinks", "bias", "blocks")
     return {name: inputs.get(name) for name in names}
 
 
@@ -100,12 +133,14 @@ def _flex_compiled(
         found = j <= i + shift + right
         return found & (j >= i + shift - left) if windowed else found
 
-    blocks = None
-    if p.mask.kind != "none":
-        blocks = create_block_mask(seen, None, None, p.q_len, p.kv_len, device=device)
+    of_mask = None
+    if p.mask.kind != "none" and not p.blocks_shape:
+        of_mask = create_block_mask(seen, None, None, p.q_len, p.kv_len, device=device)
 
     @torch.compile(fullgraph=True, dynamic=False, mode=MODE)
-    def run(q: Any, k: Any, v: Any, scale: Any, slopes: Any, sinks: Any, bias: Any) -> Any:
+    def run(
+        q: Any, k: Any, v: Any, scale: Any, slopes: Any, sinks: Any, bias: Any, blocks: Any
+    ) -> Any:
         def changed(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
             if softcap:
                 s = softcap * torch.tanh(s / softcap)
@@ -120,7 +155,7 @@ def _flex_compiled(
             k.transpose(1, 2),
             v.transpose(1, 2),
             score_mod=changed if changing else None,
-            block_mask=blocks,
+            block_mask=of_mask if blocks is None else blocks,
             scale=scale,
             enable_gqa=shared,
             return_lse=sinks is not None,

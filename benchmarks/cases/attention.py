@@ -81,6 +81,17 @@ def biases() -> Problems:
             yield shape(4096, head_dim, batch=2, bias_shape=(1, HEADS[head_dim]), **mask)
 
 
+def blocks() -> Problems:
+    """Masks of blocks of 128 and 64, a mask for each head, of which a half to a tenth is seen."""
+    for block_size, masks in ((128, CAUSAL), (64, CAUSAL[:1])):
+        for density in (0.5, 0.25, 0.1):
+            for mask in masks:
+                yield shape(
+                    8192, 128, blocks_shape=(1, HEADS[128]), block_size=block_size,
+                    density=density, **mask,
+                )  # fmt: skip
+
+
 def eight(by_columns: bool = False) -> Problems:
     """fp8, with a scale for each head; values lie by rows or by columns."""
     for head_dim in (128, 256):
@@ -179,6 +190,11 @@ CASES = (
         "attention-bias", "bf16 with an elementwise bias, 4k rows, causal and not",
         "the faster of cuDNN (without a mask) and FlexAttention (compiled with max-autotune)",
         lambda: [*biases()], vendor=(rivals.torch_calls, others.flex),
+    ),
+    Case(
+        "attention-blocks", "bf16, 8k rows, masks of blocks of 128 (causal and not) and 64, of "
+        "which a half, a quarter and a tenth is seen", FLEX,
+        lambda: [*blocks()], vendor=(others.flex,),
     ),
     Case(
         "attention-fp8", "fp8, values by rows, 4k to 16k rows, causal and not",

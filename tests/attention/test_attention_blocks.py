@@ -12,6 +12,7 @@ import torch
 import selection
 import tilewright as tw
 from shared_builds import build_once
+from simulate import worst_error
 from tilewright import Dispatcher, ops
 from tilewright.arch import arch, device
 from tilewright.errors import BadArgument, TilewrightError
@@ -108,6 +109,32 @@ def test_equal_splits():
 )
 def test_it_goes_with_lengths_pages_and_other_features(fields):
     check(problem_of(**fields))
+
+
+TILES = {64: ((64, 64, 4, 2),), 128: ((128, 64, 8, 3), (64, 128, 4, 2)), 192: ((192, 64, 12, 2),)}
+
+
+@pytest.mark.turns(4)
+@pytest.mark.grid(4)
+@pytest.mark.parametrize("density", [0.2, 0.6])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("others", ["lse", "lse+usedkv", "lse+packedq+packedkv"])
+@pytest.mark.parametrize(
+    ("block_size", "tile"), [(block, tile) for block, tiles in TILES.items() for tile in tiles]
+)
+def test_warps_with_roles_walk_the_lists(block_size, tile, others, mask, density):
+    """Blocks of one and of several tiles, and tiles that see nothing."""
+    rows = {"total_q": 200, "total_kv": 400} if "packed" in others else {}
+    p = problem_of(
+        150, 333, (2, 2), head_dim=64, dtype="bf16", block_size=block_size, others=others,
+        density=density, **rows, **MASKS[mask],
+    )  # fmt: skip
+    q, kv, warps, stages = tile
+    c = config(
+        p, pipeline="gluon_ws", tile_q=q, tile_kv=kv, num_warps=warps, num_stages=stages,
+        scheduler="persistent", alignment=16,
+    )  # fmt: skip
+    assert worst_error(c, p, device("h200"), seed=block_size) <= 1.0
 
 
 def dense(mask, block, q_len, kv_len):
@@ -258,7 +285,8 @@ def test_which_kernels_take_it():
         assert verdict.rule == "mask_blocks" and why in verdict.reason
     shared = replace(p, blocks_shape=(2, 1))
     assert rules.supports(replace(fits, pack=True), shared, HERE)
-    other = config(p, pipeline="gluon_ws", tile_q=128, tile_kv=64, num_warps=8, num_stages=2)
+    decode = {"pipeline": "gluon_decode", "tile_q": 64, "tile_kv": 64, "num_warps": 4}
+    other = config(p, **decode, num_stages=2, pack=True)
     assert "does not know blocks" in FAMILY.judge(other, HERE).reason
 
 

@@ -76,6 +76,11 @@ REAL = [
     real(q_len=4, kv_len=65536, right=0, dtype_kv=FP8, **PAGED),
     real(q_len=1, kv_len=16384, batch=8, others="usedkv+latent", **LATENT),
     real(dtype=FP8, right=0, others="tscale"),
+    *(real(blocks_shape=(1, 16), block_size=size, density=0.25, head_dim=d, right=right)
+      for size, d in ((128, 128), (64, 64), (192, 256)) for right in (None, 0)),
+    real(q_len=1000, kv_len=1500, blocks_shape=(2, 16), block_size=128, density=0.1, right=0),
+    real(batch=16, total_q=16384, total_kv=16384, blocks_shape=(1, 1), block_size=128, density=0.4,
+         others="lse+packedq+packedkv"),
 ]  # fmt: skip
 
 

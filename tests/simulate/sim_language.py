@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import operator
 import numpy as np
 import triton.language as tl
 from sim_shared import Barrier, Barriers, Shared, View, fenced
@@ -389,6 +390,7 @@ FUNCTIONS: dict[str, Any] = {
     "atomic_add": _pointer_op(lambda a, b: a + b),
     "atomic_xchg": _pointer_op(lambda a, b: b),
     "associative_scan": associative_scan,
+    "cumsum": lambda x, axis: associative_scan(x, axis, operator.add),
     "atomic_max": _pointer_op(lambda a, b: np.maximum(a, b)),
     "join": join,
     "split": lambda x: x.split(),

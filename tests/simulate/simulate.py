@@ -30,7 +30,7 @@ from tilewright.ops.nouns import Pointer as Address
 _TYPES = {
     "fp32": gl.float32, "fp16": gl.float16, "bf16": gl.bfloat16, "e4m3fn": gl.float8e4nv,
     "e5m2": gl.float8e5, "e8m0": gl.uint8, "int32": gl.int32, "int64": gl.int64,
-    "uint8": gl.uint8, "int8": gl.int8,
+    "uint8": gl.uint8, "int8": gl.int8, "bool": gl.int8,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tilewright.ops.attention.kernels.gluon_guess import (
     weights_of,
 )
 from tilewright.ops.attention.kernels.gluon_scores import base2, bias_in_base2, changed, masked
-from tilewright.ops.attention.kernels.gluon_tiles import give_turn, wait_for_turn
+from tilewright.ops.attention.kernels.gluon_tiles import give_turn, heard_key, wait_for_turn
 from tilewright.ops.device.gluon_api import (
     gl,
     jit,
@@ -91,10 +91,13 @@ def step(
     OF_P: gl.constexpr,
 ):  # fmt: skip
     """Scores and weights of one block, under the sum with the weights of the block before. The
-    slot has the block's keys, and the values of the block before."""
+    slot has the block's keys, and the values of the block before. col: the block's first key; under
+    a mask of blocks the slot says it."""
     mbarrier.wait(w.full.index(stage), phase)
     if w.TURNS:
         wait_for_turn(at.GROUP)
+    if w.BLOCKS:
+        col = heard_key(w, stage)
     s = products(w, at, stage, zero)
     acc = rescaled(acc, again)
     more = summed(weights, w.v_tiles.index(stage), acc, OF_P)

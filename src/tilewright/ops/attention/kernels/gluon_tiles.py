@@ -17,6 +17,11 @@ Lengths. If sequences have their own numbers of queries, the tiles of all sequen
 the other, without gaps. The warp that loads finds a tile's sequence by a running sum over the
 sequences, 32 at a time.
 
+Masks of blocks. The lists of a line of the mask (see `blocks`) say which keys a tile walks: first
+the blocks that the mask of elements or the end of the keys cuts, the last of them first, then the
+whole ones. The warp that loads reads them, and tells the others each step's first key with the
+step's slot.
+
 `w` in functions here is the kernel's bundle (`gluon_ws.Work`).
 """
 
@@ -143,6 +148,69 @@ def steps_of(w, row, n_q, n_kv):
 
 
 @jit
+def walked(w, b, h, row, n_q, n_kv):
+    """(steps, steps of blocks that are cut, what `key_of` takes) of the tile from `row`."""
+    if w.BLOCKS:
+        way = listed_steps(w, b, h, row, n_q, n_kv)
+        masked = way[3]
+        count = gl.maximum(way[4], 1)
+    else:
+        way = steps_of(w, row, n_q, n_kv)
+        masked = 0
+        count = way[2]
+    return count, masked, way
+
+
+@jit
+def key_of(w, step, way, n_kv):
+    """The first key of a step. way: from `walked`."""
+    if w.BLOCKS:
+        col = listed_column(w, step, way[0], way[1], way[2], way[3], way[4], n_kv)
+    else:
+        col = column_of(step, way[0], way[1], way[2], w.TILE_KV)
+    return col
+
+
+@jit
+def listed_steps(w, b, h, row, n_q, n_kv):
+    """(where the tile's list begins, cut blocks, steps that the last of these does not need, steps
+    of cut blocks, steps of all) of the tile from `row`, under a mask of blocks."""
+    right = w.bounds[1]
+    places = (w.kv_len + w.block_size - 1) // w.block_size
+    of_head = gl.where(w.block_heads > 1, h, 0)
+    rows = (w.q_len + w.block_size - 1) // w.block_size
+    line = (b * w.block_heads + of_head).to(gl.int64) * rows + row // w.block_size
+    at = w.block_list + line * places
+    whole = gl.load(w.block_counts + line * 2)
+    cut = gl.load(w.block_counts + line * 2 + 1)
+    end = n_kv
+    if w.MASK != "none":
+        shift = w.bounds[3] * (n_kv - n_q)
+        end = gl.minimum(n_kv, gl.minimum(row + w.TILE_Q, n_q) + shift + right)
+    last = gl.load(at + (places - cut), mask=cut > 0, other=0)
+    each = w.block_size // w.TILE_KV
+    beyond = gl.maximum((last + 1) * w.block_size - end, 0) // w.TILE_KV
+    beyond = gl.where(cut > 0, gl.minimum(beyond, each), 0)
+    masked = cut * each - beyond
+    return at, cut, beyond, masked, masked + whole * each
+
+
+@jit
+def listed_column(w, step, at, cut, beyond, masked, listed, n_kv):
+    """The first key of a step under a mask of blocks. A tile that sees no block has one step, with
+    keys behind the last."""
+    each = w.block_size // w.TILE_KV
+    places = (w.kv_len + w.block_size - 1) // w.block_size
+    in_cut = step < masked
+    x = gl.where(in_cut, step + beyond, step - masked)
+    place = gl.where(in_cut, places - cut, 0) + x // each
+    behind = (n_kv + w.TILE_KV - 1) // w.TILE_KV * w.TILE_KV
+    seen = step < listed
+    block = gl.load(at + place, mask=seen, other=0)
+    return gl.where(seen, block * w.block_size + (each - 1 - x % each) * w.TILE_KV, behind)
+
+
+@jit
 def column_of(step, top, window, count, TILE_KV: gl.constexpr):
     """The first key of a step."""
     return gl.where(step < window, top - 1 - step, count - 1 - step) * TILE_KV
@@ -175,9 +243,23 @@ def tell(message, slot, b, h, row, n_q, n_kv, q_begin):
 
 
 @jit
+def tell_steps(message, slot, count, masked):
+    """Write how many steps a tile has under a mask of blocks, and how many are of cut blocks."""
+    values = (count, masked)
+    for i in gl.static_range(2):
+        message.index(slot * MESSAGE + 6 + i).store(gl.full((1,), values[i], gl.int32, ONE_WARP))
+
+
+@jit
 def heard(message, slot, INDEX: gl.constexpr):
-    """One number of `tell`."""
+    """One number of `tell`, and of `tell_steps`."""
     return gl.max(message.index(slot * MESSAGE + INDEX).load(FOUR_WARPS), 0)
+
+
+@jit
+def heard_key(w, stage):
+    """The first key of the block in a slot, under a mask of blocks."""
+    return gl.max(w.columns.index(stage).load(FOUR_WARPS), 0)
 
 
 @jit

@@ -17,6 +17,8 @@ a group then begins its next tile while the others still end theirs.
 Masks. Blocks are walked from the last to the first. One loop has all kinds of blocks, and branches
 around the mask; the first block, which has the sequence's end, stands before the loop, and takes
 its maxima before its exponentials. With a bias each group has one slot for its rows of a block.
+Under a mask of blocks the steps are those of a list, and the loading warp hands the first key of
+each to the others with its slot.
 
 Edges. The copy engine fills rows outside an array with zeros. If sequences have their own lengths,
 a block may hold rows of the next sequence, or of nobody: their scores are masked, and V's rows are
@@ -53,18 +55,23 @@ from tilewright.ops.attention.kernels.gluon_pieces import pieces
 from tilewright.ops.attention.kernels.gluon_scores import in_base2, natural, rows, slope_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     MESSAGE,
+    ONE_WARP,
     across,
     clear,
     column_of,
     give_turn,
     heard,
+    heard_key,
+    key_of,
     lines_of,
     masked_steps,
     next_tile,
     steps_of,
     tell,
+    tell_steps,
     tile_of,
     wait_for_turn,
+    walked,
 )
 from tilewright.ops.attention.kernels.lengths import keys_of, queries_of
 from tilewright.ops.device.gluon_api import (
@@ -102,8 +109,9 @@ Work = bundle(
     " counter q_offsets kv_offsets q_used kv_used q_scale k_scale v_scale scale_strides"
     " batch heads group q_len kv_len total_q total_kv new_kv section slopes_stride softcap scale"
     " bounds bias bias_batch bias_heads bias_tiles bias_full bias_empty"
+    " block_list block_counts block_size block_heads columns"
     " TILE_Q TILE_KV COLUMNS HEAD_DIM_V MASK SCHEDULER COUNTED STAGES Q_STAGES GROUPS PIECES TURNS"
-    " STAGING LSE SOFTCAP BIAS ALIBI SINKS PACKEDQ PACKEDKV USEDQ USEDKV APPEND SCALED",
+    " STAGING LSE SOFTCAP BIAS BLOCKS ALIBI SINKS PACKEDQ PACKEDKV USEDQ USEDKV APPEND SCALED",
 )
 """What the warps of a workgroup have in common."""
 
@@ -132,13 +140,15 @@ def _fill(w):
             b, w.kv_len, w.total_kv, w.new_kv, w.kv_offsets, w.kv_used, w.PACKEDKV, w.USEDKV,
             w.APPEND,
         )  # fmt: skip
-        top, window, count = steps_of(w, row, n_q, n_kv)
+        count, masked, way = walked(w, b, h, row, n_q, n_kv)
         q_b = 0 if w.PACKEDQ else b
         kv_b = 0 if w.PACKEDKV else b
         g = h // w.group
 
         mbarrier.wait(w.q_empty.index(q_stage), q_phase)
         tell(w.message, q_stage, b, h, row, n_q, n_kv, q_begin)
+        if w.BLOCKS:
+            tell_steps(w.message, q_stage, count, masked)
         q_full = w.q_full.index(q_stage)
         mbarrier.expect(q_full, w.GROUPS * w.PIECES * w.q.block_type.nbytes)
         for r in gl.static_range(w.GROUPS):
@@ -151,6 +161,9 @@ def _fill(w):
         for i in range(count + 1):
             mbarrier.wait(w.empty.index(stage), phase)
             bar = w.full.index(stage)
+            if w.BLOCKS:
+                key = key_of(w, i, way, n_kv)
+                w.columns.index(stage).store(gl.full((1,), key, gl.int32, ONE_WARP))
             if i == 0:
                 mbarrier.expect(bar, K_BYTES)
             elif i < count:
@@ -158,7 +171,7 @@ def _fill(w):
             else:
                 mbarrier.expect(bar, V_BYTES)
             if i < count:
-                col = kv_begin + column_of(i, top, window, count, w.TILE_KV)
+                col = kv_begin + key_of(w, i, way, n_kv)
                 for c in gl.static_range(w.PIECES):
                     tile = stage * w.PIECES + c
                     if w.k.dtype.primitive_bitwidth == 8:  # see `gluon_scores.keys`
@@ -170,7 +183,7 @@ def _fill(w):
                     else:
                         tma_load(w.k, (kv_b, g, col, c * WIDTH), bar, w.k_boxes.index(tile))
             if i > 0:
-                col = kv_begin + column_of(i - 1, top, window, count, w.TILE_KV)
+                col = kv_begin + key_of(w, i - 1, way, n_kv)
                 if w.v.dtype.primitive_bitwidth == 8:
                     tma_load(w.v, (kv_b, g, 0, col), bar, w.v_tiles.index(stage))
                 else:
@@ -180,7 +193,7 @@ def _fill(w):
                 if i < count:
                     bias_b = gl.minimum(b, w.bias_batch - 1)
                     bias_h = gl.minimum(h, w.bias_heads - 1)
-                    col = column_of(i, top, window, count, w.TILE_KV)
+                    col = key_of(w, i, way, n_kv)
                     for r in gl.static_range(w.GROUPS):
                         mbarrier.wait(w.bias_empty.index(r), bias_phase)
                         mbarrier.expect(w.bias_full.index(r), w.bias.block_type.nbytes)
@@ -269,8 +282,13 @@ def _attend(w, GROUP: gl.constexpr):
         q_begin = heard(w.message, q_stage, 5)
         row = tile_row + GROUP * ROWS
         shift = w.bounds[3] * (n_kv - n_q)
-        top, window, count = steps_of(w, tile_row, n_q, n_kv)
-        begin, end = masked_steps(w, row, top, window, count, n_kv, shift)
+        if w.BLOCKS:
+            count = heard(w.message, q_stage, 6)
+            begin = gl.maximum(heard(w.message, q_stage, 7), 1)
+            end = count
+        else:
+            top, window, count = steps_of(w, tile_row, n_q, n_kv)
+            begin, end = masked_steps(w, row, top, window, count, n_kv, shift)
         most = gl.full_like(piece, float("-inf"))
         total = gl.full_like(piece, 0.0)
         factor = scale
@@ -294,9 +312,12 @@ def _attend(w, GROUP: gl.constexpr):
         if w.TURNS:
             give_turn((GROUP + 1) % w.GROUPS)
         s = warpgroup_mma_wait(0, deps=(s,))
+        if w.BLOCKS:
+            col = heard_key(w, stage)
         mbarrier.arrive(w.empty.index(stage), count=1)
         stage, phase = turned(stage, phase, w.STAGES)
-        col = column_of(0, top, window, count, w.TILE_KV)
+        if not w.BLOCKS:
+            col = column_of(0, top, window, count, w.TILE_KV)
         weights, most, total, again = scored(
             w, at, s, most, total, True, col, bias_phase, True, False, OF_P
         )
@@ -313,7 +334,10 @@ def _attend(w, GROUP: gl.constexpr):
                     acc, again, then = set_aside(
                         acc, again, most, then, w.sums.index(GROUP), i > APART
                     )
-            col = column_of(i, top, window, count, w.TILE_KV)
+            if w.BLOCKS:
+                col = 0  # comes with the slot
+            else:
+                col = column_of(i, top, window, count, w.TILE_KV)
             edge = (i < begin) | (i >= end)
             acc, weights, most, total, again, stage, phase = step(
                 w, at, zero, acc, weights, most, total, again, stage, phase, edge, col, bias_phase,
@@ -385,16 +409,16 @@ def _half_tiles(described, COUNT: gl.constexpr):
 @jit
 def attention_gluon_ws(
     q, k, v, o, o_rows, lse, bias, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, q_scale,
-    k_scale, v_scale, counter, o_strides, kv_scale_strides, bias_batch, bias_heads, batch, heads,
-    group, q_len, kv_len, total_q, total_kv, new_kv, section, slopes_stride, left, right, first,
-    bottom_right, softcap, scale,
+    k_scale, v_scale, counter, block_list, block_counts, o_strides, kv_scale_strides, bias_batch,
+    bias_heads, batch, heads, group, q_len, kv_len, total_q, total_kv, new_kv, section,
+    slopes_stride, block_size, block_heads, left, right, first, bottom_right, softcap, scale,
     TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
     SCHEDULER: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr, SOFTCAP: gl.constexpr,
-    BIAS: gl.constexpr, ALIBI: gl.constexpr, SINKS: gl.constexpr, PACKEDQ: gl.constexpr,
-    PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr, APPEND: gl.constexpr,
-    TSCALE: gl.constexpr, HSCALE: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr,
-    COLUMNS: gl.constexpr, COUNTED: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
-    Q_STAGES: gl.constexpr,
+    BIAS: gl.constexpr, BLOCKS: gl.constexpr, ALIBI: gl.constexpr, SINKS: gl.constexpr,
+    PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
+    APPEND: gl.constexpr, TSCALE: gl.constexpr, HSCALE: gl.constexpr, GROUPS: gl.constexpr,
+    PIECES: gl.constexpr, COLUMNS: gl.constexpr, COUNTED: gl.constexpr, TURNS: gl.constexpr,
+    STAGING: gl.constexpr, Q_STAGES: gl.constexpr,
 ):  # fmt: skip
     """O = softmax(mask(scale·Q·Kᵀ))·V, multiplied by GROUPS warp groups."""
     ROWS: gl.constexpr = TILE_Q // GROUPS
@@ -425,6 +449,9 @@ def attention_gluon_ws(
     message = gl.allocate_shared_memory(
         gl.int32, [Q_STAGES * MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
+    columns = None  # without a mask of blocks nobody looks there
+    if BLOCKS:
+        columns = gl.allocate_shared_memory(gl.int32, [STAGES, 1], message.type.layout)
     bias_tiles, bias_full, bias_empty = q_tiles, full, empty  # without a bias nobody looks there
     if BIAS:
         bias_tiles = tiles_of(bias, GROUPS)
@@ -437,9 +464,10 @@ def attention_gluon_ws(
         kv_scale_strides, batch, heads, group, q_len, kv_len, total_q, total_kv, new_kv, section,
         slopes_stride, softcap, scale, (left, right, first, bottom_right),
         bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty,
+        block_list, block_counts, block_size, block_heads, columns,
         TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS,
-        PIECES, TURNS, STAGING, LSE, SOFTCAP, BIAS, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
-        APPEND, TSCALE or HSCALE,
+        PIECES, TURNS, STAGING, LSE, SOFTCAP, BIAS, BLOCKS, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
+        USEDKV, APPEND, TSCALE or HSCALE,
     )  # fmt: skip
     REGISTERS: gl.constexpr = OF_THREE_REGISTERS if GROUPS == 3 else OF_TWO_REGISTERS
     PRODUCER: gl.constexpr = OF_TWO_PRODUCER if GROUPS == 2 else LEAST_PRODUCER

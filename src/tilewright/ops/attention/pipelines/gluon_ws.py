@@ -54,8 +54,8 @@ _PRODUCER = 32
 _MOST_RESIDENT = 3
 """Workgroups of one group on a compute unit. With four a thread would have 64 registers."""
 
-_RAGGED = ("packedq", "usedq", "packedkv", "usedkv")
-"""Features by which sequences differ in length."""
+_UNEQUAL = ("packedq", "usedq", "packedkv", "usedkv", "blocks")
+"""Features by which tiles differ in length."""
 
 
 def groups(c: AttentionConfig) -> int:
@@ -313,7 +313,8 @@ def _grid(x: Context) -> int:
 
 def _counted(c: AttentionConfig, arch: Arch) -> Value:
     """Whether tiles differ in length, so that whoever is free takes the next."""
-    return c.scheduler == "persistent" and (c.mask != "none" or bool(c.words.intersection(_RAGGED)))
+    unequal = c.mask != "none" or bool(c.words.intersection(_UNEQUAL))
+    return c.scheduler == "persistent" and unequal
 
 
 def _turns(c: AttentionConfig, arch: Arch) -> bool:
@@ -345,6 +346,8 @@ def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
         tiles = ((128, 128, 8, 2), (128, 64, 8, 2))
     else:
         tiles = ((128, 64, 8, 2),)
+    if p.block_size and p.block_size % (2 * ROWS):  # tiles lie within blocks
+        short = (*short, (ROWS, ROWS, WARPGROUP, 3 if wide <= 128 else 2))
     found = [_fields(*one, scheduler) for one in tiles for scheduler in ("persistent", "tile")]
     return [*found, *(_fields(*one, "persistent") for one in short)]
 
@@ -405,8 +408,8 @@ GLUON_WS = Pipeline(
     needs=("tma", "wgmma"),
     features=frozenset(
         {
-            "lse", "softcap", "bias", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv",
-            "append", "rotaryi", "rotaryh", "tscale", "hscale",
+            "lse", "softcap", "bias", "blocks", "alibi", "sinks", "packedq", "packedkv", "usedq",
+            "usedkv", "append", "rotaryi", "rotaryh", "tscale", "hscale",
         }
     ),
     masks=MASKS,
