@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
 
-import operator
 import numpy as np
 import triton.language as tl
 from sim_shared import Barrier, Barriers, Shared, View, fenced
