@@ -60,6 +60,10 @@ class ChildTimeout(Exception):
     """The child did not answer in time and was killed."""
 
 
+class Ending(Exception):
+    """The interpreter is ending: no child can be started any more."""
+
+
 def describe_exit(returncode: int) -> str:
     """``"killed by SIGABRT"`` or ``"exited with code 3"``."""
     if returncode < 0:
@@ -87,7 +91,11 @@ class Child:
             env={name: value for name, value in changed.items() if value is not None},
             start_new_session=True,  # so that a Ctrl-C at the terminal reaches only the parent
         )
-        self._process = _spawner().submit(start).result()
+        try:
+            started = _spawner().submit(start)
+        except RuntimeError as error:
+            raise Ending(str(error)) from None
+        self._process = started.result()
 
     @property
     def pid(self) -> int:

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from tilewright.arch.model import Device
+from tilewright.child import Ending
 from tilewright.compile import BuildReport, BuildResult
 from tilewright.errors import BuildFailed, TilewrightError
 from tilewright.loader import Loader
@@ -122,6 +123,8 @@ class Background:
             try:
                 for device, alike in groupby(plans, key=attrgetter("device")):
                     self._build_alike(device, [*alike])
+            except Ending:  # what is built already is in the store
+                return
             except (TilewrightError, OSError) as error:
                 log.warning("no kernel is built in the background any more: %s", error)
                 with self._lock:

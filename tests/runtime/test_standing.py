@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ torch = pytest.importorskip("torch")
 import stand_in_gpu  # noqa: E402
 
 import tilewright  # noqa: E402
-from tilewright import Constraints, Store, loader, standing  # noqa: E402
+from tilewright import Constraints, Store, child, loader, standing  # noqa: E402
 from tilewright.arch import arch, device  # noqa: E402
 from tilewright.capturing import load  # noqa: E402
 from tilewright.compile import BuildReport, BuildResult, UntrustedEntry  # noqa: E402
@@ -243,6 +244,23 @@ def test_after_an_error_of_the_store_calls_wait(over, compiler, caplog):
     call(dispatcher)
     assert loaded(dispatcher) == [OTHER.name, CHOSEN.name]
     assert caplog.text.count("the disk is full") == 1
+
+
+def test_a_process_may_end_while_kernels_are_built(over, compiler, monkeypatch, caplog):
+    """No child can be started then: nobody is told of it."""
+    ended = ThreadPoolExecutor(1)
+    ended.shutdown()
+    monkeypatch.setattr(child, "_spawner", lambda: ended)
+    with pytest.raises(child.Ending) as ending:
+        child.Child("tilewright.compile.worker")
+    uncaught = []
+    monkeypatch.setattr(threading, "excepthook", uncaught.append)
+    compiler.error = ending.value
+    dispatcher = over()
+    call(dispatcher)
+    compiler.go.set()
+    until(lambda: not dispatcher._standing._behind._thread.is_alive())
+    assert not uncaught and not caplog.text
 
 
 def test_a_stand_in_that_fails_is_tried_no_more(over, compiler, monkeypatch, caplog):
