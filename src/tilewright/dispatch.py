@@ -43,6 +43,7 @@ from tilewright.runtime.bound import BoundLaunch
 from tilewright.runtime.workspace import Workspaces
 from tilewright.select.configured import Wanted
 from tilewright.select.constraints import Constraints
+from tilewright.select.model import GivenModels
 from tilewright.standing import WAITS, Standing
 from tilewright.tables.merge import Tables
 from tilewright.verdict import Verdict
@@ -63,10 +64,12 @@ class Dispatcher:
     `PLANNING_DEVICE`. An emulated GPU, such as ``"emulated:mi300x"``, takes CPU arrays, and
     executes the machine code that an AMD GPU would be given.
     selector: a `Selector`; a function (problem, configs, device) → configs, best first;
-    ``"tuned"``, ``"shipped"``, ``"analytical"`` or ``"first_fit"``; or several of these, asked in
-    turn. The default is these four names, in this order.
+    ``"tuned"``, ``"shipped"``, ``"learned"``, ``"analytical"`` or ``"first_fit"``; or several of
+    these, asked in turn. The default is these five names, in this order.
     tables: the tables that ``tuned`` reads: a `Table`, or one or several paths; by default the
     files that ``TILEWRIGHT_TABLES`` names, or none.
+    models: the models that ``learned`` reads: `Models`, or one or several paths; by default the
+    files that ``TILEWRIGHT_MODELS`` names, or none.
     store: the store of built binaries.
     build_missing: whether to build a kernel that neither a bundle nor the store has when it is
     first needed; by default True without a bundle, False with one.
@@ -107,6 +110,7 @@ class Dispatcher:
         max_workspace: int | None = None,
         constraints: Constraints | None = None,
         tables: Tables | None = None,
+        models: GivenModels | None = None,
         bundle: Given | None = None,
     ) -> None:
         bundles, prebuilt = sources(bundle, store, build_missing)
@@ -125,6 +129,7 @@ class Dispatcher:
             bundles,
             prebuilt,
             self._libraries,
+            models,
         )
         self.registry = registry
         self.selector = self.planner.selector

@@ -35,9 +35,10 @@ from tilewright.ops.nearby import Invariance
 from tilewright.ops.nouns import Launch
 from tilewright.ops.pool import Pool, each
 from tilewright.registry import Entry, Registry
-from tilewright.select import Choice, Skipped, recalled
+from tilewright.select import Choice, Skipped, recalled, silent
 from tilewright.select.configured import Wanted, configured
 from tilewright.select.constraints import Constraints
+from tilewright.select.model import GivenModels
 from tilewright.tables.merge import Tables
 from tilewright.verdict import YES, Verdict, no
 
@@ -151,6 +152,7 @@ class Planner:
         bundles: Shelf | None = None,
         prebuilt: bool = False,
         vendor: Vendor | None = None,
+        models: GivenModels | None = None,
     ) -> None:
         self.registry = registry
         self._device = _device(device) if device is not None else None
@@ -159,7 +161,8 @@ class Planner:
         listed = registry is not None or prebuilt
         offers = None if listed else self._vendor.offered  # the caller says which kernels there are
         self._offers = offers
-        self.selector = configured(selector, tables, bundles.table if bundles else None, offers)
+        usual = bundles.table if bundles else None
+        self.selector = configured(selector, tables, usual, offers, models)
         self.constraints = constraints or Constraints()
         if max_workspace is not None:
             self.constraints = replace(self.constraints, max_workspace=max_workspace)
@@ -223,6 +226,8 @@ class Planner:
         if choices and not (own := self._serves_itself(choices[0].config, asked)):
             fates[0] = replace(fates[0], fate="refused", by=own.rule, reason=own.reason)
         skipped, notes = self._skipped(asked, known, choices, entries, refused)
+        configs = [choice.config for choice in choices]
+        notes += silent(self.selector, asked.stated[0], configs, asked.target)
         fates += skipped
         fates += [Fate(e.name, "refused", verdict.rule, verdict.reason) for e, verdict in refused]
         seen = {fate.name for fate in fates}

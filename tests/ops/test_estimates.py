@@ -32,7 +32,16 @@ def test_groups_are_put_together_in_the_order_of_their_places():
     assert whole.total_us.tolist() == [2.0, 3.0, 4.0]
     assert [whole.one(at).total_us for at in range(3)] == [2.0, 3.0, 4.0]
     assert [whole.one(at).facts for at in range(3)] == [("1.",), ("0.",), ("0.",)]
-    assert not whole.terms  # not all have arrays of them
+    assert whole.terms["work"].tolist() == [1.0, 2.0, 3.0]
+    only = Estimates.of(np.array([5.0]), {"load": np.array([4.0])}, lambda at: ())
+    mixed = Estimates.joined([(np.array([2, 0]), first), (np.array([1]), only)])
+    assert {word: us.tolist() for word, us in mixed.terms.items()} == {
+        "work": [1.0, 0.0, 3.0],
+        "launch": [1.0, 0.0, 1.0],
+        "load": [0.0, 4.0, 0.0],
+    }
+    later = first.later("turning", 2.0)
+    assert later.terms["turning"].tolist() == [2.0, 2.0]
     whole = Estimates.joined([(np.array([2, 0]), first), (np.array([1]), estimates(3.0))])
     assert whole.terms["work"].tolist() == [1.0, 2.0, 3.0]
 

@@ -168,6 +168,14 @@ class PlanOptions:
             metavar="FILE",
         ),
     ] = None
+    models: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--model",
+            help="Models of learned selection; may be repeated [default: TILEWRIGHT_MODELS]",
+            metavar="FILE",
+        ),
+    ] = None
     limits: LimitOptions = LimitOptions()
     pipelines: Annotated[
         list[str] | None,
@@ -202,6 +210,7 @@ class PlanOptions:
                 blocked=tuple(self.blocked or ()),
             ),
             tables=self.tables or None,
+            models=self.models or None,
             bundle=bundles or None,
         )
 

@@ -17,6 +17,7 @@ from tilewright.ops.library import Found
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, Number, Operand, Theirs
+from tilewright.ops.pool import Columns, Each
 from tilewright.ops.profiles import Profile
 from tilewright.ops.protocols import Rng
 from tilewright.verdict import YES, Verdict, no
@@ -58,6 +59,26 @@ class Defaults:
         """All other fields."""
         names = (one.name for one in fields(config) if one.name not in self.variant_fields)
         return tuple(getattr(config, name) for name in names)
+
+    def lesson(self, problem: Any) -> str:
+        """As its table."""
+        family: Any = self
+        return str(family.table(problem))
+
+    def kin(self, problem: Any) -> Hashable:
+        """Each problem is of a kin of its own."""
+        family: Any = self
+        found: Hashable = family.tuning_key(problem)
+        return found
+
+    def kind(self, problem: Any) -> str:
+        """One kind, called as the family."""
+        family: Any = self
+        return str(family.name)
+
+    def traits(self, problem: Any, configs: Columns, device: Device) -> Mapping[str, Each]:
+        """None: fields and the estimate say all."""
+        return {}
 
     def nearby(self, problem: Any) -> Iterable[Nearby]:
         """No other problem's row answers."""

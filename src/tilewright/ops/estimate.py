@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -43,15 +44,16 @@ class Ranking(Sequence[tuple[Any, Estimate]]):
     """Configs with their estimates. An estimate is made when it is asked for: of hundreds of
     kernels, a plan needs one.
 
-    places: of the configs in some order, the best one's first.
-    made: makes the config and the estimate of a place.
+    pool: the configs.
+    found: their estimates.
+    places: of the configs in the pool, the best one's first.
     """
 
-    def __init__(self, places: Sequence[int], made: Callable[[int], tuple[Any, Estimate]]) -> None:
-        self._places, self._made = places, made
+    def __init__(self, pool: Pool, found: Estimates, places: Sequence[int]) -> None:
+        self.pool, self.found, self.places = pool, found, places
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     @overload
     def __getitem__(self, place: int) -> tuple[Any, Estimate]: ...
@@ -59,8 +61,9 @@ class Ranking(Sequence[tuple[Any, Estimate]]):
     def __getitem__(self, place: slice) -> Ranking: ...
     def __getitem__(self, place: int | slice) -> Any:
         if isinstance(place, slice):
-            return Ranking(self._places[place], self._made)
-        return self._made(self._places[place])
+            return Ranking(self.pool, self.found, self.places[place])
+        at = self.places[place]
+        return self.pool[at], self.found.one(at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +97,15 @@ class Estimates:
 
     @classmethod
     def each(cls, found: Sequence[Estimate]) -> Estimates:
-        """The estimates in `found`, which were made one by one: there are no arrays of terms."""
+        """The estimates in `found`, which were made one by one."""
         import numpy as np
 
-        return cls(np.array([one.total_us for one in found]), {}, found.__getitem__)
+        return cls(np.array([one.total_us for one in found]), _Told(found), found.__getitem__)
 
     @classmethod
     def joined(cls, parts: Sequence[tuple[Each, Estimates]]) -> Estimates:
-        """Those of groups of kernels, each with its kernels' places, in the order of the places:
-        arrays of the terms that all groups have."""
+        """Those of groups of kernels, each with its kernels' places, in the order of the places. A
+        term that a group does not have is 0 of its kernels."""
         import numpy as np
 
         if len(parts) == 1:
@@ -111,17 +114,13 @@ class Estimates:
         groups = [found for _, found in parts]
         own = [(found, i) for places, found in parts for i in range(len(places))]
 
-        def whole(columns: Iterable[Each]) -> Each:
-            return np.concatenate([*columns])[order]
-
         def one(place: int) -> Estimate:
             found, inside = own[order[place]]
             made: Estimate = found.one(inside)
             return made
 
-        words = [word for word in groups[0].terms if all(word in each.terms for each in groups)]
-        terms = {word: whole(each.terms[word] for each in groups) for word in words}
-        return cls(whole(each.total_us for each in groups), terms, one)
+        total_us = np.concatenate([found.total_us for found in groups])[order]
+        return cls(total_us, _Joined(groups, order), one)
 
     def later(self, word: str, us: float) -> Estimates:
         """The same kernels, each after or before something that takes so many microseconds."""
@@ -133,7 +132,8 @@ class Estimates:
                 limiter=word if us > max(time for _, time in found.terms) else found.limiter,
             )  # fmt: skip
 
-        return Estimates(self.total_us + us, self.terms, one)
+        terms = {**self.terms, word: self.total_us * 0 + us}
+        return Estimates(self.total_us + us, terms, one)
 
     def ranking(self, pool: Pool, *before: Each) -> Ranking:
         """The configs of `pool`, which are those that were estimated: the least time first, ties by
@@ -141,4 +141,54 @@ class Estimates:
         import numpy as np
 
         places = np.lexsort((pool.columns.by_name, self.total_us, *before)).tolist()
-        return Ranking(places, lambda place: (pool[place], self.one(place)))
+        return Ranking(pool, self, places)
+
+
+class _Terms(Mapping[str, Each]):
+    """Terms of several kernels, each an array that is made when it is asked for: a plan asks for
+    few. A term that a kernel does not have is 0."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._words = dict.fromkeys(words)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._words)
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    def __getitem__(self, word: str) -> Each:
+        if word not in self._words:
+            raise KeyError(word)
+        return self._made(word)
+
+    @abstractmethod
+    def _made(self, word: str) -> Each: ...
+
+
+class _Told(_Terms):
+    """Of estimates that were made one by one."""
+
+    def __init__(self, found: Sequence[Estimate]) -> None:
+        super().__init__(word for one in found for word, _ in one.terms)
+        self._found = found
+
+    def _made(self, word: str) -> Each:
+        import numpy as np
+
+        return np.array([dict(one.terms).get(word, 0.0) for one in self._found])
+
+
+class _Joined(_Terms):
+    """Of groups of kernels. order: for each kernel, its place among the groups' kernels, one group
+    behind the other."""
+
+    def __init__(self, groups: Sequence[Estimates], order: Each) -> None:
+        super().__init__(word for found in groups for word in found.terms)
+        self._groups, self._order = groups, order
+
+    def _made(self, word: str) -> Each:
+        import numpy as np
+
+        parts = [found.terms.get(word, found.total_us * 0) for found in self._groups]
+        return np.concatenate(parts)[self._order]

@@ -76,6 +76,16 @@ class Columns:
             self._kept[key] = of, found  # `of` is kept, so that no other object gets its identity
         return self._kept[key][1]
 
+    def table(self, function: Callable[[Columns, Any], Each], of: Any) -> Each:
+        """What `function` makes of all columns, and of `of`: an array with a row for each object.
+        It is made once; a part takes its rows."""
+        if self.whole is not self:
+            return self.whole.table(function, of)[self._places]
+        key = function, id(of)
+        if key not in self._kept:
+            self._kept[key] = of, function(self, of)
+        return self._kept[key][1]
+
     def groups(self, word_of: Callable[[Any], str]) -> Mapping[str, tuple[Each, Columns]]:
         """The objects by the word that `word_of` gives of each: their places here, and columns for
         which nothing is worked out of the others."""

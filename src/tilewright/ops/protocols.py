@@ -1,5 +1,5 @@
-"""What an operation family gives to the rest of Tilewright, in five protocols: words, legality,
-launching, checking and differentiation.
+"""What an operation family gives to the rest of Tilewright, in six protocols: words, legality,
+learning, launching, checking and differentiation.
 
 A family is a folder under `ops/` whose package defines ``FAMILY``, an object with the methods of
 `Family`. Everything outside works through these protocols and never names a family. `Defaults`
@@ -21,6 +21,7 @@ from tilewright.ops.library import Found
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand, Theirs
+from tilewright.ops.pool import Columns, Each
 from tilewright.ops.profiles import Profile
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -191,6 +192,25 @@ class Legality(Protocol):
         """Configs with their estimates, best first (no measurement)."""
 
 
+class Learning(Protocol):
+    """What learned selection is told of problems and kernels beside their fields and estimates."""
+
+    def lesson(self, problem: Any) -> str:
+        """The class of problems that one model is for (``gemm_bf16``)."""
+
+    def kin(self, problem: Any) -> Hashable:
+        """What problems have in common whose best kernels say much about each other's. A model is
+        judged on problems of which it saw none of their kin."""
+
+    def kind(self, problem: Any) -> str:
+        """The kind of a problem, in a word or two, by which results are told apart: a range of
+        sizes, or a kind of layer."""
+
+    def traits(self, problem: Any, configs: Columns, device: Device) -> Mapping[str, Each]:
+        """Numbers by name that say how each kernel's tiles fill the problem and the device: arrays,
+        or one number for all kernels. Nothing of them names a device."""
+
+
 class Launching(Protocol):
     """What to compile and what to launch."""
 
@@ -316,5 +336,5 @@ class Differentiation(Protocol):
         inputs: operands by position. named: names of those by keyword. options: the call's."""
 
 
-class Family(Words, Legality, Launching, Checking, Differentiation, Protocol):
+class Family(Words, Legality, Learning, Launching, Checking, Differentiation, Protocol):
     """One operation family. Implementations are stateless."""

@@ -68,6 +68,15 @@ def recalled(selector: Any, problem: Any, device: Device) -> Iterable[Choice | S
     return None if recall is None else recall(problem, device)
 
 
+def silent(selector: Any, problem: Any, configs: Sequence[Any], device: Device) -> Iterable[str]:
+    """Why a selector, or any in a chain, says nothing about these candidates: a sentence of each
+    that says why (a method `silence`), which begins with its name."""
+    for one in selector.selectors if isinstance(selector, Chain) else (selector,):
+        silence = getattr(one, "silence", None)
+        if silence is not None and (why := silence(problem, configs, device)):
+            yield f"{one.name}: {why}"
+
+
 @dataclass(frozen=True, slots=True)
 class FirstFit:
     """Takes candidates in the order they were registered."""

@@ -81,8 +81,9 @@ def jobs_of(
     algorithms: by problem, what the vendor's library offers.
     """
     device, this = group.device, arch(group.device.arch)
-    # Use only the given table, never the tables that the environment names.
-    chain = None if table is not None else tuple(name for name in NAMES if name != "tuned")
+    # Use only the given table, never the files that the environment names.
+    without = {"learned"} if table is not None else {"learned", "tuned"}
+    chain = tuple(name for name in NAMES if name not in without)
     planners = [Planner(device=device, selector=chain, tables=table)]
     if configs:
         planners.append(Planner(device=device, selector="analytical"))

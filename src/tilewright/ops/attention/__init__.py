@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,7 @@ from tilewright.ops.attention import gradients as gradients_module
 from tilewright.ops.attention import inputs as inputs_module
 from tilewright.ops.attention import reference as reference_module
 from tilewright.ops.attention import tolerances as tolerances_module
+from tilewright.ops.attention import traits as traits_module
 from tilewright.ops.attention import vendor as vendor_module
 from tilewright.ops.attention import words as words_module
 from tilewright.ops.attention.catalogue import CATALOGUE
@@ -42,7 +43,7 @@ from tilewright.ops.library_attention import Attention
 from tilewright.ops.library_engine import repeats
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
-from tilewright.ops.pool import Pool, each
+from tilewright.ops.pool import Columns, Each, Pool, each
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import YES, Verdict
@@ -74,6 +75,17 @@ class AttentionFamily(Defaults):
 
     def table(self, problem: AttentionProblem) -> str:
         return f"{self.name}_{problem.dtype}"
+
+    def kin(self, problem: AttentionProblem) -> Hashable:
+        return traits_module.kin(problem)
+
+    def kind(self, problem: AttentionProblem) -> str:
+        return traits_module.kind(problem)
+
+    def traits(
+        self, problem: AttentionProblem, configs: Columns, device: Device
+    ) -> Mapping[str, Each]:
+        return traits_module.traits(problem, configs, device)
 
     def nearby(self, problem: AttentionProblem) -> Iterable[Nearby]:
         return alike.nearby(problem)

@@ -24,6 +24,7 @@ from tilewright.ops.conv import gradients as gradients_module
 from tilewright.ops.conv import launch as launch_module
 from tilewright.ops.conv import reference as reference_module
 from tilewright.ops.conv import tolerances as tolerances_module
+from tilewright.ops.conv import traits as traits_module
 from tilewright.ops.conv import vendor as vendor_module
 from tilewright.ops.conv import words as words_module
 from tilewright.ops.conv.config import GEMM, VENDOR, ConvConfig
@@ -40,7 +41,7 @@ from tilewright.ops.library_convolution import Convolution
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
-from tilewright.ops.pool import Pool, each
+from tilewright.ops.pool import Columns, Each, Pool, each
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -72,6 +73,18 @@ class ConvFamily(Defaults):
 
     def table(self, problem: ConvProblem) -> str:
         return f"{self.name}_{problem.dtype}"
+
+    def lesson(self, problem: ConvProblem) -> str:
+        return f"{self.table(problem)}_{problem.direction}"
+
+    def kin(self, problem: ConvProblem) -> Hashable:
+        return traits_module.kin(problem)
+
+    def kind(self, problem: ConvProblem) -> str:
+        return traits_module.kind(problem)
+
+    def traits(self, problem: ConvProblem, configs: Columns, device: Device) -> Mapping[str, Each]:
+        return traits_module.traits(problem, configs, device)
 
     def nearby(self, problem: ConvProblem) -> Iterable[Nearby]:
         return alike.nearby(problem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -37,6 +37,7 @@ from tilewright.ops.gemm import (
     tuning,
 )
 from tilewright.ops.gemm import gradients as gradients_module
+from tilewright.ops.gemm import traits as traits_module
 from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import aiter, benchdnn, decode, onednn, tile_engine, variants
@@ -47,7 +48,7 @@ from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import NO_AXES, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
-from tilewright.ops.pool import Pool, each
+from tilewright.ops.pool import Columns, Each, Pool, each
 from tilewright.ops.products import OUTPUTS, accumulator, outputs
 from tilewright.ops.protocols import Bind
 from tilewright.ops.spelling import spelled
@@ -104,6 +105,15 @@ class GemmFamily(Defaults):
 
     def table(self, problem: GemmProblem) -> str:
         return f"{self.name}_{problem.dtype_a}"
+
+    def kin(self, problem: GemmProblem) -> Hashable:
+        return traits_module.kin(problem)
+
+    def kind(self, problem: GemmProblem) -> str:
+        return traits_module.kind(problem)
+
+    def traits(self, problem: GemmProblem, configs: Columns, device: Device) -> Mapping[str, Each]:
+        return traits_module.traits(problem, configs, device)
 
     def nearby(self, problem: GemmProblem) -> Iterable[Nearby]:
         yield from rows.nearby(problem.m, partial(rows.with_rows, problem))

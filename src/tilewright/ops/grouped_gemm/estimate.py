@@ -109,7 +109,7 @@ def ranking(
     pool = Pool.of(configs)
     found = estimates(pool, problem, device)
     keys = (pool.columns.by_name, -each(pool.columns, _share), found.total_us)
-    return Ranking(np.lexsort(keys).tolist(), lambda place: (pool[place], found.one(place)))
+    return Ranking(pool, found, np.lexsort(keys).tolist())
 
 
 @lru_cache(maxsize=1024)

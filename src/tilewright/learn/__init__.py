@@ -1,0 +1,1 @@
+"""Learned selection: from measurements to models, and how good these are."""

@@ -1,0 +1,248 @@
+"""How good a choice is: the time of the best kernel measured over that of the kernel chosen.
+
+A model is judged on problems of which it saw none of their kin (`Family.kin`): `crossed` trains it
+without each fold of kin in turn. The gain from which a model is believed is set on such problems
+too, and judged on others than it was set on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright import ops
+from tilewright.errors import BadArgument
+from tilewright.learn.train import MOST_TREES, Sheet, train
+from tilewright.select.learned import judged
+from tilewright.select.model import Model
+
+FOLDS = 5
+GAINS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2)
+"""Gains (as logarithms) among which the least one is set."""
+FIRST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a model would do with a problem that it did not see.
+
+    best, estimated, learned: the kernels that are fastest, first by the estimate, and first by the
+        model. `learned` is `estimated` where the model says nothing.
+    share: the best kernel's time over that of each of the other two.
+    ranks: the best kernel's place by the estimate and by the model, from 1.
+    gain: the logarithm of the estimate's first's expected time over that of the model's first.
+    silent: why the model says nothing; ``""`` if it does.
+    candidates: how many kernels were measured.
+    """
+
+    problem: Any
+    kind: str
+    best: Any
+    estimated: Any
+    learned: Any
+    share: tuple[float, float]
+    ranks: tuple[int, int]
+    gain: float
+    silent: str
+    candidates: int
+
+    def chosen(self, least_gain: float) -> tuple[float, int]:
+        """The share, and the best kernel's rank, where a gain counts from `least_gain`."""
+        side = int(not self.silent and self.gain >= least_gain)
+        return self.share[side], self.ranks[side]
+
+
+def verdict(model: Model, sheet: Sheet) -> Verdict:
+    """What `model` does with a sheet's problem."""
+    block, described = sheet.block, sheet.described
+    us = block.us
+    best = min(us, key=lambda config: (us[config], config.name))
+    by_estimate = [described.pool[place] for place in described.places]
+    found = judged(model, described)
+    silent = found if isinstance(found, str) else ""
+    if isinstance(found, str):
+        by_model, gain = by_estimate, 0.0
+    else:
+        placed = [described.pool[place] for place in found.order]
+        by_model = [*placed, *(c for c in by_estimate if c not in set(placed))]
+        gain = found.gain
+    firsts = by_estimate[0], by_model[0]
+    return Verdict(
+        block.problem,
+        ops.family(block.problem.family).kind(block.problem),
+        best,
+        *firsts,
+        (us[best] / us[firsts[0]], us[best] / us[firsts[1]]),
+        (1 + by_estimate.index(best), 1 + by_model.index(best)),
+        gain,
+        silent,
+        len(us),
+    )
+
+
+def folds(sheets: Sequence[Sheet], count: int = FOLDS) -> list[list[int]]:
+    """The numbers of sheets in `count` parts of about the same size; problems of one kin are in
+    one. Raises `BadArgument` for fewer kins than parts."""
+    kins: dict[Hashable, list[int]] = {}
+    for number, sheet in enumerate(sheets):
+        problem = sheet.block.problem
+        kins.setdefault(ops.family(problem.family).kin(problem), []).append(number)
+    if len(kins) < count:
+        raise BadArgument(
+            f"{len(kins)} kinds of kin are too few for {count} folds: measure more problems"
+        )
+    parts: list[list[int]] = [[] for _ in range(count)]
+    for numbers in sorted(kins.values(), key=lambda one: (-len(one), one)):
+        min(parts, key=len).extend(numbers)
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """Verdicts on all problems, each by a model that saw none of its kin.
+
+    parts: numbers of the verdicts of each fold. least_gains: what was set on the other folds.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    parts: tuple[tuple[int, ...], ...]
+    least_gains: tuple[float, ...]
+
+
+def crossed(
+    sheets: Sequence[Sheet], lesson: str, count: int = FOLDS, trees: int = MOST_TREES
+) -> Crossed:
+    """Train without each fold and judge on it. Raises as `folds` and `train` do."""
+    parts = folds(sheets, count)
+    found: dict[int, Verdict] = {}
+    for part in parts:
+        held = set(part)
+        model = train([s for n, s in enumerate(sheets) if n not in held], lesson, trees)
+        found |= {number: verdict(model, sheets[number]) for number in part}
+    verdicts = tuple(found[number] for number in range(len(sheets)))
+    gains = [
+        least_gain([verdicts[n] for other in parts if other is not part for n in other])
+        for part in parts
+    ]
+    return Crossed(verdicts, tuple(map(tuple, parts)), tuple(gains))
+
+
+def least_gain(verdicts: Sequence[Verdict]) -> float:
+    """The gain from which believing the model does best: the largest of those that do."""
+    return max(GAINS, key=lambda gain: (round(_mean(v.chosen(gain)[0] for v in verdicts), 6), gain))
+
+
+def learn(
+    sheets: Sequence[Sheet], lesson: str, count: int = FOLDS, trees: int = MOST_TREES
+) -> tuple[Model, Crossed]:
+    """A model of all sheets, with the least gain that cross-validation sets, and the verdicts of
+    that."""
+    found = crossed(sheets, lesson, count, trees)
+    model = train(sheets, lesson, trees)
+    gain = least_gain(found.verdicts)
+    told = report(found.verdicts, by_fold(found))
+    made = {**model.made, "folds": count, "judged": told, "worst": worst(found)}
+    return replace(model, least_gain=gain, made=made), found
+
+
+def by_fold(found: Crossed) -> Callable[[int], float]:
+    """The least gain for each verdict, set on other folds than its own."""
+    gains = {
+        n: gain for part, gain in zip(found.parts, found.least_gains, strict=True) for n in part
+    }
+    return gains.__getitem__
+
+
+# --- figures ----------------------------------------------------------------------------------
+
+
+def report(verdicts: Sequence[Verdict], gain_of: Callable[[int], float]) -> dict[str, Any]:
+    """Figures as plain data, over all problems, by kind and by the best kernel's pipeline.
+
+    gain_of: the least gain for each verdict, by number.
+    """
+    numbered = [*enumerate(verdicts)]
+    groups: dict[str, dict[str, list[int]]] = {"by_kind": {}, "by_pipeline": {}}
+    for number, one in numbered:
+        groups["by_kind"].setdefault(one.kind, []).append(number)
+        groups["by_pipeline"].setdefault(one.best.pipeline, []).append(number)
+
+    def figures(numbers: Iterable[int]) -> dict[str, Any]:
+        listed = [(verdicts[n], gain_of(n)) for n in numbers]
+        return {
+            "problems": len(listed),
+            "candidates": round(_mean(v.candidates for v, _ in listed), 1),
+            "estimate": _figures([(v.share[0], v.ranks[0]) for v, _ in listed]),
+            "learned": _figures([(v.share[1], v.ranks[1]) for v, _ in listed]),
+            "served": _figures([v.chosen(gain) for v, gain in listed]),
+            "spoke": sum(not v.silent and v.gain >= gain and v.gain > 0 for v, gain in listed),
+        }
+
+    silent = Counter(_because(v.silent) for v in verdicts if v.silent)
+    return {
+        **figures(range(len(verdicts))),
+        "silent": dict(silent.most_common()),
+        **{
+            name: {word: figures(numbers) for word, numbers in sorted(group.items())}
+            for name, group in groups.items()
+        },
+    }
+
+
+def _because(why: str) -> str:
+    """A reason without the problem's own figures."""
+    if "unlike the kernels" in why:
+        return "the estimate's first is unlike what it learned from"
+    return "the problem is outside what it learned from"
+
+
+def _figures(chosen: Sequence[tuple[float, int]]) -> dict[str, float]:
+    """Mean, median, P10 and least of the shares in percent, and how often (percent) the best kernel
+    is first, and among the first five."""
+    shares = sorted(share for share, _ in chosen)
+    ranks = [rank for _, rank in chosen]
+    return {
+        "mean": _percent(_mean(shares)),
+        "median": _percent(quantile(shares, 0.5)),
+        "p10": _percent(quantile(shares, 0.1)),
+        "least": _percent(shares[0]),
+        "top_1": _percent(_mean(rank == 1 for rank in ranks)),
+        "top_5": _percent(_mean(rank <= FIRST for rank in ranks)),
+    }
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of sorted numbers, between neighbours in proportion, as NumPy has it."""
+    at = share * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def _percent(share: float) -> float:
+    return round(100 * share, 2)
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = [*values]
+    return sum(listed) / len(listed)
+
+
+def worst(found: Crossed, most: int = 20) -> list[dict[str, Any]]:
+    """The problems that lose most, as plain data, the worst first."""
+    gain_of = by_fold(found)
+    lost = [(v.chosen(gain_of(n))[0], n, v) for n, v in enumerate(found.verdicts)]
+    return [
+        {
+            "problem": str(v.problem),
+            "kind": v.kind,
+            "served": _percent(share),
+            "estimate": _percent(v.share[0]),
+            "best": v.best.name,
+            "chosen": (v.learned if share == v.share[1] else v.estimated).name,
+        }
+        for share, _, v in sorted(lost, key=lambda one: one[:2])[:most]
+    ]

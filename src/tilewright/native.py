@@ -1,0 +1,88 @@
+"""C code of this package, compiled on first use by the system's C compiler. The result is kept in
+the cache folder (see `tilewright.home`) under a digest of its source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilewright import home
+from tilewright.child import program
+from tilewright.errors import NoCompiler
+from tilewright.files import WRITE, check_own, make_own, replacing
+
+
+def compiled(source: Path, included: Sequence[Path] = (), what: str = "C code") -> Path:
+    """The shared library of `source`, which includes the files `included`.
+
+    what: it is, for errors.
+
+    Raises `NoCompiler` if it cannot be compiled or kept, and `StoreError` if others could have
+    written it.
+    """
+    text = b"".join(file.read_bytes() for file in (source, *included))
+    tag = sysconfig.get_config_var("EXT_SUFFIX")
+    digest = hashlib.sha256(text + str(tag).encode()).hexdigest()[:16]
+    built = home.cache().absolute() / digest / f"{source.stem}{tag}"
+    try:
+        if not os.path.lexists(built):
+            _compile(source, built, what)
+        for path in (built.parent, built):  # anybody's code otherwise
+            check_own(path, path.lstat(), WRITE)
+    except OSError as error:
+        raise cannot_keep(built, what, error) from None
+    return built
+
+
+def cannot_keep(built: Path, what: str, error: Exception) -> NoCompiler:
+    """The error for a library that cannot be written or read."""
+    return NoCompiler(
+        f"{what} cannot be kept in {built.parent} ({error}): name a folder that can be written in "
+        f"{home.VARIABLE}"
+    )
+
+
+def _compile(source: Path, target: Path, what: str) -> None:
+    compiler = shlex.split(os.environ.get("CC", ""))
+    if not compiler:
+        found = next(filter(None, map(program, ("cc", "gcc", "clang"))), None)
+        if found is None:
+            raise NoCompiler(
+                f"{what} needs a C compiler once, and there is no cc, gcc or clang: install "
+                "one (Debian: apt install gcc python3-dev) or name one in CC"
+            )
+        compiler = [found]
+    elif os.sep in compiler[0]:
+        compiler[0] = str(Path(compiler[0]).absolute())
+    make_own(home.cache())
+    make_own(target.parent)
+    # The compiler opens its output by name, so in a folder that nobody else can change.
+    with tempfile.TemporaryDirectory() as scratch:
+        built = Path(scratch, target.name)
+        include = sysconfig.get_paths()["include"]
+        command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(source)]
+        try:
+            done = subprocess.run(
+                [*command, "-o", str(built)],
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=scratch,  # empty: a compiler looks for headers and tools in the current folder
+            )
+        except OSError as error:
+            raise NoCompiler(f"the C compiler '{compiler[0]}' does not start: {error}") from None
+        if done.returncode:
+            hint = (
+                "; install Python's headers (Debian: apt install python3-dev)"
+                if "Python.h" in done.stderr
+                else ""
+            )
+            raise NoCompiler(f"compiling {what} failed{hint}: {done.stderr.strip()[:500]}")
+        with replacing(target, mode=0o700) as file:
+            file.write(built.read_bytes())

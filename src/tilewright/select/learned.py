@@ -1,0 +1,135 @@
+"""`Learned`: kernels by a model of what the estimate gets wrong, learned from measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import ops
+from tilewright.arch.model import Device
+from tilewright.select import Choice, Offers, Skipped
+from tilewright.select.analytical import Analytical
+from tilewright.select.features import Described
+from tilewright.select.model import Model, Models, rows
+
+DIGITS = 9
+"""Decimal digits of the logarithm of an expected time that count: the last bits of a logarithm
+differ between machines, and the choice must not."""
+
+
+_MOST = 700.0
+"""Beyond, an exponential is infinite."""
+
+
+class Learned:
+    """Ranks by the estimate, corrected by the model of the problem's class. The reason has both
+    figures.
+
+    It says nothing, so that the next selector chooses, where it was not taught: without a model of
+    the class, on an architecture that was not measured, for a problem with a feature out of what
+    training saw, or if the kernel that the estimate puts first is of a pipeline, or has another
+    feature, that training did not see. It says nothing either where the best kernel is not expected
+    to be faster than that by the model's least gain, and where a record has the vendor's library
+    ahead.
+
+    offers: what the vendor's library offers; None: it is not asked.
+    """
+
+    name = "learned"
+
+    def __init__(self, models: Models, offers: Offers | None = None) -> None:
+        self.models = models
+        self._offers = offers
+
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
+        """The candidates that the model can judge, the least time expected first; none where it
+        says nothing."""
+        found = self._judged(problem, candidates, device)
+        if isinstance(found, str):
+            return
+        first = found.expected[found.first]
+        for at in found.order:
+            config, us = found.described.pool[at], found.expected[at]
+            why = f"expected {us:.1f} µs, estimated {float(found.described.us[at]):.1f} µs"
+            if at == found.order[0]:
+                name = found.described.pool[found.first].name
+                why += (
+                    f"; of the estimate's first, {name}, {first:.1f} µs are expected: "
+                    f"{math.expm1(min(found.gain, _MOST)):.1%} more"
+                )
+            yield Choice(config, self.name, why)
+
+    def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
+        """No kernels of its own."""
+        return iter(())
+
+    def silence(self, problem: Any, candidates: Sequence[Any], device: Device) -> str:
+        """Why it says nothing about the candidates; ``""`` if it does."""
+        found = self._judged(problem, candidates, device)
+        return found if isinstance(found, str) else ""
+
+    def _judged(self, problem: Any, candidates: Sequence[Any], device: Device) -> _Judged | str:
+        """The judgement, or why there is none."""
+        family = ops.family(problem.family)
+        lesson = family.lesson(problem)
+        model = self.models.get(lesson)
+        if model is None or model.family != problem.family:
+            return f"no model of {lesson}"
+        offered = Analytical(offers=self._offers).recall(problem, device)
+        if any(isinstance(one, Choice) and one.config in candidates for one in offered):
+            return "a record has the vendor's library ahead for such problems"
+        found = judged(model, Described(problem, candidates, device))
+        if isinstance(found, str):
+            return found
+        if found.gain < model.least_gain or found.order[0] == found.first:
+            best = found.described.pool[found.order[0]].name
+            return (
+                f"the estimate's first stays: {found.expected[found.first]:.1f} µs are expected of "
+                f"it, {found.expected[found.order[0]]:.1f} µs of the best, {best}, and a gain "
+                f"counts from {math.expm1(model.least_gain):.1%}"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What a model says of kernels.
+
+    expected: microseconds of each kernel in the pool.
+    order: places in the pool of those that it can judge, the least time first; equal ones as the
+        estimate has them.
+    first: the place of the estimate's first.
+    gain: the logarithm of the time expected of that over the least.
+    """
+
+    described: Described
+    expected: list[float]
+    order: list[int]
+    first: int
+    gain: float
+
+
+def judged(model: Model, described: Described) -> _Judged | str:
+    """What `model` says of kernels, or why it says nothing."""
+    import numpy as np
+
+    if not len(described):
+        return "there is no kernel that is built here"
+    if why := model.unseen(described):
+        return why
+    x, seen = rows(described, model.features)
+    first = described.places[0]
+    if not seen[first]:
+        config = described.pool[first]
+        return f"{config.name}, the estimate's first, is unlike the kernels that it learned from"
+    places = [place for place in described.places if seen[place]]
+    scores = np.full(len(described.pool), np.inf)
+    scores[places] = np.round(np.log(described.us[places]) + model.trees.values(x[places]), DIGITS)
+    order = sorted(places, key=scores.__getitem__)
+    # A model knows ratios: the estimate's first is taken to be estimated right.
+    level = np.log(described.us[first]) - scores[first]
+    expected = np.exp(np.minimum(scores + level, _MOST)).tolist()
+    gain = float(scores[first] - scores[order[0]])
+    return _Judged(described, expected, order, first, gain)

@@ -1,0 +1,263 @@
+"""`Model`: what learned selection knows of one class of problems, and the files of models.
+
+A model gives each kernel a number that, added to the logarithm of its estimate, orders the kernels
+of a problem. It has the estimate's residual, so what the estimate knows need not be learned
+(docs/learning.md).
+
+A file is JSON: the models, and the SHA-256 of their canonical JSON. It holds numbers and names
+only, so reading a stranger's file executes nothing, and every fault in it is a `BadFile`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tilewright.canonical import canonical, sha256
+from tilewright.errors import BadArgument, BadFile, shown
+from tilewright.files import write_whole
+from tilewright.jsonfile import convert, parse_json
+from tilewright.ops.pool import Columns
+from tilewright.reading import text as read_text
+from tilewright.select.features import CONFIG, Described, field_of
+from tilewright.select.trees import Trees
+
+SCHEMA = 1
+ENVIRONMENT = "TILEWRIGHT_MODELS"
+"""The variable that names files of models, separated as in PATH."""
+MOST_FEATURES, MOST_GAIN = 1000, 10.0
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature and what training saw of it (`features.Described.column`).
+
+    words: of a word, the values seen, in the order of their numbers; () of a number.
+    low, high: of a number, the least and the largest value seen.
+    """
+
+    name: str
+    words: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True)
+class Model:
+    """What was learned of one class of problems.
+
+    lesson: the class (`Family.lesson`), of the operation `family`.
+    archs: architectures that it was measured on. devices: the GPUs.
+    versions: of packages that the kernels were built and measured with.
+    features: what a row of the trees has, in order.
+    trees: the logarithm of a kernel's time over its estimate, but for what all kernels of the
+        problem have in common.
+    least_gain: the logarithm of the ratio by which a kernel must be expected to be faster than the
+        estimate's first to be chosen before it; set on problems that training did not see.
+    made: how it was made and how good it was then, as plain data.
+    """
+
+    lesson: str
+    family: str
+    archs: tuple[str, ...]
+    devices: tuple[str, ...]
+    versions: dict[str, str]
+    features: tuple[Feature, ...]
+    trees: Trees
+    least_gain: float
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, where: str) -> None:
+        """Raise `BadFile`, which begins with `where`, for what makes no sense."""
+        names = [one.name for one in self.features]
+        if not names or len(names) > MOST_FEATURES or len(set(names)) < len(names):
+            raise BadFile(
+                f"{where}: features are 1 to {MOST_FEATURES}, each with a name of its own"
+            )
+        for one in self.features:
+            if len(set(one.words)) < len(one.words):
+                raise BadFile(f"{where}: feature {shown(one.name)} has a word twice")
+            if not (math.isfinite(one.low) and math.isfinite(one.high) and one.low <= one.high):
+                raise BadFile(f"{where}: feature {shown(one.name)} is from {one.low} to {one.high}")
+        if not 0 <= self.least_gain <= MOST_GAIN:
+            raise BadFile(f"{where}: least_gain is {self.least_gain}, not from 0 to {MOST_GAIN}")
+        if not self.archs:
+            raise BadFile(f"{where}: it names no architecture")
+        self.trees.check(len(names), where)
+
+    def unseen(self, described: Described) -> str:
+        """Why nothing can be said of the problem: a feature that all kernels share is not as
+        training saw it; ``""`` if all are."""
+        if described.device.arch not in self.archs:
+            return f"it was measured on {', '.join(self.archs)}, not on {described.device.arch}"
+        for one in self.features:
+            kind, _, word = one.name.partition(".")
+            if kind in ("problem", "work"):
+                value = described.column(one.name)
+                if one.words and value not in one.words:
+                    return f"{word} {shown(value)} was not among the problems it learned from"
+                if not one.words and not (_number(value) and one.low <= value <= one.high):
+                    return (
+                        f"{word} {shown(value)} is outside the problems it learned from, "
+                        f"{one.low:g} to {one.high:g}"
+                    )
+        return ""
+
+
+def rows(described: Described, features: Sequence[Feature]) -> tuple[Any, Any]:
+    """The features of each kernel in the pool, an array [kernels, features]; and whether all of a
+    kernel's are as training saw them, an array of flags."""
+    import numpy as np
+
+    x = np.zeros((len(described.pool), len(features)))
+    own = [at for at, one in enumerate(features) if one.name.startswith(CONFIG)]
+    x[:, own] = described.pool.columns.table(_of_configs, features)
+    for at, one in enumerate(features):
+        if not one.name.startswith(CONFIG):
+            x[:, at] = _numbers(described.column(one.name), one)
+    low, high = (np.array([_ends(one)[end] for one in features]) for end in (0, 1))
+    return x, ((x >= low) & (x <= high)).all(axis=1)
+
+
+def _of_configs(columns: Columns, features: Sequence[Feature]) -> Any:
+    """Those features that are fields of configs, which are the same for every problem."""
+    import numpy as np
+
+    own = [one for one in features if one.name.startswith(CONFIG)]
+    found = np.zeros((len(columns), len(own)))
+    for at, one in enumerate(own):
+        found[:, at] = _numbers(field_of(columns, one.name.removeprefix(CONFIG)), one)
+    return found
+
+
+def _numbers(column: Any, feature: Feature) -> Any:
+    """A column as trees take it: a word by its number. NaN, which is in no range, for what is
+    neither as training saw it nor a number."""
+    import numpy as np
+
+    if isinstance(column, str):
+        return feature.words.index(column) if column in feature.words else np.nan
+    if feature.words:
+        return coded(column, feature.words)
+    if isinstance(column, bool | int | float):
+        return column
+    plain = column is not None and np.asarray(column).dtype.kind in "biuf"
+    return column if plain else np.nan
+
+
+def _ends(feature: Feature) -> tuple[float, float]:
+    """The least and the largest number that training saw."""
+    return (0.0, len(feature.words) - 1.0) if feature.words else (feature.low, feature.high)
+
+
+def coded(column: Any, words: Sequence[str]) -> Any:
+    """The numbers of words; -1 of a word that is not among them."""
+    import numpy as np
+
+    known = np.array(words)
+    given = np.asarray(column)
+    if given.dtype.kind != "U":
+        return np.full(given.shape, -1)
+    order = np.argsort(known, kind="stable")
+    places = np.clip(np.searchsorted(known[order], given), 0, len(known) - 1)
+    found = order[places]
+    return np.where(known[found] == given, found, -1)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, bool | int | float) and math.isfinite(value)
+
+
+class Models:
+    """Models by class of problems. where: the files, for errors and explanations."""
+
+    def __init__(self, models: Iterable[Model], where: str = "") -> None:
+        self.where = where
+        self._models: dict[str, Model] = {}
+        for model in models:
+            if model.lesson in self._models:
+                raise BadArgument(f"{where}: there are two models of {model.lesson}: give one")
+            self._models[model.lesson] = model
+
+    def __iter__(self) -> Any:
+        return iter(self._models.values())
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def get(self, lesson: str) -> Model | None:
+        """The model of a class of problems."""
+        return self._models.get(lesson)
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal models."""
+        return _digest([asdict(model) for model in self])
+
+
+def save(models: Models, path: PathLike) -> None:
+    """Write the models to `path`, whole or not at all. The same models give the same bytes. Raises
+    `StoreError`."""
+    stated = [asdict(model) for model in models]
+    document = {"tilewright_models": SCHEMA, "digest": _digest(stated), "models": stated}
+    write_whole(Path(path), canonical(document))
+
+
+def load(path: PathLike) -> Models:
+    """The models in the file at `path`. Raises `BadFile`, which names the file and what is wrong
+    with it."""
+    where = os.fspath(path)
+    document = parse_json(read_text(path), where)
+    if not isinstance(document, Mapping) or "tilewright_models" not in document:
+        raise BadFile(f"{where}: is no file of models: it does not begin as one")
+    schema = document["tilewright_models"]
+    if schema != SCHEMA:
+        raise BadFile(f"{where}: its schema is {shown(schema)}; this Tilewright reads {SCHEMA}")
+    if unknown := document.keys() - {"tilewright_models", "digest", "models"}:
+        raise BadFile(f"{where}: unknown field {shown(min(unknown))}")
+    stated = document.get("models")
+    models = convert(stated, list[Model], f"{where}: models")
+    if document.get("digest") != _digest(stated):
+        raise BadFile(f"{where}: was changed or damaged: its digest is of other content")
+    for number, model in enumerate(models):
+        model.check(f"{where}: models[{number}]")
+    try:
+        return Models(models, where)
+    except BadArgument as error:
+        raise BadFile(str(error)) from None
+
+
+def _digest(stated: Any) -> str:
+    return sha256(canonical(stated))
+
+
+GivenModels = Models | PathLike | Sequence[PathLike]
+
+
+def gather(given: GivenModels | None) -> Models | None:
+    """The models to choose by: `given`, loaded where they are files; for None, those of the files
+    that ``TILEWRIGHT_MODELS`` names, or None if it names none. Raises `BadFile`, and `BadArgument`
+    for two models of one class."""
+    if isinstance(given, Models):
+        return given
+    if given is None:
+        paths: list[PathLike] = [
+            path for path in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if path
+        ]
+    elif isinstance(given, str | os.PathLike):
+        paths = [given]
+    elif isinstance(given, Sequence):
+        paths = [*given]
+    else:
+        raise BadArgument(f"{shown(given)} is neither models nor the path of some")
+    if not paths:
+        return None
+    loaded = [load(path) for path in paths]
+    where = ", ".join(models.where for models in loaded)
+    return Models((model for models in loaded for model in models), where)

@@ -1,0 +1,323 @@
+"""Learned selection: when a model chooses, when it says nothing, and that damaged files of models
+are refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from planted_model import planted
+
+from tilewright import arch, ops
+from tilewright.canonical import canonical, sha256
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument, BadFile
+from tilewright.select import trees as trees_module
+from tilewright.select.features import Described
+from tilewright.select.learned import Learned, judged
+from tilewright.select.model import Feature, Models, load, rows, save
+from tilewright.select.trees import LEAF, Trees
+from tilewright.verdict import YES, no
+
+GEMM = ops.family("gemm")
+H200 = arch.device("h200_sxm")
+ARCH = arch.arch(H200.arch)
+PROBLEMS = [GEMM.problem_type(m, 1024, 4096) for m in (64, 4096)]
+PROBLEM = GEMM.problem_type(512, 1024, 4096)
+CONFIGS = GEMM.default_space(PROBLEM, ARCH).expand(ARCH).configs
+SERVING = [c for c in CONFIGS if GEMM.supports(c, PROBLEM, ARCH)]
+FIRST = GEMM.rank(PROBLEM, SERVING, H200)[0][0]
+OTHER = "basic"
+MODEL = planted(PROBLEMS, CONFIGS, H200, OTHER)
+
+
+def chosen(model: Any, problem: Any = PROBLEM, configs: Any = SERVING, **more: Any) -> list[Any]:
+    return [*Learned(Models([model]), **more).order(problem, configs, H200)]
+
+
+def why_silent(model: Any, problem: Any = PROBLEM, configs: Any = SERVING, **more: Any) -> str:
+    learned = Learned(Models([model]), **more)
+    assert [*learned.order(problem, configs, more.get("device", H200))] == []
+    return learned.silence(problem, configs, H200)
+
+
+# --- what it chooses --------------------------------------------------------------------------
+
+
+def test_the_estimate_is_corrected_and_the_reason_has_both_figures():
+    assert FIRST.pipeline != OTHER
+    order = chosen(MODEL)
+    assert order[0].config.pipeline == OTHER
+    ours = GEMM.estimate(order[0].config, PROBLEM, H200).total_us
+    first = GEMM.estimate(FIRST, PROBLEM, H200).total_us
+    expected = ours * np.exp(-0.5)
+    assert f"expected {expected:.1f} µs, estimated {ours:.1f} µs" in order[0].reason
+    assert f"{FIRST.name}, {first:.1f} µs are expected" in order[0].reason
+    assert {choice.config for choice in order} == set(SERVING)
+    of_one = [choice.config for choice in order if choice.config.pipeline == OTHER]
+    ranked = [config for config, _ in GEMM.rank(PROBLEM, SERVING, H200)]
+    assert of_one == [config for config in ranked if config.pipeline == OTHER]
+
+
+def test_a_dispatcher_asks_tables_then_the_model_then_the_estimate():
+    dispatcher = Dispatcher(device="h200_sxm", models=Models([MODEL]))
+    plan = dispatcher.select(PROBLEM)
+    assert (plan.selector, plan.config.pipeline) == ("learned", OTHER)
+    said = dispatcher.explain(PROBLEM)
+    assert said.chosen == plan.config.name
+    assert [fate.by for fate in said.fates[:2]] == ["learned", "learned"]
+    outside = replace(PROBLEM, m=5000, ldc=0)
+    found = dispatcher.explain(GEMM.problem_type(8192, 1024, 4096))
+    assert found.fates[0].by == "analytical"
+    assert any("m 8192 is outside" in note for note in found.notes)
+    assert dispatcher.select(GEMM.problem_type(outside.m, 1024, 4096)).selector == "analytical"
+    assert [s.name for s in Dispatcher(models=Models([MODEL])).selector.selectors] == [
+        "shipped", "learned", "analytical", "first fit",
+    ]  # fmt: skip
+    assert "learned" not in [s.name for s in Dispatcher().selector.selectors]
+
+
+def test_the_environment_names_models(monkeypatch: Any, tmp_path: Path):
+    save(Models([MODEL]), tmp_path / "model.json")
+    monkeypatch.setenv("TILEWRIGHT_MODELS", str(tmp_path / "model.json"))
+    assert Dispatcher(device="h200_sxm").select(PROBLEM).selector == "learned"
+    with pytest.raises(BadArgument, match="add 'learned'"):
+        Dispatcher(selector="analytical", models=tmp_path / "model.json")
+    monkeypatch.delenv("TILEWRIGHT_MODELS")
+    with pytest.raises(BadArgument, match="needs models"):
+        Dispatcher(selector="learned")
+
+
+# --- when it says nothing ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "because"),
+    [
+        ({"lesson": "gemm_fp16"}, "no model of gemm_bf16"),
+        ({"archs": ("gfx942",)}, "measured on gfx942, not on sm_90"),
+        ({"least_gain": 2.0}, "the estimate's first stays"),
+        ({"features": (Feature("problem.dtype_a", ("fp16",)),)}, "dtype_a 'bf16' was not among"),
+        ({"features": (Feature("problem.m", (), 1, 511),)}, "m 512 is outside"),
+        ({"features": (Feature("work.flops", (), 1, 2),)}, "flops .* is outside"),
+        ({"features": (Feature("problem.no_such", (), 0, 1),)}, "no_such None is outside"),
+        ({"features": (Feature("config.pipeline", (OTHER,)),)}, "unlike the kernels"),
+        ({"features": (Feature("us", (), 0, 1),)}, "unlike the kernels"),
+        ({"features": (Feature("config.no_such", (), 0, 1),)}, "unlike the kernels"),
+    ],
+)
+def test_it_says_nothing_where_it_was_not_taught(change: dict[str, Any], because: str):
+    import re
+
+    alone = Trees((LEAF,), (0.0,), (0,), (0,), (0,))
+    model = replace(MODEL, **change, **({"trees": alone} if "features" in change else {}))
+    assert re.search(because, why_silent(model))
+
+
+def test_a_kernel_unlike_those_seen_is_not_judged_and_goes_to_the_next_selector():
+    seen = tuple(sorted({c.pipeline for c in CONFIGS} - {"tma"}))
+    model = planted(PROBLEMS, [c for c in CONFIGS if c.pipeline != "tma"], H200, OTHER)
+    assert "tma" in {c.pipeline for c in SERVING} and FIRST.pipeline in seen
+    assert {choice.config.pipeline for choice in chosen(model)} <= set(seen)
+
+
+def test_where_a_record_has_the_vendors_library_ahead_it_says_nothing(monkeypatch: Any):
+    monkeypatch.setattr(type(GEMM), "library_faster", lambda *_: YES)
+    assert "vendor's library ahead" in why_silent(MODEL, offers=lambda *_: SERVING[0])
+    assert chosen(MODEL, offers=lambda *_: "no library is at hand")
+    monkeypatch.setattr(type(GEMM), "library_faster", lambda *_: no("record", "is not"))
+    assert chosen(MODEL, offers=lambda *_: SERVING[0])
+
+
+def test_no_candidates():
+    assert "no kernel" in why_silent(MODEL, configs=[])
+
+
+# --- trees ------------------------------------------------------------------------------------
+
+
+def grown(rng: random.Random, features: int, trees: int) -> Trees:
+    """Trees by chance, of a few nodes each."""
+    feature: list[int] = []
+    threshold: list[float] = []
+    left: list[int] = []
+    right: list[int] = []
+
+    def add(deep: int) -> int:
+        at = len(feature)
+        inner = deep < 5 and rng.random() < 0.8
+        feature.append(rng.randrange(features) if inner else LEAF)
+        threshold.append(rng.gauss(0, 1))
+        left.append(0)
+        right.append(0)
+        if inner:
+            left[at], right[at] = add(deep + 1), add(deep + 1)
+        return at
+
+    roots = [add(0) for _ in range(trees)]
+    return Trees(*map(tuple, (feature, threshold, left, right, roots)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 33])
+def test_c_and_numpy_give_the_same_bits(count: int):
+    assert trees_module.walker() is not None
+    rng = random.Random(count)
+    found = grown(rng, 7, 40)
+    found.check(7, "here")
+    x = np.array([[rng.gauss(0, 1) for _ in range(7)] for _ in range(count)]).reshape(count, 7)
+    x[:, ::3] = x[:1, ::3]  # as of a problem that all kernels share
+    assert found.values(x).tolist() == found.in_numpy(x).tolist()
+    # One by one: no row depends on others.
+    assert [found.values(x[i : i + 1])[0] for i in range(count)] == found.values(x).tolist()
+    nodes = [by_hand(found, row) for row in x.tolist()]
+    assert found.values(x).tolist() == nodes
+
+
+def by_hand(found: Trees, row: list[float]) -> float:
+    total = 0.0
+    for root in found.roots:
+        at = root
+        while found.feature[at] != LEAF:
+            right = row[found.feature[at]] > found.threshold[at]
+            at = (found.right if right else found.left)[at]
+        total += found.threshold[at]
+    return total
+
+
+def test_without_a_compiler_numpy_walks(monkeypatch: Any):
+    with_c = [choice.config for choice in chosen(MODEL)]
+    monkeypatch.setattr(trees_module, "walker", lambda: None)
+    assert [choice.config for choice in chosen(MODEL)] == with_c
+
+
+def test_columns_of_a_part_of_a_pool_are_those_of_its_configs():
+    described = Described(PROBLEM, CONFIGS, H200)
+    part = Described(PROBLEM, CONFIGS[::3], H200)
+    names = described.names()
+    assert "term.memory" in names and "trait.waves" in names and "config.tile_m" in names
+    features = [
+        Feature(name, (), -1e30, 1e30)
+        for name in names
+        if not isinstance(described.column(name), str)
+        and np.asarray(described.column(name)).dtype.kind != "U"
+    ]
+    whole, seen = rows(described, features)
+    some, _ = rows(part, features)
+    assert seen.all() and np.isfinite(whole).all()
+    by_config = dict(zip(described.pool, whole.tolist(), strict=True))
+    assert [by_config[config] for config in part.pool] == some.tolist()
+
+
+def test_the_same_is_chosen_however_candidates_are_ordered():
+    first = chosen(MODEL)[0].config
+    assert chosen(MODEL, configs=SERVING[::-1])[0].config == first
+    found = judged(MODEL, Described(PROBLEM, SERVING, H200))
+    assert not isinstance(found, str)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def test_a_file_gives_back_the_models(tmp_path: Path):
+    save(Models([MODEL]), tmp_path / "one.json")
+    found = load(tmp_path / "one.json")
+    assert [*found] == [MODEL]
+    assert found.digest == Models([MODEL]).digest
+    save(found, tmp_path / "two.json")
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+
+
+def test_two_models_of_a_class_are_refused(tmp_path: Path):
+    save(Models([MODEL]), tmp_path / "one.json")
+    with pytest.raises(BadArgument, match="two models of gemm_bf16"):
+        Dispatcher(models=[tmp_path / "one.json", tmp_path / "one.json"])
+
+
+def written(path: Path, models: Any, **more: Any) -> Path:
+    """A file with this content and its right digest."""
+    document = {"tilewright_models": 1, "digest": sha256(canonical(models)), "models": models}
+    path.write_text(json.dumps(document | more))
+    return path
+
+
+def changed(**trees: Any) -> Any:
+    stated = json.loads(json.dumps(asdict(MODEL)))
+    stated["trees"] |= trees
+    return [stated]
+
+
+@pytest.mark.parametrize(
+    ("models", "more", "said"),
+    [
+        (changed(), {"digest": "0" * 64}, "changed or damaged"),
+        (changed(), {"tilewright_models": 2}, "its schema is 2"),
+        (changed(), {"more": 1}, "unknown field 'more'"),
+        ({}, {}, "models"),
+        (changed(left=[1, 0, 2, 0, 0]), {}, "children of node 2 are 2 and 4"),
+        (changed(right=[2, 0, 5, 0, 0]), {}, "children of node 2 are 3 and 5"),
+        (changed(feature=[99, -1, 0, -1, -1]), {}, r"feature\[0\] is 99"),
+        (changed(feature=[-2, -1, 0, -1, -1]), {}, r"feature\[0\] is -2"),
+        (changed(left=[1, 2, 3, 0, 0]), {}, "node 1 is a leaf with children"),
+        (changed(roots=[5]), {}, r"roots\[0\] is 5"),
+        (changed(threshold=[0.5, 0.0]), {}, "threshold has 2 values of 5 nodes"),
+        ([asdict(replace(MODEL, least_gain=-1.0))], {}, "least_gain is -1.0"),
+        ([asdict(replace(MODEL, features=()))], {}, "features are 1 to"),
+        ([asdict(replace(MODEL, archs=()))], {}, "names no architecture"),
+        ([asdict(replace(MODEL, features=MODEL.features[:1] * 2))], {}, "a name of its own"),
+        ([asdict(MODEL)] * 2, {}, "two models of gemm_bf16"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(tmp_path: Path, models: Any, more: Any, said: str):
+    models = json.loads(json.dumps(models))
+    with pytest.raises(BadFile, match=said) as raised:
+        load(written(tmp_path / "model.json", models, **more))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.turns(40)
+def test_no_mutation_of_a_file_raises_another_error(tmp_path: Path):
+    rng, path = random.Random(0), tmp_path / "model.json"
+    save(Models([MODEL]), path)
+    whole = path.read_bytes()
+    refused = 0
+    for trial in range(5000):
+        if trial % 2:
+            content = bytearray(whole)
+            for _ in range(rng.randint(1, 4)):
+                at = rng.randrange(len(content))
+                content[at : at + rng.randint(0, 2)] = rng.randbytes(rng.randint(0, 2))
+            path.write_bytes(content)
+        else:
+            models = json.loads(json.dumps([asdict(MODEL)]))
+            mutate(models, rng)
+            written(path, models)
+        try:
+            found = load(path)
+        except BadFile as error:
+            refused += 1
+            assert "\n" not in str(error)
+        else:  # whatever it says, choosing by it ends
+            Learned(found).silence(PROBLEM, SERVING[:20], H200)
+    assert 2000 < refused < 5000
+
+
+def mutate(value: Any, rng: random.Random) -> None:
+    """Change something in lists and objects inside one another."""
+    keys = [*value] if isinstance(value, dict) else [*range(len(value))]
+    if not keys:
+        return
+    key = rng.choice(keys)
+    inner = value[key]
+    if isinstance(inner, dict | list) and inner and rng.random() < 0.8:
+        mutate(inner, rng)
+    elif rng.random() < 0.2:
+        del value[key]
+    else:
+        value[key] = rng.choice(
+            [None, True, -1, 0, 1, 3, 7, 10**9, 2**63, -1e300, 0.5, "", "gemm", [], {}, [inner]]
+        )
