@@ -31,7 +31,21 @@ SOME = (
     lambda m: GroupedGemmProblem("list", sizes=((m, 64, 64), (7, 128, 64))),
     lambda m: AttentionProblem(2, 8, m, 512, 64, kv_heads=2, right=0, softcap=30.0),
     lambda m: AttentionBackwardProblem(2, 8, m, 512, 64, right=0, grads="dk+dv"),
+    lambda m: AttentionProblem(
+        m,
+        8,
+        m,
+        130,
+        64,
+        total_q=3 * m,
+        total_kv=300,
+        others="packedq+packedkv",
+        right=0,
+        layout="bshd",
+        bias_shape=(1, 8, 1),
+    ),
     lambda m: ConvProblem(m, 64, 32, (28, 28), (3, 3), pad=(1, 1), direction="data"),
+    lambda m: ConvProblem(m, 64, 32, (29, 30), (3, 3), stride=(2, 2), pad=(2, 0)),
     lambda m: CausalConvProblem(m, 64, 100, direction="backward", extras="bias+silu"),
     lambda m: MergeStatesProblem(m, 8, 64, states=3),
 )
@@ -95,6 +109,16 @@ def test_a_counterpart_is_what_a_checked_problem_would_be(make):
     other = {name: dtype for name, value in stated.items() if value in COUNTERPART}
     assert counterpart(problem) == replace(problem, **other) != problem
     assert counterpart(counterpart(problem)) == problem
+
+
+@pytest.mark.parametrize("make", SOME)
+def test_problems_near_one_are_what_checked_problems_would_be(make):
+    family = ops.family(make(8).family)
+    for size in (1, 8, 37):
+        problem = make(size)
+        near = [one.problem for one in family.nearby(problem)]
+        for one in (family.tuning_key(problem), *near):
+            assert replace(one) == one
 
 
 def test_only_one_of_the_two_types_has_a_counterpart():

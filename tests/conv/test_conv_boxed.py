@@ -72,8 +72,8 @@ def test_boxes_have_their_rows_and_the_best_comes_first(problem):
         found = boxes.best(problem, rows, 8)
         of = boxes.walks(problem, (0, 0, 0))
         if problem.direction == "weights":
-            assert all(boxes.exact(box, problem) for box in found)
-        covered = [math.prod(boxes.counts(box, problem, of)) for box in found]
+            assert all(boxes.exact(boxes.in_three(box), problem) for box in found)
+        covered = [math.prod(boxes.counts(boxes.in_three(box), problem, of)) for box in found]
         assert covered == sorted(covered) and len({*found}) == len(found)
         assert all(math.prod(boxes.sizes(box)) == rows for box in found)
 

@@ -291,14 +291,9 @@ def _parsed(epilogue: str) -> tuple[Operation, ...]:
     return tuple(chain)
 
 
+@lru_cache(maxsize=1024)
 def takes(epilogue: str) -> tuple[Takes, ...]:
     """The chain's operands, in order."""
-    parse(epilogue)  # an epilogue that is no text is no key
-    return _taken(epilogue)
-
-
-@lru_cache(maxsize=1024)
-def _taken(epilogue: str) -> tuple[Takes, ...]:
     return tuple(t for o in parse(epilogue) for t in o.takes)
 
 
@@ -339,6 +334,7 @@ def chain_lowered(*chains: str) -> frozenset[str]:
     )
 
 
+@lru_cache(maxsize=1024)
 def fold(epilogue: str) -> int:
     """Columns of A·B for each column of C: 1, or 2."""
     return 2 if any(o.halves for o in parse(epilogue)) else 1
@@ -354,6 +350,7 @@ def columns(epilogue: str, n: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=1024)
 def has_matrix(epilogue: str) -> bool:
     """Whether an operand of the chain is a matrix."""
     return any(t.kind == "d" for t in takes(epilogue))

@@ -16,6 +16,11 @@ Each = Any
 """A number, a flag or a word of one config; or an array with an element for each config."""
 
 
+Objections = Iterator[tuple[Each, Callable[..., Any]]]
+"""What rules say of a config, or of the `Columns` of several: whether each is refused, and a
+function that says why of one, given it (``c=``) and the problem (``p=``)."""
+
+
 class Columns:
     """The attributes of several objects, each as an array. What was worked out for all is kept; a
     part, which has the objects at some places, takes it from the `whole`."""
@@ -24,7 +29,7 @@ class Columns:
         self, objects: Sequence[Any], whole: Columns | None = None, places: Each = None
     ) -> None:
         self._objects, self._places, self.whole = objects, places, whole or self
-        self._kept: dict[tuple[Any, int], tuple[Any, Each]] = {}
+        self._kept: dict[tuple[Any, Any], tuple[Any, Each]] = {}
         self._groups: dict[Any, Mapping[str, tuple[Each, Columns]]] = {}
         self._parts: dict[bytes, Columns] = {}
 
@@ -66,7 +71,7 @@ class Columns:
 
     def each(self, function: Callable[..., Any], of: Any = None) -> Each:
         """As the function `each`."""
-        key = function, id(of)
+        key = function, of if type(of) in _PLAIN else id(of)
         if key not in self._kept:
             if self.whole is not self:
                 found = _at(self.whole.each(function, of), self._places)
@@ -113,6 +118,7 @@ class Columns:
         return {word: (at, _columns([self[i] for i in at])) for word, at in places.items()}
 
 
+_PLAIN = frozenset({int, str, tuple})
 MOST_PARTS = 64
 """Parts that are kept of the same objects."""
 
@@ -138,6 +144,38 @@ def each(c: Any, function: Callable[..., Any], of: Any = None) -> Each:
     if isinstance(c, Columns):
         return c.each(function, of)
     return function(c) if of is None else function(c, of)
+
+
+def either(flag: Each, yes: Each, no: Each) -> Each:
+    """`yes` where a flag holds, else `no`: a value, or an array of them."""
+    if not getattr(flag, "ndim", 0):
+        return yes if flag else no
+    import numpy as np
+
+    return np.where(flag, yes, no)
+
+
+def least(one: Each, other: Each) -> Each:
+    """The smaller of two values, or of those of arrays."""
+    if not (getattr(one, "ndim", 0) or getattr(other, "ndim", 0)):
+        return min(one, other)
+    import numpy as np
+
+    return np.minimum(one, other)
+
+
+def most(one: Each, other: Each) -> Each:
+    """The larger one."""
+    if not (getattr(one, "ndim", 0) or getattr(other, "ndim", 0)):
+        return max(one, other)
+    import numpy as np
+
+    return np.maximum(one, other)
+
+
+def because(reason: str) -> Callable[..., str]:
+    """A reason that does not depend on the config, as `Objections` has it."""
+    return lambda **_: reason
 
 
 class Pool(Sequence[Any]):

@@ -3,9 +3,10 @@ the same bits."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from tilewright.ops.nouns import Temporary
+from tilewright.ops.pool import Each
 from tilewright.verdict import YES, Verdict, no
 
 MAX_FLAGS = 16384
@@ -29,8 +30,8 @@ MOST_WAYS = 16
 it."""
 
 
-def shared_tiles(config: Sharing, tiles: int, programs: int) -> int:
-    """Tiles that stream-K shares out.
+def shared_tiles(config: Any, tiles: Each, programs: Each) -> Each:
+    """Tiles that stream-K shares out, of a config or of `Columns`.
 
     Whole waves go tile by tile; the tiles left over are shared out in equal parts. If there are
     fewer than two workgroups for each of these tiles, parts cross tiles. Few parts of a tile are
@@ -38,9 +39,8 @@ def shared_tiles(config: Sharing, tiles: int, programs: int) -> int:
     too (the paper's "two-tile" hybrid), so that no share is under a tile.
     """
     left = tiles % programs
-    if programs < 2 * left and left < tiles and config.reduction != "atomic":
-        left += programs
-    return left
+    hybrid = (programs < 2 * left) & (left < tiles) & (config.reduction != "atomic")
+    return left + programs * hybrid
 
 
 def slots(config: Sharing, tiles: int, programs: int, splits: int) -> int:

@@ -17,6 +17,7 @@ from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import CORNERS
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.nearby import Invariance, Nearby
+from tilewright.ops.problem import changed
 from tilewright.verdict import YES, Verdict, no
 
 WIDEST = 16
@@ -62,13 +63,13 @@ def _tuning_key(p: AttentionProblem) -> AttentionProblem:
 
 def nearby(p: AttentionProblem) -> Iterator[Nearby]:
     """The problem with lengths rounded up to powers of two, and then the batch too."""
-    lengths = _sized(p, p.batch, _power(p.q_len), _power(p.kv_len), averages=_power)
+    lengths = changed(p, _sized(p, p.batch, _power(p.q_len), _power(p.kv_len), averages=_power))
     said = f"lengths padded to {lengths.q_len}×{lengths.kv_len}"
     found = tuning_key(lengths)
     if found != tuning_key(p):
         yield Nearby(found, said)
     if (batch := _power(p.batch)) != p.batch:
-        more = _sized(p, batch, lengths.q_len, lengths.kv_len, averages=_power)
+        more = changed(p, _sized(p, batch, lengths.q_len, lengths.kv_len, averages=_power))
         yield Nearby(tuning_key(more), f"{said}, batch to {batch}")
 
 
@@ -79,7 +80,7 @@ def invariance(p: AttentionProblem) -> Invariance:
 
     def made(batch: int, queries: int, keys: int) -> AttentionProblem:
         q_len, kv_len = queries if own_q else p.q_len, keys if own_kv else p.kv_len
-        return _sized(replace(p, **_plain(p)), batch, q_len, kv_len)
+        return replace(p, **_sized(p, batch, q_len, kv_len))
 
     problems = (made(CHOSEN_BATCH, CHOSEN_QUERIES, CHOSEN_KEYS), *(made(*one) for one in SERVED))
     lengths = [f"{CHOSEN_QUERIES} queries"] * own_q + [f"{CHOSEN_KEYS} keys"] * own_kv
@@ -123,23 +124,23 @@ def _same(size: int) -> int:
 
 def _sized(
     p: AttentionProblem, batch: int, q_len: int, kv_len: int, averages: Any = _same
-) -> AttentionProblem:
-    """`p` with these sizes, in contiguous arrays.
+) -> dict[str, Any]:
+    """The fields of `p` that change with these sizes, in contiguous arrays.
 
     averages: from the average length of packed rows to the new one, at most the longest.
     """
-    changed: dict[str, Any] = {**_plain(p), "batch": batch, "q_len": q_len, "kv_len": kv_len}
+    found: dict[str, Any] = {**_plain(p), "batch": batch, "q_len": q_len, "kv_len": kv_len}
     n_q, n_kv = (averages(n) for n in p.lengths)
     if "packedq" in p.words:
-        changed["total_q"] = batch * min(n_q, q_len)
+        found["total_q"] = batch * min(n_q, q_len)
     if "packedkv" in p.words:
-        changed["total_kv"] = batch * min(n_kv, kv_len)
+        found["total_kv"] = batch * min(n_kv, kv_len)
     if p.paged:
-        changed |= _pages(p, batch, kv_len)
+        found |= _pages(p, batch, kv_len)
     if p.bias_shape and p.bias_shape[0] != 1:
-        changed["bias_shape"] = (batch, *p.bias_shape[1:])
+        found["bias_shape"] = (batch, *p.bias_shape[1:])
     if p.blocks_shape and p.blocks_shape[0] != 1:
-        changed["blocks_shape"] = (batch, p.blocks_shape[1])
+        found["blocks_shape"] = (batch, p.blocks_shape[1])
     if p.rotary_dim:
-        changed["rotary_len"] = kv_len
-    return replace(p, **changed)
+        found["rotary_len"] = kv_len
+    return found

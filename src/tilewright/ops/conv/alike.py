@@ -7,13 +7,13 @@ sizes of the image; the best tile depends on them slowly.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from tilewright.ops.conv import stated
 from tilewright.ops.conv.geometry import whole_padding
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nearby import Nearby
+from tilewright.ops.problem import changed
 
 
 def tuning_key(p: ConvProblem) -> ConvProblem:
@@ -25,11 +25,11 @@ def tuning_key(p: ConvProblem) -> ConvProblem:
 
 def _tuning_key(p: ConvProblem) -> ConvProblem:
     after = p.pad_after if 0 in p.out_sizes else tuple(map(whole_padding, p.dims))
-    padded = p if after == p.pad_after else replace(p, pad_after=after)
+    padded = p if after == p.pad_after else changed(p, {"pad_after": after})
     if not any(getattr(p, name) for name in stated.STRIDES):
         return padded
     gaps: dict[str, Any] = dict.fromkeys(stated.STRIDES, ())
-    plain = replace(padded, **gaps)
+    plain = changed(padded, gaps)
     alike = all(plain.rows_alignment(name) == p.rows_alignment(name) for name in "xwy")
     return plain if alike else padded
 
@@ -40,11 +40,11 @@ def nearby(p: ConvProblem) -> Iterator[Nearby]:
     if any(getattr(key, name) for name in stated.STRIDES):
         return
     n, spatial = _power(key.n), tuple(map(_power, key.spatial))
-    more = key if n == key.n else replace(key, n=n)
+    more = key if n == key.n else changed(key, {"n": n})
     if more != key:
         yield Nearby(more, f"batch padded to {n}")
     if spatial != key.spatial:
-        larger = tuning_key(replace(more, spatial=spatial, pad_after=p.pad_after))
+        larger = tuning_key(changed(more, {"spatial": spatial, "pad_after": p.pad_after}))
         yield Nearby(larger, f"batch padded to {n}, pixels to {stated.by(spatial)}")
 
 

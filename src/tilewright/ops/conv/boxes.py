@@ -12,9 +12,12 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NamedTuple
 
+from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import Dim, power_of_two
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.pool import Each, each
 
 MOST_ELEMENT_STRIDE = 8
 MOST_SPAN = 256
@@ -86,27 +89,51 @@ def sizes(box: str) -> tuple[int, ...]:
     return tuple(map(int, box.split("x"))) if box else ()
 
 
+class Box(NamedTuple):
+    """Images, and pixels along three dimensions."""
+
+    images: int
+    depth: int
+    height: int
+    width: int
+
+
 @lru_cache(maxsize=1024)
-def in_three(box: str) -> tuple[int, int, int, int]:
-    """Images, depth, height and width of a box."""
+def in_three(box: str) -> Box:
+    """A box as a name says it."""
     images, *pixels = sizes(box)
-    d, h, w = (*(1,) * (3 - len(pixels)), *pixels)
-    return images, d, h, w
+    return Box(images, *(1,) * (3 - len(pixels)), *pixels)
 
 
-def counts(box: str, p: ConvProblem, of: tuple[Walk, ...]) -> tuple[int, int, int, int]:
-    """Boxes that cover the images and the pixels of three dimensions."""
-    whole = (p.n, *(w.size for w in of))
-    n, d, h, w = (-(-size // each) for size, each in zip(whole, in_three(box), strict=True))
+def _box(c: ConvConfig) -> Box:
+    return in_three(c.box)
+
+
+def of(c: Any) -> Any:
+    """The box of a config, or the boxes of `Columns`."""
+    return each(c, _box)
+
+
+def counts(box: Any, p: ConvProblem, walked: tuple[Walk, ...]) -> tuple[Each, Each, Each, Each]:
+    """Boxes, as `of` gives them, that cover the images and the pixels of three dimensions."""
+    whole = (p.n, *(w.size for w in walked))
+    n, d, h, w = (-(-size // each) for size, each in zip(whole, _sides(box), strict=True))
     return n, d, h, w
 
 
-def exact(box: str, p: ConvProblem) -> bool:
+def exact(box: Any, p: ConvProblem) -> Each:
     """Whether boxes divide the images and pixels of the walks without a rest."""
-    whole = (p.n, *(w.size for w in walks(p, (0, 0, 0))))
-    return not any(size % each for size, each in zip(whole, in_three(box), strict=True))
+    whole, found = (p.n, *(w.size for w in walks(p, (0, 0, 0)))), True
+    for size, side in zip(whole, _sides(box), strict=True):
+        found = found & (size % side == 0)
+    return found
 
 
+def _sides(box: Any) -> tuple[Each, ...]:
+    return box.images, box.depth, box.height, box.width
+
+
+@lru_cache(maxsize=256)  # of each problem for several tiles
 def best(p: ConvProblem, rows: int, few: int) -> Sequence[str]:
     """Boxes of `rows` pixels, a power of two: those that cover the pixels with the fewest boxes
     first, `few` at most; for the gradient of the weights, only exact ones. Wider boxes come before
@@ -114,7 +141,6 @@ def best(p: ConvProblem, rows: int, few: int) -> Sequence[str]:
     return ["x".join(map(str, box)) for *_, box in _ordered(p, rows)[:few]]
 
 
-@lru_cache(maxsize=256)  # of each problem for several tiles
 def _ordered(p: ConvProblem, rows: int) -> Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]:
     """All of them in that order, each behind how many cover the pixels, and its widths."""
     whole, most_images = p.direction == "weights", power_of_two(p.n)
@@ -137,11 +163,6 @@ def _ordered(p: ConvProblem, rows: int) -> Sequence[tuple[int, tuple[int, ...], 
         for pixels, images, count in cut
         if images <= most_images and not (whole and p.n % images)
     )
-
-
-def reach(size: int, of: Walk) -> int:
-    """Elements of the source that a box of `size` pixels reaches over."""
-    return size * of.by_pixel
 
 
 def _powers(size: int, most: int) -> list[int]:

@@ -21,6 +21,7 @@ from tilewright.ops.conv.boxes import Residues
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim, cdiv
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
+from tilewright.ops.pool import Each
 from tilewright.ops.products import accumulator
 from tilewright.ops.tile_sharing import FLAGS, slots
 
@@ -33,16 +34,17 @@ Multiple = Callable[[ConvConfig], int]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a launch knows beside the problem and the parts of a sum (`Context.case`).
+    """What a launch knows beside the problem and the parts of a sum (`Context.case`); of several
+    configs, arrays.
 
     tiles: of whole sums. steps: of the pixels of a tile, in gradients of weights.
     programs: workgroups under stream-K.
     residue: the class of the result's pixels that the launch is of.
     """
 
-    tiles: int
-    steps: int = 0
-    programs: int = 0
+    tiles: Each
+    steps: Each = 0
+    programs: Each = 0
     residue: Residues = (0, 0, 0)
 
 

@@ -62,6 +62,8 @@ REDUCTIONS_OF = {
 }
 """How parts of a sum are put together (see `GemmConfig.reduction`), by scheduler; the usual one
 first."""
+MOST_TILE = 256
+"""Rows, columns or products of a tile of matrix instructions, at most."""
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
 

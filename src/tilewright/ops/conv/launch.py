@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from tilewright.arch.model import Arch, Device
 from tilewright.ops import binder
@@ -15,7 +16,7 @@ from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.nouns import KernelSource, Launch
-from tilewright.ops.pool import Columns
+from tilewright.ops.pool import Columns, Each, each, either, least, most
 from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles
 
 
@@ -24,35 +25,34 @@ def _parts(config: ConvConfig) -> tuple[Part, ...]:
     return (*of.parts(config), of.totals)
 
 
-def context(config: ConvConfig, problem: ConvProblem, device: Device) -> Context:
-    """What the launch of `config` for `problem` on `device` depends on."""
-    c, p, of = config, turning.inside(problem, config.turned), pipelines.of(config)
+def context(c: Any, problem: ConvProblem, device: Device) -> Context:
+    """What the launch of a config for `problem` on `device` depends on. Of `Columns` of configs of
+    one kind, which turn the same arrays, numbers are arrays."""
+    of = pipelines.shared(c)
+    p = turning.inside(problem, (c[0] if isinstance(c, Columns) else c).turned)
     tiles = of.tiles(c, p)
-    if c.direction != "weights":
+    if p.direction != "weights":
         return Context(c, p, device, case=Case(tiles))
     steps = of.steps(c, p)
-    case = Case(tiles, steps, programs=min(device.compute_units, tiles * steps))
+    case = Case(tiles, steps, programs=least(device.compute_units, tiles * steps))
     return Context(c, p, device, splits=_splits(c, p, device, case), case=case)
 
 
-def _splits(c: ConvConfig, p: ConvProblem, device: Device, case: Case) -> int:
+def _splits(c: Any, p: ConvProblem, device: Device, case: Case) -> Each:
     """Parts of a tile: as many as fill the device, each of a step or more; 1 where tiles are whole.
     Under stream-K, the number of tiles that are shared."""
-    if c.scheduler == "stream_k":
-        return shared_tiles(c, case.tiles, max(1, case.programs))
-    if c.scheduler != "split":
-        return 1
-    of = pipelines.of(c)
-    wanted = of.splits(c, p, device)
-    if c.parts_meet:
-        wanted = min(wanted, MAX_FLAGS // (max(1, case.tiles) * of.meetings(c)))
-    return max(1, min(wanted, case.steps))
+    of = pipelines.shared(c)
+    parts = of.splits(c, p, device)
+    flags = MAX_FLAGS // (most(1, case.tiles) * each(c, of.meetings))
+    parts = most(1, least(either(c.parts_meet, least(parts, flags), parts), case.steps))
+    streamed = shared_tiles(c, case.tiles, most(1, case.programs))
+    return either(c.scheduler == "split", parts, either(c.scheduler == "stream_k", streamed, 1))
 
 
 def estimates(c: Columns, problem: ConvProblem, device: Device) -> Estimates:
-    """What each of `c`, which are of one pipeline and turn the same arrays, should take for
-    `problem` on `device`."""
-    found = pipelines.of(c[0]).estimates(c, [context(one, problem, device) for one in c])
+    """What each of `c`, which are of one kind and turn the same arrays, should take for `problem`
+    on `device`."""
+    found = pipelines.shared(c).estimates(context(c, problem, device))
     turned = c[0].turned
     return found.later(turning.TURNING, turning.us(problem, turned, device)) if turned else found
 

@@ -4,24 +4,25 @@ can serve. Each rule is a function that returns a reason, or None."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.ops import epilogues
 from tilewright.ops.conv import library, pipelines, runs, turning, windows
-from tilewright.ops.conv.config import GEMM, SHARING, VENDOR, ConvConfig
+from tilewright.ops.conv.config import GEMM, INDEX_BITS, MOST_TILE, SHARING, VENDOR, ConvConfig
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm, has
 from tilewright.ops.conv.pipelines.common import on_vectors
 from tilewright.ops.conv.pipelines.depthwise import MOST_ELEMENTS
 from tilewright.ops.conv.pipelines.implicit import aligned_weights
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.limits import INT32_SPAN, MAX_STAGES, VECTOR_DOT_PRODUCTS
-from tilewright.ops.pool import Pool, each
+from tilewright.ops.pool import Columns, Each, Objections, Pool, because, each, either
 from tilewright.ops.products import outputs
 from tilewright.ops.tile_sharing import MAX_FLAGS
 from tilewright.verdict import YES, Verdict, no
 
-MOST_TILE = 256
 OVERHEAD_REGISTERS = 48
 """Registers of a thread beside sums: places of pixels, masks, addresses."""
 
@@ -30,6 +31,9 @@ MOST_GROUPS = 64
 
 MOST_NUMBER = 2**31 - 2**20
 """Pixels, tiles and weights are numbered in 32 bits, up to a tile past the last."""
+
+MOST_COUNT = 2**62
+"""What arrays count up to."""
 
 
 def _without_dot(c: ConvConfig) -> bool:
@@ -216,40 +220,50 @@ def _signature(c: ConvConfig, p: ConvProblem) -> str | None:
     return None
 
 
-def _depthwise(c: ConvConfig, p: ConvProblem) -> str | None:
-    if has(c, "depthwise") and not p.depthwise:
-        return (
-            f"has a filter of its own for every channel, but {p.k} filters of {p.groups} groups "
-            f"see {p.group_c} channels each"
+def _alike(c: Any, p: ConvProblem) -> Objections:
+    yield each(c, _signed) != p.once(_signed), _signature
+
+
+def _depthwise(c: Any, p: ConvProblem) -> Objections:
+    if not p.depthwise and pipelines.shared(c).has("depthwise"):
+        said = (
+            "has a filter of its own for every channel, but {p.k} filters of {p.groups} groups "
+            "see {p.group_c} channels each"
         )
-    return None
+        yield True, said.format
 
 
-def _refused(c: ConvConfig, p: ConvProblem) -> str | None:
-    return pipelines.of(c).refusal(c, p)
+def _refused(c: Any, p: ConvProblem) -> Objections:
+    return pipelines.shared(c).refusal(c, p)
 
 
-def _groups(c: ConvConfig, p: ConvProblem) -> str | None:
-    if c.merged_groups >= 2 * p.groups:
-        return f"merges {c.merged_groups} groups, of {p.groups}"
-    return None
+def _groups(c: Any, p: ConvProblem) -> Objections:
+    if pipelines.shared(c).has("merges_groups"):
+        yield (
+            c.merged_groups >= 2 * p.groups,
+            "merges {c.merged_groups} groups, of {p.groups}".format,
+        )
 
 
-def _runs(c: ConvConfig, p: ConvProblem) -> str | None:
-    return runs.refusal(p) if c.runs else None
+def _runs(c: Any, p: ConvProblem) -> Objections:
+    if reason := p.once(runs.refusal):
+        yield c.runs, because(reason)
 
 
-def _aligned(c: ConvConfig, p: ConvProblem) -> str | None:
-    read, made = runs.alignments(p) if c.runs else pipelines.of(c).alignments(p)
-    if read < c.alignment:
-        return f"channels of what is read are aligned to {read} bytes, under {c.alignment}"
-    if (c.pipeline, c.direction) == ("implicit", "data"):
-        weights, wanted = p.rows_alignment("w"), aligned_weights(c)
-        if weights < wanted:
-            return f"channels of weights are aligned to {weights} bytes, under {wanted}"
-    if made < c.alignment_out:
-        return f"channels of {p.output_name} are aligned to {made} bytes, under {c.alignment_out}"
-    return None
+def _aligned(c: Any, p: ConvProblem) -> Objections:
+    of = pipelines.shared(c)
+    read, made = of.alignments(p)
+    if of.name == "implicit":
+        by_runs = p.once(runs.alignments)
+        read, made = either(c.runs, by_runs[0], read), either(c.runs, by_runs[1], made)
+    said = "channels of what is read are aligned to {} bytes, under {c.alignment}"
+    yield read < c.alignment, partial(said.format, read)
+    if (of.name, p.direction) == ("implicit", "data"):
+        weights, wanted = p.rows_alignment("w"), each(c, aligned_weights)
+        said = "channels of weights are aligned to {} bytes, under {}"
+        yield weights < wanted, partial(said.format, weights, wanted)
+    said = "channels of {p.output_name} are aligned to {} bytes, under {c.alignment_out}"
+    yield made < c.alignment_out, partial(said.format, made)
 
 
 def _largest_span(p: ConvProblem) -> int:
@@ -262,17 +276,16 @@ def index_bits(p: ConvProblem) -> int:
     return 32 if p.once(_largest_span) < INT32_SPAN else 64
 
 
-def _index(c: ConvConfig, p: ConvProblem) -> str | None:
-    if c.index_bits < index_bits(p):
-        return f"an array spans {p.once(_largest_span)} bytes, which 32-bit indices do not reach"
+def _index(c: Any, p: ConvProblem) -> Objections:
+    said = f"an array spans {p.once(_largest_span)} bytes, which 32-bit indices do not reach"
+    if index_bits(p) > INDEX_BITS[0]:
+        yield c.index_bits == INDEX_BITS[0], because(said)
     for what, count in (
         ("pixels", p.walked_pixels),
-        ("tiles", pipelines.of(c).tiles(c, p)),
+        ("tiles", pipelines.shared(c).tiles(c, p)),
         ("weights", p.once(_weights)),
     ):
-        if count > MOST_NUMBER:
-            return f"{count} {what}, over {MOST_NUMBER}"
-    return None
+        yield count > MOST_NUMBER, partial("{} {}, over {}".format, count, what, MOST_NUMBER)
 
 
 def _weights(p: ConvProblem) -> int:
@@ -280,22 +293,23 @@ def _weights(p: ConvProblem) -> int:
     return math.prod(p.shape_of("w"))
 
 
-def _shared(c: ConvConfig, p: ConvProblem) -> str | None:
-    if not c.parts_meet:
-        return None
-    of = pipelines.of(c)
+def _shared(c: Any, p: ConvProblem) -> Objections:
+    if p.direction != "weights":
+        return
+    of, meet = pipelines.shared(c), c.parts_meet
     tiles, steps = of.tiles(c, p), of.steps(c, p)
-    if steps < 2:
-        return f"the pixels are {steps} steps of {c.tile_k}, too few to share"
-    if c.scheduler == "split" and tiles * of.meetings(c) > MAX_FLAGS:
-        return f"{tiles} tiles need more flags than the {MAX_FLAGS} that there are: do not split"
-    if tiles * steps > MOST_NUMBER:
-        return f"{tiles * steps} steps of all tiles, over {MOST_NUMBER}"
-    return None
+    said = "the pixels are {} steps of {c.tile_k}, too few to share"
+    yield meet & (steps < 2), partial(said.format, steps)
+    flags = tiles * each(c, of.meetings)
+    said = "{} tiles need more flags than the {} that there are: do not split"
+    over = meet & (c.scheduler == "split") & (flags > MAX_FLAGS)
+    yield over, partial(said.format, tiles, MAX_FLAGS)
+    every, said = tiles * steps, "{} steps of all tiles, over {}"
+    yield meet & (every > MOST_NUMBER), partial(said.format, every, MOST_NUMBER)
 
 
-SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...] = (
-    ("signature", _signature),
+SUPPORT: tuple[tuple[str, Callable[[Any, ConvProblem], Objections]], ...] = (
+    ("signature", _alike),
     ("depthwise", _depthwise),
     ("groups", _groups),
     ("runs", _runs),
@@ -304,6 +318,7 @@ SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...]
     ("index", _index),
     ("sharing", _shared),
 )
+"""Each rule judges a config, or the `Columns` of several whose kind is the same."""
 
 
 def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
@@ -312,32 +327,58 @@ def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
         reason = _signature(config, problem)
         of = by_gemm if config.pipeline == GEMM else library
         return no("signature", reason) if reason else of.supports(config, problem, arch)
-    objection = _objection(config, problem)
-    return no(*objection) if objection else judge(config, arch)
+    for name, refused, why in _objections(config, problem):
+        if refused:
+            return no(name, why(c=config, p=turning.inside(problem, config.turned)))
+    return judge(config, arch)
 
 
 LIBRARY = "library"
 
 
 def whose(config: ConvConfig) -> str:
-    """Whose kernel a config is: `LIBRARY`, or the pipeline's, with the arrays that it turns."""
-    return LIBRARY if config.library else f"{config.pipeline} {config.turned}".strip()
+    """Whose kernel a config is: `LIBRARY`, or a kind of pipelines, with the arrays that it turns.
+    Configs of one are judged and estimated together."""
+    if config.library:
+        return LIBRARY
+    kind = GEMM if config.pipeline == GEMM else pipelines.of(config).kind
+    return f"{kind} {config.turned}".strip()
 
 
 def serving(problem: ConvProblem, configs: Pool, arch: Arch) -> Sequence[int]:
     """The places of the configs of which `supports` says yes."""
     found: list[int] = []
     for word, (places, c) in configs.columns.groups(whose).items():
-        if word == LIBRARY:
+        if word == LIBRARY or _is_huge(problem):
             inside = [i for i, one in enumerate(c) if supports(one, problem, arch)]
         elif word.split()[0] == GEMM:
-            known = each(c, _signed) == _signed(problem)
+            known = each(c, _signed) == problem.once(_signed)
             inside = [i for i in by_gemm.serving(problem, c, arch) if known[i]]
         else:
-            known = each(c, _legal, arch) & (each(c, _signed) == _signed(problem))
-            inside = [i for i in known.nonzero()[0] if _objection(c[i], problem) is None]
+            inside = each(c, _legal, arch).nonzero()[0]
+            if len(inside):
+                inside = inside[~_refused_of(c.part(inside), problem)]
         found += places[inside].tolist()
     return sorted(found)
+
+
+def _refused_of(c: Columns, problem: ConvProblem) -> Each:
+    """Of which configs, which are one or more, a rule of support objects."""
+    import numpy as np
+
+    found, last = np.zeros(len(c), bool), ""
+    for rule, refused, _ in _objections(c, problem):
+        if rule != last and found.all():  # another rule may have no meaning for the problem
+            break
+        found, last = found | refused, rule
+    return found
+
+
+@lru_cache(maxsize=64)
+def _is_huge(p: ConvProblem) -> bool:
+    """Whether tiles and steps of all tiles may not count in 64 bits, as arrays have them."""
+    pixels = math.prod(dim.size + dim.out + dim.stride for dim in p.three)
+    return p.n * pixels * max(1, p.k * p.c * p.taps) >= MOST_COUNT
 
 
 def _signed(of: ConvConfig | ConvProblem) -> str:
@@ -350,12 +391,14 @@ def _legal(config: ConvConfig, arch: Arch) -> bool:
     return bool(judge(config, arch))
 
 
-def _objection(config: ConvConfig, problem: ConvProblem) -> tuple[str, str] | None:
-    """The first rule of support that objects, and its reason."""
-    if (reason := turning.refusal(config.turned, problem)) is not None:
-        return "turned", reason
-    between = turning.inside(problem, config.turned)
+def _objections(c: Any, problem: ConvProblem) -> Iterator[tuple[str, Each, Callable[..., str]]]:
+    """What the rules of support say of a config, or of `Columns` of one kind that turn the same
+    arrays: each rule's name before what it says (`Objections`)."""
+    turned = (c[0] if isinstance(c, Columns) else c).turned
+    if (reason := turning.refusal(turned, problem)) is not None:
+        yield "turned", True, because(reason)
+        return
+    between = turning.inside(problem, turned)
     for name, rule in SUPPORT:
-        if (reason := rule(config, between)) is not None:
-            return name, reason
-    return None
+        for refused, why in rule(c, between):
+            yield name, refused, why

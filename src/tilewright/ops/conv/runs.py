@@ -12,6 +12,7 @@ import math
 
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.pool import Each, most
 
 READ = 16
 """Bytes that channels of y are aligned to in a gradient of weights by runs."""
@@ -48,13 +49,13 @@ def alignments(p: ConvProblem) -> tuple[int, int]:
     return alignment(p), p.rows_alignment(p.output_name)
 
 
-def sizes(p: ConvProblem, aligned: int) -> tuple[int, int, int, int, int]:
+def sizes(p: ConvProblem, aligned: Each) -> tuple[Each, Each, Each, Each, Each]:
     """In elements: a run with those before its first tap, and rounded up; from a run to that of the
     next pixel; from a row's begin to its first run; a row; those before a run's first tap.
 
     aligned: bytes that the first four are multiples of.
     """
-    width = max(1, aligned // DTYPES[p.dtype].bytes)
+    width = most(1, aligned // DTYPES[p.dtype].bytes)
     early = -p.pad[-1] * p.c % width
     run = -(-(early + p.filter[-1] * p.c) // width) * width
     return run, p.stride[-1] * p.c, -p.pad[-1] * p.c - early, p.spatial[-1] * p.c, early

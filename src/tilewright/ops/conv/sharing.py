@@ -5,19 +5,17 @@ added up. GEMM's words and numbers, where the sum is over pixels in place of K
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ops.binder import Context
-from tilewright.ops.conv.config import SHARING
 from tilewright.ops.physics import meeting_us, totals_us
-from tilewright.ops.pool import Each
+from tilewright.ops.pool import Each, either, least, most
 from tilewright.ops.tile_sharing import MOST_WAYS
 
 
-def parts(x: Context) -> int:
+def parts(x: Context) -> Each:
     """Parts of each tile; under stream-K 1."""
-    return x.splits if x.config.scheduler == "split" else 1
+    return either(x.config.scheduler == "split", x.splits, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,39 +25,32 @@ class Shares:
     tiles: that are shared. ways: workgroups of each; 1 where shares cross tiles. steps: of a share.
     """
 
-    tiles: int
-    ways: int
-    steps: float
+    tiles: Each
+    ways: Each
+    steps: Each
 
 
 def shares(x: Context) -> Shares:
     """The shares of ``stream_k``."""
     shared, every, workers = x.splits, x.case.steps, x.case.programs
-    if not shared:
-        return Shares(0, 1, 0)
-    ways = max(1, min(workers // shared, every, MOST_WAYS))
-    return Shares(shared, ways, every / ways if ways > 1 else -(-shared * every // workers))
+    ways = most(1, least(least(workers // most(1, shared), every), MOST_WAYS))
+    ways = either(shared > 0, ways, 1)
+    crossing = -(-shared * every // most(1, workers))
+    return Shares(shared, ways, either(ways > 1, every / ways, crossing))
 
 
-def totals(contexts: Sequence[Context]) -> Each:
-    """Microseconds in which the parts of each kernel's tiles are added up, an array."""
+def totals(x: Context, count: Each) -> Each:
+    """Microseconds in which `count` parts of each of several kernels' tiles are added up: by a
+    second kernel, with their way to memory and back; or by the workgroups that meet."""
     import numpy as np
 
-    shares = (x.config.scheduler in SHARING for x in contexts)
-    found = zip(contexts, shares, strict=True)
-    return np.array([adding_us(x, parts(x)) if shared else 0.0 for x, shared in found])
-
-
-def adding_us(x: Context, parts: int) -> float:
-    """Microseconds in which `parts` of a tile are added up: by a second kernel, with their way to
-    memory and back; or by the workgroups that meet."""
-    c = x.config
-    if c.parts_meet:
-        if c.scheduler == "stream_k":
-            share = shares(x)
-            if not share.tiles:
-                return 0.0
-            parts = share.ways
-        return meeting_us(c.reduction, max(2, parts), c.tile_m * c.tile_n, x.device)
-    partials = 4 * parts * math.prod(x.problem.shape_of("w"))
-    return totals_us(float(partials), x.device)
+    c, share = x.config, shares(x)
+    partials = 4.0 * count * math.prod(x.problem.shape_of("w"))
+    found = np.where(c.two_stage, totals_us(partials, x.device), 0.0)
+    streams = c.scheduler == "stream_k"
+    ways = np.where(streams, share.ways, count)
+    for i in np.flatnonzero(c.parts_meet & ~(streams & (share.tiles == 0))).tolist():
+        one = c[i]
+        sums = one.tile_m * one.tile_n
+        found[i] = meeting_us(one.reduction, max(2, int(ways[i])), sums, x.device)
+    return found

@@ -14,8 +14,10 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tilewright.ops.conv.config import MOST_TILE
 from tilewright.ops.conv.geometry import Dim, power_of_two
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.pool import Each, either, least, most
 
 COLUMNS = 32
 """Columns of a tile, if a block that is as long as the stride has no more: elements of a block of
@@ -48,8 +50,8 @@ class Blocks:
 def blocks(p: ConvProblem) -> Blocks:
     """The blocks of `p`."""
     depth, height, width = p.three
-    least = p.c * depth.stride * height.stride * width.stride
-    times = max(1, min(COLUMNS // least, -(-width.size // width.stride)))
+    one = p.c * depth.stride * height.stride * width.stride
+    times = max(1, min(COLUMNS // one, -(-width.size // width.stride)))
     sizes = (depth.stride, height.stride, width.stride * times)
     ends = [_met(dim, size) for dim, size in zip(p.three, sizes, strict=True)]
     first, met = ([end[i] for end in ends] for i in (0, 1))
@@ -71,18 +73,19 @@ def counts(p: ConvProblem) -> Three:
     return found[0], found[1], found[2]
 
 
-def across(p: ConvProblem, rows: int) -> int:
+def across(p: ConvProblem, rows: Each) -> Each:
     """Blocks side by side of a tile of `rows` blocks, which has as many lines as that leaves: a
-    power of two, by which fewest rows are empty."""
+    power of two, by which fewest rows are empty; of equals the widest. rows: a number, or an array
+    of them."""
     _, high, wide = counts(p)
-    widths = [1 << i for i in range(rows.bit_length()) if high > 1 or 1 << i == rows]
-    shapes = [n for n in widths if n >= min(rows, LEAST_ACROSS)]
-
-    def padded(n: int) -> int:
-        lines = rows // n
-        return -(-wide // n) * n * -(-high // lines) * lines
-
-    return min(shapes, key=lambda n: (padded(n), -n))
+    found, fewest = 0, math.inf
+    for n in (1 << i for i in range(MOST_TILE.bit_length())):
+        lines = most(1, rows // n)
+        empty = -(-wide // n) * n * -(-high // lines) * lines
+        fits = (n <= rows) & (n >= least(rows, LEAST_ACROSS)) & ((high > 1) | (n == rows))
+        better = fits & (empty <= fewest)
+        found, fewest = either(better, n, found), either(better, empty, fewest)
+    return found
 
 
 def shape_w(p: ConvProblem) -> tuple[int, ...]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.pool import Each, each, either, most
 
 STRIP, ROW_STRIP = 4, 8
 """Neighbouring pixels of a strip, where the filter is held and where a row is."""
@@ -93,57 +95,63 @@ def held(c: ConvConfig) -> Held:
     return Held((depth, taps[-2], taps[-1]), steps[0], steps[1], STRIP)
 
 
-def classes(c: ConvConfig, p: ConvProblem) -> int:
-    """Residue classes that are tiles of their own."""
-    return math.prod(p.stride[:-1]) if p.direction == "data" and of_row(c) else 1
+def classes(p: ConvProblem) -> int:
+    """Residue classes that are tiles of their own, where a row is held."""
+    return math.prod(p.stride[:-1]) if p.direction == "data" else 1
 
 
-def _down(size: int, by: int) -> int:
+def _down(size: int, by: Each) -> Each:
     return size // by * by
 
 
-def _turned(three: tuple[int, ...], c: ConvConfig) -> tuple[int, int, int]:
+def _turned(three: tuple[int, ...], p: ConvProblem) -> tuple[int, int, int]:
     d, h, w = three
-    return (d, w, h) if c.spatial_dims == 1 else (d, h, w)
+    return (d, w, h) if len(p.spatial) == 1 else (d, h, w)
 
 
-def lines(c: ConvConfig, p: ConvProblem) -> tuple[int, int, int]:
-    """Lines of an image: depths of the result, segments of its rows, strips of its width. For the
-    weights' gradient, those of y."""
-    of = held(c)
-    if of_row(c):
-        each = [-(-dim.size // dim.stride) if c.direction == "data" else dim.out for dim in p.three]
-        return each[0], each[1], -(-each[2] // of.strip)
-    depth, _, width = _turned(_made(c, p), c)
-    if c.direction == "data":
-        _, _, pad = _turned(tuple(dim.pad for dim in p.three), c)
-        width += pad - _down(pad, of.strip)
-    return depth, _segments(c, p)[0], -(-width // of.strip)
+def lines(c: Any, p: ConvProblem) -> tuple[Each, Each, Each]:
+    """Lines of an image, of a config or of `Columns`: depths of the result, segments of its rows,
+    strips of its width. For the weights' gradient, those of y."""
+    strip, row = each(c, held).strip, each(c, of_row)
+    depth, _, width = _turned(_made(p), p)
+    if p.direction == "data":
+        _, _, pad = _turned(_pads(p), p)
+        width += pad - _down(pad, strip)
+    deep, down, across = p.walked
+    return (
+        either(row, deep, depth),
+        either(row, down, _segments(c, p)[0]),
+        -(-either(row, across, width) // strip),
+    )
 
 
-def _made(c: ConvConfig, p: ConvProblem) -> tuple[int, ...]:
+def _made(p: ConvProblem) -> tuple[int, ...]:
     """Sizes of the result; of the weights' gradient, those of y."""
-    return tuple(dim.size if c.direction == "data" else dim.out for dim in p.three)
+    return tuple(dim.size if p.direction == "data" else dim.out for dim in p.three)
 
 
-def _segments(c: ConvConfig, p: ConvProblem) -> tuple[int, int]:
+def _pads(p: ConvProblem) -> tuple[int, ...]:
+    return tuple(dim.pad for dim in p.three)
+
+
+def _segments(c: Any, p: ConvProblem) -> tuple[Each, Each]:
     """Segments of the rows, of `tile_k` steps or fewer, and the steps of each: as even as they can
     be."""
-    of = held(c)
-    _, every, _ = _turned(_made(c, p), c)
-    if c.direction == "data":
-        _, pad, _ = _turned(tuple(dim.pad for dim in p.three), c)
-        every = -(-(every + pad - _down(pad, of.step_h)) // of.step_h)
+    _, every, _ = _turned(_made(p), p)
+    if p.direction == "data":
+        _, pad, _ = _turned(_pads(p), p)
+        step = each(c, held).step_h
+        every = -(-(every + pad - _down(pad, step)) // step)
     segments = -(-every // c.tile_k)
-    return segments, -(-every // max(1, segments))
+    return segments, -(-every // most(1, segments))
 
 
-def steps(c: ConvConfig, p: ConvProblem) -> int:
+def steps(c: Any, p: ConvProblem) -> Each:
     """Steps that a strip walks down, where the filter is held, but those ahead of its first row."""
     return _segments(c, p)[1]
 
 
-def count(c: ConvConfig, p: ConvProblem) -> int:
+def count(c: Any, p: ConvProblem) -> Each:
     """All lines."""
     return p.n * math.prod(lines(c, p))
 
@@ -154,7 +162,7 @@ def origin(c: ConvConfig, p: ConvProblem) -> tuple[int, int]:
     if c.direction != "data":
         return 0, 0
     of = held(c)
-    _, pad_h, pad_w = _turned(tuple(dim.pad for dim in p.three), c)
+    _, pad_h, pad_w = _turned(_pads(p), p)
     return pad_h // of.step_h, _down(pad_w, of.strip)
 
 

@@ -22,6 +22,8 @@ Shapes = tuple[tuple[tuple[int, ...], str], ...]
 
 def check(layout: str, dtype_a: str, pre_a: str, pre_b: str, epilogue: str) -> None:
     """Raise `BadArgument` unless a GEMM of this layout and operand dtype can have these chains."""
+    if pre_a == pre_b == "":
+        return
     if pre_b and layout[1] == "s":
         raise BadArgument(f"pre_b = '{pre_b}': B is shuffled; combine the weights before, once")
     for field, chain in (("pre_a", pre_a), ("pre_b", pre_b)):

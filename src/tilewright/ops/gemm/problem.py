@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from tilewright.dtypes import DTYPES, dtype
@@ -32,6 +33,7 @@ MAX_SIZE = 2**31 - 512
 """Largest M, N, K or leading dimension: indexes up to one tile past the end must fit in 32 bits."""
 
 
+@lru_cache(maxsize=1024)
 def check_types(
     dtype_a: str,
     dtype_b: str,

@@ -10,7 +10,7 @@ read these tables.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
@@ -46,7 +46,7 @@ from tilewright.ops.gemm.sizes import (
 )
 from tilewright.ops.gemm.small_m import MAX_TILE_K
 from tilewright.ops.limits import INT32_SPAN, LEAST_8_BIT_K, MAX_STAGES, VECTOR_DOT_PRODUCTS
-from tilewright.ops.pool import Columns, Each, Pool, each
+from tilewright.ops.pool import Columns, Each, Objections, Pool, each
 from tilewright.ops.tile_sharing import MAX_FLAGS
 from tilewright.verdict import YES, Verdict, no
 
@@ -368,10 +368,6 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 
 # --- support: can this config compute this problem? ----------------------------------------
 
-
-Objections = Iterator[tuple[Each, Callable[..., Any]]]
-"""For which configs a rule refuses a problem, and what makes the reason of one, ``c``, and the
-problem, ``p``."""
 
 _SIGNATURE = (
     "layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "precision", "epilogue", "batching",

@@ -106,6 +106,8 @@ def packed(word: str, rows: int, columns: int) -> tuple[int, ...]:
 def check(problem: Any) -> None:
     """Raise `BadArgument` unless the problem's blocks and strides of scales are valid."""
     p = problem
+    if p.scale_a == p.scale_b == "" and p.strides_sa == p.strides_sb == ():
+        return
     for name, word, field, strides in (
         ("scale_a", p.scale_a, "strides_sa", p.strides_sa),
         ("scale_b", p.scale_b, "strides_sb", p.strides_sb),

@@ -16,12 +16,11 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import rules as gemm
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.rules import Objections
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import MAX_GROUPS, PIPELINES, GroupedPipeline
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
-from tilewright.ops.pool import Pool, each
+from tilewright.ops.pool import Objections, Pool, each
 from tilewright.verdict import Verdict, no
 
 MAX_TMA_ROWS = 2**30

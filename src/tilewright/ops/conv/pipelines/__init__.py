@@ -3,6 +3,8 @@ products of, have no record but GEMM's (`by_gemm`)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.arch.model import Arch
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.pipelines.depthwise import DEPTHWISE
@@ -16,6 +18,7 @@ from tilewright.ops.conv.pipelines.packed import PACKED
 from tilewright.ops.conv.pipelines.record import Pipeline
 from tilewright.ops.conv.pipelines.subpixel import SUBPIXEL
 from tilewright.ops.conv.pipelines.window import WINDOW
+from tilewright.ops.pool import Columns
 
 PIPELINES: dict[str, Pipeline] = {
     record.name: record
@@ -29,6 +32,12 @@ PIPELINES: dict[str, Pipeline] = {
 def of(config: ConvConfig) -> Pipeline:
     """The record of a config's pipeline."""
     return PIPELINES[config.pipeline]
+
+
+def shared(c: Any) -> Pipeline:
+    """The record of a config, or of the first of `Columns` whose kind is the same: what is asked of
+    a problem, and the estimate, are alike."""
+    return of(c[0] if isinstance(c, Columns) else c)
 
 
 def has(config: ConvConfig, word: str) -> bool:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.binder import Context
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
-from tilewright.ops.estimate import Estimate, Estimates
+from tilewright.ops.estimate import Estimates
 from tilewright.ops.limits import LEAST_8_BIT_K
-from tilewright.ops.pool import Columns
+from tilewright.ops.pool import Each
 
 
 @lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
@@ -33,7 +33,7 @@ def pixel_alignments(p: ConvProblem) -> tuple[int, int]:
     return p.rows_alignment(DIRECTIONS[p.direction][0]), p.rows_alignment(p.output_name)
 
 
-def steps_of_pixels(c: ConvConfig, p: ConvProblem) -> int:
+def steps_of_pixels(c: Any, p: ConvProblem) -> Each:
     """Steps of `tile_k` pixels of y."""
     return cdiv(p.n * math.prod(p.out_sizes), c.tile_k)
 
@@ -49,18 +49,15 @@ LAUNCH_US = DEVICE.LAUNCH_US + 2 * DEVICE.LATENCY_US
 
 
 def estimated(
-    total_us: float, terms: dict[str, float], count: int, what: str = "workgroups"
-) -> Estimate:
-    """The estimate of a launch with so many workgroups, or tiles. terms: microseconds, by word."""
-    limiter = max(terms, key=terms.__getitem__)
-    return Estimate(total_us, limiter, tuple(terms.items()), (f"{count} {what}",))
+    total_us: Each, terms: Mapping[str, Each], count: Each, what: str = "workgroups"
+) -> Estimates:
+    """The estimates of launches with so many workgroups, or tiles. terms: microseconds, by word,
+    of each launch or of all alike."""
+    import numpy as np
 
-
-def one_by_one(
-    estimate: Callable[[Context], Estimate],
-) -> Callable[[Columns, Sequence[Context]], Estimates]:
-    """The estimates of a pipeline that has few kernels for a problem."""
-    return lambda c, each: Estimates.each([*map(estimate, each)])
+    alike = np.zeros(len(total_us))
+    every = {word: us + alike for word, us in terms.items()}
+    return Estimates.of(total_us, every, lambda at: (f"{count[at]:.0f} {what}",))
 
 
 def least_of_8_bits(c: ConvConfig, arch: Arch) -> str | None:

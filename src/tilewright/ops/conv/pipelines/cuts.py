@@ -3,11 +3,13 @@ sets of images, and strips of the height."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.ops.binder import Catalogue, Context, Numbers
 from tilewright.ops.conv.geometry import cdiv
+from tilewright.ops.pool import Each, either, least
 
 MOST_SEGMENTS = 64
 """Strips that the height is cut into, at most."""
@@ -18,38 +20,37 @@ class Cut:
     """slabs, tiles_w, sets: that cover the channels, the width and the images. rows: of a strip.
     segments: strips that cover the height. programs: workgroups for each slab."""
 
-    slabs: int
-    tiles_w: int
-    sets: int
-    rows: int
-    segments: int
-    programs: int
+    slabs: Each
+    tiles_w: Each
+    sets: Each
+    rows: Each
+    segments: Each
+    programs: Each
 
     @property
-    def each(self) -> int:
+    def each(self) -> Each:
         """Strips of a slab."""
         return self.tiles_w * self.sets * self.segments
 
 
 def best(
-    slabs: int, tiles_w: int, sets: int, height: int, most: int, walked: Callable[[int], int]
+    slabs: Each, tiles_w: Each, sets: Each, height: int, most: Each, walked: Callable[[int], Each]
 ) -> Cut:
     """The cut with which the busiest workgroup walks the fewest rows; among equals that with the
-    highest strips.
+    highest strips. All but the height are of a config, or arrays.
 
     most: workgroups for each slab. walked: what a strip of so many rows costs, in rows.
     """
-    found = None
+    found, fewest = (height, 1), math.inf
     for segments in range(1, min(height, MOST_SEGMENTS) + 1):
         rows = cdiv(height, segments)
-        if cdiv(height, rows) != segments:
-            continue
-        each = tiles_w * sets * segments
-        cost = cdiv(each, most) * walked(rows)
-        if found is None or cost < found[0]:
-            found = cost, Cut(slabs, tiles_w, sets, rows, segments, min(most, each))
-    assert found is not None
-    return found[1]
+        if cdiv(height, rows) == segments:
+            cost = cdiv(tiles_w * sets * segments, most) * walked(rows)
+            better = cost < fewest
+            found = either(better, rows, found[0]), either(better, segments, found[1])
+            fewest = least(cost, fewest)
+    rows, segments = found
+    return Cut(slabs, tiles_w, sets, rows, segments, least(most, tiles_w * sets * segments))
 
 
 def numbers(cut: Callable[[Context], Cut]) -> Catalogue:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch
@@ -21,7 +22,7 @@ from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.estimate import Estimates
-from tilewright.ops.pool import Columns, each
+from tilewright.ops.pool import Each, each
 
 _TILES: tuple[tuple[int, int, int], ...] = ((16, 64, 4), (64, 64, 4), (32, 32, 4), (8, 128, 4))
 """Pixels, channels, warps."""
@@ -42,7 +43,7 @@ _MADE = pointers.kernel("depthwise", "conv_depthwise", own=OWN)
 _WEIGHTS = pointers.kernel("depthwise", "conv_depthwise_weights", own={**OWN, **SUMS})
 
 
-def _tiles(c: ConvConfig, p: ConvProblem) -> int:
+def _tiles(c: Any, p: ConvProblem) -> Each:
     if p.direction == "weights":
         return cdiv(p.taps, c.tile_m) * cdiv(p.c, c.tile_n)
     return cdiv(p.walked_pixels, c.tile_m) * cdiv(p.c, c.tile_n) * p.classes
@@ -83,13 +84,13 @@ def lane_bytes(p: ConvProblem) -> float:
     return min(CONV.APART_BYTES, apart * DTYPES[p.dtype].bytes) if apart > 1 else 0
 
 
-def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
+def _estimates(x: Context) -> Estimates:
     import numpy as np
 
-    p, device = contexts[0].problem, contexts[0].device
+    c, p, device = x.config, x.problem, x.device
     if p.direction == "weights":
-        pixels, shared = p.n * math.prod(p.out_sizes), np.array([*map(sharing.parts, contexts)])
-        steps = np.maximum(1.0, pixels / c.tile_k / shared)
+        pixels = p.n * math.prod(p.out_sizes)
+        steps = np.maximum(1.0, pixels / c.tile_k / sharing.parts(x))
         read = (c.tile_m + 1) * c.tile_n * c.tile_k
     else:
         steps = max(1.0, p.taps / math.prod(p.stride) if p.direction == "data" else p.taps)
@@ -101,7 +102,7 @@ def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
         products=physics.lanes_us(c.tile_m * c.tile_n * c.tile_k * CONV.TAP_INSTRUCTIONS, device),
         resident=each(c, _resident, arch_called(device.arch)),
     )
-    return pointers.estimates(c, contexts, work)
+    return pointers.estimates(x, work)
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:

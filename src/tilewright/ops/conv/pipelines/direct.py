@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch
@@ -24,20 +25,30 @@ from tilewright.ops.conv.pipelines.depthwise import most_elements
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
-from tilewright.ops.pool import Columns, each
+from tilewright.ops.pool import Each, Objections, because, each
 
 PIPELINE = "direct"
 
 # --- kernels ------------------------------------------------------------------------------------
 
-Box = tuple[int, int, int, int]
+
+class Box(NamedTuple):
+    """Channels, and taps along depth, height and width, that a step writes out."""
+
+    channels: int
+    depth: int
+    height: int
+    width: int
 
 
 def _box(c: ConvConfig) -> Box:
-    """Channels, and taps along depth, height and width, that a step writes out."""
     channels, *taps = map(int, c.box.split("x"))
-    d, h, w = (1,) * (MOST_DIMS - len(taps)) + tuple(taps)
-    return channels, d, h, w
+    return Box(channels, *(1,) * (MOST_DIMS - len(taps)), *taps)
+
+
+def _written_out(c: ConvConfig) -> int:
+    """Products of a step, for each element of a tile."""
+    return math.prod(_box(c))
 
 
 def _side(place: int) -> Constant:
@@ -62,15 +73,16 @@ def _pixels(p: ConvProblem) -> int:
     return math.prod(p.out_sizes if p.direction == "weights" else p.walked)
 
 
-def _blocks(c: ConvConfig, p: ConvProblem) -> int:
+def _blocks(c: Any, p: ConvProblem) -> Each:
     """Tiles of pixels and images."""
     return cdiv(_pixels(p), c.tile_m) * cdiv(p.n, c.tile_n)
 
 
-def _boxes(c: ConvConfig, p: ConvProblem) -> int:
+def _boxes(c: Any, p: ConvProblem) -> Each:
     """Steps that the taps of a channel make; in the gradient of the data, of a class with as many
     taps as any."""
-    sides = zip(_met(p), _box(c)[1:], strict=True)
+    box = each(c, _box)
+    sides = zip(_met(p), (box.depth, box.height, box.width), strict=True)
     return math.prod(cdiv(taps, side) for taps, side in sides)
 
 
@@ -79,14 +91,14 @@ def _met(p: ConvProblem) -> tuple[int, ...]:
     return tuple(cdiv(d.filter, d.period) if p.direction == "data" else d.filter for d in p.three)
 
 
-def _tiles(c: ConvConfig, p: ConvProblem) -> int:
+def _tiles(c: Any, p: ConvProblem) -> Each:
     if p.direction == "weights":
         return p.k * p.group_c * _boxes(c, p)
     return _blocks(c, p) * p.channels_out * p.classes
 
 
 def _sums(c: ConvConfig) -> int:
-    return c.tile_m * c.tile_n * (math.prod(_box(c)) if c.direction == "weights" else 1)
+    return c.tile_m * c.tile_n * (_written_out(c) if c.direction == "weights" else 1)
 
 
 # --- rules --------------------------------------------------------------------------------------
@@ -116,18 +128,18 @@ def _tile(c: ConvConfig, arch: Arch) -> str | None:
     elements, threads = c.tile_m * c.tile_n, c.num_warps * arch.warp_size
     if elements < threads:
         return f"tiles of {elements} pixels have no work for {threads} threads"
-    if (products := elements * math.prod(_box(c)) // threads) > MOST_WRITTEN_OUT:
+    if (products := elements * _written_out(c) // threads) > MOST_WRITTEN_OUT:
         return f"{products} products of a thread are written out, over {MOST_WRITTEN_OUT}"
     return most_elements(elements)
 
 
-def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
+def _refusal(c: Any, p: ConvProblem) -> Objections:
     for name in ("x", "y"):
         if name != p.output_name and not _neighbours(p, name):
-            return f"pixels of a line of {name} are no neighbours in memory"
-    if _box(c)[-1] > 1 and p.dilation[-1] > 1:
-        return f"taps of a line are {p.dilation[-1]} pixels apart, and steps have several"
-    return None
+            yield True, because(f"pixels of a line of {name} are no neighbours in memory")
+    if p.dilation[-1] > 1:
+        said = f"taps of a line are {p.dilation[-1]} pixels apart, and steps have several"
+        yield each(c, _box).width > 1, because(said)
 
 
 def _neighbours(p: ConvProblem, name: str) -> bool:
@@ -207,25 +219,24 @@ LANE_BYTES = 4
 """Of a compute unit's first cache, which a lane takes to load one element."""
 
 
-def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
+def _estimates(x: Context) -> Estimates:
     import numpy as np
 
-    p, device = contexts[0].problem, contexts[0].device
+    c, p, device = x.config, x.problem, x.device
     this, size = arch_called(device.arch), DTYPES[p.dtype].bytes
     elements, threads = c.tile_m * c.tile_n, c.num_warps * this.warp_size
-    box = each(c, lambda one: math.prod(_box(one)))
+    box = each(c, _written_out)
     pixels = np.maximum(c.tile_m, threads)  # whose places threads work out, whatever the images
     by_step = box * (elements * CONV.DIRECT_INSTRUCTIONS + pixels * CONV.DIRECT_TAP_INSTRUCTIONS)
     places = pixels * CONV.DIRECT_PIXEL_INSTRUCTIONS
     overlap = 1 if p.direction == "data" else min(p.taps, math.prod(p.stride))
     if p.direction == "weights":
-        parts = np.array([*map(sharing.parts, contexts)])
-        steps = np.maximum(1.0, each(c, _blocks, p) / parts)
+        steps = np.maximum(1.0, x.case.steps / sharing.parts(x))
         # Threads add up their sums once.
         instructions = by_step + places + box * elements / steps
         loads, seen = box + 1, 1 + overlap
     else:
-        steps = each(c, _boxes, p) * np.ceil(channels_in(p) / each(c, lambda one: _box(one)[0]))
+        steps = _boxes(c, p) * np.ceil(channels_in(p) / each(c, _box).channels)
         instructions = by_step + places / steps
         loads, seen = box, channels_in(p) * overlap / steps
     work = pointers.Work(
@@ -236,7 +247,7 @@ def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
         resident=each(c, _resident, this),
         neighbours=True,
     )
-    return pointers.estimates(c, contexts, work)
+    return pointers.estimates(x, work)
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:

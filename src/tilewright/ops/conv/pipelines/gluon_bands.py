@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
@@ -30,8 +31,9 @@ from tilewright.ops.conv.pipelines import common, cuts
 from tilewright.ops.conv.pipelines.cuts import Cut
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
 from tilewright.ops.nouns import MAIN
+from tilewright.ops.pool import Each, Objections, because, each, most
 
 PIPELINE = "gluon_bands"
 LINES, STRIP = 16, 8
@@ -70,6 +72,10 @@ def taps(c: ConvConfig) -> tuple[int, int]:
     """Along the height and the width."""
     _, height, width = windows.held(c).taps
     return height, width
+
+
+def _height(c: ConvConfig) -> int:
+    return taps(c)[0]
 
 
 def registers(c: ConvConfig) -> int:
@@ -116,12 +122,13 @@ def _tile(c: ConvConfig) -> str | None:
     return None
 
 
-def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
-    if p.stride != (1, 1) or p.dilation != (1, 1) or windows.word(p) != c.held:
-        return (
-            f"is for filters {c.held} without dilation, not for {windows.word(p)} with {p.dilation}"
-        )
-    return maps.refusal(p, "xy")
+def _refusal(c: Any, p: ConvProblem) -> Objections:
+    word = windows.word(p)
+    said = "is for filters {c.held} without dilation, not for {} with {p.dilation}"
+    other = (c.held != word) | (p.stride != (1, 1)) | (p.dilation != (1, 1))
+    yield other, partial(said.format, word)
+    if reason := maps.refusal(p, "xy"):
+        yield True, because(reason)
 
 
 def _sibling(c: ConvConfig) -> ConvConfig:
@@ -188,23 +195,26 @@ def resident(c: ConvConfig, arch: Arch) -> int:
 
 
 @lru_cache(maxsize=256)  # of each problem for its numbers, one by one
-def cut(c: ConvConfig, p: ConvProblem, device: Device) -> Cut:
-    """How the pixels are cut."""
+def cut(c: Any, p: ConvProblem, device: Device) -> Cut:
+    """How the pixels are cut, of a config or of `Columns`."""
     height, width = _walked(p)
-    slabs, tiles_w = cdiv(p.c, c.tile_n), cdiv(width, strips(c) * STRIP)
-    most = max(1, device.compute_units * resident(c, arch_called(device.arch)) // slabs)
-    beside = taps(c)[0] - 1 + STRIP_ROWS
-    return cuts.best(slabs, tiles_w, cdiv(p.n, images(c)), height, most, lambda n: n + beside)
+    slabs, tiles_w = cdiv(p.c, c.tile_n), cdiv(width, each(c, strips) * STRIP)
+    at_once = each(c, resident, arch_called(device.arch))
+    beside = each(c, _height) - 1 + STRIP_ROWS
+    return cuts.best(
+        slabs, tiles_w, cdiv(p.n, each(c, images)), height,
+        most(1, device.compute_units * at_once // slabs), lambda n: n + beside,
+    )  # fmt: skip
 
 
 def _cut(x: Context) -> Cut:
     return cut(x.config, x.problem, x.device)
 
 
-def _steps(c: ConvConfig, p: ConvProblem) -> int:
+def _steps(c: Any, p: ConvProblem) -> Each:
     """Rows of strips of one slab, without those that segments share."""
     height, width = _walked(p)
-    return cdiv(width, strips(c) * STRIP) * cdiv(p.n, images(c)) * height
+    return cdiv(width, each(c, strips) * STRIP) * cdiv(p.n, each(c, images)) * height
 
 
 def _boxes(c: ConvConfig) -> dict[str, Box]:
@@ -283,18 +293,22 @@ SECTOR_CHANNELS = 32
 """The copy engine moves rows of fewer channels more slowly: a guess."""
 
 
-def _estimate(x: Context) -> Estimate:
+def _estimates(x: Context) -> Estimates:
+    import numpy as np
+
     c, p, device = x.config, x.problem, x.device
-    this, here, height = arch_called(device.arch), _cut(x), taps(c)[0]
+    this, here, height = arch_called(device.arch), _cut(x), each(c, _height)
     walked = -(-here.each // here.programs) * (here.rows + height - 1)
-    workgroups = here.slabs * here.programs
-    at_once = max(1.0, min(resident(c, this), workgroups / device.compute_units))
+    workgroups, channels = here.slabs * here.programs, each(c, in_thread)
+    held = each(c, resident, this)
+    at_once = np.maximum(1.0, np.minimum(held, workgroups / device.compute_units))
     warps = c.num_warps * at_once / this.simds_per_cu
-    products = warps * in_thread(c) * height * CONV.BANDS_PRODUCT_CLOCKS
+    products = warps * channels * height * CONV.BANDS_PRODUCT_CLOCKS
     issued = warps * (
-        in_thread(c) * (height + CONV.BANDS_CHANNEL_INSTRUCTIONS) + CONV.BANDS_ROW_INSTRUCTIONS
+        channels * (height + CONV.BANDS_CHANNEL_INSTRUCTIONS) + CONV.BANDS_ROW_INSTRUCTIONS
     )
-    memory = physics.memory_us(p.min_bytes, device) * max(1.0, SECTOR_CHANNELS / c.tile_n) ** 0.5
+    narrow = np.maximum(1.0, SECTOR_CHANNELS / c.tile_n) ** 0.5
+    memory = physics.memory_us(p.min_bytes, device) * narrow
     terms = {
         "products": walked * products / device.clock_mhz,
         "instructions": walked * issued / device.clock_mhz,
@@ -302,10 +316,10 @@ def _estimate(x: Context) -> Estimate:
         "memory": memory,
         "launch": common.LAUNCH_US,
     }
-    rows = max(terms["products"], terms["instructions"], terms["barriers"])
+    rows = np.maximum(np.maximum(terms["products"], terms["instructions"]), terms["barriers"])
     total = physics.together_us(rows, memory) + terms["launch"]
-    if c.direction == "weights":
-        terms["sum of parts"] = sharing.adding_us(x, here.programs)
+    if p.direction == "weights":
+        terms["sum of parts"] = sharing.totals(x, here.programs)
         total += terms["sum of parts"]
     return common.estimated(total, terms, workgroups)
 
@@ -326,5 +340,5 @@ GLUON_BANDS = Pipeline(
     steps=_steps,
     splits=lambda c, p, device: cut(c, p, device).programs,
     rows=_rows,
-    estimates=common.one_by_one(_estimate),
+    estimates=_estimates,
 )

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from tilewright.arch import arch as arch_called
 from tilewright.arch.figures import DEVICE
@@ -54,8 +55,9 @@ from tilewright.ops.conv.pipelines.grouped_tiles import (
 )
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
 from tilewright.ops.nouns import MAIN
+from tilewright.ops.pool import Each, each, most
 
 # --- spaces -------------------------------------------------------------------------------------
 
@@ -78,13 +80,11 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
 # --- kernels ------------------------------------------------------------------------------------
 
 
-def _steps(c: ConvConfig, p: ConvProblem) -> int:
+def _steps(c: Any, p: ConvProblem) -> Each:
     """Rows of tiles of one slab."""
-    found = 0
-    for residue in boxes.residues(p):
-        _, height, width = boxes.walks(p, residue)
-        found += height.size * cdiv(width.size, columns(c))
-    return cdiv(p.n, IMAGES) * found
+    walks = [boxes.walks(p, residue)[1:] for residue in boxes.residues(p)]
+    rows = sum(height.size * cdiv(width.size, columns(c)) for height, width in walks)
+    return cdiv(p.n, IMAGES) * rows
 
 
 def resident(c: ConvConfig, arch: Arch) -> int:
@@ -95,27 +95,21 @@ def resident(c: ConvConfig, arch: Arch) -> int:
 
 
 @lru_cache(maxsize=1024)  # of each class for its numbers, one by one
-def cut(c: ConvConfig, p: ConvProblem, residue: Residues, units: int, resident: int = 1) -> Cut:
-    """The strips of a class, for so many compute units with so many workgroups at once. In
-    gradients of weights its programs are the parts."""
+def cut(c: Any, p: ConvProblem, residue: Residues, device: Device) -> Cut:
+    """The strips of a class, of a config or of `Columns`. In gradients of weights its programs are
+    the parts."""
     _, height, width = boxes.walks(p, residue)
     slabs, tiles_w = cdiv(p.channels_out, SLAB), cdiv(width.size, columns(c))
-    most, step = max(1, units * resident // slabs), forward_stride(c)
+    at_once, step = each(c, resident, arch_called(device.arch)), each(c, forward_stride)
     return cuts.best(
-        slabs, tiles_w, cdiv(p.n, IMAGES), height.size, most,
+        slabs, tiles_w, cdiv(p.n, IMAGES), height.size,
+        most(1, device.compute_units * at_once // slabs),
         lambda rows: (rows - 1) * step + height.count,
     )  # fmt: skip
 
 
 def _cut(x: Context) -> Cut:
-    at_once = resident(x.config, arch_called(x.device.arch))
-    return cut(x.config, x.problem, x.case.residue, x.device.compute_units, at_once)
-
-
-def _splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
-    return cut(
-        c, p, (0, 0, 0), device.compute_units, resident(c, arch_called(device.arch))
-    ).programs
+    return cut(x.config, x.problem, x.case.residue, x.device)
 
 
 def _of_class(x: Context) -> tuple[Walk, Walk]:
@@ -214,30 +208,33 @@ def _sibling(c: ConvConfig) -> ConvConfig:
 # weights are added up afterwards. Nothing was fitted to measurements.
 
 
-def _estimate(x: Context) -> Estimate:
+def _estimates(x: Context) -> Estimates:
+    import numpy as np
+
     c, p, device = x.config, x.problem, x.device
-    at_once = resident(c, arch_called(device.arch))
-    size = DTYPES[c.dtype].bytes
+    at_once = each(c, resident, arch_called(device.arch))
+    size = DTYPES[p.dtype].bytes
     through = physics.port_rate(device)
     shared = products = port = steps = launches = 0.0
     workgroups = 0
     for residue in boxes.residues(p):
         _, height, width = boxes.walks(p, residue)
-        into = cut(c, p, residue, device.compute_units, at_once)
+        into = cut(c, p, residue, device)
         count = into.slabs * into.programs
-        workgroups += count
+        workgroups = workgroups + count
         rounds = -(-into.each // into.programs) * -(-count // device.compute_units)
-        row_bytes = row_atoms(c, width.count) * IMAGES * SLAB * size
-        rows_in = (into.rows - 1) * forward_stride(c) + height.count
-        read = _read(c, height.count, width.count) * size
+        row_bytes = each(c, row_atoms, width.count) * IMAGES * SLAB * size
+        rows_in = (into.rows - 1) * each(c, forward_stride) + height.count
+        read = each(c, _read, (height.count, width.count)) * size
         per_us = DEVICE.SHARED_BYTES_PER_CLOCK * device.clock_mhz
-        shared += rounds * into.rows * read / per_us
+        shared = shared + rounds * into.rows * read / per_us
         made = c.tile_m * SLAB * c.tile_k * height.count * width.count
-        products += rounds * into.rows * made / (CONV.OLDER_PER_CLOCK * device.clock_mhz)
-        if c.direction == "weights":
-            port += rounds * into.rows * c.tile_m * SLAB * size / through
-        port += rounds * rows_in * row_bytes / through
-        steps += rounds * into.rows * CONV.GROUPED_ROW_US / min(at_once, rounds)
+        rate = CONV.OLDER_PER_CLOCK * device.clock_mhz
+        products = products + rounds * into.rows * made / rate
+        if p.direction == "weights":
+            port = port + rounds * into.rows * c.tile_m * SLAB * size / through
+        port = port + rounds * rows_in * row_bytes / through
+        steps = steps + rounds * into.rows * CONV.GROUPED_ROW_US / np.minimum(at_once, rounds)
         launches += DEVICE.SECOND_US
     memory = physics.memory_us(p.min_bytes, device)
     launch = common.LAUNCH_US + launches - DEVICE.SECOND_US
@@ -245,9 +242,10 @@ def _estimate(x: Context) -> Estimate:
         "shared memory": shared, "products": products, "L2": port, "rows": steps, "memory": memory,
         "launch": launch,
     }  # fmt: skip
-    total = physics.together_us(max(shared, products, port, steps), memory) + launch
-    if c.direction == "weights":
-        terms["sum of parts"] = sharing.adding_us(x, into.programs)
+    longest = np.maximum(np.maximum(shared, products), np.maximum(port, steps))
+    total = physics.together_us(longest, memory) + launch
+    if p.direction == "weights":
+        terms["sum of parts"] = sharing.totals(x, into.programs)
         total += terms["sum of parts"]
     else:
         terms["weights"] = CONV.GROUPED_EXPAND_US
@@ -255,10 +253,12 @@ def _estimate(x: Context) -> Estimate:
     return common.estimated(total, terms, workgroups)
 
 
-def _read(c: ConvConfig, height: int, width: int) -> int:
-    """Elements that a row's products read from shared memory. Each warp reads, for each row of the
-    filter, the pixels that it sees, by a slice's channels; and 16 filters: their weights, if they
-    are not kept in registers, or for the gradient of weights their pixels of y."""
+def _read(c: ConvConfig, counts: tuple[int, int]) -> int:
+    """Elements that a row's products read from shared memory, of filters of so many taps along the
+    height and the width. Each warp reads, for each row of the filter, the pixels that it sees, by a
+    slice's channels; and 16 filters: their weights, if they are not kept in registers, or for the
+    gradient of weights their pixels of y."""
+    height, width = counts
     seen = height * row_atoms(c, width) * IMAGES * c.tile_k
     filters = 16 * (c.tile_m if c.direction == "weights" else height * width * c.tile_k)
     if kept(c, height, width):
@@ -279,8 +279,8 @@ GLUON_GROUPED = Pipeline(
     alignments=alignments,
     tiles=lambda c, p: cdiv(p.channels_out, SLAB) * _steps(c, p),
     steps=_steps,
-    splits=_splits,
+    splits=lambda c, p, device: cut(c, p, (0, 0, 0), device).programs,
     by_class=True,
     rows=_rows,
-    estimates=common.one_by_one(_estimate),
+    estimates=_estimates,
 )

@@ -4,7 +4,6 @@ gluon_weights.py; `boxed`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from tilewright.ops.binder import Context
@@ -13,7 +12,6 @@ from tilewright.ops.conv.pipelines import common
 from tilewright.ops.conv.pipelines.boxed import parts, rows, shape
 from tilewright.ops.conv.pipelines.record import Pipeline
 from tilewright.ops.estimate import Estimates
-from tilewright.ops.pool import Columns
 
 TILES = (
     (64, 256, 8, 4), (128, 128, 8, 3), (64, 128, 8, 5), (64, 64, 8, 6), (64, 64, 4, 8),
@@ -23,14 +21,15 @@ ODD = ((64, 8), (128, 8), (64, 12))
 """Tiles of the spaces (`boxed.rows.Tiles`)."""
 
 
-def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
+def _estimates(x: Context) -> Estimates:
     from tilewright.ops.conv.pipelines.boxed import estimate  # here, as it takes NumPy
 
-    return estimate.estimates(c, contexts)
+    return estimate.estimates(x)
 
 
 GLUON_WS = Pipeline(
     name="gluon_ws",
+    kind="boxed",
     parts=parts.parts,
     totals=SUM,
     needs=("tma", "wgmma"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
@@ -14,6 +15,7 @@ from tilewright.ops.conv import boxes, maps, windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import MAIN
+from tilewright.ops.pool import Each, Objections, because, each
 
 PIPELINE = "gluon_grouped"
 IMAGES, SLAB = 8, 64
@@ -47,7 +49,7 @@ MOST_TAPS = 9
 """Along the width: the pixels behind a tile's are the next power of two, and fewer than it has."""
 
 
-def columns(c: ConvConfig) -> int:
+def columns(c: Any) -> Each:
     """Pixels of a row of a tile."""
     return c.tile_m // IMAGES
 
@@ -107,7 +109,7 @@ def channels(c: ConvConfig) -> int:
 
 def row_atoms(c: ConvConfig, width: int) -> int:
     """Atoms of an input row, for filters of `width` taps."""
-    return forward_stride(c) * (columns(c) + halo(c, width))
+    return int(forward_stride(c) * (columns(c) + halo(c, width)))
 
 
 def kept(c: ConvConfig, height: int, width: int) -> bool:
@@ -203,12 +205,22 @@ def alignments(p: ConvProblem) -> tuple[int, int]:
     return p.rows_alignment(read, True), p.rows_alignment(p.output_name, True)
 
 
-def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
-    """Why a config of this pipeline cannot compute `p`, if so."""
-    if not p.group_c == p.group_k == channels(c):
-        return f"is for groups of {channels(c)} channels, not of {p.group_c} and {p.group_k}"
-    if p.filter != filter_of(c) or any(n != stride(c) for n in p.stride):
-        return f"is for filters {c.held}, not for {windows.word(p)}"
+def refusal(c: Any, p: ConvProblem) -> Objections:
+    """What configs of this pipeline have against `p`."""
+    group = c.tile_k // c.merged_groups
+    said = "is for groups of {} channels, not of {p.group_c} and {p.group_k}"
+    yield (p.group_c != group) | (p.group_k != group), partial(said.format, group)
+    said = f"is for filters {{c.held}}, not for {windows.word(p)}"
+    wanted = "x".join(map(str, p.filter))
+    other, apart = each(c, _filter_word) != wanted, each(c, stride)
+    for step in {*p.stride}:
+        other = other | (apart != step)
+    yield other, said.format
     if any(n != 1 for n in p.dilation):
-        return f"has dilations of 1, not of {p.dilation}"
-    return maps.refusal(p, "xy")
+        yield True, "has dilations of 1, not of {p.dilation}".format
+    if reason := maps.refusal(p, "xy"):
+        yield True, because(reason)
+
+
+def _filter_word(c: ConvConfig) -> str:
+    return "x".join(map(str, filter_of(c)))

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
@@ -39,26 +40,23 @@ from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.estimate import Estimates
-from tilewright.ops.pool import Columns, Each, each
+from tilewright.ops.pool import Columns, Each, each, either, least, most
 
 # --- kernels ------------------------------------------------------------------------------------
 
 
-def _tiles(c: ConvConfig, p: ConvProblem) -> int:
+def _tiles(c: Any, p: ConvProblem) -> Each:
     if p.direction == "weights":
         return _weight_tiles(c, p)
     columns = cdiv(channels_out(p) * c.merged_groups, c.tile_n)
     return cdiv(p.walked_pixels, c.tile_m) * columns * cdiv(p.groups, c.merged_groups) * p.classes
 
 
-def _weight_tiles(c: ConvConfig, p: ConvProblem) -> int:
+def _weight_tiles(c: Any, p: ConvProblem) -> Each:
     channels, filters = p.group_c * c.merged_groups, p.group_k * c.merged_groups
-    if c.runs:
-        columns = cdiv(p.taps // p.filter[-1] * runs.sizes(p, c.alignment)[0], c.tile_n)
-    elif c.merged:
-        columns = cdiv(p.taps * channels, c.tile_n)
-    else:
-        columns = p.taps * cdiv(channels, c.tile_n)
+    of_runs = p.taps // p.filter[-1] * runs.sizes(p, c.alignment)[0]
+    several = cdiv(either(c.runs, of_runs, p.taps * channels), c.tile_n)
+    columns = either(c.merged | c.runs, several, p.taps * cdiv(channels, c.tile_n))
     return cdiv(filters, c.tile_m) * columns * cdiv(p.groups, c.merged_groups)
 
 
@@ -297,39 +295,36 @@ SECTOR = 32
 """Bytes that a memory moves at least: of a group's channels alone, fewer may be wanted."""
 
 
-def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
-    import numpy as np
-
-    p, device = contexts[0].problem, contexts[0].device
+def _estimates(x: Context) -> Estimates:
+    c, p, device = x.config, x.problem, x.device
     of_pixels, others = (
         (c.tile_m + c.tile_n, 0) if p.direction == "weights" else (c.tile_m, c.tile_n)
     )
-    steps = _steps(c, p, contexts)
-    walked = zip(c, np.broadcast_to(steps, len(c)), strict=True)
-    gathered = np.array([_gathered(one, p, count, device) for one, count in walked])
+    steps = _steps(x)
     work = pointers.Work(
         steps=steps,
         read=(of_pixels * _sectors(c, p) + others) * c.tile_k * DTYPES[p.dtype].bytes,
         slower=each(c, _slower),
         shared=each(c, _shared_bytes),
         products=each(c, _products, device),
-        gathered=gathered,
+        gathered=_gathered(c, p, steps, device),
         factor=CONV.DATA_FACTOR if p.direction == "data" else 1.0,
         resident=each(c, _resident, arch_called(device.arch)),
     )
-    return pointers.estimates(c, contexts, work)
+    return pointers.estimates(x, work)
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:
     return pointers.resident(c, this, c.tile_m * c.tile_n, pointers.shared_memory(c, this))
 
 
-def _steps(c: Columns, p: ConvProblem, contexts: Sequence[Context]) -> Each:
+def _steps(x: Context) -> Each:
     import numpy as np
 
+    c, p = x.config, x.problem
     if p.direction == "weights":
-        pixels, shared = p.n * math.prod(p.out_sizes), np.array([*map(sharing.parts, contexts)])
-        return np.maximum(1.0, pixels / c.tile_k / shared)
+        pixels = p.n * math.prod(p.out_sizes)
+        return np.maximum(1.0, pixels / c.tile_k / sharing.parts(x))
     taps = p.taps / math.prod(p.stride) if p.direction == "data" else p.taps
     filled = channels_in(p) * c.merged_groups / c.tile_k
     return np.maximum(1.0, taps * np.where(c.merged, filled, np.ceil(filled)))
@@ -372,31 +367,32 @@ def _products(c: ConvConfig, device: Device) -> float:
     return 2 * count / (physics.matrix_rate(device, word) * CONV.POINTER_SHARE)
 
 
-def _gathered(c: ConvConfig, p: ConvProblem, steps: float, device: Device) -> float:
+def _gathered(c: Columns, p: ConvProblem, steps: Each, device: Device) -> Each:
     """Microseconds in which the lanes of a compute unit gather the operands of a tile's steps, and
     store a tile of the result."""
-    size, warp = DTYPES[c.dtype].bytes, arch_called(device.arch).warp_size
+    size, warp = DTYPES[p.dtype].bytes, arch_called(device.arch).warp_size
     first, second = c.tile_m * c.tile_k * size, c.tile_n * c.tile_k * size
-    width = max(c.alignment, size)
-    of_first = runs.READ if c.runs and c.direction == "weights" else width
-    loads = first / of_first + second / width
-    if c.direction == "weights":
+    width = most(c.alignment, size)
+    if p.direction == "weights":
         # Where the pixels of a step lie is worked out by the lanes of each row of both operands.
-        lanes = min(warp, c.tile_m * size / of_first) + min(warp, c.tile_n * size / width)
-        places, once = c.tile_k * lanes * CONV.PLACE_INSTRUCTIONS, 0.0
+        of_first = either(c.runs, runs.READ, width)
+        lanes = least(warp, c.tile_m * size / of_first) + least(warp, c.tile_n * size / width)
+        places, once, finished = c.tile_k * lanes * CONV.PLACE_INSTRUCTIONS, 0.0, 0.0
     else:
-        lanes = min(warp, c.tile_n / written(c)) + min(warp, c.tile_k * size / width)
+        of_first = width
+        lanes = least(warp, c.tile_n / each(c, written)) + least(warp, c.tile_k * size / width)
         places, once = 0.0, c.tile_m * lanes * CONV.PLACE_INSTRUCTIONS
-    each_load = CONV.LOAD_INSTRUCTIONS
-    if c.merged:
-        each_load, places, once = CONV.GATHERED_INSTRUCTIONS, 0.0, 0.0
-        if c.direction != "weights":
-            once = c.tile_m * c.tile_n * CONV.FINISHED_INSTRUCTIONS
-        if c.direction == "forward":
+        finished = c.tile_m * c.tile_n * CONV.FINISHED_INSTRUCTIONS
+    loads, of_load = first / of_first + second / width, CONV.LOAD_INSTRUCTIONS
+    if c.merged.any():
+        of_load = either(c.merged, CONV.GATHERED_INSTRUCTIONS, of_load)
+        places, once = either(c.merged, 0.0, places), either(c.merged, finished, once)
+        if p.direction == "forward":
             row = p.filter[-1] * p.group_c * c.merged_groups
-            row = runs.sizes(p, c.alignment)[0] if c.runs else row
-            steps = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
-    return physics.lanes_us(steps * (loads * each_load + places) + once, device)
+            row = either(c.runs, runs.sizes(p, c.alignment)[0], row)
+            of_rows = cdiv(p.taps // p.filter[-1] * row, c.tile_k)
+            steps = either(c.merged, of_rows, steps)
+    return physics.lanes_us(steps * (loads * of_load + places) + once, device)
 
 
 IMPLICIT = Pipeline(

@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
@@ -32,7 +34,8 @@ from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Each, Objections, because
 
 PIPELINE = "packed"
 
@@ -110,14 +113,14 @@ def _lines(p: ConvProblem) -> int:
     return p.n * math.prod(p.out_sizes[:-1])
 
 
-def _tiles(c: ConvConfig, p: ConvProblem) -> int:
+def _tiles(c: Any, p: ConvProblem) -> Each:
     if p.direction == "weights":
         columns = packing.filter_rows(p) * packing.row_w(p)
         return cdiv(p.k, c.tile_m) * cdiv(columns, c.tile_n)
     return _lines(p) * cdiv(p.out_sizes[-1], c.tile_m) * cdiv(p.k, c.tile_n)
 
 
-def _steps(c: ConvConfig, p: ConvProblem) -> int:
+def _steps(c: Any, p: ConvProblem) -> Each:
     return _lines(p) * cdiv(p.out_sizes[-1], c.tile_k)
 
 
@@ -138,18 +141,19 @@ def _objection(c: ConvConfig, arch: Arch) -> str | None:
     return pointers.objection(replace(c, spread=0), arch)
 
 
-def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
+def _refusal(c: Any, p: ConvProblem) -> Objections:
     if reason := _unfit(p):
-        return reason
+        yield True, because(reason)
+        return
     row = packing.row_w(p)
-    if c.direction == "forward" and c.tile_k > row:
-        return f"tile_k = {c.tile_k} is over the {row} elements of a packed row"
-    if c.direction == "weights" and c.spread != row:
-        return f"a packed row has {row} elements, not {c.spread}"
-    count = max(packing.counts(p))
-    if c.index_bits == 32 and count >= pointers.REACH:
-        return f"packed x has {count} elements, which indices of 32 bits do not reach"
-    return None
+    if p.direction == "forward":
+        said = "tile_k = {c.tile_k} is over the {} elements of a packed row"
+        yield c.tile_k > row, partial(said.format, row)
+    else:
+        yield c.spread != row, partial("a packed row has {} elements, not {c.spread}".format, row)
+    if (count := max(packing.counts(p))) >= pointers.REACH:
+        said = f"packed x has {count} elements, which indices of 32 bits do not reach"
+        yield c.index_bits == 32, because(said)
 
 
 def _unfit(p: ConvProblem) -> str | None:
@@ -255,18 +259,20 @@ products, and for each sum that is stored. Fitted to four layers on an H200
 LOADS, MEMORY, TOTALS, LAUNCH = "loads", "memory", "sum of parts", "launch"
 
 
-def _estimate(x: Context) -> Estimate:
-    c, p, device, size = x.config, x.problem, x.device, DTYPES[x.config.dtype].bytes
-    weights = c.direction == "weights"
+def _estimates(x: Context) -> Estimates:
+    import numpy as np
+
+    c, p, device, size = x.config, x.problem, x.device, DTYPES[x.problem.dtype].bytes
+    weights = p.direction == "weights"
     if weights:
-        steps: float = x.case.steps / x.splits
+        steps = x.case.steps / x.splits
     else:
         steps = packing.filter_rows(p) * cdiv(packing.run(p), c.tile_k)
     count = x.case.tiles * x.splits
     vectors = (c.tile_m + c.tile_n) * c.tile_k * size / c.alignment
     instructions = steps * vectors * INSTRUCTIONS
     instructions += 0 if weights else c.tile_m * c.tile_n * FINISHED
-    shares = max(1.0, count / device.compute_units)
+    shares = np.maximum(1.0, count / device.compute_units)
     loads = physics.lanes_us(shares * instructions, device)
     packed = sum(packing.counts(p)) * size
     of_y = math.prod(p.shape_of("y")) * DTYPES[p.dtype_of("y")].bytes
@@ -278,7 +284,7 @@ def _estimate(x: Context) -> Estimate:
     terms = {LOADS: loads, MEMORY: memory, PACK: packs, LAUNCH: common.LAUNCH_US}
     total = physics.together_us(loads, memory) + packs + common.LAUNCH_US
     if weights:
-        terms[TOTALS] = sharing.adding_us(x, x.splits)
+        terms[TOTALS] = sharing.totals(x, x.splits)
         total += terms[TOTALS]
     return common.estimated(total, terms, count)
 
@@ -296,5 +302,5 @@ PACKED = Pipeline(
     steps=_steps,
     splits=pointers.filling(_tiles),
     rows=_rows,
-    estimates=common.one_by_one(_estimate),
+    estimates=_estimates,
 )

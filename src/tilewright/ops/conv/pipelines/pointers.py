@@ -11,7 +11,7 @@ second kernel with its traffic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from tilewright.ops.conv.pipelines.common import LAUNCH_US
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.nouns import MAIN
-from tilewright.ops.pool import Columns, Each
+from tilewright.ops.pool import Each, most
 
 REACH = 1 << 31
 """Elements that indices of 32 bits reach."""
@@ -53,10 +53,10 @@ def either(made: Part, of_weights: Part) -> Callable[[ConvConfig], tuple[Part, .
 
 
 def filling(
-    tiles: Callable[[ConvConfig, ConvProblem], int], workgroups_for_unit: int = 2
-) -> Callable[[ConvConfig, ConvProblem, Device], int]:
+    tiles: Callable[[Any, ConvProblem], Each], workgroups_for_unit: int = 2
+) -> Callable[[Any, ConvProblem, Device], Each]:
     """Parts of the pixels that make up so many workgroups for each compute unit."""
-    return lambda c, p, device: workgroups_for_unit * device.compute_units // max(1, tiles(c, p))
+    return lambda c, p, device: workgroups_for_unit * device.compute_units // most(1, tiles(c, p))
 
 
 def shared_memory(c: ConvConfig, arch: Arch) -> int:
@@ -116,12 +116,12 @@ class Work:
     neighbours: bool = False
 
 
-def estimates(c: Columns, contexts: Sequence[Context], work: Work) -> Estimates:
+def estimates(x: Context, work: Work) -> Estimates:
     """What launches should take."""
     import numpy as np
 
-    p, device = contexts[0].problem, contexts[0].device
-    count = np.array([float(x.case.tiles * sharing.parts(x)) for x in contexts])
+    c, p, device, parts = x.config, x.problem, x.device, sharing.parts(x)
+    count = np.asarray(x.case.tiles * parts, float)
     streams, filled = c.scheduler == "stream_k", count / device.compute_units
     waves, at_once = np.where(streams, filled, np.ceil(filled)), np.where(streams, 1, work.resident)
     read = work.read / physics.port_rate(device) * work.slower
@@ -147,7 +147,7 @@ def estimates(c: Columns, contexts: Sequence[Context], work: Work) -> Estimates:
         LAUNCH: np.full(len(c), LAUNCH_US),
     }
     if p.direction == "weights":
-        terms[TOTALS] = sharing.totals(contexts)
+        terms[TOTALS] = sharing.totals(x, parts)
         total = total + terms[TOTALS]
     return Estimates.of(total, terms, lambda at: (f"{count[at]:.0f} workgroups",))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from tilewright.ops.binder import Context, Part
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
-from tilewright.ops.pool import Columns
+from tilewright.ops.pool import Each, Objections
 
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
@@ -36,6 +36,7 @@ class Pipeline:
     """The kernels of one pipeline, in all directions: what they need, accept and take.
 
     name: the word in `ConvConfig.pipeline` and in kernels' names.
+    kind: the pipeline whose rules of support and estimates these are; by default itself.
     parts: its kernels, by direction and in the order in which they run, but for that which adds up
         parts. A launch runs them once for each of its cases (`classes`).
     totals: the kernel that adds up parts where a second one does (`ConvConfig.two_stage`).
@@ -45,7 +46,7 @@ class Pipeline:
         itself if it is in Triton.
     objection: why an architecture cannot build a config, by the pipeline's own rules, or None.
     tile: the same of its tile's elements.
-    refusal: why a config cannot compute a problem, by its own rules, or None.
+    refusal: what its own rules say of configs and a problem.
     odd: fields that `objection` judges and that need not be powers of two.
     sums: that a workgroup keeps in registers.
     shared_memory: bytes of a workgroup.
@@ -58,10 +59,11 @@ class Pipeline:
     meetings: pieces of a tile whose parts meet on their own, each with its flags.
     by_class: whether a launch runs its parts once for each residue class of the result's pixels.
     rows: of the default space, or of a tuning's.
-    estimates: how long launches should take: of configs as columns, and their contexts.
+    estimates: how long launches should take, of a context whose config is `Columns`.
     """
 
     name: str
+    kind: str = ""
     parts: Callable[[ConvConfig], tuple[Part, ...]]
     totals: Part
     words: frozenset[str] = frozenset()
@@ -69,18 +71,21 @@ class Pipeline:
     sibling: Callable[[ConvConfig], ConvConfig] = lambda c: c
     objection: Callable[[ConvConfig, Arch], str | None]
     tile: Callable[[ConvConfig, Arch], str | None] = lambda c, arch: None
-    refusal: Callable[[ConvConfig, ConvProblem], str | None] = lambda c, p: None
+    refusal: Callable[[Any, ConvProblem], Objections] = lambda c, p: iter(())
     odd: Callable[[ConvConfig], tuple[str, ...]] = lambda c: ()
     sums: Callable[[ConvConfig], int] = lambda c: c.tile_m * c.tile_n
     shared_memory: Callable[[ConvConfig, Arch], int]
     alignments: Callable[[ConvProblem], tuple[int, int]]
-    tiles: Callable[[ConvConfig, ConvProblem], int]
-    steps: Callable[[ConvConfig, ConvProblem], int]
-    splits: Callable[[ConvConfig, ConvProblem, Device], int] = lambda c, p, device: 1
+    tiles: Callable[[Any, ConvProblem], Each]
+    steps: Callable[[Any, ConvProblem], Each]
+    splits: Callable[[Any, ConvProblem, Device], Each] = lambda c, p, device: 1
     meetings: Callable[[ConvConfig], int] = lambda c: 1
     by_class: bool = False
     rows: Callable[[ConvProblem, Arch, bool], Iterator[Row]]
-    estimates: Callable[[Columns, Sequence[Context]], Estimates]
+    estimates: Callable[[Context], Estimates]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", self.kind or self.name)
 
     def runs_on(self, arch: Arch) -> bool:
         """Whether an architecture has what the kernels need."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
@@ -21,7 +23,8 @@ from tilewright.ops.conv.geometry import cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Each, Objections, because
 
 PIPELINE = "subpixel"
 
@@ -57,13 +60,13 @@ _PARTS = (
 )
 
 
-def _tiles(c: ConvConfig, p: ConvProblem) -> int:
+def _tiles(c: Any, p: ConvProblem) -> Each:
     deep, high, wide = subpixel.counts(p)
     across = subpixel.across(p, c.tile_m)
     return p.n * deep * cdiv(high, c.tile_m // across) * cdiv(wide, across)
 
 
-def _steps(c: ConvConfig, p: ConvProblem) -> int:
+def _steps(c: Any, p: ConvProblem) -> Each:
     return math.prod(subpixel.blocks(p).met) * cdiv(p.k, c.tile_k)
 
 
@@ -80,12 +83,12 @@ def _objection(c: ConvConfig, arch: Arch) -> str | None:
     return pointers.objection(c, arch)
 
 
-def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
+def _refusal(c: Any, p: ConvProblem) -> Objections:
     if reason := _unfit(p):
-        return reason
-    if c.tile_n != (columns := subpixel.blocks(p).columns):
-        return f"a block of pixels takes a tile of {columns} columns, not {c.tile_n}"
-    return None
+        yield True, because(reason)
+        return
+    columns, said = subpixel.blocks(p).columns, "a block of pixels takes a tile of {} columns, not"
+    yield c.tile_n != columns, partial(f"{said} {{c.tile_n}}".format, columns)
 
 
 def _unfit(p: ConvProblem) -> str | None:
@@ -145,10 +148,12 @@ VECTOR_BYTES = 16
 """Bytes of a vector of the weights, which the first kernel writes."""
 
 
-def _estimate(x: Context) -> Estimate:
-    c, p, device, size = x.config, x.problem, x.device, DTYPES[x.config.dtype].bytes
+def _estimates(x: Context) -> Estimates:
+    import numpy as np
+
+    c, p, device, size = x.config, x.problem, x.device, DTYPES[x.problem.dtype].bytes
     steps = _steps(c, p)
-    shares = max(1.0, x.case.tiles / device.compute_units)
+    shares = np.maximum(1.0, x.case.tiles / device.compute_units)
     of_y, of_w = c.tile_m * c.tile_k * size, c.tile_n * c.tile_k * size
     vectors = of_y / c.alignment + of_w / VECTOR_BYTES
     instructions = steps * vectors * INSTRUCTIONS + c.tile_m * c.tile_n * FINISHED
@@ -159,7 +164,7 @@ def _estimate(x: Context) -> Estimate:
         FILTERS: DEVICE.SECOND_US,
         LAUNCH: common.LAUNCH_US,
     }
-    total = physics.together_us(max(terms[LOADS], terms[PORT]), terms[MEMORY])
+    total = physics.together_us(np.maximum(terms[LOADS], terms[PORT]), terms[MEMORY])
     return common.estimated(total + terms[FILTERS] + terms[LAUNCH], terms, x.case.tiles)
 
 
@@ -174,5 +179,5 @@ SUBPIXEL = Pipeline(
     tiles=_tiles,
     steps=_steps,
     rows=_rows,
-    estimates=common.one_by_one(_estimate),
+    estimates=_estimates,
 )

@@ -6,6 +6,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch
@@ -22,7 +24,7 @@ from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.windows import Held
 from tilewright.ops.estimate import Estimates
-from tilewright.ops.pool import Columns, each
+from tilewright.ops.pool import Each, Objections, each, either, most
 
 WORKGROUPS_FOR_UNIT = 4
 """Workgroups for each compute unit that parts of the lines make up."""
@@ -68,14 +70,14 @@ def _parts(c: ConvConfig) -> tuple[Part, ...]:
     return _ROW(c) if windows.of_row(c) else _FILTER(c)
 
 
-def _tiles(c: ConvConfig, p: ConvProblem) -> int:
-    channels = cdiv(p.c, c.tile_n)
+def _tiles(c: Any, p: ConvProblem) -> Each:
+    channels, of_row = cdiv(p.c, c.tile_n), each(c, windows.of_row)
     if p.direction == "weights":
-        return channels * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
-    return _steps(c, p) * channels * windows.classes(c, p)
+        return channels * either(of_row, p.taps // p.filter[-1], 1)
+    return _steps(c, p) * channels * either(of_row, windows.classes(p), 1)
 
 
-def _steps(c: ConvConfig, p: ConvProblem) -> int:
+def _steps(c: Any, p: ConvProblem) -> Each:
     """How many tiles the lines make."""
     return cdiv(windows.count(c, p), c.tile_m)
 
@@ -95,10 +97,12 @@ def _tile(c: ConvConfig, arch: Arch) -> str | None:
     return depthwise.most_elements(elements)
 
 
-def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
-    if c.held not in (fits := windows.words(p)):
-        return f"holds {c.held}, but windows for the problem hold {' or '.join(fits) or 'nothing'}"
-    return None
+def _refusal(c: Any, p: ConvProblem) -> Objections:
+    other, fits = True, windows.words(p)
+    for word in fits:
+        other = other & (c.held != word)
+    said = "holds {c.held}, but windows for the problem hold {}"
+    yield other, partial(said.format, " or ".join(fits) or "nothing")
 
 
 # --- spaces -------------------------------------------------------------------------------------
@@ -134,29 +138,26 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
 # --- how long they take -------------------------------------------------------------------------
 
 
-def _estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
-    import numpy as np
-
-    device = contexts[0].device
+def _estimates(x: Context) -> Estimates:
+    c, device = x.config, x.device
     work = pointers.Work(
-        steps=np.array([*map(_walked, contexts)]),
+        steps=_walked(x),
         read=each(c, _read),
-        shared=each(c, _loads) * depthwise.lane_bytes(contexts[0].problem),
+        shared=each(c, _loads) * depthwise.lane_bytes(x.problem),
         products=physics.lanes_us(each(c, _instructions), device),
         resident=each(c, _resident, arch_called(device.arch)),
     )
-    return pointers.estimates(c, contexts, work)
+    return pointers.estimates(x, work)
 
 
-def _walked(x: Context) -> float:
+def _walked(x: Context) -> Each:
     """Steps of a workgroup."""
     c, p = x.config, x.problem
-    if windows.of_row(c) and c.direction != "weights":
-        found = p.taps / p.filter[-1] / windows.classes(c, p)
-    else:
-        lines = _steps(c, p) / sharing.parts(x) if c.direction == "weights" else 1
-        found = lines * (windows.steps(c, p) + windows.held(c).ahead)
-    return float(max(1.0, found))
+    down = windows.steps(c, p) + each(c, windows.held).ahead
+    if p.direction == "weights":
+        return most(1.0, x.case.steps / sharing.parts(x) * down)
+    rows = p.taps / p.filter[-1] / windows.classes(p)
+    return most(1.0, either(each(c, windows.of_row), rows, down))
 
 
 def _loads(c: ConvConfig) -> int:

@@ -79,15 +79,15 @@ class Work:
     apart: Each
 
 
-def estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
+def estimates(x: Context) -> Estimates:
     """What launches should take."""
-    p, device = contexts[0].problem, contexts[0].device
+    c, p, device = x.config, x.problem, x.device
     through, classes = physics.port_rate(device), 1
     if p.direction == "weights":
-        work = _gathered([_of_weights(x) for x in contexts])
+        work = _of_weights(x)
     else:
         walks = [boxes.walks(p, residue) for residue in boxes.residues(p)]
-        classes, work = len(walks), _of_pixels(c, p, walks, contexts)
+        classes, work = len(walks), _of_pixels(x, walks)
     one = _step(c, p, device, through)
     steps, apart = work.steps, work.apart
     read = one.read + one.edges * one.outside
@@ -105,7 +105,7 @@ def estimates(c: Columns, contexts: Sequence[Context]) -> Estimates:
     }
     total = physics.together_us(body + stores, memory) + launch
     if p.direction == "weights":
-        terms[TOTALS] = sharing.totals(contexts)
+        terms[TOTALS] = sharing.totals(x, sharing.parts(x))
         total = total + terms[TOTALS]
     return Estimates.of(total, terms, lambda at: (f"{work.tiles[at]:.0f} tiles",))
 
@@ -114,38 +114,31 @@ def _stored_bytes(c: ConvConfig) -> int:
     return c.tile_m * c.tile_n * DTYPES[shape.stored(c)].bytes
 
 
-def _gathered(each: Sequence[Work]) -> Work:
-    """Arrays of what each of several kernels does."""
-    columns = zip(*((w.tiles, w.waves, w.steps, w.apart) for w in each), strict=True)
-    return Work(*(np.array(column, float) for column in columns))
-
-
-def _of_pixels(
-    c: Columns, p: ConvProblem, walks: Sequence[tuple[boxes.Walk, ...]], contexts: Sequence[Context]
-) -> Work:
+def _of_pixels(x: Context, walks: Sequence[tuple[boxes.Walk, ...]]) -> Work:
     """The tiles of all residue classes."""
-    waves = steps = np.zeros(len(c))
+    c, p, waves, steps = x.config, x.problem, 0.0, 0.0
     for of in walks:
-        counted = (parts.tiles_of_class(x.config, p, of) for x in contexts)
-        alone = len(walks) == 1
-        counts = [x.case.tiles for x in contexts] if alone else [*counted]
-        mine = np.ceil(np.array(counts, float) / contexts[0].device.compute_units)
+        tiles = x.case.tiles if len(walks) == 1 else parts.tiles_of_class(c, p, of)
+        mine = np.ceil(tiles / x.device.compute_units)
         waves = waves + mine
         steps = steps + mine * math.prod(walk.count for walk in of)
-    tiles = np.array([float(x.case.tiles) for x in contexts])
-    return Work(tiles, waves, steps * np.ceil(channels_in(p) / c.tile_k), 0.0)
+    return Work(x.case.tiles, waves, steps * np.ceil(channels_in(p) / c.tile_k), 0.0)
 
 
 def _of_weights(x: Context) -> Work:
     """The tiles of a gradient of weights, and their parts."""
     tiles, every, units = x.case.tiles, x.case.steps, x.device.compute_units
-    if x.config.scheduler == "stream_k":
-        share = sharing.shares(x)
-        whole = (tiles - share.tiles) / units
-        apart = 0.0 if share.ways > 1 else share.steps
-        return Work(tiles, whole + (share.tiles > 0), whole * every + share.steps, apart)
-    waves = cdiv(tiles * x.splits, units)
-    return Work(tiles * x.splits, waves, waves * cdiv(every, x.splits), 0.0)
+    streams, share = x.config.scheduler == "stream_k", sharing.shares(x)
+    whole = (tiles - share.tiles) / units
+    count = tiles * sharing.parts(x)
+    waves = cdiv(count, units)
+    each_steps = cdiv(every, sharing.parts(x))
+    return Work(
+        count,
+        np.where(streams, whole + (share.tiles > 0), waves),
+        np.where(streams, whole * every + share.steps, waves * each_steps),
+        np.where(streams & (share.ways == 1), share.steps, 0.0),
+    )
 
 
 def _step(c: Columns, p: ConvProblem, device: Device, through: float) -> Steps:

@@ -39,6 +39,7 @@ from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.nouns import MAIN
+from tilewright.ops.pool import Columns, Each, each, either, least, most
 
 WHOLE = (0, 0, 0)
 """The one class of pixels of y."""
@@ -46,23 +47,23 @@ WHOLE = (0, 0, 0)
 # --- tiles, steps and parts ---------------------------------------------------------------------
 
 
-def _tiles_m(c: ConvConfig, p: ConvProblem, of: tuple[Walk, ...]) -> int:
-    return cdiv(math.prod(boxes.counts(c.box, p, of)), readers(c))
+def _tiles_m(c: Any, p: ConvProblem, of: tuple[Walk, ...]) -> Each:
+    return cdiv(math.prod(boxes.counts(boxes.of(c), p, of)), each(c, readers))
 
 
-def tiles_of_class(c: ConvConfig, p: ConvProblem, of: tuple[Walk, ...]) -> int:
+def tiles_of_class(c: Any, p: ConvProblem, of: tuple[Walk, ...]) -> Each:
     """Tiles of the residue class whose walks these are."""
     return _tiles_m(c, p, of) * cdiv(p.channels_out, c.tile_n)
 
 
-def _weights_m(c: ConvConfig, p: ConvProblem) -> int:
+def _weights_m(c: Any, p: ConvProblem) -> Each:
     return cdiv(p.k, c.tile_m)
 
 
-def _weights_n(c: ConvConfig, p: ConvProblem) -> int:
-    if c.spread:
-        return cdiv(p.taps * tap_boxes(c, p), c.tile_n // c.spread)
-    return cdiv(p.c, c.tile_n) * p.taps
+def _weights_n(c: Any, p: ConvProblem) -> Each:
+    spread = most(1, c.spread)
+    of_several = cdiv(p.taps * cdiv(p.c, spread), c.tile_n // spread)
+    return either(c.spread > 0, of_several, cdiv(p.c, c.tile_n) * p.taps)
 
 
 def tap_boxes(c: ConvConfig, p: ConvProblem) -> int:
@@ -70,32 +71,34 @@ def tap_boxes(c: ConvConfig, p: ConvProblem) -> int:
     return cdiv(p.c, c.spread) if c.spread else 1
 
 
-def tiles(c: ConvConfig, p: ConvProblem) -> int:
+def tiles(c: Any, p: ConvProblem) -> Each:
     """Tiles of all residue classes, or of a gradient of weights."""
-    if c.direction == "weights":
+    if p.direction == "weights":
         return _weights_m(c, p) * _weights_n(c, p)
     return sum(tiles_of_class(c, p, boxes.walks(p, residue)) for residue in boxes.residues(p))
 
 
-def steps(c: ConvConfig, p: ConvProblem) -> int:
+def steps(c: Any, p: ConvProblem) -> Each:
     """Boxes of y."""
-    return math.prod(boxes.counts(c.box, p, boxes.walks(p, WHOLE)))
+    return math.prod(boxes.counts(boxes.of(c), p, boxes.walks(p, WHOLE)))
 
 
 MOST_SPLITS = 64
 
 
-def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
+def splits(c: Any, p: ConvProblem, device: Device) -> Each:
     """Parts of the pixels: those with which the busiest compute unit has the fewest steps, the sum
     of parts counted as steps too."""
+    import numpy as np
+
     count, every, units = tiles(c, p), steps(c, p), device.compute_units
-    part = CONV.MEMORY_OVER_L2 * 8 * math.prod(p.shape_of("w")) / units / stage_bytes(c)
-
-    def cost(number: int) -> float:
-        return cdiv(count * number, units) * cdiv(every, number) + part * number
-
-    most = min(MOST_SPLITS, every, 2**31 // max(1, every))  # parts times boxes count in 32 bits
-    return min(range(1, max(1, most) + 1), key=cost)
+    part = CONV.MEMORY_OVER_L2 * 8 * math.prod(p.shape_of("w")) / units / each(c, stage_bytes)
+    # Parts times boxes count in 32 bits.
+    many = least(least(MOST_SPLITS, every), 2**31 // most(1, every))
+    number: Each = np.arange(1, MOST_SPLITS + 1)[:, None]
+    cost = cdiv(count * number, units) * cdiv(every, number) + part * number
+    best = 1 + np.where(number <= most(1, many), cost, np.inf).argmin(0)
+    return best if isinstance(c, Columns) else int(best[0])
 
 
 # --- kernels ------------------------------------------------------------------------------------
@@ -119,7 +122,9 @@ def _box(place: int) -> Callable[..., int]:
 
 
 _SHARED: Catalogue = {
-    "boxes": Numbers(("i32",) * 3, lambda x: boxes.counts(x.config.box, x.problem, _walks(x))[1:]),
+    "boxes": Numbers(
+        ("i32",) * 3, lambda x: boxes.counts(boxes.of(x.config), x.problem, _walks(x))[1:]
+    ),
     "taps": _walked(lambda walk: walk.count),
     "origin": _walked(lambda walk: walk.origin),
     "by_tap": _walked(lambda walk: walk.by_tap),

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
@@ -19,6 +21,7 @@ from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
 from tilewright.ops.gemm.pipelines import warpgroups
+from tilewright.ops.pool import Objections, because
 
 PINGPONG = "gluon_pingpong"
 MOST_PIECE, MOST_PIECE_NARROW = 64, 32
@@ -204,30 +207,32 @@ def beside(c: ConvConfig) -> int:
     return staging + warpgroups.SPECIALISATION_BYTES + handed
 
 
-def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
-    """Why a config of these pipelines cannot compute `p`, if so."""
+def refusal(c: Any, p: ConvProblem) -> Objections:
+    """What configs of these pipelines have against `p`."""
     if p.groups != 1:
-        return f"pipeline {c.pipeline} is for dense convolutions, not for {p.groups} groups"
-    if (reason := maps.refusal(p, "xwy")) is not None:
-        return reason
+        said = "pipeline {c.pipeline} is for dense convolutions, not for {p.groups} groups"
+        yield True, said.format
+    if reason := maps.refusal(p, "xwy"):
+        yield True, because(reason)
+        return
+    box = boxes.of(c)
     of = boxes.walks(p, (0, 0, 0))
-    for w, size in zip(of, boxes.in_three(c.box)[1:], strict=True):
+    for w, size in zip(of, (box.depth, box.height, box.width), strict=True):
         if w.by_pixel > boxes.MOST_ELEMENT_STRIDE:
-            return f"a stride of {w.by_pixel} is over {boxes.MOST_ELEMENT_STRIDE}, a tensor map's"
-        if w.by_pixel > 1 and boxes.reach(size, w) > boxes.MOST_SPAN:
-            return f"box {c.box} reaches over {boxes.reach(size, w)} pixels, over {boxes.MOST_SPAN}"
-    return _of_weights(c, p) if p.direction == "weights" else None
-
-
-def _of_weights(c: ConvConfig, p: ConvProblem) -> str | None:
-    if not boxes.exact(c.box, p):
-        return (
-            f"boxes of {c.box} do not divide {p.n} images of {p.out_sizes}: beside a pixel that y "
+            said = f"a stride of {w.by_pixel} is over {boxes.MOST_ELEMENT_STRIDE}, a tensor map's"
+            yield True, because(said)
+        if w.by_pixel > 1:
+            said, reached = "box {c.box} reaches over {} pixels, over {}", size * w.by_pixel
+            yield reached > boxes.MOST_SPAN, partial(said.format, reached, boxes.MOST_SPAN)
+    if p.direction == "weights":
+        said = (
+            "boxes of {c.box} do not divide {p.n} images of {p.out_sizes}: beside a pixel that y "
             "does not have there may be one of x that is infinite"
         )
-    if not c.two_stage and not taps_merge(p):
-        return "taps of w do not lie at one distance, which one tensor map needs"
-    return None
+        yield boxes.exact(box, p) ^ True, said.format
+        if not taps_merge(p):
+            said = "taps of w do not lie at one distance, which one tensor map needs"
+            yield c.two_stage ^ True, because(said)
 
 
 def taps_merge(p: ConvProblem) -> bool:
