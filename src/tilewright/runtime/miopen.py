@@ -38,8 +38,7 @@ _DTYPES = {"fp16": 0, "fp32": 1, "bf16": 5}  # miopenDataType_t
 _CROSS_CORRELATION = 0  # miopenConvolutionMode_t: filters as torch has them
 
 # miopenConvolutionAttrib_t
-_FP16_AS_BF16, _DETERMINISTIC, _MATH = 0, 1, 3
-_PEDANTIC = 1  # miopenMathType_t: fp32 is multiplied as such
+_FP16_AS_BF16, _DETERMINISTIC = 0, 1
 
 _TRANSFORMS = frozenset((2, 3))
 """miopenConvAlgorithm_t: Fourier's and Winograd's, whose rounding grows with the operands."""
@@ -310,8 +309,6 @@ class Miopen:
         for attribute, value in ((_FP16_AS_BF16, 0), (_DETERMINISTIC, repeats)):
             status = lib.miopenSetConvolutionAttribute(convolution, attribute, int(value))
             self._check(status, f"set attribute {attribute}")
-        # A release that does not know this attribute multiplies fp32 as such.
-        lib.miopenSetConvolutionAttribute(convolution, _MATH, _PEDANTIC)
         return first, second, convolution, made
 
     def _tensor(self, stack: ExitStack, tensor: Tensor) -> ctypes.c_void_p:
