@@ -10,19 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_arch import ARCH  # noqa: E402
+from vendor_cases import Case, asked, check_in_a_graph, dispatchers  # noqa: E402
 
-from tilewright import Constraints, verify  # noqa: E402
-from tilewright.arch.detect import live_device  # noqa: E402
-from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.measure.algorithms import offered  # noqa: E402
-from tilewright.measure.contenders import kernel_bind, results  # noqa: E402
-from tilewright.measure.devices import gpus  # noqa: E402
-from tilewright.measure.sweep import Group  # noqa: E402
 from tilewright.ops.attention import AttentionProblem  # noqa: E402
 from tilewright.ops.attention_backward import AttentionBackwardProblem  # noqa: E402
 from tilewright.ops.library import library_of  # noqa: E402
-from tilewright.tables.row import Row  # noqa: E402
-from tilewright.tables.table import Table  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,23 +38,7 @@ PROBLEMS = [
 
 @pytest.fixture(scope="module")
 def offers():
-    """What the library offers for each problem, asked as a tuning asks."""
-    place = gpus()[0]
-    return offered(Group(place.device, place.environment, place=place), PROBLEMS, 2)
-
-
-def checked(dispatcher, config, problem, scale=1.0):
-    """How a call compares with the reference, and what makes the call.
-
-    scale: over the usual one.
-    """
-    operands = verify.operands_of(problem, 0, "cuda:0")
-    operands.inputs["scale"] *= scale
-    wanted = verify.reference(problem, operands.inputs)
-    call = kernel_bind(dispatcher, config.name, problem)(operands.inputs, operands.outputs)
-    written = results(problem, operands, call())
-    torch.cuda.synchronize()
-    return verify.compare_all(problem, config, written, wanted), call, operands, wanted
+    return asked(PROBLEMS, 2)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -71,36 +47,23 @@ def test_engines_offered_are_right_and_captured_in_graphs(offers, problem):
     print(*(config.name for config in engines), offers[problem].reason, sep="\n")
     assert engines and all(map(library_of, engines))
     for config in engines:
-        check, call, operands, wanted = checked(Dispatcher(), config, problem)
+        case = Case(problem)
+        check = case.check(config)
         assert check.ok, f"{config.name}: {check}"
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
-        verify.reset(operands, {})
-        graph.replay()
-        torch.cuda.synchronize()
-        again = verify.compare_all(problem, config, operands.written(problem), wanted)
-        assert again.ok, f"{config.name}: {again}"
+        check_in_a_graph(case, config, warm=True)
 
 
 @pytest.mark.parametrize("scale", [0.25, 3.0])
 def test_a_scale_is_of_its_call(offers, scale):
     for config in offers[DENSE].configs:
-        check, *_ = checked(Dispatcher(), config, DENSE, scale)
+        check = Case(DENSE, scale).check(config)
         assert check.ok, f"{config.name}: {check}"
 
 
 def test_a_tuned_table_dispatches_to_an_engine_and_only_ours_leaves_it_out(offers):
-    config = offers[DENSE].configs[0]
-    table = Table.of([Row(live_device(0), DENSE, config.name, (), 10.0, (9.9, 10.1), 0.5)], "m.twt")
-    for constraints, chosen in ((Constraints(), True), (Constraints(only_ours=True), False)):
-        dispatcher = Dispatcher(tables=table, constraints=constraints)
-        plan = dispatcher.select(DENSE)
-        assert (plan.config == config) == chosen
+    for dispatcher in dispatchers(DENSE, offers[DENSE].configs[0]):
         for scale in (1.0, -1.0, 0.0):  # of the last two another kernel's results
-            operands = verify.operands_of(DENSE, 0, "cuda:0")
-            operands.inputs["scale"] *= scale
-            wanted = verify.reference(DENSE, operands.inputs)
-            q, k, v = (operands.inputs[name] for name in "qkv")
-            o = dispatcher.run("attention", q, k, v, scale=operands.inputs["scale"])
-            assert verify.compare_all(DENSE, plan.config, {"o": o}, wanted).ok
+            case = Case(DENSE, scale)
+            q, k, v, by = (case.operands.inputs[name] for name in ("q", "k", "v", "scale"))
+            o = dispatcher.run("attention", q, k, v, scale=by)
+            assert case.compared(dispatcher.select(DENSE).config, {"o": o}).ok
