@@ -43,9 +43,14 @@ def kernels(p: ConvProblem, name: str = "sm_90"):
 
 
 def test_problems_of_other_sizes_have_the_same_candidates():
-    """The very objects, so that what follows from them is worked out once."""
+    """The very objects, so that what follows from them is worked out once. Of odd channels there
+    are others too, between layout steps."""
     found = [
-        [c for c in FAMILY.default_space(p, SM_90).expand(SM_90).configs if c.pipeline == GEMM]
+        [
+            c
+            for c in FAMILY.default_space(p, SM_90).expand(SM_90).configs
+            if c.pipeline == GEMM and not c.turned
+        ]
         for p in (replace(PLAIN, n=9), replace(PLAIN, n=8, c=25, spatial=(9, 11)))
     ]
     assert len(found[0]) > 100 and all(a is b for a, b in zip(*found, strict=True))

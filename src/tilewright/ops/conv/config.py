@@ -44,7 +44,13 @@ ARRAYS = ("x", "w", "y")
 PATCHES = "p"
 """What stands for x in `ConvConfig.turned` where it is cut into patches."""
 
-TURNED = tuple(x + w + y for x, w, y in itertools.product(("", "x", PATCHES), ("", "w"), ("", "y")))
+LONGER = "r"
+"""What stands before the arrays in `ConvConfig.turned` that are copied into longer rows."""
+
+TURNED = (
+    *(x + w + y for x, w, y in itertools.product(("", "x", PATCHES), ("", "w"), ("", "y"))),
+    *(LONGER + names for names in ("x", "w", "y", "xw", "xy", "wy", "xwy")),
+)
 """What `ConvConfig.turned` may say."""
 
 VENDOR = "vendor"
@@ -114,7 +120,8 @@ class ConvConfig:
         The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words. Of a
         library's algorithm the name says no tile, warps or stages, which are 0.
     turned: the arrays of x, w and y, in this order, that layout steps turn (`turning`); ``p`` in
-        place of x: it is cut into patches.
+        place of x: it is cut into patches. ``r`` before them: they are not turned, but copied into
+        longer rows (`longer`).
     library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`said`);
         ``""`` of the others. Tile, warps and stages are 0.
     """

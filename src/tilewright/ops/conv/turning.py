@@ -3,10 +3,10 @@ the channels side by side, which a kernel takes in their place; a result is turn
 
 A config names the arrays that it turns (`ConvConfig.turned`, ``turn-xwy`` in names). ``p`` stands
 for x that is cut into patches, or put together from them (`patches`); w beside it is a copy in
-longer rows. Everything else about a config is that of the kernels for the problem that is left
-(`inside`): rules, sources, estimates, launches. A launch has the steps that turn what is read
-before those kernels, and the step that turns what is made after them. `max_workspace=0` forbids
-them, as they need memory.
+longer rows. After ``r``, all are copies in longer rows (`longer`). Everything else about a config
+is that of the kernels for the problem that is left (`inside`): rules, sources, estimates, launches.
+A launch has the steps that turn what is read before those kernels, and the step that turns what is
+made after them. `max_workspace=0` forbids them, as they need memory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
-from tilewright.ops.conv import patches
+from tilewright.ops.conv import longer, patches
 from tilewright.ops.conv.catalogue import made_of, own_options
-from tilewright.ops.conv.config import ARRAYS, PATCHES, ConvConfig
+from tilewright.ops.conv.config import ARRAYS, LONGER, PATCHES, ConvConfig
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.problem import ConvProblem
@@ -62,6 +62,8 @@ def _apart(p: ConvProblem, name: str) -> bool:
 
 def inside(p: ConvProblem, turned: str) -> ConvProblem:
     """The problem that a kernel computes between layout steps."""
+    if turned.startswith(LONGER):
+        return _longer(p, turned.removeprefix(LONGER))
     if turned.startswith(PATCHES):
         p, turned = patches.inside(p, "w" in turned), turned.strip("pw")
     return _channels_last(p, turned) if turned else p
@@ -73,12 +75,17 @@ def _channels_last(p: ConvProblem, turned: str) -> ConvProblem:
     return replace(p, **strides)
 
 
+_longer = lru_cache(maxsize=1024)(longer.inside)  # of each problem for hundreds of kernels
+
+
 def refusal(turned: str, p: ConvProblem) -> str | None:
     """Why these arrays, as in `ConvConfig.turned`, cannot be turned, or None."""
     can, cut = p.once(turnable) if turned else "", turned.startswith(PATCHES)
     if cut and (reason := patches.refusal(p, padded="w" in turned)) is not None:
         return reason
     for name, step in _steps(turned):
+        if step == LONGER and (reason := longer.refusal(p, name)) is not None:
+            return reason
         if step == "turn" and name not in can:
             return f"{name} does not lie as rows of pixels, one for each channel, to be turned"
         if _tiles(turned, p, name) > MOST_TILES:
@@ -89,7 +96,9 @@ def refusal(turned: str, p: ConvProblem) -> str | None:
 
 
 def _steps(turned: str) -> list[tuple[str, str]]:
-    """The arrays of x, w and y that are turned, each with how: ``turn``, or ``patches``."""
+    """The arrays that have a step, each with its kind: ``turn``, ``patches`` or `LONGER`."""
+    if turned.startswith(LONGER):
+        return [(name, LONGER) for name in turned.removeprefix(LONGER)]
     cut = turned.startswith(PATCHES)
     found = [("x", "patches")] if cut else []
     rest = turned.removeprefix(PATCHES)
@@ -103,10 +112,12 @@ def us(p: ConvProblem, turned: str, device: Device, launch_us: float = DEVICE.LA
         of a launch by itself; beside GEMM's kernels, steps take what a kernel takes that follows
         another without a gap.
     """
-    names = turned.replace(PATCHES, "x")
-    moved = (math.prod(p.shape_of(n)) * DTYPES[p.dtype_of(n)].bytes for n in names)
-    each = (memory_us(2 * size, device) / CONV.TURN_SHARE for size in moved)
-    return sum(each) + len(turned) * launch_us
+    steps, total = _steps(turned), 0.0
+    for name, how in steps:
+        moved = 2 * math.prod(p.shape_of(name)) * DTYPES[p.dtype_of(name)].bytes
+        share = CONV.LONGER_SHARE if how == LONGER else CONV.TURN_SHARE
+        total += memory_us(moved, device) / share
+    return total + len(steps) * launch_us
 
 
 # --- what to compile and to launch --------------------------------------------------------------
@@ -142,6 +153,8 @@ def _tiles(turned: str, p: ConvProblem, name: str) -> int:
     if dict(_steps(turned))[name] == "patches":
         cut = _cut(turned, p, name)
         return cut.blocks * cut.parts
+    if dict(_steps(turned))[name] == LONGER:
+        return cdiv(math.prod(p.shape_of(name)), longer.BLOCK)
     m = _matrices(p, name)
     channels, pixels = TILES[name]
     if m.few:
@@ -195,6 +208,33 @@ def _cutting(c: ConvConfig, name: str) -> Part:
     )
 
 
+def _lengthening(c: ConvConfig, name: str) -> Part:
+    """The step that copies an array into longer rows, or out of them."""
+    back = name == made_of(c)
+    dtype = c.dtype_out if back else c.dtype
+    source, made = (_temporary(name), name) if back else (name, _temporary(name))
+
+    def number(field: str, x: Context) -> Any:
+        return getattr(longer.rows(x.problem, name), field)
+
+    kinds = {"rows": ("i64", "count"), "columns": ("i32", "columns"), "length": ("i64", "length")}
+    return Part(
+        name=f"turn_{name}",
+        kernel="tilewright.ops.conv.kernels.longer:longer",
+        grid=lambda x: _tiles(c.turned, x.problem, name),
+        options=own_options,
+        own={
+            "source": Array(dtype, lambda x: source),
+            "made": Array(dtype, lambda x: made),
+            **{
+                word: Numbers(kind, partial(number, field)) for word, (kind, field) in kinds.items()
+            },
+            "BLOCK": lambda config, arch: longer.BLOCK,
+            "BACK": lambda config, arch: back,
+        },
+    )
+
+
 def _turning(c: ConvConfig, name: str) -> Part:
     """The step that turns an array."""
     back = name == made_of(c)
@@ -236,6 +276,10 @@ def _catalogue(c: ConvConfig) -> Catalogue:
     """The temporaries."""
 
     def shape(name: str, x: Context) -> tuple[int, ...]:
+        if c.turned.startswith(LONGER):
+            found = longer.rows(x.problem, name)
+            assert found is not None
+            return found.count, found.length
         count, channels, *sizes = inside(x.problem, c.turned).shape_of(name)
         return (count, *sizes, channels)
 
@@ -248,10 +292,13 @@ def _catalogue(c: ConvConfig) -> Catalogue:
     }
 
 
+_STEPS = {"turn": _turning, "patches": _cutting, LONGER: _lengthening}
+
+
 def _parts(c: ConvConfig, back: bool) -> Iterator[Part]:
     for name, how in _steps(c.turned):
         if (name == made_of(c)) == back:
-            yield (_cutting if how == "patches" else _turning)(c, name)
+            yield _STEPS[how](c, name)
 
 
 def sources(c: ConvConfig, arch: Arch) -> dict[str, KernelSource]:

@@ -19,7 +19,7 @@ read as they lie, along the pixels that are summed. Groups are a batch too: thei
 by side.
 
 Where the arrays as they lie are no product whose rows are whole 16 bytes, layout steps may leave
-one (`turnings`): of patches, and of channels side by side. A config names them
+one (`turnings`): of patches, of channels side by side, and of longer rows. A config names them
 (`ConvConfig.turned`).
 
 Everything else is GEMM's: rules, estimates, spaces, sources and launches are those of the product
@@ -29,9 +29,10 @@ library for that product are candidates of a tuning too (`gemm.library`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -40,8 +41,8 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, EmptySpace
 from tilewright.ops import epilogues
-from tilewright.ops.conv import library_record, patches, turning
-from tilewright.ops.conv.config import ALIGNMENTS, PATCHES, ConvConfig, of_gemm
+from tilewright.ops.conv import library_record, longer, patches, turning
+from tilewright.ops.conv.config import ALIGNMENTS, LONGER, PATCHES, ConvConfig, of_gemm
 from tilewright.ops.conv.pipelines.record import LINKED, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate, Estimates
@@ -371,19 +372,26 @@ _ALGORITHM = (
 
 def turnings(p: ConvProblem) -> tuple[str, ...]:
     """The layout steps, as in `ConvConfig.turned`, that leave a product whose rows are whole 16
-    bytes; none where `p` is one as its arrays lie. The first of a kind that does."""
-    if _whole_rows(product(p)):
+    bytes; none where `p` is one as its arrays lie. The first of a kind that does, and longer rows
+    of what is a product already."""
+    as_it_lies = product(p)
+    if _whole_rows(as_it_lies):
         return ()
     can = p.once(turning.turnable)
     if patches.refusal(p) is None:
         wide = "w" * (patches.row(p, True) != patches.columns(p))
-        tried = dict.fromkeys((PATCHES + wide, PATCHES + wide + "y" * ("y" in can)))
+        tried = [PATCHES + wide, PATCHES + wide + "y" * ("y" in can)]
     else:
-        tried = dict.fromkeys([can] if can else [])
-    for how in tried:
-        if turning.refusal(how, p) is None and _whole_rows(product(turning.inside(p, how))):
-            return (how,)
-    return ()
+        tried = [can] if can else []
+    found = [*itertools.islice(filter(partial(_leave_whole_rows, p), tried), 1)]
+    names = "" if isinstance(as_it_lies, str) else longer.needed(p)
+    if names and _leave_whole_rows(p, LONGER + names):
+        found.append(LONGER + names)
+    return tuple(found)
+
+
+def _leave_whole_rows(p: ConvProblem, how: str) -> bool:
+    return turning.refusal(how, p) is None and _whole_rows(product(turning.inside(p, how)))
 
 
 def _whole_rows(of: GemmProblem | str) -> bool:
