@@ -51,8 +51,11 @@ class Columns:
         return found
 
     def part(self, places: Each) -> Columns:
-        """The objects at these places, in order, an array. Problems that the same objects serve
-        have one part, and what was worked out for one of them serves the others."""
+        """The objects at these places, in order, an array; these columns if that is all of them.
+        Problems that the same objects serve have one part, and what was worked out for one of them
+        serves the others."""
+        if len(places) == len(self):
+            return self
         key = places.tobytes()
         if key not in self._parts:
             if len(self._parts) >= MOST_PARTS:
@@ -194,12 +197,10 @@ class Pool(Sequence[Any]):
 
     def part(self, places: Each) -> Pool:
         """The configs at these places, in order; the pool itself if that is all of them."""
-        if len(places) == len(self):
-            return self
         import numpy as np
 
         columns = self.columns.part(np.asarray(places, int))
-        return Pool(columns, columns)
+        return self if columns is self.columns else Pool(columns, columns)
 
     def __len__(self) -> int:
         return len(self._configs)

@@ -55,7 +55,8 @@ WARPGROUP = 4
 """Warps of a group in Gluon's kernels for NVIDIA GPUs."""
 
 SAMPLES = 16
-"""Tiles that are looked at to know how many steps tiles have."""
+"""Tiles that are looked at to know how many steps tiles have; without a mask they are alike, and
+two are."""
 
 
 def estimates(
@@ -195,7 +196,8 @@ def walks(mask: Mask, n_q: int, n_kv: int, queries: Each, tile_kv: Each) -> Walk
         nothing = np.zeros(len(tiles))
         return Walk(nothing, nothing, nothing)
     last = tiles[:, None] - 1
-    some = np.rint(np.arange(SAMPLES) * last / (SAMPLES - 1))
+    looked_at = SAMPLES if mask.left is not None or mask.right is not None else 2
+    some = np.rint(np.arange(looked_at) * last / (looked_at - 1))
     counted = np.ones(some.shape)
     counted[:, 1:] = some[:, 1:] != some[:, :-1]  # a tile once
     first = np.floor(some * queries[:, None])

@@ -8,14 +8,13 @@ brings the pixels that one tap joins with it as one box of the source.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.geometry import Dim, power_of_two
+from tilewright.ops.conv.config import MOST_TILE, ConvConfig
+from tilewright.ops.conv.geometry import Dim, Sizes, power_of_two
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.pool import Each, each
 
@@ -138,31 +137,33 @@ def best(p: ConvProblem, rows: int, few: int) -> Sequence[str]:
     """Boxes of `rows` pixels, a power of two: those that cover the pixels with the fewest boxes
     first, `few` at most; for the gradient of the weights, only exact ones. Wider boxes come before
     others that are as good: their pixels are neighbours."""
-    return ["x".join(map(str, box)) for *_, box in _ordered(p, rows)[:few]]
-
-
-def _ordered(p: ConvProblem, rows: int) -> Sequence[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-    """All of them in that order, each behind how many cover the pixels, and its widths."""
     whole, most_images = p.direction == "weights", power_of_two(p.n)
-    # Widths of a box in the dimensions so far, pixels that are left to it, and how many boxes.
-    cut: list[tuple[tuple[int, ...], int, int]] = [((), rows, 1)]
+    found = [
+        (count * -(-p.n // images), backwards, (images, *pixels))
+        for size, count, backwards, pixels in p.once(_widths)
+        if 0 < (images := rows // size) <= most_images and not (whole and p.n % images)
+    ]
+    return ["x".join(map(str, box)) for *_, box in sorted(found)[:few]]
+
+
+def _widths(p: ConvProblem) -> list[tuple[int, int, Sizes, Sizes]]:
+    """Widths that boxes may have in the dimensions: how many pixels they make, how many boxes cover
+    an image, and the widths, before them a key that is less the wider the last are."""
+    whole = p.direction == "weights"
+    found: list[tuple[int, int, Sizes, Sizes]] = [(1, 1, (), ())]
     for of in walks(p, (0, 0, 0))[3 - len(p.spatial) :]:
-        sizes = [
+        sides = [
             (n, -(-of.size // n))
-            for n in _powers(of.size, rows)
+            for n in _powers(of.size, MOST_TILE)
             if n * of.by_pixel <= MOST_SPAN and not (whole and of.size % n)
         ]
-        cut = [
-            ((*pixels, n), left // n, count * more)
-            for pixels, left, count in cut
-            for n, more in sizes
-            if n <= left
+        found = [
+            (size * n, count * more, (-n, *backwards), (*pixels, n))
+            for size, count, backwards, pixels in found
+            for n, more in sides
+            if size * n <= MOST_TILE
         ]
-    return sorted(
-        (count * -(-p.n // images), (*map(operator.neg, pixels[::-1]),), (images, *pixels))
-        for pixels, images, count in cut
-        if images <= most_images and not (whole and p.n % images)
-    )
+    return found
 
 
 def _powers(size: int, most: int) -> list[int]:

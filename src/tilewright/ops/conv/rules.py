@@ -239,10 +239,8 @@ def _refused(c: Any, p: ConvProblem) -> Objections:
 
 def _groups(c: Any, p: ConvProblem) -> Objections:
     if pipelines.shared(c).has("merges_groups"):
-        yield (
-            c.merged_groups >= 2 * p.groups,
-            "merges {c.merged_groups} groups, of {p.groups}".format,
-        )
+        said = "merges {c.merged_groups} groups, of {p.groups}"
+        yield c.merged_groups >= 2 * p.groups, said.format
 
 
 def _runs(c: Any, p: ConvProblem) -> Objections:
@@ -253,7 +251,7 @@ def _runs(c: Any, p: ConvProblem) -> Objections:
 def _aligned(c: Any, p: ConvProblem) -> Objections:
     of = pipelines.shared(c)
     read, made = of.alignments(p)
-    if of.name == "implicit":
+    if of.name == "implicit" and (c.runs.any() if isinstance(c, Columns) else c.runs):
         by_runs = p.once(runs.alignments)
         read, made = either(c.runs, by_runs[0], read), either(c.runs, by_runs[1], made)
     said = "channels of what is read are aligned to {} bytes, under {c.alignment}"

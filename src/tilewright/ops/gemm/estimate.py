@@ -122,7 +122,7 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Estimates:
     m, n = np.where(asked.swap_ab, p.n, p.m), np.where(asked.swap_ab, p.m, p.n)
     c, few = each(asked, swap.config), each(asked, pipelines.has, "few_rows")
     step, units = each(c, _step, device), each(c, clusters.places, device)
-    streams, two_stages = c.scheduler == "stream_k", c.two_stage
+    streams, two_stages = each(c, _streams), c.two_stage
     tiles_m, tiles_n = np.ceil(m / c.tile_m), np.ceil(n / c.tile_n)
     tiles, whole_steps = p.matrices_of_c * (tiles_m * tiles_n), p.addends * np.ceil(p.k / c.tile_k)
     parts, steps = tiles * c.split_k, np.ceil(whole_steps / c.split_k)
@@ -137,13 +137,11 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Estimates:
     read = step.read * physics.port_share(device) / _port_share(c, cold, short, device)
     read = np.maximum(read, _rows_us(asked, p))
     body = _steps_us(step, steps, waves, at_once, read, waits)
-    # Who walks meets the others once for each part, and so do clusters, which end with them.
-    again = (c.scheduler == "split_k") & (step.walks | c.clustered)
-    meeting = each(c, _meeting_us, device) * np.where(again, rounds, 1)
+    meeting = each(c, _meeting_us, device) * np.where(each(c, _meets_again, device), rounds, 1)
     if two_stages.any():
         stored = c.split_k * float(two_stage.part_bytes(p))
         meeting = np.where(two_stages, physics.totals_us(stored, device, GEMM.TOTALS_US), meeting)
-    for i in np.flatnonzero(streams):
+    for i in np.flatnonzero(streams).tolist():
         body[i] = _streamed_us(c[i], step[i], tiles[i], steps[i], read[i], waits[i], units[i])
         meeting[i] = tile_meeting_us(c[i], int(tiles[i]), device)
     meeting += GEMM.COLD_STREAM_US * (streams & cold)
@@ -170,6 +168,16 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Estimates:
 
 def _step(c: GemmConfig, device: Device) -> Step:
     return step_of(two_stage.config(c), device)
+
+
+def _streams(c: GemmConfig) -> bool:
+    return c.scheduler == "stream_k"
+
+
+def _meets_again(c: GemmConfig, device: Device) -> bool:
+    """Whether a workgroup meets others once for each part that it takes: if it walks, or if it ends
+    with its cluster."""
+    return c.scheduler == "split_k" and (_step(c, device).walks or c.clustered)
 
 
 def _meeting_us(c: GemmConfig, device: Device) -> float:
@@ -209,8 +217,13 @@ def _streamed_us(
 def _cold(c: Each, p: GemmProblem, waves: Each) -> Each:
     """Whether every workgroup has one part at most, so that all of A and B come from memory while
     they are waited for."""
-    apart = each(c, pipelines.has, "loads_apart") & (c.two_stage ^ True)
-    return apart & (waves == 1) & (min(p.m, p.n) >= GEMM.COLD_LEAST_ROWS)
+    if min(p.m, p.n) < GEMM.COLD_LEAST_ROWS:
+        return np.zeros(len(waves), bool)
+    return each(c, _loads_apart) & (waves == 1)
+
+
+def _loads_apart(c: GemmConfig) -> bool:
+    return pipelines.has(c, "loads_apart") and not c.two_stage
 
 
 def _cold_wait_us(c: Each, filled: Each) -> Each:
@@ -224,19 +237,31 @@ def _cold_wait_us(c: Each, filled: Each) -> Each:
 def _port_share(c: Each, cold: Each, short: Each, device: Device) -> Each:
     """Share of `DEVICE.PORT_BYTES_PER_CLOCK` that compute units reach: more of it where all
     of A and B come from memory, and where reading is short."""
-    whole = c.scheduler == "persistent"
-    at_first = np.where(whole, GEMM.COLD_PORT_SHARE, GEMM.COLD_PORT_SHARE_APART)
+    at_first = each(c, _cold_port_share)
     return np.where(
         cold, at_first, np.where(short, GEMM.SHORT_PORT_SHARE, physics.port_share(device))
     )
 
 
+def _cold_port_share(c: GemmConfig) -> float:
+    whole = _persistent(c)
+    return float(GEMM.COLD_PORT_SHARE if whole else GEMM.COLD_PORT_SHARE_APART)
+
+
+def _by_pointers(c: GemmConfig) -> bool:
+    return pipelines.of(c).reads == "pointers"
+
+
 def _rows_us(c: Each, p: GemmProblem) -> Each:
     """Microseconds that a step's rows of A and B take where these lie askew, or end in the middle
     of the copy engine's last step; the average of all steps."""
-    pointers, steps = each(c, pipelines.of).reads == "pointers", np.ceil(p.k / c.tile_k)
-    askew = np.where(pointers, GEMM.ASKEW_POINTERS_US, DEVICE.ASKEW_ROW_US)
+    pointers, steps = each(c, _by_pointers), np.ceil(p.k / c.tile_k)
     ends_outside = (p.k % c.tile_k > 0) & (pointers ^ True)
+    strides = ((p.dtype_a, p.lda), (p.dtype_b, p.ldb))
+    even = all(DTYPES[of].size(ld) % DEVICE.SECTOR_BYTES == 0 for of, ld in strides)
+    if even and not ends_outside.any():
+        return 0.0
+    askew = np.where(pointers, GEMM.ASKEW_POINTERS_US, DEVICE.ASKEW_ROW_US)
     found: Each = 0.0
     for letter, by_k, tile, leading, dtype in (
         (p.layout[0], "r", c.tile_m, p.lda, p.dtype_a),
@@ -300,7 +325,7 @@ def keys(configs: Sequence[GemmConfig], found: Estimates, problem: GemmProblem) 
     These kernels were mostly the faster ones on an H200.
     """
     c = Pool.of(configs).columns
-    few, alone = each(c, pipelines.has, "few_rows"), c.scheduler == "persistent"
+    few, alone = each(c, pipelines.has, "few_rows"), each(c, _persistent)
     side_by_side = [found.terms[word] for word in (PRODUCTS, SHARED_MEMORY, L2, LATENCY)]
     tiles_m = np.ceil(problem.m / c.tile_m)
     over = (tiles_m >= orders.OVER.start) & (tiles_m < orders.OVER.stop)
@@ -308,12 +333,16 @@ def keys(configs: Sequence[GemmConfig], found: Estimates, problem: GemmProblem) 
     return (
         np.round(found.total_us, 2),
         np.where(few, 0.0, np.sort(side_by_side, axis=0)[-2]),
-        each(c, pipelines.of).reads == "pointers",
+        each(c, _by_pointers),
         -c.tile_k * alone,
         np.where(few, c.num_stages, -c.num_stages * alone),
         np.abs(np.log2(c.group_m / usual)),
         c.by_name,
     )
+
+
+def _persistent(c: GemmConfig) -> bool:
+    return c.scheduler == "persistent"
 
 
 def ranking(problem: GemmProblem, configs: Sequence[GemmConfig], device: Device) -> Ranking:

@@ -455,11 +455,13 @@ def _startable(c: Any, p: GemmProblem) -> Objections:
     if 0 in (p.k, p.addends):
         said = "pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
         yield each(c, pipelines.has, "zero_k") ^ True, said.format
-    tiles, said = _tiles(c, p), "{:.0f} tiles, over {}, which is as far as a kernel counts"
-    yield tiles > MAX_TILES, partial(said.format, tiles, MAX_TILES)
-    said = "the matrices' steps of {c.tile_k} are {:.0f} elements of K, over {}"
-    summed = _steps(c, p) * c.tile_k
-    yield (p.addends > 1) & (summed > MAX_TILES), partial(said.format, summed, MAX_TILES)
+    if p.m * p.n * p.matrices_of_c > MAX_TILES:
+        tiles, said = _tiles(c, p), "{:.0f} tiles, over {}, which is as far as a kernel counts"
+        yield tiles > MAX_TILES, partial(said.format, tiles, MAX_TILES)
+    if p.addends > 1:
+        said = "the matrices' steps of {c.tile_k} are {:.0f} elements of K, over {}"
+        summed = _steps(c, p) * c.tile_k
+        yield summed > MAX_TILES, partial(said.format, summed, MAX_TILES)
 
 
 def _shareable(c: Any, p: GemmProblem) -> Objections:
@@ -467,7 +469,8 @@ def _shareable(c: Any, p: GemmProblem) -> Objections:
     said = "k = {p.k} is {:.0f} steps of {c.tile_k}, too few to split {} ways"
     yield c.shares & (steps < ways), partial(said.format, steps, ways)
     parts = _tiles(c, p) * c.split_k
-    yield c.shares & (parts == 0), "there is no tile to share".format
+    if 0 in (p.m, p.n, p.matrices_of_c):
+        yield c.shares, "there is no tile to share".format
     meet, flags = c.parts_meet & (c.scheduler == "split_k"), parts * each(c, meetings)
     said = "{:.0f} parts of tiles need {:.0f} flags, over {}: do not split so many"
     yield meet & (flags > MAX_FLAGS), partial(said.format, parts, flags, MAX_FLAGS)
