@@ -92,7 +92,7 @@ def _convolutions(direction: str) -> Class:
             if len(p.spatial) == 2 and p.groups == 1 and p.c % 8 == p.k % 8 == 0
         ],
         lambda p: (p.c, p.k, p.filter, p.stride, p.pad, p.dilation),
-        96, Design(48, first=6, pool=64), 1e11, 0.13, False,
+        128, Design(48, first=6, pool=64), 6e10, 0.17, False,
     )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ CLASSES = {
     "gemm": Class(
         lambda: _listed("gemm:full"),
         lambda p: (p.n, p.k),
-        320, Design(64, pool=200), 3e11, 0.45, False,
+        320, Design(64, pool=200), 1.5e11, 0.3, False,
     ),
     "conv_forward": _convolutions("forward"),
     "conv_data": _convolutions("data"),
@@ -110,7 +110,7 @@ CLASSES = {
             ("attention:prefill", "attention:decode"), arch.arch("sm_90")
         ).problems,
         lambda p: (p.heads, p.kv_heads, p.head_dim, p.head_dim_v),
-        96, Design(48, first=6, pool=96), 5e11, 0.16, True,
+        120, Design(48, first=6, pool=96), 1e11, 0.19, True,
     ),
 }  # fmt: skip
 

@@ -44,6 +44,8 @@ def test_the_commands_there_are():
         "profile", "demo", "problems", "sweep", "results", "tune", "retune", "pretune", "merge",
         "report", "kernels", "kernels list", "kernels show", "kernels inspect",
         "kernels offered", "kernels check",
+        "learn", "learn data", "learn train", "learn evaluate", "learn explain", "learn compare",
+        "learn suggest",
         "registry", "registry export", "registry import", "registry check",
         "table", "table show", "table check", "table diff", "table merge", "table export",
         "table compare", "table minimise",

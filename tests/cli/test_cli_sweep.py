@@ -349,3 +349,27 @@ def test_a_crew_that_gives_up_is_an_error_and_loses_nothing(cli, crew, space, sh
     cli(*words, code=1)
     assert "error: every device is out of order" in cli.result.stderr
     assert cli.json("results", tmp_path / "o")["coverage"][0]["measured"] == 2
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+
+def test_a_sample_measures_few_kernels_on_each_problem_and_is_repeated(cli, crew, shapes, tmp_path):
+    pytest.importorskip("scipy")
+    words = ("--out", tmp_path / "out", *SWEEP, "--sample", "3", "--design", "lhs")
+    document = cli.json("sweep", "gemm", "--problems", shapes, *words)
+    assert document["statuses"] == {"ok": 6} and document["archs"][0]["sampled_pairs"] == 6
+    pairs = {(m.kernel, m.problem) for m in crew.made}
+    assert len({problem for _, problem in pairs}) == 2
+    known = cli.json("sweep", "gemm", "--problems", shapes, *words)
+    assert known["known"] == 6
+    crew.made.clear()
+    sample = tmp_path / "out" / "sample.json"
+    again = cli.json("sweep", sample, "--out", tmp_path / "again", *SWEEP)
+    assert again["statuses"] == {"ok": 6}
+    assert {(m.kernel, m.problem) for m in crew.made} == pairs
+    assert cli.json("sweep", sample, "--out", tmp_path / "x", *SWEEP, "--dry-run")["archs"][0][
+        "kernels"
+    ] == len({kernel for kernel, _ in pairs})
+    said = cli("sweep", sample, "--where", "tile_m > 1", "--out", tmp_path / "x", *SWEEP, code=2)
+    assert "give nothing else" in said + cli.result.stderr

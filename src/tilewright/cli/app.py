@@ -16,6 +16,7 @@ from tilewright.cli import (
     explain,
     kernels,
     kernels_offered,
+    learn,
     merge,
     prepare,
     pretune,
@@ -101,6 +102,7 @@ for module in (
 kernels.app.add_typer(kernels_offered.app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
+app.add_typer(learn.app, name="learn")
 table.app.add_typer(table_tuning.app)
 table.app.add_typer(table_aiter.app)
 app.add_typer(table.app, name="table")

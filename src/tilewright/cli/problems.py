@@ -80,7 +80,7 @@ def problems(
         found = [_read(file, this, family) for file in files]
     every = {problem: None for one in found for problem in one.problems}
     if out is not None:
-        _write(out, [*every])
+        write_list(out, [*every])
     output.answer(_document(found, len(every), this.name), as_json, _show)
     if not every:
         output.say(f"error: no problem in {', '.join(map(str, inputs))}", err=True)
@@ -126,7 +126,8 @@ def _read(file: Path, this: Arch, family: str | None) -> _Read:
     return found
 
 
-def _write(out: Path, found: Sequence[Any]) -> None:
+def write_list(out: Path, found: Sequence[Any]) -> None:
+    """Write problems as a list that every command takes."""
     stated = ({"family": problem.family, **asdict(problem)} for problem in found)
     rows = [canonical(one).rstrip() for one in stated]
     write_whole(out, b"[\n" + b",\n".join(rows) + b"\n]\n")

@@ -32,6 +32,7 @@ app = typer.Typer()
     f"tilewright sweep space.json --problems {FAMILY}:full --out DIR \\\n"
     f"      --where '{WHERE}' --max-kernels 100 --devices 0,3",
     f"tilewright sweep {FAMILY}:full --out DIR --devices ray",
+    f"tilewright sweep {FAMILY} --problems shapes.csv --out DIR --sample 64",
     f"tilewright sweep {FAMILY}:small --out seen --devices emulated:mi300x",
     f"tilewright sweep {FAMILY}:small --out small --retry timeout --retry crashed",
 )
@@ -66,7 +67,7 @@ def sweep(
             if not (dry_run or compile_only):
                 crew = stack.enter_context(closing(start()))
                 crew.prepare()
-        chosen = {name: request.choose(name) for name in archs}
+        chosen = {name: request.choose(name, groups) for name in archs}
         if dry_run:
             output.answer(foreseen(request, chosen, groups), as_json, show)
         elif compile_only:
@@ -108,6 +109,7 @@ def _sweep(
     as_json: bool,
 ) -> None:
     from tilewright.compile import show_progress
+    from tilewright.measure.designs import FILE
     from tilewright.measure.progress import show_measuring
     from tilewright.measure.results import Results
     from tilewright.measure.sweep import sweep as do
@@ -116,6 +118,9 @@ def _sweep(
     archs = [choice(one) for one in chosen.values()]
     with Results(options.out, write=True) as results:
         this = request.plan(chosen, groups)
+        for name, found in chosen.items():
+            if found.sample is not None:
+                found.sample.save(options.out / (FILE if len(chosen) == 1 else f"{name}_{FILE}"))
         if not as_json:
             for one in archs:
                 show_choice(one)

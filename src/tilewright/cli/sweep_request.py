@@ -18,23 +18,36 @@ from tilewright.cli.vocabulary import WHERE
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
+    from tilewright.arch import Device
     from tilewright.cli.selection import Selection
     from tilewright.compile import Store
     from tilewright.measure.crew import Crew
+    from tilewright.measure.designs import Design, Sample
     from tilewright.measure.filters import Filters, LeftOut
     from tilewright.measure.measurement import Settings, Status
     from tilewright.measure.problems import Problems
-    from tilewright.measure.sweep import Group, Plan
+    from tilewright.measure.sweep import Group, Plan, Wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The kernels and problems of a sweep on one architecture, and the ones left out."""
+    """The kernels and problems of a sweep on one architecture, and the ones left out.
+
+    sample: the pairs to measure; None for all kernels on all problems.
+    """
 
     selection: Selection
     configs: tuple[Any, ...]
     left: tuple[LeftOut, ...]
     problems: Problems
+    sample: Sample | None = None
+
+    @property
+    def pairs(self) -> Wanted:
+        """The problems, each with the kernels to measure on it."""
+        if self.sample is not None:
+            return self.sample.pairs
+        return [(problem, self.configs) for problem in self.problems.problems]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +58,8 @@ class SweepOptions:
         list[str],
         typer.Argument(
             help="Space files (JSON), kernel names, shipped sets, or operations: every kernel that "
-            "tuning chooses from.",
-            metavar="SPACE.json|NAME|FAMILY:SET|OPERATION…",
+            "tuning chooses from; or the sample of another sweep.",
+            metavar="SPACE.json|NAME|FAMILY:SET|OPERATION|SAMPLE.json…",
         ),
     ]
     out: Annotated[Path, typer.Option("--out", help="Directory of the results.", metavar="DIR")]
@@ -90,6 +103,20 @@ class SweepOptions:
         int | None,
         typer.Option("--max-kernels", min=1, help="At most this many kernels, spread evenly."),
     ] = None
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            "--sample",
+            min=1,
+            help="At most this many kernels on each problem: the estimate's first, and others that "
+            "lie far apart; DIR/sample.json says which.",
+            metavar="N",
+        ),
+    ] = None
+    design: Annotated[
+        str,
+        typer.Option("--design", help="How those that lie far apart are chosen: sobol or lhs."),
+    ] = "sobol"
     signature: OpenWords = None
     family: FamilyName = None
     settings: Annotated[
@@ -132,20 +159,37 @@ class Request:
     settings: Settings
     retry: tuple[Status, ...]
     store: Store
+    design: Design | None = None
+    sample: Path | None = None
 
     @classmethod
     def of(cls, options: SweepOptions) -> Request:
         """The request. Raises `BadArgument` for words without a meaning."""
+        from tilewright.measure.designs import Design, is_sample
         from tilewright.measure.filters import Filters
 
+        design = None
+        if options.sample is not None:
+            design = Design(options.sample, options.design)  # type: ignore[arg-type]  # checked there
+        sample = next(filter(is_sample, options.inputs), None)
+        if sample is not None and (
+            design or options.problems or options.match or options.where or options.max_kernels
+            or len(options.inputs) > 1
+        ):  # fmt: skip
+            raise BadArgument(
+                f"{sample} says which kernels to measure on which problems: give nothing else that "
+                "chooses them"
+            )
         return cls(
             options,
-            tuple(options.problems or own_problems(options.inputs)),
+            () if sample else tuple(options.problems or own_problems(options.inputs)),
             words(options.signature),
             Filters(tuple(options.match or ()), options.where, options.max_kernels),
             read_settings(words(options.settings)),
             read_statuses(options.retry or ()),
             options.kept.open(),
+            design,
+            None if sample is None else Path(sample),
         )
 
     def devices(self) -> tuple[list[Group], Callable[[], Crew]]:
@@ -157,8 +201,11 @@ class Request:
             asked.devices, self.store, self.settings, timeout=asked.timeout, arch=asked.arch
         )
 
-    def choose(self, arch_name: str) -> Chosen:
-        """Kernels and problems for an architecture."""
+    def choose(self, arch_name: str, groups: Sequence[Group] = ()) -> Chosen:
+        """Kernels and problems for an architecture. groups: the devices; the estimates of a sample
+        are for the first of them, or else for a known device of the architecture."""
+        if self.sample is not None:
+            return sampled(self.sample, arch_name)
         from tilewright import ops
         from tilewright.arch import arch
         from tilewright.cli.selection import every, select
@@ -174,13 +221,21 @@ class Request:
             selection = select(files, arch_name, family, self.signature).joined(selection)
         assert selection is not None, "a sweep has an input"
         configs, left = self.filters.apply(selection.configs)
-        return Chosen(selection, configs, left, listed)
+        if self.design is None:
+            return Chosen(selection, configs, left, listed)
+        from tilewright.measure.designs import sample
+        from tilewright.measure.filters import LeftOut
+
+        device = device_of(arch_name, groups)
+        found = sample(listed.problems, lambda problem: configs, device, self.design)
+        left = (*left, LeftOut(len(configs) - len(found.configs), "not in the sample"))
+        return Chosen(selection, found.configs, left, listed, found)
 
     def plan(self, chosen: Mapping[str, Chosen], groups: Sequence[Group]) -> Plan:
         """The work to do, without the results that the directory has."""
         from tilewright.measure.database import FILE
         from tilewright.measure.results import Results
-        from tilewright.measure.sweep import plan
+        from tilewright.measure.sweep import plan, plan_some
 
         known: set[tuple[str, ...]] = set()
         again: set[tuple[str, ...]] = set()
@@ -188,16 +243,55 @@ class Request:
         if (out / FILE).is_file():
             with Results(out) as results:
                 known, again = results.keys(), results.keys(self.retry)
+        vendor = not self.options.no_vendor
         with output.busy("asking the rules about every pair"):
-            return plan(
-                groups,
-                {name: one.configs for name, one in chosen.items()},
-                {name: one.problems.problems for name, one in chosen.items()},
-                self.settings,
-                known,
-                not self.options.no_vendor,
-                again,
-            )
+            if all(one.sample is None for one in chosen.values()):
+                return plan(
+                    groups,
+                    {name: one.configs for name, one in chosen.items()},
+                    {name: one.problems.problems for name, one in chosen.items()},
+                    self.settings,
+                    known,
+                    vendor,
+                    again,
+                )
+            wanted = [(group, chosen[group.device.arch].pairs) for group in groups]
+            return plan_some(wanted, self.settings, known, vendor, again)
+
+
+def sampled(path: Path, arch_name: str) -> Chosen:
+    """The pairs of a sample's file that are legal on an architecture. Raises `BadFile`, and
+    `EmptySpace` if there is none."""
+    from tilewright.arch import arch
+    from tilewright.cli.selection import Selection
+    from tilewright.errors import EmptySpace
+    from tilewright.measure.designs import load
+    from tilewright.measure.filters import LeftOut
+    from tilewright.measure.problems import Problems
+
+    whole = load(path)
+    found = whole.legal(arch_name)
+    if not found.pairs:
+        raise EmptySpace(f"none of the kernels of {path} is legal on {arch_name}")
+    lost = len(whole.configs) - len(found.configs)
+    left = (LeftOut(lost, f"not legal on {arch_name}"),) if lost else ()
+    problems = Problems(tuple(problem for problem, _ in found.pairs))
+    return Chosen(
+        Selection(arch(arch_name), found.configs, ()), found.configs, left, problems, found
+    )
+
+
+def device_of(arch_name: str, groups: Sequence[Group]) -> Device:
+    """The first device of an architecture among the groups, or else a known one. Raises
+    `BadArgument` if none is known."""
+    from tilewright.arch import devices
+
+    here = (group.device for group in groups if group.device.arch == arch_name)
+    known = (device for device in devices().values() if device.arch == arch_name)
+    found = next(here, None) or next(known, None)
+    if found is None:
+        raise BadArgument(f"--sample needs a device of {arch_name}, and none is known")
+    return found
 
 
 def choice(one: Chosen) -> dict[str, Any]:
@@ -210,6 +304,7 @@ def choice(one: Chosen) -> dict[str, Any]:
         "kernels": len(one.configs),
         "problems": len(one.problems.problems),
         "repeated_problems": one.problems.repeated,
+        "sampled_pairs": None if one.sample is None else one.sample.count,
     }
 
 
@@ -222,6 +317,8 @@ def show_choice(one: dict[str, Any]) -> None:
         show_rules(one["rules"])
     for left in one["left_out"]:
         output.line(f"{left['count']} legal kernels left out: {left['why']}")
+    if one["sampled_pairs"] is not None:
+        output.line(f"{one['sampled_pairs']} pairs are sampled")
     if one["repeated_problems"]:
         output.line(f"{one['repeated_problems']} problems repeated")
     output.notes(one["notes"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +17,14 @@ from tilewright import ops
 from tilewright.errors import BadArgument
 from tilewright.learn.train import MOST_TREES, Sheet, train
 from tilewright.select.learned import judged
-from tilewright.select.model import Model
+from tilewright.select.model import MOST_GAIN, Model
 
 FOLDS = 5
-GAINS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2)
-"""Gains (as logarithms) among which the least one is set."""
+GAINS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, MOST_GAIN)
+"""Gains (as logarithms) among which the least one is set; from the last one, never."""
 FIRST = 5
+FIGURES = ("mean", "median", "p10", "least", "top_1", "top_5")
+"""Of shares of the best kernel's speed, in percent, and of ranks (`report`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +103,16 @@ def folds(sheets: Sequence[Sheet], count: int = FOLDS) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed:
-    """Verdicts on all problems, each by a model that saw none of its kin.
-
-    parts: numbers of the verdicts of each fold. least_gains: what was set on the other folds.
-    """
+class Judged:
+    """Verdicts on all problems, and for each the least gain, which its problem had no part in."""
 
     verdicts: tuple[Verdict, ...]
-    parts: tuple[tuple[int, ...], ...]
-    least_gains: tuple[float, ...]
+    gains: tuple[float, ...]
 
 
 def crossed(
     sheets: Sequence[Sheet], lesson: str, count: int = FOLDS, trees: int = MOST_TREES
-) -> Crossed:
+) -> Judged:
     """Train without each fold and judge on it. Raises as `folds` and `train` do."""
     parts = folds(sheets, count)
     found: dict[int, Verdict] = {}
@@ -122,47 +120,53 @@ def crossed(
         held = set(part)
         model = train([s for n, s in enumerate(sheets) if n not in held], lesson, trees)
         found |= {number: verdict(model, sheets[number]) for number in part}
-    verdicts = tuple(found[number] for number in range(len(sheets)))
-    gains = [
-        least_gain([verdicts[n] for other in parts if other is not part for n in other])
-        for part in parts
-    ]
-    return Crossed(verdicts, tuple(map(tuple, parts)), tuple(gains))
+    gains: dict[int, float] = {}
+    for part in parts:
+        gain = least_gain([found[n] for other in parts if other is not part for n in other])
+        gains |= dict.fromkeys(part, gain)
+    numbers = range(len(sheets))
+    return Judged(tuple(found[n] for n in numbers), tuple(gains[n] for n in numbers))
+
+
+def applied(model: Model, sheets: Sequence[Sheet]) -> Judged:
+    """What `model` does with problems, which it must not have seen."""
+    verdicts = tuple(verdict(model, sheet) for sheet in sheets)
+    return Judged(verdicts, (model.least_gain,) * len(sheets))
 
 
 def least_gain(verdicts: Sequence[Verdict]) -> float:
-    """The gain from which believing the model does best: the largest of those that do."""
-    return max(GAINS, key=lambda gain: (round(_mean(v.chosen(gain)[0] for v in verdicts), 6), gain))
+    """The gain from which believing the model pays: by what it brings over the estimate's first on
+    average, less the standard error of that. Never, if no gain brings more than its error."""
+
+    def brings(gain: float) -> float:
+        more = [v.chosen(gain)[0] - v.share[0] for v in verdicts]
+        mean = _mean(more)
+        error = math.sqrt(_mean((one - mean) ** 2 for one in more) / len(more))
+        return round(mean - error, 6)
+
+    return max(GAINS, key=lambda gain: (brings(gain), gain))
 
 
 def learn(
     sheets: Sequence[Sheet], lesson: str, count: int = FOLDS, trees: int = MOST_TREES
-) -> tuple[Model, Crossed]:
+) -> tuple[Model, Judged]:
     """A model of all sheets, with the least gain that cross-validation sets, and the verdicts of
     that."""
     found = crossed(sheets, lesson, count, trees)
     model = train(sheets, lesson, trees)
     gain = least_gain(found.verdicts)
-    told = report(found.verdicts, by_fold(found))
+    told = report(found.verdicts, found.gains)
     made = {**model.made, "folds": count, "judged": told, "worst": worst(found)}
     return replace(model, least_gain=gain, made=made), found
-
-
-def by_fold(found: Crossed) -> Callable[[int], float]:
-    """The least gain for each verdict, set on other folds than its own."""
-    gains = {
-        n: gain for part, gain in zip(found.parts, found.least_gains, strict=True) for n in part
-    }
-    return gains.__getitem__
 
 
 # --- figures ----------------------------------------------------------------------------------
 
 
-def report(verdicts: Sequence[Verdict], gain_of: Callable[[int], float]) -> dict[str, Any]:
+def report(verdicts: Sequence[Verdict], gains: Sequence[float]) -> dict[str, Any]:
     """Figures as plain data, over all problems, by kind and by the best kernel's pipeline.
 
-    gain_of: the least gain for each verdict, by number.
+    gains: the least gain for each verdict.
     """
     numbered = [*enumerate(verdicts)]
     groups: dict[str, dict[str, list[int]]] = {"by_kind": {}, "by_pipeline": {}}
@@ -171,7 +175,7 @@ def report(verdicts: Sequence[Verdict], gain_of: Callable[[int], float]) -> dict
         groups["by_pipeline"].setdefault(one.best.pipeline, []).append(number)
 
     def figures(numbers: Iterable[int]) -> dict[str, Any]:
-        listed = [(verdicts[n], gain_of(n)) for n in numbers]
+        listed = [(verdicts[n], gains[n]) for n in numbers]
         return {
             "problems": len(listed),
             "candidates": round(_mean(v.candidates for v, _ in listed), 1),
@@ -231,10 +235,10 @@ def _mean(values: Iterable[float]) -> float:
     return sum(listed) / len(listed)
 
 
-def worst(found: Crossed, most: int = 20) -> list[dict[str, Any]]:
+def worst(found: Judged, most: int = 20) -> list[dict[str, Any]]:
     """The problems that lose most, as plain data, the worst first."""
-    gain_of = by_fold(found)
-    lost = [(v.chosen(gain_of(n))[0], n, v) for n, v in enumerate(found.verdicts)]
+    pairs = zip(found.verdicts, found.gains, strict=True)
+    lost = [(v.chosen(gain)[0], n, v) for n, (v, gain) in enumerate(pairs)]
     return [
         {
             "problem": str(v.problem),

@@ -49,7 +49,7 @@ def write(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Writt
     with Results(folder) as results:
         data = gather(results)
     page = render(data).encode()
-    _write(Path(path), page)
+    put(Path(path), page)
     setups = data["setups"]
     return Written(
         path=Path(path),
@@ -64,16 +64,16 @@ def write(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Writt
 def render(data: Mapping[str, Any]) -> str:
     """The page that shows `data` (see `gather`). Its content security policy forbids fetching
     anything and running any script but its own."""
-    script = _part("page.js")
+    script = part("page.js")
     known = hashlib.sha256(script.encode()).digest()
     parts = {
         "title": html.escape(printable(f"Tilewright: {data['folder']}")),
         "policy": base64.b64encode(known).decode(),
-        "style": _part("page.css"),
+        "style": part("page.css"),
         "data": _embedded(data),
         "script": script,
     }
-    return _MARK.sub(lambda mark: parts[mark[1]], _part("page.html"))
+    return _MARK.sub(lambda mark: parts[mark[1]], part("page.html"))
 
 
 def _embedded(data: Mapping[str, Any]) -> str:
@@ -94,12 +94,14 @@ def _cleaned(value: Any) -> Any:
     return [*map(_cleaned, value)] if isinstance(value, list | tuple) else value
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """The text of a file of this room."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _write(path: Path, page: bytes) -> None:
-    """Raises `BadArgument` if `path` cannot be written; the page of before is then still there."""
+def put(path: Path, page: bytes) -> None:
+    """Write a page, whole or not at all. Raises `BadArgument` if `path` cannot be written; the page
+    of before is then still there."""
     try:
         if path.is_dir():
             raise BadArgument(f"{path} cannot be written: it is a folder; name a file in it")

@@ -1,0 +1,417 @@
+"""``learn``: models that correct the estimate, from measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.options import Json, command, examples
+from tilewright.cli.vocabulary import FAMILY
+from tilewright.errors import BadArgument
+
+if TYPE_CHECKING:
+    from tilewright.learn.judge import Judged
+    from tilewright.learn.matrix import Block
+    from tilewright.learn.train import Sheet
+    from tilewright.select.model import Models
+
+app = typer.Typer(
+    help="Models that correct the estimate: train, evaluate, explain, compare, suggest.",
+    no_args_is_help=True,
+    epilog=examples(
+        "tilewright learn train DIR -o model.json",
+        "tilewright learn evaluate DIR --page learned.html",
+    ),
+)
+
+Measured = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Directories of sweeps and tunings, and Parquet files of `learn data`.",
+        metavar="DIR|FILE.parquet…",
+    ),
+]
+Lesson = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--class",
+        help="Only this class of problems; may be repeated.",
+        metavar="NAME",
+    ),
+]
+Folds = Annotated[
+    int, typer.Option("--folds", min=2, help="Parts of the problems that are held out in turn.")
+]
+Count = Annotated[int, typer.Option("--trees", min=1, max=200, help="At most this many trees.")]
+Page = Annotated[
+    Path | None,
+    typer.Option("--page", help="Also write a page for a browser.", metavar="FILE.html"),
+]
+SHOWN = 10
+
+
+@command(
+    app,
+    "Put measurements in one Parquet file.",
+    "tilewright learn data sweep tuning -o measured.parquet",
+)
+def data(
+    inputs: Measured,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The file.", metavar="FILE.parquet")],
+    commit: Annotated[str, typer.Option("--commit", help="The commit of the kernels.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Write every kernel's time on every problem to one Parquet file, with device, versions,
+    driver, way of timing and number of samples."""
+    from tilewright.learn.matrix import PARQUET, read, write
+
+    if out.suffix != PARQUET:
+        raise BadArgument(f"-o {out}: measurements are put in a {PARQUET} file")
+    with output.busy(f"reading {', '.join(map(str, inputs))}"):
+        count = write(read(inputs), out, commit)
+    document = {"out": str(out), "cells": count, "bytes": out.stat().st_size}
+    output.answer(document, as_json, _show_data)
+
+
+def _show_data(document: Mapping[str, Any]) -> None:
+    size = output.size(document["bytes"])
+    output.line(f"{document['out']}: {document['cells']} measurements, {size}")
+
+
+@command(
+    app,
+    "Train a model for each class of problems.",
+    "tilewright learn train DIR -o model.json",
+    f"tilewright learn train DIR --class {FAMILY}_bf16 -o model.json",
+)
+def train(
+    inputs: Measured,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The models.", metavar="FILE.json")],
+    classes: Lesson = None,
+    count: Folds = 5,
+    trees: Count = 200,
+    page: Page = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model for each class of problems that was measured, judge it on problems that
+    training did not see, and write all of them to one file.
+
+    Name the file in TILEWRIGHT_MODELS to use it.
+    """
+    from tilewright.learn.judge import learn
+    from tilewright.select.model import Models, save
+
+    found, lessons = [], {}
+    for lesson, sheets in _sheets(inputs, classes).items():
+        with output.busy(f"training a model of {lesson}, {len(sheets)} problems"):
+            model, judged = learn(sheets, lesson, count, trees)
+        found.append(model)
+        lessons[lesson] = {
+            **_judged(judged),
+            "importance": model.made["importance"],
+            "worst": model.made["worst"],
+            "least_gain": model.least_gain,
+        }
+    save(Models(found), out)
+    how = f"Each problem was judged by a model that saw none of its kin ({count} folds)."
+    _answer({"out": str(out), "how": how, "lessons": lessons}, page, as_json)
+
+
+@command(
+    app,
+    "Say how good models are.",
+    "tilewright learn evaluate DIR",
+    "tilewright learn evaluate other.parquet --model model.json --page learned.html --json",
+)
+def evaluate(
+    inputs: Measured,
+    models: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--model",
+            help="Judge these models, which must not have seen the problems [default: models "
+            "trained without each fold in turn]",
+            metavar="FILE.json",
+        ),
+    ] = None,
+    classes: Lesson = None,
+    count: Folds = 5,
+    trees: Count = 200,
+    page: Page = None,
+    as_json: Json = False,
+) -> None:
+    """Compare the kernels that the estimate and the models choose with the fastest one measured:
+    mean, median, P10 and least speed, by kind of problem and by pipeline, with the number of
+    candidates."""
+    from tilewright.learn.judge import applied, crossed, worst
+
+    known = _models(models) if models else None
+    lessons: dict[str, Any] = {}
+    for lesson, sheets in _sheets(inputs, classes).items():
+        importance: dict[str, float] = {}
+        if known is None:
+            with output.busy(f"training without each fold of {len(sheets)} problems"):
+                found = crossed(sheets, lesson, count, trees)
+        elif (model := known.get(lesson)) is not None:
+            found = applied(model, sheets)
+            importance = model.made.get("importance", {})
+        else:
+            continue
+        lessons[lesson] = {**_judged(found), "worst": worst(found), "importance": importance}
+    if not lessons:
+        raise BadArgument("no model is of a class of these problems")
+    how = (
+        f"Each problem was judged by a model that saw none of its kin ({count} folds)."
+        if known is None
+        else f"Judged: {known.where}."
+    )
+    _answer({"how": how, "lessons": lessons}, page, as_json)
+
+
+@command(
+    app,
+    "Say what models know.",
+    "tilewright learn explain model.json",
+)
+def explain(
+    inputs: Annotated[list[Path], typer.Argument(help="Files of models.", metavar="FILE.json…")],
+    as_json: Json = False,
+) -> None:
+    """Show what models were made of, how good they were on problems that training did not see,
+    what they ask about, and where they lost most."""
+    found = [
+        {
+            "class": model.lesson,
+            "archs": list(model.archs),
+            "devices": list(model.devices),
+            "versions": model.versions,
+            "trees": len(model.trees.roots),
+            "features": len(model.features),
+            "least_gain": model.least_gain,
+            **model.made,
+        }
+        for model in _models(inputs)
+    ]
+    output.answer({"models": found}, as_json, _show_models)
+
+
+def _show_models(document: Mapping[str, Any]) -> None:
+    for one in document["models"]:
+        output.heading(one["class"])
+        output.fields(
+            {
+                "measured on": ", ".join(one["devices"]),
+                "problems": f"{one['problems']}, {one['cells']} measurements",
+                "trees": f"{one['trees']}, over {one['features']} features",
+                "least gain": f"{one['least_gain']:.3f}",
+            }
+        )
+        _show_figures(one["judged"])
+        rows = [(name, f"{100 * s:.1f}") for name, s in one["importance"].items()][:SHOWN]
+        output.table(("asks about", "%"), rows)
+        _show_worst(one["worst"])
+
+
+@command(
+    app,
+    "Compare models on the same measurements.",
+    "tilewright learn compare measured.parquet --model old.json --model new.json",
+)
+def compare(
+    inputs: Measured,
+    models: Annotated[
+        list[Path], typer.Option("--model", help="Models; may be repeated.", metavar="FILE.json")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Judge several files of models on the same problems, beside the estimate. The problems must be
+    ones that none of them saw."""
+    from tilewright.learn.judge import applied
+
+    rows: list[dict[str, Any]] = []
+    for lesson, sheets in _sheets(inputs, None).items():
+        for path in models:
+            model = _models([path]).get(lesson)
+            if model is not None:
+                found = applied(model, sheets)
+                rows.append({"class": lesson, "model": str(path), **_judged(found)})
+    if not rows:
+        raise BadArgument("no model is of a class of these problems")
+    output.answer({"compared": rows}, as_json, _show_compared)
+
+
+def _show_compared(document: Mapping[str, Any]) -> None:
+    from tilewright.learn.judge import FIGURES
+
+    rows: list[tuple[Any, ...]] = []
+    for one in document["compared"]:
+        if ("estimate", one["class"]) not in {row[:2] for row in rows}:
+            rows.append(("estimate", one["class"], *(one["estimate"][f] for f in FIGURES), ""))
+        served = (one["served"][f] for f in FIGURES)
+        rows.append((one["model"], one["class"], *served, one["spoke"]))
+    output.table(("model", "class", *FIGURES, "spoke"), rows)
+
+
+@command(
+    app,
+    "Say which problems to measure next.",
+    "tilewright learn suggest calls.jsonl --model model.json",
+    "tilewright learn suggest calls.jsonl --model model.json --most 50 -o next.json",
+)
+def suggest(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="A capture's files (.jsonl), whose counts weigh, and lists of problems.",
+            metavar="FILE|FAMILY:SET…",
+        ),
+    ],
+    models: Annotated[
+        list[Path], typer.Option("--model", help="Models; may be repeated.", metavar="FILE.json")
+    ],
+    device: Annotated[
+        str | None, typer.Option("--device", help="The GPU, as for `explain`.", metavar="GPU")
+    ] = None,
+    most: Annotated[int, typer.Option("--most", min=1, help="At most this many problems.")] = 20,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Write them as a list for `sweep`.", metavar="FILE.json"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the problems where the model and the estimate disagree most, times their calls. Problems
+    about which no model says anything are counted by the reason."""
+    from tilewright.capturing import ENDING, load
+    from tilewright.cli.problems import write_list
+    from tilewright.learn.suggest import listed
+    from tilewright.learn.suggest import suggest as do
+    from tilewright.measure.problems import load_problems
+    from tilewright.plan import Planner
+
+    if out is not None and out.suffix != ".json":
+        raise BadArgument(f"-o {out}: a list of problems is a .json file")
+    from tilewright.arch import arch
+
+    target = Planner(device=device).device_for_planning()
+    problems: dict[Any, int] = {}
+    for path in inputs:
+        counted = (
+            load(path)
+            if path.endswith(ENDING)
+            else dict.fromkeys(load_problems([path], arch(target.arch)).problems, 1)
+        )
+        for problem, count in counted.items():
+            problems[problem] = problems.get(problem, 0) + count
+    with output.busy(f"asking about {len(problems)} problems"):
+        found = do(problems, _models(models), target)
+    some = found.found[:most]
+    if out is not None:
+        write_list(out, [one.problem for one in some])
+    document = {
+        "device": target.name,
+        "problems": len(problems),
+        "suggested": listed(some),
+        "unknown": {why: len(listed) for why, listed in found.unknown.items()},
+    }
+    output.answer(document, as_json, _show_suggested)
+
+
+def _show_suggested(document: Mapping[str, Any]) -> None:
+    rows = [
+        (f"{one['worth']:.4g}", one["count"], f"{one['gain']:.1%}", one["problem"])
+        for one in document["suggested"]
+    ]
+    output.table(("worth", "calls", "gain", "problem"), rows)
+    for why, count in document["unknown"].items():
+        output.line(f"{count} problems: {why}")
+
+
+# --- what commands share ------------------------------------------------------------------------
+
+
+def _sheets(inputs: Sequence[Path], classes: Sequence[str] | None) -> dict[str, list[Sheet]]:
+    """What was measured, by class. Raises `BadArgument` for a class of which nothing was."""
+    from tilewright.learn.matrix import blocks, by_lesson, read
+    from tilewright.learn.train import Sheet
+
+    with output.busy(f"reading {', '.join(map(str, inputs))}"):
+        found: dict[str, list[Block]] = by_lesson(blocks(read(inputs)))
+    for name in classes or ():
+        if name not in found:
+            raise BadArgument(f"no problem is of class '{name}'; there are {', '.join(found)}")
+    if not found:
+        raise BadArgument("nothing to learn from: no problem has times of two kernels")
+    return {
+        lesson: [Sheet(block) for block in listed]
+        for lesson, listed in found.items()
+        if not classes or lesson in classes
+    }
+
+
+def _models(paths: Sequence[Path]) -> Models:
+    from tilewright.select.model import gather
+
+    found = gather(list(paths))
+    assert found is not None, "a path is given"
+    return found
+
+
+def _judged(found: Judged) -> dict[str, Any]:
+    """Figures, and the curves of the page."""
+    from tilewright.learn.judge import report
+
+    verdicts, gains = found.verdicts, found.gains
+    served = sorted(v.chosen(gain)[0] for v, gain in zip(verdicts, gains, strict=True))
+    return {
+        **report(verdicts, gains),
+        "curves": {
+            "estimate": [round(share, 4) for share in sorted(v.share[0] for v in verdicts)],
+            "served": [round(share, 4) for share in served],
+        },
+    }
+
+
+def _answer(document: dict[str, Any], page: Path | None, as_json: bool) -> None:
+    if page is not None:
+        from tilewright.report.learned import write
+
+        write(document, page)
+        document["page"] = str(page)
+    output.answer(document, as_json, _show)
+
+
+def _show(document: Mapping[str, Any]) -> None:
+    output.line(document["how"])
+    for lesson, one in document["lessons"].items():
+        output.heading(lesson)
+        _show_figures(one)
+        _show_worst(one["worst"])
+    for name in ("out", "page"):
+        if name in document:
+            output.line(f"wrote {document[name]}")
+
+
+def _show_figures(one: Mapping[str, Any]) -> None:
+    from tilewright.learn.judge import FIGURES
+
+    rows: list[tuple[Any, ...]] = []
+    groups = {"all": one, **one["by_kind"]}
+    groups |= {f"best: {name}": group for name, group in one["by_pipeline"].items()}
+    for name, group in groups.items():
+        for way in ("estimate", "served"):
+            figures = (f"{group[way][f]:.1f}" for f in FIGURES)
+            counts = (group["problems"], f"{group['candidates']:.0f}")
+            rows.append((name, *counts, way, *figures))
+    output.table(("problems of", "count", "candidates", "choice", *FIGURES), rows)
+    output.line(f"the model chose for {one['spoke']} problems")
+    for why, count in one["silent"].items():
+        output.line(f"it said nothing about {count}: {why}")
+
+
+def _show_worst(worst: Sequence[Mapping[str, Any]]) -> None:
+    rows = [(f"{w['served']:.1f}", f"{w['estimate']:.1f}", w["problem"]) for w in worst[:SHOWN]]
+    output.table(("served", "estimate", "loses most on"), rows)

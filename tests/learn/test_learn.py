@@ -1,0 +1,304 @@
+"""Models from measurements: what is read, that nothing leaks from problems held out, that what is
+planted is learned, and that commands say so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import measured
+from measured import GEMM, H200, PROBLEMS, QUICK, made
+from tilewright import ops
+from tilewright.cli.app import app
+from tilewright.errors import BadArgument, BadFile
+from tilewright.learn import judge, matrix, train
+from tilewright.measure.results import Results
+from tilewright.select.features import Described
+from tilewright.select.model import Models, load, rows, save
+from tilewright.verdict import YES
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    return measured.sweep(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture(scope="module")
+def sheets(folder: Path) -> list[train.Sheet]:
+    return [train.Sheet(block) for block in matrix.blocks(matrix.read([folder]))]
+
+
+@pytest.fixture(scope="module")
+def learned(sheets: list[train.Sheet]) -> tuple[Any, judge.Judged]:
+    pytest.importorskip("lightgbm")
+    return judge.learn(sheets, "gemm_bf16", 3, 20)
+
+
+def run(*words: Any, code: int = 0) -> Any:
+    """What a command answers in JSON; on an error, what it says."""
+    result = CliRunner().invoke(app, ["learn", *map(str, words), "--json"])
+    assert result.exit_code == code, result.output
+    return result.output if code else json.loads(result.stdout)
+
+
+# --- what is read -------------------------------------------------------------------------------
+
+
+def test_losers_are_kept_and_only_kernels_that_were_timed_are_learned_from(folder: Path):
+    blocks = matrix.blocks(matrix.read([folder]))
+    assert {block.problem for block in blocks} == {*PROBLEMS}
+    for block in blocks:
+        assert {*block.us} == {*measured.configs(block.problem)}
+        assert block.best_us == pytest.approx(
+            min(measured.us_of(config, block.problem) for config in block.us)
+        )
+
+
+def test_parquet_holds_the_same_with_its_provenance(folder: Path, tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "measured.parquet"
+    cells = [*matrix.read([folder])]
+    assert matrix.write(cells, path, "1234") == len(cells)
+    again = [*matrix.read([path])]
+    assert again == cells
+    assert {cell.status for cell in again} == {"ok", "crashed"}
+    assert matrix.commit_of(path) == "1234" and matrix.commit_of(folder) == ""
+    assert {cell.samples for cell in again if cell.us} == {3}
+
+
+@pytest.mark.parametrize("name", ["problem", "device", "settings", "versions", "us", "kernel"])
+def test_a_damaged_parquet_file_is_refused(folder: Path, tmp_path: Path, name: str):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "measured.parquet"
+    matrix.write(matrix.read([folder]), path)
+    table = pq.read_table(path)
+    wrong: Any = -1.0 if name == "us" else None if name == "kernel" else "{"
+    column = pa.array([wrong] * len(table), table.schema.field(name).type)
+    at = table.schema.get_field_index(name)
+    pq.write_table(table.set_column(at, table.schema.field(name), column), path)
+    with pytest.raises(BadFile):
+        [*matrix.read([path])]
+    pq.write_table(table.drop_columns([name]), path)
+    with pytest.raises(BadFile, match=f"no column {name}"):
+        [*matrix.read([path])]
+    path.write_bytes(b"PAR1 no parquet")
+    with pytest.raises(BadFile):
+        [*matrix.read([path])]
+
+
+def test_times_of_two_ways_are_not_mixed(tmp_path: Path):
+    problem = PROBLEMS[0]
+    names = [config.name for config in measured.configs(problem)[:4]]
+    single = replace(QUICK, timer="events", cache="flushed")
+    with Results(tmp_path, write=True) as results:
+        results.add(made(name, problem, (1.0, 2.0, 3.0)) for name in names[:3])
+        results.add(made(name, problem, (5.0, 6.0, 7.0), settings=single) for name in names)
+        results.add([made(names[0], PROBLEMS[1], (1.0, 2.0, 3.0))])
+    (block,) = matrix.blocks(matrix.read([tmp_path]))  # one kernel alone teaches nothing
+    assert block.problem == problem and {*block.us.values()} == {6.0} and len(block.us) == 4
+
+
+# --- problems held out --------------------------------------------------------------------------
+
+
+def test_kin_are_held_out_together(sheets: list[train.Sheet]):
+    parts = judge.folds(sheets, 3)
+    assert sorted(number for part in parts for number in part) == [*range(len(sheets))]
+    kins = [{GEMM.kin(sheets[n].block.problem) for n in part} for part in parts]
+    assert sum(map(len, kins)) == len(set().union(*kins)) == 6
+    assert {len(part) for part in parts} == {6}
+    with pytest.raises(BadArgument, match="too few"):
+        judge.folds(sheets, 7)
+
+
+def test_kin_are_what_says_much_about_each_other():
+    gemm, conv, attention = map(ops.family, ("gemm", "conv", "attention"))
+    one = gemm.problem_type(64, 128, 256)
+    assert gemm.kin(one) == gemm.kin(replace(one, m=65, alignment=0))
+    assert gemm.kin(one) != gemm.kin(gemm.problem_type(64, 128, 512))
+    layer = conv.problem_type(8, 64, 64, (32, 32), (3, 3), pad=(1, 1))
+    assert conv.kin(layer) == conv.kin(replace(layer, n=16))
+    assert conv.kin(layer) == conv.kin(replace(layer, spatial=(64, 64)))
+    for name, value in (
+        ("stride", (2, 2)),
+        ("pad", (2, 2)),
+        ("pad_after", (2, 1)),
+        ("dilation", (2, 2)),
+        ("groups", 2),
+        ("filter", (5, 5)),
+        ("c", 32),
+    ):
+        assert conv.kin(layer) != conv.kin(replace(layer, **{name: value})), name
+    assert conv.lesson(layer) != conv.lesson(replace(layer, direction="weights"))
+    heads = attention.problem_type(1, 32, 512, 512, 128)
+    assert attention.kin(heads) == attention.kin(replace(heads, q_len=64, batch=4))
+    assert attention.kin(heads) != attention.kin(replace(heads, kv_heads=8))
+
+
+def test_a_problem_held_out_has_no_part_in_its_model_or_its_least_gain(
+    sheets: list[train.Sheet], monkeypatch: Any
+):
+    seen: list[set[Any]] = []
+
+    def trained(some: Any, *more: Any) -> Any:
+        seen.append({sheet.block.problem for sheet in some})
+        return len(seen) - 1
+
+    asked: list[tuple[Any, int]] = []
+    monkeypatch.setattr(judge, "train", trained)
+    monkeypatch.setattr(judge, "verdict", lambda model, s: asked.append((s.block.problem, model)))
+    monkeypatch.setattr(judge, "least_gain", lambda verdicts: float(len(verdicts)))
+    found = judge.crossed(sheets, "gemm_bf16", 3)
+    assert len(asked) == len(sheets)
+    for problem, model in asked:
+        assert GEMM.kin(problem) not in {GEMM.kin(other) for other in seen[model]}
+    assert set(found.gains) == {12.0}
+
+
+def test_the_least_gain_is_what_pays():
+    def one(estimate: float, model: float, gain: float) -> Any:
+        return judge.Verdict(
+            None, "", None, None, None, (estimate, model), (1, 1), gain, "", 2
+        )  # fmt: skip
+
+    right = [one(0.8, 1.0, 0.12), one(0.8, 1.0, 0.2)] * 4
+    wrong = [one(1.0, 0.9, 0.011)] * 8
+    assert 0.011 < judge.least_gain(right + wrong) <= 0.12
+    assert judge.least_gain(wrong) == judge.GAINS[-1]
+    assert judge.least_gain(wrong[:4] + [one(0.9, 1.0, 0.011)] * 4) == judge.GAINS[-1]  # by chance
+
+
+# --- what is learned ----------------------------------------------------------------------------
+
+
+def test_what_is_planted_is_learned_and_judged_on_problems_held_out(learned: Any):
+    model, found = learned
+    told = judge.report(found.verdicts, found.gains)
+    assert told["problems"] == len(PROBLEMS) and told["candidates"] > 20
+    assert told["estimate"]["mean"] + 2 < told["served"]["mean"] < told["learned"]["mean"] + 0.1
+    assert told["served"]["top_1"] > told["estimate"]["top_1"]
+    assert sum(g["problems"] for g in told["by_kind"].values()) == len(PROBLEMS)
+    assert sum(g["problems"] for g in told["by_pipeline"].values()) == len(PROBLEMS)
+    assert next(iter(model.made["importance"])) == "config.pipeline"
+    assert 0 < model.least_gain < 0.2
+    assert (model.archs, model.devices) == (("sm_90",), (H200.name,))
+
+
+def test_a_model_is_the_same_every_time(sheets: list[train.Sheet], learned: Any, tmp_path: Path):
+    model, _ = learned
+    assert train.train(sheets, "gemm_bf16", 20).trees == model.trees
+    save(Models([model]), tmp_path / "model.json")
+    assert [*load(tmp_path / "model.json")] == [model]
+
+
+def test_the_trees_are_lightgbms(sheets: list[train.Sheet]):
+    lightgbm = pytest.importorskip("lightgbm")
+    features = train.features_of(sheets)
+    x = np.concatenate([rows(sheet.described, features)[0] for sheet in sheets])
+    y = np.concatenate([sheet.target for sheet in sheets])
+    booster = lightgbm.train(train.PARAMETERS, lightgbm.Dataset(x, y), 20)
+    trees = train.trees_of(booster)
+    trees.check(len(features), "here")
+    assert max(map(trees.feature.__getitem__, trees.roots)) >= 0
+    np.testing.assert_allclose(trees.values(x), booster.predict(x), rtol=0, atol=1e-12)
+    assert trees.values(x).tolist() == trees.in_numpy(x).tolist()
+
+
+def test_the_target_is_centred_and_fast_kernels_weigh_more(sheets: list[train.Sheet]):
+    for sheet in sheets[:3]:
+        assert np.average(sheet.target, weights=sheet.weights) == pytest.approx(0)
+        assert sheet.weights.max() == 1
+        order = np.argsort(sheet.us)
+        assert (np.diff(sheet.weights[order]) <= 0).all()
+
+
+def test_no_feature_names_a_device(learned: Any):
+    model, _ = learned
+    assert {one.name.partition(".")[0] for one in model.features} <= {
+        "problem", "config", "term", "trait", "work", "us",
+    }  # fmt: skip
+    problem, configs = PROBLEMS[0], measured.configs(PROBLEMS[0])
+    names = Described(problem, configs, H200).names()
+    assert names == Described(problem, configs, replace(H200, name="another")).names()
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@pytest.mark.turns(8)
+def test_from_a_sweep_to_a_choice(folder: Path, tmp_path: Path):
+    pytest.importorskip("lightgbm")
+    pytest.importorskip("pyarrow")
+    packed, model, page = (tmp_path / name for name in ("m.parquet", "model.json", "p.html"))
+    assert run("data", folder, "-o", packed)["cells"] > 100
+    few = ("--folds", 3, "--trees", 20)
+    trained = run("train", packed, "-o", model, *few, "--page", page)
+    told = trained["lessons"]["gemm_bf16"]
+    assert told["served"]["mean"] > told["estimate"]["mean"]
+    crossed = run("evaluate", packed, *few)["lessons"]["gemm_bf16"]
+    assert crossed["served"] == told["served"]
+    judged = run("evaluate", folder, "--model", model)["lessons"]["gemm_bf16"]
+    assert judged["served"]["mean"] >= told["served"]["mean"]
+    (compared,) = run("compare", folder, "--model", model)["compared"]
+    assert compared["served"] == judged["served"]
+    (said,) = run("explain", model)["models"]
+    assert said["judged"]["served"] == told["served"] and said["cells"] > 100
+    drawn = page.read_text()
+    assert "<script" not in drawn and drawn.count("<polyline") == 2
+    assert "config.pipeline" in drawn and "gemm_bf16" in drawn
+    for words in (("train", folder, "-o", model, *few), ("explain", model)):
+        shown = CliRunner().invoke(app, ["learn", *map(str, words)])
+        assert shown.exit_code == 0 and "served" in shown.stdout
+
+
+def test_suggestions_are_where_both_disagree_times_the_calls(learned: Any, tmp_path: Path):
+    model, _ = learned
+    save(Models([model]), tmp_path / "model.json")
+    calls = tmp_path / "calls.jsonl"
+    known = [GEMM.problem_type(m, 2048, 1024) for m in (128, 192)]
+    unknown = GEMM.problem_type(128, 2048, 100_000)
+    counts = {known[0]: 1, known[1]: 1000, unknown: 5}
+    calls.write_text(
+        "".join(
+            json.dumps({"problem": {"family": "gemm", "m": p.m, "n": p.n, "k": p.k}, "count": n})
+            + "\n"
+            for p, n in counts.items()
+        )
+    )
+    out = tmp_path / "next.json"
+    words = ("--model", tmp_path / "model.json", "--device", "h200_sxm")
+    found = run("suggest", calls, *words, "-o", out)
+    assert [one["count"] for one in found["suggested"]] == [1000, 1]
+    assert all(one["worth"] == one["count"] * one["gain"] for one in found["suggested"])
+    assert sum(found["unknown"].values()) == 1 and "k 100000 is outside" in str(found["unknown"])
+    assert len(json.loads(out.read_text())) == 2
+    assert len(run("suggest", calls, *words, "--most", 1)["suggested"]) == 1
+
+
+def test_what_cannot_be_learned_from_is_said(folder: Path, tmp_path: Path):
+    with Results(tmp_path / "empty", write=True):
+        pass
+    assert "nothing to learn from" in run("evaluate", tmp_path / "empty", code=2)
+    assert "no problem is of class 'conv'" in run("evaluate", folder, "--class", "conv", code=2)
+    assert ".parquet file" in run("data", folder, "-o", tmp_path / "x.csv", code=2)
+    (tmp_path / "model.json").write_text("{}")
+    assert "no file of models" in run("explain", tmp_path / "model.json", code=2)
+
+
+def test_a_users_own_operation_is_learned_too():
+    """What a family need not state has a usual answer."""
+    from tilewright.ops.defaults import Defaults
+
+    class Own(Defaults):
+        name = "own"
+
+    own: Any = Own()
+    assert own.lesson("p") == own.kind("p") == "own"
+    assert own.kin("p") == "p" and own.traits("p", None, H200) == {}
+    assert own.repeats(None) == YES
