@@ -54,8 +54,8 @@ def tuned() -> Iterator[Timed]:
 
 def unseen(half: int) -> Iterator[Timed]:
     """The kernels of a half of `conv_unseen_h200.json`."""
-    kernels = json.loads(conv_counted.RECORD.read_text())["kernels"]
-    for problem, us, *_ in conv_counted.timed(half):
+    kernels = json.loads(conv_counted.DRAW.record.read_text())["kernels"]
+    for problem, us, *_ in conv_counted.DRAW.timed(half):
         yield from _own(problem, kernels[str(problem)], us)
 
 

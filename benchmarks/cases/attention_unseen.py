@@ -5,7 +5,7 @@ Heads and head dims are of public models, drawn evenly. Rows are drawn from 64 t
 from 1 to 256, evenly by their logarithms; where Q would be larger than `MOST_BYTES`, the batch is
 drawn again. One problem in three is causal. Draws of two seeds are kept apart: choices may be
 counted from the first; the second takes no part in anything. Texts are often padded: further draws
-have rows of multiples of `PADDED`.
+have rows of multiples of `PADDED`, and of `WHOLE`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ MOST_BYTES = 256 << 20
 COUNTED, HELD_OUT = 501, 502
 COUNT, GRADIENTS = 100, 60
 PADDED = 64
+WHOLE, WHOLE_COUNT = 128, 60
 
 
 def drawn(seed: int, count: int = COUNT, step: int = 1) -> Iterator[AttentionProblem]:
@@ -55,6 +56,11 @@ def drawn(seed: int, count: int = COUNT, step: int = 1) -> Iterator[AttentionPro
         if p not in found:
             found.add(p)
             yield p
+
+
+def whole(half: int) -> Iterator[AttentionProblem]:
+    """Problems of whole tiles of rows; half 0 may be counted from, and half 1 may not."""
+    return drawn((COUNTED, HELD_OUT)[half], WHOLE_COUNT, WHOLE)
 
 
 def gradients(seed: int, count: int = COUNT) -> Iterator[AttentionBackwardProblem]:
@@ -81,6 +87,15 @@ SETS = (
     ("", "those that take no part in anything", HELD_OUT),
 )
 CASES = (
+    *(
+        Case(
+            f"attention-whole{name}", f"bf16, {WHOLE_COUNT} problems of 128 to 640 rows, a "
+            f"multiple of {WHOLE}, in batches, drawn by chance, {says}, by the estimate",
+            "cuDNN", lambda half=half: [*whole(half)], ours="estimated",
+            vendor=(rivals.torch_calls, rivals.first_engine), ways=("graphs",),
+        )
+        for half, (name, says, _) in enumerate(SETS)
+    ),
     *(
         Case(
             f"attention-short-padded{name}", f"bf16, {COUNT} problems of 64 to 640 rows, a "

@@ -14,6 +14,7 @@ from tilewright.ops import binder
 from tilewright.ops.attention import (
     alike,
     ck,
+    engine_record,
     library,
     operands,
     pipelines,
@@ -99,6 +100,9 @@ class AttentionFamily(Defaults):
     def pipelines(self, arch: Arch) -> Sequence[str]:
         theirs = (VENDOR,) if CUDNN in LIBRARIES[arch.backend] else ()
         return (*pipelines.on(arch), *theirs)
+
+    def library_faster(self, problem: AttentionProblem, device: Device) -> Verdict:
+        return engine_record.faster(problem, device)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES

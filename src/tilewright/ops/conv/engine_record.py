@@ -19,6 +19,8 @@ from typing import Literal
 from tilewright.arch.model import Device
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.library import CUDNN
+from tilewright.ops.library_record import Recorded
+from tilewright.ops.library_record import faster as recorded_faster
 from tilewright.verdict import Verdict, no
 
 FEW = 8
@@ -44,19 +46,6 @@ class Class:
     def __str__(self) -> str:
         dims = "one dimension" if self.one else "images"
         return f"{self.kind} {self.direction}, channels-{self.channels}, {dims}"
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A class in which the estimate's choice is behind.
-
-    problems: how many of them the record has.
-    share: the engine's time over that of the estimate's choice, their geometric mean.
-    """
-
-    of: Class
-    problems: int
-    share: float
 
 
 def class_of(p: ConvProblem) -> Class:
@@ -91,13 +80,4 @@ def faster(p: ConvProblem, device: Device) -> Verdict:
         return no("record", f"nothing on {device.arch} was timed beside the library")
     if p.dtype not in ("bf16", "fp16") or p.dtype_out != p.dtype or p.epilogue:
         return no("record", "only bf16 and fp16 without an epilogue were timed beside the library")
-    here = class_of(p)
-    known = next((one for one in RECORD if one.of == here), None)
-    if known is None:
-        return no("record", f"the record does not have the library ahead for {here}")
-    return Verdict(
-        True,
-        CUDNN,
-        f"it took {known.share:.3f} of the time of the estimate's choice, the mean of "
-        f"{known.problems} measured layers: {known.of}",
-    )
+    return recorded_faster(RECORD, class_of(p), CUDNN)
