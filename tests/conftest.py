@@ -11,6 +11,8 @@ from pathlib import Path
 # Before NumPy: its threads spin, and tests have a process for each CPU already. Small products
 # are ten times as fast beside other work.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Tests want the chosen kernel's results, not torch's while the kernel is being built.
+os.environ.setdefault("TILEWRIGHT_WAITS", "1")
 import pytest
 
 import shared_builds

@@ -147,6 +147,26 @@ def sides(weights: Any, causal: bool, fused: bool = False) -> tuple[Any, Any]:
     return layers_of(own, weights), layers_of(apart(linear, attention), weights)
 
 
+def module(device: str = "cuda", layers: int = LAYERS) -> Any:
+    """The layers with operations from here, in bf16, as a module that trains."""
+    import torch
+
+    weights = changed(made(device, layers), torch.bfloat16)
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(map(torch.nn.ParameterDict, weights["layers"]))
+            self.last, self.head = (torch.nn.Parameter(weights[name]) for name in ("last", "head"))
+
+        def forward(self, x: Any) -> Any:
+            now = {"layers": [*self.layers], "last": self.last, "head": self.head}
+            cos, sin = angles(torch.arange(x.shape[1], device=x.device))
+            return sides(now, causal=True)[0](x, cos.to(x.dtype), sin.to(x.dtype))
+
+    return Layers()
+
+
 def angles(places: Any) -> tuple[Any, Any]:
     """Cosines and sines of rotary embedding [1, rows, 1, DIM/2]."""
     import torch

@@ -9,17 +9,20 @@ from functools import cache
 from typing import Any
 
 from tilewright.arch.model import Device
+from tilewright.checks import flag
 from tilewright.compile import Progress, Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import NoKernelFound
 from tilewright.plan import Plan, Planner
 from tilewright.preparing import Preparation
 from tilewright.select.constraints import Constraints
+from tilewright.standing import WAITS
 
 
 def default_dispatcher() -> Dispatcher:
     """The process's dispatcher. It chooses from the families' default spaces, for the GPU of each
-    call's operands.
+    call's operands. Its calls do not wait for kernels that have to be built (`Dispatcher`, `waits`)
+    unless ``TILEWRIGHT_WAITS`` says so.
 
     While ``torch.use_deterministic_algorithms`` is on, this is a second dispatcher, which chooses
     only kernels that give the same bits in every run. If there is none, it raises `NoKernelFound`;
@@ -68,7 +71,7 @@ _repeats_wanted: Callable[[], bool] = _look_for_torch
 
 @cache
 def _default() -> Dispatcher:
-    return Dispatcher()
+    return Dispatcher(waits=flag(WAITS, False))
 
 
 @cache

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright import arrays, calls, capturing, ops, preparing
+from tilewright import arrays, calls, capturing, ops, preparing, torch_answer
 from tilewright.arch import arch, words
 from tilewright.arch.model import Device
 from tilewright.arch.resolve import emulated
@@ -73,12 +73,13 @@ class Dispatcher:
     store: the store of built binaries.
     build_missing: whether to build a kernel that neither a bundle nor the store has when it is
     first needed; by default True without a bundle, False with one.
-    waits: whether a call waits for its kernel to be built. If False, another kernel that can be
-    launched at once answers meanwhile, if one keeps to the constraints: an algorithm of the
-    vendor's library, or a kernel that is built. Results of the first calls may then differ in
+    waits: whether a call waits for its kernel to be built. If False, another answers meanwhile that
+    needs no compiler and keeps to the constraints: torch's own call for tensors, an algorithm of
+    the vendor's library, or a kernel that is built. Results of the first calls may then differ in
     their last bits from those of later calls, so calls wait in any case under the constraints
     ``deterministic`` and ``batch_invariant``, in a CUDA graph, which would keep the kernel, and on
-    an emulated GPU. By default what ``TILEWRIGHT_WAITS`` says, or else True.
+    an emulated GPU. By default what ``TILEWRIGHT_WAITS`` says, or else True; that of
+    `default_dispatcher` is False.
     constraints: requirements on every kernel, whoever chooses it (see `Constraints`).
     max_workspace: the constraint of this name: most bytes of scratch memory that one launch may
     take; 0 allows only kernels that need none.
@@ -388,6 +389,8 @@ class Dispatcher:
             self._emulate(family, config, given, said.scalars)
         elif given.views[0].device == "cpu":
             self._interpret(family, config, given, said.scalars)
+        elif config is None and (answer := self._answer(family, given, stream, said.scalars)):
+            answer()
         else:
             ready = self._prepare(family, config, given, stream)
             if config is None:
@@ -401,6 +404,26 @@ class Dispatcher:
                     said, operands, passed, ready, followed=config is None, made=outputs is None
                 )
         return given.outputs
+
+    def _answer(
+        self, family: Any, given: Arrays, stream: Any, scalars: Sequence[int | float | None]
+    ) -> Callable[[], None] | None:
+        """Torch's call in place of a kernel that is being built; None if the kernel is there, if
+        calls wait for it, or if torch has no call that may answer."""
+        if self.waits or stream is not None or not self.planner.torch_may_answer:
+            return None
+        index = _index(given.views[0])
+        target = self.planner.live(index)
+        if self._captured(target, index, stream):
+            return None
+        with self._lock:
+            self._libraries.index = index
+            chosen = self.planner.plan(given.problem, target)
+            found = torch_answer.answer(family, given, scalars)
+            if found is None or not self._standing.begun(chosen, index, found[0]):
+                return None
+        _tell(chosen)
+        return found[1]
 
     def _prepare(self, family: Any, config: Any, given: Arrays, stream: Any = None) -> Ready:
         """A launchable plan on the GPU of the operands. If a kernel cannot be built, the next

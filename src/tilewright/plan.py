@@ -308,6 +308,14 @@ class Planner:
             )
         return _plan_of(Choice(config, "name", "asked for by name"), problem, target)
 
+    @property
+    def torch_may_answer(self) -> bool:
+        """Whether a call of torch's keeps to all that the caller asks of kernels: what it takes of
+        memory is not known, nor what it would be called."""
+        asked = self.constraints
+        limited = asked.only_ours or asked.pipelines or asked.blocked
+        return self._offers is not None and not limited and asked.max_workspace is None
+
     def stand_ins(self, plan: Plan) -> Iterator[Plan]:
         """Plans for the problem of `plan` with other kernels: the first algorithm that the vendor's
         library offers, then the other candidates, best first. All keep to the constraints."""

@@ -1,5 +1,5 @@
-"""Another kernel answers calls while the chosen one is being built: for dispatchers whose calls do
-not wait.
+"""Torch's own call or another kernel answers while the chosen kernel is being built: for
+dispatchers whose calls do not wait.
 
 A stand-in keeps to every constraint. It is never kept as a ready launch, so each call asks again,
 and the chosen kernel takes over with the first call after it was built.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -19,7 +20,7 @@ from tilewright.child import Ending
 from tilewright.compile import BuildReport, BuildResult
 from tilewright.errors import BuildFailed, TilewrightError
 from tilewright.loader import Loader
-from tilewright.plan import KEPT, Plan, Planner
+from tilewright.plan import KEPT, STAND_IN, Plan, Planner
 
 log = logging.getLogger("tilewright")
 
@@ -39,6 +40,39 @@ class Standing:
         self._behind = Background(loader.build, planner.avoid)
         self._plans: dict[tuple[Any, Device], tuple[Plan, Plan]] = {}
         """Chosen plans with those that stand in for them, by problem and device."""
+        self._answered: dict[tuple[Any, Device], Plan] = {}
+        """Chosen plans for which torch answers, and their reasons, by problem and device."""
+        self._said = False
+
+    def begun(self, chosen: Plan, index: int, name: str) -> bool:
+        """Whether the kernel of `chosen` is not there on GPU `index`, and is being built, so that
+        torch's call of this name may answer."""
+        if not self._behind.under_way(chosen):
+            if self._must_be(chosen) or self._there(chosen, index):
+                return False
+            if not self._behind.start(chosen):
+                return False
+        key = chosen.problem, chosen.device
+        if not self._said:
+            log.warning(
+                "kernels are being built, and torch answers calls meanwhile: standing() of the "
+                "dispatcher lists them; %s=1 makes calls wait for their kernels",
+                WAITS,
+            )
+            self._said = True
+        if key not in self._answered:
+            if len(self._answered) >= KEPT:
+                self._answered.clear()
+            why = f"is being built, and {name} answers meanwhile"
+            self._answered[key] = replace(chosen, selector=STAND_IN, reason=why)
+        return True
+
+    def _must_be(self, chosen: Plan) -> bool:
+        """Whether no other kernel may answer, as each call has to have the same bits."""
+        return self._planner.constraints.one_kernel or chosen.problem.one_kernel
+
+    def _there(self, chosen: Plan, index: int) -> bool:
+        return self._loader.has(chosen.config, chosen.device, index)
 
     def plan(self, chosen: Plan, index: int) -> Plan:
         """The plan to launch on GPU `index`: `chosen` if its kernel is there, if each call has to
@@ -49,8 +83,7 @@ class Standing:
         if known is not None and self._behind.under_way(chosen):
             return known
         self._plans.pop(key, None)
-        there = self._loader.has(chosen.config, chosen.device, index)
-        if there or self._planner.constraints.one_kernel or chosen.problem.one_kernel:
+        if self._there(chosen, index) or self._must_be(chosen):
             return chosen
         for place, other in enumerate(self._planner.stand_ins(chosen)):
             if self._loader.has(other.config, other.device, index, look_up=place < LOOKED_UP):
@@ -63,13 +96,14 @@ class Standing:
         return chosen
 
     def now(self) -> tuple[Plan, ...]:
-        """The plans that stand in for others now."""
-        pairs = [*self._plans.values()]
+        """The plans that stand in for others now, and those for which torch answers."""
+        pairs = [*self._plans.values(), *((plan, plan) for plan in self._answered.values())]
         return tuple(other for chosen, other in pairs if self._behind.under_way(chosen))
 
     def forget(self) -> None:
         """Choose stand-ins anew."""
         self._plans.clear()
+        self._answered.clear()
 
 
 class Background:

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 import stand_in_gpu  # noqa: E402
 
 import tilewright  # noqa: E402
-from tilewright import Constraints, Store, child, loader, standing  # noqa: E402
+from tilewright import Constraints, Store, child, default, loader, ops, standing  # noqa: E402
 from tilewright.arch import arch, device  # noqa: E402
 from tilewright.capturing import load  # noqa: E402
 from tilewright.compile import BuildReport, BuildResult, UntrustedEntry  # noqa: E402
@@ -27,6 +27,7 @@ from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument, StoreError  # noqa: E402
 from tilewright.loader import Loader  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
+from tilewright.plan import Planner  # noqa: E402
 from tilewright.registry import Registry  # noqa: E402
 
 CHOSEN = config(layout="rrr")
@@ -244,6 +245,84 @@ def test_after_an_error_of_the_store_calls_wait(over, compiler, caplog):
     call(dispatcher)
     assert loaded(dispatcher) == [OTHER.name, CHOSEN.name]
     assert caplog.text.count("the disk is full") == 1
+
+
+@pytest.fixture
+def answering(over, monkeypatch):
+    """A dispatcher for which torch may answer."""
+    monkeypatch.setattr(Planner, "torch_may_answer", True)
+    return over()
+
+
+def test_torch_answers_until_the_kernel_is_built(answering, compiler, caplog):
+    compiler.there.clear()  # no kernel of ours could stand in
+    out = torch.zeros(16, 32, dtype=torch.bfloat16)
+    for _ in range(2):
+        answering.run("gemm", A, B, out=out)
+        assert torch.equal(out, A @ B) and not loaded(answering)
+    assert torch.equal(answering.run("gemm", A, B), A @ B), "an output that is made"
+    (standing,) = answering.standing()
+    assert standing.config == CHOSEN and standing.selector == "stand-in"
+    assert standing.reason == "is being built, and torch.mm answers meanwhile"
+    notes = answering.explain(PROBLEM).notes
+    assert f"{CHOSEN.name} is being built, and torch.mm answers meanwhile" in notes
+    assert caplog.text.count("torch answers calls meanwhile") == 1, "once"
+    compiler.go.set()
+    until(lambda: not answering.standing())
+    call(answering)
+    assert loaded(answering) == [CHOSEN.name] and compiler.asked == [CHOSEN]
+
+
+def test_torch_answers_without_gradients_and_without_autocast(answering, compiler, monkeypatch):
+    """As a kernel does: the caller records gradients, and has cast already."""
+    compiler.there.clear()
+    seen = []
+
+    def stand_in(self, problem):
+        def call():
+            seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cuda")))
+            return torch.full((16, 32), 3.0, dtype=torch.bfloat16)
+
+        return {"torch.called": lambda inputs, outputs: call}
+
+    monkeypatch.setattr(type(ops.family("gemm")), "stand_in", stand_in)
+    out = torch.zeros(16, 32, dtype=torch.bfloat16)
+    answering.run("gemm", A, B, out=out)
+    assert seen == [(False, False)] and (out == 3.0).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"constraints": Constraints(deterministic=True)}, {"waits": True}],
+    ids=str,
+)
+def test_torch_does_not_answer_where_calls_wait(over, compiler, monkeypatch, options):
+    monkeypatch.setattr(Planner, "torch_may_answer", True)
+    dispatcher = over(**options)
+    call(dispatcher)
+    assert len(loaded(dispatcher)) == 1 and not compiler.asked
+
+
+def test_torch_does_not_answer_in_a_graph(answering, compiler, driver, monkeypatch):
+    monkeypatch.setattr(type(driver), "capture", lambda self, stream: 1)
+    call(answering)
+    assert loaded(answering) == [CHOSEN.name]
+
+
+def test_when_torch_may_answer():
+    assert Dispatcher(device="h200").planner.torch_may_answer
+    for limits in ({"only_ours": True}, {"max_workspace": 0}, {"pipelines": ("basic",)}):
+        limited = Dispatcher(device="h200", constraints=Constraints(**limits))
+        assert not limited.planner.torch_may_answer
+    assert not Dispatcher(Registry("none"), device="h200").planner.torch_may_answer
+
+
+@pytest.mark.parametrize("value, waits", [("", False), ("0", False), ("1", True)])
+def test_the_default_dispatcher_does_not_wait(monkeypatch, value, waits):
+    monkeypatch.setenv(standing.WAITS, value) if value else monkeypatch.delenv(
+        standing.WAITS, raising=False
+    )
+    assert default._default.__wrapped__().waits == waits
 
 
 def test_a_process_may_end_while_kernels_are_built(over, compiler, monkeypatch, caplog):

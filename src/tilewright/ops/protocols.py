@@ -297,6 +297,10 @@ class Checking(Protocol):
         """The calls that compute `problem` by the vendor's libraries, by torch's names, the usual
         one first; {} where there is none. The fastest is what kernels are compared with."""
 
+    def stand_in(self, problem: Any) -> Mapping[str, Bind]:
+        """Those of them that may answer a call while its kernel is being built: none measures
+        anything first."""
+
 
 Bind = Callable[[Mapping[str, Any], Mapping[str, Any]], Callable[[], Any]]
 """From a problem's inputs and its outputs on a GPU, each by name, to a call that computes it. The

@@ -209,5 +209,8 @@ class ConvFamily(Defaults):
     def vendor(self, problem: ConvProblem) -> Mapping[str, Bind]:
         return vendor_module.vendor(problem)
 
+    def stand_in(self, problem: ConvProblem) -> Mapping[str, Bind]:
+        return vendor_module.stand_in(problem)
+
 
 FAMILY = ConvFamily()

@@ -25,7 +25,12 @@ def vendor(p: ConvProblem) -> Mapping[str, Bind]:
         return {}
     if min(p.pad) < 0 or any(not _padded(p, i) for i in range(len(p.spatial))):
         return {}
-    return {FORWARD if p.direction == "forward" else BACKWARD: partial(_bind, p)}
+    return {FORWARD if p.direction == "forward" else BACKWARD: partial(_bind, p, True)}
+
+
+def stand_in(p: ConvProblem) -> Mapping[str, Bind]:
+    """The same call, by the algorithm that the library guesses: it tries none."""
+    return {name: partial(_bind, p, False) for name in vendor(p)}
 
 
 def _padded(p: ConvProblem, i: int) -> bool:
@@ -36,7 +41,7 @@ def _padded(p: ConvProblem, i: int) -> bool:
 
 
 def _bind(
-    p: ConvProblem, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+    p: ConvProblem, tries: bool, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> Callable[[], Any]:
     import torch
 
@@ -44,7 +49,7 @@ def _bind(
     if p.direction == "forward":
         bias = inputs.get("bias")
         run = partial(torch.ops.aten.convolution, inputs["x"], inputs["w"], bias, *said)
-        return lambda: _benchmarked(run)
+        return lambda: _called(run, tries)
     made = outputs[p.output_name]
     arrays = {**inputs, p.output_name: made}  # of what is made, only the shape is read
     asked = [p.direction == "data", p.direction == "weights", False]
@@ -53,15 +58,15 @@ def _bind(
         asked,
     )  # fmt: skip
     place = 0 if p.direction == "data" else 1
-    return lambda: _benchmarked(run)[place]
+    return lambda: _called(run, tries)[place]
 
 
-def _benchmarked(run: Callable[[], Any]) -> Any:
-    """With the library's fastest algorithm of all that it has, and fp32 as fp32. torch tries ten
-    unless it is told another limit."""
+def _called(run: Callable[[], Any], tries: bool) -> Any:
+    """With fp32 as fp32; and if it `tries`, with the library's fastest algorithm of all that it
+    has. torch tries ten unless it is told another limit."""
     import torch
 
     with torch.backends.cudnn.flags(
-        enabled=True, benchmark=True, benchmark_limit=0, deterministic=False, allow_tf32=False
+        enabled=True, benchmark=tries, benchmark_limit=0, deterministic=False, allow_tf32=False
     ):
         return run()
