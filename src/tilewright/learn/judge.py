@@ -179,9 +179,9 @@ def report(verdicts: Sequence[Verdict], gains: Sequence[float]) -> dict[str, Any
         return {
             "problems": len(listed),
             "candidates": round(_mean(v.candidates for v, _ in listed), 1),
-            "estimate": _figures([(v.share[0], v.ranks[0]) for v, _ in listed]),
-            "learned": _figures([(v.share[1], v.ranks[1]) for v, _ in listed]),
-            "served": _figures([v.chosen(gain) for v, gain in listed]),
+            "estimate": figures_of([(v.share[0], v.ranks[0]) for v, _ in listed]),
+            "learned": figures_of([(v.share[1], v.ranks[1]) for v, _ in listed]),
+            "served": figures_of([v.chosen(gain) for v, gain in listed]),
             "spoke": sum(not v.silent and v.gain >= gain and v.gain > 0 for v, gain in listed),
         }
 
@@ -203,7 +203,7 @@ def _because(why: str) -> str:
     return "the problem is outside what it learned from"
 
 
-def _figures(chosen: Sequence[tuple[float, int]]) -> dict[str, float]:
+def figures_of(chosen: Sequence[tuple[float, int]]) -> dict[str, float]:
     """Mean, median, P10 and least of the shares in percent, and how often (percent) the best kernel
     is first, and among the first five."""
     shares = sorted(share for share, _ in chosen)
