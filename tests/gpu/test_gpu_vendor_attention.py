@@ -12,7 +12,11 @@ torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
 from vendor_cases import Case, asked, check_in_a_graph, dispatchers  # noqa: E402
 
+from tilewright import Constraints  # noqa: E402
+from tilewright.arch.detect import live_device  # noqa: E402
+from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.ops.attention import AttentionProblem  # noqa: E402
+from tilewright.ops.attention.engine_record import MANY  # noqa: E402
 from tilewright.ops.attention_backward import AttentionBackwardProblem  # noqa: E402
 from tilewright.ops.library import library_of  # noqa: E402
 
@@ -67,3 +71,17 @@ def test_a_tuned_table_dispatches_to_an_engine_and_only_ours_leaves_it_out(offer
             q, k, v, by = (case.operands.inputs[name] for name in ("q", "k", "v", "scale"))
             o = dispatcher.run("attention", q, k, v, scale=by)
             assert case.compared(dispatcher.select(DENSE).config, {"o": o}).ok
+
+
+@pytest.mark.skipif(ARCH != "sm_90", reason="the record is of sm_90")
+def test_untuned_an_engine_answers_short_sequences_in_large_batches():
+    batch = -(-MANY * live_device(0).compute_units // 16)
+    case = Case(AttentionProblem(batch, 16, 128, 128, 64, right=0))
+    q, k, v, scale = (case.operands.inputs[name] for name in ("q", "k", "v", "scale"))
+    for only_ours in (False, True):
+        constraints = Constraints(only_ours=only_ours)
+        dispatcher = Dispatcher(selector="analytical", constraints=constraints)
+        o = dispatcher.run("attention", q, k, v, right=0, scale=scale)
+        config = dispatcher.select(case.problem).config
+        assert bool(library_of(config)) != only_ours
+        assert case.compared(config, {"o": o}).ok
