@@ -192,7 +192,7 @@ class Launch:
     operands and temporaries of their own.
 
     capturable: whether the launch may be captured in a CUDA graph and replayed. It may unless the
-    host has to read memory of the device.
+    host has to read memory of the device, or a library may do so or load code.
     """
 
     steps: tuple[Step, ...]

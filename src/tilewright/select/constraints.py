@@ -22,7 +22,7 @@ class Constraints:
     so every selector honours them. A kernel that breaks one is refused by the name of its field.
 
     graph_capturable: the launch can be captured in a CUDA graph (see `Launch.capturable`). All
-        launches so far can, so this refuses none.
+        launches can but those of MIOpen.
     deterministic: the kernel gives the same bits in every run.
     batch_invariant: one kernel serves the problem whatever its batch is, and each part of the
         result has the same bits whatever is computed with it. The family says what that means for
