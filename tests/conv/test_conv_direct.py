@@ -156,7 +156,7 @@ def test_nothing_spills(name, store):
         ({"group_m": 8}, "pipeline", "group_m and tile_k are 1"),
         ({"merged": True}, "pipeline", "no other step"),
         ({"num_warps": 8}, "tile", "no work for 256 threads"),
-        ({"tile_m": 1024, "num_warps": 1}, "tile", "written out"),
+        ({"tile_m": 1024, "num_warps": 1}, "tile", "written out, over 256"),
         ({"tile_k": 4}, "pipeline", "steps are boxes"),
         ({"scheduler": "persistent"}, "pipeline", "copy boxes"),
         ({"box": ""}, "pipeline", "such as"),

@@ -12,8 +12,8 @@ Pixels of a tile are numbered through rows and planes, so that small images fill
 gradient of the data, a tile is of one residue class (see `geometry`).
 
 In the gradient of the weights, a workgroup has a box of taps of one filter and one channel, and
-walks tiles of pixels of y; threads keep a sum for each tap, and add them up at the end. Parts of
-the pixels are added by `weights.conv_few_totals`.
+walks tiles of pixels of y; threads have a pixel and its images, keep a sum for each tap, and add
+these up at the end. Parts of the pixels are added by `weights.conv_few_totals`.
 
 Data movement. Every tap reads its pixels: from memory for the first, then from L1. Workgroups of
 several filters read the same pixels from L2. Forward and in the gradient of the data,
@@ -37,6 +37,31 @@ def _within(at, size):
 
 
 @triton.jit
+def _walk(
+    residue, taps, stride, dilation, before, phase, common, inverse, THERE: tl.constexpr,
+    DATA: tl.constexpr,
+):  # fmt: skip
+    """As `walk`. With a stride of 1 the gradient of the data has one class, whose walk takes no
+    division. THERE: whether the problem has the dimension."""
+    if not THERE:
+        found = (0, 1, 0, 0, 0, 0)
+    elif not DATA:
+        found = walk(residue, taps, stride, dilation, before, phase, common, inverse, False)
+    else:
+        first = taps * 0
+        count = taps
+        taps_apart = first + 1
+        origin = before
+        by_tap = -dilation
+        if stride > 1:
+            first, count, taps_apart, origin, _, by_tap = walk(
+                residue, taps, stride, dilation, before, phase, common, inverse, True
+            )
+        found = (first, count, taps_apart, origin, 1, by_tap)
+    return found
+
+
+@triton.jit
 def _beside(strides):
     """The strides of an array whose pixels are neighbours. Of one column, the stride is said to be
     0, and taps beside it are counted from it."""
@@ -56,20 +81,24 @@ def conv_direct(
     ALONG: tl.constexpr = -1 if DATA else 1  # the pixel of the next tap of a row
     pixels = walked[0] * walked[1] * walked[2]
     number = tl.program_id(0)
-    class_d = 0
-    class_h = 0
-    class_w = 0
-    if DATA:
-        number, class_d, class_h, class_w = apart(number, stride, NDIM)
-    first_w, count_w, apart_w, origin_w, pixel_w, tap_w = walk(
-        class_w, taps[2], stride[2], dilation[2], before[2], phase[2], common[2], inverse[2], DATA
-    )
-    first_h, count_h, apart_h, origin_h, pixel_h, tap_h = walk(
-        class_h, taps[1], stride[1], dilation[1], before[1], phase[1], common[1], inverse[1], DATA
-    )
-    first_d, count_d, apart_d, origin_d, pixel_d, tap_d = walk(
-        class_d, taps[0], stride[0], dilation[0], before[0], phase[0], common[0], inverse[0], DATA
-    )
+    class_d = number * 0
+    class_h = number * 0
+    class_w = number * 0
+    if DATA:  # noqa: SIM102 - the compiler decides the first alone
+        if stride[0] * stride[1] * stride[2] > 1:
+            number, class_d, class_h, class_w = apart(number, stride, NDIM)
+    first_w, count_w, apart_w, origin_w, pixel_w, tap_w = _walk(
+        class_w, taps[2], stride[2], dilation[2], before[2], phase[2], common[2], inverse[2],
+        True, DATA,
+    )  # fmt: skip
+    first_h, count_h, apart_h, origin_h, pixel_h, tap_h = _walk(
+        class_h, taps[1], stride[1], dilation[1], before[1], phase[1], common[1], inverse[1],
+        NDIM > 1, DATA,
+    )  # fmt: skip
+    first_d, count_d, apart_d, origin_d, pixel_d, tap_d = _walk(
+        class_d, taps[0], stride[0], dilation[0], before[0], phase[0], common[0], inverse[0],
+        NDIM > 2, DATA,
+    )  # fmt: skip
     tiles_m = tl.cdiv(pixels, TILE_M)
     channels = groups * channels_out
     rows = number % tiles_m * TILE_M + tl.arange(0, TILE_M)
@@ -107,7 +136,9 @@ def conv_direct(
                         j_d = d_0 + box // BOX_H % BOX_D
                         j_h = h_0 + box % BOX_H
                         known = (j_c < channels_in) & (j_d < count_d) & (j_h < count_h)
-                        row = _within(at_h + j_h * tap_h, sizes[1]) & known
+                        row = there & known
+                        if NDIM > 1:
+                            row = row & _within(at_h + j_h * tap_h, sizes[1])
                         if NDIM > 2:
                             row = row & _within(at_d + j_d * tap_d, sizes[0])
                         to = of_source + j_c * source_strides[1]
@@ -168,7 +199,7 @@ def conv_direct_weights(
     share = tl.cdiv(tiles, splits)
     along_x = _beside(x_strides)
     along_y = _beside(y_strides)
-    like = tl.zeros((TILE_M, TILE_N), tl.float32)
+    like = tl.zeros((TILE_M,), tl.float32)
     sums = zeros(BOX_D * BOX_H * BOX_W, like)
     for tile in range(part * share, min((part + 1) * share, tiles)):
         rows = tile % tiles_m * TILE_M + tl.arange(0, TILE_M)
@@ -189,7 +220,9 @@ def conv_direct_weights(
         for i in tl.static_range(BOX_D * BOX_H * BOX_W):
             to_d = i // (BOX_H * BOX_W) * dilation[0]
             to_h = i // BOX_W % BOX_H * dilation[1]
-            row = _within(at_h + to_h, sizes[1]) & there
+            row = there
+            if NDIM > 1:
+                row = row & _within(at_h + to_h, sizes[1])
             if NDIM > 2:
                 row = row & _within(at_d + to_d, sizes[0])
             line = base + offset(to_d, to_h, to_h * 0, along_x, NDIM)
@@ -198,10 +231,10 @@ def conv_direct_weights(
             if TILE_N > 1:
                 mask = mask & image_there[None, :]
             v = tl.load(line + i % BOX_W, mask=mask, other=0.0)
-            more = more + (sums[i] + v.to(tl.float32) * g,)
+            more = more + (sums[i] + tl.sum(v.to(tl.float32) * g, 1),)
         sums = more
     for i in tl.static_range(BOX_D * BOX_H * BOX_W):
-        total = tl.sum(tl.sum(sums[i], 1), 0)
+        total = tl.sum(sums[i], 0)
         tap_d = first_d + i // (BOX_H * BOX_W)
         tap_h = first_h + i // BOX_W % BOX_H
         tap_w = first_w + i % BOX_W

@@ -88,9 +88,13 @@ def _estimates(x: Context) -> Estimates:
     import numpy as np
 
     c, p, device = x.config, x.problem, x.device
+    elements = c.tile_m * c.tile_n * c.tile_k
+    instructions = elements * CONV.TAP_INSTRUCTIONS
     if p.direction == "weights":
         pixels = p.n * math.prod(p.out_sizes)
         steps = np.maximum(1.0, pixels / c.tile_k / sharing.parts(x))
+        # The sums of a step's pixels are added up once.
+        instructions = instructions + elements * CONV.TAP_SUM_INSTRUCTIONS / steps
         read = (c.tile_m + 1) * c.tile_n * c.tile_k
     else:
         steps = max(1.0, p.taps / math.prod(p.stride) if p.direction == "data" else p.taps)
@@ -99,7 +103,7 @@ def _estimates(x: Context) -> Estimates:
         steps=steps,
         read=read * DTYPES[p.dtype].bytes,
         shared=read * lane_bytes(p),
-        products=physics.lanes_us(c.tile_m * c.tile_n * c.tile_k * CONV.TAP_INSTRUCTIONS, device),
+        products=physics.lanes_us(instructions, device),
         resident=each(c, _resident, arch_called(device.arch)),
     )
     return pointers.estimates(x, work)

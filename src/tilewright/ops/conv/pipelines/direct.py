@@ -62,8 +62,12 @@ _WEIGHTS = pointers.kernel("direct", "conv_direct_weights", own={**_BOX, **SUMS}
 WORKGROUPS_FOR_UNIT = 4
 """Workgroups for each compute unit that parts of the pixels make up."""
 
-MOST_WRITTEN_OUT = 128
+MOST_WRITTEN_OUT = 256
 """Products of a thread in a step, which are all written out."""
+
+MOST_LOADED = 144
+"""The same of the default space forward and for data: loads are all on their way at once, and have
+registers."""
 
 # --- tiles --------------------------------------------------------------------------------------
 
@@ -98,7 +102,9 @@ def _tiles(c: Any, p: ConvProblem) -> Each:
 
 
 def _sums(c: ConvConfig) -> int:
-    return c.tile_m * c.tile_n * (_written_out(c) if c.direction == "weights" else 1)
+    if c.direction == "weights":  # of all images of a pixel; beside them a step's products
+        return c.tile_m * (_written_out(c) + c.tile_n)
+    return c.tile_m * c.tile_n
 
 
 # --- rules --------------------------------------------------------------------------------------
@@ -155,11 +161,13 @@ FEW_CHANNELS = 8
 
 _SIDES = (64, 256, 1024)
 """Pixels of a tile, at most; beside the power of two that holds an image's."""
-_EACH, _MORE_EACH = (2, 4, 8), (1, 2, 4, 8, 16)
+_EACH, _MORE_EACH = (4, 8, 16), (1, 2, 4, 8, 16)
 """Elements of a tile for each thread."""
 _WARPS, _MORE_WARPS = (4,), (1, 2, 4, 8)
-MOST_BOX = 16
-"""Products of a step of the spaces, at most; those of large filters are a row, or part of one."""
+"""At most: those of gradients of weights have a pixel or more for each thread."""
+MOST_BOX, MOST_SUMS = 16, 32
+"""Products of a step of the spaces, at most; of gradients of weights, whose steps read y too. Those
+of large filters are some rows, or part of one."""
 
 
 def _unfit(p: ConvProblem) -> bool:
@@ -196,18 +204,21 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     if _unfit(p):
         return
     whole, images, found = power_of_two(_pixels(p)), power_of_two(p.n), []
+    weights = p.direction == "weights"
     for side, share, warps in itertools.product(
         dict.fromkeys(min(side, whole) for side in (*_SIDES, whole) if side <= max(_SIDES)),
         _MORE_EACH if tuned else _EACH,
         _MORE_WARPS if tuned else _WARPS,
     ):
-        elements = share * warps * arch.warp_size
-        m = min(side, elements)
-        n = min(images, elements // m)
-        warps = min(warps, m * n // arch.warp_size)
-        if warps:
-            most = min(MOST_BOX, MOST_WRITTEN_OUT * warps * arch.warp_size // (m * n))
-            found.append((m, n, warps, "x".join(map(str, _sides(p, most)))))
+        threads = min(warps * arch.warp_size, side) if weights else warps * arch.warp_size
+        m = min(side, share * threads)
+        n = min(images, share * threads // m)
+        if (warps := min(threads, m * n) // arch.warp_size) > 0:
+            most = (
+                (MOST_WRITTEN_OUT if weights else MOST_LOADED) * warps * arch.warp_size // (m * n)
+            )
+            box = _sides(p, min(MOST_SUMS if weights else MOST_BOX, most))
+            found.append((m, n, warps, "x".join(map(str, box))))
     schedulers = ("tile", "split") if p.direction == "weights" else ("tile",)
     for (m, n, warps, box), scheduler in itertools.product(dict.fromkeys(found), schedulers):
         yield (m, n, 1, warps, 1, PIPELINE, scheduler, 1, False, 1, 1, box)
@@ -228,16 +239,20 @@ def _estimates(x: Context) -> Estimates:
     box = each(c, _written_out)
     pixels = np.maximum(c.tile_m, threads)  # whose places threads work out, whatever the images
     by_step = box * (elements * CONV.DIRECT_INSTRUCTIONS + pixels * CONV.DIRECT_TAP_INSTRUCTIONS)
-    places = pixels * CONV.DIRECT_PIXEL_INSTRUCTIONS
+    places, once = (
+        pixels * CONV.DIRECT_PIXEL_INSTRUCTIONS,
+        threads * CONV.DIRECT_THREAD_INSTRUCTIONS,
+    )
     overlap = 1 if p.direction == "data" else min(p.taps, math.prod(p.stride))
     if p.direction == "weights":
         steps = np.maximum(1.0, x.case.steps / sharing.parts(x))
         # Threads add up their sums once.
-        instructions = by_step + places + box * elements / steps
+        once = once + box * threads * CONV.DIRECT_SUM_INSTRUCTIONS
+        instructions = by_step + places + once / steps
         loads, seen = box + 1, 1 + overlap
     else:
         steps = _boxes(c, p) * np.ceil(channels_in(p) / each(c, _box).channels)
-        instructions = by_step + places / steps
+        instructions = by_step + (places + once) / steps
         loads, seen = box, channels_in(p) * overlap / steps
     work = pointers.Work(
         steps=steps,

@@ -385,7 +385,9 @@ def _gathered(c: Columns, p: ConvProblem, steps: Each, device: Device) -> Each:
         finished = c.tile_m * c.tile_n * CONV.FINISHED_INSTRUCTIONS
     loads, of_load = first / of_first + second / width, CONV.LOAD_INSTRUCTIONS
     if c.merged.any():
-        of_load = either(c.merged, CONV.GATHERED_INSTRUCTIONS, of_load)
+        # A division for each dimension and for the channel; two dimensions were fitted.
+        divisions = (len(p.spatial) + 1) / 3
+        of_load = either(c.merged, CONV.GATHERED_INSTRUCTIONS * divisions, of_load)
         places, once = either(c.merged, 0.0, places), either(c.merged, finished, once)
         if p.direction == "forward":
             row = p.filter[-1] * p.group_c * c.merged_groups

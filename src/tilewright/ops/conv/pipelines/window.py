@@ -143,7 +143,7 @@ def _estimates(x: Context) -> Estimates:
     work = pointers.Work(
         steps=_walked(x),
         read=each(c, _read),
-        shared=each(c, _loads) * depthwise.lane_bytes(x.problem),
+        shared=each(c, _moved) * depthwise.lane_bytes(x.problem),
         products=physics.lanes_us(each(c, _instructions), device),
         resident=each(c, _resident, arch_called(device.arch)),
     )
@@ -164,6 +164,13 @@ def _loads(c: ConvConfig) -> int:
     """Elements that a workgroup reads in a step."""
     of_y = windows.held(c).strip if c.direction == "weights" else 0
     return c.tile_m * c.tile_n * (windows.read(c) + of_y)
+
+
+def _moved(c: ConvConfig) -> int:
+    """Elements that a workgroup reads and stores in a step."""
+    of, strips = windows.held(c), c.tile_m * c.tile_n
+    made = {"forward": of.strip, "data": of.strip * of.step_h, "weights": 0}[c.direction]
+    return _loads(c) + strips * made
 
 
 def _read(c: ConvConfig) -> int:
