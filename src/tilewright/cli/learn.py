@@ -344,7 +344,7 @@ def _sheets(inputs: Sequence[Path], classes: Sequence[str] | None) -> dict[str, 
         if name not in found:
             raise BadArgument(f"no problem is of class '{name}'; there are {', '.join(found)}")
     if not found:
-        raise BadArgument("nothing to learn from: no problem has times of two kernels")
+        raise BadArgument("nothing to learn from: no problem has times of two kernels on a GPU")
     return {
         lesson: [Sheet(block) for block in listed]
         for lesson, listed in found.items()

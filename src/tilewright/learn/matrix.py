@@ -81,12 +81,12 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Cell]:
 
 
 def blocks(cells: Iterable[Cell]) -> list[Block]:
-    """The cells that were timed, of kernels that are built here and still exist, by problem and
-    device. Where a problem was measured in several ways, the way with the most kernels counts:
+    """The cells that were timed on GPUs, of kernels that are built here and still exist, by problem
+    and device. Where a problem was measured in several ways, the way with the most kernels counts:
     times of two ways are not compared."""
     found: dict[tuple[Any, Device], dict[tuple[Environment, Settings], dict[Any, float]]] = {}
     for cell in cells:
-        if cell.us is None or is_vendor(cell.kernel):
+        if cell.us is None or is_vendor(cell.kernel) or cell.device.interpreted:
             continue
         config = _config(cell.kernel)
         if config is None or library_of(config):
