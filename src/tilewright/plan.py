@@ -30,7 +30,7 @@ from tilewright.errors import (
     WrongDevice,
 )
 from tilewright.explain import Explanation, Fate
-from tilewright.ops.library import library_of
+from tilewright.ops.library import COMPILING, kind, library_of
 from tilewright.ops.nearby import Invariance
 from tilewright.ops.nouns import Launch
 from tilewright.ops.pool import Pool, each
@@ -318,12 +318,14 @@ class Planner:
 
     def stand_ins(self, plan: Plan) -> Iterator[Plan]:
         """Plans for the problem of `plan` with other kernels: the first algorithm that the vendor's
-        library offers, then the other candidates, best first. All keep to the constraints."""
+        library offers, if it is ready at once, then the other candidates, best first. All keep to
+        the constraints."""
         asked = self._asked(plan.problem, plan.device, None)
         found: list[Choice] = []
         if self._offers is not None:
             theirs = self._offers(ops.family(plan.problem.family), plan.problem, plan.device, "")
-            if not isinstance(theirs, str) and self._usable(theirs, asked):
+            at_once = not isinstance(theirs, str) and kind(library_of(theirs)) not in COMPILING
+            if at_once and self._usable(theirs, asked):
                 found = [Choice(theirs, "", "first algorithm of the vendor's library")]
         for choice in chain(found, self._consider(asked, self._candidates(asked, ()))):
             if choice.config != plan.config:

@@ -323,6 +323,18 @@ def test_constraints_refuse_what_it_does_not_state(library, driver, monkeypatch)
     assert not refused()
 
 
+def test_it_stands_in_for_no_kernel_that_is_being_built(monkeypatch):
+    """It would compile first."""
+    planner = Dispatcher(device=MI300X).planner
+    chosen = planner.plan(P, MI300X)
+    for offer, stands in ((named(P), False), (chosen.config, True)):
+        monkeypatch.setattr(planner, "_offers", lambda *asked, offer=offer: offer)
+        another = replace(chosen, config=FAMILY.interpreted(named(P)))
+        first = next(planner.stand_ins(another))
+        assert first.config != named(P)
+        assert ("first algorithm of the vendor's library" in first.reason) == stands
+
+
 def test_a_tuned_table_chooses_a_solver(gpu, fake):
     row = Row(MI300X, P, named(P).name, (), 10.0, (9.9, 10.1), 0.5)
     dispatcher = Dispatcher(device=MI300X, tables=Table.of([row], "mine.twt"))

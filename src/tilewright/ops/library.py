@@ -25,6 +25,9 @@ CUBLASLT, HIPBLASLT, CUDNN, MIOPEN = "cublaslt", "hipblaslt", "cudnn", "miopen"
 LIBRARIES = {"cuda": (CUBLASLT, CUDNN), "hip": (HIPBLASLT, MIOPEN)}
 """The vendor's libraries of each backend."""
 
+COMPILING = (MIOPEN,)
+"""Libraries that may compile for seconds before an algorithm's first call."""
+
 NO_AXES = "pipeline vendor has no axes: name its kernels, or have tune ask the library"
 """Why a space cannot have the vendor's algorithms."""
 
