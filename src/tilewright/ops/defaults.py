@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from tilewright.arch.model import Arch, Device
 from tilewright.errors import BadArgument
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.foreign import Driver, Form
 from tilewright.ops.formats import Formats
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import Found
+from tilewright.ops.library import Found, library_of
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, Number, Operand, Theirs
-from tilewright.ops.pool import Columns, Each
+from tilewright.ops.pool import Columns, Each, Pool, each
 from tilewright.ops.profiles import Profile
 from tilewright.ops.protocols import Rng
 from tilewright.verdict import YES, Verdict, no
@@ -120,10 +121,21 @@ class Defaults:
     def rank(
         self, problem: Any, configs: Iterable[Any], device: Device
     ) -> Sequence[tuple[Any, Estimate]]:
-        """By estimate; ties by name."""
+        """By estimate; ties by name. A library's algorithms come last: only a measurement says how
+        good they are."""
         family: Any = self
-        found = [(config, family.estimate(config, problem, device)) for config in configs]
-        return sorted(found, key=lambda pair: (pair[1].total_us, pair[0].name))
+        pool, found = Pool.of(configs), []
+        if not pool:
+            return ()
+        for library, (places, c) in pool.columns.groups(library_of).items():
+            estimates = partial(Defaults.estimates, self) if library else family.estimates
+            found.append((places, estimates(c, problem, device)))
+        return Estimates.joined(found).ranking(pool, each(pool.columns, library_of) != "")
+
+    def estimates(self, configs: Columns, problem: Any, device: Device) -> Estimates:
+        """What kernels should take, each by itself."""
+        family: Any = self
+        return Estimates.each([family.estimate(one, problem, device) for one in configs])
 
     def interpreted(self, config: Any) -> Any:
         """Every kernel is in Triton."""

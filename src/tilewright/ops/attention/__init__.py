@@ -39,12 +39,12 @@ from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.keywords import Keyword
-from tilewright.ops.library import CUDNN, LIBRARIES, NO_AXES, library_of
+from tilewright.ops.library import CUDNN, LIBRARIES, NO_AXES
 from tilewright.ops.library_attention import Attention
 from tilewright.ops.library_engine import repeats
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
-from tilewright.ops.pool import Columns, Each, Pool, each
+from tilewright.ops.pool import Columns, Each, Pool
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import YES, Verdict
@@ -151,30 +151,17 @@ class AttentionFamily(Defaults):
     ) -> Sequence[int]:
         return rules.serving(problem, Pool.of(configs), arch)
 
-    def rank(
-        self, problem: AttentionProblem, configs: Iterable[AttentionConfig], device: Device
-    ) -> Sequence[tuple[AttentionConfig, Estimate]]:
-        """The library's engines come last: only a measurement says how good they are."""
-        pool = Pool.of(configs)
-        if not pool:
-            return ()
-        found = []
-        for word, (places, c) in pool.columns.groups(library_of).items():
-            if word:
-                every = [self.estimate(one, problem, device) for one in c]
-                found.append((places, Estimates.each(every)))
-            else:
-                found.append((places, _estimating().estimates(c, problem, device)))
-        last = each(pool.columns, library_of) != ""
-        return Estimates.joined(found).ranking(pool, last)
+    def estimates(self, configs: Columns, problem: AttentionProblem, device: Device) -> Estimates:
+        from tilewright.ops.attention import estimate  # here, as it takes NumPy
+
+        return estimate.estimates(configs, problem, device)
 
     def estimate(
         self, config: AttentionConfig, problem: AttentionProblem, device: Device
     ) -> Estimate:
         if config.library_engine:
             return library.estimate(problem, device)
-        found: Estimate = _estimating().estimates([config], problem, device).one(0)
-        return found
+        return self.estimates(Columns([config]), problem, device).one(0)
 
     def sources(self, config: AttentionConfig, arch: Arch) -> Mapping[str, KernelSource]:
         if config.library_engine:
@@ -244,13 +231,6 @@ class AttentionFamily(Defaults):
 
     def vendor(self, problem: AttentionProblem) -> Mapping[str, Bind]:
         return vendor_module.vendor(problem)
-
-
-def _estimating() -> Any:
-    """The estimate's module, which takes NumPy: imported where something is estimated."""
-    from tilewright.ops.attention import estimate
-
-    return estimate
 
 
 FAMILY = AttentionFamily()

@@ -20,7 +20,6 @@ values fewer times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -41,7 +40,7 @@ from tilewright.ops.attention.rates import ATTENTION
 from tilewright.ops.attention.splits import splits_of
 from tilewright.ops.binder import Context
 from tilewright.ops.estimate import Estimates
-from tilewright.ops.pool import Columns, Each, Pool, each
+from tilewright.ops.pool import Columns, Each, each
 
 PRODUCTS, SOFTMAX, L2, LATENCY, MEMORY, FILL, STEPS, LAUNCH = (
     "matrix units", "softmax", "L2", "waiting for loads", "memory", "fill and drain",
@@ -59,11 +58,9 @@ SAMPLES = 16
 two are."""
 
 
-def estimates(
-    configs: Sequence[AttentionConfig], problem: AttentionProblem, device: Device
-) -> Estimates:
-    """What each of `configs`, which are one or more, should take for `problem` on `device`."""
-    c, p, units = Pool.of(configs).columns, problem, device.compute_units
+def estimates(c: Columns, problem: AttentionProblem, device: Device) -> Estimates:
+    """What each of `c`, which are one or more, should take for `problem` on `device`."""
+    p, units = problem, device.compute_units
     step, record = each(c, _step, device), each(c, _record)
     splits = _splits(c, p, device)
     heads = np.where(c.pack, p.kv_heads, p.heads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,6 @@ from tilewright.ops.attention import FAMILY as ATTENTION
 from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention.config import VENDOR
 from tilewright.ops.attention_backward import config as config_module
-from tilewright.ops.attention_backward import estimate as estimate_module
 from tilewright.ops.attention_backward import inputs as inputs_module
 from tilewright.ops.attention_backward import (
     library,
@@ -33,13 +32,14 @@ from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
 from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import CUDNN, LIBRARIES, NO_AXES
 from tilewright.ops.library_attention import Attention
 from tilewright.ops.library_engine import repeats
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.physics import at_best
+from tilewright.ops.pool import Columns
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import YES, Verdict, no
@@ -131,22 +131,19 @@ class AttentionBackwardFamily(Defaults):
     ) -> AttentionBackwardConfig:
         return library.config_of(problem, library_name, found)
 
-    def rank(
-        self,
-        problem: AttentionBackwardProblem,
-        configs: Iterable[AttentionBackwardConfig],
-        device: Device,
-    ) -> Sequence[tuple[AttentionBackwardConfig, Estimate]]:
-        """The library's engines come last: only a measurement says how good they are."""
-        ranked = super().rank(problem, configs, device)
-        return sorted(ranked, key=lambda pair: pair[0].library_engine != "")
+    def estimates(
+        self, configs: Columns, problem: AttentionBackwardProblem, device: Device
+    ) -> Estimates:
+        from tilewright.ops.attention_backward import estimate  # here, as it takes NumPy
+
+        return estimate.estimates(configs, problem, device)
 
     def estimate(
         self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
     ) -> Estimate:
         if config.library_engine:
             return at_best(problem, device, "cuDNN's engine, at best")
-        return estimate_module.estimate(config, problem, device)
+        return self.estimates(Columns([config]), problem, device).one(0)
 
     def sources(self, config: AttentionBackwardConfig, arch: Arch) -> Mapping[str, KernelSource]:
         if config.library_engine:

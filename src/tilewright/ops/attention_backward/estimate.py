@@ -13,9 +13,13 @@ added to and read. For a bias's gradient, gradients of scores are written and re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from tilewright.arch import arch
 from tilewright.arch.figures import DEVICE, figures
-from tilewright.arch.model import Device
+from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
 from tilewright.ops.attention.pipelines.common import wide
@@ -28,7 +32,8 @@ from tilewright.ops.attention_backward.pipelines.basic import sums
 from tilewright.ops.attention_backward.pipelines.gluon_ws import columns
 from tilewright.ops.attention_backward.pipelines.tiles import tiles as tiles_of
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
-from tilewright.ops.estimate import Estimate
+from tilewright.ops.estimate import Estimates
+from tilewright.ops.pool import Columns, Each, each
 
 PRODUCTS, SCORES, MEMORY, STEPS, LAUNCH = (
     "matrix units", "weights", "memory", "steps", "launch",
@@ -37,100 +42,154 @@ PRODUCTS, SCORES, MEMORY, STEPS, LAUNCH = (
 BACKWARD = figures("attention_backward")
 
 
-def estimate(
-    config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
-) -> Estimate:
-    """What `config` should take for `problem` on `device`."""
-    own = _in_one_pass if pipelines.of(config).pace.one_pass else _by_owners
-    return own(config, problem, device)
+def estimates(c: Columns, problem: AttentionBackwardProblem, device: Device) -> Estimates:
+    """What each of `c`, which are one or more, should take for `problem` on `device`."""
+    groups = c.groups(_passes).items()
+    return Estimates.joined(
+        [(at, _TERMS[word](one, problem, device)) for word, (at, one) in groups]
+    )
 
 
-def _in_one_pass(
-    c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: Device
-) -> Estimate:
-    """The time of pipelines in Gluon: steps of workgroups, each on a compute unit of its own; and
-    the memory's traffic of the kernels around it."""
-    units, pace = device.compute_units, pipelines.of(c).pace
-    peak = physics.matrix_rate(device, c.dtype) * pace.share
-    d, narrow = sums_width(c), c.pipeline == "gluon_ws"
-    d_v = columns(c.head_dim_v) if narrow else tiles_of(c.head_dim_v) * CHUNK
-    depth = 3 * d + 2 * d_v
-    if "dslopes" in c.words:  # a kernel of its own computes scores and their gradients again
-        depth += d + d_v
-    n_q, n_kv = p.lengths
-    tiles = -(-n_kv // c.tile_rows) * p.kv_heads * p.batch
-    share = p.pairs / max(1, p.batch * n_q * n_kv)
-    # The mask cuts blocks in two at its edge; each is a whole step.
-    each = n_q * share / c.step_rows + (p.mask.kind != "none" and share < 1)
-    steps = -(-tiles // units) * p.group * max(1.0, each)
-    if p.mask.kind != "none":  # tiles differ in length, and the last are short
-        steps = max(steps * tiles / units / -(-tiles // units), p.group * n_q / c.step_rows)
-    product = steps * 2 * c.tile_rows * c.step_rows * depth / peak
-    if c.ordered:
-        product /= pace.ordered
-        product /= BACKWARD.SHARED_KEYS if p.mask.kind == "causal" and p.group > 1 else 1.0
-    begin = tiles / units * BACKWARD.BEGIN_US + (BACKWARD.TURN_US if c.ordered else 0.0)
-    rows = p.batch * n_q * p.heads
-    passes = 2 if c.ordered else 3  # the first in turn writes, so that sums are not zeroed
-    moved = p.min_bytes + rows * (passes * 4 * sums_width(c) + 2 * c.head_dim_v * 2)
-    if "dbias" in c.words:
-        moved += 2 * p.heads * p.pairs * DTYPES[p.dtype].bytes
-    memory = physics.memory_us(moved, device)
-    further = DEVICE.LAUNCH_US + ATTENTION.COMBINE_US * (len(_running(c)) - 1)
-    times = {PRODUCTS: product, STEPS: begin, MEMORY: memory, LAUNCH: further}
-    limiter = max(times, key=lambda term: times[term])
-    facts = (f"{tiles} workgroups",)
-    return Estimate(sum(times.values()), limiter, tuple(times.items()), facts)
+def _passes(c: AttentionBackwardConfig) -> str:
+    return "one" if pipelines.of(c).pace.one_pass else "owners"
 
 
 def _running(c: AttentionBackwardConfig) -> set[str]:
     return {part.name for part in pipelines.of(c).parts if part.there(c)}
 
 
-def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: Device) -> Estimate:
+def _kernels(c: AttentionBackwardConfig) -> int:
+    """Kernels of a launch."""
+    return len(_running(c))
+
+
+def _estimated(total_us: Each, terms: Mapping[str, Each], workgroups: Each) -> Estimates:
+    every = {word: us + np.zeros(len(total_us)) for word, us in terms.items()}
+    return Estimates.of(total_us, every, lambda at: (f"{workgroups[at]:.0f} workgroups",))
+
+
+# --- one pass -----------------------------------------------------------------------------------
+
+
+def _in_one_pass(c: Columns, p: AttentionBackwardProblem, device: Device) -> Estimates:
+    """The time of pipelines in Gluon: steps of workgroups, each on a compute unit of its own; and
+    the memory's traffic of the kernels around it."""
+    units, masked = device.compute_units, p.mask.kind != "none"
+    n_q, n_kv = p.lengths
+    tiles = -(-n_kv // c.tile_rows) * p.kv_heads * p.batch
+    waves = -(-tiles // units)
+    share = p.pairs / max(1, p.batch * n_q * n_kv)
+    # The mask cuts blocks in two at its edge; each is a whole step.
+    many = n_q * share / c.step_rows + (masked and share < 1)
+    steps = waves * p.group * np.maximum(1.0, many)
+    if masked:  # tiles differ in length, and the last are short
+        even = steps * tiles / units / np.maximum(1, waves)
+        steps = np.maximum(even, p.group * n_q / c.step_rows)
+    product = steps * 2 * c.tile_rows * c.step_rows * each(c, _depth) / each(c, _rate, device)
+    product = product / each(c, _in_turns)
+    if p.mask.kind == "causal" and p.group > 1:
+        product = product / np.where(c.ordered, BACKWARD.SHARED_KEYS, 1.0)
+    begin = tiles / units * BACKWARD.BEGIN_US + np.where(c.ordered, BACKWARD.TURN_US, 0.0)
+    rows = p.batch * n_q * p.heads
+    passes = np.where(c.ordered, 2, 3)  # the first in turn writes, so that sums are not zeroed
+    moved = p.min_bytes + rows * (passes * 4.0 * each(c, sums_width) + 2 * p.head_dim_v * 2)
+    if "dbias" in p.computed:
+        moved = moved + 2 * p.heads * p.pairs * DTYPES[p.dtype].bytes
+    memory = physics.memory_us(moved, device)
+    further = DEVICE.LAUNCH_US + ATTENTION.COMBINE_US * (each(c, _kernels) - 1)
+    terms = {PRODUCTS: product, STEPS: begin, MEMORY: memory, LAUNCH: further}
+    return _estimated(product + begin + memory + further, terms, tiles)
+
+
+def _rate(c: AttentionBackwardConfig, device: Device) -> float:
+    return physics.matrix_rate(device, c.dtype) * pipelines.of(c).pace.share
+
+
+def _in_turns(c: AttentionBackwardConfig) -> float:
+    """Factor on the rate where sums are added in turns."""
+    return pipelines.of(c).pace.ordered if c.ordered else 1.0
+
+
+def _depth(c: AttentionBackwardConfig) -> int:
+    """Elements that are multiplied for each pair of a query and a key."""
+    d, narrow = sums_width(c), c.pipeline == "gluon_ws"
+    d_v = columns(c.head_dim_v) if narrow else tiles_of(c.head_dim_v) * CHUNK
+    # With dslopes, a kernel of its own computes scores and their gradients again.
+    return 3 * d + 2 * d_v + (d + d_v if "dslopes" in c.words else 0)
+
+
+# --- a kernel for each side ---------------------------------------------------------------------
+
+
+def _by_owners(c: Columns, p: AttentionBackwardProblem, device: Device) -> Estimates:
     """The time of `basic`."""
-    this = arch(device.arch)
-    units, clock = device.compute_units, device.clock_mhz
-    peak = physics.matrix_rate(device, c.dtype) * pipelines.of(c).pace.share
-    if this.async_mma and c.tile_rows < 64:
-        peak *= ATTENTION.SMALL_DOT
+    this, tile = arch(device.arch), c.tile_rows * c.step_rows
+    peak = each(c, _rate, device)
+    if this.async_mma:
+        peak = peak * np.where(c.tile_rows < 64, ATTENTION.SMALL_DOT, 1.0)
     lanes, rate = physics.lanes(this), physics.exponentials(this)
-    tile = c.tile_rows * c.step_rows
     instructions = ATTENTION.SCORE_INSTRUCTIONS + ATTENTION.MASK_INSTRUCTIONS
-    scores = tile * (1 / rate + instructions / lanes) / clock
-    d, d_v = wide(c.head_dim), wide(c.head_dim_v)
+    scores = tile * (1 / rate + instructions / lanes) / device.clock_mhz
     n_q, n_kv = p.lengths
     both = (("gradients_of_keys", p.kv_heads, n_kv, n_q * p.group),
             ("gradients_of_queries", p.heads, n_q, n_kv),
             ("gradients_of_bias", p.heads, n_q, n_kv))  # fmt: skip
     share = p.pairs / max(1, p.batch * n_q * n_kv)
-    times = dict.fromkeys((PRODUCTS, SCORES, STEPS), 0.0)
-    body, workgroups = 0.0, 0
-    running = _running(c)
+    times = dict.fromkeys((PRODUCTS, SCORES, STEPS), np.zeros(len(c)))
+    body, workgroups = np.zeros(len(c)), np.zeros(len(c))
     for name, heads, rows, others in both:
-        if name not in running or not rows or not others:
+        running = each(c, _runs, name)
+        if not rows or not others or not running.any():
             continue
-        depth = d + d_v * (c.words != {"dv"})
-        if name == "gradients_of_keys":
-            depth += d * ("dk" in c.words) + d_v * ("dv" in c.words)
-        elif name == "gradients_of_queries":
-            depth += d * ("dq" in c.words)
-        groups = -(-rows // c.tile_rows) * heads * p.batch
-        masked = c.tile_rows / 2 if p.mask.kind != "none" and share < 1 else 0  # to the mask's edge
-        busy = -(-groups // units) * max(1.0, (others * share + masked) / c.step_rows)
-        product = 2 * tile * depth / peak
-        overlapped = ATTENTION.SERIAL * min(product, scores)
-        body += busy * (max(product, scores) + overlapped + ATTENTION.STEP_US)
+        groups = -(-rows // c.tile_rows) * heads * p.batch * running
+        cut = p.mask.kind != "none" and share < 1
+        masked = c.tile_rows / 2 if cut else 0  # to the mask's edge
+        busy = -(-groups // device.compute_units) * np.maximum(
+            1.0, (others * share + masked) / c.step_rows
+        )
+        product = 2 * tile * each(c, _depth_of, name) / peak
+        overlapped = ATTENTION.SERIAL * np.minimum(product, scores)
+        body = body + busy * (np.maximum(product, scores) + overlapped + ATTENTION.STEP_US)
         for term, taken in ((PRODUCTS, product), (SCORES, scores), (STEPS, ATTENTION.STEP_US)):
-            times[term] += busy * taken
-        workgroups += groups
-    registers = sums(c) // (c.num_warps * this.warp_size)
-    body *= BACKWARD.SPILL if registers > this.max_registers // 2 else 1.0
-    of_warp = BACKWARD.WARP_SCORES / tile * c.num_warps * c.num_warps / BACKWARD.WARPS
-    body *= BACKWARD.WARP_FACTOR * of_warp**BACKWARD.WARP_POWER
-    memory = physics.memory_us(p.min_bytes * ATTENTION["NARROW"][c.alignment], device)
-    further = (len(running) - 1) * ATTENTION.COMBINE_US
+            times[term] = times[term] + busy * taken
+        workgroups = workgroups + groups
+    body = body * each(c, _spills, this) * each(c, _of_warps)
+    memory = physics.memory_us(p.min_bytes * each(c, _narrow), device)
+    further = (each(c, _kernels) - 1) * ATTENTION.COMBINE_US
     total = physics.together_us(body, memory) + further + DEVICE.LAUNCH_US
-    times |= {MEMORY: memory, LAUNCH: DEVICE.LAUNCH_US + further}
-    limiter = max(times, key=lambda term: times[term])
-    return Estimate(total, limiter, tuple(times.items()), (f"{workgroups} workgroups",))
+    terms = {**times, MEMORY: memory, LAUNCH: DEVICE.LAUNCH_US + further}
+    return _estimated(total, terms, workgroups)
+
+
+def _runs(c: AttentionBackwardConfig, name: str) -> bool:
+    return name in _running(c)
+
+
+def _depth_of(c: AttentionBackwardConfig, name: str) -> int:
+    """Elements that a kernel multiplies for each pair of a query and a key."""
+    d, d_v = wide(c.head_dim), wide(c.head_dim_v)
+    depth = d + d_v * (c.words != {"dv"})
+    if name == "gradients_of_keys":
+        depth += d * ("dk" in c.words) + d_v * ("dv" in c.words)
+    elif name == "gradients_of_queries":
+        depth += d * ("dq" in c.words)
+    return depth
+
+
+def _spills(c: AttentionBackwardConfig, this: Arch) -> float:
+    registers = sums(c) // (c.num_warps * this.warp_size)
+    return float(BACKWARD.SPILL if registers > this.max_registers // 2 else 1.0)
+
+
+def _of_warps(c: AttentionBackwardConfig) -> float:
+    of_warp = BACKWARD.WARP_SCORES / (c.tile_rows * c.step_rows) * c.num_warps
+    return float(
+        BACKWARD.WARP_FACTOR * (of_warp * c.num_warps / BACKWARD.WARPS) ** BACKWARD.WARP_POWER
+    )
+
+
+def _narrow(c: AttentionBackwardConfig) -> float:
+    return float(ATTENTION["NARROW"][c.alignment])
+
+
+_TERMS = {"one": _in_one_pass, "owners": _by_owners}

@@ -41,7 +41,7 @@ from tilewright.ops.library_convolution import Convolution
 from tilewright.ops.library_engine import Offered
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
-from tilewright.ops.pool import Columns, Each, Pool, each
+from tilewright.ops.pool import Columns, Each, Pool
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -142,22 +142,12 @@ class ConvFamily(Defaults):
     ) -> Sequence[int]:
         return rules.serving(problem, Pool.of(configs), arch)
 
-    def rank(
-        self, problem: ConvProblem, configs: Iterable[ConvConfig], device: Device
-    ) -> Sequence[tuple[ConvConfig, Estimate]]:
-        """The library's algorithms come last: only a measurement says how good they are."""
-        pool, found = Pool.of(configs), []
-        if not pool:
-            return ()
-        for word, (places, c) in pool.columns.groups(rules.whose).items():
-            if word == rules.LIBRARY:
-                every = [self.estimate(one, problem, device) for one in c]
-                found.append((places, Estimates.each(every)))
-            else:
-                of = by_gemm if word.split()[0] == GEMM else launch_module
-                found.append((places, of.estimates(c, problem, device)))
-        last = each(pool.columns, rules.whose) == rules.LIBRARY
-        return Estimates.joined(found).ranking(pool, last)
+    def estimates(self, configs: Columns, problem: ConvProblem, device: Device) -> Estimates:
+        found = []
+        for word, (places, c) in configs.groups(rules.whose).items():
+            of = by_gemm if word.split()[0] == GEMM else launch_module
+            found.append((places, of.estimates(c, problem, device)))
+        return Estimates.joined(found)
 
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
         return kinds.of(config).estimate(config, problem, device)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from tilewright.ops.conv.config import MOST_TILE
 from tilewright.ops.conv.geometry import Dim, power_of_two
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.pool import Each, either, least, most
+from tilewright.ops.pool import Each, least
 
 COLUMNS = 32
 """Columns of a tile, if a block that is as long as the stride has no more: elements of a block of
@@ -77,15 +77,15 @@ def across(p: ConvProblem, rows: Each) -> Each:
     """Blocks side by side of a tile of `rows` blocks, which has as many lines as that leaves: a
     power of two, by which fewest rows are empty; of equals the widest. rows: a number, or an array
     of them."""
+    import numpy as np
+
     _, high, wide = counts(p)
-    found, fewest = 0, math.inf
-    for n in (1 << i for i in range(MOST_TILE.bit_length())):
-        lines = most(1, rows // n)
-        empty = -(-wide // n) * n * -(-high // lines) * lines
-        fits = (n <= rows) & (n >= least(rows, LEAST_ACROSS)) & ((high > 1) | (n == rows))
-        better = fits & (empty <= fewest)
-        found, fewest = either(better, n, found), either(better, empty, fewest)
-    return found
+    n: Each = np.array([[MOST_TILE >> i] for i in range(MOST_TILE.bit_length())])
+    lines = np.maximum(1, rows // n)
+    empty = -(-wide // n) * n * -(-high // lines) * lines
+    fits = (n <= rows) & (n >= least(rows, LEAST_ACROSS)) & ((high > 1) | (n == rows))
+    found = n[np.where(fits, empty, np.inf).argmin(0), 0]
+    return found if getattr(rows, "ndim", 0) else int(found[0])
 
 
 def shape_w(p: ConvProblem) -> tuple[int, ...]:

@@ -3,13 +3,13 @@ sets of images, and strips of the height."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tilewright.ops.binder import Catalogue, Context, Numbers
 from tilewright.ops.conv.geometry import cdiv
-from tilewright.ops.pool import Each, either, least
+from tilewright.ops.pool import Each, least
 
 MOST_SEGMENTS = 64
 """Strips that the height is cut into, at most."""
@@ -34,23 +34,29 @@ class Cut:
 
 
 def best(
-    slabs: Each, tiles_w: Each, sets: Each, height: int, most: Each, walked: Callable[[int], Each]
+    slabs: Each, tiles_w: Each, sets: Each, height: int, most: Each, walked: Callable[[Each], Each]
 ) -> Cut:
     """The cut with which the busiest workgroup walks the fewest rows; among equals that with the
     highest strips. All but the height are of a config, or arrays.
 
     most: workgroups for each slab. walked: what a strip of so many rows costs, in rows.
     """
-    found, fewest = (height, 1), math.inf
-    for segments in range(1, min(height, MOST_SEGMENTS) + 1):
-        rows = cdiv(height, segments)
-        if cdiv(height, rows) == segments:
-            cost = cdiv(tiles_w * sets * segments, most) * walked(rows)
-            better = cost < fewest
-            found = either(better, rows, found[0]), either(better, segments, found[1])
-            fewest = least(cost, fewest)
-    rows, segments = found
+    import numpy as np
+
+    strips: Each = np.array(_strips(height)).T[:, :, None]
+    rows, segments = strips
+    cost = cdiv(tiles_w * sets * segments, most) * walked(rows)
+    rows, segments = strips[:, cost.argmin(0), 0]
+    if not getattr(tiles_w, "ndim", 0):
+        rows, segments = int(rows[0]), int(segments[0])
     return Cut(slabs, tiles_w, sets, rows, segments, least(most, tiles_w * sets * segments))
+
+
+@lru_cache(maxsize=256)
+def _strips(height: int) -> Sequence[tuple[int, int]]:
+    """Rows of a strip, and strips that cover the height, the fewest first."""
+    cut = ((cdiv(height, n), n) for n in range(1, min(height, MOST_SEGMENTS) + 1))
+    return [(rows, n) for rows, n in cut if cdiv(height, rows) == n]
 
 
 def numbers(cut: Callable[[Context], Cut]) -> Catalogue:
