@@ -212,7 +212,7 @@ class AttentionProblem(Problem):
         said = {word for word in words if word in _SAID}
         if said:
             raise BadArgument(f"'{min(said)}' is said by a field of its own, not in others")
-        features.split(self.features)
+        every = features.split(self.features)
         if self.corner not in CORNERS:
             raise BadArgument(
                 f"corner = {self.corner!r}{nearest(self.corner, CORNERS)} is not one of "
@@ -239,14 +239,14 @@ class AttentionProblem(Problem):
             raise BadArgument(
                 f"rotary_dim = {self.rotary_dim} is not an even number up to {self.head_dim}"
             )
-        if (self.rotary_dim > 0) != bool(self.words & {"rotaryi", "rotaryh"}):
+        if (self.rotary_dim > 0) != bool(every & {"rotaryi", "rotaryh"}):
             raise BadArgument("rotary_dim, and rotaryi or rotaryh, are said together")
-        if "latent" in self.words and (self.kv_heads != 1 or self.head_dim_v > self.head_dim):
+        if "latent" in every and (self.kv_heads != 1 or self.head_dim_v > self.head_dim):
             raise BadArgument(
                 "latent attention has one head of keys, and values no longer than them; not "
                 f"{self.kv_heads} heads with {self.head_dim} and {self.head_dim_v} elements"
             )
-        if ("bscale" in self.words) != (self.scale_block > 0):
+        if ("bscale" in every) != (self.scale_block > 0):
             raise BadArgument("scale_block and bscale are said together")
 
     def _check_bias(self) -> None:

@@ -22,6 +22,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.gemm import batch, scales
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.nearby import Invariance, Nearby
+from tilewright.ops.problem import changed
 from tilewright.ops.products import natural_alignment
 
 LADDER = ((256, 16), (1024, 32), (4096, 64))
@@ -74,22 +75,24 @@ def with_rows(problem: GemmProblem, m: int) -> GemmProblem:
     is the most that the strides allow if the problem had that; otherwise the problem's own, or
     less. Raises `BadArgument` if strides have no room for the rows."""
     p = problem
+    if p.layout[0] == p.layout[2] == "r" and p.batching == "none" and not p.scale_a:
+        return changed(p, {"m": m})  # no stride depends on M
     inner = p.inner
     beside = {"lda": 0, "ldb": 1, "ldc": 2, "ldd": 2, "ldpa": 0, "ldpb": 1}
-    changed: dict[str, Any] = {
+    anew: dict[str, Any] = {
         field: 0 for field, i in beside.items() if getattr(p, field) == max(1, inner[i])
     }
     tight = p._packed
     fields = ("stride_a", "stride_b", "stride_c", "stride_d")
     for field, stride, one in zip(fields, p.batch_strides, tight, strict=True):
         if stride and stride == one:
-            changed[field] = batch.PACKED
+            anew[field] = batch.PACKED
     nested = tuple(
         p.batch_inner * stride or one for stride, one in zip(p.batch_strides, tight, strict=True)
     )
     if p.outer_strides == nested:
-        changed["outer_strides"] = ()
-    made = replace(p, m=m, **changed, strides_sa=_scale_strides(p, m), alignment=0)
+        anew["outer_strides"] = ()
+    made = replace(p, m=m, **anew, strides_sa=_scale_strides(p, m), alignment=0)
     if p.alignment < min(made.alignment, natural_alignment(p.strides_bytes)):
         made = replace(made, alignment=p.alignment)
     return made

@@ -18,6 +18,7 @@ from functools import lru_cache
 from tilewright.ops import epilogues
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.problem import changed
 
 _OTHER = {"r": "c", "c": "r"}
 _AXIS = str.maketrans("mn", "nm")
@@ -53,7 +54,8 @@ def config(c: GemmConfig) -> GemmConfig:
 @lru_cache(maxsize=1024)
 def problem(p: GemmProblem) -> GemmProblem:
     """The product Bᵀ·Aᵀ of the same matrices as they lie."""
-    return replace(p, layout=_layout(p.layout), m=p.n, n=p.m, lda=p.ldb, ldb=p.lda)
+    sides = {"m": p.n, "n": p.m, "lda": p.ldb, "ldb": p.lda}
+    return changed(p, {"layout": _layout(p.layout), **sides})
 
 
 def takes(said: str) -> str:
