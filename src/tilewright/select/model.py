@@ -36,10 +36,10 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature and what training saw of it (`features.Described.column`).
+    """A feature (`features.Described.column`), and the values that a model may be asked about.
 
     words: of a word, the values seen, in the order of their numbers; () of a number.
-    low, high: of a number, the least and the largest value seen.
+    low, high: of a number, the least and the largest.
     """
 
     name: str
