@@ -9,10 +9,10 @@ typedef struct {
     int32_t child[2]; /* left, right */
 } Node;
 
-typedef struct {
+typedef struct Step {
     double threshold;
-    int32_t feature;
-    int32_t child[2]; /* of a leaf, itself */
+    const struct Step *child[2]; /* of a leaf, itself */
+    int64_t feature;
 } Step;
 
 typedef struct {
@@ -48,7 +48,7 @@ void walk(const double *x, int64_t rows, int64_t width, const Node *nodes, int64
         const Node *node = nodes + at;
         const int32_t itself = (int32_t)at;
         ways[at] = (Way){itself, 0};
-        steps[at] = (Step){node->threshold, 0, {itself, itself}};
+        steps[at] = (Step){node->threshold, {steps + at, steps + at}, 0};
         if (node->feature < 0)
             continue;
         if (same[node->feature]) {
@@ -57,23 +57,24 @@ void walk(const double *x, int64_t rows, int64_t width, const Node *nodes, int64
         }
         const Way left = ways[node->child[0]], right = ways[node->child[1]];
         ways[at].depth = 1 + (left.depth > right.depth ? left.depth : right.depth);
-        steps[at] = (Step){node->threshold, node->feature, {left.node, right.node}};
+        steps[at] = (Step){
+            node->threshold, {steps + left.node, steps + right.node}, node->feature};
     }
     for (int64_t tree = 0; tree < trees; tree++) {
         const Way way = ways[roots[tree]];
         for (int64_t first = 0; first < rows; first += TOGETHER) {
             const double *values = x + first * width;
-            int32_t at[TOGETHER];
+            const Step *at[TOGETHER];
             for (int row = 0; row < TOGETHER; row++)
-                at[row] = way.node;
+                at[row] = steps + way.node;
             for (int32_t deep = 0; deep < way.depth; deep++)
                 for (int row = 0; row < TOGETHER; row++) {
-                    const Step *step = steps + at[row];
+                    const Step *step = at[row];
                     const double value = values[row * width + step->feature];
                     at[row] = step->child[!(value <= step->threshold)];
                 }
             for (int row = 0; row < TOGETHER; row++)
-                totals[first + row] += nodes[at[row]].threshold;
+                totals[first + row] += at[row]->threshold;
         }
     }
 }

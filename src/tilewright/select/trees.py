@@ -123,7 +123,7 @@ class Trees:
         return nodes, np.array(self.roots, np.int32)
 
 
-_STEP_BYTES, _WAY_BYTES = 24, 8
+_STEP_BYTES, _WAY_BYTES = 32, 8
 _TOGETHER = 16
 """As in `trees.c`."""
 
