@@ -74,13 +74,14 @@ FORMS: dict[str, tuple[ConvProblem, dict[str, Any]]] = {
 """A problem, and fields of a kernel, for each kernel through pointers."""
 
 
-def far(p: ConvProblem, dims: tuple[int, ...], least: int = FAR) -> ConvProblem:
-    """The problem with strides of `least` elements or more along these dimensions of x, w and y."""
+def far(p: ConvProblem, dims: tuple[int, ...], least: int = FAR, inner: int = 1) -> ConvProblem:
+    """The problem with strides of `least` elements or more along these dimensions of x, w and y;
+    dimension `inner` is innermost if it is none of them."""
     said = {}
     for name in "xwy":
         shape, step = p.shape_of(name), 1
         strides = [0] * len(shape)
-        for dim in sorted(range(len(shape)), key=lambda d: d in dims):
+        for dim in sorted(range(len(shape)), key=lambda d: (d in dims, d != inner)):
             if dim in dims:
                 step = max(step, least)
             strides[dim] = step
@@ -173,8 +174,8 @@ def main() -> None:
     for dims in ((0, 2),) if narrow else ((0, 2), (1, 3)):
         for name, (plain, fields) in FORMS.items():
             # Of pipeline direct, pixels of a line are neighbours.
-            own = (dims[0], 2) if "direct" in name else dims
-            p = far(plain, own, NEAR if narrow else FAR)
+            own, inner = ((dims[0], 2), 3) if "direct" in name else (dims, 1)
+            p = far(plain, own, NEAR if narrow else FAR, inner)
             assert max(p.spans().values()) > 2**32
             cases.append((f"{name} {dims}", config(p, 32 if narrow else 64, **fields), p))
     for name, c, p in cases:

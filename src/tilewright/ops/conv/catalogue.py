@@ -19,7 +19,7 @@ from tilewright.ops.binder import Array, Catalogue, Context, Functions, Numbers,
 from tilewright.ops.conv import maps, packing, runs, subpixel
 from tilewright.ops.conv.boxes import Residues
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.geometry import MOST_DIMS, Dim, cdiv
+from tilewright.ops.conv.geometry import MOST_DIMS, Dim, cdiv, dividing
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.pool import Each
 from tilewright.ops.products import accumulator
@@ -207,6 +207,14 @@ def each(value: Callable[[Dim], int]) -> Numbers:
     return three(lambda p: tuple(map(value, p.three)))
 
 
+def _dividing(value: Callable[[ConvProblem], tuple[int, ...]]) -> Numbers:
+    """What kernels divide by numbers of each dimension with."""
+    return Numbers(
+        ("i32",) * (2 * MOST_DIMS),
+        lambda x: tuple(one for size in value(x.problem) for one in dividing(size)),
+    )
+
+
 def _from(p: ConvProblem) -> tuple[int, ...]:
     return tuple(dim.out if p.direction == "data" else dim.size for dim in p.three)
 
@@ -256,7 +264,9 @@ CATALOGUE: Catalogue = {
     "sizes": three(_from),
     "full": three(_to),
     "walked": three(lambda p: p.walked),
+    "walked_by": _dividing(lambda p: p.walked),
     "outs": each(lambda dim: dim.out),
+    "outs_by": _dividing(lambda p: tuple(dim.out for dim in p.three)),
     "taps": each(lambda dim: dim.filter),
     "stride": each(lambda dim: dim.stride),
     "dilation": each(lambda dim: dim.dilation),

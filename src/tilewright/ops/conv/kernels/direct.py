@@ -26,6 +26,7 @@ one for each product, and some instructions beside it; memory for small filters.
 import triton
 import triton.language as tl
 
+from tilewright.ops.conv.kernels.division import apart_by
 from tilewright.ops.conv.kernels.finish import finish
 from tilewright.ops.conv.kernels.places import apart, inside, offset, walk
 from tilewright.ops.conv.kernels.strips import zeros
@@ -71,8 +72,8 @@ def _beside(strides):
 @triton.jit
 def conv_direct(
     source, weights, made, extra, source_strides, weight_strides, made_strides, images, groups,
-    channels_in, channels_out, sizes, full, walked, taps, stride, dilation, before, phase, common,
-    inverse,
+    channels_in, channels_out, sizes, full, walked, walked_by, taps, stride, dilation, before,
+    phase, common, inverse,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, BOX_C: tl.constexpr, BOX_D: tl.constexpr,
     BOX_H: tl.constexpr, BOX_W: tl.constexpr, NDIM: tl.constexpr, DATA: tl.constexpr,
     INT_ACC: tl.constexpr, TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
@@ -107,7 +108,7 @@ def conv_direct(
     image = number // tiles_m // channels * TILE_N + tl.arange(0, TILE_N)
     there = rows < pixels
     image_there = image < images
-    _, d, h, w = apart(tl.minimum(rows, pixels - 1), walked, NDIM)
+    _, d, h, w = apart_by(tl.minimum(rows, pixels - 1), walked, walked_by, NDIM)
     image = tl.minimum(image, images - 1)
     at_d = origin_d + d * pixel_d
     at_h = origin_h + h * pixel_h
@@ -174,7 +175,7 @@ def conv_direct(
 @triton.jit
 def conv_direct_weights(
     x, y, made, x_strides, y_strides, made_strides, images, groups, group_c, group_k, sizes, outs,
-    taps, stride, dilation, before, splits,
+    outs_by, taps, stride, dilation, before, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, BOX_D: tl.constexpr, BOX_H: tl.constexpr,
     BOX_W: tl.constexpr, NDIM: tl.constexpr, TWO_STAGE: tl.constexpr,
 ):  # fmt: skip
@@ -206,7 +207,7 @@ def conv_direct_weights(
         image = tile // tiles_m * TILE_N + tl.arange(0, TILE_N)
         there = rows < pixels
         image_there = image < images
-        _, d, h, w = apart(tl.minimum(rows, pixels - 1), outs, NDIM)
+        _, d, h, w = apart_by(tl.minimum(rows, pixels - 1), outs, outs_by, NDIM)
         image = tl.minimum(image, images - 1)
         of_y = offset(d, h, w, along_y, NDIM)[:, None] + (image * y_strides[0])[None, :]
         g = tl.load(y + of_y, mask=there[:, None] & image_there[None, :], other=0.0)

@@ -33,6 +33,7 @@ the store. Not timed.
 import triton
 import triton.language as tl
 
+from tilewright.ops.conv.kernels.division import apart_by
 from tilewright.ops.conv.kernels.finish import finish
 from tilewright.ops.conv.kernels.places import apart, channel, inside, offset, walk
 from tilewright.ops.device.schedule import tile_coordinates
@@ -169,8 +170,8 @@ def _sums(
 @triton.jit
 def conv_gather(
     source, weights, made, extra, source_strides, weight_strides, made_strides, images, channels_in,
-    channels_out, groups, sizes, full, walked, taps, stride, dilation, before, phase, common,
-    inverse, runs,
+    channels_out, groups, sizes, full, walked, walked_by, taps, stride, dilation, before, phase,
+    common, inverse, runs,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     NDIM: tl.constexpr, DATA: tl.constexpr, MERGED: tl.constexpr, RUNS: tl.constexpr,
     BUNDLE: tl.constexpr, UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, PRECISION: tl.constexpr,
@@ -202,7 +203,7 @@ def conv_gather(
     )
 
     rows = tile_m * TILE_M + tl.arange(0, TILE_M)
-    image, d, h, w = apart(rows, walked, NDIM)
+    image, d, h, w = apart_by(rows, walked, walked_by, NDIM)
     at_d = origin_d + d * pixel_d
     at_h = origin_h + h * pixel_h
     at_w = origin_w + w * pixel_w

@@ -30,6 +30,7 @@ and dY once for each tap. Not timed.
 import triton
 import triton.language as tl
 
+from tilewright.ops.conv.kernels.division import apart_by
 from tilewright.ops.conv.kernels.places import apart, channel, inside, offset
 from tilewright.ops.device.reduce import (
     add,
@@ -85,8 +86,8 @@ def _columns(
 
 @triton.jit
 def _accumulate(
-    x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride, dilation,
-    before, runs, pixels, bundle, tile_m, tile_n, begin, end,
+    x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, outs_by, taps, stride,
+    dilation, before, runs, pixels, bundle, tile_m, tile_n, begin, end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
     MERGED: tl.constexpr, RUNS: tl.constexpr, BUNDLE: tl.constexpr, UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -116,7 +117,7 @@ def _accumulate(
     for p0 in range(begin, end, TILE_K):
         p = p0 + tl.arange(0, TILE_K)
         p_there = p < pixels
-        image, d, h, w = apart(p, outs, NDIM)
+        image, d, h, w = apart_by(p, outs, outs_by, NDIM)
         of_y = image * y_strides[0] + offset(d, h, w, y_strides, NDIM)
         a = tl.load(
             y + (of_y[:, None] + channel(k, y_strides[1], UNIT)[None, :]),
@@ -182,7 +183,7 @@ def _store(
 @triton.jit
 def conv_weights(
     x, y, made, meeting, x_strides, y_strides, made_strides, images, group_c, group_k, groups,
-    sizes, outs, taps, stride, dilation, before, splits, runs,
+    sizes, outs, outs_by, taps, stride, dilation, before, splits, runs,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     NDIM: tl.constexpr, MERGED: tl.constexpr, RUNS: tl.constexpr, BUNDLE: tl.constexpr,
     UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, TWO_STAGE: tl.constexpr, SCHEDULER: tl.constexpr,
@@ -209,8 +210,8 @@ def conv_weights(
             bundle = tile // each
             tile_m, tile_n = tile_coordinates(tile % each, tiles_m, tiles_n, GROUP_M)
             acc = _accumulate(
-                x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride,
-                dilation, before, runs, pixels, bundle, tile_m, tile_n, begin, end,
+                x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, outs_by, taps,
+                stride, dilation, before, runs, pixels, bundle, tile_m, tile_n, begin, end,
                 TILE_M, TILE_N, TILE_K, NDIM, MERGED, RUNS, BUNDLE, UNIT, PRECISION,
             )  # fmt: skip
             earliest, count, shift = contributors(tile, steps, ways, share)
@@ -232,8 +233,8 @@ def conv_weights(
             bundle = tile // each
             tile_m, tile_n = tile_coordinates(tile % each, tiles_m, tiles_n, GROUP_M)
             acc = _accumulate(
-                x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride,
-                dilation, before, runs, pixels, bundle, tile_m, tile_n, 0, pixels,
+                x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, outs_by, taps,
+                stride, dilation, before, runs, pixels, bundle, tile_m, tile_n, 0, pixels,
                 TILE_M, TILE_N, TILE_K, NDIM, MERGED, RUNS, BUNDLE, UNIT, PRECISION,
             )  # fmt: skip
             _store(
@@ -247,8 +248,8 @@ def conv_weights(
         tile_m, tile_n = tile_coordinates(tile % each, tiles_m, tiles_n, GROUP_M)
         share = tl.cdiv(tl.cdiv(pixels, TILE_K), splits) * TILE_K
         acc = _accumulate(
-            x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride,
-            dilation, before, runs, pixels, bundle, tile_m, tile_n,
+            x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, outs_by, taps,
+            stride, dilation, before, runs, pixels, bundle, tile_m, tile_n,
             part * share, min((part + 1) * share, pixels),
             TILE_M, TILE_N, TILE_K, NDIM, MERGED, RUNS, BUNDLE, UNIT, PRECISION,
         )  # fmt: skip
