@@ -138,3 +138,29 @@ def test_groups_are_as_aligned_as_kernels_are_promised(direction, groups):
                 assert channels[made] * 4 % c.alignment_out == 0, c.name
                 assert all(channels[n] * 4 % c.alignment == 0 for n in read if n != "w"), c.name
     assert seen > 0
+
+
+@pytest.mark.parametrize("direction", ["forward", "data", "weights"])
+def test_kernels_of_every_pipeline_are_judged_together_as_each_alone(direction):
+    """Each of these problems has kernels that the others refuse, some of which would divide by
+    nothing there."""
+    small = {"pad": (1, 1), "direction": direction}
+    asked = [
+        ConvProblem(4, 64, 72, (14, 14), (3, 3), **small),
+        ConvProblem(4, 64, 72, (14, 14), (3, 3), stride=(2, 2), **small),
+        ConvProblem(4, 3, 64, (14, 14), (3, 3), **small),
+        ConvProblem(4, 64, 64, (14, 14), (3, 3), groups=8, **small),
+        ConvProblem(4, 64, 64, (14, 14), (3, 3), groups=64, **small),
+        ConvProblem(4, 64, 64, (14, 14), (3, 3), dilation=(2, 2), groups=64, alignment=2, **small),
+        ConvProblem(4, 0, 64, (14, 14), (3, 3), **small),
+    ]
+    this = arch("sm_90")
+    spaces = (FAMILY.default_space(p, this).expand(this).configs for p in asked[:-1])
+    found = [*dict.fromkeys(c for configs in spaces for c in configs)]
+    few = ConvProblem(4, 16, 16, (14, 14), (3, 3), groups=2, **small)
+    huge = ConvProblem(2**30, 64, 72, (2**20, 2**20), (3, 3), **small)
+    for p in (*asked, few, huge):
+        alone = [i for i, c in enumerate(found) if FAMILY.supports(c, p, this)]
+        assert FAMILY.serving(p, found, this) == alone
+        assert len(alone) < len(found)
+    assert not alone and len({c.pipeline for c in found}) > 3

@@ -325,9 +325,10 @@ def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
         reason = _signature(config, problem)
         of = by_gemm if config.pipeline == GEMM else library
         return no("signature", reason) if reason else of.supports(config, problem, arch)
-    for name, refused, why in _objections(config, problem):
-        if refused:
-            return no(name, why(c=config, p=turning.inside(problem, config.turned)))
+    for name, objections in _asked(config, problem):
+        for refused, why in objections:
+            if refused:
+                return no(name, why(c=config, p=turning.inside(problem, config.turned)))
     return judge(config, arch)
 
 
@@ -364,11 +365,12 @@ def _refused_of(c: Columns, problem: ConvProblem) -> Each:
     """Of which configs, which are one or more, a rule of support objects."""
     import numpy as np
 
-    found, last = np.zeros(len(c), bool), ""
-    for rule, refused, _ in _objections(c, problem):
-        if rule != last and found.all():  # another rule may have no meaning for the problem
+    found = np.zeros(len(c), bool)
+    for _, objections in _asked(c, problem):
+        if found.all():  # what the next rule asks may have no meaning for the problem
             break
-        found, last = found | refused, rule
+        for refused, _ in objections:
+            found = found | refused
     return found
 
 
@@ -389,14 +391,13 @@ def _legal(config: ConvConfig, arch: Arch) -> bool:
     return bool(judge(config, arch))
 
 
-def _objections(c: Any, problem: ConvProblem) -> Iterator[tuple[str, Each, Callable[..., str]]]:
-    """What the rules of support say of a config, or of `Columns` of one kind that turn the same
-    arrays: each rule's name before what it says (`Objections`)."""
+def _asked(c: Any, problem: ConvProblem) -> Iterator[tuple[str, Objections]]:
+    """The rules of support, by name, with what they say of a config, or of `Columns` of one kind
+    that turn the same arrays."""
     turned = (c[0] if isinstance(c, Columns) else c).turned
     if (reason := turning.refusal(turned, problem)) is not None:
-        yield "turned", True, because(reason)
+        yield "turned", iter([(True, because(reason))])
         return
     between = turning.inside(problem, turned)
     for name, rule in SUPPORT:
-        for refused, why in rule(c, between):
-            yield name, refused, why
+        yield name, rule(c, between)
