@@ -174,3 +174,41 @@ def test_few_long_rows_are_packed_by_few_workgroups():
         c = next(c for c in found if c.pipeline == "packed" and FAMILY.supports(c, p, SM_90))
         us.append(dict(FAMILY.estimate(c, p, H200).terms)["pack"])
     assert us[0] > 10 * us[1]
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        DENSE,
+        replace(DENSE, c=12, k=20, filter=(1, 1), stride=(2, 2), pad=(), pad_after=()),
+        replace(DENSE, c=3),
+        replace(DENSE, c=4, k=36, dtype="fp32", dtype_out=""),
+        replace(DENSE, c=12, k=12, groups=12),
+        replace(DENSE, c=32, k=48, groups=4),
+        replace(DENSE, c=25, k=24),
+    ],
+    ids=str,
+)
+def test_channels_are_the_vectors_that_steps_were_promised(p):
+    found = 0
+    for direction in ("forward", "data", "weights"):
+        q = first(replace(p, direction=direction))
+        for c in configs(q):
+            if FAMILY.supports(c, q, SM_90):
+                for name in turning.turned_arrays(c.turned):
+                    assert q.shape_of(name)[1] % turning.whole_channels(c, name) == 0, (
+                        c.name,
+                        name,
+                    )
+                    found += 1
+    assert found
+
+
+def test_a_product_whose_rows_skip_pixels_does_not_make_channels_whole():
+    p = first(ConvProblem(2, 16, 24, (9,), (1,), stride=(2,)))
+    c = next(c for c in configs(p) if c.gemm and FAMILY.supports(c, p, SM_90))
+    assert turning.whole_channels(c, "x") == 8
+    refused = FAMILY.supports(c, first(replace(p, c=20)), SM_90)
+    assert not refused and "20 channels of x are no multiple of 8" in refused.reason
+    mine = FAMILY.serving(first(replace(p, c=20)), [c], SM_90)
+    assert not len(mine)

@@ -105,6 +105,11 @@ def _steps(turned: str) -> list[tuple[str, str]]:
     return found + [(name, "patches" if cut and name == "w" else "turn") for name in rest]
 
 
+def turned_arrays(turned: str) -> list[str]:
+    """The arrays that are turned, of those that have a step."""
+    return [name for name, how in _steps(turned) if how == "turn"]
+
+
 def us(p: ConvProblem, turned: str, device: Device, launch_us: float = DEVICE.LAUNCH_US) -> float:
     """Microseconds of the layout steps: each array is read and written once, in a launch.
 
@@ -235,6 +240,25 @@ def _lengthening(c: ConvConfig, name: str) -> Part:
     )
 
 
+def _promised(name: str, of_channels: bool, config: ConvConfig) -> int:
+    return whole_channels(config, name) if of_channels else 1
+
+
+OTHER_ROWS = ("packed", "subpixel", "direct")
+"""Pipelines whose alignment is not of an image's channels."""
+
+
+def whole_channels(c: ConvConfig, name: str) -> int:
+    """Elements that the channels of a turned array are multiples of, as the kernel between the
+    steps was promised: so many lie side by side in every pixel of the temporary."""
+    if name == "w" or c.runs or c.pipeline in OTHER_ROWS:
+        return 1
+    aligned, dtype = (
+        (c.alignment, c.dtype) if name != made_of(c) else (c.alignment_out, c.dtype_out)
+    )
+    return max(1, aligned // DTYPES[dtype].bytes)
+
+
 def _turning(c: ConvConfig, name: str) -> Part:
     """The step that turns an array."""
     back = name == made_of(c)
@@ -252,16 +276,22 @@ def _turning(c: ConvConfig, name: str) -> Part:
     words = ("rows", "columns", "source_plane", "source_row", "made_plane", "made_row")
     kinds = ("i32", "i32", "i64", "i64", "i64", "i64")
     source, made = (_temporary(name), name) if back else (name, _temporary(name))
+    of_turned = {True: binder.ALLOCATED, False: 1}
+    channels = ("columns", "source_plane", "source_row") if back else ("rows", *words[4:])
     return Part(
         name=f"turn_{name}",
         kernel="tilewright.ops.conv.kernels.turn:turn",
         grid=lambda x: _tiles(c.turned, x.problem, name),
         options=own_options,
         own={
-            "source": Array(dtype, lambda x: source),
-            "made": Array(dtype, lambda x: made),
+            "source": Array(dtype, lambda x: source, aligned=lambda config: of_turned[back]),
+            "made": Array(dtype, lambda x: made, aligned=lambda config: of_turned[not back]),
             **{
-                word: Numbers(kind, partial(size, place))
+                word: Numbers(
+                    kind,
+                    partial(size, place),
+                    multiples=partial(_promised, name, word in channels),
+                )
                 for place, (word, kind) in enumerate(zip(words, kinds, strict=True))
             },
             "few": Numbers("i32", lambda x: int(_matrices(x.problem, name).few)),

@@ -3,7 +3,8 @@
 Idea. Channels-first images are matrices [channels, pixels], one for each image, and kernels that
 read channels as neighbours want [pixels, channels]. A workgroup turns one tile of one matrix: it
 reads along the columns and writes along the rows, both as neighbours, and the compiler exchanges
-elements between threads through shared memory.
+elements between threads through shared memory. On the side of the temporary, where channels are
+whole vectors, a thread moves vectors.
 
 Of few channels a tile would be mostly empty. There a workgroup takes as many pixels with all their
 channels (`few`), one element after the other as they lie on the side of the pixels; on the other

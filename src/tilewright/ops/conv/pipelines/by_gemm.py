@@ -240,13 +240,25 @@ def judge(c: ConvConfig, arch: Arch) -> Verdict:
 
 def supports(c: ConvConfig, p: ConvProblem, arch: Arch) -> Verdict:
     """Whether GEMM's kernel computes the product that `p` is."""
-    if (reason := turning.refusal(c.turned, p)) is not None:
+    if (reason := _refusal(c, p)) is not None:
         return no("turned", reason)
     of = product(turning.inside(p, c.turned))
     if isinstance(of, str):
         return no("product", of)
     verdict = PRODUCTS.supports(c.gemm_config, of, arch)
     return verdict if verdict else no(verdict.rule, f"as {of}: {verdict.reason}")
+
+
+def _refusal(c: ConvConfig, p: ConvProblem) -> str | None:
+    """Why the layout steps of `c` cannot turn the arrays of `p`, or None. A product may skip
+    pixels, and its rows be whole where a pixel's channels are not."""
+    if (reason := turning.refusal(c.turned, p)) is not None:
+        return reason
+    for name in turning.turned_arrays(c.turned):
+        channels, whole = p.shape_of(name)[1], turning.whole_channels(c, name)
+        if channels % whole:
+            return f"{channels} channels of {name} are no multiple of {whole}"
+    return None
 
 
 def repeats(c: ConvConfig) -> Verdict:
@@ -279,7 +291,8 @@ def serving(p: ConvProblem, c: Columns, arch: Arch) -> Sequence[int]:
     if turning.refusal(c[0].turned, p) is not None:
         return []
     of, kernels = product(turning.inside(p, c[0].turned)), c.gemm_config
-    return [] if isinstance(of, str) else PRODUCTS.serving(of, Pool(kernels, kernels), arch)
+    found = [] if isinstance(of, str) else PRODUCTS.serving(of, Pool(kernels, kernels), arch)
+    return [i for i in found if _refusal(c[i], p) is None] if c[0].turned else found
 
 
 def _product(p: ConvProblem) -> GemmProblem:
