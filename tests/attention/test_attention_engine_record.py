@@ -38,7 +38,7 @@ def test_it_is_ahead_for_short_sequences_in_large_batches(fields):
         ({"dtype": "fp16", "dtype_kv": "", "dtype_o": ""}, "no such attention"),
         ({"others": "lse"}, "no such attention"),
         ({"layout": "bhsd"}, "no such attention"),
-        ({"softcap": 8.0}, "softcap"),
+        ({"softcap": 8.0}, "no such attention"),
     ],
     ids=str,
 )

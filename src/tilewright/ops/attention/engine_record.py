@@ -53,10 +53,12 @@ class Class:
 def class_of(p: AttentionProblem, units: int) -> Class | None:
     """The class of a problem on a GPU of so many compute units; None if none was drawn that is like
     it."""
+    if p.right not in (None, 0) or p.q_len % TILE or p.head_dim not in DIMS:
+        return None
     plain = AttentionProblem(
         p.batch, p.heads, p.q_len, p.q_len, p.head_dim, kv_heads=p.kv_heads, right=p.right
     )
-    if p != plain or p.right not in (None, 0) or p.q_len % TILE or p.head_dim not in DIMS:
+    if p != plain:
         return None
     each = p.q_len // TILE
     many = p.batch * p.heads * each >= MANY * units
@@ -75,9 +77,9 @@ def faster(p: AttentionProblem, device: Device) -> Verdict:
     library as its rule. The reason of either answer is a sentence."""
     if device.arch != "sm_90":
         return no("record", f"nothing on {device.arch} was timed beside the library")
-    if objection := library.refused(p):
-        return no(*objection)
     here = class_of(p, device.compute_units)
     if here is None:
         return no("record", "no such attention was timed beside the library")
+    if objection := library.refused(p):
+        return no(*objection)
     return recorded_faster(RECORD, here, CUDNN)
