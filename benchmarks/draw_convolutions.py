@@ -1,11 +1,14 @@
-"""Draw layers of models for `cases/conv_unseen.csv`: convolutions of image, audio and video
-networks that no shipped list, table or fit has.
+"""Draw layers of models for `cases/conv_unseen.csv` and `cases/conv_fresh.csv`: convolutions of
+image, audio and video networks that no shipped list, table or fit has.
 
     python benchmarks/draw_convolutions.py --each 14 --seed 3 > benchmarks/cases/conv_unseen.csv
+    python benchmarks/draw_convolutions.py --of fresh --each 16 --seed 4 \\
+        > benchmarks/cases/conv_fresh.csv
 
 Needs timm and transformers. Each model below is built from its default configuration on torch's
 meta device, where nothing is computed, and run once without weights; a hook notes the sizes of each
-convolution. Video networks are stated here (`VIDEO`). A layer of `conv:full` is left out. Of each
+convolution. Video networks and some of audio are stated here. A layer of `conv:full` is left out,
+and for the fresh draw, of other models, each layer of the first one's models, drawn or not. Of each
 kind of layer (`kind`) as many are drawn by chance, with two of the three directions; of a kind that
 has fewer, all. Images are channels-first in half of the draws, audio always, video never.
 """
@@ -17,8 +20,9 @@ import csv
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -61,13 +65,26 @@ class Layer(NamedTuple):
     transposed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Models that layers are drawn from.
+
+    images: of timm. audio: of transformers, with samples a second, and whether a sequence has a
+        dimension of channels. stated: layers by model.
+    """
+
+    images: tuple[str, ...]
+    audio: Mapping[str, tuple[int, bool]]
+    stated: Mapping[str, tuple[Layer, ...]]
+
+
 def same(n: int, c: int, size: tuple[int, ...], k: int, *taps: int, groups: int = 1) -> Layer:
     """Padding that keeps an image's size."""
     ones, pad = (1,) * len(taps), tuple(tap // 2 for tap in taps)
     return Layer(n, c, k, groups, size, taps, ones, pad, ones, False)
 
 
-VIDEO: dict[str, tuple[Layer, ...]] = {
+VIDEO = {
     "c3d": (  # Tran et al., 2015
         same(4, 3, (16, 112, 112), 64, 3, 3, 3), same(4, 64, (16, 56, 56), 128, 3, 3, 3),
         same(4, 256, (8, 28, 28), 256, 3, 3, 3), same(4, 512, (2, 7, 7), 512, 3, 3, 3),
@@ -88,6 +105,89 @@ VIDEO: dict[str, tuple[Layer, ...]] = {
 }  # fmt: skip
 
 
+def down(
+    n: int, c: int, size: tuple[int, ...], k: int, tap: int, stride: int, transposed: bool = False
+) -> Layer:
+    """No padding."""
+    ones = (1,) * len(size)
+    taps, strides = (tap,) * len(size), (stride,) * len(size)
+    return Layer(n, c, k, 1, size, taps, strides, (0,) * len(size), ones, transposed)
+
+
+def dilated(
+    n: int, c: int, size: tuple[int, ...], k: int, tap: int, step: int, groups: int = 1
+) -> Layer:
+    """Padding that keeps an image's size, but for one behind where the filter is even."""
+    ones = (1,) * len(size)
+    pad, steps = (step * (tap - 1) // 2,) * len(size), (step,) * len(size)
+    return Layer(n, c, k, groups, size, (tap,) * len(size), ones, pad, steps, False)
+
+
+UNSEEN = Models(IMAGES, AUDIO, VIDEO)
+FRESH = Models(
+    images=(
+        "inception_v4", "inception_resnet_v2", "res2net101_26w_4s", "coat_small", "volo_d2_224",
+        "vitamin_base_224", "fasternet_l", "efficientvit_m5", "repghostnet_200",
+        "mobilenet_edgetpu_v2_m", "regnetv_064", "resnetrs101", "haloregnetz_b", "mobilevit_s",
+        "maxxvit_rmlp_small_rw_256", "hgnet_small", "sebotnet33ts_256", "fbnetc_100",
+        "mnasnet_small", "swinv2_base_window8_256", "eva02_base_patch14_224", "nf_regnet_b1",
+        "cs3edgenet_x", "gmlp_s16_224", "ghostnetv3_100", "legacy_xception", "densenetblur121d",
+        "vit_base_r50_s16_224", "edgenext_small", "convnext_zepto_rms",
+    ),
+    audio={
+        "Wav2Vec2Model": (16000, False), "VibeVoiceAcousticTokenizerModel": (24000, True),
+    },
+    stated={
+        "i3d": (  # Carreira and Zisserman, 2017
+            Layer(2, 3, 64, 1, (32, 224, 224), (7,) * 3, (2,) * 3, (3,) * 3, (1,) * 3, False),
+            same(2, 64, (16, 56, 56), 192, 3, 3, 3), same(2, 192, (16, 28, 28), 96, 1, 1, 1),
+            same(2, 128, (16, 28, 28), 192, 3, 3, 3), same(2, 160, (8, 14, 14), 320, 3, 3, 3),
+        ),
+        "p3d": (  # Qiu et al., 2017
+            same(4, 64, (16, 40, 40), 64, 1, 3, 3), same(4, 64, (16, 40, 40), 64, 3, 1, 1),
+            same(4, 256, (8, 20, 20), 64, 1, 1, 1),
+        ),
+        "unet_3d": (  # Cicek et al., 2016
+            same(1, 3, (116, 132, 132), 32, 3, 3, 3), same(1, 64, (56, 64, 64), 128, 3, 3, 3),
+            same(1, 64, (112, 128, 128), 3, 1, 1, 1),
+            Layer(1, 256, 512, 1, (28, 32, 32), (2,) * 3, (2,) * 3, (0,) * 3, (1,) * 3, True),
+        ),
+        "demucs": (  # Defossez et al., 2019
+            down(4, 2, (132300,), 64, 8, 4), down(4, 128, (8267,), 256, 8, 4),
+            same(4, 256, (2065,), 512, 1), down(4, 256, (2065,), 512, 8, 4, transposed=True),
+            down(4, 64, (33073,), 128, 8, 4, transposed=True),
+        ),
+        "conv_tasnet": (  # Luo and Mesgarani, 2019
+            down(8, 1, (32000,), 512, 16, 8), same(8, 512, (3999,), 128, 1),
+            same(8, 128, (3999,), 512, 1), same(8, 512, (3999,), 512, 3, groups=512),
+            dilated(8, 512, (3999,), 512, 3, 16, groups=512),
+            dilated(8, 512, (3999,), 512, 3, 128, groups=512),
+            down(8, 1, (32000,), 512, 16, 8, transposed=True),
+        ),
+        "wavenet": (  # van den Oord et al., 2016
+            same(4, 64, (16000,), 128, 2), dilated(4, 64, (16000,), 128, 2, 32),
+            dilated(4, 64, (16000,), 128, 2, 512), same(4, 64, (16000,), 256, 1),
+        ),
+        "vocos": (  # Siuzdak, 2023
+            same(16, 100, (256,), 512, 7), same(16, 512, (256,), 512, 7, groups=512),
+            same(16, 512, (256,), 1536, 1),
+        ),
+        "melgan": (  # Kumar et al., 2019
+            down(16, 256, (200,), 512, 16, 8, transposed=True),
+            down(16, 64, (3200,), 128, 4, 2, transposed=True),
+            dilated(16, 256, (200,), 256, 3, 9), same(16, 32, (12800,), 1, 7),
+        ),
+        "csn": (  # Tran et al., 2019
+            same(4, 128, (8, 28, 28), 128, 3, 3, 3, groups=128),
+            same(4, 256, (4, 14, 14), 256, 3, 3, 3, groups=256),
+            same(4, 512, (8, 28, 28), 128, 1, 1, 1),
+        ),
+    },
+)  # fmt: skip
+"""Models of no family that the others or `conv:full` have."""
+SETS = {"unseen": UNSEEN, "fresh": FRESH}
+
+
 def kind(layer: Layer) -> str:
     """What a draw is even over."""
     if layer.transposed:
@@ -103,6 +203,11 @@ def kind(layer: Layer) -> str:
     else:
         what = "1x1" if set(layer.filter) == {1} else "dense"
     return f"{len(layer.filter)}-D {what}"
+
+
+def key(layer: Any) -> tuple[Any, ...]:
+    """What tells layers apart, and layers of problems."""
+    return layer.c, layer.k, layer.groups, layer.spatial, layer.filter, layer.stride
 
 
 def noted(model: torch.nn.Module, run: Callable[[], Any]) -> list[Layer]:
@@ -134,41 +239,41 @@ def noted(model: torch.nn.Module, run: Callable[[], Any]) -> list[Layer]:
     return found
 
 
-def models() -> Iterator[tuple[str, list[Layer]]]:
+def layers_of(models: Models) -> Iterator[tuple[str, list[Layer]]]:
     """Each model's name and convolutions."""
     import timm
     import transformers
 
-    for name in IMAGES:
+    for name in models.images:
         with torch.device("meta"):
             model = timm.create_model(name).eval()
             size = model.default_cfg["input_size"]
             n = random.Random(name).choice((1, 8, 32, 128))
             yield f"timm {name}", noted(model, lambda m=model, n=n, s=size: m(torch.empty(n, *s)))
-    for name, (rate, channels) in AUDIO.items():
+    for name, (rate, channels) in models.audio.items():
         with torch.device("meta"):
             model = getattr(transformers, name)(getattr(transformers, name).config_class()).eval()
             pick = random.Random(name)
             length = (rate * pick.choice(SECONDS)) // 640 * 640
             shape = (pick.choice((1, 8, 16)), *((1,) if channels else ()), length)
             yield f"transformers {name}", noted(model, lambda m=model, s=shape: m(torch.empty(s)))
-    yield from ((name, list(layers)) for name, layers in VIDEO.items())
+    yield from ((name, list(layers)) for name, layers in models.stated.items())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--of", choices=SETS, default="unseen", help="the models")
     parser.add_argument("--each", type=int, default=14, help="layers of each kind")
     parser.add_argument("--seed", type=int, default=3)
     args = parser.parse_args()
-    known = {
-        (p.c, p.k, p.groups, p.spatial, p.filter, p.stride)
-        for p in load_problems(["conv:full"], arch("sm_90")).problems
-    }
+    known = {key(p) for p in load_problems(["conv:full"], arch("sm_90")).problems}
+    if args.of == "fresh":
+        known |= {key(one) for _, layers in layers_of(UNSEEN) for one in layers}
     found: dict[str, dict[Layer, str]] = defaultdict(dict)
-    for name, layers in models():
+    for name, layers in layers_of(SETS[args.of]):
         print(f"{name}: {len(layers)}", file=sys.stderr)
         for one in layers:
-            if (one.c, one.k, one.groups, one.spatial, one.filter, one.stride) not in known:
+            if key(one) not in known:
                 found[kind(one)].setdefault(one, name)
     chance = random.Random(args.seed)
     rows = csv.writer(sys.stdout, lineterminator="\n")

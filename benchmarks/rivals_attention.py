@@ -40,8 +40,10 @@ copies of Hopper. What torch refuses is left out with the reason."""
 
 
 def flex(p: AttentionProblem, bench: Bench) -> Binds:
-    """FlexAttention, compiled, of batches in bshd."""
-    return {f"{FLEX}{word}": _flex_bind(p, options) for word, options in OPTIONS.items()}
+    """FlexAttention, compiled, of batches in bshd. Blocks of a mask do not lie together, as the
+    other options take them to."""
+    allowed = {"": OPTIONS[""]} if p.blocks_shape else OPTIONS
+    return {f"{FLEX}{word}": _flex_bind(p, options) for word, options in allowed.items()}
 
 
 def flex_backward(p: AttentionBackwardProblem, bench: Bench) -> Binds:

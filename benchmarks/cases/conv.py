@@ -79,15 +79,20 @@ def turned(
 
 
 UNSEEN = Path(__file__).with_name("conv_unseen.csv")
-"""Layers of models that no list, table or fit has, as `draw_convolutions.py` drew them."""
+"""Layers of models that no list or table has, as `draw_convolutions.py` drew them."""
+FRESH = Path(__file__).with_name("conv_fresh.csv")
+"""Layers of other models, of which nothing was counted or fitted."""
 
 
 def unseen(half: int) -> Problems:
     """A half of the layers of `UNSEEN`, every other one, in two directions each. What is counted
     for choosing is counted from half 0; half 1 takes no part in it."""
-    for number, row in enumerate(csv.DictReader(UNSEEN.read_text().splitlines())):
-        if number % 2 != half:
-            continue
+    return drawn(UNSEEN, slice(half, None, 2))
+
+
+def drawn(file: Path, which: slice) -> Problems:
+    """Layers of a file, in two directions each."""
+    for row in [*csv.DictReader(file.read_text().splitlines())][which]:
         sizes = {
             word: tuple(map(int, row[word].split("x")))
             for word in ("spatial", "filter", "stride", "pad", "dilation")
@@ -160,6 +165,12 @@ CASES = (
             (0, "-counted", "those that the rule for cuDNN is counted from"),
             (1, "", "those that no rule is counted from"),
         )
+    ),
+    Case(
+        "conv-fresh", "bf16, layers drawn from further models, of which nothing was counted or "
+        "fitted, channels-last and channels-first, by the estimate", CUDNN,
+        lambda: [*dict.fromkeys(drawn(FRESH, slice(None)))], ours="estimated",
+        vendor=(rivals.torch_calls, rivals.first_engine), parts=KINDS, ways=("graphs",),
     ),
     *(
         Case(
