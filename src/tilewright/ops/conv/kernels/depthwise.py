@@ -18,6 +18,7 @@ that slides along the width would keep pixels in registers: `held` has it, and i
 import triton
 import triton.language as tl
 
+from tilewright.ops.conv.kernels.division import apart_by
 from tilewright.ops.conv.kernels.finish import finish
 from tilewright.ops.conv.kernels.places import apart, channel, inside, offset, walk
 
@@ -25,7 +26,8 @@ from tilewright.ops.conv.kernels.places import apart, channel, inside, offset, w
 @triton.jit
 def conv_depthwise(
     source, weights, made, extra, source_strides, weight_strides, made_strides, images,
-    channels_out, sizes, full, walked, taps, stride, dilation, before, phase, common, inverse,
+    channels_out, sizes, full, walked, walked_by, taps, stride, dilation, before, phase, common,
+    inverse,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr, DATA: tl.constexpr,
     UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
@@ -52,7 +54,7 @@ def conv_depthwise(
     # Neighbouring workgroups have the same pixels, whose channels are neighbours in memory.
     rows = tile // tiles_n * TILE_M + tl.arange(0, TILE_M)
     cols = tile % tiles_n * TILE_N + tl.arange(0, TILE_N)
-    image, d, h, w = apart(rows, walked, NDIM)
+    image, d, h, w = apart_by(rows, walked, walked_by, NDIM)
     at_d = origin_d + d * pixel_d
     at_h = origin_h + h * pixel_h
     at_w = origin_w + w * pixel_w
@@ -94,8 +96,8 @@ def conv_depthwise(
 
 @triton.jit
 def conv_depthwise_weights(
-    x, y, made, x_strides, y_strides, made_strides, images, channels_out, sizes, outs, taps, stride,
-    dilation, before, splits,
+    x, y, made, x_strides, y_strides, made_strides, images, channels_out, sizes, outs, outs_by,
+    taps, stride, dilation, before, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
     UNIT: tl.constexpr, TWO_STAGE: tl.constexpr,
 ):  # fmt: skip
@@ -121,7 +123,7 @@ def conv_depthwise_weights(
     for p0 in range(part * share, min((part + 1) * share, pixels), TILE_K):
         p = p0 + tl.arange(0, TILE_K)
         p_there = p < pixels
-        image, d, h, w = apart(p, outs, NDIM)
+        image, d, h, w = apart_by(p, outs, outs_by, NDIM)
         of_y = image * y_strides[0] + offset(d, h, w, y_strides, NDIM)
         g = tl.load(
             y + (of_y[:, None] + channel(cols, y_strides[1], UNIT)[None, :]),
