@@ -354,7 +354,15 @@ def _clamp(x: Any, low: Any, high: Any, **_: Any) -> Any:
     return _elementwise(lambda y: np.clip(y, low, high), x)
 
 
+def _umulhi(a: Any, b: Any) -> Any:
+    """The upper half of the product of numbers of 32 bits without a sign."""
+    x, y = (np.asarray(getattr(one, "data", one)).astype(np.int64) for one in (a, b))
+    found = (x.astype(np.uint32).astype(np.uint64) * y.astype(np.uint32).astype(np.uint64)) >> 32
+    return Tensor(found.astype(np.int64), gl.uint32, getattr(a, "layout", None))
+
+
 FUNCTIONS: dict[str, Any] = {
+    "umulhi": _umulhi,
     "clamp": _clamp,
     "dot": _dot,
     "program_id": lambda axis=0: Int(world.program[axis]),

@@ -18,6 +18,9 @@ from tilewright.ops.conv.problem import ConvProblem
 ROW_BYTES = 16
 """Bytes that rows are filled up to multiples of."""
 
+MOST_LENGTH = 2**30
+"""Elements of a row, which are counted in 32 bits, up to a block past the last."""
+
 BLOCK = 2048
 """Elements that a workgroup copies."""
 
@@ -42,8 +45,10 @@ def needed(p: ConvProblem) -> str:
 
 def refusal(p: ConvProblem, name: str) -> str | None:
     """Why an array cannot be copied into longer rows, or None."""
-    if rows(p, name) is None:
+    if (found := rows(p, name)) is None:
         return f"{name} has gaps, or neither channels nor pixels are its rows"
+    if found.length > MOST_LENGTH:
+        return f"rows of {found.length} elements, over {MOST_LENGTH}"
     return None
 
 

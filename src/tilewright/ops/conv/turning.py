@@ -26,7 +26,7 @@ from tilewright.ops.conv import longer, patches
 from tilewright.ops.conv.catalogue import made_of, own_options
 from tilewright.ops.conv.config import ARRAYS, LONGER, PATCHES, ConvConfig
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.geometry import cdiv
+from tilewright.ops.conv.geometry import cdiv, dividing
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import KernelSource, Launch, renamed
 from tilewright.ops.physics import memory_us
@@ -222,7 +222,7 @@ def _lengthening(c: ConvConfig, name: str) -> Part:
     def number(field: str, x: Context) -> Any:
         return getattr(longer.rows(x.problem, name), field)
 
-    kinds = {"rows": ("i64", "count"), "columns": ("i32", "columns"), "length": ("i64", "length")}
+    kinds = {"rows": ("i64", "count"), "columns": ("i32", "columns"), "length": ("i32", "length")}
     return Part(
         name=f"turn_{name}",
         kernel="tilewright.ops.conv.kernels.longer:longer",
@@ -234,6 +234,7 @@ def _lengthening(c: ConvConfig, name: str) -> Part:
             **{
                 word: Numbers(kind, partial(number, field)) for word, (kind, field) in kinds.items()
             },
+            "columns_by": Numbers(("i32",) * 2, lambda x: dividing(number("columns", x))),
             "BLOCK": lambda config, arch: longer.BLOCK,
             "BACK": lambda config, arch: back,
         },

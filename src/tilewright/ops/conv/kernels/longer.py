@@ -2,7 +2,8 @@
 
 Idea. An array without gaps is one stretch of memory. A workgroup copies BLOCK elements of it as
 they follow one another, whatever the rows' lengths: short rows leave no lane without work. Each
-element's row and column come from one division, of numbers that begin anew in each workgroup.
+element's row and column come from one division, of numbers that begin anew in each workgroup and
+count in 32 bits.
 
 What limits it: memory, which each array passes twice.
 """
@@ -10,23 +11,29 @@ What limits it: memory, which each array passes twice.
 import triton
 import triton.language as tl
 
+from tilewright.ops.conv.kernels.division import quotient
+
 
 @triton.jit
-def longer(source, made, rows, columns, length, BLOCK: tl.constexpr, BACK: tl.constexpr):
+def longer(
+    source, made, rows, columns, columns_by, length, BLOCK: tl.constexpr, BACK: tl.constexpr
+):  # fmt: skip
     """made[i, j] = source[i, j] for `rows` rows of `columns`.
 
-    length: elements from a row of `made` to the next, and of `source` with BACK; the other array's
-    rows follow one another without gaps.
+    columns_by: what divides by `columns`. length: elements from a row of `made` to the next, and of
+        `source` with BACK; the other array's rows follow one another without gaps.
     """
     begin = tl.program_id(0).to(tl.int64) * BLOCK
     first = begin // columns
-    j = (begin - first * columns).to(tl.int32) + tl.arange(0, BLOCK)
-    i = j // columns
+    at = tl.arange(0, BLOCK)
+    j = (begin - first * columns).to(tl.int32) + at
+    i = quotient(j, columns_by[0], columns_by[1])
     j -= i * columns
-    there = first + i < rows
-    long = (first + i) * length + j
-    short = begin + tl.arange(0, BLOCK)
+    there = i < tl.minimum(rows - first, BLOCK).to(tl.int32)
+    long = i * length + j
     if BACK:
-        tl.store(made + short, tl.load(source + long, mask=there), mask=there)
+        value = tl.load(source + first * length + long, mask=there)
+        tl.store(made + begin + at, value, mask=there)
     else:
-        tl.store(made + long, tl.load(source + short, mask=there), mask=there)
+        value = tl.load(source + begin + at, mask=there)
+        tl.store(made + first * length + long, value, mask=there)
