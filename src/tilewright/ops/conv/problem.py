@@ -244,9 +244,7 @@ class ConvProblem(Problem):
 
     def shape_of(self, name: str) -> Sizes:
         """The shape of x, w or y."""
-        if name == "w":
-            return (self.k, self.group_c, *self.filter)
-        return (self.n, self.c, *self.spatial) if name == "x" else (self.n, self.k, *self.out_sizes)
+        return self.once(_shapes)[name]
 
     def _given_strides(self, name: str) -> Sizes:
         given: Sizes = getattr(self, f"{name}_strides")
@@ -254,8 +252,7 @@ class ConvProblem(Problem):
 
     def strides_of(self, name: str) -> Sizes:
         """The strides of x, w or y, in elements."""
-        shape = self.shape_of(name)
-        return self._given_strides(name) or geometry.channels_last(shape[0], shape[1], shape[2:])
+        return self.once(_strides)[name]
 
     def dtype_of(self, name: str) -> str:
         """The dtype of x, w or y."""
@@ -328,6 +325,22 @@ def _dims(p: ConvProblem) -> tuple[Dim, ...]:
 def _three(p: ConvProblem) -> tuple[Dim, Dim, Dim]:
     first, second, third = (UNUSED,) * (MOST_DIMS - len(p.spatial)) + p.dims
     return first, second, third
+
+
+def _shapes(p: ConvProblem) -> dict[str, Sizes]:
+    return {
+        "x": (p.n, p.c, *p.spatial),
+        "w": (p.k, p.group_c, *p.filter),
+        "y": (p.n, p.k, *p.out_sizes),
+    }
+
+
+def _strides(p: ConvProblem) -> dict[str, Sizes]:
+    shapes = ((name, p.shape_of(name)) for name in ("x", "w", "y"))
+    return {
+        name: p._given_strides(name) or geometry.channels_last(outer, inner, sizes)
+        for name, (outer, inner, *sizes) in shapes
+    }
 
 
 def _walked_pixels(p: ConvProblem) -> int:

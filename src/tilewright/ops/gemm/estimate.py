@@ -141,8 +141,10 @@ def _tiled(asked: Columns, p: GemmProblem, device: Device) -> Estimates:
     if two_stages.any():
         stored = c.split_k * float(two_stage.part_bytes(p))
         meeting = np.where(two_stages, physics.totals_us(stored, device, GEMM.TOTALS_US), meeting)
+    if streams.any():
+        streamed = _streamed_us(c, step, tiles, steps, read, waits, units)
+        body = np.where(streams, streamed, body)
     for i in np.flatnonzero(streams).tolist():
-        body[i] = _streamed_us(c[i], step[i], tiles[i], steps[i], read[i], waits[i], units[i])
         meeting[i] = tile_meeting_us(c[i], int(tiles[i]), device)
     meeting += GEMM.COLD_STREAM_US * (streams & cold)
     body = np.maximum(body, steps * step.at_peak * _powered(filled, streams))
@@ -201,17 +203,17 @@ def _steps_us(step: Each, steps: Each, waves: Each, at_once: Each, read: Each, w
 
 
 def _streamed_us(
-    c: GemmConfig, step: Step, tiles: float, steps: float, read: float, waits: float, units: int
-) -> float:
-    """The same of a kernel under stream-K, with so many steps in a tile. Steps of tiles that are
-    cut into shares read by themselves."""
-    apart = tiles_apart(c, int(tiles), units) * steps
-    longest = float(_longest_us(step, 1, read, waits))
-    left = int(tiles) % units
-    few = 0 < left * MOST_WAYS < units  # each has as many workgroups as a tile can have
-    share = tiles // units + 1 / MOST_WAYS if few else tiles / units
-    body = max(1.0, share * steps - apart) * longest
-    return body + apart * max(longest, read * DEVICE.READ_APART)
+    c: Each, step: Each, tiles: Each, steps: Each, read: Each, waits: Each, units: Each
+) -> Each:
+    """The same of kernels under stream-K, with so many steps in a tile. Steps of tiles that are cut
+    into shares read by themselves."""
+    apart = tiles_apart(c, tiles, units) * steps
+    longest = _longest_us(step, 1, read, waits)
+    left = tiles % units
+    few = (left > 0) & (left * MOST_WAYS < units)  # each has as many workgroups as a tile can have
+    share = np.where(few, tiles // units + 1 / MOST_WAYS, tiles / units)
+    body = np.maximum(1.0, share * steps - apart) * longest
+    return body + apart * np.maximum(longest, read * DEVICE.READ_APART)
 
 
 def _cold(c: Each, p: GemmProblem, waves: Each) -> Each:

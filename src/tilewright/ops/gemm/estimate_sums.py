@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.arch.model import Device
 from tilewright.ops import physics
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.rates import GEMM
 from tilewright.ops.gemm.sizes import k_parts
+from tilewright.ops.pool import Each, either
 from tilewright.ops.tile_sharing import shared_tiles
 
 
@@ -23,11 +26,11 @@ def stream_ways(tiles: int, units: int) -> int:
     return max(2, units // (tiles % units or units))
 
 
-def tiles_apart(config: GemmConfig, tiles: int, units: int) -> float:
+def tiles_apart(config: Any, tiles: Each, units: Each) -> Each:
     """Tiles for each compute unit whose K steps stream-K cuts into shares that cross tiles. The
     shares begin anywhere in K, so no two workgroups read the same bytes at the same time."""
     shared = shared_tiles(config, tiles, units)
-    return shared / units if units < 2 * shared else 0.0
+    return either(units < 2 * shared, shared / units, 0.0)
 
 
 def added_up_us(config: GemmConfig) -> float:

@@ -45,6 +45,7 @@ from tilewright.ops.pool import Columns, Each, each, either, least, most
 # --- kernels ------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=64)  # of each problem for the rules and for the estimate
 def _tiles(c: Any, p: ConvProblem) -> Each:
     if p.direction == "weights":
         return _weight_tiles(c, p)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from tilewright.arch.model import Device
@@ -71,6 +72,7 @@ def tap_boxes(c: ConvConfig, p: ConvProblem) -> int:
     return cdiv(p.c, c.spread) if c.spread else 1
 
 
+@lru_cache(maxsize=64)  # of each problem for the rules and for the estimate
 def tiles(c: Any, p: ConvProblem) -> Each:
     """Tiles of all residue classes, or of a gradient of weights."""
     if p.direction == "weights":
