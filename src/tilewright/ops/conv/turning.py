@@ -296,6 +296,9 @@ def _turning(c: ConvConfig, name: str) -> Part:
                 for place, (word, kind) in enumerate(zip(words, kinds, strict=True))
             },
             "few": Numbers("i32", lambda x: int(_matrices(x.problem, name).few)),
+            "channels_by": Numbers(
+                ("i32",) * 2, lambda x: dividing(_matrices(x.problem, name).channels)
+            ),
             "ROWS": lambda config, arch: TILES[name][back],
             "COLUMNS": lambda config, arch: TILES[name][not back],
             "BACK": lambda config, arch: back,

@@ -16,13 +16,15 @@ What limits it: memory, which each array passes twice.
 import triton
 import triton.language as tl
 
+from tilewright.ops.conv.kernels.division import quotient
+
 AT_ONCE = tl.constexpr(1024)
 """Elements of few channels that are under way at once."""
 
 
 @triton.jit
 def _pixels(
-    source, made, rows, columns, source_plane, source_row, made_plane, made_row,
+    source, made, rows, columns, source_plane, source_row, made_plane, made_row, channels_by,
     AREA: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
     """AREA elements of pixels with all their channels, which are rows, and with BACK columns."""
@@ -33,8 +35,8 @@ def _pixels(
     begin = tl.program_id(0) % each * AREA
     for first in range(begin, begin + AREA, AT_ONCE):
         at = first + tl.arange(0, AT_ONCE)
-        pixel = at // channels
-        channel = at % channels
+        pixel = quotient(at, channels_by[0], channels_by[1])
+        channel = at - pixel * channels
         i = pixel if BACK else channel
         j = channel if BACK else pixel
         value = tl.load(source + z * source_plane + i * source_row + j, mask=pixel < pixels)
@@ -62,19 +64,20 @@ def _tile(
 
 @triton.jit
 def turn(
-    source, made, rows, columns, source_plane, source_row, made_plane, made_row, few,
+    source, made, rows, columns, source_plane, source_row, made_plane, made_row, few, channels_by,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
     """made[z, j, i] = source[z, i, j] of a tile; i of `rows`, j of `columns`.
 
     source_plane, made_plane: elements from a matrix to the next. source_row: from a row to the
     next; made_row: from what was a column to the next. Elements along the other are neighbours.
-    few: whether there are few channels, which are rows, and with BACK columns.
+    few: whether there are few channels, which are rows, and with BACK columns. channels_by: what
+        divides by how many there are.
     """
     if few > 0:
         _pixels(
             source, made, rows, columns, source_plane, source_row, made_plane, made_row,
-            ROWS * COLUMNS, BACK,
+            channels_by, ROWS * COLUMNS, BACK,
         )  # fmt: skip
     else:
         _tile(
