@@ -149,6 +149,11 @@ def each(c: Any, function: Callable[..., Any], of: Any = None) -> Each:
     return function(c) if of is None else function(c, of)
 
 
+def any_of(flag: Each) -> bool:
+    """Whether a flag holds, or any of an array."""
+    return bool(flag.any() if getattr(flag, "ndim", 0) else flag)
+
+
 def either(flag: Each, yes: Each, no: Each) -> Each:
     """`yes` where a flag holds, else `no`: a value, or an array of them."""
     if not getattr(flag, "ndim", 0):

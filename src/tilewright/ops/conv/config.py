@@ -162,6 +162,16 @@ class ConvConfig:
         return self.reduction == "two_stage"
 
     @property
+    def splits(self) -> bool:
+        """Whether each tile has workgroups of its own that share its pixels."""
+        return self.scheduler == "split"
+
+    @property
+    def shares_steps(self) -> bool:
+        """Whether workgroups share the steps of all tiles evenly."""
+        return self.scheduler == "stream_k"
+
+    @property
     def parts_meet(self) -> bool:
         """Whether workgroups add up the parts of a tile among themselves."""
         return self.scheduler in SHARING and not self.two_stage

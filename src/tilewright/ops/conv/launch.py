@@ -16,7 +16,7 @@ from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.nouns import KernelSource, Launch
-from tilewright.ops.pool import Columns, Each, each, either, least, most
+from tilewright.ops.pool import Columns, Each, any_of, each, either, least, most
 from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles
 
 
@@ -41,12 +41,16 @@ def context(c: Any, problem: ConvProblem, device: Device) -> Context:
 def _splits(c: Any, p: ConvProblem, device: Device, case: Case) -> Each:
     """Parts of a tile: as many as fill the device, each of a step or more; 1 where tiles are whole.
     Under stream-K, the number of tiles that are shared."""
-    of = pipelines.shared(c)
-    parts = of.splits(c, p, device)
-    flags = MAX_FLAGS // (most(1, case.tiles) * each(c, of.meetings))
-    parts = most(1, least(either(c.parts_meet, least(parts, flags), parts), case.steps))
-    streamed = shared_tiles(c, case.tiles, most(1, case.programs))
-    return either(c.scheduler == "split", parts, either(c.scheduler == "stream_k", streamed, 1))
+    of, found = pipelines.shared(c), 1
+    if any_of(c.shares_steps):
+        found = either(c.shares_steps, shared_tiles(c, case.tiles, most(1, case.programs)), 1)
+    if any_of(c.splits):
+        parts = of.splits(c, p, device)
+        if any_of(c.parts_meet):
+            flags = MAX_FLAGS // (most(1, case.tiles) * each(c, of.meetings))
+            parts = either(c.parts_meet, least(parts, flags), parts)
+        found = either(c.splits, most(1, least(parts, case.steps)), found)
+    return found
 
 
 def estimates(c: Columns, problem: ConvProblem, device: Device) -> Estimates:

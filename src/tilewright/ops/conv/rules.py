@@ -18,7 +18,7 @@ from tilewright.ops.conv.pipelines.depthwise import MOST_ELEMENTS
 from tilewright.ops.conv.pipelines.implicit import aligned_weights
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.limits import INT32_SPAN, MAX_STAGES, VECTOR_DOT_PRODUCTS
-from tilewright.ops.pool import Columns, Each, Objections, Pool, because, each, either
+from tilewright.ops.pool import Columns, Each, Objections, Pool, any_of, because, each, either
 from tilewright.ops.products import outputs
 from tilewright.ops.tile_sharing import MAX_FLAGS
 from tilewright.verdict import YES, Verdict, no
@@ -251,7 +251,7 @@ def _runs(c: Any, p: ConvProblem) -> Objections:
 def _aligned(c: Any, p: ConvProblem) -> Objections:
     of = pipelines.shared(c)
     read, made = of.alignments(p)
-    if of.name == "implicit" and (c.runs.any() if isinstance(c, Columns) else c.runs):
+    if of.name == "implicit" and any_of(c.runs):
         by_runs = p.once(runs.alignments)
         read, made = either(c.runs, by_runs[0], read), either(c.runs, by_runs[1], made)
     said = "channels of what is read are aligned to {} bytes, under {c.alignment}"
@@ -300,7 +300,7 @@ def _shared(c: Any, p: ConvProblem) -> Objections:
     yield meet & (steps < 2), partial(said.format, steps)
     flags = tiles * each(c, of.meetings)
     said = "{} tiles need more flags than the {} that there are: do not split"
-    over = meet & (c.scheduler == "split") & (flags > MAX_FLAGS)
+    over = meet & c.splits & (flags > MAX_FLAGS)
     yield over, partial(said.format, tiles, MAX_FLAGS)
     every, said = tiles * steps, "{} steps of all tiles, over {}"
     yield meet & (every > MOST_NUMBER), partial(said.format, every, MOST_NUMBER)

@@ -15,7 +15,7 @@ from tilewright.ops.tile_sharing import MOST_WAYS
 
 def parts(x: Context) -> Each:
     """Parts of each tile; under stream-K 1."""
-    return either(x.config.scheduler == "split", x.splits, 1)
+    return either(x.config.splits, x.splits, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,14 @@ def totals(x: Context, count: Each) -> Each:
     second kernel, with their way to memory and back; or by the workgroups that meet."""
     import numpy as np
 
-    c, share = x.config, shares(x)
+    c, ways, meet = x.config, count, x.config.parts_meet
     partials = 4.0 * count * math.prod(x.problem.shape_of("w"))
     found = np.where(c.two_stage, totals_us(partials, x.device), 0.0)
-    streams = c.scheduler == "stream_k"
-    ways = np.where(streams, share.ways, count)
-    for i in np.flatnonzero(c.parts_meet & ~(streams & (share.tiles == 0))).tolist():
+    if c.shares_steps.any():
+        share = shares(x)
+        ways = np.where(c.shares_steps, share.ways, count)
+        meet = meet & ~(c.shares_steps & (share.tiles == 0))
+    for i in np.flatnonzero(meet).tolist():
         one = c[i]
         sums = one.tile_m * one.tile_n
         found[i] = meeting_us(one.reduction, max(2, int(ways[i])), sums, x.device)

@@ -36,7 +36,7 @@ REACH = 1 << 31
 
 def workgroups(x: Context) -> int:
     """Workgroups of a kernel that walks tiles, or parts of them."""
-    if x.config.scheduler == "stream_k":
+    if x.config.shares_steps:
         return int(x.case.programs)
     return int(x.case.tiles * x.splits)
 
@@ -122,7 +122,7 @@ def estimates(x: Context, work: Work) -> Estimates:
 
     c, p, device, parts = x.config, x.problem, x.device, sharing.parts(x)
     count = np.asarray(x.case.tiles * parts, float)
-    streams, filled = c.scheduler == "stream_k", count / device.compute_units
+    streams, filled = c.shares_steps, count / device.compute_units
     waves, at_once = np.where(streams, filled, np.ceil(filled)), np.where(streams, 1, work.resident)
     read = work.read / physics.port_rate(device) * work.slower
     products = work.products

@@ -128,7 +128,7 @@ def _of_pixels(x: Context, walks: Sequence[tuple[boxes.Walk, ...]]) -> Work:
 def _of_weights(x: Context) -> Work:
     """The tiles of a gradient of weights, and their parts."""
     tiles, every, units = x.case.tiles, x.case.steps, x.device.compute_units
-    streams, share = x.config.scheduler == "stream_k", sharing.shares(x)
+    streams, share = x.config.shares_steps, sharing.shares(x)
     whole = (tiles - share.tiles) / units
     count = tiles * sharing.parts(x)
     waves = cdiv(count, units)

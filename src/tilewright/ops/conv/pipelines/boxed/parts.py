@@ -226,7 +226,7 @@ def _weights_made(x: Context) -> Described:
 
 
 def _weights_grid(x: Context) -> int:
-    if x.config.scheduler == "stream_k":
+    if x.config.shares_steps:
         return int(x.case.programs)
     return int(min(x.case.tiles * x.splits, x.device.compute_units))
 
