@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
 
 from gpu_arch import ARCH
 
-from tilewright import GemmProblem, verify
+from tilewright import GemmProblem, ops, verify
 from tilewright.measure.contenders import results
 from tilewright.measure.vendor import vendor_bind
+from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.conv import ConvProblem
 
 pytestmark = pytest.mark.gpu
 
@@ -43,9 +47,28 @@ def test_the_vendors_call_is_right_with_block_scales(problem):
     compute(problem)
 
 
-def compute(problem: GemmProblem) -> None:
+ANSWERED = [
+    *PROBLEMS[:3],
+    AttentionProblem(2, 4, 130, 200, 64, right=0),
+    *(
+        ConvProblem(2, 32, 32, groups=groups, spatial=(19, 20), filter=(3, 3), stride=(2, 2),
+                    pad=(1, 1), dilation=(1, 1), direction=direction)
+        for groups in (1, 2, 32)
+        for direction in ("forward", "data", "weights")
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", ANSWERED, ids=str)
+def test_what_answers_while_a_kernel_is_built_is_right(problem):
+    (bind, *_) = ops.family(problem.family).stand_in(problem).values()
+    compute(problem, bind)
+
+
+def compute(problem: Any, bind: Any = None) -> None:
     operands = verify.operands_of(problem, 0, "cuda:0")
-    returned = vendor_bind(problem)[1](operands.inputs, operands.outputs)()
+    bind = bind or vendor_bind(problem)[1]
+    returned = bind(operands.inputs, operands.outputs)()
     written = results(problem, operands, returned)
     wanted = verify.reference(problem, operands.inputs)
     check = verify.compare_all(problem, None, written, wanted)
