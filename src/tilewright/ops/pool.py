@@ -122,7 +122,7 @@ class Columns:
 
 
 _PLAIN = frozenset({int, str, tuple})
-MOST_PARTS = 64
+MOST_PARTS = 16
 """Parts that are kept of the same objects."""
 
 MOST_KEPT = 512

@@ -18,7 +18,7 @@ row's problem but not the problem asked about (which may be less aligned) is ski
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal, get_args
@@ -100,10 +100,9 @@ class _Asked:
     other_size: bool = False
     in_other_type: bool = False
 
-    def both(self, types: Collection[str]) -> tuple[_Asked, ...]:
-        """This, and the same in the other type where that is one of `types`."""
-        dtype = other_type(self.problem)
-        if dtype not in types:
+    def both(self, dtype: str) -> tuple[_Asked, ...]:
+        """This, and the same in the other type; alone for ``""``."""
+        if not dtype:
             return (self,)
         how = f"{self.how}, in {dtype}" if self.how else f"in {dtype}"
         return self, _Asked(counterpart(self.problem), how, self.other_size, in_other_type=True)
@@ -153,12 +152,13 @@ class Lookup:
         last, known = self._last
         if last == (problem, device):  # a plan asks several times
             return known
+        other = other_type(problem)
         found = [
             (apart, one, placed)
             for apart, owner in [(0.0, device), *_lenders(device, self.table.devices)]
             if (types := self.table.types(problem.family, owner)) is not None
             for own in _stated(problem)
-            for one in own.both(types)
+            for one in own.both(other if other in types else "")
             if (placed := self.table.placed(one.problem, owner)) is not None
         ]
         self._last = (problem, device), found

@@ -38,7 +38,7 @@ def beyond(name: str, strides: Sequence[int], rows: int, dim: int, heads: int = 
 def refused(c: AttentionConfig, p: AttentionProblem) -> str | None:
     """Why an operand's tile is too long for a config; None if none is."""
     plain = pipelines.of(c).in_triton  # in Gluon, rows are counted in 64 bits
-    for name in ("q", "k", "v", "o"):
+    for name in p.once(_lie_apart):
         of_keys = name in ("k", "v")
         dim = p.head_dim if name in ("q", "k") else p.head_dim_v
         if of_keys and "vectorised" in p.words:
@@ -48,11 +48,19 @@ def refused(c: AttentionConfig, p: AttentionProblem) -> str | None:
         rows = c.tile_kv if of_keys else c.tile_q
         if of_keys and p.page_size and (p.page_size % c.tile_kv or "leftpad" in p.words):
             rows = p.page_size
-        if not getattr(p, f"{name}_strides"):
-            continue  # contiguous
         heads = p.heads if c.pack and not plain and not of_keys else 1
         if (why := beyond(name, strides_of(p, name), rows if plain else 1, dim, heads)) is not None:
             return why
+    return p.once(_scales_beyond)
+
+
+def _lie_apart(p: AttentionProblem) -> tuple[str, ...]:
+    """The operands that are not contiguous."""
+    pages = {"k", "v"} if "vectorised" in p.words else set()
+    return tuple(n for n in ("q", "k", "v", "o") if n in pages or getattr(p, f"{n}_strides"))
+
+
+def _scales_beyond(p: AttentionProblem) -> str | None:
     for name, shape in scale_shapes(p).items():
         if math.prod(shape) >= MOST:
             return f"{name} has {math.prod(shape)} scales, which 32-bit places do not reach"

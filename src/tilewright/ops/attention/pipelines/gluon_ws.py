@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tilewright.arch import arch as known
@@ -210,25 +211,30 @@ def _copies(c: AttentionConfig, arch: Arch) -> str | None:
     return None
 
 
-def _by_columns(c: AttentionConfig) -> bool:
+def _by_columns(of: AttentionConfig | AttentionProblem) -> bool:
     """Whether V lies column by column: so wgmma reads 8-bit operands."""
-    return DTYPES[c.dtype_kv].bytes == 1
+    return DTYPES[of.dtype_kv].bytes == 1
 
 
 def views_exist(c: AttentionConfig, p: AttentionProblem, *names: str) -> str | None:
     """Why one of these operands (all, if none is named) has no descriptor."""
-    for name in names or ("q", "k", "v", "o"):
+    return _without_view(p, names or ("q", "k", "v", "o")) or bias_copied(p)
+
+
+@lru_cache(maxsize=256)  # of each problem for several tiles
+def _without_view(p: AttentionProblem, names: tuple[str, ...]) -> str | None:
+    for name in names:
         shape, strides = _rows(p, name)
         if 0 in shape:
             return f"{name} has no elements, so there is no descriptor of it"
-        inner, what = (1, "rows") if _by_columns(c) and name == "v" else (3, "elements of a row")
+        inner, what = (1, "rows") if _by_columns(p) and name == "v" else (3, "elements of a row")
         if strides[inner] != 1:
             return f"{what} of {name} are {strides[inner]} apart; the copy engine needs 1"
-        if _by_columns(c) and name == "k" and shape[1] % QUAD:
+        if _by_columns(p) and name == "k" and shape[1] % QUAD:
             return f"{shape[1]} keys are no multiple of {QUAD}, by which keys of fp8 are copied"
         if any(size > 1 and not stride for size, stride in zip(shape, strides, strict=True)):
             return f"{name} repeats rows (a stride of 0), which the copy engine does not read"
-    return bias_copied(p)
+    return None
 
 
 def bias_copied(p: AttentionProblem) -> str | None:
