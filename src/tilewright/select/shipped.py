@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,17 @@ class Shipped:
     name = "shipped"
 
     def __init__(self, offers: Offers | None = None) -> None:
-        self._offers = offers
+        self._asking = cache(partial(Tuned.asking, offers=offers))
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         tuned = _tuned(problem, device)
         if tuned is not None:
-            yield from tuned.asking(self._offers).order(problem, candidates, device)
+            yield from self._asking(tuned).order(problem, candidates, device)
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
         tuned = _tuned(problem, device)
         if tuned is not None:
-            yield from tuned.asking(self._offers).recall(problem, device)
+            yield from self._asking(tuned).recall(problem, device)
 
 
 def _tuned(problem: Any, device: Device) -> Tuned | None:

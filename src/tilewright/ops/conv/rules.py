@@ -328,7 +328,8 @@ def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
     for name, objections in _asked(config, problem):
         for refused, why in objections:
             if refused:
-                return no(name, why(c=config, p=turning.inside(problem, config.turned)))
+                between = problem if name == "turned" else turning.inside(problem, config.turned)
+                return no(name, why(c=config, p=between))
     return judge(config, arch)
 
 
