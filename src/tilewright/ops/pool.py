@@ -57,11 +57,12 @@ class Columns:
         if len(places) == len(self):
             return self
         key = places.tobytes()
-        if key not in self._parts:
+        found = self._parts.get(key)
+        if found is None:
             if len(self._parts) >= MOST_PARTS:
                 self._parts.clear()
-            self._parts[key] = Columns((), self, places)
-        return self._parts[key]
+            found = self._parts[key] = Columns((), self, places)
+        return found
 
     @cached_property
     def by_name(self) -> Each:
@@ -134,11 +135,12 @@ def _columns(objects: Sequence[Any]) -> Columns:
     """Columns of some of several objects; the same for the same objects, so that what follows from
     them is worked out once: pools of different problems often differ in few of their configs."""
     key = tuple(map(id, objects))
-    if key not in _kept:
+    found = _kept.get(key)
+    if found is None:
         if len(_kept) >= MOST_KEPT:
             _kept.clear()
-        _kept[key] = Columns(objects)
-    return _kept[key]
+        found = _kept[key] = Columns(objects)
+    return found
 
 
 def each(c: Any, function: Callable[..., Any], of: Any = None) -> Each:
