@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tilewright.ops.conv.config import MOST_TILE, ConvConfig
@@ -139,27 +140,28 @@ def best(p: ConvProblem, rows: int, few: int) -> Sequence[str]:
     others that are as good: their pixels are neighbours."""
     whole, most_images = p.direction == "weights", power_of_two(p.n)
     found = [
-        (count * -(-p.n // images), backwards, (images, *pixels))
-        for size, count, backwards, pixels in p.once(_widths)
+        (count * -(-p.n // images), (images, *pixels))
+        for size, count, pixels in p.once(_widths)
         if 0 < (images := rows // size) <= most_images and not (whole and p.n % images)
     ]
-    return ["x".join(map(str, box)) for *_, box in sorted(found)[:few]]
+    found.sort(key=itemgetter(0))
+    return ["x".join(map(str, box)) for _, box in found[:few]]
 
 
-def _widths(p: ConvProblem) -> list[tuple[int, int, Sizes, Sizes]]:
-    """Widths that boxes may have in the dimensions: how many pixels they make, how many boxes cover
-    an image, and the widths, before them a key that is less the wider the last are."""
+def _widths(p: ConvProblem) -> list[tuple[int, int, Sizes]]:
+    """Widths that boxes may have in the dimensions, the widest of the last dimension first: how
+    many pixels they make, how many boxes cover an image, and the widths."""
     whole = p.direction == "weights"
-    found: list[tuple[int, int, Sizes, Sizes]] = [(1, 1, (), ())]
-    for of in walks(p, (0, 0, 0))[3 - len(p.spatial) :]:
+    found: list[tuple[int, int, Sizes]] = [(1, 1, ())]
+    for of in reversed(walks(p, (0, 0, 0))[3 - len(p.spatial) :]):
         sides = [
             (n, -(-of.size // n))
-            for n in _powers(of.size, MOST_TILE)
+            for n in reversed(_powers(of.size, MOST_TILE))
             if n * of.by_pixel <= MOST_SPAN and not (whole and of.size % n)
         ]
         found = [
-            (size * n, count * more, (-n, *backwards), (*pixels, n))
-            for size, count, backwards, pixels in found
+            (size * n, count * more, (n, *pixels))
+            for size, count, pixels in found
             for n, more in sides
             if size * n <= MOST_TILE
         ]
