@@ -244,7 +244,7 @@ def _groups(c: Any, p: ConvProblem) -> Objections:
 
 
 def _runs(c: Any, p: ConvProblem) -> Objections:
-    if reason := p.once(runs.refusal):
+    if any_of(c.runs) and (reason := p.once(runs.refusal)):
         yield c.runs, because(reason)
 
 
