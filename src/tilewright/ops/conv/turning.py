@@ -222,6 +222,8 @@ def _lengthening(c: ConvConfig, name: str) -> Part:
     def number(field: str, x: Context) -> Any:
         return getattr(longer.rows(x.problem, name), field)
 
+    # An aligned product's operands are aligned themselves.
+    alignment = {True: binder.ALLOCATED, False: c.alignment}
     kinds = {"rows": ("i64", "count"), "columns": ("i32", "columns"), "length": ("i32", "length")}
     return Part(
         name=f"turn_{name}",
@@ -229,8 +231,8 @@ def _lengthening(c: ConvConfig, name: str) -> Part:
         grid=lambda x: _tiles(c.turned, x.problem, name),
         options=own_options,
         own={
-            "source": Array(dtype, lambda x: source),
-            "made": Array(dtype, lambda x: made),
+            "source": Array(dtype, lambda x: source, aligned=lambda config: alignment[back]),
+            "made": Array(dtype, lambda x: made, aligned=lambda config: alignment[not back]),
             **{
                 word: Numbers(kind, partial(number, field)) for word, (kind, field) in kinds.items()
             },

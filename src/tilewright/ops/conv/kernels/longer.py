@@ -3,7 +3,7 @@
 Idea. An array without gaps is one stretch of memory. A workgroup copies BLOCK elements of it as
 they follow one another, whatever the rows' lengths: short rows leave no lane without work. Each
 element's row and column come from one division, of numbers that begin anew in each workgroup and
-count in 32 bits.
+count in 32 bits. The array without gaps moves in vectors, but for the last block.
 
 What limits it: memory, which each array passes twice.
 """
@@ -29,11 +29,20 @@ def longer(
     j = (begin - first * columns).to(tl.int32) + at
     i = quotient(j, columns_by[0], columns_by[1])
     j -= i * columns
-    there = i < tl.minimum(rows - first, BLOCK).to(tl.int32)
     long = i * length + j
     if BACK:
-        value = tl.load(source + first * length + long, mask=there)
-        tl.store(made + begin + at, value, mask=there)
+        source += first * length
+        made += begin
+        if begin + BLOCK <= rows * columns:
+            tl.store(made + at, tl.load(source + long))
+        else:
+            there = at < rows * columns - begin
+            tl.store(made + at, tl.load(source + long, mask=there), mask=there)
     else:
-        value = tl.load(source + begin + at, mask=there)
-        tl.store(made + first * length + long, value, mask=there)
+        source += begin
+        made += first * length
+        if begin + BLOCK <= rows * columns:
+            tl.store(made + long, tl.load(source + at))
+        else:
+            there = at < rows * columns - begin
+            tl.store(made + long, tl.load(source + at, mask=there), mask=there)

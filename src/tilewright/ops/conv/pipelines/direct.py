@@ -156,12 +156,13 @@ def _neighbours(p: ConvProblem, name: str) -> bool:
 
 FEW = 512
 """Products of a result up to which it is made one by one."""
-FEW_CHANNELS = 8
-"""The same of gradients of weights: channels or filters of a group."""
+FEW_CHANNELS = 2
+"""The same of gradients of weights: channels or filters of a group. Each pair of them reads all
+pixels."""
 
 _SIDES = (64, 256, 1024)
 """Pixels of a tile, at most; beside the power of two that holds an image's."""
-_EACH, _MORE_EACH = (4, 8, 16), (1, 2, 4, 8, 16)
+_EACH, _MORE_EACH = (4, 8), (1, 2, 4, 8, 16)
 """Elements of a tile for each thread."""
 _WARPS, _MORE_WARPS = (4,), (1, 2, 4, 8)
 """At most: those of gradients of weights have a pixel or more for each thread."""
@@ -210,7 +211,9 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
         _MORE_EACH if tuned else _EACH,
         _MORE_WARPS if tuned else _WARPS,
     ):
-        threads = min(warps * arch.warp_size, side) if weights else warps * arch.warp_size
+        threads = warps * arch.warp_size
+        if weights:
+            threads = min(threads, max(side, arch.warp_size))
         m = min(side, share * threads)
         n = min(images, share * threads // m)
         if (warps := min(threads, m * n) // arch.warp_size) > 0:
