@@ -24,7 +24,10 @@ def longer(
         `source` with BACK; the other array's rows follow one another without gaps.
     """
     begin = tl.program_id(0).to(tl.int64) * BLOCK
-    first = begin // columns
+    if begin < 0x7FFFFFFF:
+        first = quotient(begin.to(tl.int32), columns_by[0], columns_by[1]).to(tl.int64)
+    else:  # a division of 64 bits takes a hundred instructions
+        first = begin // columns
     at = tl.arange(0, BLOCK)
     j = (begin - first * columns).to(tl.int32) + at
     i = quotient(j, columns_by[0], columns_by[1])
