@@ -11,8 +11,6 @@ from pathlib import Path
 # Before NumPy: its threads spin, and tests have a process for each CPU already. Small products
 # are ten times as fast beside other work.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Tests want the chosen kernel's results, not torch's while the kernel is being built.
-os.environ.setdefault("TILEWRIGHT_WAITS", "1")
 import pytest
 
 import shared_builds
@@ -83,8 +81,10 @@ def _own_home(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     patch.setenv("TILEWRIGHT_HOME", str(home))
     patch.setenv("TILEWRIGHT_STORE", str(home / "store"))
-    for name in ("TABLES", "BUNDLE", "BUNDLE_TRUSTED", "SHARED_STORE", "WAITS"):
+    for name in ("TABLES", "BUNDLE", "BUNDLE_TRUSTED", "SHARED_STORE"):
         patch.delenv(f"TILEWRIGHT_{name}", raising=False)
+    # Tests want the chosen kernel's results, not torch's while the kernel is being built.
+    patch.setenv("TILEWRIGHT_WAITS", "1")
     yield
     patch.undo()
 

@@ -9,24 +9,31 @@ from typing import Any
 from tilewright import calls
 from tilewright.calls import Arrays
 
+INDICES = ("int32", "int64")
+
 
 def answer(
     family: Any, given: Arrays, scalars: Sequence[int | float | None]
 ) -> tuple[str, Callable[[], None]] | None:
     """Torch's name for a call that computes what `given` states on the current stream, and a
     function that calls it and writes the outputs. None where torch has none, where arrays are not
-    tensors, and where a call adds to what is there."""
+    tensors or have fewer dimensions than the problem's, where a call adds to what is there, and
+    where the device holds lengths or offsets: kernels here keep to their operands whatever these
+    are, and torch's do not."""
     torch = sys.modules.get("torch")
     if torch is None or not all(isinstance(x, torch.Tensor) for x in given.all):
         return None
-    if any(one.role == "inout" for one in given.bound):
-        return None
+    by_name, operands = given.by_name, family.operands(given.problem)
+    for one in operands:
+        if one.role == "inout" or (one.read and one.dtype in INDICES):
+            return None
+        if one.name in by_name and tuple(by_name[one.name].shape) != tuple(one.shape):
+            return None
     found = family.stand_in(given.problem)
     if not found:
         return None
     name, bind = next(iter(found.items()))
-    by_name = given.by_name
-    inputs = {one.name: by_name[one.name] for one in family.operands(given.problem) if one.read}
+    inputs = {one.name: by_name[one.name] for one in operands if one.read}
     inputs |= calls.scalar_values(family, given.problem, scalars)
     count = len(given.names) - len(given.outputs)
     outputs = dict(zip(given.names[count:], given.outputs, strict=True))

@@ -167,6 +167,7 @@ def test_the_compiled_path_launches_steps_too(parts):
         torch.is_grad_enabled,
         torch.cuda.is_current_stream_capturing,
         torch._C._increment_version,
+        torch._C._functorch.peek_interpreter_stack,
     )
     key, addresses = native.describe("sum", (x, y))
     assert addresses == (x.data_ptr(), y.data_ptr())

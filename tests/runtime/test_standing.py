@@ -19,7 +19,17 @@ torch = pytest.importorskip("torch")
 import stand_in_gpu  # noqa: E402
 
 import tilewright  # noqa: E402
-from tilewright import Constraints, Store, child, default, loader, ops, standing  # noqa: E402
+from tilewright import (  # noqa: E402
+    Constraints,
+    Store,
+    calls,
+    child,
+    default,
+    loader,
+    ops,
+    standing,
+    torch_answer,
+)
 from tilewright.arch import arch, device  # noqa: E402
 from tilewright.capturing import load  # noqa: E402
 from tilewright.compile import BuildReport, BuildResult, UntrustedEntry  # noqa: E402
@@ -289,6 +299,30 @@ def test_torch_answers_without_gradients_and_without_autocast(answering, compile
     out = torch.zeros(16, 32, dtype=torch.bfloat16)
     answering.run("gemm", A, B, out=out)
     assert seen == [(False, False)] and (out == 3.0).all()
+
+
+def answered(q, k, v, changed=lambda given: given, **named):
+    """What torch answers a call of attention with."""
+    family, out = ops.family("attention"), torch.empty_like(q)
+    said = calls.spoken("attention", {"scale": 0.25, **named}, 1)
+    given = calls.read(family, None, (q, k, v), said, (out,))
+    return torch_answer.answer(family, changed(given), said.scalars)
+
+
+def test_torch_answers_no_call_whose_lengths_lie_on_the_device():
+    """Kernels here keep to their operands whatever the lengths are; torch's do not."""
+    x = torch.zeros(40, 2, 64, dtype=torch.bfloat16)
+    offsets = torch.tensor([0, 10, 40], dtype=torch.int32)
+    lengths = {"max_q": 40, "max_kv": 40}
+    name, _ = answered(*[x[None]] * 3)
+    assert name == "aten._scaled_dot_product_cudnn_attention"
+    assert answered(x, x, x, q_offsets=offsets, kv_offsets=offsets, **lengths) is None
+
+
+def test_torch_answers_no_call_with_arrays_of_fewer_dimensions():
+    q = torch.zeros(3, 8, 2, 64, dtype=torch.bfloat16)
+    assert answered(q, q, q)
+    assert answered(q, q, q, lambda given: replace(given, all=(q, q[0], q[0], q))) is None
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,9 @@ FEW = 32
 COPIED = 4
 """Least bytes of an asynchronous copy on NVIDIA GPUs; fewer pass through registers."""
 
+LEAST_STEP_BYTES = 32
+"""Of a step's products, for matrix instructions of 8-bit operands."""
+
 Tile = tuple[int, int, int, int]
 """tile_m, tile_n, bytes of tile_k, warps."""
 
@@ -185,7 +188,14 @@ def _default(p: ConvProblem, arch: Arch) -> Iterator[Row]:
         for m, n, k, warps in tiles:
             if n <= max(16, power_of_two(_columns(p, form))):
                 depth = max(16, k // DTYPES[p.dtype].bytes)
+                if not form and p.direction != "weights":
+                    depth = min(depth, _whole_step(p, few))
                 yield (m, n, depth, warps, stages, "implicit", scheduler, 8, form, *alignments(p))
+
+
+def _whole_step(p: ConvProblem, channels: int) -> int:
+    """Channels of the least step that holds so many."""
+    return max(16, LEAST_STEP_BYTES // DTYPES[p.dtype].bytes, power_of_two(channels))
 
 
 def _columns(p: ConvProblem, merged: bool) -> int:
