@@ -2,6 +2,11 @@
 4,799 pixels, aligned copies cannot read them. A layout step copies the array into rows that are
 filled up, or copies a result out of such rows (`turning`). Sizes stay as they are: what fills rows
 up is neither read nor written.
+
+A result with a bias is not copied out of longer rows: three launches of GEMM's `tma` kernel with a
+bias in front of such a copy ended with an illegal instruction on an H200 (32 images of one pixel,
+336 to 888 channels into 30 and 84; 29 November 2026). Why is not known; the kernel without a bias,
+and the copy behind `gluon_ws`, were right there.
 """
 
 from __future__ import annotations
