@@ -10,7 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "learn"))
 
-from measured import ARCH, H200, made
+from learned_cases import ARCH, H200, made
+
 from tilewright import ops
 from tilewright.dispatch import Dispatcher
 from tilewright.learn import judge, matrix, train

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import learned_cases
 import numpy as np
 import pytest
+from learned_cases import GEMM, H200, PROBLEMS, QUICK, made
 from typer.testing import CliRunner
 
-import measured
-from measured import GEMM, H200, PROBLEMS, QUICK, made
 from tilewright import ops
 from tilewright.cli.app import app
 from tilewright.errors import BadArgument, BadFile
@@ -26,7 +26,7 @@ from tilewright.verdict import YES
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: Any) -> Path:
-    return measured.sweep(tmp_path_factory.mktemp("sweep"))
+    return learned_cases.sweep(tmp_path_factory.mktemp("sweep"))
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_losers_are_kept_and_only_kernels_that_were_timed_are_learned_from(folde
     blocks = matrix.blocks(matrix.read([folder]))
     assert {block.problem for block in blocks} == {*PROBLEMS}
     for block in blocks:
-        assert {*block.us} == {*measured.configs(block.problem)}
+        assert {*block.us} == {*learned_cases.configs(block.problem)}
         assert block.best_us == pytest.approx(
-            min(measured.us_of(config, block.problem) for config in block.us)
+            min(learned_cases.us_of(config, block.problem) for config in block.us)
         )
 
 
@@ -94,7 +94,7 @@ def test_a_damaged_parquet_file_is_refused(folder: Path, tmp_path: Path, name: s
 
 def test_times_of_two_ways_are_not_mixed(tmp_path: Path):
     problem = PROBLEMS[0]
-    names = [config.name for config in measured.configs(problem)[:4]]
+    names = [config.name for config in learned_cases.configs(problem)[:4]]
     single = replace(QUICK, timer="events", cache="flushed")
     with Results(tmp_path, write=True) as results:
         results.add(made(name, problem, (1.0, 2.0, 3.0)) for name in names[:3])
@@ -223,7 +223,7 @@ def test_no_feature_names_a_device(learned: Any):
     assert {one.name.partition(".")[0] for one in model.features} <= {
         "problem", "config", "term", "trait", "work", "us",
     }  # fmt: skip
-    problem, configs = PROBLEMS[0], measured.configs(PROBLEMS[0])
+    problem, configs = PROBLEMS[0], learned_cases.configs(PROBLEMS[0])
     names = Described(problem, configs, H200).names()
     assert names == Described(problem, configs, replace(H200, name="another")).names()
 

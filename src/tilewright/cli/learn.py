@@ -125,7 +125,7 @@ def train(
     app,
     "Say how good models are.",
     "tilewright learn evaluate DIR",
-    "tilewright learn evaluate other.parquet --model model.json --page learned.html --json",
+    "tilewright learn evaluate DIR --model model.json --page learned.html",
 )
 def evaluate(
     inputs: Measured,
@@ -219,7 +219,7 @@ def _show_models(document: Mapping[str, Any]) -> None:
 @command(
     app,
     "Compare models on the same measurements.",
-    "tilewright learn compare measured.parquet --model old.json --model new.json",
+    "tilewright learn compare DIR --model old.json --model new.json",
 )
 def compare(
     inputs: Measured,
@@ -260,7 +260,7 @@ def _show_compared(document: Mapping[str, Any]) -> None:
     app,
     "Say which problems to measure next.",
     "tilewright learn suggest calls.jsonl --model model.json",
-    "tilewright learn suggest calls.jsonl --model model.json --most 50 -o next.json",
+    "tilewright learn suggest calls.jsonl --model model.json -o next.json",
 )
 def suggest(
     inputs: Annotated[
