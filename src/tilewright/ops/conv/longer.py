@@ -3,10 +3,11 @@
 filled up, or copies a result out of such rows (`turning`). Sizes stay as they are: what fills rows
 up is neither read nor written.
 
-A result with a bias is not copied out of longer rows: three launches of GEMM's `tma` kernel with a
-bias in front of such a copy ended with an illegal instruction on an H200 (32 images of one pixel,
-336 to 888 channels into 30 and 84; 29 November 2026). Why is not known; the kernel without a bias,
-and the copy behind `gluon_ws`, were right there.
+Of results, only gradients of the data are copied out of longer rows. Forward, four launches of
+products of channels-last images (`tma` with a bias, `gluon_ws` without) in front of such a copy
+ended with an illegal instruction on an H200 (29 November 2026). Why is not known: such gradients by
+the same kernels were right, and so was one product of channels-first images. Gradients of weights
+were not tried.
 """
 
 from __future__ import annotations
