@@ -60,9 +60,9 @@ def configs(p, this=SM_90):
         (first(SEVEN), ("pwy",)),
         (replace(SEQUENCE, spatial=(20,)), ()),  # rows of x as they lie
         (first(SEQUENCE), ("py",)),
-        (first(ONE), ("xy", "rxy")),
+        (first(ONE), ("xy",)),
         (first(replace(ONE, spatial=(16,))), ()),
-        (first(replace(ONE, k=15)), ("rxy",)),  # nor has y whole rows when it is turned
+        (first(replace(ONE, k=15)), ()),  # nor has y whole rows when it is turned
         (replace(EMBEDDING, alignment=4), ()),
         (first(replace(EMBEDDING, pad=(1, 1))), ()),
         (first(ConvProblem(2, 8, 24, (20, 22), (3, 3), pad=(1, 1))), ()),

@@ -103,7 +103,9 @@ def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
     if turned := turnable(p):
         own += _own(inside(p, turned), arch, tuned, turned)
     products = [
-        row for how in ("", *by_gemm.turnings(p)) for row in by_gemm.rows(p, arch, tuned, how)
+        row
+        for how in ("", *by_gemm.turnings(p, tuned))
+        for row in by_gemm.rows(p, arch, tuned, how)
     ]
     return of_rows("conv", fixed, LINKED, (*own, *products))
 

@@ -383,10 +383,11 @@ _ALGORITHM = (
 )  # fmt: skip
 
 
-def turnings(p: ConvProblem) -> tuple[str, ...]:
+def turnings(p: ConvProblem, tuned: bool = False) -> tuple[str, ...]:
     """The layout steps, as in `ConvConfig.turned`, that leave a product whose rows are whole 16
-    bytes; none where `p` is one as its arrays lie. The first of a kind that does, and longer rows
-    of what is a product already."""
+    bytes; none where `p` is one as its arrays lie. The first of a kind that does, and in a tuning
+    longer rows of what is a product already: no figure says yet when they are worth their copies.
+    """
     as_it_lies = product(p)
     if _whole_rows(as_it_lies):
         return ()
@@ -397,7 +398,7 @@ def turnings(p: ConvProblem) -> tuple[str, ...]:
     else:
         tried = [can] if can else []
     found = [*itertools.islice(filter(partial(_leave_whole_rows, p), tried), 1)]
-    names = "" if isinstance(as_it_lies, str) else longer.needed(p)
+    names = longer.needed(p) if tuned and not isinstance(as_it_lies, str) else ""
     if names and _leave_whole_rows(p, LONGER + names):
         found.append(LONGER + names)
     return tuple(found)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tilewright.arch import arch as arch_called
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
@@ -264,6 +265,7 @@ def _estimates(x: Context) -> Estimates:
         products=physics.lanes_us(instructions, device),
         resident=each(c, _resident, this),
         neighbours=True,
+        waits=DEVICE.LATENCY_US,
     )
     return pointers.estimates(x, work)
 

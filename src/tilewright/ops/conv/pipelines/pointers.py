@@ -101,7 +101,8 @@ class Work:
     shared: bytes that its warps read from shared memory in a step. products: microseconds of a
     step's on a compute unit. gathered: microseconds in which a compute unit gathers a tile's
     operands, at least. factor: on the time of all that overlaps. resident: workgroups that a
-    compute unit holds. neighbours: whether neighbouring threads store neighbouring elements
+    compute unit holds. waits: microseconds of a step in which its loads are waited for, and others
+    go on. neighbours: whether neighbouring threads store neighbouring elements
     whatever the alignment.
     """
 
@@ -114,6 +115,7 @@ class Work:
     gathered: Each = 0.0
     factor: float = 1.0
     neighbours: bool = False
+    waits: float = 0.0
 
 
 def estimates(x: Context, work: Work) -> Estimates:
@@ -127,7 +129,8 @@ def estimates(x: Context, work: Work) -> Estimates:
     read = work.read / physics.port_rate(device) * work.slower
     products = work.products
     shared = work.shared / (DEVICE.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
-    alone = (products + read + shared + CONV.STEP_US) / np.minimum(at_once, np.maximum(1, waves))
+    unhidden = products + read + shared + CONV.STEP_US + work.waits
+    alone = unhidden / np.minimum(at_once, np.maximum(1, waves))
     longest = np.maximum(np.maximum(products, read), shared)
     together = longest + DEVICE.SERIAL_PRODUCTS * (products + read + shared - longest)
     gathered = filled * work.gathered
