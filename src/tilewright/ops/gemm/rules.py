@@ -489,6 +489,21 @@ def _deep_enough(c: Any, p: GemmProblem) -> Objections:
     yield refused, f"k = {{p.k}} {said}".format
 
 
+def _ends_inside(c: Any, p: GemmProblem) -> Objections:
+    """Where rows of C are longer than whole 16 bytes of its elements, a last tile that begins
+    earlier would begin within 16 bytes, where the copy engine stores nothing: the launch ends with
+    an illegal instruction."""
+    of_rows = p.layout[2] == "r"
+    size, axis = (p.n, "n") if of_rows else (p.m, "m")
+    earlier = p.layout[1] != "r" if of_rows else p.layout[0] == "r"
+    whole = 16 // DTYPES[p.dtype_c].bytes
+    if size % whole and earlier and not (p.scale_a or epilogues.has_matrix(p.epilogue)):
+        moved = each(c, pipelines.has, "ends_inside") & (c.scheduler != "stream_k")
+        said = "{} = {} is no multiple of {}, and the last tile would begin within 16 bytes of C"
+        several = (c.tile_m < size) | (c.tile_n < size)  # of which one is along the axis
+        yield moved & several, partial(said.format, axis, size, whole)
+
+
 def _unchanged_b(c: Any, p: GemmProblem) -> Objections:
     if not p.constant_b:
         said = (
@@ -504,6 +519,7 @@ SUPPORT: tuple[tuple[str, Callable[[Any, GemmProblem], Objections]], ...] = (
     ("vector_width", _aligned),
     ("addressing", _addressable),
     ("extent", _startable),
+    ("last_tile", _ends_inside),
     ("sharing", _shareable),
     ("few_rows", _few_rows),
     ("depth", _deep_enough),

@@ -43,6 +43,7 @@ Trait = Literal[
     "takes_turns",
     "walks_parts",
     "fills_ring",
+    "ends_inside",
     "loads_apart",
     "b_in_registers",
 ]
@@ -59,6 +60,8 @@ dot: it multiplies by ``tl.dot``.
 takes_turns: groups of four warps compute tiles of their own in turn.
 walks_parts: a workgroup walks several parts of tiles under split-K.
 fills_ring: K must have as many steps as the ring has stages.
+ends_inside: the last tile along an axis may begin earlier, and then ends with the matrix
+    (`device/schedule.begin_of`).
 loads_apart: warps of their own load, so that those that multiply do nothing else.
 b_in_registers: B is in registers before the matrix units read it.
 """

@@ -35,7 +35,7 @@ TMA = Pipeline(
     reductions=("atomic", "linear", "tree", "two_stage"),
     stores=("direct", "split"),
     batchings=("none", "strided", "summed"),
-    traits=("swaps", "dot"),
+    traits=("swaps", "dot", "ends_inside"),
     shared_memory=_shared_memory,
     boxes=common.whole_tiles,
     own={"WARP_SPECIALIZE": lambda c, _: c.pipeline == "tma_ws"},
@@ -50,7 +50,7 @@ TMA_WS = replace(  # the same kernel
     needs=("tma", "warp_specialize"),
     schedulers=("persistent",),
     reductions=(),
-    traits=("dot",),
+    traits=("dot", "ends_inside"),
     rules={"combination": _walks_tiles},
     own_words={"scheduler": "combination"},
     rates=Rates(share=1.0, scaled=GEMM.SCALED),  # never measured
