@@ -519,6 +519,31 @@ def test_pointer_kernels_need_aligned_extents_too_and_the_copy_engine_does_not()
     assert supports(change(epilogue="add", alignment=4), ragged, SM90)
 
 
+@pytest.mark.parametrize(
+    ("layout", "sizes", "refused"),
+    [
+        ("rcr", {"n": 300, "ldc": 304}, True),  # n - tile_n is no multiple of 8
+        ("rcr", {"n": 304, "ldc": 312}, False),
+        ("rrr", {"n": 300, "ldc": 304, "ldb": 304}, False),  # tiles reach beyond B's rows
+        ("rcc", {"m": 300, "ldc": 304}, True),
+        ("ccc", {"m": 300, "ldc": 304, "lda": 304}, False),
+    ],
+)
+@pytest.mark.parametrize("pipeline", ["tma", "gluon_ws"])
+def test_no_last_tile_begins_within_16_bytes_of_c(pipeline, layout, sizes, refused):
+    """Such a launch ends with an illegal instruction."""
+    words = {"gluon_ws": {"tile_m": 128, "tile_n": 128, "num_warps": 8, "scheduler": "persistent"}}
+    p = problem(layout=layout, **sizes)
+    c = change(pipeline=pipeline, layout=layout, **words.get(pipeline, {}))
+    verdict = supports(c, p, SM90)
+    assert verdict.rule == ("last_tile" if refused else ""), verdict.reason
+    if refused:
+        assert "300 is no multiple of 8" in verdict.reason
+        # stream-K cuts tiles elsewhere, and a single tile begins where C does.
+        small = replace(p, **{key: 60 for key in sizes if key in "mn"})
+        assert supports(c, small, SM90)
+
+
 def test_what_reads_through_pointers_needs_aligned_extents_and_32_bits():
     cdna = change(**CDNA)
     assert supports(cdna, problem(), GFX942)

@@ -2,12 +2,6 @@
 4,799 pixels, aligned copies cannot read them. A layout step copies the array into rows that are
 filled up, or copies a result out of such rows (`turning`). Sizes stay as they are: what fills rows
 up is neither read nor written.
-
-Of results, only gradients of the data are copied out of longer rows. Forward, four launches of
-products of channels-last images (`tma` with a bias, `gluon_ws` without) in front of such a copy
-ended with an illegal instruction on an H200 (29 November 2026). Why is not known: such gradients by
-the same kernels were right, and so was one product of channels-first images. Gradients of weights
-were not tried.
 """
 
 from __future__ import annotations

@@ -92,8 +92,6 @@ def refusal(turned: str, p: ConvProblem) -> str | None:
             return f"{name} has more tiles to be turned than a grid can have"
     if p.output_name in dict(_steps(turned)) and epilogues.has_matrix(p.epilogue):
         return f"epilogue '{p.epilogue}' reads an array that lies as the result, which is turned"
-    if p.direction != "data" and (p.output_name, LONGER) in _steps(turned):
-        return f"{p.output_name} is not copied out of longer rows as a result (see `longer`)"
     return None
 
 
