@@ -7,7 +7,7 @@ from tilewright.ops.conv import engine_record
 
 
 def test_the_rule_is_what_the_record_gives():
-    assert conv_counted.DRAW.counted(conv_counted.DRAW.timed(0)) == engine_record.RECORD
+    assert conv_counted.DRAW.counted(conv_counted.DRAW.as_chosen(0)) == engine_record.RECORD
 
 
 def test_it_holds_where_nothing_was_counted():

@@ -12,7 +12,8 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import FAMILY, ConvConfig, ConvProblem, pipelines
-from tilewright.ops.conv.config import ALIGNMENTS, GEMM, SCHEDULERS, SHARING
+from tilewright.ops.conv.config import ALIGNMENTS, GEMM, SCHEDULERS, SHARING, VENDOR
+from tilewright.ops.conv.pipelines.direct import PIPELINE as DIRECT
 from tilewright.ops.conv.problem import DIRECTIONS, DTYPES_OF, outputs
 from tilewright.ops.conv.stated import first_strides
 from tilewright.ops.gemm.config import REDUCTIONS
@@ -25,6 +26,8 @@ TILES: tuple[dict[str, int], ...] = (
      "held": "3x2s1x1"},
     {"tile_m": 32, "tile_n": 16, "tile_k": 32, "num_warps": 4, "num_stages": 1,
      "direction": "data", "alignment_out": 2},
+    {"tile_m": 64, "tile_n": 1, "tile_k": 1, "num_warps": 1, "num_stages": 1, "group_m": 1,
+     "alignment": 1, "alignment_out": 1, "spatial_dims": 2, "box": "1x1x2"},
 )  # fmt: skip
 
 HELD: dict[str, dict[str, Any]] = {
@@ -96,7 +99,8 @@ def axes(arch: Arch) -> Axes:
         "channels first": partial(_problem, pad=1, first=True),
         "no images": partial(_problem, n=0),
     }
-    own = [name for name in FAMILY.pipelines(arch) if name != GEMM]  # which has a spread of its own
+    # GEMM has a spread of its own, and no library is emulated.
+    own = [name for name in FAMILY.pipelines(arch) if name not in (GEMM, VENDOR)]
     return Axes(FAMILY, own, "dtypes", each, {}, TILES, problems, {})
 
 
@@ -152,4 +156,5 @@ def _problem(
         "precision": c.precision, "epilogue": c.epilogue,
     }  # fmt: skip
     found = ConvProblem(**said)
+    first = first or c.pipeline == DIRECT  # which reads neighbouring pixels
     return replace(found, **first_strides(found)) if first else found

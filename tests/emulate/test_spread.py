@@ -24,7 +24,7 @@ from tilewright.ops.attention.gradients import WITHOUT
 from tilewright.ops.attention.pipelines import on as attention_on
 from tilewright.ops.attention_backward.pipelines import on as backward_on
 from tilewright.ops.attention_backward.problem import GRADIENTS
-from tilewright.ops.conv.config import GEMM
+from tilewright.ops.conv.config import GEMM, VENDOR
 from tilewright.ops.gemm import GemmProblem, pipelines
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.pipelines import on as grouped_on
@@ -51,7 +51,7 @@ def pipelines_of(name: str) -> list[tuple[str, str]]:
         *(("grouped_gemm", one) for one in grouped_on(this)),
         *(("attention", one) for one in attention_on(this)),
         *(("attention_backward", one) for one in backward_on(this)),
-        *(("conv", one) for one in conv if one != GEMM),
+        *(("conv", one) for one in conv if one not in (GEMM, VENDOR)),
     ]
 
 
