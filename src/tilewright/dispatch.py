@@ -419,8 +419,10 @@ class Dispatcher:
         with self._lock:
             self._libraries.index = index
             chosen = self.planner.plan(given.problem, target)
+            if self._standing.settled(chosen, index):
+                return None
             found = torch_answer.answer(family, given, scalars)
-            if found is None or not self._standing.begun(chosen, index, found[0]):
+            if found is None or not self._standing.begun(chosen, found[0]):
                 return None
         _tell(chosen)
         return found[1]

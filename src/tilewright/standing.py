@@ -44,22 +44,24 @@ class Standing:
         """Chosen plans for which torch answers, and their reasons, by problem and device."""
         self._said = False
 
-    def begun(self, chosen: Plan, index: int, name: str) -> bool:
-        """Whether the kernel of `chosen` is not there on GPU `index`, and is being built, so that
-        torch's call of this name may answer."""
-        if not self._behind.under_way(chosen):
-            if self._must_be(chosen) or self._there(chosen, index):
-                return False
-            if not self._behind.start(chosen):
-                return False
-        key = chosen.problem, chosen.device
+    def settled(self, chosen: Plan, index: int) -> bool:
+        """Whether the kernel of `chosen` answers on GPU `index`: it is there, or no other may."""
+        if self._behind.under_way(chosen):
+            return False
+        return self._must_be(chosen) or self._there(chosen, index)
+
+    def begun(self, chosen: Plan, name: str) -> bool:
+        """Whether the kernel of `chosen`, which is not settled, is being built, so that torch's
+        call of this name may answer."""
+        if not self._behind.start(chosen):
+            return False
         if not self._said:
             log.warning(
                 "kernels are being built, and torch answers calls meanwhile: standing() of the "
-                "dispatcher lists them; %s=1 makes calls wait for their kernels",
-                WAITS,
-            )
+                "dispatcher lists them; %s=1 makes calls wait for their kernels", WAITS
+            )  # fmt: skip
             self._said = True
+        key = chosen.problem, chosen.device
         if key not in self._answered:
             if len(self._answered) >= KEPT:
                 self._answered.clear()
