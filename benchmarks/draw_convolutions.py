@@ -184,7 +184,8 @@ FRESH = Models(
         ),
     },
 )  # fmt: skip
-"""Models of no family that the others or `conv:full` have."""
+"""Models that neither the others nor `conv:full` have, though some are of families that these have.
+A layer of theirs is left out."""
 SETS = {"unseen": UNSEEN, "fresh": FRESH}
 
 
