@@ -104,8 +104,19 @@ def bases(arch_name: str) -> list[tuple[Any, Any]]:
         found += cdna(arch_name)
     if arch_name == "sm_90":
         found += [*gemm_cases.odd_tiles(), *gemm_cases.by_turns(), *gemm_cases.swapped()]
-        found += [*scale_cases.gluon(), *gemm_cases.dependent()]
+        found += [*scale_cases.gluon(), *gemm_cases.dependent(), *within_rows()]
     return found
+
+
+def within_rows() -> list[tuple[Any, Any]]:
+    """Kernels by the copy engine on products whose C lies in rows of another array."""
+    return [
+        (
+            gemm_cases.config("sm_90", pipeline="tma", tile_m=64, tile_n=64, tile_k=64),
+            GemmProblem(128, n, 256, ldc=n // 8 * 8 + 8),
+        )
+        for n in range(100, 140)
+    ]
 
 
 def cdna(arch_name: str) -> list[tuple[Any, Any]]:
