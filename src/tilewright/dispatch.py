@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -389,9 +389,7 @@ class Dispatcher:
             self._emulate(family, config, given, said.scalars)
         elif given.views[0].device == "cpu":
             self._interpret(family, config, given, said.scalars)
-        elif config is None and (answer := self._answer(family, given, stream, said.scalars)):
-            answer()
-        else:
+        elif config is not None or not self._answered(family, given, stream, said.scalars):
             ready = self._prepare(family, config, given, stream)
             if config is None:
                 _tell(ready.chosen)
@@ -405,27 +403,33 @@ class Dispatcher:
                 )
         return given.outputs
 
-    def _answer(
+    def _answered(
         self, family: Any, given: Arrays, stream: Any, scalars: Sequence[int | float | None]
-    ) -> Callable[[], None] | None:
-        """Torch's call in place of a kernel that is being built; None if the kernel is there, if
-        calls wait for it, or if torch has no call that may answer."""
+    ) -> bool:
+        """Whether torch's call computed the outputs in place of a kernel that is being built. Not
+        if the kernel is there, if calls wait for it, or if torch has no call that may answer."""
         if self.waits or stream is not None or not self.planner.torch_may_answer:
-            return None
+            return False
         index = _index(given.views[0])
         target = self.planner.live(index)
         if self._captured(target, index, stream):
-            return None
+            return False
         with self._lock:
             self._libraries.index = index
             chosen = self.planner.plan(given.problem, target)
             if self._standing.settled(chosen, index):
-                return None
+                return False
             found = torch_answer.answer(family, given, scalars)
             if found is None or not self._standing.begun(chosen, found[0]):
-                return None
+                return False
+        name, call = found
+        try:
+            call()
+        except RuntimeError as error:
+            log.warning("%s does not answer for %s: %s", name, chosen.config.name, error)
+            return False
         _tell(chosen)
-        return found[1]
+        return True
 
     def _prepare(self, family: Any, config: Any, given: Arrays, stream: Any = None) -> Ready:
         """A launchable plan on the GPU of the operands. If a kernel cannot be built, the next

@@ -16,7 +16,8 @@ def answer(
     family: Any, given: Arrays, scalars: Sequence[int | float | None]
 ) -> tuple[str, Callable[[], None]] | None:
     """Torch's name for a call that computes what `given` states on the current stream, and a
-    function that calls it and writes the outputs. None where torch has none, where arrays are not
+    function that calls it and writes the outputs: it raises `RuntimeError` where torch refuses, and
+    has written nothing then. None where torch has no call, where arrays are not
     tensors or have fewer dimensions than the problem's, where a call adds to what is there, and
     where the device holds lengths or offsets: kernels here keep to their operands whatever these
     are, and torch's do not."""
@@ -27,7 +28,7 @@ def answer(
     for one in operands:
         if one.role == "inout" or (one.read and one.dtype in INDICES):
             return None
-        if one.name in by_name and tuple(by_name[one.name].shape) != tuple(one.shape):
+        if tuple(by_name[one.name].shape) != tuple(one.shape):
             return None
     found = family.stand_in(given.problem)
     if not found:

@@ -301,6 +301,19 @@ def test_torch_answers_without_gradients_and_without_autocast(answering, compile
     assert seen == [(False, False)] and (out == 3.0).all()
 
 
+def test_a_call_that_torch_refuses_waits_for_its_kernel(answering, compiler, monkeypatch, caplog):
+    compiler.there.clear()
+
+    def refused():
+        raise RuntimeError("no execution plan")
+
+    bind = {"torch.called": lambda inputs, outputs: refused}
+    monkeypatch.setattr(type(ops.family("gemm")), "stand_in", lambda self, problem: bind)
+    call(answering)
+    assert loaded(answering) == [CHOSEN.name]
+    assert f"torch.called does not answer for {CHOSEN.name}: no execution plan" in caplog.text
+
+
 def answered(q, k, v, changed=lambda given: given, **named):
     """What torch answers a call of attention with."""
     family, out = ops.family("attention"), torch.empty_like(q)
