@@ -76,8 +76,8 @@ class Draw:
                 yield problem, us[OURS], us[FIRST], min(theirs)
 
     def as_chosen(self, half: int) -> Iterator[Timed]:
-        """Those of which the estimate still chooses the kernel that was timed: what another kernel
-        lost says nothing of today's."""
+        """The problems for which the estimate still chooses the kernel that was timed. One that is
+        no longer chosen says nothing of today's."""
         chosen = json.loads(self.record.read_text()).get("kernels", {})
         ours = Constraints(only_ours=True)
         dispatcher = Dispatcher(device="h200_sxm", selector="analytical", constraints=ours)

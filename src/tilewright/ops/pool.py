@@ -52,8 +52,8 @@ class Columns:
 
     def part(self, places: Each) -> Columns:
         """The objects at these places, in order, an array; these columns if that is all of them.
-        Problems that the same objects serve have one part, and what was worked out for one of them
-        serves the others."""
+        The same places give the same part, so what was worked out for one problem is there for the
+        next that these objects serve."""
         if len(places) == len(self):
             return self
         key = places.tobytes()

@@ -153,8 +153,8 @@ class Miopen:
         return f"{(said or b'unknown status').decode()} ({status})"
 
     def offered(self, driver: Driver, device: int, asked: Convolution, count: int) -> list[Offered]:
-        """The first solvers that the library offers for what is asked, those first that it takes
-        to be faster, at most `count`. Raises `LibraryRefused` if there is none."""
+        """The solvers that the library offers for what is asked, by its own guess the fastest
+        first, at most `count`. Raises `LibraryRefused` if there is none."""
         found: list[Offered] = []
         with ExitStack() as stack, driver.current(device), driver.capture_allowed(), self._used:
             handle = self._handle(device, 0)

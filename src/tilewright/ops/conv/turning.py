@@ -5,8 +5,8 @@ A config names the arrays that it turns (`ConvConfig.turned`, ``turn-xwy`` in na
 for x that is cut into patches, or put together from them (`patches`); w beside it is a copy in
 longer rows. After ``r``, all are copies in longer rows (`longer`). Everything else about a config
 is that of the kernels for the problem that is left (`inside`): rules, sources, estimates, launches.
-A launch has the steps that turn what is read before those kernels, and the step that turns what is
-made after them. `max_workspace=0` forbids them, as they need memory.
+In a launch, steps that turn the inputs come first, then those kernels, then the step that turns the
+result. `max_workspace=0` forbids them, as they need memory.
 """
 
 from __future__ import annotations
