@@ -84,7 +84,7 @@ def _absolute(text: str, folder: str) -> list[tuple[str, int]]:
             base = _resolved("." * node.level + (node.module or ""), folder)
             found += [(f"{base}.{alias.name}", node.lineno) for alias in node.names]
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func).rpartition(".")[2]
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             first = node.args[0] if node.args else None
             if name in ("import_module", "__import__") and isinstance(first, ast.Constant):
                 found.append((_resolved(str(first.value), folder), node.lineno))

@@ -68,6 +68,7 @@ def test_what_is_dispatched_closes_the_loop_to_tuning(file: Path) -> None:
     assert read.problems == tuple(found) and read.repeated == 0
 
 
+@pytest.mark.turns(2)
 def test_calls_that_name_their_kernel_are_not_dispatched(file: Path) -> None:
     dispatcher = Dispatcher(device="h200_sxm")
     a, b = np.ones((16, 32), np.float32), np.ones((32, 16), np.float32)

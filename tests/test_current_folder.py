@@ -95,6 +95,7 @@ def test_the_command_executes_nothing_of_the_current_folder(words, planted, tmp_
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("path", "first"), [(None, ""), (":/nowhere", ""), (".:/nowhere", "typer ")]
 )

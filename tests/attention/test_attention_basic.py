@@ -65,7 +65,7 @@ def _spread(each):
 DRAWN = _spread(2)
 
 
-@pytest.mark.grid(3)
+@pytest.mark.grid(2)
 @pytest.mark.parametrize("seed", range(len(DRAWN)))
 def test_features_together(seed):
     problem = DRAWN[seed]

@@ -59,7 +59,7 @@ def test_no_tile_spills_where_products_take_most_registers(name, dtype, head_dim
     assert not any(spilled.values()), spilled
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("name", "config"), [(name, c) for name in ARCHS for c in kernels(name)], ids=str

@@ -209,6 +209,7 @@ def test_a_bias_that_the_copy_engine_does_not_read_is_refused():
 KNOWN = ("softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv")
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("seed", range(16))
 def test_features_together(seed):

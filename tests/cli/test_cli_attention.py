@@ -54,6 +54,7 @@ def test_explain_and_expand(cli):
     assert "legal kernels" in text
 
 
+@pytest.mark.turns(4)
 def test_sweep_results_and_report(cli, shapes, space, tmp_path):
     out, page = tmp_path / "out", tmp_path / "page.html"
     words = ("sweep", space, "--problems", shapes, "--family", "attention", "--out", out)

@@ -257,6 +257,7 @@ def test_bad_registries(cli, space, tmp_path, monkeypatch):
     assert message.startswith(f"cannot write {inside_a_file}: ")
 
 
+@pytest.mark.turns(2)
 def test_another_users_kernels_need_trust(cli, store, tmp_path, monkeypatch):
     cli("build", NAME, "--arch", "sm_90")
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "somebody-else"))

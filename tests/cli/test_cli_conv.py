@@ -54,6 +54,7 @@ def test_explain_and_expand(cli):
     assert "legal kernels" in text
 
 
+@pytest.mark.turns(3)
 def test_sweep_results_and_report(cli, shapes, space, tmp_path):
     out, page = tmp_path / "out", tmp_path / "page.html"
     words = ("sweep", space, "--problems", shapes, "--family", "conv", "--out", out)
@@ -83,6 +84,7 @@ def test_tune_a_table_and_what_it_answers(cli, shapes, monkeypatch, tmp_path):
     assert json.dumps(exact["chosen"]).count("conv_forward") >= 1
 
 
+@pytest.mark.turns(3)
 def test_profile_lists_every_instance(cli, monkeypatch):
     def wide(self, problem, arch):
         few = {name: values[:1] for name, values in ALGORITHMS.items()}

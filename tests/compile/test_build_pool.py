@@ -207,6 +207,7 @@ def test_a_kernel_that_no_launch_has_room_for_is_refused_before_it_is_built(
     assert result.status == "failed" and "no scalar parameter has type 'fp16'" in result.reason
 
 
+@pytest.mark.turns(4)
 def test_inspect(warm: Store) -> None:
     _, tile, _, amd = (r.kernel for r in build(GOOD, store=warm).results)
     assert tile is not None and amd is not None

@@ -40,7 +40,7 @@ def built(store):
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(6)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("name", "config"), [(name, c) for name in ARCHS for c in kernels(name)], ids=str

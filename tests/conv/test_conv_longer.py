@@ -109,6 +109,7 @@ def directed(*cases):
     return found
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("p", directed(*CASES), ids=str)
 def test_it_is_right(p):
@@ -118,6 +119,7 @@ def test_it_is_right(p):
     assert found.ok, (c.name, found)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("p", directed(ODD_CHANNELS, ODD_IMAGES), ids=str)
 def test_hoppers_kernels_are_right_between_the_steps(p):
     """In the simulation, with the steps' kernels: what fills rows up is garbage."""

@@ -181,7 +181,7 @@ CASES = (
 )
 
 
-@pytest.mark.grid(12)
+@pytest.mark.grid(7)
 @pytest.mark.parametrize("p", CASES, ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_it_is_right(p, direction):

@@ -87,7 +87,7 @@ def test_a_launch_turns_what_is_read_before_and_what_is_made_after(direction):
         assert not {getattr(a, "operand", "") for a in step.arguments} & {"x", "w", "y"}
 
 
-@pytest.mark.grid(8)
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     "p",
     [
@@ -137,6 +137,7 @@ def test_a_constraint_forbids_them():
     assert not plan.config.turned and plan.launch.workspace_bytes == 0
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
 def test_it_is_built(name, store):
     this = arch(name)

@@ -89,6 +89,7 @@ def test_an_option_an_optional_operand_and_an_inout(dispatcher, bias, negate):
     assert result.ok, result
 
 
+@pytest.mark.turns(3)
 def test_a_call_changes_an_inout_in_place(dispatcher):
     x, y = np.ones((5, 64), np.float32), np.full((5, 64), 2.0, np.float32)
     assert dispatcher.run("custom_axpy", x, y, alpha=3.0) is None

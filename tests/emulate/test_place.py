@@ -89,6 +89,7 @@ def inputs(seed=0):
 # --- words ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.turns(2)
 @pytest.mark.grid(2)
 @pytest.mark.parametrize(
     ("word", "name"),
@@ -201,6 +202,7 @@ def test_a_kernel_from_a_bundle_has_no_listing(store, tmp_path):
 # --- temporaries ----------------------------------------------------------------------------------
 
 
+@pytest.mark.turns(3)
 def test_temporaries_and_partial_sums(store):
     dispatcher = Dispatcher(device=GPU, store=store)
     problem = GemmProblem(33, 32, 192, dtype_a="fp16")
@@ -318,6 +320,7 @@ def test_words_name_places_for_workers():
     assert one.settings(Settings(places=4)) == Settings(timer="none")
 
 
+@pytest.mark.turns(2)
 def test_a_sweep_executes_and_times_nothing(store):
     crew = Crew(places.parse(GPU), store, Settings())
     with crew:

@@ -107,6 +107,7 @@ def test_every_feature_of_attention_is_executed(name):
     assert executed == {*features.FEATURES}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", HERE)
 def test_every_gradient_and_feature_of_it_is_executed(name):
     those = [c for c in cases(name) if c.config.family == "attention_backward"]

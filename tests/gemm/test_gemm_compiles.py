@@ -100,6 +100,7 @@ def test_matrix_instructions_are_used(report, store, name):
     assert seen
 
 
+@pytest.mark.turns(3, of="compiled products")
 def test_the_copy_engine_is_used_where_it_is_asked_for(report, store):
     for result in report.results:
         if result.arch.vendor == "nvidia" and "tma" in result.arch.features:
@@ -108,6 +109,7 @@ def test_the_copy_engine_is_used_where_it_is_asked_for(report, store):
             assert copies == (result.config.pipeline != "basic"), result.name
 
 
+@pytest.mark.turns(3, of="compiled products")
 def test_amd_kernels_use_buffer_loads_below_two_gibibytes(report, store):
     for result in report.results:
         # fp32 operands stay with global loads on CDNA under Triton 3.6; so much the worse.
@@ -116,6 +118,7 @@ def test_amd_kernels_use_buffer_loads_below_two_gibibytes(report, store):
             assert ("buffer_load" in text) == (result.config.index_bits == 32), result.name
 
 
+@pytest.mark.turns(3, of="compiled products")
 def test_warp_specialisation_adds_warps(report):
     for result in report.results:
         if result.kernel is not None and result.config.pipeline in ("tma_ws", "gluon_ws"):
@@ -224,6 +227,7 @@ def test_gluon_gives_a_warp_to_the_copies_and_the_rest_to_wgmma(store, hopper, k
     assert len(made.tensor_maps) == 1 + 2 * len(widths.parts(kernel.tile_n))
 
 
+@pytest.mark.turns(3)
 def test_odd_columns_are_products_side_by_side(store, hopper):
     """And no more: each step's wgmma are those of the parts' widths, and one wait; B comes in a box
     for each part."""

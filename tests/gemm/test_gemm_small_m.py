@@ -66,6 +66,7 @@ def test_up_to_four_rows_use_no_matrix_instruction_and_more_use_them(built, stor
         assert result.kernel.resources.spill_bytes == 0, result.name
 
 
+@pytest.mark.turns(4)
 def test_weights_are_read_16_bytes_a_thread_at_once(built, store):
     for result in built:
         text = inspect(result.kernel, store, "ptx") if result.arch.vendor == "nvidia" else ""

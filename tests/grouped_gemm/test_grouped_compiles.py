@@ -71,6 +71,7 @@ def test_matrix_instructions_are_used(report, store, name):
     assert seen
 
 
+@pytest.mark.turns(4)
 def test_loads_are_in_flight_while_tiles_are_multiplied(report, store):
     """A list's promises about alignment reach the loads, or they could not be asynchronous."""
     for result in report.results:

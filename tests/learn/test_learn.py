@@ -50,6 +50,7 @@ def run(*words: Any, code: int = 0) -> Any:
 # --- what is read -------------------------------------------------------------------------------
 
 
+@pytest.mark.turns(2)
 def test_losers_are_kept_and_only_kernels_that_were_timed_are_learned_from(folder: Path):
     blocks = matrix.blocks(matrix.read([folder]))
     assert {block.problem for block in blocks} == {*PROBLEMS}

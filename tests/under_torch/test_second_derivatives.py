@@ -39,6 +39,7 @@ def test_second_derivatives_are_those_of_float64(case: Case):
         assert far(one, other) < 2 * ROOMS[case.dtype], name
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("a", "b"), [((M, K), (K, N)), ((K,), (K,)), ((K,), (3, K, 5)), ((2, 3, 4, K), (2, 3, K, 5))]
 )
