@@ -20,7 +20,7 @@ from tilewright.errors import BadArgument, BadFile
 from tilewright.learn import judge, matrix, train
 from tilewright.measure.results import Results
 from tilewright.select.features import Described
-from tilewright.select.model import Models, load, rows, save
+from tilewright.select.model import Asked, Models, load, save
 from tilewright.verdict import YES
 
 
@@ -201,7 +201,7 @@ def test_a_model_is_the_same_every_time(sheets: list[train.Sheet], learned: Any,
 def test_the_trees_are_lightgbms(sheets: list[train.Sheet]):
     lightgbm = pytest.importorskip("lightgbm")
     features = train.features_of(sheets)
-    x = np.concatenate([rows(sheet.described, features)[0] for sheet in sheets])
+    x = np.concatenate([Asked(features).rows(sheet.described)[0] for sheet in sheets])
     y = np.concatenate([sheet.target for sheet in sheets])
     booster = lightgbm.train(train.PARAMETERS, lightgbm.Dataset(x, y), 20)
     trees = train.trees_of(booster)

@@ -19,8 +19,8 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, BadFile
 from tilewright.select import trees as trees_module
 from tilewright.select.features import Described
-from tilewright.select.learned import Learned, judged
-from tilewright.select.model import Feature, Models, load, rows, save
+from tilewright.select.learned import FARTHEST, Learned, judged
+from tilewright.select.model import Asked, Feature, Models, load, save
 from tilewright.select.trees import LEAF, Trees
 from tilewright.verdict import YES, no
 
@@ -58,10 +58,11 @@ def test_the_estimate_is_corrected_and_the_reason_has_both_figures():
     expected = ours * np.exp(-0.5)
     assert f"expected {expected:.1f} µs, estimated {ours:.1f} µs" in order[0].reason
     assert f"{FIRST.name}, {first:.1f} µs are expected" in order[0].reason
-    assert {choice.config for choice in order} == set(SERVING)
+    ranked = GEMM.rank(PROBLEM, SERVING, H200)
+    near = [c for c, estimate in ranked if estimate.total_us <= FARTHEST * first]
+    assert {choice.config for choice in order} == {*near} < {*SERVING}
     of_one = [choice.config for choice in order if choice.config.pipeline == OTHER]
-    ranked = [config for config, _ in GEMM.rank(PROBLEM, SERVING, H200)]
-    assert of_one == [config for config in ranked if config.pipeline == OTHER]
+    assert of_one == [config for config in near if config.pipeline == OTHER]
 
 
 def test_a_dispatcher_asks_tables_then_the_model_then_the_estimate():
@@ -163,7 +164,7 @@ def grown(rng: random.Random, features: int, trees: int) -> Trees:
     return Trees(*map(tuple, (feature, threshold, left, right, roots)))
 
 
-@pytest.mark.parametrize("count", [0, 1, 15, 16, 33])
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 130])
 def test_c_and_numpy_give_the_same_bits(count: int):
     assert trees_module.walker() is not None
     rng = random.Random(count)
@@ -206,8 +207,8 @@ def test_columns_of_a_part_of_a_pool_are_those_of_its_configs():
         if not isinstance(described.column(name), str)
         and np.asarray(described.column(name)).dtype.kind != "U"
     ]
-    whole, seen = rows(described, features)
-    some, _ = rows(part, features)
+    whole, seen = Asked(features).rows(described)
+    some, _ = Asked(features).rows(part)
     assert seen.all() and np.isfinite(whole).all()
     by_config = dict(zip(described.pool, whole.tolist(), strict=True))
     assert [by_config[config] for config in part.pool] == some.tolist()
@@ -260,10 +261,14 @@ def changed(**trees: Any) -> Any:
         ({}, {}, "models"),
         (changed(left=[1, 0, 2, 0, 0]), {}, "children of node 2 are 2 and 4"),
         (changed(right=[2, 0, 5, 0, 0]), {}, "children of node 2 are 3 and 5"),
+        (changed(left=[2, 0, 3, 0, 0]), {}, "a node of the tree at 0 has not one parent"),
+        (changed(roots=[0, 2]), {}, "children of node 0 are 1 and 2"),
+        (changed(roots=[1]), {}, "roots do not rise from 0"),
+        (changed(roots=[0, 0]), {}, "roots do not rise from 0"),
         (changed(feature=[99, -1, 0, -1, -1]), {}, r"feature\[0\] is 99"),
         (changed(feature=[-2, -1, 0, -1, -1]), {}, r"feature\[0\] is -2"),
         (changed(left=[1, 2, 3, 0, 0]), {}, "node 1 is a leaf with children"),
-        (changed(roots=[5]), {}, r"roots\[0\] is 5"),
+        (changed(roots=[0, 5]), {}, "roots do not rise from 0 to below 5"),
         (changed(threshold=[0.5, 0.0]), {}, "threshold has 2 values of 5 nodes"),
         ([asdict(replace(MODEL, least_gain=-1.0))], {}, "least_gain is -1.0"),
         ([asdict(replace(MODEL, features=()))], {}, "features are 1 to"),

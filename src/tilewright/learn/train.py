@@ -15,7 +15,7 @@ from typing import Any
 from tilewright.errors import BadArgument, TilewrightError
 from tilewright.learn.matrix import Block, provenance
 from tilewright.select.features import Described
-from tilewright.select.model import Feature, Model, rows
+from tilewright.select.model import Asked, Feature, Model
 from tilewright.select.trees import LEAF, Trees
 
 MOST_TREES, LEAVES, DEPTH = 200, 15, 6
@@ -108,7 +108,8 @@ def train(sheets: Sequence[Sheet], lesson: str, trees: int = MOST_TREES) -> Mode
     if not sheets:
         raise BadArgument(f"{lesson}: there is nothing to learn from")
     features = features_of(sheets)
-    x = np.concatenate([rows(sheet.described, features)[0] for sheet in sheets])
+    asked = Asked(features)
+    x = np.concatenate([asked.rows(sheet.described)[0] for sheet in sheets])
     y, w = (np.concatenate([getattr(s, name) for s in sheets]) for name in ("target", "weights"))
     grown, importance = fit(x, y, w, trees)
     # What no tree asks about stays if it was the same for all: of another value, nothing is known.

@@ -86,13 +86,15 @@ class Columns:
         return self._kept[key][1]
 
     def table(self, function: Callable[[Columns, Any], Each], of: Any) -> Each:
-        """What `function` makes of all columns, and of `of`: an array with a row for each object.
-        It is made once; a part takes its rows."""
-        if self.whole is not self:
-            return self.whole.table(function, of)[self._places]
+        """What `function` makes of all columns, and of `of`: an array with a column for each
+        object. It is made once; a part takes its columns."""
         key = function, id(of)
         if key not in self._kept:
-            self._kept[key] = of, function(self, of)
+            if self.whole is not self:
+                found = self.whole.table(function, of)[:, self._places]
+            else:
+                found = function(self, of)
+            self._kept[key] = of, found
         return self._kept[key][1]
 
     def groups(self, word_of: Callable[[Any], str]) -> Mapping[str, tuple[Each, Columns]]:

@@ -21,8 +21,10 @@ from tilewright.ops.library import library_of
 from tilewright.ops.pool import Columns, Each, Pool, each
 
 US = "us"
-CONFIG = "config."
-"""What the names of configs' fields begin with."""
+CONFIG = "config"
+"""The kind of a config's fields."""
+SHARED = ("problem", "work")
+"""Kinds of features that a problem's kernels share."""
 
 
 class Described:
@@ -36,8 +38,8 @@ class Described:
         self.problem, self.device = problem, device
         self._family = ops.family(problem.family)
         pool = Pool.of(configs)
-        if pool and (theirs := each(pool.columns, library_of) != "").any():
-            pool = pool.part((~theirs).nonzero()[0])
+        if pool and not (built := each(pool.columns, _built_here)).all():
+            pool = pool.part(built.nonzero()[0])
         ranked = self._family.rank(problem, pool, device) if pool else ()
         if isinstance(ranked, Ranking):
             self.pool, found, self.places = ranked.pool, ranked.found, [*ranked.places]
@@ -76,18 +78,19 @@ class Described:
             return self._traits.get(word)
         if kind == "problem":
             return _plain(getattr(self.problem, word, None))
-        if kind == "config":
+        if kind == CONFIG:
             return field_of(self.pool.columns, word)
-        return {
-            "flops": float(self.problem.flops),
-            "bytes": float(self.problem.min_bytes),
-            "intensity": self.problem.flops / max(1, self.problem.min_bytes),
-        }.get(word)
+        return self._work.get(word)
+
+    @cached_property
+    def _work(self) -> Mapping[str, float]:
+        flops, least = self.problem.flops, self.problem.min_bytes
+        return {"flops": float(flops), "bytes": float(least), "intensity": flops / max(1, least)}
 
     def names(self) -> list[str]:
         """Every feature that these kernels have."""
         of_problem = [f"problem.{f.name}" for f in fields(self.problem)]
-        of_config = [f"{CONFIG}{f.name}" for f in fields(self.pool[0])]
+        of_config = [f"{CONFIG}.{f.name}" for f in fields(self.pool[0])]
         known = [name for name in (*of_problem, *of_config) if self.column(name) is not None]
         return [
             *known,
@@ -96,6 +99,10 @@ class Described:
             *(f"term.{word}" for word in self._terms),
             *(f"trait.{word}" for word in self._traits),
         ]  # fmt: skip
+
+
+def _built_here(config: Any) -> bool:
+    return not library_of(config)
 
 
 def _plain(value: Any) -> Any:

@@ -12,12 +12,16 @@ from tilewright.arch.model import Device
 from tilewright.select import Choice, Offers, Skipped
 from tilewright.select.analytical import Analytical
 from tilewright.select.features import Described
-from tilewright.select.model import Model, Models, rows
+from tilewright.select.model import Model, Models
 
 DIGITS = 9
 """Decimal digits of the logarithm of an expected time that count: the last bits of a logarithm
 differ between machines, and the choice must not."""
 
+
+FARTHEST = 2.0
+"""Times the least estimate. A kernel that is estimated to take longer is left to the estimate: the
+fastest one measured was never estimated at over 1.5 times (docs/learning.md)."""
 
 _MOST = 700.0
 """Beyond, an exponential is infinite."""
@@ -97,7 +101,7 @@ class Learned:
 class _Judged:
     """What a model says of kernels.
 
-    expected: microseconds of each kernel in the pool.
+    expected: microseconds of each kernel in `order`, by its place.
     order: places in the pool of those that it can judge, the least time first; equal ones as the
         estimate has them.
     first: the place of the estimate's first.
@@ -105,7 +109,7 @@ class _Judged:
     """
 
     described: Described
-    expected: list[float]
+    expected: dict[int, float]
     order: list[int]
     first: int
     gain: float
@@ -117,19 +121,24 @@ def judged(model: Model, described: Described) -> _Judged | str:
 
     if not len(described):
         return "there is no kernel that is built here"
-    if why := model.unseen(described):
-        return why
-    x, seen = rows(described, model.features)
+    if described.device.arch not in model.archs:
+        return model.unseen(described)
+    places = np.array(described.places)
+    us = described.us[places]
+    places = places[us <= FARTHEST * us[0]]
+    x, seen = model.asked.rows(described, places)
     first = described.places[0]
-    if not seen[first]:
-        config = described.pool[first]
-        return f"{config.name}, the estimate's first, is unlike the kernels that it learned from"
-    places = [place for place in described.places if seen[place]]
-    scores = np.full(len(described.pool), np.inf)
-    scores[places] = np.round(np.log(described.us[places]) + model.trees.values(x[places]), DIGITS)
-    order = sorted(places, key=scores.__getitem__)
+    if not seen[0]:
+        name = described.pool[first].name
+        return model.unseen(described) or (
+            f"{name}, the estimate's first, is unlike the kernels that it learned from"
+        )
+    places, x = places[seen], x[seen] if not seen.all() else x
+    expected = np.round(np.log(described.us[places]) + model.trees.values(x), DIGITS)
+    ranks = np.argsort(expected, kind="stable")
+    order = places[ranks].tolist()
     # A model knows ratios: the estimate's first is taken to be estimated right.
-    level = np.log(described.us[first]) - scores[first]
-    expected = np.exp(np.minimum(scores + level, _MOST)).tolist()
-    gain = float(scores[first] - scores[order[0]])
-    return _Judged(described, expected, order, first, gain)
+    level = np.log(described.us[first]) - expected[0]
+    us = np.exp(np.minimum(expected[ranks] + level, _MOST)).tolist()
+    gain = float(expected[0] - expected[ranks[0]])
+    return _Judged(described, dict(zip(order, us, strict=True)), order, first, gain)

@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tilewright.files import write_whole
 from tilewright.jsonfile import convert, parse_json
 from tilewright.ops.pool import Columns
 from tilewright.reading import text as read_text
-from tilewright.select.features import CONFIG, Described, field_of
+from tilewright.select.features import CONFIG, SHARED, Described, field_of
 from tilewright.select.trees import Trees
 
 SCHEMA = 1
@@ -91,64 +92,93 @@ class Model:
             raise BadFile(f"{where}: it names no architecture")
         self.trees.check(len(names), where)
 
+    @cached_property
+    def asked(self) -> Asked:
+        """The features, sorted for asking."""
+        return Asked(self.features)
+
     def unseen(self, described: Described) -> str:
         """Why nothing can be said of the problem: a feature that all kernels share is not as
         training saw it; ``""`` if all are."""
         if described.device.arch not in self.archs:
             return f"it was measured on {', '.join(self.archs)}, not on {described.device.arch}"
-        for one in self.features:
-            kind, _, word = one.name.partition(".")
-            if kind in ("problem", "work"):
-                value = described.column(one.name)
-                if one.words and value not in one.words:
-                    return f"{word} {shown(value)} was not among the problems it learned from"
-                if not one.words and not (_number(value) and one.low <= value <= one.high):
-                    return (
-                        f"{word} {shown(value)} is outside the problems it learned from, "
-                        f"{one.low:g} to {one.high:g}"
-                    )
+        for at in self.asked.shared:
+            one, value = self.features[at], described.column(self.features[at].name)
+            if one.words and value not in one.words:
+                return f"{_word(one)} {shown(value)} was not among the problems it learned from"
+            if not one.words and not (_number(value) and one.low <= value <= one.high):
+                return (
+                    f"{_word(one)} {shown(value)} is outside the problems it learned from, "
+                    f"{one.low:g} to {one.high:g}"
+                )
         return ""
 
 
-def rows(described: Described, features: Sequence[Feature]) -> tuple[Any, Any]:
-    """The features of each kernel in the pool, an array [kernels, features]; and whether all of a
-    kernel's are as training saw them, an array of flags."""
-    import numpy as np
-
-    x = np.zeros((len(described.pool), len(features)))
-    own = [at for at, one in enumerate(features) if one.name.startswith(CONFIG)]
-    x[:, own] = described.pool.columns.table(_of_configs, features)
-    for at, one in enumerate(features):
-        if not one.name.startswith(CONFIG):
-            x[:, at] = _numbers(described.column(one.name), one)
-    low, high = (np.array([_ends(one)[end] for one in features]) for end in (0, 1))
-    return x, ((x >= low) & (x <= high)).all(axis=1)
+def _word(feature: Feature) -> str:
+    return feature.name.partition(".")[2]
 
 
-def _of_configs(columns: Columns, features: Sequence[Feature]) -> Any:
-    """Those features that are fields of configs, which are the same for every problem."""
-    import numpy as np
+class Asked:
+    """Features by where they come from. shared: places of those that a problem's kernels share."""
 
-    own = [one for one in features if one.name.startswith(CONFIG)]
-    found = np.zeros((len(columns), len(own)))
-    for at, one in enumerate(own):
-        found[:, at] = _numbers(field_of(columns, one.name.removeprefix(CONFIG)), one)
-    return found
+    def __init__(self, features: Sequence[Feature]) -> None:
+        import numpy as np
+
+        kinds = [one.name.partition(".")[0] for one in features]
+        self.shared = [at for at, kind in enumerate(kinds) if kind in SHARED]
+        self._own = [at for at, kind in enumerate(kinds) if kind == CONFIG]
+        known = {*self.shared, *self._own}
+        self._other = [at for at in range(len(features)) if at not in known]
+        self._features = features
+        ends = np.array([_ends(one) for one in features]).reshape(-1, 2, 1)
+        self._low, self._high = ends[:, 0], ends[:, 1]
+
+    def rows(self, described: Described, places: Any = None) -> tuple[Any, Any]:
+        """The features of the kernels at `places` in the pool, by default of all of them, an array
+        [kernels, features] with its columns one behind the other; and whether all of a kernel's are
+        as training saw them, an array of flags."""
+        import numpy as np
+
+        x: Any = np.empty((len(self._features), len(described.pool)))
+        for at in self._other:
+            x[at] = self._numbers(at, described)
+        x[self.shared] = np.array([self._numbers(at, described) for at in self.shared])[:, None]
+        x[self._own] = described.pool.columns.table(_of_configs, self)
+        if places is not None:
+            x = x[:, places]
+        return x.T, ((x >= self._low) & (x <= self._high)).all(axis=0)
+
+    def _numbers(self, at: int, described: Described) -> Any:
+        return _numbers(described.column(self._features[at].name), self._features[at])
+
+    def of_configs(self, columns: Columns) -> Any:
+        """Those features that are fields of configs, which are the same for every problem: an array
+        [such features, configs]."""
+        import numpy as np
+
+        found = np.zeros((len(self._own), len(columns)))
+        for at, place in enumerate(self._own):
+            one = self._features[place]
+            found[at] = _numbers(field_of(columns, _word(one)), one)
+        return found
+
+
+def _of_configs(columns: Columns, asked: Asked) -> Any:
+    return asked.of_configs(columns)
 
 
 def _numbers(column: Any, feature: Feature) -> Any:
     """A column as trees take it: a word by its number. NaN, which is in no range, for what is
     neither as training saw it nor a number."""
-    import numpy as np
-
+    if isinstance(column, bool | int | float) and not feature.words:
+        return column
     if isinstance(column, str):
-        return feature.words.index(column) if column in feature.words else np.nan
+        return feature.words.index(column) if column in feature.words else math.nan
+    if getattr(column, "dtype", None) is None or column.dtype.kind not in "biufU":
+        return math.nan
     if feature.words:
         return coded(column, feature.words)
-    if isinstance(column, bool | int | float):
-        return column
-    plain = column is not None and np.asarray(column).dtype.kind in "biuf"
-    return column if plain else np.nan
+    return column if column.dtype.kind != "U" else math.nan
 
 
 def _ends(feature: Feature) -> tuple[float, float]:

@@ -1,80 +1,95 @@
-/* Walks decision trees, for `trees.py`, which has checked them: the children of a node come after
-   it, and every number of a node or a feature is in range. */
+/* Walks decision trees, for `trees.py`, which has checked them: a node has one parent at most and
+   comes after it, and every number of a node, a cut or a feature is in range.
+
+   All rows walk at once: a set of rows is a bit for each, and a node passes on to its children
+   those of its rows that are in the set of its cut, and the others. */
 
 #include <stdint.h>
 
 typedef struct {
-    double threshold; /* go left if the feature is at most this; of a leaf, its value */
-    int32_t feature;  /* -1: a leaf */
-    int32_t child[2]; /* left, right */
+    double value;     /* of a leaf */
+    int32_t cut;      /* -1: a leaf */
+    int32_t child[2]; /* rows in the set of the cut, all others */
+    int32_t root;     /* 1: of a tree */
 } Node;
 
-typedef struct Step {
-    double threshold;
-    const struct Step *child[2]; /* of a leaf, itself */
-    int64_t feature;
-} Step;
+enum { BITS = 64 }; /* rows in one word of a set */
 
-typedef struct {
-    int32_t node;  /* the node itself, or the one that every row comes to from it */
-    int32_t depth; /* steps from there to the farthest leaf */
-} Way;
-
-/* Rows that walk side by side: their steps do not wait for one another. */
-enum { TOGETHER = 16 };
-
-static int alike(const double *x, int64_t rows, int64_t width, int32_t feature)
+/* How many of `count` increasing thresholds are below `value`; all of them are if it is NaN. */
+static int64_t place(double value, const double *thresholds, int64_t count)
 {
-    for (int64_t row = 1; row < rows; row++)
-        if (x[row * width + feature] != x[feature])
-            return 0;
-    return 1;
+    int64_t low = 0;
+    while (count > 0) {
+        const int64_t half = count / 2;
+        const int right = !(value <= thresholds[low + half]);
+        low = right ? low + half + 1 : low;
+        count = right ? count - half - 1 : half;
+    }
+    return low;
+}
+
+/* Of one feature, `values` of each row: the set of every cut, the rows with at most its threshold.
+   The cuts' thresholds increase. */
+static void sort_rows(const double *values, int64_t rows, const double *thresholds, int64_t cuts,
+                      uint64_t *sets, int64_t words)
+{
+    for (int64_t at = 0; at < cuts * words; at++)
+        sets[at] = 0;
+    int64_t at = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        if (row == 0 || values[row] != values[row - 1])
+            at = place(values[row], thresholds, cuts);
+        if (at < cuts)
+            sets[at * words + row / BITS] |= (uint64_t)1 << row % BITS;
+    }
+    for (int64_t at = words; at < cuts * words; at++)
+        sets[at] |= sets[at - words];
+}
+
+static void add(double value, uint64_t set, double *totals)
+{
+    if (set == ~(uint64_t)0) {
+        for (int row = 0; row < BITS; row++)
+            totals[row] += value;
+        return;
+    }
+    for (; set; set &= set - 1)
+        totals[__builtin_ctzll(set)] += value;
 }
 
 /* Add to `totals` of each row the values of the leaves that it comes to, one tree after another.
 
-   x: `rows` rows, a multiple of `TOGETHER` and one at least, of `width` features. nodes: `count` of
-   them, of all trees. roots: the first node of each of `trees` trees. steps, ways, same: room for
-   `count` steps, `count` ways and `width` bytes.
-
-   Many features are the same in all rows, which are of one problem. Where a node decides by such a
-   feature, all rows go to the same child, and no row walks through the node. */
-void walk(const double *x, int64_t rows, int64_t width, const Node *nodes, int64_t count,
-          const int32_t *roots, int64_t trees, Step *steps, Way *ways, char *same, double *totals)
+   x: of each feature the values of `rows` rows. first: of each of `width` features its first cut,
+   and behind the last one the number of cuts. thresholds: of each cut. nodes: `count` of them, of
+   all trees, one tree behind the other. sets: room for a set of rows for each cut and each node. */
+void walk(const double *x, int64_t rows, int64_t width, const int32_t *first,
+          const double *thresholds, const Node *nodes, int64_t count, uint64_t *sets,
+          double *totals)
 {
-    for (int32_t feature = 0; feature < width; feature++)
-        same[feature] = (char)alike(x, rows, width, feature);
-    for (int64_t at = count - 1; at >= 0; at--) {
+    const int64_t words = (rows + BITS - 1) / BITS;
+    uint64_t *reach = sets + first[width] * words;
+    for (int64_t at = 0; at < width; at++)
+        sort_rows(x + at * rows, rows, thresholds + first[at], first[at + 1] - first[at],
+                  sets + first[at] * words, words);
+    for (int64_t at = 0; at < count; at++) {
         const Node *node = nodes + at;
-        const int32_t itself = (int32_t)at;
-        ways[at] = (Way){itself, 0};
-        steps[at] = (Step){node->threshold, {steps + at, steps + at}, 0};
-        if (node->feature < 0)
-            continue;
-        if (same[node->feature]) {
-            ways[at] = ways[node->child[!(x[node->feature] <= node->threshold)]];
+        uint64_t *here = reach + at * words;
+        if (node->root) {
+            for (int64_t word = 0; word < words; word++)
+                here[word] = ~(uint64_t)0;
+            if (rows % BITS)
+                here[words - 1] = ((uint64_t)1 << rows % BITS) - 1;
+        }
+        if (node->cut < 0) {
+            for (int64_t word = 0; word < words; word++)
+                add(node->value, here[word], totals + word * BITS);
             continue;
         }
-        const Way left = ways[node->child[0]], right = ways[node->child[1]];
-        ways[at].depth = 1 + (left.depth > right.depth ? left.depth : right.depth);
-        steps[at] = (Step){
-            node->threshold, {steps + left.node, steps + right.node}, node->feature};
-    }
-    for (int64_t tree = 0; tree < trees; tree++) {
-        const Way way = ways[roots[tree]];
-        for (int64_t first = 0; first < rows; first += TOGETHER) {
-            const double *values = x + first * width;
-            const Step *at[TOGETHER];
-            for (int row = 0; row < TOGETHER; row++)
-                at[row] = steps + way.node;
-            for (int32_t deep = 0; deep < way.depth; deep++)
-                for (int row = 0; row < TOGETHER; row++) {
-                    const Step *step = at[row];
-                    const double value = values[row * width + step->feature];
-                    at[row] = step->child[!(value <= step->threshold)];
-                }
-            for (int row = 0; row < TOGETHER; row++)
-                totals[first + row] += at[row]->threshold;
+        const uint64_t *set = sets + node->cut * words;
+        uint64_t *in = reach + node->child[0] * words, *out = reach + node->child[1] * words;
+        for (int64_t word = 0; word < words; word++) {
+            in[word] = here[word] & set[word];
+            out[word] = here[word] & ~set[word];
         }
     }
 }

@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
+from operator import ge
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ class Trees:
     feature: by which a node decides; `LEAF` of a leaf.
     threshold: a row whose feature is at most this goes left; of a leaf, its value.
     left, right: numbers of a node's children, which are larger than its own; 0 of a leaf.
-    roots: the first node of each tree.
+    roots: the first node of each tree; the others of the tree follow it.
     """
 
     feature: tuple[int, ...]
@@ -51,80 +53,114 @@ class Trees:
         for name in ("threshold", "left", "right"):
             if (given := len(getattr(self, name))) != count:
                 raise BadFile(f"{where}: {name} has {given} values of {count} nodes")
-        for tree, root in enumerate(self.roots):
-            if not 0 <= root < count:
-                raise BadFile(f"{where}: roots[{tree}] is {root}, of {count} nodes")
-        nodes = zip(self.feature, self.threshold, self.left, self.right, strict=True)
-        for node, (feature, threshold, left, right) in enumerate(nodes):
+        starts = (*self.roots, count)
+        if starts[0] != 0 or any(map(ge, starts, starts[1:])):
+            raise BadFile(f"{where}: roots do not rise from 0 to below {count}, the nodes' number")
+        for root, end in pairwise(starts):
+            self._check_tree(root, end, features, where)
+
+    def _check_tree(self, root: int, end: int, features: int, where: str) -> None:
+        """`check` of the nodes from `root` to before `end`."""
+        children = [root]
+        for node in range(root, end):
+            feature, threshold = self.feature[node], self.threshold[node]
+            both = left, right = self.left[node], self.right[node]
             if not LEAF <= feature < features:
                 raise BadFile(f"{where}: feature[{node}] is {feature}, of {features} features")
             if not math.isfinite(threshold) or (feature == LEAF and abs(threshold) > MOST_VALUE):
                 raise BadFile(f"{where}: threshold[{node}] is {threshold}")
-            if feature == LEAF and (left, right) != (0, 0):
-                raise BadFile(f"{where}: node {node} is a leaf with children")
-            if feature != LEAF and not (node < left < count and node < right < count):
+            if feature == LEAF:
+                if both != (0, 0):
+                    raise BadFile(f"{where}: node {node} is a leaf with children")
+            elif node < left < end and node < right < end:
+                children += both
+            else:
                 raise BadFile(
                     f"{where}: the children of node {node} are {left} and {right}, and not after it"
-                    f" among {count} nodes"
+                    f" in its tree, which ends before {end}"
                 )
+        if len(children) != end - root or len({*children}) != end - root:
+            raise BadFile(f"{where}: a node of the tree at {root} has not one parent")
 
     def values(self, x: Any) -> Any:
-        """The value of each row of `x`, an array [rows, features] of finite numbers."""
+        """The value of each row of `x`, an array [rows, features] of finite numbers. It is fastest
+        for one whose columns lie one behind the other."""
         import numpy as np
 
         walk, count = walker(), len(x)
         if walk is None or not count:
             return self.in_numpy(np.asarray(x, np.float64))
-        width, (nodes, roots) = x.shape[1], self._packed
-        rows = np.zeros((-(-count // _TOGETHER) * _TOGETHER, width))
-        rows[:count], rows[count:] = x, x[-1]
-        totals = np.zeros(len(rows))
-        ways = len(nodes) * _STEP_BYTES
-        same = ways + len(nodes) * _WAY_BYTES
-        room = np.empty(same + width, np.uint8)
-        at = room.ctypes.data
-        walk(
-            rows.ctypes.data, len(rows), width, nodes.ctypes.data, len(nodes), roots.ctypes.data,
-            len(roots), at, at + ways, at + same, totals.ctypes.data,
-        )  # fmt: skip
-        return totals[:count]
+        columns = np.ascontiguousarray(x.T, np.float64)
+        words, packed = -(-count // _BITS), self._packed
+        sets = np.empty((len(packed.thresholds) + len(packed.nodes)) * words, np.int64)
+        totals = np.zeros(count)
+        walk(columns.ctypes.data, count, *packed.given, sets.ctypes.data, totals.ctypes.data)
+        return totals
 
     def in_numpy(self, x: Any) -> Any:
         """As `values`, in NumPy."""
         import numpy as np
 
-        nodes, roots = self._packed
-        if not len(roots):
+        if not self.roots:
             return np.zeros(len(x))
-        feature, threshold, child = (
-            np.ascontiguousarray(nodes[name]) for name in ("feature", "threshold", "child")
-        )
-        at = np.repeat(roots[None, :], len(x), 0).astype(np.int64).ravel()
+        feature, child = np.array(self.feature), np.array([self.left, self.right])
+        threshold, roots = np.array(self.threshold), np.array(self.roots)
+        at = np.repeat(roots[None, :], len(x), 0).ravel()
         rows = np.repeat(np.arange(len(x)), len(roots))
         walking = np.flatnonzero(feature[at] != LEAF)
         while len(walking):
             here = at[walking]
             right = ~(x[rows[walking], feature[here]] <= threshold[here])
-            at[walking] = there = child[here, right.astype(np.int8)]
+            at[walking] = there = child[right.astype(np.int8), here]
             walking = walking[feature[there] != LEAF]
         # One after another, as in C: `sum` adds in another order.
         return np.cumsum(threshold[at].reshape(len(x), len(roots)), axis=1)[:, -1]
 
     @cached_property
-    def _packed(self) -> tuple[Any, Any]:
-        """The nodes as `trees.c` has them, and the roots."""
+    def _packed(self) -> _Packed:
+        """As `trees.c` has them."""
         import numpy as np
 
-        kind = [("threshold", "f8"), ("feature", "i4"), ("child", "i4", (2,))]
-        nodes = np.zeros(len(self.feature), np.dtype(kind, align=True))
-        nodes["threshold"], nodes["feature"] = self.threshold, self.feature
-        if len(nodes):
-            nodes["child"] = np.array([self.left, self.right]).T
-        return nodes, np.array(self.roots, np.int32)
+        feature, threshold = np.array(self.feature, np.int32), np.array(self.threshold)
+        inner = np.flatnonzero(feature != LEAF)
+        inner = inner[np.lexsort((threshold[inner], feature[inner]))]
+        asked, at_most = feature[inner], threshold[inner]
+        other = np.ones(len(inner), bool)  # whether a cut is not that of the node before
+        other[1:] = (asked[1:] != asked[:-1]) | (at_most[1:] != at_most[:-1])
+        kind = [("value", "f8"), ("cut", "i4"), ("child", "i4", (2,)), ("root", "i4")]
+        nodes = np.zeros(len(feature), np.dtype(kind, align=True))
+        nodes["value"], nodes["cut"] = threshold, LEAF
+        nodes["cut"][inner] = np.cumsum(other) - 1
+        nodes["child"] = np.array([self.left, self.right]).reshape(2, -1).T
+        nodes["root"][[*self.roots]] = 1
+        ends = np.arange(max(self.feature, default=LEAF) + 2)
+        first = np.searchsorted(asked[other], ends).astype(np.int32)
+        return _Packed(first, at_most[other], nodes)
 
 
-_STEP_BYTES, _WAY_BYTES = 32, 8
-_TOGETHER = 16
+@dataclass(frozen=True)
+class _Packed:
+    """Trees as `trees.c` has them. A cut is a feature and a threshold.
+
+    first: of each feature its first cut, and behind the last feature the number of cuts.
+    thresholds: of each cut.
+    nodes: with the cut that each decides by.
+    """
+
+    first: Any
+    thresholds: Any
+    nodes: Any
+
+    @cached_property
+    def given(self) -> tuple[int, ...]:
+        """These arguments of `walk`."""
+        return (
+            len(self.first) - 1, self.first.ctypes.data, self.thresholds.ctypes.data,
+            self.nodes.ctypes.data, len(self.nodes),
+        )  # fmt: skip
+
+
+_BITS = 64
 """As in `trees.c`."""
 
 
@@ -137,7 +173,7 @@ def walker() -> Any:
         log.warning("%s; until then a learned choice takes some milliseconds more", error)
         return None
     p, n = ctypes.c_void_p, ctypes.c_int64
-    library.walk.argtypes = [p, n, n, p, n, p, n, p, p, p, p]
+    library.walk.argtypes = [p, n, n, p, p, p, n, p, p]
     library.walk.restype = None
     return library.walk
 
