@@ -1,0 +1,5 @@
+"""Settings."""
+
+VLLM_BATCH_INVARIANT = False
+VLLM_ROCM_MOE_PADDING = False
+VLLM_DISABLED_KERNELS: list[str] = []
