@@ -176,6 +176,21 @@ def test_a_folded_operand_s_gradient_is_laid_out_as_the_input(columns):
     assert torch.equal(as_input(folded.contiguous(), view, one), x)
 
 
+EQUATIONS = ("mk,nk->mn", "km,kn->mn", "mk,kn->nm", "bmk,bnk->bmn", "mbk,bkn->bmn", "qhd,khd->hqk")
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_the_gradients_of_a_contraction_of_equal_sizes_are_not_turned(equation):
+    """Nothing in the shapes says which dimension is which."""
+    terms = equation.partition("->")[0].split(",")
+    a, b = (torch.randn((4,) * len(term), requires_grad=True) for term in terms)
+    result, exact = tw.gemm(a, b, equation=equation), torch.einsum(equation, a, b)
+    incoming = torch.randn(exact.shape).mT
+    found = torch.autograd.grad(result, (a, b), incoming)
+    wanted = torch.autograd.grad(exact, (a, b), incoming)
+    assert all(far(one, other.double()) < 1e-5 for one, other in zip(found, wanted, strict=True))
+
+
 @pytest.mark.parametrize("empty", ["m", "n", "k"])
 def test_empty_operands(empty):
     m, n, k = (0 if size == empty else 16 for size in "mnk")

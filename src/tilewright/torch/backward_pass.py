@@ -13,7 +13,7 @@ from tilewright.default import default_dispatcher
 from tilewright.ops.nouns import Operand, View
 from tilewright.ready import Launched, Repeatable
 from tilewright.torch import autocast
-from tilewright.torch.backward_plan import Plan, Result, Step
+from tilewright.torch.backward_plan import Laid, Plan, Result, Step, alike, walk
 from tilewright.torch.said import Numbers, Said
 
 Run = Callable[[str, Said, Sequence[Any], Numbers], Sequence[Any]]
@@ -52,9 +52,9 @@ def _values(
     for one, x in zip(plan.operands, saved, strict=True):
         if wanted is None or one.name in wanted:
             values[one.name] = _as_operand(x, one)
-    for (name, shape), x in zip(plan.arriving, arrived, strict=True):
-        if wanted is None or name in wanted:
-            values[name] = x if x.shape == shape else x.reshape(shape)
+    for one, x in zip(plan.arriving, arrived, strict=True):
+        if wanted is None or one.name in wanted:
+            values[one.name] = _arrived(x, one)
     return values
 
 
@@ -144,7 +144,7 @@ def _repeatable(
     launched = [result for result in plan.results if result.place in plan.launched]
     made = [found[result.place] for result in launched]
     roots = {result.made: -1 - place for place, result in enumerate(launched)}
-    names = (*(one.name for one in plan.operands), *(name for name, _ in plan.arriving))
+    names = tuple(one.name for one in (*plan.operands, *plan.arriving))
     roots |= {name: place for place, name in enumerate(names)}
     launches = []
     for step in plan.steps:
@@ -164,17 +164,28 @@ def _repeatable(
     return Repeatable(arrays, tuple(launches), tuple(made), len(launched))
 
 
-def _as_operand(x: Any, one: Operand) -> Any:
-    """A tensor of a call with the shape of its operand, which the family may have folded."""
-    if x.shape == one.shape:
+def _as_operand(x: Any, one: Laid) -> Any:
+    """A tensor of a call as its operand, which the family may have folded or turned."""
+    if one.same:
         return x
-    return x.as_strided(one.shape, one.strides, x.storage_offset())
+    view, operand = one.view, one.operand
+    if x.stride() != view.strides:  # a gradient, or what a hook for saved tensors has kept
+        made = torch.empty_strided(view.shape, view.strides, dtype=x.dtype, device=x.device)
+        x = made.copy_(x)
+    return x.as_strided(operand.shape, operand.strides, x.storage_offset())
+
+
+def _arrived(x: Any, one: Laid) -> Any:
+    """The gradient of an output with the shape of its operand."""
+    if one.same or not one.folded:
+        return _as_operand(x, one)
+    return x.reshape(one.operand.shape)
 
 
 def as_input(gradient: Any, view: View, one: Operand) -> Any:
     """A gradient of the operand's shape, or of as many elements as the input, with the shape that
     the input has."""
-    if gradient.shape == view.shape:
+    if gradient.shape == view.shape and (gradient.shape != one.shape or alike(view, one)):
         return gradient
     if gradient.shape != one.shape:  # summed over what the family had broadcast
         return gradient.reshape(view.shape)
@@ -184,8 +195,11 @@ def as_input(gradient: Any, view: View, one: Operand) -> Any:
     if shared:  # each element is read several times, so its gradients add up
         gradient = gradient.sum(shared, keepdim=True)
         one = replace(one, shape=tuple(gradient.shape))
-    if _walk(view.shape, view.strides) == _walk(one.shape, one.strides):
+    if walk(view) == walk(one):
         return gradient.reshape(view.shape)
+    order = _order(view, one)
+    if order is not None:
+        return gradient.permute(order)
     whole = torch.empty_strided(
         view.shape, view.strides, dtype=gradient.dtype, device=gradient.device
     )
@@ -193,15 +207,14 @@ def as_input(gradient: Any, view: View, one: Operand) -> Any:
     return whole
 
 
-def _walk(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """How memory is walked, row by row: dimensions that join are joined, those of size 1 dropped.
-    Two tensors that are walked alike have their elements in the same order."""
-    walk: list[tuple[int, int]] = []
-    for size, stride in zip(shape, strides, strict=True):
-        if size == 1:
-            continue
-        if walk and walk[-1][1] == size * stride:
-            walk[-1] = (walk[-1][0] * size, stride)
-        else:
-            walk.append((size, stride))
-    return walk
+def _order(view: View, one: Operand) -> list[int] | None:
+    """The operand's dimensions in the order that the input has them; None if they are others."""
+    left = [*zip(one.shape, one.strides, strict=True)]
+    order = []
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        like = (i for i, (n, s) in enumerate(left) if n == size and (n == 1 or s == stride))
+        place = next((i for i in like if i not in order), None)
+        if place is None:
+            return None
+        order.append(place)
+    return order if len(order) == len(left) else None

@@ -46,6 +46,30 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Laid:
+    """A tensor of a call, or a gradient that arrives, and the operand that it is.
+
+    name: what steps call it.
+    view: how the tensor lies. A gradient that arrives may lie otherwise.
+    operand: how the operand lies, in the same memory.
+    same: whether the tensor's dimensions are the operand's. Equal shapes do not say so: a square
+        matrix may be the operand's transpose.
+    folded: whether both are walked alike, so that a reshape makes one of the other.
+    """
+
+    name: str
+    view: View
+    operand: Operand
+    same: bool
+    folded: bool
+
+
+def _laid(name: str, view: View, operand: Operand) -> Laid:
+    folded = walk(view) == walk(operand)
+    return Laid(name, view, operand, alike(view, operand), folded)
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A gradient that is asked for.
 
@@ -77,8 +101,8 @@ class Plan:
     saved: places, among inputs and then outputs, of the tensors that the backward pass reads.
     keep: takes these of all inputs and outputs.
     returned: takes the caller's outputs, of those of the recorded call.
-    operands: the operands that the saved tensors are.
-    arriving: of each of the caller's outputs, the name of its gradient, and its shape.
+    operands: the saved tensors, and the operands that they are.
+    arriving: the gradients of the caller's outputs.
     steps: in an order in which they can be made.
     results: the gradients asked for.
     launched: the places of those that an operation makes.
@@ -100,8 +124,8 @@ class Plan:
     saved: tuple[int, ...]
     keep: Taking
     returned: Taking
-    operands: tuple[Operand, ...]
-    arriving: tuple[tuple[str, tuple[int, ...]], ...]
+    operands: tuple[Laid, ...]
+    arriving: tuple[Laid, ...]
     steps: tuple[Step, ...]
     results: tuple[Result, ...]
     launched: tuple[int, ...]
@@ -137,6 +161,9 @@ def plan_of(op: str, said: Said, described: Described) -> Plan:
         operands = family.operands(family.problem_of(fake.call(said, views)))
         declared = {one.name: one for one in operands}
     made = tuple(name for name, one in declared.items() if one.role == "out")
+    lie = dict(zip(names, views, strict=True))
+    for name, one in zip(made, family.outputs(fake.call(said, views)), strict=True):
+        lie[name] = View(tuple(one.shape), tuple(one.strides), one.dtype, 0, "")
     everything = (*names, *made)
     read = backward.reads(everything)
     saved = tuple(place for place, name in enumerate(everything) if name in read)
@@ -168,8 +195,8 @@ def plan_of(op: str, said: Said, described: Described) -> Plan:
         saved,
         taking(saved),
         taking([made.index(one.name) for one in outputs]),
-        tuple(declared[name] for name in read),
-        tuple((incoming(one.name), one.shape) for one in outputs),
+        tuple(_laid(name, lie[name], declared[name]) for name in read),
+        tuple(_laid(incoming(one.name), lie[one.name], one) for one in outputs),
         steps,
         results,
         tuple(result.place for result in launched),
@@ -193,6 +220,26 @@ def _without_launches(steps: Sequence[Step], wanted: Collection[str]) -> tuple[S
             needed.update(step.operands)
             found.append(step)
     return tuple(reversed(found))
+
+
+def alike(one: View | Operand, other: View | Operand) -> bool:
+    """Whether two have the same dimensions, in the same order."""
+    walked = zip(one.shape, one.strides, other.strides, strict=False)
+    return tuple(one.shape) == tuple(other.shape) and all(n < 2 or s == t for n, s, t in walked)
+
+
+def walk(of: View | Operand) -> list[tuple[int, int]]:
+    """How memory is walked, row by row: dimensions that join are joined, those of size 1 dropped.
+    Two tensors that are walked alike have their elements in the same order."""
+    found: list[tuple[int, int]] = []
+    for size, stride in zip(of.shape, of.strides, strict=True):
+        if size == 1:
+            continue
+        if found and found[-1][1] == size * stride:
+            found[-1] = (found[-1][0] * size, stride)
+        else:
+            found.append((size, stride))
+    return found
 
 
 def taking(places: Sequence[int]) -> Taking:
