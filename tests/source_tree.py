@@ -248,7 +248,7 @@ COMMON = frozenset(
 a `Store`, wait states, the sizes of a file, the vendor's library."""
 
 
-FACES = ("flash_attn", "serving")
+FACES = ("flash_attn", "serving", "torch.functional")
 """Rooms that are about one family: another project's interface to it."""
 
 
@@ -272,7 +272,7 @@ def words_said(tree: Sources) -> Iterator[tuple[str, str, int]]:
     for module, text in tree.items():
         if module.startswith("ops.") and module.split(".")[1] in ops.families():
             continue
-        if module.split(".")[0] in FACES:
+        if any(f"{module}.".startswith(f"{face}.") for face in FACES):
             continue
         yield from ((module, word, line) for word, line in _said(text))
 

@@ -152,6 +152,7 @@ OTHER_MEANING = {
     "select.constraints": {"deterministic"},  # the constraint
     "tables.aiter": {"attention"},  # linear attention
     "tables.packed": {"accumulate"},  # itertools'
+    "torch": {"attention", "conv"},  # torch's functions
 }
 """Words that mean something else in these modules than in the families."""
 

@@ -1,4 +1,4 @@
-"""torch's own samples of its products (`op_db`), through our operations. An answer, with its
+"""torch's own samples of its products (`op_db`), through our functions. An answer, with its
 gradients, is right, or refused by a typed error, or wrong, or an error of another type.
 
 python tests/under_torch/torch_samples.py          # the table, and why
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-import tilewright as tw
+import tilewright.torch as tt
 from tilewright.errors import TilewrightError
 
 ROOMS = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
@@ -28,45 +28,16 @@ Sample = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """torch's function, and the arguments of a call."""
 
 
-def _addmm(c: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    add = (beta * c).expand(a.shape[0], b.shape[1])
-    return tw.gemm(a, b, scale=alpha, add=add, epilogue="scale+add")
-
-
-def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    if bias is None:
-        return tw.gemm(x, weight.T)
-    return tw.gemm(x, weight.T, bias=bias, epilogue="bias")
-
-
-def _attention(
-    q: Any,
-    k: Any,
-    v: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> Any:
-    said = {"mask": "causal", "corner": "top_left"} if is_causal else {}
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))
-    made = (x.expand(*batch, *x.shape[-2:]) for x in (q, k, v))
-    ranked = (x if x.dim() == 4 else x[None] for x in made)
-    result = tw.attention(*ranked, layout="bhsd", bias=attn_mask, scale=scale, **said)
-    return result if len(batch) == 2 else result[0]
-
-
 ADAPTERS: dict[str, Callable[..., Any]] = {
-    "mm": tw.gemm,
-    "bmm": tw.gemm,
-    "matmul": tw.gemm,
-    "addmm": _addmm,
-    "nn.functional.linear": _linear,
-    "nn.functional.scaled_dot_product_attention": _attention,
-} | {
-    f"nn.functional.{name}{rank}d": getattr(tw, f"{name}{rank}d")
-    for name in ("conv", "conv_transpose")
-    for rank in (1, 2, 3)
+    **{name: getattr(tt, name) for name in ("mm", "bmm", "matmul", "addmm", "baddbmm")},
+    **{
+        f"nn.functional.{name}": getattr(tt, name)
+        for name in (
+            "linear",
+            "scaled_dot_product_attention",
+            *(f"{form}{rank}d" for form in ("conv", "conv_transpose") for rank in (1, 2, 3)),
+        )
+    },
 }
 """Ours, with the signature of torch's, by torch's name."""
 

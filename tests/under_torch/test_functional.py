@@ -1,0 +1,267 @@
+"""Torch's functions of this package: the results and gradients of torch's own, without copies."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradient_cases import far  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
+
+import tilewright.torch as tt  # noqa: E402
+from tilewright.dispatch import Dispatcher  # noqa: E402
+from tilewright.errors import BadArgument  # noqa: E402
+
+F = torch.nn.functional
+NEAR = 1e-5
+"""Of a result's norm, in fp32."""
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The operations that the dispatcher runs, in order, with their operands."""
+    found, run = [], Dispatcher.run_given
+
+    def noted(self, op, operands, *rest):
+        found.append((op, tuple(operands)))
+        return run(self, op, operands, *rest)
+
+    monkeypatch.setattr(Dispatcher, "run_given", noted)
+    return found
+
+
+def randn(*shape: int, grad: bool = True) -> Any:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return made.requires_grad_(grad)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of ours, and of torch's, with tensors of these shapes."""
+
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    said: dict[str, Any] = field(default_factory=dict)
+
+    def given(self) -> tuple[Any, ...]:
+        return tuple(randn(*shape) for shape in self.shapes)
+
+
+def _behind_linear(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda *given, activation: function(F.linear(*given))
+
+
+def _sdpa(*shapes: tuple[int, ...], **said: Any) -> Case:
+    ours, theirs = tt.scaled_dot_product_attention, F.scaled_dot_product_attention
+    return Case(ours, theirs, shapes, said)
+
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+CASES = {
+    "mm": Case(tt.mm, torch.mm, ((8, 16), (16, 24))),
+    "bmm": Case(tt.bmm, torch.bmm, ((2, 8, 16), (2, 16, 24))),
+    "matmul of vectors": Case(tt.matmul, torch.matmul, ((16,), (16,))),
+    "matmul broadcast": Case(tt.matmul, torch.matmul, ((3, 1, 8, 16), (2, 16, 24))),
+    "matmul of five": Case(tt.matmul, torch.matmul, ((2, 3, 1, 8, 16), (4, 16, 24))),
+    "matmul by one": Case(tt.matmul, torch.matmul, ((2, 1, 3, 8, 16), (16, 24))),
+    "addmm": Case(tt.addmm, torch.addmm, ((24,), (8, 16), (16, 24)), {"beta": 0.5, "alpha": 2}),
+    "addmm of rows": Case(tt.addmm, torch.addmm, ((8, 1), (8, 16), (16, 24))),
+    "baddbmm": Case(tt.baddbmm, torch.baddbmm, ((8, 24), (2, 8, 16), (2, 16, 24))),
+    "linear": Case(tt.linear, F.linear, ((2, 8, 16), (16, 16), (16,))),
+    "linear of four": Case(tt.linear, F.linear, ((2, 1, 8, 16), (16, 16), (16,))),
+    "linear of one": Case(tt.linear, F.linear, ((16,), (24, 16))),
+    **{
+        f"linear {name}": Case(
+            tt.linear, _behind_linear(function), ((8, 16), (16, 16), (16,)), {"activation": name}
+        )
+        for name, function in ACTIVATIONS.items()
+    },
+    "attention": _sdpa((2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 8), is_causal=True, scale=0.3),
+    "attention of three": _sdpa((4, 5, 16), (4, 9, 16), (4, 9, 16)),
+    "attention of two": _sdpa((5, 16), (9, 16), (9, 16)),
+    "attention of five": _sdpa((2, 3, 4, 5, 16), (1, 4, 9, 16), (3, 4, 9, 16)),
+    "attention shared": _sdpa((2, 4, 5, 16), (1, 1, 9, 16), (2, 1, 9, 16)),
+    "attention grouped": _sdpa((1, 4, 5, 16), (1, 2, 9, 16), (1, 2, 9, 16), enable_gqa=True),
+    "attention masked": _sdpa(
+        (2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16),
+        attn_mask=torch.arange(45).reshape(5, 9) % 4 > 0,
+    ),
+    "attention by keys": _sdpa(
+        (2, 4, 5, 16), (2, 4, 9, 16), (2, 4, 9, 16), attn_mask=torch.ones(2, 1, 5, 1)
+    ),
+    "conv2d": Case(tt.conv2d, F.conv2d, ((1, 4, 6, 6), (8, 4, 3, 3), (8,)), {"padding": 1}),
+    "conv_transpose1d": Case(tt.conv_transpose1d, F.conv_transpose1d, ((1, 4, 6), (4, 8, 3))),
+}  # fmt: skip
+
+
+@pytest.mark.grid(4)
+@pytest.mark.parametrize("name", CASES)
+def test_results_and_gradients_are_torch_s(name):
+    case = CASES[name]
+    given = case.given()
+    found, wanted = (call(*given, **case.said) for call in (case.ours, case.theirs))
+    assert found.shape == wanted.shape
+    assert far(found, wanted.double().detach()) < NEAR
+    incoming = randn(*wanted.shape, grad=False)
+    grads = (torch.autograd.grad(x, given, incoming) for x in (found, wanted))
+    for one, other in zip(*grads, strict=True):
+        assert one.shape == other.shape and far(one, other.double()) < NEAR
+
+
+def test_attention_lies_as_its_queries_do():
+    rows_first = randn(2, 5, 4, 16, grad=False).transpose(1, 2)
+    found = tt.scaled_dot_product_attention(rows_first, rows_first, rows_first)
+    assert found.transpose(1, 2).is_contiguous()
+    heads_first = rows_first.contiguous()
+    again = tt.scaled_dot_product_attention(heads_first, heads_first, heads_first)
+    assert again.is_contiguous() and far(again, found.double()) < NEAR
+
+
+def test_linear_is_one_launch_on_the_weight_as_it_lies(calls):
+    x, weight, bias = randn(2, 3, 16), randn(24, 16), randn(24)
+    with torch.no_grad():
+        tt.linear(x, weight, bias, "gelu")
+        tt.linear(x.transpose(0, 1), weight.t().contiguous().t())
+    (op, operands), (_, turned) = calls
+    assert op == "gemm" and operands[0] is x and operands[1] is weight
+    assert turned[0].data_ptr() == x.data_ptr()
+
+
+def test_strides_that_no_kernel_reads_are_copied_as_torch_copies_them():
+    row = randn(1, 16, grad=False).expand(8, 16)
+    apart = randn(16, 48, grad=False)[:, ::2]
+    assert far(tt.mm(row, apart), (row @ apart).double()) < NEAR
+
+
+def test_compiled_it_is_one_node():
+    seen = []
+
+    def backend(module, _):
+        seen.extend(str(n.target) for n in module.graph.nodes if n.op == "call_function")
+        return module.forward
+
+    given = [x.detach() for x in (randn(2, 3, 16), randn(24, 16), randn(24))]
+    compiled = torch.compile(tt.linear, fullgraph=True, backend=backend)
+    assert torch.equal(compiled(*given, "relu"), tt.linear(*given, "relu"))
+    assert [name for name in seen if "tilewright" in name] == ["tilewright.gemm.default"]
+
+
+def test_fake_tensors_have_the_shape_of_the_result():
+    with FakeTensorMode() as mode:
+        x, q = (mode.from_tensor(randn(*s, grad=False)) for s in ((2, 3, 16), (2, 4, 5, 16)))
+        weight = mode.from_tensor(randn(24, 16, grad=False))
+        assert tt.linear(x, weight).shape == (2, 3, 24)
+        assert tt.scaled_dot_product_attention(q, q, q).shape == q.shape
+        with pytest.raises(BadArgument):
+            tt.mm(weight, weight)
+
+
+def test_autocast_and_results_of_another_dtype():
+    a, b = randn(8, 16, grad=False), randn(16, 24, grad=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert tt.mm(a, b.bfloat16()).dtype is torch.bfloat16
+        assert tt.linear(a, b.t()).dtype is torch.bfloat16
+    made = tt.mm(a.bfloat16(), b.bfloat16(), torch.float32)
+    assert made.dtype is torch.float32 and far(made, (a @ b).double()) < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "shapes"),
+    [
+        (tt.mm, torch.mm, ((8, 16), (16, 24))),
+        (tt.matmul, torch.matmul, ((2, 8, 16), (16, 24))),
+        (tt.addmm, torch.addmm, ((24,), (8, 16), (16, 24))),
+    ],
+)
+def test_out_is_written_and_returned(ours, theirs, shapes):
+    given = [randn(*shape, grad=False) for shape in shapes]
+    out = torch.empty(0)
+    assert ours(*given, out=out) is out
+    assert far(out, theirs(*given).double()) < NEAR
+    with pytest.raises(BadArgument):
+        ours(*(x.clone().requires_grad_() for x in given), out=out)
+
+
+SCALED = {
+    "TensorWise": ((1, 1), (1, 1)),
+    "RowWise": ((4, 1), (1, 32)),
+    "BlockWise1x128": ((4, 2), (2, 32)),
+}
+
+
+def _scaled(x: Any, scales: Any) -> Any:
+    """A matrix by its scales: one, one for each row, or one for each 128 elements of a row."""
+    scales = scales.double().reshape(-1, scales.shape[-1])
+    return x.double() * scales.repeat_interleave(x.shape[1] // scales.shape[1], 1)
+
+
+@pytest.mark.grid(1)
+@pytest.mark.parametrize("recipe", SCALED)
+def test_scaled_products(recipe):
+    kind = getattr(F.ScalingType, recipe)
+    a, b = (randn(*s, grad=False).to(torch.float8_e4m3fn) for s in ((4, 256), (32, 256)))
+    of_a, of_b = (torch.rand(shape) + 0.5 for shape in SCALED[recipe])
+    bias = randn(32, grad=False).bfloat16()
+    found = tt.scaled_mm(a, b.t(), of_a, kind, of_b, kind, bias=bias)
+    exact = _scaled(a, of_a) @ _scaled(b, of_b.t()).t() + bias.double()
+    assert found.dtype is torch.bfloat16
+    assert far(found, exact) < 1e-2
+
+
+def test_grouped_products():
+    a, b = randn(6, 16, grad=False), randn(3, 16, 8, grad=False)
+    found = tt.grouped_mm(a, b, offs=torch.tensor([4, 4, 6], dtype=torch.int32))
+    wanted = torch.cat([a[:4] @ b[0], a[4:] @ b[2]])
+    assert far(found, wanted.double()) < NEAR
+    with pytest.raises(BadArgument, match=r"use torch\.nn\.functional\.grouped_mm"):
+        tt.grouped_mm(a.requires_grad_(), b, offs=torch.tensor([4, 4, 6], dtype=torch.int32))
+
+
+Q = torch.zeros(1, 4, 5, 16)
+REFUSED = {
+    "integers": (lambda: tt.mm(torch.ones(2, 2, dtype=torch.int64), Q), r"use torch\.mm$"),
+    "double": (lambda: tt.linear(Q.double(), Q), r"use torch\.nn\.functional\.linear$"),
+    "complex": (lambda: tt.matmul(Q.cfloat(), Q.cfloat()), r"use torch\.matmul$"),
+    "sparse": (lambda: tt.mm(torch.eye(2).to_sparse(), torch.eye(2)), r"use torch\.mm$"),
+    "mixed": (lambda: tt.mm(torch.eye(2), torch.eye(2).half()), "takes tensors of one dtype"),
+    "ranks": (lambda: tt.mm(Q, Q), "input is .*, but must have 2 dimensions"),
+    "batches": (lambda: tt.bmm(Q[0, :1], Q[0]), "both must have one batch"),
+    "added": (lambda: tt.addmm(Q[0, 0, 0], Q[0, 0], Q[0, 0].t()), "which is not broadcast to"),
+    "activation": (lambda: tt.linear(Q, Q[0, 0], None, "swiglu"), "is not one of gelu"),
+    "heads": (lambda: tt.scaled_dot_product_attention(Q, Q[:, :2], Q[:, :2]), "enable_gqa=True"),
+    "both masks": (
+        lambda: tt.scaled_dot_product_attention(Q, Q, Q, torch.ones(5, 5).bool(), is_causal=True),
+        "pass one of them",
+    ),
+    "mask": (
+        lambda: tt.scaled_dot_product_attention(Q, Q, Q, torch.ones(4, 5).bool()),
+        "attn_mask is .*, which is not broadcast to",
+    ),
+    "conv2d": (lambda: tt.conv2d(Q.double(), Q.double()), r"use torch\.nn\.functional\.conv2d$"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_computed_is_refused_and_torch_s_function_named(name):
+    call, why = REFUSED[name]
+    with pytest.raises(BadArgument, match=why):
+        call()
+
+
+def test_functions_are_pickled_by_name():
+    for name in ("mm", "linear", "scaled_dot_product_attention", "conv2d"):
+        function = getattr(tt, name)
+        assert pickle.loads(pickle.dumps(function)) is function
