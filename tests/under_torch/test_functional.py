@@ -107,7 +107,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients_are_torch_s(name):
     case = CASES[name]
@@ -146,6 +146,7 @@ def test_strides_that_no_kernel_reads_are_copied_as_torch_copies_them():
     assert far(tt.mm(row, apart), (row @ apart).double()) < NEAR
 
 
+@pytest.mark.turns(8)
 def test_compiled_it_is_one_node():
     seen = []
 
@@ -208,7 +209,7 @@ def _scaled(x: Any, scales: Any) -> Any:
     return x.double() * scales.repeat_interleave(x.shape[1] // scales.shape[1], 1)
 
 
-@pytest.mark.grid(1)
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("recipe", SCALED)
 def test_scaled_products(recipe):
     kind = getattr(F.ScalingType, recipe)
@@ -221,6 +222,7 @@ def test_scaled_products(recipe):
     assert far(found, exact) < 1e-2
 
 
+@pytest.mark.turns(4)
 def test_grouped_products():
     a, b = randn(6, 16, grad=False), randn(3, 16, 8, grad=False)
     found = tt.grouped_mm(a, b, offs=torch.tensor([4, 4, 6], dtype=torch.int32))
