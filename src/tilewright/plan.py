@@ -38,6 +38,7 @@ from tilewright.registry import Entry, Registry
 from tilewright.select import Choice, Skipped, recalled, silent
 from tilewright.select.configured import Wanted, configured
 from tilewright.select.constraints import Constraints
+from tilewright.select.learned import Learned
 from tilewright.select.model import GivenModels
 from tilewright.tables.merge import Tables
 from tilewright.verdict import YES, Verdict, no
@@ -57,7 +58,10 @@ recently used are dropped: the lengths of a served model's batches can be any nu
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The resolved launch for one problem on one device, who chose it, and why."""
+    """The resolved launch for one problem on one device, who chose it, and why.
+
+    ahead: `Choice.ahead`.
+    """
 
     problem: Any
     device: Device
@@ -65,6 +69,7 @@ class Plan:
     launch: Launch
     selector: str
     reason: str
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,8 @@ class Planner:
         self._offers = offers
         usual = bundles.table if bundles else None
         self.selector = configured(selector, tables, usual, offers, models)
+        asked_in_turn = getattr(self.selector, "selectors", (self.selector,))
+        self._learned = any(isinstance(one, Learned) for one in asked_in_turn)
         self.constraints = constraints or Constraints()
         if max_workspace is not None:
             self.constraints = replace(self.constraints, max_workspace=max_workspace)
@@ -293,6 +300,16 @@ class Planner:
             plan = _plan_of(replace(choice, reason=asked.reason(choice)), problem, target)
             self._plans.add(key, plan)
         return plan
+
+    def ahead(self, problem: Any, target: Device) -> Plan | None:
+        """The plan for `problem` if its kernel is `Choice.ahead`. Where no table says so and there
+        are no models, the default space is not read. Raises as `select` does."""
+        asked = self._asked(problem, target, None)
+        choice = self._settled(asked, self._recalled(asked))
+        if choice is None and not self._learned:
+            return None
+        plan = self.plan(problem, target)
+        return plan if plan.ahead else None
 
     def named(self, config: Any, problem: Any, target: Device) -> Plan:
         """The plan for `problem` with the kernel `config`. Raises `UnsupportedProblem` if it cannot
@@ -529,7 +546,9 @@ class _Plans:
 
 def _plan_of(choice: Choice, problem: Any, target: Device) -> Plan:
     launch = ops.family(problem.family).launch(choice.config, problem, target)
-    return Plan(problem, target, choice.config, launch, choice.selector, choice.reason)
+    return Plan(
+        problem, target, choice.config, launch, choice.selector, choice.reason, choice.ahead
+    )
 
 
 def _expanded(space: Any, this: Arch, problem: Any) -> Iterator[Entry]:

@@ -20,13 +20,18 @@ of the first algorithm that this library offers there, or, as a string, why it o
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A candidate in a selector's order, and the reason for its place. settled: the place does not
-    depend on the other candidates."""
+    """A candidate in a selector's order, and the reason for its place.
+
+    settled: the place does not depend on the other candidates.
+    ahead: a measurement on this device, or a model of measurements, has it ahead of the algorithms
+        of the vendor's library.
+    """
 
     config: Any
     selector: str
     reason: str
     settled: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,13 +57,14 @@ class Learned:
         for at in found.order:
             config, us = found.described.pool[at], found.expected[at]
             why = f"expected {us:.1f} µs, estimated {float(found.described.us[at]):.1f} µs"
-            if at == found.order[0]:
+            best = at == found.order[0]
+            if best:
                 name = found.described.pool[found.first].name
                 why += (
                     f"; of the estimate's first, {name}, {first:.1f} µs are expected: "
                     f"{math.expm1(min(found.gain, _MOST)):.1%} more"
                 )
-            yield Choice(config, self.name, why)
+            yield Choice(config, self.name, why, ahead=best)
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
         """No kernels of its own."""

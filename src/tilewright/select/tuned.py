@@ -109,7 +109,8 @@ class Tuned:
         if best:
             loss = 1 - best / _least([config], problem, device)
             said += f"; expected to lose {loss:.0%} here"
-        return Choice(config, self.name, said, settled=found.origin != "borrowed")
+        own = found.origin != "borrowed"
+        return Choice(config, self.name, said, settled=own, ahead=own and found.ahead)
 
 
 def _least(configs: Sequence[Any], problem: Any, device: Device) -> float:

@@ -28,6 +28,7 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.counterpart import counterpart, other_type, renamed
+from tilewright.ops.library import library_of
 from tilewright.tables.merge import Several
 from tilewright.tables.neighbours import TWIN, lenders
 from tilewright.tables.row import Row, still_serves
@@ -78,6 +79,17 @@ class Found:
         if self.origin == "borrowed":
             said.insert(0, f"borrowed from {self.row.device.name} (distance {self.distance:.2f})")
         return ", ".join(said) or "exact row"
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the row's winner and its ties are kernels that are built here. Where algorithms
+        of the vendor's library were measured beside them, they took longer."""
+        family = ops.family(self.row.problem.family)
+        names = (self.row.kernel, *self.row.ties)
+        try:
+            return not any(library_of(family.parse_name(name)) for name in names)
+        except UnknownName:  # nothing is known of a kernel that is no more
+            return False
 
     def won(self, config: Any) -> bool:
         """Whether a config of `configs` is the row's winner."""

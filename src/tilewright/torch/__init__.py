@@ -5,7 +5,8 @@ gradients, and torch's functions with torch's arguments.
 
 `tilewright.gemm` imports this by itself when torch has to know of a call, so only code that names
 ``torch.ops.tilewright`` or a function of this package needs the import. Torch's functions are
-imported when first used: they stand on `tilewright.gemm` and its like.
+imported when first used: they stand on `tilewright.gemm` and its like. `install`
+serves an unchanged torch program.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ import sys
 from typing import Any
 
 from tilewright.torch import operators
+from tilewright.torch.installing import (
+    Installed,
+    install,
+    installed,
+    register_flash_attention,
+    uninstall,
+)
 from tilewright.torch.preparing import prepare
 
 if "torch.utils.flop_counter" in sys.modules:
@@ -29,7 +37,16 @@ _FUNCTIONS = {
 }
 _HOME = {name: f"functional.{home}" for home, names in _FUNCTIONS.items() for name in names}
 
-__all__ = ["operators", "prepare", *sorted(_HOME)]
+__all__ = [
+    "Installed",
+    "install",
+    "installed",
+    "operators",
+    "prepare",
+    "register_flash_attention",
+    "uninstall",
+    *sorted(_HOME),
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,210 @@
+"""Which calls of torch are served by kernels of ours, and how often they were."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from tilewright import arrays, calls, ops
+from tilewright.default import default_dispatcher
+from tilewright.errors import TilewrightError
+from tilewright.ops.library import library_of
+from tilewright.ops.nouns import Call, View
+
+log = logging.getLogger("tilewright")
+
+Only = Literal["proven", "all"]
+"""Which calls are served. proven: those for whose problem a measurement, or a model of
+measurements, has a kernel of ours ahead of the vendor's library (`Choice.ahead`). all: those for
+which a kernel of ours is chosen."""
+
+KEPT = 4096
+"""Most kinds of calls that are remembered for an operator of torch, and most problems that are
+counted. Beyond, kinds are decided anew, and problems are counted as one."""
+
+OTHERS = "others"
+
+_MISALIGNED = 15
+"""Bits of an address that are zero in every operand that is served: it begins at a multiple of 16
+bytes, as what torch allocates does."""
+
+_SERVED = frozenset({torch.float16, torch.bfloat16})
+_deterministic = torch._C._get_deterministic_algorithms
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The call of ours that computes what a call of torch asks for.
+
+    op: the operation.
+    operands: tensors passed by position.
+    keywords: the others, and options and scalars.
+    out: tensors for all outputs; None if they are made.
+    """
+
+    op: str
+    operands: tuple[Any, ...]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    out: tuple[Any, ...] | None = None
+
+    @property
+    def aligned(self) -> bool:
+        """Whether each tensor is aligned as decisions have it."""
+        others = (x for x in self.keywords.values() if isinstance(x, torch.Tensor))
+        tensors = (*self.operands, *others, *(self.out or ()))
+        return not any(x.data_ptr() & _MISALIGNED for x in tensors)
+
+    def problem(self) -> Any:
+        """The problem that the call states. Raises `BadArgument`."""
+        said = calls.spoken(self.op, self.keywords, len(self.out or ()))
+        named = dict(zip(said.named, _views(said.named.values()), strict=True))
+        out = None if self.out is None else _views(self.out)
+        call = Call(_views(self.operands), named, out, dict(said.options))
+        return ops.family(self.op).problem_of(call, None)
+
+
+def _views(tensors: Iterable[Any]) -> tuple[View, ...]:
+    return tuple(map(arrays.view, tensors))
+
+
+def _looks(x: Any) -> Any:
+    """What an argument says of a call's kind."""
+    if isinstance(x, torch.Tensor):
+        return x.shape, x.stride(), x.dtype
+    return tuple(x) if isinstance(x, list) else x
+
+
+def kind(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    """What tells the kinds of calls apart: shapes, strides, dtypes, options, and torch's switch for
+    deterministic kernels. None for calls that torch keeps: those in fp32, say, whose precision
+    torch's switches decide."""
+    first = args[0]
+    if first.dtype not in _SERVED:
+        return None
+    found: list[Any] = [first.get_device(), _deterministic()]
+    found += map(_looks, args)
+    for name, x in kwargs.items():
+        found += name, _looks(x)
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class Decision:
+    """What becomes of calls of one kind: equal shapes, strides, dtypes and options.
+
+    aten: the operator of torch.
+    problem: what it is to us, in words; ``""`` for a call that states none.
+    kernel: the kernel that serves it; ``""`` where torch computes.
+    reason: why.
+    """
+
+    aten: str
+    problem: str
+    kernel: str
+    reason: str
+
+
+class Decisions:
+    """Decides once for each kind of call, serves, and counts. Thread-safe."""
+
+    def __init__(self, only: Only) -> None:
+        self.only = only
+        self._known: dict[str, dict[Hashable, Decision]] = {}
+        self._served: Counter[tuple[str, str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def of(self, aten: str) -> dict[Hashable, Decision]:
+        """The decisions for an operator of torch, by what tells the kinds of its calls apart."""
+        return self._known.setdefault(aten, {})
+
+    def decide(self, aten: str, key: Hashable, asked: Asked | str) -> Decision:
+        """Decide about calls of the kind `key`, and keep the decision.
+
+        asked: what such a call asks of us, or why it asks nothing.
+        """
+        if isinstance(asked, str):
+            found = Decision(aten, "", "", asked)
+        elif not asked.aligned:  # another call of the kind may be
+            return Decision(aten, "", "", "an operand does not begin at a multiple of 16 bytes")
+        else:
+            found = self._decided(aten, asked)
+        with self._lock:
+            known = self.of(aten)
+            if len(known) >= KEPT:
+                known.clear()
+            known[key] = found
+        return found
+
+    def _decided(self, aten: str, asked: Asked) -> Decision:
+        problem: Any = asked.op
+        try:
+            problem = asked.problem()
+            planner, first = default_dispatcher().planner, asked.operands[0]
+            target = planner.device_for_planning()
+            if first.is_cuda:
+                target = planner.live(first.get_device())
+            choose = planner.ahead if self.only == "proven" else planner.plan
+            plan = choose(problem, target)
+        except TilewrightError as error:
+            return Decision(aten, str(problem), "", str(error))
+        if plan is None:
+            why = "no measurement has a kernel that is built here ahead of the vendor's library"
+            return Decision(aten, str(problem), "", why)
+        why = f"{plan.selector}: {plan.reason}"
+        kernel = "" if library_of(plan.config) else plan.config.name
+        return Decision(aten, str(problem), kernel, why)
+
+    def run(self, decision: Decision, asked: Asked) -> tuple[Any, ...] | None:
+        """Serve a call: its outputs. None if torch is to; where a kernel cannot be built or
+        launched, all such calls are torch's from then on."""
+        if _within.ours or not asked.aligned:
+            return None
+        out: Any = asked.out
+        if out is not None and len(out) == 1:
+            out = out[0]
+        _within.ours = True  # torch's own call may stand in for a kernel that is being built
+        try:
+            with torch.no_grad():  # torch has recorded the call above
+                made = default_dispatcher().run_given(
+                    asked.op, asked.operands, out, None, asked.keywords
+                )
+        except TilewrightError as error:
+            log.warning("torch computes %s from now on: %s", decision.problem, error)
+            decision.kernel, decision.reason = "", str(error)
+            return None
+        finally:
+            _within.ours = False
+        key = decision.aten, decision.problem, decision.kernel
+        with self._lock:
+            if key not in self._served and len(self._served) >= KEPT:
+                key = decision.aten, OTHERS, ""
+            self._served[key] += 1
+        return made if isinstance(made, tuple) else (made,)
+
+    def served(self) -> Sequence[tuple[str, str, str, int]]:
+        """Operator, problem, kernel and number of calls of all that was served, the most calls
+        first."""
+        with self._lock:
+            return [(*key, count) for key, count in self._served.most_common()]
+
+    def left(self) -> Sequence[Decision]:
+        """The decisions, as far as they are remembered, that torch computes."""
+        with self._lock:
+            every = [one for known in self._known.values() for one in known.values()]
+        found = {(one.aten, one.problem, one.reason): one for one in every if not one.kernel}
+        return [*found.values()]
+
+
+class _Within(threading.local):
+    """Whether this thread is serving a call."""
+
+    ours = False
+
+
+_within = _Within()
