@@ -5,8 +5,8 @@ gradients, and torch's functions with torch's arguments.
 
 `tilewright.gemm` imports this by itself when torch has to know of a call, so only code that names
 ``torch.ops.tilewright`` or a function of this package needs the import. Torch's functions are
-imported when first used: they stand on `tilewright.gemm` and its like. `install`
-serves an unchanged torch program.
+imported when first used: they stand on `tilewright.gemm` and its like. `install` serves an
+unchanged torch program.
 """
 
 from __future__ import annotations
