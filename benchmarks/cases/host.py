@@ -111,6 +111,40 @@ def routes() -> Calls:
     )
 
 
+def functions(device: str = "cuda") -> Calls:
+    """Torch's functions of this project beside torch's own, of 16 rows and columns in bf16. GELU
+    is a call of its own in torch."""
+    import torch
+
+    import tilewright.torch as ours
+
+    theirs = torch.nn.functional
+    a, b, weight, bias = torch.randn(4, 16, 16, device=device).bfloat16()
+    bias = bias[0]
+    leaf, leaves = torch.nn.Parameter(b), [torch.nn.Parameter(x) for x in (weight, bias)]
+    found: dict[str, Callable[[], Any]] = {
+        "mm, ours": lambda: ours.mm(a, b),
+        "mm, torch's": lambda: torch.mm(a, b),
+        "mm, gradients recorded, ours": lambda: ours.mm(a, leaf),
+        "mm, gradients recorded, torch's": lambda: torch.mm(a, leaf),
+        "linear with bias, ours": lambda: ours.linear(a, weight, bias),
+        "linear with bias, torch's": lambda: theirs.linear(a, weight, bias),
+        "linear with bias and GELU, ours": lambda: ours.linear(a, weight, bias, "gelu"),
+        "linear with bias and GELU, torch's": lambda: theirs.gelu(theirs.linear(a, weight, bias)),
+        "linear with bias and GELU, gradients recorded, ours": lambda: ours.linear(
+            a, *leaves, "gelu"
+        ),
+        "linear with bias and GELU, gradients recorded, torch's": lambda: theirs.gelu(
+            theirs.linear(a, *leaves)
+        ),
+    }
+    for name, call in found.items():
+        wanted = found[f"{name.rpartition(',')[0]}, torch's"]()
+        for _ in range(4):  # a call like an earlier one takes another way
+            torch.testing.assert_close(call(), wanted, rtol=2e-2, atol=0.1, msg=name)
+    return found
+
+
 def attention() -> Calls:
     """One query of one sequence over 16 keys, in bf16."""
     import torch
@@ -305,6 +339,11 @@ def timed(make: Callable[[], Calls]) -> Mapping[str, Sequence[float]]:
 CASES = (
     HostTimes("host-call", "a 16×16×16 product in bf16", partial(timed, launches)),
     HostTimes("host-torch", "the same product, by each route into torch", partial(timed, routes)),
+    HostTimes(
+        "host-functions",
+        "torch's functions with torch's arguments, of 16 rows and columns in bf16",
+        partial(timed, functions),
+    ),
     HostTimes(
         "host-attention", "one query over 16 keys in bf16, by each route", partial(timed, attention)
     ),

@@ -142,6 +142,15 @@ def test_a_call_that_writes_nothing_is_not_timed():
         host.checked({**good, "idle": lambda: out}, a, b, out)
 
 
+@pytest.mark.turns(8)
+def test_torch_s_functions_are_held_to_torch_s_results(monkeypatch):
+    torch = pytest.importorskip("torch")
+    assert all("ours" in name or "torch's" in name for name in host.functions("cpu"))
+    monkeypatch.setattr(torch, "mm", lambda a, b: torch.zeros(16, 16).bfloat16())
+    with pytest.raises(AssertionError, match="mm, ours"):
+        host.functions("cpu")
+
+
 def test_recorded_layers_are_held_to_torchs_results_and_gradients():
     torch = pytest.importorskip("torch")
     x, parameters = torch.ones(2, 2), [[torch.full((2, 2), 3.0)], [torch.full((2, 2), 2.0)]]

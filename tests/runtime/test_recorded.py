@@ -15,6 +15,7 @@ import unbuilt  # noqa: E402
 from unbuilt import Shown  # noqa: E402
 
 import tilewright as tw  # noqa: E402
+import tilewright.torch as tt  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import flash_attn_func  # noqa: E402
@@ -82,6 +83,29 @@ def attention(rng: random.Random) -> tuple[Any, dict[str, Any]]:
     return lambda q, k, v: tw.attention(q, k, v, **said), given
 
 
+def functions(rng: random.Random) -> tuple[Any, dict[str, Any]]:
+    name = rng.choice(("linear", "linear", "mm", "addmm", "attention"))
+    if name == "attention":
+        q, k, v = (zeros(2, 4, 16, 16) for _ in range(3))
+        if rng.random() < 0.5:
+            q = zeros(2, 16, 4, 16).transpose(1, 2)
+        said = rng.choice(({}, {"is_causal": True}, {"scale": 0.5}, {"scale": 0.25}))
+        call = tt.scaled_dot_product_attention
+        return lambda q, k, v: call(q, k, v, **said), {"q": q, "k": k, "v": v}
+    if name == "linear":
+        x = rng.choice((zeros(48, 48), zeros(2, 3, 48), zeros(48), zeros(3, 2, 48).transpose(0, 1)))
+        given = {"x": x, "w": rng.choice((zeros(48, 48), zeros(32, 48), zeros(48, 48).T))}
+        if rng.random() < 0.5:
+            given["b"] = zeros(given["w"].shape[0])
+        activation = rng.choice((None, "relu", "gelu"))
+        return lambda x, w, b=None: tt.linear(x, w, b, activation), given
+    given = {"a": zeros(16, 32), "b": rng.choice((zeros(32, 48), zeros(48, 32).T))}
+    if name == "mm":
+        return tt.mm, {"input": given["a"], "mat2": given["b"]}
+    given["c"] = rng.choice((zeros(48), zeros(1, 48), zeros(16, 48)))
+    return lambda a, b, c: tt.addmm(c, a, b), given
+
+
 def trained(call: Any, wanted: tuple[str, ...], arriving: Any) -> Any:
     """A forward and a backward pass: the output, and the gradients that are wanted."""
 
@@ -97,7 +121,7 @@ ARRIVING = (torch.empty_like, lambda out: torch.ones((), dtype=out.dtype).expand
 
 
 @pytest.mark.grid(3)
-@pytest.mark.parametrize("kind", [convolution, gemm, operator, attention])
+@pytest.mark.parametrize("kind", [convolution, gemm, operator, attention, functions])
 def test_what_is_launched_does_not_depend_on_what_was_launched_before(driver, kind):
     rng, shown = random.Random(kind.__name__), Shown(driver)
     for _ in range(40):
@@ -144,6 +168,8 @@ def test_arrays_that_shared_memory_once_are_told_apart_later(driver):
          (zeros(2, 8, 6, 6), zeros(8, 1, 3, 3))),
         (lambda *of: tw.attention(*of, mask="causal", scale=0.5), [zeros(1, 8, 2, 16)] * 3),
         (flash_attn_func, [zeros(1, 8, 2, 16)] * 3),
+        (tt.linear, (zeros(2, 8, 16), zeros(16, 16), zeros(16))),
+        (tt.scaled_dot_product_attention, [zeros(1, 2, 8, 16)] * 3),
     ],
 )  # fmt: skip
 def test_a_known_call_does_not_go_the_long_way(driver, alone, call, given):

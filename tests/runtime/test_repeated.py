@@ -14,7 +14,9 @@ import unbuilt  # noqa: E402
 from unbuilt import Shown  # noqa: E402
 
 import tilewright as tw  # noqa: E402
+import tilewright.torch as tt  # noqa: E402
 from tilewright import ready  # noqa: E402
+from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import (  # noqa: E402
     flash_attn_func,
@@ -242,6 +244,33 @@ def latent(rng: random.Random) -> tuple[Any, dict[str, Any]]:
         return plan.run(q, None, cache, None)
 
     return call, given | {f"plan {name}": x for name, x in plan._lengths.items()}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_torch_s_functions_do_not_go_the_long_way_again(driver, monkeypatch, masked):
+    x, w, b = randn(8, 16), randn(16, 16), randn(16)
+    q = randn(2, 5, 4, 16).transpose(1, 2)
+    mask = randn(5, 5) if masked else None
+
+    def calls():
+        return (
+            tt.mm(x, w),
+            tt.linear(x, w, b, "gelu"),
+            tt.addmm(b, x, w),
+            tt.baddbmm(w[None, :8], x[None], w[None]),
+            tt.matmul(x, w[0]),
+            tt.scaled_dot_product_attention(q, q, q, mask, scale=0.5),
+        )
+
+    for _ in range(3):
+        first = calls()
+
+    def refused(*_):
+        raise AssertionError("a call went the long way")
+
+    monkeypatch.setattr(Dispatcher, "run_given", refused)
+    for one, other in zip(calls(), first, strict=True):
+        assert (one.shape, one.stride()) == (other.shape, other.stride())
 
 
 @pytest.mark.grid(3)
