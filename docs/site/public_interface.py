@@ -46,6 +46,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "uninstall",
         *(f"conv{form}{rank}d" for form in ("", "_transpose") for rank in (1, 2, 3)),
     ),
+    "transformers": ("register",),
     "registry": ("Entry", "registries", "registry"),
     "space": ("Dropped", "space_to_json"),
     "arch": (),

@@ -1,0 +1,160 @@
+"""The attention function that is registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tilewright.errors import BadArgument
+from tilewright.flash_attn import words
+from tilewright.transformers.described import DescribedMask
+
+REFUSED = {
+    "output_attentions": "it has no weights to return; pass attn_implementation='eager'",
+    "cache": "generate_batch's pages are not read; pass attn_implementation='sdpa'",
+    "sinks": "sinks of each query are not supported; pass attn_implementation='eager'",
+}
+"""Arguments that change the result, and what to do instead."""
+
+
+def attention(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Any = None,
+    position_bias: Any = None,
+    cu_seq_lens_q: Any = None,
+    cu_seq_lens_k: Any = None,
+    max_length_q: Any = None,
+    max_length_k: Any = None,
+    **others: Any,
+) -> tuple[Any, None]:
+    """Attention as transformers calls it; other keywords say nothing, as with ``sdpa``.
+
+    query: [batch, heads, queries, dim]. key, value: [batch, heads of keys, keys, dim].
+    attention_mask: what `masks.mask` returns, or a mask of the caller's [batch or 1, heads or 1,
+        queries or 1, keys]: bool, or numbers that are added to the scores. None: causal if the
+        module is, and has more than one query.
+    dropout: rounded to a multiple of 1/256.
+    softcap: scores s become softcap * tanh(s / softcap).
+    s_aux: [heads], a learned score that joins the softmax and has no value.
+    position_bias: [batch or 1, heads or 1, queries or 1, keys], added to the scores.
+    cu_seq_lens_q, cu_seq_lens_k: int32 [sequences + 1], where packed sequences begin; with
+        max_length_q and max_length_k, the most rows of one. A mask of the caller's is taken
+        instead.
+
+    Returns ([batch, queries, heads, dim of v], None). Raises `BadArgument` for the arguments of
+    `REFUSED`, and for what `tilewright.attention` does not compute.
+    """
+    for name, why in REFUSED.items():
+        if others.get(name) is not None and others[name] is not False:
+            raise BadArgument(f"tilewright's attention does not take {name}: {why}")
+    said: dict[str, Any] = words.dropped(dropout)
+    if scaling is not None:
+        said["scale"] = scaling
+    if softcap is not None:
+        said["softcap"] = softcap
+    if s_aux is not None:
+        said["sinks"] = s_aux.reshape(-1).float()
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):  # which attention with left padding does not ask
+        dtype = torch.get_autocast_dtype(kind)
+        query, key, value = (x.to(dtype) for x in (query, key, value))
+    described = isinstance(attention_mask, DescribedMask)
+    if cu_seq_lens_q is not None and (attention_mask is None or described):
+        if position_bias is not None:
+            raise BadArgument("position_bias does not go with cu_seq_lens_q; leave one out")
+        offsets = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
+        left = attention_mask.seen.left if described else None
+        return _packed(query, key, value, *offsets, is_causal, left, said), None
+    bias = position_bias
+    if described and _exact(attention_mask, query, key, value, bias):
+        attention_mask, described = attention_mask.exact(), False
+    if described and attention_mask.offsets is not None:
+        seen = attention_mask.seen
+        offsets = (attention_mask.offsets,) * 2 + (seen.longest,) * 2
+        return _packed(query, key, value, *offsets, True, seen.left, said), None
+    if described:
+        said |= _described(attention_mask)
+    elif attention_mask is not None:
+        bias = _biased(attention_mask, bias)
+    elif is_causal and query.shape[2] > 1:
+        n_q = query.shape[2]
+        if key.shape[2] > n_q:  # the rest of a cache that is not filled
+            key, value = key[:, :, :n_q], value[:, :, :n_q]
+            bias = bias if bias is None else bias[..., :n_q]
+        said |= {"mask": "causal", "corner": "top_left"}
+    if bias is not None:
+        said["bias"] = words.dense_inside(bias)
+    out = words.attention(*_rows(query, key, value), **said)
+    return out, None
+
+
+def _rows(*arrays: Any) -> tuple[Any, ...]:
+    """[batch, heads, rows, dim] as [batch, rows, heads, dim]."""
+    return tuple(words.dense_inside(x).transpose(1, 2) for x in arrays)
+
+
+def _exact(mask: DescribedMask, query: Any, key: Any, value: Any, bias: Any) -> bool:
+    """Whether the mask has to be computed: it is of other sizes, or what it says has no gradients
+    or does not go with the call."""
+    batch, _, n_q, n_kv = mask.shape
+    if (query.shape[0], query.shape[2], key.shape[0], key.shape[2]) != (batch, n_q, batch, n_kv):
+        return True
+    if mask.offsets is not None:
+        return bias is not None
+    given = (query, key, value, bias)
+    recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
+    return mask.left_pad is not None and (recorded or bias is not None)
+
+
+def _described(mask: DescribedMask) -> dict[str, Any]:
+    """A mask in the words of `tilewright.attention`."""
+    seen = mask.seen
+    said: dict[str, Any] = {}
+    if seen.right == 0:
+        said["mask"] = "causal"
+    if seen.left is not None:
+        said["window"] = (seen.left, None if seen.right == 0 else seen.right)
+    if seen.top_left:
+        said["corner"] = "top_left"
+    if mask.used is not None:
+        said["kv_used"] = mask.used
+    if mask.left_pad is not None:
+        said["left_pad"] = mask.left_pad
+    return said
+
+
+def _biased(mask: Any, bias: Any) -> Any:
+    """A mask of the caller's, and a bias, as one bias."""
+    if bias is None:
+        return mask
+    if mask.dtype == torch.bool:  # a row that sees no key is a mean, as in transformers
+        return torch.where(mask, bias, torch.finfo(bias.dtype).min)
+    return mask + bias
+
+
+def _packed(
+    query: Any, key: Any, value: Any, q_offsets: Any, kv_offsets: Any, max_q: Any, max_kv: Any,
+    causal: bool, left: int | None, said: dict[str, Any],
+) -> Any:  # fmt: skip
+    """Sequences that lie behind one another in the rows of the batch."""
+    if kv_offsets is None or max_q is None or max_kv is None:
+        raise BadArgument("cu_seq_lens_q needs cu_seq_lens_k, max_length_q and max_length_k")
+    batch, _, n_q, _ = query.shape
+    q, k, v = (x.flatten(0, 1) for x in _rows(query, key, value))
+    said |= words.masked(causal, (-1 if left is None else left, -1))
+    out = words.attention(
+        q, k, v, q_offsets=q_offsets.int(), kv_offsets=kv_offsets.int(),
+        max_q=int(max_q), max_kv=int(max_kv), **said,
+    )  # fmt: skip
+    return out.unflatten(0, (batch, n_q))
