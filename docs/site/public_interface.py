@@ -37,6 +37,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "install",
         "installed",
         "linear",
+        "listen",
         "matmul",
         "mm",
         "prepare",

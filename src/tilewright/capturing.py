@@ -5,8 +5,9 @@
     with tilewright.capture("shapes.jsonl", only="misses"):  # for the time of this block
         model(batch)
 
-Each line of the file is a JSON object: a problem, field by field, and a count. Any number of
-threads, processes and ranks may append to one file; `load` adds up the counts of each problem.
+Each line of the file is a JSON object: a problem, field by field, and a count (`capture_file`). Any
+number of threads, processes and ranks may append to one file; `load` adds up the counts of each
+problem.
 
 A process writes a problem when it first meets it, with a count of 1. It counts later meetings in
 memory, and writes the counts when the capture or the process ends. A process that is killed loses
@@ -17,14 +18,9 @@ capture costs them nothing.
 from __future__ import annotations
 
 import atexit
-import errno
-import fcntl
 import itertools
-import json
 import logging
 import os
-import stat
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -34,21 +30,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from tilewright.checks import MOST_WHOLE
-from tilewright.errors import BadArgument, BadFile, shown
-from tilewright.jsonfile import parse_json
+from tilewright import capture_file
+from tilewright.capture_file import ENDING, load
+from tilewright.errors import BadArgument
 from tilewright.plan import Plan
-from tilewright.reading import text as read_text
-from tilewright.tables.row import meant, said
+
+__all__ = ["ENDING", "VARIABLE", "Capture", "Only", "active", "capture", "load", "watch"]
 
 log = logging.getLogger("tilewright")
 
 VARIABLE, ONLY_VARIABLE = "TILEWRIGHT_CAPTURE", "TILEWRIGHT_CAPTURE_ONLY"
 """Environment variables: the file to capture into, and which problems (`Only`). They are read when
 a process makes its first dispatcher."""
-
-ENDING = ".jsonl"
-_BEGINS = b'{"problem": '
 
 Only = Literal["all", "misses"]
 """all: every problem. misses: problems whose kernel did not come from a tuned table."""
@@ -103,7 +96,7 @@ class Capture:
         self._by_plan: dict[int, _Seen] = {}
         self._seen: dict[tuple[Any, bool], _Seen] = {}
         self._broken = self._exit_watched = False
-        _check(self.path)
+        capture_file.check(self.path)
 
     def saw(self, plan: Plan) -> None:
         """Count a problem that was dispatched through Python."""
@@ -138,7 +131,8 @@ class Capture:
     def _first(self, plan: Plan) -> _Seen:
         with self._lock:
             if not self._exit_watched:
-                self._watch_exit()
+                self._exit_watched = True
+                capture_file.at_exit(self.flush)
             key = plan.problem, self.only == "all" or plan.selector != TUNED
             seen = self._seen.get(key)
             if seen is None:
@@ -152,24 +146,13 @@ class Capture:
 
     def _write(self, seen: _Seen, count: int) -> None:
         seen.written += count
-        record = json.dumps({"problem": said(seen.problem), "count": count}) + "\n"
         if self._broken:
             return
         try:
-            _append(self.path, record.encode())
+            capture_file.append(self.path, capture_file.Record(seen.problem, count))
         except OSError as error:
             self._broken = True
             log.warning("capture into %s stops: %s", self.path, error.strerror)
-
-    def _watch_exit(self) -> None:
-        self._exit_watched = True
-        atexit.register(self.flush)
-        # multiprocessing's children end without `atexit`.
-        processes = sys.modules.get("multiprocessing.process")
-        if processes is not None and processes.parent_process() is not None:
-            from multiprocessing.util import Finalize
-
-            Finalize(None, self.flush, exitpriority=0)
 
     def close(self) -> None:
         """Write the remaining counts, and drop everything."""
@@ -247,76 +230,3 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-# --- the file ---------------------------------------------------------------------------------
-
-
-def load(path: str | os.PathLike[str]) -> dict[Any, int]:
-    """The problems of a capture file with their counts, most frequent first, then in the order of
-    the file.
-
-    An incomplete record of a killed process is skipped with a warning. Raises `BadFile`, with the
-    line's number, for any other bad record.
-    """
-    text, where = read_text(path), os.fspath(path)
-    counts: dict[Any, int] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        if not line.endswith("}"):
-            log.warning("%s: line %d is incomplete (its writer was killed): skipped", where, number)
-            continue
-        problem, count = _record(line, f"{where}: line {number}")
-        counts[problem] = counts.get(problem, 0) + count
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
-
-
-def _record(line: str, where: str) -> tuple[Any, int]:
-    data = parse_json(line, where)
-    count = data.get("count") if isinstance(data, dict) else None
-    if type(count) is not int or not 1 <= count <= MOST_WHOLE or set(data) != {"problem", "count"}:
-        raise BadFile(f"{where}: a record has a problem, and a count from 1")
-    return meant(data["problem"], f"{where}: problem"), count
-
-
-def _check(path: Path) -> None:
-    """Raise `BadArgument` unless `path` can be appended to, and is empty, new, or a capture."""
-    if path.suffix != ENDING:
-        raise BadArgument(f"cannot capture into {path}: a capture's file ends in {ENDING}")
-    try:
-        fd = _open(path)
-    except OSError as error:
-        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        raise BadArgument(f"cannot capture into {path}: {why}") from None
-    except ValueError as error:  # a NUL or half a surrogate pair in the path
-        raise BadArgument(f"cannot capture into {shown(str(path))}: {error}") from None
-    with os.fdopen(fd, "rb", buffering=0) as file:  # a pipe cannot be buffered
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise BadArgument(f"cannot capture into {path}, which is no capture: not a file")
-        begins = file.read(len(_BEGINS))
-    if not _BEGINS.startswith(begins):
-        raise BadArgument(f"cannot capture into {path}, which is no capture; choose a new file")
-
-
-def _open(path: Path) -> int:
-    # Through a link, records would land in a file that nobody named; opening a pipe would wait.
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    return os.open(path, flags, 0o666)
-
-
-def _append(path: Path, record: bytes) -> None:
-    """Append one line, whole or not at all, beside any other writers. Raises `OSError`."""
-    fd = _open(path)
-    try:
-        # O_APPEND separates the records of one machine. The lock separates those of several
-        # machines on one file system, and the check of the file's end.
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        end = os.fstat(fd).st_size
-        if end and os.pread(fd, 1, end - 1) != b"\n":  # its writer was killed
-            record = b"\n" + record
-        if os.write(fd, record) < len(record):
-            os.ftruncate(fd, end)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(fd)

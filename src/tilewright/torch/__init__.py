@@ -23,6 +23,7 @@ from tilewright.torch.installing import (
     register_flash_attention,
     uninstall,
 )
+from tilewright.torch.listening import listen
 from tilewright.torch.preparing import prepare
 
 if "torch.utils.flop_counter" in sys.modules:
@@ -41,6 +42,7 @@ __all__ = [
     "Installed",
     "install",
     "installed",
+    "listen",
     "operators",
     "prepare",
     "register_flash_attention",

@@ -1,0 +1,129 @@
+"""What was heard of calls that are alike."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tilewright import aten, dtypes
+from tilewright.capture_file import Heard
+from tilewright.errors import BadArgument, TilewrightError
+from tilewright.ops.nouns import View
+
+
+class Kind:
+    """Calls of one operation whose arguments have the same shapes, strides, dtypes and alignment.
+
+    by: the operation (``aten.mm``).
+    problems: what they compute; empty where nothing here does. why: the reason then.
+    calls: how many there were. written: how many the file has.
+    """
+
+    __slots__ = (
+        "by", "calls", "early", "early_seconds", "followed", "lock", "problems", "seconds", "seen",
+        "timed", "why", "written",
+    )  # fmt: skip
+
+    def __init__(self, name: str, problems: tuple[Any, ...], why: str) -> None:
+        self.by, self.problems, self.why = f"aten.{name}", problems, why
+        self.followed = name in aten.WITH_EPILOGUE
+        self.lock = threading.Lock()
+        self.calls = self.written = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what was heard since the file was written."""
+        self.timed = self.early = 0
+        self.seconds = self.early_seconds = 0.0
+        self.seen: dict[str, int] = {}
+
+    def add(self, seconds: float, early: bool) -> None:
+        """A call was timed. early: it may have the host's time in it."""
+        with self.lock:
+            if early:
+                self.early += 1
+                self.early_seconds += seconds
+            else:
+                self.timed += 1
+                self.seconds += seconds
+
+    def facts(self) -> Heard:
+        """What was heard, for one of its problems. A call that computes several has its time
+        divided between them equally, as a convolution's two gradients have equal work."""
+        share = max(1, len(self.problems))
+        return Heard(
+            self.by, self.timed, self.seconds / share, self.early, self.early_seconds / share,
+            dict(self.seen),
+        )  # fmt: skip
+
+
+def key(args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What calls of an operation are told apart by."""
+    found: list[Any] = [_part(x) for x in args]
+    if keywords:
+        found += [(name, _part(x)) for name, x in keywords.items()]
+    return tuple(found)
+
+
+def _part(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return x.shape, x.stride(), x.dtype, x.data_ptr() & 15
+    return tuple(map(_part, x)) if type(x) is list else x
+
+
+def kind(overload: Any, args: Sequence[Any], keywords: Mapping[str, Any], made: Any) -> Kind:
+    """A new kind, for a call and its result."""
+    name = overload._schema.name.partition("::")[2]
+    try:
+        return Kind(name, aten.problems(name, given(overload, args, keywords, made)), "")
+    except TilewrightError as error:
+        return Kind(name, (), str(error))
+
+
+def given(
+    overload: Any, args: Sequence[Any], keywords: Mapping[str, Any], made: Any
+) -> dict[str, Any]:
+    """The arguments of a call by the names of its schema, as `aten.problems` takes them."""
+    arguments = overload._schema.arguments
+    found = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    found |= zip((a.name for a in arguments if not a.kwarg_only), args, strict=False)
+    found |= keywords
+    if overload._overloadname.endswith("out"):  # it is the result
+        del found["out"]
+    results = made if isinstance(made, tuple | list) else (made,)
+    views = {name: _viewed(x) for name, x in found.items()}
+    views[aten.MADE] = tuple(_viewed(x) for x in results)
+    views[aten.TF32] = any(
+        isinstance(x, torch.Tensor) and x.is_cuda and _tf32(overload) for x in args
+    )
+    return views
+
+
+def _viewed(x: Any) -> Any:
+    """A view of a tensor, and of each in a list; anything else itself."""
+    if isinstance(x, torch.Tensor):
+        return _view(x)
+    return [_viewed(one) for one in x] if type(x) is list else x
+
+
+def _view(x: torch.Tensor) -> View:
+    """A view whose address has the alignment that the tensor's has. An element type that no
+    operation here has keeps torch's name, so that operands with it are refused by it."""
+    try:
+        dtype = dtypes.of(x).name
+    except BadArgument:
+        dtype = str(x.dtype).removeprefix("torch.")
+    return View(tuple(x.shape), x.stride(), dtype, x.data_ptr() & 15, str(x.device))
+
+
+def _tf32(overload: Any) -> bool:
+    """Whether torch lets the operation multiply fp32 as TF32 on a GPU."""
+    backends: Any = torch.backends
+    of = backends.cudnn if "convolution" in overload._schema.name else backends.cuda.matmul
+    try:
+        return bool(of.allow_tf32)
+    except RuntimeError:  # the program says it by `fp32_precision`
+        return str(of.fp32_precision) == "tf32"
