@@ -164,15 +164,13 @@ def test_a_sum_with_a_number_is_torch_s_own(file: Path, dtype: Any, number: Any)
     """Of which the listener wraps the kernel, and torch passes it the number."""
 
     def sums() -> list[Any]:
-        found = []
-        for x in (torch.ones(4, 3).T.to(dtype), torch.tensor(1).to(dtype)):
-            for call in (lambda x=x: x + number, lambda x=x: x.clone().add_(number, alpha=2)):
-                found.append(said(call))
-        return found
+        calls = (lambda x: x + number, lambda x: x.clone().add_(number, alpha=2))
+        tensors = (torch.ones(4, 3).T.to(dtype), torch.tensor(1).to(dtype))
+        return [said(call, x) for call in calls for x in tensors]
 
-    def said(call: Any) -> Any:
+    def said(call: Any, x: Any) -> Any:
         try:
-            made = call()
+            made = call(x)
         except RuntimeError as error:
             return str(error)
         return made.dtype, made.stride(), made.tolist()
