@@ -248,7 +248,15 @@ COMMON = frozenset(
 a `Store`, wait states, the sizes of a file, the vendor's library."""
 
 
-FACES = ("aten", "flash_attn", "serving", "torch.functional", "torch.installing", "transformers")
+FACES = (
+    "aten",
+    "flash_attn",
+    "jax.functions",
+    "serving",
+    "torch.functional",
+    "torch.installing",
+    "transformers",
+)
 """Rooms that are about one family: another project's interface to it."""
 
 

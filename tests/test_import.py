@@ -133,6 +133,7 @@ OTHER_MEANING = {
     "default": {"deterministic"},  # the constraint
     "emulate.counts": {"accumulate"},  # itertools'
     "errors": {"n"},  # difflib's
+    "jax": {"attention", "conv", "gemm"},  # what it gives of jax.functions
     "listing.hazard_rules": {"c"},  # an operand of a matrix instruction
     "ops.device.epilogue": {"m", "n"},  # dimensions of an output tile, for kernels of any family
     "ops.device.gluon_ring": {"split_k"},

@@ -4,6 +4,7 @@ have a docstring."""
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -48,6 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         *(f"conv{form}{rank}d" for form in ("", "_transpose") for rank in (1, 2, 3)),
     ),
     "transformers": ("register",),
+    "jax": (),
     "registry": ("Entry", "registries", "registry"),
     "space": ("Dropped", "space_to_json"),
     "arch": (),
@@ -82,6 +84,10 @@ MODULES: dict[str, tuple[str, ...]] = {
 any, its ``__all__``, or every class of its own. Documents import nothing else."""
 
 
+_NEEDS = {"jax": "jax"}
+"""Modules that are left out where what they need is not installed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Public:
     """The public names of one module.
@@ -99,7 +105,8 @@ def interface() -> list[Public]:
     """Every public module, `tilewright` first. An object is listed where it first appears."""
     seen: set[int] = set()
     found = []
-    for module in (tilewright, *(importlib.import_module(f"tilewright.{m}") for m in MODULES)):
+    here = [m for m in MODULES if m not in _NEEDS or importlib.util.find_spec(_NEEDS[m])]
+    for module in (tilewright, *(importlib.import_module(f"tilewright.{m}") for m in here)):
         public = Public(module.__name__)
         for name in _names(module):
             value = getattr(module, name)

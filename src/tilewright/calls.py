@@ -341,7 +341,7 @@ def read(
         outs = [arrays.empty(one, place, like) for one in family.outputs(call)]
         targets = tuple(map(arrays.view, outs))
     assert targets is not None
-    names = _names(family.name, declared, len(inputs), tuple(named), len(outs))
+    names = operand_names(family.name, declared, len(inputs), tuple(named), len(outs))
     roles = {one.name: one.role for one in declared}
     views = (*inputs, *keyword.values(), *targets)
     bound = tuple(
@@ -354,7 +354,7 @@ def read(
     return Arrays(problem, names, everything, views, bound, tuple(outs))
 
 
-def _names(
+def operand_names(
     op: str, declared: Sequence[Operand], inputs: int, named: tuple[str, ...], outputs: int
 ) -> tuple[str, ...]:
     """The operand that each array of a call is. Raises `BadArgument` for a wrong number of

@@ -34,12 +34,12 @@ from tilewright.errors import (
 )
 from tilewright.explain import Explanation
 from tilewright.loader import NOT_EMULATED, Libraries, Loader, sources
-from tilewright.ops.nouns import View
+from tilewright.ops.nouns import View, without_kept_zero
 from tilewright.plan import KEPT, Plan, Planner
 from tilewright.preparing import Preparation
 from tilewright.ready import Launches, Ready, Repeatable
 from tilewright.registry import Registry
-from tilewright.runtime.bound import BoundLaunch
+from tilewright.runtime.bound import Bound, BoundLaunch
 from tilewright.runtime.workspace import Workspaces
 from tilewright.select.configured import Wanted
 from tilewright.select.constraints import Constraints
@@ -474,6 +474,52 @@ class Dispatcher:
         if plan is not chosen and len(self._aside) < KEPT:
             self._aside[key] = ready
         return ready
+
+    def bound(
+        self,
+        problem: Any,
+        operands: Sequence[Bound],
+        scalars: Mapping[str, int | float],
+        index: int,
+        kernel: str = "",
+    ) -> tuple[Plan, BoundLaunch]:
+        """The plan for `problem` on GPU `index`, and its launch, for those who launch themselves.
+        Its kernels are loaded, and built before that if need be.
+
+        operands: what the launch is given the addresses of, in order.
+        scalars: the numbers that a call gives, which become part of the launch.
+        kernel: the name of the kernel; by default the chosen one.
+
+        No temporary of the launch is kept zero between calls: each launch zeroes them. Raises
+        `NoKernelFound`, `UnsupportedProblem`, `BuildFailed`, `LaunchFailed`, `NoDriver`.
+        """
+        target = self.planner.live(index)
+        with self._lock:
+            self._libraries.index = index
+            while True:
+                plan = self.planner.plan(problem, target)
+                if kernel and plan.config.name != kernel:
+                    plan = self.planner.named(self._kernel(kernel), problem, target)
+                try:
+                    parts, products = self.loader.loaded(plan, index)
+                    break
+                except BuildFailed as error:
+                    if kernel:
+                        raise
+                    log.warning("%s", error)
+                    self.planner.avoid(plan, error)
+        family = ops.family(problem.family)
+        launch = BoundLaunch(
+            self.loader.driver(target),
+            index,
+            parts,
+            arch(target.arch).warp_size,
+            without_kept_zero(plan.launch),
+            operands,
+            defaults={**family.scalar_defaults(problem), **scalars},
+            products=products,
+        )
+        return plan, launch
 
     def _avoid(
         self,

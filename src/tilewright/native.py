@@ -18,10 +18,16 @@ from tilewright.errors import NoCompiler
 from tilewright.files import WRITE, check_own, make_own, replacing
 
 
-def compiled(source: Path, included: Sequence[Path] = (), what: str = "C code") -> Path:
+def compiled(
+    source: Path,
+    included: Sequence[Path] = (),
+    what: str = "C code",
+    folder: Path | None = None,
+) -> Path:
     """The shared library of `source`, which includes the files `included`.
 
     what: it is, for errors.
+    folder: where the compiler looks for headers, besides its own places and Python's.
 
     Raises `NoCompiler` if it cannot be compiled or kept, and `StoreError` if others could have
     written it.
@@ -32,7 +38,7 @@ def compiled(source: Path, included: Sequence[Path] = (), what: str = "C code") 
     built = home.cache().absolute() / digest / f"{source.stem}{tag}"
     try:
         if not os.path.lexists(built):
-            _compile(source, built, what)
+            _compile(source, built, what, folder)
         for path in (built.parent, built):  # anybody's code otherwise
             check_own(path, path.lstat(), WRITE)
     except OSError as error:
@@ -48,7 +54,7 @@ def cannot_keep(built: Path, what: str, error: Exception) -> NoCompiler:
     )
 
 
-def _compile(source: Path, target: Path, what: str) -> None:
+def _compile(source: Path, target: Path, what: str, folder: Path | None) -> None:
     compiler = shlex.split(os.environ.get("CC", ""))
     if not compiler:
         found = next(filter(None, map(program, ("cc", "gcc", "clang"))), None)
@@ -65,8 +71,9 @@ def _compile(source: Path, target: Path, what: str) -> None:
     # The compiler opens its output by name, so in a folder that nobody else can change.
     with tempfile.TemporaryDirectory() as scratch:
         built = Path(scratch, target.name)
-        include = sysconfig.get_paths()["include"]
-        command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(source)]
+        folders = [sysconfig.get_paths()["include"], *([] if folder is None else [str(folder)])]
+        include = [f"-I{each}" for each in folders]
+        command = [*compiler, "-O2", "-shared", "-fPIC", *include, str(source)]
         try:
             done = subprocess.run(
                 [*command, "-o", str(built)],

@@ -13,6 +13,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.foreign import Driver, Form
 from tilewright.ops.formats import Formats
+from tilewright.ops.joined import Joined
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found, library_of
 from tilewright.ops.library_engine import Offered
@@ -157,6 +158,10 @@ class Defaults:
     def written(self, inputs: int, named: Collection[str]) -> tuple[int, ...]:
         """A call writes no operand in place."""
         return ()
+
+    def joined(self, call: Call, apart: Sequence[bool]) -> Joined | None:
+        """Calls are made one by one."""
+        return None
 
     def lowered(
         self, inputs: int, named: Sequence[str], options: Mapping[str, Any]

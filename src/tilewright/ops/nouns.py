@@ -208,6 +208,15 @@ class Launch:
         return end
 
 
+def without_kept_zero(launch: Launch) -> Launch:
+    """A launch that zeroes, each time, the temporaries that it would else find zero."""
+    each = (
+        replace(one, initial="zero") if one.initial == "kept_zero" else one
+        for one in launch.temporaries
+    )
+    return replace(launch, temporaries=tuple(each))
+
+
 def renamed(launch: Launch, names: Mapping[str, str]) -> Launch:
     """A launch with other names for some operands.
 

@@ -16,6 +16,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Driver, Form, Reader
 from tilewright.ops.formats import Formats
+from tilewright.ops.joined import Joined
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import Found
 from tilewright.ops.library_engine import Offered
@@ -263,6 +264,13 @@ class Launching(Protocol):
         (``inout``), in order. An ``inout`` operand is passed by position.
 
         inputs: operands by position. named: names of those passed by keyword."""
+
+    def joined(self, call: Call, apart: Sequence[bool]) -> Joined | None:
+        """How calls like this one are one call with a further dimension; None where they are made
+        one by one.
+
+        apart: whether the calls differ in it, for each operand, by position and then by keyword.
+            They differ in one at least."""
 
     def options(self, problem: Any) -> dict[str, Any]:
         """The call's keyword options that, with the operands, state `problem`."""

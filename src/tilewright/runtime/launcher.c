@@ -26,6 +26,8 @@
    split(name, arguments) -> (what, arrays)
                                 of a call of a function; None for one that may not be repeated
 
+   launch_alone: the address of a C function, for those who launch without Python's lock
+
    A launch is one or more kernels, its steps, queued one after another. It counts as one launch.
 
    Nothing here knows a driver: prepare() gets the driver's functions as addresses. A plain kernel is
@@ -38,6 +40,7 @@
 #include <Python.h>
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAP_BYTES 128
@@ -159,11 +162,11 @@ static Map *map_at(const Tiled *t, uint64_t address) {
 static int keep_map(Tiled *t, uint64_t address, const char *encoded) {
   if (4 * (t->used + 1) > 3 * t->room && t->room < MOST_MAPS) {
     Tiled grown = {t->slot, t->tiling, NULL, t->room ? 2 * t->room : FEWEST_MAPS, t->used};
-    grown.maps = PyMem_Calloc((size_t)grown.room, sizeof(Map));
+    grown.maps = calloc((size_t)grown.room, sizeof(Map)); /* without Python's lock, too */
     if (!grown.maps) return -1;
     for (int i = 0; i < t->room; i++)
       if (t->maps[i].address) *map_at(&grown, t->maps[i].address) = t->maps[i];
-    PyMem_Free(t->maps);
+    free(t->maps);
     *t = grown;
   }
   Map *map = map_at(t, address);
@@ -195,7 +198,7 @@ static void discard(Launch *l) {
   if (!l) return;
   Py_XDECREF(l->kept);
   for (int i = 0; l->step && i < l->steps; i++) PyMem_Free(l->step[i].attributes);
-  for (int i = 0; l->descriptor && i < l->descriptors; i++) PyMem_Free(l->descriptor[i].maps);
+  for (int i = 0; l->descriptor && i < l->descriptors; i++) free(l->descriptor[i].maps);
   void *parts[] = {l->content, l->offsets, l->step,   l->pointer, l->descriptor,
                    l->scalar,  l->sizes,   l->writes, l->optional};
   for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) PyMem_Free(parts[i]);
@@ -435,58 +438,98 @@ static int lacking(const Launch *l, uint64_t stream, const uint64_t *address) {
   return overlaps(l, address) ? OVERLAPS : 0;
 }
 
+/* A copy of a launch's parameters, so that several threads may launch the same plan. */
+typedef struct {
+  char small[ON_STACK] __attribute__((aligned(ALIGNED)));
+  void *few[ON_STACK / 16], *large;
+  char *content;
+  void **parameters;
+} Copy;
+
+/* Makes the copy; its `large` is to be freed. -1 without memory. */
+static int copy_content(const Launch *l, Copy *c) {
+  c->content = c->small, c->parameters = c->few, c->large = NULL;
+  if (l->bytes > ON_STACK || l->parameters > ON_STACK / 16) {
+    size_t bytes = ((size_t)l->bytes + 7) / 8 * 8;
+    c->large = malloc(bytes + ALIGNED + sizeof(void *) * (size_t)l->parameters);
+    if (!c->large) return -1;
+    c->content = (char *)(((uintptr_t)c->large + ALIGNED - 1) / ALIGNED * ALIGNED);
+    c->parameters = (void **)(c->content + bytes);
+  }
+  memcpy(c->content, l->content, (size_t)l->bytes);
+  return 0;
+}
+
+/* Fills in addresses and tensor maps: 0, or the code of what is lacking, before any step is
+   queued. */
+static int fill_in(Launch *l, const uint64_t *address, void *queue, Copy *c) {
+  for (int i = 0; i < l->pointers; i++) {
+    const Slot *s = l->pointer + i;
+    uint64_t at = address[s->source] + s->offset;
+    memcpy(c->content + s->at, &at, 8);
+  }
+  for (int i = 0; i < l->descriptors; i++) {
+    Tiled *t = l->descriptor + i;
+    const Map *map = map_of(l->encode, t, address);
+    if (!map) return NEEDS_MAPS;
+    memcpy(c->content + t->slot.at, map->map, MAP_BYTES);
+  }
+  for (int i = 0; i < l->steps; i++)
+    if (lacks_handle(l->step + i, queue)) return NEEDS_HANDLE;
+  for (int i = 0; i < l->parameters; i++) c->parameters[i] = c->content + l->offsets[i];
+  return 0;
+}
+
+static int queue_steps(const Launch *l, const uint64_t *address, void *queue, void **next) {
+  int status = l->fill_bytes ? l->fill(address[l->operands + 1], 0, l->fill_bytes, queue) : 0;
+  for (int i = 0; i < l->steps && !status; next += l->step[i++].parameters)
+    status = launch_step(l->step + i, queue, next);
+  return status;
+}
+
 /* address: the operands', then those of the kept-zero and the scratch buffer. `scalars` has as many
    items as the launch is given, or none: all have their defaults. -1 with an exception set, or a
    code. */
 static int do_launch(Launch *l, uint64_t stream, const uint64_t *address, PyObject *scalars,
                      int apart) {
   if (!apart && overlaps(l, address)) return OVERLAPS;
-
-  /* A copy of the parameters of our own, so that other threads may launch the same plan. */
-  char small[ON_STACK] __attribute__((aligned(ALIGNED))), *copy = small;
-  void *few[ON_STACK / 16], **parameters = few, *large = NULL;
-  if (l->bytes > ON_STACK || l->parameters > ON_STACK / 16) {
-    size_t bytes = ((size_t)l->bytes + 7) / 8 * 8;
-    large = PyMem_Malloc(bytes + ALIGNED + sizeof(void *) * (size_t)l->parameters);
-    if (!large) return PyErr_NoMemory(), -1;
-    copy = (char *)(((uintptr_t)large + ALIGNED - 1) / ALIGNED * ALIGNED);
-    parameters = (void **)(copy + bytes);
-  }
-  memcpy(copy, l->content, (size_t)l->bytes);
-
+  Copy copy;
+  if (copy_content(l, &copy)) return PyErr_NoMemory(), -1;
   int status = 0;
   for (int i = 0; i < l->scalars && !status; i++) {
     const Scalar *s = l->scalar + i;
     PyObject *value =
         PyTuple_GET_SIZE(scalars) ? PyTuple_GET_ITEM(scalars, s->number) : Py_None;
-    if (value != Py_None ? write_scalar(s->type, value, copy + s->at) : !l->optional[s->number])
+    if (value != Py_None ? write_scalar(s->type, value, copy.content + s->at)
+                         : !l->optional[s->number])
       status = UNSUITABLE;
   }
-  for (int i = 0; i < l->pointers; i++) {
-    const Slot *s = l->pointer + i;
-    uint64_t at = address[s->source] + s->offset;
-    memcpy(copy + s->at, &at, 8);
-  }
-  for (int i = 0; i < l->descriptors && !status; i++) {
-    Tiled *t = l->descriptor + i;
-    const Map *map = map_of(l->encode, t, address);
-    if (!map) status = NEEDS_MAPS;
-    else memcpy(copy + t->slot.at, map->map, MAP_BYTES);
-  }
-  void *queue = (void *)(uintptr_t)stream, **next = parameters;
-  for (int i = 0; i < l->steps && !status; i++) /* before any step is queued */
-    if (lacks_handle(l->step + i, queue)) status = NEEDS_HANDLE;
+  void *queue = (void *)(uintptr_t)stream;
+  if (!status) status = fill_in(l, address, queue, &copy);
   if (!status) {
-    for (int i = 0; i < l->parameters; i++) parameters[i] = copy + l->offsets[i];
     l->used = ++uses;
     Py_BEGIN_ALLOW_THREADS;
-    if (l->fill_bytes) status = l->fill(address[l->operands + 1], 0, l->fill_bytes, queue);
-    for (int i = 0; i < l->steps && !status; next += l->step[i++].parameters)
-      status = launch_step(l->step + i, queue, next);
+    status = queue_steps(l, address, queue, copy.parameters);
     Py_END_ALLOW_THREADS;
     l->launches += !status;
   }
-  PyMem_Free(large);
+  free(copy.large);
+  return status;
+}
+
+/* As do_launch() of a launch to which no scalars are given, without Python's lock: the caller keeps
+   other threads from this launch meanwhile. */
+static int launch_alone(Launch *l, uint64_t stream, const uint64_t *address) {
+  if (overlaps(l, address)) return OVERLAPS;
+  Copy copy;
+  if (copy_content(l, &copy)) return NEEDS_MAPS; /* as a tensor map without memory: Python says */
+  void *queue = (void *)(uintptr_t)stream;
+  int status = fill_in(l, address, queue, &copy);
+  if (!status) {
+    status = queue_steps(l, address, queue, copy.parameters);
+    l->launches += !status;
+  }
+  free(copy.large);
   return status;
 }
 
@@ -722,6 +765,7 @@ PyMODINIT_FUNC PyInit_launcher(void) {
   PyObject *made = PyModule_Create(&module);
   if (made && (add_address(made, "matmul_step", (void *)matmul_step) ||
                add_address(made, "graph_step", (void *)graph_step) ||
+               add_address(made, "launch_alone", (void *)launch_alone) ||
                add_address(made, "solution_step", (void *)solution_step)))
     Py_CLEAR(made);
   return made;

@@ -15,6 +15,7 @@ from tilewright.ops.attention import (
     alike,
     ck,
     engine_record,
+    joining,
     library,
     operands,
     pipelines,
@@ -38,6 +39,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate, Estimates
+from tilewright.ops.joined import Joined
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import CUDNN, LIBRARIES, NO_AXES
 from tilewright.ops.library_attention import Attention
@@ -202,6 +204,9 @@ class AttentionFamily(Defaults):
 
     def keywords(self) -> Mapping[str, Keyword]:
         return operands.KEYWORDS
+
+    def joined(self, call: Call, apart: Sequence[bool]) -> Joined | None:
+        return joining.joined(call, apart)
 
     def options(self, problem: AttentionProblem) -> dict[str, Any]:
         return operands.options(problem)

@@ -12,7 +12,7 @@ from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, shown
 from tilewright.ops import binder
 from tilewright.ops.attention import FAMILY as ATTENTION
-from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention import AttentionProblem, joining
 from tilewright.ops.attention.config import VENDOR
 from tilewright.ops.attention_backward import config as config_module
 from tilewright.ops.attention_backward import inputs as inputs_module
@@ -33,6 +33,7 @@ from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardPr
 from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate, Estimates
+from tilewright.ops.joined import Joined
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import CUDNN, LIBRARIES, NO_AXES
 from tilewright.ops.library_attention import Attention
@@ -184,6 +185,10 @@ class AttentionBackwardFamily(Defaults):
 
     def keywords(self) -> Mapping[str, Keyword]:
         return operands.KEYWORDS
+
+    def joined(self, call: Call, apart: Sequence[bool]) -> Joined | None:
+        grads = str(call.options.get("grads", USUAL))
+        return joining.gradients_joined(call, apart, grads)
 
     def options(self, problem: AttentionBackwardProblem) -> dict[str, Any]:
         return operands.options(problem)

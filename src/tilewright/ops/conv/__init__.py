@@ -11,6 +11,7 @@ from tilewright.ops.conv import (
     alike,
     engine_record,
     functions,
+    joining,
     kinds,
     library,
     names,
@@ -35,6 +36,7 @@ from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate, Estimates
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import operands as gemm_operands
+from tilewright.ops.joined import Joined
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import LIBRARIES, Found, Matmul, kind
 from tilewright.ops.library_convolution import Convolution
@@ -176,6 +178,9 @@ class ConvFamily(Defaults):
 
     def keyword(self, name: str) -> Keyword | None:
         return operands.OPTIONS.get(name) or gemm_operands.chain_keyword(name)
+
+    def joined(self, call: Call, apart: Sequence[bool]) -> Joined | None:
+        return joining.joined(call, apart)
 
     def options(self, problem: ConvProblem) -> dict[str, Any]:
         return operands.options(problem)

@@ -19,6 +19,7 @@ from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import (
     contraction,
+    joining,
     kinds,
     library,
     library_config,
@@ -44,6 +45,7 @@ from tilewright.ops.gemm.formats import aiter, benchdnn, decode, onednn, tile_en
 from tilewright.ops.gemm.kinds import Config
 from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.joined import Joined
 from tilewright.ops.keywords import Keyword
 from tilewright.ops.library import NO_AXES, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
@@ -207,6 +209,9 @@ class GemmFamily(Defaults):
 
     def keyword(self, name: str) -> Keyword | None:
         return operands.OPTIONS.get(name) or operands.chain_keyword(name)
+
+    def joined(self, call: Call, apart: Sequence[bool]) -> Joined | None:
+        return joining.joined(call, apart)
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
         said = {name: getattr(problem, name) for name in operands.TOLD}
