@@ -11,7 +11,7 @@ problem, with its latency; the second has CK's published figures (`mean_efficien
 
 CK's kernels are not ours, so the family's estimate does not know them. A roofline of the tiles that
 a kernel cuts a layer into takes its place (`estimate_us`). All else is the chain that serves: the
-target, the weights, the trees (`learn.train.fit`), their walk. Problems are held out in five parts,
+trees (`learn.train.fit`), their walk. Problems are held out in five parts,
 by problem as CK holds them out, and by kin, which says what a model makes of layers that it saw no
 image size of. It prints, and writes, the speed of the kernel chosen in percent of the fastest one:
 mean, median, P10, least, and how often the fastest is first and among the first five, with the
@@ -36,7 +36,7 @@ import numpy as np
 from environment import environment
 from tilewright import arch
 from tilewright.learn.judge import FOLDS, figures_of
-from tilewright.learn.train import WEIGHT, fit
+from tilewright.learn.train import fit
 from tilewright.ops.tile_traits import of_product
 
 DEVICE = "mi355x"
@@ -185,17 +185,14 @@ def judged(measured: Mapping[Layer, Times], by: str) -> dict[str, Any]:
         kernels = sorted(measured[layer], key=lambda kernel: kernel.name)
         us = np.array([measured[layer][kernel] for kernel in kernels])
         x = np.array([row(layer, kernel, pipelines) for kernel in kernels])
-        weights = (us.min() / us) ** WEIGHT
-        target = np.log(us / x[:, 0])
-        sheets.append((x, target - np.average(target, weights=weights), weights, us))
+        sheets.append((x, us))
     chosen: dict[str, list[tuple[float, int]]] = {"roofline": [], "learned": []}
     for part in folds(layers, by):
         held = set(part)
         seen = [sheet for number, sheet in enumerate(sheets) if number not in held]
-        x, y, weights = (np.concatenate([sheet[i] for sheet in seen]) for i in range(3))
-        trees, _ = fit(x, y, weights)
+        trees, _ = fit([x for x, _ in seen], [x[:, 0] for x, _ in seen], [us for _, us in seen])
         for number in part:
-            x, _, _, us = sheets[number]
+            x, us = sheets[number]
             scores = {"roofline": np.log(x[:, 0]), "learned": np.log(x[:, 0]) + trees.values(x)}
             for name, score in scores.items():
                 order = np.argsort(score, kind="stable")

@@ -142,7 +142,7 @@ def test_kin_are_what_says_much_about_each_other():
     assert attention.kin(heads) != attention.kin(replace(heads, kv_heads=8))
 
 
-def test_a_problem_held_out_has_no_part_in_its_model_or_its_least_gain(
+def test_a_problem_held_out_has_no_part_in_its_model_or_its_guard(
     sheets: list[train.Sheet], monkeypatch: Any
 ):
     seen: list[set[Any]] = []
@@ -154,20 +154,19 @@ def test_a_problem_held_out_has_no_part_in_its_model_or_its_least_gain(
     asked: list[tuple[Any, int]] = []
     monkeypatch.setattr(judge, "train", trained)
     monkeypatch.setattr(judge, "verdict", lambda model, s: asked.append((s.block.problem, model)))
-    monkeypatch.setattr(judge, "least_gain", lambda verdicts: float(len(verdicts)))
+    monkeypatch.setattr(judge, "guard", len)
     found = judge.crossed(sheets, "gemm_bf16", 3)
     assert len(asked) == len(sheets)
     for problem, model in asked:
         assert GEMM.kin(problem) not in {GEMM.kin(other) for other in seen[model]}
-    assert set(found.gains) == {12.0}
+    assert {*found.guards} == {12}
+
+
+def one(estimate: float, model: float, gain: float, kind: str = "") -> Any:
+    return judge.Verdict(None, kind, None, None, None, (estimate, model), (1, 1), gain, "", 2)
 
 
 def test_the_least_gain_is_what_pays():
-    def one(estimate: float, model: float, gain: float) -> Any:
-        return judge.Verdict(
-            None, "", None, None, None, (estimate, model), (1, 1), gain, "", 2
-        )  # fmt: skip
-
     right = [one(0.8, 1.0, 0.12), one(0.8, 1.0, 0.2)] * 4
     wrong = [one(1.0, 0.9, 0.011)] * 8
     assert 0.011 < judge.least_gain(right + wrong) <= 0.12
@@ -175,12 +174,21 @@ def test_the_least_gain_is_what_pays():
     assert judge.least_gain(wrong[:4] + [one(0.9, 1.0, 0.011)] * 4) == judge.GAINS[-1]  # by chance
 
 
+def test_a_model_is_silent_on_kinds_of_which_it_was_behind():
+    ahead = [one(0.8, 1.0, 0.2, "large")] * 8
+    lost = [one(1.0, 0.9, 0.2, "small")] + [one(0.95, 1.0, 0.2, "small")] * 4
+    found = judge.guard(ahead + lost)
+    assert found.silent_kinds == ("small",)  # its mean is ahead, its least share is not
+    assert [v.chosen(found)[0] for v in (ahead[0], lost[0], lost[1])] == [1.0, 1.0, 0.95]
+    assert judge.guard(ahead + lost[1:]).silent_kinds == ()
+
+
 # --- what is learned ----------------------------------------------------------------------------
 
 
 def test_what_is_planted_is_learned_and_judged_on_problems_held_out(learned: Any):
     model, found = learned
-    told = judge.report(found.verdicts, found.gains)
+    told = judge.report(found.verdicts, found.guards)
     assert told["problems"] == len(PROBLEMS) and told["candidates"] > 20
     assert told["estimate"]["mean"] + 2 < told["served"]["mean"] < told["learned"]["mean"] + 0.1
     assert told["served"]["top_1"] > told["estimate"]["top_1"]
@@ -202,7 +210,7 @@ def test_the_trees_are_lightgbms(sheets: list[train.Sheet]):
     lightgbm = pytest.importorskip("lightgbm")
     features = train.features_of(sheets)
     x = np.concatenate([Asked(features).rows(sheet.described)[0] for sheet in sheets])
-    y = np.concatenate([sheet.target for sheet in sheets])
+    y = np.concatenate([np.log(sheet.us) for sheet in sheets])
     booster = lightgbm.train(train.PARAMETERS, lightgbm.Dataset(x, y), 20)
     trees = train.trees_of(booster)
     trees.check(len(features), "here")
@@ -211,12 +219,32 @@ def test_the_trees_are_lightgbms(sheets: list[train.Sheet]):
     assert trees.values(x).tolist() == trees.in_numpy(x).tolist()
 
 
-def test_the_target_is_centred_and_fast_kernels_weigh_more(sheets: list[train.Sheet]):
+def test_residuals_are_centred_and_fast_kernels_weigh_more(sheets: list[train.Sheet]):
     for sheet in sheets[:3]:
-        assert np.average(sheet.target, weights=sheet.weights) == pytest.approx(0)
-        assert sheet.weights.max() == 1
+        found, weights = train.residuals((np.log(sheet.described.us), np.log(sheet.us)))
+        assert np.average(found, weights=weights) == pytest.approx(0)
+        assert weights.max() == 1
         order = np.argsort(sheet.us)
-        assert (np.diff(sheet.weights[order]) <= 0).all()
+        assert (np.diff(weights[order]) <= 0).all()
+
+
+def test_the_objective_draws_choices_to_the_fastest_kernel():
+    guess, log = np.log([2.0, 1.0, 3.0]), np.log([1.0, 1.2, 3.0])
+    slope = train.listwise([(guess, log), (log, log)])
+    first, bend = slope(np.zeros(6), None)
+    assert first[0] > 0 > first[1] and bend.min() > 0  # the first is to be expected to be faster
+    assert first[3:] == pytest.approx(np.zeros(3))  # nothing is wrong with exact estimates
+
+    def loss(more: Any) -> float:
+        def chance(x: Any) -> Any:
+            q = np.exp(-x / train.SOFTNESS)
+            return q / q.sum()
+
+        return float(-(chance(log) * np.log(chance(guess + more))).sum())
+
+    step = np.array([0.0, 1e-6, 0.0])
+    by_difference = (loss(step) - loss(-step)) / 2e-6
+    assert first[1] / train.SOFTNESS == pytest.approx(by_difference, rel=1e-4)
 
 
 def test_no_feature_names_a_device(learned: Any):

@@ -103,6 +103,7 @@ def test_the_environment_names_models(monkeypatch: Any, tmp_path: Path):
         ({"lesson": "gemm_fp16"}, "no model of gemm_bf16"),
         ({"archs": ("gfx942",)}, "measured on gfx942, not on sm_90"),
         ({"least_gain": 2.0}, "the estimate's first stays"),
+        ({"silent_kinds": ("M 129 to 1024",)}, "not ahead on problems of kind M 129 to 1024"),
         ({"features": (Feature("problem.dtype_a", ("fp16",)),)}, "dtype_a 'bf16' was not among"),
         ({"features": (Feature("problem.m", (), 1, 511),)}, "m 512 is outside"),
         ({"features": (Feature("work.flops", (), 1, 2),)}, "flops .* is outside"),

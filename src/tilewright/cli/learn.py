@@ -115,6 +115,7 @@ def train(
             "importance": model.made["importance"],
             "worst": model.made["worst"],
             "least_gain": model.least_gain,
+            "silent_kinds": [*model.silent_kinds],
         }
     save(Models(found), out)
     how = f"Each problem was judged by a model that saw none of its kin ({count} folds)."
@@ -192,6 +193,7 @@ def explain(
             "trees": len(model.trees.roots),
             "features": len(model.features),
             "least_gain": model.least_gain,
+            "silent_kinds": [*model.silent_kinds],
             **model.made,
         }
         for model in _models(inputs)
@@ -208,6 +210,7 @@ def _show_models(document: Mapping[str, Any]) -> None:
                 "problems": f"{one['problems']}, {one['cells']} measurements",
                 "trees": f"{one['trees']}, over {one['features']} features",
                 "least gain": f"{one['least_gain']:.3f}",
+                "silent on": ", ".join(one["silent_kinds"]) or "no kind",
             }
         )
         _show_figures(one["judged"])
@@ -364,10 +367,10 @@ def _judged(found: Judged) -> dict[str, Any]:
     """Figures, and the curves of the page."""
     from tilewright.learn.judge import report
 
-    verdicts, gains = found.verdicts, found.gains
-    served = sorted(v.chosen(gain)[0] for v, gain in zip(verdicts, gains, strict=True))
+    verdicts, guards = found.verdicts, found.guards
+    served = sorted(v.chosen(guard)[0] for v, guard in zip(verdicts, guards, strict=True))
     return {
-        **report(verdicts, gains),
+        **report(verdicts, guards),
         "curves": {
             "estimate": [round(share, 4) for share in sorted(v.share[0] for v in verdicts)],
             "served": [round(share, 4) for share in served],

@@ -1,8 +1,8 @@
 """How good a choice is: the time of the best kernel measured over that of the kernel chosen.
 
 A model is judged on problems of which it saw none of their kin (`Family.kin`): `crossed` trains it
-without each fold of kin in turn. The gain from which a model is believed is set on such problems
-too, and judged on others than it was set on.
+without each fold of kin in turn. Where a model is believed (`Guard`) is set on such problems too,
+and judged on others than it was set on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tilewright import ops
@@ -25,6 +25,15 @@ GAINS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, MOST_
 FIRST = 5
 FIGURES = ("mean", "median", "p10", "least", "top_1", "top_5")
 """Of shares of the best kernel's speed, in percent, and of ranks (`report`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Where a model is believed: from this gain on, as a logarithm, but for problems of these kinds
+    (`Family.kind`)."""
+
+    least_gain: float
+    silent_kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +60,14 @@ class Verdict:
     silent: str
     candidates: int
 
-    def chosen(self, least_gain: float) -> tuple[float, int]:
-        """The share, and the best kernel's rank, where a gain counts from `least_gain`."""
-        side = int(not self.silent and self.gain >= least_gain)
+    def believed(self, guard: Guard) -> bool:
+        """Whether the model chooses."""
+        known = not self.silent and self.kind not in guard.silent_kinds
+        return known and self.gain >= guard.least_gain
+
+    def chosen(self, guard: Guard) -> tuple[float, int]:
+        """The share, and the best kernel's rank, of the kernel that is chosen."""
+        side = int(self.believed(guard))
         return self.share[side], self.ranks[side]
 
 
@@ -104,10 +118,10 @@ def folds(sheets: Sequence[Sheet], count: int = FOLDS) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Verdicts on all problems, and for each the least gain, which its problem had no part in."""
+    """Verdicts on all problems, and for each the guard, which its problem had no part in."""
 
     verdicts: tuple[Verdict, ...]
-    gains: tuple[float, ...]
+    guards: tuple[Guard, ...]
 
 
 def crossed(
@@ -120,18 +134,35 @@ def crossed(
         held = set(part)
         model = train([s for n, s in enumerate(sheets) if n not in held], lesson, trees)
         found |= {number: verdict(model, sheets[number]) for number in part}
-    gains: dict[int, float] = {}
+    guards: dict[int, Guard] = {}
     for part in parts:
-        gain = least_gain([found[n] for other in parts if other is not part for n in other])
-        gains |= dict.fromkeys(part, gain)
+        one = guard([found[n] for other in parts if other is not part for n in other])
+        guards |= dict.fromkeys(part, one)
     numbers = range(len(sheets))
-    return Judged(tuple(found[n] for n in numbers), tuple(gains[n] for n in numbers))
+    return Judged(tuple(found[n] for n in numbers), tuple(guards[n] for n in numbers))
 
 
 def applied(model: Model, sheets: Sequence[Sheet]) -> Judged:
     """What `model` does with problems, which it must not have seen."""
     verdicts = tuple(verdict(model, sheet) for sheet in sheets)
-    return Judged(verdicts, (model.least_gain,) * len(sheets))
+    return Judged(verdicts, (Guard(model.least_gain, model.silent_kinds),) * len(sheets))
+
+
+def guard(verdicts: Sequence[Verdict]) -> Guard:
+    """Where believing the model pays. It is silent on kinds of problems of which the mean, P10 or
+    the least share is behind the estimate's."""
+    gain = Guard(least_gain(verdicts))
+    kinds: dict[str, list[Verdict]] = {}
+    for one in verdicts:
+        kinds.setdefault(one.kind, []).append(one)
+
+    def behind(some: Sequence[Verdict]) -> bool:
+        ours = figures_of([one.chosen(gain) for one in some])
+        theirs = figures_of([(one.share[0], one.ranks[0]) for one in some])
+        return any(ours[name] < theirs[name] for name in ("mean", "p10", "least"))
+
+    silent = sorted(kind for kind, some in kinds.items() if behind(some))
+    return Guard(gain.least_gain, tuple(silent))
 
 
 def least_gain(verdicts: Sequence[Verdict]) -> float:
@@ -139,7 +170,7 @@ def least_gain(verdicts: Sequence[Verdict]) -> float:
     average, less the standard error of that. Never, if no gain brings more than its error."""
 
     def brings(gain: float) -> float:
-        more = [v.chosen(gain)[0] - v.share[0] for v in verdicts]
+        more = [v.chosen(Guard(gain))[0] - v.share[0] for v in verdicts]
         mean = _mean(more)
         error = math.sqrt(_mean((one - mean) ** 2 for one in more) / len(more))
         return round(mean - error, 6)
@@ -150,23 +181,22 @@ def least_gain(verdicts: Sequence[Verdict]) -> float:
 def learn(
     sheets: Sequence[Sheet], lesson: str, count: int = FOLDS, trees: int = MOST_TREES
 ) -> tuple[Model, Judged]:
-    """A model of all sheets, with the least gain that cross-validation sets, and the verdicts of
+    """A model of all sheets, with the guard that cross-validation sets, and the verdicts of
     that."""
     found = crossed(sheets, lesson, count, trees)
     model = train(sheets, lesson, trees)
-    gain = least_gain(found.verdicts)
-    told = report(found.verdicts, found.gains)
+    told = report(found.verdicts, found.guards)
     made = {**model.made, "folds": count, "judged": told, "worst": worst(found)}
-    return replace(model, least_gain=gain, made=made), found
+    return replace(model, **asdict(guard(found.verdicts)), made=made), found
 
 
 # --- figures ----------------------------------------------------------------------------------
 
 
-def report(verdicts: Sequence[Verdict], gains: Sequence[float]) -> dict[str, Any]:
+def report(verdicts: Sequence[Verdict], guards: Sequence[Guard]) -> dict[str, Any]:
     """Figures as plain data, over all problems, by kind and by the best kernel's pipeline.
 
-    gains: the least gain for each verdict.
+    guards: that of each verdict.
     """
     numbered = [*enumerate(verdicts)]
     groups: dict[str, dict[str, list[int]]] = {"by_kind": {}, "by_pipeline": {}}
@@ -175,14 +205,14 @@ def report(verdicts: Sequence[Verdict], gains: Sequence[float]) -> dict[str, Any
         groups["by_pipeline"].setdefault(one.best.pipeline, []).append(number)
 
     def figures(numbers: Iterable[int]) -> dict[str, Any]:
-        listed = [(verdicts[n], gains[n]) for n in numbers]
+        listed = [(verdicts[n], guards[n]) for n in numbers]
         return {
             "problems": len(listed),
             "candidates": round(_mean(v.candidates for v, _ in listed), 1),
             "estimate": figures_of([(v.share[0], v.ranks[0]) for v, _ in listed]),
             "learned": figures_of([(v.share[1], v.ranks[1]) for v, _ in listed]),
-            "served": figures_of([v.chosen(gain) for v, gain in listed]),
-            "spoke": sum(not v.silent and v.gain >= gain and v.gain > 0 for v, gain in listed),
+            "served": figures_of([v.chosen(guard) for v, guard in listed]),
+            "spoke": sum(v.believed(guard) and v.gain > 0 for v, guard in listed),
         }
 
     silent = Counter(_because(v.silent) for v in verdicts if v.silent)
@@ -237,8 +267,8 @@ def _mean(values: Iterable[float]) -> float:
 
 def worst(found: Judged, most: int = 20) -> list[dict[str, Any]]:
     """The problems that lose most, as plain data, the worst first."""
-    pairs = zip(found.verdicts, found.gains, strict=True)
-    lost = [(v.chosen(gain)[0], n, v) for n, (v, gain) in enumerate(pairs)]
+    pairs = zip(found.verdicts, found.guards, strict=True)
+    lost = [(v.chosen(guard)[0], n, v) for n, (v, guard) in enumerate(pairs)]
     return [
         {
             "problem": str(v.problem),

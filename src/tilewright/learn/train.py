@@ -1,13 +1,15 @@
 """Trains a model of what the estimate gets wrong for one class of problems.
 
-The target is ln(measured / estimated), less what all kernels of a problem have in common: only
-their order matters. A kernel weighs (best / its time)^1.5, since to rank slow ones wrong costs
-nothing. LightGBM grows the trees; it is imported here alone.
+A model is the mean of two, which err in different ways. One half of the trees is near ln(measured /
+estimated), less what all kernels of a problem have in common: only their order matters. A kernel
+weighs (best / its time)^4, since to rank slow ones wrong costs nothing. The other half makes
+choices by chance, the faster kernel the likelier, as they would be by the times measured
+(`listwise`). LightGBM grows the trees; it is imported here alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,11 +18,15 @@ from tilewright.errors import BadArgument, TilewrightError
 from tilewright.learn.matrix import Block, provenance
 from tilewright.select.features import Described
 from tilewright.select.model import Asked, Feature, Model
-from tilewright.select.trees import LEAF, Trees
+from tilewright.select.trees import LEAF, Trees, joined
 
 MOST_TREES, LEAVES, DEPTH = 200, 15, 6
 """A deeper tree takes longer to walk, whatever its leaves."""
-WEIGHT = 1.5
+WEIGHT = 4
+SOFTNESS = 0.05
+"""The logarithm of a ratio of times by which one kernel is e times likelier than another."""
+LEAST_BEND = 0.002
+"""Second derivatives below this would make steps too long."""
 MOST_WORDS = 16
 """Of a field with more words than these, each word is its own case: it is no feature."""
 
@@ -29,7 +35,7 @@ MARGIN = 2.0
 least gain is set, lie there too."""
 
 PARAMETERS = {
-    "objective": "regression", "num_leaves": LEAVES, "max_depth": DEPTH, "learning_rate": 0.06,
+    "num_leaves": LEAVES, "max_depth": DEPTH, "learning_rate": 0.1,
     "min_data_in_leaf": 10, "feature_fraction": 0.8, "bagging_fraction": 0.8, "bagging_freq": 1,
     "lambda_l2": 1.0, "use_missing": False, "force_row_wise": True,
     "num_threads": 1, "seed": 0, "verbosity": -1,
@@ -53,19 +59,6 @@ class Sheet:
         import numpy as np
 
         return np.array([self.block.us[config] for config in self.described.pool])
-
-    @cached_property
-    def weights(self) -> Any:
-        """How much each kernel counts."""
-        return (self.us.min() / self.us) ** WEIGHT
-
-    @cached_property
-    def target(self) -> Any:
-        """The logarithm of each kernel's time over its estimate, centred."""
-        import numpy as np
-
-        residual = np.log(self.us / self.described.us)
-        return residual - np.average(residual, weights=self.weights)
 
 
 def features_of(sheets: Sequence[Sheet]) -> tuple[Feature, ...]:
@@ -103,15 +96,13 @@ def train(sheets: Sequence[Sheet], lesson: str, trees: int = MOST_TREES) -> Mode
     """A model of the class of problems `lesson` from these sheets, of at most so many trees. Its
     `least_gain` is 0: `judge` sets it. The same sheets give the same model. Raises `BadArgument`
     without any, and `TilewrightError` without LightGBM."""
-    import numpy as np
 
     if not sheets:
         raise BadArgument(f"{lesson}: there is nothing to learn from")
     features = features_of(sheets)
     asked = Asked(features)
-    x = np.concatenate([asked.rows(sheet.described)[0] for sheet in sheets])
-    y, w = (np.concatenate([getattr(s, name) for s in sheets]) for name in ("target", "weights"))
-    grown, importance = fit(x, y, w, trees)
+    x = [asked.rows(sheet.described)[0] for sheet in sheets]
+    grown, importance = fit(x, [s.described.us for s in sheets], [s.us for s in sheets], trees)
     # What no tree asks about stays if it was the same for all: of another value, nothing is known.
     kept = [
         at
@@ -134,7 +125,7 @@ def train(sheets: Sequence[Sheet], lesson: str, trees: int = MOST_TREES) -> Mode
         features,
         grown,
         0.0,
-        {
+        made={
             **provenance(found),
             "importance": {
                 name: round(share, 4)
@@ -145,17 +136,79 @@ def train(sheets: Sequence[Sheet], lesson: str, trees: int = MOST_TREES) -> Mode
     )
 
 
-def fit(x: Any, y: Any, weights: Any, trees: int = MOST_TREES) -> tuple[Trees, list[float]]:
-    """Trees whose sum is near `y`, and how much each feature brought. Raises `TilewrightError`
-    without LightGBM."""
+def fit(
+    x: Sequence[Any], estimated: Sequence[Any], us: Sequence[Any], trees: int = MOST_TREES
+) -> tuple[Trees, list[float]]:
+    """Trees that correct estimates, and how much each feature brought. The arguments have an array
+    for each problem: the features of its kernels, their estimates and their times. Raises
+    `TilewrightError` without LightGBM."""
+    import numpy as np
+
     try:
         import lightgbm
     except ImportError:
         raise TilewrightError("training needs LightGBM: pip install 'tilewright[learn]'") from None
-    data = lightgbm.Dataset(x, y, weight=weights, free_raw_data=True)
-    booster = lightgbm.train(PARAMETERS, data, num_boost_round=trees)
-    gains = booster.feature_importance("gain")
-    return trees_of(booster), [float(gain) for gain in gains]
+    rows = np.concatenate(x)
+    logs = [(np.log(a), np.log(b)) for a, b in zip(estimated, us, strict=True)]
+    targets, weights = (np.concatenate(each) for each in zip(*map(residuals, logs), strict=True))
+    halves = (
+        ("regression", lightgbm.Dataset(rows, targets, weight=weights), trees - trees // 2),
+        (listwise(logs), lightgbm.Dataset(rows, np.zeros(len(rows))), trees // 2),
+    )
+    boosters = [
+        lightgbm.train({**PARAMETERS, "objective": objective}, data, num_boost_round=count)
+        for objective, data, count in halves
+    ]
+    gains = np.array([booster.feature_importance("gain") for booster in boosters])
+    shares = gains / np.maximum(gains.sum(axis=1, keepdims=True), 1e-30)
+    grown = joined([trees_of(booster) for booster in boosters])
+    return halved(grown), shares.mean(axis=0).tolist()
+
+
+def residuals(logs: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The logarithms of a problem's times over the estimates, centred, and the weight of each
+    kernel. logs: of the estimates, and of the times."""
+    import numpy as np
+
+    guess, log = logs
+    weights = np.exp(WEIGHT * (log.min() - log))
+    return log - guess - np.average(log - guess, weights=weights), weights
+
+
+def listwise(logs: Sequence[tuple[Any, Any]]) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """An objective of LightGBM: the cross-entropy of choosing a problem's kernel by the times
+    expected, where it is chosen by the times measured. A kernel is chosen with a probability that
+    falls with the logarithm of its time over `SOFTNESS`.
+
+    logs: for each problem the logarithms of its kernels' estimates, and of their times.
+    """
+    import numpy as np
+
+    ends = np.cumsum([len(log) for _, log in logs])[:-1]
+    wanted = [_softmax(-log / SOFTNESS) for _, log in logs]
+
+    def gradients(found: Any, _data: Any) -> tuple[Any, Any]:
+        made = [
+            (chosen - (q := _softmax(-(guess + more) / SOFTNESS)), q * (1 - q))
+            for (guess, _), chosen, more in zip(logs, wanted, np.split(found, ends), strict=True)
+        ]
+        slopes, bends = (np.concatenate([pair[i] for pair in made]) for i in range(2))
+        return slopes, np.maximum(bends, LEAST_BEND) / SOFTNESS
+
+    return gradients
+
+
+def _softmax(x: Any) -> Any:
+    import numpy as np
+
+    found = np.exp(x - x.max())
+    return found / found.sum()
+
+
+def halved(trees: Trees) -> Trees:
+    """Trees with half the values."""
+    nodes = zip(trees.feature, trees.threshold, strict=True)
+    return replace(trees, threshold=tuple(x / 2 if f == LEAF else x for f, x in nodes))
 
 
 def trees_of(booster: Any) -> Trees:

@@ -33,10 +33,10 @@ class Learned:
 
     It says nothing, so that the next selector chooses, where it was not taught: without a model of
     the class, on an architecture that was not measured, for a problem with a feature out of what
-    training saw, or if the kernel that the estimate puts first is of a pipeline, or has another
-    feature, that training did not see. It says nothing either where the best kernel is not expected
-    to be faster than that by the model's least gain, and where a record has the vendor's library
-    ahead.
+    training saw, or of a kind of which the model was behind the estimate; or if the kernel that the
+    estimate puts first is of a pipeline, or has another feature, that training did not see. It says
+    nothing either where the best kernel is not expected to be faster than that by the model's least
+    gain, and where a record has the vendor's library ahead.
 
     offers: what the vendor's library offers; None: it is not asked.
     """
@@ -82,6 +82,8 @@ class Learned:
         model = self.models.get(lesson)
         if model is None or model.family != problem.family:
             return f"no model of {lesson}"
+        if (kind := family.kind(problem)) in model.silent_kinds:
+            return f"the model of {lesson} was not ahead on problems of kind {kind}"
         offered = Analytical(offers=self._offers).recall(problem, device)
         if any(isinstance(one, Choice) and one.config in candidates for one in offered):
             return "a record has the vendor's library ahead for such problems"

@@ -61,6 +61,8 @@ class Model:
         problem have in common.
     least_gain: the logarithm of the ratio by which a kernel must be expected to be faster than the
         estimate's first to be chosen before it; set on problems that training did not see.
+    silent_kinds: kinds of problems (`Family.kind`) of which the model was behind the estimate, on
+        problems that training did not see.
     made: how it was made and how good it was then, as plain data.
     """
 
@@ -72,6 +74,7 @@ class Model:
     features: tuple[Feature, ...]
     trees: Trees
     least_gain: float
+    silent_kinds: tuple[str, ...] = ()
     made: dict[str, Any] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
