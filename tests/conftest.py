@@ -27,6 +27,7 @@ SHARED = (
     "simulate",
     "tables",
     "under_torch",
+    "under_transformers",
     "words",
 )
 """Folders with cases that others use too."""

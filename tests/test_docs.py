@@ -138,6 +138,8 @@ def test_its_commands_print_what_it_shows(page, tmp_path):
 )
 def test_its_python_runs_and_prints_what_it_shows(page, tmp_path):
     blocks = BLOCK.findall(page.read_text())
+    if any("from transformers import" in code for code, _ in blocks):
+        pytest.importorskip("transformers")  # not there under Python 3.10
     script = "".join(f"{code}\nprint({BETWEEN!r})\n" for code, _ in blocks)
     printed = session(page, tmp_path, script).split(f"{BETWEEN}\n")[:-1]
     assert len(printed) == len(blocks)

@@ -94,7 +94,8 @@ class _Padding:
 def _padding(
     attention_mask: Any, kv_length: int, kv_offset: int, q_offset: Any, q_length: int
 ) -> _Padding | None:
-    """What is to be known of padding; None for padding between tokens.
+    """What is to be known of padding; None for padding between tokens, and where a CUDA graph that
+    is being captured cannot be waited for.
 
     An offset of many queries that lies on the device is read with it: prompts are not compiled.
     """
@@ -116,6 +117,8 @@ def _padding(
     known = {}
     if asked:
         device = next(iter(asked.values())).device
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return None
         values = torch.stack([x.long().to(device) for x in asked.values()]).tolist()
         known = dict(zip(asked, values, strict=True))
     if known.get("holes"):
