@@ -127,13 +127,13 @@ class Recorded:
     counts: of each problem, most frequent first, then in the order of the file.
     heard: what was heard of each problem that torch's own operations computed.
     heard_counts: how many of the counts were heard, not dispatched.
-    runs: the processes that were listened to.
+    processes: those that were listened to.
     """
 
     counts: Mapping[Any, int]
     heard: Mapping[Any, Heard]
     heard_counts: Mapping[Any, int]
-    runs: tuple[Run, ...]
+    processes: tuple[Run, ...]
 
 
 def load(path: str | os.PathLike[str]) -> dict[Any, int]:
@@ -152,7 +152,7 @@ def read(path: str | os.PathLike[str]) -> Recorded:
     counts: dict[Any, int] = {}
     heard: dict[Any, Heard] = {}
     heard_counts: dict[Any, int] = {}
-    runs: list[Run] = []
+    processes: list[Run] = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -161,7 +161,7 @@ def read(path: str | os.PathLike[str]) -> Recorded:
             continue
         found = _line(line, f"{where}: line {number}")
         if isinstance(found, Run):
-            runs.append(found)
+            processes.append(found)
             continue
         problem, count = found.problem, found.count
         counts[problem] = counts.get(problem, 0) + count
@@ -170,7 +170,7 @@ def read(path: str | os.PathLike[str]) -> Recorded:
             heard[problem] = found.heard if before is None else before + found.heard
             heard_counts[problem] = heard_counts.get(problem, 0) + count
     most_first = dict(sorted(counts.items(), key=lambda item: -item[1]))
-    return Recorded(most_first, heard, heard_counts, tuple(runs))
+    return Recorded(most_first, heard, heard_counts, tuple(processes))
 
 
 def _line(line: str, where: str) -> Record | Run:

@@ -61,6 +61,7 @@ class Plan:
     """The resolved launch for one problem on one device, who chose it, and why.
 
     ahead: `Choice.ahead`.
+    measured_us: `Choice.measured_us`.
     """
 
     problem: Any
@@ -70,6 +71,7 @@ class Plan:
     selector: str
     reason: str
     ahead: bool = False
+    measured_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,7 +549,14 @@ class _Plans:
 def _plan_of(choice: Choice, problem: Any, target: Device) -> Plan:
     launch = ops.family(problem.family).launch(choice.config, problem, target)
     return Plan(
-        problem, target, choice.config, launch, choice.selector, choice.reason, choice.ahead
+        problem,
+        target,
+        choice.config,
+        launch,
+        choice.selector,
+        choice.reason,
+        choice.ahead,
+        choice.measured_us,
     )
 
 

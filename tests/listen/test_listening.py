@@ -97,7 +97,7 @@ def check_a_training(file: Path, steps: int) -> None:
     assert {p.direction for p in recorded.counts if p.family == "conv"} == {
         "forward", "data", "weights",
     }  # fmt: skip
-    (run,) = recorded.runs
+    (run,) = recorded.processes
     assert (run.steps, run.unstated, run.device) == (steps, (), "cpu")
     assert run.torch == torch.__version__
 
@@ -133,7 +133,7 @@ def test_times_add_up(file: Path) -> None:
     recorded = capture_file.read(file)
     (one,) = recorded.heard.values()
     assert (one.timed, one.early) == (3, 1), "the first call may wait for a library"
-    assert 0 < one.seconds <= recorded.runs[0].seconds
+    assert 0 < one.seconds <= recorded.processes[0].seconds
     assert one.each == one.seconds / 3
 
 
@@ -227,7 +227,7 @@ def test_what_nothing_here_computes_is_said(file: Path) -> None:
         x @ x
         x @ x
     assert capture_file.load(file) == {}
-    (run,) = capture_file.read(file).runs
+    (run,) = capture_file.read(file).processes
     (one,) = run.unstated
     assert (one.by, one.count) == ("aten.mm", 2) and "float64" in one.why
     with tilewright.torch.listen(file):  # a file without a problem is a capture too

@@ -17,6 +17,7 @@ from tilewright.cli import (
     kernels,
     kernels_offered,
     learn,
+    listen,
     merge,
     prepare,
     pretune,
@@ -103,6 +104,7 @@ kernels.app.add_typer(kernels_offered.app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
 app.add_typer(learn.app, name="learn")
+app.add_typer(listen.app, name="listen")
 table.app.add_typer(table_tuning.app)
 table.app.add_typer(table_aiter.app)
 app.add_typer(table.app, name="table")

@@ -3,13 +3,12 @@ here, and has no script."""
 
 from __future__ import annotations
 
-import html
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.printable import printable
+from tilewright.report.drawn import said, table
 from tilewright.report.page import part, put
 
 FIGURES = ("mean", "median", "p10", "least", "top_1", "top_5")
@@ -48,7 +47,7 @@ def render(document: Mapping[str, Any]) -> str:
 <body>
 <header><h1>Learned selection</h1>
 <p>The speed of the kernel chosen, in percent of the fastest kernel measured.
-{_said(document["how"])}</p></header>
+{said(document["how"])}</p></header>
 <main>
 {sections}
 </main>
@@ -60,7 +59,7 @@ def render(document: Mapping[str, Any]) -> str:
 def _lesson(name: str, one: Mapping[str, Any]) -> str:
     rows = [[WAYS[way], *(f"{one[way][f]:.1f}" for f in FIGURES)] for way in WAYS]
     groups = [
-        _table(
+        table(
             (title, "problems", "candidates", *(f"{way}: {f}" for way in WAYS for f in SHORT)),
             [
                 [
@@ -79,34 +78,23 @@ def _lesson(name: str, one: Mapping[str, Any]) -> str:
     ]
     shares = [[feature, f"{100 * s:.1f}"] for feature, s in one.get("importance", {}).items()]
     return f"""<section>
-<h2>{_said(name)}</h2>
+<h2>{said(name)}</h2>
 <p>{one["problems"]} problems, {one["candidates"]} candidates of each on average; the model chose in
-{one["spoke"]}. It said nothing: {_said(silent)}.</p>
-{_table(("choice", *FIGURES), rows)}
+{one["spoke"]}. It said nothing: {said(silent)}.</p>
+{table(("choice", *FIGURES), rows)}
 <h3>Every problem, the worst first</h3>
 {_curves(one["curves"])}
 <h3>By kind of problem, and by the pipeline of the best kernel</h3>
 {"".join(groups)}
 <h3>Where it loses most</h3>
-{_table(("problem", "kind", "estimate", "served", "chosen"), worst)}
+{table(("problem", "kind", "estimate", "served", "chosen"), worst)}
 <h3>What it asks about</h3>
 <p>The share of what all questions about a feature brought in training.</p>
-{_table(("feature", "%"), shares)}
+{table(("feature", "%"), shares)}
 </section>"""
 
 
 SHORT = ("mean", "p10", "least")
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{_said(title)}</th>" for title in titles)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td>{_said(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{body}</tbody></table></div>"
-    )
 
 
 def _curves(curves: Mapping[str, Sequence[float]]) -> str:
@@ -124,14 +112,10 @@ def _curves(curves: Mapping[str, Sequence[float]]) -> str:
             f'<polyline points="{points}" fill="none" stroke="{colours[way]}" stroke-width="2"/>'
         )
     legend = ", ".join(
-        f'<span style="color:{colours[way]}">{_said(WAYS[way])}</span>' for way in curves
+        f'<span style="color:{colours[way]}">{said(WAYS[way])}</span>' for way in curves
     )
     return (
         f"<p>From {100 * LEAST_SHOWN:.0f} to 100 % of the best kernel's speed: {legend}.</p>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
         f'aria-label="Speed of the kernel chosen, by problem">{"".join(lines)}</svg>'
     )
-
-
-def _said(text: Any) -> str:
-    return html.escape(printable(str(text)))

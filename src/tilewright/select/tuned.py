@@ -110,7 +110,8 @@ class Tuned:
             loss = 1 - best / _least([config], problem, device)
             said += f"; expected to lose {loss:.0%} here"
         own = found.origin != "borrowed"
-        return Choice(config, self.name, said, settled=own, ahead=own and found.ahead)
+        measured = row.median_us if found.origin == "exact" and found.won(config) else 0.0
+        return Choice(config, self.name, said, own, own and found.ahead, measured)
 
 
 def _least(configs: Sequence[Any], problem: Any, device: Device) -> float:
