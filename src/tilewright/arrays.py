@@ -121,9 +121,9 @@ def refuse_parts(tensor: Any, name: str) -> None:
     distributed = sys.modules.get("torch.distributed.tensor")
     if distributed is not None and isinstance(tensor, distributed.DTensor):
         raise BadArgument(
-            f"{name} is a DTensor, and operations do not say how their results are sharded; pass "
-            "x.to_local(), and make DTensor.from_local(...) of the result, or call the operation "
-            "within torch.distributed.tensor.experimental.local_map"
+            f"{name} is a DTensor, which tilewright.<operation> and its torch operator take "
+            "without out=; or pass x.to_local(), and make DTensor.from_local(...) of the result, "
+            "or call the operation within torch.distributed.tensor.experimental.local_map"
         )
 
 

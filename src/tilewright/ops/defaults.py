@@ -22,6 +22,7 @@ from tilewright.ops.nouns import Call, Number, Operand, Theirs
 from tilewright.ops.pool import Columns, Each, Pool, each
 from tilewright.ops.profiles import Profile
 from tilewright.ops.protocols import Rng
+from tilewright.ops.shards import Shards
 from tilewright.verdict import YES, Verdict, no
 
 
@@ -46,6 +47,10 @@ class Defaults:
 
     def foreign(self, titles: Sequence[str], file: str = "") -> Any:
         """No other library's tables are read."""
+        return None
+
+    def shards(self, call: Call) -> Shards | None:
+        """A call is not split: every device computes it whole."""
         return None
 
     def tuning_key(self, problem: Any) -> Any:

@@ -24,6 +24,7 @@ from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand, Theirs
 from tilewright.ops.pool import Columns, Each
 from tilewright.ops.profiles import Profile
+from tilewright.ops.shards import Shards
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -271,6 +272,10 @@ class Launching(Protocol):
 
         apart: whether the calls differ in it, for each operand, by position and then by keyword.
             They differ in one at least."""
+
+    def shards(self, call: Call) -> Shards | None:
+        """How a call that passes no outputs can be split over several devices; None if it cannot.
+        Where it is split its parts are such calls, with the same options."""
 
     def options(self, problem: Any) -> dict[str, Any]:
         """The call's keyword options that, with the operands, state `problem`."""

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from tilewright.default import default_dispatcher
+from tilewright.errors import BadArgument
 from tilewright.ops.nouns import Operand, View
 from tilewright.ready import Launched, Repeatable
-from tilewright.torch import autocast
+from tilewright.torch import autocast, sharding
 from tilewright.torch.backward_plan import Laid, Plan, Result, Step, alike, walk
 from tilewright.torch.said import Numbers, Said
 
@@ -32,7 +33,7 @@ def carry_out(
     saved: the tensors at `Plan.saved`.
     arrived: the gradients of the outputs.
     """
-    values = _values(plan, numbers, saved, arrived)
+    values = _values(plan, numbers, saved, sharding.beside(saved, arrived))
     _carry_out_steps(plan.steps, run, values)
     found: list[Any] = [None] * plan.inputs
     for result in plan.results:
@@ -169,10 +170,25 @@ def _as_operand(x: Any, one: Laid) -> Any:
     if one.same:
         return x
     view, operand = one.view, one.operand
+    if sharding.is_sharded(x):
+        return _sharded_as_operand(x, one)
     if x.stride() != view.strides:  # a gradient, or what a hook for saved tensors has kept
         made = torch.empty_strided(view.shape, view.strides, dtype=x.dtype, device=x.device)
         x = made.copy_(x)
     return x.as_strided(operand.shape, operand.strides, x.storage_offset())
+
+
+def _sharded_as_operand(x: Any, one: Laid) -> Any:
+    """`_as_operand` of a ``DTensor``, whose memory is in parts. Raises `BadArgument`."""
+    if one.folded:
+        return x.reshape(one.operand.shape)
+    order = _order(one.operand, one.view)
+    if order is None:
+        raise BadArgument(
+            f"operand {one.name} is a DTensor, and its gradient's call reads it in another shape "
+            "than it has; pass x.contiguous(), or matrices"
+        )
+    return x.permute(order)
 
 
 def _arrived(x: Any, one: Laid) -> Any:
@@ -207,7 +223,7 @@ def as_input(gradient: Any, view: View, one: Operand) -> Any:
     return whole
 
 
-def _order(view: View, one: Operand) -> list[int] | None:
+def _order(view: View | Operand, one: View | Operand) -> list[int] | None:
     """The operand's dimensions in the order that the input has them; None if they are others."""
     left = [*zip(one.shape, one.strides, strict=True)]
     order = []

@@ -49,7 +49,7 @@ import torch
 from tilewright import calls, ops
 from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
-from tilewright.torch import autocast, fake, gradients, subclasses
+from tilewright.torch import autocast, fake, gradients, sharding, subclasses
 from tilewright.torch.said import Numbers, Said, read
 
 NAMESPACE = "tilewright"
@@ -216,7 +216,9 @@ def operator(op: str) -> Operator:
         gradients.refuse_transforms(op, operands)
         plain = keys.raw_repr() & below_autograd in plain_keys
         if not plain:
-            subclasses.refuse(op, operands)
+            subclasses.refuse(op, operands, sharded=True)
+            if any(map(sharding.is_sharded, operands)):
+                sharding.register(op, packet.default)
         made = again(op, said, operands, scalars, record=True) if plain else None
         if made is not None:
             return made

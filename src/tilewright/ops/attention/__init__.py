@@ -21,6 +21,7 @@ from tilewright.ops.attention import (
     pipelines,
     profiles,
     rules,
+    sharding,
     spaces,
 )
 from tilewright.ops.attention import config as config_module
@@ -48,6 +49,7 @@ from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
 from tilewright.ops.pool import Columns, Each, Pool
 from tilewright.ops.protocols import Bind
+from tilewright.ops.shards import Shards
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import YES, Verdict
 
@@ -192,6 +194,9 @@ class AttentionFamily(Defaults):
 
     def operands(self, problem: AttentionProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
+
+    def shards(self, call: Call) -> Shards | None:
+        return sharding.shards(call)
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         return operands.outputs(call)

@@ -12,7 +12,7 @@ from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, shown
 from tilewright.ops import binder
 from tilewright.ops.attention import FAMILY as ATTENTION
-from tilewright.ops.attention import AttentionProblem, joining
+from tilewright.ops.attention import AttentionProblem, joining, sharding
 from tilewright.ops.attention.config import VENDOR
 from tilewright.ops.attention_backward import config as config_module
 from tilewright.ops.attention_backward import inputs as inputs_module
@@ -42,6 +42,7 @@ from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.physics import at_best
 from tilewright.ops.pool import Columns
 from tilewright.ops.protocols import Bind
+from tilewright.ops.shards import Shards
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import YES, Verdict, no
 
@@ -171,6 +172,9 @@ class AttentionBackwardFamily(Defaults):
 
     def operands(self, problem: AttentionBackwardProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
+
+    def shards(self, call: Call) -> Shards | None:
+        return sharding.backward_shards(call, operands.INPUTS)
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         return operands.outputs(call)

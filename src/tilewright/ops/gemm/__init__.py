@@ -33,6 +33,7 @@ from tilewright.ops.gemm import (
     rows,
     rules,
     scales,
+    sharding,
     shuffle,
     spaces,
     tuning,
@@ -53,6 +54,7 @@ from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.pool import Columns, Each, Pool, each
 from tilewright.ops.products import OUTPUTS, accumulator, outputs
 from tilewright.ops.protocols import Bind
+from tilewright.ops.shards import Shards
 from tilewright.ops.spelling import spelled
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
@@ -199,6 +201,9 @@ class GemmFamily(Defaults):
         if config is None:
             return operands.problem_of(call)
         return operands.problem_of(call, config.layout, config.batching)
+
+    def shards(self, call: Call) -> Shards | None:
+        return sharding.shards(call)
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         return (operands.output(call),)

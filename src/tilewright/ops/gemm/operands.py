@@ -85,12 +85,17 @@ def names(of: Any) -> Names:
     return _names(of.pre_a, of.pre_b, of.epilogue, bool(of.scale_a), bool(of.scale_b))
 
 
+def names_of_call(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the operands that a call with these options reads, in order."""
+    chains = [options.get(name, "") for name in ("pre_a", "pre_b", "epilogue")]
+    return _names(*chains, *(bool(options.get(name)) for name in SCALES)).inputs
+
+
 def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
     """See `tilewright.ops.protocols.Differentiation`."""
     chains = [options.get(name, "") for name in ("pre_a", "pre_b", "epilogue")]
-    scaled = [bool(options.get(name)) for name in SCALES]
     wanted = {"A", "B"} | epilogues.chain_lowered(*chains)
-    return places(_names(*chains, *scaled).inputs, inputs, named, wanted)
+    return places(names_of_call(options), inputs, named, wanted)
 
 
 def places(
