@@ -11,6 +11,7 @@ from pathlib import Path
 # Before NumPy: its threads spin, and tests have a process for each CPU already. Small products
 # are ten times as fast beside other work.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("TILEWRIGHT_UNTUNED", "0")  # nobody is to tune what tests make up
 import pytest
 
 import shared_builds

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright import arrays, calls, capturing, ops, preparing, torch_answer
+from tilewright import arrays, calls, capturing, ops, preparing, torch_answer, untuned
 from tilewright.arch import arch, words
 from tilewright.arch.model import Device
 from tilewright.arch.resolve import emulated
@@ -393,6 +393,7 @@ class Dispatcher:
             ready = self._prepare(family, config, given, stream)
             if config is None:
                 _tell(ready.chosen)
+                untuned.saw(ready.chosen)
             addresses = tuple(view.address for view in given.views)
             launches.launch(ready, given.inputs, given.outputs, addresses, stream, said.scalars)
             passed = outputs or given.outputs
@@ -429,6 +430,7 @@ class Dispatcher:
             log.warning("%s does not answer for %s: %s", name, chosen.config.name, error)
             return False
         _tell(chosen)
+        untuned.saw(chosen)
         return True
 
     def _prepare(self, family: Any, config: Any, given: Arrays, stream: Any = None) -> Ready:

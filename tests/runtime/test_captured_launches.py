@@ -16,7 +16,7 @@ import stand_in_gpu  # noqa: E402
 from stand_in_gpu import CURRENT_STREAM  # noqa: E402
 
 import tilewright  # noqa: E402
-from tilewright import capturing, loader  # noqa: E402
+from tilewright import capturing, loader, untuned  # noqa: E402
 from tilewright.calls import spoken  # noqa: E402
 from tilewright.capturing import load  # noqa: E402
 from tilewright.compile import BuildReport, BuildResult  # noqa: E402
@@ -67,6 +67,19 @@ def test_a_call_is_launched_on_the_current_stream_or_the_callers(dispatcher, dri
     grid = dispatcher.select(GemmProblem(16, 32, 256, layout="rrr")).launch.steps[0].grid
     assert {seen["grid"] for seen in driver.launches} == {grid}
     assert len(dispatcher._launches.known) == 1
+
+
+@pytest.mark.turns(16)
+def test_what_an_estimate_chose_counts_as_untuned(dispatcher, driver, store, monkeypatch):
+    monkeypatch.setattr(untuned, "_met", met := set())
+    a, b, out = operands(32)
+    dispatcher.run("gemm", a, b, out=out)
+    assert met == set(), "the caller's function chose it"
+    by_estimate = Dispatcher(dispatcher.registry, store=store)
+    for _ in range(2):
+        by_estimate.run("gemm", a, b, out=out)
+    by_estimate.run_named(PLAIN.name, a, b, out=out)
+    assert met == {GemmProblem(16, 32, 256, layout="rrr")}
 
 
 @pytest.mark.turns(6)
