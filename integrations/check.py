@@ -60,8 +60,8 @@ def unpacked(framework: str, version: str, folder: Path) -> Path:
     name = DISTRIBUTIONS[framework]
     place = folder / f"{framework}-{version}"
     if not place.exists():
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
-        subprocess.run([*pip, f"{name}=={version}"], check=True)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "--dest", str(folder), f"{name}=={version}"], check=True)
         (wheel,) = folder.glob(f"{name.replace('-', '_')}-{version}-*.whl")
         with zipfile.ZipFile(wheel) as files:
             files.extractall(place, [n for n in files.namelist() if n.endswith(".py")])

@@ -12,6 +12,7 @@ extensions, a GPU or a running server.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import importlib.abc
 import importlib.machinery
@@ -40,13 +41,30 @@ REAL = {
         "vllm.v1.attention.backend",
         "vllm.v1.attention.backends.registry",
     ),
+    "sglang": (
+        "sglang.srt.arg_groups.choices",
+        "sglang.srt.layers.attention.attention_registry",
+        "sglang.srt.layers.attention.base_attn_backend",
+        "sglang.srt.layers.moe.moe_runner.base",
+        "sglang.srt.layers.moe.token_dispatcher.base",
+        "sglang.srt.layers.moe.token_dispatcher.standard",
+        "sglang.srt.layers.moe.topk",
+        "sglang.srt.layers.moe.utils",
+        "sglang.srt.layers.quantization.base_config",
+        "sglang.srt.layers.quantization.unquant",
+        "sglang.srt.layers.radix_attention",
+        "sglang.srt.mem_cache.memory_pool",
+        "sglang.srt.model_executor.forward_batch_info",
+        "sglang.srt.plugins",
+        "sglang.srt.plugins.hook_registry",
+    ),
 }
 """The modules of which a release's own file is executed."""
 PACKAGES = {"vllm": "tilewright_vllm", "sglang": "tilewright_sglang"}
 """Our package for each framework."""
 
 
-class _Names(type):
+class _Names(abc.ABCMeta):
     """A class that goes wherever a name may: as a base, an annotation, a decorator."""
 
     def __getattr__(cls, name: str) -> Any:
@@ -64,7 +82,8 @@ class _Names(type):
 
 
 class Anything(metaclass=_Names):
-    """Stands for what no test needs. Calling it, or anything of it, gives another."""
+    """Stands for what no test needs. Calling it, or anything of it, gives another. It is false, so
+    no platform is the present one."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -76,6 +95,9 @@ class Anything(metaclass=_Names):
         if name.startswith("__"):
             raise AttributeError(name)
         return Anything()
+
+    def __bool__(self) -> bool:
+        return False
 
     def __call__(self, *given: Any, **_: Any) -> Any:
         return given[0] if given and callable(given[0]) else Anything()
@@ -129,8 +151,7 @@ class Finder(importlib.abc.MetaPathFinder):
             return found
         if found is None:
             return importlib.machinery.ModuleSpec(name, _Empty(), is_package=True)
-        if found.origin is not None:
-            found.loader = _Fake(name, found.origin)
+        found.loader = _Empty() if found.origin is None else _Fake(name, found.origin)
         return found
 
 

@@ -46,7 +46,8 @@ def read(source: str, package: str) -> Module:
         if isinstance(node, ast.ClassDef):
             methods = {f.name: signature(f) for f in node.body if isinstance(f, _FUNCTIONS)}
             bases = tuple(ast.unparse(base).partition("[")[0] for base in node.bases)
-            module.classes[node.name] = Class(bases, methods, frozenset(_names(node.body)))
+            fields = frozenset((*_names(node.body), *_attributes(node)))
+            module.classes[node.name] = Class(bases, methods, fields)
         elif isinstance(node, _FUNCTIONS):
             module.functions[node.name] = signature(node)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -80,6 +81,18 @@ def _names(statements: list[ast.stmt]) -> Iterator[str]:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (t.id for t in targets if isinstance(t, ast.Name))
+
+
+def _attributes(node: ast.ClassDef) -> Iterator[str]:
+    """What methods of a class assign to ``self``."""
+    for inner in ast.walk(node):
+        if (
+            isinstance(inner, ast.Attribute)
+            and isinstance(inner.ctx, ast.Store)
+            and isinstance(inner.value, ast.Name)
+            and inner.value.id == "self"
+        ):
+            yield inner.attr
 
 
 def signature(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:

@@ -22,3 +22,10 @@ def vllm() -> Iterator[None]:
     """vLLM can be imported."""
     with frameworks.standing_in("vllm", _source("vllm")):
         yield
+
+
+@pytest.fixture(scope="module")
+def sglang() -> Iterator[None]:
+    """SGLang can be imported."""
+    with frameworks.standing_in("sglang", _source("sglang")):
+        yield

@@ -71,7 +71,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.grid(4)
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("dtype", ["auto", "fp8"])
 def test_a_mixed_step_is_attention_of_each_sequence(name, dtype):

@@ -170,7 +170,7 @@ def _moe(dtype=torch.bfloat16, **parallel):
     )
 
 
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("placed", ["here", "two of four experts here"])
 @pytest.mark.parametrize("biased", [False, True])
 def test_experts_are_a_weighted_sum(placed, biased):

@@ -37,10 +37,10 @@ class LinearBase(PluggableLayer):
         self.prefix = prefix
         self.quant_method: Any = UnquantizedLinearMethod()
         weight = torch.empty(output_size, input_size, dtype=self.params_dtype)
-        self.weight = torch.nn.Parameter(weight, requires_grad=False)
+        self.register_parameter("weight", torch.nn.Parameter(weight, requires_grad=False))
         if bias:
             values = torch.empty(output_size, dtype=self.params_dtype)
-            self.bias = torch.nn.Parameter(values, requires_grad=False)
+            self.register_parameter("bias", torch.nn.Parameter(values, requires_grad=False))
 
 
 class ReplicatedLinear(LinearBase):
