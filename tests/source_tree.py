@@ -255,6 +255,7 @@ FACES = (
     "serving",
     "torch.functional",
     "torch.installing",
+    "torch.porting",
     "transformers",
 )
 """Rooms that are about one family: another project's interface to it."""

@@ -37,6 +37,7 @@ _FUNCTIONS = {
     "convolutions": _CONVOLUTIONS,
 }
 _HOME = {name: f"functional.{home}" for home, names in _FUNCTIONS.items() for name in names}
+_HOME |= dict.fromkeys(("Ported", "PortedLayer", "port", "unport"), "porting")
 
 __all__ = [
     "Installed",
@@ -52,7 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A function of torch's, imported when first used."""
+    """A function of torch's, or of `porting`, imported when first used."""
     if name not in _HOME:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

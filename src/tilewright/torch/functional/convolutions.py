@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from tilewright import ops
@@ -37,3 +37,20 @@ conv3d = _of_floats("conv3d")
 conv_transpose1d = _of_floats("conv_transpose1d")
 conv_transpose2d = _of_floats("conv_transpose2d")
 conv_transpose3d = _of_floats("conv_transpose3d")
+
+
+@cache
+def activated(name: str, activation: str) -> Any:
+    """A convolution with an activation of the result, in one kernel.
+
+    name: such as ``conv2d``. activation: the name of an epilogue without operands.
+    """
+
+    def make(run: Callable[..., Any]) -> Callable[..., Any]:
+        def with_activation(*operands: Any, epilogue: str = "", **said: Any) -> Any:
+            chain = f"{epilogue}+{activation}" if epilogue else activation
+            return run(*operands, epilogue=chain, **said)
+
+        return _FUNCTIONS[name](with_activation)
+
+    return function("conv", f"{name}+{activation}", make)

@@ -1,0 +1,211 @@
+"""What a module's ``forward`` is while it is ported: torch's own, with our functions for torch's.
+
+Each reads parameters, sizes and hooks at every call, so that a module may change after it was
+ported. A call with tensors that our functions do not take goes to the forward of its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
+
+from tilewright.torch.functional import convolutions
+from tilewright.torch.functional.attention import scaled_dot_product_attention
+from tilewright.torch.functional.products import linear
+from tilewright.torch.porting.served import served
+
+
+def linear_forward(module: nn.Linear, input: Any) -> Any:
+    """Of ``torch.nn.Linear``."""
+    weight, bias = module.weight, module.bias
+    if not served(input, weight, bias):
+        return type(module).forward(module, input)
+    return linear(input, weight, bias)
+
+
+_CONV = {3: convolutions.conv1d, 4: convolutions.conv2d, 5: convolutions.conv3d}
+_TRANSPOSED = {
+    3: convolutions.conv_transpose1d,
+    4: convolutions.conv_transpose2d,
+    5: convolutions.conv_transpose3d,
+}
+"""By the dimensions of a weight."""
+
+
+def conv_forward(module: Any, input: Any) -> Any:
+    """Of ``torch.nn.Conv1d`` and its like."""
+    weight, bias = module.weight, module.bias
+    if not served(input, weight, bias):
+        return type(module).forward(module, input)
+    return _convolved(_CONV[weight.dim()], module, input)
+
+
+def _convolved(conv: Callable[..., Any], module: Any, input: Any) -> Any:
+    padding = module.padding
+    if module.padding_mode != "zeros":
+        around = module._reversed_padding_repeated_twice
+        input = nn.functional.pad(input, around, mode=module.padding_mode)
+        padding = 0
+    return conv(
+        input, module.weight, module.bias, module.stride, padding, module.dilation, module.groups
+    )
+
+
+def transposed_forward(module: Any, input: Any, output_size: Any = None) -> Any:
+    """Of ``torch.nn.ConvTranspose1d`` and its like."""
+    weight, bias = module.weight, module.bias
+    if not served(input, weight, bias):
+        return type(module).forward(module, input, output_size)
+    stride, padding, dilation = module.stride, module.padding, module.dilation
+    more = module._output_padding(
+        input, output_size, stride, padding, module.kernel_size, weight.dim() - 2, dilation
+    )
+    conv = _TRANSPOSED[weight.dim()]
+    return conv(input, weight, bias, stride, padding, more, module.groups, dilation)
+
+
+# --- neighbours in a Sequential -----------------------------------------------------------------
+
+
+def activation_of(layer: Any) -> str:
+    """GEMM's name of an activation; empty for another layer."""
+    if type(layer) is nn.GELU:
+        return "gelu_tanh" if layer.approximate == "tanh" else "gelu"
+    return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(layer), "")
+
+
+def sequential_forward(module: nn.Sequential, input: Any) -> Any:
+    """Of ``torch.nn.Sequential``: a ported layer and the activation behind it are one call, where
+    no hook would miss it and the backward pass takes no longer."""
+    layers = [*module._modules.values()]
+    alone = _has_any_global_hook()  # type: ignore[no-untyped-call]
+    place = 0
+    while place < len(layers):
+        layer = layers[place]
+        behind = layers[place + 1] if place + 1 < len(layers) else None
+        activation = "" if alone or behind is None else joined(layer, behind)
+        if activation and _cheap(activation) and served(input, layer.weight, layer.bias):
+            input = _activated(layer, input, activation)
+            place += 2
+        else:
+            input = layer(input)
+            place += 1
+    return input
+
+
+def joined(layer: Any, behind: Any) -> str:
+    """The activation of `behind` if it and `layer` may be one call: the layer is ported, and
+    neither has a hook. Else empty."""
+    activation = activation_of(behind)
+    forward = layer.__dict__.get("forward")
+    if not activation or getattr(forward, "func", None) not in (linear_forward, conv_forward):
+        return ""
+    hooked = _has_hooks(layer) or _has_hooks(behind) or "forward" in behind.__dict__
+    return "" if hooked else activation
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    return bool(
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+    )
+
+
+def _cheap(activation: str) -> bool:
+    """Whether an activation within the kernel costs a backward pass nothing: the derivative of
+    relu is that of its result. Others would have the sums computed anew."""
+    return activation == "relu" or not torch.is_grad_enabled()
+
+
+def _activated(layer: Any, input: Any, activation: str) -> Any:
+    if isinstance(layer, nn.Linear):
+        return linear(input, layer.weight, layer.bias, activation)
+    rank = layer.weight.dim() - 2
+    return _convolved(convolutions.activated(f"conv{rank}d", activation), layer, input)
+
+
+# --- multi-head attention -----------------------------------------------------------------------
+
+
+def heads_forward(
+    module: nn.MultiheadAttention,
+    query: Any,
+    key: Any,
+    value: Any,
+    key_padding_mask: Any = None,
+    need_weights: bool = True,
+    attn_mask: Any = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Any:
+    """Of ``torch.nn.MultiheadAttention``. Calls that want the weights, drop some of them, or have
+    no batch go to the forward of its class."""
+    out = module.out_proj
+    if (
+        need_weights
+        or (module.training and module.dropout)
+        or query.dim() != 3
+        or (is_causal and attn_mask is None)
+        or not served(query, key, value, out.weight, out.bias, module.in_proj_bias)
+    ):
+        return type(module).forward(
+            module, query, key, value, key_padding_mask, need_weights, attn_mask,
+            average_attn_weights, is_causal,
+        )  # fmt: skip
+    q, k, v = (
+        x if module.batch_first else x.transpose(0, 1)
+        for x in _projected(module, query, key, value)
+    )
+    q, k, v = (x.unflatten(-1, (module.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+    if is_causal and key_padding_mask is None:
+        made = scaled_dot_product_attention(q, k, v, is_causal=True)
+    else:
+        mask = _merged(key_padding_mask, attn_mask, q)
+        made = scaled_dot_product_attention(q, k, v, mask)
+    rows = made.transpose(1, 2).flatten(-2)
+    if not module.batch_first:
+        rows = rows.transpose(0, 1)
+    return linear(rows, out.weight, out.bias), None
+
+
+def _projected(module: nn.MultiheadAttention, query: Any, key: Any, value: Any) -> Any:
+    """Q, K and V: in one product where they come from one tensor and one weight."""
+    bias = module.in_proj_bias
+    if module._qkv_same_embed_dim:
+        weight = module.in_proj_weight
+        if query is key is value:
+            return linear(query, weight, bias).chunk(3, -1)
+        weights = weight.chunk(3)
+    else:
+        weights = module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
+    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    return [linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+
+
+def _merged(padding: Any, mask: Any, q: Any) -> Any:
+    """One mask of [1 or batch, 1 or heads, 1 or queries, keys] out of two, in which True hides a
+    key, as multi-head attention has it."""
+    found = []
+    if padding is not None:
+        found.append(padding[:, None, None, :])
+    if mask is not None:
+        apart = mask.dim() == 3
+        found.append(mask.view(q.shape[0], q.shape[1], *mask.shape[-2:]) if apart else mask)
+    if not found:
+        return None
+    if all(one.dtype is torch.bool for one in found):
+        hidden = found[0] if len(found) == 1 else found[0] | found[1]
+        return hidden.logical_not()
+    added = [
+        torch.zeros_like(one, dtype=q.dtype).masked_fill_(one, float("-inf"))
+        if one.dtype is torch.bool
+        else one.to(q.dtype)
+        for one in found
+    ]
+    return added[0] if len(added) == 1 else added[0] + added[1]

@@ -1,0 +1,158 @@
+"""Which modules are ported, by which forward, and why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from tilewright.torch.functional import checked
+from tilewright.torch.porting import attending, forwards
+from tilewright.torch.porting.served import is_sharded, is_wrapped
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Modules of torch that are ported alike.
+
+    bases: their classes.
+    methods: those that a subclass must have from its base.
+    forward: what their forward becomes.
+    by: our function, for the report.
+    """
+
+    bases: tuple[type, ...]
+    methods: tuple[str, ...]
+    forward: Callable[..., Any]
+    by: str
+
+
+KINDS = (
+    Kind((nn.Linear,), ("forward",), forwards.linear_forward, "linear"),
+    Kind(
+        (nn.Conv1d, nn.Conv2d, nn.Conv3d),
+        ("forward", "_conv_forward"),
+        forwards.conv_forward,
+        "conv{}d",
+    ),
+    Kind(
+        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+        ("forward", "_output_padding"),
+        forwards.transposed_forward,
+        "conv_transpose{}d",
+    ),
+    Kind(
+        (nn.MultiheadAttention,),
+        ("forward",),
+        forwards.heads_forward,
+        "linear and scaled_dot_product_attention, where no weights are asked for",
+    ),
+)
+FORWARDS = frozenset({forwards.sequential_forward, *(kind.forward for kind in KINDS)})
+"""All forwards that ported modules have, but for those of `Attending`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What becomes of a module.
+
+    methods: methods that it gets, by name.
+    by: our functions. why: why it stays as it is. One of the two is empty.
+    """
+
+    methods: Mapping[str, Callable[..., Any]]
+    by: str
+    why: str = ""
+
+
+def judged(module: nn.Module) -> Found | None:
+    """What becomes of a module, but for a ``Sequential``; None for a module that is no matter of
+    ours."""
+    for kind in KINDS:
+        for base in kind.bases:
+            if isinstance(module, base):
+                why = _objection(module, base, kind)
+                if why:
+                    return Found({}, "", why)
+                rank = base.__name__[-2] if "Conv" in base.__name__ else ""
+                made = {"forward": partial(kind.forward, module)}
+                return Found(made, kind.by.format(rank))
+    if isinstance(module, nn.TransformerEncoderLayer):
+        return Found(
+            {},
+            "",
+            "its layers are ported; where no gradients are recorded, torch's fast path goes past "
+            "them (torch.backends.mha.set_fastpath_enabled(False) turns it off)",
+        )
+    names = attending.methods(type(module))
+    if not names:
+        return None
+    if why := _replaced(module, *names):
+        return Found({}, "", why)
+    attends = {name: attending.Attending(module, name) for name in names}
+    return Found(attends, f"scaled_dot_product_attention, in {', '.join(names)}")
+
+
+def joined(module: nn.Module) -> Found | None:
+    """What becomes of a ``Sequential`` some of whose layers are ported; None where no two become
+    one call, and for another module."""
+    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
+        return None
+    if _replaced(module, "forward"):
+        return None
+    layers = [*module._modules.items()]
+    pairs = [
+        f"{name}+{other}"
+        for (name, layer), (other, behind) in pairwise(layers)
+        if layer is not None and behind is not None
+        if forwards.joined(layer, behind)
+    ]
+    if not pairs:
+        return None
+    made = {"forward": partial(forwards.sequential_forward, module)}
+    return Found(made, f"one call of {', '.join(pairs)}")
+
+
+def ported(module: nn.Module) -> list[str]:
+    """Names of the methods that the module has from us."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, attending.Attending) or getattr(value, "func", None) in FORWARDS
+    ]
+
+
+def _replaced(module: nn.Module, *names: str) -> str:
+    """Why a module keeps its methods of these names, whatever its kind; empty if it need not."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "it is scripted"
+    others = [name for name in names if name in vars(module) and name not in ported(module)]
+    return f"its {others[0]} was replaced" if others else ""
+
+
+def _objection(module: nn.Module, base: type, kind: Kind) -> str:
+    if why := _replaced(module, "forward"):
+        return why
+    for name in kind.methods:
+        if getattr(type(module), name) is not getattr(base, name):
+            return f"its class {type(module).__name__} has its own {name}"
+    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        return "its parameters have no shapes yet; port it after its first call"
+    if isinstance(module, nn.MultiheadAttention):
+        if module.bias_k is not None or module.bias_v is not None or module.add_zero_attn:
+            return "it adds a key of its own (add_bias_kv, add_zero_attn)"
+        weights = [module.out_proj.weight]
+    else:
+        weights = [module.weight]  # type: ignore[list-item]
+    for x in weights:
+        if is_wrapped(x) and not is_sharded(x):
+            return f"its weight is a {type(x).__name__}"
+        if x.dtype not in checked.FLOATS:
+            return f"its weight is {str(x.dtype).removeprefix('torch.')}"
+    return ""

@@ -1,0 +1,52 @@
+"""Which tensors our functions take, in a model that may give any to its layers."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from tilewright.torch import autocast
+from tilewright.torch.functional import checked
+
+_PLAIN = frozenset({torch.Tensor, nn.Parameter})
+
+
+def served(*tensors: Any) -> bool:
+    """Whether our functions take these: plain dense tensors of one dtype on a CPU or a GPU, outside
+    of transforms of ``torch.func`` and of forward-mode differentiation. None is one left out."""
+    if not torch.compiler.is_compiling() and (
+        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    ):
+        return False
+    dtype = None
+    for x in tensors:
+        if x is None:
+            continue
+        kind = x.dtype
+        if kind not in checked.FLOATS or x.device.type not in ("cuda", "cpu"):
+            return False
+        if is_wrapped(x):
+            return False
+        if x.layout is not torch.strided or x.is_nested:
+            return False
+        if dtype is not None and kind != dtype and not autocast.active():
+            return False
+        dtype = kind
+    return True
+
+
+def is_sharded(x: Any) -> bool:
+    """Whether a parameter is a ``DTensor``, in whose place FSDP puts a plain one while its module
+    is called."""
+    distributed = sys.modules.get("torch.distributed.tensor")
+    return distributed is not None and isinstance(x, distributed.DTensor)
+
+
+def is_wrapped(x: Any) -> bool:
+    """Whether a tensor is made of others, as a quantised or a distributed one is."""
+    return type(x) not in _PLAIN and is_traceable_wrapper_subclass(x)

@@ -1,0 +1,60 @@
+"""A ported model on a GPU: torch's results and gradients, at first, repeated and compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from tilewright.torch import port, unport  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+DIM, HEADS = 128, 4
+CALLS = 4
+"""A call like an earlier one takes another way."""
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+        self.mlp = nn.Sequential(nn.Linear(DIM, 2 * DIM), nn.GELU(), nn.Linear(2 * DIM, DIM))
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(-2))
+        return x + self.mlp(x)
+
+
+def far(found: Any, exact: Any) -> float:
+    return float((found.double() - exact.double()).norm() / exact.double().norm())
+
+
+def step(model: nn.Module, x: Any) -> list[Any]:
+    out = model(x)
+    loss = out.float().square().mean()
+    return [out.detach(), *torch.autograd.grad(loss, [*model.parameters()])]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_block_is_torch_s(compiled):
+    torch._dynamo.reset()
+    model = Block().cuda().bfloat16()
+    x = torch.randn(2, 64, DIM, device="cuda", dtype=torch.bfloat16)
+    wanted = step(model, x)
+    assert len(port(model).swapped) == 6
+    run = torch.compile(model, fullgraph=True) if compiled else model
+    for _ in range(CALLS):
+        for one, other in zip(step(run, x), wanted, strict=True):
+            assert far(one, other) < 4e-2
+        with torch.no_grad():
+            assert far(run(x), wanted[0]) < 2e-2
+    if not compiled:
+        unport(model)
+        assert torch.equal(model(x), wanted[0])
