@@ -27,6 +27,7 @@ SHARED = (
     "grouped_gemm",
     "simulate",
     "tables",
+    "under_jax",
     "under_torch",
     "under_transformers",
     "words",

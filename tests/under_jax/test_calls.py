@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
+from jax_cases import close, normal
 
 import tilewright.jax as tj
 from tilewright.errors import BadArgument
 from tilewright.jax.stated import read
-
-
-def normal(*shape, dtype=np.float32, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32)).astype(dtype)
-
-
-def close(found, expected, tolerance=1e-4):
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    wide = [np.asarray(x, np.float64) for x in (found, expected)]
-    np.testing.assert_allclose(*wide, tolerance, tolerance)
 
 
 def test_a_product_with_an_epilogue_and_a_transposed_operand():

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 import stand_in_gpu
 from test_bound import MAP, StandIn, bound, kernel
 
-from tilewright import dispatch, loader, native, plan
+from tilewright import GemmProblem, capture, dispatch, loader, native, plan
 from tilewright.arch import device
+from tilewright.capturing import load
 from tilewright.errors import BuildFailed
 from tilewright.jax import foreign
 from tilewright.jax.stated import Stated, key_of
@@ -40,7 +42,8 @@ def frame():
 def call(frame, request):
     """Calls the handler for GPUs as XLA does. Each test has a call of its own, for the handler
     forgets none."""
-    views = (View((len(request.node.name), 4), (4, 1), "bf16", 0, "cpu"),) * 2
+    shapes = (len(request.node.name), 4), (4, 4)
+    views = tuple(View(shape, (4, 1), "bf16", 0, "cpu") for shape in shapes)
     text = Stated("gemm", views).text(request.node.name)
 
     def call(operands=(A, B), results=(C, MEMORY), memory=BYTES, index=0):
@@ -96,6 +99,21 @@ def test_each_device_has_a_launch_of_its_own(call, resolved):
     for index in (0, 1, 0, 1):
         assert call(index=index) is None
     assert asked == [0, 1]
+
+
+def test_a_capture_sees_calls_that_were_launched_before(call, monkeypatch, tmp_path):
+    driver = StandIn("<Q")
+    planned = SimpleNamespace(
+        problem=GemmProblem(8, 4, 4), config=SimpleNamespace(name="k"), selector="tuned"
+    )
+    dispatcher = SimpleNamespace(bound=lambda *given: (planned, launching(driver, Pointer("a"))))
+    monkeypatch.setattr(foreign, "default_dispatcher", lambda: dispatcher)
+    assert call() is None
+    with capture(tmp_path / "seen.jsonl"):
+        for _ in range(3):
+            assert call() is None
+    assert load(tmp_path / "seen.jsonl") == {planned.problem: 3}
+    assert len(driver.launches) == 4
 
 
 def test_temporaries_lie_in_the_last_result(call, resolved):

@@ -3,105 +3,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax_cases import AB, CASES, QKV, close, gradients, mapped, normal
 
 import tilewright.jax as tj
-from test_calls import close, normal
 from tilewright.errors import BadArgument
 
-_WORDS = ("NHWC", "HWIO", "NHWC")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A function, and the same by `jax`.
-
-    args: its arguments.
-    alone: arguments that `vmap` gives each call its own of.
-    calls: how many calls of Tilewright `vmap` of the function makes of 2; of its gradient.
-    """
-
-    ours: Any
-    theirs: Any
-    args: tuple[Any, ...]
-    alone: tuple[int, ...] = (0,)
-    calls: tuple[int, int] = (1, 3)
-
-
-def _conv(run, x, w):
-    return run(x, w, dimension_numbers=_WORDS)
-
-
-def _lax_conv(x, w, dimension_numbers):
-    return jax.lax.conv_general_dilated(x, w, (1, 1), "VALID", dimension_numbers=dimension_numbers)
-
-
-def _gelu(a, b, bias):
-    return jax.nn.gelu(a @ b + bias, approximate=False)
-
-
-_IMAGES = (normal(2, 5, 4, 3), normal(2, 3, 3, 4))
-_QKV = (normal(2, 5, 2, 4), normal(2, 5, 1, 4, seed=1), normal(2, 5, 1, 4, seed=2))
-_AB = (normal(6, 5), normal(5, 4, seed=1))
-CASES = {
-    "gemm": Case(tj.gemm, jnp.matmul, _AB),
-    "gemm, both": Case(tj.gemm, jnp.matmul, _AB, (0, 1)),
-    "gemm, B alone": Case(tj.gemm, jnp.matmul, _AB, (1,)),
-    "gemm, transposed": Case(
-        partial(tj.gemm, transpose_a=True, transpose_b=True),
-        lambda a, b: a.T @ b.T,
-        (normal(5, 6), normal(4, 5, seed=1)),
-    ),
-    "gemm, batch": Case(tj.gemm, jnp.matmul, (normal(3, 6, 5), _AB[1])),
-    "gemm, epilogue": Case(
-        lambda a, b, bias: tj.gemm(a, b, bias=bias, epilogue="bias+gelu"),
-        _gelu,
-        (*_AB, normal(4, seed=2)),
-        calls=(1, 4),
-    ),
-    "gemm, bias alone": Case(
-        lambda a, b, bias: tj.gemm(a, b, bias=bias, epilogue="bias"),
-        lambda a, b, bias: a @ b + bias,
-        (*_AB, normal(4, seed=2)),
-        (2,),
-        calls=(2, 4),
-    ),
-    "matmul": Case(tj.matmul, jnp.matmul, (normal(2, 3, 6, 5), normal(3, 5, 4)), calls=(2, 6)),
-    "dot_general": Case(
-        lambda a, b: tj.dot_general(a, b, (((0,), (2,)), ((1,), (0,)))),
-        lambda a, b: jax.lax.dot_general(a, b, (((0,), (2,)), ((1,), (0,)))),
-        (normal(5, 3, 6), normal(3, 4, 5)),
-        calls=(2, 4),
-    ),
-    "attention": Case(
-        partial(tj.attention, causal=True),
-        partial(jax.nn.dot_product_attention, is_causal=True),
-        _QKV,
-        calls=(1, 2),
-    ),
-    "attention, bias": Case(
-        lambda q, k, v, bias: tj.attention(q, k, v, bias=bias),
-        lambda q, k, v, bias: jax.nn.dot_product_attention(q, k, v, bias=bias),
-        (*_QKV, normal(1, 2, 5, 5, seed=3)),
-        calls=(1, 3),
-    ),
-    "conv": Case(
-        partial(_conv, tj.conv), partial(_conv, _lax_conv), _IMAGES,
-        calls=(1, 4),
-    ),
-    "conv, filters alone": Case(
-        partial(_conv, tj.conv), partial(_conv, _lax_conv), _IMAGES,
-        (1,),
-        calls=(2, 6),
-    ),
-}  # fmt: skip
 cases = pytest.mark.parametrize("name", CASES)
 
 
@@ -112,18 +24,14 @@ def _all(found, expected):
         close(one, other, 1e-3)
 
 
-def _gradients(function, count):
-    return jax.grad(lambda *args: jnp.sum(jnp.sin(function(*args))), tuple(range(count)))
-
-
 @pytest.mark.grid(2)
 @cases
-def test_gradients(name, referenced):
+def testgradients(name, referenced):
     case = CASES[name]
     count = len(case.args)
     _all(
-        jax.jit(_gradients(case.ours, count))(*case.args),
-        jax.jit(_gradients(case.theirs, count))(*case.args),
+        jax.jit(gradients(case.ours, count))(*case.args),
+        jax.jit(gradients(case.theirs, count))(*case.args),
     )
 
 
@@ -131,10 +39,7 @@ def test_gradients(name, referenced):
 @cases
 def test_vmap_makes_one_call_where_it_can(name, referenced):
     case = CASES[name]
-    axes = tuple(0 if i in case.alone else None for i in range(len(case.args)))
-    args = [
-        jnp.stack([x, x[::-1]]) if axis == 0 else x for x, axis in zip(case.args, axes, strict=True)
-    ]
+    args, axes = mapped(case)
     _all(jax.jit(jax.vmap(case.ours, axes))(*args), jax.vmap(case.theirs, axes)(*args))
     assert len(referenced) == case.calls[0]
 
@@ -143,27 +48,24 @@ def test_vmap_makes_one_call_where_it_can(name, referenced):
 @cases
 def test_vmap_of_a_gradient(name, referenced):
     case, count = CASES[name], len(CASES[name].args)
-    axes = tuple(0 if i in case.alone else None for i in range(count))
-    args = [
-        jnp.stack([x, x[::-1]]) if axis == 0 else x for x, axis in zip(case.args, axes, strict=True)
-    ]
+    args, axes = mapped(case)
     _all(
-        jax.jit(jax.vmap(_gradients(case.ours, count), axes))(*args),
-        jax.jit(jax.vmap(_gradients(case.theirs, count), axes))(*args),
+        jax.jit(jax.vmap(gradients(case.ours, count), axes))(*args),
+        jax.jit(jax.vmap(gradients(case.theirs, count), axes))(*args),
     )
     assert len(referenced) == case.calls[1]
 
 
 @pytest.mark.turns(4)
 def test_other_axes_of_vmap(referenced):
-    a, b = normal(6, 2, 5), _AB[1]
+    a, b = normal(6, 2, 5), AB[1]
     found = jax.vmap(tj.gemm, (1, None), 2)(a, b)
     _all(found, jax.vmap(jnp.matmul, (1, None), 2)(a, b))
 
 
 @pytest.mark.turns(4)
 def test_the_gradient_of_vmap_sums_what_calls_share(referenced):
-    a, b = normal(2, 6, 5), _AB[1]
+    a, b = normal(2, 6, 5), AB[1]
 
     def both(product):
         return jax.grad(lambda a, b: jnp.sum(jax.vmap(product, (0, None))(a, b) ** 2), (0, 1))
@@ -183,7 +85,7 @@ def test_gradients_under_checkpoint_and_scan(referenced):
 
 @pytest.mark.turns(4)
 def test_second_derivatives_of_products(referenced):
-    a, b = _AB
+    a, b = AB
 
     def twice(product):
         once = jax.grad(lambda a: jnp.sum(jnp.sin(product(a, b))))
@@ -193,12 +95,12 @@ def test_second_derivatives_of_products(referenced):
 
 
 def test_what_has_no_derivative_is_refused(referenced):
-    q, k, v = _QKV
+    q, k, v = QKV
     once = jax.grad(lambda q: tj.attention(q, k, v).sum())
     with pytest.raises(BadArgument, match="attention has no derivative here"):
         jax.eval_shape(jax.grad(lambda q: once(q).sum()), q)
     with pytest.raises(TypeError, match="jvp"):
-        jax.jvp(tj.gemm, _AB, _AB)
+        jax.jvp(tj.gemm, AB, AB)
     whole = jnp.ones((4, 4), jnp.int8)
     scaled = partial(tj.gemm, epilogue="scale")
     with pytest.raises(BadArgument, match="stop_gradient"):
@@ -207,9 +109,9 @@ def test_what_has_no_derivative_is_refused(referenced):
 
 def test_only_the_gradients_that_are_asked_for_are_stated():
     """int8 operands have none, and are no hindrance to others' in another call."""
-    a, b = _AB
+    a, b = AB
     used = jnp.array([3, 5], jnp.int32)
-    q, k, v = _QKV
+    q, k, v = QKV
     found = jax.eval_shape(
         jax.grad(lambda q: tj.attention(q, k, v, kv_used=used).sum() + tj.gemm(a, b).sum()), q
     )
@@ -221,7 +123,7 @@ def test_shard_map_sums_the_gradient_of_what_devices_share(referenced):
     from jax.sharding import Mesh, PartitionSpec
 
     mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("x",))
-    a, b = _AB
+    a, b = AB
 
     def loss(product):
         spec = PartitionSpec("x")

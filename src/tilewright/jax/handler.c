@@ -5,6 +5,7 @@
    serve(resolve, run)          Python's side of them, below
    keep(key, device, resolved)  what a call with this key launches on a device, as `resolve` returns
                                 it; the first for a key and a device stays
+   forget()                     has every call resolved anew
 
    A call has two attributes: `text`, which says all of it, and `key`, a digest of that. Its results
    are the call's outputs; on a GPU one more, the last, is the memory of temporaries, as bytes.
@@ -257,9 +258,18 @@ static PyObject *keep(PyObject *self, PyObject *args) {
   Py_RETURN_NONE;
 }
 
+/* What is forgotten stays in memory: another thread may be launching it. */
+static PyObject *forget(PyObject *self, PyObject *none) {
+  pthread_mutex_lock(&table);
+  memset(buckets, 0, sizeof(buckets));
+  pthread_mutex_unlock(&table);
+  Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"serve", serve, METH_VARARGS, "Python's side of the handlers."},
     {"keep", keep, METH_VARARGS, "What a call launches on a device."},
+    {"forget", forget, METH_NOARGS, "Have every call resolved anew."},
     {NULL, NULL, 0, NULL},
 };
 

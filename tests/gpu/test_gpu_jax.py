@@ -1,0 +1,171 @@
+"""`tilewright.jax` on a real GPU: cases beside the CPU's results, gradients and `vmap`, and how
+calls are launched."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other tests want memory too
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+from jax_cases import CASES, gradients, mapped, normal  # noqa: E402
+
+import tilewright.jax as tj  # noqa: E402
+from tilewright.jax import foreign  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+ROOM = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
+"""How far a result may be from that of fp32, of its norm."""
+WORDS = ("NHWC", "OHWI", "NHWC")
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    """The first GPU of JAX."""
+    try:
+        found = jax.local_devices(backend="gpu")
+    except RuntimeError as error:
+        pytest.skip(f"JAX has no GPU: {error}")
+    with jax.default_device(found[0]):
+        yield found[0]
+
+
+def on_cpu(function, *args):
+    """The results on the CPU, where fp32 is IEEE's."""
+    cpu = jax.local_devices(backend="cpu")[0]
+    with jax.default_device(cpu):
+        return jax.jit(function)(*jax.device_put(args, cpu))
+
+
+def near(found, expected, dtype="float32"):
+    found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        ours, theirs = (np.asarray(x, np.float64) for x in (one, other))
+        assert ours.shape == theirs.shape
+        assert np.linalg.norm(ours - theirs) <= ROOM[dtype] * np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_gradients_and_vmap(name, gpu):
+    case, count = CASES[name], len(CASES[name].args)
+    args = jax.device_put(case.args, gpu)
+    near(jax.jit(case.ours)(*args), on_cpu(case.theirs, *case.args))
+    ours, theirs = (gradients(one, count) for one in (case.ours, case.theirs))
+    near(jax.jit(ours)(*args), on_cpu(theirs, *case.args))
+    many, axes = mapped(case)
+    many = jax.device_put(many, gpu)
+    near(jax.jit(jax.vmap(case.ours, axes))(*many), on_cpu(jax.vmap(case.theirs, axes), *many))
+    near(jax.jit(jax.vmap(ours, axes))(*many), on_cpu(jax.vmap(theirs, axes), *many))
+
+
+def large(dtype):
+    """Functions with the sizes of models, ours and JAX's, and their arguments."""
+    made = [normal(*shape, dtype=dtype, seed=i) / 8 for i, shape in enumerate(
+        ((512, 1024), (1024, 768), (768,), (2, 512, 8, 64), (2, 512, 2, 64), (2, 512, 2, 64),
+         (4, 28, 28, 64), (128, 3, 3, 64)))]  # fmt: skip
+    a, b, bias, q, k, v, x, w = made
+    pad = ((1, 1), (1, 1))
+    return {
+        "product": (
+            lambda a, b, c: tj.gemm(a, b, bias=c, epilogue="bias+gelu"),
+            lambda a, b, c: jax.nn.gelu(a @ b + c, approximate=False),
+            (a, b, bias),
+        ),
+        "attention": (
+            lambda q, k, v: tj.attention(q, k, v, causal=True),
+            lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True),
+            (q, k, v),
+        ),
+        "convolution": (
+            lambda x, w: tj.conv(x, w, dimension_numbers=WORDS, stride=(2, 2), pad=(1, 1)),
+            lambda x, w: jax.lax.conv_general_dilated(x, w, (2, 2), pad, dimension_numbers=WORDS),
+            (x, w),
+        ),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("what", ["product", "attention", "convolution"])
+def test_sizes_of_models(what, dtype):
+    ours, theirs, args = large(dtype)[what]
+    wide = [x.astype(jnp.float32) for x in args]
+    near(jax.jit(ours)(*args), on_cpu(theirs, *wide), dtype)
+    found = jax.jit(gradients(ours, len(args)))(*args)
+    near(found, on_cpu(gradients(theirs, len(args)), *wide), dtype)
+
+
+def test_temporaries_begin_at_zero_in_every_call():
+    """A product of a long sum shares tiles: its flags lie in memory that XLA uses in between."""
+    a, b = normal(16, 1 << 15, dtype="bfloat16"), normal(1 << 15, 64, dtype="bfloat16", seed=1)
+
+    @jax.jit
+    def often(a, b):
+        def one(total, i):
+            noise = jnp.sin(jnp.arange(1 << 16, dtype=jnp.float32) + i)
+            return total + tj.gemm(a, b).astype(jnp.float32) + 0 * noise.sum(), None
+
+        return jax.lax.scan(one, jnp.zeros((16, 64)), jnp.arange(50))[0]
+
+    wide = on_cpu(lambda a, b: 50 * (a @ b), a.astype(jnp.float32), b.astype(jnp.float32))
+    near(often(a, b), wide, "bfloat16")
+
+
+def test_a_known_call_asks_python_nothing(monkeypatch):
+    call = jax.jit(tj.gemm)
+    a, b = normal(96, 80, dtype="bfloat16"), normal(80, 72, dtype="bfloat16")
+    first = jax.block_until_ready(call(a, b))
+
+    def asked(*given):
+        raise AssertionError("Python was asked")
+
+    monkeypatch.setattr(foreign, "_resolve", asked)
+    monkeypatch.setattr(foreign, "_again", asked)
+    for _ in range(20):
+        assert jnp.array_equal(call(a, b), first)
+
+
+def test_calls_keep_the_order_of_the_stream():
+    a = normal(256, 256) / 16
+
+    @jax.jit
+    def chain(x):
+        for _ in range(20):
+            x = jnp.tanh(tj.gemm(jnp.sin(x), x))
+        return x
+
+    def theirs(x):
+        for _ in range(20):
+            x = jnp.tanh(jnp.sin(x) @ x)
+        return x
+
+    for seed in range(5):
+        x = normal(256, 256, seed=seed) / 16 + 0 * a
+        near(chain(x), on_cpu(theirs, x))
+
+
+def test_another_gpu_has_the_call_too():
+    gpus = jax.local_devices(backend="gpu")
+    if len(gpus) < 2:
+        pytest.skip("there is one GPU")
+    a, b = normal(96, 80), normal(80, 72)
+    for one in gpus:
+        near(jax.jit(tj.gemm)(*jax.device_put((a, b), one)), on_cpu(jnp.matmul, a, b))
+    mesh = jax.sharding.Mesh(np.array(gpus[:2]), ("x",))
+    spec, whole = jax.sharding.PartitionSpec("x"), jax.sharding.PartitionSpec()
+    local = jax.shard_map(tj.gemm, mesh=mesh, in_specs=(spec, whole), out_specs=spec)
+    near(jax.jit(local)(a, b), on_cpu(jnp.matmul, a, b))
+    ours = jax.grad(lambda a, b: jnp.sum(local(a, b) ** 2), (0, 1))
+    near(jax.jit(ours)(a, b), on_cpu(jax.grad(lambda a, b: jnp.sum((a @ b) ** 2), (0, 1)), a, b))
+
+
+def test_jax_arrays_go_through_dlpack_outside_of_jit():
+    import tilewright as tw
+
+    a, b = normal(64, 48, dtype="bfloat16"), normal(48, 32, dtype="bfloat16")
+    near(jnp.from_dlpack(tw.gemm(a, b)), on_cpu(jnp.matmul, a, b), "bfloat16")
