@@ -77,7 +77,7 @@ def _handlers() -> ModuleType:
     except (OSError, ImportError) as error:
         raise native.cannot_keep(built, "JAX's handlers", error) from None
     module.serve(lambda *call: _said(_resolve, *call), lambda *call: _said(_run, *call))
-    capturing.watch(_Launches(module))
+    capturing.watch(_LAUNCHES)
     for platform, name in PLATFORMS.items():
         handler = module.on_cpu if platform == "cpu" else module.on_gpu
         jax.ffi.register_ffi_target(TARGET, handler, platform=name)
@@ -87,12 +87,12 @@ def _handlers() -> ModuleType:
 class _Launches:
     """What a capture that begins has to know of: it sees a call when its launch is made anew."""
 
-    def __init__(self, handlers: ModuleType) -> None:
-        self._handlers = handlers
-        handlers.watched = self  # captures keep it weakly
-
     def forget_launches(self) -> None:
-        self._handlers.forget()
+        _handlers().forget()
+
+
+_LAUNCHES = _Launches()
+"""Captures keep it weakly."""
 
 
 def _said(function: Callable[..., Any], *given: Any) -> Any:
