@@ -83,6 +83,19 @@ def test_gradients_under_checkpoint_and_scan(referenced):
     _all(jax.jit(layers(tj.gemm))(x, w), jax.jit(layers(jnp.matmul))(x, w))
 
 
+@pytest.mark.parametrize("equation", ["mk,nk->mn", "mk,kn->nm", "bmk,bnk->bmn"])
+def test_the_gradients_of_a_contraction_of_equal_sizes_are_not_turned(equation, referenced):
+    """Nothing in the shapes says which dimension is which."""
+    terms = equation.partition("->")[0].split(",")
+    a, b = (normal(*(4,) * len(term), seed=place) for place, term in enumerate(terms))
+
+    def both(product):
+        return jax.grad(lambda a, b: jnp.sum(product(a, b) ** 3), (0, 1))
+
+    ours, theirs = partial(tj.gemm, equation=equation), partial(jnp.einsum, equation)
+    _all(both(ours)(a, b), both(theirs)(a, b))
+
+
 @pytest.mark.turns(4)
 def test_second_derivatives_of_products(referenced):
     a, b = AB

@@ -17,7 +17,7 @@ from tilewright.errors import BadArgument
 from tilewright.jax.primitive import launch, stated_of
 from tilewright.jax.stated import Stated
 from tilewright.jax.tensors import Tensor, order_of
-from tilewright.ops.backward import Backward, Computation, incoming
+from tilewright.ops.backward import Backward, Computation, alike, incoming
 from tilewright.ops.nouns import Operand, View
 
 
@@ -127,7 +127,7 @@ def _view(one: Operand) -> View:
 def _as_operand(base: Any, view: View, one: Operand) -> Tensor:
     """An array of a call with the shape of its operand, which the family may have folded."""
     x = Tensor(base, order_of(view.shape, view.strides))
-    return x if x.shape == one.shape else x.as_strided(one.shape, one.strides)
+    return x if alike(view, one) else x.as_strided(one.shape, one.strides)
 
 
 def _arrived(gradient: Any, made: Operand, one: Operand) -> Tensor:
@@ -136,14 +136,14 @@ def _arrived(gradient: Any, made: Operand, one: Operand) -> Tensor:
     if isinstance(gradient, SymbolicZero):
         gradient = jnp.zeros(gradient.aval.shape, gradient.aval.dtype)
     x = Tensor(gradient, order)
-    return x if x.shape == one.shape else x.reshape(one.shape)
+    return x if alike(made, one) else x.as_strided(one.shape, one.strides)
 
 
 def _as_input(gradient: Tensor, view: View, one: Operand) -> Any:
     """The gradient of an operand's row-major array."""
     gradient = gradient.to(dtypes.numpy_dtype(dtypes.dtype(view.dtype)))
     order = order_of(view.shape, view.strides)
-    if gradient.shape == view.shape:
+    if gradient.shape == view.shape and (gradient.shape != one.shape or alike(view, one)):
         return gradient.laid_out(order)
     if gradient.shape != one.shape:  # summed over what the family had broadcast
         return gradient.reshape(view.shape).laid_out(order)

@@ -12,10 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilewright.ops.nouns import Operand, View
+
 
 def incoming(output: str) -> str:
     """The name of the gradient that arrives for an output."""
     return f"grad {output}"
+
+
+def alike(one: View | Operand, other: View | Operand) -> bool:
+    """Whether an array and the operand that it is have the same dimensions in the same order. Equal
+    shapes do not say so: a square matrix may be the operand's transpose."""
+    walked = zip(one.shape, one.strides, other.strides, strict=False)
+    return tuple(one.shape) == tuple(other.shape) and all(n < 2 or s == t for n, s, t in walked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ import torch
 
 from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
+from tilewright.ops.backward import alike
 from tilewright.ops.nouns import Operand, View
 from tilewright.ready import Launched, Repeatable
 from tilewright.torch import autocast, sharding
-from tilewright.torch.backward_plan import Laid, Plan, Result, Step, alike, walk
+from tilewright.torch.backward_plan import Laid, Plan, Result, Step, walk
 from tilewright.torch.said import Numbers, Said
 
 Run = Callable[[str, Said, Sequence[Any], Numbers], Sequence[Any]]

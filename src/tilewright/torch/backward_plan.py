@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright import calls, dtypes, ops
 from tilewright.errors import BadArgument
-from tilewright.ops.backward import Backward, Computation, incoming
+from tilewright.ops.backward import Backward, Computation, alike, incoming
 from tilewright.ops.nouns import Operand, View
 from tilewright.torch import fake
 from tilewright.torch.said import NOTHING, Said
@@ -220,12 +220,6 @@ def _without_launches(steps: Sequence[Step], wanted: Collection[str]) -> tuple[S
             needed.update(step.operands)
             found.append(step)
     return tuple(reversed(found))
-
-
-def alike(one: View | Operand, other: View | Operand) -> bool:
-    """Whether two have the same dimensions, in the same order."""
-    walked = zip(one.shape, one.strides, other.strides, strict=False)
-    return tuple(one.shape) == tuple(other.shape) and all(n < 2 or s == t for n, s, t in walked)
 
 
 def walk(of: View | Operand) -> list[tuple[int, int]]:
