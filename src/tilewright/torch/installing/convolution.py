@@ -51,12 +51,12 @@ def _why_not(tensors: Sequence[Any], transposed: bool, stride: Sequence[int]) ->
 def _made(shape: Sequence[int], x: Any, w: Any) -> Any:
     """An array for a result, which lies as that of cuDNN does: channels-last if the data or the
     weights do."""
-    last = _FORMATS.get(x.dim())
+    order, last = torch.contiguous_format, _FORMATS.get(x.dim())
     if last is not None and any(
         one.is_contiguous(memory_format=last) and not one.is_contiguous() for one in (x, w)
     ):
-        return x.new_empty(shape).to(memory_format=last)
-    return x.new_empty(shape)
+        order = last
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=order)
 
 
 def _forward(

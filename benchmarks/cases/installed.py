@@ -1,0 +1,211 @@
+"""Unchanged torch programs: as they are, and with kernels of ours installed under them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cases import HostTimes, llama
+
+Step = Callable[[], Any]
+
+WAYS = ("as it is", "installed, without a table", "installed")
+ROUNDS, STEPS = 4, 30
+"""Processes of each way, in turns, and timed steps of each."""
+FAR = 0.03
+"""How far a result may be from torch's, of its norm: two roundings of bf16 through a model."""
+PATIENCE_SECONDS = 300
+
+
+def images(device: str) -> Step:
+    """A training step of ResNet-50 in bf16, 32 images, channels-last."""
+    import timm
+    import torch
+
+    model = timm.create_model("resnet50", pretrained=False)
+    model = model.to(device, torch.bfloat16, memory_format=torch.channels_last)
+    x = torch.randn(32, 3, 224, 224, device=device, dtype=torch.bfloat16)
+    return partial(train, model, x.to(memory_format=torch.channels_last))
+
+
+def encoder(device: str, width: int = 1024, rows: int = 512, layers: int = 8) -> Step:
+    """A training step of torch's own encoder layers in bf16, 16 sequences."""
+    import torch
+
+    one = torch.nn.TransformerEncoderLayer(
+        width, max(1, width // 64), 4 * width, dropout=0.0, batch_first=True
+    )
+    model = torch.nn.TransformerEncoder(one, layers, enable_nested_tensor=False).to(
+        device, torch.bfloat16
+    )
+    x = torch.randn(16, rows, width, device=device, dtype=torch.bfloat16)
+    return partial(train, model, x)
+
+
+def decoder(device: str, batch: int, rows: int) -> Step:
+    """A forward pass of a Llama of 16 layers of 8B's shapes in bf16, by torch's functions."""
+    import torch
+
+    weights = llama.changed(llama.made(device, llama.LAYERS), torch.bfloat16)
+    x = torch.randn(batch, rows, llama.WIDTH, device=device, dtype=torch.bfloat16)
+    cos, sin = (one.to(x.dtype) for one in llama.angles(torch.arange(rows, device=device)))
+    run = llama.sides(weights, True)[1]
+
+    def step() -> Any:
+        with torch.no_grad():
+            return run(x, cos, sin)
+
+    return step
+
+
+def train(model: Any, x: Any) -> Any:
+    """The output and all gradients of a step, in one vector."""
+    import torch
+
+    model.zero_grad(set_to_none=True)
+    out = model(x)
+    out.float().square().mean().backward()
+    every = (out.detach(), *(p.grad for p in model.parameters() if p.grad is not None))
+    return torch.cat([one.flatten() for one in every])
+
+
+MODELS: Mapping[str, Callable[[str], Step]] = {
+    "resnet50": images,
+    "encoder": encoder,
+    "prefill": partial(decoder, batch=1, rows=2048),
+    "one-row": partial(decoder, batch=8, rows=1),
+}
+
+
+def run(name: str, way: str, device: str = "cuda", key: str = "CUDA") -> dict[str, Any]:
+    """Microseconds of steps of a model, and how many calls ours served in each. Raises `ValueError`
+    where results are wrong.
+
+    key: torch's dispatch key of the device.
+    """
+    import torch
+
+    import tilewright
+    import tilewright.torch
+    from tilewright.dispatch import Dispatcher
+    from tilewright.torch.installing import decisions
+
+    torch.manual_seed(0)
+    step = MODELS[name](device)
+    theirs = step().double()
+    served = 0
+    if way != "as it is":
+        if way != "installed":
+            empty = Dispatcher(selector="analytical", waits=False)
+            decisions.default_dispatcher = lambda: empty  # type: ignore[assignment]
+        found = tilewright.torch.install(_key=key)
+        step()
+        wait()
+        before = calls(found)
+        ours = step().double()
+        served = calls(found) - before
+        error = ((ours - theirs).norm() / theirs.norm()).item()
+        if not error <= FAR:
+            raise ValueError(f"wrong: {error:.3g} off")
+    for _ in range(STEPS):
+        step()
+    return {"us": [timed(step) for _ in range(STEPS)], "served": served}
+
+
+def wait() -> None:
+    """Until no kernel is being built."""
+    import tilewright
+
+    begun = time.perf_counter()
+    while tilewright.default_dispatcher().standing():
+        if time.perf_counter() - begun > PATIENCE_SECONDS:
+            raise ValueError("kernels are not built in time")
+        time.sleep(0.1)
+
+
+def calls(found: Any) -> int:
+    return sum(one["calls"] for one in found.report()["served"])
+
+
+def timed(step: Step) -> float:
+    """Microseconds of a step, to the end of its work."""
+    import torch
+
+    begun = time.perf_counter()
+    step()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - begun) * 1e6
+
+
+def samples(name: str) -> Mapping[str, Sequence[float]]:
+    """Steps of a model by each way, in fresh processes, in turns; and how many calls of a step ours
+    served where it is installed."""
+    script = (
+        "import json, sys; from cases.installed import run; print(json.dumps(run(*sys.argv[1:])))"
+    )
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    for turn in range(ROUNDS):
+        for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
+            done = subprocess.run(
+                [sys.executable, "-c", script, name, way],
+                stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1],
+            )  # fmt: skip
+            said = json.loads(done.stdout.splitlines()[-1])
+            found[way] += said["us"]
+            print(f"{name}, {way}: {said['served']} calls served in a step", file=sys.stderr)
+    return found
+
+
+def host() -> Mapping[str, Sequence[float]]:
+    """Host times of products that torch computes, as it is and where calls are passed on."""
+    import torch
+
+    import on_gpu
+    import tilewright
+    import tilewright.torch
+    from tilewright.dispatch import Dispatcher
+    from tilewright.torch.installing import decisions
+
+    empty = Dispatcher(selector="analytical")
+    decisions.default_dispatcher = lambda: empty  # type: ignore[assignment]
+    a, b = torch.randn(2, 16, 16, device="cuda")
+    bias = a[0].bfloat16()
+    x, w = a.bfloat16(), b.bfloat16().t()
+    products = {
+        "`torch.mm`, fp32": partial(torch.mm, a, b),
+        "`torch.mm`, bf16": partial(torch.mm, x, w),
+        "`torch.addmm`, bf16": partial(torch.addmm, bias, x, w),
+    }
+    found: dict[str, list[float]] = {}
+    for turn in range(2 * ROUNDS):
+        way = "" if turn % 2 == 0 else ", passed on"
+        if way:
+            tilewright.torch.install()
+        for label, times in on_gpu.host_times(products).items():
+            found.setdefault(f"{label}{way}", []).extend(times)
+        tilewright.torch.uninstall()
+    return found
+
+
+CASES = (
+    HostTimes(
+        "host-installed", "a 16×16×16 product that torch computes, as it is and passed on", host
+    ),
+    *(
+        HostTimes(f"installed-{name}", f"{says}: whole steps, as it is and installed",
+                  partial(samples, name))
+        for name, says in (
+            ("resnet50", "a training step of ResNet-50, 32 images, bf16"),
+            ("encoder", "a training step of 8 of torch's encoder layers, bf16"),
+            ("prefill", "a Llama of 16 layers of 8B's shapes, 2,048 tokens"),
+            ("one-row", "the same layers, 8 sequences of one row"),
+        )
+    ),
+)  # fmt: skip
