@@ -45,7 +45,8 @@ class Heard:
     timed: calls that were timed while the device was busy. seconds: their sum.
     early: calls that were timed and may have the host's time in them: the first one, and those that
         found the GPU idle. early_seconds: their sum.
-    seen: operations that took the whole result next, as an epilogue would do them, with how often
+    followed: calls of which it was looked at what is done to their result next.
+    seen: operations that took the whole result then, as an epilogue would do them, with how often
         (``bias+gelu``). What else reads the result is not known.
     """
 
@@ -54,6 +55,7 @@ class Heard:
     seconds: float = 0.0
     early: int = 0
     early_seconds: float = 0.0
+    followed: int = 0
     seen: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -75,6 +77,7 @@ class Heard:
             self.seconds + other.seconds,
             self.early + other.early,
             self.early_seconds + other.early_seconds,
+            self.followed + other.followed,
             seen,
         )
 

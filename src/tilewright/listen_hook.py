@@ -6,6 +6,7 @@ It does nothing, and imports nothing more, unless the environment asks to listen
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 VARIABLE = "TILEWRIGHT_LISTEN"
 """The environment variable that names the file to listen into."""
@@ -18,6 +19,9 @@ def start() -> None:
         from tilewright.errors import BadArgument
         from tilewright.torch.listening import listen_until_exit
 
+        # Torch imports this last. It wraps kernels too, which have to be there first.
+        with suppress(ImportError):
+            import torch._native  # noqa: F401
         try:
             listen_until_exit(path)
         except BadArgument as error:

@@ -45,7 +45,7 @@ def heard(name: str = GPU.name, steps: int = 4) -> Recorded:
     return Recorded(
         {BIG: 8, SMALL: 4, HALF: 4},
         {
-            BIG: Heard("aten.mm", 4, 4 * 50e-6, 1, 1.0, {"gelu": 8}),
+            BIG: Heard("aten.mm", 4, 4 * 50e-6, 1, 1.0, 8, {"gelu": 8}),
             SMALL: Heard("aten.addmm", 0, 0.0, 1, 20e-6),
             HALF: Heard("aten.mm", 2, 2 * 10e-6),
         },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from tilewright.report.drawn import said, table
@@ -95,7 +94,7 @@ def cells(line: Line) -> list[str]:
         "" if line.share is None else f"{line.share:.1%}",
         line.problem,
         line.by,
-        _seen(line.seen),
+        _seen(line),
         line.kernel,
         line.chosen_by,
     ]
@@ -105,5 +104,5 @@ def _ms(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _seen(seen: Mapping[str, int]) -> str:
-    return ", ".join(f"{chain} {count}×" for chain, count in seen.items())
+def _seen(line: Line) -> str:
+    return ", ".join(f"{chain} {count} of {line.followed}" for chain, count in line.seen.items())

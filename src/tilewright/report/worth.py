@@ -39,7 +39,7 @@ class Line:
     ours_ms: milliseconds of that kernel in a step; None without one.
     ours_from: their source.
     share: of a step's time that torch's calls take; None if unknown.
-    seen: what was seen to follow, with counts, over the whole time.
+    followed, seen: as of `Heard`.
     """
 
     problem: str
@@ -52,6 +52,7 @@ class Line:
     ours_ms: float | None
     ours_from: Source
     share: float | None
+    followed: int
     seen: Mapping[str, int]
 
     @property
@@ -189,6 +190,7 @@ def _line(
         ours_ms,
         ours_from,
         None if theirs_ms is None or not step_s else theirs_ms / (step_s * 1e3),
+        facts.followed,
         facts.seen,
     )
 

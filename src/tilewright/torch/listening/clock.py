@@ -1,6 +1,6 @@
 """How long calls take: by the host's clock on a CPU, by events on a GPU.
 
-On a GPU a sample of the calls is timed: the first ones of each kind, and then one in `EVERY`. A
+A sample of the calls is timed: the first ones of each kind, and then one in `EVERY`. On a GPU a
 pair of events is put around such a call, and is read when the GPU has passed it.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 FIRST, EVERY = 10, 16
-"""Calls of a kind that are timed on a GPU: the first of this number, then each so many."""
+"""Calls of a kind that are timed: the first of this number, then each so many."""
 _MOST_WAITING = 256
 """Pairs of events that may wait to be read."""
 
@@ -23,39 +23,36 @@ Add = Callable[[float, bool], None]
 
 
 class HostClock:
-    """Times each call."""
+    """Times calls by the host's clock."""
 
-    def wanted(self, calls: int) -> bool:
-        return True
-
-    def begin(self) -> float:
-        return perf_counter()
+    def begin(self, calls: int) -> float | None:
+        """Begin to time a call, if it is of the sample. calls: how many there were before."""
+        return perf_counter() if _sampled(calls) else None
 
     def end(self, began: float, add: Add, first: bool) -> None:
+        """The call returned. first: it is the first of its kind."""
         add(perf_counter() - began, first)
 
     def settle(self) -> None:
-        pass
+        """Nothing waits."""
 
 
 class EventClock:
-    """Times a sample of the calls, on the current stream. Nothing is timed while a graph is being
-    captured."""
+    """Times calls on the current stream. Nothing is timed while a graph is being captured."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[tuple[Any, Any, Add, bool]] = []
 
-    def wanted(self, calls: int) -> bool:
-        sample = calls < FIRST or calls % EVERY == 0
-        return sample and not torch.cuda.is_current_stream_capturing()
-
-    def begin(self) -> tuple[Any, bool]:
+    def begin(self, calls: int) -> tuple[Any, bool] | None:
+        """As `HostClock.begin`."""
+        if not _sampled(calls) or torch.cuda.is_current_stream_capturing():
+            return None
         idle = torch.cuda.current_stream().query()
-        began = _event()
-        return began, idle
+        return _event(), idle
 
     def end(self, began: tuple[Any, bool], add: Add, first: bool) -> None:
+        """As `HostClock.end`."""
         event, idle = began
         ended = _event()
         with self._lock:
@@ -81,6 +78,10 @@ class EventClock:
             add(began.elapsed_time(ended) / 1e3, early)
         with self._lock:
             self._waiting += left
+
+
+def _sampled(calls: int) -> bool:
+    return calls < FIRST or calls % EVERY == 0
 
 
 def _event() -> Any:

@@ -73,21 +73,27 @@ class _Result:
         )
 
 
+class _Local(threading.local):
+    """last: the last result of the thread."""
+
+    last: _Result | None = None
+
+
 class Followed:
     """Follows the last result of each thread through such operations."""
 
     def __init__(self) -> None:
-        self._local = threading.local()
+        self._local = _Local()
 
     def product(self, kind: Kind, made: Any) -> None:
         """A product, convolution or attention was computed."""
         self._follow(kind, "", made[0] if isinstance(made, tuple) else made)
 
     def begin(self, overload: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        last: _Result | None = getattr(self._local, "last", None)
-        self._local.last = None
+        last = self._local.last
         if last is None:
             return None
+        self._local.last = None
         place = next((i for i, x in enumerate(args[:2]) if last.is_(x)), None)
         if place is None:
             return None

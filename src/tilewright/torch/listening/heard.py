@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,32 +14,49 @@ from tilewright.capture_file import Heard
 from tilewright.errors import BadArgument, TilewrightError
 from tilewright.ops.nouns import View
 
+FOLLOWED = 16
+"""Calls of a kind of which it is looked at what is done to their result."""
+
+_TENSOR = torch.Tensor
+
 
 class Kind:
     """Calls of one operation whose arguments have the same shapes, strides, dtypes and alignment.
 
     by: the operation (``aten.mm``).
     problems: what they compute; empty where nothing here does. why: the reason then.
-    calls: how many there were. written: how many the file has.
+    calls: how many there were, perhaps less those of other threads just now (see `count`).
+    written: how many the file has.
+    followed: of how many it was looked at what is done to their result. follows: whether it is, for
+        the first calls of an operation that may do more to its result here.
     """
 
     __slots__ = (
-        "by", "calls", "early", "early_seconds", "followed", "lock", "problems", "seconds", "seen",
-        "timed", "why", "written",
+        "_counter", "_follows", "by", "calls", "early", "early_seconds", "followed", "lock",
+        "problems", "seconds", "seen", "timed", "why", "written",
     )  # fmt: skip
 
     def __init__(self, name: str, problems: tuple[Any, ...], why: str) -> None:
         self.by, self.problems, self.why = f"aten.{name}", problems, why
-        self.followed = name in aten.WITH_EPILOGUE
+        self._follows = name in aten.WITH_EPILOGUE
         self.lock = threading.Lock()
-        self.calls = self.written = 0
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop what was heard since the file was written."""
-        self.timed = self.early = 0
+        self._counter = itertools.count(1)  # `next` on it needs no lock
+        self.calls = self.written = self.followed = self.timed = self.early = 0
         self.seconds = self.early_seconds = 0.0
         self.seen: dict[str, int] = {}
+
+    def called(self) -> bool:
+        """Count a call. Returns whether it is followed."""
+        self.calls = next(self._counter)
+        if not self._follows or self.calls > FOLLOWED:
+            return False
+        with self.lock:
+            self.followed += 1
+        return True
+
+    def count(self) -> int:
+        """How many calls there were, of all threads. To be asked once, at the end."""
+        return next(self._counter) - 1
 
     def add(self, seconds: float, early: bool) -> None:
         """A call was timed. early: it may have the host's time in it."""
@@ -56,22 +74,21 @@ class Kind:
         share = max(1, len(self.problems))
         return Heard(
             self.by, self.timed, self.seconds / share, self.early, self.early_seconds / share,
-            dict(self.seen),
+            self.followed, dict(self.seen),
         )  # fmt: skip
 
 
 def key(args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
     """What calls of an operation are told apart by."""
-    found: list[Any] = [_part(x) for x in args]
+    found: list[Any] = []
+    for x in args:
+        if isinstance(x, _TENSOR):
+            found += (x.shape, x.stride(), x.dtype, x.data_ptr() & 15)
+        else:
+            found.append(key(x, {}) if type(x) is list else x)
     if keywords:
-        found += [(name, _part(x)) for name, x in keywords.items()]
+        found += (*keywords, key([*keywords.values()], {}))
     return tuple(found)
-
-
-def _part(x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        return x.shape, x.stride(), x.dtype, x.data_ptr() & 15
-    return tuple(map(_part, x)) if type(x) is list else x
 
 
 def kind(overload: Any, args: Sequence[Any], keywords: Mapping[str, Any], made: Any) -> Kind:

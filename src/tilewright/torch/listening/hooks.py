@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Protocol
 
 import torch
-from torch._guards import TracingContext
+from torch._guards import _TLS  # that of `TracingContext.try_get`, which takes longer
 
 KEYS = ("CPU", "CUDA")
 """Dispatch keys of the tensors that are heard. HIP's are CUDA's to torch."""
@@ -34,6 +34,12 @@ class Hears(Protocol):
         """The call made its result."""
 
 
+class _Local(threading.local):
+    """busy: whether the thread is in a wrapped call."""
+
+    busy = False
+
+
 class Hooks:
     """Wrapped kernels, until `remove` puts torch's own back."""
 
@@ -41,7 +47,7 @@ class Hooks:
         """hears: what is told, by operations of aten, without overloads.
         failed: called with an error of theirs. The model is not to fail with them."""
         self._library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-        self._local, self._failed = threading.local(), failed
+        self._local, self._failed = _Local(), failed
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered")
             for name, of in hears.items():
@@ -63,13 +69,13 @@ class Hooks:
         self._library.impl(name, self._heard(run, overload, hears), key, with_keyset=True)
 
     def _heard(self, run: Callable[..., Any], overload: Any, hears: Hears) -> Callable[..., Any]:
-        begin, end, tracing = hears.begin, hears.end, TracingContext.try_get
+        begin, end = hears.begin, hears.end
         local, failed = self._local, self._failed
 
         def heard(keys: Any, *args: Any, **keywords: Any) -> Any:
             # A call within a call is part of it. One that is made while a program is being
             # compiled only tries a kernel out.
-            if getattr(local, "busy", False) or tracing() is not None:
+            if local.busy or _TLS.__dict__.get("tracing_context") is not None:
                 return run(keys, *args, **keywords)
             local.busy = True
             try:

@@ -41,7 +41,7 @@ class Listener:
         self.path = Path(path)
         capture_file.check(self.path)
         self._lock = threading.Lock()
-        self._clock = EventClock() if torch.cuda.is_available() else HostClock()
+        self._clock: Any = EventClock() if torch.cuda.is_available() else HostClock()
         self._followed = Followed()
         self._broken = ""
         self._hooks: Hooks | None = None
@@ -83,21 +83,19 @@ class Listener:
             return None
         known = overload, heard.key(args, keywords)
         kind = self._kinds.get(known)
-        timed = self._clock.wanted(0 if kind is None else kind.calls)
-        return known, kind, args, keywords, self._clock.begin() if timed else None
+        began = self._clock.begin(0 if kind is None else kind.calls)
+        return known, kind, args, keywords, began
 
     def end(self, begun: Any, made: Any) -> None:
         """See `hooks.Hears`."""
         known, kind, args, keywords, began = begun
         if kind is None:
             kind = self._first(known, args, keywords, made)
-        with kind.lock:
-            kind.calls += 1
-            first = kind.calls == 1
+        followed = kind.called()
         if began is not None:
-            self._clock.end(began, kind.add, first)
+            self._clock.end(began, kind.add, kind.calls == 1)
         self._last = perf_counter()
-        if kind.followed:
+        if followed:
             self._followed.product(kind, made)
 
     def _first(self, known: Any, args: Any, keywords: Any, made: Any) -> Kind:
@@ -125,22 +123,23 @@ class Listener:
         if not self._kinds:
             return
         self._clock.settle()
+        counts = {kind: kind.count() for kind in self._kinds.values()}
         records = [
-            Record(problem, kind.calls - kind.written, kind.facts())
-            for kind in self._kinds.values()
+            Record(problem, count - kind.written, kind.facts())
+            for kind, count in counts.items()
             for problem in kind.problems
         ]
-        self._append(*records, self._run())
+        self._append(*records, self._run(counts))
         self._forget()
 
-    def _run(self) -> Run:
+    def _run(self, counts: Mapping[Kind, int]) -> Run:
         between = [b - a for a, b in zip(self._stepped_at, self._stepped_at[1:], strict=False)]
         unstated: dict[tuple[str, str], tuple[int, float]] = {}
-        for kind in self._kinds.values():
+        for kind, calls in counts.items():
             if kind.why:
                 count, seconds = unstated.get((kind.by, kind.why), (0, 0.0))
-                spent = kind.seconds + kind.early_seconds
-                unstated[kind.by, kind.why] = count + kind.calls, seconds + spent
+                each = kind.facts().each or 0.0
+                unstated[kind.by, kind.why] = count + calls, seconds + calls * each
         return Run(
             torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             str(torch.__version__),
