@@ -55,7 +55,12 @@ EXPECTED = {
     "False, False, True]",
     "38_convolution_audio.py": "codec          [2, 4, 48], and 3 gradients: True",
     "39_convolution_inference.py": "in three launches: True\nchannels-last stays: True",
+    "40_jax.py": "the loss falls in every step: True",
+    "41_cupy.py": "bias and relu in the product's kernel: True",
+    "42_dlpack.py": "a write to one is seen in the other: True",
 }
+NEEDS = {"40_jax.py": "jax"}
+"""What may be missing here."""
 
 
 def run(home: Path, script: str, *arguments: str) -> str:
@@ -80,6 +85,8 @@ def test_every_script_is_tested():
 @pytest.mark.turns(48)
 @pytest.mark.parametrize("script", EXPECTED)
 def test_it_runs(script, tmp_path):
+    if script in NEEDS:
+        pytest.importorskip(NEEDS[script])
     assert EXPECTED[script] in run(tmp_path, script)
 
 
