@@ -39,6 +39,7 @@ from tilewright.runtime import libraries
 from tilewright.runtime.drivers import driver
 from tilewright.runtime.offers import offered_configs
 from tilewright.select.constraints import Constraints
+from tilewright.select.model import SHIPPED
 from tilewright.tune.jobs import jobs_of
 
 GPU = "cuda:0"
@@ -57,6 +58,14 @@ STEPS = Settings(min_samples=20, max_samples=100, precision=0.005, budget_second
 
 CHOSEN, OURS = "chosen", "chosen of ours"
 HOST_BATCHES, HOST_CALLS = 60, 200
+
+
+ANSWERS: Mapping[str, Mapping[str, Any]] = {
+    "answered": {},
+    "estimated": {"selector": "analytical"},
+    "learned": {"selector": ("learned", "analytical"), "models": SHIPPED},
+}
+"""By what dispatchers choose (`Case.ours`)."""
 
 
 def fixed(rounds: int) -> Settings:
@@ -79,12 +88,10 @@ class Bench:
         self.dispatchers = [self._dispatcher() for _ in range(PLACES)]
         self.answers = {
             kind: {
-                CHOSEN: [self._dispatcher(selector=selector) for _ in range(PLACES)],
-                OURS: [
-                    self._dispatcher(selector=selector, constraints=ours) for _ in range(PLACES)
-                ],
+                CHOSEN: [self._dispatcher(**chosen) for _ in range(PLACES)],
+                OURS: [self._dispatcher(**chosen, constraints=ours) for _ in range(PLACES)],
             }
-            for kind, selector in (("answered", None), ("estimated", "analytical"))
+            for kind, chosen in ANSWERS.items()
         }
         self.flush = timing.flusher(self.device.l2_bytes, GPU)
         self._jobs: dict[Any, Any] = {}
@@ -99,6 +106,12 @@ class Bench:
         if why:
             print(f"    the library has no algorithm for {problem}: {why}", flush=True)
         return found
+
+    def estimated(self, problem: Any) -> Any:
+        """The kernel of ours that the estimate puts first, built."""
+        config = self.answers["estimated"][OURS][0].select(problem).config
+        self.built([config])
+        return config
 
     def kernel(self, name: str, problem: Any, place: int = 0) -> Bind:
         """Makes calls of one kernel."""

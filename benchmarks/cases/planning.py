@@ -11,6 +11,7 @@ import time
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ from tilewright.dispatch import Dispatcher
 from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.gemm import FAMILY
+from tilewright.ops.pool import Pool
 from tilewright.plan import Planner
+from tilewright.select.features import Described
+from tilewright.select.learned import judged
+from tilewright.select.model import SHIPPED, gather
 from tilewright.tables import file
 from tilewright.tables.lookup import installed
 from tilewright.tables.row import Row
@@ -93,6 +98,48 @@ def planning() -> Samples:
         **plans,
         "a cached plan": turns("select(x)", [first], select=dispatcher.select),
         f"explain a choice among {count} kernels": each(dispatcher.explain, [first] * 50),
+    }
+
+
+CANDIDATES = 200
+
+
+def learned(count: int = 1000) -> Samples:
+    """Choices by the shipped models: a walk of their trees, and plans of new problems with and
+    without them. The walk is in C, for as many kernels as a space has."""
+    import numpy as np
+
+    models = gather(SHIPPED)
+    gpu = device("h200_sxm")
+    assert models is not None
+    model = models.get("gemm_bf16")
+    assert model is not None
+    problems = [GemmProblem(m, 4096, 4224) for m in range(512, 512 + count)]
+    family, this = ops.family("gemm"), arch(gpu.arch)
+    pool = Pool(family.default_space(problems[0], this).expand(this).configs)
+    served = pool.part(family.serving(problems[0], pool, this))
+    some = [Described(problem, served, gpu) for problem in problems]
+    many, _ = model.asked.rows(some[0])
+    many = np.asfortranarray(np.resize(many, (CANDIDATES, many.shape[1])))
+    taught = Dispatcher(device=gpu, models=models, selector=("learned", "analytical"))
+    alone = Dispatcher(device=gpu, selector="analytical")
+    for dispatcher in (taught, alone):
+        dispatcher.select(problems[0])
+    judged(model, some[0])
+    chosen = [taught.select(p).selector for p in problems[1:]].count("learned")
+    taught = Dispatcher(device=gpu, models=models, selector=("learned", "analytical"))
+    taught.select(problems[0])
+    return {
+        f"walk {len(model.trees.roots)} trees for {CANDIDATES} kernels": each(
+            model.trees.values, [many] * count
+        ),
+        "read their features, walk and order those that are near the best estimate": each(
+            partial(judged, model), some[1:]
+        ),
+        "plan a new problem by the estimate": each(alone.select, problems[1:]),
+        f"plan a new problem by a model, which chooses {chosen} of {count - 1}": each(
+            taught.select, problems[1:]
+        ),
     }
 
 
@@ -274,6 +321,7 @@ def looking_up(count: int = ROWS) -> Samples:
 
 CASES = (
     HostTimes("host-planning", "import, plans and explanations, without a GPU", planning),
+    HostTimes("host-learned", "choices by learned models, without a GPU", learned),
     HostTimes("host-expand", "judging large spaces of kernels, on one thread", expanding),
     HostTimes("host-build", "building 48 kernels, and finding them again", building),
     HostTimes("host-tables", "loading a large table, and looking problems up", looking_up),

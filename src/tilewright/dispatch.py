@@ -68,8 +68,8 @@ class Dispatcher:
     these, asked in turn. The default is these five names, in this order.
     tables: the tables that ``tuned`` reads: a `Table`, or one or several paths; by default the
     files that ``TILEWRIGHT_TABLES`` names, or none.
-    models: the models that ``learned`` reads: `Models`, or one or several paths; by default the
-    files that ``TILEWRIGHT_MODELS`` names, or none.
+    models: the models that ``learned`` reads: `Models`, or one or several paths, of which
+    ``"shipped"`` is the package's; by default those that ``TILEWRIGHT_MODELS`` names, or none.
     store: the store of built binaries.
     build_missing: whether to build a kernel that neither a bundle nor the store has when it is
     first needed; by default True without a bundle, False with one.

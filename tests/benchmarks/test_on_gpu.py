@@ -137,7 +137,7 @@ def test_a_kernel_that_cannot_be_built_is_told(bench):
 
 
 @pytest.mark.turns(12)
-@pytest.mark.parametrize("ours", ["answered", "estimated"])
+@pytest.mark.parametrize("ours", ["answered", "estimated", "learned"])
 def test_a_dispatchers_answers_are_contenders(bench, ours, monkeypatch):
     asked = []
 

@@ -20,7 +20,7 @@ from tilewright.errors import BadArgument, BadFile
 from tilewright.select import trees as trees_module
 from tilewright.select.features import Described
 from tilewright.select.learned import FARTHEST, Learned, judged
-from tilewright.select.model import Asked, Feature, Models, load, save
+from tilewright.select.model import Asked, Feature, Models, gather, load, save
 from tilewright.select.trees import LEAF, Trees
 from tilewright.verdict import YES, no
 
@@ -92,6 +92,23 @@ def test_the_environment_names_models(monkeypatch: Any, tmp_path: Path):
     monkeypatch.delenv("TILEWRIGHT_MODELS")
     with pytest.raises(BadArgument, match="needs models"):
         Dispatcher(selector="learned")
+
+
+def test_the_shipped_models_choose_only_where_they_are_named(monkeypatch: Any):
+    models = gather("shipped")
+    assert models is not None and len(models) == 5
+    for model in models:
+        judged = model.made["judged"]
+        assert judged["served"]["mean"] > judged["estimate"]["mean"], model.lesson
+        assert {*model.silent_kinds} < {*judged["by_kind"]}
+    assert "learned" not in [s.name for s in Dispatcher().selector.selectors]
+    monkeypatch.setenv("TILEWRIGHT_MODELS", "shipped")
+    dispatcher = Dispatcher(device="h200_sxm")
+    chosen = [
+        dispatcher.select(GEMM.problem_type(2, n, k)) for n, k in ((1536, 4608), (2880, 2880))
+    ]
+    assert "learned" in [plan.selector for plan in chosen]
+    assert Dispatcher(device="mi300x").select(PROBLEM).selector != "learned"
 
 
 # --- when it says nothing ---------------------------------------------------------------------

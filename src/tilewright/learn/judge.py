@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.errors import BadArgument
-from tilewright.learn.train import MOST_TREES, Sheet, train
+from tilewright.learn.train import MOST_TREES, Grow, Sheet, train
 from tilewright.select.learned import judged
 from tilewright.select.model import MOST_GAIN, Model
 
@@ -125,14 +125,20 @@ class Judged:
 
 
 def crossed(
-    sheets: Sequence[Sheet], lesson: str, count: int = FOLDS, trees: int = MOST_TREES
+    sheets: Sequence[Sheet],
+    lesson: str,
+    count: int = FOLDS,
+    trees: int = MOST_TREES,
+    grow: Grow | None = None,
 ) -> Judged:
-    """Train without each fold and judge on it. Raises as `folds` and `train` do."""
+    """Train without each fold and judge on it. grow: as `train` has it. Raises as `folds` and
+    `train` do."""
     parts = folds(sheets, count)
     found: dict[int, Verdict] = {}
     for part in parts:
         held = set(part)
-        model = train([s for n, s in enumerate(sheets) if n not in held], lesson, trees)
+        seen = [sheet for number, sheet in enumerate(sheets) if number not in held]
+        model = train(seen, lesson, trees, grow)
         found |= {number: verdict(model, sheets[number]) for number in part}
     guards: dict[int, Guard] = {}
     for part in parts:

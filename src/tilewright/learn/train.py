@@ -25,6 +25,7 @@ MOST_TREES, LEAVES, DEPTH = 200, 15, 6
 WEIGHT = 4
 SOFTNESS = 0.05
 """The logarithm of a ratio of times by which one kernel is e times likelier than another."""
+DECIMALS, FIGURES = 5, 6
 LEAST_BEND = 0.002
 """Second derivatives below this would make steps too long."""
 MOST_WORDS = 16
@@ -92,17 +93,27 @@ def _believed(low: float, high: float) -> tuple[float, float]:
     return low / MARGIN if low > 0 else low * MARGIN, high * MARGIN if high > 0 else high / MARGIN
 
 
-def train(sheets: Sequence[Sheet], lesson: str, trees: int = MOST_TREES) -> Model:
+Grow = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], int], tuple[Trees, list[float]]]
+"""As `fit`."""
+
+
+def train(
+    sheets: Sequence[Sheet], lesson: str, trees: int = MOST_TREES, grow: Grow | None = None
+) -> Model:
     """A model of the class of problems `lesson` from these sheets, of at most so many trees. Its
     `least_gain` is 0: `judge` sets it. The same sheets give the same model. Raises `BadArgument`
-    without any, and `TilewrightError` without LightGBM."""
+    without any, and `TilewrightError` without LightGBM.
+
+    grow: makes the trees; by default `fit`.
+    """
 
     if not sheets:
         raise BadArgument(f"{lesson}: there is nothing to learn from")
     features = features_of(sheets)
     asked = Asked(features)
     x = [asked.rows(sheet.described)[0] for sheet in sheets]
-    grown, importance = fit(x, [s.described.us for s in sheets], [s.us for s in sheets], trees)
+    estimated, us = [s.described.us for s in sheets], [s.us for s in sheets]
+    grown, importance = (grow or fit)(x, estimated, us, trees)
     # What no tree asks about stays if it was the same for all: of another value, nothing is known.
     kept = [
         at
@@ -161,8 +172,7 @@ def fit(
     ]
     gains = np.array([booster.feature_importance("gain") for booster in boosters])
     shares = gains / np.maximum(gains.sum(axis=1, keepdims=True), 1e-30)
-    grown = joined([trees_of(booster) for booster in boosters])
-    return halved(grown), shares.mean(axis=0).tolist()
+    return halved(joined([trees_of(booster) for booster in boosters])), shares.mean(axis=0).tolist()
 
 
 def residuals(logs: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -206,9 +216,16 @@ def _softmax(x: Any) -> Any:
 
 
 def halved(trees: Trees) -> Trees:
-    """Trees with half the values."""
+    """Trees with half the values. Numbers are rounded, so that files are small: values to
+    `DECIMALS`, thresholds to `FIGURES` significant ones."""
     nodes = zip(trees.feature, trees.threshold, strict=True)
-    return replace(trees, threshold=tuple(x / 2 if f == LEAF else x for f, x in nodes))
+    return replace(
+        trees,
+        threshold=tuple(
+            round(number / 2, DECIMALS) if feature == LEAF else float(f"{number:.{FIGURES}g}")
+            for feature, number in nodes
+        ),
+    )
 
 
 def trees_of(booster: Any) -> Trees:

@@ -30,6 +30,10 @@ from tilewright.select.trees import Trees
 SCHEMA = 1
 ENVIRONMENT = "TILEWRIGHT_MODELS"
 """The variable that names files of models, separated as in PATH."""
+SHIPPED = "shipped"
+"""In place of a path: the models that come with the package."""
+FOLDER = Path(__file__).with_name("models")
+"""A file of models for each architecture that they were measured on."""
 MOST_FEATURES, MOST_GAIN = 1000, 10.0
 
 PathLike = str | os.PathLike[str]
@@ -274,9 +278,9 @@ GivenModels = Models | PathLike | Sequence[PathLike]
 
 
 def gather(given: GivenModels | None) -> Models | None:
-    """The models to choose by: `given`, loaded where they are files; for None, those of the files
-    that ``TILEWRIGHT_MODELS`` names, or None if it names none. Raises `BadFile`, and `BadArgument`
-    for two models of one class."""
+    """The models to choose by: `given`, loaded where they are files, or those of the package for
+    `SHIPPED`; for None, those that ``TILEWRIGHT_MODELS`` names so, or None if it names none. Raises
+    `BadFile`, and `BadArgument` for two models of one class."""
     if isinstance(given, Models):
         return given
     if given is None:
@@ -291,6 +295,14 @@ def gather(given: GivenModels | None) -> Models | None:
         raise BadArgument(f"{shown(given)} is neither models nor the path of some")
     if not paths:
         return None
-    loaded = [load(path) for path in paths]
+    files = [
+        file for path in paths for file in (shipped() if os.fspath(path) == SHIPPED else [path])
+    ]
+    loaded = [load(file) for file in files]
     where = ", ".join(models.where for models in loaded)
     return Models((model for models in loaded for model in models), where)
+
+
+def shipped() -> Sequence[PathLike]:
+    """The files of the models that come with the package."""
+    return sorted(FOLDER.glob("*.json"))

@@ -1,0 +1,42 @@
+"""What the shipped models choose, against what the estimate alone would: sizes, layers and problems
+of attention that no model was trained on and that nothing was tuned for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import rivals
+from cases import Case, Part
+from cases.attention_unseen import whole
+from cases.conv import FRESH, WORDS, drawn
+from cases.gemm_unseen import pooled
+from tilewright.ops.gemm import GemmProblem
+
+
+def _case(
+    name: str, says: str, problems: Callable[[], Sequence[Any]], parts: tuple[Part, ...] = ()
+) -> Case:
+    return Case(
+        f"learned-{name}", f"bf16, {says}, by the shipped models", rivals.ESTIMATED, problems,
+        ours="learned", vendor=(rivals.estimated,), ways=("graphs",), parts=parts,
+    )  # fmt: skip
+
+
+DIRECTED = tuple(
+    Part(direction, rivals.ESTIMATED, where=lambda p, direction=direction: p.direction == direction)
+    for direction in WORDS
+)
+CASES = (
+    _case("gemm", "sizes that nothing was tuned for", partial(pooled, GemmProblem)),
+    _case(
+        "gemm-between", "N and K of models and any M",
+        partial(pooled, GemmProblem, of_models=True),
+    ),
+    _case(
+        "conv", "layers drawn from further models",
+        lambda: [*dict.fromkeys(drawn(FRESH, slice(None)))], DIRECTED,
+    ),
+    _case("attention", "problems of 128 to 640 rows, drawn by chance", lambda: [*whole(1)]),
+)  # fmt: skip

@@ -1,0 +1,281 @@
+"""How models are best trained, how much data they need, and what they make needless.
+
+    python benchmarks/learned_methods.py methods    # ways of training, chosen without peeking
+    python benchmarks/learned_methods.py data       # with a part of the data
+    python benchmarks/learned_methods.py figures    # without a fitted figure of the estimate
+
+Needs no GPU; needs LightGBM. All of it is worked out from the times in `learned_h200.parquet`, and
+written under the command's name into `learned_methods_h200.json`. Speeds of the kernel chosen are
+in percent of the fastest one timed: mean, P10, least.
+
+methods: problems are held out by kin, in five parts. For each part, each way is judged within the
+    other four parts, by cross-validation, and the way with the best mean there makes the model for
+    the fifth (`chosen`). So no problem has a part in the choice of its way.
+data: of the problems that are not held out, only a part is learned from. Under `LEAST` problems
+    nothing can be held out to set a least gain, and `UNGUARDED` is taken.
+figures: each figure of the estimate that was fitted, read off or guessed is set to what takes no
+    part: a share or a factor to 1, a time or a count of instructions to 0. Once for each, estimates
+    are made anew, and models are trained and judged anew. A figure is needless to a class if it
+    moves the estimate there, and the mean of what the model puts first falls by less than
+    `NEEDLESS` without it. `without them` is without all of these at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RECORD = Path(__file__).parent / "results" / "learned_methods_h200.json"
+DATA = RECORD.with_name("learned_h200.parquet")
+SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
+LEAST, UNGUARDED = 10, 0.05
+INNER = 3
+NEEDLESS = 0.1
+FEW_FOLDS, FEW_TREES = 3, 60
+"""Of the models for each figure, of which there are many."""
+FILES = ("device", "gemm", "conv", "attention")
+FOUND = ("fitted", "read off", "guess", "unknown")
+NEUTRAL = {"": 1.0, "µs": 0.0, "clocks": 0.0, "instructions": 0.0}
+SHOWN = ("mean", "p10", "least")
+
+
+def sheets() -> Iterator[tuple[str, list[Any]]]:
+    """The problems of each class."""
+    from tilewright.learn import matrix
+    from tilewright.learn.train import Sheet
+
+    for lesson, blocks in matrix.by_lesson(matrix.blocks(matrix.read([DATA]))).items():
+        yield lesson, [Sheet(block) for block in blocks]
+
+
+def shown(figures: Mapping[str, float]) -> list[float]:
+    return [figures[word] for word in SHOWN]
+
+
+# --- ways of training -------------------------------------------------------------------------
+
+
+def ways() -> dict[str, Callable[..., Any]]:
+    """Ways of growing trees (`train.Grow`), by what they do."""
+    import lightgbm
+    import numpy as np
+
+    from tilewright.learn.train import PARAMETERS, fit, listwise, trees_of
+
+    def grown(booster: Any) -> tuple[Any, list[float]]:
+        return trees_of(booster), booster.feature_importance("gain").tolist()
+
+    def regression(power: float) -> Callable[..., Any]:
+        def grow(x: Any, estimated: Any, us: Any, trees: int) -> Any:
+            weights = [(one.min() / one) ** power for one in us]
+            targets = []
+            for guess, one, weight in zip(estimated, us, weights, strict=True):
+                residual = np.log(one / guess)
+                targets.append(residual - np.average(residual, weights=weight))
+            data = lightgbm.Dataset(
+                np.concatenate(x), np.concatenate(targets), weight=np.concatenate(weights)
+            )
+            return grown(lightgbm.train({**PARAMETERS, "objective": "regression"}, data, trees))
+
+        return grow
+
+    def choices(x: Any, estimated: Any, us: Any, trees: int) -> Any:
+        logs = [(np.log(a), np.log(b)) for a, b in zip(estimated, us, strict=True)]
+        data = lightgbm.Dataset(np.concatenate(x), np.zeros(sum(map(len, us))))
+        return grown(lightgbm.train({**PARAMETERS, "objective": listwise(logs)}, data, trees))
+
+    def ranks(x: Any, estimated: Any, us: Any, trees: int) -> Any:
+        """LightGBM's lambdarank, from the estimate's order on."""
+        soft = 0.05
+        labels = [np.round(30 * (one.min() / one) ** (1 / soft)).astype(int) for one in us]
+        data = lightgbm.Dataset(
+            np.concatenate(x), np.concatenate(labels), group=[len(one) for one in us],
+            init_score=np.concatenate([-np.log(one) / soft for one in estimated]),
+        )  # fmt: skip
+        said = {"objective": "lambdarank", "label_gain": [*range(31)]}
+        found, gains = grown(lightgbm.train({**PARAMETERS, **said}, data, trees))
+        from dataclasses import replace
+
+        from tilewright.select.trees import LEAF
+
+        nodes = zip(found.feature, found.threshold, strict=True)
+        return replace(
+            found, threshold=tuple(-soft * v if f == LEAF else v for f, v in nodes)
+        ), gains
+
+    return {
+        "residuals, weighted to the power 1.5": regression(1.5),
+        "residuals, weighted to the power 4": regression(4),
+        "choices": choices,
+        "ranks (lambdarank)": ranks,
+        "the mean of residuals and choices": fit,
+    }
+
+
+def methods() -> dict[str, Any]:
+    from tilewright.learn import judge
+    from tilewright.learn.train import MOST_TREES, train
+
+    result = {}
+    for lesson, some in sheets():
+        ours, parts = ways(), judge.folds(some)
+        table = {}
+        for name, grow in ours.items():
+            found = judge.crossed(some, lesson, grow=grow)
+            told = judge.report(found.verdicts, found.guards)
+            table[name] = {word: shown(told[word]) for word in ("learned", "served")}
+        verdicts, guards, picked = {}, {}, []
+        for part in parts:
+            rest = [s for n, s in enumerate(some) if n not in {*part}]
+            inner = {n: judge.crossed(rest, lesson, INNER, grow=g) for n, g in ours.items()}
+
+            def mean(name: str, inner: Any = inner) -> float:
+                pairs = zip(inner[name].verdicts, inner[name].guards, strict=True)
+                return sum(v.chosen(guard)[0] for v, guard in pairs)
+
+            best = max(ours, key=mean)
+            picked.append(best)
+            model = train(rest, lesson, MOST_TREES, ours[best])
+            guard = judge.guard(inner[best].verdicts)
+            for n in part:
+                verdicts[n], guards[n] = judge.verdict(model, some[n]), guard
+        numbers = range(len(some))
+        told = judge.report([verdicts[n] for n in numbers], [guards[n] for n in numbers])
+        result[lesson] = {
+            "estimate": shown(told["estimate"]),
+            "ways": table,
+            "chosen": {"served": shown(told["served"]), "ways": picked},
+        }
+        print(lesson, json.dumps(result[lesson], indent=1), flush=True)
+    return result
+
+
+# --- how much data ----------------------------------------------------------------------------
+
+
+def data() -> dict[str, Any]:
+    from tilewright.learn import judge
+    from tilewright.learn.train import MOST_TREES, train
+
+    def chance(sheet: Any) -> str:
+        return hashlib.sha256(str(sheet.block.problem).encode()).hexdigest()
+
+    result = {}
+    for lesson, some in sheets():
+        told = {}
+        for share in SHARES:
+            verdicts, guards, counts = {}, {}, []
+            for part in judge.folds(some):
+                rest = sorted((s for n, s in enumerate(some) if n not in {*part}), key=chance)
+                few = rest[: max(2, round(share * len(rest)))]
+                counts.append(len(few))
+                guard = judge.Guard(UNGUARDED)
+                if len(few) >= LEAST:
+                    guard = judge.guard(judge.crossed(few, lesson, INNER).verdicts)
+                model = train(few, lesson, MOST_TREES)
+                for n in part:
+                    verdicts[n], guards[n] = judge.verdict(model, some[n]), guard
+            numbers = range(len(some))
+            one = judge.report([verdicts[n] for n in numbers], [guards[n] for n in numbers])
+            told[f"{share:.0%}"] = {
+                "problems": round(sum(counts) / len(counts), 1),
+                **{word: shown(one[word]) for word in ("estimate", "served")},
+                "spoke": one["spoke"],
+            }
+        result[lesson] = told
+        print(lesson, json.dumps(told), flush=True)
+    return result
+
+
+# --- figures of the estimate ------------------------------------------------------------------
+
+
+def without(figures: Sequence[str], known: Sequence[str]) -> dict[str, Any]:
+    """What estimate and models are worth without some figures (``gemm:SHORT_US``). They are set
+    before anything else is imported. known: digests of estimates that nothing is worked out of."""
+    from tilewright.arch import figures as module
+
+    for one in figures:
+        file, _, name = one.partition(":")
+        module.figures(file).__dict__[name] = NEUTRAL[module.stated(file)[name].unit]
+    from tilewright.learn import judge
+
+    found = {}
+    for lesson, some in sheets():
+        digest = hashlib.sha256(b"".join(s.described.us.tobytes() for s in some)).hexdigest()
+        if digest in known:
+            continue
+        judged = judge.crossed(some, lesson, FEW_FOLDS, FEW_TREES)
+        told = judge.report(judged.verdicts, judged.guards)
+        found[lesson] = {
+            "estimates": digest,
+            **{word: shown(told[word]) for word in ("estimate", "learned", "served")},
+        }
+    return found
+
+
+def apart(figures: Sequence[str], known: Sequence[str] = ()) -> dict[str, Any] | str:
+    """`without`, in a process of its own; or the error."""
+    command = [sys.executable, __file__, "without", *figures, "--known", *known]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return done.stderr.strip().splitlines()[-1]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def figures() -> dict[str, Any]:
+    from tilewright.arch.figures import stated
+
+    names = [
+        f"{file}:{name}"
+        for file in FILES
+        for name, one in stated(file).items()
+        if one.found in FOUND and one.unit in NEUTRAL and not isinstance(one.value, dict)
+    ]
+    whole = apart([])
+    assert not isinstance(whole, str), whole
+    moved: dict[str, Any] = {}
+    for name in names:
+        moved[name] = apart([name], [one["estimates"] for one in whole.values()])
+        print(name, json.dumps(moved[name]), flush=True)
+    needless = [
+        name
+        for name, found in moved.items()
+        if isinstance(found, dict)
+        and found
+        and all(
+            one["learned"][0] > whole[lesson]["learned"][0] - NEEDLESS
+            for lesson, one in found.items()
+        )
+    ]
+    return {
+        "whole": whole,
+        "without each": moved,
+        "needless": needless,
+        "without them": apart(needless),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=("methods", "data", "figures", "without"))
+    parser.add_argument("figures", nargs="*", help="of `without`, which `figures` starts")
+    parser.add_argument("--known", nargs="*", default=[])
+    args = parser.parse_args()
+    if args.command == "without":
+        print(json.dumps(without(args.figures, args.known)))
+        return
+    made = {"methods": methods, "data": data, "figures": figures}[args.command]()
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    RECORD.write_text(json.dumps({**record, args.command: made}, indent=1, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()
