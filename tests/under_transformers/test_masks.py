@@ -12,16 +12,22 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from transformers import LlamaConfig, MistralConfig, masking_utils  # noqa: E402
+from transformers import (  # noqa: E402
+    GptOssConfig,
+    LlamaConfig,
+    MistralConfig,
+    masking_utils,
+)
 from transformers.masking_utils import (  # noqa: E402
     create_causal_mask,
     create_sliding_window_causal_mask,
     sdpa_mask,
 )
+from transformers.models.gpt_oss import modeling_gpt_oss  # noqa: E402, F401
 
 import tilewright.transformers  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
-from tilewright.transformers.attention import attention  # noqa: E402
+from tilewright.transformers.attention import REFUSED, attention  # noqa: E402
 from tilewright.transformers.described import DescribedMask, Seen  # noqa: E402
 from tilewright.transformers.masks import mask  # noqa: E402
 
@@ -125,14 +131,17 @@ def made(function=CAUSAL, padding=None, placed="prompt", **own):
     return mask(2, n_q, n_kv, q_offset, kv_offset, function, given, **own)
 
 
-def test_no_mask_where_the_rule_of_sdpa_suffices():
+def test_nothing_is_said_but_the_rule_where_it_suffices():
     window = masking_utils.sliding_window_causal_mask_function(6)
-    assert made() is None
-    assert made(padding="all ones") is None
-    assert made(padding="right") is None  # a query that is no padding sees none of it
-    assert made(window) is None
+    plain = Seen(None, 0, top_left=True, plain=True)
+    for found in (made(), made(padding="all ones"), made(window)):
+        assert seen_of(found) == (plain, None, None, None)
+    assert seen_of(made(placed="prompt in a longer cache"))[0] == plain
+    # A query that is no padding sees none of it behind itself; ``sdpa`` would have a mask.
+    rule = dataclasses.replace(plain, plain=False)
+    assert seen_of(made(padding="right")) == (rule, None, None, None)
+    assert seen_of(made(allow_is_causal_skip=False))[0] == rule
     assert made(placed="one more") is None
-    assert made(placed="prompt in a longer cache") is None
     both = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": True}
     assert made(BOTH_WAYS, "all ones", **both) is None
 
@@ -173,7 +182,18 @@ def test_a_described_mask_is_a_boolean_tensor_to_torch():
     assert found.dtype == torch.bool
     assert torch.equal(found[:, :, :, :3], exact[:, :, :, :3])
     assert torch.equal(torch.where(found, 0.0, -1.0), torch.where(exact, 0.0, -1.0))
-    assert type(found.detach()) is DescribedMask
+    assert type(found.detach()) is type(found.to("meta")) is DescribedMask
+
+
+def test_a_model_without_sdpa_has_masks_that_are_added():
+    """As those of ``eager``, also where the model computes with them."""
+    said = {"batch_size": 2, "q_length": 6, "kv_length": 6, "attention_mask": LEFT.bool()}
+    for function in (CAUSAL, masking_utils.or_masks(CAUSAL, lambda b, h, q, k: k == 4)):
+        found = mask(**said, mask_function=function, config=GptOssConfig())
+        right = masking_utils.eager_mask(**said, mask_function=function)
+        assert found.dtype == torch.float32
+        assert torch.equal(found + 1, right + 1)
+    assert isinstance(mask(**said, config=GptOssConfig()), DescribedMask)
 
 
 FORMS = {
@@ -254,6 +274,14 @@ def test_a_bias_of_places_goes_with_a_mask():
         torch.testing.assert_close(out[rows], right[rows], atol=2e-5, rtol=2e-5, msg=name)
 
 
+def test_a_plain_mask_is_read_as_none_by_a_module_that_is_not_causal():
+    """As PaliGemma's, whose prompts see all of themselves with ``sdpa``."""
+    q, k, v = operands((2, 1, 6, 6))
+    module = types.SimpleNamespace(is_causal=False)
+    out, _ = attention(module, q, k, v, made())
+    torch.testing.assert_close(out, right_of(q, k, v, None), atol=2e-5, rtol=2e-5)
+
+
 @pytest.mark.turns(3)
 def test_dropout_drops_as_many_weights():
     q, k, _ = operands((2, 1, 6, 6))
@@ -281,11 +309,11 @@ def test_packed_sequences_by_their_offsets():
         attention(MODULE, q, k, v, None, **said)
 
 
-@pytest.mark.parametrize("name", ["output_attentions", "cache", "sinks"])
+@pytest.mark.parametrize("name", [*REFUSED])
 def test_what_changes_the_result_is_refused(name):
     q, k, v = operands((2, 1, 6, 6))
     with pytest.raises(BadArgument, match=f"does not take {name}: .*pass attn_implementation="):
-        attention(MODULE, q, k, v, None, **{name: torch.ones(1) if name == "sinks" else True})
+        attention(MODULE, q, k, v, None, **{name: torch.ones(1)})
 
 
 def test_another_mask_function_is_computed():

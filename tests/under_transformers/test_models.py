@@ -28,6 +28,11 @@ def logits(model: Any, mask: Any = None, **said: Any) -> Any:
     return model(IDS, attention_mask=mask, **said).logits
 
 
+def last_three(model: Any, mask: Any = None) -> Any:
+    """Gemma 4's last layers compute these queries alone, and cut the mask for them."""
+    return logits(model, mask, logits_to_keep=3)
+
+
 def hidden(model: Any, mask: Any = None) -> Any:
     return model(IDS, attention_mask=mask).last_hidden_state
 
@@ -130,6 +135,8 @@ CASES: list[tuple[str, Run, Any]] = [
     ("gemma2", static, LEFT), ("gemma3", static, None),
     ("llama", packed, None), ("mistral", packed, None), ("llama", packed_by_offsets, None),
     ("mistral", packed_by_offsets, None),
+    ("gpt2", logits, LEFT), ("deepseek_v4", logits, LEFT), ("deepseek_v4", logits, None),
+    ("gemma4", last_three, LEFT), ("gemma4", last_three, None), ("gemma4", static, LEFT),
     ("llama4", logits, LEFT), ("llama4", generated, LEFT), ("llama4", logits, None),
     ("bert", hidden, None), ("bert", hidden, LEFT), ("bert", hidden, RIGHT),
     ("modernbert", hidden, None), ("modernbert", hidden, LEFT), ("modernbert", hidden, RIGHT),
@@ -150,8 +157,7 @@ def test_a_model_computes_what_it_computes_with_sdpa(number):
     model = tiny.model(name, attn_implementation="tilewright")
     with torch.no_grad():
         ours = run(model, mask)
-        # ``sdpa`` has neither a soft cap nor sinks.
-        model.set_attn_implementation("eager" if name in ("gemma2", "gpt_oss") else "sdpa")
+        model.set_attn_implementation("sdpa" if model._supports_sdpa else "eager")
         theirs = run(model, mask)
     if mask is not None and run in PADDED:
         kept = torch.nn.functional.pad(mask, (0, ours.shape[1] - mask.shape[1]), value=1).bool()
@@ -202,6 +208,13 @@ def test_a_model_that_computes_attention_itself_is_refused():
     config = hf.BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=50)
     model = hf.AutoModel.from_config(config, attn_implementation="tilewright")
     with pytest.raises(BadArgument, match="computes attention itself"):
+        model(IDS)
+
+
+def test_attention_to_keys_that_are_picked_is_refused():
+    """The model says which, and hides the others only with ``sdpa`` and ``eager``."""
+    model = tiny.model("deepseek_v32", attn_implementation="tilewright")
+    with pytest.raises(BadArgument, match="does not take indices"):
         model(IDS)
 
 

@@ -52,6 +52,26 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "qwen3_moe": lambda: hf.Qwen3MoeConfig(
         **SIZES, moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2
     ),
+    "deepseek_v4": lambda: hf.DeepseekV4Config(
+        **SIZES, num_experts_per_tok=2, n_routed_experts=4, moe_intermediate_size=16,
+        q_lora_rank=16, qk_rope_head_dim=8, o_lora_rank=16, o_groups=1, index_n_heads=2,
+        index_head_dim=16, index_topk=4, sliding_window=4,
+    ),
+    "deepseek_v32": lambda: hf.DeepseekV32Config(
+        **{**SIZES, "num_key_value_heads": 2}, moe_intermediate_size=16, q_lora_rank=16,
+        kv_lora_rank=16, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16,
+        n_routed_experts=4, n_group=2, topk_group=1, num_experts_per_tok=2,
+        first_k_dense_replace=1, index_n_heads=2, index_head_dim=32, index_topk=4,
+    ),
+    "gemma4": lambda: hf.Gemma4TextConfig(
+        **{**SIZES, "num_hidden_layers": 4}, sliding_window=4,
+        layer_types=HYBRID["layer_types"] * 2, hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=50, num_kv_shared_layers=2, global_head_dim=16,
+    ),
+    "gpt2": lambda: hf.GPT2Config(
+        n_embd=32, n_layer=1, n_head=2, vocab_size=50, n_positions=32, initializer_range=0.4,
+        bos_token_id=None, eos_token_id=None,
+    ),
     "bert": lambda: hf.BertConfig(**ENCODER),
     "modernbert": lambda: hf.ModernBertConfig(
         **ENCODER, local_attention=4, cls_token_id=1, sep_token_id=2

@@ -13,6 +13,8 @@ from tilewright.transformers.described import DescribedMask
 REFUSED = {
     "output_attentions": "it has no weights to return; pass attn_implementation='eager'",
     "cache": "generate_batch's pages are not read; pass attn_implementation='sdpa'",
+    "indices": "keys that are picked one by one are not read; pass attn_implementation='sdpa'",
+    "block_indices": "keys that are picked by block are not read; pass attn_implementation='sdpa'",
     "sinks": "sinks of each query are not supported; pass attn_implementation='eager'",
 }
 """Arguments that change the result, and what to do instead."""
@@ -78,23 +80,26 @@ def attention(
         return _packed(query, key, value, *offsets, is_causal, left, said), None
     bias = position_bias
     if described and _exact(attention_mask, query, key, value, bias):
-        attention_mask, described = attention_mask.exact(), False
+        attention_mask, described = attention_mask.computed(), False
+    elif described and attention_mask.seen.plain:
+        attention_mask, described = None, False
     if described and attention_mask.offsets is not None:
         seen = attention_mask.seen
         offsets = (attention_mask.offsets,) * 2 + (seen.longest,) * 2
         return _packed(query, key, value, *offsets, True, seen.left, said), None
+    n_q = query.shape[2]
     if described:
         said |= _described(attention_mask)
     elif attention_mask is not None:
         bias = _biased(attention_mask, bias)
-    elif is_causal and query.shape[2] > 1:
-        n_q = query.shape[2]
-        if key.shape[2] > n_q:  # the rest of a cache that is not filled
-            key, value = key[:, :, :n_q], value[:, :, :n_q]
-            bias = bias if bias is None else bias[..., :n_q]
+    elif is_causal and n_q > 1:
         said |= {"mask": "causal", "corner": "top_left"}
+    if "corner" in said and said.get("mask") == "causal" and key.shape[2] > n_q:
+        key, value = key[:, :, :n_q], value[:, :, :n_q]  # the rest of a cache is not seen
+        bias = None if bias is None else bias[..., :n_q]
     if bias is not None:
-        said["bias"] = words.dense_inside(bias)
+        alike = bias.dtype in (torch.bool, query.dtype)
+        said["bias"] = words.dense_inside(bias if alike else bias.float())
     out = words.attention(*_rows(query, key, value), **said)
     return out, None
 

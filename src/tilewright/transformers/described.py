@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+_KEEPING = (torch.ops.aten.detach.default, torch.ops.aten._to_copy.default)
+"""Operations whose result is described as well, unless it is of another dtype."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -17,19 +20,22 @@ class Seen:
     top_left: the first query is in the place of the first key; else the last one in that of the
         last.
     longest: of packed sequences, the most tokens of one; 0 for none packed.
+    plain: ``sdpa`` would have no mask, so a module that is not causal sees all keys.
     """
 
     left: int | None
     right: int | None
     top_left: bool = False
     longest: int = 0
+    plain: bool = False
 
 
 class DescribedMask(torch.Tensor):
-    """A mask [batch, 1, queries, keys], True for keys that a query sees.
+    """A mask [batch, 1, queries, keys]: of bool, True for keys that a query sees; of another dtype,
+    0 for these keys and the least number for others.
 
-    To every operation of torch it is that boolean tensor, which is computed then (`exact`).
-    Attention reads what it is made of instead:
+    To every operation of torch it is that tensor, which is computed then. Attention reads what it
+    is made of instead:
 
     seen: see `Seen`.
     used: int32 [batch], keys that each sequence has, of which the last is in the last query's
@@ -54,13 +60,14 @@ class DescribedMask(torch.Tensor):
         shape: tuple[int, ...],
         device: Any,
         seen: Seen,
+        dtype: Any = torch.bool,
         used: Any = None,
         left_pad: Any = None,
         offsets: Any = None,
         anchor: Any = None,
     ) -> DescribedMask:
         made: DescribedMask = torch.Tensor._make_wrapper_subclass(
-            cls, shape, dtype=torch.bool, device=device
+            cls, shape, dtype=dtype, device=device
         )
         made.seen, made.used, made.left_pad, made.offsets = seen, used, left_pad, offsets
         made.anchor = torch.empty(0, device=device) if anchor is None else anchor
@@ -71,26 +78,37 @@ class DescribedMask(torch.Tensor):
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         names = ("anchor", "used", "left_pad", "offsets")
-        return [name for name in names if getattr(self, name) is not None], self.seen
+        return [name for name in names if getattr(self, name) is not None], (self.seen, self.dtype)
 
     @staticmethod
     def __tensor_unflatten__(inner: Any, said: Any, size: Any, stride: Any) -> DescribedMask:
-        return DescribedMask(size, inner["anchor"].device, said, **inner)
+        seen, dtype = said
+        return DescribedMask(size, inner["anchor"].device, seen, dtype, **inner)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func is torch.ops.aten.detach.default:
+        kwargs = kwargs or {}
+        if func in _KEEPING and kwargs.get("dtype") in (None, args[0].dtype):
             (mask,) = args
             inner, said = mask.__tensor_flatten__()
-            parts = {name: getattr(mask, name).detach() for name in inner}
+            device = kwargs.get("device") or mask.device
+            parts = {name: getattr(mask, name).detach().to(device) for name in inner}
             return cls.__tensor_unflatten__(parts, said, mask.shape, None)
-        args, kwargs = tree_map_only(cls, cls.exact, (args, kwargs or {}))
+        args, kwargs = tree_map_only(cls, cls.computed, (args, kwargs))
         return func(*args, **kwargs)
 
+    def computed(self) -> Any:
+        """The same mask as a plain tensor of the same dtype."""
+        shown = self.exact()
+        if self.dtype == torch.bool:
+            return shown
+        zero = torch.zeros((), dtype=self.dtype, device=self.device)
+        return torch.where(shown, zero, torch.finfo(self.dtype).min)
+
     def exact(self) -> Any:
-        """The same mask as a plain tensor, bool [batch, 1, queries, keys]."""
+        """bool [batch, 1, queries, keys]: True for keys that a query sees."""
         batch, _, n_q, n_kv = self.shape
         query = torch.arange(n_q, device=self.device)[:, None]
         key = torch.arange(n_kv, device=self.device)

@@ -1,19 +1,23 @@
 """The mask function that is registered: the cheapest form of a mask that attention takes.
 
-- None, where the rule of torch's ``scaled_dot_product_attention`` says all: causal from the first
-  key on (or one query that sees all keys), or all keys.
-- A `DescribedMask`, where windows, lengths, left padding or packed sequences say it.
-- A plain boolean mask, as transformers makes it for ``sdpa``, in all other cases.
+- None for one query that sees all keys, and for no mask at all.
+- A `DescribedMask`, where the rule of causality, windows, lengths, left padding or packed sequences
+  say it.
+- A plain mask, as transformers makes it for ``sdpa``, in all other cases.
+
+A model that does not support ``sdpa`` expects the masks of ``eager``, which are added to scores: to
+such a model a mask is of that kind.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.masking_utils import causal_mask_function, sdpa_mask
+from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
 
 from tilewright.errors import BadArgument
 from tilewright.transformers.described import DescribedMask, Seen
@@ -33,18 +37,19 @@ def mask(
     allow_is_bidirectional_skip: bool = False,
     use_vmap: bool = False,
     device: Any = "cpu",
+    dtype: Any = torch.float32,
     config: Any = None,
     **others: Any,
 ) -> Any:
-    """The mask of one kind of layer, as transformers' ``sdpa_mask`` states it.
+    """The mask of one kind of layer, as transformers' ``sdpa_mask`` and ``eager_mask`` state it.
 
     attention_mask: bool [batch, keys and more], False for padding.
+    dtype: of a mask that is added.
 
     It waits for the device once if there is padding to look at, or packed sequences. Raises
     `BadArgument` for a model that computes attention itself.
     """
-    if config is not None:
-        _refuse(type(config))
+    added = config is not None and _adds(type(config))
     found = None
     if not torch.compiler.is_compiling() and isinstance(kv_offset, int):
         pattern = None if use_vmap else pattern_of(mask_function)
@@ -52,43 +57,75 @@ def mask(
             within = kv_offset + kv_length <= pattern.chunk
             pattern = Pattern(right=0) if within else None
         if isinstance(pattern, Packed) and attention_mask is None:
-            return _packed(pattern, device)
-        if isinstance(pattern, Pattern):
+            found = _packed(pattern)
+        elif isinstance(pattern, Pattern):
             padding = _padding(attention_mask, kv_length, kv_offset, q_offset, q_length)
             if padding is not None:
-                shape = (batch_size, 1, q_length, kv_length)
-                build = _causal if pattern.causal else _both_ways
-                found = build(shape, device, pattern, padding, kv_offset)
+                size = _Size(batch_size, q_length, kv_length, kv_offset, device)
+                if pattern.causal:
+                    found = _causal(size, pattern, padding, allow_is_causal_skip and not added)
+                else:
+                    found = _both_ways(size, pattern, padding)
     if found is None:
-        return sdpa_mask(
+        return (eager_mask if added else sdpa_mask)(
             batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
             kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
             local_size=local_size, allow_is_causal_skip=allow_is_causal_skip,
             allow_is_bidirectional_skip=allow_is_bidirectional_skip, use_vmap=use_vmap,
-            device=device, **others,
+            device=device, dtype=dtype, **others,
         )  # fmt: skip
-    # Of one query, None says that it sees all keys; of more, that the first sees the first key.
-    plain = found.used is None and found.left_pad is None and found.seen.left is None
-    if found.seen.right == 0:
-        skip = allow_is_causal_skip and found.seen.top_left == (q_length > 1)
-    else:
-        skip = allow_is_bidirectional_skip and found.seen.right is None
-    return None if plain and skip else found
+    skip = allow_is_causal_skip and not added and q_length == 1
+    if found.all_seen and (allow_is_bidirectional_skip if found.seen.right is None else skip):
+        return None
+    kind = dtype if added else torch.bool
+    return DescribedMask((batch_size, 1, q_length, kv_length), device, dtype=kind, **found.parts)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What a `DescribedMask` is made of."""
+
+    seen: Seen
+    used: Any = None
+    left_pad: Any = None
+    offsets: Any = None
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def all_seen(self) -> bool:
+        """Whether the last query sees all keys."""
+        hidden = (self.seen.left, self.used, self.left_pad, self.offsets)
+        return all(x is None for x in hidden) and not self.seen.top_left
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Size:
+    batch: int
+    n_q: int
+    n_kv: int
+    kv_offset: int
+    device: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Padding:
     """What is known of the padding, with no further waiting.
 
     first, last: int32 [batch], the first and the last key that is no padding; None without a mask.
-    left, right: whether any sequence has padding there.
+    left, right: whether any sequence has padding there, of all keys.
+    behind: whether any has padding on the right where `attention_mask` says so.
     q_offset: the first query's place, on the host if it is known there.
     """
 
-    __slots__ = ("first", "last", "left", "q_offset", "right")
-
-    def __init__(self, first: Any, last: Any, left: bool, right: bool, q_offset: Any) -> None:
-        self.first, self.last, self.left, self.right = first, last, left, right
-        self.q_offset = q_offset
+    first: Any
+    last: Any
+    left: bool
+    right: bool
+    behind: bool
+    q_offset: Any
 
 
 def _padding(
@@ -112,6 +149,7 @@ def _padding(
         asked["holes"] = (last - first + 1 != count).any()
         asked["left"] = (first > 0).any()
         asked["right"] = (last + 1 < kv_length).any()
+        asked["behind"] = (last + 1 < n).any()
     if isinstance(q_offset, torch.Tensor) and q_length > 1:
         asked["q_offset"] = q_offset.reshape(())
     known = {}
@@ -124,20 +162,20 @@ def _padding(
     if known.get("holes"):
         return None
     at = known.get("q_offset", q_offset)
-    return _Padding(first, last, bool(known.get("left")), bool(known.get("right")), at)
+    left, right, behind = (bool(known.get(name)) for name in ("left", "right", "behind"))
+    return _Padding(first, last, left, right, behind, at)
 
 
-def _causal(
-    shape: tuple[int, int, int, int], device: Any, pattern: Pattern, padding: _Padding,
-    kv_offset: int,
-) -> DescribedMask | None:  # fmt: skip
+def _causal(size: _Size, pattern: Pattern, padding: _Padding, skip: bool) -> _Found | None:
     """A causal mask, with or without a window.
+
+    skip: whether ``sdpa`` may leave it out.
 
     Padding on the right hides nothing that the other rule does not: a query whose own key is no
     padding sees none behind it.
     """
-    batch, _, n_q, n_kv = shape
-    end = padding.q_offset - kv_offset + n_q  # keys that the last query sees
+    n_q, n_kv = size.n_q, size.n_kv
+    end = padding.q_offset - size.kv_offset + n_q  # keys that the last query sees
     left = pattern.left
     on_device = isinstance(end, torch.Tensor)
     if not on_device:
@@ -147,40 +185,38 @@ def _causal(
             left = None
     padded = padding.first if padding.left else None
     if not on_device and padded is None and n_q > 1 and end == n_q:
-        return DescribedMask(shape, device, Seen(left, 0, top_left=True))
+        plain = skip and left is None and not padding.behind
+        return _Found(Seen(left, 0, top_left=True, plain=plain))
     used = None
     if on_device or end < n_kv or padded is not None:
-        used = _each(end, batch, device)
-    return DescribedMask(shape, device, Seen(left, 0), used, padded)
+        used = _each(end, size)
+    return _Found(Seen(left, 0), used, padded)
 
 
-def _both_ways(
-    shape: tuple[int, int, int, int], device: Any, pattern: Pattern, padding: _Padding,
-    kv_offset: int,
-) -> DescribedMask | None:  # fmt: skip
+def _both_ways(size: _Size, pattern: Pattern, padding: _Padding) -> _Found | None:
     """A mask that is not causal, with or without a window."""
-    batch, _, n_q, n_kv = shape
     left, right = pattern.left, pattern.right
     first = padding.first if padding.left else None
     used = padding.last + 1 if padding.right else None
     if left is not None or right is not None:
-        in_place = isinstance(padding.q_offset, int) and padding.q_offset == kv_offset
-        if not in_place or (first is not None and (used is not None or n_q != n_kv)):
+        in_place = isinstance(padding.q_offset, int) and padding.q_offset == size.kv_offset
+        if not in_place or (first is not None and (used is not None or size.n_q != size.n_kv)):
             return None
     if first is not None and used is None:
-        used = _each(n_kv, batch, device)
+        used = _each(size.n_kv, size)
     windowed = left is not None
-    return DescribedMask(shape, device, Seen(left, right, windowed and first is None), used, first)
+    return _Found(Seen(left, right, windowed and first is None), used, first)
 
 
-def _each(length: Any, batch: int, device: Any) -> Any:
+def _each(length: Any, size: _Size) -> Any:
     """int32 [batch] of one length, from the host or the device."""
     if isinstance(length, torch.Tensor):
-        return length.to(device=device, dtype=torch.int32).reshape(-1).expand(batch).contiguous()
-    return torch.full((batch,), length, dtype=torch.int32, device=device)
+        found = length.to(device=size.device, dtype=torch.int32).reshape(-1)
+        return found.expand(size.batch).contiguous()
+    return torch.full((size.batch,), length, dtype=torch.int32, device=size.device)
 
 
-def _packed(packed: Packed, device: Any) -> DescribedMask:
+def _packed(packed: Packed) -> _Found:
     """Sequences behind one another. Only their lengths are read."""
     ids = packed.ids
     batch, n = ids.shape
@@ -192,32 +228,37 @@ def _packed(packed: Packed, device: Any) -> DescribedMask:
     left = packed.pattern.left
     if left is not None and left + 1 >= longest:
         left = None
-    seen = Seen(left, 0, longest=longest)
-    return DescribedMask((batch, 1, n, n), device, seen, offsets=offsets.int())
+    return _Found(Seen(left, 0, longest=longest), offsets=offsets.int())
 
 
-def _refuse(config: type) -> None:
-    """Raise `BadArgument` for a model whose attention asks no interface, which would take the
-    mask for one of its own kind."""
-    if config not in _OWN:
-        _OWN[config] = _computes_itself(config)
-    if _OWN[config]:
+def _adds(config: type) -> bool:
+    """Whether a model expects masks that are added. Raises `BadArgument` for one whose attention
+    asks no interface, which would take a mask for one of its own kind."""
+    if config not in _KINDS:
+        _KINDS[config] = _kind_of(config)
+    own, added = _KINDS[config]
+    if own:
         raise BadArgument(
-            f"{_OWN[config]} computes attention itself, so its attn_implementation cannot be "
-            "'tilewright'; pass attn_implementation='eager'"
+            f"{own} computes attention itself, so its attn_implementation cannot be 'tilewright'; "
+            "pass attn_implementation='eager'"
         )
+    return added
 
 
-_OWN: dict[type, str] = {}
-"""Of each class of configs, the model that computes attention itself; empty if none does."""
+_KINDS: dict[type, tuple[str, bool]] = {}
+"""What `_kind_of` found for each class of configs."""
 
 
-def _computes_itself(config: type) -> str:
-    module = sys.modules.get(config.__module__.replace("configuration_", "modeling_"))
-    if module is None:
-        return ""
-    for model in vars(module).values():
-        own = isinstance(model, type) and issubclass(model, PreTrainedModel)
-        if own and model.__module__ == module.__name__:
-            return "" if model._can_set_attn_implementation() else model.__name__
-    return ""
+def _kind_of(config: type) -> tuple[str, bool]:
+    """The model of a class of configs that computes attention itself, empty for none; and whether
+    its masks are added."""
+    beside = f"{config.__module__.rpartition('.')[0]}.modeling_"
+    added = False
+    for name, module in [*sys.modules.items()]:
+        for model in vars(module).values() if name.startswith(beside) else ():
+            own = isinstance(model, type) and issubclass(model, PreTrainedModel)
+            if own and model.__module__ == name and model.config_class is config:
+                if not model._can_set_attn_implementation():
+                    return model.__name__, False
+                added = added or not model._supports_sdpa
+    return "", added
