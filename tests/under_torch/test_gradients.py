@@ -106,6 +106,16 @@ def test_transposed_operands_are_views(calls):
     assert [x.data_ptr() for x in of_b] == [a.data_ptr(), incoming.data_ptr()]
 
 
+@pytest.mark.parametrize("n", [K, N])
+def test_the_gradient_of_a_weight_lies_as_the_weight_does(n):
+    """So torch need not copy it into `.grad`."""
+    a, w = torch.randn(M, K), torch.randn(n, K, requires_grad=True)
+    for result in (tw.gemm(a, w.t()), tw.gemm(a, w, equation="mk,nk->mn")):
+        incoming = torch.randn(M, n)
+        (found,) = torch.autograd.grad(result, w, incoming)
+        assert found.is_contiguous() and far(found, incoming.double().t() @ a.double()) < 1e-5
+
+
 def test_only_what_the_backward_pass_reads_is_saved():
     a, b = torch.randn(M, K, requires_grad=True), torch.randn(K, N)
     (saved,) = tw.gemm(a, b).grad_fn.saved_tensors

@@ -39,6 +39,7 @@ class Computation:
         scalars given at the call.
     keywords: names of the operands and the scalars that an operation takes by keyword.
     options: the operation's other keywords, with their values.
+    view: whether `op` is a function that makes a view of its one operand.
     """
 
     makes: str | tuple[str, ...]
@@ -46,6 +47,7 @@ class Computation:
     operands: tuple[str, ...]
     keywords: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    view: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,11 @@ class Recording(ABC):
         self._steps.append(Computation(makes, op, operands, keywords or {}, options))
         return makes
 
+    def add_view(self, makes: str, op: Callable[..., Any], operand: str) -> str:
+        """Record a view of an operand; returns the name of its result."""
+        self._steps.append(Computation(makes, op, (operand,), view=True))
+        return makes
+
     def _derivative(self, place: int) -> Derivative:
         derivative = self._chain[place].gradient
         assert derivative is not None

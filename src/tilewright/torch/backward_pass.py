@@ -145,7 +145,7 @@ def _repeatable(
     """
     launched = [result for result in plan.results if result.place in plan.launched]
     made = [found[result.place] for result in launched]
-    roots = {result.made: -1 - place for place, result in enumerate(launched)}
+    roots = {result.launched: -1 - place for place, result in enumerate(launched)}
     names = tuple(one.name for one in (*plan.operands, *plan.arriving))
     roots |= {name: place for place, name in enumerate(names)}
     launches = []

@@ -28,6 +28,7 @@ class Step:
     """A computation of a backward pass.
 
     makes: the names of its results.
+    view: as in `Computation`.
     op: an operation's name, or a function of tensors.
     said: of an operation, what its call says.
     what: of an operation, what the dispatcher tells its calls apart by.
@@ -43,6 +44,7 @@ class Step:
     operands: tuple[str, ...]
     numbers: tuple[str, ...]
     passed: tuple[str | None, ...]
+    view: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Result:
 
     place: of the input that it belongs to.
     made: the name of the computed gradient.
+    launched: the name of the operation's result that it is, or is a view of; empty if it is none.
     view: the input.
     dtype: torch's, of the input.
     operand: the operand that the input is.
@@ -82,6 +85,7 @@ class Result:
 
     place: int
     made: str
+    launched: str
     view: View
     dtype: Any
     operand: Operand
@@ -105,7 +109,7 @@ class Plan:
     arriving: the gradients of the caller's outputs.
     steps: in an order in which they can be made.
     results: the gradients asked for.
-    launched: the places of those that an operation makes.
+    launched: the places of those that an operation makes, perhaps in another shape.
     rest: the others.
     apart: the steps that make the rest; None where a backward pass cannot be repeated: if an
         operation is one of these steps, or no result is an operation's own.
@@ -168,22 +172,26 @@ def plan_of(op: str, said: Said, described: Described) -> Plan:
     read = backward.reads(everything)
     saved = tuple(place for place, name in enumerate(everything) if name in read)
     steps = tuple(map(_step, backward.computations))
+    launches = tuple(step for step in steps if isinstance(step.op, str))
+    by_launch = {name: name for step in launches for name in step.makes}
+    for step in steps:
+        if step.view and step.operands[0] in by_launch:
+            by_launch[step.makes[0]] = by_launch[step.operands[0]]
     results = tuple(
         Result(
             place,
             backward.gradients[names[place]],
+            by_launch.get(backward.gradients[names[place]], ""),
             views[place],
             described[place][2],
             declared[names[place]],
         )
         for place in wanted
     )
-    launches = tuple(step for step in steps if isinstance(step.op, str))
-    by_launch = {name for step in launches for name in step.makes}
-    launched = [result for result in results if result.made in by_launch]
-    rest = tuple(result for result in results if result.made not in by_launch)
+    launched = [result for result in results if result.launched]
+    rest = tuple(result for result in results if not result.launched)
     apart = _without_launches(steps, {result.made for result in rest})
-    if not launched or len({result.made for result in launched}) < len(launched):
+    if not launched or len({result.launched for result in launched}) < len(launched):
         apart = None
     return Plan(
         op,
@@ -251,7 +259,7 @@ def _view(described: tuple[Any, ...]) -> View:
 def _step(one: Computation) -> Step:
     makes = (one.makes,) if isinstance(one.makes, str) else one.makes
     if not isinstance(one.op, str):
-        return Step(makes, one.op, NOTHING, None, one.operands, (), ())
+        return Step(makes, one.op, NOTHING, None, one.operands, (), (), one.view)
     known = ops.family(one.op).scalars
     scalars = tuple(name for name in one.keywords if name in known)
     named = tuple(name for name in one.keywords if name not in known)

@@ -87,7 +87,15 @@ class _Steps(Recording):
             if shared_b:  # [k, batch·m] · [batch·m, n]
                 left = self.add("A on top of each other", _stacked, "A")
                 right = self.add("dS on top of each other", _stacked, dz)
-            self._found["B"] = self._gemm("grad B", self.add("Aᵀ", _transposed, left), right)
+            self._found["B"] = self._gradient_of_b(left, right)
+
+    def _gradient_of_b(self, a: str, dz: str) -> str:
+        """Aᵀ·dS, which lies as B does: of a B by columns, as a layer keeps its weight, dSᵀ·A is
+        computed."""
+        if self._p.layout[1] == "c":
+            made = self._gemm("grad Bᵀ", self.add_view("dSᵀ", _transposed, dz), a)
+            return self.add_view("grad B", _transposed, made)
+        return self._gemm("grad B", self.add_view("Aᵀ", _transposed, a), dz)
 
     def _gemm(self, makes: str, *names: str, **options: Any) -> str:
         if self._p.precision != "ieee":
