@@ -10,8 +10,7 @@ import jax.numpy as jnp
 
 import tilewright.jax as tj
 
-HEADS, DIM = 2, 16
-WIDTH = HEADS * DIM
+HEADS, DIM, WIDTH = 2, 16, 32
 
 
 def network(weights, x):
@@ -37,5 +36,5 @@ for _ in range(6):
     value, weights = step(weights, x, wanted)
     losses.append(float(value))
 falls = losses == sorted(losses, reverse=True)
-print(f"on {jax.devices()[0].platform}: the loss falls in every step: {falls}")
 assert falls
+print(f"on {jax.devices()[0].platform}: the loss falls in every step: {falls}")
