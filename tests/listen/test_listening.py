@@ -22,8 +22,18 @@ from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.listen_hook import VARIABLE  # noqa: E402
 from tilewright.measure.problems import load_problems  # noqa: E402
 from tilewright.torch.listening import hooks  # noqa: E402
+from tilewright.torch.listening.listener import Listener  # noqa: E402
 
 F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    """Threads spin, and the products are small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -108,7 +118,7 @@ def test_a_training_counts_as_by_hand(file: Path) -> None:
     check_a_training(file, 3)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_compiled_training_counts_as_by_hand(file: Path) -> None:
     """What dynamo and AOTAutograd make, without Inductor."""
     model = torch.compile(Small(), backend="aot_eager", fullgraph=True)
@@ -234,6 +244,47 @@ def test_what_nothing_here_computes_is_said(file: Path) -> None:
         pass
 
 
+def test_products_of_the_cpu_beside_a_gpu_are_said_apart(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a call on a GPU, which is made up here, was heard in between."""
+    listener, x = Listener(file), torch.randn(8, 16)
+    listener.start()
+    x @ x.T
+    listener._gpu = True
+    x @ x.T
+    x.T @ x
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "made up")
+    listener.stop()
+    recorded = capture_file.read(file)
+    assert recorded.counts == {gemm(8, 8, 16, "rcr"): 1}, "what was written before"
+    (process,) = recorded.processes
+    ((by, count),) = [(one.by, one.count) for one in process.unstated]
+    assert (process.device, by, count) == ("made up", "aten.mm", 3)
+
+
+def test_operations_add_up_as_torch_counts_them(file: Path) -> None:
+    """Torch's own counter knows nothing of padding, nor of attention on a CPU."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    layer, conv = torch.nn.Linear(16, 24), torch.nn.Conv2d(3, 8, 3, stride=2, dilation=2)
+    x, images = torch.randn(4, 6, 16, requires_grad=True), torch.randn(2, 3, 9, 9)
+
+    def step() -> None:
+        y = layer(x)
+        weights = (y @ y.transpose(1, 2)).softmax(-1)
+        ((weights @ y).square().sum() + conv(images).square().sum()).backward()
+
+    with tilewright.torch.listen(file):
+        step()
+    with FlopCounterMode(display=False) as counter:
+        step()
+    counts = capture_file.load(file)
+    assert sum(count * problem.flops for problem, count in counts.items()) == (
+        counter.get_total_flops()
+    )
+
+
 def test_tuning_and_captures_read_the_file(file: Path) -> None:
     x = torch.randn(8, 16)
     with tilewright.torch.listen(file):
@@ -301,7 +352,7 @@ x @ x.T
 """
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(8)
 def test_a_program_is_heard_without_a_change(file: Path, tmp_path: Path) -> None:
     """As torch calls the entry points of installed packages when it is imported."""
     entry = tmp_path / "heard-1.0.dist-info"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -22,37 +22,51 @@ Add = Callable[[float, bool], None]
 """Takes the seconds of a call, and whether they may have the host's time in them."""
 
 
+class Clock(Protocol):
+    """Times calls on one kind of device. gpu: whether on a GPU."""
+
+    gpu: ClassVar[bool]
+
+    def begin(self, calls: int) -> Any:
+        """Begin to time a call, if it is of the sample; else None. calls: how many there were
+        before."""
+
+    def end(self, began: Any, add: Add, first: bool) -> None:
+        """The call returned. first: it is the first of its kind."""
+
+
 class HostClock:
     """Times calls by the host's clock."""
 
+    gpu: ClassVar[bool] = False
+
     def begin(self, calls: int) -> float | None:
-        """Begin to time a call, if it is of the sample. calls: how many there were before."""
+        """See `Clock`."""
         return perf_counter() if _sampled(calls) else None
 
     def end(self, began: float, add: Add, first: bool) -> None:
-        """The call returned. first: it is the first of its kind."""
+        """See `Clock`."""
         add(perf_counter() - began, first)
-
-    def settle(self) -> None:
-        """Nothing waits."""
 
 
 class EventClock:
     """Times calls on the current stream. Nothing is timed while a graph is being captured."""
+
+    gpu: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[tuple[Any, Any, Add, bool]] = []
 
     def begin(self, calls: int) -> tuple[Any, bool] | None:
-        """As `HostClock.begin`."""
+        """See `Clock`."""
         if not _sampled(calls) or torch.cuda.is_current_stream_capturing():
             return None
         idle = torch.cuda.current_stream().query()
         return _event(), idle
 
     def end(self, began: tuple[Any, bool], add: Add, first: bool) -> None:
-        """As `HostClock.end`."""
+        """See `Clock`."""
         event, idle = began
         ended = _event()
         with self._lock:

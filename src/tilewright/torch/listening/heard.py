@@ -25,6 +25,7 @@ class Kind:
 
     by: the operation (``aten.mm``).
     problems: what they compute; empty where nothing here does. why: the reason then.
+    gpu: whether they were on a GPU.
     calls: how many there were, perhaps less those of other threads just now (see `count`).
     written: how many the file has.
     followed: of how many it was looked at what is done to their result. follows: whether it is, for
@@ -32,18 +33,22 @@ class Kind:
     """
 
     __slots__ = (
-        "_counter", "_follows", "by", "calls", "early", "early_seconds", "followed", "lock",
-        "problems", "seconds", "seen", "timed", "why", "written",
+        "_counter", "_follows", "by", "calls", "early", "early_seconds", "followed", "gpu",
+        "lock", "problems", "seconds", "seen", "timed", "why", "written",
     )  # fmt: skip
 
-    def __init__(self, name: str, problems: tuple[Any, ...], why: str) -> None:
-        self.by, self.problems, self.why = f"aten.{name}", problems, why
+    def __init__(self, name: str, problems: tuple[Any, ...], why: str, gpu: bool) -> None:
+        self.by, self.problems, self.why, self.gpu = f"aten.{name}", problems, why, gpu
         self._follows = name in aten.WITH_EPILOGUE
         self.lock = threading.Lock()
         self._counter = itertools.count(1)  # `next` on it needs no lock
         self.calls = self.written = self.followed = self.timed = self.early = 0
         self.seconds = self.early_seconds = 0.0
         self.seen: dict[str, int] = {}
+
+    def leave_out(self, why: str) -> None:
+        """Count it with what nothing here computes."""
+        self.problems, self.why = (), why
 
     def called(self) -> bool:
         """Count a call. Returns whether it is followed."""
@@ -91,13 +96,16 @@ def key(args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def kind(overload: Any, args: Sequence[Any], keywords: Mapping[str, Any], made: Any) -> Kind:
+def kind(
+    overload: Any, args: Sequence[Any], keywords: Mapping[str, Any], made: Any, gpu: bool
+) -> Kind:
     """A new kind, for a call and its result."""
     name = overload._schema.name.partition("::")[2]
     try:
-        return Kind(name, aten.problems(name, given(overload, args, keywords, made)), "")
+        problems = aten.problems(name, given(overload, args, keywords, made))
+        return Kind(name, problems, "", gpu)
     except TilewrightError as error:
-        return Kind(name, (), str(error))
+        return Kind(name, (), str(error), gpu)
 
 
 def given(

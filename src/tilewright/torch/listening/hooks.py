@@ -16,9 +16,6 @@ from typing import Any, Protocol
 import torch
 from torch._guards import _TLS  # that of `TracingContext.try_get`, which takes longer
 
-KEYS = ("CPU", "CUDA")
-"""Dispatch keys of the tensors that are heard. HIP's are CUDA's to torch."""
-
 _OVERLOADS = frozenset({"default", "dtype", "Tensor"})
 """Besides those whose result is passed, which end in ``out``."""
 
@@ -43,16 +40,19 @@ class _Local(threading.local):
 class Hooks:
     """Wrapped kernels, until `remove` puts torch's own back."""
 
-    def __init__(self, hears: Mapping[str, Hears], failed: Callable[[Exception], None]) -> None:
-        """hears: what is told, by operations of aten, without overloads.
+    def __init__(
+        self, hears: Mapping[str, Mapping[str, Hears]], failed: Callable[[Exception], None]
+    ) -> None:
+        """hears: what is told, by the dispatch key of where tensors are and by operations of aten,
+            without overloads.
         failed: called with an error of theirs. The model is not to fail with them."""
         self._library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
         self._local, self._failed = _Local(), failed
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered")
-            for name, of in hears.items():
-                for overload in _overloads(name):
-                    for key in KEYS:
+            for key, by_name in hears.items():
+                for name, of in by_name.items():
+                    for overload in _overloads(name):
                         self._wrap(overload, key, of)
 
     def remove(self) -> None:

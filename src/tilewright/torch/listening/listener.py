@@ -18,21 +18,26 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from tilewright import aten, capture_file
 from tilewright.capture_file import Record, Run, Unstated
 from tilewright.torch.listening import heard
-from tilewright.torch.listening.clock import EventClock, HostClock
+from tilewright.torch.listening.clock import Clock, EventClock, HostClock
 from tilewright.torch.listening.epilogues import POINTWISE, Followed
 from tilewright.torch.listening.heard import Kind
-from tilewright.torch.listening.hooks import Hooks
+from tilewright.torch.listening.hooks import Hears, Hooks
 
 log = logging.getLogger("tilewright")
 
 _MOST_STEPS = 4096
 """Steps whose times are kept."""
 
+_BESIDE = "computed on the CPU, in a program that uses a GPU"
+
 _listening: weakref.WeakSet[Listener] = weakref.WeakSet()
 
 
 class Listener:
     """Hears torch's own operations, in all threads, from `start` to `stop`.
+
+    kinds: what was heard, by device, operation and arguments. followed: what is done to results.
+    last: when the last call was heard. broken: why nothing more is heard; "" if it is.
 
     Raises `BadArgument` for a file that cannot be appended to, or is no capture.
     """
@@ -41,23 +46,26 @@ class Listener:
         self.path = Path(path)
         capture_file.check(self.path)
         self._lock = threading.Lock()
-        self._clock: Any = EventClock() if torch.cuda.is_available() else HostClock()
-        self._followed = Followed()
-        self._broken = ""
+        self.followed = Followed()
+        self.broken = ""
         self._hooks: Hooks | None = None
         self._step_hook: Any = None
         self._forget()
 
     def _forget(self) -> None:
-        self._kinds: dict[Any, Kind] = {}
-        self._began = self._last = 0.0
+        self.kinds: dict[Any, Kind] = {}
+        self._events = EventClock()
+        self._gpu = False  # whether a call on a GPU was heard
+        self._began = self.last = 0.0
         self._steps: dict[int, int] = {}
         self._stepped_at: list[float] = []
 
     def start(self) -> None:
         """Begin to listen."""
-        hears = dict.fromkeys(aten.RULES, self) | dict.fromkeys(POINTWISE, self._followed)
-        self._hooks = Hooks(hears, self._failed)
+        behind: dict[str, Hears] = dict.fromkeys(POINTWISE, self.followed)
+        clocks: dict[str, Clock] = {"CPU": HostClock(), "CUDA": self._events}  # HIP's are CUDA's
+        hears = {key: dict.fromkeys(aten.RULES, _Ear(self, of)) for key, of in clocks.items()}
+        self._hooks = Hooks({key: {**of, **behind} for key, of in hears.items()}, self._failed)
         self._step_hook = register_optimizer_step_post_hook(self._stepped)
         _listening.add(self)
 
@@ -77,34 +85,19 @@ class Listener:
 
     # --- what is heard ------------------------------------------------------------------------
 
-    def begin(self, overload: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """See `hooks.Hears`."""
-        if self._broken:
-            return None
-        known = overload, heard.key(args, keywords)
-        kind = self._kinds.get(known)
-        began = self._clock.begin(0 if kind is None else kind.calls)
-        return known, kind, args, keywords, began
-
-    def end(self, begun: Any, made: Any) -> None:
-        """See `hooks.Hears`."""
-        known, kind, args, keywords, began = begun
-        if kind is None:
-            kind = self._first(known, args, keywords, made)
-        followed = kind.called()
-        if began is not None:
-            self._clock.end(began, kind.add, kind.calls == 1)
-        self._last = perf_counter()
-        if followed:
-            self._followed.product(kind, made)
-
-    def _first(self, known: Any, args: Any, keywords: Any, made: Any) -> Kind:
+    def first(self, known: Any, args: Any, keywords: Any, made: Any) -> Kind:
+        """The kind of a call that no kind is known for."""
+        gpu, overload, _ = known
         with self._lock:
-            found = self._kinds.get(known)
+            found = self.kinds.get(known)
             if found is None:
-                if not self._kinds:
+                if not self.kinds:
                     self._began = perf_counter()
-                found = self._kinds[known] = heard.kind(known[0], args, keywords, made)
+                self._gpu = self._gpu or gpu
+                found = heard.kind(overload, args, keywords, made, gpu)
+                if self._gpu and not gpu:
+                    found.leave_out(_BESIDE)
+                self.kinds[known] = found
                 # So that the file has it even if the process is killed.
                 self._append(*(Record(p, 1, capture_file.Heard(found.by)) for p in found.problems))
                 found.written = 1
@@ -120,10 +113,16 @@ class Listener:
 
     def _write_rest(self) -> None:
         """Write the counts that the file does not have, and the facts."""
-        if not self._kinds:
+        if not self.kinds:
             return
-        self._clock.settle()
-        counts = {kind: kind.count() for kind in self._kinds.values()}
+        try:
+            self._events.settle()
+        except RuntimeError as error:  # of the GPU; the counts are right
+            log.warning("listening into %s: times are left out: %s", self.path, error)
+        for kind in self.kinds.values():
+            if self._gpu and not kind.gpu:
+                kind.leave_out(_BESIDE)
+        counts = {kind: kind.count() for kind in self.kinds.values()}
         records = [
             Record(problem, count - kind.written, kind.facts())
             for kind, count in counts.items()
@@ -141,16 +140,16 @@ class Listener:
                 each = kind.facts().each or 0.0
                 unstated[kind.by, kind.why] = count + calls, seconds + calls * each
         return Run(
-            torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            torch.cuda.get_device_name() if self._gpu else "cpu",
             str(torch.__version__),
-            self._last - self._began,
+            self.last - self._began,
             max(self._steps.values(), default=0),
             statistics.median(between) if between else 0.0,
             tuple(Unstated(*what, *told) for what, told in unstated.items()),
         )
 
     def _append(self, *records: Record | Run) -> None:
-        if self._broken:
+        if self.broken:
             return
         try:
             capture_file.append(self.path, *records)
@@ -162,15 +161,45 @@ class Listener:
 
     def _break(self, why: str) -> None:
         """Write and hear nothing more."""
-        if not self._broken:
+        if not self.broken:
             log.warning("listening into %s stops: %s", self.path, why)
-        self._broken = why
+        self.broken = why
 
     def forked(self) -> None:
         """In a new process: drop what the parent heard, which writes it itself."""
         self._lock = threading.Lock()
         self._forget()
         self.until_exit()
+
+
+class _Ear:
+    """Tells a listener of calls on one kind of device."""
+
+    def __init__(self, listener: Listener, clock: Clock) -> None:
+        self._listener, self._clock = listener, clock
+
+    def begin(self, overload: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """See `hooks.Hears`."""
+        listener, clock = self._listener, self._clock
+        if listener.broken:
+            return None
+        known = clock.gpu, overload, heard.key(args, keywords)
+        kind = listener.kinds.get(known)
+        began = clock.begin(0 if kind is None else kind.calls)
+        return known, kind, args, keywords, began
+
+    def end(self, begun: Any, made: Any) -> None:
+        """See `hooks.Hears`."""
+        known, kind, args, keywords, began = begun
+        listener = self._listener
+        if kind is None:
+            kind = listener.first(known, args, keywords, made)
+        followed = kind.called()
+        if began is not None:
+            self._clock.end(began, kind.add, kind.calls == 1)
+        listener.last = perf_counter()
+        if followed:
+            listener.followed.product(kind, made)
 
 
 def _forked() -> None:
