@@ -37,14 +37,25 @@ def config(name: str) -> Any:
     )
 
 
-def models(name: str, device: str) -> tuple[Any, Any, Any]:
+Take = Callable[[Any], object]
+"""Lets a model compute with operations from here."""
+
+
+def by_name(model: Any) -> None:
+    """Attention and experts, by transformers' name for ours."""
+    import tilewright.transformers
+
+    tilewright.transformers.register()
+    model.set_attn_implementation("tilewright")
+    if hasattr(model.config, "num_experts"):
+        model.set_experts_implementation("tilewright")
+
+
+def models(name: str, device: str, take: Take = by_name) -> tuple[Any, Any, Any]:
     """The same weights with ours and with transformers' own, in bf16, and in fp32."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    import tilewright.transformers
-
-    tilewright.transformers.register()
     torch.manual_seed(0)
     with torch.device(device):
         exact = AutoModelForCausalLM.from_config(
@@ -52,17 +63,17 @@ def models(name: str, device: str) -> tuple[Any, Any, Any]:
         ).eval()
     theirs = copy.deepcopy(exact).to(torch.bfloat16)
     ours = copy.deepcopy(theirs)
-    ours.set_attn_implementation("tilewright")
-    if name == "mixture":
-        ours.set_experts_implementation("tilewright")
+    take(ours)
     return ours, theirs, exact
 
 
-def prefill(name: str, rows: int, compiled: bool, device: str = "cuda:0") -> Steps:
+def prefill(
+    name: str, rows: int, compiled: bool, device: str = "cuda:0", take: Take = by_name
+) -> Steps:
     """One prompt. Raises `ValueError` where a result is wrong."""
     import torch
 
-    ours, theirs, exact = models(name, device)
+    ours, theirs, exact = models(name, device, take)
     ids = torch.randint(SIZES["vocab_size"], (1, rows), device=device)
 
     def last(forward: Any) -> Any:
