@@ -3,6 +3,7 @@ way, whatever was called before, on a stand-in for a GPU."""
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -271,6 +272,37 @@ def test_torch_s_functions_do_not_go_the_long_way_again(driver, monkeypatch, mas
     monkeypatch.setattr(Dispatcher, "run_given", refused)
     for one, other in zip(calls(), first, strict=True):
         assert (one.shape, one.stride()) == (other.shape, other.stride())
+
+
+class Attending(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU()), (8, 16)),
+        (torch.nn.Conv2d(8, 8, 3, padding=1), (2, 8, 6, 6)),
+        (torch.nn.ConvTranspose2d(8, 8, 3, bias=False), (2, 8, 6, 6)),
+        (Attending(), (1, 2, 8, 16)),
+    ],
+)
+def test_ported_layers_do_not_go_the_long_way_again(driver, monkeypatch, model, shape):
+    model, x = copy.deepcopy(model).bfloat16(), randn(*shape)
+    tt.port(model)
+    for _ in range(3):
+        model(x)
+        with torch.no_grad():
+            first = model(x)
+
+    def refused(*_):
+        raise AssertionError("a call went the long way")
+
+    monkeypatch.setattr(Dispatcher, "run_given", refused)
+    with torch.no_grad():
+        assert model(x).stride() == first.stride()
+    assert model(x).requires_grad == any(True for _ in model.parameters())
 
 
 @pytest.mark.grid(3)

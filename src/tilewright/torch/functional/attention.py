@@ -47,13 +47,9 @@ def scaled_dot_product_attention(
 
     Raises `BadArgument`.
     """
-    what = None
-    if not dropout_p and (scale is None or type(scale) is float):
-        what = alike("scaled_dot_product_attention", is_causal, enable_gqa)
-    if what is not None:
-        given = (query, key, value, attn_mask)
-        numbers = () if scale is None else scalars("attention", scale=scale)
-        made = again(what, given, numbers)
+    given = (query, key, value, attn_mask)
+    if not dropout_p:
+        made = repeated(given, is_causal, scale, enable_gqa)
         if made is not None:
             return made
     checked.floats(_NAME, query=query, key=key, value=value)
@@ -77,10 +73,29 @@ def scaled_dot_product_attention(
     if inside:
         made = made.transpose(1, 2)
     result = _of_shape(made, batch, query)
-    if what is not None and result is made and not autocast.active():
+    if not dropout_p and result is made and not autocast.active():
         outputs = (made.transpose(1, 2) if inside else made,)
+        what = _what(is_causal, scale, enable_gqa)
         remember(what, given, ("bias",), "attention", (q, k, v), said, outputs, (made,))
     return result
+
+
+def repeated(given: tuple[Any, ...], is_causal: bool, scale: Any, enable_gqa: bool) -> Any:
+    """The result of a call without dropout that is like an earlier one; None if there was none.
+
+    given: query, key, value, attn_mask.
+    """
+    what = _what(is_causal, scale, enable_gqa)
+    if what is None:
+        return None
+    return again(what, given, () if scale is None else scalars("attention", scale=scale))
+
+
+def _what(is_causal: bool, scale: Any, enable_gqa: bool) -> Any:
+    """What `tilewright.operation.again` tells calls apart by; None for one that is not repeated."""
+    if scale is not None and type(scale) is not float:
+        return None
+    return alike("scaled_dot_product_attention", is_causal, enable_gqa)
 
 
 def _dropped(dropout_p: Any) -> dict[str, Any]:

@@ -40,17 +40,27 @@ conv_transpose3d = _of_floats("conv_transpose3d")
 
 
 @cache
-def activated(name: str, activation: str) -> Any:
-    """A convolution with an activation of the result, in one kernel.
+def where(served: Callable[..., bool], name: str, activation: str = "") -> Any:
+    """A convolution that returns None where its tensors are not served. A call like an earlier one
+    is not asked again.
 
-    name: such as ``conv2d``. activation: the name of an epilogue without operands.
+    served: (input, weight, bias) → whether they are.
+    name: such as ``conv2d``.
+    activation: an epilogue without operands, which is applied to the result in the same kernel.
     """
 
     def make(run: Callable[..., Any]) -> Callable[..., Any]:
-        def with_activation(*operands: Any, epilogue: str = "", **said: Any) -> Any:
+        def activated(*operands: Any, epilogue: str = "", **said: Any) -> Any:
             chain = f"{epilogue}+{activation}" if epilogue else activation
             return run(*operands, epilogue=chain, **said)
 
-        return _FUNCTIONS[name](with_activation)
+        whole = _FUNCTIONS[name](activated if activation else run)
 
-    return function("conv", f"{name}+{activation}", make)
+        def call(input: Any, weight: Any, bias: Any, *others: Any) -> Any:
+            if not served(input, weight, bias):
+                return None
+            return whole(input, weight, bias, *others)
+
+        return call
+
+    return function("conv", f"{name} where served, {activation}", make)

@@ -20,6 +20,9 @@ gemm = operation("gemm")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 """What `linear` may apply to its result: names of GEMM's epilogues."""
 
+LINEAR = "linear"
+"""What calls of `linear` that are repeated are called, before their activation."""
+
 _EQUATIONS = {1: "k,nk->n", 2: "mk,nk->mn", 3: "bmk,nk->bmn"}
 """Of x and a weight (out, in), by the dimensions of x. They name the weight as it lies, so that no
 view of it is made."""
@@ -160,7 +163,7 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
     given = (input, weight, bias)
     if activation is not None and type(activation) is not str:
         raise BadArgument(f"activation = {shown(activation)} is not a name, nor None")
-    made = again(("linear", activation), given)
+    made = again((LINEAR, activation), given)
     if made is not None:
         return made
     if activation is not None and activation not in ACTIVATIONS:
@@ -186,7 +189,7 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
     made = gemm(x, checked.readable(weight), **said)
     if dims > 3:
         return made.unflatten(0, input.shape[:-1])
-    _remember(("linear", activation), given, said, made)
+    _remember((LINEAR, activation), given, said, made)
     return made
 
 

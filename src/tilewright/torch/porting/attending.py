@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tilewright.torch.functional.attention import scaled_dot_product_attention
+from tilewright.torch.functional import attention
 from tilewright.torch.porting.served import served
 
 SDPA: Any = nn.functional.scaled_dot_product_attention
@@ -66,10 +66,15 @@ def _attend(
 ) -> Any:
     """Our function for calls that it takes, else torch's. Calls with dropout stay torch's: ours
     rounds its share."""
+    if not dropout_p:
+        given = (query, key, value, attn_mask)
+        made = attention.repeated(given, is_causal, scale, enable_gqa)
+        if made is not None:
+            return made
     masks = (torch.bool, torch.float32, query.dtype)
     masked = attn_mask is None or attn_mask.dtype in masks
     ours = masked and not dropout_p and served(query, key, value)
-    attend = scaled_dot_product_attention if ours else SDPA
+    attend = attention.scaled_dot_product_attention if ours else SDPA
     return attend(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )

@@ -6,66 +6,69 @@ ported. A call with tensors that our functions do not take goes to the forward o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
+from tilewright.operation import again
 from tilewright.torch.functional import convolutions
 from tilewright.torch.functional.attention import scaled_dot_product_attention
-from tilewright.torch.functional.products import linear
+from tilewright.torch.functional.products import LINEAR, linear
 from tilewright.torch.porting.served import served
 
 
 def linear_forward(module: nn.Linear, input: Any) -> Any:
     """Of ``torch.nn.Linear``."""
+    made = _linear(module, input)
+    return type(module).forward(module, input) if made is None else made
+
+
+def _linear(module: nn.Linear, input: Any, activation: str | None = None) -> Any:
+    """None where tensors are not served. A call like an earlier one is not asked again."""
     weight, bias = module.weight, module.bias
-    if not served(input, weight, bias):
-        return type(module).forward(module, input)
-    return linear(input, weight, bias)
+    made = again((LINEAR, activation), (input, weight, bias))
+    if made is None and served(input, weight, bias):
+        made = linear(input, weight, bias, activation)
+    return made
 
 
-_CONV = {3: convolutions.conv1d, 4: convolutions.conv2d, 5: convolutions.conv3d}
-_TRANSPOSED = {
-    3: convolutions.conv_transpose1d,
-    4: convolutions.conv_transpose2d,
-    5: convolutions.conv_transpose3d,
-}
+_CONV, _TRANSPOSED = (
+    {rank + 2: f"{form}{rank}d" for rank in (1, 2, 3)} for form in ("conv", "conv_transpose")
+)
 """By the dimensions of a weight."""
 
 
 def conv_forward(module: Any, input: Any) -> Any:
     """Of ``torch.nn.Conv1d`` and its like."""
-    weight, bias = module.weight, module.bias
-    if not served(input, weight, bias):
-        return type(module).forward(module, input)
-    return _convolved(_CONV[weight.dim()], module, input)
+    made = _convolved(module, input)
+    return type(module).forward(module, input) if made is None else made
 
 
-def _convolved(conv: Callable[..., Any], module: Any, input: Any) -> Any:
-    padding = module.padding
+def _convolved(module: Any, input: Any, activation: str = "") -> Any:
+    """None where tensors are not served."""
+    weight, padding = module.weight, module.padding
     if module.padding_mode != "zeros":
         around = module._reversed_padding_repeated_twice
         input = nn.functional.pad(input, around, mode=module.padding_mode)
         padding = 0
-    return conv(
-        input, module.weight, module.bias, module.stride, padding, module.dilation, module.groups
-    )
+    conv = convolutions.where(served, _CONV[weight.dim()], activation)
+    said = module.stride, padding, module.dilation, module.groups
+    return conv(input, weight, module.bias, *said)
 
 
 def transposed_forward(module: Any, input: Any, output_size: Any = None) -> Any:
     """Of ``torch.nn.ConvTranspose1d`` and its like."""
-    weight, bias = module.weight, module.bias
-    if not served(input, weight, bias):
-        return type(module).forward(module, input, output_size)
-    stride, padding, dilation = module.stride, module.padding, module.dilation
+    weight, stride, padding, dilation = (
+        module.weight, module.stride, module.padding, module.dilation
+    )  # fmt: skip
     more = module._output_padding(
         input, output_size, stride, padding, module.kernel_size, weight.dim() - 2, dilation
     )
-    conv = _TRANSPOSED[weight.dim()]
-    return conv(input, weight, bias, stride, padding, more, module.groups, dilation)
+    conv = convolutions.where(served, _TRANSPOSED[weight.dim()])
+    made = conv(input, weight, module.bias, stride, padding, tuple(more), module.groups, dilation)
+    return type(module).forward(module, input, output_size) if made is None else made
 
 
 # --- neighbours in a Sequential -----------------------------------------------------------------
@@ -88,12 +91,9 @@ def sequential_forward(module: nn.Sequential, input: Any) -> Any:
         layer = layers[place]
         behind = layers[place + 1] if place + 1 < len(layers) else None
         activation = "" if alone or behind is None else joined(layer, behind)
-        if activation and _cheap(activation) and served(input, layer.weight, layer.bias):
-            input = _activated(layer, input, activation)
-            place += 2
-        else:
-            input = layer(input)
-            place += 1
+        made = _activated(layer, input, activation) if activation else None
+        input = layer(input) if made is None else made
+        place += 1 if made is None else 2
     return input
 
 
@@ -124,10 +124,13 @@ def _cheap(activation: str) -> bool:
 
 
 def _activated(layer: Any, input: Any, activation: str) -> Any:
+    """A layer and its activation in one call; None where that is not to be, or tensors are not
+    served."""
+    if not _cheap(activation):
+        return None
     if isinstance(layer, nn.Linear):
-        return linear(input, layer.weight, layer.bias, activation)
-    rank = layer.weight.dim() - 2
-    return _convolved(convolutions.activated(f"conv{rank}d", activation), layer, input)
+        return _linear(layer, input, activation)
+    return _convolved(layer, input, activation)
 
 
 # --- multi-head attention -----------------------------------------------------------------------

@@ -28,9 +28,7 @@ def served(*tensors: Any) -> bool:
         if x is None:
             continue
         kind = x.dtype
-        if kind not in checked.FLOATS or x.device.type not in ("cuda", "cpu"):
-            return False
-        if is_wrapped(x):
+        if kind not in checked.FLOATS or is_wrapped(x) or not (x.is_cuda or x.is_cpu):
             return False
         if x.layout is not torch.strided or x.is_nested:
             return False
