@@ -65,6 +65,18 @@ def test_the_estimate_is_corrected_and_the_reason_has_both_figures():
     assert of_one == [config for config in near if config.pipeline == OTHER]
 
 
+def test_the_first_choice_is_ahead_where_no_record_has_the_library_ahead(monkeypatch: Any):
+    """Where a record has, a model speaks if the library is not at hand, as on this machine."""
+    planner = Dispatcher(device="h200_sxm", models=Models([MODEL])).planner
+    monkeypatch.setattr(type(GEMM), "library_faster", lambda *_: no("record", "is not"))
+    found = planner.ahead(PROBLEM, H200)
+    assert found is not None and (found.selector, found.ahead) == ("learned", True)
+    assert [choice.ahead for choice in chosen(MODEL)[:2]] == [True, False]
+    assert planner.ahead(GEMM.problem_type(8192, 1024, 4096), H200) is None  # not taught
+    monkeypatch.setattr(type(GEMM), "library_faster", lambda *_: YES)
+    assert not any(choice.ahead for choice in chosen(MODEL))
+
+
 def test_a_dispatcher_asks_tables_then_the_model_then_the_estimate():
     dispatcher = Dispatcher(device="h200_sxm", models=Models([MODEL]))
     plan = dispatcher.select(PROBLEM)

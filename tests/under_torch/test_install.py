@@ -21,6 +21,7 @@ from tilewright.arch import device  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument, BuildFailed  # noqa: E402
 from tilewright.torch import install, installed, uninstall  # noqa: E402
+from tilewright.torch.installing import convolution as convolution_module  # noqa: E402
 from tilewright.torch.installing import decisions  # noqa: E402
 
 BUILT = "gemm_rcr_bf16_bf16_bf16_fp32_64x64x128_w4_s6_gluon_ws_persistent_g8_direct_padmnk_al16"
@@ -193,6 +194,17 @@ def test_a_row_for_more_rows_proves_a_kernel(computing):
     assert served(found) == {"mm": 1}
 
 
+def test_operands_that_lie_otherwise_are_another_kind(computing):
+    """The row is of a second operand by columns."""
+    computing()
+    x, w = operands()
+    with on() as found:
+        x @ w.t()
+        x @ w.t().contiguous()
+    assert served(found) == {"mm": 1}
+    assert [one["problem"] for one in found.report()["torch"]] == ["gemm 176×64×128 bf16 rrr"]
+
+
 def test_without_a_row_no_space_is_read(computing, monkeypatch):
     dispatcher = computing()
     family = type(ops.family("gemm"))
@@ -330,6 +342,21 @@ def test_gradients_that_nobody_asks_for_are_not_computed(every):
     assert [said.get("direction") for _, said in every.seen] == [None, "weights"]
 
 
+def test_torch_computes_no_gradient_that_ours_did(every):
+    asked = []
+    kernel = convolution_module._backward(decisions.Decisions("all"))(
+        lambda keys, *args: asked.append(args[-1]) or (None, None, torch.ones(16))
+    )
+    x, w, dy = (
+        torch.randn(shape).bfloat16() for shape in ((2, 8, 7, 7), (16, 8, 3, 3), (2, 16, 5, 5))
+    )
+    geometry = (1, 1), (0, 0), (1, 1), False, (0, 0), 1
+    dx, dw, db = kernel(None, dy, x, w, None, *geometry, (True, True, False))
+    assert dx.shape == x.shape and dw.shape == w.shape and db is None and not asked
+    *_, db = kernel(None, dy, x, w, [16], *geometry, (True, True, True))
+    assert db.shape == (16,) and asked == [[False, False, True]]
+
+
 @pytest.mark.parametrize("what", ["transposed", "too small"])
 def test_convolutions_that_torch_keeps(every, what):
     x, w = torch.ones(1, 8, 7, 7).bfloat16(), torch.ones(8, 8, 3, 3).bfloat16()
@@ -383,18 +410,19 @@ def test_tensors_of_other_kinds_are_torchs(every):
 
 def test_deterministic_calls_are_decided_apart(computing, monkeypatch):
     usual = computing()
-    other = Computing(table())
+    other = Computing(table(kernel=THEIRS))
     switch = torch.are_deterministic_algorithms_enabled
     monkeypatch.setattr(decisions, "default_dispatcher", lambda: other if switch() else usual)
     a, b = operands()
-    with on():
+    with on() as found:
         a @ b.t()
         torch._C._set_deterministic_algorithms(True)
         try:
             a @ b.t()
         finally:
             torch._C._set_deterministic_algorithms(False)
-    assert len(usual.seen) == len(other.seen) == 1
+        a @ b.t()
+    assert served(found) == {"mm": 2} and not other.seen
 
 
 @pytest.mark.turns(8)

@@ -33,6 +33,7 @@ def scores(q, k, said):
     found = q @ k.transpose(-1, -2) * (said["scale"] or q.shape[-1] ** -0.5)
     places = torch.arange(keys) - torch.arange(queries)[:, None] - (keys - queries)
     left, right = said.get("window", (None, None))
+    assert right is None or not said["causal"], "attention refuses two right bounds"
     right = 0 if said["causal"] else right
     hidden = torch.zeros(queries, keys, dtype=torch.bool)
     hidden |= places > right if right is not None else False
@@ -179,10 +180,19 @@ def packed(lengths=LENGTHS, heads=2):
     return *tensors(shape, shape, shape), offsets
 
 
+def right_of(said):
+    return said.get("window", (None, None))[1]
+
+
 @pytest.mark.parametrize(
     "said",
-    [{"is_causal": False}, {"is_causal": True}, {"is_causal": False, "window": (2, 1)}],
-    ids=["all", "causal", "window"],
+    [
+        {"is_causal": False},
+        {"is_causal": True},
+        {"is_causal": False, "window": (2, 1)},
+        {"is_causal": True, "window": (2, 1)},
+    ],
+    ids=["all", "causal", "window", "causal window"],
 )
 def test_packed_rows(active, said):
     q, k, v, offsets = packed()
@@ -194,7 +204,7 @@ def test_packed_rows(active, said):
     assert lse.shape == (2, 10) and lse.dtype is torch.float32
     words = {
         "q_offsets": offsets, "scale": None, "causal": said["is_causal"],
-        "window": said.get("window", (None, None)),
+        "window": (said.get("window", (None,))[0], None if said["is_causal"] else right_of(said)),
     }  # fmt: skip
     leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
     expected, sums = forward(*leaves, words)

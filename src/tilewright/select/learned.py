@@ -54,6 +54,7 @@ class Learned:
         if isinstance(found, str):
             return
         first = found.expected[found.first]
+        behind = ops.family(problem.family).library_faster(problem, device)
         for at in found.order:
             config, us = found.described.pool[at], found.expected[at]
             why = f"expected {us:.1f} µs, estimated {float(found.described.us[at]):.1f} µs"
@@ -64,7 +65,7 @@ class Learned:
                     f"; of the estimate's first, {name}, {first:.1f} µs are expected: "
                     f"{math.expm1(min(found.gain, _MOST)):.1%} more"
                 )
-            yield Choice(config, self.name, why, ahead=best)
+            yield Choice(config, self.name, why, ahead=best and not behind)
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
         """No kernels of its own."""
