@@ -195,6 +195,30 @@ def test_registered_flash_attention():
         assert all(far(one, other) < 3e-2 for one, other in zip(gradients, wanted, strict=True))
 
 
+def test_the_backend_of_cudnn():
+    q, k, v = leaves_of(((2, 8, 128, 64),) * 3)
+    floats = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    exact = exact_attention(*floats)
+    incoming = torch.randn_like(exact)
+    wanted = torch.autograd.grad(exact, floats, incoming)
+
+    def run():
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    theirs = run()
+    with install("all") as found:
+        ours = run()
+        own = torch.autograd.grad(ours, (q, k, v), incoming.bfloat16(), retain_graph=True)
+        mixed = torch.autograd.grad(theirs, (q, k, v), incoming.bfloat16())
+    other = torch.autograd.grad(ours, (q, k, v), incoming.bfloat16())  # by cuDNN, from our LSE
+    assert served(found)["_scaled_dot_product_cudnn_attention"] == 1
+    assert served(found)["_scaled_dot_product_cudnn_attention_backward"] == 2
+    assert far(ours, exact) < 2e-2 and ours.stride() == theirs.stride()
+    for gradients in (own, mixed, other):
+        assert all(far(one, its) < 3e-2 for one, its in zip(gradients, wanted, strict=True))
+
+
 def test_several_lengths():
     """``torch.nn.attention.varlen`` comes down to the packed operator."""
     offsets = torch.tensor([0, 100, 100, 228], device="cuda", dtype=torch.int32)

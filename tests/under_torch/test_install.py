@@ -33,7 +33,8 @@ OPERATORS = (
     "mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "baddbmm", "baddbmm.out",
     "convolution", "convolution_backward", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_backward", "_flash_attention_forward",
-    "_flash_attention_backward",
+    "_flash_attention_backward", "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_cudnn_attention_backward",
 )  # fmt: skip
 
 
@@ -203,6 +204,12 @@ def test_operands_that_lie_otherwise_are_another_kind(computing):
         x @ w.t().contiguous()
     assert served(found) == {"mm": 1}
     assert [one["problem"] for one in found.report()["torch"]] == ["gemm 176×64×128 bf16 rrr"]
+
+
+def test_a_borrowed_row_puts_no_kernel_ahead(computing):
+    planner = computing(table(on="h100_sxm")).planner
+    plan = planner.plan(PROBLEM, device("h200_sxm"))
+    assert (plan.config.name, plan.ahead) == (BUILT, False)
 
 
 def test_without_a_row_no_space_is_read(computing, monkeypatch):

@@ -14,10 +14,12 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import attention  # noqa: E402
 
+from tilewright import ops  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.torch import install, register_flash_attention, uninstall  # noqa: E402
 from tilewright.torch.installing import decisions  # noqa: E402
 from tilewright.torch.installing.flash import NAME  # noqa: E402
+from tilewright.verdict import Verdict  # noqa: E402
 
 ATEN = torch.ops.aten
 OPERATORS = (
@@ -94,6 +96,8 @@ class Defined(Dispatcher):
         self.seen.append(op)
         compute = forward if op == "attention" else backward
         made = compute(*(x.double() for x in operands), said)
+        if not isinstance(out, tuple):
+            out, made = (out,), made[:1]
         for x, y in zip(out, made, strict=True):
             assert x.shape == y.shape
             x.copy_(y)
@@ -271,6 +275,78 @@ def test_installing_asks_flash_attention_too(monkeypatch):
         ("_scaled_dot_product_flash_attention", 1),
         ("_scaled_dot_product_flash_attention_backward", 1),
     ]
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
+    """Ours is asked for torch's calls of cuDNN's attention; the dispatcher that computes."""
+    made = Defined()
+    monkeypatch.setattr(decisions, "default_dispatcher", lambda: made)
+    monkeypatch.setattr(made.planner, "ahead", made.planner.plan)
+    yield made
+    uninstall()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_operator_of_cudnn(cudnn, causal):
+    q, k, v = tensors((2, 4, 6, 16), (2, 2, 6, 16), (2, 2, 6, 16))
+    with install("all", _key="CPU"):
+        made = ATEN._scaled_dot_product_cudnn_attention(
+            q, k, v, None, True, 0.0, causal, False, scale=0.3
+        )
+        o, lse, none, other, max_q, max_k, *_, debug = made
+        do = torch.randn_like(o)
+        found = torch.autograd.grad(o, (q, k, v), do)
+    leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    expected, sums = forward(*leaves, {"causal": causal, "scale": 0.3, "layout": "bhsd"})
+    close(o, expected)
+    assert o.stride() == torch.empty_like(q).stride()
+    assert lse.shape == (2, 4, 6, 1)
+    close(lse, sums[..., None])
+    assert (none, other, max_q, max_k, debug) == (None, None, 6, 6, None)
+    for mine, its in zip(found, torch.autograd.grad(expected, leaves, do.double()), strict=True):
+        close(mine, its)
+    assert cudnn.seen == ["attention", "attention_backward"]
+
+
+def test_sums_that_nobody_reads_are_not_computed(cudnn):
+    q, k, v = (x.detach() for x in tensors(*((1, 2, 4, 16),) * 3))
+    with install("all", _key="CPU") as found:
+        lse = ATEN._scaled_dot_product_cudnn_attention(q, k, v, None, False)[1]
+    assert lse.shape == (1, 2, 4, 1)
+    (one,) = found.report()["served"]
+    assert "lse" not in one["problem"]
+
+
+CUDNN = {
+    "a bias": lambda q, k, v: (q, k, v, torch.zeros(4, 4, dtype=q.dtype), True),
+    "dropout": lambda q, k, v: (q, k, v, None, True, 0.5),
+    "a mask that is not square": lambda q, k, v: (q[:, :, :3], k, v, None, True, 0.0, True),
+}
+
+
+@pytest.mark.parametrize("what", CUDNN)
+def test_what_cudnn_keeps(cudnn, what):
+    q, k, v = (x.detach() for x in tensors(*((1, 2, 4, 16),) * 3))
+    with install("all", _key="CPU"), pytest.raises(NotImplementedError, match="no kernel"):
+        ATEN._scaled_dot_product_cudnn_attention(*CUDNN[what](q, k, v))
+    assert not cudnn.seen
+
+
+@pytest.mark.parametrize("rule", ["cudnn", "other"])
+def test_a_record_keeps_calls_for_cudnn(cudnn, monkeypatch, rule):
+    """Whatever a row says: it may be older. Torch's flash attention is no rival of the record's."""
+    record = Verdict(True, rule, "it is short")
+    monkeypatch.setattr(type(ops.family("attention")), "library_faster", lambda *_: record)
+    q, k, v = (x.detach() for x in tensors(*((1, 2, 4, 16),) * 3))
+    with install(_key="CPU") as found:
+        ATEN._scaled_dot_product_flash_attention(q, k, v)
+        try:
+            ATEN._scaled_dot_product_cudnn_attention(q, k, v, None, True)
+        except NotImplementedError:
+            assert rule == "cudnn"
+    kept = [one["reason"] for one in found.report()["torch"]]
+    assert kept == (["the library is ahead: it is short"] if rule == "cudnn" else [])
 
 
 @pytest.mark.turns(16)

@@ -46,12 +46,15 @@ class Asked:
     operands: tensors passed by position.
     keywords: the others, and options and scalars.
     out: tensors for all outputs; None if they are made.
+    rival: the kind of the library that torch would call, where tables may know nothing of it: under
+        ``proven`` no record may have it ahead. ``""`` where tables decide alone.
     """
 
     op: str
     operands: tuple[Any, ...]
     keywords: Mapping[str, Any] = field(default_factory=dict)
     out: tuple[Any, ...] | None = None
+    rival: str = ""
 
     @property
     def aligned(self) -> bool:
@@ -149,13 +152,17 @@ class Decisions:
             target = planner.device_for_planning()
             if first.is_cuda:
                 target = planner.live(first.get_device())
-            choose = planner.ahead if self.only == "proven" else planner.plan
-            plan = choose(problem, target)
+            proven = self.only == "proven"
+            plan = planner.ahead(problem, target) if proven else planner.plan(problem, target)
         except TilewrightError as error:
             return Decision(aten, str(problem), "", str(error))
         if plan is None:
             why = "no measurement has a kernel that is built here ahead of the vendor's library"
             return Decision(aten, str(problem), "", why)
+        if proven and asked.rival:
+            record = ops.family(asked.op).library_faster(problem, target)
+            if record and record.rule == asked.rival:
+                return Decision(aten, str(problem), "", f"the library is ahead: {record.reason}")
         why = f"{plan.selector}: {plan.reason}"
         kernel = "" if library_of(plan.config) else plan.config.name
         return Decision(aten, str(problem), kernel, why)

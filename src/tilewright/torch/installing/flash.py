@@ -30,9 +30,9 @@ def put(overrides: Overrides, decisions: Decisions) -> None:
     """Serve torch's four operators of flash attention."""
     for aten, ask, results in (
         ("_scaled_dot_product_flash_attention", _forward, _results),
-        ("_scaled_dot_product_flash_attention_backward", _backward, _gradients),
+        ("_scaled_dot_product_flash_attention_backward", _backward, gradients),
         ("_flash_attention_forward", _forward_rows, _results_rows),
-        ("_flash_attention_backward", _backward_rows, _gradients),
+        ("_flash_attention_backward", _backward_rows, gradients),
     ):
         overrides.put(aten, serving(decisions, aten, ask, results))
 
@@ -70,10 +70,10 @@ def register_flash_attention(_key: str = "CUDA") -> None:
     torch.nn.attention.register_flash_attention_impl(NAME, register_fn=activate)
 
 
-_DEBUG = "the debug mask is asked for"
+DEBUG = "the debug mask is asked for"
 
 
-def _why_not(q: Any, k: Any, v: Any, rows: int, dropout_p: float, causal: bool, *more: Any) -> str:
+def why_not(q: Any, k: Any, v: Any, rows: int, dropout_p: float, causal: bool, *more: Any) -> str:
     """Why torch keeps a call; ``""`` if it may be ours.
 
     rows: the dimension of Q's and K's rows, where each sequence has as many.
@@ -102,17 +102,17 @@ def _random(device: Any) -> tuple[Any, Any]:
     return first, second
 
 
-def _gradients(made: tuple[Any, ...], *_: Any, **__: Any) -> tuple[Any, ...]:
+def gradients(made: tuple[Any, ...], *_: Any, **__: Any) -> tuple[Any, ...]:
     return made
 
 
-def _readable(x: Any) -> Any:
+def readable(x: Any) -> Any:
     """A gradient that arrives, or a copy of it where rows are not contiguous or share memory."""
     apart = all(stride or size == 1 for size, stride in zip(x.shape, x.stride(), strict=True))
     return x if x.stride(-1) == 1 and apart else x.contiguous()
 
 
-def _like(*tensors: Any) -> tuple[Any, ...]:
+def like(*tensors: Any) -> tuple[Any, ...]:
     return tuple(map(torch.empty_like, tensors))
 
 
@@ -130,8 +130,8 @@ def _forward(
     scale: float | None = None,
 ) -> Asked | str:
     if return_debug_mask:
-        return _DEBUG
-    if why := _why_not(q, k, v, 2, dropout_p, is_causal):
+        return DEBUG
+    if why := why_not(q, k, v, 2, dropout_p, is_causal):
         return why
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     said = {"layout": "bhsd", "causal": is_causal, "lse": True, "scale": scale}
@@ -163,11 +163,11 @@ def _backward(
     *,
     scale: float | None = None,
 ) -> Asked | str:
-    do = _readable(do)
-    if why := _why_not(q, k, v, 2, dropout_p, is_causal, o, do):
+    do = readable(do)
+    if why := why_not(q, k, v, 2, dropout_p, is_causal, o, do):
         return why
     said = {"layout": "bhsd", "causal": is_causal, "scale": scale}
-    return Asked("attention_backward", (q, k, v, o, lse.contiguous(), do), said, _like(q, k, v))
+    return Asked("attention_backward", (q, k, v, o, lse.contiguous(), do), said, like(q, k, v))
 
 
 # --- [batch, rows, heads, dim], and packed rows --------------------------------------------------
@@ -205,11 +205,11 @@ def _forward_rows(
     **more: Any,
 ) -> Asked | str:
     if return_debug_mask:
-        return _DEBUG
+        return DEBUG
     if any(x is not None for x in more.values()):
         return "there are pages, used lengths, slopes, or a number of splits"
     packed = cum_seq_q is not None
-    if why := _why_not(q, k, v, 0 if packed else 1, dropout_p, is_causal):
+    if why := why_not(q, k, v, 0 if packed else 1, dropout_p, is_causal):
         return why
     said = _packed(cum_seq_q, cum_seq_k, max_q, max_k)
     said |= _window(is_causal, window_size_left, window_size_right)
@@ -243,11 +243,11 @@ def _backward_rows(
     window_size_left: int | None = None,
     window_size_right: int | None = None,
 ) -> Asked | str:
-    do = _readable(do)
+    do = readable(do)
     packed = cum_seq_q is not None
-    if why := _why_not(q, k, v, 0 if packed else 1, dropout_p, is_causal, o, do):
+    if why := why_not(q, k, v, 0 if packed else 1, dropout_p, is_causal, o, do):
         return why
     said = _packed(cum_seq_q, cum_seq_k, max_q, max_k)
     said |= _window(is_causal, window_size_left, window_size_right)
     said |= {"scale": scale}
-    return Asked("attention_backward", (q, k, v, o, lse.contiguous(), do), said, _like(q, k, v))
+    return Asked("attention_backward", (q, k, v, o, lse.contiguous(), do), said, like(q, k, v))

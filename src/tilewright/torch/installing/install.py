@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from tilewright.errors import BadArgument, nearest
-from tilewright.torch.installing import convolution, flash, products
+from tilewright.torch.installing import convolution, cudnn, flash, products
 from tilewright.torch.installing.decisions import Decisions, Only
 from tilewright.torch.installing.overrides import Overrides
 
@@ -68,8 +68,9 @@ def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
             model(x)
         print(ours.report())
 
-    Asked are aten's products of matrices, convolutions with their gradients, and flash attention
-    with its gradients, in fp16 and bf16 on a GPU. Torch computes every other call.
+    Asked are aten's products of matrices, convolutions with their gradients, and attention of the
+    flash and the cuDNN backend with its gradients, in fp16 and bf16 on a GPU. Torch computes every
+    other call.
 
     only: ``"proven"``: where a row of a table for this GPU, or a model, says that a kernel that is
         built here is faster than the vendor's library. ``"all"``: wherever a kernel that is built
@@ -84,7 +85,7 @@ def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
     with _lock:
         _remove()
         overrides, decisions = Overrides(_key), Decisions(only)
-        for part in (products, convolution, flash):
+        for part in (products, convolution, flash, cudnn):
             part.put(overrides, decisions)
         _now = Installed(only, overrides, decisions)
         return _now
