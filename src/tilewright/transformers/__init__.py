@@ -30,7 +30,7 @@ def register() -> None:
         import transformers
     except ImportError as error:
         raise BadArgument(
-            "transformers cannot be imported; install it: pip install 'transformers>=5.20'"
+            f"transformers cannot be imported ({error}); pip install 'transformers>=5.20'"
         ) from error
     try:
         from tilewright.transformers.interfaces import interfaces
