@@ -161,9 +161,16 @@ def test_windows_and_lengths_are_described():
 
 
 def test_padding_between_tokens_and_other_functions_are_plain_masks():
-    for found in (made(padding="between"), made(chunked(4), local_size=4)):
+    for found in (made(padding="between"), made(chunked(4), placed="several more")):
         assert type(found) is torch.Tensor
         assert found.dtype == torch.bool
+
+
+def test_chunks_of_a_prompt_are_sequences():
+    found = made(chunked(4, LEFT.tolist()), "left", local_size=4)
+    assert seen_of(found) == (Seen(None, 0, longest=4), None, None, [0, 0, 4, 6, 8, 12, 12])
+    found = made(chunked(4, LEFT.tolist()), "left", "one more in a longer cache", local_size=4)
+    assert seen_of(found) == (Seen(None, 0), [6, 6], [4, 2], None)
 
 
 def test_packed_sequences_are_offsets():
@@ -210,6 +217,8 @@ FORMS = {
     "packed": DescribedMask(
         (2, 1, 6, 6), "cpu", Seen(2, 0, longest=4), offsets=torch.tensor([0, 3, 6, 7, 11, 12]).int()
     ),
+    "chunks": made(chunked(4, LEFT.tolist()), "left"),
+    "one of a chunk": made(chunked(4, LEFT.tolist()), "left", "one more in a longer cache"),
     "between": made(padding="between"),
 }
 

@@ -39,8 +39,7 @@ def experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any)
     x = _linear(self, x, "down_proj", ends)
     if self.has_post_expert_norm:
         x = self.post_expert_norm(x)
-    shares = top_k_weights.reshape(-1)[order].masked_fill(chosen >= self.num_experts, 0)
-    x = x * shares[:, None]
+    x = x * top_k_weights.reshape(-1)[order, None]
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order), device=order.device)
     return x[back].view(tokens, k, -1).sum(1).to(hidden_states.dtype)

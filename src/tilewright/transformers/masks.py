@@ -21,7 +21,7 @@ from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_ma
 
 from tilewright.errors import BadArgument
 from tilewright.transformers.described import DescribedMask, Seen
-from tilewright.transformers.patterns import Function, Packed, Pattern, pattern_of
+from tilewright.transformers.patterns import Chunks, Function, Packed, Pattern, pattern_of
 
 
 def mask(
@@ -53,16 +53,17 @@ def mask(
     found = None
     if not torch.compiler.is_compiling() and isinstance(kv_offset, int):
         pattern = None if use_vmap else pattern_of(mask_function)
-        if isinstance(pattern, Pattern) and pattern.chunk is not None:
-            within = kv_offset + kv_length <= pattern.chunk
-            pattern = Pattern(right=0) if within else None
+        if isinstance(pattern, Chunks) and kv_offset + kv_length <= pattern.size:
+            pattern = Pattern(right=0)
         if isinstance(pattern, Packed) and attention_mask is None:
             found = _packed(pattern)
-        elif isinstance(pattern, Pattern):
+        elif isinstance(pattern, Pattern | Chunks):
             padding = _padding(attention_mask, kv_length, kv_offset, q_offset, q_length)
             if padding is not None:
                 size = _Size(batch_size, q_length, kv_length, kv_offset, device)
-                if pattern.causal:
+                if isinstance(pattern, Chunks):
+                    found = _chunked(size, pattern, padding)
+                elif pattern.causal:
                     found = _causal(size, pattern, padding, allow_is_causal_skip and not added)
                 else:
                     found = _both_ways(size, pattern, padding)
@@ -206,6 +207,23 @@ def _both_ways(size: _Size, pattern: Pattern, padding: _Padding) -> _Found | Non
         used = _each(size.n_kv, size)
     windowed = left is not None
     return _Found(Seen(left, right, windowed and first is None), used, first)
+
+
+def _chunked(size: _Size, chunks: Chunks, padding: _Padding) -> _Found | None:
+    """A causal mask within chunks: those of a prompt are sequences of their own, and one more token
+    leaves out the chunks before its own. Padding on the left is in other chunks than tokens."""
+    chunk, pads, n = chunks.size, chunks.pads, size.n_q
+    if n == 1:
+        place = padding.q_offset
+        first = pads + (place - pads) // chunk * chunk - size.kv_offset
+        end = place - size.kv_offset + 1
+        return _Found(Seen(None, 0), _each(end, size), first.clamp(min=0).int())
+    if n != size.n_kv or padding.q_offset != 0 or size.kv_offset != 0:
+        return None
+    ends = pads[:, None] % chunk + chunk * torch.arange(-(-n // chunk) + 1, device=pads.device)
+    rows = n * torch.arange(size.batch, device=pads.device)[:, None]
+    offsets = torch.nn.functional.pad((ends.clamp(max=n) + rows).flatten(), (1, 0))
+    return _Found(Seen(None, 0, longest=chunk), offsets=offsets.int())
 
 
 def _each(length: Any, size: _Size) -> Any:

@@ -19,18 +19,22 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """left, right: how many keys beside its own place a query sees; None for no bound.
-
-    chunk: keys of other chunks of so many tokens are hidden besides; None for no chunks.
-    """
+    """left, right: how many keys beside its own place a query sees; None for no bound."""
 
     left: int | None = None
     right: int | None = None
-    chunk: int | None = None
 
     @property
     def causal(self) -> bool:
         return self.right == 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunks:
+    """A causal mask within chunks of `size` tokens, of which one begins at place pads [batch]."""
+
+    size: int
+    pads: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +55,7 @@ _REMAP = getattr(made, "remap_positions_for_packed_sequence", None)  # before 5.
 _REMAPPED = None if _REMAP is None else _REMAP(made.causal_mask_function, _ZERO).__code__
 
 
-def pattern_of(function: Function) -> Pattern | Packed | None:
+def pattern_of(function: Function) -> Pattern | Chunks | Packed | None:
     """The pattern of a mask function; None for one that is not known."""
     if function is made.causal_mask_function:
         return Pattern(right=0)
@@ -67,13 +71,13 @@ def pattern_of(function: Function) -> Pattern | Packed | None:
     if codes[1] is _IDS:  # places in a sequence are as far apart as places in the row
         remapped = _REMAPPED is not None and codes[0] is _REMAPPED
         each = pattern_of(_held(first)["mask_function"] if remapped else first)
-        if isinstance(each, Pattern) and each.causal and each.chunk is None:
+        if isinstance(each, Pattern) and each.causal:
             return Packed(each, _held(second)["packed_sequence_mask"])
         return None
     if second is made.causal_mask_function and codes[0] is _WINDOW:
         return Pattern(left=_held(first)["sliding_window"] - 1, right=0)
     if second is made.causal_mask_function and codes[0] is _CHUNK:
-        return Pattern(right=0, chunk=_held(first)["chunk_size"])
+        return Chunks(_held(first)["chunk_size"], _held(first)["left_padding"])
     if second is made.bidirectional_mask_function and codes[0] is _WINDOW_BOTH:
         width = _held(first)["sliding_window"]
         return Pattern(left=width, right=width)
