@@ -15,7 +15,8 @@ from cases import HostTimes, llama
 
 Step = Callable[[], Any]
 
-WAYS = ("as it is", "installed, without a table", "installed")
+PLAIN, OTHERS, SHIPPED = "as it is", "installed, a table of other problems", "installed"
+WAYS = (PLAIN, OTHERS, SHIPPED)
 ROUNDS, STEPS = 4, 30
 """Processes of each way, in turns, and timed steps of each."""
 FAR = 0.03
@@ -84,38 +85,57 @@ MODELS: Mapping[str, Callable[[str], Step]] = {
 
 
 def run(name: str, way: str, device: str = "cuda", key: str = "CUDA") -> dict[str, Any]:
-    """Microseconds of steps of a model, and how many calls ours served in each. Raises `ValueError`
-    where results are wrong.
+    """Microseconds of steps of a model, how many calls ours served in each, and how many kinds of
+    calls were passed on to torch. Raises `ValueError` where results are wrong.
 
     key: torch's dispatch key of the device.
     """
     import torch
 
-    import tilewright
     import tilewright.torch
-    from tilewright.dispatch import Dispatcher
-    from tilewright.torch.installing import decisions
 
     torch.manual_seed(0)
     step = MODELS[name](device)
     theirs = step().double()
-    served = 0
-    if way != "as it is":
-        if way != "installed":
-            empty = Dispatcher(selector="analytical", waits=False)
-            decisions.default_dispatcher = lambda: empty  # type: ignore[assignment]
+    served = passed_on = 0
+    if way != PLAIN:
+        if way == OTHERS:
+            know_others(key)
         found = tilewright.torch.install(_key=key)
         step()
         wait()
         before = calls(found)
         ours = step().double()
-        served = calls(found) - before
+        served, passed_on = calls(found) - before, len(found.report()["torch"])
         error = ((ours - theirs).norm() / theirs.norm()).item()
         if not error <= FAR:
             raise ValueError(f"wrong: {error:.3g} off")
     for _ in range(STEPS):
         step()
-    return {"us": [timed(step) for _ in range(STEPS)], "served": served}
+    return {"us": [timed(step) for _ in range(STEPS)], "served": served, "passed on": passed_on}
+
+
+def know_others(key: str = "CUDA") -> None:
+    """Decide by a table that has rows for this device, of all families that are asked, and none of
+    a model's problems: every call is passed on to torch."""
+    from tilewright import GemmProblem, Row, Table
+    from tilewright.dispatch import Dispatcher
+    from tilewright.ops.attention import AttentionProblem
+    from tilewright.ops.attention_backward import AttentionBackwardProblem
+    from tilewright.ops.conv import ConvProblem
+    from tilewright.torch.installing import decisions
+
+    planner = decisions.default_dispatcher().planner
+    here = planner.live(0) if key == "CUDA" else planner.device_for_planning()
+    others = (
+        GemmProblem(16, 48, 112),
+        ConvProblem(1, 16, 16, (5, 5), (5, 5)),
+        AttentionProblem(1, 1, 16, 48, 48),
+        AttentionBackwardProblem(1, 1, 16, 48, 48),
+    )
+    rows = [Row(here, one, f"{one.family}_of_another", (), 1.0, (1.0, 1.0)) for one in others]
+    made = Dispatcher(tables=Table.of(rows), selector=["tuned", "analytical"], waits=False)
+    decisions.default_dispatcher = lambda: made  # type: ignore[assignment]
 
 
 def wait() -> None:
@@ -168,13 +188,9 @@ def host() -> Mapping[str, Sequence[float]]:
     import torch
 
     import on_gpu
-    import tilewright
     import tilewright.torch
-    from tilewright.dispatch import Dispatcher
-    from tilewright.torch.installing import decisions
 
-    empty = Dispatcher(selector="analytical")
-    decisions.default_dispatcher = lambda: empty  # type: ignore[assignment]
+    know_others()
     a, b = torch.randn(2, 16, 16, device="cuda")
     bias = a[0].bfloat16()
     x, w = a.bfloat16(), b.bfloat16().t()

@@ -35,7 +35,7 @@ from tilewright.ops.nearby import Invariance
 from tilewright.ops.nouns import Launch
 from tilewright.ops.pool import Pool, each
 from tilewright.registry import Entry, Registry
-from tilewright.select import Choice, Skipped, recalled, silent
+from tilewright.select import Choice, Skipped, in_turn, recalled, silent
 from tilewright.select.configured import Wanted, configured
 from tilewright.select.constraints import Constraints
 from tilewright.select.learned import Learned
@@ -170,8 +170,7 @@ class Planner:
         self._offers = offers
         usual = bundles.table if bundles else None
         self.selector = configured(selector, tables, usual, offers, models)
-        asked_in_turn = getattr(self.selector, "selectors", (self.selector,))
-        self._learned = any(isinstance(one, Learned) for one in asked_in_turn)
+        self._learned = any(isinstance(one, Learned) for one in in_turn(self.selector))
         self.constraints = constraints or Constraints()
         if max_workspace is not None:
             self.constraints = replace(self.constraints, max_workspace=max_workspace)
@@ -302,6 +301,11 @@ class Planner:
             plan = _plan_of(replace(choice, reason=asked.reason(choice)), problem, target)
             self._plans.add(key, plan)
         return plan
+
+    def knows(self, family: str, target: Device) -> bool:
+        """Whether `ahead` may answer for a problem of the family."""
+        knowing = (getattr(one, "knows", None) for one in in_turn(self.selector))
+        return any(knows(family, target) for knows in knowing if knows is not None)
 
     def ahead(self, problem: Any, target: Device) -> Plan | None:
         """The plan for `problem` if its kernel is `Choice.ahead`. Where no table says so and there

@@ -23,6 +23,7 @@ def test_steps_are_timed_and_right(monkeypatch, way):
     finally:
         uninstall()
     assert len(found["us"]) == 2 and found["served"] == 0
+    assert (found["passed on"] > 0) is (way == installed.OTHERS)
 
 
 def test_a_wrong_result_is_refused(monkeypatch):
@@ -33,6 +34,6 @@ def test_a_wrong_result_is_refused(monkeypatch):
     monkeypatch.setattr(decisions, "default_dispatcher", decisions.default_dispatcher)
     try:
         with pytest.raises(ValueError, match=r"wrong: 0\.1 off"):
-            installed.run("encoder", installed.WAYS[1], "cpu", "CPU")
+            installed.run("encoder", installed.OTHERS, "cpu", "CPU")
     finally:
         uninstall()

@@ -29,6 +29,7 @@ SECOND = "gemm_rcr_bf16_bf16_bf16_fp32_64x64x64_w4_s13_gluon_ws_persistent_g8_di
 THEIRS = "gemm_rcr_bf16_bf16_bf16_fp32_vendor_cublaslt13_66_t15_s35_k1_none_z0_o1_i0_c4_ws0_al16"
 PROBLEM = tw.GemmProblem(176, 64, 128)
 IN_FP16 = tw.GemmProblem(176, 64, 128, "fp16", "fp16", "fp16")
+CONV = ops.family("conv").problem_type(2, 8, 8, (4, 4), (3, 3))
 OPERATORS = (
     "mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "baddbmm", "baddbmm.out",
     "convolution", "convolution_backward", "_scaled_dot_product_flash_attention",
@@ -130,7 +131,7 @@ def served(ours) -> dict[str, int]:
 def test_torchs_table_is_as_before_afterwards(computing):
     computing()
     before = dispatch()
-    on()
+    on("all")
     during = dispatch()
     assert all(during[name] != before[name] for name in before)
     uninstall()
@@ -142,6 +143,20 @@ def test_torchs_table_is_as_before_afterwards(computing):
 def test_importing_installs_nothing():
     assert installed() is None
     assert "installing" not in "".join(dump for dump, _ in dispatch().values())
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [({}, 8), ({"on": "h100_sxm"}, 0), ({"problem": CONV, "kernel": "a kernel"}, 2)],
+    ids=["products", "another GPU's", "convolutions"],
+)
+def test_operators_for_which_no_row_is_known_are_left_alone(computing, rows, count):
+    computing(table(**rows))
+    before = dispatch()
+    with on() as found:
+        assert len(found.report()["operators"]) == count
+        changed = {name for name, dump in dispatch().items() if dump != before[name]}
+        assert changed == {f"aten::{name}" for name in found.report()["operators"]}
 
 
 def test_one_is_installed_at_a_time(computing):
@@ -496,7 +511,7 @@ def test_the_report_is_plain_data(computing):
         a @ b.t()
         a @ b[:32].t()
     report = json.loads(json.dumps(found.report()))
-    assert report["only"] == "proven" and report["operators"] == [*OPERATORS]
+    assert report["only"] == "proven" and report["operators"] == [*OPERATORS[:8]]
     (one,) = report["served"]
     assert (one["problem"], one["kernel"], one["calls"]) == (str(PROBLEM), BUILT, 2)
     assert len(report["torch"]) == 1

@@ -283,6 +283,7 @@ def cudnn(monkeypatch):
     made = Defined()
     monkeypatch.setattr(decisions, "default_dispatcher", lambda: made)
     monkeypatch.setattr(made.planner, "ahead", made.planner.plan)
+    monkeypatch.setattr(made.planner, "knows", lambda *_: True)
     yield made
     uninstall()
 

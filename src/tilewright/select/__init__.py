@@ -70,6 +70,18 @@ class Recalls(Protocol):
         the candidates; and, for explanations, what it would skip."""
 
 
+class Knows(Protocol):
+    """A selector some of whose choices are `Choice.ahead`."""
+
+    def knows(self, family: str, device: Device) -> bool:
+        """Whether there may be such a choice for a problem of the family on the device."""
+
+
+def in_turn(selector: Any) -> tuple[Any, ...]:
+    """The selectors of a chain; any other one alone."""
+    return selector.selectors if isinstance(selector, Chain) else (selector,)
+
+
 def recalled(selector: Any, problem: Any, device: Device) -> Iterable[Choice | Skipped] | None:
     """What a selector recalls; None of one that knows no kernels of its own."""
     recall = getattr(selector, "recall", None)  # a check against `Recalls` takes 10 µs
@@ -79,7 +91,7 @@ def recalled(selector: Any, problem: Any, device: Device) -> Iterable[Choice | S
 def silent(selector: Any, problem: Any, configs: Sequence[Any], device: Device) -> Iterable[str]:
     """Why a selector, or any in a chain, says nothing about these candidates: a sentence of each
     that says why (a method `silence`), which begins with its name."""
-    for one in selector.selectors if isinstance(selector, Chain) else (selector,):
+    for one in in_turn(selector):
         silence = getattr(one, "silence", None)
         if silence is not None and (why := silence(problem, configs, device)):
             yield f"{one.name}: {why}"

@@ -47,6 +47,10 @@ class Learned:
         self.models = models
         self._offers = offers
 
+    def knows(self, family: str, device: Device) -> bool:
+        """See `tilewright.select.Knows`."""
+        return any(model.family == family for model in self.models)
+
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         """The candidates that the model can judge, the least time expected first; none where it
         says nothing."""

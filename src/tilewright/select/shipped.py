@@ -30,6 +30,11 @@ class Shipped:
     def __init__(self, offers: Offers | None = None) -> None:
         self._asking = cache(partial(Tuned.asking, offers=offers))
 
+    def knows(self, family: str, device: Device) -> bool:
+        """See `tilewright.select.Knows`."""
+        paths = (named.FOLDER / device.arch).glob("*.twt")
+        return any(Tuned(_table(path)).knows(family, device) for path in paths)
+
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         tuned = _tuned(problem, device)
         if tuned is not None:

@@ -47,6 +47,10 @@ class Tuned:
         other._offers = offers
         return other
 
+    def knows(self, family: str, device: Device) -> bool:
+        """See `tilewright.select.Knows`."""
+        return self._lookup.knows(family, device)
+
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         """The candidates that the nearest row names; none if no row is near enough."""
         found = None

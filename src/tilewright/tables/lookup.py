@@ -145,6 +145,11 @@ class Lookup:
         self._told: set[Any] = set()
         self._last: tuple[Any, Sequence[_Placed]] = None, ()
 
+    def knows(self, family: str, device: Device) -> bool:
+        """Whether a row of the family is of this device, or of a twin of it."""
+        twins = (one for apart, one in _lenders(device, self.table.devices) if apart < TWIN)
+        return any(self.table.types(family, one) is not None for one in (device, *twins))
+
     def find(self, problem: Any, device: Device) -> Iterator[Found]:
         """Rows that answer for `problem` on `device`, nearest first; each has at least one kernel
         that serves it."""

@@ -14,6 +14,10 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """Channels-last, by number of dimensions."""
 
 
+FAMILIES = ("conv",)
+"""What serves these operators."""
+
+
 def put(overrides: Overrides, decisions: Decisions) -> None:
     """Serve ``convolution`` and ``convolution_backward``, of which the gradient of the data and
     that of the weights are decided apart."""

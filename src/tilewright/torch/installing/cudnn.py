@@ -14,8 +14,10 @@ import torch
 
 from tilewright.ops.library import CUDNN
 from tilewright.torch.installing.decisions import Asked, Decisions
-from tilewright.torch.installing.flash import DEBUG, gradients, like, readable, why_not
+from tilewright.torch.installing.flash import DEBUG, FAMILIES, gradients, like, readable, why_not
 from tilewright.torch.installing.overrides import Overrides, serving
+
+__all__ = ["FAMILIES", "put"]
 
 
 def put(overrides: Overrides, decisions: Decisions) -> None:

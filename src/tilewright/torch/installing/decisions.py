@@ -208,6 +208,23 @@ class Decisions:
         return [*found.values()]
 
 
+def may_serve(only: Only, families: Sequence[str], on_gpu: bool) -> bool:
+    """Whether any problem of these families may be served on a GPU of this process. Where there is
+    no GPU, nothing is known, and the answer is yes.
+
+    on_gpu: whether calls on GPUs are; else those on the CPU.
+    """
+    planner = default_dispatcher().planner
+    if only == "all":
+        return True
+    try:
+        count = torch.cuda.device_count() if on_gpu else 0
+        targets = [planner.live(i) for i in range(count)] or [planner.device_for_planning()]
+    except TilewrightError:
+        return True
+    return any(planner.knows(family, target) for family in families for target in targets)
+
+
 class _Within(threading.local):
     """Whether this thread is serving a call."""
 

@@ -26,6 +26,10 @@ NAME = "tilewright"
 """Ours among torch's implementations of flash attention."""
 
 
+FAMILIES = ("attention", "attention_backward")
+"""What serves these operators."""
+
+
 def put(overrides: Overrides, decisions: Decisions) -> None:
     """Serve torch's four operators of flash attention."""
     for aten, ask, results in (

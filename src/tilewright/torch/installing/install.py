@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from tilewright.errors import BadArgument, nearest
 from tilewright.torch.installing import convolution, cudnn, flash, products
-from tilewright.torch.installing.decisions import Decisions, Only
+from tilewright.torch.installing.decisions import Decisions, Only, may_serve
 from tilewright.torch.installing.overrides import Overrides
 
 
@@ -76,6 +76,9 @@ def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
         built here is faster than the vendor's library. ``"all"``: wherever a kernel that is built
         here is chosen, on estimates, too.
 
+    Operators for which no table and no model knows a kernel on the GPUs of this process are left as
+    they are, and cost nothing.
+
     What was installed before is taken out first. Raises `BadArgument` for another word.
     """
     global _now
@@ -86,7 +89,8 @@ def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
         _remove()
         overrides, decisions = Overrides(_key), Decisions(only)
         for part in (products, convolution, flash, cudnn):
-            part.put(overrides, decisions)
+            if may_serve(only, part.FAMILIES, on_gpu=_key == "CUDA"):
+                part.put(overrides, decisions)
         _now = Installed(only, overrides, decisions)
         return _now
 

@@ -7,6 +7,9 @@ from typing import Any
 from tilewright.torch.installing.decisions import Asked, Decisions
 from tilewright.torch.installing.overrides import Overrides, serving
 
+FAMILIES = ("gemm",)
+"""What serves these operators."""
+
 
 def put(overrides: Overrides, decisions: Decisions) -> None:
     """Serve ``mm``, ``bmm``, ``addmm`` and ``baddbmm``, with and without ``out=``. ``linear``,
