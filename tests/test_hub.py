@@ -1,0 +1,117 @@
+"""Kernels as a folder for Hugging Face's `kernels`: it runs with torch and Triton alone."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hub.export import export
+from patience import LIMIT_SECONDS
+from tilewright import GemmProblem, ops
+from tilewright.arch import arch, device
+from tilewright.errors import BadArgument
+
+_SCRIPT = """
+import importlib.util, json, math, sys
+from pathlib import Path
+
+
+class Refuses:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "tilewright":
+            raise ImportError(f"{name} is imported")
+
+
+sys.meta_path.insert(0, Refuses())
+folder = Path(sys.argv[1])
+about = json.loads((folder / "metadata.json").read_text())
+spec = importlib.util.spec_from_file_location(about["id"], folder / "__init__.py")
+kernels = importlib.util.module_from_spec(spec)
+sys.modules[about["id"]] = kernels
+spec.loader.exec_module(kernels)  # as `kernels` imports it
+
+import torch
+
+a, b, bias = torch.randn(40, 64).half(), torch.randn(48, 64).half().T, torch.randn(48).half()
+found = kernels.gemm(a, b, bias, epilogue="bias+relu")
+theirs = torch.relu(a.float() @ b.float() + bias).half()
+torch.testing.assert_close(found, theirs, atol=0.02, rtol=0.02)
+torch.testing.assert_close(kernels.gemm(a, b, bias=bias, epilogue="bias+relu"), found)
+q, k, v = torch.randn(1, 24, 4, 32), torch.randn(1, 24, 2, 32), torch.randn(1, 24, 2, 32)
+found = kernels.attention(q, k, v, window=(None, 0), scale=0.25)
+q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+attend = torch.nn.functional.scaled_dot_product_attention
+theirs = attend(q, k, v, is_causal=True, scale=0.25, enable_gqa=True).transpose(1, 2)
+torch.testing.assert_close(found, theirs, atol=1e-3, rtol=1e-3)
+try:
+    kernels.gemm(a[1:], b, bias, epilogue="bias+relu")
+except ValueError as error:
+    print(error)
+"""
+
+
+def problems():
+    words = {"batch": "1", "heads": "4", "kv_heads": "2", "q_len": "24", "kv_len": "24"}
+    words |= {"head_dim": "32", "dtype": "fp32", "mask": "causal"}
+    product = GemmProblem(40, 48, 64, layout="rcr", dtype_a="fp16", epilogue="bias+relu")
+    return [product, ops.family("attention").parse_problem(words, arch("sm_80"))]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    return export(problems(), device("a100_sxm_80gb"), "my-kernels", 1, tmp_path_factory.mktemp("hub"))
+
+
+def test_it_imports_only_the_library_torch_and_its_own(exported):
+    allowed = {*sys.stdlib_module_names, "torch", "triton"}
+    files = [*exported.folder.rglob("*.py")]
+    assert len(files) > 10
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                assert {alias.name.partition(".")[0] for alias in node.names} <= allowed, file
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                assert (node.module or "").partition(".")[0] in allowed, file
+
+
+def test_the_metadata_is_of_the_files(exported):
+    about = json.loads((exported.folder / "metadata.json").read_text())
+    assert (about["name"], about["version"], about["backend"]) == (
+        "my-kernels", 1, {"type": "cuda", "archs": ["8.0"]}
+    )  # fmt: skip
+    assert about["id"].isidentifier() and exported.folder.name == "torch-cuda"
+    files = {p.relative_to(exported.folder).as_posix(): p.read_bytes()
+             for p in exported.folder.rglob("*") if p.is_file()}  # fmt: skip
+    del files["metadata.json"]
+    digests = {n: base64.b64encode(hashlib.sha256(b).digest()).decode() for n, b in files.items()}
+    assert about["digest"] == {"algorithm": "sha256", "files": digests}
+
+
+def test_what_cannot_be_exported_is_left_out(tmp_path):
+    fp4 = GemmProblem(32, 32, 64, dtype_a="bf16", dtype_b="int4", scale_b="32x1")
+    found = export([fp4, problems()[0]], device("a100_sxm_80gb"), "one", 0, tmp_path)
+    assert (found.count, [problem for problem, _ in found.refused]) == (1, [fp4])
+    with pytest.raises(BadArgument, match="small letters"):
+        export(problems(), device("a100_sxm_80gb"), "My_Kernels", 0, tmp_path)
+
+
+@pytest.mark.turns(8)
+def test_it_runs_with_torch_and_triton_alone(exported, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, str(exported.folder)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no kernel here is for gemm of [[[39, 64], [64, 1], 'float16']" in done.stdout
