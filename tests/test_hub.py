@@ -18,6 +18,7 @@ from tilewright import GemmProblem, ops
 from tilewright.arch import arch, device
 from tilewright.errors import BadArgument
 
+GPU = device("a100_sxm_80gb")
 _SCRIPT = """
 import importlib.util, json, math, sys
 from pathlib import Path
@@ -66,7 +67,7 @@ def problems():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    return export(problems(), device("a100_sxm_80gb"), "my-kernels", 1, tmp_path_factory.mktemp("hub"))
+    return export(problems(), GPU, "my-kernels", 1, tmp_path_factory.mktemp("hub"))
 
 
 def test_it_imports_only_the_library_torch_and_its_own(exported):
@@ -96,10 +97,10 @@ def test_the_metadata_is_of_the_files(exported):
 
 def test_what_cannot_be_exported_is_left_out(tmp_path):
     fp4 = GemmProblem(32, 32, 64, dtype_a="bf16", dtype_b="int4", scale_b="32x1")
-    found = export([fp4, problems()[0]], device("a100_sxm_80gb"), "one", 0, tmp_path)
+    found = export([fp4, problems()[0]], GPU, "one", 0, tmp_path)
     assert (found.count, [problem for problem, _ in found.refused]) == (1, [fp4])
     with pytest.raises(BadArgument, match="small letters"):
-        export(problems(), device("a100_sxm_80gb"), "My_Kernels", 0, tmp_path)
+        export(problems(), GPU, "My_Kernels", 0, tmp_path)
 
 
 @pytest.mark.turns(8)
