@@ -15,13 +15,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
+
 import tilewright.torch  # noqa: E402
 from tilewright import capture_file, capturing, ops  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.listen_hook import VARIABLE  # noqa: E402
 from tilewright.measure.problems import load_problems  # noqa: E402
-from tilewright.torch.listening import hooks  # noqa: E402
+from tilewright.torch.listening import epilogues, hooks  # noqa: E402
+from tilewright.torch.listening.heard import Kind  # noqa: E402
 from tilewright.torch.listening.listener import Listener  # noqa: E402
 
 F = torch.nn.functional
@@ -261,6 +264,47 @@ def test_products_of_the_cpu_beside_a_gpu_are_said_apart(
     (process,) = recorded.processes
     ((by, count),) = [(one.by, one.count) for one in process.unstated]
     assert (process.device, by, count) == ("made up", "aten.mm", 3)
+
+
+def test_a_call_within_a_call_is_part_of_it(file: Path) -> None:
+    x, w, made = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3), torch.empty(1, 3, 3, 3)
+    said = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    with tilewright.torch.listen(file):  # the form with an output calls the other one
+        torch.ops.aten.convolution.out(x, w, None, *said, out=made)
+    assert [*capture_file.load(file).values()] == [1]
+
+
+def test_addresses_decide_the_alignment(file: Path) -> None:
+    memory, w = torch.randn(8 * 16 + 1), torch.randn(16, 32)
+    with tilewright.torch.listen(file):
+        memory[1:].view(8, 16) @ w
+    assert capture_file.load(file) == {gemm(8, 32, 16, "rrr", alignment=4): 1}
+
+
+def test_two_gradients_share_the_time_of_their_call() -> None:
+    kind = Kind("convolution_backward", ("data", "weights"), "", gpu=False)
+    kind.add(3.0, early=True)
+    kind.add(2.0, early=False)
+    facts = kind.facts()
+    assert (facts.timed, facts.seconds, facts.early, facts.early_seconds) == (1, 1.0, 1, 1.5)
+
+
+def test_memory_that_was_freed_is_no_result() -> None:
+    kind, x, y = Kind("mm", (), "", gpu=False), torch.randn(8), torch.randn(8)
+    kept, freed = (StorageWeakRef(one.untyped_storage()) for one in (x, y))
+    del y
+    place = (x.data_ptr(), x.numel())
+    assert epilogues._Result(kind, "", kept, *place).is_(x)
+    assert not epilogues._Result(kind, "", freed, *place).is_(x)
+
+
+def test_what_a_compiler_tries_does_not_count(file: Path) -> None:
+    x = torch.randn(8, 16)
+    with tilewright.torch.listen(file):
+        with torch._guards.tracing(torch._guards.TracingContext(None)):
+            x @ x.T
+        x @ x.T
+    assert heard(file) == {("gemm", "aten.mm"): 1}
 
 
 def test_operations_add_up_as_torch_counts_them(file: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_kernel_that_is_slower_saves_nothing() -> None:
     found = worth(heard(), planner(tables=table(200.0)), GPU)
     (big,) = (line for line in found.lines if line.problem == str(BIG))
     assert big.saves_ms == pytest.approx(-0.3)
-    assert found.saves_ms < 0.02, "torch's call stays"
+    assert 0 <= found.saves_ms < 0.02, "torch's call stays"
 
 
 def test_times_of_another_device_are_not_compared() -> None:
