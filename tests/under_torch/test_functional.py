@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torch._subclasses import FakeTensorMode  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
+from tilewright.torch.functional import convolutions, precision, products  # noqa: E402
 
 F = torch.nn.functional
 NEAR = 1e-5
@@ -177,6 +179,50 @@ def test_autocast_and_results_of_another_dtype():
         assert tt.linear(a, b.t()).dtype is torch.bfloat16
     made = tt.mm(a.bfloat16(), b.bfloat16(), torch.float32)
     assert made.dtype is torch.float32 and far(made, (a @ b).double()) < 1e-2
+
+
+class OnAGpu:
+    """What is asked of a tensor."""
+
+    dtype, is_cuda = torch.float32, True
+
+    def get_device(self) -> int:
+        return 0
+
+
+def test_fp32_is_multiplied_as_torch_s_settings_say(monkeypatch):
+    monkeypatch.setattr(precision, "_has_tf32", lambda index: True)
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        for of_products, of_convolutions in ((True, False), (False, True)):
+            matmul.allow_tf32, cudnn.allow_tf32 = of_products, of_convolutions
+            assert precision.tf32(OnAGpu()) is of_products
+            assert precision.tf32(OnAGpu(), "conv") is of_convolutions
+        assert not precision.tf32(torch.zeros(1), "conv")
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not precision.tf32(OnAGpu(), "conv")
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+@pytest.mark.turns(4)
+def test_what_is_multiplied_as_tf32(monkeypatch):
+    found, run = [], Dispatcher.run_given
+
+    def noted(self, op, operands, out, stream, options, *rest):
+        found.append((op, options.get("precision")))
+        return run(self, op, operands, out, stream, options, *rest)
+
+    monkeypatch.setattr(Dispatcher, "run_given", noted)
+    for module in (products, convolutions):
+        monkeypatch.setattr(module, "tf32", lambda x, operation="matmul": True)
+    a, image = randn(16, 16, grad=False), randn(1, 4, 5, 5, grad=False)
+    for call in (tt.mm, tt.matmul, tt.linear, partial(tt.addmm, a[0])):
+        call(a, a)
+    tt.matmul(a.expand(2, 1, 2, 16, 16), a)
+    tt.conv2d(image, randn(8, 4, 3, 3, grad=False))
+    assert found == [("gemm", "tf32")] * 5 + [("conv", "tf32")]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tilewright.errors import BadArgument, shown
 from tilewright.operation import again, operation, remember
 from tilewright.torch import autocast
 from tilewright.torch.functional import checked
+from tilewright.torch.functional.precision import tf32
 
 gemm = operation("gemm")
 """`tilewright.gemm`."""
@@ -21,7 +22,8 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 """What `linear` may apply to its result: names of GEMM's epilogues."""
 
 LINEAR = "linear"
-"""What calls of `linear` that are repeated are called, before their activation."""
+"""What calls of `linear` that are repeated are called, before their activation and whether they
+are in tf32."""
 
 _EQUATIONS = {1: "k,nk->n", 2: "mk,nk->mn", 3: "bmk,nk->bmn"}
 """Of x and a weight (out, in), by the dimensions of x. They name the weight as it lies, so that no
@@ -42,9 +44,9 @@ def mm(input: Any, mat2: Any, out_dtype: Any = None, *, out: Any = None) -> Any:
 
     Raises `BadArgument`.
     """
-    plain = out is None and out_dtype is None
+    plain, what = out is None and out_dtype is None, ("mm", tf32(input))
     if plain:
-        made = again("mm", (input, mat2))
+        made = again(what, (input, mat2))
         if made is not None:
             return made
     checked.floats("mm", input=input, mat2=mat2)
@@ -52,9 +54,7 @@ def mm(input: Any, mat2: Any, out_dtype: Any = None, *, out: Any = None) -> Any:
     checked.dimensions("mat2", mat2, 2)
     if not plain:
         return _into(input, mat2, out_dtype, out)
-    made = gemm(checked.readable(input), checked.readable(mat2))
-    _remember("mm", (input, mat2), {}, made)
-    return made
+    return _product(what, input, mat2)
 
 
 def bmm(input: Any, mat2: Any, out_dtype: Any = None, *, out: Any = None) -> Any:
@@ -66,18 +66,16 @@ def bmm(input: Any, mat2: Any, out_dtype: Any = None, *, out: Any = None) -> Any
 
     Raises `BadArgument`.
     """
-    plain = out is None and out_dtype is None
+    plain, what = out is None and out_dtype is None, ("bmm", tf32(input))
     if plain:
-        made = again("bmm", (input, mat2))
+        made = again(what, (input, mat2))
         if made is not None:
             return made
     checked.floats("bmm", input=input, mat2=mat2)
     _batches(input, mat2, "input", "mat2")
     if not plain:
         return _into(input, mat2, out_dtype, out)
-    made = gemm(checked.readable(input), checked.readable(mat2))
-    _remember("bmm", (input, mat2), {}, made)
-    return made
+    return _product(what, input, mat2)
 
 
 def matmul(input: Any, other: Any, *, out: Any = None) -> Any:
@@ -88,8 +86,9 @@ def matmul(input: Any, other: Any, *, out: Any = None) -> Any:
 
     Raises `BadArgument`.
     """
+    what = ("matmul", tf32(input))
     if out is None:
-        made = again("matmul", (input, other))
+        made = again(what, (input, other))
         if made is not None:
             return made
     checked.floats("matmul", input=input, other=other)
@@ -100,9 +99,7 @@ def matmul(input: Any, other: Any, *, out: Any = None) -> Any:
         return _copied(matmul(input, other), out, "matmul", input, other)
     if max(input.dim(), other.dim()) > _MOST:
         return _folded(input, other)
-    made = gemm(checked.readable(input), checked.readable(other))
-    _remember("matmul", (input, other), {}, made)
-    return made
+    return _product(what, input, other)
 
 
 def addmm(
@@ -118,7 +115,7 @@ def addmm(
     Raises `BadArgument`.
     """
     if out is None:
-        made = again(("addmm", beta, alpha), (mat1, mat2, input))
+        made = again(("addmm", beta, alpha, tf32(mat1)), (mat1, mat2, input))
         if made is not None:
             return made
     checked.floats("addmm", input=input, mat1=mat1, mat2=mat2)
@@ -141,7 +138,7 @@ def baddbmm(
     Raises `BadArgument`.
     """
     if out is None:
-        made = again(("baddbmm", beta, alpha), (batch1, batch2, input))
+        made = again(("baddbmm", beta, alpha, tf32(batch1)), (batch1, batch2, input))
         if made is not None:
             return made
     checked.floats("baddbmm", input=input, batch1=batch1, batch2=batch2)
@@ -163,7 +160,8 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
     given = (input, weight, bias)
     if activation is not None and type(activation) is not str:
         raise BadArgument(f"activation = {shown(activation)} is not a name, nor None")
-    made = again((LINEAR, activation), given)
+    what = (LINEAR, activation, tf32(input))
+    made = again(what, given)
     if made is not None:
         return made
     if activation is not None and activation not in ACTIVATIONS:
@@ -179,7 +177,7 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
         return linear(input, weight[None], shared, activation).squeeze(-1)
     dims = input.dim()
     x = checked.readable(input.flatten(0, -2) if dims > 3 else input)
-    said: dict[str, Any] = {"equation": _EQUATIONS[x.dim()]}
+    said = {"equation": _EQUATIONS[x.dim()], **_precision(x)}
     if bias is not None:
         checked.dimensions("bias", bias, 0, 1)
         said["bias"] = _vector(bias, weight.shape[0])
@@ -189,8 +187,21 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
     made = gemm(x, checked.readable(weight), **said)
     if dims > 3:
         return made.unflatten(0, input.shape[:-1])
-    _remember((LINEAR, activation), given, said, made)
+    _remember(what, given, said, made)
     return made
+
+
+def _product(what: Any, a: Any, b: Any) -> Any:
+    """The product of two, whose like are repeated."""
+    said = _precision(a)
+    made = gemm(checked.readable(a), checked.readable(b), **said)
+    _remember(what, (a, b), said, made)
+    return made
+
+
+def _precision(x: Any) -> dict[str, Any]:
+    """How a product of tensors like `x` is told to multiply."""
+    return {"precision": "tf32"} if tf32(x) else {}
 
 
 def _remember(what: Any, given: tuple[Any, ...], said: Mapping[str, Any], made: Any) -> None:
@@ -223,7 +234,8 @@ def _into(a: Any, b: Any, out_dtype: Any, out: Any) -> Any:
         out = a.new_empty(shape, dtype=out_dtype)
     elif out.dtype is not (out_dtype or a.dtype):
         raise BadArgument(f"out is {out.dtype}, but must be {out_dtype or a.dtype}")
-    return gemm(checked.readable(a), checked.readable(b), out=checked.fitted(out, shape))
+    out = checked.fitted(out, shape)
+    return gemm(checked.readable(a), checked.readable(b), out=out, **_precision(a))
 
 
 def _copied(made: Any, out: Any, function: str, *tensors: Any) -> Any:
@@ -241,23 +253,23 @@ def _copied(made: Any, out: Any, function: str, *tensors: Any) -> Any:
 def _folded(a: Any, b: Any) -> Any:
     """The product of two, of which one has more dimensions than a product takes as they lie: those
     of the batch become one, as torch makes them one."""
+    said = _precision(a)
     if b.dim() <= 2:  # more rows of one matrix
-        found = gemm(checked.readable(a.flatten(0, -2)), checked.readable(b))
+        found = gemm(checked.readable(a.flatten(0, -2)), checked.readable(b), **said)
         return found.unflatten(0, a.shape[:-1])
     if a.dim() <= 2:
-        found = gemm(checked.readable(a), checked.readable(b.flatten(0, -3)))
+        found = gemm(checked.readable(a), checked.readable(b.flatten(0, -3)), **said)
         return found.unflatten(0, b.shape[:-2])
     fronts = a.shape[:-2], b.shape[:-2]
     batch = torch.broadcast_shapes(*fronts)  # type: ignore[no-untyped-call]
     a, b = (x.expand(*batch, *x.shape[-2:]).flatten(0, -3) for x in (a, b))
-    return gemm(checked.readable(a), checked.readable(b)).unflatten(0, batch)
+    return gemm(checked.readable(a), checked.readable(b), **said).unflatten(0, batch)
 
 
 def _added(function: str, input: Any, a: Any, b: Any, beta: float, alpha: float, out: Any) -> Any:
     """beta · input + alpha · (a · b), of matrices or of batches."""
     shape = (*a.shape[:-1], b.shape[-1])
-    words: list[str] = []
-    said: dict[str, Any] = {}
+    words, said = [], _precision(a)
     if alpha != 1:
         words.append("scale")
         said["scale"] = alpha
@@ -273,7 +285,7 @@ def _added(function: str, input: Any, a: Any, b: Any, beta: float, alpha: float,
         return _copied(made, out, function, input, a, b)
     made = gemm(checked.readable(a), checked.readable(b), **said)
     if alpha == 1:
-        _remember((function, beta, alpha), (a, b, input), said, made)
+        _remember((function, beta, alpha, tf32(a)), (a, b, input), said, made)
     return made
 
 

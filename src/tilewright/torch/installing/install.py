@@ -61,7 +61,7 @@ _lock = threading.Lock()
 
 def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
     """Let kernels of ours compute what an unchanged torch program asks of a GPU, where they are
-    faster than torch's:
+    faster than torch's::
 
         tilewright.torch.install()                # until tilewright.torch.uninstall()
         with tilewright.torch.install() as ours:  # or for a while

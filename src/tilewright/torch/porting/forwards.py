@@ -15,6 +15,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from tilewright.operation import again
 from tilewright.torch.functional import convolutions
 from tilewright.torch.functional.attention import scaled_dot_product_attention
+from tilewright.torch.functional.precision import tf32
 from tilewright.torch.functional.products import LINEAR, linear
 from tilewright.torch.porting.served import served
 
@@ -28,7 +29,7 @@ def linear_forward(module: nn.Linear, input: Any) -> Any:
 def _linear(module: nn.Linear, input: Any, activation: str | None = None) -> Any:
     """None where tensors are not served. A call like an earlier one is not asked again."""
     weight, bias = module.weight, module.bias
-    made = again((LINEAR, activation), (input, weight, bias))
+    made = again((LINEAR, activation, tf32(input)), (input, weight, bias))
     if made is None and served(input, weight, bias):
         made = linear(input, weight, bias, activation)
     return made
@@ -53,7 +54,7 @@ def _convolved(module: Any, input: Any, activation: str = "") -> Any:
         around = module._reversed_padding_repeated_twice
         input = nn.functional.pad(input, around, mode=module.padding_mode)
         padding = 0
-    conv = convolutions.where(served, _CONV[weight.dim()], activation)
+    conv = convolutions.where(served, _CONV[weight.dim()], activation, tf32(input, "conv"))
     said = module.stride, padding, module.dilation, module.groups
     return conv(input, weight, module.bias, *said)
 
@@ -66,7 +67,7 @@ def transposed_forward(module: Any, input: Any, output_size: Any = None) -> Any:
     more = module._output_padding(
         input, output_size, stride, padding, module.kernel_size, weight.dim() - 2, dilation
     )
-    conv = convolutions.where(served, _TRANSPOSED[weight.dim()])
+    conv = convolutions.where(served, _TRANSPOSED[weight.dim()], "", tf32(input, "conv"))
     made = conv(input, weight, module.bias, stride, padding, tuple(more), module.groups, dilation)
     return type(module).forward(module, input, output_size) if made is None else made
 
