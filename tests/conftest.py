@@ -25,6 +25,7 @@ SHARED = (
     "fuzz",
     "gemm",
     "grouped_gemm",
+    "integrations",
     "simulate",
     "tables",
     "under_jax",

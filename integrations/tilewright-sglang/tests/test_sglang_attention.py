@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from one_sequence import attention
 
 pytestmark = pytest.mark.usefixtures("sglang")
 HEADS, KV_HEADS, SIZE, CONTEXT = 4, 2, 32, 64
@@ -82,36 +83,19 @@ def _layer(**said):
     return RadixAttention(HEADS, SIZE, 0.3, KV_HEADS, layer_id=0, **said)
 
 
-def _reference(q, keys, values, *, window=-1, softcap=0.0, sinks=None):
-    """Attention of one sequence's last queries, in fp32: [n, heads, size]."""
-    group = q.shape[1] // keys.shape[1]
-    keys, values = (x.float().repeat_interleave(group, 1) for x in (keys, values))
-    scores = 0.3 * torch.einsum("qhd,khd->hqk", q.float(), keys)
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
-    back = torch.arange(len(keys) - len(q), len(keys))[:, None] - torch.arange(len(keys))
-    hidden = (back < 0) | ((back > window) if window >= 0 else False)
-    scores = scores.masked_fill(hidden, float("-inf"))
-    if sinks is not None:
-        column = sinks.float()[:, None, None].expand(-1, len(q), 1)
-        scores = torch.cat((scores, column), -1)
-    weights = scores.softmax(-1)[..., : len(keys)]
-    return torch.einsum("hqk,khd->qhd", weights, values)
-
-
 def _right(q, places, both, new, scales=(1.0, 1.0), **said):
     starts = [0, *torch.tensor(new).cumsum(0).tolist()]
     made = []
     for i, (request, used) in enumerate(zip(REQUESTS, USED, strict=True)):
         at = places[request, :used].long()
         keys, values = (x[at].float() * s for x, s in zip(both, scales, strict=True))
-        made.append(_reference(q[starts[i] : starts[i + 1]], keys, values, **said))
+        made.append(attention(q[starts[i] : starts[i + 1]], keys, values, 0.3, **said))
     return torch.cat(made).flatten(1)
 
 
 FEATURES = {
     "plain": ({}, {}),
-    "window": ({"sliding_window_size": 7}, {"window": 7}),
+    "window": ({"sliding_window_size": 7}, {"left": 7}),
     "softcap": ({"logit_cap": 2.0}, {"softcap": 2.0}),
     "sinks": ({}, {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])}),
 }

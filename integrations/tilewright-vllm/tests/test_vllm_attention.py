@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from one_sequence import attention
 
 pytestmark = pytest.mark.usefixtures("vllm")
 HEADS, KV_HEADS, SIZE, PAGE, PAGES = 4, 2, 32, 16, 8
@@ -44,28 +45,9 @@ def _builder(page=PAGE):
     return made(SimpleNamespace(block_size=page), ["layer"], None, torch.device("cpu"))
 
 
-def _reference(q, keys, values, scale, *, window=None, softcap=None, sinks=None, slopes=None):
-    """Attention of one sequence's last queries, in fp32: [n, heads, size]."""
-    group = q.shape[1] // keys.shape[1]
-    keys, values = (x.float().repeat_interleave(group, 1) for x in (keys, values))
-    scores = scale * torch.einsum("qhd,khd->hqk", q.float(), keys)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    back = torch.arange(len(keys) - len(q), len(keys))[:, None] - torch.arange(len(keys))
-    if slopes is not None:
-        scores = scores - torch.tensor(slopes)[:, None, None] * back.abs()
-    hidden = (back < 0) | (back >= (window or len(keys)))
-    scores = scores.masked_fill(hidden, float("-inf"))
-    if sinks is not None:
-        column = sinks.float()[:, None, None].expand(-1, len(q), 1)
-        scores = torch.cat((scores, column), -1)
-    weights = scores.softmax(-1)[..., : len(keys)]
-    return torch.einsum("hqk,khd->qhd", weights, values)
-
-
 FEATURES = {
     "plain": {},
-    "window": {"window": 7},
+    "window": {"left": 6},
     "softcap, sinks": {"softcap": 2.0, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])},
     "ALiBi": {"slopes": [0.5, 0.25, 0.125, 0.0625]},
 }
@@ -86,7 +68,7 @@ def test_a_mixed_step_is_attention_of_each_sequence(name, dtype):
         0.3,
         KV_HEADS,
         said.get("slopes"),
-        said.get("window"),
+        said["left"] + 1 if "left" in said else None,  # vLLM counts the key itself
         dtype,
         said.get("softcap"),
         sinks=said.get("sinks"),
@@ -122,7 +104,7 @@ def test_a_mixed_step_is_attention_of_each_sequence(name, dtype):
             torch.testing.assert_close(
                 values[used - NEW[i] :], v[rows].float(), rtol=0.07, atol=0.01
             )
-        right = _reference(q[rows], keys, values, 0.3, **said)
+        right = attention(q[rows], keys, values, 0.3, **said)
         torch.testing.assert_close(out[rows].float(), right, rtol=0.03, atol=0.03)
 
 
@@ -199,7 +181,7 @@ def test_a_graph_is_captured_for_all_lengths_that_the_table_has_room_for():
 
     builder = _builder()
     assert builder.get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_BATCH
-    common = _common(new=(1, 1, 1))
+    common = _common(new=(1, 1, 1), used=(3, 5, 4))
     captured = builder.build_for_cudagraph_capture(common)
     assert captured.max_kv == 2 * PAGE
     assert captured.kv_used is common.seq_lens
