@@ -23,7 +23,7 @@ def experts_of(model):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.grid(2)
+@pytest.mark.grid(1)
 def test_a_mixture_computes_what_the_eager_one_does(name):
     model = tiny.model(name, experts_implementation="tilewright")
     assert model.config._experts_implementation == "tilewright"
@@ -33,6 +33,7 @@ def test_a_mixture_computes_what_the_eager_one_does(name):
         torch.testing.assert_close(ours, model(IDS).logits, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.turns(2)
 def test_experts_without_tokens_and_tokens_of_no_expert():
     """As under expert parallelism, where an index beyond the experts is another device's."""
     model = tiny.model("mixtral", experts_implementation="tilewright")

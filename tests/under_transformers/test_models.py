@@ -151,7 +151,7 @@ PADDED = (logits, hidden, static, lowered)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
-@pytest.mark.grid(6)
+@pytest.mark.grid(4)
 def test_a_model_computes_what_it_computes_with_sdpa(number):
     name, run, mask = CASES[number]
     model = tiny.model(name, attn_implementation="tilewright")
