@@ -25,9 +25,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,17 @@ def sheets() -> Iterator[tuple[str, list[Any]]]:
 
     for lesson, blocks in matrix.by_lesson(matrix.blocks(matrix.read([DATA]))).items():
         yield lesson, [Sheet(block) for block in blocks]
+
+
+def recorded() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return found
+
+
+def record(command: str, found: Mapping[str, Any]) -> None:
+    """Write what a command found so far; it goes on from there."""
+    text = json.dumps({**recorded(), command: found}, indent=1, ensure_ascii=False)
+    RECORD.write_text(text + "\n")
 
 
 def shown(figures: Mapping[str, float]) -> list[float]:
@@ -118,12 +129,14 @@ def ways() -> dict[str, Callable[..., Any]]:
     }
 
 
-def methods() -> dict[str, Any]:
+def methods() -> None:
     from tilewright.learn import judge
     from tilewright.learn.train import MOST_TREES, train
 
-    result = {}
+    result = recorded().get("methods", {})
     for lesson, some in sheets():
+        if lesson in result:
+            continue
         ours, parts = ways(), judge.folds(some)
         table = {}
         for name, grow in ours.items():
@@ -152,22 +165,24 @@ def methods() -> dict[str, Any]:
             "ways": table,
             "chosen": {"served": shown(told["served"]), "ways": picked},
         }
-        print(lesson, json.dumps(result[lesson], indent=1), flush=True)
-    return result
+        print(lesson, json.dumps(result[lesson]), flush=True)
+        record("methods", result)
 
 
 # --- how much data ----------------------------------------------------------------------------
 
 
-def data() -> dict[str, Any]:
+def data() -> None:
     from tilewright.learn import judge
     from tilewright.learn.train import MOST_TREES, train
 
     def chance(sheet: Any) -> str:
         return hashlib.sha256(str(sheet.block.problem).encode()).hexdigest()
 
-    result = {}
+    result = recorded().get("data", {})
     for lesson, some in sheets():
+        if lesson in result:
+            continue
         told = {}
         for share in SHARES:
             verdicts, guards, counts = {}, {}, []
@@ -190,24 +205,27 @@ def data() -> dict[str, Any]:
             }
         result[lesson] = told
         print(lesson, json.dumps(told), flush=True)
-    return result
+        record("data", result)
 
 
 # --- figures of the estimate ------------------------------------------------------------------
 
 
-def without(figures: Sequence[str], known: Sequence[str]) -> dict[str, Any]:
-    """What estimate and models are worth without some figures (``gemm:SHORT_US``). They are set
-    before anything else is imported. known: digests of estimates that nothing is worked out of."""
+def without(figures: Sequence[str], blocks: Any, known: Sequence[str]) -> dict[str, Any]:
+    """What estimate and models are worth without some figures (``gemm:SHORT_US``).
+
+    known: digests of estimates that nothing is worked out of.
+    """
     from tilewright.arch import figures as module
+    from tilewright.learn import judge
+    from tilewright.learn.train import Sheet
 
     for one in figures:
         file, _, name = one.partition(":")
         module.figures(file).__dict__[name] = NEUTRAL[module.stated(file)[name].unit]
-    from tilewright.learn import judge
-
     found = {}
-    for lesson, some in sheets():
+    for lesson, listed in blocks.items():
+        some = [Sheet(block) for block in listed]
         digest = hashlib.sha256(b"".join(s.described.us.tobytes() for s in some)).hexdigest()
         if digest in known:
             continue
@@ -220,31 +238,37 @@ def without(figures: Sequence[str], known: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def apart(figures: Sequence[str], known: Sequence[str] = ()) -> dict[str, Any] | str:
-    """`without`, in a process of its own; or the error."""
-    command = [sys.executable, __file__, "without", *figures, "--known", *known]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return done.stderr.strip().splitlines()[-1]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def apart(figures: Sequence[str], blocks: Any, known: Sequence[str] = ()) -> dict[str, Any] | str:
+    """`without`, in a process of its own, which keeps nothing that was worked out before; or the
+    error."""
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        try:
+            return pool.submit(without, figures, blocks, known).result()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
 
 
-def figures() -> dict[str, Any]:
+def figures(files: Sequence[str]) -> None:
     from tilewright.arch.figures import stated
+    from tilewright.learn import matrix
 
     names = [
         f"{file}:{name}"
-        for file in FILES
+        for file in files
         for name, one in stated(file).items()
         if one.found in FOUND and one.unit in NEUTRAL and not isinstance(one.value, dict)
     ]
-    whole = apart([])
-    assert not isinstance(whole, str), whole
-    moved: dict[str, Any] = {}
+    blocks = matrix.by_lesson(matrix.blocks(matrix.read([DATA])))
+    result = recorded().get("figures", {})
+    if "whole" not in result:
+        result["whole"] = apart([], blocks)
+    whole, moved = result["whole"], result.setdefault("without each", {})
     for name in names:
-        moved[name] = apart([name], [one["estimates"] for one in whole.values()])
+        if name in moved:
+            continue
+        moved[name] = apart([name], blocks, [one["estimates"] for one in whole.values()])
         print(name, json.dumps(moved[name]), flush=True)
+        record("figures", result)
     needless = [
         name
         for name, found in moved.items()
@@ -255,26 +279,19 @@ def figures() -> dict[str, Any]:
             for lesson, one in found.items()
         )
     ]
-    return {
-        "whole": whole,
-        "without each": moved,
-        "needless": needless,
-        "without them": apart(needless),
-    }
+    result |= {"needless": needless, "without them": apart(needless, blocks)}
+    record("figures", result)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("methods", "data", "figures", "without"))
-    parser.add_argument("figures", nargs="*", help="of `without`, which `figures` starts")
-    parser.add_argument("--known", nargs="*", default=[])
+    parser.add_argument("command", choices=("methods", "data", "figures"))
+    parser.add_argument("--files", nargs="+", choices=FILES, default=FILES, help="of `figures`")
     args = parser.parse_args()
-    if args.command == "without":
-        print(json.dumps(without(args.figures, args.known)))
-        return
-    made = {"methods": methods, "data": data, "figures": figures}[args.command]()
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    RECORD.write_text(json.dumps({**record, args.command: made}, indent=1, ensure_ascii=False))
+    if args.command == "figures":
+        figures(args.files)
+    else:
+        {"methods": methods, "data": data}[args.command]()
 
 
 if __name__ == "__main__":

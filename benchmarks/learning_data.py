@@ -2,14 +2,20 @@
 models.
 
     python benchmarks/learning_data.py draw                 # choose the pairs; needs scipy, no GPU
-    python benchmarks/learning_data.py measure --seconds 240 --out DIR --part 0/2
+    python benchmarks/learning_data.py plan --seconds 1200 --gpus 4     # what a run would measure
+    python benchmarks/learning_data.py measure --seconds 540 --out DIR --part 0/2
 
-`draw` writes a sample for each class of problems into cases/learning (`measure.designs`). `measure`
-takes the samples in the order of `CLASSES`, each for its share of the time, on every GPU of the
-machine. Kernels are built on the processor's cores, those of the next class while the GPUs measure.
-Every kernel is verified, then timed in replayed CUDA graphs. A class's problems are in an order by
-which any beginning of it is a fair draw; `--part i/n` takes every n-th of them, from the i-th on.
-Results already in DIR are not measured again. `measure` leaves them packed in results.db.xz.
+`draw` writes a sample for each class of problems into cases/learning (`measure.designs`): problems
+of models, and GEMMs whose sizes lie between theirs. `measure` takes the samples in the
+order of `CLASSES`, each for its share of the time, on every GPU of the machine. Kernels are built
+on the processor's cores, those of the next class while the GPUs measure. Every kernel is verified,
+then timed in replayed CUDA graphs. Results already in DIR are not measured again. `measure` leaves
+them packed in results.db.xz.
+
+In a sample, problems that `learned_h200.parquet` has come last. Of the others, every second one is
+drawn by chance, so that any beginning has a fair draw in it; those between them are where the
+shipped models and the estimate disagree most, and before these the ones that no model can judge.
+`--part i/n` takes every n-th problem, from the i-th on.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import lzma
+import math
 import os
 import sqlite3
 import sys
@@ -31,8 +38,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from cases.gemm_unseen import Multiples, fp8_rows, sizes
 from tilewright import arch, ops
+from tilewright.arch.model import Device
 from tilewright.compile import Store, build
+from tilewright.learn.matrix import read
 from tilewright.measure import designs
 from tilewright.measure.database import FILE
 from tilewright.measure.designs import Design, Sample
@@ -41,8 +51,13 @@ from tilewright.measure.measurement import Measurement, Settings
 from tilewright.measure.problems import load_problems
 from tilewright.measure.results import Results
 from tilewright.measure.sweep import Crew, Group, plan_some, sweep
+from tilewright.ops.gemm import GemmProblem
+from tilewright.select.features import Described
+from tilewright.select.learned import judged
+from tilewright.select.model import SHIPPED, gather
 
 SAMPLES = Path(__file__).parent / "cases" / "learning"
+RECORD = Path(__file__).parent / "results" / "learned_h200.parquet"
 DEVICE = "h200_sxm"
 PACKED = "results.db.xz"
 
@@ -51,6 +66,11 @@ SETTINGS = Settings(
     budget_seconds=5.0, interleave=32,
 )  # fmt: skip
 """A sample of a graph is the mean of 20 calls and more, so three are enough to rank by."""
+SLOWEST = 2.5
+"""Models are not asked about kernels of over twice the least estimate
+(`select.learned.FARTHEST`)."""
+PAIRS_A_SECOND = 40
+"""On one GPU, as a run of `measure` said."""
 TOGETHER = 8
 """Problems that are measured between two looks at the clock."""
 SPARED_CORES = 3
@@ -92,15 +112,36 @@ def _convolutions(direction: str) -> Class:
             if len(p.spatial) == 2 and p.groups == 1 and p.c % 8 == p.k % 8 == 0
         ],
         lambda p: (p.c, p.k, p.filter, p.stride, p.pad, p.dilation),
-        128, Design(48, first=6, pool=64), 6e10, 0.17, False,
+        230, Design(64, first=12, slowest=SLOWEST, pool=256), 6e10, 0.13, False,
     )  # fmt: skip
+
+
+SEED, BETWEEN = 7, 300
+"""Of the GEMMs between those of models. The seeds of the cases `gemm-unseen` stay unseen."""
+
+
+def _between(multiples: Multiples = (1, 1, 1)) -> list[tuple[int, int, int]]:
+    return [size for of in (True, False) for size in sizes(BETWEEN, SEED, of, multiples)]
+
+
+def _gemms() -> list[Any]:
+    drawn = [GemmProblem(*size) for size in _between()]
+    return [*dict.fromkeys([*_listed("gemm:full"), *drawn])]
+
+
+def _fp8() -> list[Any]:
+    """With a scale for each row of A and column of B."""
+    listed = [(p.m, -(-p.n // 16) * 16, -(-p.k // 16) * 16) for p in _listed("gemm:full")]
+    return [fp8_rows(*size) for size in dict.fromkeys([*listed, *_between((1, 16, 16))])]
 
 
 CLASSES = {
     "gemm": Class(
-        lambda: _listed("gemm:full"),
-        lambda p: (p.n, p.k),
-        320, Design(64, pool=200), 1.5e11, 0.3, False,
+        _gemms, lambda p: (p.n, p.k), 500, Design(64, slowest=SLOWEST, pool=200), 1.5e11, 0.27,
+        False,
+    ),
+    "gemm_fp8": Class(
+        _fp8, lambda p: (p.n, p.k), 300, Design(64, slowest=SLOWEST, pool=200), 3e11, 0.16, False
     ),
     "conv_forward": _convolutions("forward"),
     "conv_data": _convolutions("data"),
@@ -110,7 +151,7 @@ CLASSES = {
             ("attention:prefill", "attention:decode"), arch.arch("sm_90")
         ).problems,
         lambda p: (p.heads, p.kv_heads, p.head_dim, p.head_dim_v),
-        120, Design(48, first=6, pool=96), 1e11, 0.19, True,
+        240, Design(64, slowest=SLOWEST, pool=128), 1e11, 0.18, True,
     ),
 }  # fmt: skip
 
@@ -131,6 +172,26 @@ def drawn(of: Class) -> list[Any]:
     return [problem for _, _, problem in sorted(placed)[: of.count]]
 
 
+def ordered(sample: Sample, device: Device) -> Sample:
+    """The pairs in the order to measure them."""
+    models = gather(SHIPPED)
+    assert models is not None
+    known = {cell.problem for cell in read([RECORD])}
+
+    def worth(pair: tuple[Any, Sequence[Any]]) -> float:
+        """How far model and estimate are apart; infinite if the model cannot judge."""
+        problem, configs = pair
+        model = models.get(ops.family(problem.family).lesson(problem))
+        found = judged(model, Described(problem, configs, device)) if model else ""
+        return math.inf if isinstance(found, str) else found.gain
+
+    fair = [pair for pair in sample.pairs if pair[0] not in known]
+    apart = sorted(fair, key=worth, reverse=True)
+    turns = dict.fromkeys(pair for both in zip(fair, apart, strict=True) for pair in both)
+    seen = [pair for pair in sample.pairs if pair[0] in known]
+    return replace(sample, pairs=(*turns, *seen))
+
+
 def draw(name: str) -> Sample:
     """The sample of a class."""
     of, device = CLASSES[name], arch.device(DEVICE)
@@ -149,7 +210,7 @@ def draw(name: str) -> Sample:
         found = (config for space in spaces for config in expanded[str(space)])
         return tuple(dict.fromkeys(found))
 
-    return designs.sample(drawn(of), candidates, device, of.design)
+    return ordered(designs.sample(drawn(of), candidates, device, of.design), device)
 
 
 # --- measuring --------------------------------------------------------------------------------
@@ -259,6 +320,25 @@ def _part(name: str, group: Group, part: int, parts: int) -> Sample:
     return replace(sample, pairs=sample.pairs[part::parts])
 
 
+def plan(args: argparse.Namespace) -> None:
+    """Say how many pairs each class has, and how long they take."""
+    whole = 0
+    for name in args.classes:
+        sample = designs.load(SAMPLES / f"{name}.json")
+        share = CLASSES[name].share / sum(CLASSES[one].share for one in args.classes)
+        room = share * args.seconds * args.gpus * PAIRS_A_SECOND
+        taken = before = 0
+        for _, configs in sample.pairs:
+            before += len(configs)
+            taken += before <= room
+        whole += sample.count
+        print(
+            f"{name}: {taken} of {len(sample.pairs)} problems in {share * args.seconds:.0f} s; "
+            f"{len(sample.configs)} kernels, {sample.count} pairs"
+        )
+    print(f"all of it: {whole} pairs, {whole / PAIRS_A_SECOND:.0f} seconds of a GPU")
+
+
 def _pack(folder: Path) -> None:
     """Leave the results in one small file."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -271,16 +351,19 @@ def _pack(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in ("draw", "measure"):
+    for command in ("draw", "plan", "measure"):
         one = commands.add_parser(command)
         one.add_argument("--classes", nargs="+", choices=CLASSES, default=[*CLASSES])
+        if command == "plan":
+            one.add_argument("--seconds", type=float, default=1200.0)
+            one.add_argument("--gpus", type=int, default=4)
     one.add_argument("--out", required=True, help="folder of the results")
     one.add_argument("--seconds", type=float, default=240.0, help="for all of it, builds included")
     one.add_argument("--part", default="0/1", help="I/N: every N-th problem from the I-th on")
     one.add_argument("--devices", default="all", help="as for `tilewright sweep`")
     args = parser.parse_args()
-    if args.command == "measure":
-        measure(args)
+    if args.command != "draw":
+        {"plan": plan, "measure": measure}[args.command](args)
         return
     for name in args.classes:
         sample = draw(name)
