@@ -16,6 +16,7 @@ from torch.nn import attention  # noqa: E402
 
 from tilewright import ops  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
+from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.torch import install, register_flash_attention, uninstall  # noqa: E402
 from tilewright.torch.installing import decisions  # noqa: E402
 from tilewright.torch.installing.flash import NAME  # noqa: E402
@@ -142,6 +143,12 @@ def test_nothing_changes_until_it_is_activated():
     assert all(now != then for now, then in zip(dump(), before, strict=True))
     attention.restore_flash_attention_impl()
     assert attention.current_flash_attention_impl() is None and dump() == before
+
+
+def test_an_older_torch_is_refused(monkeypatch):
+    monkeypatch.delattr(attention, "register_flash_attention_impl")
+    with pytest.raises(BadArgument, match=r"torch 2.* takes no other flash attention"):
+        register_flash_attention()
 
 
 @pytest.mark.parametrize("causal", [False, True])

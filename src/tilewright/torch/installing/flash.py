@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from tilewright.errors import BadArgument
 from tilewright.torch.installing.decisions import Asked, Decisions
 from tilewright.torch.installing.overrides import Overrides, serving
 
@@ -63,15 +64,21 @@ def register_flash_attention(_key: str = "CUDA") -> None:
     While it is active, ours computes what it has a kernel for, in fp16 and bf16, whatever
     measurements say; torch's own computes the rest: calls with dropout, and those with pages, used
     lengths or ALiBi. Which of its backends ``scaled_dot_product_attention`` takes, torch decides as
-    before. Needs torch 2.11.
+    before. Raises `BadArgument` for a torch without such implementations.
     """
+    register = getattr(torch.nn.attention, "register_flash_attention_impl", None)
+    if register is None:
+        raise BadArgument(
+            f"torch {torch.__version__} takes no other flash attention than its own; "
+            "call tilewright.torch.install"
+        )
 
     def activate() -> _Active:
         active = _Active(Overrides(_key))
         put(active.overrides, Decisions("all"))
         return active
 
-    torch.nn.attention.register_flash_attention_impl(NAME, register_fn=activate)
+    register(NAME, register_fn=activate)
 
 
 DEBUG = "the debug mask is asked for"
