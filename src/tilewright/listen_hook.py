@@ -6,6 +6,7 @@ It does nothing, and imports nothing more, unless the environment asks to listen
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 
 VARIABLE = "TILEWRIGHT_LISTEN"
@@ -15,14 +16,21 @@ VARIABLE = "TILEWRIGHT_LISTEN"
 def start() -> None:
     """Listen to the whole process if the environment says so. Raises `BadArgument`."""
     path = os.environ.get(VARIABLE)
-    if path:
-        from tilewright.errors import BadArgument
-        from tilewright.torch.listening import listen_until_exit
+    if not path or _own():
+        return
+    from tilewright.errors import BadArgument
+    from tilewright.torch.listening import listen_until_exit
 
-        # Torch imports this last. It wraps kernels too, which have to be there first.
-        with suppress(ImportError):
-            import torch._native  # noqa: F401
-        try:
-            listen_until_exit(path)
-        except BadArgument as error:
-            raise BadArgument(f"{VARIABLE}: {error}") from None
+    # Torch imports this last. It wraps kernels too, which have to be there first.
+    with suppress(ImportError):
+        import torch._native  # noqa: F401
+    try:
+        listen_until_exit(path)
+    except BadArgument as error:
+        raise BadArgument(f"{VARIABLE}: {error}") from None
+
+
+def _own() -> bool:
+    """Whether this is Tilewright's command or a child of Tilewright: what they measure is no
+    model's."""
+    return "tilewright.cli" in sys.modules or bool(os.environ.get("TILEWRIGHT_PARENT"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,10 +19,9 @@ torch = pytest.importorskip("torch")
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
 import tilewright.torch  # noqa: E402
-from tilewright import capture_file, capturing, ops  # noqa: E402
+from tilewright import capture_file, capturing, listen_hook, ops  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
-from tilewright.listen_hook import VARIABLE  # noqa: E402
 from tilewright.measure.problems import load_problems  # noqa: E402
 from tilewright.torch.listening import epilogues, hooks  # noqa: E402
 from tilewright.torch.listening.heard import Kind  # noqa: E402
@@ -396,17 +396,29 @@ x @ x.T
 """
 
 
+def test_tilewright_does_not_listen_to_itself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(listen_hook.VARIABLE, str(file))
+    monkeypatch.setenv("TILEWRIGHT_PARENT", "1")
+    listen_hook.start()
+    monkeypatch.delenv("TILEWRIGHT_PARENT")
+    monkeypatch.setitem(sys.modules, "tilewright.cli", object())
+    listen_hook.start()
+    torch.randn(8, 16) @ torch.randn(16, 8)
+    assert not file.exists()
+
+
 @pytest.mark.turns(8)
 def test_a_program_is_heard_without_a_change(file: Path, tmp_path: Path) -> None:
     """As torch calls the entry points of installed packages when it is imported."""
+    settings = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    said = re.search(r'entry-points."torch.backends"\][^\n]*\n(\w+) = "([^"]+)"\n', settings)
+    assert said is not None
     entry = tmp_path / "heard-1.0.dist-info"
     entry.mkdir()
     (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: heard\nVersion: 1.0\n")
-    (entry / "entry_points.txt").write_text(
-        "[torch.backends]\nheard = tilewright.listen_hook:start\n"
-    )
+    (entry / "entry_points.txt").write_text(f"[torch.backends]\n{said[1]} = {said[2]}\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, VARIABLE: str(file), "PYTHONPATH": path}
+    environment = {**os.environ, listen_hook.VARIABLE: str(file), "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True
     )
