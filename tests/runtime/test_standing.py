@@ -322,6 +322,23 @@ def answered(q, k, v, changed=lambda given: given, **named):
     return torch_answer.answer(family, changed(given), said.scalars)
 
 
+@pytest.mark.parametrize("n", [16, 32])
+def test_torch_is_given_operands_as_the_kernel_reads_them(n):
+    """Equal sizes do not say that an operand is not turned, and rows of a batch are rows."""
+    x, w = torch.randn(2, 3, 16).bfloat16(), torch.randn(n, 16).bfloat16()
+    family = ops.family("gemm")
+    for equation, a, out in (
+        ("mk,nk->mn", x[0], torch.zeros(3, n)),
+        ("bmk,nk->bmn", x, torch.zeros(2, 3, n)),
+    ):
+        out = out.bfloat16()
+        said = calls.spoken("gemm", {"equation": equation}, 1)
+        given = calls.read(family, None, (a, w), said, (out,))
+        name, run = torch_answer.answer(family, given, said.scalars)
+        run()
+        assert name == "torch.mm" and torch.equal(out, a @ w.T)
+
+
 def test_torch_answers_no_call_whose_lengths_lie_on_the_device():
     """Kernels here keep to their operands whatever the lengths are; torch's do not."""
     x = torch.zeros(40, 2, 64, dtype=torch.bfloat16)
