@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tilewright import checks
 from tilewright.checks import MOST_WHOLE
 from tilewright.errors import BadArgument, BadFile, shown
 from tilewright.jsonfile import convert, parse_json
@@ -35,6 +36,12 @@ log = logging.getLogger("tilewright")
 ENDING = ".jsonl"
 _PROBLEM, _LISTENING = "problem", "listening"
 _BEGINS = tuple(f'{{"{word}": '.encode() for word in (_PROBLEM, _LISTENING))
+
+
+def _check_numbers(of: Any, *names: str) -> None:
+    """Raise `BadArgument` for a field that is less than 0, or no number."""
+    for name in names:
+        checks.number(name, getattr(of, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,9 @@ class Heard:
     early_seconds: float = 0.0
     followed: int = 0
     seen: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, "timed", "seconds", "early", "early_seconds", "followed")
 
     @property
     def each(self) -> float | None:
@@ -94,6 +104,9 @@ class Unstated:
     count: int
     seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        _check_numbers(self, "count", "seconds")
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -112,6 +125,9 @@ class Run:
     steps: int = 0
     step_seconds: float = 0.0
     unstated: tuple[Unstated, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, "seconds", "steps", "step_seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import msgspec
 import mutations
 from fuzz_seeds import GFX942, H200, MI300X, SM90
 
-from tilewright import capturing, ops, space
+from tilewright import capture_file, ops, space
 from tilewright.arch import arch, device, targets
 from tilewright.arch.model import Arch
 from tilewright.bundle import Bundle
@@ -154,8 +154,13 @@ def _declared_space(random: Random, folder: Path) -> None:
 
 def _capture(random: Random, folder: Path) -> None:
     some = random.sample(seeds.problems(), 3)
-    records = [{"problem": said(problem), "count": 3} for problem in some]
-    capturing.load(_file(folder, "c.jsonl", mutations.json_lines(records, random)))
+    records: list[object] = [{"problem": said(problem), "count": 3} for problem in some]
+    facts = {"by": "aten.mm", "timed": 2, "seconds": 0.5, "followed": 1, "seen": {"relu": 1}}
+    unstated = [{"by": "aten.mm", "why": "float64", "count": 2}]
+    run = {"device": "cpu", "torch": "2.13.0", "seconds": 1.5, "steps": 2, "unstated": unstated}
+    records += [{"problem": said(some[0]), "count": 0, "heard": facts}, {"listening": run}]
+    found = capture_file.read(_file(folder, "c.jsonl", mutations.json_lines(records, random)))
+    [facts.each for facts in found.heard.values()]
 
 
 def _where(random: Random, folder: Path) -> None:
