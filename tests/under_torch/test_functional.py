@@ -148,7 +148,7 @@ def test_strides_that_no_kernel_reads_are_copied_as_torch_copies_them():
     assert far(tt.mm(row, apart), (row @ apart).double()) < NEAR
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(16)
 def test_compiled_it_is_one_node():
     seen = []
 

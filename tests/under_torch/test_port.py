@@ -288,7 +288,7 @@ def alone(tmp_path):
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.turns(16)
+@pytest.mark.turns(32)
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
 @pytest.mark.parametrize("sharded_first", [False, True])
 def test_trained_in_parallel(alone, calls, sharded_first):
@@ -378,7 +378,7 @@ def test_what_is_no_module_or_compiled_is_refused():
         port(nn.Sequential(layer))
 
 
-@pytest.mark.turns(8)
+@pytest.mark.turns(32)
 def test_compiled_and_exported():
     model = blocks()
     port(model)
