@@ -145,6 +145,24 @@ def test_nothing_changes_until_it_is_activated():
     assert attention.current_flash_attention_impl() is None and dump() == before
 
 
+@pytest.mark.parametrize("first", ["uninstall", "restore"])
+def test_installed_and_activated_at_once(cudnn, first):
+    """In whichever order they end: what is left falls through to what is left."""
+    before = dump()
+    q, k, v = (x.detach() for x in tensors(*((1, 2, 4, 16),) * 3))
+    ours = install("all", _key="CPU")
+    register_flash_attention(_key="CPU")
+    attention.activate_flash_attention_impl(NAME)
+    ends = [uninstall, attention.restore_flash_attention_impl]
+    for end in ends if first == "uninstall" else reversed(ends):
+        ATEN._scaled_dot_product_flash_attention(q, k, v)
+        with pytest.raises(NotImplementedError, match="torch has no kernel"):
+            ATEN._scaled_dot_product_flash_attention(q, k, v, 0.5)
+        end()
+    assert dump() == before
+    assert len(ours.report()["served"]) == (first == "restore")
+
+
 def test_an_older_torch_is_refused(monkeypatch):
     monkeypatch.delattr(attention, "register_flash_attention_impl")
     with pytest.raises(BadArgument, match=r"torch 2.* takes no other flash attention"):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilewright.torch.installing.decisions import Asked, Decisions, kind
-from tilewright.torch.installing.overrides import Original, Overrides, serving
+from tilewright.torch.installing.overrides import Make, Original, Overrides, serving
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """Channels-last, by number of dimensions."""
@@ -89,7 +89,7 @@ def _forward(
     return Asked("conv", (x, w), said, (_made((x.shape[0], w.shape[0], *spatial), x, w),))
 
 
-def _backward(decisions: Decisions) -> Callable[[Original], Callable[..., Any]]:
+def _backward(decisions: Decisions) -> Make:
     """What `Overrides.put` takes for ``convolution_backward``."""
     names = ("convolution_backward: data", "convolution_backward: weights")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,25 +14,41 @@ from tilewright.torch.installing.decisions import Asked, Decision, Decisions, ki
 Original = Callable[..., Any]
 """Torch's own kernel: dispatch keys, arguments → results."""
 
+Make = Callable[[Original], Callable[..., Any]]
+"""Makes a kernel that may call torch's."""
+
 
 class Overrides:
     """Kernels of ours for operators of torch, below autograd and autocast.
 
+    Each falls through to the kernel that was there before, also of other overrides. If these are
+    ours and are removed first, what was put in front of them is put there anew. Those of another
+    library have to be removed last.
+
     key: where the tensors are: ``CUDA`` (HIP's, too), or ``CPU``.
-    names: the operators so far.
     """
+
+    _all: ClassVar[list[Overrides]] = []
+    """Those that are in torch's table, in the order in which they came there."""
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.names: list[str] = []
-        self._library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+        self._makes: dict[str, Make] = {}
+        self._library: Any = _library()
+        self._all.append(self)
 
-    def put(self, aten: str, make: Callable[[Original], Callable[..., Any]]) -> None:
+    @property
+    def names(self) -> Iterable[str]:
+        """The operators, with their overloads (``mm.out``)."""
+        return self._makes
+
+    def put(self, aten: str, make: Make) -> None:
         """Put a kernel in front of torch's.
 
-        aten: the operator, with its overload (``mm.out``).
+        aten: the operator, with its overload.
         make: torch's kernel → a kernel, which is given the dispatch keys first.
         """
+        self._makes[aten] = make
         try:
             found = torch.library.get_kernel(f"aten::{aten}", self.key)
             original: Original = found.call_boxed
@@ -40,12 +56,25 @@ class Overrides:
             original = partial(_missing, aten, self.key)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch tells of each first override, which is meant
-            self._library.impl(aten, make(original), self.key, with_keyset=True)
-        self.names.append(aten)
+            self._library.impl(
+                aten, make(original), self.key, with_keyset=True, allow_override=True
+            )
 
     def remove(self) -> None:
         """Restore torch's dispatch table as it was."""
-        self._library._destroy()
+        place = self._all.index(self)
+        later = self._all[place + 1 :]
+        for one in (*reversed(later), self):
+            one._library._destroy()
+        del self._all[place]
+        for one in later:
+            one._library = _library()
+            for aten, make in one._makes.items():
+                one.put(aten, make)
+
+
+def _library() -> Any:
+    return torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
 
 def _missing(aten: str, key: str, *_: Any, **__: Any) -> Any:
@@ -57,7 +86,7 @@ def serving(
     aten: str,
     ask: Callable[..., Asked | str],
     results: Callable[..., Any],
-) -> Callable[[Original], Callable[..., Any]]:
+) -> Make:
     """What `Overrides.put` takes to serve calls of one operator.
 
     ask: the call's arguments → what it asks of us, or why it asks nothing.
