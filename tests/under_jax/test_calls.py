@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -76,3 +78,22 @@ def test_an_error_of_a_call_reaches_the_caller(monkeypatch):
 def test_empty_results_launch_nothing(referenced):
     assert tj.gemm(normal(0, 4), normal(4, 6)).shape == (0, 6)
     assert not referenced
+
+
+def test_temporaries_are_one_more_result(monkeypatch):
+    from tilewright.jax import foreign
+
+    lowered, run, seen = foreign.lowered, foreign._run, []
+
+    def with_memory(stated, platform):
+        return replace(lowered(stated, platform), memory=1000)
+
+    def noted(text, addresses):
+        seen.append(len(addresses))
+        run(text, addresses[:-1])
+
+    monkeypatch.setattr(foreign, "lowered", with_memory)
+    monkeypatch.setattr(foreign, "_run", noted)
+    a, b = normal(7, 4), normal(4, 6, seed=1)
+    close(jax.jit(tj.gemm)(a, b), a @ b)
+    assert seen == [4]  # operands, the product, and the memory

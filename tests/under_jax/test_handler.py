@@ -168,3 +168,26 @@ def test_a_product_is_planned_built_and_launched(frame, monkeypatch, store):
     )
     assert message is None
     assert [one["stream"] for one in driver.launches] == [STREAM]
+
+
+_SPLIT = "gemm_rcr_bf16_bf16_bf16_fp32_16x32x128_w4_s2_basic_split_k2_linear_g8_direct_padmnk_al16"
+
+
+@pytest.mark.turns(12)
+def test_flags_that_other_launches_keep_zero_are_zeroed_by_each(monkeypatch, store):
+    driver = stand_in_gpu.Driver()
+    monkeypatch.setattr(loader, "driver", lambda backend: driver)
+    for module in (plan, loader):
+        monkeypatch.setattr(module, "live_device", lambda index: device("h200_sxm"))
+    views = (
+        View((16, 512), (512, 1), "bf16", 0, "cpu"),
+        View((512, 16), (1, 512), "bf16", 0, "cpu"),
+    )
+    stated = Stated("gemm", views)
+    dispatcher = dispatch.Dispatcher(store=store)
+    chosen, launch = dispatcher.bound(stated.problem, stated.bound, {}, 0, _SPLIT)
+    assert chosen.config.name == _SPLIT
+    kept_zero, scratch = launch.workspace
+    assert kept_zero == 0 < scratch
+    launch(STREAM, (A, B, C), (0, MEMORY), apart=True)
+    assert driver.queued[0]["fill"][0] == MEMORY

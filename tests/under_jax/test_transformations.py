@@ -57,6 +57,21 @@ def test_vmap_of_a_gradient(name, referenced):
 
 
 @pytest.mark.turns(4)
+def test_calls_with_one_seed_drop_the_same_under_vmap(referenced):
+    q = normal(1, 8, 2, 16)
+    attend = partial(tj.attention, dropout=0.5, seed=7)
+    found = jax.vmap(lambda q: attend(q, q, q))(jnp.stack([q, q]))
+    assert jnp.array_equal(found[0], found[1])
+    assert not jnp.array_equal(found[0], tj.attention(q, q, q))
+
+
+def test_only_what_the_backward_pass_reads_is_kept(referenced):
+    a, b = AB
+    _, backward = jax.vjp(tj.gemm, a, b)
+    assert sorted(x.shape for x in jax.tree.leaves(backward)) == sorted([a.shape, b.shape])
+
+
+@pytest.mark.turns(4)
 def test_other_axes_of_vmap(referenced):
     a, b = normal(6, 2, 5), AB[1]
     found = jax.vmap(tj.gemm, (1, None), 2)(a, b)

@@ -100,9 +100,10 @@ def _batched(args: Sequence[Any], dims: Sequence[int | None], *, stated: Stated)
     first = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(args, dims, strict=True)]
     apart = [d is not None for d in dims]
     how = ops.family(stated.op).joined(stated.call, apart)
-    made = None if how is None else _together(stated, how, first, apart, size)
-    if made is None:
+    if how is None:
         made = _one_by_one(stated, first, apart)
+    else:
+        made = _together(stated, how, first, apart, size)
     return made, [0] * len(made)
 
 
@@ -120,7 +121,7 @@ def _one_by_one(stated: Stated, args: Sequence[Any], apart: Sequence[bool]) -> A
 def _together(
     stated: Stated, how: Joined, args: Sequence[Any], apart: Sequence[bool], size: int
 ) -> Any:
-    """One call; None if the family does not take it after all, or makes something else of it."""
+    """One call."""
     tensors = []
     for x, view, place, differs in zip(args, stated.views, how.operands, apart, strict=True):
         order = order_of(view.shape, view.strides)
@@ -130,24 +131,11 @@ def _together(
         whole = x if differs else jnp.broadcast_to(x, (size, *x.shape))
         tensors.append(_joined(whole, order, place))
     one = replace(stated, views=tuple(x.view for x in tensors))
-    try:
-        outputs = one.outputs
-    except BadArgument:
-        return None
-    for made, single, place in zip(outputs, stated.outputs, how.outputs, strict=True):
-        if made.shape != _joined_shape(single.shape, place, size) or made.dtype != single.dtype:
-            return None
     found = launch(one, [x.base for x in tensors])
     return [
         _parted(x, order_of(single.shape, single.strides), place, size)
         for x, single, place in zip(found, stated.outputs, how.outputs, strict=True)
     ]
-
-
-def _joined_shape(shape: Sequence[int], place: int, size: int) -> tuple[int, ...]:
-    if place == FRONT:
-        return (size, *shape)
-    return tuple(n * size if i == place else n for i, n in enumerate(shape))
 
 
 def _joined(base: Any, order: Order, place: int) -> Tensor:

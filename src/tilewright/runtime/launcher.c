@@ -518,9 +518,8 @@ static int do_launch(Launch *l, uint64_t stream, const uint64_t *address, PyObje
 }
 
 /* As do_launch() of a launch to which no scalars are given, without Python's lock: the caller keeps
-   other threads from this launch meanwhile. */
+   other threads from this launch meanwhile, and written operands apart from all others. */
 static int launch_alone(Launch *l, uint64_t stream, const uint64_t *address) {
-  if (overlaps(l, address)) return OVERLAPS;
   Copy copy;
   if (copy_content(l, &copy)) return NEEDS_MAPS; /* as a tensor map without memory: Python says */
   void *queue = (void *)(uintptr_t)stream;
