@@ -248,6 +248,7 @@ def agreed(found, recorded):
     rows = exact.any(-1)[:, 0]  # padding's rows aside
     assert weights is None
     torch.testing.assert_close(out[rows], right[rows], atol=2e-5, rtol=2e-5)
+    assert not out[~rows].any()  # of a token that sees none
     if recorded:
         sums = [x[rows].square().sum() for x in (out, right)]
         ours, theirs = (torch.autograd.grad(x, (q, k, v)) for x in sums)
@@ -316,6 +317,10 @@ def test_packed_sequences_by_their_offsets():
     plain = dataclasses.replace(FORMS["packed"].seen, left=None)
     exact = DescribedMask((2, 1, 6, 6), "cpu", plain, offsets=offsets).exact()
     torch.testing.assert_close(out, right_of(q, k, v, exact), atol=2e-5, rtol=2e-5)
+    padded, _ = attention(MODULE, q, k, v, FORMS["left"], **said, max_length_k=4)
+    rows = FORMS["left"].any(-1)[:, 0]  # padding that a mask hides is not overlooked
+    right = right_of(q, k, v, FORMS["left"].exact())
+    torch.testing.assert_close(padded[rows], right[rows], atol=2e-5, rtol=2e-5)
     with pytest.raises(BadArgument, match="max_length_k"):
         attention(MODULE, q, k, v, None, **said)
 

@@ -8,7 +8,7 @@ import torch
 
 from tilewright.errors import BadArgument
 from tilewright.flash_attn import words
-from tilewright.transformers.described import DescribedMask
+from tilewright.transformers.described import DescribedMask, Seen
 
 REFUSED = {
     "output_attentions": "it has no weights to return; pass attn_implementation='eager'",
@@ -71,27 +71,26 @@ def attention(
     if torch.is_autocast_enabled(kind):  # which attention with left padding does not ask
         dtype = torch.get_autocast_dtype(kind)
         query, key, value = (x.to(dtype) for x in (query, key, value))
-    described = isinstance(attention_mask, DescribedMask)
-    if cu_seq_lens_q is not None and (attention_mask is None or described):
-        if position_bias is not None:
-            raise BadArgument("position_bias does not go with cu_seq_lens_q; leave one out")
-        offsets = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
-        left = attention_mask.seen.left if described else None
-        return _packed(query, key, value, *offsets, is_causal, left, said), None
     bias = position_bias
-    if described and _exact(attention_mask, query, key, value, bias):
-        attention_mask, described = attention_mask.computed(), False
-    elif described and attention_mask.seen.plain:
-        attention_mask, described = None, False
-    if described and attention_mask.offsets is not None:
-        seen = attention_mask.seen
-        offsets = (attention_mask.offsets,) * 2 + (seen.longest,) * 2
-        return _packed(query, key, value, *offsets, True, seen.left, said), None
+    if cu_seq_lens_q is not None and _open(attention_mask):
+        if bias is not None:
+            raise BadArgument("position_bias does not go with cu_seq_lens_q; leave one out")
+        if cu_seq_lens_k is None or max_length_q is None or max_length_k is None:
+            raise BadArgument("cu_seq_lens_q needs cu_seq_lens_k, max_length_q and max_length_k")
+        said |= {"q_offsets": cu_seq_lens_q.int(), "kv_offsets": cu_seq_lens_k.int()}
+        said |= {"max_q": int(max_length_q), "max_kv": int(max_length_k)}
+        seen = Seen(None, None) if attention_mask is None else attention_mask.seen
+        said |= words.masked(is_causal, (seen.left, None if is_causal else seen.right))
+        return _packed(query, key, value, said), None
+    mask, sequences = _read(attention_mask, query, key, value, bias)
+    if sequences is not None:
+        said |= words.masked(True, (attention_mask.seen.left, None))
+        return _packed(query, key, value, said | sequences), None
     n_q = query.shape[2]
-    if described:
-        said |= _described(attention_mask)
-    elif attention_mask is not None:
-        bias = _biased(attention_mask, bias)
+    if isinstance(mask, DescribedMask):
+        said |= _described(mask)
+    elif mask is not None:
+        bias = _biased(mask, bias)
     elif is_causal and n_q > 1:
         said |= {"mask": "causal", "corner": "top_left"}
     if "corner" in said and said.get("mask") == "causal" and key.shape[2] > n_q:
@@ -109,17 +108,53 @@ def _rows(*arrays: Any) -> tuple[Any, ...]:
     return tuple(words.dense_inside(x).transpose(1, 2) for x in arrays)
 
 
-def _exact(mask: DescribedMask, query: Any, key: Any, value: Any, bias: Any) -> bool:
-    """Whether the mask has to be computed: it is of other sizes, or what it says has no gradients
-    or does not go with the call."""
+def _open(mask: Any) -> bool:
+    """Whether a mask is that of tokens alone, without padding."""
+    if not isinstance(mask, DescribedMask):
+        return mask is None
+    return mask.used is None and mask.left_pad is None
+
+
+def _read(
+    mask: Any, query: Any, key: Any, value: Any, bias: Any
+) -> tuple[Any, dict[str, Any] | None]:
+    """What is read of a mask: nothing where it is only a rule, words for sequences, or itself,
+    computed where it is of other sizes, or has no gradients or no bias beside it."""
+    if not isinstance(mask, DescribedMask):
+        return mask, None
     batch, _, n_q, n_kv = mask.shape
     if (query.shape[0], query.shape[2], key.shape[0], key.shape[2]) != (batch, n_q, batch, n_kv):
-        return True
-    if mask.offsets is not None:
-        return bias is not None
+        return mask.computed(), None
+    if mask.seen.plain:
+        return None, None
     given = (query, key, value, bias)
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
-    return mask.left_pad is not None and (recorded or bias is not None)
+    sequences = _sequences(mask, recorded) if bias is None else None
+    if sequences is not None:
+        return None, sequences
+    padded = mask.left_pad is not None and (recorded or bias is not None)
+    return (mask.computed() if padded or mask.offsets is not None else mask), None
+
+
+def _sequences(mask: DescribedMask, recorded: bool) -> dict[str, Any] | None:
+    """A mask of packed sequences in the words of `tilewright.attention`; None for another.
+
+    recorded: whether gradients are. Left padding has none, so it is sequences of its own then,
+    which see no keys.
+    """
+    if mask.offsets is not None:
+        said = {"q_offsets": mask.offsets, "kv_offsets": mask.offsets}
+        return said | {"max_q": mask.seen.longest, "max_kv": mask.seen.longest}
+    batch, _, n_q, n_kv = mask.shape
+    if mask.left_pad is None or not recorded or n_q != n_kv or mask.seen.right != 0:
+        return None
+    begins = torch.stack((torch.zeros_like(mask.left_pad), mask.left_pad), 1)
+    begins += n_q * torch.arange(batch, device=begins.device, dtype=begins.dtype)[:, None]
+    offsets = torch.nn.functional.pad(begins.flatten(), (0, 1), value=batch * n_q)
+    used = torch.stack((torch.zeros_like(mask.left_pad), n_kv - mask.left_pad), 1).flatten()
+    return {
+        "q_offsets": offsets, "kv_offsets": offsets, "kv_used": used, "max_q": n_q, "max_kv": n_kv,
+    }  # fmt: skip
 
 
 def _described(mask: DescribedMask) -> dict[str, Any]:
@@ -148,18 +183,7 @@ def _biased(mask: Any, bias: Any) -> Any:
     return mask + bias
 
 
-def _packed(
-    query: Any, key: Any, value: Any, q_offsets: Any, kv_offsets: Any, max_q: Any, max_kv: Any,
-    causal: bool, left: int | None, said: dict[str, Any],
-) -> Any:  # fmt: skip
+def _packed(query: Any, key: Any, value: Any, said: dict[str, Any]) -> Any:
     """Sequences that lie behind one another in the rows of the batch."""
-    if kv_offsets is None or max_q is None or max_kv is None:
-        raise BadArgument("cu_seq_lens_q needs cu_seq_lens_k, max_length_q and max_length_k")
-    batch, _, n_q, _ = query.shape
     q, k, v = (x.flatten(0, 1) for x in _rows(query, key, value))
-    said |= words.masked(causal, (-1 if left is None else left, -1))
-    out = words.attention(
-        q, k, v, q_offsets=q_offsets.int(), kv_offsets=kv_offsets.int(),
-        max_q=int(max_q), max_kv=int(max_kv), **said,
-    )  # fmt: skip
-    return out.unflatten(0, (batch, n_q))
+    return words.attention(q, k, v, **said).unflatten(0, (query.shape[0], query.shape[2]))
