@@ -20,11 +20,12 @@ def t(*shape: int, dtype: Any = torch.bfloat16) -> Any:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def stated(op: Any, *args: Any, **keywords: Any) -> list[Any]:
+def stated(op: Any, *args: Any, recorded: bool = True, **keywords: Any) -> list[Any]:
     """The problems of a call, whose result torch's meta kernel lays out."""
     made = op(*args, **keywords)
     name = op._schema.name.removeprefix("aten::")
-    return [*aten.problems(name, heard.given(op, args, keywords, made))]
+    given = heard.given(op, args, keywords, made)
+    return [*aten.problems(name, {**given, aten.RECORDED: recorded})]
 
 
 def problem(family: str, **fields: Any) -> Any:
@@ -208,6 +209,13 @@ def test_attention(op: Any, args: Any, fields: dict[str, Any]) -> None:
     if "q_strides" not in fields:  # of the result, as the implementation lays it out
         fields = {**fields, "o_strides": found.o_strides}
     assert found == attention(**fields)
+
+
+def test_only_a_backward_pass_needs_the_logarithms() -> None:
+    (found,) = stated(FLASH.default, Q, Q, Q, recorded=False)
+    assert found == attention(o_strides=found.o_strides)
+    (found,) = stated(EFFICIENT.default, Q, Q, Q, None, True, recorded=False)
+    assert found.others == "lse", "torch was asked for them"
 
 
 def test_attention_below_the_public_function() -> None:

@@ -107,6 +107,7 @@ def check_a_training(file: Path, steps: int) -> None:
         ("conv", "aten.convolution"): steps,
         ("conv", "aten.convolution_backward"): 2 * steps,
     }
+    assert [p.others for p in recorded.counts if p.family == "attention"] == ["lse"]
     assert {p.direction for p in recorded.counts if p.family == "conv"} == {
         "forward", "data", "weights",
     }  # fmt: skip
@@ -136,6 +137,16 @@ def test_what_inductor_makes_counts_as_by_hand(file: Path) -> None:
     with tilewright.torch.listen(file):
         train(model, 3)
     check_a_training(file, 3)
+
+
+def test_inference_needs_no_logarithms(file: Path) -> None:
+    model, x, images = Small(), torch.randn(8, 16), torch.randn(2, 4, 6, 6)
+    with tilewright.torch.listen(file):
+        with torch.no_grad():
+            model(x, images)
+        model(x, images)
+    counts = capture_file.load(file)
+    assert {p.others: n for p, n in counts.items() if p.family == "attention"} == {"": 1, "lse": 1}
 
 
 def test_times_add_up(file: Path) -> None:

@@ -15,10 +15,20 @@ from typing import Any
 
 from tilewright import dtypes, ops
 from tilewright.aten import attention, convolutions, products
-from tilewright.aten.stated import MADE, TF32, Given, Same, Stated
+from tilewright.aten.stated import MADE, RECORDED, TF32, Given, Same, Stated
 from tilewright.errors import BadArgument
 
-__all__ = ["MADE", "RULES", "TF32", "WITH_EPILOGUE", "Given", "Same", "Stated", "problems"]
+__all__ = [
+    "MADE",
+    "RECORDED",
+    "RULES",
+    "TF32",
+    "WITH_EPILOGUE",
+    "Given",
+    "Same",
+    "Stated",
+    "problems",
+]
 
 Rule = Callable[[Given], Stated]
 

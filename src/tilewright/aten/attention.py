@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tilewright.aten.stated import MADE, Given, Same, Stated, apart, contiguous, packed
+from tilewright.aten.stated import MADE, RECORDED, Given, Same, Stated, apart, contiguous, packed
 from tilewright.errors import BadArgument
 from tilewright.ops.nouns import Call, View
 
@@ -63,8 +63,9 @@ def _attention(
 
 def _forward(given: Given) -> Stated:
     """``_scaled_dot_product_…_attention``: [batch, heads, rows, dim]. Those that are not asked
-    whether to write the logarithms of the sums always write them."""
-    logsumexp = given.get("compute_log_sumexp", True)
+    whether to write the logarithms of the sums always write them, and only a backward pass needs
+    them."""
+    logsumexp = given.get("compute_log_sumexp", given.get(RECORDED, True))
     return _attention(given, _said(given, "bhsd"), _bias(given), logsumexp)
 
 
@@ -142,7 +143,7 @@ def _of_rows(given: Given) -> tuple[dict[str, Any], dict[str, View]]:
 
 def _flash_forward(given: Given) -> Stated:
     said, named = _flash(given)
-    return _attention(given, said, named, logsumexp=True)
+    return _attention(given, said, named, given.get(RECORDED, True))
 
 
 def _flash_backward(given: Given) -> Stated:

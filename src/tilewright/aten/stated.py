@@ -17,6 +17,10 @@ MADE = "made"
 TF32 = "tf32"
 """The name under which `Given` says whether fp32 may be multiplied as TF32."""
 
+RECORDED = "recorded"
+"""The name under which `Given` says whether a backward pass will follow; it does if nothing is
+said."""
+
 
 @dataclass(frozen=True, slots=True)
 class Same:

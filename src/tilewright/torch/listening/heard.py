@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -124,7 +125,26 @@ def given(
     views[aten.TF32] = any(
         isinstance(x, torch.Tensor) and x.is_cuda and _tf32(overload) for x in args
     )
+    views[aten.RECORDED] = _recorded(args)
     return views
+
+
+_OF_A_PASS = ("ctx",)
+"""The first parameter of an `autograd.Function`'s passes."""
+
+
+def _recorded(args: Sequence[Any]) -> bool:
+    """Whether a gradient is recorded of a call: by torch, or by code that it compiled for a forward
+    pass, which runs with nothing recorded."""
+    if torch.is_grad_enabled():
+        return any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        code = frame.f_code
+        if code.co_varnames[:1] == _OF_A_PASS and "/_aot_autograd/" in code.co_filename:
+            return True
+    return False
 
 
 def _viewed(x: Any) -> Any:

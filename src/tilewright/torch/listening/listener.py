@@ -87,7 +87,7 @@ class Listener:
 
     def first(self, known: Any, args: Any, keywords: Any, made: Any) -> Kind:
         """The kind of a call that no kind is known for."""
-        gpu, overload, _ = known
+        gpu, overload, *_ = known
         with self._lock:
             found = self.kinds.get(known)
             if found is None:
@@ -183,7 +183,7 @@ class _Ear:
         listener, clock = self._listener, self._clock
         if listener.broken:
             return None
-        known = clock.gpu, overload, heard.key(args, keywords)
+        known = clock.gpu, overload, heard.key(args, keywords), torch.is_grad_enabled()
         kind = listener.kinds.get(known)
         began = clock.begin(0 if kind is None else kind.calls)
         return known, kind, args, keywords, began
