@@ -26,7 +26,7 @@ def _all(found, expected):
 
 @pytest.mark.grid(2)
 @cases
-def testgradients(name, referenced):
+def test_gradients(name, referenced):
     case = CASES[name]
     count = len(case.args)
     _all(
@@ -98,6 +98,7 @@ def test_gradients_under_checkpoint_and_scan(referenced):
     _all(jax.jit(layers(tj.gemm))(x, w), jax.jit(layers(jnp.matmul))(x, w))
 
 
+@pytest.mark.grid(1)
 @pytest.mark.parametrize("equation", ["mk,nk->mn", "mk,kn->nm", "bmk,bnk->bmn"])
 def test_the_gradients_of_a_contraction_of_equal_sizes_are_not_turned(equation, referenced):
     """Nothing in the shapes says which dimension is which."""
