@@ -52,7 +52,7 @@ def test_an_operation_of_ones_own_is_learned(pick: Any, tmp_path: Path):
     sheets = [train.Sheet(block) for block in matrix.blocks(matrix.read([tmp_path]))]
     assert {pick.kin(sheet.block.problem) for sheet in sheets} == {*problems}
     model, found = judge.learn(sheets, pick.lesson(problems[0]), 5, 40)
-    told = judge.report(found.verdicts, found.gains)
+    told = judge.report(found.verdicts, found.guards)
     assert told["estimate"]["mean"] < told["served"]["mean"]
     plan = Dispatcher(device="h200_sxm", models=Models([model])).select(problems[7])
     assert plan.selector == "learned" and plan.config.maxnreg

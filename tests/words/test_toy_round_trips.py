@@ -153,6 +153,17 @@ def test_tables_of_both_forms(problems):
                 assert loaded.get(problem, H200).problem == replace(problem, scale=1.0)
 
 
+def test_a_table_tells_equal_numbers_apart():
+    with planted():
+        keys = [replace(PLAIN, softcap=value) for value in (None, 0.0, -0.0)]
+        keys += [replace(PLAIN, heads=9, bias=value) for value in (1, 1.0)]
+        keys += [replace(PLAIN, heads=7, softcap=0.0)]
+        table = Table.of(map(row, keys))
+        for problem in keys:
+            assert table.get(problem, H200).problem == problem
+        assert table.get(replace(PLAIN, heads=7, softcap=-0.0), H200) is None
+
+
 def test_rows_in_any_order_give_the_same_bytes():
     rows = [row(replace(PLAIN, limit=n, window=w)) for n in (None, 3) for w in (None, (), (2,))]
     assert Table.of(rows).data == Table.of(rows[::-1]).data

@@ -14,8 +14,9 @@ column `ours` has the number of a text plus 1, or 0; it is left out if it is 0 i
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, asdict, fields
 from functools import cached_property
 from operator import ge
@@ -216,10 +217,10 @@ class _Coding:
         if not self._numbers:  # on first use: a large table has many values
             # Sizes first, which have the most values and which most problems have alone.
             most = sorted(self.values, key=lambda column: -len(column[1]))
-            self._numbers = [(field, _numbers(values)) for field, values in most]
+            self._numbers = [(field, _numbers(map(_told, values))) for field, values in most]
         found: dict[str, int] = {}
         for field, numbers in self._numbers:
-            number = numbers.get(getattr(problem, field))
+            number = numbers.get(_told(getattr(problem, field)))
             if number is None:
                 return None
             found[field] = number
@@ -229,7 +230,9 @@ class _Coding:
     def at_defaults(self, problem: Any) -> bool:
         """Whether all fields that keys leave out have their default. A field that has not may
         still have the value that the problem works out from its other fields."""
-        return all(getattr(problem, field) == default for field, default in self.left_out)
+        return all(
+            _told(getattr(problem, field)) == _told(default) for field, default in self.left_out
+        )
 
     def problem(self, key: bytes) -> Any:
         """The problem whose key this is."""
@@ -274,24 +277,32 @@ def _columns(problems: Sequence[Any]) -> list[Column]:
     without a default always has a column."""
     found = []
     for f in sorted(fields(problems[0]), key=lambda f: f.name):
-        values = {getattr(problem, f.name) for problem in problems}
-        if values != {f.default}:
-            found.append(Column(f.name, sorted(values, key=_order)))
+        values = {_told(x): x for x in (getattr(problem, f.name) for problem in problems)}
+        if values.keys() != {_told(f.default)}:
+            found.append(Column(f.name, sorted(values.values(), key=_order)))
     return found
 
 
-def _numbers(values: Sequence[Any]) -> dict[Any, int]:
+def _numbers(values: Iterable[Any]) -> dict[Any, int]:
     return {value: number for number, value in enumerate(values)}
+
+
+def _told(value: Any) -> Any:
+    """What a field's values are told apart by, as problems are (`Problem`): 0.0 is not -0.0, and 1
+    is not 1.0."""
+    return (value, math.copysign(1.0, value)) if type(value) is float else value
 
 
 def _order(value: Any) -> tuple[Any, ...]:
     """What a field's values are sorted by: their own order, None first. Values of several types,
-    in a field that takes several, are apart."""
+    in a field that takes several, are apart; of equal numbers, whole ones and -0.0 come first."""
     if value is None:
         return (0,)
     if isinstance(value, tuple):
         return 3, tuple(map(_order, value))
-    return 2 if isinstance(value, str) else 1, value
+    if isinstance(value, str):
+        return 2, value
+    return 1, value, *(_told(value)[1:] if isinstance(value, float) else ())
 
 
 def _width(count: int) -> int:
