@@ -28,7 +28,7 @@ EXPECTED = {
     "11_registry_in.py": "an edited file is refused: edited.json: kernels[0]",
     "12_epilogues.py": "_epi-bias-gelu",
     "13_batched.py": "an empty batch gives (0, 40, 48)",
-    "14_contraction.py": "dimensions h, d of sizes 3, 32 must be walked as one",
+    "14_contraction.py": "B is no matrix over d (stride 3) and k (stride 96)",
     "15_grouped_list.py": "4 products in one launch",
     "16_mixture_of_experts.py": "96 rows through 6 experts in two launches",
     "17_block_scales.py": "_sa1x128_sb128x128",
