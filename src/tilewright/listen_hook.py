@@ -13,10 +13,18 @@ VARIABLE = "TILEWRIGHT_LISTEN"
 """The environment variable that names the file to listen into."""
 
 
+_begun = False
+
+
 def start() -> None:
-    """Listen to the whole process if the environment says so. Raises `BadArgument`."""
+    """Listen to the whole process if the environment says so. Raises `BadArgument`.
+
+    Torch calls it for each installed package that states it, of which there may be two: a checkout
+    beside an older installation. The second call does nothing.
+    """
+    global _begun
     path = os.environ.get(VARIABLE)
-    if not path or _own():
+    if not path or _begun or _own():
         return
     from tilewright.errors import BadArgument
     from tilewright.torch.listening import listen_until_exit
@@ -28,6 +36,7 @@ def start() -> None:
         listen_until_exit(path)
     except BadArgument as error:
         raise BadArgument(f"{VARIABLE}: {error}") from None
+    _begun = True
 
 
 def _own() -> bool:

@@ -420,14 +420,16 @@ def test_tilewright_does_not_listen_to_itself(file: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.turns(8)
 def test_a_program_is_heard_without_a_change(file: Path, tmp_path: Path) -> None:
-    """As torch calls the entry points of installed packages when it is imported."""
+    """As torch calls the entry points of installed packages when it is imported. It is heard once,
+    whether or not another installation states the entry point too."""
     settings = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     said = re.search(r'entry-points."torch.backends"\][^\n]*\n(\w+) = "([^"]+)"\n', settings)
     assert said is not None
     entry = tmp_path / "heard-1.0.dist-info"
     entry.mkdir()
     (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: heard\nVersion: 1.0\n")
-    (entry / "entry_points.txt").write_text(f"[torch.backends]\n{said[1]} = {said[2]}\n")
+    lines = "".join(f"{name} = {said[2]}\n" for name in (said[1], "another"))
+    (entry / "entry_points.txt").write_text(f"[torch.backends]\n{lines}")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, listen_hook.VARIABLE: str(file), "PYTHONPATH": path}
     done = subprocess.run(
