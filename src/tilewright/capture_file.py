@@ -50,8 +50,8 @@ class Heard:
 
     by: the operation (``aten.addmm``).
     timed: calls that were timed while the device was busy. seconds: their sum.
-    early: calls that were timed and may have the host's time in them: the first one, and those that
-        found the GPU idle. early_seconds: their sum.
+    early: timed calls that may include host time: the first call, and calls that found the GPU
+        idle. early_seconds: their sum.
     followed: calls of which it was looked at what is done to their result next.
     seen: operations that took the whole result then, as an epilogue would do them, with how often
         (``bias+gelu``). What else reads the result is not known.

@@ -275,7 +275,7 @@ class Launching(Protocol):
 
     def shards(self, call: Call) -> Shards | None:
         """How a call that passes no outputs can be split over several devices; None if it cannot.
-        Where it is split its parts are such calls, with the same options."""
+        Each device makes the same call, with the same options, on its part of the operands."""
 
     def options(self, problem: Any) -> dict[str, Any]:
         """The call's keyword options that, with the operands, state `problem`."""

@@ -34,8 +34,8 @@ class DescribedMask(torch.Tensor):
     """A mask [batch, 1, queries, keys]: of bool, True for keys that a query sees; of another dtype,
     0 for these keys and the least number for others.
 
-    To every operation of torch it is that tensor, which is computed then. Attention reads what it
-    is made of instead:
+    An operation of torch computes that tensor first, and works on it. Our attention reads these
+    fields instead:
 
     seen: see `Seen`.
     used: int32 [batch], keys that each sequence has, of which the last is in the last query's

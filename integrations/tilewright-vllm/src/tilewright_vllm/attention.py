@@ -1,6 +1,6 @@
 """vLLM's attention by `tilewright.flash_attn`, over vLLM's own cache in pages.
 
-What is not supported is refused by the methods that vLLM asks before it takes a backend.
+vLLM asks a backend's methods before it takes the backend. They refuse what is not supported.
 """
 
 from __future__ import annotations
