@@ -171,7 +171,7 @@ def rooms(document: str) -> dict[str, set[str]]:
 def room_of(module: str, known: Mapping[str, set[str]]) -> str | None:
     """The room that a module lies in: the longest name in the table that begins the module's."""
     parts = module.split(".")
-    if parts[0] == "ops" and len(parts) > 1 and parts[1] in ops.families():
+    if parts[0] == "ops" and len(parts) > 1 and parts[1] in ops.with_a_folder():
         return FAMILY_FOLDERS
     for length in range(len(parts), 0, -1):
         if ".".join(parts[:length]) in known:
@@ -265,7 +265,7 @@ FACES = (
 def family_words() -> frozenset[str]:
     """Fields and properties that only the families' problems and configs have."""
     found: set[str] = set()
-    for family in map(ops.family, ops.families()):
+    for family in map(ops.family, ops.with_a_folder()):
         for kind in (family.problem_type, family.config_type):
             found |= {field.name for field in dataclasses.fields(kind)}
             found |= {name for name, v in vars(kind).items() if isinstance(v, property)}
@@ -279,9 +279,9 @@ def words_said(tree: Sources) -> Iterator[tuple[str, str, int]]:
     family's name or one of its words: as an attribute, a keyword, a string, or before ``=`` in a
     string. Docstrings are prose."""
     for module, text in tree.items():
-        if module.startswith("ops.") and module.split(".")[1] in ops.families():
+        if module.startswith("ops.") and module.split(".")[1] in ops.with_a_folder():
             continue
-        if any(f"{module}.".startswith(f"{face}.") for face in FACES):
+        if any(f"{module}.".startswith(f"{face}.") for face in (*FACES, "declared")):
             continue
         yield from ((module, word, line) for word, line in _said(text))
 

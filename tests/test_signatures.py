@@ -60,7 +60,7 @@ def test_torchs_functions_have_theirs():
 def test_an_operation_of_a_user_has_one(monkeypatch):
     monkeypatch.setattr(ops, "_registered", dict(ops._registered))
     family = custom.family.CustomFamily(
-        custom.declare.Declaration(
+        custom.Declaration(
             "halve", "nowhere",
             {
                 "x": custom.In("n"), "by": custom.In(1, dtype="fp32", optional=True),

@@ -31,18 +31,21 @@ from typing import Any
 
 def stub() -> str:
     """The text of the stub."""
-    imports, functions = [], []
+    imports, made, functions = [], [], []
     for name in sorted(ops.families()):
         family = ops.family(name)
         kinds = (family.problem_type, family.config_type)
-        imports += [_import(kind, kind.__name__) for kind in kinds]
+        imports += [
+            _import(kind, kind.__name__) for kind in kinds if kind.__module__ != tilewright.__name__
+        ]
+        made += [f"{k.__name__}: type[Any]" for k in kinds if k.__module__ == tilewright.__name__]
         imports += [_import(value, word) for word, value in family.helpers.items()]
         functions.append(_function(name, signature(name), getattr(tilewright, name)))
         for word in family.functions:
             value = getattr(tilewright, word)
             functions.append(_function(word, inspect.signature(value, eval_str=True), value))
     head = _HEAD.format(imports="".join(f"\n{line}" for line in sorted(imports)) + "\n")
-    return "\n".join([head, *functions])
+    return "\n".join([head + "".join(f"{line}\n" for line in made), *functions])
 
 
 def _import(value: Any, name: str) -> str:

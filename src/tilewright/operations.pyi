@@ -24,6 +24,10 @@ from tilewright.ops.merge_states.config import MergeStatesConfig as MergeStatesC
 from tilewright.ops.merge_states.problem import MergeStatesProblem as MergeStatesProblem
 
 Array = Any
+RmsNormProblem: type[Any]
+RmsNormConfig: type[Any]
+RmsNormBackwardProblem: type[Any]
+RmsNormBackwardConfig: type[Any]
 
 def attention(
     q: Array,
@@ -416,3 +420,36 @@ def merge_states(
     mask: Array | None = None,
 ) -> Any:
     """Run merge_states on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def rms_norm(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    quant: str | None = "",
+    out_dtype: Any | None = None,
+    w: Array | None = None,
+    residual: Array | None = None,
+    smooth: Array | None = None,
+    scale: Array | float | None = None,
+    eps: float | None = None,
+    offset: float | None = None,
+) -> Any:
+    """Run rms_norm on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def rms_norm_backward(
+    x: Array,
+    dy: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    w_dtype: Any | None = None,
+    w: Array | None = None,
+    residual: Array | None = None,
+    dtotal: Array | None = None,
+    eps: float | None = None,
+    offset: float | None = None,
+) -> Any:
+    """Run rms_norm_backward on the operands with the kernel the default dispatcher chooses; built on first use."""

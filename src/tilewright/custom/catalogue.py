@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.arch.model import Arch
-from tilewright.custom.declare import COMPILER, Declaration, Part, Scratch, flag
+from tilewright.custom.declaration import COMPILER, Declaration, Part, Scratch, flag
 from tilewright.ops import binder
 from tilewright.ops.binder import Array, Catalogue, Constant, Context, Given, Numbers, Value
 
@@ -15,7 +15,7 @@ def catalogue(d: Declaration) -> Catalogue:
     """The meanings of all names that a kernel's parameters may have."""
     options = (*d.dtype_fields, *map(flag, d.optional), *d.options, "alignment", *d.axes)
     return {
-        **{name: _array(one.dtype, name in d.optional, name) for name, one in d.operands.items()},
+        **{name: _array(d, name) for name in d.operands},
         **{name: _scratch(one) for name, one in d.temporaries.items()},
         **{name: Given(kind) for name, (kind, _) in d.scalars.items()},
         **{name: _field(name, "i64", name in d.multiples) for name in d.strides},
@@ -29,11 +29,8 @@ def _aligned(c: Any) -> int:
     return int(c.alignment)
 
 
-def _array(dtype: str, optional: bool, name: str) -> Array:
-    def there(c: Any) -> bool:
-        return not optional or bool(getattr(c, flag(name)))
-
-    return Array(dtype, there=there, aligned=_aligned)
+def _array(d: Declaration, name: str) -> Array:
+    return Array(d.operands[name].dtype, there=lambda c: d.there(name, c), aligned=_aligned)
 
 
 def _scratch(one: Scratch) -> Array:
@@ -74,12 +71,14 @@ def parts(d: Declaration) -> tuple[binder.Part, ...]:
             across, down, deep = (*part.grid(x.problem, x.config), 1, 1)[:3]
             return across, down, deep
 
+        by_place = isinstance(part.function, str)
         return binder.Part(
             name=part.name,
-            kernel=f"{d.module}:{part.function.fn.__name__}",
+            kernel=part.function if by_place else f"{d.module}:{part.function.fn.__name__}",
             grid=grid,
             options=options,
-            signature=part.interface,
+            there=part.there,
+            signature=None if by_place else part.interface,
         )
 
     return tuple(map(made, d.parts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +13,10 @@ from tilewright import checks
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.custom import catalogue, drawn, extents, gradient, kinds
-from tilewright.custom.declare import COMPILER, Array, Declaration, flag
+from tilewright.custom.declaration import COMPILER, Array, Declaration, flag
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops import binder
+from tilewright.ops import binder, physics
 from tilewright.ops.backward import Backward
 from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
@@ -44,6 +44,7 @@ class CustomFamily(Defaults):
         self._keywords = _keywords(declared)
         self._parts, self._catalogue = catalogue.parts(declared), catalogue.catalogue(declared)
         self.profiles = {DECLARED: self._profile()} if declared.problems else {}
+        self.functions = declared.functions
         self.scalars = {n: Number(kind, finite=False) for n, (kind, _) in declared.scalars.items()}
 
     def _profile(self) -> Profile:
@@ -98,7 +99,12 @@ class CustomFamily(Defaults):
 
     def default_space(self, problem: Any, arch: Arch) -> KernelSpace:
         same = {name: [getattr(problem, name)] for name in kinds.signature(self.declared)}
-        axes = {**same, "alignment": kinds.ALIGNMENTS, **self.declared.axes}
+        axes = {
+            **same,
+            "alignment": kinds.ALIGNMENTS,
+            **self.declared.axes,
+            **self.declared.narrows(problem),
+        }
         return KernelSpace(self.name, axes)
 
     def tuning_spaces(self, problem: Any, arch: Arch) -> Sequence[KernelSpace]:
@@ -145,9 +151,12 @@ class CustomFamily(Defaults):
     def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
         """The longer of two times: of memory, and of the declared arithmetic at the peak of its
         unit. Nothing is known of what the kernel does besides."""
-        programs = sum(math.prod(part.grid(problem, config)) for part in self.declared.parts)
+        d = self.declared
+        there = (part for part in d.parts if part.there(config))
+        programs = sum(math.prod(part.grid(problem, config)) for part in there)
         waves = max(1, -(-programs // device.compute_units))
-        terms = [("memory", problem.min_bytes / (device.bandwidth_gbs * 1e3))]
+        moved = d.moves(problem, config) if d.moves else problem.min_bytes
+        terms = [("memory", physics.memory_us(moved, device))]
         this = arch(device.arch)
         for unit, count in problem.work.items():
             if this.has(unit):  # the rate of other types, as int64, is not known
@@ -159,13 +168,13 @@ class CustomFamily(Defaults):
     def rank(
         self, problem: Any, configs: Iterable[Any], device: Device
     ) -> list[tuple[Any, Estimate]]:
-        """By estimate; ties go to the higher alignment, then to the values that each axis lists
-        first."""
-        listed = self.declared.axes
+        """By estimate; ties go to the higher alignment, then to what the declaration prefers, then
+        to the values that each axis lists first."""
+        d = self.declared
 
         def key(config: Any) -> tuple[Any, ...]:
-            places = (values.index(getattr(config, axis)) for axis, values in listed.items())
-            return (-config.alignment, *places)
+            places = (values.index(getattr(config, axis)) for axis, values in d.axes.items())
+            return (-config.alignment, d.prefers(problem, config), *places)
 
         found = [(c, self.estimate(c, problem, device)) for c in sorted(configs, key=key)]
         return sorted(found, key=lambda pair: pair[1].total_us)
@@ -182,7 +191,7 @@ class CustomFamily(Defaults):
         found = [
             self._operand(name, one, problem)
             for name, one in self.declared.operands.items()
-            if not one.optional or getattr(problem, flag(name))
+            if self.declared.there(name, problem)
         ]
         return tuple(sorted(found, key=lambda o: (o.role == "out", o.keyword)))
 
@@ -206,11 +215,58 @@ class CustomFamily(Defaults):
         for name, view in self._views(call).items():
             self._read(name, view, found)
         self._refuse_unsaid(found)
-        usual = dict.fromkeys(self.declared.dtype_fields, "bf16")
-        said = SimpleNamespace(**usual, **dict.fromkeys(self.declared.strides, 0))
-        vars(said).update(found)
+        self._read_dtypes(call.options, found)
+        said = self._said(call)
+        vars(said).update(dict.fromkeys(self.declared.strides, 0), **found)
+        ahead = self._folded(call)
+        listed = self.declared.operands
+        targets = ((name, listed[name]) for name in self._targets(said))
+        return tuple(self._unfolded(self._operand(n, one, said), one, ahead) for n, one in targets)
+
+    def _said(self, call: Call) -> SimpleNamespace:
+        """The fields that say which operands are there: options, and of optional operands."""
+        d = self.declared
+        flags = {flag(name): name in call.named for name in d.optional}
+        stated = {name: call.options.get(name, value) for name, value in d.options.items()}
+        return SimpleNamespace(**flags, **stated)
+
+    def _targets(self, said: Any) -> list[str]:
+        """The outputs that there are, in order."""
         listed = self.declared.operands.items()
-        return tuple(self._operand(name, one, said) for name, one in listed if one.role == "out")
+        return [n for n, one in listed if one.role == "out" and self.declared.there(n, said)]
+
+    def _folded(self, call: Call) -> dict[str, tuple[int, ...]]:
+        """The dimensions whose product a size is, for the sizes of operands that fold them."""
+        found: dict[str, tuple[int, ...]] = {}
+        listed = self.declared.operands
+        for name, view in self._views(call, fold=False).items():
+            one = listed[name]
+            if one.folds:
+                found.setdefault(
+                    str(one.shape[0]), view.shape[: len(view.shape) - len(one.shape) + 1]
+                )
+        return found
+
+    def _unfolded(
+        self, operand: Operand, one: Array, ahead: Mapping[str, tuple[int, ...]]
+    ) -> Operand:
+        """An output that is to be made, with the dimensions that the call's operands have."""
+        first = ahead.get(str(one.shape[0])) if one.folds else None
+        if first is None or len(first) == 1:
+            return operand
+        shape = (*first, *operand.shape[1:])
+        ahead_strides = (n * operand.strides[0] for n in kinds.packed(first))
+        return replace(operand, shape=shape, strides=(*ahead_strides, *operand.strides[1:]))
+
+    def _read_dtypes(self, options: Mapping[str, Any], found: dict[str, Any]) -> None:
+        """Add the element types to `found` that no operand of a call has."""
+        for name, usual in self.declared.stated_dtypes.items():
+            stated = options.get(name)
+            if stated is not None and found.setdefault(name, stated) != stated:
+                raise BadArgument(
+                    f"{self.name} was given {name} = {stated} and an operand of {found[name]}"
+                )
+            found.setdefault(name, found.get(usual, usual))
 
     def _strides(self, one: Array, shape: tuple[int, ...], problem: Any) -> tuple[int, ...]:
         """The strides of an operand of a problem, in elements."""
@@ -233,11 +289,14 @@ class CustomFamily(Defaults):
             self._read(name, view, found)
         for name, view in views.items():
             self._compare(name, view, found)
+        self._read_dtypes(call.options, found)
         for name, value in call.options.items():
+            if name in d.stated_dtypes:
+                continue
             if name not in d.options:
                 raise BadArgument(
                     f"{self.name} has no option '{name}'{nearest(name, d.options)}; it has "
-                    f"{', '.join((*d.options, *d.scalars, *d.optional)) or 'none'}"
+                    f"{', '.join((*self._keywords, *d.scalars)) or 'none'}"
                 )
             found[name] = value
         self._refuse_unsaid(found)
@@ -253,11 +312,12 @@ class CustomFamily(Defaults):
         if missing:
             raise BadArgument(f"the operands of this {self.name} do not say {', '.join(missing)}")
 
-    def _views(self, call: Call) -> dict[str, View]:
-        """The arrays of a call, by name. Raises `BadArgument` for a wrong number."""
+    def _views(self, call: Call, fold: bool = True) -> dict[str, View]:
+        """The arrays of a call, by name, with their first dimensions as one where the operand folds
+        them. Raises `BadArgument` for a wrong number."""
         d = self.declared
         first = self.arguments
-        targets = [n for n, one in d.operands.items() if one.role == "out"]
+        targets = self._targets(self._said(call))
         for name in call.named:
             if name not in d.optional:
                 raise BadArgument(
@@ -272,7 +332,29 @@ class CustomFamily(Defaults):
         views = dict(zip(first, call.inputs, strict=True)) | dict(call.named)
         if call.outputs is not None and len(call.outputs) == len(targets):
             views |= zip(targets, call.outputs, strict=True)
-        return views
+        return {n: self._fold(n, view) for n, view in views.items()} if fold else views
+
+    def _fold(self, name: str, view: View) -> View:
+        """A view with its first dimensions as one, if the operand folds them. Raises `BadArgument`
+        where they do not lie evenly in memory."""
+        one = self.declared.operands[name]
+        more = len(view.shape) - len(one.shape)
+        if not one.folds or more == 0 or more < -1:
+            return view
+        first = more + 1
+        apart = kinds.packed(view.shape[:first])
+        rows = view.strides[first - 1] if first else math.prod(view.shape)
+        ahead = zip(view.shape[:first], view.strides[:first], apart, strict=True)
+        if 0 not in view.shape and any(n > 1 and s != p * rows for n, s, p in ahead):
+            raise BadArgument(
+                f"the first {first} dimensions of {name} of {self.name} are taken as one, and do "
+                f"not lie evenly: strides {view.strides}; pass a contiguous copy"
+            )
+        return replace(
+            view,
+            shape=(math.prod(view.shape[:first]), *view.shape[first:]),
+            strides=(rows, *view.strides[first:]),
+        )
 
     def _read(self, name: str, view: View, found: dict[str, Any]) -> None:
         """What an array says of the problem: sizes, strides and an element type, added to
@@ -332,16 +414,23 @@ class CustomFamily(Defaults):
         return self._keywords
 
     def options(self, problem: Any) -> dict[str, Any]:
-        found = {name: getattr(problem, name) for name in self.declared.options}
-        return {n: value for n, value in found.items() if value != self.declared.options[n]}
+        d = self.declared
+        found = {name: getattr(problem, name) for name in d.options}
+        said = {n: value for n, value in found.items() if value != d.options[n]}
+        for name, usual in d.stated_dtypes.items():
+            value = getattr(problem, name)
+            if value != getattr(problem, usual, usual):
+                said[name] = value
+        return said
 
     def scalar_defaults(self, problem: Any) -> Mapping[str, int | float]:
         return {n: value for n, (_, value) in self.declared.scalars.items() if value is not None}
 
     def gradients(self, problem: Any, wanted: Sequence[str]) -> Backward | Verdict:
         d = self.declared
-        constant = tuple(o.name for o in self.operands(problem) if o.name in d.constant)
-        return gradient.backward(self.name, d.gradients, wanted, constant)
+        absent = [name for name in d.operands if not d.there(name, problem)]
+        constant = tuple(name for name in d.constant if name not in absent)
+        return gradient.backward(problem, d.gradients, wanted, absent, constant)
 
     # --- checking ---------------------------------------------------------------------------
 
@@ -375,6 +464,8 @@ class CustomFamily(Defaults):
 
     def tolerances(self, problem: Any, config: Any) -> Mapping[str, Tolerance]:
         d = self.declared
+        if d.tolerances is not None:
+            return d.tolerances(problem, config)
         stated = self.operands(problem)
         terms = getattr(problem, d.terms) if isinstance(d.terms, str) else d.terms
         floats = [o.dtype for o in stated if o.read and DTYPES[o.dtype].kind == "float"]
@@ -388,6 +479,8 @@ class CustomFamily(Defaults):
 
 def _keywords(d: Declaration) -> dict[str, Keyword]:
     options = {name: option(type(value).__name__, value) for name, value in d.options.items()}
+    made = {one.dtype for one in d.operands.values() if one.role == "out"}
+    options |= {name: option("dtype") for name in d.stated_dtypes if name in made}
     arrays = {name: d.operands[name] for name in d.optional}
     return options | {
         name: operand(one.dtype if one.shape == (1,) and one.dtype in DTYPES else "")

@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.checks import whole
 from tilewright.custom import extents
-from tilewright.custom.declare import Declaration, flag
+from tilewright.custom.declaration import Declaration, flag
 from tilewright.dtypes import DTYPES, dtype, named
 from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.problem import Problem
@@ -31,7 +31,7 @@ def problem_type(d: Declaration) -> type[Any]:
     optional operands are there, options, and what the addresses are multiples of."""
     fields: list[Any] = [(name, int) for name in d.sizes]
     fields += [(name, int, 0) for name in d.strides]
-    fields += [(name, str, "bf16") for name in d.dtype_fields]
+    fields += [(name, str, "" if name in d.stated_dtypes else "bf16") for name in d.dtype_fields]
     fields += [(flag(name), bool, False) for name in d.optional]
     fields += [(name, type(value), value) for name, value in d.options.items()]
     fields.append(("alignment", int, ALIGNMENTS[0]))
@@ -45,23 +45,37 @@ def problem_type(d: Declaration) -> type[Any]:
                 shape = shape_of(d, operand, self)
                 object.__setattr__(self, name, packed(shape)[dimension])
         for name in d.dtype_fields:
-            object.__setattr__(self, name, dtype(named(getattr(self, name))).name)
+            usual = d.stated_dtypes.get(name, "")
+            said = getattr(self, name) or getattr(self, usual, usual)
+            object.__setattr__(self, name, dtype(named(said)).name)
         for name, value in d.options.items():
             if type(getattr(self, name)) is not type(value):
                 raise BadArgument(f"{name} = {shown(str(getattr(self, name)))}: like {value!r}")
+            listed = d.choices.get(name)
+            if listed and getattr(self, name) not in listed:
+                raise BadArgument(
+                    f"{d.name} has no {name} = {shown(str(getattr(self, name)))}; there are "
+                    f"{', '.join(map(repr, listed))}"
+                )
+        why = d.refuses(self)
+        if why:
+            raise BadArgument(f"{d.name}: {why}")
 
     def flops(self: Any) -> int:
+        """Arithmetic operations, as they are declared."""
         return int(d.flops(self))
 
     def work(self: Any) -> dict[str, int]:
+        """The same, by the element type whose unit does them."""
         count = int(d.flops(self))
         unit = next((getattr(self, name) for name in d.dtype_fields), "fp32")
         return {unit: count} if count else {}
 
     def min_bytes(self: Any) -> int:
+        """Bytes of every operand that is there, once; twice of those written in place."""
         total = 0
         for name, one in d.operands.items():
-            if not one.optional or getattr(self, flag(name)):
+            if d.there(name, self):
                 count = math.prod(shape_of(d, name, self))
                 each = DTYPES[getattr(self, one.dtype, one.dtype)].size(count)
                 total += each * (2 if one.role == "inout" else 1)
@@ -126,8 +140,8 @@ def config_type(d: Declaration) -> type[Any]:
         fields,
         namespace={
             "family": d.name,
-            "name": property(lambda self: name_of(d, self)),
-            "pipeline": property(lambda self: "custom"),
+            "name": property(lambda self: name_of(d, self), doc="The kernel's name."),
+            "pipeline": property(lambda self: "custom", doc="One for all declared operations."),
             "__doc__": f"A kernel of {d.name}.",
             "__module__": TOP,
         },
@@ -159,7 +173,7 @@ def parse(d: Declaration, kind: type[Any], name: str) -> Any:
     types["alignment"] = int
     types |= {axis: type(values[0]) for axis, values in d.axes.items()}
     for field_, of in types.items():
-        value = r"\w+?" if of is str else r"-?\d+"
+        value = r"\w*?" if of is str else r"-?\d+"
         parts.append(f"{re.escape(_SHORT.get(field_, field_))}(?P<{field_}>{value})")
     found = re.fullmatch("_".join(parts), name)
     if found is None:

@@ -1,4 +1,4 @@
-"""`operation`: from a declaration to a registered family."""
+"""`operation` and `declare`: from a declaration to a registered family."""
 
 from __future__ import annotations
 
@@ -9,23 +9,42 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright import ops
-from tilewright.custom.declare import Array, Declaration, Part, Scratch, Shape
+from tilewright.custom.declaration import Array, Declaration, Part, Scratch, Shape
 from tilewright.custom.family import CustomFamily
 from tilewright.custom.gradient import Gradient
 from tilewright.errors import BadArgument
 from tilewright.ops.nouns import MAIN
+from tilewright.tolerance import Tolerance
 
 F = TypeVar("F")
 
 
-def kernel(name: str, function: Any, grid: Shape) -> Part:
+def kernel(
+    name: str, function: Any, grid: Shape, there: Callable[[Any], bool] = lambda config: True
+) -> Part:
     """One of several kernels of an operation.
 
     name: of the part.
-    function: a Triton or Gluon kernel; None for the decorated one.
+    function: a Triton or Gluon kernel, or its place (``"module:function"``); None for the decorated
+        one.
     grid: workgroups, from the problem and the config.
+    there: whether a config has the part.
     """
-    return Part(name, function, grid)
+    return Part(name, function, grid, there)
+
+
+USUAL_AXES: Mapping[str, tuple[int, ...]] = {"num_warps": (4,), "num_stages": (2,)}
+"""Axes that every operation has, and their values where a declaration does not state them."""
+
+
+def declare(declared: Declaration) -> None:
+    """Register an operation that a `Declaration` states. Its kernels are stated by their places.
+
+    Raises `BadArgument` where the declaration does not fit its kernels.
+    """
+    declared = replace(declared, axes={**USUAL_AXES, **declared.axes})
+    declared.check()
+    ops.register(CustomFamily(declared), declared.module)
 
 
 def operation(
@@ -47,6 +66,14 @@ def operation(
     amplifies: float = 1.0,
     gradients: Sequence[Gradient] = (),
     problems: Sequence[Mapping[str, Any]] = (),
+    dtypes: Mapping[str, str] | None = None,
+    moves: Callable[[Any, Any], int] | None = None,
+    prefers: Callable[[Any, Any], Any] = lambda problem, config: 0,
+    tolerances: Callable[[Any, Any], Mapping[str, Tolerance]] | None = None,
+    choices: Mapping[str, tuple[Any, ...]] | None = None,
+    refuses: Callable[[Any], str] = lambda problem: "",
+    narrows: Callable[[Any], Mapping[str, Sequence[Any]]] = lambda problem: {},
+    functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] | None = None,
 ) -> Callable[[F], F]:
     """Register a kernel of your own as the operation `name`; a decorator of the kernel, which it
     leaves as it is. The kernel's parameters are operands, sizes, scalars, values, temporaries,
@@ -75,6 +102,20 @@ def operation(
     gradients: how gradients of operands are computed (`Gradient`).
     problems: sizes, and other fields where they differ from the usual, of problems that
         ``tilewright sweep`` and ``tune`` measure when they are given the name alone.
+    dtypes: of fields of element types that only outputs and optional operands have, which a call
+        states by keyword (``out_dtype="fp16"``): the type, or the field that says it, where a call
+        does not. By default it is that of the first operand whose type is a field.
+    moves: bytes that a config's kernels move through memory, where this is more than each operand
+        once.
+    prefers: of kernels with equal estimates, the one with the lowest value comes first.
+    tolerances: how far results may be from the reference, by operand, instead of what `terms` and
+        `amplifies` say; from the problem and the config.
+    choices: the values that an option may have, by option; any of its type where none are listed.
+    refuses: why a problem's fields do not fit together, in a few words; "" where they do.
+    narrows: the values of axes that a problem is to be served with, where they are fewer than all:
+        planning then looks at fewer configs. What it leaves out, `supports` refuses too.
+    functions: other functions that call the operation, by the name that each has in
+        ``tilewright``: each is made from the function of the operation.
 
     Raises `BadArgument` where the declaration does not fit the kernel.
     """
@@ -84,29 +125,38 @@ def operation(
             raise BadArgument(f"operation {name}: state either a grid, or parts with a grid each")
         one = (Part(MAIN, function, grid),) if grid is not None else parts
         found = tuple(replace(p, function=function) if p.function is None else p for p in one)
-        module = _module_of(found[0].function)
-        usual = {"num_warps": (4,), "num_stages": (2,)}
-        declared = Declaration(
-            name=name,
-            module=module,
-            operands=dict(operands),
-            parts=found,
-            axes={axis: tuple(listed) for axis, listed in {**usual, **axes}.items()},
-            reference=reference,
-            scalars=dict(scalars or {}),
-            options=dict(options or {}),
-            values=dict(values or {}),
-            temporaries=dict(temporaries or {}),
-            multiples=tuple(multiples),
-            supports=supports,
-            flops=flops,
-            terms=terms,
-            amplifies=amplifies,
-            gradients=tuple(gradients),
-            problems=tuple(map(dict, problems)),
+        module = _module_of(
+            next((p.function for p in found if not isinstance(p.function, str)), function)
         )
-        declared.check()
-        ops.register(CustomFamily(declared), module)
+        declare(
+            Declaration(
+                name=name,
+                module=module,
+                operands=dict(operands),
+                parts=found,
+                axes={axis: tuple(listed) for axis, listed in axes.items()},
+                reference=reference,
+                scalars=dict(scalars or {}),
+                options=dict(options or {}),
+                values=dict(values or {}),
+                temporaries=dict(temporaries or {}),
+                multiples=tuple(multiples),
+                supports=supports,
+                flops=flops,
+                terms=terms,
+                amplifies=amplifies,
+                gradients=tuple(gradients),
+                problems=tuple(map(dict, problems)),
+                dtypes=dict(dtypes or {}),
+                moves=moves,
+                prefers=prefers,
+                tolerances=tolerances,
+                choices=dict(choices or {}),
+                refuses=refuses,
+                narrows=narrows,
+                functions=dict(functions or {}),
+            )
+        )
         return function
 
     return register

@@ -1,8 +1,10 @@
 """Operation families, found by name.
 
-There are families of three origins:
+There are families of four origins:
 
 - every folder here that has a ``problem.py``; its package defines ``FAMILY``;
+- every page in the folders of ``tilewright/declared``: a module that declares the operation of its
+  own name (`tilewright.custom.declare`);
 - entry points of installed packages, of the group `ENTRY_POINTS`;
 - those that a program registers (`register`), which `tilewright.custom` does for a kernel of the
   user's own. Other processes find these by the modules that `MODULES_VARIABLE` names.
@@ -32,6 +34,9 @@ MODULES_VARIABLE = "TILEWRIGHT_KERNEL_MODULES"
 """Names the environment variable: modules, separated by colons, that register families and
 operations, and that kernels may come from, with all below them."""
 
+DECLARED = "tilewright.declared"
+"""The package whose folders have pages."""
+
 _registered: dict[str, Family] = {}
 
 
@@ -54,26 +59,36 @@ def register(family: Family, module: str) -> None:
     Raises `BadArgument` if another family has this name.
     """
     name = family.name
-    installed = _entry_points().get(name, module).partition(":")[0]
+    installed = _pages().get(name) or _entry_points().get(name, module).partition(":")[0]
     if not name.isidentifier() or name in _folders() or installed != module:
         raise BadArgument(
             f"'{name}' cannot name the family of {module}: it is no identifier, or another family's"
         )
     _registered[name] = family
-    if module not in named_modules():
+    if name not in _pages() and module not in named_modules():
         os.environ[MODULES_VARIABLE] = ":".join([*named_modules(), module])
 
 
 def families() -> tuple[str, ...]:
     """Names of the families there are, sorted."""
     _import_named(os.environ.get(MODULES_VARIABLE, ""))
-    return tuple(sorted({*_folders(), *_entry_points(), *_registered}))
+    return tuple(sorted({*_folders(), *_pages(), *_entry_points(), *_registered}))
 
 
 def installed() -> tuple[str, ...]:
     """Names of the families of this package and of installed ones, sorted. Nothing is imported, so
     that those of users' modules are not among them."""
-    return tuple(sorted({*_folders(), *_entry_points()}))
+    return tuple(sorted({*_folders(), *_pages(), *_entry_points()}))
+
+
+def with_a_folder() -> tuple[str, ...]:
+    """Names of the families that have a folder here, sorted."""
+    return tuple(sorted(_folders()))
+
+
+def declared() -> tuple[str, ...]:
+    """Names of the operations of this package that are pages, sorted."""
+    return tuple(sorted(_pages()))
 
 
 def family(name: str) -> Family:
@@ -85,6 +100,9 @@ def family(name: str) -> Family:
         return found
     if name in _folders():
         return _of_module(f"{__name__}.{name}:FAMILY")
+    if name in _pages():
+        importlib.import_module(_pages()[name])
+        return _registered[name]
     known = families()
     place = _entry_points().get(name)
     if place is not None and name not in _registered:
@@ -122,12 +140,21 @@ def _folders() -> tuple[str, ...]:
 
 
 @cache
+def _pages() -> dict[str, str]:
+    """The modules of pages, by the names of their operations."""
+    root = Path(__file__).parents[1].joinpath(DECLARED.rpartition(".")[2])
+    found = (path for path in root.glob("*/*.py") if not path.stem.startswith("_"))
+    return {path.stem: f"{DECLARED}.{path.parent.name}.{path.stem}" for path in found}
+
+
+@cache
 def _entry_points() -> dict[str, str]:
-    """What installed packages state; a folder's name is the folder's."""
+    """What installed packages state; a folder's name is the folder's, and a page's the page's."""
     import importlib.metadata  # here, as it takes long to import
 
     found = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    return {one.name: one.value for one in found if one.name not in _folders()}
+    taken = {*_folders(), *_pages()}
+    return {one.name: one.value for one in found if one.name not in taken}
 
 
 @cache

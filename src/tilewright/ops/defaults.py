@@ -32,7 +32,9 @@ class Defaults:
 
     formats = Formats()
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
-    functions: ClassVar[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {}
+    functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = MappingProxyType(
+        {}
+    )
     scalars: Mapping[str, Number] = MappingProxyType({})
     arguments: tuple[str, ...] = ("*operands",)
     foreign_forms: Mapping[str, Form] = MappingProxyType({})

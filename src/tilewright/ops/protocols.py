@@ -82,7 +82,7 @@ class Words(Protocol):
     helpers: ClassVar[Mapping[str, Callable[..., Any]]]
     """Functions that prepare operands, by the name they have at the top level."""
 
-    functions: ClassVar[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]]
+    functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]
     """Other ways to call the operation, as another library does, by the name they have at the top
     level: each makes its function from the operation. What a function says to the operation
     depends on the numbers and words that it is given, and on the shapes, strides and dtypes of its

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.custom import drawn, extents, gradient
@@ -13,8 +13,10 @@ from tilewright.custom.extents import Size
 from tilewright.custom.gradient import Gradient
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
+from tilewright.ops import binder
 from tilewright.ops.binder import Interface
 from tilewright.ops.nouns import Initial, Role
+from tilewright.tolerance import Tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class Array:
     """An operand. Made by `In`, `Out` and `InOut`.
 
     shape: for each dimension, a number, the name of a size, which is a field of the problem, or
-        arithmetic on sizes (``"k // 2"``).
+        arithmetic on sizes (``"k // 2"``). The first may be ``"*rows"``: any number of dimensions,
+        whose product is the size ``rows``.
     dtype: an element type, or the name of a field that says it.
     role: see `Role`.
     optional: a call may leave it out, and passes it by keyword.
@@ -31,6 +34,10 @@ class Array:
         further field of the problem, which kernels take as an ``i64`` and which is the contiguous
         array's where it is left out. None: the operand lies contiguous in memory.
     differentiable: of an output, whether gradients arrive for it.
+    when: of an output that is not always there: the option, or the field of an optional operand
+        (``"has_bias"``), with which it is; ``"quant=row"`` for one value of an option.
+    folds: whether the first size is the product of any number of dimensions. Not to be stated:
+        ``"*rows"`` in a shape says it.
     """
 
     shape: tuple[Size, ...]
@@ -40,6 +47,8 @@ class Array:
     values: Drawn = None
     strides: tuple[Size, ...] | None = None
     differentiable: bool = True
+    when: str = ""
+    folds: bool = False
 
     @property
     def by_position(self) -> bool:
@@ -55,7 +64,7 @@ def In(
     strides: tuple[Size, ...] | None = None,
 ) -> Array:
     """An operand that the kernels read; see `Array`."""
-    return Array(shape, dtype, "in", optional, values, strides)
+    return _array(shape, dtype, "in", optional, values, strides)
 
 
 def Out(
@@ -63,9 +72,10 @@ def Out(
     dtype: str = "dtype",
     strides: tuple[Size, ...] | None = None,
     differentiable: bool = True,
+    when: str = "",
 ) -> Array:
     """An operand that the kernels write, all of it; see `Array`."""
-    return Array(shape, dtype, "out", strides=strides, differentiable=differentiable)
+    return _array(shape, dtype, "out", strides=strides, differentiable=differentiable, when=when)
 
 
 def InOut(
@@ -75,7 +85,15 @@ def InOut(
     strides: tuple[Size, ...] | None = None,
 ) -> Array:
     """An operand that the kernels read, and write to in place; see `Array`."""
-    return Array(shape, dtype, "inout", False, values, strides)
+    return _array(shape, dtype, "inout", False, values, strides)
+
+
+def _array(shape: tuple[Size, ...], *said: Any, **more: Any) -> Array:
+    """An `Array`, whose shape may begin with ``"*rows"``."""
+    first = shape[0] if shape else ""
+    if isinstance(first, str) and first.startswith("*"):
+        return replace(Array((first[1:], *shape[1:]), *said, **more), folds=True)
+    return Array(shape, *said, **more)
 
 
 COMPILER: Mapping[str, tuple[str, int]] = {
@@ -113,17 +131,21 @@ class Part:
     """One kernel of an operation.
 
     name: of the part.
-    function: a Triton or Gluon kernel.
+    function: a Triton or Gluon kernel, or its place: ``"module:function"``.
     grid: workgroups, from the problem and the config.
+    there: whether a config has the part.
     """
 
     name: str
     function: Any
     grid: Shape
+    there: Callable[[Any], bool] = lambda config: True
 
     @property
     def interface(self) -> Interface:
         """The kernel's signature."""
+        if isinstance(self.function, str):
+            return binder.interface(self.function)
         found = inspect.signature(self.function.fn).parameters.items()
         return Interface(
             "gluon" if "Gluon" in type(self.function).__name__ else "triton",
@@ -133,7 +155,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """All that is declared of an operation; see `tilewright.custom.operation`."""
+    """All that is declared of an operation: see `tilewright.custom.operation`, which says what each
+    field means. Where a module states kernels by their places and makes its declaration known with
+    `tilewright.custom.declare`, neither stating nor planning it imports Triton.
+
+    module: the module that other processes import to know the operation.
+    """
 
     name: str
     module: str
@@ -152,6 +179,16 @@ class Declaration:
     amplifies: float = 1.0
     gradients: tuple[Gradient, ...] = ()
     problems: tuple[Mapping[str, Any], ...] = ()
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    moves: Callable[[Any, Any], int] | None = None
+    prefers: Callable[[Any, Any], Any] = lambda problem, config: 0
+    tolerances: Callable[[Any, Any], Mapping[str, Tolerance]] | None = None
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    refuses: Callable[[Any], str] = lambda problem: ""
+    narrows: Callable[[Any], Mapping[str, Sequence[Any]]] = lambda problem: {}
+    functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(
+        default_factory=dict
+    )
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -182,7 +219,24 @@ class Declaration:
         return tuple(dict.fromkeys(d for d in said if d not in DTYPES))
 
     @property
+    def stated_dtypes(self) -> Mapping[str, str]:
+        """The fields of element types that no operand which every call passes has, so that a call
+        may state them by keyword: for each, the type taken where a call does not, or the field
+        that says it."""
+        passed = {one.dtype for one in self.operands.values() if one.by_position}
+        fields = [name for name in self.dtype_fields if name not in passed]
+        usual = next((name for name in self.dtype_fields if name in passed), "bf16")
+        return {name: self.dtypes.get(name, usual) for name in fields}
+
+    def there(self, name: str, said: Any) -> bool:
+        """Whether an operand is there, by the fields of a problem or a config."""
+        one = self.operands[name]
+        field, _, value = (flag(name) if one.optional else one.when).partition("=")
+        return not field or (getattr(said, field) == value if value else bool(getattr(said, field)))
+
+    @property
     def optional(self) -> tuple[str, ...]:
+        """Names of the operands that a call may leave out."""
         return tuple(name for name, one in self.operands.items() if one.optional)
 
     def check(self) -> None:
@@ -213,6 +267,14 @@ class Declaration:
                 raise BadArgument(
                     f"operation {self.name}: no kernel has a parameter '{axis}', and the compiler "
                     f"takes {', '.join(COMPILER)}"
+                )
+        for name, usual in self.dtypes.items():
+            if name not in self.stated_dtypes or not (
+                usual in self.dtype_fields or usual in DTYPES
+            ):
+                raise BadArgument(
+                    f"operation {self.name}: dtypes= gives '{name}' the type '{usual}'; it gives "
+                    "fields that no operand has which every call passes a type, or a field's"
                 )
         self._check_operands()
         inputs = [name for name, one in self.operands.items() if one.role == "in"]
@@ -245,6 +307,14 @@ class Declaration:
             if one.strides is not None and len(one.strides) != len(one.shape):
                 raise BadArgument(
                     f"{where} has {len(one.shape)} dimensions and {len(one.strides)} strides"
+                )
+            if one.when and one.when.partition("=")[0] not in (
+                *self.options,
+                *map(flag, self.optional),
+            ):
+                raise BadArgument(
+                    f"{where} is there when '{one.when}' is, which is no option and no optional "
+                    "operand's field"
                 )
             for stride in one.strides or ():
                 for part in extents.names(stride):

@@ -1,0 +1,1 @@
+"""Operations on rows: norms, softmax, losses, gates, rotations."""

@@ -1,0 +1,43 @@
+"""What backward passes over rows have in common: sums over rows, of each column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.custom import Scratch, kernel
+from tilewright.custom.declaration import Part
+from tilewright.declared.rows import _tiles
+
+AXES = {**_tiles.AXES, "TURNS": (8, 1, 32)}
+"""TURNS: tiles that a workgroup takes one after another, so that it sums over their rows itself."""
+
+SUM_COLUMNS = 64
+"""Columns of a workgroup that adds the partial sums up."""
+
+
+def programs(problem: Any, config: Any) -> int:
+    """Workgroups, each of which makes a partial sum."""
+    return int(-(-problem.rows // (config.ROWS * config.TURNS)))
+
+
+def partial(problem: Any, config: Any) -> tuple[int, int]:
+    """The shape of the partial sums."""
+    return programs(problem, config), problem.columns
+
+
+PARTIAL = Scratch(partial)
+
+
+def parts(place: str, adds: str, there: Callable[[Any], bool]) -> tuple[Part, ...]:
+    """The kernel at `place`, then `adds` of `kernels._sums`, which adds its partial sums up, if a
+    config has any."""
+    return (
+        kernel("main", place, lambda problem, config: (programs(problem, config),)),
+        kernel(
+            "sum",
+            f"{__package__}.kernels._sums:{adds}",
+            lambda problem, config: (-(-problem.columns // SUM_COLUMNS),),
+            there,
+        ),
+    )

@@ -1,0 +1,55 @@
+"""What operations whose results are rounded to 8 bits have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.custom import Out
+from tilewright.custom.declaration import Array
+from tilewright.declared._arrays import functions, largest
+from tilewright.dtypes import DTYPES
+
+QUANT = ("", "row", "block", "tensor")
+"""How results are rounded to 8 bits: not at all; by the largest of each row; by the largest of each
+128 elements; by a scale that the caller gives."""
+BLOCK = 128
+
+SCALES: dict[str, Array] = {
+    "row_scales": Out("*rows", dtype="fp32", when="quant=row", differentiable=False),
+    "block_scales": Out(
+        "*rows", f"columns // {BLOCK}", dtype="fp32", when="quant=block", differentiable=False
+    ),
+}
+"""The scales that are made: a result is a value times its scale."""
+
+
+def reference(values: Any, problem: Any, scale: Any) -> tuple[Any, ...]:
+    """`values` [rows, columns] as they are stored, with the scales that are made."""
+    if not problem.quant:
+        return (values,)
+    if problem.quant == "tensor":
+        return (clipped(values / scale, problem.out_dtype),)
+    f, top = functions(values), largest(problem.out_dtype)
+    groups = values.reshape(len(values), -1, values.shape[-1] if problem.quant == "row" else BLOCK)
+    scales = f.amax(abs(groups), axis=-1) / top
+    scales = f.where(scales > 0, scales, f.ones_like(scales))
+    made = (groups / scales[..., None]).reshape(values.shape)
+    return clipped(made, problem.out_dtype), scales[:, 0] if problem.quant == "row" else scales
+
+
+def clipped(values: Any, dtype: str) -> Any:
+    """`values` within the range of a type that saturates."""
+    bounds = DTYPES[dtype].range
+    return values if bounds is None else functions(values).clip(values, *bounds)
+
+
+def refused(problem: Any) -> str:
+    """Why a problem's ways of rounding do not fit together; "" if they do."""
+    eight = DTYPES[problem.out_dtype].bytes == 1
+    if eight != bool(problem.quant):
+        return f"quant = '{problem.quant}' does not go with out_dtype = {problem.out_dtype}"
+    if problem.has_scale != (problem.quant == "tensor"):
+        return f"scale= belongs to quant = 'tensor', not to '{problem.quant}'"
+    if problem.quant == "block" and problem.columns % BLOCK:
+        return f"blocks of {BLOCK} in rows of {problem.columns}"
+    return ""

@@ -1,0 +1,98 @@
+"""Gradients of RMS norm.
+
+Idea. With t = x + residual, n = t / rms(t) and g = dy · (w + offset):
+
+    dx = (g - n · mean(g · n)) / rms + dtotal
+
+A workgroup takes TURNS tiles of ROWS rows one after another and sums dy · n over them, in
+registers where a row is held, else in its own row of the partial sums; a second kernel adds these
+up in a fixed order. Neither rms nor n is kept by the forward pass: making them again reads nothing
+more.
+
+What limits it: memory: x and dy are read once where rows are held. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.declared.rows.kernels.rms_norm import summed
+
+
+@triton.jit
+def slopes(dy, w, at, column, inside, columns, offset, has_w: tl.constexpr):
+    """dy in fp32, and the same times the weight."""
+    arrived = tl.load(dy + at, inside, 0.0).to(tl.float32)
+    through = arrived
+    if has_w:
+        weight = tl.load(w + column, column < columns, 0.0).to(tl.float32) + offset
+        through = arrived * weight[None, :]
+    return arrived, through
+
+
+@triton.jit
+def rms_norm_backward(
+    x, dy, w, residual, dtotal, dx, dw_parts, rows, columns, x_stride, residual_stride, eps, offset,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr, TURNS: tl.constexpr,
+    has_w: tl.constexpr, has_residual: tl.constexpr, has_dtotal: tl.constexpr,
+):  # fmt: skip
+    """TURNS tiles of ROWS rows."""
+    program = tl.program_id(0).to(tl.int64)
+    parts = dw_parts
+    if has_w:
+        parts = dw_parts + program * columns
+    acc = tl.zeros((ROWS, BLOCK), tl.float32)
+    for turn in range(TURNS):
+        row = (program * TURNS + turn) * ROWS + tl.arange(0, ROWS)
+        there = (row < rows)[:, None]
+        from_x = x + row[:, None] * x_stride
+        from_residual = residual
+        if has_residual:
+            from_residual = residual + row[:, None] * residual_stride
+        squares = tl.zeros((ROWS, BLOCK), tl.float32)
+        products = tl.zeros((ROWS, BLOCK), tl.float32)
+        if HELD:
+            column = tl.arange(0, BLOCK)
+            inside = there & (column < columns)[None, :]
+            at = row[:, None] * columns + column[None, :]
+            total = summed(from_x, from_residual, column[None, :], inside, has_residual)
+            arrived, through = slopes(dy, w, at, column, inside, columns, offset, has_w)
+            squares = total * total
+            products = total * through
+        else:
+            for start in range(0, columns, BLOCK):
+                column = start + tl.arange(0, BLOCK)
+                inside = there & (column < columns)[None, :]
+                at = row[:, None] * columns + column[None, :]
+                total = summed(from_x, from_residual, column[None, :], inside, has_residual)
+                arrived, through = slopes(dy, w, at, column, inside, columns, offset, has_w)
+                squares += total * total
+                products += total * through
+        rstd = tl.rsqrt(tl.sum(squares, 1) / columns + eps)[:, None]
+        shared = tl.sum(products, 1)[:, None] * rstd * rstd / columns
+        if HELD:
+            made = (through - total * shared) * rstd
+            if has_dtotal:
+                made += tl.load(dtotal + at, inside, 0.0).to(tl.float32)
+            tl.store(dx + at, made.to(dx.dtype.element_ty), inside)
+            if has_w:
+                acc += arrived * total * rstd
+        else:
+            for start in range(0, columns, BLOCK):
+                column = start + tl.arange(0, BLOCK)
+                inside = there & (column < columns)[None, :]
+                at = row[:, None] * columns + column[None, :]
+                total = summed(from_x, from_residual, column[None, :], inside, has_residual)
+                arrived, through = slopes(dy, w, at, column, inside, columns, offset, has_w)
+                made = (through - total * shared) * rstd
+                if has_dtotal:
+                    made += tl.load(dtotal + at, inside, 0.0).to(tl.float32)
+                tl.store(dx + at, made.to(dx.dtype.element_ty), inside)
+                if has_w:
+                    # Each thread reads what it wrote itself: tiles are laid out alike.
+                    part = tl.sum(arrived * total * rstd, 0)
+                    if turn > 0:
+                        part += tl.load(parts + column, column < columns, 0.0)
+                    tl.store(parts + column, part, column < columns)
+    if HELD and has_w:
+        column = tl.arange(0, BLOCK)
+        tl.store(parts + column, tl.sum(acc, 0), column < columns)

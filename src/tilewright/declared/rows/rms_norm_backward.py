@@ -1,0 +1,54 @@
+"""Gradients of `rms_norm`: dx, which is the residual's too, and dw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.custom import Declaration, In, Out, declare
+from tilewright.declared.rows import _gradients, _tiles
+
+
+def reference(
+    x: Any, dy: Any, w: Any, residual: Any, dtotal: Any, eps: float, offset: float
+) -> tuple[Any, ...]:
+    total = x if residual is None else x + residual
+    rstd = 1 / ((total * total).mean(-1)[:, None] + eps) ** 0.5
+    normed = total * rstd
+    through = dy if w is None else dy * (w + offset)
+    dx = (through - normed * (through * normed).mean(-1)[:, None]) * rstd
+    dx = dx if dtotal is None else dx + dtotal
+    return dx if w is None else (dx, (dy * normed).sum(0))
+
+
+declare(
+    Declaration(
+        name="rms_norm_backward",
+        module=__name__,
+        operands={
+            "x": In("*rows", "columns", strides=("x_stride", 1)),
+            "dy": In("*rows", "columns"),
+            "w": In("columns", dtype="w_dtype", optional=True),
+            "residual": In("*rows", "columns", strides=("residual_stride", 1), optional=True),
+            "dtotal": In("*rows", "columns", optional=True),
+            "dx": Out("*rows", "columns"),
+            "dw": Out("columns", dtype="w_dtype", when="has_w"),
+        },
+        scalars={"eps": ("fp32", 1e-6), "offset": ("fp32", 0.0)},
+        axes=_gradients.AXES,
+        parts=_gradients.parts(
+            f"{__package__}.kernels.rms_norm_backward:rms_norm_backward",
+            "weights",
+            lambda config: bool(config.has_w),
+        ),
+        values={"programs": _gradients.programs},
+        temporaries={"dw_parts": _gradients.PARTIAL},
+        supports=_tiles.fits,
+        narrows=_tiles.narrows,
+        prefers=_tiles.prefers,
+        multiples=("columns", "x_stride", "residual_stride"),
+        reference=reference,
+        terms="rows",
+        amplifies=8.0,
+        problems=({"rows": 4096, "columns": 4096, "has_w": True},),
+    )
+)
