@@ -39,6 +39,7 @@ def _scratch(one: Scratch) -> Array:
         aligned=_aligned,
         shape=lambda x: tuple(one.shape(x.problem, x.config)),
         initial=lambda _: one.initial,
+        there=one.there,
     )
 
 

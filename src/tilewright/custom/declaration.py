@@ -119,11 +119,13 @@ class Scratch:
     shape: from the problem and the config.
     dtype: an element type.
     initial: see `Initial`.
+    there: whether a config has it.
     """
 
     shape: Shape
     dtype: str = "fp32"
     initial: Initial = "anything"
+    there: Callable[[Any], bool] = lambda config: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +270,13 @@ class Declaration:
                     f"operation {self.name}: no kernel has a parameter '{axis}', and the compiler "
                     f"takes {', '.join(COMPILER)}"
                 )
+        passed = {*self.dtype_fields} - {*self.stated_dtypes}
         for name, usual in self.dtypes.items():
-            if name not in self.stated_dtypes or not (
-                usual in self.dtype_fields or usual in DTYPES
-            ):
+            if name not in self.stated_dtypes or usual not in (*passed, *DTYPES):
                 raise BadArgument(
-                    f"operation {self.name}: dtypes= gives '{name}' the type '{usual}'; it gives "
-                    "fields that no operand has which every call passes a type, or a field's"
+                    f"operation {self.name}: dtypes= gives '{name}' the type '{usual}'; it gives a "
+                    "field that no operand has which every call passes a type, or the field of one "
+                    "that it passes"
                 )
         self._check_operands()
         inputs = [name for name, one in self.operands.items() if one.role == "in"]

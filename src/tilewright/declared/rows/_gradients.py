@@ -26,7 +26,9 @@ def partial(problem: Any, config: Any) -> tuple[int, int]:
     return programs(problem, config), problem.columns
 
 
-PARTIAL = Scratch(partial)
+def sums(there: Callable[[Any], bool]) -> Scratch:
+    """The partial sums of one output, which some configs have."""
+    return Scratch(partial, there=there)
 
 
 def parts(place: str, adds: str, there: Callable[[Any], bool]) -> tuple[Part, ...]:

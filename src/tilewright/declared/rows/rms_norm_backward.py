@@ -20,6 +20,10 @@ def reference(
     return dx if w is None else (dx, (dy * normed).sum(0))
 
 
+def has_weights(config: Any) -> bool:
+    return bool(config.has_w)
+
+
 declare(
     Declaration(
         name="rms_norm_backward",
@@ -38,10 +42,10 @@ declare(
         parts=_gradients.parts(
             f"{__package__}.kernels.rms_norm_backward:rms_norm_backward",
             "weights",
-            lambda config: bool(config.has_w),
+            has_weights,
         ),
         values={"programs": _gradients.programs},
-        temporaries={"dw_parts": _gradients.PARTIAL},
+        temporaries={"dw_parts": _gradients.sums(has_weights)},
         supports=_tiles.fits,
         narrows=_tiles.narrows,
         prefers=_tiles.prefers,

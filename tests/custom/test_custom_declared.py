@@ -1,0 +1,224 @@
+"""What a declaration may say beside the plain: outputs on a condition, rows of any rank, types that
+a call states, values that an option may have, and the order of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tilewright import ops
+from tilewright.arch import arch, device
+from tilewright.custom import Declaration, Gradient, In, Out, kernel
+from tilewright.custom.family import CustomFamily
+from tilewright.custom.kinds import packed
+from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.nouns import Call, View
+from tilewright.tolerance import Tolerance
+
+PLACE = "tilewright.declared.rows.kernels.rms_norm:rms_norm"
+H200 = device("h200_sxm")
+
+
+def declared(**changes: Any) -> Declaration:
+    """RMS norm's kernel, as another operation."""
+    real = ops.family("rms_norm").declared
+    return replace(real, name="scaled", gradients=(), **changes)
+
+
+@pytest.fixture(autouse=True)
+def family(monkeypatch: pytest.MonkeyPatch) -> CustomFamily:
+    made = CustomFamily(declared())
+    monkeypatch.setattr(ops, "_registered", {**ops._registered, "scaled": made})
+    return made
+
+
+def view(*shape: int, dtype: str = "bf16", strides: tuple[int, ...] | None = None) -> View:
+    return View(shape, strides or packed(shape), dtype, 4096, "cpu")
+
+
+def call(*inputs: View, outputs=None, **said: Any) -> Call:
+    named = {name: said.pop(name) for name in [*said] if isinstance(said[name], View)}
+    return Call(inputs, named, outputs, said)
+
+
+@pytest.mark.parametrize("ahead", [(), (3,), (2, 3), (2, 1, 3)])
+def test_rows_may_have_any_number_of_dimensions(family, ahead):
+    count = {(): 1, (3,): 3}.get(ahead, 6)
+    asked = call(view(*ahead, 32))
+    assert family.problem_of(asked) == family.problem_type(rows=count, columns=32)
+    (y,) = family.outputs(asked)
+    assert y.shape == (*ahead, 32) and y.strides[-1] == 1
+    given = replace(asked, outputs=(view(*ahead, 32),))
+    assert family.problem_of(given) == family.problem_of(asked)
+
+
+def test_rows_must_lie_evenly(family):
+    even = view(2, 3, 32, strides=(3 * 40, 40, 1))
+    assert family.problem_of(call(even)).x_stride == 40
+    with pytest.raises(BadArgument, match=r"first 2 dimensions of x .* do not lie evenly"):
+        family.problem_of(call(view(2, 3, 32, strides=(200, 40, 1))))
+
+
+def test_other_operands_have_as_many_rows(family):
+    asked = call(view(2, 3, 32), residual=view(6, 32))
+    assert family.problem_of(asked).has_residual
+    assert [one.shape for one in family.outputs(asked)] == [(2, 3, 32)] * 2
+    with pytest.raises(BadArgument, match="residual of scaled has shape"):
+        family.problem_of(call(view(2, 3, 32), residual=view(5, 32)))
+
+
+def test_an_output_is_there_on_a_condition(family):
+    said = {
+        "": ["y"],
+        "row": ["y", "row_scales"],
+        "block": ["y", "block_scales"],
+    }
+    for quant, names in said.items():
+        more = {"quant": quant, "out_dtype": "e4m3fn"} if quant else {}
+        asked = call(view(4, 256), **more)
+        assert [one.name for one in family.outputs(asked)] == names
+        problem = family.problem_of(asked)
+        assert [one.name for one in family.operands(problem) if one.written] == names
+    with pytest.raises(BadArgument, match="is there when 'norm' is, which is no option"):
+        y = Out("*rows", "columns", dtype="out_dtype", when="norm")
+        declared(operands={**declared().operands, "y": y}).check()
+
+
+def test_a_call_states_the_type_of_an_output(family):
+    assert family.problem_of(call(view(4, 64))).out_dtype == "bf16"
+    said = family.problem_of(call(view(4, 64), out_dtype="fp32"))
+    assert said.out_dtype == "fp32" and family.options(said) == {"out_dtype": "fp32"}
+    assert family.outputs(call(view(4, 64), out_dtype="fp32"))[0].dtype == "fp32"
+    given = call(view(4, 64), outputs=(view(4, 64, dtype="fp32"),))
+    assert family.problem_of(given) == said
+    with pytest.raises(BadArgument, match="given out_dtype = fp16 and an operand of fp32"):
+        family.problem_of(replace(given, options={"out_dtype": "fp16"}))
+    # The type of an operand that is not there is of no concern to a call.
+    assert "out_dtype" in family.keywords() and "w_dtype" not in family.keywords()
+
+
+def test_types_have_defaults():
+    family = CustomFamily(declared(dtypes={"out_dtype": "fp32", "w_dtype": "dtype"}))
+    problem = family.problem_type(rows=1, columns=8, dtype="fp16")
+    assert (problem.out_dtype, problem.w_dtype) == ("fp32", "fp16")
+    for wrong in ({"dtype": "fp32"}, {"out_dtype": "z"}, {"w_dtype": "out_dtype"}):
+        with pytest.raises(BadArgument, match="dtypes= gives"):
+            declared(dtypes=wrong).check()
+
+
+def test_values_that_an_option_has_not_are_refused(family):
+    with pytest.raises(BadArgument, match="scaled has no quant = 'rows'; there are '', 'row'"):
+        family.problem_type(rows=1, columns=8, quant="rows")
+
+
+def test_fields_that_do_not_fit_together_are_refused(family):
+    with pytest.raises(BadArgument, match=r"^scaled: quant = 'row' does not go with out_dtype"):
+        family.problem_type(rows=1, columns=8, quant="row")
+
+
+def test_a_name_may_have_an_empty_word(family):
+    config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "", 16)
+    assert family.parse_name(config.name) == config
+    with pytest.raises(UnknownName):
+        family.parse_name(config.name.replace("quant", "quint"))
+
+
+def test_planning_looks_at_the_kernels_that_a_problem_is_narrowed_to(family):
+    problem, this = family.problem_type(rows=4, columns=100), arch("sm_90")
+    few = family.default_space(problem, this).expand(this).configs
+    every = CustomFamily(declared(narrows=lambda problem: {}))
+    listed = every.default_space(problem, this).expand(this).configs
+    assert {c.BLOCK for c in few} == {128} and len(listed) > 10 * len(few)
+    served = {c.name for c in listed if every.supports(c, problem, this)}
+    assert served == {c.name for c in few if family.supports(c, problem, this)}
+
+
+def test_what_a_kernel_moves_decides_then_what_is_preferred():
+    by_rows = declared(
+        moves=lambda problem, config: problem.min_bytes * (2 if config.num_warps == 4 else 1),
+        prefers=lambda problem, config: -config.ROWS,
+    )
+    family = CustomFamily(by_rows)
+    problem = family.problem_type(rows=4, columns=100)
+    this = arch("sm_90")
+    configs = family.default_space(problem, this).expand(this).configs
+    ranked = family.rank(problem, configs, H200)
+    first, estimate = ranked[0]
+    assert (first.alignment, first.num_warps, first.ROWS) == (16, 8, 16)
+    assert [c.num_warps for c, _ in ranked[-3:]] == [4, 4, 4]
+    assert estimate.limiter == "memory"
+
+
+def test_a_part_is_there_for_some_configs():
+    backward = ops.family("rms_norm_backward")
+    this = arch("sm_90")
+    for has_w, parts in ((True, ["main", "sum"]), (False, ["main"])):
+        problem = backward.problem_type(rows=64, columns=256, has_w=has_w)
+        config = backward.default_space(problem, this).expand(this).configs[0]
+        assert [*backward.sources(config, this)] == parts
+        launch = backward.launch(config, problem, H200)
+        assert [step.part for step in launch.steps] == parts
+        assert [one.name for one in launch.temporaries] == ["dw_parts"][: int(has_w)]
+
+
+def test_tolerances_may_be_stated():
+    exact = {"y": Tolerance(0.0, 0.0)}
+    family = CustomFamily(declared(tolerances=lambda problem, config: exact))
+    assert family.tolerances(family.problem_type(rows=1, columns=8), None) == exact
+
+
+def test_other_functions_call_the_operation():
+    def make(run):
+        return lambda x, **more: run(x, **more)
+
+    assert CustomFamily(declared(functions={"norm": make})).functions == {"norm": make}
+
+
+def gradients(*stated: Gradient, wanted: tuple[str, ...], **fields: Any) -> Any:
+    family = CustomFamily(replace(declared(), gradients=stated))
+    problem = family.problem_type(rows=4, columns=256, **fields)
+    return family.gradients(problem, wanted)
+
+
+BOTH = Gradient(
+    ("x", "w"), "rms_norm_backward", ("x", "grad y"), {"w": "w", "dtotal": "grad total"},
+    passes=("quant",),
+)  # fmt: skip
+SAME = Gradient("residual", lambda dx: dx, ("gradient of x",))
+
+
+def test_gradients_leave_out_what_a_call_has_not():
+    found = gradients(BOTH, wanted=("x",))
+    *_, made = found.computations
+    assert made.makes == "gradient of x" and made.keywords == {}
+    assert made.options == {"quant": ""}
+    full = gradients(BOTH, SAME, wanted=("w", "residual"), has_w=True, has_residual=True)
+    made = next(one for one in full.computations if one.op == "rms_norm_backward")
+    assert made.makes == ("gradient of x", "gradient of w")
+    assert made.keywords == {"w": "w", "dtotal": "packed grad total"}
+    assert full.computations[-1].operands == ("gradient of x",)
+    assert full.gradients["residual"] == "gradient of residual"
+
+
+def test_a_gradient_of_another_is_made_without_that_being_wanted():
+    found = gradients(BOTH, SAME, wanted=("residual",), has_residual=True)
+    assert [one.makes for one in found.computations[-2:]] == [
+        "gradient of x", "gradient of residual",
+    ]  # fmt: skip
+    assert [*found.gradients] == ["residual"]
+    assert not gradients(BOTH, wanted=("residual",), has_residual=True)
+
+
+def test_a_gradient_reads_what_was_made_before_it():
+    with pytest.raises(BadArgument, match="reads 'gradient of x'; there are"):
+        replace(declared(), gradients=(SAME, BOTH)).check()
+
+
+def test_a_kernel_is_stated_by_its_place():
+    with pytest.raises(BadArgument, match=r"there is no kernel tilewright\.nowhere:kernel"):
+        place = kernel("main", "tilewright.nowhere:kernel", lambda p, c: (1,))
+        declared(parts=(place,)).check()
+    with pytest.raises(BadArgument, match="the kernel's parameter 'w' is no operand"):
+        declared(operands={"x": In("rows", "columns")}).check()
