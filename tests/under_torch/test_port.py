@@ -15,7 +15,7 @@ from gradient_cases import far  # noqa: E402
 from torch import nn  # noqa: E402
 
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument  # noqa: E402
+from tilewright.errors import BadArgument, NoKernelFound  # noqa: E402
 from tilewright.torch import port, unport  # noqa: E402
 
 NEAR = 1e-5
@@ -341,6 +341,27 @@ def test_what_our_functions_do_not_take_goes_to_torch(calls):
         "0": "its weight is float64",
         "1": "its parameters have no shapes yet; port it after its first call",
     }
+
+
+def test_what_no_kernel_serves_goes_to_torch_and_is_said_once(monkeypatch, caplog):
+    def refuse(self, op, *rest):
+        raise NoKernelFound(f"none of 9 kernels serves this {op}")
+
+    model = nn.Sequential(Attention(), nn.MultiheadAttention(16, 2), nn.Conv1d(4, 8, 3))
+    wide, heads, conv = model
+    inputs = X, torch.randn(3, 2, 16), torch.randn(1, 4, 9)
+
+    def made() -> list[Any]:
+        (rows, _), images = heads(*[inputs[1]] * 3, need_weights=False), conv(inputs[2])
+        return [wide(inputs[0]), rows, images]
+
+    want = made()
+    port(model)
+    monkeypatch.setattr(Dispatcher, "run_given", refuse)
+    for _ in range(2):
+        assert all(map(torch.equal, made(), want))
+    for op in ("gemm", "attention", "conv"):
+        assert caplog.text.count(f"none of 9 kernels serves this {op}") == 1, op
 
 
 def test_only_and_skip_name_modules():

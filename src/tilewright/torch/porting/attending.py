@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tilewright.torch.functional import attention
-from tilewright.torch.porting.served import served
+from tilewright.torch.porting.served import attempted, served
 
 SDPA: Any = nn.functional.scaled_dot_product_attention
 
@@ -67,17 +67,18 @@ def _attend(
     """Our function for calls that it takes, else torch's. Calls with dropout stay torch's: ours
     rounds its share."""
     if not dropout_p:
-        given = (query, key, value, attn_mask)
-        made = attention.repeated(given, is_causal, scale, enable_gqa)
+        made = attention.repeated((query, key, value, attn_mask), is_causal, scale, enable_gqa)
         if made is not None:
             return made
     masks = (torch.bool, torch.float32, query.dtype)
     masked = attn_mask is None or attn_mask.dtype in masks
-    ours = masked and not dropout_p and served(query, key, value)
-    attend = attention.scaled_dot_product_attention if ours else SDPA
-    return attend(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
+    given = (query, key, value, attn_mask, dropout_p, is_causal)
+    named = {"scale": scale, "enable_gqa": enable_gqa}
+    if masked and not dropout_p and served(query, key, value):
+        made = attempted(attention.scaled_dot_product_attention, *given, **named)
+        if made is not None:
+            return made
+    return SDPA(*given, **named)
 
 
 def _calls_it(function: FunctionType, further: bool) -> bool:

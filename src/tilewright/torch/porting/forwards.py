@@ -17,7 +17,7 @@ from tilewright.torch.functional import convolutions
 from tilewright.torch.functional.attention import scaled_dot_product_attention
 from tilewright.torch.functional.precision import tf32
 from tilewright.torch.functional.products import LINEAR, linear
-from tilewright.torch.porting.served import served
+from tilewright.torch.porting.served import attempted, served
 
 
 def linear_forward(module: nn.Linear, input: Any) -> Any:
@@ -31,7 +31,7 @@ def _linear(module: nn.Linear, input: Any, activation: str | None = None) -> Any
     weight, bias = module.weight, module.bias
     made = again((LINEAR, activation, tf32(input)), (input, weight, bias))
     if made is None and served(input, weight, bias):
-        made = linear(input, weight, bias, activation)
+        made = attempted(linear, input, weight, bias, activation)
     return made
 
 
@@ -56,7 +56,7 @@ def _convolved(module: Any, input: Any, activation: str = "") -> Any:
         padding = 0
     conv = convolutions.where(served, _CONV[weight.dim()], activation, tf32(input, "conv"))
     said = module.stride, padding, module.dilation, module.groups
-    return conv(input, weight, module.bias, *said)
+    return attempted(conv, input, weight, module.bias, *said)
 
 
 def transposed_forward(module: Any, input: Any, output_size: Any = None) -> Any:
@@ -68,7 +68,8 @@ def transposed_forward(module: Any, input: Any, output_size: Any = None) -> Any:
         input, output_size, stride, padding, module.kernel_size, weight.dim() - 2, dilation
     )
     conv = convolutions.where(served, _TRANSPOSED[weight.dim()], "", tf32(input, "conv"))
-    made = conv(input, weight, module.bias, stride, padding, tuple(more), module.groups, dilation)
+    said = stride, padding, tuple(more), module.groups, dilation
+    made = attempted(conv, input, weight, module.bias, *said)
     return type(module).forward(module, input, output_size) if made is None else made
 
 
@@ -150,18 +151,34 @@ def heads_forward(
 ) -> Any:
     """Of ``torch.nn.MultiheadAttention``. Calls that want the weights, drop some of them, or have
     no batch go to the forward of its class."""
-    out = module.out_proj
-    if (
+    out, made = module.out_proj, None
+    if not (
         need_weights
         or (module.training and module.dropout)
         or query.dim() != 3
         or (is_causal and attn_mask is None)
         or not served(query, key, value, out.weight, out.bias, module.in_proj_bias)
     ):
-        return type(module).forward(
-            module, query, key, value, key_padding_mask, need_weights, attn_mask,
-            average_attn_weights, is_causal,
-        )  # fmt: skip
+        said = key_padding_mask, attn_mask, is_causal
+        made = attempted(_attended, module, query, key, value, *said)
+    if made is not None:
+        return made, None
+    return type(module).forward(
+        module, query, key, value, key_padding_mask, need_weights, attn_mask,
+        average_attn_weights, is_causal,
+    )  # fmt: skip
+
+
+def _attended(
+    module: nn.MultiheadAttention,
+    query: Any,
+    key: Any,
+    value: Any,
+    key_padding_mask: Any,
+    attn_mask: Any,
+    is_causal: bool,
+) -> Any:
+    """Multi-head attention of tensors with a batch."""
     q, k, v = (
         x if module.batch_first else x.transpose(0, 1)
         for x in _projected(module, query, key, value)
@@ -175,7 +192,7 @@ def heads_forward(
     rows = made.transpose(1, 2).flatten(-2)
     if not module.batch_first:
         rows = rows.transpose(0, 1)
-    return linear(rows, out.weight, out.bias), None
+    return linear(rows, module.out_proj.weight, module.out_proj.bias)
 
 
 def _projected(module: nn.MultiheadAttention, query: Any, key: Any, value: Any) -> Any:

@@ -1,8 +1,10 @@
-"""Which tensors our functions take, in a model that may give any to its layers."""
+"""Which calls our functions take, in a model that may give anything to its layers."""
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,8 +12,14 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from tilewright.errors import NoKernelFound
 from tilewright.torch import autocast
 from tilewright.torch.functional import checked
+
+log = logging.getLogger("tilewright")
+
+_said: set[str] = set()
+"""What was said of calls that no kernel serves."""
 
 _PLAIN = frozenset({torch.Tensor, nn.Parameter})
 
@@ -36,6 +44,18 @@ def served(*tensors: Any) -> bool:
             return False
         dtype = kind
     return True
+
+
+def attempted(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """What our function gives; None where no kernel serves the call. That is said once."""
+    try:
+        return call(*given, **named)
+    except NoKernelFound as error:
+        said = str(error)
+        if said not in _said:
+            _said.add(said)
+            log.warning("torch computes a call of a ported model: %s", said)
+        return None
 
 
 def is_sharded(x: Any) -> bool:
