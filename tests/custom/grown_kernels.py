@@ -59,3 +59,38 @@ def half(d_y):
 def halve(x, y, length, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at, tl.load(x + at, at < length) * 0.5, at < length)
+
+
+def windows(x, problem):
+    stride, pad, taps = problem.stride, problem.pad, problem.taps
+    wide = x.new_zeros(len(x) + 2 * pad) if hasattr(x, "new_zeros") else [0.0] * (len(x) + 2 * pad)
+    for i, value in enumerate(x):
+        wide[i + pad] = value
+    count = (len(wide) - taps) // stride + 1
+    made = x[:0] if count == 0 else x[:1].repeat(count)
+    for i in range(count):
+        made[i] = sum(wide[i * stride : i * stride + taps])
+    return made
+
+
+@operation(
+    "custom_windows",
+    operands={"x": In("length"), "y": Out("(length + 2 * pad - taps) // stride + 1")},
+    options={"taps": 2},
+    numbers={"stride": 1, "pad": 0},
+    values={"count": lambda problem, config: (
+        (problem.length + 2 * problem.pad - problem.taps) // problem.stride + 1
+    )},
+    axes={"BLOCK": (16,)},
+    grid=lambda problem, config: (-(-problem.length // config.BLOCK) + problem.pad,),
+    reference=windows,
+    terms=8,
+)  # fmt: skip
+@triton.jit
+def sum_windows(x, y, length, stride, pad, count, taps: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for tap in tl.static_range(taps):
+        place = at * stride - pad + tap
+        total += tl.load(x + place, (place >= 0) & (place < length), 0.0).to(tl.float32)
+    tl.store(y + at, total, at < count)

@@ -260,3 +260,63 @@ def test_a_gradient_that_is_not_stated_is_refused():
     scale = torch.ones(2, requires_grad=True)
     with pytest.raises(BadArgument, match="custom_pick states no gradient of scale"):
         tw.custom_pick(torch.randn(5, 20), torch.tensor([4, 0, 0, 2]), scale)
+
+
+# --- integers that a call states ----------------------------------------------------------------
+
+
+def windows(**fields):
+    return ops.family("custom_windows").problem_type(**{"length": 21, **fields})
+
+
+def test_sizes_may_name_numbers_and_options_that_a_call_states(dispatcher):
+    x = np.arange(9, dtype=np.float32)
+    y = dispatcher.run("custom_windows", x, taps=3, stride=2, pad=1)
+    assert y.tolist() == [1.0, 6.0, 12.0, 18.0, 15.0]
+    assert torch.equal(tw.custom_windows(torch.from_numpy(x), stride=8), torch.tensor([1.0]))
+    assert verify.verify(dispatcher, windows(taps=3, stride=2, pad=2, dtype="fp32")).ok
+
+
+def test_one_kernel_serves_all_numbers_and_is_compiled_for_each_option(dispatcher):
+    names = {
+        dispatcher.select(windows(stride=s, pad=p)).config.name for s in (1, 3) for p in (0, 2)
+    }
+    assert len(names) == 1
+    assert dispatcher.select(windows(taps=3)).config.name not in names
+
+
+def test_numbers_are_fields_of_the_problem(dispatcher):
+    one, family = windows(stride=3, pad=1, taps=4), ops.family("custom_windows")
+    assert str(one) == "custom_windows length=21 dtype=bf16 taps=4 stride=3 pad=1"
+    words = dict(word.split("=") for word in str(one).split()[1:])
+    assert family.parse_problem(words, arch("sm_90")) == one
+    assert family.options(one) == {"stride": 3, "pad": 1, "taps": 4}
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ({"stride": 0}, "divides by zero"),
+        ({"pad": -1}, "pad = -1 is not a whole number"),
+        ({"stride": "2"}, "stride = '?2'? is not a whole number"),
+        ({"taps": 99}, "is -89"),
+        ({"strid": 2}, "no option 'strid'.*stride"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(stated, says, dispatcher):
+    with pytest.raises(BadArgument, match=says):
+        dispatcher.run("custom_windows", np.zeros(9, np.float32), **stated)
+
+
+def test_a_number_is_no_constexpr():
+    import grown_kernels
+
+    with pytest.raises(BadArgument, match="'BLOCK' is known for each problem alone"):
+        operation(
+            "custom_refused",
+            operands={"x": X, "y": Y},
+            numbers={"BLOCK": 64},
+            axes={},
+            grid=lambda p, c: (1,),
+            reference=lambda x: x,
+        )(grown_kernels.halve)

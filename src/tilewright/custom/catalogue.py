@@ -19,7 +19,7 @@ def catalogue(d: Declaration) -> Catalogue:
         **{name: _scratch(one) for name, one in d.temporaries.items()},
         **{name: Given(kind) for name, (kind, _) in d.scalars.items()},
         **{name: _field(name, "i64", name in d.multiples) for name in d.strides},
-        **{name: _field(name, "i32", name in d.multiples) for name in d.sizes},
+        **{name: _field(name, "i32", name in d.multiples) for name in (*d.sizes, *d.numbers)},
         **{name: Numbers("i32", _value(value)) for name, value in d.values.items()},
         **{name: _constant(name) for name in options},
     }

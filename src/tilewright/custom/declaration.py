@@ -24,8 +24,8 @@ class Array:
     """An operand. Made by `In`, `Out` and `InOut`.
 
     shape: for each dimension, a number, the name of a size, which is a field of the problem, or
-        arithmetic on sizes (``"k // 2"``). The first may be ``"*rows"``: any number of dimensions,
-        whose product is the size ``rows``.
+        arithmetic on sizes and on the integers that a call states (``"k // 2"``). The first may be
+        ``"*rows"``: any number of dimensions, whose product is the size ``rows``.
     dtype: an element type, or the name of a field that says it.
     role: see `Role`.
     optional: a call may leave it out, and passes it by keyword.
@@ -172,6 +172,7 @@ class Declaration:
     reference: Callable[..., Any]
     scalars: Mapping[str, tuple[str, int | float | None]] = field(default_factory=dict)
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Callable[[Any, Any], int]] = field(default_factory=dict)
     temporaries: Mapping[str, Scratch] = field(default_factory=dict)
     multiples: tuple[str, ...] = ()
@@ -196,7 +197,14 @@ class Declaration:
     def sizes(self) -> tuple[str, ...]:
         """Names of the sizes, in the order in which shapes name them."""
         named = (n for one in self.operands.values() for s in one.shape for n in extents.names(s))
-        return tuple(dict.fromkeys(named))
+        return tuple(name for name in dict.fromkeys(named) if name not in self.integers)
+
+    @property
+    def integers(self) -> Mapping[str, int]:
+        """The integers that a call states by keyword, which arithmetic on sizes may name: numbers,
+        and options that are integers; with their defaults."""
+        options = {n: value for n, value in self.options.items() if type(value) is int}
+        return {**self.numbers, **options}
 
     @property
     def strides(self) -> Mapping[str, tuple[str, int]]:
@@ -205,7 +213,7 @@ class Declaration:
         found: dict[str, tuple[str, int]] = {}
         for name, one in self.operands.items():
             for dimension, stride in enumerate(one.strides or ()):
-                if extents.is_name(stride) and stride not in self.sizes:
+                if extents.is_name(stride) and stride not in (*self.sizes, *self.integers):
                     found.setdefault(str(stride), (name, dimension))
         return found
 
@@ -251,10 +259,11 @@ class Declaration:
                 if name not in known:
                     raise BadArgument(
                         f"operation {self.name}: the kernel's parameter '{name}' is no operand, "
-                        f"size, scalar, value, temporary, option or axis; there are "
+                        f"size, number, scalar, value, temporary, option or axis; there are "
                         f"{', '.join(known)}"
                     )
-                if constant and name in (*self.sizes, *self.strides, *self.values, *self.scalars):
+                run_time = (self.sizes, self.strides, self.numbers, self.values, self.scalars)
+                if constant and any(name in group for group in run_time):
                     raise BadArgument(
                         f"operation {self.name}: '{name}' is known for each problem alone, so it "
                         "cannot be a constexpr; name an axis, or take it at run time"
@@ -297,6 +306,7 @@ class Declaration:
     def _check_operands(self) -> None:
         """Raise `BadArgument` for sizes, strides and values that mean nothing."""
         alone = {s for o in self.operands.values() if o.role != "out" for s in o.shape}
+        alone |= self.integers.keys()
         for name, one in self.operands.items():
             where = f"operation {self.name}: {name}"
             for size in one.shape:
@@ -320,15 +330,16 @@ class Declaration:
                 )
             for stride in one.strides or ():
                 for part in extents.names(stride):
-                    if not extents.is_name(stride) and part not in self.sizes:
+                    if not extents.is_name(stride) and part not in (*self.sizes, *self.integers):
                         raise BadArgument(f"{where} has stride '{stride}': '{part}' is no size")
-            drawn.check(where, one.values, self.sizes)
+            drawn.check(where, one.values, (*self.sizes, *self.integers))
 
     def known(self) -> Sequence[str]:
         """The names that a kernel's parameters may have."""
         groups = (
             self.sizes,
             self.strides,
+            self.numbers,
             self.scalars,
             self.values,
             self.temporaries,

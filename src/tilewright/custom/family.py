@@ -142,7 +142,7 @@ class CustomFamily(Defaults):
             for name in d.multiples:
                 if getattr(problem, name) % 16:
                     return no("multiples", f"wants {name} in 16s, it is {getattr(problem, name)}")
-        for name in d.sizes:
+        for name in (*d.sizes, *d.numbers):
             if getattr(problem, name) > _MOST_SIZE:
                 return no("size", f"{name} = {getattr(problem, name)} is over {_MOST_SIZE}")
         said = d.supports(problem, config)
@@ -211,7 +211,7 @@ class CustomFamily(Defaults):
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         """Sizes may be symbols (``torch.compile``), so no problem is stated of them."""
-        found: dict[str, Any] = {}
+        found = self._integers(call)
         for name, view in self._views(call).items():
             self._read(name, view, found)
         self._refuse_unsaid(found)
@@ -229,6 +229,14 @@ class CustomFamily(Defaults):
         flags = {flag(name): name in call.named for name in d.optional}
         stated = {name: call.options.get(name, value) for name, value in d.options.items()}
         return SimpleNamespace(**flags, **stated)
+
+    def _integers(self, call: Call) -> dict[str, Any]:
+        """The integers that sizes may name, as a call states them. Raises `BadArgument`."""
+        stated = self.declared.integers
+        found = {name: call.options.get(name, value) for name, value in stated.items()}
+        for name, value in found.items():
+            checks.whole(name, value, 0 if name in self.declared.numbers else -checks.MOST_WHOLE)
+        return found
 
     def _targets(self, said: Any) -> list[str]:
         """The outputs that there are, in order."""
@@ -279,12 +287,12 @@ class CustomFamily(Defaults):
     @property
     def _numbers(self) -> tuple[str, ...]:
         """The fields of a problem that sizes and strides may name."""
-        return (*self.declared.sizes, *self.declared.strides)
+        return (*self.declared.sizes, *self.declared.strides, *self.declared.integers)
 
     def problem_of(self, call: Call, config: Any = None) -> Any:
         d = self.declared
         views = self._views(call)
-        found: dict[str, Any] = {flag(name): name in views for name in d.optional}
+        found = {flag(name): name in views for name in d.optional} | self._integers(call)
         for name, view in views.items():
             self._read(name, view, found)
         for name, view in views.items():
@@ -293,9 +301,9 @@ class CustomFamily(Defaults):
         for name, value in call.options.items():
             if name in d.stated_dtypes:
                 continue
-            if name not in d.options:
+            if name not in d.options and name not in d.numbers:
                 raise BadArgument(
-                    f"{self.name} has no option '{name}'{nearest(name, d.options)}; it has "
+                    f"{self.name} has no option '{name}'{nearest(name, self._keywords)}; it has "
                     f"{', '.join((*self._keywords, *d.scalars)) or 'none'}"
                 )
             found[name] = value
@@ -415,11 +423,12 @@ class CustomFamily(Defaults):
 
     def options(self, problem: Any) -> dict[str, Any]:
         d = self.declared
-        found = {name: getattr(problem, name) for name in d.options}
-        said = {n: value for n, value in found.items() if value != d.options[n]}
-        for name, usual in d.stated_dtypes.items():
+        usual = {**d.options, **d.numbers}
+        found = {name: getattr(problem, name) for name in usual}
+        said = {n: value for n, value in found.items() if value != usual[n]}
+        for name, taken in d.stated_dtypes.items():
             value = getattr(problem, name)
-            if value != getattr(problem, usual, usual):
+            if value != getattr(problem, taken, taken):
                 said[name] = value
         return said
 
@@ -478,7 +487,8 @@ class CustomFamily(Defaults):
 
 
 def _keywords(d: Declaration) -> dict[str, Keyword]:
-    options = {name: option(type(value).__name__, value) for name, value in d.options.items()}
+    stated = {**d.options, **d.numbers}
+    options = {name: option(type(value).__name__, value) for name, value in stated.items()}
     made = {one.dtype for one in d.operands.values() if one.role == "out"}
     options |= {name: option("dtype") for name in d.stated_dtypes if name in made}
     arrays = {name: d.operands[name] for name in d.optional}

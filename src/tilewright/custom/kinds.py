@@ -28,16 +28,17 @@ _SHORT = {"num_warps": "w", "num_stages": "s", "alignment": "al"}
 
 def problem_type(d: Declaration) -> type[Any]:
     """A frozen dataclass: sizes, strides (0: those of a contiguous array), element types, which
-    optional operands are there, options, and what the addresses are multiples of."""
+    optional operands are there, options, numbers, and what the addresses are multiples of."""
     fields: list[Any] = [(name, int) for name in d.sizes]
     fields += [(name, int, 0) for name in d.strides]
     fields += [(name, str, "" if name in d.stated_dtypes else "bf16") for name in d.dtype_fields]
     fields += [(flag(name), bool, False) for name in d.optional]
     fields += [(name, type(value), value) for name, value in d.options.items()]
+    fields += [(name, int, value) for name, value in d.numbers.items()]
     fields.append(("alignment", int, ALIGNMENTS[0]))
 
     def complete(self: Any) -> None:
-        for name in d.sizes:
+        for name in (*d.sizes, *d.numbers):
             whole(name, getattr(self, name))
         for name, (operand, dimension) in d.strides.items():
             whole(name, getattr(self, name))
@@ -115,7 +116,7 @@ def problem_type(d: Declaration) -> type[Any]:
 
 def shape_of(d: Declaration, operand: str, problem: Any) -> tuple[int, ...]:
     """The shape of an operand of a problem. Raises `BadArgument` for sizes that give none."""
-    known = {name: getattr(problem, name) for name in d.sizes}
+    known = {name: getattr(problem, name) for name in (*d.sizes, *d.integers)}
     return tuple(extents.value(size, known) for size in d.operands[operand].shape)
 
 

@@ -57,6 +57,7 @@ def operation(
     parts: Sequence[Part] = (),
     scalars: Mapping[str, tuple[str, int | float | None]] | None = None,
     options: Mapping[str, bool | int | str] | None = None,
+    numbers: Mapping[str, int] | None = None,
     values: Mapping[str, Callable[[Any, Any], int]] | None = None,
     temporaries: Mapping[str, Scratch] | None = None,
     multiples: Sequence[str] = (),
@@ -76,8 +77,8 @@ def operation(
     functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] | None = None,
 ) -> Callable[[F], F]:
     """Register a kernel of your own as the operation `name`; a decorator of the kernel, which it
-    leaves as it is. The kernel's parameters are operands, sizes, scalars, values, temporaries,
-    options and axes, by name; constexprs among them are axes and options.
+    leaves as it is. The kernel's parameters are operands, sizes, numbers, scalars, values,
+    temporaries, options and axes, by name; constexprs among them are axes and options.
 
     operands: by name, in the order of a call: `In`, `Out`, `InOut`.
     axes: constexprs to choose from, and options of the compiler, each with its values:
@@ -91,6 +92,9 @@ def operation(
     scalars: numbers that each call gives by keyword: their Triton type, and their default or None.
     options: what changes the result, with its default; a call gives it by keyword. Kernels are
         compiled for each value.
+    numbers: integers from 0 that change the result, with their defaults, as strides and paddings; a
+        call gives them by keyword, and kernels take them at run time (an ``i32``). Sizes may name
+        them, and options that are integers: ``Out("(length + 2 * pad - taps) // stride + 1")``.
     values: further integers that kernels take, from the problem and the config.
     temporaries: memory between the parts (`Scratch`).
     multiples: sizes and strides that kernels for 16-byte alignment may take for multiples of 16.
@@ -138,6 +142,7 @@ def operation(
                 reference=reference,
                 scalars=dict(scalars or {}),
                 options=dict(options or {}),
+                numbers=dict(numbers or {}),
                 values=dict(values or {}),
                 temporaries=dict(temporaries or {}),
                 multiples=tuple(multiples),
