@@ -222,3 +222,46 @@ def test_a_kernel_is_stated_by_its_place():
         declared(parts=(place,)).check()
     with pytest.raises(BadArgument, match="the kernel's parameter 'w' is no operand"):
         declared(operands={"x": In("rows", "columns")}).check()
+
+
+def test_what_is_a_multiple_of_16_may_depend_on_the_config():
+    by_rows = declared(multiples=lambda config: ("columns",) if config.ROWS == 2 else ())
+    by_rows.check()
+    family, this = CustomFamily(by_rows), arch("sm_90")
+    problem = family.problem_type(rows=4, columns=100)
+    found = family.default_space(problem, this).expand(this).configs
+    ones = {c.ROWS: c for c in found if c.alignment == 16}
+    assert "wants columns in 16s" in str(family.supports(ones[2], problem, this))
+    assert family.supports(ones[1], problem, this)
+    for rows, multiple in ((1, None), (2, 16)):
+        promises = dict(family.sources(ones[rows], this)["main"].divisibility)
+        assert promises.get("columns") == multiple
+
+
+def test_gradients_may_depend_on_the_problem():
+    def stated(problem):
+        return (BOTH, SAME) if problem.has_w else "no weight"
+
+    family = CustomFamily(replace(declared(), gradients=stated))
+    problem = family.problem_type(rows=4, columns=256)
+    assert str(family.gradients(problem, ("x",))).endswith("no weight")
+    assert family.gradients(replace(problem, has_w=True), ("x",)).gradients
+    wrong = CustomFamily(replace(declared(), gradients=lambda problem: (SAME,)))
+    with pytest.raises(BadArgument, match="reads 'gradient of x'"):
+        wrong.gradients(problem, ("residual",))
+
+
+def test_a_kernel_is_given_functions_that_it_calls():
+    axes = {name: values for name, values in declared().axes.items() if name != "HELD"}
+    one = declared(axes=axes, callees={"HELD": lambda config: (f"module:of_{config.ROWS}",)})
+    one.check()
+    family, this = CustomFamily(one), arch("sm_90")
+    config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "", 16, ROWS=4)
+    assert family.sources(config, this)["main"].functions == (("HELD", ("module:of_4",)),)
+    with pytest.raises(BadArgument, match="names two things"):
+        declared(callees={"HELD": lambda config: ()}).check()
+
+
+def test_words_of_a_chain_are_part_of_a_name(family):
+    config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "mul+add", 16)
+    assert "quantmul+add_" in config.name and family.parse_name(config.name) == config

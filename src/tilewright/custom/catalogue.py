@@ -18,10 +18,11 @@ def catalogue(d: Declaration) -> Catalogue:
         **{name: _array(d, name) for name in d.operands},
         **{name: _scratch(one) for name, one in d.temporaries.items()},
         **{name: Given(kind) for name, (kind, _) in d.scalars.items()},
-        **{name: _field(name, "i64", name in d.multiples) for name in d.strides},
-        **{name: _field(name, "i32", name in d.multiples) for name in (*d.sizes, *d.numbers)},
+        **{name: _field(name, "i64", d) for name in d.strides},
+        **{name: _field(name, "i32", d) for name in (*d.sizes, *d.numbers)},
         **{name: Numbers("i32", _value(value)) for name, value in d.values.items()},
         **{name: _constant(name) for name in options},
+        **{name: _functions(places) for name, places in d.callees.items()},
     }
 
 
@@ -43,9 +44,9 @@ def _scratch(one: Scratch) -> Array:
     )
 
 
-def _field(name: str, kind: str, in_16s: bool) -> Numbers:
+def _field(name: str, kind: str, d: Declaration) -> Numbers:
     def multiples(c: Any) -> int:
-        return 16 if in_16s and c.alignment > 1 else 1
+        return 16 if c.alignment > 1 and name in d.promised(c) else 1
 
     return Numbers(kind, lambda x: getattr(x.problem, name), multiples=multiples)
 
@@ -56,6 +57,10 @@ def _value(value: Callable[[Any, Any], int]) -> Callable[[Context], int]:
 
 def _constant(name: str) -> Constant:
     return lambda c, _: getattr(c, name)
+
+
+def _functions(places: Callable[[Any], tuple[str, ...]]) -> Constant:
+    return lambda c, _: tuple(places(c))
 
 
 def parts(d: Declaration) -> tuple[binder.Part, ...]:

@@ -175,12 +175,12 @@ class Declaration:
     numbers: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Callable[[Any, Any], int]] = field(default_factory=dict)
     temporaries: Mapping[str, Scratch] = field(default_factory=dict)
-    multiples: tuple[str, ...] = ()
+    multiples: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
     supports: Callable[[Any, Any], bool | str] = lambda problem, config: True
     flops: Callable[[Any], int] = lambda problem: 0
     terms: str | int = 1
     amplifies: float = 1.0
-    gradients: tuple[Gradient, ...] = ()
+    gradients: tuple[Gradient, ...] | Callable[[Any], Sequence[Gradient] | str] = ()
     problems: tuple[Mapping[str, Any], ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
     moves: Callable[[Any, Any], int] | None = None
@@ -192,6 +192,7 @@ class Declaration:
     functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(
         default_factory=dict
     )
+    callees: Mapping[str, Callable[[Any], tuple[str, ...]]] = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -288,15 +289,33 @@ class Declaration:
                     "that it passes"
                 )
         self._check_operands()
-        inputs = [name for name, one in self.operands.items() if one.role == "in"]
-        outputs = [n for n, one in self.operands.items() if one.role == "out"]
-        arriving = [n for n in outputs if n not in self.constant and not self._whole(n)]
-        others = [*(n for n in outputs if n not in arriving), *self.scalars]
-        gradient.check(self.name, self.gradients, inputs, arriving, others)
+        if not callable(self.gradients):
+            self._check_gradients(self.gradients)
         if self.gradients and any(one.role == "inout" for one in self.operands.values()):
             raise BadArgument(
                 f"operation {self.name} writes an operand in place, so it can have no gradients"
             )
+
+    def promised(self, config: Any) -> tuple[str, ...]:
+        """The sizes and strides that a config's kernels for 16 bytes take for multiples of 16."""
+        return self.multiples(config) if callable(self.multiples) else self.multiples
+
+    def gradients_of(self, problem: Any) -> Sequence[Gradient] | str:
+        """How the gradients of a problem are computed, or why it has none."""
+        if not callable(self.gradients):
+            return self.gradients
+        found = self.gradients(problem)
+        if not isinstance(found, str):
+            self._check_gradients(found)
+        return found
+
+    def _check_gradients(self, gradients: Sequence[Gradient]) -> None:
+        """Raise `BadArgument` where gradients do not fit the operation."""
+        inputs = [name for name, one in self.operands.items() if one.role == "in"]
+        outputs = [n for n, one in self.operands.items() if one.role == "out"]
+        arriving = [n for n in outputs if n not in self.constant and not self._whole(n)]
+        others = [*(n for n in outputs if n not in arriving), *self.scalars]
+        gradient.check(self.name, gradients, inputs, arriving, others)
 
     def _whole(self, name: str) -> bool:
         """Whether an operand's type is one of whole numbers."""
@@ -345,6 +364,7 @@ class Declaration:
             self.temporaries,
             self.options,
             self.axes,
+            self.callees,
         )
         flags = (flag(name) for name in self.optional)
         fields = (*self.dtype_fields, "alignment")

@@ -139,7 +139,7 @@ class CustomFamily(Defaults):
                 f"{problem.alignment}",
             )
         if config.alignment > 1:
-            for name in d.multiples:
+            for name in d.promised(config):
                 if getattr(problem, name) % 16:
                     return no("multiples", f"wants {name} in 16s, it is {getattr(problem, name)}")
         for name in (*d.sizes, *d.numbers):
@@ -439,7 +439,10 @@ class CustomFamily(Defaults):
         d = self.declared
         absent = [name for name in d.operands if not d.there(name, problem)]
         constant = tuple(name for name in d.constant if name not in absent)
-        return gradient.backward(problem, d.gradients, wanted, absent, constant)
+        stated = d.gradients_of(problem)
+        if isinstance(stated, str):
+            return no("gradients", stated)
+        return gradient.backward(problem, stated, wanted, absent, constant)
 
     # --- checking ---------------------------------------------------------------------------
 

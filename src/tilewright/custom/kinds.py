@@ -174,7 +174,7 @@ def parse(d: Declaration, kind: type[Any], name: str) -> Any:
     types["alignment"] = int
     types |= {axis: type(values[0]) for axis, values in d.axes.items()}
     for field_, of in types.items():
-        value = r"\w*?" if of is str else r"-?\d+"
+        value = r"[\w+]*?" if of is str else r"-?\d+"
         parts.append(f"{re.escape(_SHORT.get(field_, field_))}(?P<{field_}>{value})")
     found = re.fullmatch("_".join(parts), name)
     if found is None:

@@ -60,12 +60,12 @@ def operation(
     numbers: Mapping[str, int] | None = None,
     values: Mapping[str, Callable[[Any, Any], int]] | None = None,
     temporaries: Mapping[str, Scratch] | None = None,
-    multiples: Sequence[str] = (),
+    multiples: Sequence[str] | Callable[[Any], tuple[str, ...]] = (),
     supports: Callable[[Any, Any], bool | str] = lambda problem, config: True,
     flops: Callable[[Any], int] = lambda problem: 0,
     terms: str | int = 1,
     amplifies: float = 1.0,
-    gradients: Sequence[Gradient] = (),
+    gradients: Sequence[Gradient] | Callable[[Any], Sequence[Gradient] | str] = (),
     problems: Sequence[Mapping[str, Any]] = (),
     dtypes: Mapping[str, str] | None = None,
     moves: Callable[[Any, Any], int] | None = None,
@@ -75,6 +75,7 @@ def operation(
     refuses: Callable[[Any], str] = lambda problem: "",
     narrows: Callable[[Any], Mapping[str, Sequence[Any]]] = lambda problem: {},
     functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] | None = None,
+    callees: Mapping[str, Callable[[Any], tuple[str, ...]]] | None = None,
 ) -> Callable[[F], F]:
     """Register a kernel of your own as the operation `name`; a decorator of the kernel, which it
     leaves as it is. The kernel's parameters are operands, sizes, numbers, scalars, values,
@@ -97,13 +98,15 @@ def operation(
         them, and options that are integers: ``Out("(length + 2 * pad - taps) // stride + 1")``.
     values: further integers that kernels take, from the problem and the config.
     temporaries: memory between the parts (`Scratch`).
-    multiples: sizes and strides that kernels for 16-byte alignment may take for multiples of 16.
+    multiples: sizes and strides that kernels for 16-byte alignment may take for multiples of 16; or
+        a function that says them for a config.
     supports: True, or why a config cannot compute a problem.
     flops: arithmetic operations of a problem, which the estimate counts at the peak of its
         element type.
     terms: how many terms the longest sum has: a size's name or a number; with `amplifies`, by how
         much later arithmetic can raise an error, it says how far results may be off.
-    gradients: how gradients of operands are computed (`Gradient`).
+    gradients: how gradients of operands are computed (`Gradient`); or a function that says it for a
+        problem, or why that has none.
     problems: sizes, and other fields where they differ from the usual, of problems that
         ``tilewright sweep`` and ``tune`` measure when they are given the name alone.
     dtypes: of fields of element types that only outputs and optional operands have, which a call
@@ -120,6 +123,8 @@ def operation(
         planning then looks at fewer configs. What it leaves out, `supports` refuses too.
     functions: other functions that call the operation, by the name that each has in
         ``tilewright``: each is made from the function of the operation.
+    callees: of constexprs that are tuples of Triton functions, which a kernel calls: from a config
+        to their places (``"module:function"``).
 
     Raises `BadArgument` where the declaration does not fit the kernel.
     """
@@ -145,12 +150,12 @@ def operation(
                 numbers=dict(numbers or {}),
                 values=dict(values or {}),
                 temporaries=dict(temporaries or {}),
-                multiples=tuple(multiples),
+                multiples=multiples if callable(multiples) else tuple(multiples),
                 supports=supports,
                 flops=flops,
                 terms=terms,
                 amplifies=amplifies,
-                gradients=tuple(gradients),
+                gradients=gradients if callable(gradients) else tuple(gradients),
                 problems=tuple(map(dict, problems)),
                 dtypes=dict(dtypes or {}),
                 moves=moves,
@@ -160,6 +165,7 @@ def operation(
                 refuses=refuses,
                 narrows=narrows,
                 functions=dict(functions or {}),
+                callees=dict(callees or {}),
             )
         )
         return function
