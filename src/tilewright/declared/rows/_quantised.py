@@ -24,14 +24,16 @@ SCALES: dict[str, Array] = {
 
 
 def reference(values: Any, problem: Any, scale: Any) -> tuple[Any, ...]:
-    """`values` [rows, columns] as they are stored, with the scales that are made."""
+    """`values` [rows, columns] as they are stored, with the scales that are made. A NaN is no
+    largest value, and zeros have the scale 1."""
     if not problem.quant:
         return (values,)
     if problem.quant == "tensor":
         return (clipped(values / scale, problem.out_dtype),)
     f, top = functions(values), largest(problem.out_dtype)
     groups = values.reshape(len(values), -1, values.shape[-1] if problem.quant == "row" else BLOCK)
-    scales = f.amax(abs(groups), axis=-1) / top
+    size = f.where(groups == groups, abs(groups), 0.0 * f.ones_like(groups))
+    scales = f.amax(size, axis=-1) / top
     scales = f.where(scales > 0, scales, f.ones_like(scales))
     made = (groups / scales[..., None]).reshape(values.shape)
     return clipped(made, problem.out_dtype), scales[:, 0] if problem.quant == "row" else scales

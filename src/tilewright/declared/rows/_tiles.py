@@ -20,10 +20,14 @@ USUAL_ELEMENTS = 8
 """Elements for each lane that are preferred until a measurement decides: 16 bytes of bf16."""
 
 
+PIECE = 4096
+"""Elements of a row that is not held: few enough that what a lane keeps of them, such as sums,
+stays in registers. The second time a row is read, it is in L2."""
+
+
 def block(columns: int) -> int:
-    """The smallest block that holds a row, or the largest there is."""
-    sizes: tuple[int, ...] = AXES["BLOCK"]
-    return next((size for size in sizes if size >= columns), sizes[-1])
+    """The smallest block that holds a row, else `PIECE`."""
+    return next((size for size in AXES["BLOCK"] if size >= columns), PIECE)
 
 
 def fits(problem: Any, config: Any) -> bool | str:
@@ -37,7 +41,7 @@ def fits(problem: Any, config: Any) -> bool | str:
     if config.ROWS > 1 and not config.HELD:
         return f"ROWS = {config.ROWS} for rows that are read in pieces"
     each = config.BLOCK * config.ROWS / (32 * config.num_warps)
-    if each > LANE_ELEMENTS and config.ROWS > 1:
+    if each > LANE_ELEMENTS:
         return f"{each:.0f} elements for each lane"
     return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, In, Out, declare
-from tilewright.declared.rows import _gradients, _tiles
+from tilewright.declared.rows import _gradients, _sizes, _tiles
 
 
 def reference(
@@ -53,6 +53,6 @@ declare(
         reference=reference,
         terms="rows",
         amplifies=8.0,
-        problems=({"rows": 4096, "columns": 4096, "has_w": True},),
+        problems=_sizes.problems(has_w=True),
     )
 )

@@ -26,3 +26,23 @@ def narrow(values, DTYPE: tl.constexpr):
     """fp32 values in the type in which they are stored; 8 bits saturate."""
     top: tl.constexpr = largest(DTYPE)
     return rounded(values, DTYPE, 0 if DTYPE.is_int8() else top)
+
+
+@triton.jit
+def put(
+    y, block_scales, values, row, at, column, inside, columns, by, quant: tl.constexpr,
+):  # fmt: skip
+    """Store values, divided by `by`, or by the scale of each 128 of them, which is stored too."""
+    if quant == "block":
+        ROWS: tl.constexpr = values.shape[0]
+        GROUPS: tl.constexpr = values.shape[1] // 128
+        groups = values.reshape(ROWS, GROUPS, 128)
+        scales = scale_of(tl.max(tl.abs(groups), 2), y.dtype.element_ty)
+        values = (groups / scales[:, :, None]).reshape(ROWS, GROUPS * 128)
+        group = tl.min(column.reshape(GROUPS, 128), 1) // 128
+        to = row[:, None] * (columns // 128) + group[None, :]
+        first = tl.max(inside.to(tl.int32).reshape(ROWS, GROUPS, 128), 2) > 0
+        tl.store(block_scales + to, scales, first)
+    elif quant == "row" or quant == "tensor":
+        values = values / by
+    tl.store(y + at, narrow(values, y.dtype.element_ty), inside)

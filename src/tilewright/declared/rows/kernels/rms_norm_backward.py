@@ -15,7 +15,7 @@ What limits it: memory: x and dy are read once where rows are held. Not timed.
 import triton
 import triton.language as tl
 
-from tilewright.declared.rows.kernels.rms_norm import summed
+from tilewright.declared.rows.kernels._norms import summed
 
 
 @triton.jit

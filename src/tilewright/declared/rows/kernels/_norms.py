@@ -1,0 +1,182 @@
+"""The body of norms of rows: RMS norm, and layer norm, which takes the mean off first.
+
+Idea. A workgroup has ROWS rows. Where BLOCK elements hold a row, it is read once and stays in
+registers: statistics, norm, largest value and result are made of it. A longer row is read once for
+its statistics, once for its largest value if it is quantised by row, and once for the result; the
+second and third time mostly from L2.
+
+Data. x and the residual are read in the type in which they lie; sums are in fp32. The norm is made
+of the sum before the sum is rounded. The variance is that of values less their mean: where a row is
+held, of the row's mean; else every place of the tile keeps the mean and the variance of the values
+that it met (Welford, 1962), and these are merged at the end (Chan, Golub and LeVeque, 1979). So a
+mean far from 0 costs no digits.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.declared.rows.kernels._quantise import put, scale_of
+
+
+@triton.jit
+def summed(x, residual, at, inside, HAS: tl.constexpr):
+    """x, with the residual added if there is one, in fp32; 0 outside."""
+    found = tl.load(x + at, inside, 0.0).to(tl.float32)
+    if HAS:
+        found += tl.load(residual + at, inside, 0.0).to(tl.float32)
+    return found
+
+
+@triton.jit
+def of_columns(x, column, columns, HAS: tl.constexpr):
+    """A value for each column in the type in which it lies, if there are any."""
+    found = 0.0
+    if HAS:
+        found = tl.load(x + column, column < columns, 0.0)[None, :]
+    return found
+
+
+@triton.jit
+def finished(
+    values, mean, rstd, w, b, smooth, offset,
+    CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr, has_smooth: tl.constexpr,
+):  # fmt: skip
+    """Values less their mean, times what they are multiplied by."""
+    found = values
+    if CENTRED:
+        found -= mean[:, None]
+    found *= rstd[:, None]
+    if has_w:
+        found *= w.to(tl.float32) + offset
+    if has_b:
+        found += b.to(tl.float32)
+    if has_smooth:
+        found *= smooth
+    return found
+
+
+@triton.jit
+def met(mean, apart, values, inside, times):
+    """Mean, and sum of squared distances from it, in each place that meets a further value, its
+    `times`-th."""
+    new = tl.where(inside, values - mean, 0.0)
+    mean += new / times
+    return mean, apart + new * (values - mean)
+
+
+@triton.jit
+def merged(mean, apart, columns, inside):
+    """Means and sums of squared distances of places, as those of whole rows."""
+    BLOCK: tl.constexpr = mean.shape[1]
+    times = (columns - tl.arange(0, BLOCK) + BLOCK - 1) // BLOCK
+    times = times.to(tl.float32)[None, :]
+    whole = tl.sum(mean * times, 1) / columns
+    off = mean - whole[:, None]
+    return whole, tl.sum(apart + off * off * times, 1)
+
+
+@triton.jit
+def held_statistics(values, inside, columns, eps, CENTRED: tl.constexpr):
+    """Mean of rows that are held, 0 without CENTRED, and 1 / sqrt(mean of squares + eps)."""
+    mean = tl.zeros((values.shape[0],), tl.float32)
+    if CENTRED:
+        mean = tl.sum(values, 1) / columns
+        values = tl.where(inside, values - mean[:, None], 0.0)
+    return mean, tl.rsqrt(tl.sum(values * values, 1) / columns + eps)
+
+
+@triton.jit
+def read_statistics(
+    x, residual, there, columns, eps, BLOCK: tl.constexpr, CENTRED: tl.constexpr,
+    has_residual: tl.constexpr,
+):  # fmt: skip
+    """The same of rows that are read for it, piece by piece. x and residual: where rows begin."""
+    mean = tl.zeros((there.shape[0], BLOCK), tl.float32)
+    squares = tl.zeros((there.shape[0], BLOCK), tl.float32)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        inside = there & (column < columns)[None, :]
+        values = summed(x, residual, column[None, :], inside, has_residual)
+        if CENTRED:
+            mean, squares = met(mean, squares, values, inside, start // BLOCK + 1)
+        else:
+            squares += values * values
+    if CENTRED:
+        whole, square = merged(mean, squares, columns, there)
+    else:
+        whole, square = tl.zeros((there.shape[0],), tl.float32), tl.sum(squares, 1)
+    return whole, tl.rsqrt(square / columns + eps)
+
+
+@triton.jit
+def norm(
+    x, w, b, residual, smooth, scale, y, total, row_scales, block_scales, rows, columns, x_stride,
+    residual_stride, eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr,
+    CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr, has_residual: tl.constexpr,
+    has_smooth: tl.constexpr, quant: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = (row < rows)[:, None]
+    from_x = x + row[:, None] * x_stride
+    from_residual = residual
+    if has_residual:
+        from_residual = residual + row[:, None] * residual_stride
+    by = 1.0
+    if quant == "tensor":
+        by = tl.load(scale)
+    if HELD:
+        column = tl.arange(0, BLOCK)
+        inside = there & (column < columns)[None, :]
+        at = row[:, None] * columns + column[None, :]
+        values = summed(from_x, from_residual, column[None, :], inside, has_residual)
+        # Before the sums over the row, which would otherwise be waited for first.
+        ws = of_columns(w, column, columns, has_w)
+        bs = of_columns(b, column, columns, has_b)
+        smooths = of_columns(smooth, column, columns, has_smooth)
+        if has_residual:
+            tl.store(total + at, values.to(total.dtype.element_ty), inside)
+        mean, rstd = held_statistics(values, inside, columns, eps, CENTRED)
+        values = finished(
+            values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
+        )
+        if quant == "row":
+            most = tl.max(tl.where(inside, tl.abs(values), 0.0), 1)
+            scales = scale_of(most, y.dtype.element_ty)
+            tl.store(row_scales + row, scales, row < rows)
+            by = scales[:, None]
+        put(y, block_scales, values, row, at, column, inside, columns, by, quant)
+    else:
+        mean, rstd = read_statistics(
+            from_x, from_residual, there, columns, eps, BLOCK, CENTRED, has_residual
+        )
+        if quant == "row":
+            most = tl.zeros((ROWS, BLOCK), tl.float32)
+            for start in range(0, columns, BLOCK):
+                column = start + tl.arange(0, BLOCK)
+                inside = there & (column < columns)[None, :]
+                values = summed(from_x, from_residual, column[None, :], inside, has_residual)
+                ws = of_columns(w, column, columns, has_w)
+                bs = of_columns(b, column, columns, has_b)
+                smooths = of_columns(smooth, column, columns, has_smooth)
+                values = finished(
+                    values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
+                )
+                most = tl.maximum(most, tl.where(inside, tl.abs(values), 0.0))
+            scales = scale_of(tl.max(most, 1), y.dtype.element_ty)
+            tl.store(row_scales + row, scales, row < rows)
+            by = scales[:, None]
+        for start in range(0, columns, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            inside = there & (column < columns)[None, :]
+            at = row[:, None] * columns + column[None, :]
+            values = summed(from_x, from_residual, column[None, :], inside, has_residual)
+            ws = of_columns(w, column, columns, has_w)
+            bs = of_columns(b, column, columns, has_b)
+            smooths = of_columns(smooth, column, columns, has_smooth)
+            if has_residual:
+                tl.store(total + at, values.to(total.dtype.element_ty), inside)
+            values = finished(
+                values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
+            )
+            put(y, block_scales, values, row, at, column, inside, columns, by, quant)

@@ -1,0 +1,25 @@
+"""Layer norm of rows, with a sum before it and rounding to 8 bits behind it. Idea and data:
+`_norms`.
+
+What limits it: memory. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.declared.rows.kernels._norms import norm
+
+
+@triton.jit
+def layer_norm(
+    x, w, b, residual, smooth, scale, y, total, row_scales, block_scales, rows, columns, x_stride,
+    residual_stride, eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr,
+    has_w: tl.constexpr, has_b: tl.constexpr, has_residual: tl.constexpr, has_smooth: tl.constexpr,
+    quant: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows."""
+    norm(
+        x, w, b, residual, smooth, scale, y, total, row_scales, block_scales, rows, columns,
+        x_stride, residual_stride, eps, offset, BLOCK, ROWS, HELD, True, has_w, has_b,
+        has_residual, has_smooth, quant,
+    )  # fmt: skip

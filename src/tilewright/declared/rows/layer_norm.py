@@ -1,0 +1,87 @@
+"""Layer norm (Ba, Kiros and Hinton, arXiv:1607.06450) of rows, with a residual added before it.
+
+    t = x + residual;  y = ((t - mean(t)) / sqrt(var(t) + eps) · (w + offset) + b) · smooth
+
+`smooth` is SmoothQuant's scale of columns (arXiv:2211.10438). y may be rounded to 8 bits (`quant`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.declared.rows import _quantised, _sizes, _tiles
+
+
+def reference(
+    x: Any,
+    w: Any,
+    b: Any,
+    residual: Any,
+    smooth: Any,
+    scale: Any,
+    eps: float,
+    offset: float,
+    problem: Any,
+) -> tuple[Any, ...]:
+    total = x if residual is None else x + residual
+    centred = total - total.mean(-1)[:, None]
+    y = centred / ((centred * centred).mean(-1)[:, None] + eps) ** 0.5
+    y = y if w is None else y * (w + offset)
+    y = y if b is None else y + b
+    y = y if smooth is None else y * smooth
+    made, *scales = _quantised.reference(y, problem, scale)
+    return (made, *(() if residual is None else (total,)), *scales)
+
+
+declare(
+    Declaration(
+        name="layer_norm",
+        module=__name__,
+        operands={
+            "x": In("*rows", "columns", strides=("x_stride", 1)),
+            "w": In("columns", dtype="w_dtype", optional=True),
+            "b": In("columns", dtype="b_dtype", optional=True),
+            "residual": In("*rows", "columns", strides=("residual_stride", 1), optional=True),
+            "smooth": In("columns", dtype="fp32", optional=True, values=(0.5, 2.0)),
+            "scale": In(1, dtype="fp32", optional=True, values=(0.01, 0.02)),
+            "y": Out("*rows", "columns", dtype="out_dtype"),
+            "total": Out("*rows", "columns", when="has_residual"),
+            **_quantised.SCALES,
+        },
+        scalars={"eps": ("fp32", 1e-5), "offset": ("fp32", 0.0)},
+        options={"quant": ""},
+        choices={"quant": _quantised.QUANT},
+        axes=_tiles.AXES,
+        parts=(kernel("main", f"{__package__}.kernels.layer_norm:layer_norm", _tiles.programs),),
+        refuses=_quantised.refused,
+        supports=_tiles.fits,
+        narrows=_tiles.narrows,
+        prefers=_tiles.prefers,
+        multiples=("columns", "x_stride", "residual_stride"),
+        reference=reference,
+        terms="columns",
+        amplifies=4.0,
+        gradients=(
+            Gradient(
+                ("x", "w", "b"),
+                "layer_norm_backward",
+                ("x", "grad y"),
+                keywords={
+                    "w": "w",
+                    "b": "b",
+                    "residual": "residual",
+                    "dtotal": "grad total",
+                    "eps": "eps",
+                    "offset": "offset",
+                },
+            ),
+            Gradient("residual", lambda dx: dx, ("gradient of x",)),
+        ),
+        problems=(
+            *_sizes.problems(has_w=True, has_b=True),
+            *_sizes.few(has_w=True, has_b=True, has_residual=True),
+            *_sizes.few(has_w=True, has_b=True, has_residual=True, quant="row", out_dtype="e4m3fn"),
+        ),
+    )
+)
