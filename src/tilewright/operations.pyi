@@ -24,6 +24,10 @@ from tilewright.ops.merge_states.config import MergeStatesConfig as MergeStatesC
 from tilewright.ops.merge_states.problem import MergeStatesProblem as MergeStatesProblem
 
 Array = Any
+LayerNormProblem: type[Any]
+LayerNormConfig: type[Any]
+LayerNormBackwardProblem: type[Any]
+LayerNormBackwardConfig: type[Any]
 RmsNormProblem: type[Any]
 RmsNormConfig: type[Any]
 RmsNormBackwardProblem: type[Any]
@@ -406,6 +410,42 @@ def grouped_gemm(
     **numbered: Array | None,
 ) -> Any:
     """Run grouped_gemm on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def layer_norm(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    quant: str | None = "",
+    out_dtype: Any | None = None,
+    w: Array | None = None,
+    b: Array | None = None,
+    residual: Array | None = None,
+    smooth: Array | None = None,
+    scale: Array | float | None = None,
+    eps: float | None = None,
+    offset: float | None = None,
+) -> Any:
+    """Run layer_norm on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def layer_norm_backward(
+    x: Array,
+    dy: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    w_dtype: Any | None = None,
+    b_dtype: Any | None = None,
+    w: Array | None = None,
+    b: Array | None = None,
+    residual: Array | None = None,
+    dtotal: Array | None = None,
+    eps: float | None = None,
+    offset: float | None = None,
+) -> Any:
+    """Run layer_norm_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def merge_states(
     o: Array,
