@@ -265,3 +265,11 @@ def test_a_kernel_is_given_functions_that_it_calls():
 def test_words_of_a_chain_are_part_of_a_name(family):
     config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "mul+add", 16)
     assert "quantmul+add_" in config.name and family.parse_name(config.name) == config
+
+
+def test_outputs_that_are_exact_must_equal_the_reference(family):
+    real = declared().operands
+    said = CustomFamily(declared(operands={**real, "y": replace(real["y"], exact=True)}))
+    problem = said.problem_type(rows=2, columns=8, has_residual=True)
+    allowed = said.tolerances(problem, None)
+    assert allowed["y"] == Tolerance(0.0, 0.0) != allowed["total"]

@@ -54,13 +54,28 @@ def problem(**fields):
 
 @given(st.integers(0, 999), st.integers(1, 999))
 def test_arithmetic_on_sizes_is_pythons(n, k):
-    for text in ("n", "n // k", "(n + k - 1) // k * 2", "n % k", "7"):
+    for text in ("n", "n // k", "(n + k - 1) // k * 2", "n % k", "7", "min(n, k) + max(k, 3)"):
         assert extents.value(text, {"n": n, "k": k}) == eval(text, {"n": n, "k": k})
+    assert extents.names("min(n, k) // max(k, 3)") == ("n", "k")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["n /", "n / 2", "f(n)", "f(n) + n", "n + f(n)", "n.real", "n ** 9", "[n]", "1.5", "-n", ""],
+    [
+        "n /",
+        "n / 2",
+        "f(n)",
+        "min(n)",
+        "min(n, k=1)",
+        "f(n) + n",
+        "n + f(n)",
+        "n.real",
+        "n ** 9",
+        "[n]",
+        "1.5",
+        "-n",
+        "",
+    ],
 )
 def test_anything_else_is_no_size(text):
     with pytest.raises(BadArgument, match="is no size"):

@@ -36,6 +36,8 @@ class Array:
     differentiable: of an output, whether gradients arrive for it.
     when: of an output that is not always there: the option, or the field of an optional operand
         (``"has_bias"``), with which it is; ``"quant=row"`` for one value of an option.
+    exact: of an output, whether results must equal the reference: numbers, places, copies. Whole
+        numbers are else taken for values that were rounded.
     folds: whether the first size is the product of any number of dimensions. Not to be stated:
         ``"*rows"`` in a shape says it.
     """
@@ -48,6 +50,7 @@ class Array:
     strides: tuple[Size, ...] | None = None
     differentiable: bool = True
     when: str = ""
+    exact: bool = False
     folds: bool = False
 
     @property
@@ -73,9 +76,18 @@ def Out(
     strides: tuple[Size, ...] | None = None,
     differentiable: bool = True,
     when: str = "",
+    exact: bool = False,
 ) -> Array:
     """An operand that the kernels write, all of it; see `Array`."""
-    return _array(shape, dtype, "out", strides=strides, differentiable=differentiable, when=when)
+    return _array(
+        shape,
+        dtype,
+        "out",
+        strides=strides,
+        differentiable=differentiable,
+        when=when,
+        exact=exact,
+    )
 
 
 def InOut(

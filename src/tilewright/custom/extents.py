@@ -1,4 +1,5 @@
-"""Sizes, and arithmetic on sizes: ``"k"``, ``"k // 2"``, ``"(n + 127) // 128"``."""
+"""Sizes, and arithmetic on sizes: ``"k"``, ``"k // 2"``, ``"(n + 127) // 128"``,
+``"min(n, k)"``."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import TypeGuard
 
 from tilewright.errors import BadArgument, shown
 
 Size = str | int
-"""A number, the name of a size, or arithmetic on names and numbers with + - * // % and brackets."""
+"""A number, the name of a size, or arithmetic on names and numbers with + - * // %, brackets, and
+``min`` and ``max`` of two."""
 
 _MOST_CHARACTERS = 200
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -20,6 +23,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {"min": min, "max": max}
 
 
 def is_name(size: Size) -> bool:
@@ -31,8 +35,7 @@ def names(size: Size) -> tuple[str, ...]:
     """The names in a size, in order. Raises `BadArgument` for text that is no such arithmetic."""
     if not isinstance(size, str):
         return ()
-    found = (n.id for n in ast.walk(_tree(size)) if isinstance(n, ast.Name))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(_names(_tree(size))))
 
 
 def value(size: Size, known: Mapping[str, int]) -> int:
@@ -61,7 +64,7 @@ def _tree(text: str) -> ast.expr:
     except (SyntaxError, ValueError):
         raise BadArgument(
             f"{shown(text)} is no size: write a name, a number, or arithmetic on them with "
-            "+ - * // % and brackets, as k // 2"
+            "+ - * // %, brackets, min and max of two, as k // 2"
         ) from None
     return tree
 
@@ -70,10 +73,32 @@ def _check(node: ast.expr) -> None:
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
         _check(node.left)
         _check(node.right)
+    elif _is_function(node):
+        for each in node.args:
+            _check(each)
     elif not (
         isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and type(node.value) is int)
     ):
         raise ValueError
+
+
+def _is_function(node: ast.expr) -> TypeGuard[ast.Call]:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in _FUNCTIONS
+        and len(node.args) == 2
+        and not node.keywords
+    )
+
+
+def _names(node: ast.expr) -> list[str]:
+    """The names of sizes in arithmetic, in order."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.BinOp):
+        return _names(node.left) + _names(node.right)
+    return [name for each in node.args for name in _names(each)] if _is_function(node) else []
 
 
 def _value(node: ast.expr, known: Mapping[str, int]) -> int:
@@ -81,5 +106,8 @@ def _value(node: ast.expr, known: Mapping[str, int]) -> int:
         return _OPERATIONS[type(node.op)](_value(node.left, known), _value(node.right, known))
     if isinstance(node, ast.Name):
         return known[node.id]
+    if _is_function(node):
+        assert isinstance(node.func, ast.Name)
+        return _FUNCTIONS[node.func.id](*(_value(each, known) for each in node.args))
     assert isinstance(node, ast.Constant) and isinstance(node.value, int)
     return node.value

@@ -483,7 +483,9 @@ class CustomFamily(Defaults):
         floats = [o.dtype for o in stated if o.read and DTYPES[o.dtype].kind == "float"]
         worst = max(floats, key=lambda name: DTYPES[name].eps, default="fp32")
         return {
-            o.name: tolerance(worst, o.dtype, max(1, terms), amplified=d.amplifies)
+            o.name: Tolerance(0.0, 0.0)
+            if d.operands[o.name].exact
+            else tolerance(worst, o.dtype, max(1, terms), amplified=d.amplifies)
             for o in stated
             if o.written
         }
