@@ -24,7 +24,7 @@ H200 = device("h200_sxm")
 def declared(**changes: Any) -> Declaration:
     """RMS norm's kernel, as another operation."""
     real = ops.family("rms_norm").declared
-    return replace(real, name="scaled", gradients=(), **changes)
+    return replace(real, **{"name": "scaled", "gradients": (), **changes})
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +209,15 @@ def test_a_gradient_of_another_is_made_without_that_being_wanted():
     ]  # fmt: skip
     assert [*found.gradients] == ["residual"]
     assert not gradients(BOTH, wanted=("residual",), has_residual=True)
+
+
+def test_a_recorded_call_writes_what_its_gradients_read():
+    family = CustomFamily(declared(gradients=(BOTH,), records={"quant": "row"}))
+    assert family.gradients(family.problem_type(rows=4, columns=256), ("x",)).options == {
+        "quant": "row"
+    }
+    with pytest.raises(BadArgument, match="records= names 'kept', which is no option"):
+        declared(records={"kept": True}).check()
 
 
 def test_a_gradient_reads_what_was_made_before_it():

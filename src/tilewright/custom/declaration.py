@@ -193,6 +193,7 @@ class Declaration:
     terms: str | int = 1
     amplifies: float = 1.0
     gradients: tuple[Gradient, ...] | Callable[[Any], Sequence[Gradient] | str] = ()
+    records: Mapping[str, bool | int | str] = field(default_factory=dict)
     problems: tuple[Mapping[str, Any], ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
     moves: Callable[[Any, Any], int] | None = None
@@ -303,6 +304,11 @@ class Declaration:
         self._check_operands()
         if not callable(self.gradients):
             self._check_gradients(self.gradients)
+        for name in self.records:
+            if name not in self.options:
+                raise BadArgument(
+                    f"operation {self.name}: records= names '{name}', which is no option"
+                )
         if self.gradients and any(one.role == "inout" for one in self.operands.values()):
             raise BadArgument(
                 f"operation {self.name} writes an operand in place, so it can have no gradients"

@@ -442,7 +442,7 @@ class CustomFamily(Defaults):
         stated = d.gradients_of(problem)
         if isinstance(stated, str):
             return no("gradients", stated)
-        return gradient.backward(problem, stated, wanted, absent, constant)
+        return gradient.backward(problem, stated, wanted, absent, constant, d.records)
 
     # --- checking ---------------------------------------------------------------------------
 

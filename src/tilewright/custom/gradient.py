@@ -94,11 +94,13 @@ def backward(
     wanted: Sequence[str],
     absent: Collection[str],
     constant: tuple[str, ...],
+    records: Mapping[str, Any],
 ) -> Backward | Verdict:
     """The backward pass of `problem` for the operands `wanted`.
 
     absent: operands that the call has not. A gradient is computed without those among its keywords.
     constant: outputs that have no gradient.
+    records: options that the call states besides while gradients are recorded.
     """
     computations: list[Computation] = []
     found: dict[str, str] = {}
@@ -132,7 +134,8 @@ def backward(
     missing = [name for name in wanted if name not in found]
     if missing:
         return no("gradients", f"{problem.family} states no gradient of {', '.join(missing)}")
-    return Backward(tuple(computations), {name: found[name] for name in wanted}, constant=constant)
+    results = {name: found[name] for name in wanted}
+    return Backward(tuple(computations), results, records, constant=constant)
 
 
 def _result(name: str) -> str:

@@ -66,6 +66,7 @@ def operation(
     terms: str | int = 1,
     amplifies: float = 1.0,
     gradients: Sequence[Gradient] | Callable[[Any], Sequence[Gradient] | str] = (),
+    records: Mapping[str, bool | int | str] | None = None,
     problems: Sequence[Mapping[str, Any]] = (),
     dtypes: Mapping[str, str] | None = None,
     moves: Callable[[Any, Any], int] | None = None,
@@ -107,6 +108,9 @@ def operation(
         much later arithmetic can raise an error, it says how far results may be off.
     gradients: how gradients of operands are computed (`Gradient`); or a function that says it for a
         problem, or why that has none.
+    records: options that a call states while torch records its gradients, with their values, so
+        that it writes what the gradients read. The caller is not given the outputs that are there
+        for it alone.
     problems: sizes, and other fields where they differ from the usual, of problems that
         ``tilewright sweep`` and ``tune`` measure when they are given the name alone.
     dtypes: of fields of element types that only outputs and optional operands have, which a call
@@ -156,6 +160,7 @@ def operation(
                 terms=terms,
                 amplifies=amplifies,
                 gradients=gradients if callable(gradients) else tuple(gradients),
+                records=dict(records or {}),
                 problems=tuple(map(dict, problems)),
                 dtypes=dict(dtypes or {}),
                 moves=moves,
