@@ -10,7 +10,7 @@ import pytest
 
 from tilewright import ops
 from tilewright.arch import arch, device
-from tilewright.custom import Declaration, Gradient, In, Out, kernel
+from tilewright.custom import Declaration, Gradient, In, Out, extents, kernel
 from tilewright.custom.family import CustomFamily
 from tilewright.custom.kinds import packed
 from tilewright.errors import BadArgument, UnknownName
@@ -84,6 +84,43 @@ def test_an_output_is_there_on_a_condition(family):
     with pytest.raises(BadArgument, match="is there when 'norm' is, which is no option"):
         y = Out("*rows", "columns", dtype="out_dtype", when="norm")
         declared(operands={**declared().operands, "y": y}).check()
+
+
+def test_a_size_is_said_by_a_multiple_of_it():
+    """As of an array that has two halves, unless the other half is an operand of its own."""
+    halves = "columns * (2 - has_residual)"
+    x, residual = In("*rows", halves, strides=("x_stride", 1)), declared().operands["residual"]
+    joined = {**declared().operands, "x": x, "residual": residual}
+    family = CustomFamily(declared(operands=joined))
+    declared(operands=joined).check()
+    both = family.problem_of(call(view(2, 3, 64)))
+    assert (both.rows, both.columns, both.x_stride) == (6, 32, 64)
+    assert family.outputs(call(view(2, 3, 64)))[0].shape == (2, 3, 32)
+    apart = family.problem_of(call(view(6, 64), residual=view(6, 64)))
+    assert (apart.columns, apart.has_residual) == (64, True)
+    assert [one.shape for one in family.operands(apart) if one.name == "x"] == [(6, 64)]
+    with pytest.raises(BadArgument, match=r"x of scaled has shape \(6, 65\); .* is 64"):
+        family.problem_of(call(view(6, 65)))
+    with pytest.raises(BadArgument, match="no operand that is read has the size 'columns'"):
+        unsaid = {"x": In("*rows", "columns + 1"), "y": Out("*rows", "columns")}
+        declared(operands=unsaid, parts=(), axes={}, dtypes={}).check()
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        ("k", ("k", 1)),
+        ("2 * k", ("k", "2")),
+        ("k * (2 - has_b)", ("k", "2 - has_b")),
+        ("k * n", ("", 1)),
+        ("k + 1", ("", 1)),
+        ("k // 2", ("", 1)),
+        ("has_b", ("", 1)),
+        (3, ("", 1)),
+    ],
+)
+def test_what_an_extent_says(size, says):
+    assert extents.said(size, frozenset({"has_b"})) == says
 
 
 def test_a_call_states_the_type_of_an_output(family):

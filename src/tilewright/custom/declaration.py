@@ -24,8 +24,10 @@ class Array:
     """An operand. Made by `In`, `Out` and `InOut`.
 
     shape: for each dimension, a number, the name of a size, which is a field of the problem, or
-        arithmetic on sizes and on the integers that a call states (``"k // 2"``). The first may be
-        ``"*rows"``: any number of dimensions, whose product is the size ``rows``.
+        arithmetic on sizes and on what a call states (``"k // 2"``): its integers, and the flags of
+        optional operands, 0 or 1 (``"n * (2 - has_up)"``). A call says a size by a dimension that
+        it is alone, or times what the call states and numbers. The first may be ``"*rows"``: any
+        number of dimensions, whose product is the size ``rows``.
     dtype: an element type, or the name of a field that says it.
     role: see `Role`.
     optional: a call may leave it out, and passes it by keyword.
@@ -211,7 +213,7 @@ class Declaration:
     def sizes(self) -> tuple[str, ...]:
         """Names of the sizes, in the order in which shapes name them."""
         named = (n for one in self.operands.values() for s in one.shape for n in extents.names(s))
-        return tuple(name for name in dict.fromkeys(named) if name not in self.integers)
+        return tuple(name for name in dict.fromkeys(named) if name not in self.stated)
 
     @property
     def integers(self) -> Mapping[str, int]:
@@ -219,6 +221,12 @@ class Declaration:
         and options that are integers; with their defaults."""
         options = {n: value for n, value in self.options.items() if type(value) is int}
         return {**self.numbers, **options}
+
+    @property
+    def stated(self) -> frozenset[str]:
+        """The names in arithmetic on sizes that are no sizes: integers, and the fields that say
+        which optional operands are there."""
+        return frozenset((*self.integers, *map(flag, self.optional)))
 
     @property
     def strides(self) -> Mapping[str, tuple[str, int]]:
@@ -342,8 +350,9 @@ class Declaration:
 
     def _check_operands(self) -> None:
         """Raise `BadArgument` for sizes, strides and values that mean nothing."""
-        alone = {s for o in self.operands.values() if o.role != "out" for s in o.shape}
-        alone |= self.integers.keys()
+        read = [one for one in self.operands.values() if one.role != "out"]
+        alone = {extents.said(size, self.stated)[0] for one in read for size in one.shape}
+        alone |= self.stated
         for name, one in self.operands.items():
             where = f"operation {self.name}: {name}"
             for size in one.shape:
@@ -351,7 +360,7 @@ class Declaration:
                     if not extents.is_name(size) and part not in alone:
                         raise BadArgument(
                             f"{where} has size '{size}', and no operand that is read has the size "
-                            f"'{part}' by itself, so no call says what it is"
+                            f"'{part}' by itself or times a number, so no call says what it is"
                         )
             if one.strides is not None and len(one.strides) != len(one.shape):
                 raise BadArgument(

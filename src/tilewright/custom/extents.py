@@ -38,6 +38,24 @@ def names(size: Size) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_names(_tree(size))))
 
 
+@cache
+def said(size: Size, stated: frozenset[str]) -> tuple[str, Size]:
+    """The name that an extent of this size says, and what it is multiplied by there, of numbers and
+    `stated` names: ``("k", 1)`` of ``"k"``, ``("k", "2 - has_b")`` of ``"k * (2 - has_b)"``.
+    ``("", 1)`` where an extent says no name."""
+    if not isinstance(size, str):
+        return "", 1
+    tree = _tree(size)
+    if isinstance(tree, ast.Name):
+        return ("", 1) if tree.id in stated else (tree.id, 1)
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult):
+        for one, other in ((tree.left, tree.right), (tree.right, tree.left)):
+            by = ast.unparse(other)
+            if isinstance(one, ast.Name) and one.id not in stated and stated.issuperset(names(by)):
+                return one.id, by
+    return "", 1
+
+
 def value(size: Size, known: Mapping[str, int]) -> int:
     """The number that a size is, from the values of its names. Raises `BadArgument` where it is
     negative, and where it divides by zero."""

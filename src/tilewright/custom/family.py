@@ -42,6 +42,7 @@ class CustomFamily(Defaults):
         self.config_type = kinds.config_type(declared)
         self.arguments = tuple(n for n, x in declared.operands.items() if x.by_position)
         self._keywords = _keywords(declared)
+        self._stated = declared.stated
         self._parts, self._catalogue = catalogue.parts(declared), catalogue.catalogue(declared)
         self.profiles = {DECLARED: self._profile()} if declared.problems else {}
         self.functions = declared.functions
@@ -211,7 +212,7 @@ class CustomFamily(Defaults):
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         """Sizes may be symbols (``torch.compile``), so no problem is stated of them."""
-        found = self._integers(call)
+        found = self._flags(call) | self._integers(call)
         for name, view in self._views(call).items():
             self._read(name, view, found)
         self._refuse_unsaid(found)
@@ -226,9 +227,12 @@ class CustomFamily(Defaults):
     def _said(self, call: Call) -> SimpleNamespace:
         """The fields that say which operands are there: options, and of optional operands."""
         d = self.declared
-        flags = {flag(name): name in call.named for name in d.optional}
         stated = {name: call.options.get(name, value) for name, value in d.options.items()}
-        return SimpleNamespace(**flags, **stated)
+        return SimpleNamespace(**self._flags(call), **stated)
+
+    def _flags(self, call: Call) -> dict[str, Any]:
+        """Which optional operands a call has."""
+        return {flag(name): name in call.named for name in self.declared.optional}
 
     def _integers(self, call: Call) -> dict[str, Any]:
         """The integers that sizes may name, as a call states them. Raises `BadArgument`."""
@@ -292,7 +296,7 @@ class CustomFamily(Defaults):
     def problem_of(self, call: Call, config: Any = None) -> Any:
         d = self.declared
         views = self._views(call)
-        found = {flag(name): name in views for name in d.optional} | self._integers(call)
+        found = self._flags(call) | self._integers(call)
         for name, view in views.items():
             self._read(name, view, found)
         for name, view in views.items():
@@ -372,8 +376,9 @@ class CustomFamily(Defaults):
             said = ", ".join(map(str, one.shape))
             raise BadArgument(f"{name} of {self.name} has shape {view.shape}; it is [{said}]")
         for size, extent in zip(one.shape, view.shape, strict=True):
-            if extents.is_name(size):
-                found.setdefault(str(size), extent)
+            said, by = extents.said(size, self._stated)
+            if said and said not in found:
+                found[said] = extent // max(1, extents.value(by, found))
         for stride, extent, apart in zip(
             one.strides or (), view.shape, view.strides, strict=bool(one.strides)
         ):

@@ -116,7 +116,7 @@ def problem_type(d: Declaration) -> type[Any]:
 
 def shape_of(d: Declaration, operand: str, problem: Any) -> tuple[int, ...]:
     """The shape of an operand of a problem. Raises `BadArgument` for sizes that give none."""
-    known = {name: getattr(problem, name) for name in (*d.sizes, *d.integers)}
+    known = {name: int(getattr(problem, name)) for name in (*d.sizes, *d.stated)}
     return tuple(extents.value(size, known) for size in d.operands[operand].shape)
 
 
