@@ -172,6 +172,23 @@ def test_planning_looks_at_the_kernels_that_a_problem_is_narrowed_to(family):
     assert served == {c.name for c in few if family.supports(c, problem, this)}
 
 
+def test_values_of_axes_go_together():
+    pairs = {"sm_90": ((256, 4), (1024, 8)), "gfx942": ((512, 4),)}
+    family = CustomFamily(
+        declared(
+            narrows=lambda problem: {"ROWS": (1,), "HELD": (True,)},
+            together=lambda problem, arch: [
+                {"BLOCK": block, "num_warps": warps} for block, warps in pairs[arch.name]
+            ],
+        )
+    )
+    problem = family.problem_type(rows=4, columns=100)
+    for name, expected in pairs.items():
+        found = family.default_space(problem, arch(name)).expand(name).configs
+        assert {(c.BLOCK, c.num_warps) for c in found} == {*expected}
+        assert len(found) == 2 * len(expected)  # of either alignment
+
+
 def test_what_a_kernel_moves_decides_then_what_is_preferred():
     by_rows = declared(
         moves=lambda problem, config: problem.min_bytes * (2 if config.num_warps == 4 else 1),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tilewright.arch.model import Arch
 from tilewright.custom import drawn, extents, gradient
 from tilewright.custom.drawn import Drawn
 from tilewright.custom.extents import Size
@@ -204,6 +205,7 @@ class Declaration:
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     refuses: Callable[[Any], str] = lambda problem: ""
     narrows: Callable[[Any], Mapping[str, Sequence[Any]]] = lambda problem: {}
+    together: Callable[[Any, Arch], Sequence[Mapping[str, Any]]] | None = None
     functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(
         default_factory=dict
     )

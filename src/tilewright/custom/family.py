@@ -99,14 +99,16 @@ class CustomFamily(Defaults):
     # --- legality ---------------------------------------------------------------------------
 
     def default_space(self, problem: Any, arch: Arch) -> KernelSpace:
-        same = {name: [getattr(problem, name)] for name in kinds.signature(self.declared)}
-        axes = {
-            **same,
-            "alignment": kinds.ALIGNMENTS,
-            **self.declared.axes,
-            **self.declared.narrows(problem),
-        }
-        return KernelSpace(self.name, axes)
+        d = self.declared
+        same = {name: [getattr(problem, name)] for name in kinds.signature(d)}
+        axes = {**same, "alignment": kinds.ALIGNMENTS, **d.axes, **d.narrows(problem)}
+        if d.together is None:
+            return KernelSpace(self.name, axes)
+        rows = d.together(problem, arch)
+        names = tuple(rows[0])
+        crossed = {axis: values for axis, values in axes.items() if axis not in names}
+        values = [tuple(row[name] for name in names) for row in rows]
+        return KernelSpace(self.name, crossed, linked={names: values})
 
     def tuning_spaces(self, problem: Any, arch: Arch) -> Sequence[KernelSpace]:
         return (self.default_space(problem, arch),)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright import ops
+from tilewright.arch.model import Arch
 from tilewright.custom.declaration import Array, Declaration, Part, Scratch, Shape
 from tilewright.custom.family import CustomFamily
 from tilewright.custom.gradient import Gradient
@@ -75,6 +76,7 @@ def operation(
     choices: Mapping[str, tuple[Any, ...]] | None = None,
     refuses: Callable[[Any], str] = lambda problem: "",
     narrows: Callable[[Any], Mapping[str, Sequence[Any]]] = lambda problem: {},
+    together: Callable[[Any, Arch], Sequence[Mapping[str, Any]]] | None = None,
     functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] | None = None,
     callees: Mapping[str, Callable[[Any], tuple[str, ...]]] | None = None,
 ) -> Callable[[F], F]:
@@ -125,6 +127,8 @@ def operation(
     refuses: why a problem's fields do not fit together, in a few words; "" where they do.
     narrows: the values of axes that a problem is to be served with, where they are fewer than all:
         planning then looks at fewer configs. What it leaves out, `supports` refuses too.
+    together: for a problem on an architecture, values of axes that go together, each a mapping from
+        the same axes: planning and tuning look at these instead of all combinations of these axes.
     functions: other functions that call the operation, by the name that each has in
         ``tilewright``: each is made from the function of the operation.
     callees: of constexprs that are tuples of Triton functions, which a kernel calls: from a config
@@ -169,6 +173,7 @@ def operation(
                 choices=dict(choices or {}),
                 refuses=refuses,
                 narrows=narrows,
+                together=together,
                 functions=dict(functions or {}),
                 callees=dict(callees or {}),
             )
