@@ -137,7 +137,7 @@ def _has(word: str) -> Constant:
     return lambda c, _: word in c.words
 
 
-def _rolled(c: Any, arch: Arch) -> bool:
+def rolls(arch: Arch) -> bool:
     """Whether products along the head dim are loops (`kernels.steps.products_of`): on AMD's waves
     of 32, whose matrix instructions take whole rows of both operands from each wave's registers."""
     return arch.backend == "hip" and arch.warp_size == 32
@@ -179,7 +179,7 @@ CATALOGUE: Catalogue = {
     "TILE": lambda c, _: c.tile_rows,
     "STEP": lambda c, _: c.step_rows,
     "PAD": lambda c, _: PAD,
-    "ROLLED": _rolled,
+    "ROLLED": lambda _, arch: rolls(arch),
     "SUMS": lambda c, _: sums_width(c),
     "BY_LENGTH": lambda c, _: not c.words.isdisjoint(OWN_LENGTHS),
     **{word.upper(): _has(word) for word in GRADIENTS},

@@ -119,10 +119,14 @@ def _multiplier(dtype: str, arch: Arch) -> str:
     return "rdna3" if arch.operand_copies > 1 else "rdna4"
 
 
+def tiles_of(dtype: str, most: int, arch: Arch) -> tuple[Tile, ...]:
+    """The tiles for head dims of at most `most`."""
+    rows = _TILES[_multiplier(dtype, arch)]
+    return next((tiles for size, tiles in rows if most <= size), _LONG[arch.backend])
+
+
 def _tiles(p: AttentionProblem, arch: Arch) -> tuple[Tile, ...]:
-    most = max(p.head_dim, p.head_dim_v)
-    rows = _TILES[_multiplier(p.dtype, arch)]
-    found = next((tiles for size, tiles in rows if most <= size), _LONG[arch.backend])
+    found = tiles_of(p.dtype, max(p.head_dim, p.head_dim_v), arch)
     if p.block_size:  # tiles lie within blocks
         found = tuple(
             (math.gcd(q, p.block_size), math.gcd(kv, p.block_size), w) for q, kv, w in found
@@ -224,9 +228,12 @@ def _rolled(c: AttentionConfig, arch: Arch) -> bool:
     """Whether Q·Kᵀ is a loop along the head dim that loads Q again at each step. Unrolled, long
     rows and a mask do not fit the registers of RDNA 3, where each half of a wave holds all of Q and
     K, and no rows of fp32 fit those of vector units."""
-    if "latent" in c.words:
-        return False
-    return _on_vectors(c.dtype, arch) or (arch.operand_copies > 1 and c.head_dim > 128)
+    return "latent" not in c.words and rolls(c.dtype, c.head_dim, arch)
+
+
+def rolls(dtype: str, head_dim: int, arch: Arch) -> bool:
+    """The same of rows that are not latent."""
+    return _on_vectors(dtype, arch) or (arch.operand_copies > 1 and head_dim > 128)
 
 
 def _dependent(c: AttentionConfig, arch: Arch) -> bool:

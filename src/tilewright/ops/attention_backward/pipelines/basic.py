@@ -187,10 +187,14 @@ def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None
 
 
+def tiles_of(dtype: str, most: int, arch: Arch) -> tuple[tuple[int, int, int], ...]:
+    """The tiles for head dims of at most `most`."""
+    size = most * (2 if dtype == "fp32" else 1)
+    return next((found for up_to, found in TILES[_multiplier(dtype, arch)] if size <= up_to), LEAST)
+
+
 def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
-    size = max(p.head_dim, p.head_dim_v) * (2 if p.dtype == "fp32" else 1)
-    known = TILES[_multiplier(p.dtype, arch)]
-    tiles = next((found for most, found in known if size <= most), LEAST)
+    tiles = tiles_of(p.dtype, max(p.head_dim, p.head_dim_v), arch)
     return [_fields(*tile, 1) for tile in tiles]
 
 
