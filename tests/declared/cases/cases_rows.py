@@ -27,4 +27,31 @@ CASES = {
         {"rows": 9, "columns": 17000, "has_w": True, "has_b": True, "dtype": "fp32"},
         {"rows": 4, "columns": 64, "dtype": "fp16", "has_b": True, "has_residual": True},
     ),
+    "quantise_rows": (
+        {"rows": 5, "columns": 200, "has_smooth": True, "dtype": "fp16"},
+        {"rows": 3, "columns": 256, "quant": "block", "out_dtype": "e5m2", "x_stride": 272},
+        {"rows": 3, "columns": 40, "quant": "tensor", "has_scale": True, "dtype": "fp32"},
+        {"rows": 1, "columns": 17000, "has_smooth": True},
+        {"rows": 1, "columns": 17024, "quant": "block", "out_dtype": "e4m3fn"},
+    ),
+    "quantise_expert_rows": (
+        {"tokens": 5, "columns": 200, "experts": 7, "slots": 3},
+        {
+            "tokens": 5,
+            "columns": 256,
+            "experts": 7,
+            "slots": 2,
+            "quant": "block",
+            "slots_first": True,
+            "dtype": "fp32",
+        },
+        {
+            "tokens": 2,
+            "columns": 17000,
+            "experts": 3,
+            "slots": 2,
+            "slots_first": True,
+            "out_dtype": "e4m3fn",
+        },
+    ),
 }

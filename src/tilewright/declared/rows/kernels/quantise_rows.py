@@ -1,0 +1,121 @@
+"""Rows rounded to 8 bits, after each column was multiplied by a smooth scale.
+
+Idea. A workgroup has ROWS rows. Where BLOCK elements hold a row, it is read once and stays in
+registers. A longer row is read in pieces: once for its largest value if it is quantised by row, and
+once for the result. With experts, a token's row is read once where it is held, and rounded once for
+each of its slots, by the smooth scales of the slot's expert.
+
+What limits it: memory. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.declared.rows.kernels._quantise import put, scale_of
+
+
+@triton.jit
+def smoothed(values, smooth, column, inside, HAS: tl.constexpr):
+    """Values times the smooth scales of their columns, if there are any; then 0 outside. smooth:
+    where they begin, for each row or for all."""
+    found = values
+    if HAS:
+        found = tl.where(inside, values * tl.load(smooth + column, inside, 0.0), 0.0)
+    return found
+
+
+@triton.jit
+def read(x, column, inside):
+    """Pieces of rows that begin at `x`, in fp32; 0 outside."""
+    return tl.load(x + column, inside, 0.0).to(tl.float32)
+
+
+@triton.jit
+def quantise(
+    held, x, smooth, y, row_scales, block_scales, row, there, known, columns, by,
+    BLOCK: tl.constexpr, HELD: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
+):  # fmt: skip
+    """The rows `row` of y, from rows that are held, else from rows that begin at `x`. there: which
+    of them are stored. known: which of them have smooth scales; others become zeros."""
+    ROWS: tl.constexpr = there.shape[0]
+    DTYPE: tl.constexpr = y.dtype.element_ty
+    first = tl.arange(0, BLOCK)[None, :]
+    if quant == "row":
+        if HELD:
+            values = smoothed(held, smooth, first, known & (first < columns), has_smooth)
+            most = tl.max(tl.abs(values), 1)
+        else:
+            mosts = tl.zeros((ROWS, BLOCK), tl.float32)
+            for start in range(0, columns, BLOCK):
+                column = start + first
+                inside = known & (column < columns)
+                values = smoothed(read(x, column, inside), smooth, column, inside, has_smooth)
+                mosts = tl.maximum(mosts, tl.abs(values))
+            most = tl.max(mosts, 1)
+        by = scale_of(most, DTYPE)[:, None]
+        tl.store(row_scales + row[:, None], by, there)
+    if HELD:
+        inside = there & (first < columns)
+        values = smoothed(held, smooth, first, known & inside, has_smooth)
+        at = row[:, None] * columns + first
+        put(y, block_scales, values, row, at, tl.arange(0, BLOCK), inside, columns, by, quant)
+    else:
+        for start in range(0, columns, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            inside = there & (column < columns)[None, :]
+            values = read(x, column[None, :], inside)
+            values = smoothed(values, smooth, column[None, :], known & inside, has_smooth)
+            at = row[:, None] * columns + column[None, :]
+            put(y, block_scales, values, row, at, column, inside, columns, by, quant)
+
+
+@triton.jit
+def quantise_rows(
+    x, smooth, scale, y, row_scales, block_scales, rows, columns, x_stride, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, HELD: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = (row < rows)[:, None]
+    rows_at = x + row[:, None] * x_stride
+    held = 0.0
+    if HELD:
+        column = tl.arange(0, BLOCK)[None, :]
+        held = read(rows_at, column, there & (column < columns))
+    by = 1.0
+    if quant == "tensor":
+        by = tl.load(scale)
+    quantise(
+        held, rows_at, smooth, y, row_scales, block_scales, row, there, there, columns, by, BLOCK,
+        HELD, has_smooth, quant,
+    )  # fmt: skip
+
+
+@triton.jit
+def quantise_expert_rows(
+    x, smooth, expert, scale, y, row_scales, block_scales, tokens, columns, experts, slots,
+    x_stride, BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr, quant: tl.constexpr,
+    slots_first: tl.constexpr,
+):  # fmt: skip
+    """All slots of ROWS tokens."""
+    token = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = (token < tokens)[:, None]
+    rows_at = x + token[:, None] * x_stride
+    held = 0.0
+    if HELD:
+        column = tl.arange(0, BLOCK)[None, :]
+        held = read(rows_at, column, there & (column < columns))
+    by = 1.0
+    if quant == "tensor":
+        by = tl.load(scale)
+    for slot in range(slots):
+        chosen = tl.load(expert + token * slots + slot, token < tokens, -1)
+        known = (chosen >= 0) & (chosen < experts)
+        smooth_at = smooth + tl.where(known, chosen, 0).to(tl.int64)[:, None] * columns
+        row = token * slots + slot
+        if slots_first:
+            row = tl.cast(tokens, tl.int64) * slot + token
+        quantise(
+            held, rows_at, smooth_at, y, row_scales, block_scales, row, there, known[:, None],
+            columns, by, BLOCK, HELD, True, quant,
+        )  # fmt: skip
