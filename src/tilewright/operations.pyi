@@ -28,6 +28,10 @@ LayerNormProblem: type[Any]
 LayerNormConfig: type[Any]
 LayerNormBackwardProblem: type[Any]
 LayerNormBackwardConfig: type[Any]
+QuantiseExpertRowsProblem: type[Any]
+QuantiseExpertRowsConfig: type[Any]
+QuantiseRowsProblem: type[Any]
+QuantiseRowsConfig: type[Any]
 RmsNormProblem: type[Any]
 RmsNormConfig: type[Any]
 RmsNormBackwardProblem: type[Any]
@@ -460,6 +464,34 @@ def merge_states(
     mask: Array | None = None,
 ) -> Any:
     """Run merge_states on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def quantise_expert_rows(
+    x: Array,
+    smooth: Array,
+    expert: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    quant: str | None = "row",
+    slots_first: bool | None = False,
+    out_dtype: Any | None = None,
+    scale: Array | float | None = None,
+) -> Any:
+    """Run quantise_expert_rows on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def quantise_rows(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    quant: str | None = "row",
+    out_dtype: Any | None = None,
+    smooth: Array | None = None,
+    scale: Array | float | None = None,
+) -> Any:
+    """Run quantise_rows on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def rms_norm(
     x: Array,
