@@ -99,6 +99,7 @@ class Field:
     library: what is timed beside them as a candidate: the library's algorithms, or, where a
         dispatcher answers, its answer.
     vendor: calls of the vendor.
+    beside: what is timed with them and is on no side.
     answered: whether `library` is all that the side with the library has.
     rivals: whether the library's algorithms count as the vendor's too.
     """
@@ -107,6 +108,7 @@ class Field:
     starters: tuple[str, ...] = ()
     library: tuple[str, ...] = ()
     vendor: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     answered: bool = False
     rivals: bool = False
 
@@ -166,20 +168,24 @@ def compared(problem: str, stage: Stage, ways: Sequence[Way] = WAYS) -> Row:
         known |= stage.tried(names)
     tried = len(known)
     known |= stage.tried(
-        [n for n in dict.fromkeys((*this.library, *this.vendor)) if n not in known]
+        [
+            name
+            for name in dict.fromkeys((*this.library, *this.vendor, *this.beside))
+            if name not in known
+        ]
     )
     right = {name: us for name, us in known.items() if us is not None}
     kernels = dict.fromkeys((*this.starters, *this.ours))
     best = tuple(sorted(kernels.keys() & right, key=lambda n: (right[n], n))[:FINALISTS])
-    library, calls = (
-        tuple(n for n in names if n in right) for names in (this.library, this.vendor)
+    library, calls, beside = (
+        tuple(n for n in names if n in right) for names in (this.library, this.vendor, this.beside)
     )
     vendor = (*calls, *library) if this.rivals else calls
     if not best or not vendor:
         kind, what = (VendorWrong, "call of the vendor") if best else (NothingToCompare, "kernel")
         reasons = "; ".join(f"{name}: {why}" for name, why in stage.wrong.items())
         raise kind(f"no {what} is right: {reasons}")
-    names = [*dict.fromkeys((*best, *library, *calls))]
+    names = [*dict.fromkeys((*best, *library, *calls, *beside))]
     samples = {way: stage.timed(names, way) for way in ways}
     samples = {way: taken for way, taken in samples.items() if taken.keys() & {*vendor}}
     both = () if not library else library if this.answered else (*best, *library)

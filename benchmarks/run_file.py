@@ -82,13 +82,19 @@ def write(path: Path, reports: Mapping[str, Any], earlier: Earlier) -> None:
     path.write_bytes(lzma.compress(content) if path.suffix == ".xz" else content)
 
 
+def whole(path: Path) -> dict[str, Any]:
+    """All that a file has."""
+    content = path.read_bytes()
+    said: dict[str, Any] = json.loads(lzma.decompress(content) if path.suffix == ".xz" else content)
+    return said
+
+
 def read(path: Path | None, about: Mapping[str, Any]) -> Earlier:
     """What is in the file, if there is one. Raises `SystemExit` if it was made with something else
     than this run, whose environment is `about`."""
     if path is None or not path.exists():
         return Earlier(about)
-    content = path.read_bytes()
-    said = json.loads(lzma.decompress(content) if path.suffix == ".xz" else content)
+    said = whole(path)
     before = said["environment"]
     other = [name for name in _SAME if before.get(name) != about.get(name)]
     if before.get("changed") is not False or about.get("changed") is not False:

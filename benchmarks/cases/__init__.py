@@ -56,9 +56,12 @@ class Case:
     only: of the kernels searched, those that may take part.
     library: whether the library's algorithms are candidates, and the vendor's too.
     vendor: what else is the vendor's.
+    beside: what is timed too, counts on neither side by itself, and computes another thing, so that
+        its results are not checked; parts may name it.
     operands: (problem, seed, device) → operands.
     exact: whether the vendor's results are held to the reference. False where it computes another
-        thing for comparison.
+        thing for comparison; ``near`` where it rounds between calls, so that the rms of its errors
+        is held to `on_gpu.NEAR` of the result's.
     parts: further claims.
     ways: of timing.
     """
@@ -71,8 +74,9 @@ class Case:
     only: Callable[[Any], bool] | None = None
     library: bool = False
     vendor: tuple[Vendor, ...] = (rivals.torch_calls,)
+    beside: tuple[Vendor, ...] = ()
     operands: Callable[[Any, int, str], verify.Operands] = verify.operands_of
-    exact: bool = True
+    exact: bool | Literal["near"] = True
     parts: tuple[Part, ...] = ()
     ways: tuple[Way, ...] = WAYS
 

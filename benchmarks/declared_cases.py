@@ -1,0 +1,117 @@
+"""Cases of declared operations: the sizes that each page states, and sizes that are drawn anew.
+
+How sizes are drawn: a seed belongs to each operation, its name. One of the page's problems is taken
+by chance, and gives everything but the sizes; where the page leaves the element type as usual, it
+is bf16, fp16 or fp32 by chance. Each size is drawn from its range evenly by its logarithm and
+rounded up to its multiple. A problem that the operation refuses, that was drawn before, that a page
+states, or that moves fewer bytes than `LEAST_BYTES` or more than `MOST_BYTES` is drawn again. So
+sizes are from no list.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import rivals
+import rivals_declared
+from cases import Case, Part
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.errors import BadArgument
+
+Range = tuple[int, int, int]
+"""The least and the most of a size, and what it is a multiple of."""
+
+Fields = dict[str, Any]
+Draw = Callable[[random.Random, Fields], Fields]
+"""Draws the fields of a problem, given those of one that the page states: for operations whose
+sizes depend on each other."""
+
+Ranges = Mapping[str, Mapping[str, Range] | Draw]
+"""By operation: a range for each size, or what draws them."""
+
+PREFIX = "declared-"
+COUNT = 6
+LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 29
+TRIES = 10_000
+DTYPES = ("bf16", "fp16", "fp32")
+
+TORCH = "the faster of torch's calls and `torch.compile` of them"
+EAGER, COMPILED, COPY = "torch's calls", "`torch.compile` of torch's calls", rivals.COPY
+
+
+def between(by_chance: random.Random, least: int, most: int, multiple: int = 1) -> int:
+    """A size of a range, evenly by its logarithm."""
+    found = round(math.exp(by_chance.uniform(math.log(least), math.log(most))))
+    return -(-found // multiple) * multiple
+
+
+def stated(name: str) -> list[Any]:
+    """The problems that an operation's page states."""
+    return [*ops.family(name).profiles["declared"].problems(arch("sm_90"))]
+
+
+def drawn(name: str, ranges: Mapping[str, Range] | Draw, count: int = COUNT) -> list[Any]:
+    """Problems of sizes drawn anew: see the module."""
+    family: Any = ops.family(name)
+    declared = family.declared
+    by_chance = random.Random(name)
+    found: dict[Any, None] = {}
+    known = {*stated(name)}
+    for _ in range(TRIES):
+        fields = dict(by_chance.choice(declared.problems))
+        if "dtype" in declared.dtype_fields and "dtype" not in fields:
+            fields["dtype"] = by_chance.choice(DTYPES)
+        if callable(ranges):
+            fields = ranges(by_chance, fields)
+        else:
+            fields = {n: value for n, value in fields.items() if n not in declared.strides}
+            fields |= {size: between(by_chance, *ranges[size]) for size in ranges}
+        try:
+            problem = family.problem_type(**fields)
+        except BadArgument:
+            continue
+        if problem not in known and LEAST_BYTES <= problem.min_bytes <= MOST_BYTES:
+            found[problem] = None
+        if len(found) == count:
+            return [*found]
+    raise ValueError(f"{name}: {TRIES} draws gave {len(found)} problems of {count}")
+
+
+def every(name: str, ranges: Mapping[str, Range] | Draw) -> list[Any]:
+    """The page's problems, and those drawn."""
+    return [*dict.fromkeys(stated(name)), *drawn(name, ranges)]
+
+
+def _is_drawn(name: str, problem: Any) -> bool:
+    return problem not in stated(name)
+
+
+def cases_of(ranges: Ranges) -> tuple[Case, ...]:
+    """Two cases for each operation: by what a dispatcher chooses untuned, and by a search."""
+    return tuple(case for name, each in ranges.items() for case in _cases(name, each))
+
+
+def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
+    title = PREFIX + name.replace("_", "-")
+    parts = (
+        Part("eager", EAGER, vendor=(rivals_declared.EAGER,)),
+        Part("compiled", COMPILED, vendor=(rivals_declared.COMPILED,)),
+        Part("copy", COPY, vendor=(rivals.COPY,)),
+        Part("drawn", TORCH, where=partial(_is_drawn, name)),
+        Part("drawn-copy", COPY, vendor=(rivals.COPY,), where=partial(_is_drawn, name)),
+    )
+    says = f"{name}, the sizes that its page states and {COUNT} drawn anew"
+    for end, words, ours in (
+        ("", "by what is chosen untuned", "answered"),
+        ("-searched", "by the fastest kernel of its space", "searched"),
+    ):
+        yield Case(
+            f"{title}{end}", f"{says}, {words}", TORCH, partial(every, name, ranges), ours=ours,
+            vendor=(rivals_declared.eager, rivals_declared.compiled), beside=(rivals.copy,),
+            exact="near", parts=parts,
+        )  # fmt: skip

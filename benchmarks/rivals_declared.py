@@ -1,0 +1,61 @@
+"""What declared operations are compared with: torch's calls for the same operands (`forms`), as
+they are, and through ``torch.compile``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rivals import Binds, Tensors
+
+if TYPE_CHECKING:
+    from on_gpu import Bench
+
+EAGER, COMPILED = "torch", "torch.compile"
+
+
+def call(problem: Any, inputs: Tensors) -> Callable[[], Any]:
+    """A call of the form of a problem's operation."""
+    return partial(_form(problem), **_given(problem, inputs))
+
+
+def eager(problem: Any, bench: Bench) -> Binds:
+    """torch's calls."""
+    return {EAGER: lambda inputs, outputs: call(problem, inputs)}
+
+
+def compiled(problem: Any, bench: Bench) -> Binds:
+    """The same compiled as one function, with the autotuning that takes longest."""
+    import torch
+
+    made = torch.compile(
+        _form(problem), dynamic=False, fullgraph=True, mode="max-autotune-no-cudagraphs"
+    )
+
+    def bind(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        return partial(made, **_given(problem, inputs))
+
+    return {COMPILED: bind}
+
+
+def _form(problem: Any) -> Callable[..., Any]:
+    """The form with everything that it takes of the problem itself."""
+    import forms
+
+    form = forms.FORMS[problem.family]
+    takes = inspect.signature(form).parameters
+    said = {n: getattr(problem, n) for n in takes if hasattr(problem, n)}
+    return partial(form, **said)
+
+
+def _given(problem: Any, inputs: Tensors) -> dict[str, Any]:
+    """The operands and scalars that a form takes; None for an operand that is not there."""
+    import forms
+    from tilewright import ops
+
+    takes = inspect.signature(forms.FORMS[problem.family]).parameters
+    declared: Any = ops.family(problem.family)
+    absent = dict.fromkeys(declared.declared.optional)
+    return {n: x for n, x in {**absent, **inputs}.items() if n in takes}

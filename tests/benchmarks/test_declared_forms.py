@@ -1,0 +1,122 @@
+"""What declared operations are compared with: every operation has cases and a form of torch's, and
+the forms compute the same."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_on_gpu import bench  # noqa: F401
+from test_rivals import on_torch
+
+import cases
+import comparison
+import declared_cases
+import declared_report
+import on_gpu
+import rivals
+import rivals_declared
+import run_file
+from cases import declared_rows
+from tilewright import ops, verify
+from tilewright.measure.contenders import results
+
+torch = pytest.importorskip("torch")
+forms = pytest.importorskip("forms")
+
+PAGES = runpy.run_path(str(Path(__file__).parents[1] / "declared/page_cases.py"))
+PROBLEMS = PAGES["problems"]()
+FIRST = [*{p.family: p for p in reversed(PROBLEMS)}.values()]
+EVERY = cases.every()
+CASES = [one for one in EVERY.values() if one.name.startswith(declared_cases.PREFIX)]
+
+
+def test_no_operation_is_left_out():
+    named = {one.name for one in CASES}
+    titles = {name: f"declared-{name.replace('_', '-')}" for name in ops.declared()}
+    assert [name for name in titles if name not in forms.FORMS] == []
+    assert named == {f"{title}{end}" for title in titles.values() for end in ("", "-searched")}
+    assert [name for name in forms.FORMS if name not in titles] == []
+
+
+def in_fp32(problem):
+    """The same problem in fp32, where torch's calls round nothing between them."""
+    names = ("dtype", "w_dtype", "out_dtype")
+    return replace(
+        problem, **{n: "fp32" for n in names if getattr(problem, n, "") in ("bf16", "fp16")}
+    )
+
+
+@pytest.mark.grid(8)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_form_computes_what_the_operation_does(problem):
+    for p in (problem, in_fp32(problem)):
+        operands = on_torch(p)
+        wanted = verify.reference(p, operands.inputs)
+        found = results(p, operands, rivals_declared.call(p, operands.inputs)())
+        assert {n: (x.dtype, x.shape) for n, x in found.items()} == {
+            n: (x.dtype, x.shape) for n, x in operands.written(p).items()
+        } | {n: (x.dtype, x.shape) for n, x in operands.outputs.items()}
+        check = verify.compare_all(p, None, found, wanted)
+        exact = p == in_fp32(problem)
+        assert check.ok or (not exact and check.rms <= on_gpu.NEAR * check.rms_reference), check
+
+
+@pytest.mark.turns(24)
+@pytest.mark.parametrize("problem", FIRST, ids=lambda p: p.family)
+def test_a_form_is_compiled_whole(problem, monkeypatch):
+    """Traced as for a GPU; the compiler behind it takes too long here."""
+    whole = torch.compile
+    monkeypatch.setattr(
+        torch, "compile",
+        lambda function, mode, **how: whole(function, backend="eager", **how),
+    )  # fmt: skip
+    operands = on_torch(problem)
+    (bind,) = rivals_declared.compiled(problem, None).values()
+    wanted = rivals_declared.call(problem, operands.inputs)()
+    found = bind(operands.inputs, operands.outputs)()
+    torch._dynamo.reset()
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+def test_sizes_are_drawn_anew():
+    for ranges in (declared_rows.RANGES,):
+        for name, each in ranges.items():
+            found = declared_cases.drawn(name, each)
+            assert found == declared_cases.drawn(name, each)
+            assert len({*found}) == declared_cases.COUNT
+            assert not {*found} & {*declared_cases.stated(name)}
+
+
+@pytest.mark.turns(12)
+def test_a_problem_is_compared_and_reported(bench, monkeypatch, tmp_path):  # noqa: F811
+    monkeypatch.setattr(torch, "compile", lambda function, **how: function)
+    monkeypatch.setattr(rivals, "_GPU", "cpu")
+    problem = ops.family("rms_norm").problem_type(rows=4, columns=32, dtype="fp32", has_w=True)
+    case = replace(
+        EVERY["declared-rms-norm"],
+        problems=lambda: [problem],
+        operands=lambda problem, seed, device: on_torch(problem, seed),
+    )
+    row, used = bench.compared(case, problem, 5, lambda text: None)
+    torches = (rivals_declared.EAGER, rivals_declared.COMPILED)
+    assert row.vendor == torches
+    assert {*row.samples["graphs"]} == {on_gpu.OURS, on_gpu.CHOSEN, *torches, rivals.COPY}
+    for part in case.parts:
+        assert comparison.summed([row], "calls", "ours", part.vendor).mean == 1.0
+    said = {"cases": {case.name: {"rows": [run_file.document(row, used)]}}}
+    monkeypatch.setattr(cases, "every", lambda: {case.name: case})
+    found = [*declared_report.lines(said)]
+    assert [line.way for line in found] == ["calls", "graphs"]
+    one = found[0]
+    assert (one.operation, one.dtype, one.verified) == ("rms_norm", "fp32", "yes")
+    assert (one.ours_us, one.eager_us, one.compiled_us, one.copy_us) == (10.0,) * 4
+    assert (one.ratio, one.share) == (1.0, 1.0)
+    assert one.gb_s == pytest.approx((2 * 4 * 32 * 4 + 32 * 4) / 10 / 1e3)
+    assert "rows=4 columns=32" in declared_report.table(found)
+    case = replace(case, problems=list)
+    monkeypatch.setattr(cases, "every", lambda: {case.name: case})
+    with pytest.raises(SystemExit, match="check out its commit"):
+        [*declared_report.lines(said)]
