@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,7 @@ Ranges = Mapping[str, Mapping[str, Range] | Draw]
 
 PREFIX = "declared-"
 COUNT = 6
+"""Problems that are drawn anew, and those that are taken by chance of the page's."""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 29
 TRIES = 10_000
 DTYPES = ("bf16", "fp16", "fp32")
@@ -51,8 +53,8 @@ def between(by_chance: random.Random, least: int, most: int, multiple: int = 1) 
 
 
 def stated(name: str) -> list[Any]:
-    """The problems that an operation's page states."""
-    return [*ops.family(name).profiles["declared"].problems(arch("sm_90"))]
+    """The problems that an operation's page states, each once."""
+    return [*dict.fromkeys(ops.family(name).profiles["declared"].problems(arch("sm_90")))]
 
 
 def drawn(name: str, ranges: Mapping[str, Range] | Draw, count: int = COUNT) -> list[Any]:
@@ -82,9 +84,11 @@ def drawn(name: str, ranges: Mapping[str, Range] | Draw, count: int = COUNT) -> 
     raise ValueError(f"{name}: {TRIES} draws gave {len(found)} problems of {count}")
 
 
-def every(name: str, ranges: Mapping[str, Range] | Draw) -> list[Any]:
-    """The page's problems, and those drawn."""
-    return [*dict.fromkeys(stated(name)), *drawn(name, ranges)]
+def some(name: str, ranges: Mapping[str, Range] | Draw) -> list[Any]:
+    """`COUNT` of the page's problems by chance, and those drawn."""
+    every = stated(name)
+    chosen = sorted(random.Random(name).sample(range(len(every)), min(COUNT, len(every))))
+    return [*(every[place] for place in chosen), *drawn(name, ranges)]
 
 
 def _is_drawn(name: str, problem: Any) -> bool:
@@ -92,26 +96,37 @@ def _is_drawn(name: str, problem: Any) -> bool:
 
 
 def cases_of(ranges: Ranges) -> tuple[Case, ...]:
-    """Two cases for each operation: by what a dispatcher chooses untuned, and by a search."""
+    """The cases of each operation: by what a dispatcher chooses untuned, by a search, and by what
+    is chosen for all that the page states."""
     return tuple(case for name, each in ranges.items() for case in _cases(name, each))
 
 
 def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
-    title = PREFIX + name.replace("_", "-")
     parts = (
         Part("eager", EAGER, vendor=(rivals_declared.EAGER,)),
         Part("compiled", COMPILED, vendor=(rivals_declared.COMPILED,)),
         Part("copy", COPY, vendor=(rivals.COPY,)),
-        Part("drawn", TORCH, where=partial(_is_drawn, name)),
-        Part("drawn-copy", COPY, vendor=(rivals.COPY,), where=partial(_is_drawn, name)),
     )
-    says = f"{name}, the sizes that its page states and {COUNT} drawn anew"
-    for end, words, ours in (
-        ("", "by what is chosen untuned", "answered"),
-        ("-searched", "by the fastest kernel of its space", "searched"),
-    ):
-        yield Case(
-            f"{title}{end}", f"{says}, {words}", TORCH, partial(every, name, ranges), ours=ours,
-            vendor=(rivals_declared.eager, rivals_declared.compiled), beside=(rivals.copy,),
-            exact="near", parts=parts,
-        )  # fmt: skip
+    is_drawn = partial(_is_drawn, name)
+    drawn_parts = (
+        Part("drawn", TORCH, where=is_drawn),
+        Part("drawn-copy", COPY, vendor=(rivals.COPY,), where=is_drawn),
+    )
+    usual = Case(
+        PREFIX + name.replace("_", "-"),
+        f"{name}, {COUNT} of the sizes that its page states and {COUNT} drawn anew, by what is "
+        "chosen untuned",
+        TORCH, partial(some, name, ranges), ours="answered",
+        vendor=(rivals_declared.eager, rivals_declared.compiled), beside=(rivals.copy,),
+        exact="near", parts=(*parts, *drawn_parts),
+    )  # fmt: skip
+    yield usual
+    yield replace(
+        usual, name=f"{usual.name}-searched",
+        says=f"{name}, the same, by the fastest kernel of its space", ours="searched",
+    )  # fmt: skip
+    yield replace(
+        usual, name=f"{usual.name}-stated",
+        says=f"{name}, all sizes that its page states, by what is chosen untuned",
+        problems=partial(stated, name), parts=parts,
+    )  # fmt: skip

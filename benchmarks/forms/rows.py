@@ -36,4 +36,39 @@ def rms_norm_backward(
     return dx if w is None else (dx, (arrived * normed).sum(0).to(w.dtype))
 
 
-FORMS = {"rms_norm": rms_norm, "rms_norm_backward": rms_norm_backward}
+def layer_norm(
+    x: Any, w: Any, b: Any, residual: Any, smooth: Any, scale: Any, eps: float, offset: float,
+    quant: str, out_dtype: str,
+) -> Any:  # fmt: skip
+    total = x if residual is None else x + residual
+    weight = None if w is None else (w + offset if offset else w).to(total.dtype)
+    bias = None if b is None else b.to(total.dtype)
+    y = F.layer_norm(total, total.shape[-1:], weight, bias, eps)
+    y = y if smooth is None else y * smooth
+    made, *scales = rounded(y, quant, out_dtype, scale)
+    return only((made, *(() if residual is None else (total,)), *scales))
+
+
+def layer_norm_backward(
+    x: Any, dy: Any, w: Any, b: Any, residual: Any, dtotal: Any, eps: float, offset: float
+) -> Any:
+    total = (x if residual is None else x + residual).float()
+    arrived = dy.float()
+    variance, mean = torch.var_mean(total, -1, correction=0, keepdim=True)
+    rstd = torch.rsqrt(variance + eps)
+    normed = (total - mean) * rstd
+    through = arrived if w is None else arrived * (w.float() + offset)
+    shared = through.mean(-1, keepdim=True) + normed * (through * normed).mean(-1, keepdim=True)
+    dx = (through - shared) * rstd
+    dx = dx if dtotal is None else dx + dtotal
+    dw = () if w is None else ((arrived * normed).sum(0).to(w.dtype),)
+    db = () if b is None else (arrived.sum(0).to(b.dtype),)
+    return only((dx.to(x.dtype), *dw, *db))
+
+
+FORMS = {
+    "rms_norm": rms_norm,
+    "rms_norm_backward": rms_norm_backward,
+    "layer_norm": layer_norm,
+    "layer_norm_backward": layer_norm_backward,
+}

@@ -30,6 +30,7 @@ PAGES = runpy.run_path(str(Path(__file__).parents[1] / "declared/page_cases.py")
 PROBLEMS = PAGES["problems"]()
 FIRST = [*{p.family: p for p in reversed(PROBLEMS)}.values()]
 EVERY = cases.every()
+ENDS = ("", "-searched", "-stated")
 CASES = [one for one in EVERY.values() if one.name.startswith(declared_cases.PREFIX)]
 
 
@@ -37,13 +38,13 @@ def test_no_operation_is_left_out():
     named = {one.name for one in CASES}
     titles = {name: f"declared-{name.replace('_', '-')}" for name in ops.declared()}
     assert [name for name in titles if name not in forms.FORMS] == []
-    assert named == {f"{title}{end}" for title in titles.values() for end in ("", "-searched")}
+    assert named == {f"{title}{end}" for title in titles.values() for end in ENDS}
     assert [name for name in forms.FORMS if name not in titles] == []
 
 
 def in_fp32(problem):
     """The same problem in fp32, where torch's calls round nothing between them."""
-    names = ("dtype", "w_dtype", "out_dtype")
+    names = ops.family(problem.family).declared.dtype_fields
     return replace(
         problem, **{n: "fp32" for n in names if getattr(problem, n, "") in ("bf16", "fp16")}
     )
