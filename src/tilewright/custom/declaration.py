@@ -269,6 +269,11 @@ class Declaration:
         return not field or (getattr(said, field) == value if value else bool(getattr(said, field)))
 
     @property
+    def integer_fields(self) -> tuple[str, ...]:
+        """The fields of a problem that sizes and strides may name."""
+        return (*self.sizes, *self.strides, *self.integers)
+
+    @property
     def optional(self) -> tuple[str, ...]:
         """Names of the operands that a call may leave out."""
         return tuple(name for name, one in self.operands.items() if one.optional)
