@@ -251,7 +251,7 @@ class CustomFamily(Defaults):
         listed = d.gradients_of(problem)
         if isinstance(listed, str):
             return no("gradients", listed)
-        return gradient.backward(problem, listed, wanted, absent, constant)
+        return gradient.backward(problem, listed, wanted, absent, constant, d.records)
 
     # --- checking ---------------------------------------------------------------------------
 
