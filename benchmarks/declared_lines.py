@@ -1,5 +1,5 @@
-"""Count the lines of code of each declared operation: of its page and its kernels, without comments,
-docstrings and blank lines.
+"""Count the lines of code of each declared operation: of its page and its kernels, without
+comments, docstrings and blank lines.
 
     python benchmarks/declared_lines.py            # prints the table
     python benchmarks/declared_lines.py --write    # puts it into docs/operations.md
@@ -38,9 +38,9 @@ def code_lines(text: str) -> int:
     as docstrings do."""
     said: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                said |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            said |= {*range(value.lineno, (value.end_lineno or value.lineno) + 1)}
     found: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in SILENT:
