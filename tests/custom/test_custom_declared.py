@@ -336,3 +336,10 @@ def test_outputs_that_are_exact_must_equal_the_reference(family):
     problem = said.problem_type(rows=2, columns=8, has_residual=True)
     allowed = said.tolerances(problem, None)
     assert allowed["y"] == Tolerance(0.0, 0.0) != allowed["total"]
+
+
+def test_types_that_the_compiler_refuses_are_refused(family):
+    config = family.config_type("bf16", "bf16", "e4m3fn", *(False,) * 4, "row", 16)
+    assert family.judge(config, arch("sm_90"))
+    said = str(family.judge(config, arch("sm_80")))
+    assert said.endswith("out_dtype = e4m3fn: Triton 3.6 refuses e4m3 below sm_89")

@@ -124,6 +124,10 @@ class CustomFamily(Defaults):
                     "compiler_option",
                     f"{axis} = {value} is for {backend}, {arch.name} takes {axis} = {usual} alone",
                 )
+        for name in self.declared.dtype_fields:
+            support = arch.dtypes.get(getattr(config, name))
+            if support is not None and support.support == "refused":
+                return no("dtype", f"{name} = {getattr(config, name)}: {support.note}")
         if getattr(config, "num_ctas", 1) > arch.max_ctas:
             return no("clusters", f"{arch.name} takes clusters of at most {arch.max_ctas}")
         return YES
