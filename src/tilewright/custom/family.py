@@ -41,7 +41,6 @@ class CustomFamily(Defaults):
         self.config_type = kinds.config_type(declared)
         self.arguments = tuple(n for n, x in declared.operands.items() if x.by_position)
         self._keywords = _keywords(declared)
-        self._stated = declared.stated
         self._parts, self._catalogue = catalogue.parts(declared), catalogue.catalogue(declared)
         self.profiles = {DECLARED: self._profile()} if declared.problems else {}
         self.functions = declared.functions

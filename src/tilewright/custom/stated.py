@@ -167,11 +167,12 @@ def _read(d: Declaration, name: str, view: View, found: dict[str, Any]) -> None:
     """What an array says of the problem: sizes, strides and an element type, added to `found`."""
     one = d.operands[name]
     if len(view.shape) != len(one.shape):
-        said = ", ".join(map(str, one.shape))
-        raise BadArgument(f"{name} of {d.name} has shape {view.shape}; it is [{said}]")
+        wanted = ", ".join(map(str, one.shape))
+        raise BadArgument(f"{name} of {d.name} has shape {view.shape}; it is [{wanted}]")
     for size, extent in zip(one.shape, view.shape, strict=True):
-        if extents.is_name(size):
-            found.setdefault(str(size), extent)
+        said, by = extents.said(size, d.stated)
+        if said and said not in found:
+            found[said] = extent // max(1, extents.value(by, found))
     for stride, extent, apart in zip(
         one.strides or (), view.shape, view.strides, strict=bool(one.strides)
     ):
@@ -182,9 +183,9 @@ def _read(d: Declaration, name: str, view: View, found: dict[str, Any]) -> None:
                     "pass a contiguous copy"
                 )
             found.setdefault(str(stride), apart)
-    wanted = one.dtype if one.dtype in DTYPES else found.setdefault(one.dtype, view.dtype)
-    if view.dtype != wanted:
-        raise BadArgument(f"{name} of {d.name} is {view.dtype}; it must be {wanted}")
+    dtype = one.dtype if one.dtype in DTYPES else found.setdefault(one.dtype, view.dtype)
+    if view.dtype != dtype:
+        raise BadArgument(f"{name} of {d.name} is {view.dtype}; it must be {dtype}")
 
 
 def _read_dtypes(d: Declaration, call: Call, found: dict[str, Any]) -> None:
