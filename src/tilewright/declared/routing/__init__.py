@@ -1,0 +1,1 @@
+"""Tokens to experts: choosing the largest, and sorting rows by expert."""

@@ -1,0 +1,37 @@
+"""What references of choosing have in common, of NumPy arrays and torch tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.declared._arrays import functions
+
+
+def largest(x: Any, k: int) -> Any:
+    """The places of the `k` largest of each row of `x` [rows, columns], the largest first; of equal
+    ones the lowest first. NaN is above all, as for torch."""
+    f = functions(x)
+    if f.__name__ == "torch":
+        return f.sort(x, dim=-1, descending=True, stable=True).indices[:, :k]
+    return f.lexsort((-x, ~f.isnan(x)), axis=-1)[:, :k]
+
+
+def taken(x: Any, places: Any) -> Any:
+    """The elements of each row at these places."""
+    if functions(x).__name__ == "torch":
+        return x.gather(-1, places)
+    return functions(x).take_along_axis(x, places, -1)
+
+
+def one_hot(places: Any, columns: int) -> Any:
+    """Whether each column [rows, k, columns] is at a place [rows, k]."""
+    f = functions(places)
+    more = {"device": places.device} if f.__name__ == "torch" else {}
+    return places[:, :, None] == f.arange(columns, **more)
+
+
+def softmax(x: Any) -> Any:
+    """Of each row."""
+    f = functions(x)
+    powers = f.exp(x - f.amax(x, axis=-1)[:, None])
+    return powers / powers.sum(-1)[:, None]

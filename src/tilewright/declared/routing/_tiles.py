@@ -1,0 +1,59 @@
+"""Which tiles hold whole rows of logits, several rows of a workgroup."""
+
+from __future__ import annotations
+
+from typing import Any
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "BLOCK": (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
+    "ROWS": (1, 2, 4, 8, 16, 32),
+    "num_warps": (1, 2, 4, 8),
+}
+"""BLOCK: elements of a row with padding. ROWS: rows of a workgroup."""
+
+MOST_COLUMNS = 8192
+USUAL_ELEMENTS = 8
+"""Elements for each lane that are preferred until a measurement decides."""
+LANE_ELEMENTS = 32
+FEW_PROGRAMS = 256
+"""Workgroups that are preferred to larger tiles."""
+
+
+def power_of_two(count: int) -> int:
+    """The least power of two that is not less than `count`."""
+    return 1 << (count - 1).bit_length()
+
+
+def fits(wanted: int, problem: Any, config: Any) -> bool | str:
+    """Whether a config's tile is one for rows that take `wanted` elements with padding."""
+    if wanted != config.BLOCK:
+        return f"BLOCK = {config.BLOCK}, where a row takes {wanted}"
+    each = config.BLOCK * config.ROWS / (32 * config.num_warps)
+    if each > LANE_ELEMENTS:
+        return f"{each:.0f} elements for each lane"
+    if config.ROWS > 1 and problem.rows < config.ROWS:
+        return f"ROWS = {config.ROWS} for {problem.rows} rows"
+    if each < 1 and config.num_warps > 1:
+        return f"{32 * config.num_warps} lanes for {config.BLOCK * config.ROWS} elements"
+    return True
+
+
+def programs(problem: Any, config: Any) -> tuple[int]:
+    """The grid: a workgroup for every ROWS rows."""
+    return (-(-problem.rows // config.ROWS),)
+
+
+def prefers(problem: Any, config: Any) -> float:
+    """How many times a tile has more or fewer than `USUAL_ELEMENTS` for each lane, and how many
+    times fewer workgroups there are than could be."""
+    each: float = config.BLOCK * config.ROWS / (32 * config.num_warps)
+    few = min(FEW_PROGRAMS, problem.rows) / min(FEW_PROGRAMS, *programs(problem, config))
+    return max(each / USUAL_ELEMENTS, USUAL_ELEMENTS / each) * few
+
+
+TOKENS = (1, 64, 1024, 16384)
+
+
+def of_tokens(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    """Problems with these fields, of few to many tokens."""
+    return [{"rows": rows, **fields} for rows in TOKENS]

@@ -1,0 +1,1 @@
+"""Kernels of operations that send tokens to experts."""

@@ -1,0 +1,71 @@
+"""The k largest of each row, the largest first, and where they are.
+
+Of equal values the one with the lower index comes first (torch leaves this open). NaN is above all,
+as for torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.declared.routing import _references, _tiles
+
+FLOATS = ("fp32", "fp16", "bf16")
+WHOLE = ("int32", "int64")
+
+
+def reference(x: Any, problem: Any) -> tuple[Any, Any]:
+    indices = _references.largest(x, problem.k)
+    return _references.taken(x, indices), indices
+
+
+def refused(problem: Any) -> str:
+    """Why a problem cannot be computed; "" if it can."""
+    if not 1 <= problem.k <= problem.columns:
+        return f"k = {problem.k} of {problem.columns} columns; state k="
+    if problem.columns > _tiles.MOST_COLUMNS:
+        return f"{problem.columns} columns; registers hold rows of up to {_tiles.MOST_COLUMNS}"
+    if problem.dtype not in FLOATS:
+        return f"elements are {problem.dtype}; they may be {', '.join(FLOATS)}"
+    if problem.index_dtype not in WHOLE:
+        return f"index_dtype = {problem.index_dtype}; it may be {', '.join(WHOLE)}"
+    return ""
+
+
+def block(problem: Any) -> int:
+    """Elements of a row with padding."""
+    return max(8, _tiles.power_of_two(problem.columns))
+
+
+def spread(x: Any, indices: Any, arrived: Any) -> Any:
+    """The gradient of x: what arrived, where the values came from."""
+    return arrived.new_zeros(x.shape).scatter_(-1, indices.long(), arrived)
+
+
+declare(
+    Declaration(
+        name="topk",
+        module=__name__,
+        operands={
+            "x": In("*rows", "columns", strides=("x_stride", 1)),
+            "values": Out("*rows", "k", exact=True),
+            "indices": Out("*rows", "k", dtype="index_dtype", differentiable=False, exact=True),
+        },
+        options={"k": 0},
+        dtypes={"index_dtype": "int32"},
+        axes=_tiles.AXES,
+        parts=(kernel("main", f"{__package__}.kernels.topk:topk", _tiles.programs),),
+        refuses=refused,
+        supports=lambda problem, config: _tiles.fits(block(problem), problem, config),
+        narrows=lambda problem: {"BLOCK": (block(problem),)},
+        prefers=_tiles.prefers,
+        multiples=("columns", "x_stride"),
+        reference=reference,
+        gradients=(Gradient("x", spread, ("x", "indices", "grad values")),),
+        problems=(
+            {"rows": 4096, "columns": 1024, "k": 8},
+            {"rows": 4096, "columns": 4096, "k": 32, "dtype": "fp32"},
+        ),
+    )
+)

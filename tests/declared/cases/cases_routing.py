@@ -1,0 +1,25 @@
+"""Small problems of the operations that send tokens to experts."""
+
+V3 = {"scoring": "sigmoid", "renormalize": True, "n_group": 8, "topk_group": 4}
+
+CASES = {
+    "topk": (
+        {"rows": 5, "columns": 40, "k": 3},
+        {"rows": 2, "columns": 1000, "k": 5, "dtype": "fp32", "index_dtype": "int64"},
+    ),
+    "topk_routing": (
+        {"rows": 5, "experts": 64, "k": 6, **V3, "has_bias": True, "dtype": "fp32"},
+        {"rows": 9, "experts": 8, "k": 2, "renormalize": True},
+        {"rows": 5, "experts": 20, "k": 5, "logits_stride": 32, "dtype": "fp16"},
+        {"rows": 5, "experts": 32, "k": 4, "scoring": "softmax_of_chosen", "dtype": "fp32"},
+        {"rows": 5, "experts": 60, "k": 3, "n_group": 5, "topk_group": 2, "group_score": "max"},
+        {"rows": 5, "experts": 18, "k": 3, "n_group": 3, "topk_group": 2, "has_bias": True},
+    ),
+    "topk_routing_backward": (
+        {"rows": 5, "experts": 20, "k": 4, "renormalize": True},
+        {"rows": 5, "experts": 16, "k": 2, "dtype": "fp32"},
+        {"rows": 5, "experts": 32, "k": 4, "scoring": "softmax_of_chosen", "dtype": "fp16"},
+        {"rows": 5, "experts": 40, "k": 4, "scoring": "sigmoid", "renormalize": True},
+        {"rows": 5, "experts": 40, "k": 1, "scoring": "sigmoid", "dtype": "fp32"},
+    ),
+}
