@@ -36,6 +36,12 @@ RmsNormProblem: type[Any]
 RmsNormConfig: type[Any]
 RmsNormBackwardProblem: type[Any]
 RmsNormBackwardConfig: type[Any]
+TopkProblem: type[Any]
+TopkConfig: type[Any]
+TopkRoutingProblem: type[Any]
+TopkRoutingConfig: type[Any]
+TopkRoutingBackwardProblem: type[Any]
+TopkRoutingBackwardConfig: type[Any]
 
 def attention(
     q: Array,
@@ -525,3 +531,45 @@ def rms_norm_backward(
     offset: float | None = None,
 ) -> Any:
     """Run rms_norm_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def topk(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    k: int | None = 0,
+    index_dtype: Any | None = None,
+) -> Any:
+    """Run topk on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def topk_routing(
+    logits: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    k: int | None = 0,
+    scoring: str | None = "softmax",
+    renormalize: bool | None = False,
+    n_group: int | None = 1,
+    topk_group: int | None = 1,
+    group_score: str | None = "top2",
+    bias: Array | None = None,
+    routed_scaling_factor: float | None = None,
+) -> Any:
+    """Run topk_routing on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def topk_routing_backward(
+    logits: Array,
+    ids: Array,
+    dweights: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    scoring: str | None = "softmax",
+    renormalize: bool | None = False,
+    routed_scaling_factor: float | None = None,
+) -> Any:
+    """Run topk_routing_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
