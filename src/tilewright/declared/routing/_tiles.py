@@ -14,7 +14,8 @@ AXES: dict[str, tuple[Any, ...]] = {
 MOST_COLUMNS = 8192
 USUAL_ELEMENTS = 8
 """Elements for each lane that are preferred until a measurement decides."""
-LANE_ELEMENTS = 32
+TILE = 2048
+"""Elements of a tile of several rows, at most: 64 for each lane of one warp."""
 FEW_PROGRAMS = 256
 """Workgroups that are preferred to larger tiles."""
 
@@ -26,16 +27,17 @@ def power_of_two(count: int) -> int:
 
 def fits(wanted: int, problem: Any, config: Any) -> bool | str:
     """Whether a config's tile is one for rows that take `wanted` elements with padding."""
-    if wanted != config.BLOCK:
-        return f"BLOCK = {config.BLOCK}, where a row takes {wanted}"
-    each = config.BLOCK * config.ROWS / (32 * config.num_warps)
-    if each > LANE_ELEMENTS:
-        return f"{each:.0f} elements for each lane"
-    if config.ROWS > 1 and problem.rows < config.ROWS:
-        return f"ROWS = {config.ROWS} for {problem.rows} rows"
-    if each < 1 and config.num_warps > 1:
-        return f"{32 * config.num_warps} lanes for {config.BLOCK * config.ROWS} elements"
+    for axis, values in narrows(wanted, problem).items():
+        if getattr(config, axis) not in values:
+            return f"{axis} = {getattr(config, axis)}, where it may be {values}"
     return True
+
+
+def narrows(wanted: int, problem: Any) -> dict[str, tuple[Any, ...]]:
+    """The values of the axes that rows of `wanted` elements with padding are served with."""
+    rows = (n for n in AXES["ROWS"] if n == 1 or (n * wanted <= TILE and n <= problem.rows))
+    warps = (1, 2, 4) if wanted <= TILE else (4, 8)
+    return {"BLOCK": (wanted,), "ROWS": tuple(rows), "num_warps": warps}
 
 
 def programs(problem: Any, config: Any) -> tuple[int]:
@@ -43,12 +45,13 @@ def programs(problem: Any, config: Any) -> tuple[int]:
     return (-(-problem.rows // config.ROWS),)
 
 
-def prefers(problem: Any, config: Any) -> float:
+def prefers(problem: Any, config: Any) -> tuple[float, int]:
     """How many times a tile has more or fewer than `USUAL_ELEMENTS` for each lane, and how many
-    times fewer workgroups there are than could be."""
-    each: float = config.BLOCK * config.ROWS / (32 * config.num_warps)
+    times fewer workgroups there are than could be; then more warps, up to four: an SM has room for
+    32 workgroups, and for 64 warps."""
+    each = config.BLOCK * config.ROWS / (32 * config.num_warps)
     few = min(FEW_PROGRAMS, problem.rows) / min(FEW_PROGRAMS, *programs(problem, config))
-    return max(each / USUAL_ELEMENTS, USUAL_ELEMENTS / each) * few
+    return max(each / USUAL_ELEMENTS, USUAL_ELEMENTS / each) * few, -min(4, config.num_warps)
 
 
 TOKENS = (1, 64, 1024, 16384)

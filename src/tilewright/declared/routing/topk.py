@@ -58,7 +58,7 @@ declare(
         parts=(kernel("main", f"{__package__}.kernels.topk:topk", _tiles.programs),),
         refuses=refused,
         supports=lambda problem, config: _tiles.fits(block(problem), problem, config),
-        narrows=lambda problem: {"BLOCK": (block(problem),)},
+        narrows=lambda problem: _tiles.narrows(block(problem), problem),
         prefers=_tiles.prefers,
         multiples=("columns", "x_stride"),
         reference=reference,

@@ -41,6 +41,12 @@ def whole(problem: Any) -> bool:
     return _choosing.block(problem) == int(problem.experts)
 
 
+def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
+    """The values of the axes that a problem is served with."""
+    fitting = _tiles.narrows(_choosing.block(problem), problem)
+    return {**fitting, "WHOLE": (whole(problem),)}
+
+
 def nothing(bias: Any, arrived: Any) -> Any:
     """The gradient of the bias, which only chooses."""
     return bias.new_zeros(bias.shape)
@@ -67,7 +73,7 @@ declare(
         ),
         refuses=_choosing.refused,
         supports=supports,
-        narrows=lambda problem: {"BLOCK": (_choosing.block(problem),), "WHOLE": (whole(problem),)},
+        narrows=narrows,
         prefers=_tiles.prefers,
         multiples=("experts", "logits_stride"),
         reference=reference,

@@ -74,7 +74,7 @@ declare(
         ),
         refuses=refused,
         supports=lambda problem, config: _tiles.fits(block(problem), problem, config),
-        narrows=lambda problem: {"BLOCK": (block(problem),)},
+        narrows=lambda problem: _tiles.narrows(block(problem), problem),
         prefers=_tiles.prefers,
         multiples=("experts", "logits_stride"),
         reference=reference,
