@@ -16,6 +16,8 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops import binder
 from tilewright.ops.binder import Interface
+from tilewright.ops.foreign import Driver
+from tilewright.ops.formats import Formats
 from tilewright.ops.nouns import Initial, Role
 from tilewright.tolerance import Tolerance
 
@@ -210,6 +212,8 @@ class Declaration:
         default_factory=dict
     )
     callees: Mapping[str, Callable[[Any], tuple[str, ...]]] = field(default_factory=dict)
+    drivers: tuple[Driver, ...] = ()
+    formats: Formats = field(default_factory=Formats)
 
     @property
     def sizes(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.binder import Context
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.foreign import with_lines
 from tilewright.ops.keywords import Keyword, operand, option
 from tilewright.ops.nouns import Call, KernelSource, Launch, Number, Operand
 from tilewright.ops.profiles import DECLARED, Profile
@@ -44,6 +45,7 @@ class CustomFamily(Defaults):
         self._parts, self._catalogue = catalogue.parts(declared), catalogue.catalogue(declared)
         self.profiles = {DECLARED: self._profile()} if declared.problems else {}
         self.functions = declared.functions
+        self.drivers, self.formats = declared.drivers, declared.formats
         self.scalars = {n: Number(kind, finite=False) for n, (kind, _) in declared.scalars.items()}
 
     def _profile(self) -> Profile:
@@ -61,6 +63,7 @@ class CustomFamily(Defaults):
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> Any:
         types = {f.name: f.type for f in fields(self.problem_type)}
         found: dict[str, Any] = {}
+        words = with_lines(words, self.drivers)
         for word, text in spelled(f"a {self.name} problem", words, types).items():
             if word in self.declared.dtype_fields:
                 found[word] = resolve(text, arch.fp8)

@@ -14,6 +14,8 @@ from tilewright.custom.declaration import Array, Declaration, Part, Scratch, Sha
 from tilewright.custom.family import CustomFamily
 from tilewright.custom.gradient import Gradient
 from tilewright.errors import BadArgument
+from tilewright.ops.foreign import Driver
+from tilewright.ops.formats import Formats
 from tilewright.ops.nouns import MAIN
 from tilewright.tolerance import Tolerance
 
@@ -79,6 +81,8 @@ def operation(
     together: Callable[[Any, Arch], Sequence[Mapping[str, Any]]] | None = None,
     functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] | None = None,
     callees: Mapping[str, Callable[[Any], tuple[str, ...]]] | None = None,
+    drivers: Sequence[Driver] = (),
+    formats: Formats | None = None,
 ) -> Callable[[F], F]:
     """Register a kernel of your own as the operation `name`; a decorator of the kernel, which it
     leaves as it is. The kernel's parameters are operands, sizes, numbers, scalars, values,
@@ -133,6 +137,9 @@ def operation(
         ``tilewright``: each is made from the function of the operation.
     callees: of constexprs that are tuples of Triton functions, which a kernel calls: from a config
         to their places (``"module:function"``).
+    drivers: command lines of other libraries' programs that state problems (`Driver`), as in
+        ``tilewright run NAME ck="-m=64 -n=4096"``.
+    formats: the sweep documents of CK Tile Engine that are read (`Formats`).
 
     Raises `BadArgument` where the declaration does not fit the kernel.
     """
@@ -176,6 +183,8 @@ def operation(
                 together=together,
                 functions=dict(functions or {}),
                 callees=dict(callees or {}),
+                drivers=tuple(drivers),
+                formats=formats or Formats(),
             )
         )
         return function

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.custom import Declaration, In, Out, declare, kernel
 from tilewright.declared._arrays import functions
-from tilewright.declared.rows import _quantised, _sizes, _tiles
+from tilewright.declared.rows import _ck, _quantised, _sizes, _tiles
 
 
 def reference(x: Any, smooth: Any, expert: Any, scale: Any, problem: Any) -> tuple[Any, ...]:
@@ -65,6 +65,7 @@ declare(
         multiples=("columns", "x_stride"),
         reference=reference,
         amplifies=4.0,
+        drivers=(_ck.QUANTISE_EXPERTS,),
         problems=tuple({"tokens": tokens, **SIZES} for tokens in _sizes.ROWS[:-1]),
     )
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, In, Out, declare, kernel
-from tilewright.declared.rows import _quantised, _sizes, _tiles
+from tilewright.declared.rows import _ck, _quantised, _sizes, _tiles
 
 
 def reference(x: Any, smooth: Any, scale: Any, problem: Any) -> tuple[Any, ...]:
@@ -41,6 +41,7 @@ declare(
         multiples=("columns", "x_stride"),
         reference=reference,
         amplifies=4.0,
+        drivers=(_ck.QUANTISE,),
         problems=(
             *_sizes.problems(out_dtype="e4m3fn"),
             *_sizes.few(has_smooth=True),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
-from tilewright.declared.rows import _quantised, _sizes, _tiles
+from tilewright.declared.rows import _ck, _quantised, _sizes, _tiles
 
 
 def reference(
@@ -66,6 +66,7 @@ declare(
             ),
             Gradient("residual", lambda dx: dx, ("gradient of x",)),
         ),
+        drivers=(_ck.RMS_NORM,),
         problems=(
             *_sizes.problems(has_w=True),
             *_sizes.few(has_w=True, has_residual=True),
