@@ -24,6 +24,10 @@ from tilewright.ops.merge_states.config import MergeStatesConfig as MergeStatesC
 from tilewright.ops.merge_states.problem import MergeStatesProblem as MergeStatesProblem
 
 Array = Any
+GatedActivationProblem: type[Any]
+GatedActivationConfig: type[Any]
+GatedActivationBackwardProblem: type[Any]
+GatedActivationBackwardConfig: type[Any]
 LayerNormProblem: type[Any]
 LayerNormConfig: type[Any]
 LayerNormBackwardProblem: type[Any]
@@ -364,6 +368,40 @@ def conv3d_weight(
     groups: int = 1,
 ) -> Any:
     """As ``torch.nn.grad.conv3d_weight``."""
+
+def gated_activation(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    gate: str | None = "silu",
+    interleaved: bool | None = False,
+    quant: str | None = "",
+    out_dtype: Any | None = None,
+    up: Array | None = None,
+    scale: Array | float | None = None,
+    limit: float | None = None,
+    alpha: float | None = None,
+    shift: float | None = None,
+) -> Any:
+    """Run gated_activation on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def gated_activation_backward(
+    x: Array,
+    dy: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    gate: str | None = "silu",
+    interleaved: bool | None = False,
+    up: Array | None = None,
+    limit: float | None = None,
+    alpha: float | None = None,
+    shift: float | None = None,
+) -> Any:
+    """Run gated_activation_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def gemm(
     A: Array,

@@ -102,7 +102,7 @@ def _exp(x: Any) -> Any:
         return np.exp(x)
 
 
-def _erf(x: Any) -> Any:
+def erf(x: Any) -> Any:
     if hasattr(x, "erf"):
         return x.erf()
     import numpy as np
@@ -172,7 +172,7 @@ OPERATIONS: dict[str, Operation] = {
             "gelu",
             _OWN + "gelu",
             "x·Φ(x), by the error function",
-            lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2))),
+            lambda x: 0.5 * x * (1.0 + erf(x / math.sqrt(2))),
             amplifies=3,
             gradient=derivatives.GELU,
         ),
