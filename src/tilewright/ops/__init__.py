@@ -38,6 +38,9 @@ DECLARED = "tilewright.declared"
 """The package whose folders have pages."""
 
 _registered: dict[str, Family] = {}
+"""What the program registered."""
+_declared: dict[str, Family] = {}
+"""What the pages that were imported declare."""
 
 
 def named_modules() -> list[str]:
@@ -64,8 +67,11 @@ def register(family: Family, module: str) -> None:
         raise BadArgument(
             f"'{name}' cannot name the family of {module}: it is no identifier, or another family's"
         )
+    if name in _pages():
+        _declared[name] = family
+        return
     _registered[name] = family
-    if name not in _pages() and module not in named_modules():
+    if module not in named_modules():
         os.environ[MODULES_VARIABLE] = ":".join([*named_modules(), module])
 
 
@@ -95,14 +101,14 @@ def family(name: str) -> Family:
     """The family called `name`. Raises `UnknownName`."""
     if not isinstance(name, str):
         raise UnknownName(f"{shown(name)} is no name of an operation family")
-    found = _registered.get(name)
+    found = _registered.get(name) or _declared.get(name)
     if found is not None:
         return found
     if name in _folders():
         return _of_module(f"{__name__}.{name}:FAMILY")
     if name in _pages():
         importlib.import_module(_pages()[name])
-        return _registered[name]
+        return _declared[name]
     known = families()
     place = _entry_points().get(name)
     if place is not None and name not in _registered:
