@@ -24,3 +24,9 @@ def largest(dtype: str) -> float:
     """The largest value of an element type that values are quantised to."""
     found = DTYPES[dtype].range
     return found[1] if found else 0.0
+
+
+def clipped(values: Any, dtype: str) -> Any:
+    """`values` within the range of a type that saturates."""
+    bounds = DTYPES[dtype].range
+    return values if bounds is None else functions(values).clip(values, *bounds)

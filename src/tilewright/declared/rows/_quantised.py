@@ -6,7 +6,7 @@ from typing import Any
 
 from tilewright.custom import Out
 from tilewright.custom.declaration import Array
-from tilewright.declared._arrays import functions, largest
+from tilewright.declared._arrays import clipped, functions, largest
 from tilewright.dtypes import DTYPES
 
 QUANT = ("", "row", "block", "tensor")
@@ -37,12 +37,6 @@ def reference(values: Any, problem: Any, scale: Any) -> tuple[Any, ...]:
     scales = f.where(scales > 0, scales, f.ones_like(scales))
     made = (groups / scales[..., None]).reshape(values.shape)
     return clipped(made, problem.out_dtype), scales[:, 0] if problem.quant == "row" else scales
-
-
-def clipped(values: Any, dtype: str) -> Any:
-    """`values` within the range of a type that saturates."""
-    bounds = DTYPES[dtype].range
-    return values if bounds is None else functions(values).clip(values, *bounds)
 
 
 def refused(problem: Any) -> str:

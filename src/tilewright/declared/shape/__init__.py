@@ -1,0 +1,1 @@
+"""Operations that move elements, cast them, and combine them one by one."""

@@ -1,0 +1,49 @@
+"""Problems of layers of known models, as permutations state them.
+
+Shapes are those of the published models: Llama 3 8B (arXiv:2407.21783), ResNet-50
+(arXiv:1512.03385), ConvNeXt-T (arXiv:2201.03545), Swin-T (arXiv:2103.14030), ViT-B/16
+(arXiv:2010.11929), SDXL's U-Net and its latents (arXiv:2307.01952).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilewright.declared.shape import _forms
+
+
+def permuted(shape: Sequence[int], dims: Sequence[int], **more: Any) -> dict[str, Any]:
+    """The fields of the problem that moves an array of this shape."""
+    apart = [math.prod(shape[d + 1 :]) for d in dims]
+    sizes, strides = _forms.canonical([shape[d] for d in dims], apart)
+    found = {f"n{i}": n for i, n in enumerate(sizes)}
+    return {**found, **{f"s{i}": s for i, s in enumerate(strides)}, **more}
+
+
+HEADS, LAST, FIRST, TURNED = (0, 2, 1, 3), (0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2)
+
+PERMUTED: tuple[Mapping[str, Any], ...] = (
+    permuted((4, 4096, 32, 128), HEADS),  # Llama's queries, by heads, and back
+    permuted((4, 32, 4096, 128), HEADS),
+    permuted((4, 8, 4096, 128), TURNED),  # its keys, turned
+    permuted((256, 3, 224, 224), LAST),  # ResNet's images, its first and its last layer
+    permuted((256, 64, 56, 56), LAST),
+    permuted((256, 56, 56, 64), FIRST),
+    permuted((256, 2048, 7, 7), LAST),
+    permuted((256, 7, 7, 2048), FIRST),
+    permuted((128, 96, 56, 56), LAST),  # ConvNeXt's first stage
+    permuted((128, 56, 56, 96), FIRST),
+    permuted((16, 320, 128, 128), LAST),  # SDXL's first level, and its latents
+    permuted((16, 128, 128, 320), FIRST),
+    permuted((16, 4, 128, 128), LAST, dtype="fp32"),
+    permuted((128, 8, 7, 8, 7, 96), (0, 1, 3, 2, 4, 5)),  # Swin's windows
+    permuted((256, 3, 14, 16, 14, 16), (0, 2, 4, 1, 3, 5)),  # ViT's patches
+    permuted((8192, 8192), (1, 0), dtype="fp32"),
+)
+CAST: tuple[Mapping[str, Any], ...] = (
+    permuted((4096, 14336), (0, 1), dtype="fp32", out_dtype="bf16"),  # Llama's weights
+    permuted((4096, 14336), (0, 1), out_dtype="e4m3fn", has_scale=True),
+    permuted((4096, 14336), (1, 0), out_dtype="e4m3fn", has_scale=True),
+)

@@ -1,0 +1,63 @@
+"""Which tiles copy elements: rows of neighbours, or squares that are turned."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.dtypes import DTYPES
+
+LANE_BYTES = 32
+"""Bytes of each lane that are preferred until a measurement decides: two loads of 16."""
+LINE_BYTES = 128
+"""Neighbouring bytes that a tile should have on either side."""
+MOST_PROGRAMS = 2**31 - 1
+TILES = (1024, 2048, 4096, 8192)
+"""Elements of a workgroup's tile."""
+SIDE = 32
+"""Fewest elements of a side of a tile that is turned, of a matrix that has as many."""
+LONGEST = 1024
+"""Most elements of a side."""
+
+
+def up(n: int) -> int:
+    """The power of two from `n`, 1 for 0."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def of_rows(rows: int, columns: int) -> set[tuple[int, int]]:
+    """Rows and columns of tiles that copy rows: longer pieces where rows are few."""
+    found = set()
+    for tile in TILES:
+        down = min(max(1, tile // min(up(columns), LONGEST)), up(rows))
+        found.add((down, min(tile // down, up(columns))))
+    return found
+
+
+def turned(rows: int, columns: int) -> set[tuple[int, int]]:
+    """Rows and columns of tiles that are turned."""
+    down, across = min(up(rows), LONGEST), min(up(columns), LONGEST)
+    if down * across < TILES[1]:
+        return {(down, across)}
+    sides = [1 << i for i in range(LONGEST.bit_length())]
+    return {
+        (i, j)
+        for i in sides
+        for j in sides
+        if min(SIDE, down) <= i <= down
+        and min(SIDE, across) <= j <= across
+        and i * j in TILES[1:]
+        and (max(i, j) <= 2 * min(i, j) or min(i, j) < SIDE)
+    }
+
+
+def programs(counts: tuple[int, ...], tile: tuple[int, ...]) -> int:
+    """Workgroups for `counts` elements in each dimension, of which a tile has `tile`."""
+    return math.prod(-(-n // side) for n, side in zip(counts, tile, strict=True))
+
+
+def far(elements: int, warps: int, dtype: str, *sides: tuple[int, str]) -> float:
+    """How far a tile is from what is preferred: `LANE_BYTES` for each lane, and lines of at least
+    `LINE_BYTES` along each of `sides`, (elements, their type)."""
+    lane = elements * DTYPES[dtype].bytes / (32 * warps)
+    short = (max(1.0, LINE_BYTES / (n * DTYPES[of].bytes)) for n, of in sides)
+    return max(lane / LANE_BYTES, LANE_BYTES / lane) * math.prod(short)
