@@ -40,6 +40,8 @@ RmsNormProblem: type[Any]
 RmsNormConfig: type[Any]
 RmsNormBackwardProblem: type[Any]
 RmsNormBackwardConfig: type[Any]
+StridedCopyProblem: type[Any]
+StridedCopyConfig: type[Any]
 TopkProblem: type[Any]
 TopkConfig: type[Any]
 TopkRoutingProblem: type[Any]
@@ -569,6 +571,40 @@ def rms_norm_backward(
     offset: float | None = None,
 ) -> Any:
     """Run rms_norm_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def strided_copy(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    out_dtype: Any | None = None,
+    scale: Array | float | None = None,
+) -> Any:
+    """Run strided_copy on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def permute(
+    x: Any,
+    dims: collections.abc.Sequence[int],
+    *,
+    out_dtype: Any = None,
+) -> Any:
+    """The dimensions of x in the order `dims`, contiguous: ``x.permute(dims).contiguous()``."""
+
+def batched_transpose(
+    x: Any,
+    *,
+    out_dtype: Any = None,
+) -> Any:
+    """x [..., rows, columns] as [..., columns, rows], contiguous."""
+
+def cast(
+    x: Any,
+    dtype: Any,
+    *,
+    scale: Any = None,
+) -> Any:
+    """x in another element type, its dimensions in the order in which x has them in memory."""
 
 def topk(
     x: Array,
