@@ -31,6 +31,7 @@ def is_name(size: Size) -> bool:
     return isinstance(size, str) and size.isidentifier()
 
 
+@cache
 def names(size: Size) -> tuple[str, ...]:
     """The names in a size, in order. Raises `BadArgument` for text that is no such arithmetic."""
     if not isinstance(size, str):

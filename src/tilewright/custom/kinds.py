@@ -116,8 +116,12 @@ def problem_type(d: Declaration) -> type[Any]:
 
 def shape_of(d: Declaration, operand: str, problem: Any) -> tuple[int, ...]:
     """The shape of an operand of a problem. Raises `BadArgument` for sizes that give none."""
-    known = {name: int(getattr(problem, name)) for name in (*d.sizes, *d.stated)}
-    return tuple(extents.value(size, known) for size in d.operands[operand].shape)
+
+    def extent(size: extents.Size) -> int:
+        known = {name: int(getattr(problem, name)) for name in extents.names(size)}
+        return extents.value(size, known)
+
+    return tuple(map(extent, d.operands[operand].shape))
 
 
 def packed(shape: Sequence[int]) -> tuple[int, ...]:

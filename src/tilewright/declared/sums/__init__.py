@@ -1,0 +1,1 @@
+"""Operations that sum, or pick the largest: reductions and pooling."""

@@ -1,0 +1,145 @@
+"""`tilewright.reduce`: reductions over any axes of an array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from itertools import groupby
+from typing import Any
+
+from tilewright import checks
+from tilewright.dtypes import DTYPES, named
+from tilewright.errors import BadArgument, nearest, shown
+
+NAMES = ("sum", "mean", "norm", "prod", "max", "min", "absmax", "argmax", "argmin")
+"""The results there are, in the order in which the operation returns them."""
+
+PLACES = {"max": "argmax", "min": "argmin"}
+"""The results that say where a gradient goes."""
+
+
+def made(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, from the operation `reduction`."""
+
+    def reduce(
+        x: Any,
+        ops: str = "sum",
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+        dtype: Any = None,
+    ) -> Any:
+        """Reduce an array over the axes `dim`, or over all.
+
+        ops: results, joined by ``+`` (``"sum+max"``): sum, mean, norm (L2), prod, max, min, absmax
+            (of absolute values), argmax, argmin. Several come as a tuple, from one read of `x`.
+        dim: axes, of which negative ones count from the end.
+        keepdim: whether reduced axes stay, with size 1.
+        dtype: of sums, means, norms and products: by default that of `x`, of whole numbers int64.
+        """
+        names, axes = _asked(ops), _axes(dim, len(x.shape))
+        wanted = {*names}
+        if getattr(x, "requires_grad", False):
+            wanted |= {PLACES[name] for name in names if name in PLACES}
+        order = _order(x, axes, placed=not wanted.isdisjoint(PLACES.values()))
+        said = dict.fromkeys(wanted, True) | _typed(x, wanted, dtype)
+        found = run(_viewed(x, order, axes), **said)
+        several = found if isinstance(found, tuple) else (found,)
+        results = dict(zip((name for name in NAMES if name in wanted), several, strict=True))
+        left = [axis for axis in order if axis not in axes]
+        back = sorted(range(len(left)), key=left.__getitem__)
+        shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)] if keepdim else None
+        outputs = []
+        for name in names:
+            one = _permuted(results[name].reshape([x.shape[axis] for axis in left]), back)
+            outputs.append(one.reshape(shape) if shape else one)
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    return reduce
+
+
+def _asked(ops: str) -> list[str]:
+    """The names of the results. Raises `BadArgument`."""
+    names = ops.split("+") if isinstance(ops, str) else []
+    for name in names:
+        if name not in NAMES or names.count(name) > 1:
+            why = "is named twice" if name in NAMES else f"is none{nearest(name, NAMES)}"
+            raise BadArgument(f"'{name}' of ops = {shown(ops)} {why}; there are {', '.join(NAMES)}")
+    if not names:
+        raise BadArgument(f"ops = {shown(ops)} is no text such as 'sum+max'")
+    return names
+
+
+def _axes(dim: Any, rank: int) -> set[int]:
+    """The axes that are reduced. Raises `BadArgument`."""
+    found = checks.plain("dim", dim)
+    if found is None:
+        return {*range(rank)}
+    listed = found if isinstance(found, tuple) else (found,)
+    for one in listed:
+        checks.whole("dim", one, -max(1, rank), max(1, rank) - 1)
+    axes = {one % max(1, rank) for one in listed}
+    if len(axes) < len(listed):
+        raise BadArgument(f"dim = {dim} names an axis twice")
+    return axes & {*range(rank)}
+
+
+def _typed(x: Any, wanted: Collection[str], dtype: Any) -> dict[str, Any]:
+    """The type of sums: of whole numbers int64, where the call does not say."""
+    if dtype is not None:
+        return {"out_dtype": dtype}
+    whole = DTYPES[named(x.dtype)].kind == "int"
+    return {"out_dtype": "int64"} if whole and {*wanted} & {"sum", "prod", "mean", "norm"} else {}
+
+
+def _order(x: Any, axes: Collection[int], placed: bool) -> list[int]:
+    """The order of axes in which `x` is read: that of memory, if places are not to be counted in
+    another one; with those that are kept first, if the reduced ones are scattered."""
+    natural = [*range(len(x.shape))]
+    steps = _strides(x)
+    order = sorted(natural, key=lambda axis: -steps[axis]) if steps else natural
+    if placed and [axis for axis in order if axis in axes] != sorted(axes):
+        order = natural
+    if sum(reduced for reduced, _ in _groups(x, order, axes)) > 2:
+        order = [*(axis for axis in natural if axis not in axes), *sorted(axes)]
+    return order
+
+
+def _groups(x: Any, order: Sequence[int], axes: Collection[int]) -> list[tuple[bool, int]]:
+    """Neighbouring axes taken as one: whether they are reduced, and how many elements they have.
+    Axes of one element belong to either kind."""
+    there = ((axis in axes, x.shape[axis]) for axis in order if x.shape[axis] != 1)
+    return [
+        (which, math.prod(n for _, n in each)) for which, each in groupby(there, lambda a: a[0])
+    ]
+
+
+def _viewed(x: Any, order: Sequence[int], axes: Collection[int]) -> Any:
+    """`x` as [outer, far, middle, near, inner]."""
+    groups = _groups(x, order, axes)
+    if not groups or groups[0][0]:
+        groups.insert(0, (False, 1))
+    if len(groups) < 4:  # one group is reduced, or none: [outer, near, inner]
+        groups[1:1] = [(True, 1), (False, 1)]
+    sizes = [size for _, size in groups]
+    sizes += [1] * (5 - len(sizes))
+    steps = _strides(x)
+    if any(step <= 0 and size > 1 for step, size in zip(steps, x.shape, strict=bool(steps))):
+        x = _contiguous(x)
+    view = _permuted(x, order).reshape(sizes)
+    steps = _strides(view)
+    return _contiguous(view) if steps and sizes[-1] > 1 and steps[-1] != 1 else view
+
+
+def _strides(x: Any) -> tuple[int, ...]:
+    """Elements between neighbours along each axis; () where an array does not say."""
+    if hasattr(x, "stride"):
+        return tuple(x.stride())
+    return tuple(step // x.itemsize for step in getattr(x, "strides", ()))
+
+
+def _permuted(x: Any, order: Sequence[int]) -> Any:
+    return x.permute(order) if hasattr(x, "permute") else x.transpose(order)
+
+
+def _contiguous(x: Any) -> Any:
+    return x.contiguous() if hasattr(x, "contiguous") else x.copy()

@@ -1,0 +1,1 @@
+"""Kernels of reductions and pooling."""

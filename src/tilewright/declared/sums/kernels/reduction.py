@@ -1,0 +1,264 @@
+"""Reductions: several results of the same elements, in one read.
+
+Idea. A workgroup makes KEPT results. It reads tiles of KEPT by BLOCK elements one after another,
+and each lane keeps running results of the elements that it reads: a tile of them in registers. At
+the end they are put together along BLOCK. Where there are too few results to fill the GPU, SPLIT
+workgroups share the elements of each, and a second kernel puts their partial results together: in a
+fixed order, so that results repeat.
+
+Data. Sums are in fp32, of whole numbers in int64. Where neighbours in memory belong to one result,
+lanes are spread along BLOCK; where they belong to different ones (COLUMNS), along KEPT.
+
+What limits it: memory, since each element is read once. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.constexpr_function
+def running(dtype):
+    """The type in which the largest and the smallest are followed."""
+    if dtype.is_floating():
+        return tl.float32
+    return tl.int64 if dtype.primitive_bitwidth == 64 else tl.int32
+
+
+@triton.constexpr_function
+def worst(dtype, LEAST):
+    """The value that every other replaces."""
+    if dtype.is_floating():
+        return float("inf") if LEAST else -float("inf")
+    bits = dtype.primitive_bitwidth - 1
+    return 2**bits - 1 if LEAST else -(2**bits)
+
+
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def smaller(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def times(a, b):
+    return a * b
+
+
+@triton.jit
+def larger_at(a, a_at, b, b_at):
+    """The larger of two with its place; of equals the first; NaN is larger than all."""
+    first = a_at < b_at
+    takes = (a > b) | ((a == b) & first) | ((a != a) & ((b == b) | first))
+    return tl.where(takes, a, b), tl.where(takes, a_at, b_at)
+
+
+@triton.jit
+def smaller_at(a, a_at, b, b_at):
+    """The smaller of two with its place; of equals the first; NaN is smaller than all."""
+    first = a_at < b_at
+    takes = (a < b) | ((a == b) & first) | ((a != a) & ((b == b) | first))
+    return tl.where(takes, a, b), tl.where(takes, a_at, b_at)
+
+
+@triton.jit
+def followed(best, best_at, values, at, inside, LEAST: tl.constexpr, PLACED: tl.constexpr):
+    """The best so far, after one more tile."""
+    values = tl.where(inside, values, worst(values.dtype, LEAST))
+    if PLACED:
+        # Places grow from tile to tile, so an equal one that comes later replaces nothing.
+        better = values < best if LEAST else values > best
+        takes = better | ((values != values) & (best == best))
+        best_at = tl.where(takes, at, best_at)
+        best = tl.where(takes, values, best)
+    elif LEAST:
+        best = smaller(best, values)
+    else:
+        best = larger(best, values)
+    return best, best_at
+
+
+@triton.jit
+def chosen(best, best_at, LEAST: tl.constexpr, PLACED: tl.constexpr):
+    """The best along the second dimension."""
+    if PLACED:
+        best, best_at = tl.reduce((best, best_at), 1, smaller_at if LEAST else larger_at)
+    else:
+        best = tl.reduce(best, 1, smaller if LEAST else larger)
+        best_at = best.to(tl.int32)
+    return best, best_at
+
+
+@triton.jit
+def put(
+    sums, means, norms, products, maxima, minima, largest, max_at, min_at, kept, there, count,
+    total, squares, product, top, top_at, bottom, bottom_at, most,
+    sum: tl.constexpr, mean: tl.constexpr, norm: tl.constexpr, prod: tl.constexpr,
+    max: tl.constexpr, min: tl.constexpr, absmax: tl.constexpr, argmax: tl.constexpr,
+    argmin: tl.constexpr,
+):  # fmt: skip
+    """Store the results that are asked for."""
+    if sum:
+        tl.store(sums + kept, total.to(sums.dtype.element_ty), there)
+    if mean:
+        made = total.to(tl.float32) / count
+        tl.store(means + kept, made.to(means.dtype.element_ty), there)
+    if norm:
+        tl.store(norms + kept, tl.sqrt_rn(squares).to(norms.dtype.element_ty), there)
+    if prod:
+        tl.store(products + kept, product.to(products.dtype.element_ty), there)
+    if max:
+        tl.store(maxima + kept, top.to(maxima.dtype.element_ty), there)
+    if min:
+        tl.store(minima + kept, bottom.to(minima.dtype.element_ty), there)
+    if absmax:
+        tl.store(largest + kept, most.to(largest.dtype.element_ty), there)
+    if argmax:
+        tl.store(max_at + kept, top_at.to(tl.int64), there)
+    if argmin:
+        tl.store(min_at + kept, bottom_at.to(tl.int64), there)
+
+
+@triton.jit
+def reduction(
+    x, sums, means, norms, products, maxima, minima, largest, max_at, min_at, parts, whole_parts,
+    at_parts, outer, far, middle, near, inner, outer_stride, far_stride, middle_stride,
+    near_stride, results, COLUMNS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+    SPLIT: tl.constexpr, sum: tl.constexpr, mean: tl.constexpr, norm: tl.constexpr,
+    prod: tl.constexpr, max: tl.constexpr, min: tl.constexpr, absmax: tl.constexpr,
+    argmax: tl.constexpr, argmin: tl.constexpr,
+):  # fmt: skip
+    """One of SPLIT parts of KEPT results."""
+    WHOLE: tl.constexpr = not x.dtype.element_ty.is_floating()
+    SUMMED: tl.constexpr = tl.int64 if WHOLE else tl.float32
+    FOLLOWED: tl.constexpr = running(x.dtype.element_ty)
+    program, part = tl.program_id(0), tl.program_id(1)
+    if COLUMNS:
+        tiles = tl.cdiv(inner, KEPT)
+        group = program // tiles
+        column = (program % tiles) * KEPT + tl.arange(0, KEPT)
+        there = column < inner
+        kept = group * inner + column
+    else:
+        group = program * KEPT + tl.arange(0, KEPT)
+        there = group < outer * middle
+        column = 0
+        kept = group
+    ahead = (group // middle).to(tl.int64) * outer_stride
+    ahead += (group % middle).to(tl.int64) * middle_stride
+    from_x = x + ahead + column
+    blocks = tl.cdiv(near, BLOCK)
+    each = tl.cdiv(far * blocks, SPLIT)
+    first = part * each
+    last = tl.minimum(first + each, far * blocks)
+    total = tl.zeros((KEPT, BLOCK), SUMMED)
+    squares = tl.zeros((KEPT, BLOCK), tl.float32)
+    product = tl.full((KEPT, BLOCK), 1, SUMMED)
+    top = tl.full((KEPT, BLOCK), worst(FOLLOWED, False), FOLLOWED)
+    bottom = tl.full((KEPT, BLOCK), worst(FOLLOWED, True), FOLLOWED)
+    most = tl.zeros((KEPT, BLOCK), FOLLOWED)
+    # The place of the first element that a lane reads: right also where no value is better.
+    top_at = (first // blocks) * near + (first % blocks) * BLOCK + tl.arange(0, BLOCK)
+    top_at = tl.zeros((KEPT, BLOCK), tl.int32) + top_at[None, :]
+    bottom_at = top_at
+    for piece in range(first, last):
+        turn = piece // blocks
+        one = (piece % blocks) * BLOCK + tl.arange(0, BLOCK)
+        inside = there[:, None] & (one < near)[None, :]
+        if COLUMNS:
+            at = one.to(tl.int64) * near_stride
+        else:
+            at = one
+        read = tl.load((from_x + turn.to(tl.int64) * far_stride)[:, None] + at[None, :], inside, 0)
+        values = read.to(FOLLOWED)
+        if sum or mean:
+            total += values.to(SUMMED)
+        if norm:
+            squares += values.to(tl.float32) * values.to(tl.float32)
+        if prod:
+            product *= tl.where(inside, values, 1).to(SUMMED)
+        place = turn * near + one[None, :]
+        if max or argmax:
+            top, top_at = followed(top, top_at, values, place, inside, False, argmax)
+        if min or argmin:
+            bottom, bottom_at = followed(bottom, bottom_at, values, place, inside, True, argmin)
+        if absmax:
+            most = larger(most, tl.abs(values))
+    total = tl.sum(total, 1)
+    squares = tl.sum(squares, 1)
+    product = tl.reduce(product, 1, times)
+    top, top_at = chosen(top, top_at, False, argmax)
+    bottom, bottom_at = chosen(bottom, bottom_at, True, argmin)
+    most = tl.reduce(most, 1, larger)
+    if SPLIT == 1:
+        put(
+            sums, means, norms, products, maxima, minima, largest, max_at, min_at, kept, there,
+            far.to(tl.float32) * near, total, squares, product, top, top_at, bottom, bottom_at,
+            most, sum, mean, norm, prod, max, min, absmax, argmax, argmin,
+        )  # fmt: skip
+    else:
+        to = kept.to(tl.int64) * SPLIT + part
+        slot = results.to(tl.int64) * SPLIT
+        held = whole_parts if WHOLE else parts
+        if sum or mean:
+            tl.store(held + to, total, there)
+        if norm:
+            tl.store(parts + slot + to, squares, there)
+        if prod:
+            tl.store(held + 2 * slot + to, product, there)
+        if max or argmax:
+            tl.store(held + 3 * slot + to, top.to(SUMMED), there)
+        if min or argmin:
+            tl.store(held + 4 * slot + to, bottom.to(SUMMED), there)
+        if absmax:
+            tl.store(held + 5 * slot + to, most.to(SUMMED), there)
+        if argmax:
+            tl.store(at_parts + to, top_at, there)
+        if argmin:
+            tl.store(at_parts + slot + to, bottom_at, there)
+
+
+@triton.jit
+def finish(
+    x, sums, means, norms, products, maxima, minima, largest, max_at, min_at, parts, whole_parts,
+    at_parts, far, near, results, SPLIT: tl.constexpr, sum: tl.constexpr, mean: tl.constexpr,
+    norm: tl.constexpr, prod: tl.constexpr, max: tl.constexpr, min: tl.constexpr,
+    absmax: tl.constexpr, argmax: tl.constexpr, argmin: tl.constexpr,
+):  # fmt: skip
+    """The partial results of 1024 / SPLIT results, put together."""
+    KEPT: tl.constexpr = 1024 // SPLIT
+    WHOLE: tl.constexpr = not x.dtype.element_ty.is_floating()
+    held = whole_parts if WHOLE else parts
+    kept = tl.program_id(0) * KEPT + tl.arange(0, KEPT)
+    there = kept < results
+    inside = there[:, None]
+    at = kept.to(tl.int64)[:, None] * SPLIT + tl.arange(0, SPLIT)[None, :]
+    slot = results.to(tl.int64) * SPLIT
+    total, squares, product, most = kept, kept, kept, kept
+    top, top_at, bottom, bottom_at = kept, kept, kept, kept
+    if sum or mean:
+        total = tl.sum(tl.load(held + at, inside, 0), 1)
+    if norm:
+        squares = tl.sum(tl.load(parts + slot + at, inside, 0.0), 1)
+    if prod:
+        product = tl.reduce(tl.load(held + 2 * slot + at, inside, 1), 1, times)
+    if max or argmax:
+        top = tl.load(held + 3 * slot + at, inside, 0)
+        if argmax:
+            top_at = tl.load(at_parts + at, inside, 0)
+        top, top_at = chosen(top, top_at, False, argmax)
+    if min or argmin:
+        bottom = tl.load(held + 4 * slot + at, inside, 0)
+        if argmin:
+            bottom_at = tl.load(at_parts + slot + at, inside, 0)
+        bottom, bottom_at = chosen(bottom, bottom_at, True, argmin)
+    if absmax:
+        most = tl.reduce(tl.load(held + 5 * slot + at, inside, 0), 1, larger)
+    put(
+        sums, means, norms, products, maxima, minima, largest, max_at, min_at, kept, there,
+        far.to(tl.float32) * near, total, squares, product, top, top_at, bottom, bottom_at,
+        most, sum, mean, norm, prod, max, min, absmax, argmax, argmin,
+    )  # fmt: skip

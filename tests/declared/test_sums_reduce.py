@@ -1,0 +1,138 @@
+"""`tilewright.reduce` against torch: axes, layouts, NaN, places, gradients, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tilewright as tw
+from tilewright import ops
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument
+
+
+def drawn(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+@pytest.mark.grid(4)
+@pytest.mark.parametrize("dim", [None, 0, -1, (0, 2), (1, 3), (0, 2, 3), (0, 1, 3)])
+@pytest.mark.parametrize("lies", ["first", "last"])
+def test_any_axes_in_any_layout(dim, lies):
+    x = drawn(2, 3, 4, 5)
+    x = x.contiguous(memory_format=torch.channels_last) if lies == "last" else x
+    total, most = tw.reduce(x, "sum+max", dim)
+    axes = tuple(range(4)) if dim is None else dim
+    torch.testing.assert_close(total, x.sum(axes))
+    torch.testing.assert_close(most, x.amax(axes))
+
+
+@pytest.mark.parametrize("dim", [None, 1, (0, 2)])
+def test_reduced_axes_may_stay(dim):
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    assert np.array_equal(tw.reduce(x, "max", dim, keepdim=True), x.max(dim, keepdims=True))
+
+
+def test_results_come_in_the_order_in_which_they_are_asked_for():
+    x = drawn(3, 40)
+    low, place, length = tw.reduce(x, "min+argmin+norm", 1)
+    assert torch.equal(low, x.amin(1)) and torch.equal(place, x.argmin(1))
+    torch.testing.assert_close(length, x.norm(dim=1))
+
+
+def test_an_array_may_have_other_strides():
+    x = drawn(6, 50)
+    for view in (x[:, :33], x[:, ::2], x.t(), x[:, None].expand(6, 3, 50)):
+        torch.testing.assert_close(tw.reduce(view, "mean", 0), view.mean(0))
+    assert np.array_equal(tw.reduce(x.numpy()[::-1], "argmax", 0), x.numpy()[::-1].argmax(0))
+
+
+def test_nan_is_the_largest_and_the_smallest_at_its_first_place():
+    x = drawn(4, 90)
+    x[1, 70] = x[1, 30] = float("nan")
+    x[2, :] = -float("inf")
+    x[3, :] = float("inf")
+    made = tw.reduce(x, "max+min+absmax+argmax+argmin", 1)
+    wanted = (x.amax(1), x.amin(1), x.abs().amax(1), x.argmax(1), x.argmin(1))
+    for one, other in zip(made, wanted, strict=True):
+        assert torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
+    assert made[3].tolist()[1:] == [30, 0, 0]
+
+
+@pytest.mark.turns(6)
+def test_of_equal_elements_the_first_counts_also_in_parts():
+    x = torch.zeros(1, 9000)
+    x[0, [4500, 8990]] = 1.0
+    assert tw.reduce(x, "argmax").item() == 4500
+    assert tw.reduce(-x, "argmin").item() == 4500
+    split = Dispatcher(device="h200_sxm").select(
+        ops.family("reduction").problem_type(
+            outer=1, far=1, middle=1, near=9000, inner=1, argmax=True
+        )
+    )
+    assert split.config.SPLIT > 1
+
+
+def test_whole_numbers_are_summed_exactly():
+    x = torch.tensor([[2**30, 2**30, 2**30, 1], [-5, 7, 2, 3]], dtype=torch.int32)
+    for name in ("sum", "prod"):
+        made = tw.reduce(x, name, 1)
+        assert made.dtype == torch.int64 and torch.equal(made, getattr(x, name)(1))
+    assert tw.reduce(x, "max", 1).dtype == torch.int32
+    assert tw.reduce(x > 0, "sum").item() == 7
+    assert torch.equal(tw.reduce(x, "mean", 1, dtype=torch.float32), x.float().mean(1))
+
+
+@pytest.mark.parametrize("dim", [None, 1, (0, 2)])
+def test_gradients(dim):
+    axes = (0, 1, 2) if dim is None else dim
+    x, other = (drawn(3, 4, 6).requires_grad_() for _ in range(2))
+    results = tw.reduce(x, "sum+mean+norm+max+min", dim)
+    theirs = (
+        other.sum(axes), other.mean(axes), torch.linalg.vector_norm(other, dim=axes), other.amax(axes), other.amin(axes)
+    )  # fmt: skip
+    for made in (results, theirs):
+        sum(one.sin().sum() * (i + 1) for i, one in enumerate(made)).backward()
+    torch.testing.assert_close(x.grad, other.grad)
+
+
+def test_the_gradient_of_a_norm_of_zeros_is_zero():
+    x = torch.zeros(2, 8, requires_grad=True)
+    tw.reduce(x, "norm", 1).sum().backward()
+    assert torch.equal(x.grad, torch.zeros(2, 8))
+
+
+def test_gradients_that_there_are_not_say_so():
+    x = drawn(2, 8).requires_grad_()
+    with pytest.raises(BadArgument, match="no gradient of prod"):
+        tw.reduce(x, "prod", 1).sum().backward()
+    view = x.reshape(2, 1, 1, 8, 1)
+    with pytest.raises(BadArgument, match="ask for argmax too"):
+        tw.reduction(view, max=True).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ({"ops": "sum+maximum"}, "'maximum' of ops"),
+        ({"ops": "sum+sum"}, "named twice"),
+        ({"ops": 3}, "is no text"),
+        ({"dim": 2}, "dim = 2 is not a whole number"),
+        ({"dim": (0, -2)}, "names an axis twice"),
+        ({"dtype": "int64"}, "out_dtype = int64 for elements of fp32"),
+    ],
+)
+def test_what_means_nothing_is_refused(stated, says):
+    with pytest.raises(BadArgument, match=says):
+        tw.reduce(drawn(2, 8), **stated)
+
+
+def test_there_must_be_elements():
+    with pytest.raises(BadArgument, match="no elements to reduce"):
+        tw.reduce(torch.zeros(3, 0), "max", 1)
+    with pytest.raises(BadArgument, match="want a floating out_dtype"):
+        tw.reduce(torch.ones(3, dtype=torch.int64), "mean")
+    with pytest.raises(BadArgument, match="no result is asked for"):
+        tw.reduction(torch.zeros(1, 1, 1, 8, 1))
+    assert tw.reduce(torch.zeros(0, 3), "sum", 1).shape == (0,)
