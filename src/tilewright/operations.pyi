@@ -36,6 +36,10 @@ QuantiseExpertRowsProblem: type[Any]
 QuantiseExpertRowsConfig: type[Any]
 QuantiseRowsProblem: type[Any]
 QuantiseRowsConfig: type[Any]
+ReductionProblem: type[Any]
+ReductionConfig: type[Any]
+ReductionBackwardProblem: type[Any]
+ReductionBackwardConfig: type[Any]
 RmsNormProblem: type[Any]
 RmsNormConfig: type[Any]
 RmsNormBackwardProblem: type[Any]
@@ -538,6 +542,51 @@ def quantise_rows(
     scale: Array | float | None = None,
 ) -> Any:
     """Run quantise_rows on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def reduction(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    sum: bool | None = False,
+    mean: bool | None = False,
+    norm: bool | None = False,
+    prod: bool | None = False,
+    max: bool | None = False,
+    min: bool | None = False,
+    absmax: bool | None = False,
+    argmax: bool | None = False,
+    argmin: bool | None = False,
+    out_dtype: Any | None = None,
+) -> Any:
+    """Run reduction on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def reduce(
+    x: Any,
+    ops: str = "sum",
+    dim: int | collections.abc.Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+) -> Any:
+    """Reduce an array over the axes `dim`, or over all."""
+
+def reduction_backward(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    d_sum: Array | None = None,
+    d_mean: Array | None = None,
+    d_norm: Array | None = None,
+    norm: Array | None = None,
+    d_max: Array | None = None,
+    max_at: Array | None = None,
+    d_min: Array | None = None,
+    min_at: Array | None = None,
+) -> Any:
+    """Run reduction_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def rms_norm(
     x: Array,
