@@ -1,0 +1,84 @@
+"""Softmax of rows, and its logarithm.
+
+Idea. A workgroup has ROWS rows. Where BLOCK elements hold a row, it is read once and stays in
+registers. A longer row is read once for its maximum and sum together (`_online`), and once more for
+the result, its last piece first: that is the likeliest to be in L2 still.
+
+Data. Values are multiplied by `scale` in fp32. Elements of -inf give 0 (their logarithm -inf); rows
+of nothing else give NaN, as torch's do.
+
+What limits it: memory. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.declared.rows.kernels._online import base, joined, piece, vector, whole
+
+
+@triton.jit
+def scaled(x, column, inside, scale):
+    """Values times `scale` in fp32; -inf outside."""
+    values = tl.load(x + column, inside, 0.0).to(tl.float32) * scale
+    return tl.where(inside, values, -float("inf"))
+
+
+@triton.jit
+def result(below, powers, total, LOG: tl.constexpr):
+    """The softmax, or its logarithm, of values that lie `below` what `powers` are taken against."""
+    if LOG:
+        made = below - tl.log(total)
+    else:
+        made = powers / total
+    return made
+
+
+@triton.jit
+def of_rows(
+    x, y, rows, columns, x_stride, scale, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    HELD: tl.constexpr, ALIGNMENT: tl.constexpr, LOG: tl.constexpr,
+):  # fmt: skip
+    if HELD:
+        row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+        column = tl.arange(0, BLOCK)[None, :]
+        inside = (row < rows) & (column < columns)
+        values = scaled(x + row * x_stride, column, inside, scale)
+        below = values - base(tl.max(values, 1))[:, None]
+        powers = tl.exp(below)
+        made = result(below, powers, tl.sum(powers, 1)[:, None], LOG)
+        tl.store(y + row * columns + column, made.to(y.dtype.element_ty), inside)
+    else:
+        row = tl.program_id(0).to(tl.int64)
+        VECTOR: tl.constexpr = vector(x.dtype.element_ty, ALIGNMENT)
+        most = tl.full((BLOCK // 16,), -float("inf"), tl.float32)
+        total = tl.zeros((BLOCK // 16,), tl.float32)
+        for start in range(0, columns, BLOCK):
+            column = piece(start, BLOCK, VECTOR)
+            values = scaled(x + row * x_stride, column, column < columns, scale)
+            most, total = joined(most, total, values)
+        against, sum_ = whole(most, total)
+        pieces = tl.cdiv(columns, BLOCK)
+        for turn in range(pieces):
+            column = (pieces - 1 - turn) * BLOCK + tl.arange(0, BLOCK)
+            inside = column < columns
+            below = scaled(x + row * x_stride, column, inside, scale) - against
+            made = result(below, tl.exp(below), sum_, LOG)
+            tl.store(y + row * columns + column, made.to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def softmax(
+    x, y, rows, columns, x_stride, scale, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    HELD: tl.constexpr, alignment: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows."""
+    of_rows(x, y, rows, columns, x_stride, scale, BLOCK, ROWS, HELD, alignment, False)
+
+
+@triton.jit
+def log_softmax(
+    x, y, rows, columns, x_stride, scale, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    HELD: tl.constexpr, alignment: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows."""
+    of_rows(x, y, rows, columns, x_stride, scale, BLOCK, ROWS, HELD, alignment, True)
