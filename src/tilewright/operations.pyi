@@ -32,6 +32,10 @@ LayerNormProblem: type[Any]
 LayerNormConfig: type[Any]
 LayerNormBackwardProblem: type[Any]
 LayerNormBackwardConfig: type[Any]
+LogSoftmaxProblem: type[Any]
+LogSoftmaxConfig: type[Any]
+LogSoftmaxBackwardProblem: type[Any]
+LogSoftmaxBackwardConfig: type[Any]
 QuantiseExpertRowsProblem: type[Any]
 QuantiseExpertRowsConfig: type[Any]
 QuantiseRowsProblem: type[Any]
@@ -44,6 +48,10 @@ RmsNormProblem: type[Any]
 RmsNormConfig: type[Any]
 RmsNormBackwardProblem: type[Any]
 RmsNormBackwardConfig: type[Any]
+SoftmaxProblem: type[Any]
+SoftmaxConfig: type[Any]
+SoftmaxBackwardProblem: type[Any]
+SoftmaxBackwardConfig: type[Any]
 StridedCopyProblem: type[Any]
 StridedCopyConfig: type[Any]
 TopkProblem: type[Any]
@@ -501,6 +509,29 @@ def layer_norm_backward(
 ) -> Any:
     """Run layer_norm_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
 
+def log_softmax(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    out_dtype: Any | None = None,
+    scale: float | None = None,
+) -> Any:
+    """Run log_softmax on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def log_softmax_backward(
+    y: Array,
+    dy: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    out_dtype: Any | None = None,
+    scale: float | None = None,
+) -> Any:
+    """Run log_softmax_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+
 def merge_states(
     o: Array,
     lse: Array,
@@ -620,6 +651,29 @@ def rms_norm_backward(
     offset: float | None = None,
 ) -> Any:
     """Run rms_norm_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def softmax(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    out_dtype: Any | None = None,
+    scale: float | None = None,
+) -> Any:
+    """Run softmax on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def softmax_backward(
+    y: Array,
+    dy: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    out_dtype: Any | None = None,
+    scale: float | None = None,
+) -> Any:
+    """Run softmax_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def strided_copy(
     x: Array,
