@@ -21,6 +21,7 @@ from typing import Any, Literal
 import rivals
 from cases import Case, Vendor
 from comparison import EFFORT, Field, NothingToCompare, Row, Samples, Way, compared, rounds_of
+from near import far
 from tilewright import ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
@@ -55,10 +56,6 @@ BRIEF = Settings(
     budget_seconds=0.2,
 )  # fmt: skip
 STEPS = Settings(min_samples=20, max_samples=100, precision=0.005, budget_seconds=20)
-
-NEAR = 0.1
-"""Rms of the errors of what rounds between calls, over the rms of the result, at most: 8-bit values
-that fall to the other side of a step are as far off as that."""
 
 CHOSEN, OURS = "chosen", "chosen of ours"
 HOST_BATCHES, HOST_CALLS = 60, 200
@@ -335,10 +332,13 @@ class OnGpu:
             torch.cuda.synchronize()
             if one.checked:
                 written = results(self._problem, operands, returned)
-                found = verify.compare_all(self._problem, one.config, written, self._wanted)
-                near = one.checked == "near" and found.rms <= NEAR * found.rms_reference
-                if not (found.ok or near):
-                    self.wrong[name] = str(found)
+                if one.checked == "near":
+                    wrong = far(self._problem, written, self._wanted)
+                else:
+                    found = verify.compare_all(self._problem, one.config, written, self._wanted)
+                    wrong = "" if found.ok else str(found)
+                if wrong:
+                    self.wrong[name] = wrong
                     return None
         except Exception as error:
             self.wrong[name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -60,8 +60,7 @@ class Case:
         its results are not checked; parts may name it.
     operands: (problem, seed, device) → operands.
     exact: whether the vendor's results are held to the reference. False where it computes another
-        thing for comparison; ``near`` where it rounds between calls, so that the rms of its errors
-        is held to `on_gpu.NEAR` of the result's.
+        thing for comparison; ``near`` where it rounds between calls (`near.far`).
     parts: further claims.
     ways: of timing.
     """

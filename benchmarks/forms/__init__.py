@@ -14,6 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from forms import rows
+from forms import routing, rows
 
-FORMS: dict[str, Callable[..., Any]] = {**rows.FORMS}
+FORMS: dict[str, Callable[..., Any]] = {**rows.FORMS, **routing.FORMS}
