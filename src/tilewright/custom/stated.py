@@ -177,7 +177,7 @@ def _read(d: Declaration, name: str, view: View, found: dict[str, Any]) -> None:
         one.strides or (), view.shape, view.strides, strict=bool(one.strides)
     ):
         if stride in d.strides and extent > 1:
-            if apart == 0:
+            if apart == 0 and 0 not in view.shape:
                 raise BadArgument(
                     f"elements of {name} of {d.name} share memory: strides {view.strides}; "
                     "pass a contiguous copy"

@@ -44,8 +44,17 @@ def refused(problem: Any) -> str:
     eight = DTYPES[problem.out_dtype].bytes == 1
     if eight != bool(problem.quant):
         return f"quant = '{problem.quant}' does not go with out_dtype = {problem.out_dtype}"
-    if problem.has_scale != (problem.quant == "tensor"):
+    if problem.quant == "tensor" and not problem.has_scale:
+        return "quant = 'tensor' needs scale="
+    if problem.has_scale and problem.quant != "tensor":
         return f"scale= belongs to quant = 'tensor', not to '{problem.quant}'"
     if problem.quant == "block" and problem.columns % BLOCK:
         return f"blocks of {BLOCK} in rows of {problem.columns}"
     return ""
+
+
+def without_gradients(problem: Any) -> str:
+    """Why results have no gradients; "" if they have."""
+    if problem.quant:
+        return f"{problem.family} with quant = '{problem.quant}' has no gradients"
+    return f"{problem.family} with smooth= has no gradients" if problem.has_smooth else ""

@@ -34,6 +34,28 @@ def reference(
     return (made, *(() if residual is None else (total,)), *scales)
 
 
+GRADIENTS = (
+    Gradient(
+        ("x", "w", "b"),
+        "layer_norm_backward",
+        ("x", "grad y"),
+        keywords={
+            "w": "w",
+            "b": "b",
+            "residual": "residual",
+            "dtotal": "grad total",
+            "eps": "eps",
+            "offset": "offset",
+        },
+    ),
+    Gradient("residual", lambda dx: dx, ("gradient of x",)),
+)
+
+
+def gradients(problem: Any) -> tuple[Gradient, ...] | str:
+    return _quantised.without_gradients(problem) or GRADIENTS
+
+
 declare(
     Declaration(
         name="layer_norm",
@@ -62,22 +84,7 @@ declare(
         reference=reference,
         terms="columns",
         amplifies=4.0,
-        gradients=(
-            Gradient(
-                ("x", "w", "b"),
-                "layer_norm_backward",
-                ("x", "grad y"),
-                keywords={
-                    "w": "w",
-                    "b": "b",
-                    "residual": "residual",
-                    "dtotal": "grad total",
-                    "eps": "eps",
-                    "offset": "offset",
-                },
-            ),
-            Gradient("residual", lambda dx: dx, ("gradient of x",)),
-        ),
+        gradients=gradients,
         drivers=(_ck.LAYER_NORM,),
         problems=(
             *_sizes.problems(has_w=True, has_b=True),

@@ -38,7 +38,7 @@ declare(
         module=__name__,
         operands={
             "x": In("*rows", "columns", strides=("x_stride", 1)),
-            "dy": In("*rows", "columns"),
+            "dy": In("*rows", "columns", dtype="dy_dtype"),
             "w": In("columns", dtype="w_dtype", optional=True),
             "b": In("columns", dtype="b_dtype", optional=True),
             "residual": In("*rows", "columns", strides=("residual_stride", 1), optional=True),

@@ -24,6 +24,27 @@ def reference(
     return (made, *(() if residual is None else (total,)), *scales)
 
 
+GRADIENTS = (
+    Gradient(
+        ("x", "w"),
+        "rms_norm_backward",
+        ("x", "grad y"),
+        keywords={
+            "w": "w",
+            "residual": "residual",
+            "dtotal": "grad total",
+            "eps": "eps",
+            "offset": "offset",
+        },
+    ),
+    Gradient("residual", lambda dx: dx, ("gradient of x",)),
+)
+
+
+def gradients(problem: Any) -> tuple[Gradient, ...] | str:
+    return _quantised.without_gradients(problem) or GRADIENTS
+
+
 declare(
     Declaration(
         name="rms_norm",
@@ -51,21 +72,7 @@ declare(
         reference=reference,
         terms="columns",
         amplifies=4.0,
-        gradients=(
-            Gradient(
-                ("x", "w"),
-                "rms_norm_backward",
-                ("x", "grad y"),
-                keywords={
-                    "w": "w",
-                    "residual": "residual",
-                    "dtotal": "grad total",
-                    "eps": "eps",
-                    "offset": "offset",
-                },
-            ),
-            Gradient("residual", lambda dx: dx, ("gradient of x",)),
-        ),
+        gradients=gradients,
         drivers=(_ck.RMS_NORM,),
         problems=(
             *_sizes.problems(has_w=True),
