@@ -7,8 +7,17 @@ from declared_cases import Ranges, cases_of
 
 SIZES = {"rows": (8, 65536, 1), "columns": (64, 32768, 64)}
 
-RANGES: Ranges = dict.fromkeys(
-    ("rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward"), SIZES
-)
+RANGES: Ranges = {
+    **dict.fromkeys(
+        ("rms_norm", "rms_norm_backward", "layer_norm", "layer_norm_backward", "quantise_rows"),
+        SIZES,
+    ),
+    "quantise_expert_rows": {
+        "tokens": (8, 8192, 1),
+        "columns": (256, 16384, 64),
+        "experts": (8, 384, 1),
+        "slots": (1, 10, 1),
+    },
+}
 
 CASES = cases_of(RANGES)

@@ -66,9 +66,23 @@ def layer_norm_backward(
     return only((dx.to(x.dtype), *dw, *db))
 
 
+def quantise_rows(x: Any, smooth: Any, scale: Any, quant: str, out_dtype: str) -> Any:
+    return only(rounded(x if smooth is None else x * smooth, quant, out_dtype, scale))
+
+
+def quantise_expert_rows(
+    x: Any, smooth: Any, expert: Any, scale: Any, quant: str, out_dtype: str, slots_first: bool
+) -> Any:
+    values = x[:, None] * smooth[expert.long()]
+    values = values.transpose(0, 1) if slots_first else values
+    return only(rounded(values.reshape(-1, x.shape[-1]), quant, out_dtype, scale))
+
+
 FORMS = {
     "rms_norm": rms_norm,
     "rms_norm_backward": rms_norm_backward,
     "layer_norm": layer_norm,
     "layer_norm_backward": layer_norm_backward,
+    "quantise_rows": quantise_rows,
+    "quantise_expert_rows": quantise_expert_rows,
 }
