@@ -343,3 +343,13 @@ def test_types_that_the_compiler_refuses_are_refused(family):
     assert family.judge(config, arch("sm_90"))
     said = str(family.judge(config, arch("sm_80")))
     assert said.endswith("out_dtype = e4m3fn: Triton 3.6 refuses e4m3 below sm_89")
+
+
+def test_sizes_of_operands_that_are_left_out_are_0():
+    table = In("entries", dtype="fp32", optional=True)
+    family = CustomFamily(declared(operands={**declared().operands, "table": table}))
+    assert family.problem_of(call(view(4, 64))).entries == 0
+    assert family.problem_of(call(view(4, 64), table=view(7, dtype="fp32"))).entries == 7
+    words = {"rows": "4", "columns": "64"}
+    assert family.parse_problem(words, arch("sm_90")).entries == 0
+    assert str(family.problem_type(rows=4, columns=64)).startswith("scaled rows=4 columns=64 dtype")

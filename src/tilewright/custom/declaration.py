@@ -33,7 +33,8 @@ class Array:
         number of dimensions, whose product is the size ``rows``.
     dtype: an element type, or the name of a field that says it.
     role: see `Role`.
-    optional: a call may leave it out, and passes it by keyword.
+    optional: a call may leave it out, and passes it by keyword. Sizes that it alone has are 0 where
+        it is left out.
     values: those made up for checking and timing (`Drawn`).
     strides: for each dimension, in elements, a number, arithmetic on sizes, or a name of its own: a
         further field of the problem, which kernels take as an ``i64`` and which is the contiguous
@@ -220,6 +221,13 @@ class Declaration:
         """Names of the sizes, in the order in which shapes name them."""
         named = (n for one in self.operands.values() for s in one.shape for n in extents.names(s))
         return tuple(name for name in dict.fromkeys(named) if name not in self.stated)
+
+    @property
+    def optional_sizes(self) -> tuple[str, ...]:
+        """The sizes that optional operands alone have: 0 where a call has none of these."""
+        others = (one for one in self.operands.values() if not one.optional)
+        needed = {n for one in others for size in one.shape for n in extents.names(size)}
+        return tuple(name for name in self.sizes if name not in needed)
 
     @property
     def integers(self) -> Mapping[str, int]:

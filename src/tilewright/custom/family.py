@@ -72,7 +72,8 @@ class CustomFamily(Defaults):
             else:
                 count = checks.parse_whole(word, text, -checks.MOST_WHOLE)
                 found[word] = bool(count) if types[word] is bool else count
-        missing = [size for size in self.declared.sizes if size not in found]
+        needed = (n for n in self.declared.sizes if n not in self.declared.optional_sizes)
+        missing = [size for size in needed if size not in found]
         if missing:
             raise BadArgument(f"a {self.name} problem needs {', '.join(missing)}")
         return self.problem_type(**found)

@@ -29,7 +29,8 @@ _SHORT = {"num_warps": "w", "num_stages": "s", "alignment": "al"}
 def problem_type(d: Declaration) -> type[Any]:
     """A frozen dataclass: sizes, strides (0: those of a contiguous array), element types, which
     optional operands are there, options, numbers, and what the addresses are multiples of."""
-    fields: list[Any] = [(name, int) for name in d.sizes]
+    fields: list[Any] = [(name, int) for name in d.sizes if name not in d.optional_sizes]
+    fields += [(name, int, 0) for name in d.optional_sizes]
     fields += [(name, int, 0) for name in d.strides]
     fields += [(name, str, "" if name in d.stated_dtypes else "bf16") for name in d.dtype_fields]
     fields += [(flag(name), bool, False) for name in d.optional]

@@ -199,8 +199,10 @@ def _read_dtypes(d: Declaration, call: Call, found: dict[str, Any]) -> None:
         found.setdefault(name, found.get(usual, usual))
 
 
-def _refuse_unsaid(d: Declaration, found: Mapping[str, Any]) -> None:
-    """Raise `BadArgument` for sizes that no array of a call says."""
+def _refuse_unsaid(d: Declaration, found: dict[str, Any]) -> None:
+    """Raise `BadArgument` for sizes that no array of a call says, and has to."""
+    for name in d.optional_sizes:
+        found.setdefault(name, 0)
     missing = [size for size in d.sizes if size not in found]
     if missing:
         raise BadArgument(f"the operands of this {d.name} do not say {', '.join(missing)}")

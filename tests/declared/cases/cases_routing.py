@@ -22,4 +22,19 @@ CASES = {
         {"rows": 5, "experts": 40, "k": 4, "scoring": "sigmoid", "renormalize": True},
         {"rows": 5, "experts": 40, "k": 1, "scoring": "sigmoid", "dtype": "fp32"},
     ),
+    "sort_by_expert": (
+        {"tokens": 20, "k": 4, "experts": 12, "block": 4, "id_dtype": "int32"},
+        {"tokens": 3, "k": 2, "experts": 20, "block": 16, "id_dtype": "int64"},
+        {
+            "tokens": 150,
+            "k": 4,
+            "experts": 10,
+            "block": 8,
+            "id_dtype": "int32",
+            "has_expert_map": True,
+            "global_experts": 30,
+            "has_weights": True,
+        },
+        {"tokens": 700, "k": 3, "experts": 20, "id_dtype": "int32", "has_weights": True},
+    ),
 }

@@ -35,3 +35,22 @@ def softmax(x: Any) -> Any:
     f = functions(x)
     powers = f.exp(x - f.amax(x, axis=-1)[:, None])
     return powers / powers.sum(-1)[:, None]
+
+
+def filled(like: Any, count: int, value: int) -> Any:
+    """`count` numbers, all of this value, of the type of `like`."""
+    f = functions(like)
+    if f.__name__ == "torch":
+        return like.new_full((count,), value)
+    return f.full(count, value, like.dtype)
+
+
+def numbers(like: Any, count: int) -> Any:
+    """0, 1, 2 … of the type of `like`."""
+    return filled(like, count, 1).cumsum(0) - 1
+
+
+def stable_order(x: Any) -> Any:
+    """The places of elements in ascending order; equal ones in the order in which they are."""
+    f = functions(x)
+    return f.argsort(x, stable=True) if f.__name__ == "torch" else f.argsort(x, kind="stable")
