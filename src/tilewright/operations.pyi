@@ -52,6 +52,8 @@ SoftmaxProblem: type[Any]
 SoftmaxConfig: type[Any]
 SoftmaxBackwardProblem: type[Any]
 SoftmaxBackwardConfig: type[Any]
+SortByExpertProblem: type[Any]
+SortByExpertConfig: type[Any]
 StridedCopyProblem: type[Any]
 StridedCopyConfig: type[Any]
 TopkProblem: type[Any]
@@ -674,6 +676,19 @@ def softmax_backward(
     scale: float | None = None,
 ) -> Any:
     """Run softmax_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def sort_by_expert(
+    ids: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    experts: int | None = 0,
+    block: int | None = 1,
+    expert_map: Array | None = None,
+    weights: Array | None = None,
+) -> Any:
+    """Run sort_by_expert on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def strided_copy(
     x: Array,
