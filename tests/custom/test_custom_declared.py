@@ -353,3 +353,15 @@ def test_sizes_of_operands_that_are_left_out_are_0():
     words = {"rows": "4", "columns": "64"}
     assert family.parse_problem(words, arch("sm_90")).entries == 0
     assert str(family.problem_type(rows=4, columns=64)).startswith("scaled rows=4 columns=64 dtype")
+
+
+@pytest.mark.parametrize(("read", "bytes_"), [(True, 3), (False, 2), ("has_residual", 3)])
+def test_an_operand_may_be_passed_for_its_sizes_alone(read, bytes_):
+    x = In("*rows", "columns", strides=("x_stride", 1), read=read)
+    stated = declared()
+    family = CustomFamily(declared(operands={**stated.operands, "x": x}))
+    problem = family.problem_type(rows=4, columns=64, has_residual=True, dtype="fp32")
+    same = CustomFamily(stated).problem_type(rows=4, columns=64, has_residual=True, dtype="fp32")
+    assert same.min_bytes - problem.min_bytes == (3 - bytes_) * 4 * 64 * 4
+    with pytest.raises(BadArgument, match="x is read where 'has_y' is, which is no option"):
+        declared(operands={**stated.operands, "x": replace(x, read="has_y")}).check()

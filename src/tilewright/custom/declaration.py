@@ -44,6 +44,8 @@ class Array:
         (``"has_bias"``), with which it is; ``"quant=row"`` for one value of an option.
     exact: of an output, whether results must equal the reference: numbers, places, copies. Whole
         numbers are else taken for values that were rounded.
+    read: of an operand that is read, whether kernels read its elements, or the field of the problem
+        that says so (``"has_dy"``); else a call passes it for its sizes alone.
     folds: whether the first size is the product of any number of dimensions. Not to be stated:
         ``"*rows"`` in a shape says it.
     """
@@ -57,6 +59,7 @@ class Array:
     differentiable: bool = True
     when: str = ""
     exact: bool = False
+    read: bool | str = True
     folds: bool = False
 
     @property
@@ -71,9 +74,10 @@ def In(
     optional: bool = False,
     values: Drawn = None,
     strides: tuple[Size, ...] | None = None,
+    read: bool | str = True,
 ) -> Array:
     """An operand that the kernels read; see `Array`."""
-    return _array(shape, dtype, "in", optional, values, strides)
+    return _array(shape, dtype, "in", optional, values, strides, read=read)
 
 
 def Out(
@@ -391,6 +395,14 @@ class Declaration:
             ):
                 raise BadArgument(
                     f"{where} is there when '{one.when}' is, which is no option and no optional "
+                    "operand's field"
+                )
+            if isinstance(one.read, str) and one.read not in (
+                *self.options,
+                *map(flag, self.optional),
+            ):
+                raise BadArgument(
+                    f"{where} is read where '{one.read}' is, which is no option and no optional "
                     "operand's field"
                 )
             for stride in one.strides or ():

@@ -74,10 +74,12 @@ def problem_type(d: Declaration) -> type[Any]:
         return {unit: count} if count else {}
 
     def min_bytes(self: Any) -> int:
-        """Bytes of every operand that is there, once; twice of those written in place."""
+        """Bytes of every operand that is there and not passed for its sizes alone, once; twice of
+        those written in place."""
         total = 0
         for name, one in d.operands.items():
-            if d.there(name, self):
+            read = getattr(self, one.read) if isinstance(one.read, str) else one.read
+            if read and d.there(name, self):
                 count = math.prod(shape_of(d, name, self))
                 each = DTYPES[getattr(self, one.dtype, one.dtype)].size(count)
                 total += each * (2 if one.role == "inout" else 1)

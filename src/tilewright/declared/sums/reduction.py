@@ -173,11 +173,13 @@ declare(
             "products": Out(
                 "outer", "middle", "inner", dtype="out_dtype", when="prod", differentiable=False
             ),
-            "maxima": Out("outer", "middle", "inner", when="max"),
-            "minima": Out("outer", "middle", "inner", when="min"),
-            "largest": Out("outer", "middle", "inner", when="absmax", differentiable=False),
-            "max_at": Out("outer", "middle", "inner", dtype="int64", when="argmax"),
-            "min_at": Out("outer", "middle", "inner", dtype="int64", when="argmin"),
+            "maxima": Out("outer", "middle", "inner", when="max", exact=True),
+            "minima": Out("outer", "middle", "inner", when="min", exact=True),
+            "largest": Out(
+                "outer", "middle", "inner", when="absmax", differentiable=False, exact=True
+            ),
+            "max_at": Out("outer", "middle", "inner", dtype="int64", when="argmax", exact=True),
+            "min_at": Out("outer", "middle", "inner", dtype="int64", when="argmin", exact=True),
         },
         options=dict.fromkeys(RESULTS, False),
         axes={**_tiles.AXES, "SPLIT": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)},

@@ -84,6 +84,7 @@ declare(
                 "near",
                 "inner",
                 strides=("outer_stride", "far_stride", "middle_stride", "near_stride", 1),
+                read="has_d_norm",
             ),
             "d_sum": made("out_dtype"),
             "d_mean": made("out_dtype"),
