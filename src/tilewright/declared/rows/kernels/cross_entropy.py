@@ -1,0 +1,149 @@
+"""Cross-entropy of rows of logits with the class that each should have, and its gradient.
+
+Idea. With t the target of a row, w the classes' weights, s the label smoothing over the number of
+classes, and z the factor of the z-loss (PaLM, arXiv:2204.02311):
+
+    loss = (1 - smoothing) · w[t] · (lse - x[t]) + s · sum(w · (lse - x)) + z · lse²
+
+A workgroup has ROWS rows. Where BLOCK elements hold a row, it is read once and stays in registers.
+A longer row, as those of a vocabulary, is read once for maximum and sum together (`_online`). The
+gradient is written by the same launch if it is wanted (as in Liger Kernel, arXiv:2410.10989): a
+long row is then read a second time, its last piece first, which is the likeliest to be in L2 still.
+
+Edges. Rows whose target is `ignore_index` are not read: their loss and gradient are 0. Rows whose
+target is no class get NaN, and nothing is read at such a place.
+
+What limits it: memory. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.declared.rows.kernels._online import base, joined, piece, vector, whole
+from tilewright.declared.rows.kernels.softmax import scaled
+
+
+@triton.jit
+def targets(target, weight, row, there, classes, ignore_index, smoothing, has_weight: tl.constexpr):
+    """Of rows: their class, -1 where there is none; what the loss is multiplied by, which is 0 for
+    ignored rows and NaN for a target that is no class; what the target's own term is multiplied by.
+    """
+    stated = tl.load(target + row, there, ignore_index)
+    ignored = stated == ignore_index
+    known = (stated >= 0) & (stated < classes) & (stated != ignore_index)
+    times = tl.where(ignored, 0.0, tl.where(known, 1.0, float("nan")))
+    own = tl.where(known, 1.0 - smoothing, 0.0)
+    if has_weight:
+        own *= tl.load(weight + stated, known, 0.0)
+    return tl.where(known, stated, -1).to(tl.int32), times, own
+
+
+@triton.jit
+def weights(weight, column, classes, smoothing, has_weight: tl.constexpr):
+    """What classes weigh in the smoothed part, which is not read where nothing is smoothed."""
+    if has_weight:
+        found = tl.load(weight + column, (column < classes) & (smoothing != 0.0), 0.0)
+    else:
+        found = tl.where(column < classes, 1.0, 0.0)
+    return found
+
+
+@triton.jit
+def losses(below, lse, own, spread, weight_sum, weighted_sum, lse_square_scale):
+    """The loss of rows. below: the lse less the target's logit."""
+    smoothed = tl.where(spread != 0.0, spread * (weight_sum * lse - weighted_sum), 0.0)
+    return own * below + smoothed + lse_square_scale * lse * lse
+
+
+@triton.jit
+def slopes(share, column, target, own, every, spread):
+    """The gradient of a loss. share: softmax; every: what that is multiplied by."""
+    return share * every - tl.where(column == target, own, 0.0) - spread
+
+
+@triton.jit
+def cross_entropy(
+    logits, target, weight, loss, lse, dlogits, rows, classes, logits_stride, ignore_index,
+    label_smoothing, lse_square_scale, factor, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    HELD: tl.constexpr, alignment: tl.constexpr, has_weight: tl.constexpr, with_lse: tl.constexpr,
+    with_gradient: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows."""
+    spread = label_smoothing / classes
+    if HELD:
+        row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    else:
+        row = tl.program_id(0).to(tl.int64)
+    there = row < rows
+    class_, times, own = targets(
+        target, weight, row, there, classes, ignore_index, label_smoothing, has_weight
+    )
+    read = times != 0.0
+    picked = tl.load(logits + row * logits_stride + class_, class_ >= 0, 0.0).to(tl.float32)
+    if HELD:
+        column = tl.arange(0, BLOCK)
+        inside = (there & read)[:, None] & (column < classes)[None, :]
+        values = scaled(logits + row[:, None] * logits_stride, column[None, :], inside, 1.0)
+        against = base(tl.max(values, 1))
+        powers = tl.exp(values - against[:, None])
+        total = tl.sum(powers, 1)
+        weighing = weights(weight, column, classes, label_smoothing, has_weight)
+        weight_sum = tl.sum(weighing, 0)
+        weighted_sum = tl.sum(tl.where(inside, values, 0.0) * weighing[None, :], 1)
+    else:
+        VECTOR: tl.constexpr = vector(logits.dtype.element_ty, alignment)
+        limit = tl.where(read, classes, 0)
+        most = tl.full((BLOCK // 16,), -float("inf"), tl.float32)
+        totals = tl.zeros((BLOCK // 16,), tl.float32)
+        weight_sums = tl.zeros((BLOCK // 16,), tl.float32)
+        weighted_sums = tl.zeros((BLOCK // 16,), tl.float32)
+        for start in range(0, limit, BLOCK):
+            column = piece(start, BLOCK, VECTOR)
+            inside = column < classes
+            values = scaled(logits + row * logits_stride, column, inside, 1.0)
+            most, totals = joined(most, totals, values)
+            weighing = weights(weight, column, classes, label_smoothing, has_weight)
+            terms = tl.where(inside, values, 0.0)
+            if has_weight:
+                terms *= weighing
+                weight_sums += tl.sum(tl.sum(weighing, 2), 1)
+            weighted_sums += tl.sum(tl.sum(terms, 2), 1)
+        against, total = whole(most, totals)
+        weighted_sum = tl.sum(weighted_sums, 0)
+        weight_sum = 1.0 * classes
+        if has_weight:
+            weight_sum = tl.sum(weight_sums, 0)
+    total = tl.where(read, total, 1.0)
+    log_sum = tl.log(total)
+    found = losses(
+        against - picked + log_sum, against + log_sum, own, spread, weight_sum, weighted_sum,
+        lse_square_scale,
+    )  # fmt: skip
+    tl.store(loss + row, tl.where(read, found * times * factor, 0.0), there)
+    if with_lse:
+        tl.store(lse + row, against + log_sum, there)
+    if with_gradient:
+        times *= factor
+        every = (own + spread * weight_sum + 2.0 * lse_square_scale * (against + log_sum)) / total
+        if HELD:
+            made = slopes(
+                powers, column[None, :], class_[:, None], own[:, None], every[:, None],
+                (spread * weighing)[None, :],
+            )  # fmt: skip
+            made = tl.where(read[:, None], made * times[:, None], 0.0)
+            at = row[:, None] * classes + column[None, :]
+            inside = there[:, None] & (column < classes)[None, :]
+            tl.store(dlogits + at, made.to(dlogits.dtype.element_ty), inside)
+        else:
+            pieces = tl.cdiv(classes, BLOCK)
+            for turn in range(pieces):
+                column = (pieces - 1 - turn) * BLOCK + tl.arange(0, BLOCK)
+                inside = column < classes
+                values = scaled(logits + row * logits_stride, column, inside & read, 1.0)
+                weighing = weights(weight, column, classes, label_smoothing, has_weight)
+                made = slopes(
+                    tl.exp(values - against), column, class_, own, every, spread * weighing
+                )
+                made = tl.where(read, made * times, 0.0)
+                at = row * classes + column
+                tl.store(dlogits + at, made.to(dlogits.dtype.element_ty), inside)
