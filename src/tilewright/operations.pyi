@@ -24,6 +24,10 @@ from tilewright.ops.merge_states.config import MergeStatesConfig as MergeStatesC
 from tilewright.ops.merge_states.problem import MergeStatesProblem as MergeStatesProblem
 
 Array = Any
+CrossEntropyProblem: type[Any]
+CrossEntropyConfig: type[Any]
+CrossEntropyBackwardProblem: type[Any]
+CrossEntropyBackwardConfig: type[Any]
 GatedActivationProblem: type[Any]
 GatedActivationConfig: type[Any]
 GatedActivationBackwardProblem: type[Any]
@@ -384,6 +388,50 @@ def conv3d_weight(
     groups: int = 1,
 ) -> Any:
     """As ``torch.nn.grad.conv3d_weight``."""
+
+def cross_entropy(
+    logits: Array,
+    target: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    with_lse: bool | None = False,
+    with_gradient: bool | None = False,
+    weight: Array | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float | None = None,
+    lse_square_scale: float | None = None,
+    factor: float | None = None,
+) -> Any:
+    """Run cross_entropy on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def cross_entropy_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """``torch.nn.functional.cross_entropy`` of classes in the last dimension."""
+
+def cross_entropy_backward(
+    logits: Array,
+    target: Array,
+    lse: Array,
+    dloss: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    weight: Array | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float | None = None,
+    lse_square_scale: float | None = None,
+    factor: float | None = None,
+) -> Any:
+    """Run cross_entropy_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def gated_activation(
     x: Array,
