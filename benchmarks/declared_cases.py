@@ -1,11 +1,11 @@
 """Cases of declared operations: the sizes that each page states, and sizes that are drawn anew.
 
-How sizes are drawn: a seed belongs to each operation, its name. One of the page's problems is taken
-by chance, and gives everything but the sizes; where the page leaves the element type as usual, it
-is bf16, fp16 or fp32 by chance. Each size is drawn from its range evenly by its logarithm and
-rounded up to its multiple. A problem that the operation refuses, that was drawn before, that a page
-states, or that moves fewer bytes than `LEAST_BYTES` or more than `MOST_BYTES` is drawn again. So
-sizes are from no list.
+How sizes are drawn: a seed belongs to each operation, its name. One of the page's problems is
+taken by chance, and gives everything but the sizes; where the page leaves the element types as
+usual, they are all bf16, fp16 or fp32 by chance. Each size is drawn from its range evenly by its
+logarithm and rounded up to its multiple. A problem that the operation refuses, that was drawn
+before, that a page states, or that moves fewer bytes than `LEAST_BYTES` or more than `MOST_BYTES`
+is drawn again. So sizes are from no list.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def drawn(name: str, ranges: Mapping[str, Range] | Draw, count: int = COUNT) -> 
     for _ in range(TRIES):
         fields = dict(by_chance.choice(declared.problems))
         if "dtype" in declared.dtype_fields and "dtype" not in fields:
-            fields["dtype"] = by_chance.choice(DTYPES)
+            passed = [n for n in declared.dtype_fields if n not in declared.stated_dtypes]
+            fields = {**dict.fromkeys(passed, by_chance.choice(DTYPES)), **fields}
         if callable(ranges):
             fields = ranges(by_chance, fields)
         else:

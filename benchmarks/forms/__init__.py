@@ -14,6 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from forms import routing, rows
+from forms import gates, routing, rows, shape, softmax, sums
 
-FORMS: dict[str, Callable[..., Any]] = {**rows.FORMS, **routing.FORMS}
+GROUPS = (rows, softmax, gates, routing, shape, sums)
+FORMS: dict[str, Callable[..., Any]] = {
+    name: form for group in GROUPS for name, form in group.FORMS.items()
+}

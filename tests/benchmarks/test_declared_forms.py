@@ -20,7 +20,6 @@ import on_gpu
 import rivals
 import rivals_declared
 import run_file
-from cases import declared_routing, declared_rows
 from near import PLACES, far
 from tilewright import ops, verify
 from tilewright.measure.contenders import results
@@ -94,12 +93,13 @@ def test_a_form_is_compiled_whole(problem, monkeypatch):
 
 
 def test_sizes_are_drawn_anew():
-    for ranges in (declared_rows.RANGES, declared_routing.RANGES):
-        for name, each in ranges.items():
-            found = declared_cases.drawn(name, each)
-            assert found == declared_cases.drawn(name, each)
-            assert len({*found}) == declared_cases.COUNT
-            assert not {*found} & {*declared_cases.stated(name)}
+    for name in ops.declared():
+        case = EVERY[declared_cases.PREFIX + name.replace("_", "-")]
+        (known, *_), found = case.problems(), case.problems()[-declared_cases.COUNT :]
+        assert found == case.problems()[-declared_cases.COUNT :]
+        assert len({*found}) == declared_cases.COUNT
+        assert known in declared_cases.stated(name)
+        assert not {*found} & {*declared_cases.stated(name)}
 
 
 @pytest.mark.turns(12)
