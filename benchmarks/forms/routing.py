@@ -66,7 +66,38 @@ def topk_routing_backward(
     return (-scores * shared).scatter_add_(-1, places, products).to(logits.dtype)
 
 
+def sort_by_expert(ids: Any, expert_map: Any, weights: Any, experts: int, block: int) -> Any:
+    found, rows = ids.flatten().long(), ids.numel()
+    if expert_map is not None:
+        known = (found >= 0) & (found < len(expert_map))
+        found = torch.where(known, expert_map[found.clamp(0, len(expert_map) - 1)].long(), -1)
+    found = torch.where((found >= 0) & (found < experts), found, experts)
+    counts = found.new_zeros(experts + 1).scatter_add_(0, found, torch.ones_like(found))
+    begun = counts.cumsum(0) - counts
+    padded = (counts[:experts] + block - 1) // block * block
+    ends = padded.cumsum(0)
+    most = min(rows, experts) + (rows - min(rows, experts)) // block
+    slots = most * block
+    of_rows, by_expert = torch.sort(found, stable=True)
+    first = torch.cat((ends - padded, found.new_full((1,), slots)))
+    number = torch.arange(rows, device=ids.device)
+    at = torch.where(of_rows < experts, first[of_rows] + number - begun[of_rows], slots)
+    order = found.new_full((slots + 1,), rows).scatter_(0, at, by_expert)[:slots]
+    placed = torch.where(at < slots, at, -1)
+    places = torch.empty_like(found).scatter_(0, by_expert, placed)
+    starts = torch.arange(most, device=ids.device) * block
+    of_blocks = torch.searchsorted(ends, starts, right=True)
+    of_blocks = torch.where(starts < ends[-1], of_blocks, -1)
+    made = (order, of_blocks, counts[:experts], ends, ends[-1:], places.view(ids.shape))
+    found = tuple(one.int() for one in made)
+    if weights is None:
+        return found
+    taken = weights.flatten()[by_expert]
+    return (*found, weights.new_zeros(slots + 1).scatter_(0, at, taken)[:slots])
+
+
 FORMS = {
+    "sort_by_expert": sort_by_expert,
     "topk": topk,
     "topk_routing": topk_routing,
     "topk_routing_backward": topk_routing_backward,
