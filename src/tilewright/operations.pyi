@@ -32,6 +32,10 @@ GatedActivationProblem: type[Any]
 GatedActivationConfig: type[Any]
 GatedActivationBackwardProblem: type[Any]
 GatedActivationBackwardConfig: type[Any]
+HstuAttentionProblem: type[Any]
+HstuAttentionConfig: type[Any]
+HstuAttentionBackwardProblem: type[Any]
+HstuAttentionBackwardConfig: type[Any]
 LayerNormProblem: type[Any]
 LayerNormConfig: type[Any]
 LayerNormBackwardProblem: type[Any]
@@ -522,6 +526,45 @@ def grouped_gemm(
     **numbered: Array | None,
 ) -> Any:
     """Run grouped_gemm on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def hstu_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    offsets: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    causal: bool | None = True,
+    contextual_seq_len: int | None = 0,
+    max_attn_len: int | None = 0,
+    min_full_attn_seq_len: int | None = 0,
+    num_targets: Array | None = None,
+    max_seq_len: int | None = None,
+    alpha: float | None = None,
+) -> Any:
+    """Run hstu_attention on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def hstu_attention_backward(
+    q: Array,
+    k: Array,
+    v: Array,
+    offsets: Array,
+    do: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    causal: bool | None = True,
+    contextual_seq_len: int | None = 0,
+    max_attn_len: int | None = 0,
+    min_full_attn_seq_len: int | None = 0,
+    num_targets: Array | None = None,
+    max_seq_len: int | None = None,
+    alpha: float | None = None,
+) -> Any:
+    """Run hstu_attention_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def layer_norm(
     x: Array,

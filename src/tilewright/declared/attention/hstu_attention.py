@@ -1,0 +1,81 @@
+"""HSTU's attention (Zhai et al., arXiv:2402.17152) of jagged sequences, forward.
+
+    O = (SiLU(alpha · Q·Kᵀ) / max_seq_len, masked) · V
+
+`_masks.seen` says which keys a row sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.custom import Declaration, Gradient, Out, declare, kernel
+from tilewright.declared._arrays import functions
+from tilewright.declared.attention import _masks, _tiles
+from tilewright.ops.attention.pipelines.basic import rolls, tiles_of
+
+
+def reference(
+    q: Any, k: Any, v: Any, offsets: Any, num_targets: Any, max_seq_len: int, alpha: float,
+    problem: Any,
+) -> Any:  # fmt: skip
+    o = functions(v).zeros_like(v)
+    for rows, h, s, share, mask in _masks.tiles(q, k, offsets, num_targets, alpha, problem):
+        o[rows, h] = (s * share * mask) @ v[rows, h] / max_seq_len
+    return o
+
+
+def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    """Attention's tiles, in the stages that its spaces have by default."""
+    most = max(problem.head_dim, problem.head_dim_v)
+    return _tiles.rows_of(
+        tiles_of(problem.dtype, most, arch),
+        (2,) if arch.backend == "cuda" else (1,),
+        rolls(problem.dtype, problem.head_dim, arch),
+    )
+
+
+declare(
+    Declaration(
+        name="hstu_attention",
+        module=__name__,
+        operands={
+            **_tiles.OPERANDS,
+            "num_targets": _tiles.NUM_TARGETS,
+            "o": Out("rows", "heads", "head_dim_v"),
+        },
+        scalars=_tiles.SCALARS,
+        options=_tiles.OPTIONS,
+        axes=_tiles.AXES,
+        parts=(
+            _tiles.ORDERED,
+            kernel("main", f"{__package__}.kernels.hstu_attention:hstu_attention", _tiles.programs),
+        ),
+        temporaries={"order": _tiles.ORDER},
+        refuses=_tiles.refused,
+        supports=_tiles.fits,
+        narrows=_tiles.narrows,
+        together=together,
+        prefers=_tiles.prefers,
+        multiples=_tiles.STRIDES,
+        reference=reference,
+        tolerances=_tiles.tolerances("o"),
+        flops=lambda problem: 2 * _tiles.pairs(problem) * (problem.head_dim + problem.head_dim_v),
+        gradients=(
+            Gradient(
+                ("q", "k", "v"),
+                "hstu_attention_backward",
+                ("q", "k", "v", "offsets", "grad o"),
+                keywords={
+                    "num_targets": "num_targets",
+                    "max_seq_len": "max_seq_len",
+                    "alpha": "alpha",
+                },
+                passes=tuple(_tiles.OPTIONS),
+            ),
+        ),
+        problems=_tiles.benchmark(),
+    )
+)
