@@ -40,7 +40,7 @@ declare(
             "x": In("*rows", "columns", strides=("x_stride", 1)),
             "dy": In("*rows", "columns", dtype="dy_dtype"),
             "w": In("columns", dtype="w_dtype", optional=True),
-            "b": In("columns", dtype="b_dtype", optional=True),
+            "b": In("columns", dtype="b_dtype", optional=True, read=False),
             "residual": In("*rows", "columns", strides=("residual_stride", 1), optional=True),
             "dtotal": In("*rows", "columns", optional=True),
             "dx": Out("*rows", "columns"),
