@@ -9,16 +9,25 @@ from tilewright.custom import Scratch, kernel
 from tilewright.custom.declaration import Part
 from tilewright.declared.rows import _tiles
 
-AXES = {**_tiles.AXES, "TURNS": (8, 1, 32)}
+AXES = {**_tiles.AXES, "TURNS": (1, 8, 32)}
 """TURNS: tiles that a workgroup takes one after another, so that it sums over their rows itself."""
 
-SUM_COLUMNS = 64
+SUM_COLUMNS = 32
 """Columns of a workgroup that adds the partial sums up."""
+USUAL_PROGRAMS = 512
+"""Partial sums that are preferred until a measurement decides: more are more to write and to add
+up, and fewer leave a large GPU idle."""
 
 
 def programs(problem: Any, config: Any) -> int:
     """Workgroups, each of which makes a partial sum."""
     return int(-(-problem.rows // (config.ROWS * config.TURNS)))
+
+
+def prefers(problem: Any, config: Any) -> float:
+    """How far a config is from the tile that is preferred, and from `USUAL_PROGRAMS`."""
+    count = max(1, programs(problem, config))
+    return _tiles.prefers(problem, config) * max(count / USUAL_PROGRAMS, USUAL_PROGRAMS / count)
 
 
 def partial(problem: Any, config: Any) -> tuple[int, int]:

@@ -61,7 +61,7 @@ declare(
         },
         supports=_tiles.fits,
         narrows=_tiles.narrows,
-        prefers=_tiles.prefers,
+        prefers=_gradients.prefers,
         multiples=("columns", "x_stride", "residual_stride"),
         reference=reference,
         terms="rows",

@@ -48,7 +48,7 @@ declare(
         temporaries={"dw_parts": _gradients.sums(has_weights)},
         supports=_tiles.fits,
         narrows=_tiles.narrows,
-        prefers=_tiles.prefers,
+        prefers=_gradients.prefers,
         multiples=("columns", "x_stride", "residual_stride"),
         reference=reference,
         terms="rows",

@@ -1,4 +1,8 @@
-"""Partial sums over rows added up, in the order of the workgroups that made them."""
+"""Partial sums over rows added up, in the order of the workgroups that made them.
+
+A workgroup adds up 32 columns, 128 bytes of each partial sum, of 128 sums at a time: reading them
+is a matter of latency, and the more of them are on their way the better. Not timed.
+"""
 
 import triton
 import triton.language as tl
@@ -6,9 +10,9 @@ import triton.language as tl
 
 @triton.jit
 def added(partial, to, column, inside, columns, programs):
-    acc = tl.zeros((16, 64), tl.float32)
-    for start in range(0, programs, 16):
-        one = start + tl.arange(0, 16)
+    acc = tl.zeros((128, 32), tl.float32)
+    for start in range(0, programs, 128):
+        one = start + tl.arange(0, 128)
         there = (one < programs)[:, None] & inside[None, :]
         at = one.to(tl.int64)[:, None] * columns + column[None, :]
         acc += tl.load(partial + at, there, 0.0)
@@ -17,8 +21,8 @@ def added(partial, to, column, inside, columns, programs):
 
 @triton.jit
 def weights(dw_parts, dw, columns, programs):
-    """64 columns of the gradient of a weight."""
-    column = tl.program_id(0) * 64 + tl.arange(0, 64)
+    """32 columns of the gradient of a weight."""
+    column = tl.program_id(0) * 32 + tl.arange(0, 32)
     added(dw_parts, dw, column, column < columns, columns, programs)
 
 
@@ -26,8 +30,8 @@ def weights(dw_parts, dw, columns, programs):
 def weights_and_bias(
     dw_parts, db_parts, dw, db, columns, programs, has_w: tl.constexpr, has_b: tl.constexpr
 ):
-    """64 columns of the gradients of a weight and a bias."""
-    column = tl.program_id(0) * 64 + tl.arange(0, 64)
+    """32 columns of the gradients of a weight and a bias."""
+    column = tl.program_id(0) * 32 + tl.arange(0, 32)
     if has_w:
         added(dw_parts, dw, column, column < columns, columns, programs)
     if has_b:
