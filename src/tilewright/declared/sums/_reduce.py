@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from tilewright import checks
+from tilewright.declared.sums._views import contiguous, permuted, strides
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument, nearest, shown
 
@@ -50,7 +51,7 @@ def made(run: Callable[..., Any]) -> Callable[..., Any]:
         shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)] if keepdim else None
         outputs = []
         for name in names:
-            one = _permuted(results[name].reshape([x.shape[axis] for axis in left]), back)
+            one = permuted(results[name].reshape([x.shape[axis] for axis in left]), back)
             outputs.append(one.reshape(shape) if shape else one)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
@@ -95,7 +96,7 @@ def _order(x: Any, axes: Collection[int], placed: bool) -> list[int]:
     """The order of axes in which `x` is read: that of memory, if places are not to be counted in
     another one; with those that are kept first, if the reduced ones are scattered."""
     natural = [*range(len(x.shape))]
-    steps = _strides(x)
+    steps = strides(x)
     order = sorted(natural, key=lambda axis: -steps[axis]) if steps else natural
     if placed and [axis for axis in order if axis in axes] != sorted(axes):
         order = natural
@@ -122,24 +123,9 @@ def _viewed(x: Any, order: Sequence[int], axes: Collection[int]) -> Any:
         groups[1:1] = [(True, 1), (False, 1)]
     sizes = [size for _, size in groups]
     sizes += [1] * (5 - len(sizes))
-    steps = _strides(x)
+    steps = strides(x)
     if any(step <= 0 and size > 1 for step, size in zip(steps, x.shape, strict=bool(steps))):
-        x = _contiguous(x)
-    view = _permuted(x, order).reshape(sizes)
-    steps = _strides(view)
-    return _contiguous(view) if steps and sizes[-1] > 1 and steps[-1] != 1 else view
-
-
-def _strides(x: Any) -> tuple[int, ...]:
-    """Elements between neighbours along each axis; () where an array does not say."""
-    if hasattr(x, "stride"):
-        return tuple(x.stride())
-    return tuple(step // x.itemsize for step in getattr(x, "strides", ()))
-
-
-def _permuted(x: Any, order: Sequence[int]) -> Any:
-    return x.permute(order) if hasattr(x, "permute") else x.transpose(order)
-
-
-def _contiguous(x: Any) -> Any:
-    return x.contiguous() if hasattr(x, "contiguous") else x.copy()
+        x = contiguous(x)
+    view = permuted(x, order).reshape(sizes)
+    steps = strides(view)
+    return contiguous(view) if steps and sizes[-1] > 1 and steps[-1] != 1 else view

@@ -1,0 +1,35 @@
+"""Arrays of torch, NumPy and JAX seen with other axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def strides(x: Any) -> tuple[int, ...]:
+    """Elements between neighbours along each axis; () where an array does not say."""
+    if hasattr(x, "stride"):
+        return tuple(x.stride())
+    return tuple(step // x.itemsize for step in getattr(x, "strides", ()))
+
+
+def permuted(x: Any, order: Sequence[int]) -> Any:
+    """`x` with its axes in this order."""
+    return x.permute(order) if hasattr(x, "permute") else x.transpose(order)
+
+
+def packed(x: Any) -> bool:
+    """Whether `x` lies contiguous, as far as it says."""
+    wanted = 1
+    for size, step in reversed([*zip(x.shape, strides(x), strict=False)]):
+        if size != 1 and step != wanted:
+            return False
+        wanted *= size
+    return True
+
+
+def contiguous(x: Any) -> Any:
+    """`x`, copied if it does not lie contiguous."""
+    if packed(x):
+        return x
+    return x.contiguous() if hasattr(x, "contiguous") else x.copy()

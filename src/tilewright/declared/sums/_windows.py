@@ -1,0 +1,161 @@
+"""Windows of pooling: what their options are, and which tiles read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from tilewright.custom.extents import Size
+from tilewright.declared.sums._tiles import up
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "FIRST": (False, True),
+    "ROWS": (1, 2, 4, 8, 16, 32, 64, 128),
+    "FAST": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    "num_warps": (4, 8),
+}
+"""FIRST: whether channels come first, so that neighbours in memory are pixels of a line; else they
+are channels of a pixel. ROWS: lines, or pixels, of a tile. FAST: neighbours of each."""
+
+Pixel = tuple[int, ...]
+
+DIMENSIONS = ("depth", "height", "width")
+WORDS = ("kernel", "stride", "dilation", "pad", "over")
+
+OPTIONS: dict[str, bool | int | str] = {
+    "mode": "max",
+    "include_pad": True,
+    **{f"{word}_{one[0]}": 1 for word in WORDS[:3] for one in DIMENSIONS},
+}
+CHOICES = {"mode": ("max", "min", "average")}
+NUMBERS = {**{f"{word}_{one[0]}": 0 for word in WORDS[3:] for one in DIMENSIONS}, "divisor": 0}
+PASSED = (*OPTIONS, *NUMBERS)
+"""mode, and include_pad: whether an average counts padding. Sizes, strides and dilations of a
+window; padding on both sides, and elements by which windows may reach beyond it (torch's
+``ceil_mode``). divisor: of an average, instead of the number of elements; 0 is that number."""
+
+USUAL_ELEMENTS = 8
+"""Elements of a tile for each lane that are preferred until a measurement decides: 16 bytes of
+bf16 for each of a window's elements."""
+LANE_ELEMENTS = 16
+"""Elements of a tile for each lane, at most."""
+
+
+def out(dimension: str) -> str:
+    """The size of the output along a dimension, as arithmetic."""
+    d = dimension[0]
+    return (
+        f"({dimension} + 2 * pad_{d} + over_{d} - dilation_{d} * (kernel_{d} - 1) - 1) "
+        f"// stride_{d} + 1"
+    )
+
+
+OUTPUT: tuple[Size, ...] = ("images", *map(out, DIMENSIONS), "channels")
+
+
+def count(problem: Any, dimension: str) -> int:
+    """The size of the output along a dimension."""
+    kernel, stride, dilation, pad, over = stated(problem, dimension)
+    reach = dilation * (kernel - 1) + 1
+    return int((getattr(problem, dimension) + 2 * pad + over - reach) // stride + 1)
+
+
+def _counted(dimension: str) -> Callable[[Any, Any], int]:
+    return lambda problem, config: count(problem, dimension)
+
+
+COUNTS = {f"out_{one}": _counted(one) for one in DIMENSIONS}
+"""The sizes of the output, as kernels take them."""
+
+
+def stated(problem: Any, dimension: str) -> Sequence[int]:
+    """What is stated of windows along a dimension, as in `WORDS`."""
+    return [getattr(problem, f"{word}_{dimension[0]}") for word in WORDS]
+
+
+def elements(problem: Any) -> Iterator[tuple[tuple[int, ...], list[Pixel], int]]:
+    """Every window: where it stands in the output, its pixels in the image, and what an average
+    divides by."""
+    words = [stated(problem, one) for one in DIMENSIONS]
+    sizes = [getattr(problem, one) for one in DIMENSIONS]
+    for place in product(*(range(count(problem, one)) for one in DIMENSIONS)):
+        inside, padded = [], 1
+        for o, size, (kernel, stride, dilation, pad, _) in zip(place, sizes, words, strict=True):
+            at = range(o * stride - pad, o * stride - pad + kernel * dilation, dilation)
+            padded *= sum(p < size + pad for p in at)
+            inside.append([p for p in at if 0 <= p < size])
+        pixels: list[Pixel] = [*product(*inside)]
+        yield place, pixels, problem.divisor or (padded if problem.include_pad else len(pixels))
+
+
+def flat(problem: Any, pixel: Pixel) -> int:
+    """The number of a pixel in its image."""
+    d, h, w = pixel
+    return int((d * problem.height + h) * problem.width + w)
+
+
+def refused(problem: Any) -> str:
+    """Why windows mean nothing; "" if they do not."""
+    for one in DIMENSIONS:
+        kernel, stride, dilation, pad, over = stated(problem, one)
+        size, reach = getattr(problem, one), dilation * (kernel - 1) + 1
+        if min(kernel, stride, dilation) < 1:
+            return f"kernel, stride and dilation along {one} must be positive"
+        if 2 * pad > reach:
+            return f"padding {pad} along {one} is more than half of a window of {reach}"
+        if size + 2 * pad + over < reach:
+            return f"a window of {reach} is larger than {one} {size} with padding {pad}"
+        if size and (count(problem, one) - 1) * stride >= size + pad:
+            return f"the last window along {one} begins behind {size} elements"
+    if problem.mode != "average" and (problem.divisor or not problem.include_pad):
+        return f"divisor and include_pad belong to averages, not to mode = '{problem.mode}'"
+    most = 2**31 - 1
+    inside = problem.depth * problem.height * problem.width
+    outside = count(problem, "depth") * count(problem, "height") * count(problem, "width")
+    lines = problem.images * max(inside, outside)
+    if lines > most or problem.width * problem.channels > most:
+        return f"{lines} pixels, {problem.channels} channels: kernels count in 32 bits"
+    return ""
+
+
+def narrows(neighbours: int, rows: int, first: bool) -> Mapping[str, Sequence[Any]]:
+    """A few sizes of tiles: for so many neighbours in memory, and so many of them."""
+    fast = min(256, up(neighbours))
+    several = (fast,) if fast < 256 else (fast, fast // 2)
+    most = min(128, up(rows))
+    wanted = [max(1, min(most, size // fast)) for size in (512, 1024, 2048)]
+    return {"FIRST": (first,), "FAST": several, "ROWS": tuple(dict.fromkeys(wanted))}
+
+
+def fits(neighbours: int, rows: int, first: bool, config: Any) -> bool | str:
+    """Whether a config's tile is one for so many neighbours in memory, and so many of them."""
+    if first != config.FIRST:
+        return f"FIRST = {config.FIRST}, where {'one channel is' if first else 'channels are'} last"
+    if up(neighbours) < config.FAST:
+        return f"FAST = {config.FAST} for {neighbours} neighbours"
+    if up(rows) < config.ROWS:
+        return f"ROWS = {config.ROWS} for {rows}"
+    if each(config) > LANE_ELEMENTS:
+        return f"{each(config):.0f} elements for each lane"
+    return True
+
+
+def each(config: Any) -> float:
+    """Elements of a tile for each lane."""
+    return float(config.ROWS * config.FAST / (32 * config.num_warps))
+
+
+def prefers(problem: Any, config: Any) -> float:
+    """How many times a tile has more or fewer than `USUAL_ELEMENTS` for each lane."""
+    return max(each(config) / USUAL_ELEMENTS, USUAL_ELEMENTS / each(config))
+
+
+def grid(neighbours: int, rows: int, config: Any) -> tuple[int, int]:
+    """Tiles of rows, by tiles of neighbours."""
+    return -(-rows // config.ROWS), -(-neighbours // config.FAST)
+
+
+def multiples(config: Any) -> tuple[str, ...]:
+    """Sizes that aligned kernels take for multiples of 16."""
+    return () if config.FIRST else ("channels",)

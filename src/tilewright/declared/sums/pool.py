@@ -1,0 +1,125 @@
+"""Pooling: the largest, the smallest or the mean of windows of images, in up to three dimensions.
+
+    x [images, depth, height, width, channels]  →  y [images, …, channels]
+
+Channels come last. Images whose channels come first are images of one channel each, and more of
+them: `tilewright.max_pool2d` and its like take either, as torch's functions do, with their meaning
+of padding, ``ceil_mode`` and ``count_include_pad``. NaN in a window is its largest and its
+smallest. `index` adds the place of a largest or smallest among the pixels of its image; of equal
+ones the first, of several NaN the last, as in torch.
+
+CK Tile's ``pooling`` is such an operation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.declared._arrays import functions
+from tilewright.declared.sums import _pool, _windows
+from tilewright.dtypes import DTYPES
+
+IMAGES = {"images": 64, "depth": 1}
+VIDEOS = {"images": 8}
+RESNET = {"kernel_h": 3, "kernel_w": 3, "stride_h": 2, "stride_w": 2, "pad_h": 1, "pad_w": 1}
+VGG = {"kernel_h": 2, "kernel_w": 2, "stride_h": 2, "stride_w": 2}
+GLOBAL = {"mode": "average", "kernel_h": 7, "kernel_w": 7}
+I3D = {**RESNET, "kernel_d": 3, "stride_d": 2, "pad_d": 1}
+"""Windows of known models."""
+
+
+def fast(problem: Any) -> tuple[int, int, bool]:
+    """Neighbours in memory of the output, how many of them there are, and whether channels come
+    first."""
+    depth, height, width = (_windows.count(problem, one) for one in _windows.DIMENSIONS)
+    lines = problem.images * depth * height
+    if problem.channels == 1:
+        return width, lines, True
+    return problem.channels, lines * width, False
+
+
+def reference(x: Any, problem: Any) -> tuple[Any, ...] | Any:
+    f, least = functions(x), problem.mode == "min"
+    made, places = [], []
+    for _, pixels, count in _windows.elements(problem):
+        values = f.stack([x[:, d, h, w] for d, h, w in pixels])
+        if problem.mode == "average":
+            made.append(values.sum(0) / count)
+            continue
+        made.append(f.amin(values, 0) if least else f.amax(values, 0))
+        best = values.argmin(0) if least else values.argmax(0)
+        flat = [_windows.flat(problem, one) for one in pixels]
+        places.append(sum((best == i) * one for i, one in enumerate(flat)))
+    sizes = [_windows.count(problem, one) for one in _windows.DIMENSIONS]
+    shape = (problem.images, *sizes, problem.channels)
+    y = f.stack(made, 1).reshape(shape)
+    return (y, f.stack(places, 1).reshape(shape)) if problem.index else y
+
+
+def refused(problem: Any) -> str:
+    kind = DTYPES[problem.dtype]
+    if kind.bits < 8 or (kind.kind == "float" and kind.bits < 16) or kind.bits == 64:
+        return f"elements are {problem.dtype}; cast them to bf16, fp16 or fp32"
+    if problem.mode == "average" and (problem.index or kind.kind == "int"):
+        return "an average has no place, and none is made of whole numbers"
+    return _windows.refused(problem)
+
+
+def gradients(problem: Any) -> tuple[Gradient, ...] | str:
+    if problem.mode != "average" and not problem.index:
+        return f"the gradient of mode = '{problem.mode}' goes to its place: ask for index=True too"
+    return (
+        Gradient(
+            "x",
+            "pool_backward",
+            ("x", "grad y"),
+            keywords={"index": "places"},
+            passes=_windows.PASSED,
+        ),
+    )
+
+
+declare(
+    Declaration(
+        name="pool",
+        module=__name__,
+        operands={
+            "x": In("images", "depth", "height", "width", "channels"),
+            "y": Out(*_windows.OUTPUT),
+            "places": Out(*_windows.OUTPUT, dtype="int64", when="index", exact=True),
+        },
+        options={**_windows.OPTIONS, "index": False},
+        choices=_windows.CHOICES,
+        numbers=_windows.NUMBERS,
+        axes=_windows.AXES,
+        parts=(
+            kernel(
+                "main",
+                f"{__package__}.kernels.pool:pool",
+                lambda problem, config: _windows.grid(*fast(problem)[:2], config),
+            ),
+        ),
+        values=_windows.COUNTS,
+        refuses=refused,
+        supports=lambda problem, config: _windows.fits(*fast(problem), config),
+        narrows=lambda problem: _windows.narrows(*fast(problem)),
+        prefers=_windows.prefers,
+        multiples=_windows.multiples,
+        reference=reference,
+        gradients=gradients,
+        functions=_pool.FUNCTIONS,
+        problems=(
+            # ResNet-50 (arXiv:1512.03385), 64 images: the 3×3 windows behind its first layer, with
+            # channels last and first, and means of whole images.
+            {**IMAGES, "height": 112, "width": 112, "channels": 64, **RESNET},
+            {**IMAGES, "images": 4096, "height": 112, "width": 112, "channels": 1, **RESNET},
+            {**IMAGES, "height": 7, "width": 7, "channels": 2048, **GLOBAL},
+            # VGG-16 (arXiv:1409.1556): 2×2.
+            {**IMAGES, "height": 224, "width": 224, "channels": 64, **VGG},
+            # I3D (arXiv:1705.07750), 8 videos of 64 frames of 224×224: (1, 3, 3) and (3, 3, 3).
+            {**VIDEOS, "depth": 32, "height": 112, "width": 112, "channels": 64, **RESNET},
+            {**VIDEOS, "depth": 32, "height": 28, "width": 28, "channels": 480, **I3D},
+        ),
+    )
+)

@@ -1,0 +1,94 @@
+"""The gradient of `pool`: each pixel sums what arrives for the windows that it is in.
+
+Of a largest or smallest, only windows whose place it is count. No two workgroups write the same
+pixel, so nothing is added atomically, and results repeat.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.custom import Declaration, In, Out, declare, kernel
+from tilewright.declared.sums import _windows
+from tilewright.declared.sums.pool import GLOBAL, IMAGES, RESNET
+from tilewright.dtypes import DTYPES
+
+
+def fast(problem: Any) -> tuple[int, int, bool]:
+    """Neighbours in memory of the images, how many of them there are, and whether channels come
+    first."""
+    lines = problem.images * problem.depth * problem.height
+    if problem.channels == 1:
+        return problem.width, lines, True
+    return problem.channels, lines * problem.width, False
+
+
+def places(problem: Any, rng: Any) -> Any:
+    """Of each window a pixel of the image."""
+    import numpy as np
+
+    sizes = [_windows.count(problem, one) for one in _windows.DIMENSIONS]
+    made = np.empty((problem.images, *sizes, problem.channels), np.int64)
+    for (d, h, w), pixels, _ in _windows.elements(problem):
+        flat = np.array([_windows.flat(problem, one) for one in pixels])
+        made[:, d, h, w] = flat[rng.integers(0, len(flat), (problem.images, problem.channels))]
+    return made
+
+
+def reference(x: Any, dy: Any, index: Any, problem: Any) -> Any:
+    dx = x * 0
+    for (od, oh, ow), pixels, count in _windows.elements(problem):
+        arrived = dy[:, od, oh, ow]
+        for d, h, w in pixels:
+            if index is None:
+                dx[:, d, h, w] += arrived / count
+            else:
+                chosen = index[:, od, oh, ow] == _windows.flat(problem, (d, h, w))
+                dx[:, d, h, w] += arrived * chosen
+    return dx
+
+
+def refused(problem: Any) -> str:
+    if DTYPES[problem.dtype].kind != "float" or DTYPES[problem.dtype].bits < 16:
+        return f"elements are {problem.dtype}"
+    if problem.has_index != (problem.mode != "average"):
+        return f"index= belongs to modes max and min; this is mode = '{problem.mode}'"
+    return _windows.refused(problem)
+
+
+declare(
+    Declaration(
+        name="pool_backward",
+        module=__name__,
+        operands={
+            "x": In("images", "depth", "height", "width", "channels", read=False),
+            "dy": In(*_windows.OUTPUT),
+            "index": In(*_windows.OUTPUT, dtype="int64", optional=True, values=places),
+            "dx": Out("images", "depth", "height", "width", "channels"),
+        },
+        options=_windows.OPTIONS,
+        choices=_windows.CHOICES,
+        numbers=_windows.NUMBERS,
+        axes=_windows.AXES,
+        parts=(
+            kernel(
+                "main",
+                f"{__package__}.kernels.pool_backward:pool_backward",
+                lambda problem, config: _windows.grid(*fast(problem)[:2], config),
+            ),
+        ),
+        values=_windows.COUNTS,
+        refuses=refused,
+        supports=lambda problem, config: _windows.fits(*fast(problem), config),
+        narrows=lambda problem: _windows.narrows(*fast(problem)),
+        prefers=_windows.prefers,
+        multiples=_windows.multiples,
+        reference=reference,
+        terms=8,
+        problems=(
+            # ResNet-50 (arXiv:1512.03385), 64 images: the 3×3 windows behind its first layer.
+            {**IMAGES, "height": 112, "width": 112, "channels": 64, **RESNET, "has_index": True},
+            {**IMAGES, "height": 7, "width": 7, "channels": 2048, **GLOBAL},
+        ),
+    )
+)
