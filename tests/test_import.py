@@ -135,6 +135,7 @@ OTHER_MEANING = {
     "errors": {"n"},  # difflib's
     "jax": {"attention", "conv", "gemm"},  # what it gives of jax.functions
     "listing.hazard_rules": {"c"},  # an operand of a matrix instruction
+    "measure.designs": {"pool"},  # kernels to choose from
     "ops.device.epilogue": {"m", "n"},  # dimensions of an output tile, for kernels of any family
     "ops.device.gluon_ring": {"split_k"},
     "ops.device.gluon_store": {"c", "layout", "m", "n"},  # a matrix; a tile's in registers

@@ -44,6 +44,10 @@ LogSoftmaxProblem: type[Any]
 LogSoftmaxConfig: type[Any]
 LogSoftmaxBackwardProblem: type[Any]
 LogSoftmaxBackwardConfig: type[Any]
+PoolProblem: type[Any]
+PoolConfig: type[Any]
+PoolBackwardProblem: type[Any]
+PoolBackwardConfig: type[Any]
 QuantiseExpertRowsProblem: type[Any]
 QuantiseExpertRowsConfig: type[Any]
 QuantiseRowsProblem: type[Any]
@@ -638,6 +642,129 @@ def merge_states(
     mask: Array | None = None,
 ) -> Any:
     """Run merge_states on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def pool(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    mode: str | None = "max",
+    include_pad: bool | None = True,
+    kernel_d: int | None = 1,
+    kernel_h: int | None = 1,
+    kernel_w: int | None = 1,
+    stride_d: int | None = 1,
+    stride_h: int | None = 1,
+    stride_w: int | None = 1,
+    dilation_d: int | None = 1,
+    dilation_h: int | None = 1,
+    dilation_w: int | None = 1,
+    index: bool | None = False,
+    pad_d: int | None = 0,
+    pad_h: int | None = 0,
+    pad_w: int | None = 0,
+    over_d: int | None = 0,
+    over_h: int | None = 0,
+    over_w: int | None = 0,
+    divisor: int | None = 0,
+) -> Any:
+    """Run pool on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def max_pool1d(
+    input: Any,
+    kernel_size: int | collections.abc.Sequence[int],
+    stride: int | collections.abc.Sequence[int] | None = None,
+    padding: int | collections.abc.Sequence[int] = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """As ``torch.nn.functional.max_pool1d``; differentiable."""
+
+def max_pool2d(
+    input: Any,
+    kernel_size: int | collections.abc.Sequence[int],
+    stride: int | collections.abc.Sequence[int] | None = None,
+    padding: int | collections.abc.Sequence[int] = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """As ``torch.nn.functional.max_pool2d``; differentiable."""
+
+def max_pool3d(
+    input: Any,
+    kernel_size: int | collections.abc.Sequence[int],
+    stride: int | collections.abc.Sequence[int] | None = None,
+    padding: int | collections.abc.Sequence[int] = 0,
+    dilation: int | collections.abc.Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """As ``torch.nn.functional.max_pool3d``; differentiable."""
+
+def avg_pool1d(
+    input: Any,
+    kernel_size: int | collections.abc.Sequence[int],
+    stride: int | collections.abc.Sequence[int] | None = None,
+    padding: int | collections.abc.Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """As ``torch.nn.functional.avg_pool1d``; differentiable."""
+
+def avg_pool2d(
+    input: Any,
+    kernel_size: int | collections.abc.Sequence[int],
+    stride: int | collections.abc.Sequence[int] | None = None,
+    padding: int | collections.abc.Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """As ``torch.nn.functional.avg_pool2d``; differentiable."""
+
+def avg_pool3d(
+    input: Any,
+    kernel_size: int | collections.abc.Sequence[int],
+    stride: int | collections.abc.Sequence[int] | None = None,
+    padding: int | collections.abc.Sequence[int] = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """As ``torch.nn.functional.avg_pool3d``; differentiable."""
+
+def pool_backward(
+    x: Array,
+    dy: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    mode: str | None = "max",
+    include_pad: bool | None = True,
+    kernel_d: int | None = 1,
+    kernel_h: int | None = 1,
+    kernel_w: int | None = 1,
+    stride_d: int | None = 1,
+    stride_h: int | None = 1,
+    stride_w: int | None = 1,
+    dilation_d: int | None = 1,
+    dilation_h: int | None = 1,
+    dilation_w: int | None = 1,
+    pad_d: int | None = 0,
+    pad_h: int | None = 0,
+    pad_w: int | None = 0,
+    over_d: int | None = 0,
+    over_h: int | None = 0,
+    over_w: int | None = 0,
+    divisor: int | None = 0,
+    index: Array | None = None,
+) -> Any:
+    """Run pool_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def quantise_expert_rows(
     x: Array,
