@@ -24,6 +24,8 @@ from tilewright.ops.merge_states.config import MergeStatesConfig as MergeStatesC
 from tilewright.ops.merge_states.problem import MergeStatesProblem as MergeStatesProblem
 
 Array = Any
+Col2imProblem: type[Any]
+Col2imConfig: type[Any]
 CrossEntropyProblem: type[Any]
 CrossEntropyConfig: type[Any]
 CrossEntropyBackwardProblem: type[Any]
@@ -36,6 +38,8 @@ HstuAttentionProblem: type[Any]
 HstuAttentionConfig: type[Any]
 HstuAttentionBackwardProblem: type[Any]
 HstuAttentionBackwardConfig: type[Any]
+Im2colProblem: type[Any]
+Im2colConfig: type[Any]
 LayerNormProblem: type[Any]
 LayerNormConfig: type[Any]
 LayerNormBackwardProblem: type[Any]
@@ -231,6 +235,45 @@ def causal_conv1d_update(
     conv_state_indices: Any = None,
 ) -> Any:
     """New positions of `causal_conv1d`, behind those in a state, which is updated in place."""
+
+def col2im(
+    y: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    filter_d: int | None = 1,
+    filter_h: int | None = 1,
+    filter_w: int | None = 1,
+    stride_d: int | None = 1,
+    stride_h: int | None = 1,
+    stride_w: int | None = 1,
+    pad_d: int | None = 0,
+    pad_h: int | None = 0,
+    pad_w: int | None = 0,
+    dilation_d: int | None = 1,
+    dilation_h: int | None = 1,
+    dilation_w: int | None = 1,
+    depth: int | None = 1,
+    height: int | None = 1,
+    width: int | None = 1,
+    groups: int | None = 1,
+) -> Any:
+    """Run col2im on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def column_to_image(
+    columns: Any,
+    size: Any,
+    filter: Any,
+    *,
+    stride: Any = 1,
+    pad: Any = 0,
+    pad_after: Any = None,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Rows [windows of all images, columns], summed into images [n, pixels…, channels]: the
+    gradient of `image_to_column`, with its arguments."""
 
 def conv(
     x: Array,
@@ -569,6 +612,43 @@ def hstu_attention_backward(
     alpha: float | None = None,
 ) -> Any:
     """Run hstu_attention_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def im2col(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    filter_d: int | None = 1,
+    filter_h: int | None = 1,
+    filter_w: int | None = 1,
+    stride_d: int | None = 1,
+    stride_h: int | None = 1,
+    stride_w: int | None = 1,
+    pad_d: int | None = 0,
+    pad_h: int | None = 0,
+    pad_w: int | None = 0,
+    dilation_d: int | None = 1,
+    dilation_h: int | None = 1,
+    dilation_w: int | None = 1,
+    after_d: int | None = 0,
+    after_h: int | None = 0,
+    after_w: int | None = 0,
+    groups: int | None = 1,
+) -> Any:
+    """Run im2col on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def image_to_column(
+    x: Any,
+    filter: Any,
+    *,
+    stride: Any = 1,
+    pad: Any = 0,
+    pad_after: Any = None,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """The windows of images x [n, pixels…, channels] as rows [windows of all images, columns]."""
 
 def layer_norm(
     x: Array,

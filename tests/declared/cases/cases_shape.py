@@ -1,6 +1,13 @@
 """Small problems of the operations on shapes."""
 
-from tilewright.declared.shape._problems import permuted
+from tilewright.declared.shape._problems import back, both, permuted, windows
+
+WINDOWS = (
+    windows(2, 9, 32, 3, **both("pad", 1), **both("after", 1)),
+    windows(2, 9, 3, 3, **both("stride", 2), pad_h=1, after_w=2, dilation_w=2, dtype="fp32"),
+    windows(1, 8, 96, 2, **both("stride", 2), groups=3, dtype="fp16"),
+    windows(2, 7, 6, 3, **both("stride", 3), groups=2),
+)
 
 CASES = {
     "strided_copy": (
@@ -17,4 +24,15 @@ CASES = {
         permuted((3, 100), (0, 1), dtype="int32", out_dtype="fp32"),
         permuted((8, 20), (0, 1), dtype="fp32", out_dtype="e5m2"),
     ),
-}
+    "im2col": (
+        *WINDOWS,
+        {**windows(1, 5, 3, 2, **both("pad", 1)), "x_c": 25, "x_w": 1, "x_h": 5, "x_d": 75},
+        {"n": 2, "depth": 3, "height": 4, "width": 5, "channels": 2, "filter_d": 2, "stride_d": 1,
+         "filter_w": 3, "pad_d": 1, "dtype": "int32"},
+    ),
+    "col2im": (
+        *map(back, WINDOWS),
+        {"n": 1, "out_d": 2, "out_h": 3, "out_w": 2, "columns": 24, "filter_d": 2, "filter_w": 3,
+         "depth": 3, "height": 3, "width": 4, "dtype": "fp32"},
+    ),
+}  # fmt: skip

@@ -47,3 +47,40 @@ CAST: tuple[Mapping[str, Any], ...] = (
     permuted((4096, 14336), (0, 1), out_dtype="e4m3fn", has_scale=True),
     permuted((4096, 14336), (1, 0), out_dtype="e4m3fn", has_scale=True),
 )
+
+
+def windows(n: int, size: int, channels: int, taps: int, **more: Any) -> dict[str, Any]:
+    """The fields of the problem that cuts square images into windows of square filters."""
+    square = {"height": size, "width": size, "filter_h": taps, "filter_w": taps}
+    return {"n": n, "depth": 1, **square, "channels": channels, **more}
+
+
+def both(word: str, value: int) -> dict[str, int]:
+    """A number for height and width."""
+    return {f"{word}_h": value, f"{word}_w": value}
+
+
+def back(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The problem that sums the windows of `windows` back."""
+    found = {word: n for word, n in fields.items() if not word.startswith(("after", "channels"))}
+    for axis, name in (("h", "height"), ("w", "width")):
+        around = fields.get(f"pad_{axis}", 0) + fields.get(f"after_{axis}", 0)
+        reach = (fields[f"filter_{axis}"] - 1) * fields.get(f"dilation_{axis}", 1) + 1
+        step = fields.get(f"stride_{axis}", 1)
+        found[f"out_{axis}"] = (fields[name] + around - reach) // step + 1
+    columns = fields["channels"] * fields["filter_h"] * fields["filter_w"]
+    return {**found, "out_d": 1, "columns": columns}
+
+
+_SAME = {**both("pad", 1), **both("after", 1)}
+WINDOWS: tuple[Mapping[str, Any], ...] = (
+    # ResNet's first layer and a 3×3 of its first and third stages
+    windows(64, 224, 3, 7, **both("stride", 2), **both("pad", 3), **both("after", 3)),
+    windows(64, 56, 64, 3, **_SAME),
+    windows(64, 28, 128, 3, **both("stride", 2), **_SAME),
+    windows(64, 14, 256, 3, **_SAME),
+    windows(64, 224, 3, 16, **both("stride", 16)),  # ViT's patches
+    windows(64, 224, 3, 4, **both("stride", 4)),  # ConvNeXt's
+    windows(4, 128, 320, 3, **_SAME),  # SDXL's first level
+)
+WINDOWS_BACK = tuple(map(back, WINDOWS))

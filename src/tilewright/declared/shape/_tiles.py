@@ -11,6 +11,8 @@ LANE_BYTES = 32
 LINE_BYTES = 128
 """Neighbouring bytes that a tile should have on either side."""
 MOST_PROGRAMS = 2**31 - 1
+MOST_ROWS = 2**31 - 2**14
+"""Rows that a kernel counts in 32 bits, with those of a last tile that are none."""
 TILES = (1024, 2048, 4096, 8192)
 """Elements of a workgroup's tile."""
 SIDE = 32

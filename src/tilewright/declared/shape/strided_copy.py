@@ -123,8 +123,8 @@ def refuses(problem: Any) -> str:
         return f"scale= rounds floats to 8 bits, not {problem.dtype} to {problem.out_dtype}"
     if not problem.has_scale and x is not y and y.kind == "int":
         return f"{problem.dtype} is not cast to {problem.out_dtype} without scale="
-    if math.prod(sizes(problem)[:LAST]) > _tiles.MOST_PROGRAMS:
-        return "over 2^31 rows"
+    if math.prod(sizes(problem)[:LAST]) > _tiles.MOST_ROWS:
+        return f"over {_tiles.MOST_ROWS} rows"
     return ""
 
 

@@ -1,0 +1,205 @@
+"""Windows of images as rows: what turns a convolution into a product (CK's ``image_to_column``).
+
+    y[n, out, (group, tap, c)] = x[n, out · stride + tap · dilation - pad, (group, c)]; 0 outside
+
+Images are channels-last, of any strides: of channels-first images a view with the channels moved
+behind. Images of one or two dimensions have a depth (and a height) of 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.declared._arrays import functions
+from tilewright.declared.shape import _forms, _problems, _tiles, _windows
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument
+
+STRIDES = ("x_n", "x_d", "x_h", "x_w", "x_c")
+
+
+def out(axis: int) -> Callable[[Any, Any], int]:
+    def count(problem: Any, config: Any) -> int:
+        words = ("filter", "stride", "pad", "after", "dilation")
+        size = _windows.spatial(problem)[axis]
+        return _windows.outs(size, *(_windows.said(problem, word)[axis] for word in words))
+
+    return count
+
+
+def counts(problem: Any) -> tuple[int, ...]:
+    return tuple(out(axis)(problem, None) for axis in range(3))
+
+
+def rows(problem: Any, config: Any) -> int:
+    return int(problem.n * math.prod(problem.once(counts)))
+
+
+def columns(problem: Any, config: Any) -> int:
+    return int(problem.channels * _windows.taps(problem))
+
+
+def form(problem: Any) -> dict[str, Any]:
+    """UNIT and WIDE of the kernels for a problem."""
+    unit = problem.x_c == 1 or problem.channels == 1
+    apart = (
+        problem.channels // max(1, problem.groups),
+        *(getattr(problem, s) for s in STRIDES[:4]),
+    )
+    reads = unit and all(n % 16 == 0 for n in apart)
+    writes = columns(problem, None) % 16 == 0
+    return {"UNIT": unit, "WIDE": "both" if reads else "writes" if writes else "none"}
+
+
+def pairs(problem: Any) -> set[tuple[int, int]]:
+    return _windows.tiles(rows(problem, None), columns(problem, None))
+
+
+def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
+    found = {name: (value,) for name, value in problem.once(form).items()}
+    down, across = zip(*problem.once(pairs), strict=True)
+    return {**found, "ROWS": tuple(sorted({*down})), "COLUMNS": tuple({*across})}
+
+
+def supports(problem: Any, config: Any) -> bool | str:
+    for name, value in problem.once(form).items():
+        if getattr(config, name) != value:
+            return f"{name} = {getattr(config, name)}, where the images take {value}"
+    if (config.ROWS, config.COLUMNS) not in problem.once(pairs):
+        return f"tiles of {config.ROWS} × {config.COLUMNS}"
+    if programs(problem, config)[0] > _tiles.MOST_PROGRAMS:
+        return "more workgroups than a grid has"
+    return True
+
+
+def programs(problem: Any, config: Any) -> tuple[int]:
+    of = (rows(problem, config), columns(problem, config))
+    return (_tiles.programs(of, (config.ROWS, config.COLUMNS)),)
+
+
+def prefers(problem: Any, config: Any) -> float:
+    return _tiles.far(config.ROWS * config.COLUMNS, config.num_warps, problem.dtype)
+
+
+def refuses(problem: Any) -> str:
+    why = _windows.refused(problem, problem.channels, _windows.said(problem, "after"))
+    if why:
+        return why
+    if DTYPES[problem.dtype].bits < 8:
+        return f"elements of 4 bits share bytes: {problem.dtype}"
+    if max(rows(problem, None), columns(problem, None)) > _tiles.MOST_ROWS:
+        return f"over {_tiles.MOST_ROWS} rows"
+    return ""
+
+
+def reference(x: Any, problem: Any) -> Any:
+    f, n = functions(x), counts(problem)
+    around = zip(
+        _windows.spatial(problem), _windows.said(problem, "pad"), _windows.said(problem, "after"),
+        strict=True,
+    )  # fmt: skip
+    wide, inner = _windows.padded(
+        x, [sum(sides) for sides in around], _windows.said(problem, "pad")
+    )
+    wide[inner] = x
+    taps = f.stack([wide[one] for one in _windows.slices(problem, n)], axis=4)
+    grouped = taps.reshape(problem.n, *n, taps.shape[4], problem.groups, -1)
+    return f.swapaxes(grouped, 4, 5).reshape(problem.n, *n, -1)
+
+
+# --- the function -------------------------------------------------------------------------------
+
+Operation = Callable[..., Any]
+
+
+def _image_to_column(run: Operation) -> Operation:
+    def image_to_column(
+        x: Any,
+        filter: Any,
+        *,
+        stride: Any = 1,
+        pad: Any = 0,
+        pad_after: Any = None,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        """The windows of images x [n, pixels…, channels] as rows [windows of all images, columns].
+
+        filter, stride, pad, pad_after, dilation: a number, or one for each dimension.
+        pad_after: zeros behind the image; None for as many as before it.
+
+        Columns are ordered [group, filter…, channel of the group].
+        """
+        shape = _forms.shape_of("x", x)
+        rank = len(shape) - 2
+        if rank not in (1, 2, 3):
+            raise BadArgument(f"images have 3 to 5 dimensions, not {len(shape)}")
+        more = (1,) * (3 - rank)
+        said = _windows.stated(rank, filter, stride, pad, dilation)
+        behind = _windows.each("pad_after", pad if pad_after is None else pad_after, rank)
+        for axis, n in zip(_windows.AXES, _windows.three(behind, 0), strict=True):
+            said[f"after_{axis}"] = n
+        y = run(x.reshape(shape[0], *more, *shape[1:]), groups=groups, **said)
+        return y.reshape(-1, y.shape[-1])
+
+    return image_to_column
+
+
+declare(
+    Declaration(
+        name="im2col",
+        module=__name__,
+        operands={
+            "x": In("n", *_windows.SPATIAL, "channels", strides=STRIDES),
+            "y": Out(
+                "n",
+                *map(_windows.size_of_out, _windows.AXES),
+                "channels * filter_d * filter_h * filter_w",
+                exact=True,
+            ),
+        },
+        numbers={**_windows.NUMBERS, **{f"after_{axis}": 0 for axis in _windows.AXES}, "groups": 1},
+        axes={
+            "UNIT": (True, False),
+            "WIDE": ("both", "writes", "none"),
+            "ROWS": tuple(1 << i for i in range(14)),
+            "COLUMNS": tuple(1 << i for i in range(8)),
+            "num_warps": (4, 8),
+            "num_stages": (1,),
+        },
+        parts=(kernel("main", f"{__package__}.kernels.im2col:im2col", programs),),
+        values={
+            **{f"out_{axis}": out(i) for i, axis in enumerate(_windows.AXES)},
+            "rows": rows,
+            "columns": columns,
+            **_windows.divisors(
+                d=out(0),
+                h=out(1),
+                w=out(2),
+                each=lambda problem, config: problem.channels // problem.groups,
+                taps=lambda problem, config: _windows.taps(problem),
+                filter_h=_windows.field("filter_h"),
+                filter_w=_windows.field("filter_w"),
+            ),
+        },
+        multiples=lambda c: ("channels", *STRIDES[:4]) if c.WIDE == "both" else (),
+        supports=supports,
+        narrows=narrows,
+        prefers=prefers,
+        refuses=refuses,
+        reference=reference,
+        gradients=(
+            Gradient(
+                "x",
+                "col2im",
+                ("grad y",),
+                passes=(*_windows.NUMBERS, *_windows.SPATIAL, "groups"),
+            ),
+        ),
+        functions={"image_to_column": _image_to_column},
+        problems=_problems.WINDOWS,
+    )
+)

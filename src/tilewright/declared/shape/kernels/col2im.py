@@ -1,0 +1,76 @@
+"""Windows summed back into images.
+
+Idea. A workgroup has a tile of ROWS pixels × COLUMNS channels, and walks over the taps of the
+filter: a tap belongs to one window for each pixel, or to none. So every element of y is read by one
+pixel, nothing is added atomically, and results repeat bit for bit.
+
+Data. Sums are in fp32, in the order of the taps. WIDE: whether the channels of a group are whole
+vectors. NEXT: whether windows are one pixel apart, which saves divisions.
+
+What limits it: memory: y is read once. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.conv.kernels.division import quotient
+
+
+@triton.jit
+def window(place, stride, by, shift, count, NEXT: tl.constexpr):
+    """The window that begins at a pixel, and whether there is one."""
+    if NEXT:
+        found = place
+        there = (place >= 0) & (place < count)
+    else:
+        found = quotient(place, by, shift)
+        there = (place >= 0) & (found * stride == place) & (found < count)
+    return found, there
+
+
+@triton.jit
+def col2im(
+    y, x, out_d, out_h, out_w, columns, filter_d, filter_h, filter_w, stride_d, stride_h, stride_w,
+    pad_d, pad_h, pad_w, dilation_d, dilation_h, dilation_w, depth, height, width, groups,
+    rows, channels, by_depth, shift_depth, by_height, shift_height, by_width, shift_width,
+    by_stride_d, shift_stride_d, by_stride_h, shift_stride_h, by_stride_w, shift_stride_w,
+    NEXT: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """ROWS pixels × COLUMNS channels."""
+    each = channels // groups
+    if WIDE:  # said so that elements are moved in vectors
+        each = each // 16 * 16
+        channels = channels // 16 * 16
+    across = tl.cdiv(channels, COLUMNS)
+    row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    line = quotient(row, by_width, shift_width)
+    plane = quotient(line, by_height, shift_height)
+    image = quotient(plane, by_depth, shift_depth)
+    right = row - line * width + pad_w
+    below = line - plane * height + pad_h
+    behind = plane - image * depth + pad_d
+    image = image.to(tl.int64) * out_d
+    taps = filter_d * filter_h * filter_w
+    first = channel // each * (taps * each) + channel % each
+    whole = (row < rows)[:, None] & (channel < channels)[None, :]
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for tap in range(taps):
+        tap_w = tap % filter_w
+        tap_h = tap // filter_w % filter_h
+        tap_d = tap // (filter_w * filter_h)
+        w, in_w = window(
+            right - tap_w * dilation_w, stride_w, by_stride_w, shift_stride_w, out_w, NEXT
+        )
+        h, in_h = window(
+            below - tap_h * dilation_h, stride_h, by_stride_h, shift_stride_h, out_h, NEXT
+        )
+        d, in_d = window(
+            behind - tap_d * dilation_d, stride_d, by_stride_d, shift_stride_d, out_d, NEXT
+        )
+        place = ((image + d) * out_h + h) * out_w + w
+        at = place[:, None] * columns + (first + tap * each)[None, :]
+        inside = whole & (in_w & in_h & in_d)[:, None]
+        total += tl.load(y + at, inside, 0.0).to(tl.float32)
+    to = x + row.to(tl.int64)[:, None] * channels + channel[None, :]
+    tl.store(to, total.to(x.dtype.element_ty), whole)

@@ -1,0 +1,90 @@
+"""Windows of images as rows, and rows summed back into images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import tilewright as tw
+from tilewright import ops
+from tilewright.errors import BadArgument
+
+SAID = {"stride": (2, 1), "pad": (1, 0), "dilation": (1, 2)}
+
+
+def unfolded(x):
+    """Windows of 3 × 2 by torch, whose columns are ordered [channel, tap]."""
+    found = F.unfold(x, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2))
+    n, c = x.shape[:2]
+    return found.reshape(n, c, 6, -1).permute(0, 3, 2, 1).reshape(-1, 6 * c)
+
+
+def test_windows_and_their_gradients_are_torchs():
+    x = torch.randn(2, 3, 9, 8, requires_grad=True)
+    rows, wanted = tw.image_to_column(x.permute(0, 2, 3, 1), (3, 2), **SAID), unfolded(x)
+    assert torch.equal(rows, wanted)
+    arriving = torch.randn_like(rows)
+    found, right = (torch.autograd.grad(one, x, arriving)[0] for one in (rows, wanted))
+    torch.testing.assert_close(found, right)
+
+    columns = arriving.clone().requires_grad_()
+    images = tw.column_to_image(columns, (9, 8), (3, 2), **SAID)
+    torch.testing.assert_close(images.permute(0, 3, 1, 2), right)
+    arriving = torch.randn_like(images)
+    images.backward(arriving)
+    assert torch.equal(columns.grad, unfolded(arriving.permute(0, 3, 1, 2)))
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize(("rank", "groups"), [(1, 2), (2, 2), (3, 1)])
+def test_a_convolution_is_a_product_of_windows(rank, groups):
+    x = torch.randn(2, *(5, 6, 7)[:rank], 4)
+    w = torch.randn(6, *(2,) * rank, 4 // groups)
+    rows = tw.image_to_column(x, 2, pad=1, pad_after=0, groups=groups)
+    each = rows.shape[1] // groups
+    parts = [
+        columns @ filters.reshape(len(filters), each).T
+        for columns, filters in zip(rows.split(each, 1), w.chunk(groups), strict=True)
+    ]
+    wide = F.pad(x.movedim(-1, 1), (1, 0) * rank)
+    conv = getattr(F, f"conv{rank}d")(wide, w.movedim(-1, 1), groups=groups).movedim(1, -1)
+    torch.testing.assert_close(torch.cat(parts, 1), conv.reshape(-1, 6))
+
+
+def test_the_fewest_zeros_behind_give_the_windows_back():
+    family = ops.family("col2im")
+    problem = family.problem_type(
+        n=1, out_d=1, out_h=3, out_w=2, columns=24, height=7, width=9, filter_h=3, filter_w=2,
+        stride_h=3, stride_w=4, pad_h=1,
+    )  # fmt: skip
+    (one,) = family.declared.gradients(problem)
+    assert one.options == {"after_d": 0, "after_h": 1, "after_w": 0}
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda x: tw.image_to_column(x[0, 0], 3), "images have 3 to 5 dimensions, not 2"),
+        (lambda x: tw.image_to_column(x, (3,)), "filter = .* is no whole number, nor 2 of them"),
+        (lambda x: tw.image_to_column(x, 7), "reaches over 7 pixels, of 5 with 0 and 0 zeros"),
+        (lambda x: tw.image_to_column(x, 3, stride=0), "has a 0"),
+        (lambda x: tw.image_to_column(x, 3, groups=2), "3 channels are not in 2 groups"),
+        (lambda x: tw.column_to_image(x[0, 0], (5, 5), 3), "4 rows are not of images with"),
+        (lambda x: tw.column_to_image(x, (5, 5), 3), r"takes \[rows, columns\]"),
+    ],
+)
+def test_what_is_refused(call, says):
+    with pytest.raises(BadArgument, match=says):
+        call(torch.zeros(1, 5, 4, 3))
+
+
+def test_other_numbers_of_windows_are_refused():
+    problem = ops.family("col2im").problem_type
+    said = {"n": 1, "out_d": 1, "out_h": 3, "out_w": 3, "columns": 18, "filter_h": 3, "filter_w": 3}
+    with pytest.raises(BadArgument, match=r"images of \(1, 7, 5\) pixels have .* not \(1, 3, 3\)"):
+        problem(**said, height=7, width=5)
+    with pytest.raises(BadArgument, match="19 columns of 9 taps"):
+        problem(**{**said, "columns": 19}, height=5, width=5)
+    with pytest.raises(BadArgument, match="sums of int32"):
+        problem(**said, height=5, width=5, dtype="int32")
