@@ -335,6 +335,25 @@ s_endpgm
     assert [(f.line, f.detail.partition(";")[0]) for f in execution.findings] == [(5, upper)]
 
 
+@pytest.mark.parametrize("result", [4, 5])
+@pytest.mark.parametrize("pair", ["v[2:3]", "s[22:23]"])
+def test_half_of_a_packed_instruction_that_takes_an_unwritten_register(pair, result):
+    """The compiler computes both halves where it uses one."""
+    selected = "op_sel:[0,0] op_sel_hi:[1,0]"
+    body = f"""
+v_mov_b32_e32 v1, 0
+v_mov_b32_e32 v2, 0
+s_mov_b32 s22, 0
+v_pk_mul_f32 v[4:5], v[0:1], {pair} HOW
+v_cmp_eq_u32_e32 vcc, 0, v{result}
+s_and_saveexec_b64 s[8:9], vcc
+s_endpgm
+"""
+    bodies = (body.replace("HOW", how) for how in ("", selected))
+    found = [launched(text, float_denorm_mode_32=3).findings for text in bodies]
+    assert [len([*one]) for one in found] == [result - 4, 0]
+
+
 def test_waves_that_came_by_different_ways_know_different_registers():
     """They meet and part again: only those that skipped the write lack it."""
     body = """

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.waves import Waves
-from tilewright.listing.effects import Effects, names, scalar_bits
+from tilewright.listing.effects import Effects, bits, names, scalar_bits
 from tilewright.listing.operand import EXEC, Operand
 from tilewright.listing.text import Instruction
 
@@ -28,6 +28,7 @@ _LASTS = re.compile(
 _EXEC = scalar_bits(EXEC, 2)
 _STORE = re.compile(r"(scratch|buffer)_store")
 _MERGED = re.compile(r"s_(andn2|and_not1)_b(32|64)")
+_PAIR = re.compile(r"v_pk_(add|mul|fma)_f32")
 _WIDE_PRODUCT = re.compile(r"v_mad_(co_|nc_)?[iu]64_[iu]32")
 
 
@@ -95,7 +96,21 @@ def _depends(ins: Instruction, effects: Effects, unknown: int) -> int:
         product, addend = ins.operands[0], ins.operands[-1]
         if product.file == "v" and unknown == _upper(addend):
             return effects.writes & ~(1 << product.first)
+    if _PAIR.match(ins.base):
+        return _depending_half(ins, unknown, 0) | _depending_half(ins, unknown, 1)
     return effects.writes
+
+
+def _depending_half(ins: Instruction, unknown: int, half: int) -> int:
+    """The lower or the upper result of a packed instruction on pairs of registers, if it takes an
+    unknown one. The compiler computes both where it uses one."""
+    stated = ins.modifiers.bits(("op_sel", "op_sel_hi")[half])
+    for number, source in enumerate(ins.operands[1:]):
+        upper = stated[number] if number < len(stated) else half
+        taken = _upper(source) if upper else bits(source) & ~_upper(source)
+        if taken & unknown:
+            return 1 << ins.operands[0].first + half
+    return 0
 
 
 def _upper(pair: Operand) -> int:
