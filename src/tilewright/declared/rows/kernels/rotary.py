@@ -1,0 +1,41 @@
+"""Rotary embedding of q and k. Idea and data: `_rotations`.
+
+What limits it: memory: q and k are read once and written once; cos and sin come from L2 after the
+first group of heads. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.declared.rows.kernels._rotations import angles, copy_rest, heads, turn
+
+
+@triton.jit
+def rotary(
+    q, k, cos, sin, positions, q_out, k_out, tokens, q_heads, k_heads, head_dim, length, half,
+    q_stride, q_head_stride, k_stride, k_head_stride, cos_stride, HALF: tl.constexpr,
+    HEADS: tl.constexpr, TOKENS: tl.constexpr, form: tl.constexpr, inverse: tl.constexpr,
+    has_positions: tl.constexpr,
+):  # fmt: skip
+    """HEADS heads of q or of k, of TOKENS tokens."""
+    q_tiles = tl.cdiv(q_heads, HEADS)
+    tiles = q_tiles + tl.cdiv(k_heads, HEADS)
+    tile = tl.program_id(0) % tiles
+    token = (tl.program_id(0) // tiles).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    c, s = angles(
+        cos, sin, positions, token, tokens, length, half, cos_stride, HALF, has_positions, inverse
+    )
+    if tile < q_tiles:
+        head = tile * HEADS + tl.arange(0, HEADS)
+        there = (token < tokens)[:, None, None] & (head < q_heads)[None, :, None]
+        x = heads(q, token, head, q_stride, q_head_stride)
+        to = heads(q_out, token, head, q_heads.to(tl.int64) * head_dim, head_dim)
+        turn(x, to, there, c, s, half, HALF, form)
+        copy_rest(x, to, there, half, head_dim, HALF)
+    else:
+        head = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
+        there = (token < tokens)[:, None, None] & (head < k_heads)[None, :, None]
+        x = heads(k, token, head, k_stride, k_head_stride)
+        to = heads(k_out, token, head, k_heads.to(tl.int64) * head_dim, head_dim)
+        turn(x, to, there, c, s, half, HALF, form)
+        copy_rest(x, to, there, half, head_dim, HALF)

@@ -1,0 +1,35 @@
+"""Rotary embedding of q and k where they lie. Idea and data: `_rotations`.
+
+What limits it: memory: what turns is read once and written once. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.declared.rows.kernels._rotations import angles, heads, turn
+
+
+@triton.jit
+def rotary_in_place(
+    q, k, cos, sin, positions, tokens, q_heads, k_heads, length, half, q_stride, q_head_stride,
+    k_stride, k_head_stride, cos_stride, HALF: tl.constexpr, HEADS: tl.constexpr,
+    TOKENS: tl.constexpr, form: tl.constexpr, inverse: tl.constexpr, has_positions: tl.constexpr,
+):  # fmt: skip
+    """HEADS heads of q or of k, of TOKENS tokens."""
+    q_tiles = tl.cdiv(q_heads, HEADS)
+    tiles = q_tiles + tl.cdiv(k_heads, HEADS)
+    tile = tl.program_id(0) % tiles
+    token = (tl.program_id(0) // tiles).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    c, s = angles(
+        cos, sin, positions, token, tokens, length, half, cos_stride, HALF, has_positions, inverse
+    )
+    if tile < q_tiles:
+        head = tile * HEADS + tl.arange(0, HEADS)
+        there = (token < tokens)[:, None, None] & (head < q_heads)[None, :, None]
+        x = heads(q, token, head, q_stride, q_head_stride)
+        turn(x, x, there, c, s, half, HALF, form)
+    else:
+        head = (tile - q_tiles) * HEADS + tl.arange(0, HEADS)
+        there = (token < tokens)[:, None, None] & (head < k_heads)[None, :, None]
+        x = heads(k, token, head, k_stride, k_head_stride)
+        turn(x, x, there, c, s, half, HALF, form)
