@@ -64,6 +64,12 @@ RmsNormProblem: type[Any]
 RmsNormConfig: type[Any]
 RmsNormBackwardProblem: type[Any]
 RmsNormBackwardConfig: type[Any]
+RotaryProblem: type[Any]
+RotaryConfig: type[Any]
+RotaryInPlaceProblem: type[Any]
+RotaryInPlaceConfig: type[Any]
+RotaryPagedProblem: type[Any]
+RotaryPagedConfig: type[Any]
 SoftmaxProblem: type[Any]
 SoftmaxConfig: type[Any]
 SoftmaxBackwardProblem: type[Any]
@@ -951,6 +957,56 @@ def rms_norm_backward(
     offset: float | None = None,
 ) -> Any:
     """Run rms_norm_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def rotary(
+    q: Array,
+    k: Array,
+    cos: Array,
+    sin: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    form: str | None = "half",
+    inverse: bool | None = False,
+    positions: Array | None = None,
+) -> Any:
+    """Run rotary on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def rotary_in_place(
+    q: Array,
+    k: Array,
+    cos: Array,
+    sin: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    form: str | None = "half",
+    inverse: bool | None = False,
+    positions: Array | None = None,
+) -> Any:
+    """Run rotary_in_place on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def rotary_paged(
+    q: Array,
+    k: Array,
+    v: Array,
+    cos: Array,
+    sin: Array,
+    key_cache: Array,
+    value_cache: Array,
+    slots: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    form: str | None = "half",
+    positions: Array | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
+) -> Any:
+    """Run rotary_paged on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def softmax(
     x: Array,
