@@ -217,6 +217,13 @@ def test_a_part_is_there_for_some_configs():
         assert [one.name for one in launch.temporaries] == ["dw_parts"][: int(has_w)]
 
 
+def test_the_fewest_bytes_may_be_stated():
+    family = CustomFamily(declared(least=lambda problem: 7 * problem.rows))
+    assert family.problem_type(rows=3, columns=8).min_bytes == 21
+    usual = CustomFamily(declared()).problem_type(rows=3, columns=8)
+    assert usual.min_bytes == 2 * 2 * 3 * 8
+
+
 def test_tolerances_may_be_stated():
     exact = {"y": Tolerance(0.0, 0.0)}
     family = CustomFamily(declared(tolerances=lambda problem, config: exact))

@@ -31,7 +31,7 @@ def half_turned(x, cos, sin):
 
 def pair_turned(x, cos, sin):
     """As complex numbers, of Llama's first code: pairs are neighbours."""
-    numbers = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    numbers = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2).contiguous())
     return torch.view_as_real(numbers * torch.complex(cos, sin)[..., None, :]).flatten(-2)
 
 

@@ -207,6 +207,7 @@ class Declaration:
     problems: tuple[Mapping[str, Any], ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
     moves: Callable[[Any, Any], int] | None = None
+    least: Callable[[Any], int] | None = None
     prefers: Callable[[Any, Any], Any] = lambda problem, config: 0
     tolerances: Callable[[Any, Any], Mapping[str, Tolerance]] | None = None
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

@@ -42,6 +42,8 @@ class CustomFamily(Defaults):
         self.config_type = kinds.config_type(declared)
         self.arguments = tuple(n for n, x in declared.operands.items() if x.by_position)
         self._keywords = _keywords(declared)
+        self._signature, self._dtypes = kinds.signature(declared), declared.dtype_fields
+        self._counts = (*declared.sizes, *declared.numbers)
         self._parts, self._catalogue = catalogue.parts(declared), catalogue.catalogue(declared)
         self.profiles = {DECLARED: self._profile()} if declared.problems else {}
         self.functions = declared.functions
@@ -127,7 +129,7 @@ class CustomFamily(Defaults):
                     "compiler_option",
                     f"{axis} = {value} is for {backend}, {arch.name} takes {axis} = {usual} alone",
                 )
-        for name in self.declared.dtype_fields:
+        for name in self._dtypes:
             support = arch.dtypes.get(getattr(config, name))
             if support is not None and support.support == "refused":
                 return no("dtype", f"{name} = {getattr(config, name)}: {support.note}")
@@ -137,7 +139,7 @@ class CustomFamily(Defaults):
 
     def supports(self, config: Any, problem: Any, arch: Arch) -> Verdict:
         d = self.declared
-        for name in kinds.signature(d):
+        for name in self._signature:
             ours, theirs = getattr(config, name), getattr(problem, name)
             if ours != theirs:
                 return no("signature", f"is for {name} = {ours}, the problem has {theirs}")
@@ -151,7 +153,7 @@ class CustomFamily(Defaults):
             for name in d.promised(config):
                 if getattr(problem, name) % 16:
                     return no("multiples", f"wants {name} in 16s, it is {getattr(problem, name)}")
-        for name in (*d.sizes, *d.numbers):
+        for name in self._counts:
             if getattr(problem, name) > _MOST_SIZE:
                 return no("size", f"{name} = {getattr(problem, name)} is over {_MOST_SIZE}")
         said = d.supports(problem, config)

@@ -75,7 +75,9 @@ def problem_type(d: Declaration) -> type[Any]:
 
     def counted(self: Any) -> int:
         """Bytes of every operand that is there and not passed for its sizes alone, once; twice of
-        those written in place."""
+        those written in place. Or as many as are declared."""
+        if d.least is not None:
+            return int(d.least(self))
         total = 0
         for name, one in d.operands.items():
             read = getattr(self, one.read) if isinstance(one.read, str) else one.read

@@ -73,6 +73,7 @@ def operation(
     problems: Sequence[Mapping[str, Any]] = (),
     dtypes: Mapping[str, str] | None = None,
     moves: Callable[[Any, Any], int] | None = None,
+    least: Callable[[Any], int] | None = None,
     prefers: Callable[[Any, Any], Any] = lambda problem, config: 0,
     tolerances: Callable[[Any, Any], Mapping[str, Tolerance]] | None = None,
     choices: Mapping[str, tuple[Any, ...]] | None = None,
@@ -124,6 +125,8 @@ def operation(
         does not. By default it is that of the first operand whose type is a field.
     moves: bytes that a config's kernels move through memory, where this is more than each operand
         once.
+    least: the fewest bytes that a problem moves, where this is not each operand once: as where some
+        rows of a table are read, and which ones is in another operand.
     prefers: of kernels with equal estimates, the one with the lowest value comes first.
     tolerances: how far results may be from the reference, by operand, instead of what `terms` and
         `amplifies` say; from the problem and the config.
@@ -175,6 +178,7 @@ def operation(
                 problems=tuple(map(dict, problems)),
                 dtypes=dict(dtypes or {}),
                 moves=moves,
+                least=least,
                 prefers=prefers,
                 tolerances=tolerances,
                 choices=dict(choices or {}),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tilewright import dtypes
 from tilewright.custom import In
 from tilewright.custom.declaration import Array
 from tilewright.declared._arrays import functions
@@ -98,6 +99,15 @@ def refused(problem: Any) -> str:
     if not problem.has_positions and tokens > rows and (not rows or tokens % rows):
         return f"{tokens} tokens without positions= take {rows} rows of cos over and over"
     return ""
+
+
+def least(problem: Any, heads: int) -> int:
+    """Bytes of so many heads of each token, read or written, and of its row of cos and sin."""
+    elements = problem.tokens * problem.head_dim * heads
+    rows = 2 * min(problem.tokens, problem.length) * problem.half
+    places = problem.has_positions * problem.tokens * dtypes.DTYPES[problem.position_dtype].bytes
+    each = dtypes.DTYPES[problem.dtype].bytes
+    return int(elements * each + rows * dtypes.DTYPES[problem.cos_dtype].bytes + places)
 
 
 def half(problem: Any) -> int:

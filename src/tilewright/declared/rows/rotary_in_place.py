@@ -34,6 +34,7 @@ declare(
         prefers=rotations.prefers,
         multiples=rotations.MULTIPLES,
         reference=reference,
+        least=lambda p: rotations.least(p, 2 * (p.q_heads + p.k_heads)),
         amplifies=4.0,
         problems=(
             *rotations.problems(*rotations.TOKENS),

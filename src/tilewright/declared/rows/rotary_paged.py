@@ -15,8 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, In, InOut, declare, kernel
-from tilewright.declared._arrays import functions
-from tilewright.declared.rows import _quantised
+from tilewright.declared._arrays import clipped, functions
 from tilewright.declared.rows import _rotations as rotations
 from tilewright.dtypes import DTYPES
 
@@ -45,7 +44,7 @@ def reference(
     for new, cache, scale in ((k, key_cache, k_scale), (v, value_cache, v_scale)):
         after = functions(cache).zeros_like(cache, dtype=new.dtype) + cache
         new = new[written] if scale is None else new[written] / scale
-        new = _quantised.clipped(new, problem.cache_dtype)
+        new = clipped(new, problem.cache_dtype)
         after[to // problem.page_size, to % problem.page_size] = new
         made.append(after)
     return q, *made
@@ -79,11 +78,11 @@ def programs(problem: Any, config: Any) -> tuple[int]:
     return (rotations.tiles(problem, config, *counts),)
 
 
-def moves(problem: Any, config: Any) -> int:
-    """Bytes: of the caches, only the tokens' slots."""
-    cells = problem.page_size * problem.pages
-    each = problem.k_heads * problem.head_dim * DTYPES[problem.cache_dtype].bytes
-    return int(problem.min_bytes - 4 * cells * each + 2 * problem.tokens * each)
+def least(problem: Any) -> int:
+    """Bytes: q in place, k and v once, and once their slots in the caches."""
+    turned = rotations.least(problem, 2 * problem.q_heads + problem.k_heads)
+    each = DTYPES[problem.dtype].bytes + 2 * DTYPES[problem.cache_dtype].bytes
+    return int(turned + problem.tokens * (problem.k_heads * problem.head_dim * each + 8))
 
 
 def problems(**fields: Any) -> tuple[dict[str, Any], ...]:
@@ -129,7 +128,7 @@ declare(
         ),
         reference=reference,
         amplifies=4.0,
-        moves=moves,
+        least=least,
         problems=(*problems(), *problems(cache_dtype="e4m3fn", has_k_scale=True, has_v_scale=True)),
     )
 )
