@@ -21,7 +21,7 @@ import triton.language as tl
 
 from tilewright.declared.routing.kernels._largest import power_of_two
 
-COMPARED = tl.constexpr(8192)
+COMPARED = tl.constexpr(4096)
 WALKED = tl.constexpr(512)
 FILLED = tl.constexpr(128)
 SCANNED = tl.constexpr(64)
@@ -62,7 +62,7 @@ def counted(
     PIECE: tl.constexpr = piece_of(experts)
     bins = tl.arange(0, BINS)[None, :]
     found = tl.zeros((PIECE, BINS), tl.int32)
-    for start in tl.range(first, last, PIECE, loop_unroll_factor=4):
+    for start in tl.range(first, last, PIECE, loop_unroll_factor=2):
         at = start + tl.arange(0, PIECE)
         mine = experts_at(ids, expert_map, at, rows, global_experts, experts, has_expert_map)
         found += (mine[:, None] == bins).to(tl.int32)
@@ -188,14 +188,14 @@ def place(
         at = chunk * CHUNK + tl.arange(0, CHUNK)
         mine = experts_at(ids, expert_map, at, rows, global_experts, experts, has_expert_map)
         PIECE: tl.constexpr = COMPARED // CHUNK
-        earlier = tl.zeros((CHUNK, PIECE), tl.int32)
-        for start in tl.range(0, CHUNK, PIECE, loop_unroll_factor=4):
+        earlier = tl.zeros((PIECE, CHUNK), tl.int32)
+        for start in tl.range(0, CHUNK, PIECE, loop_unroll_factor=2):
             other = chunk * CHUNK + start + tl.arange(0, PIECE)
             its = experts_at(ids, expert_map, other, rows, global_experts, experts, has_expert_map)
-            same = (its[None, :] == mine[:, None]) & (other[None, :] < at[:, None])
+            same = (its[:, None] == mine[None, :]) & (other[:, None] < at[None, :])
             earlier += same.to(tl.int32)
         first = end - padded + tl.load(before + chunk * BINS + bins)
-        to = tl.gather(first, tl.maximum(mine, 0), 0) + tl.sum(earlier, 1)
+        to = tl.gather(first, tl.maximum(mine, 0), 0) + tl.sum(earlier, 0)
         put(order, places, weights, sorted_weights, at, to, mine >= 0, has_weights)
         tl.store(places + at, -1, (mine < 0) & (at < rows))
     else:

@@ -1,0 +1,299 @@
+"""Experts of tokens: as torch's forms of known models choose them, ties, gradients; and rows sorted
+by expert, whatever the experts are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright import ops, verify
+from tilewright.arch import arch
+from tilewright.compile import build
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument
+
+
+def logits(rows: int, experts: int, dtype: torch.dtype = torch.float32, seed: int = 0):
+    made = torch.randn(rows, experts, generator=torch.Generator().manual_seed(seed))
+    return made.to(dtype)
+
+
+# --- choosing, as models do ---------------------------------------------------------------------
+
+
+def mixtral(x, k):
+    weights, ids = torch.topk(torch.softmax(x.float(), -1), k)
+    return weights / weights.sum(-1, keepdim=True), ids
+
+
+def gpt_oss(x, k):
+    values, ids = torch.topk(x.float(), k)
+    return torch.softmax(values, -1), ids
+
+
+def deepseek_v3(x, bias, k, groups, best, factor):
+    scores = x.float().sigmoid()
+    by = scores + bias
+    grouped = by.view(len(x), groups, -1)
+    chosen = grouped.topk(2, -1).values.sum(-1).topk(best, -1).indices
+    inside = torch.zeros(len(x), groups).scatter_(1, chosen, 1).bool()
+    by = grouped.masked_fill(~inside[..., None], float("-inf")).flatten(1)
+    ids = by.topk(k, -1).indices
+    weights = scores.gather(1, ids)
+    return weights / (weights.sum(-1, keepdim=True) + 1e-20) * factor, ids
+
+
+def deepseek_v2(x, k, groups, best, factor):
+    scores = torch.softmax(x.float(), -1)
+    grouped = scores.view(len(x), groups, -1)
+    chosen = grouped.amax(-1).topk(best, -1).indices
+    inside = torch.zeros(len(x), groups).scatter_(1, chosen, 1).bool()
+    weights, ids = grouped.masked_fill(~inside[..., None], 0.0).flatten(1).topk(k, -1)
+    return weights * factor, ids
+
+
+def same(found, wanted):
+    weights, ids = found
+    assert weights.dtype == torch.float32 and ids.dtype == torch.int32
+    torch.testing.assert_close(weights, wanted[0], rtol=1e-5, atol=1e-7)
+    assert torch.equal(ids.long(), wanted[1])
+
+
+V3 = {"scoring": "sigmoid", "renormalize": True, "n_group": 8, "topk_group": 3}
+
+
+def test_experts_are_those_that_models_choose():
+    x = logits(7, 64)
+    same(tw.topk_routing(x, k=3, renormalize=True), mixtral(x, 3))
+    same(tw.topk_routing(x, k=4, scoring="softmax_of_chosen"), gpt_oss(x, 4))
+    bias = logits(1, 64, seed=1)[0] * 0.3
+    found = tw.topk_routing(x, k=6, bias=bias, routed_scaling_factor=2.5, **V3)
+    same(found, deepseek_v3(x, bias, 6, 8, 3, 2.5))
+    said = {"n_group": 8, "topk_group": 2, "group_score": "max", "routed_scaling_factor": 16.0}
+    same(tw.topk_routing(x, k=6, **said), deepseek_v2(x, 6, 8, 2, 16.0))
+
+
+def test_rows_have_any_rank_and_stride():
+    x = logits(12, 40, torch.bfloat16)
+    weights, ids = tw.topk_routing(x[:, :24], k=2)
+    again = tw.topk_routing(x[:, :24].reshape(3, 4, 24), k=2)
+    assert again[1].shape == (3, 4, 2)
+    assert torch.equal(again[1].view(12, 2), ids) and torch.equal(again[0].view(12, 2), weights)
+
+
+def test_of_equal_experts_the_lowest_is_first():
+    x = torch.zeros(3, 40)
+    x[1, 30:33] = 1.0
+    x[2, 0] = -0.0  # equals 0.0
+    _, ids = tw.topk_routing(x, k=5)
+    assert ids.tolist() == [[0, 1, 2, 3, 4], [30, 31, 32, 0, 1], [0, 1, 2, 3, 4]]
+    _, ids = tw.topk_routing(x[:1], k=4, n_group=5, topk_group=2, bias=torch.zeros(40))
+    assert ids.tolist() == [[0, 1, 2, 3]]
+
+
+def test_nan_and_infinity_are_chosen_as_torch_would():
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([[1, nan, 3, -inf, inf, 2, -nan, 0], [-inf] * 8], dtype=torch.float32)
+    values, at = tw.topk(x, k=6)
+    assert at.tolist() == [[1, 6, 4, 2, 5, 0], [0, 1, 2, 3, 4, 5]]
+    assert torch.equal(torch.nan_to_num(values, 9), torch.nan_to_num(x.gather(1, at.long()), 9))
+    weights, ids = tw.topk_routing(x[1:], k=2)
+    assert ids.tolist() == [[0, 1]] and weights.isnan().all()
+    masked = torch.tensor([[0.5, -inf, 1.5, -inf, -inf, -inf, -inf, -inf]])
+    weights, ids = tw.topk_routing(masked, k=3)
+    assert ids.tolist() == [[2, 0, 1]] and weights[0, 2] == 0
+    assert weights.sum().item() == pytest.approx(1)
+
+
+FORMS = (
+    ({"scoring": "softmax"}, lambda x, ids: torch.softmax(x, -1).gather(1, ids)),
+    (
+        {"scoring": "softmax", "renormalize": True},
+        lambda x, ids: (w := torch.softmax(x, -1).gather(1, ids)) / w.sum(-1, keepdim=True),
+    ),
+    ({"scoring": "softmax_of_chosen"}, lambda x, ids: torch.softmax(x.gather(1, ids), -1)),
+    (
+        {"scoring": "sigmoid", "renormalize": True},
+        lambda x, ids: (w := x.sigmoid().gather(1, ids)) / w.sum(-1, keepdim=True),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "form"), FORMS, ids=("all", "all, renormalised", "of chosen", "sigmoid")
+)
+def test_gradients_of_weights_are_torchs(said, form):
+    x = logits(5, 20).requires_grad_()
+    bias = torch.zeros(20, requires_grad=True)
+    weights, ids = tw.topk_routing(x, bias=bias, k=4, routed_scaling_factor=1.5, **said)
+    arrived = torch.randn_like(weights)
+    found, of_bias = torch.autograd.grad((weights * arrived).sum(), (x, bias))
+    again = x.detach().double().requires_grad_()
+    (1.5 * form(again, ids.long()) * arrived).sum().backward()
+    torch.testing.assert_close(found.double(), again.grad, rtol=1e-4, atol=1e-6)
+    assert not of_bias.any()
+
+
+def test_topk_is_torchs():
+    x = logits(4, 1000).view(2, 2, 1000).requires_grad_()
+    values, at = tw.topk(x, k=7, index_dtype="int64")
+    wanted = torch.topk(x, 7)
+    assert torch.equal(values, wanted.values) and torch.equal(at, wanted.indices)
+    (found,) = torch.autograd.grad(values.square().sum(), x)
+    (right,) = torch.autograd.grad(wanted.values.square().sum(), x)
+    assert torch.equal(found, right)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "why"),
+    [
+        ("topk_routing", {}, "k = 0 of 24 experts; state k="),
+        ("topk_routing", {"k": 25}, "k = 25 of 24 experts"),
+        ("topk_routing", {"k": 2, "n_group": 5}, "does not divide"),
+        ("topk_routing", {"k": 2, "n_group": 4, "topk_group": 5}, "topk_group = 5 of 4"),
+        ("topk_routing", {"k": 7, "n_group": 4, "topk_group": 1}, "1 groups have 6 experts"),
+        ("topk_routing", {"k": 1, "n_group": 24}, "groups of one expert"),
+        ("topk_routing", {"k": 1, "scoring": "tanh"}, "there are 'softmax'"),
+        ("topk", {"k": 25}, "k = 25 of 24 columns"),
+        ("topk", {"k": 2, "index_dtype": "fp32"}, "index_dtype = fp32"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name, said, why):
+    with pytest.raises(BadArgument, match=why):
+        getattr(tw, name)(logits(2, 24), **said)
+
+
+# --- sorting ------------------------------------------------------------------------------------
+
+NAMES = ("order", "block_experts", "counts", "ends", "total", "places", "sorted_weights")
+
+
+def slow(ids: np.ndarray, experts: int, block: int) -> tuple[list[int], list[int], list[int]]:
+    """Order and block experts up to the total, and places, row by row."""
+    flat = ids.reshape(-1).tolist()
+    order, blocks, places = [], [], [-1] * len(flat)
+    for expert in range(experts):
+        mine = [row for row, one in enumerate(flat) if one == expert]
+        for row in mine:
+            places[row] = len(order) + mine.index(row)
+        order += mine + [len(flat)] * (-len(mine) % block)
+        blocks += [expert] * (-(-len(mine) // block))
+    return order, blocks, places
+
+
+def check(ids: np.ndarray, experts: int, block: int, found) -> None:
+    """Whether maps are those of ids."""
+    order, of_blocks, counts, ends, total, places = found[:6]
+    wanted, blocks, at = slow(ids, experts, block)
+    assert total.tolist() == [len(wanted)] and ends[-1] == len(wanted)
+    assert order[: len(wanted)].tolist() == wanted and (order[len(wanted) :] == ids.size).all()
+    assert of_blocks[: len(blocks)].tolist() == blocks and (of_blocks[len(blocks) :] == -1).all()
+    assert places.reshape(-1).tolist() == at
+    assert counts.tolist() == [(ids == e).sum() for e in range(experts)]
+    assert len(order) == len(of_blocks) * block >= len(wanted)
+    # A permutation: every row with an expert is in one slot, and its place says which.
+    rows = order[order < ids.size]
+    assert sorted(rows.tolist()) == np.flatnonzero((ids >= 0) & (ids < experts)).tolist()
+    assert (order[places.reshape(-1)[rows]] == rows).all()
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_maps_are_a_permutation(data):
+    experts, block = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 6))
+    tokens, k = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 3))
+    each = st.integers(-1, experts)
+    drawn = data.draw(st.lists(each, min_size=tokens * k, max_size=tokens * k))
+    ids = np.array(drawn, np.int32).reshape(tokens, k)
+    check(ids, experts, block, tw.sort_by_expert(ids, experts=experts, block=block))
+
+
+EDGES = {
+    "one expert": np.full((150, 2), 3),
+    "empty experts": np.array([[0, 6], [6, 0]] * 75),
+    "no expert": np.full((150, 2), -1),
+    "beyond the experts": np.array([[9, 2], [7, -5]] * 75),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("chunk", [0, 256])
+def test_edges(edge, chunk):
+    ids = EDGES[edge].astype(np.int64)
+    family, this = ops.family("sort_by_expert"), arch("sm_90")
+    problem = family.problem_type(tokens=150, k=2, experts=7, block=4, id_dtype="int64")
+    every = family.default_space(problem, this).expand(this).configs
+    name = next(c.name for c in every if (chunk, 1) == (c.CHUNK, c.alignment))
+    dispatcher = Dispatcher(device="h200_sxm")
+    found = dispatcher.run_named(name, ids, experts=7, block=4)
+    check(ids, 7, 4, found)
+
+
+def test_experts_of_other_devices_go_nowhere_and_weights_go_along():
+    rng = np.random.default_rng(3)
+    ids = rng.integers(-1, 17, (20, 2)).astype(np.int32)  # -1 and 16: none of the 16 anywhere
+    here = np.full(16, -1, np.int32)
+    here[[3, 15, 4]] = [2, 0, 1]
+    weights = rng.random((20, 2), np.float32)
+    found = tw.sort_by_expert(ids, expert_map=here, weights=weights, experts=3, block=8)
+    local = np.where((ids >= 0) & (ids < 16), here[np.clip(ids, 0, 15)], -1)
+    check(local, 3, 8, found)
+    order, of_slots = found[0], found[6]
+    padded = np.append(weights.reshape(-1), np.float32(0))
+    assert (of_slots == padded[order]).all()
+
+
+def test_gradients_of_weights_come_back():
+    ids = torch.tensor([[0, 1], [2, 0], [1, -1]], dtype=torch.int32)
+    weights = torch.rand(3, 2, requires_grad=True)
+    found = dict(
+        zip(NAMES, tw.sort_by_expert(ids, weights=weights, experts=3, block=2), strict=True)
+    )
+    arrived = torch.arange(1.0, 1.0 + len(found["sorted_weights"]))
+    (back,) = torch.autograd.grad((found["sorted_weights"] * arrived).sum(), weights)
+    places = found["places"].long()
+    assert torch.equal(back, torch.where(places >= 0, places + 1.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({}, "state experts="),
+        ({"experts": 1025}, "at most 1024"),
+        ({"experts": 4, "block": -1}, "block has 1 slot at least|is -"),
+        ({"experts": 4, "expert_map": np.zeros(3, np.int64)}, "must be int32"),
+    ],
+)
+def test_what_cannot_be_sorted_is_refused(said, why):
+    with pytest.raises(BadArgument, match=why):
+        tw.sort_by_expert(np.zeros((4, 2), np.int32), **said)
+
+
+def test_nothing_is_sorted_to_nothing():
+    found = tw.sort_by_expert(np.zeros((0, 2), np.int32), experts=3, block=4)
+    assert [one.size for one in found[:2]] == [0, 0] and found[4].tolist() == [0]
+
+
+@pytest.mark.turns(24)
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_kernels_of_many_rows_are_built(target, store):
+    problem = ops.family("sort_by_expert").problem_type(
+        tokens=2048, k=8, experts=256, block=64, id_dtype="int32", has_weights=True
+    )
+    config = Dispatcher(device="h200_sxm").select(problem).config
+    report = build([(config, target)], store=store, workers=1)
+    report.raise_if_failed()
+    assert {one.kernel.part for one in report.results} == {"count", "scan", "place"}
+
+
+@pytest.mark.turns(24)
+def test_many_rows_are_sorted_in_emulation(store):
+    problem = ops.family("sort_by_expert").problem_type(
+        tokens=150, k=4, experts=10, block=8, id_dtype="int32", has_weights=True
+    )
+    result = verify.verify(Dispatcher(device="emulated:gfx942", store=store), problem)
+    assert result.ok and not result.findings, result
