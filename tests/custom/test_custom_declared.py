@@ -372,3 +372,9 @@ def test_an_operand_may_be_passed_for_its_sizes_alone(read, bytes_):
     assert same.min_bytes - problem.min_bytes == (3 - bytes_) * 4 * 64 * 4
     with pytest.raises(BadArgument, match="x is read where 'has_y' is, which is no option"):
         declared(operands={**stated.operands, "x": replace(x, read="has_y")}).check()
+
+
+def test_a_flag_of_a_problem_is_a_number_or_a_word(family):
+    words = {"rows": "4", "columns": "8"}
+    for text, said in (("1", True), ("true", True), ("0", False), ("false", False)):
+        assert family.parse_problem({**words, "has_w": text}, arch("sm_90")).has_w == said

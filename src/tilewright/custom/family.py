@@ -71,6 +71,8 @@ class CustomFamily(Defaults):
                 found[word] = resolve(text, arch.fp8)
             elif types[word] is str:
                 found[word] = text
+            elif types[word] is bool and text in ("true", "false"):  # as JSON has it
+                found[word] = text == "true"
             else:
                 count = checks.parse_whole(word, text, -checks.MOST_WHOLE)
                 found[word] = bool(count) if types[word] is bool else count
