@@ -19,6 +19,22 @@ USUAL_PROGRAMS = 512
 up, and fewer leave a large GPU idle."""
 
 
+def blocks(columns: int) -> tuple[int]:
+    """The value of BLOCK: gradients keep several values for each element, which spilled where rows
+    of more than `_tiles.MANY` were held (seen in builds for sm_90)."""
+    return (_tiles.block(columns) if columns <= _tiles.MANY else _tiles.PIECE,)
+
+
+def fits(problem: Any, config: Any) -> bool | str:
+    """Whether a config's tile is one for rows of a problem."""
+    return _tiles.fits_blocks(blocks(problem.columns), problem, config)
+
+
+def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
+    """The only values of axes that `fits` takes."""
+    return _tiles.narrows_blocks(blocks(problem.columns), problem)
+
+
 def programs(problem: Any, config: Any) -> int:
     """Workgroups, each of which makes a partial sum."""
     return int(-(-problem.rows // (config.ROWS * config.TURNS)))

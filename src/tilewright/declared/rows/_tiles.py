@@ -24,18 +24,32 @@ PIECE = 4096
 """Elements of a row that is not held: few enough that what a lane keeps of them, such as sums,
 stays in registers. The second time a row is read, it is in L2."""
 
+MANY = 8192
+"""Elements of a row of which a workgroup that holds it takes most registers of an SM."""
+
 
 def block(columns: int) -> int:
     """The smallest block that holds a row, else `PIECE`."""
     return next((size for size in AXES["BLOCK"] if size >= columns), PIECE)
 
 
+def blocks(columns: int) -> tuple[int, ...]:
+    """The values that BLOCK may have: `block`, and `PIECE` where a row that could be held takes so
+    many registers that few workgroups fit on an SM. Tuning decides there."""
+    held = block(columns)
+    return (held, PIECE) if held > MANY else (held,)
+
+
 def fits(problem: Any, config: Any) -> bool | str:
-    """Whether a config's tile is one for rows of a problem: BLOCK as `block` says, and several rows
-    only where one is held whole."""
-    wanted = block(problem.columns)
-    if wanted != config.BLOCK:
-        return f"BLOCK = {config.BLOCK}, where rows of {problem.columns} take {wanted}"
+    """Whether a config's tile is one for rows of a problem: BLOCK is one of `blocks`, and there are
+    several rows only where they are held whole."""
+    return fits_blocks(blocks(problem.columns), problem, config)
+
+
+def fits_blocks(allowed: tuple[int, ...], problem: Any, config: Any) -> bool | str:
+    """The same, with these values of BLOCK."""
+    if config.BLOCK not in allowed:
+        return f"BLOCK = {config.BLOCK}, where rows of {problem.columns} take {allowed[0]}"
     if (problem.columns <= config.BLOCK) != config.HELD:
         return f"HELD = {config.HELD} for rows of {problem.columns} in pieces of {config.BLOCK}"
     if config.ROWS > 1 and not config.HELD:
@@ -47,9 +61,15 @@ def fits(problem: Any, config: Any) -> bool | str:
 
 
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
-    """The only values of BLOCK and HELD that `fits` takes."""
-    wanted = block(problem.columns)
-    return {"BLOCK": (wanted,), "HELD": (problem.columns <= wanted,)}
+    """The only values of BLOCK, HELD and ROWS that `fits` takes."""
+    return narrows_blocks(blocks(problem.columns), problem)
+
+
+def narrows_blocks(allowed: tuple[int, ...], problem: Any) -> dict[str, tuple[Any, ...]]:
+    """The same, with these values of BLOCK."""
+    held = tuple(dict.fromkeys(problem.columns <= one for one in allowed))
+    most = LANE_ELEMENTS * 32 * max(AXES["num_warps"]) // allowed[0] if held[0] else 1
+    return {"BLOCK": allowed, "HELD": held, "ROWS": tuple(n for n in AXES["ROWS"] if n <= most)}
 
 
 def programs(problem: Any, config: Any) -> tuple[int]:
@@ -61,3 +81,8 @@ def prefers(problem: Any, config: Any) -> float:
     """How many times a tile has more or fewer than `USUAL_ELEMENTS` for each lane."""
     each: float = config.BLOCK * config.ROWS / (32 * config.num_warps)
     return max(each / USUAL_ELEMENTS, USUAL_ELEMENTS / each)
+
+
+def prefers_held(problem: Any, config: Any) -> float:
+    """The same, and rows that are held before rows in pieces."""
+    return prefers(problem, config) + (0.0 if config.HELD else 16.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, In, Out, declare
-from tilewright.declared.rows import _gradients, _sizes, _tiles
+from tilewright.declared.rows import _gradients, _sizes
 
 
 def reference(
@@ -59,8 +59,8 @@ declare(
             "dw_parts": _gradients.sums(has_weights),
             "db_parts": _gradients.sums(has_bias),
         },
-        supports=_tiles.fits,
-        narrows=_tiles.narrows,
+        supports=_gradients.fits,
+        narrows=_gradients.narrows,
         prefers=_gradients.prefers,
         multiples=("columns", "x_stride", "residual_stride"),
         reference=reference,

@@ -37,7 +37,7 @@ declare(
         refuses=_quantised.refused,
         supports=_tiles.fits,
         narrows=_tiles.narrows,
-        prefers=_tiles.prefers,
+        prefers=_tiles.prefers_held,
         multiples=("columns", "x_stride"),
         reference=reference,
         amplifies=4.0,

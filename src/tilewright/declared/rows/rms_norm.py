@@ -67,7 +67,7 @@ declare(
         refuses=_quantised.refused,
         supports=_tiles.fits,
         narrows=_tiles.narrows,
-        prefers=_tiles.prefers,
+        prefers=_tiles.prefers_held,
         multiples=("columns", "x_stride", "residual_stride"),
         reference=reference,
         terms="columns",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, In, Out, declare
-from tilewright.declared.rows import _gradients, _sizes, _tiles
+from tilewright.declared.rows import _gradients, _sizes
 
 
 def reference(
@@ -46,8 +46,8 @@ declare(
         ),
         values={"programs": _gradients.programs},
         temporaries={"dw_parts": _gradients.sums(has_weights)},
-        supports=_tiles.fits,
-        narrows=_tiles.narrows,
+        supports=_gradients.fits,
+        narrows=_gradients.narrows,
         prefers=_gradients.prefers,
         multiples=("columns", "x_stride", "residual_stride"),
         reference=reference,

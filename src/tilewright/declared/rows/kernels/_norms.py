@@ -128,13 +128,13 @@ def norm(
     if HELD:
         column = tl.arange(0, BLOCK)
         inside = there & (column < columns)[None, :]
-        at = row[:, None] * columns + column[None, :]
         values = summed(from_x, from_residual, column[None, :], inside, has_residual)
         # Before the sums over the row, which would otherwise be waited for first.
         ws = of_columns(w, column, columns, has_w)
         bs = of_columns(b, column, columns, has_b)
         smooths = of_columns(smooth, column, columns, has_smooth)
         if has_residual:
+            at = row[:, None] * columns + column[None, :]
             tl.store(total + at, values.to(total.dtype.element_ty), inside)
         mean, rstd = held_statistics(values, inside, columns, eps, CENTRED)
         values = finished(
@@ -145,7 +145,7 @@ def norm(
             scales = scale_of(most, y.dtype.element_ty)
             tl.store(row_scales + row, scales, row < rows)
             by = scales[:, None]
-        put(y, block_scales, values, row, at, column, inside, columns, by, quant)
+        put(y, block_scales, values, row, there, 0, columns, by, quant)
     else:
         mean, rstd = read_statistics(
             from_x, from_residual, there, columns, eps, BLOCK, CENTRED, has_residual
@@ -169,14 +169,14 @@ def norm(
         for start in range(0, columns, BLOCK):
             column = start + tl.arange(0, BLOCK)
             inside = there & (column < columns)[None, :]
-            at = row[:, None] * columns + column[None, :]
             values = summed(from_x, from_residual, column[None, :], inside, has_residual)
             ws = of_columns(w, column, columns, has_w)
             bs = of_columns(b, column, columns, has_b)
             smooths = of_columns(smooth, column, columns, has_smooth)
             if has_residual:
+                at = row[:, None] * columns + column[None, :]
                 tl.store(total + at, values.to(total.dtype.element_ty), inside)
             values = finished(
                 values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
             )
-            put(y, block_scales, values, row, at, column, inside, columns, by, quant)
+            put(y, block_scales, values, row, there, start, columns, by, quant)

@@ -29,20 +29,21 @@ def narrow(values, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def put(
-    y, block_scales, values, row, at, column, inside, columns, by, quant: tl.constexpr,
-):  # fmt: skip
-    """Store values, divided by `by`, or by the scale of each 128 of them, which is stored too."""
+def put(y, block_scales, values, row, there, start, columns, by, quant: tl.constexpr):
+    """Store values of rows, from column `start` on, divided by `by`, or by the scale of each 128 of
+    them, which is stored too. there: which rows there are [ROWS, 1]."""
+    ROWS: tl.constexpr = values.shape[0]
+    BLOCK: tl.constexpr = values.shape[1]
     if quant == "block":
-        ROWS: tl.constexpr = values.shape[0]
-        GROUPS: tl.constexpr = values.shape[1] // 128
+        GROUPS: tl.constexpr = BLOCK // 128
         groups = values.reshape(ROWS, GROUPS, 128)
         scales = scale_of(tl.max(tl.abs(groups), 2), y.dtype.element_ty)
-        values = (groups / scales[:, :, None]).reshape(ROWS, GROUPS * 128)
-        group = tl.min(column.reshape(GROUPS, 128), 1) // 128
-        to = row[:, None] * (columns // 128) + group[None, :]
-        first = tl.max(inside.to(tl.int32).reshape(ROWS, GROUPS, 128), 2) > 0
-        tl.store(block_scales + to, scales, first)
+        values = (groups / scales[:, :, None]).reshape(ROWS, BLOCK)
+        group = start // 128 + tl.arange(0, GROUPS)[None, :]
+        to = row[:, None] * (columns // 128) + group
+        tl.store(block_scales + to, scales, there & (group < columns // 128))
     elif quant == "row" or quant == "tensor":
         values = values / by
-    tl.store(y + at, narrow(values, y.dtype.element_ty), inside)
+    column = start + tl.arange(0, BLOCK)[None, :]
+    at = row[:, None] * columns + column
+    tl.store(y + at, narrow(values, y.dtype.element_ty), there & (column < columns))

@@ -80,16 +80,14 @@ def gated_activation(
             x, up, row, there, start, columns, x_stride, up_stride, ROWS, BLOCK, has_up, interleaved
         )
         values = gated(a, b, limit, alpha, shift, gate)
-        column = start + tl.arange(0, BLOCK)
-        inside = there & (column < columns)[None, :]
         if quant == "row":
             # Beyond the last column a and b are 0, and sigmoid's values there are not.
+            inside = there & (start + tl.arange(0, BLOCK) < columns)[None, :]
             most = tl.max(tl.where(inside, tl.abs(values), 0.0), 1)
             scales = scale_of(most, y.dtype.element_ty)
             tl.store(row_scales + row, scales, row < rows)
             by = scales[:, None]
-        at = row[:, None] * columns + column[None, :]
-        put(y, block_scales, values, row, at, column, inside, columns, by, quant)
+        put(y, block_scales, values, row, there, start, columns, by, quant)
     else:
         most = tl.zeros((ROWS, BLOCK), tl.float32)
         for start in range(0, columns, BLOCK):
@@ -108,7 +106,4 @@ def gated_activation(
                 interleaved,
             )  # fmt: skip
             values = gated(a, b, limit, alpha, shift, gate)
-            column = start + tl.arange(0, BLOCK)
-            inside = there & (column < columns)[None, :]
-            at = row[:, None] * columns + column[None, :]
-            put(y, block_scales, values, row, at, column, inside, columns, scales[:, None], quant)
+            put(y, block_scales, values, row, there, start, columns, scales[:, None], quant)

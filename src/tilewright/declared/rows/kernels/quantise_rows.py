@@ -55,18 +55,15 @@ def quantise(
         by = scale_of(most, DTYPE)[:, None]
         tl.store(row_scales + row[:, None], by, there)
     if HELD:
-        inside = there & (first < columns)
-        values = smoothed(held, smooth, first, known & inside, has_smooth)
-        at = row[:, None] * columns + first
-        put(y, block_scales, values, row, at, tl.arange(0, BLOCK), inside, columns, by, quant)
+        values = smoothed(held, smooth, first, known & (first < columns), has_smooth)
+        put(y, block_scales, values, row, there, 0, columns, by, quant)
     else:
         for start in range(0, columns, BLOCK):
-            column = start + tl.arange(0, BLOCK)
-            inside = there & (column < columns)[None, :]
-            values = read(x, column[None, :], inside)
-            values = smoothed(values, smooth, column[None, :], known & inside, has_smooth)
-            at = row[:, None] * columns + column[None, :]
-            put(y, block_scales, values, row, at, column, inside, columns, by, quant)
+            column = start + first
+            inside = there & (column < columns)
+            values = read(x, column, inside)
+            values = smoothed(values, smooth, column, known & inside, has_smooth)
+            put(y, block_scales, values, row, there, start, columns, by, quant)
 
 
 @triton.jit
