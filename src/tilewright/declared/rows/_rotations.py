@@ -101,13 +101,13 @@ def refused(problem: Any) -> str:
     return ""
 
 
-def least(problem: Any, heads: int) -> int:
-    """Bytes of so many heads of each token, read or written, and of its row of cos and sin."""
-    elements = problem.tokens * problem.head_dim * heads
+def least(problem: Any, elements: int) -> int:
+    """Bytes of so many elements of each token, read or written, and of its row of cos and sin."""
+    kinds = (problem.dtype, problem.cos_dtype, problem.position_dtype)
+    each, angle, position = (dtypes.DTYPES[kind].bytes for kind in kinds)
     rows = 2 * min(problem.tokens, problem.length) * problem.half
-    places = problem.has_positions * problem.tokens * dtypes.DTYPES[problem.position_dtype].bytes
-    each = dtypes.DTYPES[problem.dtype].bytes
-    return int(elements * each + rows * dtypes.DTYPES[problem.cos_dtype].bytes + places)
+    places = problem.tokens if problem.has_positions else 0
+    return int(problem.tokens * elements * each + rows * angle + places * position)
 
 
 def half(problem: Any) -> int:

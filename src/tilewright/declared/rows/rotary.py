@@ -56,7 +56,7 @@ declare(
         prefers=rotations.prefers,
         multiples=rotations.MULTIPLES,
         reference=reference,
-        least=lambda p: rotations.least(p, 2 * (p.q_heads + p.k_heads)),
+        least=lambda p: rotations.least(p, 2 * p.head_dim * (p.q_heads + p.k_heads)),
         amplifies=4.0,
         gradients=gradients,
         problems=(

@@ -34,7 +34,7 @@ declare(
         prefers=rotations.prefers,
         multiples=rotations.MULTIPLES,
         reference=reference,
-        least=lambda p: rotations.least(p, 2 * (p.q_heads + p.k_heads)),
+        least=lambda p: rotations.least(p, 4 * p.half * (p.q_heads + p.k_heads)),
         amplifies=4.0,
         problems=(
             *rotations.problems(*rotations.TOKENS),

@@ -80,9 +80,10 @@ def programs(problem: Any, config: Any) -> tuple[int]:
 
 def least(problem: Any) -> int:
     """Bytes: q in place, k and v once, and once their slots in the caches."""
-    turned = rotations.least(problem, 2 * problem.q_heads + problem.k_heads)
-    each = DTYPES[problem.dtype].bytes + 2 * DTYPES[problem.cache_dtype].bytes
-    return int(turned + problem.tokens * (problem.k_heads * problem.head_dim * each + 8))
+    new = problem.k_heads * problem.head_dim
+    read = rotations.least(problem, 4 * problem.half * problem.q_heads + 2 * new)
+    written = 2 * new * DTYPES[problem.cache_dtype].bytes
+    return int(read + problem.tokens * (written + DTYPES["int64"].bytes))
 
 
 def problems(**fields: Any) -> tuple[dict[str, Any], ...]:
