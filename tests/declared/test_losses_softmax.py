@@ -7,6 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import ops
+from tilewright.arch import arch
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 
@@ -86,3 +87,8 @@ def test_long_rows_are_read_in_large_pieces():
     held, long = (dispatcher.select(softmax(rows=4096, columns=n)).config for n in (16384, 16400))
     assert (held.BLOCK, held.HELD) == (16384, True)
     assert (long.BLOCK, long.HELD, long.num_warps) == (16384, False, 16)
+    problem, this = softmax(rows=4096, columns=128256), arch("sm_90")
+    family = ops.family("softmax")
+    every = family.default_space(problem, this).expand(this).configs
+    served = {(c.BLOCK, c.num_warps) for c in every if family.supports(c, problem, this)}
+    assert served == {(16384, 16), (16384, 32), (8192, 8), (8192, 16)}

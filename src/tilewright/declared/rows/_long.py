@@ -9,9 +9,15 @@ from typing import Any
 
 from tilewright.declared.rows import _tiles
 
+AXES = {**_tiles.AXES, "num_warps": (*_tiles.AXES["num_warps"], 32)}
+"""32 warps are for long rows alone: an SM then has one or two workgroups."""
+
 PIECES = (16384, 8192)
 """Elements of a long row that are read at once. Large ones, by many warps, so that few rows are
 under way at a time: L2 then has them still when they are read again."""
+
+LEAST_ELEMENTS = 16
+"""Elements of a piece for each lane, at least: `kernels._online` gives lanes as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +43,19 @@ class Long:
             return f"HELD = {config.HELD} for rows of {columns} in pieces of {config.BLOCK}"
         if config.ROWS > 1 and not config.HELD:
             return f"ROWS = {config.ROWS} for rows that are read in pieces"
-        if _each(config) > _tiles.LANE_ELEMENTS:
+        if _each(config) > _tiles.LANE_ELEMENTS or (
+            not config.HELD and _each(config) < LEAST_ELEMENTS
+        ):
             return f"{_each(config):.0f} elements for each lane"
+        if config.HELD and config.num_warps not in _tiles.AXES["num_warps"]:
+            return f"{config.num_warps} warps for rows that are held"
         return True
 
     def narrows(self, problem: Any) -> dict[str, Sequence[Any]]:
         """The only values of axes that `fits` takes."""
         held = getattr(problem, self.size) <= PIECES[0]
-        rows = {} if held else {"ROWS": (1,)}
-        return {"BLOCK": self.blocks(problem), "HELD": (held,), **rows}
+        more = {"num_warps": _tiles.AXES["num_warps"]} if held else {"ROWS": (1,)}
+        return {"BLOCK": self.blocks(problem), "HELD": (held,), **more}
 
 
 def _each(config: Any) -> float:
@@ -55,5 +65,5 @@ def _each(config: Any) -> float:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """As `_tiles` does where rows are held; else the largest tile."""
-    return _tiles.prefers(problem, config) if config.HELD else -config.BLOCK * config.num_warps
+    """As `_tiles` does where rows are held; else the largest piece."""
+    return _tiles.prefers(problem, config) if config.HELD else -config.BLOCK

@@ -95,7 +95,7 @@ def declare_on_rows(
             module=f"{__package__}.{name}",
             operands=operands,
             scalars={"scale": ("fp32", 1.0)},
-            axes=_tiles.AXES,
+            axes=_long.AXES,
             parts=(kernel("main", place, _tiles.programs),),
             refuses=not_floats("dtype", "out_dtype"),
             supports=TILES.fits,

@@ -124,7 +124,7 @@ declare(
         },
         scalars=_entropy.SCALARS,
         options={"with_lse": False, "with_gradient": False},
-        axes=_tiles.AXES,
+        axes=_long.AXES,
         parts=(
             kernel("main", f"{__package__}.kernels.cross_entropy:cross_entropy", _tiles.programs),
         ),
