@@ -94,9 +94,10 @@ def prefers(problem: Any, config: Any) -> float:
 
 
 def multiples(config: Any) -> tuple[str, ...]:
-    """Strides that aligned kernels take for multiples of 16: all but those of 1."""
+    """What aligned kernels take for multiples of 16: strides that are not 1, and the number of
+    neighbours in memory, which masks end at."""
     strides = ("outer_stride", "far_stride", "middle_stride")
-    return (*strides, "near_stride") if config.COLUMNS else strides
+    return (*strides, "near_stride", "inner") if config.COLUMNS else (*strides, "near")
 
 
 def refused(problem: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 from typing import Any
 
 from tilewright.custom.extents import Size
@@ -38,6 +39,8 @@ window; padding on both sides, and elements by which windows may reach beyond it
 USUAL_ELEMENTS = 8
 """Elements of a tile for each lane that are preferred until a measurement decides: 16 bytes of
 bf16 for each of a window's elements."""
+FILLED = 528
+"""Workgroups that are wanted at least: four for each of 132 SMs."""
 LANE_ELEMENTS = 16
 """Elements of a tile for each lane, at most."""
 
@@ -146,12 +149,15 @@ def each(config: Any) -> float:
     return float(config.ROWS * config.FAST / (32 * config.num_warps))
 
 
-def prefers(problem: Any, config: Any) -> float:
-    """How many times a tile has more or fewer than `USUAL_ELEMENTS` for each lane."""
-    return max(each(config) / USUAL_ELEMENTS, USUAL_ELEMENTS / each(config))
+def prefers(neighbours: int, rows: int, first: bool, config: Any) -> float:
+    """How many times a tile has more or fewer than `USUAL_ELEMENTS` for each lane, and how many
+    times there are too few workgroups."""
+    many = prod(grid(neighbours, rows, first, config))
+    usual = max(each(config) / USUAL_ELEMENTS, USUAL_ELEMENTS / each(config))
+    return usual * max(1.0, FILLED / max(1, many))
 
 
-def grid(neighbours: int, rows: int, config: Any) -> tuple[int, int]:
+def grid(neighbours: int, rows: int, first: bool, config: Any) -> tuple[int, int]:
     """Tiles of rows, by tiles of neighbours."""
     return -(-rows // config.ROWS), -(-neighbours // config.FAST)
 

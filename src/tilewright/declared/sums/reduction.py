@@ -34,8 +34,8 @@ RESULTS = {
 }
 """The result that each option asks for, in the order of a call's results."""
 
-FILLED = 528
-"""Workgroups that are wanted at least: four for each of 132 SMs."""
+FILLED = 1056
+"""Workgroups that are wanted at least: eight for each of 132 SMs."""
 VALUES, PLACES = 6, 2
 """Partial results of a result: sum, sum of squares, product, largest, smallest, largest absolute
 value; and two places."""

@@ -106,7 +106,7 @@ declare(
         supports=_tiles.fits,
         narrows=_tiles.narrows,
         prefers=_tiles.prefers,
-        multiples=lambda config: (*_tiles.multiples(config), "inner" if config.COLUMNS else "near"),
+        multiples=_tiles.multiples,
         reference=reference,
         problems=(
             # Llama 3 8B (arXiv:2407.21783): hidden states [4096 tokens, 4096], along both.

@@ -2,7 +2,8 @@
 
 Idea. A workgroup has a tile of the output: ROWS pixels by FAST channels, or, where channels come
 first, ROWS lines by FAST pixels. It reads one element of each window after another and keeps the
-result so far in registers. Small windows are unrolled, so that their reads are in flight together.
+result so far in registers. Reads of a small window, or of eight elements of a large one, are in
+flight together.
 
 Data. Pixels that several windows share are read again, from L1 or L2. Results are made in fp32, of
 whole numbers in int32.
@@ -16,6 +17,8 @@ import triton.language as tl
 
 UNROLLED: tl.constexpr = tl.constexpr(32)
 """Elements of a window, at most, that are read without a loop."""
+AT_ONCE: tl.constexpr = tl.constexpr(8)
+"""Elements of a larger window that a loop reads each time."""
 
 
 @triton.jit
@@ -78,25 +81,31 @@ def pool(
     from_d = begins(out_d, pad_d, stride_d)
     from_h = begins(out_h, pad_h, stride_h)
     from_w = begins(out_w, pad_w, stride_w)
-    from_x = x + image.to(tl.int64) * depth * height * width * channels
+    wide = 1 if FIRST else channels
+    # Each window's elements lie at the same distances from its first one, which may be in padding.
+    first = (from_d * height + from_h) * width + from_w
+    start = x + image.to(tl.int64) * depth * height * width * wide + first.to(tl.int64) * wide
+    start = start + step
     best = tl.full((ROWS, FAST), WORST, MADE)
     best_at = tl.full((ROWS, FAST), -1, tl.int32)
     if TAPS <= UNROLLED:
         for tap in tl.static_range(TAPS):
             best, best_at = taken(
-                best, best_at, from_x, from_d, from_h, from_w, step, there, depth, height, width,
-                channels, tap // (kernel_h * kernel_w) * dilation_d,
+                best, best_at, start, first, from_d, from_h, from_w, there, depth, height, width,
+                wide, tap // (kernel_h * kernel_w) * dilation_d,
                 tap // kernel_w % kernel_h * dilation_h, tap % kernel_w * dilation_w, AVERAGE,
                 LEAST, index, WORST,
             )  # fmt: skip
     else:
-        for tap in range(TAPS):
-            best, best_at = taken(
-                best, best_at, from_x, from_d, from_h, from_w, step, there, depth, height, width,
-                channels, tap // (kernel_h * kernel_w) * dilation_d,
-                tap // kernel_w % kernel_h * dilation_h, tap % kernel_w * dilation_w, AVERAGE,
-                LEAST, index, WORST,
-            )  # fmt: skip
+        for some in range(0, TAPS, AT_ONCE):
+            for one in tl.static_range(AT_ONCE):
+                tap = some + one
+                best, best_at = taken(
+                    best, best_at, start, first, from_d, from_h, from_w, there & (tap < TAPS),
+                    depth, height, width, wide, tap // (kernel_h * kernel_w) * dilation_d,
+                    tap // kernel_w % kernel_h * dilation_h, tap % kernel_w * dilation_w, AVERAGE,
+                    LEAST, index, WORST,
+                )  # fmt: skip
     if AVERAGE:
         count = counted(from_d, depth, pad_d, kernel_d, dilation_d, include_pad)
         count *= counted(from_h, height, pad_h, kernel_h, dilation_h, include_pad)
@@ -110,8 +119,8 @@ def pool(
 
 @triton.jit
 def taken(
-    best, best_at, from_x, from_d, from_h, from_w, step, there, depth, height, width, channels,
-    tap_d, tap_h, tap_w, AVERAGE: tl.constexpr, LEAST: tl.constexpr, INDEX: tl.constexpr,
+    best, best_at, start, first, from_d, from_h, from_w, there, depth, height, width, wide, tap_d,
+    tap_h, tap_w, AVERAGE: tl.constexpr, LEAST: tl.constexpr, INDEX: tl.constexpr,
     WORST: tl.constexpr,
 ):  # fmt: skip
     """The results so far after one more element of each window."""
@@ -120,20 +129,19 @@ def taken(
     w = from_w + tap_w
     inside = (d >= 0) & (d < depth) & (h >= 0) & (h < height) & there
     inside = inside & (w >= 0) & (w < width)
-    line = (d * height + h) * width
-    at = from_x + line.to(tl.int64) * channels
+    apart = (tap_d * height + tap_h) * width + tap_w
+    at = start + apart.to(tl.int64) * wide
     if best.dtype.is_floating():
-        values = tl.load(at + (w * channels + step), inside, WORST).to(best.dtype)
+        values = tl.load(at, inside, WORST).to(best.dtype)
     else:
-        read = tl.load(at + (w * channels + step), inside, 0).to(best.dtype)
-        values = tl.where(inside, read, WORST)
+        values = tl.where(inside, tl.load(at, inside, 0).to(best.dtype), WORST)
     if AVERAGE:
         best += values
     elif INDEX:
         better = values < best if LEAST else values > best
         takes = inside & (better | (values != values) | (best_at < 0))
         best = tl.where(takes, values, best)
-        best_at = tl.where(takes, line + w, best_at)
+        best_at = tl.where(takes, first + apart, best_at)
     elif LEAST:
         best = tl.minimum(best, values, propagate_nan=tl.PropagateNan.ALL)
     else:

@@ -55,10 +55,11 @@ def pool_backward(
     image, d, h, w, step, there = across(row, fast, depth, height, width, channels, FIRST)
     there = there & (image < images)
     total = tl.zeros((ROWS, FAST), tl.float32)
+    wide = 1 if FIRST else channels
     if ALL <= UNROLLED:
         for one in tl.static_range(ALL):
             total += arrived(
-                dy, index, image, d, h, w, step, there, depth, height, width, channels, out_depth,
+                dy, index, image, d, h, w, step, there, depth, height, width, wide, out_depth,
                 out_height, out_width, pad_d, pad_h, pad_w, divisor, one // (ALL_H * ALL_W),
                 one // ALL_W % ALL_H, one % ALL_W, mode, include_pad, kernel_d, kernel_h, kernel_w,
                 stride_d, stride_h, stride_w, dilation_d, dilation_h, dilation_w,
@@ -66,7 +67,7 @@ def pool_backward(
     else:
         for one in range(ALL):
             total += arrived(
-                dy, index, image, d, h, w, step, there, depth, height, width, channels, out_depth,
+                dy, index, image, d, h, w, step, there, depth, height, width, wide, out_depth,
                 out_height, out_width, pad_d, pad_h, pad_w, divisor, one // (ALL_H * ALL_W),
                 one // ALL_W % ALL_H, one % ALL_W, mode, include_pad, kernel_d, kernel_h, kernel_w,
                 stride_d, stride_h, stride_w, dilation_d, dilation_h, dilation_w,
@@ -77,7 +78,7 @@ def pool_backward(
 
 @triton.jit
 def arrived(
-    dy, index, image, d, h, w, step, there, depth, height, width, channels, out_depth, out_height,
+    dy, index, image, d, h, w, step, there, depth, height, width, wide, out_depth, out_height,
     out_width, pad_d, pad_h, pad_w, divisor, one_d, one_h, one_w, mode: tl.constexpr,
     include_pad: tl.constexpr, kernel_d: tl.constexpr, kernel_h: tl.constexpr,
     kernel_w: tl.constexpr, stride_d: tl.constexpr, stride_h: tl.constexpr,
@@ -90,7 +91,7 @@ def arrived(
     out_w, in_w = window(w, one_w, pad_w, out_width, kernel_w, stride_w, dilation_w)
     inside = in_d & in_h & there & in_w
     line = ((image * out_depth + out_d) * out_height + out_h) * out_width
-    at = line.to(tl.int64) * channels + (out_w * channels + step)
+    at = line.to(tl.int64) * wide + (out_w * wide + step)
     made = tl.load(dy + at, inside, 0.0).to(tl.float32)
     if mode == "average":
         count = counted(
