@@ -7,7 +7,7 @@ axes are taken as one: `tilewright.reduce` brings it there. Several results are 
 Places count the reduced elements in order, `far` before `near`; of equal elements the first counts.
 NaN counts as the largest and as the smallest.
 
-CK Tile's ``reduce`` and ``multi_reduce`` are such operations; its AMAX is `absmax`.
+CK Tile's single and multiple reductions are such operations; its AMAX is `absmax`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,6 @@ FILLED = 1056
 VALUES, PLACES = 6, 2
 """Partial results of a result: sum, sum of squares, product, largest, smallest, largest absolute
 value; and two places."""
-
-
-def values(problem: Any, rng: Any) -> Any:
-    shape = (problem.outer, problem.far, problem.middle, problem.near, problem.inner)
-    if DTYPES[problem.dtype].kind == "float":
-        return rng.standard_normal(shape)
-    low, high = {"bool": (0, 2), "uint8": (0, 9)}.get(problem.dtype, (-9, 9))
-    return rng.integers(low, high, shape)
 
 
 def reference(x: Any, problem: Any) -> tuple[Any, ...]:
@@ -166,7 +158,6 @@ declare(
                 "near",
                 "inner",
                 strides=("outer_stride", "far_stride", "middle_stride", "near_stride", 1),
-                values=values,
             ),
             "sums": Out("outer", "middle", "inner", dtype="out_dtype", when="sum"),
             "means": Out("outer", "middle", "inner", dtype="out_dtype", when="mean"),
