@@ -24,6 +24,7 @@ def test_a_norm_is_read_with_ck_s_defaults():
     usual = {"rows": 3328, "columns": 4096, "dtype": "fp16", "has_w": True}
     assert read("rms_norm", "tile_rmsnorm2d_fwd -v=0 -e=1e-6") == fields("rms_norm", **usual)
     assert read("rms_norm", "") == fields("rms_norm", **usual)
+    assert read("rms_norm", "-save_rms=1") == fields("rms_norm", **usual, statistics=True)
     assert read("layer_norm", "-m=7 -n=64 -prec_i=bf16 -x_stride=80") == fields(
         "layer_norm", rows=7, columns=64, x_stride=80, has_w=True, has_b=True
     )
@@ -53,7 +54,6 @@ def test_sums_and_rounding_are_read():
     ("name", "line", "why"),
     [
         ("rms_norm", "-fadd=2", "the sum with the residual is an output"),
-        ("rms_norm", "-save_rms=1", "statistics"),
         ("rms_norm", "-y_stride=5000", "results lie contiguous"),
         ("rms_norm", "-fquant=3", "there are 0, 1 and 2"),
         ("rms_norm", "-prec_sy=fp16", "scales are fp32"),
@@ -65,7 +65,6 @@ def test_sums_and_rounding_are_read():
         ("rms_norm", "-x_stride=far", "-x_stride"),
         ("layer_norm", "-stride=5000", "results lie contiguous"),
         ("layer_norm", "-xbias=1", "residual"),
-        ("layer_norm", "-save_mv=1", "statistics"),
     ],
 )
 def test_what_has_no_counterpart_is_refused(name, line, why):

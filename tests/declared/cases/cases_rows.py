@@ -3,7 +3,7 @@
 CASES = {
     "rms_norm": (
         {"rows": 5, "columns": 200, "has_w": True, "has_residual": True, "dtype": "fp32"},
-        {"rows": 9, "columns": 64, "x_stride": 70},
+        {"rows": 9, "columns": 64, "x_stride": 70, "statistics": True},
         {"rows": 3, "columns": 96, "quant": "row", "out_dtype": "e4m3fn", "has_smooth": True},
         {"rows": 3, "columns": 256, "quant": "block", "out_dtype": "e5m2", "dtype": "fp16"},
         {"rows": 3, "columns": 40, "quant": "tensor", "out_dtype": "int8", "has_scale": True},
@@ -16,11 +16,18 @@ CASES = {
     ),
     "layer_norm": (
         {"rows": 5, "columns": 200, "has_w": True, "has_b": True, "has_residual": True},
-        {"rows": 9, "columns": 64, "x_stride": 70, "dtype": "fp32"},
+        {"rows": 9, "columns": 64, "x_stride": 70, "dtype": "fp32", "statistics": True},
         {"rows": 3, "columns": 96, "quant": "row", "out_dtype": "int8", "has_smooth": True},
         {"rows": 3, "columns": 256, "quant": "block", "out_dtype": "e4m3fn", "has_b": True},
         {"rows": 3, "columns": 40, "quant": "tensor", "out_dtype": "e5m2", "has_scale": True},
-        {"rows": 1, "columns": 17000, "quant": "row", "out_dtype": "int8", "has_residual": True},
+        {
+            "rows": 1,
+            "columns": 17000,
+            "quant": "row",
+            "out_dtype": "int8",
+            "has_residual": True,
+            "statistics": True,
+        },
     ),
     "layer_norm_backward": (
         {"rows": 37, "columns": 200, "has_w": True, "has_b": True, "has_dtotal": True},

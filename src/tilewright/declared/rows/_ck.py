@@ -6,7 +6,6 @@ from __future__ import annotations
 from tilewright.declared._ck import Program, Said, contiguous, driver, only, stride
 
 SUM = "the sum with the residual is an output here"
-STATISTICS = "statistics of rows are no outputs here; gradients make them again"
 SCALES = "scales are fp32 here"
 
 
@@ -30,16 +29,14 @@ def _norm(said: Said) -> dict[str, str]:
 
 
 def _layer_norm(said: Said) -> dict[str, str]:
-    only(said, STATISTICS, save_mv=("0",))
     only(said, SCALES, prec_sm=("auto", "fp32"), prec_sx=("auto", "fp32"))
     only(said, "a bias before the norm is a residual here", xbias=("0",))
-    return {**_norm(said), "has_b": "1"}
+    return {**_norm(said), "has_b": "1", "statistics": said["save_mv"]}
 
 
 def _rms_norm(said: Said) -> dict[str, str]:
-    only(said, STATISTICS, save_rms=("0",))
     only(said, SCALES, prec_sm=("auto", "fp32"))
-    return _norm(said)
+    return {**_norm(said), "statistics": said["save_rms"]}
 
 
 def _add_rms_norm(said: Said) -> dict[str, str]:

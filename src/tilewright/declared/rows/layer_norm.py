@@ -3,6 +3,7 @@
     t = x + residual;  y = ((t - mean(t)) / sqrt(var(t) + eps) · (w + offset) + b) · smooth
 
 `smooth` is SmoothQuant's scale of columns (arXiv:2211.10438). y may be rounded to 8 bits (`quant`).
+With `statistics`, mean(t) and 1 / sqrt(var(t) + eps) are outputs too.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ def reference(
     problem: Any,
 ) -> tuple[Any, ...]:
     total = x if residual is None else x + residual
-    centred = total - total.mean(-1)[:, None]
-    y = centred / ((centred * centred).mean(-1)[:, None] + eps) ** 0.5
+    mean = total.mean(-1)
+    centred = total - mean[:, None]
+    rstd = 1 / ((centred * centred).mean(-1) + eps) ** 0.5
+    y = centred * rstd[:, None]
     y = y if w is None else y * (w + offset)
     y = y if b is None else y + b
     y = y if smooth is None else y * smooth
     made, *scales = _quantised.reference(y, problem, scale)
-    return (made, *(() if residual is None else (total,)), *scales)
+    totals = () if residual is None else (total,)
+    return (made, *totals, *((mean, rstd) if problem.statistics else ()), *scales)
 
 
 GRADIENTS = (
@@ -69,10 +73,12 @@ declare(
             "scale": In(1, dtype="fp32", optional=True, values=(0.01, 0.02)),
             "y": Out("*rows", "columns", dtype="out_dtype"),
             "total": Out("*rows", "columns", when="has_residual"),
+            "mean": Out("*rows", dtype="fp32", when="statistics", differentiable=False),
+            "rstd": Out("*rows", dtype="fp32", when="statistics", differentiable=False),
             **_quantised.SCALES,
         },
         scalars={"eps": ("fp32", 1e-5), "offset": ("fp32", 0.0)},
-        options={"quant": ""},
+        options={"quant": "", "statistics": False},
         choices={"quant": _quantised.QUANT},
         axes=_tiles.AXES,
         parts=(kernel("main", f"{__package__}.kernels.layer_norm:layer_norm", _tiles.programs),),

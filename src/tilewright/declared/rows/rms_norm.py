@@ -3,6 +3,7 @@
     t = x + residual;  y = t / sqrt(mean(t²) + eps) · (w + offset) · smooth
 
 `smooth` is SmoothQuant's scale of columns (arXiv:2211.10438). y may be rounded to 8 bits (`quant`).
+With `statistics`, 1 / sqrt(mean(t²) + eps) is an output too.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ def reference(
     x: Any, w: Any, residual: Any, smooth: Any, scale: Any, eps: float, offset: float, problem: Any
 ) -> tuple[Any, ...]:
     total = x if residual is None else x + residual
-    y = total / ((total * total).mean(-1)[:, None] + eps) ** 0.5
+    rstd = 1 / ((total * total).mean(-1) + eps) ** 0.5
+    y = total * rstd[:, None]
     y = y if w is None else y * (w + offset)
     y = y if smooth is None else y * smooth
     made, *scales = _quantised.reference(y, problem, scale)
-    return (made, *(() if residual is None else (total,)), *scales)
+    totals = () if residual is None else (total,)
+    return (made, *totals, *((rstd,) if problem.statistics else ()), *scales)
 
 
 GRADIENTS = (
@@ -57,10 +60,11 @@ declare(
             "scale": In(1, dtype="fp32", optional=True, values=(0.01, 0.02)),
             "y": Out("*rows", "columns", dtype="out_dtype"),
             "total": Out("*rows", "columns", when="has_residual"),
+            "rstd": Out("*rows", dtype="fp32", when="statistics", differentiable=False),
             **_quantised.SCALES,
         },
         scalars={"eps": ("fp32", 1e-6), "offset": ("fp32", 0.0)},
-        options={"quant": ""},
+        options={"quant": "", "statistics": False},
         choices={"quant": _quantised.QUANT},
         axes=_tiles.AXES,
         parts=(kernel("main", f"{__package__}.kernels.rms_norm:rms_norm", _tiles.programs),),

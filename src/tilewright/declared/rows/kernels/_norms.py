@@ -109,11 +109,20 @@ def read_statistics(
 
 
 @triton.jit
+def store_statistics(means, rstds, row, rows, mean, rstd, CENTRED: tl.constexpr):
+    """Store what rows were normed with."""
+    if CENTRED:
+        tl.store(means + row, mean, row < rows)
+    tl.store(rstds + row, rstd, row < rows)
+
+
+@triton.jit
 def norm(
-    x, w, b, residual, smooth, scale, y, total, row_scales, block_scales, rows, columns, x_stride,
-    residual_stride, eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr,
-    CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr, has_residual: tl.constexpr,
-    has_smooth: tl.constexpr, quant: tl.constexpr,
+    x, w, b, residual, smooth, scale, y, total, means, rstds, row_scales, block_scales, rows,
+    columns, x_stride, residual_stride, eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    HELD: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr,
+    has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
+    statistics: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -137,6 +146,8 @@ def norm(
             at = row[:, None] * columns + column[None, :]
             tl.store(total + at, values.to(total.dtype.element_ty), inside)
         mean, rstd = held_statistics(values, inside, columns, eps, CENTRED)
+        if statistics:
+            store_statistics(means, rstds, row, rows, mean, rstd, CENTRED)
         values = finished(
             values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
         )
@@ -150,6 +161,8 @@ def norm(
         mean, rstd = read_statistics(
             from_x, from_residual, there, columns, eps, BLOCK, CENTRED, has_residual
         )
+        if statistics:
+            store_statistics(means, rstds, row, rows, mean, rstd, CENTRED)
         if quant == "row":
             most = tl.zeros((ROWS, BLOCK), tl.float32)
             for start in range(0, columns, BLOCK):
