@@ -323,13 +323,13 @@ def test_gradients_may_depend_on_the_problem():
 
 def test_a_kernel_is_given_functions_that_it_calls():
     axes = {name: values for name, values in declared().axes.items() if name != "HELD"}
-    one = declared(axes=axes, callees={"HELD": lambda config: (f"module:of_{config.ROWS}",)})
+    one = declared(axes=axes, constants={"HELD": lambda config: (f"module:of_{config.ROWS}",)})
     one.check()
     family, this = CustomFamily(one), arch("sm_90")
     config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "", 16, ROWS=4)
     assert family.sources(config, this)["main"].functions == (("HELD", ("module:of_4",)),)
     with pytest.raises(BadArgument, match="names two things"):
-        declared(callees={"HELD": lambda config: ()}).check()
+        declared(constants={"HELD": lambda config: ()}).check()
 
 
 def test_words_of_a_chain_are_part_of_a_name(family):

@@ -22,7 +22,7 @@ def catalogue(d: Declaration) -> Catalogue:
         **{name: _field(name, "i32", d) for name in (*d.sizes, *d.numbers)},
         **{name: Numbers("i32", _value(value)) for name, value in d.values.items()},
         **{name: _constant(name) for name in options},
-        **{name: _functions(places) for name, places in d.callees.items()},
+        **{name: _worked_out(value) for name, value in d.constants.items()},
     }
 
 
@@ -59,8 +59,8 @@ def _constant(name: str) -> Constant:
     return lambda c, _: getattr(c, name)
 
 
-def _functions(places: Callable[[Any], tuple[str, ...]]) -> Constant:
-    return lambda c, _: tuple(places(c))
+def _worked_out(value: Callable[[Any], Value | tuple[str, ...]]) -> Constant:
+    return lambda c, _: value(c)
 
 
 def parts(d: Declaration) -> tuple[binder.Part, ...]:

@@ -217,7 +217,9 @@ class Declaration:
     functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = field(
         default_factory=dict
     )
-    callees: Mapping[str, Callable[[Any], tuple[str, ...]]] = field(default_factory=dict)
+    constants: Mapping[str, Callable[[Any], int | str | tuple[str, ...]]] = field(
+        default_factory=dict
+    )
     drivers: tuple[Driver, ...] = ()
     formats: Formats = field(default_factory=Formats)
 
@@ -423,7 +425,7 @@ class Declaration:
             self.temporaries,
             self.options,
             self.axes,
-            self.callees,
+            self.constants,
         )
         flags = (flag(name) for name in self.optional)
         fields = (*self.dtype_fields, "alignment")

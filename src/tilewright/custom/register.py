@@ -81,7 +81,7 @@ def operation(
     narrows: Callable[[Any], Mapping[str, Sequence[Any]]] = lambda problem: {},
     together: Callable[[Any, Arch], Sequence[Mapping[str, Any]]] | None = None,
     functions: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] | None = None,
-    callees: Mapping[str, Callable[[Any], tuple[str, ...]]] | None = None,
+    constants: Mapping[str, Callable[[Any], int | str | tuple[str, ...]]] | None = None,
     drivers: Sequence[Driver] = (),
     formats: Formats | None = None,
 ) -> Callable[[F], F]:
@@ -138,8 +138,8 @@ def operation(
         the same axes: planning and tuning look at these instead of all combinations of these axes.
     functions: other functions that call the operation, by the name that each has in
         ``tilewright``: each is made from the function of the operation.
-    callees: of constexprs that are tuples of Triton functions, which a kernel calls: from a config
-        to their places (``"module:function"``).
+    constants: further constexprs of kernels, from a config: a number, text, or a tuple of Triton
+        functions that the kernel calls, by their places (``"module:function"``).
     drivers: command lines of other libraries' programs that state problems (`Driver`), as in
         ``tilewright run NAME ck="-m=64 -n=4096"``.
     formats: the sweep documents of CK Tile Engine that are read (`Formats`).
@@ -186,7 +186,7 @@ def operation(
                 narrows=narrows,
                 together=together,
                 functions=dict(functions or {}),
-                callees=dict(callees or {}),
+                constants=dict(constants or {}),
                 drivers=tuple(drivers),
                 formats=formats or Formats(),
             )

@@ -1,6 +1,6 @@
 """Small problems of the operations on shapes."""
 
-from tilewright.declared.shape._problems import back, both, permuted, windows
+from tilewright.declared.shape._problems import back, both, chained, permuted, windows
 
 WINDOWS = (
     windows(2, 9, 32, 3, **both("pad", 1), **both("after", 1)),
@@ -23,6 +23,16 @@ CASES = {
         permuted((3, 100), (0, 1), dtype="fp32", out_dtype="int8", has_scale=True),
         permuted((3, 100), (0, 1), dtype="int32", out_dtype="fp32"),
         permuted((8, 20), (0, 1), dtype="fp32", out_dtype="e5m2"),
+    ),
+    "elementwise_chain": (
+        chained((3, 20, 48), "mul+add+gelu", 5, 7),
+        chained((5, 6, 7, 9), "bias+silu+mul", 1, 10, a_dtype="fp16", b_dtype="bf16"),
+        chained((40, 30), "clamp+add", 0, 0, 2, dtype="fp32"),
+        {**chained((8, 32), "add+relu", 3, dtype="fp32"), "x_over": 1, "a_s2": 48},
+        {**chained((6, 10), "mul", 2, dtype="fp16"), "x_s2": 40, "x_s3": 2},
+        chained((33, 64), "scale", 0, a_dtype="fp32", out_dtype="e4m3fn"),
+        chained((300,), "gelu_tanh", dtype="int8", out_dtype="fp32"),
+        {**chained((4, 5), "add", 3, dtype="fp32"), "x_over": 0},
     ),
     "im2col": (
         *WINDOWS,

@@ -84,3 +84,29 @@ WINDOWS: tuple[Mapping[str, Any], ...] = (
     windows(4, 128, 320, 3, **_SAME),  # SDXL's first level
 )
 WINDOWS_BACK = tuple(map(back, WINDOWS))
+
+
+def chained(sizes: Sequence[int], chain: str, *over: int, **more: Any) -> dict[str, Any]:
+    """The fields of the problem of a chain over arrays of these sizes.
+
+    over: of each operand besides x, the bits of the dimensions that it has.
+    """
+    wide = (1,) * (4 - len(sizes)) + tuple(sizes)
+    found: dict[str, Any] = {f"n{i}": n for i, n in enumerate(wide)}
+    found["x_over"] = sum(1 << (3 - i) for i, n in enumerate(wide) if n > 1)
+    for name, bits in zip("abc", over, strict=False):
+        found |= {f"has_{name}": True, f"{name}_over": bits}
+    return {**found, "chain": chain, **more}
+
+
+CHAINS: tuple[Mapping[str, Any], ...] = (
+    # DiT-XL/2 (arXiv:2212.09748): modulation of tokens by their image, and a gated residual
+    chained((256, 256, 1152), "mul+add", 5, 5),
+    chained((256, 256, 1152), "mul+add", 5, 7),
+    chained((8192, 14336), "bias+gelu", 1),  # a bias and its activation; Llama's widths
+    chained((8192, 4096), "add", 3),  # a residual
+    chained((128, 96, 3136), "mul", 2),  # ConvNeXt's scale of channels, channels first
+    chained((64, 12, 197 * 197), "add", 3),  # ViT's scores with a bias of heads
+    chained((4096, 14336), "scale", 0, a_dtype="fp32", out_dtype="e4m3fn"),
+    chained((4096, 14336), "", out_dtype="fp32"),
+)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from tilewright.dtypes import DTYPES
 
@@ -55,6 +57,27 @@ def turned(rows: int, columns: int) -> set[tuple[int, int]]:
 def programs(counts: tuple[int, ...], tile: tuple[int, ...]) -> int:
     """Workgroups for `counts` elements in each dimension, of which a tile has `tile`."""
     return math.prod(-(-n // side) for n, side in zip(counts, tile, strict=True))
+
+
+def narrowed(form: Mapping[str, Any], pairs: set[tuple[int, int]]) -> dict[str, tuple[Any, ...]]:
+    """The values of axes that problems are served with: those of `form`, and the sides of tiles."""
+    rows, columns = zip(*pairs, strict=True)
+    found = {name: (value,) for name, value in form.items()}
+    return {**found, "ROWS": tuple(sorted({*rows})), "COLUMNS": tuple(sorted({*columns}))}
+
+
+def fits(
+    config: Any, form: Mapping[str, Any], pairs: set[tuple[int, int]], programs: int
+) -> bool | str:
+    """Whether a config's axes are those of `form`, and its tile one of `pairs`."""
+    for name, value in form.items():
+        if getattr(config, name) != value:
+            return f"{name} = {getattr(config, name)}, where this problem takes {value}"
+    if (config.ROWS, config.COLUMNS) not in pairs:
+        return f"tiles of {config.ROWS} × {config.COLUMNS}"
+    if programs > MOST_PROGRAMS:
+        return "more workgroups than a grid has"
+    return True
 
 
 def far(elements: int, warps: int, dtype: str, *sides: tuple[int, str]) -> float:

@@ -74,20 +74,12 @@ def pairs(problem: Any) -> set[tuple[int, int]]:
 
 
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
-    found = {name: (value,) for name, value in problem.once(form).items()}
-    rows, columns = zip(*problem.once(pairs), strict=True)
-    return {**found, "ROWS": tuple(sorted({*rows})), "COLUMNS": tuple(sorted({*columns}))}
+    return _tiles.narrowed(problem.once(form), problem.once(pairs))
 
 
 def supports(problem: Any, config: Any) -> bool | str:
-    for name, value in problem.once(form).items():
-        if getattr(config, name) != value:
-            return f"{name} = {getattr(config, name)}, where the strides take {value}"
-    if (config.ROWS, config.COLUMNS) not in problem.once(pairs):
-        return f"tiles of {config.ROWS} × {config.COLUMNS}"
-    if programs(problem, config)[0] > _tiles.MOST_PROGRAMS:
-        return "more workgroups than a grid has"
-    return True
+    (count,) = programs(problem, config)
+    return _tiles.fits(config, problem.once(form), problem.once(pairs), count)
 
 
 def rows(problem: Any, config: Any) -> int:

@@ -1,0 +1,284 @@
+"""A chain of operations on elements, with up to three operands that are broadcast.
+
+    y = fₖ(… f₂(f₁(x, operands), operands) …), in one pass
+
+The operations are the words of GEMM's epilogues (`tilewright.ops.epilogues`), those of the user's
+own among them, and the operands are theirs, in order: ``mul+add+gelu`` is gelu(x · a + b).
+`elementwise` broadcasts as torch does and states it in four dimensions (CK's ``elementwise``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.custom.declaration import Array
+from tilewright.declared._arrays import clipped, functions
+from tilewright.declared.shape import _forms, _problems, _slopes, _tiles, _windows
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument
+from tilewright.ops import epilogues
+from tilewright.tolerance import Tolerance, tolerance
+
+DIMENSIONS = 4
+SIZES = tuple(f"n{i}" for i in range(DIMENSIONS))
+WHOLE = (1 << DIMENSIONS) - 1
+NAMES = ("x", "a", "b", "c")
+OTHERS = NAMES[1:]
+MOST_BITS = 16
+"""Bits of operands that are whole numbers: fp32 holds all of them."""
+
+
+def sizes(problem: Any) -> tuple[int, ...]:
+    return tuple(getattr(problem, name) for name in SIZES)
+
+
+def there(said: Any) -> list[str]:
+    """The operands that a problem or a config has."""
+    return ["x", *(name for name in OTHERS if getattr(said, f"has_{name}"))]
+
+
+def over(said: Any, name: str) -> list[int]:
+    """The dimensions that an operand has."""
+    bits = getattr(said, f"{name}_over")
+    return [i for i in range(DIMENSIONS) if bits >> (DIMENSIONS - 1 - i) & 1]
+
+
+def shape(name: str) -> tuple[str, ...]:
+    """An operand's shape, as arithmetic on the sizes and on the bits of ``NAME_over``."""
+    bits = range(DIMENSIONS - 1, -1, -1)
+    return tuple(f"(n{3 - i} - 1) * ({name}_over // {1 << i} % 2) + 1" for i in bits)
+
+
+def shape_of(problem: Any, name: str) -> tuple[int, ...]:
+    has = over(problem, name)
+    return tuple(n if i in has else 1 for i, n in enumerate(sizes(problem)))
+
+
+def strides(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}_s{i}" for i in range(DIMENSIONS))
+
+
+def drawn(name: str, problem: Any, rng: Any) -> Any:
+    """Values that are made up for an operand, as its operation takes them."""
+    made = rng.standard_normal(shape_of(problem, name))
+    kinds = [taken.values for taken in epilogues.takes(problem.chain)]
+    place = OTHERS.index(name)
+    kind = kinds[place] if place < len(kinds) else "normal"
+    if kind == "scale":
+        return abs(made) + 0.5
+    return {"below": -abs(made), "above": abs(made)}.get(kind, made)
+
+
+def operand(name: str) -> Array:
+    if name == "x":
+        return In(*shape(name), strides=strides(name))
+
+    def values(problem: Any, rng: Any) -> Any:
+        return drawn(name, problem, rng)
+
+    return In(
+        *shape(name), dtype=f"{name}_dtype", optional=True, values=values, strides=strides(name)
+    )
+
+
+def form(problem: Any) -> dict[str, Any]:
+    """UNIT and WIDE of the kernels for a problem."""
+    last = DIMENSIONS - 1
+    near = [name for name in there(problem) if last in over(problem, name)]
+    unit = all(getattr(problem, f"{name}_s{last}") == 1 for name in near)
+    promised = (getattr(problem, name) for name in _promised(problem))
+    return {"UNIT": unit, "WIDE": unit and all(n % 16 == 0 for n in promised)}
+
+
+def _promised(said: Any) -> tuple[str, ...]:
+    """The sizes and strides that decide whether operands are moved in vectors."""
+    last = DIMENSIONS - 1
+    found = [f"n{last}"]
+    for name in there(said):
+        has = over(said, name)
+        if last in has:
+            found += [f"{name}_s{i}" for i in has if i != last]
+    return tuple(found)
+
+
+def pairs(problem: Any) -> set[tuple[int, int]]:
+    return _tiles.of_rows(rows(problem, None), problem.n3)
+
+
+def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
+    return _tiles.narrowed(problem.once(form), problem.once(pairs))
+
+
+def supports(problem: Any, config: Any) -> bool | str:
+    (count,) = programs(problem, config)
+    return _tiles.fits(config, problem.once(form), problem.once(pairs), count)
+
+
+def rows(problem: Any, config: Any) -> int:
+    return math.prod(sizes(problem)[:-1])
+
+
+def programs(problem: Any, config: Any) -> tuple[int]:
+    of = (rows(problem, config), problem.n3)
+    return (_tiles.programs(of, (config.ROWS, config.COLUMNS)),)
+
+
+def prefers(problem: Any, config: Any) -> float:
+    return _tiles.far(config.ROWS * config.COLUMNS, config.num_warps, problem.dtype)
+
+
+def refuses(problem: Any) -> str:
+    chain = epilogues.parse(problem.chain)
+    if halving := next((one.name for one in chain if one.halves), ""):
+        return f"{halving} makes one column of two, which is no operation on elements"
+    wanted, given = sum(len(one.takes) for one in chain), len(there(problem)) - 1
+    if wanted != given or there(problem)[1:] != [*OTHERS[:given]]:
+        return f"'{problem.chain}' takes {wanted} operands besides x, not {given}"
+    for name in there(problem):
+        if getattr(problem, f"{name}_over") not in range(WHOLE + 1):
+            return f"{name}_over = {getattr(problem, f'{name}_over')} are no {DIMENSIONS} bits"
+        kind = DTYPES[problem.dtype if name == "x" else getattr(problem, f"{name}_dtype")]
+        if kind.bits < 8 or kind.name == "e8m0" or (kind.kind == "int" and kind.bits > MOST_BITS):
+            return f"{name} is {kind.name}, which fp32 arithmetic does not hold"
+    made = DTYPES[problem.out_dtype]
+    if made.bits < 8 or made.name == "e8m0" or (made.kind == "int" and made.name != "int8"):
+        return f"results are not stored as {made.name}"
+    if rows(problem, None) > _tiles.MOST_ROWS:
+        return f"over {_tiles.MOST_ROWS} rows"
+    return ""
+
+
+def reference(x: Any, a: Any, b: Any, c: Any, problem: Any) -> Any:
+    left = iter((a, b, c))
+    for one in epilogues.parse(problem.chain):
+        x = one.reference(x, *(next(left) for _ in one.takes))
+    return clipped(functions(x).broadcast_to(x, sizes(problem)), problem.out_dtype)
+
+
+def tolerances(problem: Any, config: Any) -> Mapping[str, Tolerance]:
+    amplified = max(1.0, epilogues.amplification(problem.chain))
+    return {"y": tolerance("fp32", problem.out_dtype, 1, amplified=amplified)}
+
+
+def gradients(problem: Any) -> Sequence[Gradient] | str:
+    chain = epilogues.parse(problem.chain)
+    if lacking := next((one.name for one in chain if one.gradient is None), ""):
+        return f"the operation {lacking} has no gradient"
+    if DTYPES[problem.out_dtype].bits < 16:
+        return "values that are rounded to 8 bits have none"
+    given = there(problem)
+    made = (to for one in chain if one.gradient for to in one.gradient.to_operands)
+    has = {"x": True, **{name: to is not None for name, to in zip(OTHERS, made, strict=False)}}
+    return tuple(
+        Gradient(name, partial(_slopes.slope, problem.chain, name), (*given, "grad y"))
+        for name in given
+        if has[name]
+    )
+
+
+# --- the function -------------------------------------------------------------------------------
+
+Operation = Callable[..., Any]
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that arrays have together, as torch broadcasts them. Raises `BadArgument`."""
+    rank = max(map(len, shapes))
+    found = []
+    for each in zip(*((1,) * (rank - len(one)) + one for one in shapes), strict=True):
+        wide = [n for n in each if n != 1] or [1]
+        if any(n != wide[0] for n in wide):
+            raise BadArgument(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+        found.append(wide[0])
+    return tuple(found)
+
+
+def _elementwise(run: Operation) -> Operation:
+    def elementwise(x: Any, *others: Any, chain: str, out_dtype: Any = None) -> Any:
+        """y = the operations of `chain`, one after another, of x and of further operands, each
+        broadcast as torch does. y has x's type unless `out_dtype` says another, and lies in memory
+        as x does if x has its shape.
+
+        chain: words of GEMM's epilogues, as ``mul+add+gelu``.
+        others: the operands that the words take, in order; at most three.
+        """
+        if len(others) > len(OTHERS):
+            raise BadArgument(f"elementwise takes {len(OTHERS)} operands besides x")
+        arrays = dict(zip(NAMES, (x, *others), strict=False))
+        shapes = [_forms.shape_of(name, one) for name, one in arrays.items()]
+        whole = _broadcast(shapes)
+        rank = len(whole)
+        order = tuple(range(rank))
+        if shapes[0] == whole and 0 not in _forms.strides_of(x):
+            order = _forms.by_memory(x)
+        ready, apart = [], []
+        for one, own in zip(arrays.values(), shapes, strict=True):
+            same = _forms.viewed(one.reshape((1,) * (rank - len(own)) + own), order)
+            walked = zip(_forms.strides_of(same), same.shape, strict=True)
+            strides = tuple(s if n != 1 else 0 for s, n in walked)
+            ready.append(same[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)])
+            apart.append(strides)
+        turned = tuple(whole[d] for d in order)
+        few, *steps = _forms.canonical(turned, *apart, most=DIMENSIONS)
+        said: dict[str, Any] = dict(zip(SIZES, few, strict=True))
+        given: list[Any] = []
+        for name, one, strides in zip(arrays, ready, steps, strict=True):
+            has = [n > 1 and s != 0 for n, s in zip(few, strides, strict=True)]
+            said[f"{name}_over"] = sum(1 << (DIMENSIONS - 1 - i) for i, h in enumerate(has) if h)
+            given.append(one.reshape(tuple(n if h else 1 for n, h in zip(few, has, strict=True))))
+        if out_dtype is not None:
+            said["out_dtype"] = dtypes.named(out_dtype)
+        more = dict(zip(OTHERS, given[1:], strict=False))
+        y = run(given[0], chain=chain, **said, **more).reshape(turned)
+        return _forms.viewed(y, _forms.inverse(order))
+
+    return elementwise
+
+
+declare(
+    Declaration(
+        name="elementwise_chain",
+        module=__name__,
+        operands={
+            **{name: operand(name) for name in NAMES},
+            "y": Out(*SIZES, dtype="out_dtype"),
+        },
+        dtypes={"out_dtype": "dtype", **{f"{name}_dtype": "dtype" for name in OTHERS}},
+        options={"chain": "", **{f"{name}_over": WHOLE for name in NAMES}},
+        numbers=dict.fromkeys(SIZES, 1),
+        axes={
+            "UNIT": (True, False),
+            "WIDE": (True, False),
+            "ROWS": tuple(1 << i for i in range(14)),
+            "COLUMNS": tuple(1 << i for i in range(14)),
+            "num_warps": (4, 8),
+            "num_stages": (1,),
+        },
+        parts=(
+            kernel("main", f"{__package__}.kernels.elementwise_chain:elementwise_chain", programs),
+        ),
+        values={
+            "rows": rows,
+            **_windows.divisors(n1=_windows.field("n1"), n2=_windows.field("n2")),
+        },
+        constants={
+            "CHAIN": lambda c: tuple(one.function for one in epilogues.parse(c.chain)),
+            "TAKES": lambda c: epilogues.kinds(c.chain),
+        },
+        multiples=lambda c: _promised(c) if c.WIDE else (),
+        supports=supports,
+        narrows=narrows,
+        prefers=prefers,
+        refuses=refuses,
+        reference=reference,
+        tolerances=tolerances,
+        gradients=gradients,
+        functions={"elementwise": _elementwise},
+        problems=_problems.CHAINS,
+    )
+)

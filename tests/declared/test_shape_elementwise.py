@@ -1,0 +1,122 @@
+"""Chains of operations on elements: broadcasting, gradients, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import tilewright as tw
+from tilewright import ops
+from tilewright.errors import BadArgument
+
+FAMILY = ops.family("elementwise_chain")
+
+
+def plainly(x, chain, a=None, b=None, c=None, **said):
+    """Stands for the operation: the reference, on the arrays that it was given."""
+    given = {"a": a, "b": b, "c": c}
+    for name, one in (("x", x), *given.items()):
+        if one is not None:
+            bits = said[f"{name}_over"]
+            sizes = [said[f"n{i}"] if bits >> (3 - i) & 1 else 1 for i in range(4)]
+            assert list(one.shape) == sizes
+    flags = {f"has_{name}": one is not None for name, one in given.items()}
+    problem = FAMILY.problem_type(chain=chain, **said, **flags, dtype="fp32")
+    return FAMILY.declared.reference(x, **given, problem=problem)
+
+
+elementwise = FAMILY.functions["elementwise"](plainly)
+
+
+@st.composite
+def operands(draw):
+    """x, and two operands that broadcast against its shape, of any order in memory."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    found = []
+    for _ in range(3):
+        own = [n if draw(st.booleans()) else 1 for n in shape]
+        own = own[draw(st.integers(0, len(own))) :] if found else own
+        made = np.arange(1.0, 1 + 2 * np.prod(own, dtype=int)).reshape(*own, 2)[..., 0]
+        order = draw(st.permutations(range(len(own))))
+        found.append(made.transpose(order).copy().transpose([*np.argsort(order)]))
+    return found
+
+
+@settings(max_examples=20, deadline=None)
+@given(operands())
+def test_operands_are_broadcast_as_numpys(given):
+    x, a, b = given
+    assert np.array_equal(elementwise(x, a, b, chain="mul+add"), x * a + b)
+
+
+def test_a_result_lies_as_x():
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    scale = torch.randn(3, 1, 1)
+    y = tw.elementwise(x, scale, chain="mul")
+    assert y.stride() == x.stride() and torch.equal(y, x * scale)
+    wide = torch.randn(4, 1).expand(4, 6)
+    assert torch.equal(tw.elementwise(wide, wide, chain="add"), wide + wide)
+    half = tw.elementwise(x, scale, chain="mul", out_dtype=torch.bfloat16)
+    assert torch.equal(half, (x * scale).bfloat16())
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize(
+    ("chain", "computes"),
+    [
+        ("mul+add+gelu", lambda x, a, b: F.gelu(x * a + b)),
+        ("bias+silu+mul", lambda x, a, b: F.silu(x + a) * b),
+        ("mul+relu+mul", lambda x, a, b: F.relu(x * a) * b),
+        ("add+clamp", lambda x, a, b: (x + a).clamp(b[0], b[0] + 1)),
+    ],
+)
+def test_gradients_are_torchs(chain, computes):
+    x, a, b = (torch.randn(s, requires_grad=True) for s in ((2, 3, 8), (2, 1, 8), (8,)))
+    wanted = (x, a, b)
+    given = wanted
+    if "clamp" in chain:  # its bounds have no gradients
+        wanted, bound = (x, a), b.detach()[0].reshape(1)
+        given = (x, a, bound, bound + 1)
+    y, right = tw.elementwise(*given, chain=chain), computes(x, a, b)
+    torch.testing.assert_close(y, right)
+    arriving = torch.randn_like(y)
+    found = torch.autograd.grad(y, wanted, arriving)
+    for one, other in zip(found, torch.autograd.grad(right, wanted, arriving), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_gradients_of_halves_are_summed_in_fp32():
+    x = torch.ones(4096, 2, dtype=torch.bfloat16)
+    bias = torch.zeros(2, dtype=torch.bfloat16, requires_grad=True)
+    (found,) = torch.autograd.grad(tw.elementwise(x, bias, chain="bias").sum(), bias)
+    assert found.dtype == torch.bfloat16 and found.tolist() == [4096.0, 4096.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda x: tw.elementwise(x, chain="add"), "'add' takes 1 operands besides x, not 0"),
+        (lambda x: tw.elementwise(x, x, chain="gelu"), "takes 0 operands besides x, not 1"),
+        (lambda x: tw.elementwise(x, x, x, x, x, chain="add"), "takes 3 operands besides x"),
+        (lambda x: tw.elementwise(x, x[:2], chain="add"), "do not broadcast"),
+        (lambda x: tw.elementwise(x, chain="gelo"), "unknown operation 'gelo'"),
+        (lambda x: tw.elementwise(x, chain="swiglu"), "swiglu makes one column of two"),
+        (lambda x: tw.elementwise(x.int(), chain="relu"), "x is int32, which fp32 arithmetic"),
+        (lambda x: tw.elementwise(x, chain="relu", out_dtype="int32"), "not stored as int32"),
+        (
+            lambda x: tw.elementwise(x, x[0, :1].requires_grad_(), chain="scale", out_dtype="int8"),
+            "values that are rounded to 8 bits have none",
+        ),
+        (
+            lambda x: tw.elementwise(x, x[0, :1].requires_grad_(), x[0, :1], chain="clamp"),
+            "states no gradient of a",
+        ),
+    ],
+)
+def test_what_is_refused(call, says):
+    with pytest.raises(BadArgument, match=says):
+        call(torch.ones(3, 4))

@@ -1,0 +1,56 @@
+"""Operations that move, cast and combine elements on a real GPU: small cases with edges, and real
+sizes."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tilewright as tw  # noqa: E402
+from tilewright import ops, verify  # noqa: E402
+from tilewright.arch import arch  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+CASES = runpy.run_path(str(Path(__file__).parents[1] / "declared/cases/cases_shape.py"))["CASES"]
+
+
+def of(name):
+    """The small cases and the listed problems of an operation, a few of which are large."""
+    family = ops.family(name)
+    small = [family.problem_type(**fields) for fields in CASES[name]]
+    return [*small, *family.profiles["declared"].problems(arch("sm_90"))]
+
+
+@pytest.mark.parametrize("problem", [p for name in CASES for p in of(name)], ids=str)
+def test_it_is_right(dispatcher, problem):
+    found = verify.verify(dispatcher, problem, seed=0, device="cuda:0")
+    assert found.ok, (problem, found)
+
+
+def test_functions_are_torchs():
+    x = torch.randn(8, 64, 56, 56, device="cuda:0", dtype=torch.bfloat16, requires_grad=True)
+    y = tw.permute(x, (0, 2, 3, 1))
+    assert torch.equal(y, x.permute(0, 2, 3, 1)) and y.is_contiguous()
+    y.backward(torch.ones_like(y))
+    assert torch.equal(x.grad, torch.ones_like(x))
+    assert torch.equal(tw.cast(x, torch.float32), x.float())
+
+    a, b = (torch.randn(64, 1, 1, device="cuda:0", dtype=torch.bfloat16) for _ in range(2))
+    y = tw.elementwise(x, a, b, chain="mul+add+relu", out_dtype="fp32")
+    wanted = torch.relu(x.float() * a.float() + b.float())
+    torch.testing.assert_close(y, wanted, rtol=1e-5, atol=1e-5)
+
+    rows = tw.image_to_column(x.permute(0, 2, 3, 1), 3, pad=1)
+    found = torch.nn.functional.unfold(x, 3, padding=1).reshape(8, 64, 9, -1)
+    assert torch.equal(rows, found.permute(0, 3, 2, 1).reshape(rows.shape))
+
+
+def test_the_second_time_is_the_same():
+    rows = torch.randn(64 * 56 * 56, 9 * 64, device="cuda:0", dtype=torch.bfloat16)
+    one, other = (tw.column_to_image(rows, (56, 56), 3, pad=1) for _ in range(2))
+    assert torch.equal(one, other)
