@@ -30,6 +30,8 @@ CrossEntropyProblem: type[Any]
 CrossEntropyConfig: type[Any]
 CrossEntropyBackwardProblem: type[Any]
 CrossEntropyBackwardConfig: type[Any]
+ElementwiseChainProblem: type[Any]
+ElementwiseChainConfig: type[Any]
 GatedActivationProblem: type[Any]
 GatedActivationConfig: type[Any]
 GatedActivationBackwardProblem: type[Any]
@@ -489,6 +491,38 @@ def cross_entropy_backward(
     factor: float | None = None,
 ) -> Any:
     """Run cross_entropy_backward on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def elementwise_chain(
+    x: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    chain: str | None = "",
+    x_over: int | None = 15,
+    a_over: int | None = 15,
+    b_over: int | None = 15,
+    c_over: int | None = 15,
+    n0: int | None = 1,
+    n1: int | None = 1,
+    n2: int | None = 1,
+    n3: int | None = 1,
+    out_dtype: Any | None = None,
+    a: Array | None = None,
+    b: Array | None = None,
+    c: Array | None = None,
+) -> Any:
+    """Run elementwise_chain on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def elementwise(
+    x: Any,
+    *others: Any,
+    chain: str,
+    out_dtype: Any = None,
+) -> Any:
+    """y = the operations of `chain`, one after another, of x and of further operands, each
+    broadcast as torch does. y has x's type unless `out_dtype` says another, and lies in memory
+    as x does if x has its shape."""
 
 def gated_activation(
     x: Array,
