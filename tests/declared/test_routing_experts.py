@@ -3,6 +3,8 @@ by expert, whatever the experts are."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +13,11 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright import ops, verify
-from tilewright.arch import arch
+from tilewright.arch import arch, device
 from tilewright.compile import build
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
+from tilewright.runtime.interpreter import interpreter
 
 
 def logits(rows: int, experts: int, dtype: torch.dtype = torch.float32, seed: int = 0):
@@ -221,7 +224,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("edge", EDGES)
-@pytest.mark.parametrize("chunk", [0, 256])
+@pytest.mark.parametrize("chunk", [0, 256, 512])
 def test_edges(edge, chunk):
     ids = EDGES[edge].astype(np.int64)
     family, this = ops.family("sort_by_expert"), arch("sm_90")
@@ -231,6 +234,29 @@ def test_edges(edge, chunk):
     dispatcher = Dispatcher(device="h200_sxm")
     found = dispatcher.run_named(name, ids, experts=7, block=4)
     check(ids, 7, 4, found)
+
+
+def test_many_chunks_are_summed_in_order():
+    family, this = ops.family("sort_by_expert"), device("h200_sxm")
+    problem = family.problem_type(tokens=70_000, k=1, experts=18, id_dtype="int32")
+    every = family.default_space(problem, arch("sm_90")).expand(arch("sm_90")).configs
+    config = next(c for c in every if c.CHUNK == 256)
+    launch = family.launch(config, problem, this)
+    (scan,) = (step for step in launch.steps if step.part == "scan")
+    shape = 274, 32  # chunks, and experts up to a power of two
+    memory = {"chunk_counts": np.random.default_rng(0).integers(0, 99, shape).astype(np.int32)}
+    memory["before"] = np.zeros(shape, np.int32)
+    counts = np.zeros(18, np.int32)
+    interpreter().run(
+        family.sources(config, arch("sm_90")),
+        replace(launch, steps=(scan,)),
+        {"counts": counts},
+        ["counts"],
+        temporaries=memory,
+    )
+    summed = memory["chunk_counts"].cumsum(0)
+    assert (memory["before"] == summed - memory["chunk_counts"]).all()
+    assert (counts == summed[-1, :18]).all()
 
 
 def test_experts_of_other_devices_go_nowhere_and_weights_go_along():

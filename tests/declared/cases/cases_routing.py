@@ -36,6 +36,5 @@ CASES = {
             "has_weights": True,
         },
         {"tokens": 700, "k": 3, "experts": 20, "id_dtype": "int32", "has_weights": True},
-        {"tokens": 8400, "k": 2, "experts": 3, "block": 2, "id_dtype": "int32"},
     ),
 }

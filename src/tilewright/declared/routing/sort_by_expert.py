@@ -24,14 +24,16 @@ from tilewright.declared._arrays import functions
 from tilewright.declared.routing import _references, _tiles
 
 MOST_EXPERTS = 1024
-CHUNKS = (0, 256, 512)
+CHUNKS = (0, 256, 512, 1024, 2048, 4096)
 """Rows of a workgroup that counts; 0: one launch, whose workgroups count all rows."""
 MOST_ALONE = 2048
 """Rows that one launch may sort."""
 USUAL_ALONE = 512
 """Rows up to which one launch is preferred to three until a measurement decides."""
-SCAN_BINS = 16
+SCAN_BINS = 8
 """Experts of a workgroup that sums over chunks; as in the kernel."""
+MOST_CHUNKS = 512
+"""Chunks that are preferred to longer ones: a few for each SM, and quickly summed over."""
 
 _ROWS = "tokens * k"
 BLOCKS = f"min({_ROWS}, experts) + ({_ROWS} - min({_ROWS}, experts)) // block"
@@ -52,7 +54,7 @@ def slots(problem: Any, config: Any = None) -> int:
 
 def bins(problem: Any) -> int:
     """Counters of a tile; as in the kernel."""
-    return max(SCAN_BINS, _tiles.power_of_two(problem.experts))
+    return max(16, _tiles.power_of_two(problem.experts))
 
 
 def chunks(problem: Any, config: Any) -> int:
@@ -128,7 +130,10 @@ def supports(problem: Any, config: Any) -> bool | str:
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
     """The values of CHUNK that a problem is served with."""
     rows = problem.tokens * problem.k
-    return {"CHUNK": tuple(n for n in CHUNKS if (rows <= MOST_ALONE if n == 0 else rows > n // 2))}
+    of_chunks = CHUNKS[1:]
+    fitting = [n for n in of_chunks if rows <= n * MOST_CHUNKS][:2] or of_chunks[-1:]
+    one = CHUNKS[:1] if rows <= MOST_ALONE else ()
+    return {"CHUNK": (*one, *(n for n in fitting if rows > n // 2))}
 
 
 def prefers(problem: Any, config: Any) -> bool:

@@ -7,8 +7,8 @@ added atomically, and rows of an expert keep their order.
 - Few rows: `alone`, one launch. Each workgroup has an expert. It counts the rows of all experts,
   which says where its own begin, then walks over the rows once more and numbers its own.
 - Many rows: `count` counts the rows of each expert in each chunk of CHUNK rows; `scan` turns these
-  counts into how many rows of earlier chunks each expert has; `place` compares each row with those
-  before it in its chunk, which costs CHUNK comparisons, however many experts there are. Further
+  counts into how many rows of earlier chunks each expert has; `place` takes a chunk in pieces of
+  RANKED rows, compares each row with those before it in its piece, and counts the piece. Further
   workgroups of `place`, one for each expert, fill in what no row fills.
 
 Data. A tile of comparisons has COMPARED elements, whose counts stay in registers until the end.
@@ -24,8 +24,9 @@ from tilewright.declared.routing.kernels._largest import power_of_two
 COMPARED = tl.constexpr(4096)
 WALKED = tl.constexpr(512)
 FILLED = tl.constexpr(128)
-SCANNED = tl.constexpr(64)
-SCAN_BINS = tl.constexpr(16)
+RANKED = tl.constexpr(256)
+SCANNED = tl.constexpr(256)
+SCAN_BINS = tl.constexpr(8)
 
 
 @triton.constexpr_function
@@ -36,8 +37,8 @@ def bins_of(experts):
 
 @triton.constexpr_function
 def piece_of(experts):
-    """Rows of a tile that compares them with all experts. A chunk is a multiple of 256 rows."""
-    return min(256, COMPARED.value // bins_of(experts))
+    """Rows of a tile that compares them with all experts."""
+    return min(RANKED.value, COMPARED.value // bins_of(experts))
 
 
 @triton.jit
@@ -185,19 +186,28 @@ def place(
     end = tl.cumsum(padded, 0)
     chunk = tl.program_id(0)
     if chunk < chunks:
-        at = chunk * CHUNK + tl.arange(0, CHUNK)
-        mine = experts_at(ids, expert_map, at, rows, global_experts, experts, has_expert_map)
-        PIECE: tl.constexpr = COMPARED // CHUNK
-        earlier = tl.zeros((PIECE, CHUNK), tl.int32)
-        for start in tl.range(0, CHUNK, PIECE, loop_unroll_factor=2):
-            other = chunk * CHUNK + start + tl.arange(0, PIECE)
-            its = experts_at(ids, expert_map, other, rows, global_experts, experts, has_expert_map)
-            same = (its[:, None] == mine[None, :]) & (other[:, None] < at[None, :])
-            earlier += same.to(tl.int32)
+        PIECE: tl.constexpr = COMPARED // RANKED
+        begin = chunk * CHUNK
         first = end - padded + tl.load(before + chunk * BINS + bins)
-        to = tl.gather(first, tl.maximum(mine, 0), 0) + tl.sum(earlier, 0)
-        put(order, places, weights, sorted_weights, at, to, mine >= 0, has_weights)
-        tl.store(places + at, -1, (mine < 0) & (at < rows))
+        for some in range(begin, tl.minimum(begin + CHUNK, rows), RANKED):
+            at = some + tl.arange(0, RANKED)
+            mine = experts_at(ids, expert_map, at, rows, global_experts, experts, has_expert_map)
+            earlier = tl.zeros((PIECE, RANKED), tl.int32)
+            for start in tl.range(some, some + RANKED, PIECE, loop_unroll_factor=2):
+                other = start + tl.arange(0, PIECE)
+                its = experts_at(
+                    ids, expert_map, other, rows, global_experts, experts, has_expert_map
+                )
+                same = (its[:, None] == mine[None, :]) & (other[:, None] < at[None, :])
+                earlier += same.to(tl.int32)
+            to = tl.gather(first, tl.maximum(mine, 0), 0) + tl.sum(earlier, 0)
+            put(order, places, weights, sorted_weights, at, to, mine >= 0, has_weights)
+            tl.store(places + at, -1, (mine < 0) & (at < rows))
+            if CHUNK > RANKED:
+                first += counted(
+                    ids, expert_map, some, some + RANKED, rows, global_experts, experts,
+                    has_expert_map,
+                )  # fmt: skip
     else:
         expert = chunk - chunks
         fill(
