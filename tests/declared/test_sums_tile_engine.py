@@ -1,4 +1,4 @@
-"""CK Tile Engine's documents of reductions, in the form in which they are published."""
+"""CK Tile Engine's documents of reductions and pooling, as they are published."""
 
 from __future__ import annotations
 
@@ -94,3 +94,70 @@ def test_own_documents_are_read(read):
 def test_faults_name_their_place(read, tiles, why):
     with pytest.raises(BadFile, match=rf"a.json: \$.tile_config.*{why}"):
         read({"tile_config": tiles})
+
+
+# --- pooling ------------------------------------------------------------------------------------
+
+TRAITS = {"output_index": [True, False], "propagate_nan": [False]}
+OLDER = {
+    "block_config": {
+        "block_m": {"values": [32, 64]},
+        "block_n": {"values": [1]},
+        "warp_m": {"values": [1, 2]},
+        "warp_n": {"values": [1]},
+        "thread_tile_m": {"values": [1, 2]},
+        "thread_tile_n": {"values": [1]},
+    },
+    "trait_config": {**TRAITS, "pool_dim": {"values": [2, 3]}},
+    "k_block_per_cu": 1,
+}
+NEWER = {
+    "problem": {"description": "a description"},
+    "tile_config": {**OLDER["block_config"], "warp_tile_m": [32], "warp_tile_n": [1]},
+    "trait_config": {**TRAITS, "reduce_op": ["max", "avg"], "pooling_dim": ["2d"]},
+}
+
+
+def test_published_documents_of_pooling(read):
+    window = {"kernel_h": 3, "kernel_w": 3, "stride_h": 2, "stride_w": 2}
+    space, notes = read({**OLDER, **window}, folder="pooling", signature={"dtype": "fp16"})
+    assert space.family == "pool"
+    configs = space.expand(GFX950).configs
+    assert {c.ROWS * c.FAST for c in configs} == {32, 64}
+    assert {(c.num_warps, c.index, c.mode) for c in configs} == {
+        (warps, index, "max") for warps in (1, 2) for index in (True, False)
+    }
+    assert {(c.dtype, c.FIRST, c.kernel_h, c.stride_w) for c in configs} == {("fp16", False, 3, 2)}
+    assert len(configs) == (6 + 7) * 2 * 2
+    assert len(notes) == 6 and all("ignored" in note for note in notes)
+    pool = ops.family("pool")
+    problem = pool.problem_type(
+        images=2, depth=1, height=33, width=33, channels=64, dtype="fp16", **window
+    )
+    assert any(pool.supports(c, problem, GFX950) for c in configs)
+
+
+def test_an_average_has_no_index(read):
+    space, notes = read(NEWER, folder="pooling")
+    found = {(c.mode, c.index) for c in space.expand(GFX950).configs}
+    assert found == {("max", True), ("max", False), ("average", False)}
+    assert notes[-1].startswith("$: no window")
+    with pytest.raises(BadFile, match=r"output_index: an average has no index"):
+        read({**OLDER, "trait_config": {"output_index": True}, "mode": "average"}, "pooling")
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        ({"trait_config": TRAITS}, r"\$: trait_config belongs beside"),
+        ({"block_config": []}, r"\$.block_config: must be an object"),
+        ({"block_config": {"warp_m": 1}}, r"\$: no block_m"),
+        ({"block_config": {"block_m": 96}}, r"no tile of ROWS × FAST has 96 elements"),
+        ({"block_config": {"block_m": 64, "block_q": 1}}, r"unknown field 'block_q'"),
+        ({**NEWER, "trait_config": {"reduce_op": "sum"}}, r"'sum' is none of max, min, avg"),
+        ({**NEWER, "trait_config": {"output_index": "yes"}}, r"is true or false"),
+    ],
+)
+def test_faults_of_pooling_name_their_place(read, document, why):
+    with pytest.raises(BadFile, match=why):
+        read(document, folder="pooling")

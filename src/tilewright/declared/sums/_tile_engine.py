@@ -87,14 +87,14 @@ def _tiles_of(theirs: Any, notes: list[str]) -> Iterator[tuple[int, int, int]]:
         raise BadFile("$.tile_config.fixed: must be a list of tiles")
     found: list[dict[str, int]] = []
     for place, row in ((f"$.tile_config.fixed[{i}]", row) for i, row in enumerate(rows)):
-        found.append({name: _whole(value, f"{place}.{name}") for name, value in _named(row, place)})
+        found.append({name: whole(value, f"{place}.{name}") for name, value in _named(row, place)})
     axes = dict(_named(theirs.get("combination", {}), "$.tile_config.combination"))
     if any(axis != {"values": []} for axis in axes.values()):
         places = {name: f"$.tile_config.combination.{name}" for name in axes}
         values = {n: axis_values(axis, places[n]) for n, axis in axes.items() if n in _TILE}
         for combined in itertools.product(*values.values()):
             named = zip(values, combined, strict=True)
-            found.append({name: _whole(value, places[name]) for name, value in named})
+            found.append({name: whole(value, places[name]) for name, value in named})
     if not found:
         raise BadFile("$.tile_config: has no tile")
     if any(name in _LAID_OUT for tile in (*found, axes) for name in tile):
@@ -116,7 +116,8 @@ def _named(said: Any, place: str) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def _whole(value: Any, place: str) -> int:
+def whole(value: Any, place: str) -> int:
+    """A positive whole number of a document. Raises `BadFile`."""
     if type(value) is not int or value < 1:
         raise BadFile(f"{place}: must be a positive whole number, not {shown(value)}")
     return value

@@ -17,8 +17,9 @@ from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared._arrays import functions
-from tilewright.declared.sums import _pool, _windows
+from tilewright.declared.sums import _pool, _tile_engine_pool, _windows
 from tilewright.dtypes import DTYPES
+from tilewright.ops.formats import Formats
 
 IMAGES = {"images": 64, "depth": 1}
 VIDEOS = {"images": 8}
@@ -109,6 +110,7 @@ declare(
         reference=reference,
         gradients=gradients,
         functions=_pool.FUNCTIONS,
+        formats=Formats(_tile_engine_pool.read_pool, _tile_engine_pool.FOLDERS),
         problems=(
             # ResNet-50 (arXiv:1512.03385), 64 images: the 3×3 windows behind its first layer, with
             # channels last and first, and means of whole images.
