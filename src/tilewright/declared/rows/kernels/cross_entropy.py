@@ -80,6 +80,7 @@ def cross_entropy(
     )
     read = times != 0.0
     picked = tl.load(logits + row * logits_stride + class_, class_ >= 0, 0.0).to(tl.float32)
+    weight_sum = 1.0 * classes
     if HELD:
         column = tl.arange(0, BLOCK)
         inside = (there & read)[:, None] & (column < classes)[None, :]
@@ -88,7 +89,8 @@ def cross_entropy(
         powers = tl.exp(values - against[:, None])
         total = tl.sum(powers, 1)
         weighing = weights(weight, column, classes, label_smoothing, has_weight)
-        weight_sum = tl.sum(weighing, 0)
+        if has_weight:
+            weight_sum = tl.sum(weighing, 0)
         weighted_sum = tl.sum(tl.where(inside, values, 0.0) * weighing[None, :], 1)
     else:
         VECTOR: tl.constexpr = vector(logits.dtype.element_ty, alignment)
@@ -110,7 +112,6 @@ def cross_entropy(
             weighted_sums += tl.sum(tl.sum(terms, 2), 1)
         against, total = whole(most, totals)
         weighted_sum = tl.sum(weighted_sums, 0)
-        weight_sum = 1.0 * classes
         if has_weight:
             weight_sum = tl.sum(weight_sums, 0)
     total = tl.where(read, total, 1.0)

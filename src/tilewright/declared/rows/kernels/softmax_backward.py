@@ -14,12 +14,14 @@ What limits it: memory. Not timed.
 import triton
 import triton.language as tl
 
+from tilewright.declared.rows.kernels._online import piece, vector
+
 
 @triton.jit
-def loaded(y, dy, at, inside, LOG: tl.constexpr):
+def loaded(y, dy, column, inside, LOG: tl.constexpr):
     """The softmax, what arrives for the result, and the terms of the row's sum; 0 outside."""
-    made = tl.load(y + at, inside, 0.0).to(tl.float32)
-    arrived = tl.load(dy + at, inside, 0.0).to(tl.float32)
+    made = tl.load(y + column, inside, 0.0).to(tl.float32)
+    arrived = tl.load(dy + column, inside, 0.0).to(tl.float32)
     if LOG:
         made = tl.exp(made)
         terms = arrived
@@ -41,45 +43,46 @@ def slopes(made, arrived, total, scale, LOG: tl.constexpr):
 @triton.jit
 def of_rows(
     y, dy, dx, rows, columns, scale, BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr,
-    LOG: tl.constexpr,
+    ALIGNMENT: tl.constexpr, LOG: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    there = row < rows
     if HELD:
+        row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
         column = tl.arange(0, BLOCK)[None, :]
-        inside, at = there & (column < columns), row * columns + column
-        made, arrived, terms = loaded(y, dy, at, inside, LOG)
+        inside = (row < rows) & (column < columns)
+        made, arrived, terms = loaded(y + row * columns, dy + row * columns, column, inside, LOG)
         found = slopes(made, arrived, tl.sum(terms, 1)[:, None], scale, LOG)
-        tl.store(dx + at, found.to(dx.dtype.element_ty), inside)
+        tl.store(dx + row * columns + column, found.to(dx.dtype.element_ty), inside)
     else:
-        sums = tl.zeros((ROWS, BLOCK), tl.float32)
+        first = tl.program_id(0).to(tl.int64) * columns
+        VECTOR: tl.constexpr = vector(y.dtype.element_ty, ALIGNMENT)
+        sums = tl.zeros((BLOCK // 16,), tl.float32)
         for start in range(0, columns, BLOCK):
-            column = start + tl.arange(0, BLOCK)[None, :]
-            made, arrived, terms = loaded(
-                y, dy, row * columns + column, there & (column < columns), LOG
-            )
-            sums += terms
-        total = tl.sum(sums, 1)[:, None]
+            column = piece(start, BLOCK, VECTOR)
+            made, arrived, terms = loaded(y + first, dy + first, column, column < columns, LOG)
+            sums += tl.sum(tl.sum(terms, 2), 1)
+        total = tl.sum(sums, 0)
         pieces = tl.cdiv(columns, BLOCK)
         for turn in range(pieces):
-            column = (pieces - 1 - turn) * BLOCK + tl.arange(0, BLOCK)[None, :]
-            inside, at = there & (column < columns), row * columns + column
-            made, arrived, terms = loaded(y, dy, at, inside, LOG)
+            column = (pieces - 1 - turn) * BLOCK + tl.arange(0, BLOCK)
+            inside = column < columns
+            made, arrived, terms = loaded(y + first, dy + first, column, inside, LOG)
             found = slopes(made, arrived, total, scale, LOG)
-            tl.store(dx + at, found.to(dx.dtype.element_ty), inside)
+            tl.store(dx + first + column, found.to(dx.dtype.element_ty), inside)
 
 
 @triton.jit
 def softmax_backward(
     y, dy, dx, rows, columns, scale, BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr,
+    alignment: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows."""
-    of_rows(y, dy, dx, rows, columns, scale, BLOCK, ROWS, HELD, False)
+    of_rows(y, dy, dx, rows, columns, scale, BLOCK, ROWS, HELD, alignment, False)
 
 
 @triton.jit
 def log_softmax_backward(
     y, dy, dx, rows, columns, scale, BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr,
+    alignment: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows."""
-    of_rows(y, dy, dx, rows, columns, scale, BLOCK, ROWS, HELD, True)
+    of_rows(y, dy, dx, rows, columns, scale, BLOCK, ROWS, HELD, alignment, True)
