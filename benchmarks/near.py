@@ -14,6 +14,7 @@ TIED: Mapping[str, tuple[str, ...]] = {
     "topk": ("indices",),
     "topk_routing": ("ids",),
     "reduction": ("max_at", "min_at"),
+    "pool": ("places",),
 }
 """Outputs of operations that say places. Of equal elements torch may take another than ours."""
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from forms import gates, routing, rows, shape, softmax, sums
+from forms import attention, gates, losses, rotary, routing, rows, shape, softmax, sums, windows
 
-GROUPS = (rows, softmax, gates, routing, shape, sums)
+GROUPS = (rows, softmax, losses, gates, rotary, routing, shape, windows, sums, attention)
 FORMS: dict[str, Callable[..., Any]] = {
     name: form for group in GROUPS for name, form in group.FORMS.items()
 }

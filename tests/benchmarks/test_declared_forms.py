@@ -31,6 +31,8 @@ PAGES = runpy.run_path(str(Path(__file__).parents[1] / "declared/page_cases.py")
 PROBLEMS = PAGES["problems"]()
 FIRST = [*{p.family: p for p in reversed(PROBLEMS)}.values()]
 EVERY = cases.every()
+REFUSED = "pad should be smaller than or equal to half of kernel size"
+"""What torch does not pool in three dimensions, although the windows of a dilation reach so far."""
 ENDS = ("", "-searched", "-stated")
 CASES = [one for one in EVERY.values() if one.name.startswith(declared_cases.PREFIX)]
 
@@ -57,7 +59,11 @@ def test_a_form_computes_what_the_operation_does(problem):
     for p in (problem, in_fp32(problem)):
         operands = on_torch(p)
         wanted = verify.reference(p, operands.inputs)
-        found = results(p, operands, rivals_declared.call(p, operands.inputs)())
+        try:
+            found = results(p, operands, rivals_declared.call(p, operands.inputs)())
+        except RuntimeError as error:
+            assert REFUSED in str(error)
+            continue
         assert {n: (x.dtype, x.shape) for n, x in found.items()} == {
             n: (x.dtype, x.shape) for n, x in operands.written(p).items()
         } | {n: (x.dtype, x.shape) for n, x in operands.outputs.items()}
@@ -88,7 +94,8 @@ def test_a_form_is_compiled_whole(problem, monkeypatch):
     wanted = rivals_declared.call(problem, operands.inputs)()
     found = bind(operands.inputs, operands.outputs)()
     torch._dynamo.reset()
-    torch.testing.assert_close(found, wanted, equal_nan=True)
+    if wanted is not None:  # it did not write in place
+        torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
 def test_sizes_are_drawn_anew():
