@@ -43,6 +43,13 @@ def programs(problem: Any, config: Any) -> tuple[int]:
     return _gates.programs(problem, config)
 
 
+def prefers(problem: Any, config: Any) -> float:
+    """Where both halves of a long row lie together, holding them takes twice the registers."""
+    if problem.quant == "row" and not problem.interleaved:
+        return _tiles.prefers_held(problem, config)
+    return _gates.prefers(problem, config)
+
+
 def refused(problem: Any) -> str:
     return _quantised.refused(problem) or _gates.refused(problem)
 
@@ -83,7 +90,7 @@ declare(
         refuses=refused,
         supports=fits,
         narrows=narrows,
-        prefers=_gates.prefers,
+        prefers=prefers,
         multiples=("columns", "x_stride", "up_stride"),
         reference=reference,
         amplifies=4.0,
