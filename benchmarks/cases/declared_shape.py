@@ -1,5 +1,5 @@
-"""Moves of elements. Orders of dimensions are those that the page's problems have; every dimension
-has 2 elements to 8,192."""
+"""Moves of elements and chains of operations on them. Orders of dimensions, chains and what is
+broadcast are those that the pages' problems have; every dimension has 2 elements to 8,192."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def moved(by_chance: random.Random, fields: Fields) -> Fields:
     return permuted(shape, dims, **more)
 
 
-RANGES: Ranges = {"strided_copy": moved}
+def chained(by_chance: random.Random, fields: Fields) -> Fields:
+    """The chain of a page's problem on other sizes."""
+    wide = [n for n in ("n1", "n2", "n3") if fields[n] > 1]
+    return {**fields, **{n: between(by_chance, LEAST, MOST) for n in wide}}
+
+
+RANGES: Ranges = {"strided_copy": moved, "elementwise_chain": chained}
 
 CASES = cases_of(RANGES)
