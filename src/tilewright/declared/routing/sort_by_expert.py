@@ -21,7 +21,7 @@ from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, Scratch, declare, kernel
 from tilewright.declared._arrays import functions
-from tilewright.declared.routing import _references, _tiles
+from tilewright.declared.routing import _ck, _references, _tiles
 
 MOST_EXPERTS = 1024
 CHUNKS = (0, 256, 512, 1024, 2048, 4096)
@@ -211,6 +211,7 @@ declare(
         prefers=prefers,
         reference=reference,
         gradients=(Gradient("weights", gathered, ("weights", "places", "grad sorted_weights")),),
+        drivers=(_ck.MOE_SORTING,),
         problems=tuple(
             {"tokens": tokens, "k": k, "experts": experts, "block": 64, "id_dtype": "int32"}
             # Mixtral, Qwen3, gpt-oss, DeepSeek-V3, Kimi-K2.

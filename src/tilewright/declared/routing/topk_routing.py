@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
-from tilewright.declared.routing import _choosing, _references, _tiles
+from tilewright.declared.routing import _choosing, _ck, _references, _tiles
 
 
 def reference(
@@ -88,6 +88,7 @@ declare(
             ),
             Gradient("bias", nothing, ("bias", "grad weights")),
         ),
+        drivers=(_ck.TOPK_SOFTMAX,),
         problems=(
             # Mixtral, Qwen3, gpt-oss, DeepSeek-V3, Kimi-K2.
             *_tiles.of_tokens({"experts": 8, "k": 2, "renormalize": True}),

@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared._arrays import clipped
-from tilewright.declared.shape import _forms, _problems, _tiles
+from tilewright.declared.shape import _ck, _forms, _problems, _tiles
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument
 from tilewright.tolerance import Tolerance, tolerance
@@ -225,6 +225,7 @@ declare(
             "batched_transpose": _batched_transpose,
             "cast": _cast,
         },
+        drivers=(_ck.DRIVER,),
         problems=(*_problems.PERMUTED, *_problems.CAST),
     )
 )

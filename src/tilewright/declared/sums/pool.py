@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared._arrays import functions
-from tilewright.declared.sums import _pool, _tile_engine_pool, _windows
+from tilewright.declared.sums import _ck, _pool, _tile_engine_pool, _windows
 from tilewright.dtypes import DTYPES
 from tilewright.ops.formats import Formats
 
@@ -111,6 +111,7 @@ declare(
         gradients=gradients,
         functions=_pool.FUNCTIONS,
         formats=Formats(_tile_engine_pool.read_pool, _tile_engine_pool.FOLDERS),
+        drivers=(_ck.POOL,),
         problems=(
             # ResNet-50 (arXiv:1512.03385), 64 images: the 3×3 windows behind its first layer, with
             # channels last and first, and means of whole images.

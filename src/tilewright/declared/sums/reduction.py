@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, Scratch, declare, kernel
 from tilewright.declared._arrays import functions
-from tilewright.declared.sums import _reduce, _tile_engine, _tiles
+from tilewright.declared.sums import _ck, _reduce, _tile_engine, _tiles
 from tilewright.dtypes import DTYPES
 from tilewright.ops.formats import Formats
 
@@ -207,6 +207,7 @@ declare(
         gradients=gradients,
         functions={"reduce": _reduce.made},
         formats=Formats(_tile_engine.read_reduce, _tile_engine.VARIANTS),
+        drivers=(_ck.REDUCE,),
         problems=(
             # Llama 3 8B (arXiv:2407.21783): hidden states [4096 tokens, 4096], along both.
             {"outer": 4096, "far": 1, "middle": 1, "near": 4096, "inner": 1, "sum": True},
