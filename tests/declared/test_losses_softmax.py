@@ -21,6 +21,7 @@ def of_torch(name, x, scale=1.0):
     return getattr(torch, name)(x.double() * scale, -1)
 
 
+@pytest.mark.grid(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", [1.0, -0.7, 0.0])
 def test_gradients_are_torchs(name, scale):
