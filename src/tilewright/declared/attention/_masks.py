@@ -42,9 +42,10 @@ def _numbers(n: int, xp: Any, like: Any) -> Any:
 def sequences(offsets: Any, num_targets: Any, rows: int) -> Iterator[tuple[int, int, int]]:
     """The first row, the number of rows and the number of targets of each sequence, of numbers that
     are read within what the operands hold."""
-    read = [min(max(int(x), 0), rows) for x in offsets]
-    for b, (begin, end) in enumerate(pairwise(read)):
-        yield begin, max(end - begin, 0), 0 if num_targets is None else int(num_targets[b])
+    read = [min(max(int(x), 0), rows) for x in offsets.tolist()]
+    counts = [0] * (len(read) - 1) if num_targets is None else num_targets.tolist()
+    for (begin, end), count in zip(pairwise(read), counts, strict=True):
+        yield begin, max(end - begin, 0), int(count)
 
 
 def tiles(
