@@ -3,17 +3,21 @@ sequences and numbers that say what is not so, and calls that are refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tilewright
-from tilewright import ops
+from tilewright import ops, verify
 from tilewright.errors import BadArgument
 
 torch = pytest.importorskip("torch")
 
+SEED = 67
+"""Makes, for the gradients, a sequence of 114 rows of which 20 are targets: a step of 16 rows lies
+behind the tile that the targets begin in."""
 LENGTHS = (70, 0, 33, 9)
 TARGETS = (7, 0, 3, 9)
 MASKS: dict[str, dict[str, Any]] = {
@@ -100,6 +104,25 @@ def test_gradients_are_torchs(mask):
     found = torch.autograd.grad(o, x, given)
     for one, other in zip(found, torch.autograd.grad(wanted, y, given.double()), strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+
+
+SHORT = (
+    {"contextual_seq_len": 5, "max_attn_len": 9, "min_full_attn_seq_len": 18},
+    {},
+)
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("name", ["hstu_attention", "hstu_attention_backward"])
+@pytest.mark.parametrize("mask", SHORT, ids=["all", "targets"])
+def test_short_tiles_are_right(name, mask):
+    """Tiles that are cut by every edge of the masks, with whole steps between and behind them."""
+    sizes = {"rows": 150, "heads": 1, "head_dim": 16, "head_dim_v": 16, "bounds": 2}
+    problem = ops.family(name).problem_type(**sizes, **mask, has_num_targets=True, dtype="fp32")
+    dispatcher = tilewright.Dispatcher(device="h200_sxm")
+    config = replace(dispatcher.select(problem).config, TILE=16, STEP=16)
+    found = verify.verify(dispatcher, problem, config.name, seed=SEED)
+    assert found.ok, found
 
 
 def test_rows_behind_the_last_sequence_are_zero():
