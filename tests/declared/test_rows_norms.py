@@ -9,6 +9,8 @@ import torch
 from torch.nn import functional as F
 
 import tilewright as tw
+from tilewright import ops, verify
+from tilewright.arch import arch
 from tilewright.errors import BadArgument
 
 COLUMNS = 40
@@ -83,6 +85,24 @@ def test_forms_without_gradients_say_so(said):
         tw.layer_norm(x, **said, **types)
     with torch.no_grad():
         tw.layer_norm(x, **said, **types)
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("name", ["rms_norm_backward", "layer_norm_backward"])
+def test_a_workgroup_may_take_many_tiles(name, ahead):
+    """As it does where there are more rows than in the other tests."""
+    family, this = ops.family(name), arch("sm_90")
+    problem = family.problem_type(
+        rows=37, columns=COLUMNS, has_w=True, has_residual=True, has_dtotal=True
+    )
+    config = next(
+        one
+        for one in family.default_space(problem, this).expand(this).configs
+        if (2, 8, ahead) == (one.ROWS, one.TURNS, one.AHEAD) and family.supports(one, problem, this)
+    )
+    found = verify.verify(tw.Dispatcher(device="h200_sxm"), problem, config.name, seed=1)
+    assert found.ok, found
 
 
 # --- numbers ------------------------------------------------------------------------------------

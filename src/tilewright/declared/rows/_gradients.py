@@ -8,12 +8,17 @@ from typing import Any
 from tilewright.custom import Scratch, kernel
 from tilewright.custom.declaration import Part
 from tilewright.declared.rows import _tiles
+from tilewright.dtypes import DTYPES
 
-AXES = {**_tiles.AXES, "TURNS": (1, 8, 32)}
-"""TURNS: tiles that a workgroup takes one after another, so that it sums over their rows itself."""
+AXES = {**_tiles.AXES, "TURNS": (1, 8, 32), "AHEAD": (False, True)}
+"""TURNS: tiles that a workgroup takes one after another, so that it sums over their rows itself.
+AHEAD: it reads the next one before it computes with the present one."""
 
 SUM_COLUMNS = 32
 """Columns of a workgroup that adds the partial sums up."""
+AHEAD_BYTES = 32
+"""Bytes of x for each lane, at most, where the next tile is read ahead: beyond them registers spill
+(seen in builds for sm_90)."""
 USUAL_PROGRAMS = 512
 """Partial sums that are preferred until a measurement decides: more are more to write and to add
 up, and fewer leave a large GPU idle."""
@@ -27,6 +32,11 @@ def blocks(columns: int) -> tuple[int]:
 
 def fits(problem: Any, config: Any) -> bool | str:
     """Whether a config's tile is one for rows of a problem."""
+    if config.AHEAD and (not config.HELD or config.TURNS == 1):
+        return "AHEAD = True, where there is no next tile of rows that are held"
+    each = config.BLOCK * config.ROWS * DTYPES[config.dtype].bytes / (32 * config.num_warps)
+    if config.AHEAD and each > AHEAD_BYTES:
+        return f"AHEAD = True with {each:.0f} bytes of x for each lane"
     return _tiles.fits_blocks(blocks(problem.columns), problem, config)
 
 
@@ -41,9 +51,12 @@ def programs(problem: Any, config: Any) -> int:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """How far a config is from the tile that is preferred, and from `USUAL_PROGRAMS`."""
+    """How far a config is from the tile that is preferred and from `USUAL_PROGRAMS`, and how many
+    rows its tiles have more than there are; reading ahead comes first."""
     count = max(1, programs(problem, config))
-    return _tiles.prefers(problem, config) * max(count / USUAL_PROGRAMS, USUAL_PROGRAMS / count)
+    apart = max(count / USUAL_PROGRAMS, USUAL_PROGRAMS / count)
+    padded = count * config.ROWS * config.TURNS / max(1, problem.rows)
+    return _tiles.prefers(problem, config) * apart * padded * (1.0 if config.AHEAD else 1.01)
 
 
 def partial(problem: Any, config: Any) -> tuple[int, int]:

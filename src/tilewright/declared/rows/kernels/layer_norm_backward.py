@@ -7,8 +7,9 @@ Idea. With t = x + residual, n = (t - mean(t)) · rstd and g = dy · (w + offset
 A workgroup takes TURNS tiles of ROWS rows one after another and sums dy · n and dy over them, in
 registers where a row is held, else in its own row of the partial sums; a second kernel adds these
 up in a fixed order. Neither the mean nor rstd is kept by the forward pass: making them again reads
-nothing more. A row that is read in pieces is read three times: for its statistics, which lose
-nothing to a large mean (`_norms`), for the two means of the formula, and for the result.
+nothing more. With AHEAD, the next tile is read before the present one is computed, as in
+`rms_norm_backward`. A row that is read in pieces is read three times: for its statistics, which
+lose nothing to a large mean (`_norms`), for the two means of the formula, and for the result.
 
 What limits it: memory: x and dy are read once where rows are held. Not timed.
 """
@@ -17,7 +18,12 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._norms import held_statistics, read_statistics, summed
-from tilewright.declared.rows.kernels.rms_norm_backward import slopes
+from tilewright.declared.rows.kernels.rms_norm_backward import (
+    fetched,
+    slopes,
+    weighted,
+    widened,
+)
 
 
 @triton.jit
@@ -34,7 +40,8 @@ def add_to(parts, column, columns, values, turn):
 def layer_norm_backward(
     x, dy, w, residual, dtotal, dx, dw_parts, db_parts, rows, columns, x_stride, residual_stride,
     eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr, TURNS: tl.constexpr,
-    has_w: tl.constexpr, has_b: tl.constexpr, has_residual: tl.constexpr, has_dtotal: tl.constexpr,
+    AHEAD: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr, has_residual: tl.constexpr,
+    has_dtotal: tl.constexpr,
 ):  # fmt: skip
     """TURNS tiles of ROWS rows."""
     program = tl.program_id(0).to(tl.int64)
@@ -46,6 +53,12 @@ def layer_norm_backward(
         db_part = db_parts + program * columns
     dw_acc = tl.zeros((ROWS, BLOCK), tl.float32)
     db_acc = tl.zeros((ROWS, BLOCK), tl.float32)
+    row = program * TURNS * ROWS + tl.arange(0, ROWS)
+    if AHEAD:
+        xs, dys, rs = fetched(
+            x, dy, residual, row, row < rows, columns, x_stride, residual_stride, BLOCK,
+            has_residual,
+        )  # fmt: skip
     for turn in range(TURNS):
         row = (program * TURNS + turn) * ROWS + tl.arange(0, ROWS)
         there = (row < rows)[:, None]
@@ -57,8 +70,19 @@ def layer_norm_backward(
             column = tl.arange(0, BLOCK)
             inside = there & (column < columns)[None, :]
             at = row[:, None] * columns + column[None, :]
-            values = summed(from_x, from_residual, column[None, :], inside, has_residual)
-            arrived, through = slopes(dy, w, at, column, inside, columns, offset, has_w)
+            if not AHEAD:
+                xs, dys, rs = fetched(
+                    x, dy, residual, row, row < rows, columns, x_stride, residual_stride, BLOCK,
+                    has_residual,
+                )  # fmt: skip
+            values, arrived = widened(xs, dys, rs, has_residual)
+            if AHEAD:
+                further = row + ROWS
+                xs, dys, rs = fetched(
+                    x, dy, residual, further, (further < rows) & (turn + 1 < TURNS), columns,
+                    x_stride, residual_stride, BLOCK, has_residual,
+                )  # fmt: skip
+            through = weighted(arrived, w, column, columns, offset, has_w)
             mean, rstd = held_statistics(values, inside, columns, eps, True)
             normed = tl.where(inside, (values - mean[:, None]) * rstd[:, None], 0.0)
             level = tl.sum(through, 1)[:, None] / columns

@@ -7,7 +7,8 @@ Idea. With t = x + residual, n = t / rms(t) and g = dy · (w + offset):
 A workgroup takes TURNS tiles of ROWS rows one after another and sums dy · n over them, in
 registers where a row is held, else in its own row of the partial sums; a second kernel adds these
 up in a fixed order. Neither rms nor n is kept by the forward pass: making them again reads nothing
-more.
+more. With AHEAD, a workgroup reads the next tile before it computes with the present one: few
+workgroups fit on an SM, so that memory would else wait for their arithmetic.
 
 What limits it: memory: x and dy are read once where rows are held. Not timed.
 """
@@ -19,21 +20,52 @@ from tilewright.declared.rows.kernels._norms import summed
 
 
 @triton.jit
-def slopes(dy, w, at, column, inside, columns, offset, has_w: tl.constexpr):
-    """dy in fp32, and the same times the weight."""
-    arrived = tl.load(dy + at, inside, 0.0).to(tl.float32)
+def weighted(arrived, w, column, columns, offset, has_w: tl.constexpr):
+    """What arrived, times the weight."""
     through = arrived
     if has_w:
         weight = tl.load(w + column, column < columns, 0.0).to(tl.float32) + offset
         through = arrived * weight[None, :]
-    return arrived, through
+    return through
+
+
+@triton.jit
+def slopes(dy, w, at, column, inside, columns, offset, has_w: tl.constexpr):
+    """dy in fp32, and the same times the weight."""
+    arrived = tl.load(dy + at, inside, 0.0).to(tl.float32)
+    return arrived, weighted(arrived, w, column, columns, offset, has_w)
+
+
+@triton.jit
+def fetched(
+    x, dy, residual, row, there, columns, x_stride, residual_stride, BLOCK: tl.constexpr,
+    has_residual: tl.constexpr,
+):  # fmt: skip
+    """Rows of x, dy and the residual, in the types in which they lie; 0 outside."""
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = there[:, None] & (column < columns)
+    xs = tl.load(x + row[:, None] * x_stride + column, inside, 0.0)
+    dys = tl.load(dy + row[:, None] * columns + column, inside, 0.0)
+    rs = 0.0
+    if has_residual:
+        rs = tl.load(residual + row[:, None] * residual_stride + column, inside, 0.0)
+    return xs, dys, rs
+
+
+@triton.jit
+def widened(xs, dys, rs, has_residual: tl.constexpr):
+    """x with the residual added, and dy, in fp32."""
+    values = xs.to(tl.float32)
+    if has_residual:
+        values += rs.to(tl.float32)
+    return values, dys.to(tl.float32)
 
 
 @triton.jit
 def rms_norm_backward(
     x, dy, w, residual, dtotal, dx, dw_parts, rows, columns, x_stride, residual_stride, eps, offset,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr, TURNS: tl.constexpr,
-    has_w: tl.constexpr, has_residual: tl.constexpr, has_dtotal: tl.constexpr,
+    AHEAD: tl.constexpr, has_w: tl.constexpr, has_residual: tl.constexpr, has_dtotal: tl.constexpr,
 ):  # fmt: skip
     """TURNS tiles of ROWS rows."""
     program = tl.program_id(0).to(tl.int64)
@@ -41,6 +73,12 @@ def rms_norm_backward(
     if has_w:
         parts = dw_parts + program * columns
     acc = tl.zeros((ROWS, BLOCK), tl.float32)
+    row = program * TURNS * ROWS + tl.arange(0, ROWS)
+    if AHEAD:
+        xs, dys, rs = fetched(
+            x, dy, residual, row, row < rows, columns, x_stride, residual_stride, BLOCK,
+            has_residual,
+        )  # fmt: skip
     for turn in range(TURNS):
         row = (program * TURNS + turn) * ROWS + tl.arange(0, ROWS)
         there = (row < rows)[:, None]
@@ -54,8 +92,19 @@ def rms_norm_backward(
             column = tl.arange(0, BLOCK)
             inside = there & (column < columns)[None, :]
             at = row[:, None] * columns + column[None, :]
-            total = summed(from_x, from_residual, column[None, :], inside, has_residual)
-            arrived, through = slopes(dy, w, at, column, inside, columns, offset, has_w)
+            if not AHEAD:
+                xs, dys, rs = fetched(
+                    x, dy, residual, row, row < rows, columns, x_stride, residual_stride, BLOCK,
+                    has_residual,
+                )  # fmt: skip
+            total, arrived = widened(xs, dys, rs, has_residual)
+            if AHEAD:
+                further = row + ROWS
+                xs, dys, rs = fetched(
+                    x, dy, residual, further, (further < rows) & (turn + 1 < TURNS), columns,
+                    x_stride, residual_stride, BLOCK, has_residual,
+                )  # fmt: skip
+            through = weighted(arrived, w, column, columns, offset, has_w)
             squares = total * total
             products = total * through
         else:
