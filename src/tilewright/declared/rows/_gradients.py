@@ -55,8 +55,9 @@ def prefers(problem: Any, config: Any) -> float:
     rows its tiles have more than there are; reading ahead comes first."""
     count = max(1, programs(problem, config))
     apart = max(count / USUAL_PROGRAMS, USUAL_PROGRAMS / count)
-    padded = count * config.ROWS * config.TURNS / max(1, problem.rows)
-    return _tiles.prefers(problem, config) * apart * padded * (1.0 if config.AHEAD else 1.01)
+    padded: float = count * config.ROWS * config.TURNS / max(1, problem.rows)
+    first = 1.0 if config.AHEAD else 1.01
+    return _tiles.prefers(problem, config) * apart * padded * first
 
 
 def partial(problem: Any, config: Any) -> tuple[int, int]:
