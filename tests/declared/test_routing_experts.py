@@ -266,6 +266,9 @@ def test_experts_of_other_devices_go_nowhere_and_weights_go_along():
     here[[3, 15, 4]] = [2, 0, 1]
     weights = rng.random((20, 2), np.float32)
     found = tw.sort_by_expert(ids, expert_map=here, weights=weights, experts=3, block=8)
+    apart = (one.reshape(4, 5, 2) for one in (ids, weights))
+    again = tw.sort_by_expert(next(apart), expert_map=here, weights=next(apart), experts=3, block=8)
+    assert again[5].shape == (4, 5, 2) and (again[5].reshape(20, 2) == found[5]).all()
     local = np.where((ids >= 0) & (ids < 16), here[np.clip(ids, 0, 15)], -1)
     check(local, 3, 8, found)
     order, of_slots = found[0], found[6]

@@ -174,15 +174,15 @@ declare(
         name="sort_by_expert",
         module=__name__,
         operands={
-            "ids": In("tokens", "k", dtype="id_dtype", values=drawn),
+            "ids": In("*tokens", "k", dtype="id_dtype", values=drawn),
             "expert_map": In("global_experts", dtype="int32", optional=True, values=map_of),
-            "weights": In("tokens", "k", dtype="fp32", optional=True),
+            "weights": In("*tokens", "k", dtype="fp32", optional=True),
             "order": Out(f"({BLOCKS}) * block", dtype="int32", exact=True),
             "block_experts": Out(BLOCKS, dtype="int32", exact=True),
             "counts": Out("experts", dtype="int32", exact=True),
             "ends": Out("experts", dtype="int32", exact=True),
             "total": Out(1, dtype="int32", exact=True),
-            "places": Out("tokens", "k", dtype="int32", exact=True),
+            "places": Out("*tokens", "k", dtype="int32", exact=True),
             "sorted_weights": Out(
                 f"({BLOCKS}) * block", dtype="fp32", when="has_weights", exact=True
             ),
