@@ -30,6 +30,13 @@ def test_routing():
     )
 
 
+def test_local_experts_are_a_map_of_experts():
+    assert read("sort_by_expert", "-e=9 -k=2 -local_eid=0,3,4 -ci=0 -dispatch=1") == fields(
+        "sort_by_expert", tokens=128, experts=3, k=2, block=32, id_dtype="int32", has_weights=True,
+        has_expert_map=True, global_experts=9,
+    )  # fmt: skip
+
+
 def test_moves():
     found = read("strided_copy", "bin/tile_example_permute -shape=2,5,3,7 -perm=0,2,1,3 -v=0")
     assert (found.n2, found.n3, found.n4, found.n5, found.dtype) == (2, 3, 5, 7, "fp16")
@@ -62,6 +69,9 @@ def test_sums():
         ("topk_routing", "-st_o=5", "results lie contiguous"),
         ("topk_routing", "-activation=relu", "softmax or sigmoid"),
         ("sort_by_expert", "-moe_buf_size=16", "nothing else is filled"),
+        ("sort_by_expert", "-local_t=5", "not read from memory"),
+        ("rms_norm", "-save_unquant=1", "written once"),
+        ("rms_norm", "-s=1", "nothing is rounded before"),
         ("strided_copy", "-perm=0,0,1", "no order of 3 dimensions"),
         ("strided_copy", "tile_example_batched_transpose -layout_out=NCHW", "turned into NHWC"),
         ("pool", "-RightPy=0", "as much as before it"),

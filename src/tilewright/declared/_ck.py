@@ -31,7 +31,7 @@ class Program:
     names: of the program, in its versions.
     defaults: the words that say what is computed, with CK's defaults.
     read: the words of our problem. Raises `BadArgument` for what has no counterpart.
-    given: words of values that a call gives here.
+    given: words of values that a call gives here, or that say how to run it.
     """
 
     names: tuple[str, ...]

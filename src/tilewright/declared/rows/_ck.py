@@ -91,7 +91,7 @@ LAYER_NORM = driver(
 RMS_NORM = driver(
     Program(
         ("tile_rmsnorm2d_fwd", "tile_example_rmsnorm2d_fwd"),
-        {**_NORM, "save_rms": "0"},
+        {**_NORM, "save_rms": "0", "save_unquant": "0", "s": "0"},
         _rms_norm,
         ("e",),
     ),
