@@ -12,14 +12,17 @@ from forms.common import only, rounded
 
 def rms_norm(
     x: Any, w: Any, residual: Any, smooth: Any, scale: Any, eps: float, offset: float, quant: str,
-    out_dtype: str,
+    statistics: bool, out_dtype: str,
 ) -> Any:  # fmt: skip
     total = x if residual is None else x + residual
     weight = None if w is None else (w + offset if offset else w).to(total.dtype)
     y = F.rms_norm(total, total.shape[-1:], weight, eps)
     y = y if smooth is None else y * smooth
     made, *scales = rounded(y, quant, out_dtype, scale)
-    return only((made, *(() if residual is None else (total,)), *scales))
+    more = () if residual is None else (total,)
+    if statistics:
+        more = (*more, torch.rsqrt(total.float().square().mean(-1) + eps))
+    return only((made, *more, *scales))
 
 
 def rms_norm_backward(
@@ -38,15 +41,18 @@ def rms_norm_backward(
 
 def layer_norm(
     x: Any, w: Any, b: Any, residual: Any, smooth: Any, scale: Any, eps: float, offset: float,
-    quant: str, out_dtype: str,
+    quant: str, statistics: bool, out_dtype: str,
 ) -> Any:  # fmt: skip
     total = x if residual is None else x + residual
     weight = None if w is None else (w + offset if offset else w).to(total.dtype)
     bias = None if b is None else b.to(total.dtype)
-    y = F.layer_norm(total, total.shape[-1:], weight, bias, eps)
+    y, mean, rstd = torch.native_layer_norm(total, total.shape[-1:], weight, bias, eps)
     y = y if smooth is None else y * smooth
     made, *scales = rounded(y, quant, out_dtype, scale)
-    return only((made, *(() if residual is None else (total,)), *scales))
+    more = () if residual is None else (total,)
+    if statistics:
+        more = (*more, mean[..., 0].float(), rstd[..., 0].float())
+    return only((made, *more, *scales))
 
 
 def layer_norm_backward(

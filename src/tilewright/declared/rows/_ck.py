@@ -35,6 +35,8 @@ def _layer_norm(said: Said) -> dict[str, str]:
 
 
 def _rms_norm(said: Said) -> dict[str, str]:
+    only(said, "results are written once, rounded or not", save_unquant=("0",))
+    only(said, "nothing is rounded before the weight here", s=("0",))
     only(said, SCALES, prec_sm=("auto", "fp32"))
     return {**_norm(said), "statistics": said["save_rms"]}
 
