@@ -153,13 +153,18 @@ def test_what_does_not_fit_is_refused():
             paged(**fields, pages=1, page_size=16, **more)
 
 
+@pytest.mark.parametrize("half", [1, 16, 40, 64, 256])
 @pytest.mark.parametrize("tokens", [1, 3, 4096])
 @pytest.mark.parametrize("heads", [(1, 1), (6, 2), (128, 1), (64, 8)])
-def test_few_kernels_are_looked_at(tokens, heads):
-    family = ops.family("rotary")
-    fields = {"head_dim": 128, "length": 4096, "half": 64, "has_positions": True}
+@pytest.mark.grid(12)
+def test_few_kernels_are_looked_at_whose_lanes_share_no_pair(tokens, heads, half):
+    """Of a tile with fewer pairs than lanes, some lanes read what others write in place."""
+    family = ops.family("rotary_in_place")
+    fields = {"head_dim": 512, "length": 4096, "half": half, "has_positions": True}
     problem = family.problem_type(tokens=tokens, q_heads=heads[0], k_heads=heads[1], **fields)
     this = arch("sm_90")
     configs = family.default_space(problem, this).expand(this).configs
     assert len(configs) <= 60
-    assert any(family.supports(c, problem, this) for c in configs)
+    served = [c for c in configs if family.supports(c, problem, this)]
+    assert served
+    assert all(64 * c.num_warps <= c.TOKENS * c.HEADS * c.HALF for c in served)

@@ -50,6 +50,9 @@ AXES: dict[str, tuple[Any, ...]] = {
 
 LANE_PAIRS = 32
 """Pairs for each lane, at most."""
+MOST_LANES = 64
+"""Lanes of a warp, at most. Each has a pair of its own: where q turns in place, a lane that shared
+one with another could read it after that one has written it."""
 USUAL_PAIRS = 8
 """Pairs for each lane that are preferred until a measurement decides: two loads of 16 bytes of
 bf16, of q or k."""
@@ -118,7 +121,7 @@ def half(problem: Any) -> int:
 
 def heads(most: int) -> tuple[int, ...]:
     """The values of HEADS that come near so many heads."""
-    return (8, 16, 4) if most >= 8 else (4, 1) if most > 1 else (1,)
+    return (8, 16, 4) if most >= 8 else (4, 1)
 
 
 def fits(problem: Any, config: Any) -> bool | str:
@@ -127,9 +130,10 @@ def fits(problem: Any, config: Any) -> bool | str:
         return f"HALF = {config.HALF}, where {problem.half} pairs take {half(problem)}"
     if config.HEADS not in heads(max(problem.q_heads, problem.k_heads)):
         return f"HEADS = {config.HEADS} for {problem.q_heads} and {problem.k_heads} heads"
-    if 2 * max(1, problem.tokens) <= config.TOKENS:
-        return f"TOKENS = {config.TOKENS} for {problem.tokens}"
-    each = config.TOKENS * config.HEADS * config.HALF / (32 * config.num_warps)
+    pairs = config.TOKENS * config.HEADS * config.HALF
+    if pairs < MOST_LANES * config.num_warps:
+        return f"{pairs} pairs for up to {MOST_LANES * config.num_warps} lanes"
+    each = pairs / (32 * config.num_warps)
     if each > LANE_PAIRS:
         return f"{each:.0f} pairs for each lane"
     return True
@@ -155,12 +159,13 @@ def programs(problem: Any, config: Any) -> tuple[int]:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """How many times a tile has more or fewer than `USUAL_PAIRS` for each lane, times what share of
-    its heads there is not."""
+    """How many times a tile has more or fewer than `USUAL_PAIRS` for each lane, times how many
+    heads tiles have for each head of a token that there is."""
     each = config.TOKENS * config.HEADS * config.HALF / (32 * config.num_warps)
     counts = (problem.q_heads, problem.k_heads)
-    padded = sum(-(-count // config.HEADS) * config.HEADS for count in counts)
-    return float(max(each / USUAL_PAIRS, USUAL_PAIRS / each) * padded / max(1, sum(counts)))
+    tiled = tiles(problem, config, *counts) * config.HEADS * config.TOKENS
+    padded = tiled / max(1, sum(counts) * problem.tokens)
+    return float(max(each / USUAL_PAIRS, USUAL_PAIRS / each) * padded)
 
 
 def turned(x: Any, cos: Any, sin: Any, positions: Any, problem: Any, inverse: bool = False) -> Any:
