@@ -7,6 +7,7 @@ WINDOWS = (
     windows(2, 9, 3, 3, **both("stride", 2), pad_h=1, after_w=2, dilation_w=2, dtype="fp32"),
     windows(1, 8, 96, 2, **both("stride", 2), groups=3, dtype="fp16"),
     windows(2, 7, 6, 3, **both("stride", 3), groups=2),
+    windows(1, 8, 3, 4, **both("stride", 4)),
 )
 
 CASES = {
@@ -16,7 +17,10 @@ CASES = {
         permuted((3, 7, 4, 5), (3, 1, 0, 2), dtype="fp32"),
         permuted((2, 2, 3, 2, 3, 2), (5, 3, 1, 4, 0, 2), dtype="int8"),
         permuted((2, 3, 49), (0, 2, 1), dtype="int64"),
-        permuted((1, 3, 20, 48), (0, 2, 3, 1)),
+        permuted((2, 3, 20, 48), (0, 2, 3, 1)),  # few channels, and back
+        permuted((2, 20, 48, 3), (0, 3, 1, 2), dtype="fp32", out_dtype="fp16"),
+        permuted((5, 4, 1200), (0, 2, 1), dtype="fp32"),
+        permuted((48, 20), (1, 0)),
         {**permuted((40, 32), (1, 0)), "s4": 2, "s5": 96, "dtype": "fp32"},
         permuted((40, 24), (0, 1), dtype="fp32", out_dtype="bf16"),
         permuted((32, 24), (1, 0), out_dtype="e4m3fn", has_scale=True),

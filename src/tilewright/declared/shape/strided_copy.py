@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared._arrays import clipped
-from tilewright.declared.shape import _ck, _forms, _problems, _tiles
+from tilewright.declared.shape import _ck, _forms, _problems, _tiles, _windows
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument
 from tilewright.tolerance import Tolerance, tolerance
@@ -23,6 +23,8 @@ from tilewright.tolerance import Tolerance, tolerance
 SIZES = tuple(f"n{i}" for i in range(_forms.DIMENSIONS))
 STRIDES = tuple(f"s{i}" for i in range(_forms.DIMENSIONS))
 LAST = _forms.DIMENSIONS - 1
+FEW = 16
+"""Elements up to which a side of a matrix is few."""
 
 
 def sizes(problem: Any) -> tuple[int, ...]:
@@ -34,7 +36,7 @@ def strides(problem: Any) -> tuple[int, ...]:
 
 
 def form(problem: Any) -> dict[str, Any]:
-    """ACROSS, DIMS, UNIT and WIDE of the kernels for a problem."""
+    """ACROSS, DIMS, UNIT, WIDE and PACKED of the kernels for a problem."""
     n, s = sizes(problem), strides(problem)
     long = [i for i in range(len(n)) if n[i] > 1] or [LAST]
     across = min(long, key=lambda i: (s[i], -i))
@@ -42,11 +44,19 @@ def form(problem: Any) -> dict[str, Any]:
     reads = unit and all(value % 16 == 0 for value in _read(across, problem))
     writes = n[LAST] % 16 == 0
     wide = {(True, True): "both", (True, False): "reads", (False, True): "writes"}
+    packed = ""
+    if across == LAST - 1 and unit:
+        if reads and not writes and n[LAST] <= FEW:
+            packed = "y"
+        lies = s[LAST] == n[across] and all(value % 16 == 0 for value in s[:across])
+        if writes and not reads and n[across] <= FEW and lies:
+            packed = "x"
     return {
         "ACROSS": across,
         "DIMS": len(n) - long[0],
         "UNIT": unit,
         "WIDE": wide.get((reads, writes), "none"),
+        "PACKED": packed,
     }
 
 
@@ -62,7 +72,8 @@ def _read_names(across: int) -> list[str]:
 def multiples(config: Any) -> tuple[str, ...]:
     read = _read_names(config.ACROSS) if config.WIDE in ("both", "reads") else []
     written = [SIZES[LAST]] if config.WIDE in ("both", "writes") else []
-    return tuple(dict.fromkeys(read + written))
+    ahead = STRIDES[: config.ACROSS] if config.PACKED == "x" else ()
+    return tuple(dict.fromkeys((*read, *written, *ahead)))
 
 
 def pairs(problem: Any) -> set[tuple[int, int]]:
@@ -205,13 +216,14 @@ declare(
             "DIMS": tuple(range(1, _forms.DIMENSIONS + 1)),
             "UNIT": (True, False),
             "WIDE": ("both", "writes", "reads", "none"),
+            "PACKED": ("", "x", "y"),
             "ROWS": tuple(1 << i for i in range(14)),
             "COLUMNS": tuple(1 << i for i in range(14)),
             "num_warps": (4, 8),
             "num_stages": (1,),
         },
         parts=(kernel("main", f"{__package__}.kernels.strided_copy:strided_copy", programs),),
-        values={"rows": rows},
+        values={"rows": rows, **_windows.divisors(few=_windows.field(SIZES[LAST]))},
         multiples=multiples,
         supports=supports,
         narrows=narrows,

@@ -6,6 +6,10 @@ along the one and written along the other, as vectors on both sides, and the com
 elements between threads through shared memory. Other dimensions are taken apart once for each row,
 or once for each tile, and only as many as there are (DIMS).
 
+Where one of the two has few elements, vectors along it would be mostly empty (three channels). Then
+elements that lie side by side over both are moved as one row on that side (PACKED: x or y), and
+exchanged by their number (`tl.gather`).
+
 Data. Every element is read once and written once. Values that change their type pass through fp32;
 8 bits saturate. WIDE is what the compiler was promised in 16s: sizes and strides of what is read,
 of what is written, or both.
@@ -17,6 +21,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._quantise import narrow
+from tilewright.ops.conv.kernels.division import quotient
 
 
 @triton.jit
@@ -58,13 +63,32 @@ def put(y, values, scale, inside, has_scale: tl.constexpr):
 
 
 @triton.jit
+def pack(values, few, by_few, shift_few):
+    """A tile of few rows as one row in the order of columns: what is in front is the tile's."""
+    ROWS: tl.constexpr = values.shape[0]
+    COLUMNS: tl.constexpr = values.shape[1]
+    at = tl.arange(0, ROWS * COLUMNS)
+    column = quotient(at, by_few, shift_few)
+    source = tl.where(column < COLUMNS, (at - column * few) * COLUMNS + column, 0)
+    return tl.gather(values.reshape(ROWS * COLUMNS), source, 0)
+
+
+@triton.jit
+def unpack(row, few, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """What `pack` undoes."""
+    i = tl.arange(0, ROWS)[:, None]
+    source = tl.where(i < few, tl.arange(0, COLUMNS)[None, :] * few + i, 0)
+    return tl.gather(row, source.reshape(ROWS * COLUMNS), 0).reshape(ROWS, COLUMNS)
+
+
+@triton.jit
 def strided_copy(
-    x, scale, y, n0, n1, n2, n3, n4, n5, s0, s1, s2, s3, s4, s5, rows,
+    x, scale, y, n0, n1, n2, n3, n4, n5, s0, s1, s2, s3, s4, s5, rows, by_few, shift_few,
     ACROSS: tl.constexpr, DIMS: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, has_scale: tl.constexpr,
+    PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, has_scale: tl.constexpr,
 ):  # fmt: skip
     """A tile of ROWS × COLUMNS. COLUMNS are of y's last dimension; ROWS of all others, or of
-    ACROSS.
+    ACROSS. by_few, shift_few: what divides by n5.
 
     rows: of all dimensions but the last. UNIT: whether elements of x along ACROSS are neighbours.
     """
@@ -80,6 +104,28 @@ def strided_copy(
         step = j if UNIT else j * s5
         values = tl.load(x + from_x[:, None] + step[None, :], inside)
         to = y + row.to(tl.int64)[:, None] * n5 + j[None, :]
+    elif PACKED == "y":
+        down = tl.cdiv(n4, ROWS)
+        first = tile % down * ROWS
+        i = first + tl.arange(0, ROWS)
+        few = tl.arange(0, COLUMNS)
+        from_x, from_y = places(tile // down, sizes, strides, ACROSS, DIMS)
+        there = (few < n5)[:, None] & (i < n4)[None, :]
+        values = tl.load(x + from_x + (few * s5)[:, None] + i[None, :], there)
+        values = pack(values, n5, by_few, shift_few)
+        at = tl.arange(0, ROWS * COLUMNS)
+        inside = (at < ROWS * n5) & (at < (n4 - first) * n5)
+        to = y + from_y + first.to(tl.int64) * n5 + at
+    elif PACKED == "x":
+        first = tile % across * COLUMNS
+        from_x, from_y = places(tile // across, sizes, strides, ACROSS, DIMS)
+        at = tl.arange(0, ROWS * COLUMNS)
+        there = (at < COLUMNS * n4) & (at < (n5 - first) * n4)
+        row = tl.load(x + from_x + first.to(tl.int64) * n4 + at, there)
+        values = unpack(row, n4, ROWS, COLUMNS)
+        i = tl.arange(0, ROWS)
+        inside = (i < n4)[:, None] & (j < n5)[None, :]
+        to = y + from_y + i.to(tl.int64)[:, None] * n5 + j[None, :]
     else:
         down = tl.cdiv(sizes[ACROSS], ROWS)
         i = tile // across % down * ROWS + tl.arange(0, ROWS)
