@@ -51,7 +51,7 @@ CASES = {
         {**IMAGES, "channels": 16, **THREE, "has_index": True},
         {**PLANES, **THREE, **MEAN, "dtype": "fp32"},
         {**PLANES, **CEILED, **INNER, "dtype": "fp16"},
-        {**IMAGES, **APART, "has_index": True},
+        {**IMAGES, **APART, "stride_w": 2, **INNER},
         {**IMAGES, "kernel_h": 7, "kernel_w": 6, "pad_h": 1, **INNER},
     ),
 }

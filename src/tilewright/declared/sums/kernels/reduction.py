@@ -160,9 +160,8 @@ def reduction(
     top = tl.full((KEPT, BLOCK), worst(FOLLOWED, False), FOLLOWED)
     bottom = tl.full((KEPT, BLOCK), worst(FOLLOWED, True), FOLLOWED)
     most = tl.zeros((KEPT, BLOCK), FOLLOWED)
-    # The place of the first element that a lane reads: right also where no value is better.
-    top_at = (first // blocks) * near + (first % blocks) * BLOCK + tl.arange(0, BLOCK)
-    top_at = tl.zeros((KEPT, BLOCK), tl.int32) + top_at[None, :]
+    # Right also where no value is better: then the first part's first element is the first of all.
+    top_at = tl.zeros((KEPT, BLOCK), tl.int32) + tl.arange(0, BLOCK)[None, :]
     bottom_at = top_at
     for piece in range(first, last):
         turn = piece // blocks
