@@ -72,6 +72,25 @@ def test_slices_of_one_array_turn_in_place_and_the_rest_stays(form):
     assert torch.equal(qkv[:, 50:], before[:, 50:])
 
 
+@pytest.mark.turns(4)
+def test_torch_sees_what_turns_in_place():
+    """Also where q, keys and values are written by one call, which torch.compile cuts apart."""
+    cos, sin = cache(4, 4)
+    slots = torch.tensor([0, 3, 1, -1])
+
+    def step(qkv, pages):
+        q, k, v = qkv.unflatten(1, (3, 2, 8)).unbind(1)
+        tw.rotary_paged(q, k, v, cos, sin, pages[:, 0], pages[:, 1], slots)
+        tw.rotary_in_place(k, v[:, :0], cos, sin)
+        return qkv * 2, pages + 1
+
+    given = drawn(4, 48), drawn(2, 2, 2, 2, 8)
+    ours, wanted = ([one.clone() for one in given] for _ in "ab")
+    made = torch.compile(step, fullgraph=True, backend="aot_eager")(*ours)
+    near(made, step(*wanted))
+    near(ours, wanted)
+
+
 def test_without_positions_rows_are_taken_in_order_over_and_over():
     cos, sin = cache(3, 4)
     q, k = drawn(2, 3, 2, 8), drawn(2, 3, 0, 8)

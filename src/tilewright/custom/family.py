@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -199,6 +199,10 @@ class CustomFamily(Defaults):
 
     def launch(self, config: Any, problem: Any, device: Device) -> Launch:
         return binder.launch(self._parts, self._catalogue, Context(config, problem, device))
+
+    def written(self, inputs: int, named: Collection[str]) -> tuple[int, ...]:
+        listed = self.declared.operands
+        return tuple(i for i, n in enumerate(self.arguments) if listed[n].role == "inout")
 
     def operands(self, problem: Any) -> tuple[Operand, ...]:
         found = [
