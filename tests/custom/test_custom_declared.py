@@ -156,7 +156,7 @@ def test_fields_that_do_not_fit_together_are_refused(family):
 
 
 def test_a_name_may_have_an_empty_word(family):
-    config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "", 16)
+    config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "", False, 16)
     assert family.parse_name(config.name) == config
     with pytest.raises(UnknownName):
         family.parse_name(config.name.replace("quant", "quint"))
@@ -326,14 +326,14 @@ def test_a_kernel_is_given_functions_that_it_calls():
     one = declared(axes=axes, constants={"HELD": lambda config: (f"module:of_{config.ROWS}",)})
     one.check()
     family, this = CustomFamily(one), arch("sm_90")
-    config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "", 16, ROWS=4)
+    config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "", False, 16, ROWS=4)
     assert family.sources(config, this)["main"].functions == (("HELD", ("module:of_4",)),)
     with pytest.raises(BadArgument, match="names two things"):
         declared(constants={"HELD": lambda config: ()}).check()
 
 
 def test_words_of_a_chain_are_part_of_a_name(family):
-    config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "mul+add", 16)
+    config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "mul+add", False, 16)
     assert "quantmul+add_" in config.name and family.parse_name(config.name) == config
 
 
@@ -346,7 +346,7 @@ def test_outputs_that_are_exact_must_equal_the_reference(family):
 
 
 def test_types_that_the_compiler_refuses_are_refused(family):
-    config = family.config_type("bf16", "bf16", "e4m3fn", *(False,) * 4, "row", 16)
+    config = family.config_type("bf16", "bf16", "e4m3fn", *(False,) * 4, "row", False, 16)
     assert family.judge(config, arch("sm_90"))
     said = str(family.judge(config, arch("sm_80")))
     assert said.endswith("out_dtype = e4m3fn: Triton 3.6 refuses e4m3 below sm_89")
