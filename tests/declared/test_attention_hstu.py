@@ -206,3 +206,13 @@ def test_tiles_are_those_of_the_architecture():
         assert {(c.HEAD_DIM, c.V_DIM) for c in configs} == {(128, 128)} and len(configs) < 20
     assert (128, 64, 8, 2) in found["sm_90"] and found["sm_90"] != found["gfx942"]
     assert max(tile * step for tile, step, *_ in found["gfx1100"]) <= 2048
+
+
+@pytest.mark.parametrize(("mean", "tile"), [(972, 128), (200, 128), (60, 64), (10, 16)])
+def test_tiles_are_large_where_sequences_are(mean, tile):
+    """Without tuning: a large tile reads keys less often, and a small one has fewer rows behind
+    the end."""
+    sizes = {"rows": 512 * mean, "heads": 4, "head_dim": 128, "head_dim_v": 128, "bounds": 513}
+    problem = ops.family("hstu_attention").problem_type(**sizes)
+    chosen = tilewright.Dispatcher(device="h200_sxm").select(problem).config
+    assert tile == chosen.TILE

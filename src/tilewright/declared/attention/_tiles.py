@@ -143,11 +143,17 @@ def rows_of(
     ]
 
 
-def prefers(problem: Any, config: Any) -> tuple[int, int, int]:
-    """Rows that tiles of a sequence of the mean length have, those behind its end included; then
-    the larger tile. Under 64 rows a tile is as long as one of 64."""
-    mean = max(64, problem.rows // max(1, batch(problem)))
-    return -(-mean // config.TILE) * config.TILE, -config.TILE, -config.STEP
+READ_ROWS = 64
+"""Rows of a tile whose products cost as much as reading what passes by: a guess, for larger tiles
+read it less often."""
+
+
+def prefers(problem: Any, config: Any) -> tuple[float, int, int]:
+    """What tiles of a sequence of the mean length cost, rows behind its end included: products and
+    reads, in rows; then the larger tile."""
+    mean = max(1, problem.rows // max(1, batch(problem)))
+    padded = -(-mean // config.TILE) * config.TILE
+    return padded * (1 + READ_ROWS / config.TILE), -config.TILE, -config.STEP
 
 
 def tolerances(*outputs: str) -> Callable[[Any, Any], Mapping[str, Tolerance]]:
