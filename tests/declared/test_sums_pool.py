@@ -122,3 +122,18 @@ def test_what_an_operation_does_not_compute_is_refused():
         tw.pool(x.requires_grad_(), kernel_w=2)
     with pytest.raises(BadArgument, match="3 dimensions, or 2 without"):
         tw.max_pool1d(x, 2)
+
+
+@pytest.mark.turns(24)
+def test_torch_compile_follows_the_functions():
+    def f(x):
+        mean, most = tw.reduce(x, "mean+max", (0, 2, 3))
+        pooled = tw.max_pool2d(x, 3, stride=2, padding=1, ceil_mode=True)
+        return mean.sum() + most.sin().sum() + pooled.sum() + tw.avg_pool2d(x, 2).sum()
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    for x in (drawn(2, 3, 6, 6), last(drawn(4, 5, 8, 8))):  # then for sizes that are symbols
+        ours, theirs = (x.detach().clone().requires_grad_() for _ in range(2))
+        for g, one in ((compiled, ours), (f, theirs)):
+            g(one).backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)

@@ -57,10 +57,14 @@ def _pooled(
     images, channels, *sizes = x.shape
     last = [0, *range(2, rank + 2), 1]
     seen = permuted(x, last)
-    by_pixel = bool(strides(x)) and channels > 1 and not packed(x) and packed(seen)
-    view = (seen if by_pixel else contiguous(x)).reshape(
-        (images if by_pixel else images * channels, *[1] * (3 - rank), *sizes, channels**by_pixel)
-    )
+    by_pixel = False
+    if strides(x) and channels > 1 and not packed(x) and packed(seen):
+        by_pixel = True
+    ones = [1] * (3 - rank)
+    if by_pixel:
+        view = seen.reshape((images, *ones, *sizes, channels))
+    else:
+        view = contiguous(x).reshape((images * channels, *ones, *sizes, 1))
     if ceil_mode:
         each = zip(sizes, *(words[w] for w in ("kernel", "stride", "pad", "dilation")), strict=True)
         words = {**words, "over": tuple(_over(*one) for one in each)}

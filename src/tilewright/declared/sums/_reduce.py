@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
-from itertools import groupby
 from typing import Any
 
 from tilewright import checks
@@ -97,7 +95,12 @@ def _order(x: Any, axes: Collection[int], placed: bool) -> list[int]:
     another one; with those that are kept first, if the reduced ones are scattered."""
     natural = [*range(len(x.shape))]
     steps = strides(x)
-    order = sorted(natural, key=lambda axis: -steps[axis]) if steps else natural
+    order: list[int] = []
+    for axis in natural:
+        place = axis  # by comparing, which torch.compile can follow where strides are symbols
+        while steps and place and steps[order[place - 1]] < steps[axis]:
+            place -= 1
+        order.insert(place, axis)
     if placed and [axis for axis in order if axis in axes] != sorted(axes):
         order = natural
     if sum(reduced for reduced, _ in _groups(x, order, axes)) > 2:
@@ -108,10 +111,15 @@ def _order(x: Any, axes: Collection[int], placed: bool) -> list[int]:
 def _groups(x: Any, order: Sequence[int], axes: Collection[int]) -> list[tuple[bool, int]]:
     """Neighbouring axes taken as one: whether they are reduced, and how many elements they have.
     Axes of one element belong to either kind."""
-    there = ((axis in axes, x.shape[axis]) for axis in order if x.shape[axis] != 1)
-    return [
-        (which, math.prod(n for _, n in each)) for which, each in groupby(there, lambda a: a[0])
-    ]
+    groups: list[tuple[bool, int]] = []
+    for axis in order:
+        reduced, size = axis in axes, x.shape[axis]
+        if size == 1:
+            continue
+        if groups and groups[-1][0] == reduced:
+            size *= groups.pop()[1]
+        groups.append((reduced, size))
+    return groups
 
 
 def _viewed(x: Any, order: Sequence[int], axes: Collection[int]) -> Any:
