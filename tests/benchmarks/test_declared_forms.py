@@ -98,6 +98,20 @@ def test_a_form_is_compiled_whole(problem, monkeypatch):
         torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
+@pytest.mark.turns(24)
+@pytest.mark.grid(2)
+@pytest.mark.parametrize("problem", FIRST, ids=lambda p: p.family)
+def test_every_operation_is_compared(problem, bench, monkeypatch):  # noqa: F811
+    """Its outputs in place and those that are made, in the interpreter beside torch."""
+    monkeypatch.setattr(torch, "compile", lambda function, **how: function)
+    monkeypatch.setattr(rivals, "_GPU", "cpu")
+    usual = EVERY[declared_cases.PREFIX + problem.family.replace("_", "-")]
+    case = replace(usual, operands=lambda problem, seed, device: on_torch(problem, seed))
+    row, _ = bench.compared(replace(case, ways=("calls",)), problem, 5, lambda text: None)
+    assert row.wrong == {}
+    assert {rivals_declared.EAGER, rivals_declared.COMPILED} == {*row.vendor}
+
+
 def test_sizes_are_drawn_anew():
     for name in ops.declared():
         case = EVERY[declared_cases.PREFIX + name.replace("_", "-")]
