@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import tilewright as tw
+from tilewright import ops
 from tilewright.errors import BadArgument
 
 WINDOWS = (
@@ -106,6 +107,20 @@ def test_a_divisor_may_be_stated():
 def test_windows_that_mean_nothing_are_refused(stated, says):
     with pytest.raises(BadArgument, match=says):
         tw.max_pool2d(drawn(1, 1, 6, 6), **stated)
+
+
+def test_what_kernels_cannot_count_is_refused():
+    problem = ops.family("pool").problem_type
+    wide = {"depth": 1, "height": 1024, "width": 1024}
+    problem(images=64 * 64, channels=1, **wide)  # 2^32 pixels are 2^22 lines
+    problem(images=1024, channels=64, **wide)
+    for sizes in ({"images": 2048, "channels": 2}, {"images": 2**21, "channels": 1}):
+        with pytest.raises(BadArgument, match="too many to count in 32 bits"):
+            problem(**sizes, **wide)
+    with pytest.raises(BadArgument, match="elements for each result; at most"):
+        ops.family("reduction").problem_type(
+            outer=1, far=2, middle=1, near=2**30, inner=1, sum=True
+        )
 
 
 def test_what_an_operation_does_not_compute_is_refused():

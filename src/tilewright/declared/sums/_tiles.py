@@ -16,6 +16,8 @@ result are neighbours. KEPT: results of a tile. BLOCK: elements of each of them 
 
 LANE_ELEMENTS = 32
 """Elements of a tile for each lane, at most: each has a running result in a register."""
+MOST = 2**31 - 2**13
+"""What kernels count in 32 bits, at most: less than fits, since tiles reach beyond it."""
 USUAL_ELEMENTS = 16
 """Elements for each lane that are preferred until a measurement decides: 32 bytes of bf16, so that
 1024 lanes of an SM have 32 KiB in flight."""
@@ -102,9 +104,8 @@ def multiples(config: Any) -> tuple[str, ...]:
 
 def refused(problem: Any) -> str:
     """Why sizes are too large for kernels that count in 32 bits; "" if they are not."""
-    most = 2**31 - 1
-    if problem.far * problem.near > most:
-        return f"{problem.far * problem.near} elements for each result; at most {most}"
-    if problem.outer * problem.middle * problem.inner > most:
-        return f"{problem.outer * problem.middle * problem.inner} results; at most {most}"
+    if problem.far * problem.near > MOST:
+        return f"{problem.far * problem.near} elements for each result; at most {MOST}"
+    if problem.outer * problem.middle * problem.inner > MOST:
+        return f"{problem.outer * problem.middle * problem.inner} results; at most {MOST}"
     return ""

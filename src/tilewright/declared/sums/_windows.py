@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tilewright.custom.extents import Size
-from tilewright.declared.sums._tiles import up
+from tilewright.declared.sums._tiles import MOST, up
 
 AXES: dict[str, tuple[Any, ...]] = {
     "FIRST": (False, True),
@@ -113,12 +113,14 @@ def refused(problem: Any) -> str:
             return f"the last window along {one} begins behind {size} elements"
     if problem.mode != "average" and (problem.divisor or not problem.include_pad):
         return f"divisor and include_pad belong to averages, not to mode = '{problem.mode}'"
-    most = 2**31 - 1
-    inside = problem.depth * problem.height * problem.width
-    outside = count(problem, "depth") * count(problem, "height") * count(problem, "width")
-    lines = problem.images * max(inside, outside)
-    if lines > most or problem.width * problem.channels > most:
-        return f"{lines} pixels, {problem.channels} channels: kernels count in 32 bits"
+    sizes = [(getattr(problem, one), count(problem, one)) for one in DIMENSIONS]
+    inside, outside = (prod(each) for each in zip(*sizes, strict=True))
+    # A line of one channel is a row of a tile; of several channels, a pixel.
+    rows = problem.images * max(inside, outside)
+    rows //= max(1, min(sizes[-1])) if problem.channels == 1 else 1
+    if max(rows, inside, problem.width * problem.channels) > MOST:
+        many = f"{problem.images} images of {inside} pixels, {problem.channels} channels"
+        return f"{many}: too many to count in 32 bits"
     return ""
 
 

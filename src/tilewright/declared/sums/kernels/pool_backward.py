@@ -90,8 +90,8 @@ def arrived(
     out_h, in_h = window(h, one_h, pad_h, out_height, kernel_h, stride_h, dilation_h)
     out_w, in_w = window(w, one_w, pad_w, out_width, kernel_w, stride_w, dilation_w)
     inside = in_d & in_h & there & in_w
-    line = ((image * out_depth + out_d) * out_height + out_h) * out_width
-    at = line.to(tl.int64) * wide + (out_w * wide + step)
+    line = (image * out_depth + out_d) * out_height + out_h
+    at = line.to(tl.int64) * out_width * wide + (out_w * wide + step)
     made = tl.load(dy + at, inside, 0.0).to(tl.float32)
     if mode == "average":
         count = counted(
