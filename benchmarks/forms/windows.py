@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -131,7 +132,12 @@ def pool_backward(
     )  # fmt: skip
     ceiled = any((over_d, over_h, over_w))
     arrived, values = _first(dy, flat), _first(x, flat)
-    if index is None:
+    if index is None and {*dilations} != {1}:
+        means = partial(
+            _mean, taps=taps, strides=strides, pads=pads, dilations=dilations, padded=include_pad
+        )
+        (dx,) = torch.func.vjp(means, values)[1](arrived)
+    elif index is None:
         run: Callable[..., Any] = aten.avg_pool2d_backward if flat else aten.avg_pool3d_backward
         dx = run(arrived, values, taps, strides, pads, ceiled, include_pad, divisor or None)
     else:
