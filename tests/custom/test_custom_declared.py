@@ -12,6 +12,7 @@ from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.custom import Declaration, Gradient, In, Out, extents, kernel
 from tilewright.custom.family import CustomFamily
+from tilewright.custom.fitting import check
 from tilewright.custom.kinds import packed
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.nouns import Call, View
@@ -83,7 +84,7 @@ def test_an_output_is_there_on_a_condition(family):
         assert [one.name for one in family.operands(problem) if one.written] == names
     with pytest.raises(BadArgument, match="is there when 'norm' is, which is no option"):
         y = Out("*rows", "columns", dtype="out_dtype", when="norm")
-        declared(operands={**declared().operands, "y": y}).check()
+        check(declared(operands={**declared().operands, "y": y}))
 
 
 def test_a_size_is_said_by_a_multiple_of_it():
@@ -92,7 +93,7 @@ def test_a_size_is_said_by_a_multiple_of_it():
     x, residual = In("*rows", halves, strides=("x_stride", 1)), declared().operands["residual"]
     joined = {**declared().operands, "x": x, "residual": residual}
     family = CustomFamily(declared(operands=joined))
-    declared(operands=joined).check()
+    check(declared(operands=joined))
     both = family.problem_of(call(view(2, 3, 64)))
     assert (both.rows, both.columns, both.x_stride) == (6, 32, 64)
     assert family.outputs(call(view(2, 3, 64)))[0].shape == (2, 3, 32)
@@ -103,7 +104,7 @@ def test_a_size_is_said_by_a_multiple_of_it():
         family.problem_of(call(view(6, 65)))
     with pytest.raises(BadArgument, match="no operand that is read has the size 'columns'"):
         unsaid = {"x": In("*rows", "columns + 1"), "y": Out("*rows", "columns")}
-        declared(operands=unsaid, parts=(), axes={}, dtypes={}).check()
+        check(declared(operands=unsaid, parts=(), axes={}, dtypes={}))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_types_have_defaults():
     assert (problem.out_dtype, problem.w_dtype) == ("fp32", "fp16")
     for wrong in ({"dtype": "fp32"}, {"out_dtype": "z"}, {"w_dtype": "out_dtype"}):
         with pytest.raises(BadArgument, match="dtypes= gives"):
-            declared(dtypes=wrong).check()
+            check(declared(dtypes=wrong))
 
 
 def test_values_that_an_option_has_not_are_refused(family):
@@ -278,25 +279,25 @@ def test_a_recorded_call_writes_what_its_gradients_read():
         "quant": "row"
     }
     with pytest.raises(BadArgument, match="records= names 'kept', which is no option"):
-        declared(records={"kept": True}).check()
+        check(declared(records={"kept": True}))
 
 
 def test_a_gradient_reads_what_was_made_before_it():
     with pytest.raises(BadArgument, match="reads 'gradient of x'; there are"):
-        replace(declared(), gradients=(SAME, BOTH)).check()
+        check(replace(declared(), gradients=(SAME, BOTH)))
 
 
 def test_a_kernel_is_stated_by_its_place():
     with pytest.raises(BadArgument, match=r"there is no kernel tilewright\.nowhere:kernel"):
         place = kernel("main", "tilewright.nowhere:kernel", lambda p, c: (1,))
-        declared(parts=(place,)).check()
+        check(declared(parts=(place,)))
     with pytest.raises(BadArgument, match="the kernel's parameter 'w' is no operand"):
-        declared(operands={"x": In("rows", "columns")}).check()
+        check(declared(operands={"x": In("rows", "columns")}))
 
 
 def test_what_is_a_multiple_of_16_may_depend_on_the_config():
     by_rows = declared(multiples=lambda config: ("columns",) if config.ROWS == 2 else ())
-    by_rows.check()
+    check(by_rows)
     family, this = CustomFamily(by_rows), arch("sm_90")
     problem = family.problem_type(rows=4, columns=100)
     found = family.default_space(problem, this).expand(this).configs
@@ -324,12 +325,12 @@ def test_gradients_may_depend_on_the_problem():
 def test_a_kernel_is_given_functions_that_it_calls():
     axes = {name: values for name, values in declared().axes.items() if name != "HELD"}
     one = declared(axes=axes, constants={"HELD": lambda config: (f"module:of_{config.ROWS}",)})
-    one.check()
+    check(one)
     family, this = CustomFamily(one), arch("sm_90")
     config = family.config_type("bf16", "bf16", "bf16", *(False,) * 4, "", False, 16, ROWS=4)
     assert family.sources(config, this)["main"].functions == (("HELD", ("module:of_4",)),)
     with pytest.raises(BadArgument, match="names two things"):
-        declared(constants={"HELD": lambda config: ()}).check()
+        check(declared(constants={"HELD": lambda config: ()}))
 
 
 def test_words_of_a_chain_are_part_of_a_name(family):
@@ -371,7 +372,7 @@ def test_an_operand_may_be_passed_for_its_sizes_alone(read, bytes_):
     same = CustomFamily(stated).problem_type(rows=4, columns=64, has_residual=True, dtype="fp32")
     assert same.min_bytes - problem.min_bytes == (3 - bytes_) * 4 * 64 * 4
     with pytest.raises(BadArgument, match="x is read where 'has_y' is, which is no option"):
-        declared(operands={**stated.operands, "x": replace(x, read="has_y")}).check()
+        check(declared(operands={**stated.operands, "x": replace(x, read="has_y")}))
 
 
 def test_a_flag_of_a_problem_is_a_number_or_a_word(family):

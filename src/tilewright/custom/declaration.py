@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.arch.model import Arch
-from tilewright.custom import drawn, extents, gradient
+from tilewright.custom import extents
 from tilewright.custom.drawn import Drawn
 from tilewright.custom.extents import Size
 from tilewright.custom.gradient import Gradient
 from tilewright.dtypes import DTYPES
-from tilewright.errors import BadArgument
 from tilewright.ops import binder
 from tilewright.ops.binder import Interface
 from tilewright.ops.foreign import Driver
@@ -297,143 +296,9 @@ class Declaration:
         """Names of the operands that a call may leave out."""
         return tuple(name for name, one in self.operands.items() if one.optional)
 
-    def check(self) -> None:
-        """Raise `BadArgument` where the parts do not fit together."""
-        if not self.name.isidentifier() or not self.name.islower():
-            raise BadArgument(f"operation '{self.name}': a name is a lower-case identifier")
-        known = self.known()
-        for part in self.parts:
-            for name, constant in part.interface.parameters.items():
-                if name not in known:
-                    raise BadArgument(
-                        f"operation {self.name}: the kernel's parameter '{name}' is no operand, "
-                        f"size, number, scalar, value, temporary, option or axis; there are "
-                        f"{', '.join(known)}"
-                    )
-                run_time = (self.sizes, self.strides, self.numbers, self.values, self.scalars)
-                if constant and any(name in group for group in run_time):
-                    raise BadArgument(
-                        f"operation {self.name}: '{name}' is known for each problem alone, so it "
-                        "cannot be a constexpr; name an axis, or take it at run time"
-                    )
-                if name in self.axes and not constant:
-                    raise BadArgument(f"operation {self.name}: axis '{name}' must be a constexpr")
-        if not any(one.role != "in" for one in self.operands.values()):
-            raise BadArgument(f"operation {self.name} writes nothing: state an Out or an InOut")
-        taken = {name for part in self.parts for name in part.interface.parameters}
-        for axis in self.axes:
-            if axis not in taken and axis not in COMPILER:
-                raise BadArgument(
-                    f"operation {self.name}: no kernel has a parameter '{axis}', and the compiler "
-                    f"takes {', '.join(COMPILER)}"
-                )
-        passed = {*self.dtype_fields} - {*self.stated_dtypes}
-        for name, usual in self.dtypes.items():
-            if name not in self.stated_dtypes or usual not in (*passed, *DTYPES):
-                raise BadArgument(
-                    f"operation {self.name}: dtypes= gives '{name}' the type '{usual}'; it gives a "
-                    "field that no operand has which every call passes a type, or the field of one "
-                    "that it passes"
-                )
-        self._check_operands()
-        if not callable(self.gradients):
-            self._check_gradients(self.gradients)
-        for name in self.records:
-            if name not in self.options:
-                raise BadArgument(
-                    f"operation {self.name}: records= names '{name}', which is no option"
-                )
-        if self.gradients and any(one.role == "inout" for one in self.operands.values()):
-            raise BadArgument(
-                f"operation {self.name} writes an operand in place, so it can have no gradients"
-            )
-
     def promised(self, config: Any) -> tuple[str, ...]:
         """The sizes and strides that a config's kernels for 16 bytes take for multiples of 16."""
         return self.multiples(config) if callable(self.multiples) else self.multiples
-
-    def gradients_of(self, problem: Any) -> Sequence[Gradient] | str:
-        """How the gradients of a problem are computed, or why it has none."""
-        if not callable(self.gradients):
-            return self.gradients
-        found = self.gradients(problem)
-        if not isinstance(found, str):
-            self._check_gradients(found)
-        return found
-
-    def _check_gradients(self, gradients: Sequence[Gradient]) -> None:
-        """Raise `BadArgument` where gradients do not fit the operation."""
-        inputs = [name for name, one in self.operands.items() if one.role == "in"]
-        outputs = [n for n, one in self.operands.items() if one.role == "out"]
-        arriving = [n for n in outputs if n not in self.constant and not self._whole(n)]
-        others = [*(n for n in outputs if n not in arriving), *self.scalars]
-        gradient.check(self.name, gradients, inputs, arriving, others)
-
-    def _whole(self, name: str) -> bool:
-        """Whether an operand's type is one of whole numbers."""
-        said = self.operands[name].dtype
-        return said in DTYPES and DTYPES[said].kind == "int"
-
-    def _check_operands(self) -> None:
-        """Raise `BadArgument` for sizes, strides and values that mean nothing."""
-        read = [one for one in self.operands.values() if one.role != "out"]
-        alone = {extents.said(size, self.stated)[0] for one in read for size in one.shape}
-        alone |= self.stated
-        for name, one in self.operands.items():
-            where = f"operation {self.name}: {name}"
-            for size in one.shape:
-                for part in extents.names(size):
-                    if not extents.is_name(size) and part not in alone:
-                        raise BadArgument(
-                            f"{where} has size '{size}', and no operand that is read has the size "
-                            f"'{part}' by itself or times a number, so no call says what it is"
-                        )
-            if one.strides is not None and len(one.strides) != len(one.shape):
-                raise BadArgument(
-                    f"{where} has {len(one.shape)} dimensions and {len(one.strides)} strides"
-                )
-            if one.when and one.when.partition("=")[0] not in (
-                *self.options,
-                *map(flag, self.optional),
-            ):
-                raise BadArgument(
-                    f"{where} is there when '{one.when}' is, which is no option and no optional "
-                    "operand's field"
-                )
-            if isinstance(one.read, str) and one.read not in (
-                *self.options,
-                *map(flag, self.optional),
-            ):
-                raise BadArgument(
-                    f"{where} is read where '{one.read}' is, which is no option and no optional "
-                    "operand's field"
-                )
-            for stride in one.strides or ():
-                for part in extents.names(stride):
-                    if not extents.is_name(stride) and part not in (*self.sizes, *self.integers):
-                        raise BadArgument(f"{where} has stride '{stride}': '{part}' is no size")
-            drawn.check(where, one.values, (*self.sizes, *self.integers))
-
-    def known(self) -> Sequence[str]:
-        """The names that a kernel's parameters may have."""
-        groups = (
-            self.sizes,
-            self.strides,
-            self.numbers,
-            self.scalars,
-            self.values,
-            self.temporaries,
-            self.options,
-            self.axes,
-            self.constants,
-        )
-        flags = (flag(name) for name in self.optional)
-        fields = (*self.dtype_fields, "alignment")
-        names = [*self.operands, *(name for group in groups for name in group), *flags, *fields]
-        for name in names:
-            if names.count(name) > 1:
-                raise BadArgument(f"operation {self.name}: '{name}' names two things")
-        return names
 
 
 def flag(name: str) -> str:

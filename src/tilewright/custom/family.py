@@ -11,7 +11,7 @@ from typing import Any
 from tilewright import checks
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
-from tilewright.custom import catalogue, drawn, extents, gradient, kinds, stated
+from tilewright.custom import catalogue, drawn, extents, fitting, gradient, kinds, stated
 from tilewright.custom.declaration import COMPILER, Array, Declaration, flag
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument
@@ -263,9 +263,11 @@ class CustomFamily(Defaults):
         d = self.declared
         absent = [name for name in d.operands if not d.there(name, problem)]
         constant = tuple(name for name in d.constant if name not in absent)
-        listed = d.gradients_of(problem)
+        listed = d.gradients(problem) if callable(d.gradients) else d.gradients
         if isinstance(listed, str):
             return no("gradients", listed)
+        if callable(d.gradients):
+            fitting.check_gradients(d, listed)
         return gradient.backward(problem, listed, wanted, absent, constant, d.records)
 
     # --- checking ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tilewright import ops
 from tilewright.arch.model import Arch
+from tilewright.custom import fitting
 from tilewright.custom.declaration import Array, Declaration, Part, Scratch, Shape
 from tilewright.custom.family import CustomFamily
 from tilewright.custom.gradient import Gradient
@@ -46,7 +47,7 @@ def declare(declared: Declaration) -> None:
     Raises `BadArgument` where the declaration does not fit its kernels.
     """
     declared = replace(declared, axes={**USUAL_AXES, **declared.axes})
-    declared.check()
+    fitting.check(declared)
     ops.register(CustomFamily(declared), declared.module)
 
 
