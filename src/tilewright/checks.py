@@ -68,6 +68,12 @@ def parse_flag(name: str, word: str) -> bool:
     return word == "true"
 
 
+def truth(name: str, value: object) -> None:
+    """Raise `BadArgument`, which begins with `name`, unless `value` is True or False."""
+    if type(value) is not bool:
+        raise BadArgument(f"{name} = {shown(value)} is not True or False")
+
+
 def number(name: str, value: object, least: float = 0.0, most: float = 1e18) -> None:
     """Raise `BadArgument`, which begins with `name`, unless `value` is a number from `least` to
     `most`."""

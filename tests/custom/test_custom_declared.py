@@ -163,6 +163,25 @@ def test_a_name_may_have_an_empty_word(family):
         family.parse_name(config.name.replace("quant", "quint"))
 
 
+def test_values_of_axes_have_the_types_that_are_declared(family):
+    this = arch("sm_90")
+    right = {**family.axes(), "out_dtype": "float16"}
+    assert family.make_config(right, this).out_dtype == "fp16"
+    for wrong in ({"BLOCK": "64"}, {"HELD": 1}, {"num_warps": None}, {"quant": 3}, {"dtype": "z"}):
+        with pytest.raises(BadArgument, match=r"which is no|unknown dtype"):
+            family.make_config({**right, **wrong}, this)
+    with pytest.raises(UnknownName):
+        family.parse_name(family.make_config(right, this).name.replace("al16", "al" + "9" * 5000))
+
+
+def test_a_value_that_no_axis_lists_is_ranked_last(family):
+    problem, this = family.problem_type(rows=4, columns=100), arch("sm_90")
+    first = family.default_space(problem, this).expand(this).configs[0]
+    other = replace(first, num_warps=1)
+    alike = CustomFamily(declared(prefers=lambda problem, config: 0))
+    assert [c for c, _ in alike.rank(problem, [other, first], H200)] == [first, other]
+
+
 def test_planning_looks_at_the_kernels_that_a_problem_is_narrowed_to(family):
     problem, this = family.problem_type(rows=4, columns=100), arch("sm_90")
     few = family.default_space(problem, this).expand(this).configs

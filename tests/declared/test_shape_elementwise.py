@@ -120,3 +120,11 @@ def test_gradients_of_halves_are_summed_in_fp32():
 def test_what_is_refused(call, says):
     with pytest.raises(BadArgument, match=says):
         call(torch.ones(3, 4))
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (1,), (0, 4), ()])
+def test_nothing_makes_nothing(shape):
+    x = np.zeros((3, 0, 4), np.float32)
+    others = np.ones(shape, np.float32) if shape != (3, 1) else np.ones((3, 1, 1), np.float32)
+    for operands in ((x, others), (others, x)):
+        assert tw.elementwise(*operands, chain="add").shape == (3, 0, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import runpy
 from collections.abc import Callable
 from dataclasses import fields
 from fractions import Fraction
@@ -35,14 +36,21 @@ WRONG: tuple[Any, ...] = (
 """Values of every kind that callers pass by mistake."""
 
 
+PAGES = runpy.run_path(str(Path(__file__).parents[1] / "declared" / "page_cases.py"))["fields"]()
+"""Fields of small problems of the operations that are pages."""
+
+
 @cache
 def right_calls() -> tuple[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]], ...]:
     """A right call of each operation on NumPy arrays of one of its first problems: operands, and
     keywords."""
     found = []
     for name in ops.families():
-        problem = min(load_problems([f"{name}:small"], seeds.SM90).problems, key=_bytes)
         family = ops.family(name)
+        if name in ops.declared():
+            problem = family.problem_type(**PAGES[name][0])
+        else:
+            problem = min(load_problems([f"{name}:small"], seeds.SM90).problems, key=_bytes)
         inputs = family.make_inputs(problem, Inputs(1))
         given, named = calls.positional(problem, inputs)
         found.append((getattr(tilewright, name), (*given,), {**named, **family.options(problem)}))
@@ -93,7 +101,8 @@ def _function(random: Random) -> None:
     keywords = {
         name: wrong(random) if random.randrange(3) else random.choice(arrays)
         for name, one in inspect.signature(call).parameters.items()
-        if one.default is inspect.Parameter.empty or random.randrange(3) == 0
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        and (one.default is one.empty or random.randrange(3) == 0)
     }
     call(**keywords)
 

@@ -100,7 +100,7 @@ class CustomFamily(Defaults):
         raise BadArgument(f"'*' has no meaning on axis '{axis}' of {self.name}")
 
     def make_config(self, values: Mapping[str, Any], arch: Arch) -> Any:
-        return self.config_type(**values)
+        return kinds.made(self.declared, self.config_type, values)
 
     # --- legality ---------------------------------------------------------------------------
 
@@ -186,7 +186,8 @@ class CustomFamily(Defaults):
         d = self.declared
 
         def key(config: Any) -> tuple[Any, ...]:
-            places = (values.index(getattr(config, axis)) for axis, values in d.axes.items())
+            stated = ((values, getattr(config, axis)) for axis, values in d.axes.items())
+            places = (v.index(one) if one in v else len(v) for v, one in stated)
             return (-config.alignment, d.prefers(problem, config), *places)
 
         found = [(c, self.estimate(c, problem, device)) for c in sorted(configs, key=key)]

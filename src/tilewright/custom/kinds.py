@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, make_dataclass
 from typing import Any
 
@@ -179,15 +179,35 @@ def name_of(d: Declaration, config: Any) -> str:
     return "_".join(words)
 
 
+def made(d: Declaration, kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """The config with these values of all fields. Raises `BadArgument` for one of another type."""
+    found = dict(values)
+    for name in d.dtype_fields:
+        found[name] = dtype(named(found[name])).name
+    for name, of in _types(d).items():
+        if type(found[name]) is not of:
+            raise BadArgument(
+                f"{d.name} has {name} = {shown(str(found[name]))}, which is no {of.__name__}"
+            )
+    return kind(**found)
+
+
+def _types(d: Declaration) -> dict[str, type[Any]]:
+    """The types of a config's fields, but for element types, in order."""
+    return {
+        **dict.fromkeys(map(flag, d.optional), bool),
+        **{option: type(value) for option, value in d.options.items()},
+        "alignment": int,
+        **{axis: type(values[0]) for axis, values in d.axes.items()},
+    }
+
+
 def parse(d: Declaration, kind: type[Any], name: str) -> Any:
     """The config of this name. Raises `UnknownName`."""
     parts = [d.name, *(f"(?P<{field}>[a-z0-9]+)" for field in d.dtype_fields)]
-    types: dict[str, type[Any]] = dict.fromkeys(map(flag, d.optional), bool)
-    types |= {option: type(value) for option, value in d.options.items()}
-    types["alignment"] = int
-    types |= {axis: type(values[0]) for axis, values in d.axes.items()}
+    types = _types(d)
     for field_, of in types.items():
-        value = r"[\w+]*?" if of is str else r"-?\d+"
+        value = r"[\w+]*?" if of is str else r"-?\d{1,18}"
         parts.append(f"{re.escape(_SHORT.get(field_, field_))}(?P<{field_}>{value})")
     found = re.fullmatch("_".join(parts), name)
     if found is None:

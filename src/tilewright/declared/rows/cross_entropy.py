@@ -20,10 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tilewright import checks
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared._arrays import functions
 from tilewright.declared.rows import _entropy, _long, _softmax, _tiles
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, shown
 
 
 def reference(
@@ -88,10 +89,10 @@ def like_torch(operation: Callable[..., Any]) -> Callable[..., Any]:
 
         Raises `BadArgument` for another reduction, and for smoothing that is not between 0 and 1.
         """
-        if reduction not in REDUCTIONS:
-            raise BadArgument(f"reduction = {reduction!r}; there are {', '.join(REDUCTIONS)}")
-        if not 0 <= label_smoothing <= 1:
-            raise BadArgument(f"label_smoothing = {label_smoothing}; it is between 0 and 1")
+        if not isinstance(reduction, str) or reduction not in REDUCTIONS:
+            raise BadArgument(f"reduction = {shown(reduction)}; there are {', '.join(REDUCTIONS)}")
+        label_smoothing = checks.plain("label_smoothing", label_smoothing)
+        checks.number("label_smoothing", label_smoothing, 0.0, 1.0)
         more = {} if weight is None else {"weight": weight}
         loss = operation(
             input, target, ignore_index=ignore_index, label_smoothing=label_smoothing, **more

@@ -6,31 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright import checks
+from tilewright.declared._views import strides
 from tilewright.errors import BadArgument, shown
 
 DIMENSIONS = 6
 """Dimensions of a canonical form."""
-
-
-def strides_of(x: Any) -> tuple[int, ...]:
-    """The strides of an array, in elements."""
-    if hasattr(x, "stride"):
-        return tuple(x.stride())
-    return tuple(stride // x.itemsize for stride in x.strides)
-
-
-def shape_of(name: str, x: Any) -> tuple[int, ...]:
-    """The shape of an array. Raises `BadArgument` for anything that is neither torch's nor
-    NumPy's."""
-    shape = getattr(x, "shape", None)
-    if not isinstance(shape, tuple) or not hasattr(x, "reshape"):
-        raise BadArgument(f"{name} must be a tensor of torch or an array of NumPy, not {shown(x)}")
-    return shape
-
-
-def viewed(x: Any, dims: Sequence[int]) -> Any:
-    """A view of an array with its dimensions in this order."""
-    return x.permute(*dims) if hasattr(x, "permute") else x.transpose(dims)
 
 
 def canonical(
@@ -73,8 +53,8 @@ def order(x: Any, dims: Any) -> tuple[int, ...]:
 
 def by_memory(x: Any) -> tuple[int, ...]:
     """The order of an array's dimensions from the farthest elements to the nearest."""
-    strides = strides_of(x)
-    return tuple(sorted(range(len(strides)), key=lambda d: -strides[d]))
+    apart = strides(x)
+    return tuple(sorted(range(len(apart)), key=lambda d: -apart[d]))
 
 
 def inverse(dims: Sequence[int]) -> tuple[int, ...]:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.declared import _views
 from tilewright.declared._arrays import functions
-from tilewright.declared.shape import _forms, _problems, _tiles, _windows
+from tilewright.declared.shape import _problems, _tiles, _windows
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 
@@ -129,7 +130,7 @@ def _column_to_image(run: Operation) -> Operation:
 
         size: pixels of an image, a number for each dimension.
         """
-        shape = _forms.shape_of("columns", columns)
+        shape = _views.shape_of("columns", columns)
         rank = len(size) if isinstance(size, Sequence) else 0
         if len(shape) != 2 or rank not in (1, 2, 3):
             raise BadArgument("column_to_image takes [rows, columns], and 1 to 3 sizes of images")

@@ -17,6 +17,7 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.custom.declaration import Array
+from tilewright.declared import _views
 from tilewright.declared._arrays import clipped, functions
 from tilewright.declared.shape import _forms, _problems, _slopes, _tiles, _windows
 from tilewright.dtypes import DTYPES
@@ -210,32 +211,34 @@ def _elementwise(run: Operation) -> Operation:
         if len(others) > len(OTHERS):
             raise BadArgument(f"elementwise takes {len(OTHERS)} operands besides x")
         arrays = dict(zip(NAMES, (x, *others), strict=False))
-        shapes = [_forms.shape_of(name, one) for name, one in arrays.items()]
+        shapes = [_views.shape_of(name, one) for name, one in arrays.items()]
         whole = _broadcast(shapes)
         rank = len(whole)
         order = tuple(range(rank))
-        if shapes[0] == whole and 0 not in _forms.strides_of(x):
+        if shapes[0] == whole and 0 not in _views.strides(x):
             order = _forms.by_memory(x)
         ready, apart = [], []
         for one, own in zip(arrays.values(), shapes, strict=True):
-            same = _forms.viewed(one.reshape((1,) * (rank - len(own)) + own), order)
-            walked = zip(_forms.strides_of(same), same.shape, strict=True)
+            same = _views.permuted(one.reshape((1,) * (rank - len(own)) + own), order)
+            walked = zip(_views.strides(same), same.shape, strict=True)
             strides = tuple(s if n != 1 else 0 for s, n in walked)
             ready.append(same[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)])
             apart.append(strides)
         turned = tuple(whole[d] for d in order)
+        if 0 in whole:  # no operand is broadcast into nothing
+            ready = [one.reshape((-1,))[:0] for one in ready]
         few, *steps = _forms.canonical(turned, *apart, most=DIMENSIONS)
         said: dict[str, Any] = dict(zip(SIZES, few, strict=True))
         given: list[Any] = []
         for name, one, strides in zip(arrays, ready, steps, strict=True):
-            has = [n > 1 and s != 0 for n, s in zip(few, strides, strict=True)]
+            has = [n != 1 and s != 0 for n, s in zip(few, strides, strict=True)]
             said[f"{name}_over"] = sum(1 << (DIMENSIONS - 1 - i) for i, h in enumerate(has) if h)
             given.append(one.reshape(tuple(n if h else 1 for n, h in zip(few, has, strict=True))))
         if out_dtype is not None:
             said["out_dtype"] = dtypes.named(out_dtype)
         more = dict(zip(OTHERS, given[1:], strict=False))
         y = run(given[0], chain=chain, **said, **more).reshape(turned)
-        return _forms.viewed(y, _forms.inverse(order))
+        return _views.permuted(y, _forms.inverse(order))
 
     return elementwise
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.declared import _views
 from tilewright.declared._arrays import functions
-from tilewright.declared.shape import _forms, _problems, _tiles, _windows
+from tilewright.declared.shape import _problems, _tiles, _windows
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 
@@ -125,7 +126,7 @@ def _image_to_column(run: Operation) -> Operation:
 
         Columns are ordered [group, filter…, channel of the group].
         """
-        shape = _forms.shape_of("x", x)
+        shape = _views.shape_of("x", x)
         rank = len(shape) - 2
         if rank not in (1, 2, 3):
             raise BadArgument(f"images have 3 to 5 dimensions, not {len(shape)}")

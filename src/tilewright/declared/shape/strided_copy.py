@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.declared import _views
 from tilewright.declared._arrays import clipped
 from tilewright.declared.shape import _ck, _forms, _problems, _tiles, _windows
 from tilewright.dtypes import DTYPES, named
@@ -161,16 +162,16 @@ def _moved(run: Operation, x: Any, dims: Sequence[int], dtype: Any, **said: Any)
     """x with its dimensions in the order `dims`, contiguous."""
     if dtype is not None:
         said["out_dtype"] = named(dtype)
-    moved = _forms.viewed(x, dims)
+    moved = _views.permuted(x, dims)
     shape = tuple(moved.shape)
-    few, _ = _forms.canonical(shape, _forms.strides_of(moved))
+    few, _ = _forms.canonical(shape, _views.strides(moved))
     return run(moved.reshape(few), **said).reshape(shape)
 
 
 def _permute(run: Operation) -> Operation:
     def permute(x: Any, dims: Sequence[int], *, out_dtype: Any = None) -> Any:
         """The dimensions of x in the order `dims`, contiguous: ``x.permute(dims).contiguous()``."""
-        _forms.shape_of("x", x)
+        _views.shape_of("x", x)
         return _moved(run, x, _forms.order(x, dims), out_dtype)
 
     return permute
@@ -179,7 +180,7 @@ def _permute(run: Operation) -> Operation:
 def _batched_transpose(run: Operation) -> Operation:
     def batched_transpose(x: Any, *, out_dtype: Any = None) -> Any:
         """x [..., rows, columns] as [..., columns, rows], contiguous."""
-        rank = len(_forms.shape_of("x", x))
+        rank = len(_views.shape_of("x", x))
         if rank < 2:
             raise BadArgument(f"batched_transpose takes matrices, not {rank} dimensions")
         dims = (*range(rank - 2), rank - 1, rank - 2)
@@ -194,10 +195,10 @@ def _cast(run: Operation) -> Operation:
 
         scale: what values are divided by that are rounded to 8 bits: one number.
         """
-        _forms.shape_of("x", x)
+        _views.shape_of("x", x)
         dims = _forms.by_memory(x)
         y = _moved(run, x, dims, dtype, scale=scale)
-        return _forms.viewed(y, _forms.inverse(dims))
+        return _views.permuted(y, _forms.inverse(dims))
 
     return cast
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright import checks
-from tilewright.declared.sums._views import contiguous, packed, permuted, strides
+from tilewright.declared._views import contiguous, packed, permuted, shape_of, strides
 from tilewright.errors import BadArgument, shown
 
 Numbers = int | Sequence[int]
@@ -47,7 +47,8 @@ def _pooled(
     **said: Any,
 ) -> tuple[Any, ...]:
     """The results of pooling `input`, whose windows have these sizes, strides and so on."""
-    dims = len(input.shape)
+    checks.truth("ceil_mode", ceil_mode)
+    dims = len(shape_of("input", input))
     if dims not in (rank + 1, rank + 2):
         raise BadArgument(
             f"the input of {rank}-D pooling has {rank + 2} dimensions, or {rank + 1} without a "
@@ -93,6 +94,7 @@ def _max_pool(rank: int, run: Operation) -> Operation:
         return_indices: bool = False,
     ) -> Any:
         words = _words(rank, kernel_size, stride, padding, dilation)
+        checks.truth("return_indices", return_indices)
         placed = return_indices or bool(getattr(input, "requires_grad", False))
         made = _pooled(rank, run, input, words, ceil_mode, index=placed)
         return made if return_indices else made[0]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tilewright import checks
-from tilewright.declared.sums._views import contiguous, permuted, strides
+from tilewright.declared._views import contiguous, permuted, shape_of, strides
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument, nearest, shown
 
@@ -35,7 +35,8 @@ def made(run: Callable[..., Any]) -> Callable[..., Any]:
         keepdim: whether reduced axes stay, with size 1.
         dtype: of sums, means, norms and products: by default that of `x`, of whole numbers int64.
         """
-        names, axes = _asked(ops), _axes(dim, len(x.shape))
+        names, axes = _asked(ops), _axes(dim, len(shape_of("x", x)))
+        checks.truth("keepdim", keepdim)
         wanted = {*names}
         if getattr(x, "requires_grad", False):
             wanted |= {PLACES[name] for name in names if name in PLACES}

@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.errors import BadArgument, shown
+
+
+def shape_of(name: str, x: Any) -> tuple[int, ...]:
+    """The shape of an array. Raises `BadArgument`, which begins with `name`, for anything else."""
+    shape = getattr(x, "shape", None)
+    if not isinstance(shape, tuple) or not hasattr(x, "reshape"):
+        raise BadArgument(f"{name} must be a tensor of torch or an array of NumPy, not {shown(x)}")
+    return shape
+
 
 def strides(x: Any) -> tuple[int, ...]:
     """Elements between neighbours along each axis; () where an array does not say."""
