@@ -401,8 +401,7 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
         counts = [part.count for part in (x, y) if part.count is not None]
         if len(counts) == 2 and 1 not in counts and counts[0] != counts[1]:
             raise BadArgument(
-                f"A has shape {a.shape} and B {b.shape}: their batches are {counts[0]} and "
-                f"{counts[1]} where they must be equal, or 1"
+                f"the batch's sizes differ: A {counts[0]}, B {counts[1]}; a batch of 1 is shared"
             )
         batch = next((count for count in counts if count != 1), 1)
         columns = y.first.shape[1] // epilogues.fold(epilogue)
