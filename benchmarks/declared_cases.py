@@ -29,8 +29,8 @@ Range = tuple[int, int, int]
 
 Fields = dict[str, Any]
 Draw = Callable[[random.Random, Fields], Fields]
-"""Draws the fields of a problem, given those of one that the page states: for operations whose
-sizes depend on each other."""
+"""Draws the fields of a problem where its sizes depend on each other. It is given the fields of a
+problem that the page states."""
 
 Ranges = Mapping[str, Mapping[str, Range] | Draw]
 """By operation: a range for each size, or what draws them."""

@@ -21,8 +21,8 @@ USUAL_ELEMENTS = 8
 
 
 PIECE = 4096
-"""Elements of a row that is not held: few enough that what a lane keeps of them, such as sums,
-stays in registers. The second time a row is read, it is in L2."""
+"""Elements of a piece, where a row is read in pieces. A lane keeps several values for each of its
+elements, sums among them, so pieces are small enough for registers."""
 
 MANY = 8192
 """Elements of a row of which a workgroup that holds it takes most registers of an SM."""

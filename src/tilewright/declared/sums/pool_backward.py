@@ -1,7 +1,7 @@
 """The gradient of `pool`: each pixel sums what arrives for the windows that it is in.
 
-Of a largest or smallest, only windows whose place it is count. No two workgroups write the same
-pixel, so nothing is added atomically, and results repeat.
+For max and min pooling, a window counts only for the pixel that it took its value from. Each pixel
+is written by one workgroup, so no atomics are needed, and results repeat.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Gated activations of rows, with rounding to 8 bits behind them.
 
 Idea. A workgroup has a piece of a row, or several short rows: it reads the piece of both halves and
-writes that of the result. Halves that lie element by element are read as one piece of twice the
-width, so that loads stay wide, and are split in registers. Where results are rounded by the largest
-of their row, a workgroup has whole rows: one that registers hold is read once; a longer one once
-for its largest value and once for the result, the second time mostly from L2.
+writes that of the result. Interleaved halves are read as one piece of twice the width, so that
+loads stay wide, and are split in registers. Rounding by row needs the row's largest value, so a
+workgroup then has whole rows. A row that registers hold is read once. A longer row is read twice:
+for its largest value, and for the result.
 
 What limits it: memory. Not timed.
 """
