@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from tilewright import ops, verify
 from tilewright.arch import arch
 from tilewright.compile import build
 from tilewright.dispatch import Dispatcher
+from tilewright.dtypes import DTYPES
 from tilewright.tables.row import meant, said
 
 FIELDS = page_cases.fields()
@@ -49,6 +51,15 @@ def test_a_page_says_what_it_computes(name):
     page = importlib.import_module(ops.family(name).declared.module)
     assert ast.get_docstring(ast.parse(Path(page.__file__).read_text()))
     assert page.__name__.rpartition(".")[2] == name
+
+
+def test_kernels_saturate_where_dtypes_say():
+    """Kernels have the numbers once more: they cannot read `DTYPES`."""
+    text = (Path(tilewright.__file__).parent / "declared/rows/kernels/_quantise.py").read_text()
+    stated = {word: float(most) for word, most in re.findall(r'"(fp8\w+)": ([\d.]+)', text)}
+    floats = (one for one in DTYPES.values() if one.bits == 8 and one.kind == "float")
+    assert stated == {one.triton: one.range[1] for one in floats if one.range}
+    assert f"{DTYPES['int8'].range[1]} if" in text
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)

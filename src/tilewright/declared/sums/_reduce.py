@@ -92,8 +92,9 @@ def _typed(x: Any, wanted: Collection[str], dtype: Any) -> dict[str, Any]:
 
 
 def _order(x: Any, axes: Collection[int], placed: bool) -> list[int]:
-    """The order of axes in which `x` is read. It is the order in memory, unless places are asked for
-    and would be counted in another order. Where reduced axes are scattered, kept axes come first."""
+    """The order of axes in which `x` is read. It is the order in memory, unless places are asked
+    for and would be counted in another order. Where reduced axes are scattered, kept axes come
+    first."""
     natural = [*range(len(x.shape))]
     steps = strides(x)
     order: list[int] = []

@@ -1,7 +1,7 @@
 """The gradient of pooling, gathered.
 
 Idea. A workgroup has a tile of the images: ROWS pixels by FAST channels, or, where channels come
-first, ROWS lines by FAST pixels. For each pixel it walks over the windows that contain the pixel and
+first, ROWS lines by FAST pixels. For each pixel it walks over the windows that contain it and
 adds their gradients up. Along a dimension, such windows begin at most one window's size before it.
 
 Data. Sums are in fp32. What arrives for a window is read by each of its pixels, from L1 or L2; so
