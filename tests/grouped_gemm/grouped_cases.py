@@ -100,6 +100,38 @@ def epilogues(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProble
     return made
 
 
+def gathered(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """Rows by a map, of every kind of edge, and columns that become one, by turns and apart."""
+    made = []
+    for number, signature in enumerate(signatures(arch_name)):
+        layout = ("rcr", "rrr")[number % 2]
+        common = {"form": "gathered", "layout": layout, **signature}
+        sizes = {"groups": 5, "m": 151, "n": 45, "k": 83, "rows_a": 40, "per_row": 1 + number % 3}
+        bounds = number % 3 == 0
+        made.append(
+            (
+                config(arch_name, alignment=1, **common),
+                GroupedGemmProblem(**sizes, **common, bounds=bounds),
+            )
+        )
+    whole = {"groups": 3, "m": 140, "n": 2 * TILE, "k": 2 * TILE, "rows_a": 70, "per_row": 2}
+    for chain, apart in (
+        ("", False),
+        ("swiglu", False),
+        ("swiglu", True),
+        ("row_scale+add", False),
+    ):
+        kernel = config(arch_name, form="gathered", epilogue=chain, pad_n=False, pad_k=False)
+        made.append(
+            (kernel, GroupedGemmProblem("gathered", **whole, epilogue=chain, gates_apart=apart))
+        )
+    for form in ("contiguous", "masked"):
+        kernel = config(arch_name, form=form, epilogue="swiglu+bias")
+        sizes = {"groups": 3, "m": 100, "n": 80, "k": 72, "gates_apart": True}
+        made.append((kernel, GroupedGemmProblem(form, **sizes, epilogue="swiglu+bias")))
+    return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
+
+
 def label(case: tuple[GroupedGemmConfig, GroupedGemmProblem]) -> str:
     kernel, problem = case
     words = (kernel.form, kernel.pipeline, problem.layout, problem.dtype_a, problem.dtype_c)

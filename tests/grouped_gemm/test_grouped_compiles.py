@@ -30,10 +30,10 @@ def kernels(name: str) -> list:
     types = list(signatures(name))
     chains = ("", "swiglu", "bias+silu", "row_scale+add")
     for place, pipeline in enumerate(FAMILY.wildcard("pipeline", arch(name))):
-        for number, form in enumerate(("contiguous", "masked", "list")):
+        for number, form in enumerate(("contiguous", "masked", "list", "gathered")):
             fields = {"pipeline": pipeline, "form": form, "tile_n": 128}
             turn = place + number
-            plain = form == "list" or pipeline == "gluon_ws"
+            plain = form in ("list", "gathered") or pipeline == "gluon_ws"
             made.append(
                 config(
                     name,

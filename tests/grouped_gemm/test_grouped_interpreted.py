@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from grouped_cases import cases, config, epilogues, label
+from grouped_cases import cases, config, epilogues, gathered, label
 
 from simulate import worst_error
 from tilewright import verify
@@ -32,6 +32,14 @@ def test_every_kind_of_kernel_is_right(hopper, case):
 @pytest.mark.grid(9)
 @pytest.mark.parametrize("case", epilogues("sm_90"), ids=label)
 def test_epilogues_are_right(hopper, case):
+    kernel, problem = case
+    result = verify.verify(hopper, problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.grid(6)
+@pytest.mark.parametrize("case", gathered("sm_90"), ids=label)
+def test_gathered_rows_are_right(hopper, case):
     kernel, problem = case
     result = verify.verify(hopper, problem, kernel.name)
     assert result.ok, result
@@ -192,6 +200,36 @@ def test_nan_stays_in_its_own_rows_and_group(hopper):
             assert np.isfinite(out[:7]).all() and np.isnan(out[7:]).all()
 
 
+def test_gathered_rows_are_those_that_the_map_says(hopper):
+    """As of a copy of them; the interpreter stops at any access outside the operands. A place that
+    means no row has zeros, whatever else A holds."""
+    a, b = operands()
+    tokens = a[:6].copy()
+    rows = int32(11, 0, 3, -1, 5, 12, 2**31 - 1, -(2**31), 7, 7, 1, 2)
+    ends = int32(5, 5, 10)
+    got = hopper.run(
+        "grouped_gemm", tokens, b, ends, rows=rows, per_row=2, zero_rest=True, epilogue="relu"
+    )
+    there = (rows >= 0) & (rows < 12)
+    copied = np.where(there[:, None], tokens[np.where(there, rows, 0) // 2], 0)
+    wanted = hopper.run("grouped_gemm", copied, b, ends, zero_rest=True, epilogue="relu")
+    assert got.shape == (12, 16) and np.allclose(got, wanted, atol=1e-5)
+    tokens[5] = np.nan  # row 5, which place 0 alone reads
+    got = hopper.run("grouped_gemm", tokens, b, ends, rows=rows, per_row=2, zero_rest=True)
+    assert np.isnan(got[0]).all() and np.isfinite(got[1:]).all()
+
+
+def test_columns_that_lie_apart_are_those_that_take_turns(hopper):
+    a, b = operands()
+    apart = np.concatenate([b[..., 0::2], b[..., 1::2]], -1)
+    ends = int32(5, 5, 20)
+    by_turns = b.transpose(0, 2, 1).copy().transpose(0, 2, 1)
+    wanted = hopper.run("grouped_gemm", a, by_turns, ends, epilogue="swiglu")
+    columns = apart.transpose(0, 2, 1).copy().transpose(0, 2, 1)
+    got = hopper.run("grouped_gemm", a, columns, ends, epilogue="swiglu", gates_apart=True)
+    assert np.allclose(got, wanted, atol=1e-4)
+
+
 def test_no_rows_at_all(hopper):
     out = hopper.run("grouped_gemm", np.empty((0, 8), np.float32), operands()[1], int32(0, 0, 0))
     assert out.shape == (0, 16)
@@ -240,6 +278,17 @@ A, B = operands()
         ),
         ((A, B, int32(5, 9, 20), A), {"epilogue": "add"}, "of shape \\(20, 16"),
         ((A, B.astype(np.float16), int32(5, 9, 20)), {}, "convert one"),
+        ((A, B, int32(5, 9, 20)), {"rows": A}, "rows is fp32 of shape"),
+        ((A, B, int32(5, 9, 20)), {"rows": int32(5, 0, 9, 0)[::2]}, "rows has strides"),
+        ((A[:0], B, int32(5, 9, 20)), {"rows": int32(5, 0)}, "rows_a = 0 is not"),
+        ((A, B, int32(5, 9, 20)), {"rows": int32(5, 0), "per_row": 0}, "per_row = 0 is not"),
+        ((A, B, int32(5, 9, 20)), {"per_row": 2}, "has no option 'per_row'"),
+        ((A, B, int32(5, 9, 20)), {"gates_apart": True}, "gates_apart is for an epilogue"),
+        (
+            (A, B, int32(5, 9, 20)),
+            {"gates_apart": True, "epilogue": "swiglu"},
+            "of a column-major B",
+        ),
     ],
 )
 def test_operands_that_do_not_fit_are_refused(hopper, given, options, said):

@@ -33,7 +33,7 @@ def stacked(form: str = "contiguous", **fields: object) -> GroupedGemmProblem:
         ({"stride_b": 100}, "stride_b = 100"),
         ({"stride_b": 64 * 128 + 1, "alignment": 16}, "stride_b = 8193 is only a multiple of 2"),
         ({"dtype_c": "int8"}, "give C as"),
-        ({"form": "masked", "bounds": True}, "bounds are for form contiguous"),
+        ({"form": "masked", "bounds": True}, "bounds are for rows sorted by group"),
         ({"epilogue": "swiglu", "n": 63}, "in twos"),
     ],
 )

@@ -351,6 +351,14 @@ def columns(epilogue: str, n: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1024)
+def before_fold(epilogue: str) -> bool:
+    """Whether an operand of the chain has an element for each column that is halved later."""
+    chain = parse(epilogue)
+    last = max((i for i, o in enumerate(chain) if o.halves), default=0)
+    return any(t.kind in "nd" for o in chain[:last] for t in o.takes)
+
+
+@lru_cache(maxsize=1024)
 def has_matrix(epilogue: str) -> bool:
     """Whether an operand of the chain is a matrix."""
     return any(t.kind == "d" for t in takes(epilogue))

@@ -65,7 +65,7 @@ class GroupedGemmFamily(Defaults):
                 values[field] = text
             elif field == "sizes":
                 values[field] = tuple(_three(size) for size in text.split(","))
-            elif field in ("bounds", "zero_rest"):
+            elif field in ("bounds", "zero_rest", "gates_apart"):
                 if text not in ("true", "false"):
                     raise BadArgument(f"{field} = {shown(text)} is not true or false")
                 values[field] = text == "true"
@@ -78,6 +78,7 @@ class GroupedGemmFamily(Defaults):
                 f"{nearest(form, FORMS)}"
             )
         needed = ("sizes",) if form == "list" else ("groups", "m", "n", "k")
+        needed += ("rows_a",) * (form == "gathered")
         missing = [field for field in needed if field not in values]
         if missing:
             example = "sizes=64x128x32,7x48x80" if needed == ("sizes",) else "groups=8"
@@ -175,8 +176,9 @@ class GroupedGemmFamily(Defaults):
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}
         found = {name: word for name, word in said.items() if word not in ("ieee", "")}
-        if problem.zero_rest:
-            found["zero_rest"] = True
+        found |= {name: True for name in ("zero_rest", "gates_apart") if getattr(problem, name)}
+        if problem.per_row > 1:
+            found["per_row"] = problem.per_row
         if problem.form == "list":
             listed = ("sizes", "layout", "alignment")
             found |= {name: getattr(problem, name) for name in listed}
@@ -216,7 +218,9 @@ def _with_rows(problem: GroupedGemmProblem, m: int) -> GroupedGemmProblem:
     """The same problem with `m` rows. Raises `BadArgument` for a list."""
     if problem.form == "list":
         raise BadArgument("the groups of a list have rows of their own, not one M")
-    return replace(problem, m=m)  # A and C are row-major: no stride depends on M
+    # A and C are row-major: no stride depends on M.
+    rows_a = problem.rows_a and max(1, -(-problem.rows_a * m // max(1, problem.m)))
+    return replace(problem, m=m, rows_a=rows_a)
 
 
 def _whole(word: str, text: str) -> int:

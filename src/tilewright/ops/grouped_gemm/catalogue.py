@@ -26,7 +26,7 @@ from tilewright.ops.gemm import catalogue as gemm
 from tilewright.ops.gemm.layouts import masked
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
-from tilewright.ops.grouped_gemm.operands import SIZES
+from tilewright.ops.grouped_gemm.operands import ROWS, SIZES
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.nouns import MAIN, KernelSource, Launch
@@ -127,6 +127,20 @@ def _widths(c: GroupedGemmConfig, _: Arch) -> str:
     )
 
 
+def _gathered(c: GroupedGemmConfig) -> bool:
+    return c.form == "gathered"
+
+
+def _paired(value: Callable[[GroupedGemmProblem], int]) -> Numbers:
+    """How far columns of B lie apart that become one of C: from a gate to its up, and to the next
+    gate. In rows, gates and ups take turns; a list knows no other way."""
+
+    def there(c: GroupedGemmConfig) -> bool:
+        return epilogues.fold(c.epilogue) == 2 and c.layout[1] == "c" and _stacked(c)
+
+    return Numbers("i32", lambda x: value(x.problem), there)
+
+
 def _mask(axis: int) -> Constant:
     return lambda c, _: masked(c.layout, True, c.pad_n, c.pad_k)[axis]
 
@@ -144,6 +158,11 @@ CATALOGUE: Catalogue = {
     "groups": replace(_number("groups"), there=lambda _: True),
     "lead": _number("bounds"),
     "zero_rest": _number("zero_rest"),
+    "row_map": Array("int32", lambda _: ROWS, there=_gathered),
+    "rows_a": replace(_number("rows_a"), there=_gathered),
+    "per_row": replace(_number("per_row"), there=_gathered),
+    "between": _paired(lambda p: p.n // 2 if p.gates_apart else 1),
+    "onward": _paired(lambda p: 1 if p.gates_apart else 2),
     "extra": Tuple(_extra),
     "INT_ACC": lambda c, _: c.dtype_acc == "int32",
     "TAKES": lambda c, _: epilogues.kinds(c.epilogue),

@@ -17,6 +17,9 @@ from tilewright.ops.grouped_gemm.table import arrange, orders
 from tilewright.ops.nouns import Call, Operand, View
 from tilewright.ops.products import OUTPUTS, natural_alignment, outputs
 
+ROWS = "rows"
+"""The map of form ``gathered``, which a call passes by keyword."""
+
 KEYWORDS = {
     "precision": gemm.OPTIONS["precision"],
     "epilogue": gemm.OPTIONS["epilogue"],
@@ -24,16 +27,25 @@ KEYWORDS = {
     "layout": keywords.option("str"),
     "alignment": keywords.option("int", 1),
     "zero_rest": keywords.option("bool", False),
+    "gates_apart": keywords.option("bool", False),
+    "per_row": keywords.option("int", 1),
+    ROWS: keywords.operand(),
 }
 """Keyword options of a call besides its operands."""
 
 OPTIONS = {
-    "stacked": ("precision", "epilogue", "zero_rest"),
+    "stacked": ("precision", "epilogue", "zero_rest", "gates_apart"),
+    "gathered": ("precision", "epilogue", "zero_rest", "gates_apart", "per_row"),
     "list": ("precision", "epilogue", "sizes", "layout", "alignment"),
 }
-"""Those of the forms with one tensor for all groups, and of a list."""
+"""Those of the forms with one tensor for all groups, of gathered rows, and of a list."""
 
-SIZES = {"contiguous": "offsets", "masked": "counts", "list": "table"}
+SIZES = {
+    "contiguous": "offsets",
+    "gathered": "offsets",
+    "masked": "counts",
+    "list": "table",
+}
 """The operand with the groups' sizes, by form."""
 
 SPARE = 16
@@ -76,10 +88,15 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         else:
             strides = (shape[1], 1) if len(shape) == 2 else (1,)
         extra.append(replace(of_one, shape=shape, strides=strides))
+    gathered = p.form == "gathered"
+    row_map = Operand(ROWS, (p.m,), (1,), "int32", values=lambda seed: _map(p, seed), keyword=True)
     return (
-        Operand("A", (*rows, p.k), by_rows(p.lda), p.dtype_a),
+        Operand(
+            "A", (p.rows_a if gathered else rows[0], *rows[1:], p.k), by_rows(p.lda), p.dtype_a
+        ),
         Operand("B", (p.groups, p.k, p.n), (p.stride_b, *b_strides), p.dtype_b),
         sizes,
+        *(row_map,) * gathered,
         *extra,
         Operand("C", (*rows, p.columns), by_rows(p.ldc), p.dtype_c, "out"),
     )
@@ -126,6 +143,14 @@ def _offsets(p: GroupedGemmProblem, seed: int) -> list[int]:
     return ends
 
 
+def _map(p: GroupedGemmProblem, seed: int) -> list[int]:
+    """Random places of rows; one in `SPARE` means no row, on either side."""
+    rng = random.Random(seed)
+    last = p.rows_a * p.per_row
+    drawn = (rng.randrange(-(last // SPARE), last + last // SPARE + 1) for _ in range(p.m))
+    return list(drawn)
+
+
 def _counts(p: GroupedGemmProblem, seed: int) -> list[int]:
     """Random counts: skewed, some empty, some full."""
     return [min(size, p.m) for size in _skewed(p.groups, p.rows // 2, seed)]
@@ -136,8 +161,8 @@ def _counts(p: GroupedGemmProblem, seed: int) -> list[int]:
 
 def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     """The problem of A, B, the groups' sizes and the operands of the epilogue, into C if the call
-    passes it. The number of A's dimensions determines the form: 2 ``contiguous``, 3 ``masked``, 1
-    ``list``."""
+    passes it. The number of A's dimensions determines the form: 2 ``contiguous``, or with a map of
+    rows ``gathered``, 3 ``masked``, 1 ``list``."""
     inputs, options = call.inputs, call.options
     if call.outputs == ():
         raise BadArgument("out holds no array; pass the one that grouped_gemm writes")
@@ -150,7 +175,9 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
             " or a packed list"
         )
     form = forms[len(inputs[0].shape)]
-    known = OPTIONS["list" if form == "list" else "stacked"]
+    if form == "contiguous" and ROWS in call.named:
+        form = "gathered"
+    known = OPTIONS.get(form, OPTIONS["stacked"])
     for option in options:
         if option not in known:
             raise BadArgument(
@@ -158,7 +185,8 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
             )
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
-    names = ("A", "B", SIZES[form], *epilogues.chain_names(epilogue))
+    mapped = (ROWS,) * (form == "gathered")
+    names = ("A", "B", SIZES[form], *mapped, *epilogues.chain_names(epilogue))
     inputs = gemm.check_count(f"a {form} grouped_gemm", names, call)
     made = _of_list if form == "list" else _of_stacked
     return made(form, inputs, out, taken, options, prefer)
@@ -172,8 +200,9 @@ def output(call: Call) -> Operand | None:
         return None
     epilogue = call.options.get("epilogue", "")
     columns = b.shape[-1] // epilogues.fold(epilogue)
-    strides = (a.shape[-2] * columns, columns, 1)[-len(a.shape) :]
-    shape = (*a.shape[:-1], columns)
+    rows = a.shape[-2] if ROWS not in call.named else call.named[ROWS].shape[0]
+    strides = (rows * columns, columns, 1)[-len(a.shape) :]
+    shape = (*a.shape[:-2], rows, columns)
     return Operand("C", shape, strides, _default_output(a.dtype, epilogue), "out")
 
 
@@ -223,14 +252,17 @@ def _of_stacked(
     options: Mapping[str, Any],
     prefer: str,
 ) -> GroupedGemmProblem:
-    a, b, sizes = inputs[:3]
+    a, b, sizes, *extra = inputs
     epilogue = options.get("epilogue", "")
     if len(b.shape) != 3 or 0 in b.shape or 0 in a.shape[-1:]:
         raise BadArgument(
             f"A has shape {a.shape} and B {b.shape}; B is [groups, k, n], each 1 or more"
         )
     groups, k, n = b.shape
-    m = a.shape[-2]
+    m, rows_a = a.shape[-2], 0
+    if form == "gathered":
+        m, rows_a = _mapped(extra.pop(0)), m
+    of_c = (*a.shape[:-2], m)
     if a.shape[-1] != k:
         raise BadArgument(f"A has {a.shape[-1]} columns but B has {k} rows: they must be equal")
     if form == "masked" and a.shape[0] != groups:
@@ -249,7 +281,7 @@ def _of_stacked(
     columns = n // epilogues.fold(epilogue)
     addresses = [a.address, b.address]
     if out is not None:
-        wanted = (*a.shape[:-1], columns)
+        wanted = (*of_c, columns)
         if out.shape != wanted:
             raise BadArgument(f"out has shape {out.shape} but the result has {wanted}")
         dtype_c, ldc = out.dtype, _leading("out", out)
@@ -258,8 +290,8 @@ def _of_stacked(
         dtype_c, ldc = _default_output(a.dtype, epilogue), columns
     ldd = 0
     widths = epilogues.columns(epilogue, n)
-    for t, view, width in zip(taken, inputs[3:], widths, strict=True):
-        ld = _extra(t, view, (groups, *a.shape[:-1][-2:]), width, form, dtype_c)
+    for t, view, width in zip(taken, extra, widths, strict=True):
+        ld = _extra(t, view, (groups, *of_c), width, form, dtype_c)
         if ld and ldd not in (0, ld):
             raise BadArgument(
                 f"the epilogue's matrices must share one leading dimension, not {ldd} and {ld}; "
@@ -291,13 +323,25 @@ def _of_stacked(
         stride_b=stride_b,
         bounds=bounds,
         zero_rest=options.get("zero_rest", False),
+        rows_a=rows_a,
+        per_row=options.get("per_row", 1),
+        gates_apart=options.get("gates_apart", False),
     )
+
+
+def _mapped(view: View) -> int:
+    """How many rows a map of rows has."""
+    if view.dtype != "int32" or len(view.shape) != 1:
+        raise BadArgument(f"{ROWS} is {view.dtype} of shape {view.shape}; it is an int32 vector")
+    if view.strides != (1,) and view.shape[0] > 1:
+        raise BadArgument(f"{ROWS} has strides {view.strides}; pass a contiguous copy")
+    return view.shape[0]
 
 
 def _check_sizes(form: str, view: View, groups: int) -> bool:
     """Whether there is one more offset than groups."""
-    name = "offsets" if form == "contiguous" else "counts"
-    lengths = (groups, groups + 1) if form == "contiguous" else (groups,)
+    name = SIZES[form]
+    lengths = (groups,) if form == "masked" else (groups, groups + 1)
     if view.dtype != "int32" or len(view.shape) != 1 or view.shape[0] not in lengths:
         wanted = " or ".join(map(str, lengths))
         raise BadArgument(

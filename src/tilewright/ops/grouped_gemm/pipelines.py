@@ -45,8 +45,9 @@ class GroupedPipeline:
         return "extra" in interface(self.kernel).parameters
 
 
-_DESCRIBED = tuple(form for form in FORMS if form != "list")
-"""Forms with matrices that a descriptor made before the launch can describe."""
+_DESCRIBED = ("contiguous", "masked")
+"""Forms with matrices that a descriptor made before the launch can describe, A's rows one behind
+the other."""
 
 PIPELINES: dict[str, GroupedPipeline] = {
     record.one.name: record

@@ -15,7 +15,7 @@ from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.problem import Problem
 from tilewright.ops.products import natural_alignment
 
-FORMS = ("contiguous", "masked", "list")
+FORMS = ("contiguous", "gathered", "masked", "list")
 """The layout of groups in memory, and the place of their sizes; see `GroupedGemmProblem`."""
 
 Sizes = tuple[tuple[int, int, int], ...]
@@ -29,18 +29,27 @@ LIST_SPAN = 2**31
 class GroupedGemmProblem(Problem):
     """C_g = A_g · B_g for every group g, after the operations of `epilogue`.
 
-    form: the layout of the groups, one of these three.
+    form: the layout of the groups, one of these four.
 
     ``contiguous``: mixture of experts, rows sorted by expert. A is m × k, B is groups × k × n, C is
     m × n. An int32 vector on the device holds the end of each group's rows (``offs`` of
     ``torch._grouped_mm``).
+    ``gathered``: as ``contiguous``, but A is `rows_a` × k, its rows in any order, and an int32 map
+    [m] on the device says which one stands in each place: map[i] // `per_row`. A place whose map
+    is below 0, or beyond A, has a row of zeros.
     ``masked``: fixed capacity. A is groups × m × k, B is groups × k × n, C is groups × m × n. An
     int32 vector on the device holds how many of each group's m rows are used.
     ``list``: products of different sizes, at addresses in a table on the device (see `pack`).
 
-    m: under ``contiguous``, rows of all groups; under ``masked``, rows of each group.
-    bounds: under ``contiguous``, the vector begins with the start of the first group, so it is one
-    longer.
+    m: under ``contiguous`` and ``gathered``, rows of all groups; under ``masked``, rows of each
+    group.
+    rows_a: under ``gathered``, rows of A.
+    per_row: under ``gathered``, how many numbers of the map mean one row of A: k of a router that
+    chooses k experts for each token.
+    gates_apart: where the epilogue makes one column of two, whether B's columns are all gates and
+    then all ups; else they take turns. Of a column-major B alone.
+    bounds: under ``contiguous`` and ``gathered``, the vector begins with the start of the first
+    group, so it is one longer.
     zero_rest: whether rows of C that belong to no group become 0. Else they are left unchanged. A
     list has none.
     sizes: under ``list``, (m, n, k) of each product; `groups`, `m`, `n` and `k` follow from it and
@@ -78,6 +87,9 @@ class GroupedGemmProblem(Problem):
     stride_b: int = 0
     bounds: bool = False
     zero_rest: bool = False
+    rows_a: int = 0
+    per_row: int = 1
+    gates_apart: bool = False
 
     def _complete(self) -> None:
         name_types(self)
@@ -97,6 +109,7 @@ class GroupedGemmProblem(Problem):
             default(self, "alignment", self.alignment or 16)
         else:
             self._check_stacked()
+        self._check_gathered()
         given, one = self.alignment, _one(self)
         for field in ("dtype_b", "dtype_c", "dtype_acc", "alignment"):
             default(self, field, getattr(one, field))
@@ -160,12 +173,41 @@ class GroupedGemmProblem(Problem):
             raise BadArgument(f"stride_b must be an integer, not {self.stride_b!r}")
         if not isinstance(self.zero_rest, bool):
             raise BadArgument(f"zero_rest = {self.zero_rest!r} is not true or false")
-        if self.bounds and self.form != "contiguous":
-            raise BadArgument(f"bounds are for form contiguous, not {self.form}")
+        if self.bounds and self.form == "masked":
+            raise BadArgument("bounds are for rows sorted by group, not form masked")
         if self.layout in LAYOUTS and self.layout[0::2] != "rr":
             raise BadArgument(
                 f"layout {self.layout}: form {self.form} has rows sorted by group, so A and C are "
                 "row-major (rcr or rrr)"
+            )
+
+    def _check_gathered(self) -> None:
+        """Check `rows_a`, `per_row` and `gates_apart`."""
+        gathered = self.form == "gathered"
+        for field, least in (("rows_a", int(gathered)), ("per_row", 1)):
+            size = getattr(self, field)
+            if type(size) is not int or size < least:
+                raise BadArgument(f"{field} = {size!r} is not a whole number from {least}")
+        if not gathered and (self.rows_a, self.per_row) != (0, 1):
+            raise BadArgument(f"rows_a and per_row are for form gathered, not {self.form}")
+        if self.rows_a * self.per_row >= 2**31:
+            raise BadArgument(
+                f"{self.rows_a} rows of A, {self.per_row} times: the map's numbers are int32"
+            )
+        if not isinstance(self.gates_apart, bool):
+            raise BadArgument(f"gates_apart = {self.gates_apart!r} is not true or false")
+        if not self.gates_apart:
+            return
+        if epilogues.fold(self.epilogue) != 2 or self.form == "list" or self.layout[1:2] == "r":
+            raise BadArgument(
+                "gates_apart is for an epilogue that makes one column of two (swiglu), of a "
+                f"column-major B, and of no list; here it is form {self.form}, layout {self.layout}, epilogue "
+                f"'{self.epilogue}'"
+            )
+        if epilogues.before_fold(self.epilogue):
+            raise BadArgument(
+                f"epilogue {self.epilogue}: operands before the columns are halved take them by "
+                "turns; with gates_apart there may be none"
             )
 
     def __str__(self) -> str:
@@ -173,6 +215,9 @@ class GroupedGemmProblem(Problem):
         if self.form == "list":
             largest = "×".join(str(max(s[i] for s in self.sizes)) for i in range(3))
             what = f"list of {self.groups}, up to {largest}"
+        elif self.form == "gathered":
+            what = f"gathered {self.m}×{self.n}×{self.k} in {self.groups} groups, "
+            what += f"of {self.rows_a} rows" + f" {self.per_row} times" * (self.per_row > 1)
         elif self.form == "contiguous":
             what = f"contiguous {self.m}×{self.n}×{self.k} in {self.groups} groups"
         else:
@@ -184,7 +229,7 @@ class GroupedGemmProblem(Problem):
                 words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
             if self.stride_b != self.packed_b:
                 words.append(f"stride_b {self.stride_b}")
-        words += ["zero_rest"] * self.zero_rest
+        words += ["gates_apart"] * self.gates_apart + ["zero_rest"] * self.zero_rest
         if self.alignment != 16:
             words.append(f"aligned to {self.alignment}")
         return " ".join(words)
@@ -195,6 +240,11 @@ class GroupedGemmProblem(Problem):
         if self.form == "list":
             return sum(m for m, _, _ in self.sizes)
         return self.m * self.groups if self.form == "masked" else self.m
+
+    @property
+    def read_rows(self) -> int:
+        """Rows of A that lie in memory and are read, once each."""
+        return min(self.rows_a, self.m) if self.form == "gathered" else self.rows
 
     @property
     def columns(self) -> int:
@@ -232,7 +282,8 @@ class GroupedGemmProblem(Problem):
             fold = epilogues.fold(self.epilogue)
             return sum(m * k * a + k * n * b + m * n // fold * c for m, n, k in self.sizes)
         used = self.groups if self.form == "masked" else min(self.groups, self.m)
-        size = self.rows * (self.k * a + self.columns * c) + used * self.k * self.n * b
+        size = self.read_rows * self.k * a + self.rows * self.columns * c
+        size += used * self.k * self.n * b + 4 * self.m * (self.form == "gathered")
         for shape, dtype_e in self.extra_shapes:
             size += math.prod(shape) * DTYPES[dtype_e].bytes
         return size + 4 * self.groups

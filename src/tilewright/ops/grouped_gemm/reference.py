@@ -18,6 +18,8 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
     writes."""
     p = problem
     a, b, sizes, *extra = inputs
+    if p.form == "gathered":
+        a = _gathered(p, a, extra.pop(0))
     if p.form == "list":
         _, (_, _, length) = arrange(p)
         shape: tuple[int, ...] = (length,)
@@ -43,6 +45,15 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
     return out.reshape(p.groups, p.m, p.columns) if p.form == "masked" else out
 
 
+def _gathered(p: GroupedGemmProblem, a: Any, row_map: Any) -> Any:
+    """A row of A for each number of the map, zeros where it means none."""
+    last = p.rows_a * p.per_row
+    places = [int(x) // p.per_row if 0 <= x < last else p.rows_a for x in row_map.tolist()]
+    rows = _full(a, (p.rows_a + 1, p.k), 0.0)
+    rows[: p.rows_a] = a
+    return rows[places]
+
+
 def _ranges(p: GroupedGemmProblem, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """(group, its first row, past its last row), clamped as in the kernels."""
     for group in range(p.groups):
@@ -66,6 +77,9 @@ def _own(kind: str, x: Any, p: GroupedGemmProblem, group: int, begin: int, end: 
 
 
 def _finished(p: GroupedGemmProblem, product: Any, extra: Sequence[Any]) -> Any:
+    if p.gates_apart:
+        half = p.n // 2
+        product = product[:, [half * (at % 2) + at // 2 for at in range(p.n)]]
     result = epilogues.reference(p.epilogue, product, extra)
     within = DTYPES[p.dtype_c].range if p.epilogue else None
     return result.clip(*within) if within else result

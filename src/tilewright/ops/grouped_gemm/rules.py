@@ -43,13 +43,14 @@ def _record(c: GroupedGemmConfig) -> GroupedPipeline | None:
 
 
 def _form(c: GroupedGemmConfig, arch: Arch) -> str | None:
+    record = _record(c)
+    if c.form in ("list", "gathered") and (record is None or c.form not in record.forms):
+        where = "where a list's matrices lie" if c.form == "list" else "which rows of A are meant"
+        return (
+            f"pipeline {c.pipeline} reads through tensor maps, made before the launch; {where} is "
+            "read on the device, which basic does"
+        )
     if c.form == "list":
-        record = _record(c)
-        if record is None or c.form not in record.forms:
-            return (
-                f"pipeline {c.pipeline} reads through tensor maps, made before the launch; where a "
-                "list's matrices lie is read on the device, which basic does"
-            )
         if c.index_bits != 32:
             return "a matrix of a list spans under 2 GiB, so index_bits stays 32"
     elif c.layout[0::2] != "rr":
@@ -146,10 +147,16 @@ def _through_pointers(c: GroupedGemmConfig) -> bool:
     return record is not None and record.one.reads == "pointers"
 
 
+def _apart(c: Any, p: GroupedGemmProblem) -> Objections:
+    said = "pipeline {c.pipeline} reads gates and ups by turns, and they lie apart"
+    yield p.gates_apart & (each(c, _through_pointers) ^ True), said.format
+
+
 SUPPORT: tuple[tuple[str, Callable[[Any, GroupedGemmProblem], Objections]], ...] = (
     ("signature", _signature),
     ("groups", _groups),
     ("rows", _rows),
+    ("gates_apart", _apart),
 )
 """Each rule judges a config, or the `Columns` of several."""
 

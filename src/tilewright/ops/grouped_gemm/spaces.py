@@ -89,7 +89,7 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
             "tile_k": (32, 64, 128, 256),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
-            "pipeline": wildcard("pipeline", arch),
+            "pipeline": [one for one in on(arch) if problem.form in PIPELINES[one].forms],
             "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,

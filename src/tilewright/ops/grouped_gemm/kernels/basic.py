@@ -8,6 +8,9 @@ Data movement. Ordinary loads, which Triton turns into asynchronous copies to sh
 and later) or plain vector loads. Offsets within a group are 32-bit. The start of a group is a
 64-bit offset, so the weights of all experts may take any amount of memory.
 
+Gathered rows. A map says which row of A each row of a tile is; rows that it does not say are not
+read. Each row is TILE_K elements that lie together, so the copies are those of rows in order.
+
 Edges. Rows past a group's end wrap around to its beginning, and so do columns if they are B's outer
 dimension: addresses stay inside the group, and the results are never stored. The innermost
 dimensions are masked if MASK_N and MASK_K say so.
@@ -33,18 +36,27 @@ from tilewright.ops.grouped_gemm.kernels.walk import (
 
 @triton.jit
 def _sum(
-    a, b, m, n, k, lda, ldb, row, col,
+    a, b, m, n, k, lda, ldb, row, col, row_map, rows_a, per_row, between, onward,
+    GATHERED: tl.constexpr, PAIRS: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     MASK_N: tl.constexpr, MASK_K: tl.constexpr,
 ):  # fmt: skip
-    """The sum over K for the tile at (row, col) of one group's product."""
+    """The sum over K for the tile at (row, col) of one group's product, whose map of rows begins at
+    `row_map`. PAIRS: columns that become one lie `between` apart, and `onward` from the next."""
     rows = row + tl.arange(0, TILE_M)
     cols = col + tl.arange(0, TILE_N)
     in_m = (rows < m)[:, None]
     in_n = (cols < n)[None, :]
     steps = tl.arange(0, TILE_K)
-    if A_ROW:
+    if GATHERED:
+        numbers = tl.load(row_map + rows, mask=rows < m, other=-1)
+        there = (numbers >= 0) & (numbers < rows_a * per_row)
+        from_a = tl.where(there, numbers, 0) // per_row
+        in_m = there[:, None]
+        a_ptrs = a + from_a.to(tl.int64)[:, None] * lda + steps[None, :]
+        a_step = TILE_K
+    elif A_ROW:
         a_ptrs = a + (rows % m)[:, None] * lda + steps[None, :]
         a_step = TILE_K
     else:
@@ -54,13 +66,16 @@ def _sum(
         b_ptrs = b + steps[:, None] * ldb + cols[None, :]
         b_step = TILE_K * ldb
     else:
-        b_ptrs = b + steps[:, None] + (cols % n if MASK_N else cols)[None, :] * ldb
+        in_b = cols % n if MASK_N else cols
+        if PAIRS:
+            in_b = in_b % 2 * between + in_b // 2 * onward
+        b_ptrs = b + steps[:, None] + in_b[None, :] * ldb
         b_step = TILE_K
 
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
     for k0 in range(0, k, TILE_K):
         in_k = steps < k - k0
-        if not A_ROW:
+        if not A_ROW or GATHERED:
             a_tile = tl.load(
                 a_ptrs, mask=in_m & (in_k[None, :] if MASK_K else True), other=0.0
             )  # fmt: skip
@@ -84,7 +99,8 @@ def _sum(
 
 @triton.jit
 def grouped_gemm_basic(
-    a, b, c, table, m, n, k, lda, ldb, ldc, stride_b, groups, lead, zero_rest, extra,
+    a, b, c, table, m, n, k, lda, ldb, ldc, stride_b, groups, lead, zero_rest,
+    row_map, rows_a, per_row, between, onward, extra,
     FORM: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
@@ -98,6 +114,10 @@ def grouped_gemm_basic(
     table: the offsets (from element `lead` on, the ends of groups), the counts, or a list's table
         (see `walk`).
     m: rows of A (``contiguous``) or of each group (``masked``).
+    row_map, rows_a, per_row: under ``gathered``, the number of A's row for each row of C, of
+        `rows_a` rows that each are meant by `per_row` numbers.
+    between, onward: where FOLD is 2 and B is column-major, from a column of B to the one that it
+        makes one column of C with, and to the next pair.
     zero_rest: if not 0, rows of no group become 0; else they stay as they are.
     ELEMENTS, ELEMENTS_C: sizes and leading dimensions in a list's table are multiples of ELEMENTS
         (those of C: ELEMENTS_C).
@@ -130,7 +150,9 @@ def grouped_gemm_basic(
             lda_g = lda
             ldb_g = ldb
             ldc_g = ldc
-            a_g = a + begin.to(tl.int64) * lda
+            a_g = a
+            if FORM != "gathered":
+                a_g += begin.to(tl.int64) * lda
             b_g = b + group.to(tl.int64) * stride_b
             c_g = c + begin.to(tl.int64) * ldc
         tile_m, tile_n = tile_coordinates(
@@ -139,7 +161,9 @@ def grouped_gemm_basic(
         row = tile_m * TILE_M
         col = tile_n * TILE_N
         acc = _sum(
-            a_g, b_g, rows, n_g, k_g, lda_g, ldb_g, row, col, TILE_M, TILE_N, TILE_K,
+            a_g, b_g, rows, n_g, k_g, lda_g, ldb_g, row, col,
+            row_map + begin if FORM == "gathered" else 0, rows_a, per_row, between, onward,
+            FORM == "gathered", FOLD == 2 and FORM != "list" and not B_ROW, TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, MASK_N, MASK_K,
         )  # fmt: skip
         acc = apply(
