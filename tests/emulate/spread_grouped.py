@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ from tilewright.ops.grouped_gemm.pipelines import on
 from tilewright.ops.grouped_gemm.problem import FORMS
 
 GROUPS = 4
+SCALES = tuple((a.replace("2x", "1x"), b) for a, b in spread_gemm.SCALES)
+"""GEMM's, with blocks of A within a row."""
 
 
 def axes(arch: Arch) -> Axes:
@@ -30,6 +33,7 @@ def axes(arch: Arch) -> Axes:
             if fields["dtype_a"] == fields["dtype_b"]
         },
         "form": {form: {"form": form} for form in FORMS},
+        "scales": {f"{a or 'none'} {b or 'none'}": {"scale_a": a, "scale_b": b} for a, b in SCALES},
         "list layout": {word: {"form": "list", "layout": word} for word in LAYOUTS},
         **{
             axis: {str(value): {axis: value} for value in values}
@@ -56,10 +60,17 @@ def axes(arch: Arch) -> Axes:
         "bounds": partial(_problem, ragged=True, bounds=True),
         "strides": partial(_problem, ragged=True, room=True),
     }
-    return Axes(FAMILY, on(arch), "signature", each, once, spread_gemm.TILES, problems, {})
+    starts = [
+        {**tile, "scale_a": a, "scale_b": b}
+        for (a, b), tile in itertools.product(SCALES, spread_gemm.TILES)
+    ]
+    return Axes(FAMILY, on(arch), "signature", each, once, starts, problems, {})
 
 
-_TOLD = ("form", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "layout", "precision", "epilogue")
+_TOLD = (
+    "form", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "layout", "precision", "epilogue",
+    "scale_a", "scale_b",
+)  # fmt: skip
 
 
 def _problem(

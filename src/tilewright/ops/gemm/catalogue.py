@@ -233,21 +233,25 @@ def _of_matrices(c: GemmConfig, chain: str, beside: str) -> int:
     return _aligned(c, epilogues.operand_dtype(matrix, beside))
 
 
-def _scales(c: GemmConfig) -> list[Array | Numbers]:
+def block_scales(
+    c: GemmConfig, near: Whether = _near, of: Callable[[Any], GemmProblem] = lambda p: p
+) -> list[Array | Numbers]:
     """For each operand with scales of blocks their pointer and two strides, 0 along a dimension of
-    one scale."""
+    one scale. of: the GEMM of a launch's problem."""
     found: list[Array | Numbers] = []
     for name in operands.SCALES:
         block = blocks.parse(getattr(c, name))
         if block is not None:
-            found.append(_pointer(name, block.dtype, _near))
-            found += [Numbers("i32", _scale_stride(name, axis)) for axis in (0, 1)]
+            found.append(_pointer(name, block.dtype, near))
+            found += [Numbers("i32", _scale_stride(name, axis, of)) for axis in (0, 1)]
     return found
 
 
-def _scale_stride(name: str, axis: int) -> Callable[[Context], int]:
+def _scale_stride(
+    name: str, axis: int, of: Callable[[Any], GemmProblem]
+) -> Callable[[Context], int]:
     def value(x: Context) -> int:
-        (one,) = (found for found in scales.of(x.problem) if found.name == name)
+        (one,) = (found for found in scales.of(of(x.problem)) if found.name == name)
         return one.strides[axis] if one.shape[axis] > 1 else 0
 
     return value
@@ -374,7 +378,7 @@ CATALOGUE: dict[str, binder.Meaning | Constant] = {
     "pre_a": chain(0),
     "pre_b": chain(1),
     "extra": chain(2),
-    "scales": Tuple(_scales),
+    "scales": Tuple(block_scales),
     "batch": Tuple(_batch),
     "dies": Numbers("i32", _dies),
     # In a cluster nothing meets in memory, and `splits` is known.

@@ -408,7 +408,7 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
         several = counts and options.get("batching") != "summed"
         shape = (*((batch,) if several else ()), x.first.shape[0], columns)
     scaled = any(options.get(name) for name in SCALES)
-    dtype_c, strides = _default_output(a.dtype, epilogue, scaled), batches.packed(shape)
+    dtype_c, strides = default_output(a.dtype, epilogue, scaled), batches.packed(shape)
     return View(shape, strides, dtype_c, 0, a.device, a.pointers and 16)
 
 
@@ -512,7 +512,8 @@ def _extra(takes: Takes, view: View, size: tuple[int, int], beside: _Beside) -> 
     return 0
 
 
-def _default_output(dtype_a: str, epilogue: str, scaled: bool) -> str:
+def default_output(dtype_a: str, epilogue: str, scaled: bool) -> str:
+    """The dtype of C that a call gets which passes none. Raises `BadArgument`."""
     if dtype_a not in OUTPUTS:
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
     return outputs(dtype_a, epilogue, scaled)[0]

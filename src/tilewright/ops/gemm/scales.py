@@ -63,14 +63,14 @@ class Scales:
 
     name: ``scale_a`` or ``scale_b``.
     block: rows and columns that one scale covers, and the scales' dtype.
-    shape: the number of scales along rows and columns.
+    shape: the number of scales along rows and columns; of a grouped product, of groups before.
     strides: in elements.
     """
 
     name: str
     block: Block
-    shape: tuple[int, int]
-    strides: tuple[int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
     @property
     def elements(self) -> int:
@@ -147,18 +147,27 @@ def read(
             found[name] = ()
             continue
         view = next(given)
-        shape = block.shape(rows, columns)
-        if view.shape != shape:
-            raise BadArgument(
-                f"{name} has shape {view.shape}; blocks of {block.rows}x{block.columns} on a "
-                f"{rows}×{columns} operand have scales of shape {shape}"
-            )
-        if view.dtype != block.dtype and (view.dtype, block.dtype) != ("uint8", "e8m0"):
-            raise BadArgument(f"{name} is {view.dtype}, but '{word}' means {block.dtype} scales")
-        if min(view.strides) < 0:
-            raise BadArgument(f"{name} has strides {view.strides}; pass one that runs forward")
+        fits(name, word, view, block.shape(rows, columns), f"{rows}×{columns} operand")
         found[name] = view.strides
     return found
+
+
+def fits(name: str, word: str, view: View, shape: tuple[int, ...], operand: str) -> None:
+    """Raise `BadArgument` unless `view` can be the scales `name`, of blocks `word`.
+
+    shape: that of the scales. operand: what they belong to, for the message.
+    """
+    block = parse(word)
+    assert block is not None
+    if view.shape != shape:
+        raise BadArgument(
+            f"{name} has shape {view.shape}; blocks of {block.rows}x{block.columns} on a "
+            f"{operand} have scales of shape {shape}"
+        )
+    if view.dtype != block.dtype and (view.dtype, block.dtype) != ("uint8", "e8m0"):
+        raise BadArgument(f"{name} is {view.dtype}, but '{word}' means {block.dtype} scales")
+    if min(view.strides) < 0:
+        raise BadArgument(f"{name} has strides {view.strides}; pass one that runs forward")
 
 
 def dequantised(operand: Any, scales: Any, word: str) -> Any:

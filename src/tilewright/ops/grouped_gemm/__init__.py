@@ -18,10 +18,18 @@ from tilewright.ops.foreign import Reader, with_lines
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import operands as gemm_operands
-from tilewright.ops.gemm import rows
+from tilewright.ops.gemm import rows, sizes
 from tilewright.ops.gemm.formats import benchdnn
-from tilewright.ops.gemm.sizes import operand_dtype
-from tilewright.ops.grouped_gemm import catalogue, names, operands, pipelines, rules, spaces
+from tilewright.ops.gemm.operands import SCALES
+from tilewright.ops.grouped_gemm import (
+    catalogue,
+    names,
+    operands,
+    pipelines,
+    rules,
+    scales,
+    spaces,
+)
 from tilewright.ops.grouped_gemm import reference as reference_module
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter, onednn
@@ -61,8 +69,10 @@ class GroupedGemmFamily(Defaults):
             field = "dtype_a" if word == "dtype" else word
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
-            elif field in ("form", "layout", "precision", "epilogue"):
+            elif field in ("form", "layout", "precision", "epilogue", *SCALES):
                 values[field] = text
+            elif field in ("strides_sa", "strides_sb"):
+                values[field] = tuple(_whole(word, part) for part in text.split(","))
             elif field == "sizes":
                 values[field] = tuple(_three(size) for size in text.split(","))
             elif field in ("bounds", "zero_rest", "gates_apart"):
@@ -144,7 +154,9 @@ class GroupedGemmFamily(Defaults):
         return catalogue.sources(config, arch)
 
     def interpreted(self, config: GroupedGemmConfig) -> GroupedGemmConfig:
-        return replace(config, pipeline=pipelines.PIPELINES[config.pipeline].one.interpreted)
+        sibling = pipelines.PIPELINES[config.pipeline].one.interpreted
+        # A sibling without several blocks of scales in a step has one.
+        return replace(config, pipeline=sibling, tile_k=sizes.summed_k(config.one))
 
     def launch(
         self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
@@ -174,7 +186,8 @@ class GroupedGemmFamily(Defaults):
         return operands.KEYWORDS.get(name) or gemm_operands.chain_keyword(name)
 
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
-        said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}
+        told = ("precision", "epilogue", *SCALES)
+        said: dict[str, Any] = {name: getattr(problem, name) for name in told}
         found = {name: word for name, word in said.items() if word not in ("ieee", "")}
         found |= {name: True for name in ("zero_rest", "gates_apart") if getattr(problem, name)}
         if problem.per_row > 1:
@@ -208,9 +221,12 @@ class GroupedGemmFamily(Defaults):
     def tolerances(
         self, problem: GroupedGemmProblem, config: GroupedGemmConfig | None
     ) -> Mapping[str, Tolerance]:
-        k = max(size[2] for size in problem.sizes) if problem.form == "list" else problem.k
+        one = None if config is None else config.one
+        if problem.form != "list":
+            return GEMM.tolerances(problem.one, one)
+        k = max(size[2] for size in problem.sizes)
         amplified = epilogues.amplification(problem.epilogue)
-        operand = problem.dtype_a if config is None else operand_dtype(config.one)
+        operand = problem.dtype_a if one is None else sizes.operand_dtype(one)
         return {"C": tolerance(operand, problem.dtype_c, max(1, k), amplified=amplified)}
 
 
@@ -218,9 +234,10 @@ def _with_rows(problem: GroupedGemmProblem, m: int) -> GroupedGemmProblem:
     """The same problem with `m` rows. Raises `BadArgument` for a list."""
     if problem.form == "list":
         raise BadArgument("the groups of a list have rows of their own, not one M")
-    # A and C are row-major: no stride depends on M.
     rows_a = problem.rows_a and max(1, -(-problem.rows_a * m // max(1, problem.m)))
-    return replace(problem, m=m, rows_a=rows_a)
+    # A and C are row-major: of all strides, those of A's scales may depend on M.
+    strides_sa = scales.with_rows(problem, rows_a or m)
+    return replace(problem, m=m, rows_a=rows_a, strides_sa=strides_sa)
 
 
 def _whole(word: str, text: str) -> int:

@@ -25,6 +25,8 @@ from tilewright.ops.binder import (
 from tilewright.ops.gemm import catalogue as gemm
 from tilewright.ops.gemm.layouts import masked
 from tilewright.ops.gemm.pipelines import warpgroups
+from tilewright.ops.gemm.scales import count
+from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.operands import ROWS, SIZES
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
@@ -118,6 +120,17 @@ def _extra(c: GroupedGemmConfig) -> list[Array | Numbers]:
     return list(_EPILOGUE.of(c.one if _stacked(c) else replace(c.one, alignment=1)))
 
 
+def _scales(c: GroupedGemmConfig) -> list[Array | Numbers]:
+    """Those of a GEMM, and behind them for each operand with scales the elements from one group's
+    to the next."""
+
+    def step(place: int) -> Numbers:
+        return Numbers("i64", lambda x: scales.group_steps(x.problem)[place])
+
+    found = gemm.block_scales(c.one, near=lambda _: False, of=lambda p: p.one)
+    return [*found, *map(step, range(count(c)))]
+
+
 def _widths(c: GroupedGemmConfig, _: Arch) -> str:
     """For each operand of the epilogue: the divisor of N if it is a vector over columns, else 0."""
     taken = epilogues.takes(c.epilogue)
@@ -164,7 +177,8 @@ CATALOGUE: Catalogue = {
     "between": _paired(lambda p: p.n // 2 if p.gates_apart else 1),
     "onward": _paired(lambda p: 1 if p.gates_apart else 2),
     "extra": Tuple(_extra),
-    "INT_ACC": lambda c, _: c.dtype_acc == "int32",
+    "scales": Tuple(_scales),
+    "INT_ACC": lambda c, _: c.one.dtype_partials == "int32",
     "TAKES": lambda c, _: epilogues.kinds(c.epilogue),
     "WIDTHS": _widths,
     "MASK_N": _mask(1),

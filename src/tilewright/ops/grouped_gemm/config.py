@@ -24,8 +24,8 @@ class GroupedGemmConfig:
 
     form: as in `GroupedGemmProblem`.
 
-    The other fields are as in `GemmConfig`; those up to `precision`, and `epilogue`, are the
-    signature. The further fields of `GemmConfig` are the same for every kernel here: scheduler
+    The other fields are as in `GemmConfig`; those up to `precision`, and from `epilogue` on, are
+    the signature. The further fields of `GemmConfig` are the same for every kernel here: scheduler
     ``persistent``, and padded rows, since groups end anywhere.
     """
 
@@ -52,6 +52,8 @@ class GroupedGemmConfig:
     mma: tuple[int, int, int]
     index_bits: int
     epilogue: str = ""
+    scale_a: str = ""
+    scale_b: str = ""
 
     @property
     def one(self) -> GemmConfig:

@@ -74,6 +74,8 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
         layout=p.layout,
         precision=p.precision,
         epilogue=p.epilogue,
+        scale_a=p.scale_a,
+        scale_b=p.scale_b,
     )
     element = DTYPES[p.dtype_a].bytes
     c = pool.columns

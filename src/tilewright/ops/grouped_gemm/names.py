@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import names as gemm
+from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.grouped_gemm.config import PREFIX, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import FORMS
@@ -21,6 +22,9 @@ def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
             f"form = {config.form!r}{nearest(str(config.form), FORMS)} is not one of {known}"
         )
     gemm.check(config.one)
+    scales.check_blocks(config)
+    if config.form == "list":
+        scales.refuse(config)
     if config.dtype_b != config.dtype_a:
         raise BadArgument(f"dtype_b = {config.dtype_b!r} is not dtype_a, {config.dtype_a}")
     if config.pipeline not in PIPELINES:

@@ -12,10 +12,11 @@ from tilewright.errors import BadArgument, nearest
 from tilewright.ops import epilogues, keywords
 from tilewright.ops.epilogues import KINDS, Takes
 from tilewright.ops.gemm import operands as gemm
+from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem, Sizes
 from tilewright.ops.grouped_gemm.table import arrange, orders
 from tilewright.ops.nouns import Call, Operand, View
-from tilewright.ops.products import OUTPUTS, natural_alignment, outputs
+from tilewright.ops.products import natural_alignment
 
 ROWS = "rows"
 """The map of form ``gathered``, which a call passes by keyword."""
@@ -23,6 +24,7 @@ ROWS = "rows"
 KEYWORDS = {
     "precision": gemm.OPTIONS["precision"],
     "epilogue": gemm.OPTIONS["epilogue"],
+    **{name: gemm.OPTIONS[name] for name in gemm.SCALES},
     "sizes": keywords.option("tuple[tuple[int, int, int], ...]"),
     "layout": keywords.option("str"),
     "alignment": keywords.option("int", 1),
@@ -34,8 +36,8 @@ KEYWORDS = {
 """Keyword options of a call besides its operands."""
 
 OPTIONS = {
-    "stacked": ("precision", "epilogue", "zero_rest", "gates_apart"),
-    "gathered": ("precision", "epilogue", "zero_rest", "gates_apart", "per_row"),
+    "stacked": ("precision", "epilogue", *gemm.SCALES, "zero_rest", "gates_apart"),
+    "gathered": ("precision", "epilogue", *gemm.SCALES, "zero_rest", "gates_apart", "per_row"),
     "list": ("precision", "epilogue", "sizes", "layout", "alignment"),
 }
 """Those of the forms with one tensor for all groups, of gathered rows, and of a list."""
@@ -55,12 +57,13 @@ SPARE = 16
 def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
     """See `tilewright.ops.protocols.Differentiation`."""
     epilogue = options.get("epilogue", "")
-    names = ("A", "B", "sizes", *epilogues.chain_names(epilogue))
+    names = ("A", "B", "sizes", *gemm.names_of_call(options)[2:])
     return gemm.places(names, inputs, named, {"A", "B"} | epilogues.chain_lowered(epilogue))
 
 
 def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
-    """A, B, the groups' sizes, the epilogue's operands and C, with their layouts in memory."""
+    """A, B, the groups' sizes, scales, the epilogue's operands and C, with their layouts in
+    memory."""
     p = problem
     if p.form == "list":
         return _list_operands(p)
@@ -97,6 +100,7 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         Operand("B", (p.groups, p.k, p.n), (p.stride_b, *b_strides), p.dtype_b),
         sizes,
         *(row_map,) * gathered,
+        *(s.operand for s in scales.of(p)),
         *extra,
         Operand("C", (*rows, p.columns), by_rows(p.ldc), p.dtype_c, "out"),
     )
@@ -115,7 +119,7 @@ def _list_operands(p: GroupedGemmProblem) -> tuple[Operand, ...]:
 
 def _extra_of_one(p: GroupedGemmProblem) -> tuple[Operand, ...]:
     """The epilogue's operands as for one GEMM of all rows."""
-    return gemm.operands(p.one)[2:-1]
+    return gemm.operands(p.one)[2 + len(scales.of(p)) : -1]
 
 
 def _skewed(groups: int, total: int, seed: int) -> list[int]:
@@ -160,9 +164,9 @@ def _counts(p: GroupedGemmProblem, seed: int) -> list[int]:
 
 
 def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
-    """The problem of A, B, the groups' sizes and the operands of the epilogue, into C if the call
-    passes it. The number of A's dimensions determines the form: 2 ``contiguous``, or with a map of
-    rows ``gathered``, 3 ``masked``, 1 ``list``."""
+    """The problem of A, B, the groups' sizes, scales and the operands of the epilogue, into C if
+    the call passes it. The number of A's dimensions determines the form: 2 ``contiguous``, or with
+    a map of rows ``gathered``, 3 ``masked``, 1 ``list``."""
     inputs, options = call.inputs, call.options
     if call.outputs == ():
         raise BadArgument("out holds no array; pass the one that grouped_gemm writes")
@@ -186,7 +190,7 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
     mapped = (ROWS,) * (form == "gathered")
-    names = ("A", "B", SIZES[form], *mapped, *epilogues.chain_names(epilogue))
+    names = ("A", "B", SIZES[form], *mapped, *gemm.names_of_call(options)[2:])
     inputs = gemm.check_count(f"a {form} grouped_gemm", names, call)
     made = _of_list if form == "list" else _of_stacked
     return made(form, inputs, out, taken, options, prefer)
@@ -198,12 +202,12 @@ def output(call: Call) -> Operand | None:
     a, b = call.inputs[:2]
     if len(a.shape) < 2:
         return None
-    epilogue = call.options.get("epilogue", "")
-    columns = b.shape[-1] // epilogues.fold(epilogue)
+    options = call.options
+    columns = b.shape[-1] // epilogues.fold(options.get("epilogue", ""))
     rows = a.shape[-2] if ROWS not in call.named else call.named[ROWS].shape[0]
     strides = (rows * columns, columns, 1)[-len(a.shape) :]
     shape = (*a.shape[:-2], rows, columns)
-    return Operand("C", shape, strides, _default_output(a.dtype, epilogue), "out")
+    return Operand("C", shape, strides, _default_output(a.dtype, options), "out")
 
 
 def _of_list(
@@ -287,7 +291,10 @@ def _of_stacked(
         dtype_c, ldc = out.dtype, _leading("out", out)
         addresses.append(out.address)
     else:
-        dtype_c, ldc = _default_output(a.dtype, epilogue), columns
+        dtype_c, ldc = _default_output(a.dtype, options), columns
+    scaled = sum(bool(options.get(name)) for name in gemm.SCALES)
+    found = scales.read(extra[:scaled], options, a.shape[:-1], groups, n, k)
+    del extra[:scaled]
     ldd = 0
     widths = epilogues.columns(epilogue, n)
     for t, view, width in zip(taken, extra, widths, strict=True):
@@ -326,6 +333,7 @@ def _of_stacked(
         rows_a=rows_a,
         per_row=options.get("per_row", 1),
         gates_apart=options.get("gates_apart", False),
+        **found,
     )
 
 
@@ -418,7 +426,6 @@ def _check_dtype(t: Takes, view: View, dtype_c: str) -> None:
         raise BadArgument(f"{t.name} is {view.dtype}; with C as {dtype_c} it must be {wanted}")
 
 
-def _default_output(dtype_a: str, epilogue: str) -> str:
-    if dtype_a not in OUTPUTS:
-        raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
-    return outputs(dtype_a, epilogue)[0]
+def _default_output(dtype_a: str, options: Mapping[str, Any]) -> str:
+    scaled = any(options.get(name) for name in gemm.SCALES)
+    return gemm.default_output(dtype_a, options.get("epilogue", ""), scaled)

@@ -44,6 +44,11 @@ class GroupedPipeline:
         """Whether it has epilogues."""
         return "extra" in interface(self.kernel).parameters
 
+    @property
+    def scales(self) -> bool:
+        """Whether it has block scales."""
+        return "scales" in interface(self.kernel).parameters
+
 
 _DESCRIBED = ("contiguous", "masked")
 """Forms with matrices that a descriptor made before the launch can describe, A's rows one behind

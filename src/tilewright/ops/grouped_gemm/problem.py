@@ -12,6 +12,7 @@ from tilewright.errors import BadArgument, nearest
 from tilewright.ops import epilogues
 from tilewright.ops.gemm.operand_types import name_types, takes_dtype
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
+from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.problem import Problem
 from tilewright.ops.products import natural_alignment
 
@@ -55,6 +56,8 @@ class GroupedGemmProblem(Problem):
     sizes: under ``list``, (m, n, k) of each product; `groups`, `m`, `n` and `k` follow from it and
     are left out.
     stride_b: elements from one group's B to the next; 0 means packed.
+    scale_a, scale_b: the blocks of A and of B that share one scale (see `scales`). Not for a list.
+    strides_sa, strides_sb: strides of the scales, in elements; () means packed.
     alignment: under ``list``, all addresses and leading dimensions in the table are multiples of
     it; by default 16, as `pack` allocates.
 
@@ -90,6 +93,10 @@ class GroupedGemmProblem(Problem):
     rows_a: int = 0
     per_row: int = 1
     gates_apart: bool = False
+    scale_a: str = ""
+    scale_b: str = ""
+    strides_sa: tuple[int, ...] = ()
+    strides_sb: tuple[int, ...] = ()
 
     def _complete(self) -> None:
         name_types(self)
@@ -104,11 +111,13 @@ class GroupedGemmProblem(Problem):
             )
         default = object.__setattr__
         if self.form == "list":
+            scales.refuse(self)
             self._check_list()
             default(self, "groups", len(self.sizes))
             default(self, "alignment", self.alignment or 16)
         else:
             self._check_stacked()
+            scales.complete(self)
         self._check_gathered()
         given, one = self.alignment, _one(self)
         for field in ("dtype_b", "dtype_c", "dtype_acc", "alignment"):
@@ -136,7 +145,8 @@ class GroupedGemmProblem(Problem):
             raise BadArgument("a list needs sizes: a tuple of one (m, n, k) or more")
         counted = self.groups in (0, len(self.sizes))
         stated = (self.m, self.n, self.k, self.lda, self.ldb, self.ldc, self.ldd)
-        if not counted or any(stated) or self.stride_b or self.bounds or self.zero_rest:
+        told = (*self.strides_sa, *self.strides_sb, self.bounds, self.zero_rest)
+        if not counted or any(stated) or self.stride_b or any(told):
             raise BadArgument("a list has sizes, and no other field that says how large groups are")
         folded = epilogues.fold(self.epilogue)
         for place, size in enumerate(self.sizes):
@@ -201,8 +211,8 @@ class GroupedGemmProblem(Problem):
         if epilogues.fold(self.epilogue) != 2 or self.form == "list" or self.layout[1:2] == "r":
             raise BadArgument(
                 "gates_apart is for an epilogue that makes one column of two (swiglu), of a "
-                f"column-major B, and of no list; here it is form {self.form}, layout {self.layout}, epilogue "
-                f"'{self.epilogue}'"
+                f"column-major B, and of no list; here it is form {self.form}, layout "
+                f"{self.layout}, epilogue '{self.epilogue}'"
             )
         if epilogues.before_fold(self.epilogue):
             raise BadArgument(
@@ -223,6 +233,7 @@ class GroupedGemmProblem(Problem):
         else:
             what = f"masked {self.groups} of {self.m}×{self.n}×{self.k}"
         words = [f"grouped_gemm {what}", "→".join(types), self.layout]
+        words += [f"{s.name} {getattr(self, s.name)}" for s in scales.of(self)]
         words += [word for word in (self.precision, self.epilogue) if word not in ("ieee", "")]
         if self.form != "list":
             if (self.lda, self.ldb, self.ldc) != self.one.inner:
@@ -276,7 +287,8 @@ class GroupedGemmProblem(Problem):
 
     @property
     def min_bytes(self) -> int:
-        """Bytes to move A, C, each B that can have rows, and the groups' sizes once."""
+        """Bytes to move A, C, each B that can have rows, their scales and the groups' sizes
+        once."""
         a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
         if self.form == "list":
             fold = epilogues.fold(self.epilogue)
@@ -286,6 +298,9 @@ class GroupedGemmProblem(Problem):
         size += used * self.k * self.n * b + 4 * self.m * (self.form == "gathered")
         for shape, dtype_e in self.extra_shapes:
             size += math.prod(shape) * DTYPES[dtype_e].bytes
+        for s in scales.of(self):
+            of_groups = used / self.groups if s.name == "scale_b" else 1
+            size += int(math.prod(s.shape) * of_groups) * DTYPES[s.block.dtype].bytes
         return size + 4 * self.groups
 
     @property
@@ -308,8 +323,10 @@ def _one(problem: GroupedGemmProblem) -> GemmProblem:
         for field in ("dtype_a", "dtype_b", "dtype_c", "dtype_acc", "layout", "precision")
     }
     if p.form != "list":
+        scaled = {name: getattr(p, name) for name in ("scale_a", "scale_b")}
+        scaled |= {name: getattr(p, name)[-2:] for name in ("strides_sa", "strides_sb")}
         lds = {field: getattr(p, field) for field in ("lda", "ldb", "ldc", "ldd", "alignment")}
-        return GemmProblem(max(1, p.rows), p.n, p.k, **same, **lds, epilogue=p.epilogue)
+        return GemmProblem(max(1, p.rows), p.n, p.k, **same, **lds, **scaled, epilogue=p.epilogue)
     fold = epilogues.fold(p.epilogue)
     m, n, k = (math.gcd(*(s[i] for s in p.sizes)) or least for i, least in enumerate((1, fold, 1)))
     tight = GemmProblem(m, n, k, **same, epilogue=p.epilogue)

@@ -9,6 +9,7 @@ from typing import Any
 from tilewright import arrays
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
+from tilewright.ops.gemm import scales
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import arrange, matrix
 
@@ -18,8 +19,13 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
     writes."""
     p = problem
     a, b, sizes, *extra = inputs
-    if p.form == "gathered":
-        a = _gathered(p, a, extra.pop(0))
+    row_map = extra.pop(0) if p.form == "gathered" else None
+    if p.scale_a:
+        of_a = extra.pop(0)
+        of_rows = of_a.reshape(-1, of_a.shape[-1])
+        a = scales.dequantised(a.reshape(-1, p.k), of_rows, p.scale_a)
+    if row_map is not None:
+        a = _gathered(p, a, row_map)
     if p.form == "list":
         _, (_, _, length) = arrange(p)
         shape: tuple[int, ...] = (length,)
@@ -39,9 +45,13 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
         return out
     taken = epilogues.takes(p.epilogue)
     rows = a.reshape(p.rows, p.k)
+    of_b = extra.pop(0) if p.scale_b else None
     for group, begin, end in _ranges(p, [int(x) for x in sizes.tolist()]):
         own = [_own(t.kind, x, p, group, begin, end) for t, x in zip(taken, extra, strict=True)]
-        out[begin:end] = _finished(p, rows[begin:end] @ b[group], own)
+        own_b = b[group]
+        if of_b is not None:
+            own_b = scales.dequantised(own_b, of_b[group], p.scale_b)
+        out[begin:end] = _finished(p, rows[begin:end] @ own_b, own)
     return out.reshape(p.groups, p.m, p.columns) if p.form == "masked" else out
 
 

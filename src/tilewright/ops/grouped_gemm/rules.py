@@ -15,6 +15,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import rules as gemm
+from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
@@ -90,6 +91,14 @@ def _epilogue(c: GroupedGemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _scales(c: GroupedGemmConfig, arch: Arch) -> str | None:
+    record = _record(c)
+    if record and scales.count(c) and not record.scales:
+        others = " and ".join(name for name, record in PIPELINES.items() if record.scales)
+        return f"pipeline {c.pipeline} has no block scales; {others} have them"
+    return None
+
+
 def _table(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
     if record and record.table_bytes:
@@ -105,6 +114,7 @@ LEGALITY: tuple[tuple[str, Callable[[GroupedGemmConfig, Arch], str | None]], ...
     ("tile", _tile),
     ("warpgroups", _warpgroups),
     ("combination", _epilogue),
+    ("scales", _scales),
     ("shared_memory", _table),
 )
 

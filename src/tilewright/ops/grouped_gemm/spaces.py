@@ -8,13 +8,12 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.arch.model import Arch
-from tilewright.dtypes import DTYPES
 from tilewright.errors import BadFile, nearest
 from tilewright.ops import epilogues
 from tilewright.ops.gemm import spaces as gemm
 from tilewright.ops.gemm.config import INDEX_BITS, STORES
 from tilewright.ops.gemm.formats import tile_engine
-from tilewright.ops.gemm.pipelines.common import ROW_BYTES
+from tilewright.ops.gemm.pipelines.common import depth
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES, on
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
@@ -73,8 +72,8 @@ def read_sweep(
 
 
 def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
-    """Some tens of kernels for problems with the form, dtypes, layout, precision and epilogue of
-    `problem`. At least one of them serves every size, alignment and stride."""
+    """Some tens of kernels for problems with the form, dtypes, layout, precision, scales and
+    epilogue of `problem`. At least one of them serves every size, alignment and stride."""
     return KernelSpace(
         "grouped_gemm",
         {
@@ -84,6 +83,8 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
             "dtype_c": [problem.dtype_c],
             "precision": [problem.precision],
             "epilogue": [problem.epilogue],
+            "scale_a": [problem.scale_a],
+            "scale_b": [problem.scale_b],
             "tile_m": (16, 64, 128),
             "tile_n": (32, 128, 256),
             "tile_k": (32, 64, 128, 256),
@@ -103,11 +104,12 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
-    rows_of_k = config.tile_k * DTYPES[config.dtype_a].bytes // ROW_BYTES
+    deep = depth(config.one)
     if PIPELINES[config.pipeline].one.reads == "descriptors":
         # For a few rows, the time goes to reading weights; deep tiles keep more of them in flight.
-        return config.num_stages > 2 and rows_of_k in ((1, 2) if config.tile_m <= 64 else (1,))
-    if rows_of_k != 1:
+        deeper = (deep, 2 * deep) if config.tile_m <= 64 else (deep,)
+        return config.num_stages > 2 and config.tile_k in deeper
+    if config.tile_k != deep:
         return False
     last_resort = config.alignment == 1 or config.index_bits == 64
     return not (last_resort and config.num_stages > 2)

@@ -46,6 +46,7 @@ from tilewright.ops.device.reduce import (
     take_turn,
     within_tile,
 )
+from tilewright.ops.device.scale import load_scales, scaled
 from tilewright.ops.device.schedule import (
     contributors,
     shared_steps,
@@ -54,7 +55,6 @@ from tilewright.ops.device.schedule import (
     tile_coordinates,
 )
 from tilewright.ops.gemm.kernels.pre import combine
-from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 
 
 @triton.jit

@@ -61,9 +61,9 @@ from tilewright.ops.device.gluon_ring import (
 from tilewright.ops.device.gluon_roles import specialized
 from tilewright.ops.device.gluon_store import cut
 from tilewright.ops.device.reduce import reduce, take_turn
+from tilewright.ops.device.scale import size_of
 from tilewright.ops.device.schedule import next_part, tile_coordinates
 from tilewright.ops.gemm.kernels.gluon_fill import Product, column_of, extent, row_of
-from tilewright.ops.gemm.kernels.scale import size_of
 
 LANES = gl.constexpr(32)
 PRODUCER_REGISTERS = gl.constexpr(40)

@@ -50,8 +50,8 @@ from tilewright.ops.device.gluon_api import (
 from tilewright.ops.device.gluon_ring import turned
 from tilewright.ops.device.gluon_store import cut, indices
 from tilewright.ops.device.reduce import reduce, take_turn
+from tilewright.ops.device.scale import number
 from tilewright.ops.device.schedule import split_range, tile_coordinates
-from tilewright.ops.gemm.kernels.scale import number
 
 WORDS = gl.constexpr(32)
 """Words of a column in a step, with eight elements each: 128 bytes, the span of a swizzle."""

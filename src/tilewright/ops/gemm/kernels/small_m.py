@@ -38,9 +38,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.ops.device.epilogue import held, hold, load, may_hold
 from tilewright.ops.device.reduce import reduce_split
+from tilewright.ops.device.scale import load_scales_along
 from tilewright.ops.device.schedule import split_range
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.scale import load_scales_along
 
 
 @triton.jit

@@ -41,6 +41,7 @@ from tilewright.ops.device.reduce import (
     take_turn,
     within_tile,
 )
+from tilewright.ops.device.scale import load_scales, scaled
 from tilewright.ops.device.schedule import (
     axes_inside,
     begin_of,
@@ -50,7 +51,6 @@ from tilewright.ops.device.schedule import (
     stream_segment,
     tile_coordinates,
 )
-from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 
 
 @triton.jit

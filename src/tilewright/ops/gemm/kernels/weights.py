@@ -39,9 +39,9 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.device.reduce import reduce_split
+from tilewright.ops.device.scale import load_scales, scaled, size_of
 from tilewright.ops.device.schedule import split_range, tile_coordinates
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.scale import load_scales, scaled, size_of
 
 
 @triton.constexpr_function

@@ -23,8 +23,9 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.scale import load_scales, scaled
 from tilewright.ops.device.schedule import tile_coordinates
-from tilewright.ops.grouped_gemm.kernels.operands import of_group
+from tilewright.ops.grouped_gemm.kernels.operands import of_group, scales_at, scales_of_group
 from tilewright.ops.grouped_gemm.kernels.walk import (
     FIELDS,
     cleared,
@@ -35,12 +36,26 @@ from tilewright.ops.grouped_gemm.kernels.walk import (
 
 
 @triton.jit
+def _scales_of_step(
+    scales, row, col, from_a, in_b, k0, m, n, APART: tl.constexpr,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """The scales of the K step at `k0`. APART: the tile's rows `from_a` of A and columns `in_b` of
+    B lie in any order."""
+    if APART:
+        x, y = scales_at(scales, from_a, in_b, k0, SCALES)
+    else:
+        x, y = load_scales(scales, row, col, k0, m, n, TILE_M, TILE_N, SCALES)
+    return x, y
+
+
+@triton.jit
 def _sum(
-    a, b, m, n, k, lda, ldb, row, col, row_map, rows_a, per_row, between, onward,
+    a, b, scales, m, n, k, lda, ldb, row, col, row_map, rows_a, per_row, between, onward,
     GATHERED: tl.constexpr, PAIRS: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    MASK_N: tl.constexpr, MASK_K: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """The sum over K for the tile at (row, col) of one group's product, whose map of rows begins at
     `row_map`. PAIRS: columns that become one lie `between` apart, and `onward` from the next."""
@@ -49,6 +64,8 @@ def _sum(
     in_m = (rows < m)[:, None]
     in_n = (cols < n)[None, :]
     steps = tl.arange(0, TILE_K)
+    from_a = tl.where(rows < m, rows, 0)
+    in_b = tl.where(cols < n, cols, 0)
     if GATHERED:
         numbers = tl.load(row_map + rows, mask=rows < m, other=-1)
         there = (numbers >= 0) & (numbers < rows_a * per_row)
@@ -73,6 +90,11 @@ def _sum(
         b_step = TILE_K
 
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+    APART: tl.constexpr = GATHERED or PAIRS
+    if SCALES != "":
+        x, y = _scales_of_step(
+            scales, row, col, from_a, in_b, 0, m, n, APART, TILE_M, TILE_N, SCALES
+        )
     for k0 in range(0, k, TILE_K):
         in_k = steps < k - k0
         if not A_ROW or GATHERED:
@@ -91,7 +113,15 @@ def _sum(
             b_tile = tl.load(b_ptrs, mask=in_k[:, None], other=0.0)
         else:
             b_tile = tl.load(b_ptrs)
-        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        if SCALES != "":
+            partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
+            acc += scaled(partial, x, y, SCALES)
+            k1 = min(k0 + TILE_K, k - 1)
+            x, y = _scales_of_step(
+                scales, row, col, from_a, in_b, k1, m, n, APART, TILE_M, TILE_N, SCALES
+            )
+        else:
+            acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
         a_ptrs += a_step
         b_ptrs += b_step
     return acc
@@ -100,7 +130,7 @@ def _sum(
 @triton.jit
 def grouped_gemm_basic(
     a, b, c, table, m, n, k, lda, ldb, ldc, stride_b, groups, lead, zero_rest,
-    row_map, rows_a, per_row, between, onward, extra,
+    row_map, rows_a, per_row, between, onward, extra, scales,
     FORM: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
@@ -108,6 +138,7 @@ def grouped_gemm_basic(
     TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_N: tl.constexpr, MASK_K: tl.constexpr,
     ELEMENTS: tl.constexpr, ELEMENTS_C: tl.constexpr, CHAIN: tl.constexpr,
+    SCALES: tl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group.
 
@@ -122,6 +153,7 @@ def grouped_gemm_basic(
     ELEMENTS, ELEMENTS_C: sizes and leading dimensions in a list's table are multiples of ELEMENTS
         (those of C: ELEMENTS_C).
     extra, TAKES, WIDTHS, CHAIN: see `operands` and the GEMM's `epilogue`; C has n / FOLD columns.
+    scales, SCALES: see `operands` and `ops/device/scale.py`.
     """
     if FORM != "list":  # noqa: SIM102 (a constant, then an argument)
         if zero_rest != 0:
@@ -160,11 +192,12 @@ def grouped_gemm_basic(
         )
         row = tile_m * TILE_M
         col = tile_n * TILE_N
+        own_scales = scales_of_group(scales, begin, group, FORM, SCALES)
         acc = _sum(
-            a_g, b_g, rows, n_g, k_g, lda_g, ldb_g, row, col,
+            a_g, b_g, own_scales, rows, n_g, k_g, lda_g, ldb_g, row, col,
             row_map + begin if FORM == "gathered" else 0, rows_a, per_row, between, onward,
             FORM == "gathered", FOLD == 2 and FORM != "list" and not B_ROW, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, PRECISION, INT_ACC, MASK_N, MASK_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, MASK_N, MASK_K, SCALES,
         )  # fmt: skip
         acc = apply(
             acc, of_group(extra, group, n_g, WIDTHS), begin + row, col, begin + rows, n_g,

@@ -1,12 +1,17 @@
-"""Moves an epilogue's operands to one group; shared by every grouped kernel.
+"""Moves scales and an epilogue's operands to one group; shared by every grouped kernel.
 
 An epilogue's vectors over rows and its matrices have the rows of C, so `apply` finds them by the
 row's number among all rows. A scalar serves all groups. Vectors over columns exist once for each
 group, one after another.
+
+Of block scales, those of A follow its rows, or groups are a step apart; those of B are a step
+apart.
 """
 
 import triton
 import triton.language as tl
+
+from tilewright.ops.device.scale import number, size_of
 
 
 @triton.constexpr_function
@@ -39,3 +44,42 @@ def _moved(x, group, n, WIDTH: tl.constexpr):
     if WIDTH != 0:
         x += group.to(tl.int64) * (n // WIDTH)
     return x
+
+
+@triton.jit
+def scales_of_group(scales, begin, group, FORM: tl.constexpr, SCALES: tl.constexpr):
+    """`scales`, as those of one product (see `ops/device/scale.py`), of the group whose first row
+    is `begin`. Behind them `scales` has the step from group to group of A's and of B's."""
+    out = scales
+    if SCALES != "":
+        A: tl.constexpr = 1 if size_of(SCALES, 0, 0) > 0 else 0
+        B: tl.constexpr = 1 if size_of(SCALES, 1, 0) > 0 else 0
+        STEPS: tl.constexpr = 3 * (A + B)
+        out = ()
+        if A > 0:
+            rows = scales[0]  # if they are gathered, the map counts from A's first row
+            if FORM == "masked":
+                rows += group.to(tl.int64) * scales[STEPS]
+            elif FORM != "gathered":
+                rows += begin.to(tl.int64) * scales[1]
+            out += (rows, scales[1], scales[2])
+        if B > 0:
+            at = group.to(tl.int64) * scales[STEPS + A]
+            out += (scales[3 * A] + at, scales[3 * A + 1], scales[3 * A + 2])
+    return out
+
+
+@triton.jit
+def scales_at(scales, rows, cols, k0, SCALES: tl.constexpr):
+    """As `load_scales`, of a tile with any `rows` of A and `cols` of B, which lie inside."""
+    A: tl.constexpr = 1 if size_of(SCALES, 0, 0) > 0 else 0
+    x = 1.0
+    y = 1.0
+    if A > 0:
+        there = scales[0] + k0 // size_of(SCALES, 0, 1) * scales[2]
+        x = number(tl.load(there + rows.to(tl.int64) * scales[1]))[:, None]
+    if size_of(SCALES, 1, 0) > 0:
+        FIRST: tl.constexpr = 3 * A
+        there = scales[FIRST] + k0 // size_of(SCALES, 1, 0) * scales[FIRST + 1]
+        y = number(tl.load(there + cols // size_of(SCALES, 1, 1) * scales[FIRST + 2]))[None, :]
+    return x, y

@@ -22,8 +22,9 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.scale import load_scales, scaled
 from tilewright.ops.device.schedule import tile_coordinates
-from tilewright.ops.grouped_gemm.kernels.operands import of_group
+from tilewright.ops.grouped_gemm.kernels.operands import of_group, scales_of_group
 from tilewright.ops.grouped_gemm.kernels.walk import (
     RAGGED_ROWS,
     cleared,
@@ -53,12 +54,13 @@ def _store(
 @triton.jit
 def grouped_gemm_tma(
     a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, extra,
+    scales,
     FORM: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
-    SPLIT: tl.constexpr, CHAIN: tl.constexpr,
+    SPLIT: tl.constexpr, CHAIN: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors. c_rows: a pointer to C. Other
     arguments as in `basic`."""
@@ -73,13 +75,22 @@ def grouped_gemm_tma(
         row = tile_m * TILE_M
         col = tile_n * TILE_N
         acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+        own_scales = scales_of_group(scales, begin, group, FORM, SCALES)
+        if SCALES != "":
+            x, y = load_scales(own_scales, row, col, 0, rows, n, TILE_M, TILE_N, SCALES)
         for k0 in range(0, k, TILE_K):
             a_tile = a.load([begin + row, k0])
             if B_ROW:
                 b_tile = tl.reshape(b.load([group, k0, col]), (TILE_K, TILE_N))
             else:
                 b_tile = tl.reshape(b.load([group, col, k0]), (TILE_N, TILE_K)).T
-            acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+            if SCALES != "":
+                partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
+                acc += scaled(partial, x, y, SCALES)
+                k1 = min(k0 + TILE_K, k - 1)
+                x, y = load_scales(own_scales, row, col, k1, rows, n, TILE_M, TILE_N, SCALES)
+            else:
+                acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
         own = of_group(extra, group, n, WIDTHS)
         if SPLIT:
             halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))

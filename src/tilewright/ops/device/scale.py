@@ -1,4 +1,5 @@
-"""Block scales: a K step's products times their scales; shared by every GEMM kernel in Triton.
+"""Block scales: a K step's products times their scales; shared by the kernels of GEMM and of
+grouped GEMM.
 
 Idea. The products of one K step (TILE_K of K, which a rule keeps within one block of scales) have
 one scale of A for each row and one of B for each column. The matrix units sum them alone, starting
