@@ -598,6 +598,8 @@ def grouped_gemm(
     stream: Any = None,
     precision: str | None = "ieee",
     epilogue: str | None = "",
+    scale_a: str | None = "",
+    scale_b: str | None = "",
     sizes: tuple[tuple[int, int, int], ...] | None = None,
     layout: str | None = None,
     alignment: int | None = 1,
