@@ -6,16 +6,18 @@ beside what CK published of its own models on the same rows.
 
 Needs no GPU; needs LightGBM. The two files lie in ROCm's rocm-libraries, in the folder
 projects/composablekernel/tile_engine/ops/grouped_conv. The first has a row for each kernel on each
-problem, with its latency; the second has CK's published figures (`mean_efficiency`,
-`p10_efficiency`, `min_efficiency`).
+problem, with its latency; the second has CK's published figures (`PUBLISHED`).
 
 CK's kernels are not ours, so the family's estimate does not know them. A roofline of the tiles that
 a kernel cuts a layer into takes its place (`estimate_us`). All else is the chain that serves: the
-trees (`learn.train.fit`), their walk. Problems are held out in five parts,
-by problem as CK holds them out, and by kin, which says what a model makes of layers that it saw no
-image size of. It prints, and writes, the speed of the kernel chosen in percent of the fastest one:
-mean, median, P10, least, and how often the fastest is first and among the first five, with the
-number of candidates.
+trees (`learn.train.fit`), their walk. Problems are held out in five parts: by problem; by kin,
+which says what a model makes of layers that it saw no image size of; and by problem with the parts
+exchanged, so that a model sees one part and is judged on four (`few`). It prints, and writes, the
+speed of the kernel chosen in percent of the fastest one: mean, median, P10, least, and how often
+the fastest is first and among the first five, with the number of candidates. `one_kernel` always
+chooses the kernel that is best on average where the model learned.
+
+CK's model learned from other layers than these, and from many more.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +44,10 @@ from tilewright.ops.tile_traits import of_product
 
 DEVICE = "mi355x"
 LAUNCH_US = 3.0
-PUBLISHED = {"mean": "mean_efficiency", "p10": "p10_efficiency", "least": "min_efficiency"}
+PUBLISHED = {
+    "mean": "mean_efficiency", "median": "p50_efficiency", "p10": "p10_efficiency",
+    "least": "min_efficiency", "top_1": "top1_accuracy",
+}  # fmt: skip
 _KERNEL = re.compile(r"_(\d+)x(\d+)x(\d+)_(\w+)$")
 
 
@@ -104,14 +110,15 @@ class Kernel:
         return cls(name, (rows, columns, step), found[4])
 
 
-Times = Mapping[Kernel, float]
-"""Microseconds by kernel."""
+Problem = tuple[Layer, Mapping[Kernel, float]]
+"""A layer, and what each kernel took on it, in microseconds."""
 
 
-def read(path: Path) -> dict[Layer, dict[Kernel, float]]:
-    """The times of every kernel on every layer. A kernel without a time, or whose output was all
-    zeros, is left out."""
-    found: dict[Layer, dict[Kernel, float]] = {}
+def read(path: Path) -> list[Problem]:
+    """The problems, with the times of every kernel: two may be of one layer, as they were measured.
+    A kernel without a time, or whose output was all zeros, is left out. Raises `SystemExit` if rows
+    of one problem are of different layers."""
+    found: dict[str, tuple[Layer, dict[Kernel, float]]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             n, c, k, groups = (int(row[word]) for word in ("N", "C", "K", "G"))
@@ -120,8 +127,13 @@ def read(path: Path) -> dict[Layer, dict[Kernel, float]]:
             us = float(row["latency_ms"] or 0) * 1e3
             if us > 0 and int(row["non_zero"] or 0) > 0:
                 layer = Layer(n, c, k, groups, *sizes)
-                found.setdefault(layer, {})[Kernel.of(row["kernel"])] = us
-    return {layer: times for layer, times in found.items() if len(times) > 1}
+                same, times = found.setdefault(row["problem_idx"], (layer, {}))
+                if same != layer:
+                    raise SystemExit(
+                        f"{path}: rows of problem {row['problem_idx']} are of two layers"
+                    )
+                times[Kernel.of(row["kernel"])] = us
+    return [(layer, times) for layer, times in found.values() if len(times) > 1]
 
 
 def estimate_us(layer: Layer, kernel: Kernel) -> float:
@@ -176,28 +188,39 @@ def folds(layers: Sequence[Layer], by: str) -> list[list[int]]:
     return parts
 
 
-def judged(measured: Mapping[Layer, Times], by: str) -> dict[str, Any]:
-    """Figures of the kernels that models choose which did not see the layer."""
-    layers = [*measured]
-    pipelines = sorted({kernel.pipeline for times in measured.values() for kernel in times})
+def judged(problems: Sequence[Problem], by: str, few: bool = False) -> dict[str, Any]:
+    """Figures of the kernels that models choose which did not see the layer.
+
+    few: whether a model sees one part of the problems instead of all others.
+    """
+    pipelines = sorted({kernel.pipeline for _, times in problems for kernel in times})
     sheets = []
-    for layer in layers:
-        kernels = sorted(measured[layer], key=lambda kernel: kernel.name)
-        us = np.array([measured[layer][kernel] for kernel in kernels])
-        x = np.array([row(layer, kernel, pipelines) for kernel in kernels])
-        sheets.append((x, us))
-    chosen: dict[str, list[tuple[float, int]]] = {"roofline": [], "learned": []}
-    for part in folds(layers, by):
-        held = set(part)
-        seen = [sheet for number, sheet in enumerate(sheets) if number not in held]
-        trees, _ = fit([x for x, _ in seen], [x[:, 0] for x, _ in seen], [us for _, us in seen])
-        for number in part:
-            x, us = sheets[number]
-            scores = {"roofline": np.log(x[:, 0]), "learned": np.log(x[:, 0]) + trees.values(x)}
+    for layer, times in problems:
+        kernels = sorted(times, key=lambda kernel: kernel.name)
+        us = np.array([times[kernel] for kernel in kernels])
+        sheets.append((kernels, np.array([row(layer, k, pipelines) for k in kernels]), us))
+    chosen: dict[str, list[tuple[float, int]]] = {}
+    for part in folds([layer for layer, _ in problems], by):
+        others = sorted({*range(len(problems))} - {*part})
+        learned_from, held = (part, others) if few else (others, part)
+        seen = [sheets[number] for number in learned_from]
+        trees, _ = fit(
+            [x for _, x, _ in seen], [x[:, 0] for _, x, _ in seen], [u for *_, u in seen]
+        )
+        shares: Counter[Kernel] = Counter()
+        for kernels, _, us in seen:
+            shares.update(dict(zip(kernels, us.min() / us, strict=True)))
+        for number in held:
+            kernels, x, us = sheets[number]
+            scores = {
+                "one_kernel": np.array([-shares[kernel] for kernel in kernels]),
+                "roofline": np.log(x[:, 0]),
+                "learned": np.log(x[:, 0]) + trees.values(x),
+            }
             for name, score in scores.items():
                 order = np.argsort(score, kind="stable")
                 rank = 1 + int(np.flatnonzero(order == us.argmin())[0])
-                chosen[name].append((float(us.min() / us[order[0]]), rank))
+                chosen.setdefault(name, []).append((float(us.min() / us[order[0]]), rank))
     return {name: figures_of(shares) for name, shares in chosen.items()}
 
 
@@ -208,33 +231,42 @@ def published(path: Path) -> dict[str, float]:
     return {name: said[word] for name, word in PUBLISHED.items()}
 
 
+def _line(name: str, figures: Mapping[str, float]) -> str:
+    return f"{name:21} " + " ".join(f"{word} {value:.2f}" for word, value in figures.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="CK's measurements (.csv)")
     parser.add_argument("--summary", type=Path, help="CK's published figures (.csv)")
+    parser.add_argument("--source", help="where the measurements are from, for the record")
     parser.add_argument("--json", type=Path, help="where to write the record")
     args = parser.parse_args()
-    measured = read(args.file)
-    cells = sum(map(len, measured.values()))
+    problems = read(args.file)
+    cells = sum(len(times) for _, times in problems)
     record: dict[str, Any] = {
         "environment": environment(),
-        "sha256": hashlib.sha256(args.file.read_bytes()).hexdigest(),
-        "problems": len(measured),
+        "source": args.source,
+        "sha256": {
+            file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in (args.file, args.summary)
+            if file is not None
+        },
+        "problems": len(problems),
         "cells": cells,
-        "candidates": round(cells / len(measured), 1),
-        "by_problem": judged(measured, "problem"),
-        "by_kin": judged(measured, "kin"),
+        "candidates": round(cells / len(problems), 1),
+        "by_problem": judged(problems, "problem"),
+        "by_kin": judged(problems, "kin"),
+        "few": judged(problems, "problem", few=True),
     }
     if args.summary is not None:
         record["published"] = published(args.summary)
     print(f"{record['problems']} problems, {record['candidates']} candidates of each on average")
-    for held in ("by_problem", "by_kin"):
+    for held in ("by_problem", "by_kin", "few"):
         for name, said in record[held].items():
-            print(f"{held:11} {name:9}", *(f"{word} {value:.2f}" for word, value in said.items()))
+            print(_line(f"{held} {name}", said))
     if "published" in record:
-        print(
-            "CK's own   ", *(f"{word} {value:.2f}" for word, value in record["published"].items())
-        )
+        print(_line("CK's own", record["published"]))
     if args.json is not None:
         args.json.write_text(json.dumps(record, indent=1) + "\n")
 
