@@ -3,14 +3,25 @@ rows to 262,144; experts and k are those of the models that the pages name."""
 
 from __future__ import annotations
 
-from declared_cases import Ranges, cases_of
+import random
+from typing import Any
+
+from declared_cases import Ranges, between, cases_of
 
 ROWS = {"rows": (1024, 262144, 1)}
+
+
+def some_tokens(by_chance: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
+    """Tokens, and a slot for each of their choices."""
+    tokens = between(by_chance, 1024, 65536)
+    return {"tokens": tokens, "slots": tokens * fields["k"]}
+
 
 RANGES: Ranges = {
     "topk": {**ROWS, "columns": (64, 8192, 8)},
     "topk_routing": ROWS,
     "topk_routing_backward": ROWS,
+    "sum_of_experts": some_tokens,
     "sort_by_expert": {"tokens": (1024, 262144, 1)},
 }
 

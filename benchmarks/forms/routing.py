@@ -96,8 +96,20 @@ def sort_by_expert(ids: Any, expert_map: Any, weights: Any, experts: int, block:
     return (*found, weights.new_zeros(slots + 1).scatter_(0, at, taken)[:slots])
 
 
+def sum_of_experts(
+    rows: Any, places: Any, weights: Any, shared: Any, routed_scaling_factor: float
+) -> Any:
+    there = (places >= 0) & (places < len(rows))
+    terms = torch.where(there[..., None], rows[torch.where(there, places, 0).long()], 0)
+    if weights is not None:
+        terms = terms.float() * weights[..., None].float()
+    y = terms.sum(-2, dtype=torch.float32) * routed_scaling_factor
+    return (y if shared is None else y + shared.float()).to(rows.dtype)
+
+
 FORMS = {
     "sort_by_expert": sort_by_expert,
+    "sum_of_experts": sum_of_experts,
     "topk": topk,
     "topk_routing": topk_routing,
     "topk_routing_backward": topk_routing_backward,

@@ -326,3 +326,55 @@ def test_many_rows_are_sorted_in_emulation(store):
     )
     result = verify.verify(Dispatcher(device="emulated:gfx942", store=store), problem)
     assert result.ok and not result.findings, result
+
+
+# --- the sum of a token's experts ---------------------------------------------------------------
+
+
+def test_a_sum_of_experts_reads_no_row_that_is_none():
+    """Places of no row, on either side, whatever the other rows hold."""
+    rows = np.full((6, 80), np.nan, np.float32)
+    rows[[1, 4]] = np.arange(160, dtype=np.float32).reshape(2, 80)
+    places = np.array([[1, -1, 4], [-1, -(2**31), 6], [2**31 - 1, 4, -1]], np.int32)
+    weights = np.array([[2, 5, 3], [1, 1, 1], [7, 0.5, 7]], np.float32)
+    y = tw.sum_of_experts(rows, places, weights=weights, routed_scaling_factor=2.0)
+    assert np.array_equal(y, [4 * rows[1] + 6 * rows[4], 0 * rows[1], rows[4]])
+
+
+def test_sums_of_experts_do_not_depend_on_where_rows_lie():
+    """In fp32, where the order of 2^24 and ones decides what is lost."""
+    rows = np.ones((9, 64), np.float32)
+    rows[0] = 2**24
+    places = np.arange(9, dtype=np.int32)[None]
+    y = tw.sum_of_experts(rows, places)
+    again = tw.sum_of_experts(rows[::-1].copy(), places[:, ::-1].copy())
+    assert np.array_equal(y, again)
+
+
+def test_gradients_of_a_sum_of_experts_are_torchs():
+    torch.manual_seed(0)
+    places = torch.tensor([[[3, 0], [-1, 5]], [[1, -1], [4, 2]]], dtype=torch.int32)
+    rows, weights, shared = (
+        x.requires_grad_() for x in (torch.randn(7, 40), torch.rand(2, 2, 2), torch.randn(2, 2, 40))
+    )
+    arrived = torch.randn(2, 2, 40)
+
+    def grads(y):
+        return torch.autograd.grad((y * arrived).sum(), (rows, weights, shared))
+
+    there = (places >= 0)[..., None]
+    terms = torch.where(there, rows[places.clamp(min=0).long()], 0.0)
+    wanted = 3.0 * (terms * weights[..., None]).sum(-2) + shared
+    y = tw.sum_of_experts(rows, places, weights=weights, shared=shared, routed_scaling_factor=3.0)
+    assert y.shape == wanted.shape and torch.allclose(y, wanted, atol=1e-5)
+    for got, right in zip(grads(y), grads(wanted), strict=True):
+        assert torch.allclose(got, right, atol=1e-5)
+    (alone,) = torch.autograd.grad(tw.sum_of_experts(rows, places).sum(), rows)
+    assert alone.sum(1).tolist() == [40.0] * 6 + [0.0]
+
+
+def test_sums_of_no_tokens_and_of_no_rows():
+    none = np.zeros((0, 3), np.int32)
+    assert tw.sum_of_experts(np.ones((4, 32), np.float32), none).shape == (0, 32)
+    with pytest.raises(BadArgument, match="1 choice at least"):
+        tw.sum_of_experts(np.ones((4, 32), np.float32), np.zeros((2, 0), np.int32))

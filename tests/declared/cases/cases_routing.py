@@ -37,4 +37,20 @@ CASES = {
         },
         {"tokens": 700, "k": 3, "experts": 20, "id_dtype": "int32", "has_weights": True},
     ),
+    "sum_of_experts": (
+        {"tokens": 9, "k": 4, "slots": 36, "width": 256, "has_weights": True},
+        {"tokens": 5, "k": 10, "slots": 40, "width": 90, "has_weights": True, "has_shared": True},
+        {"tokens": 3, "k": 1, "slots": 7, "width": 600, "dtype": "fp32"},
+        {
+            "tokens": 4,
+            "k": 3,
+            "slots": 12,
+            "width": 40,
+            "rows_stride": 48,
+            "dtype": "fp16",
+            "out_dtype": "fp32",
+            "weight_dtype": "fp16",
+            "has_weights": True,
+        },
+    ),
 }

@@ -1,0 +1,190 @@
+"""For each token, the weighted sum of its experts' rows: what ends a mixture of experts.
+
+    y[t] = routed_scaling_factor · Σ_j weights[t, j] · rows[places[t, j]] + shared[t]
+
+`places` are those of `sort_by_expert`; a choice whose place is -1, or beyond the rows, adds 0, and
+its row is not read. Terms are added in fp32, in an order that the choices alone decide, so that a
+sum has the same bits in every run. `shared` is what experts that serve every token have computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.declared._arrays import functions
+from tilewright.declared.routing import _references, _tiles
+from tilewright.dtypes import DTYPES
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "BLOCK": (64, 128, 256, 512, 1024, 2048),
+    "TERMS": (1, 2, 4, 8),
+    "num_warps": (1, 2, 4, 8),
+}
+"""BLOCK: columns of a workgroup. TERMS: rows that it has under way at once."""
+
+LANE_BYTES = 16
+"""Bytes of a row that each lane reads, where rows are that long."""
+MOST_TERMS = AXES["TERMS"][-1]
+
+
+def reference(
+    rows: Any,
+    places: Any,
+    weights: Any,
+    shared: Any,
+    routed_scaling_factor: float,
+    problem: Any,
+) -> Any:
+    f = functions(rows)
+    there = (places >= 0) & (places < len(rows))
+    none = _references.filled(rows, rows.shape[1], 0).reshape(1, -1)
+    terms = f.concatenate([rows, none])[f.where(there, places, 0 * places + len(rows))]
+    if weights is not None:
+        terms = terms * weights[..., None]
+    y = terms.sum(-2) * routed_scaling_factor
+    return y if shared is None else y + shared
+
+
+def refused(problem: Any) -> str:
+    """Why a problem cannot be computed; "" if it can."""
+    if problem.k < 1:
+        return "a token has 1 choice at least"
+    return ""
+
+
+def block(problem: Any, num_warps: int) -> int:
+    """Columns of a workgroup of so many warps: `LANE_BYTES` for each lane, and no more than a row
+    takes."""
+    each = LANE_BYTES // DTYPES[problem.dtype].bytes
+    return min(AXES["BLOCK"][-1], 32 * num_warps * each)
+
+
+def supports(problem: Any, config: Any) -> bool | str:
+    """Whether a config's tile is one for rows of this length."""
+    for axis, values in narrows(problem).items():
+        if getattr(config, axis) not in values:
+            return f"{axis} = {getattr(config, axis)}, where it may be {values}"
+    wanted = block(problem, config.num_warps)
+    return wanted == config.BLOCK or f"BLOCK = {config.BLOCK} of {config.num_warps} warps"
+
+
+def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
+    """The values of the axes that a problem is served with."""
+    few = [n for n in AXES["num_warps"] if n == 1 or block(problem, n) < 2 * problem.width]
+    terms = min(MOST_TERMS, _tiles.power_of_two(problem.k))
+    return {
+        "BLOCK": tuple(dict.fromkeys(block(problem, n) for n in few)),
+        "TERMS": tuple(n for n in (terms // 2, terms) if n),
+        "num_warps": tuple(few),
+    }
+
+
+def programs(problem: Any, config: Any) -> tuple[int, int]:
+    """The grid: a workgroup for each token and each BLOCK columns."""
+    return problem.tokens, -(-problem.width // config.BLOCK)
+
+
+def prefers(problem: Any, config: Any) -> tuple[bool, int]:
+    """All choices under way at once; four warps, or fewer where rows are short."""
+    return min(MOST_TERMS, problem.k) > config.TERMS, abs(config.num_warps - 4)
+
+
+def least(problem: Any) -> int:
+    """The fewest bytes: each choice's row, the maps and the result."""
+    p = problem
+    chosen = p.tokens * p.k
+    read = min(chosen, p.slots) * p.width * DTYPES[p.dtype].bytes
+    written = p.tokens * p.width * DTYPES[p.out_dtype].bytes
+    beside = p.tokens * p.width * DTYPES[p.dtype].bytes * p.has_shared
+    maps = chosen * 4 * (1 + p.has_weights)
+    return int(read + written + beside + maps)
+
+
+def drawn(problem: Any, rng: Any) -> Any:
+    """Places, no two alike but those of choices that no expert here serves: one in eight."""
+    import numpy as np
+
+    count = problem.tokens * problem.k
+    made = np.full(max(count, problem.slots), -1)
+    made[: problem.slots] = rng.permutation(problem.slots)
+    made = rng.permutation(made)[:count]
+    made[rng.random(count) < 1 / 8] = -1
+    return made.reshape(problem.tokens, problem.k)
+
+
+def spread(rows: Any, places: Any, arrived: Any, factor: float, weights: Any = None) -> Any:
+    """The gradient of the rows: of each, what arrived for its token, times its weight."""
+    import torch
+
+    count, width = rows.shape
+    k = places.shape[-1]
+    each = arrived.reshape(-1, 1, width).to(torch.float32) * factor
+    each = each.expand(-1, k, -1)
+    if weights is not None:
+        each = each * weights.reshape(-1, k, 1)
+    flat = places.reshape(-1).long()
+    flat = torch.where((flat >= 0) & (flat < count), flat, count)  # one row more is of no place
+    made = torch.zeros((count + 1, width), dtype=rows.dtype, device=rows.device)
+    made[flat] = each.reshape(-1, width).to(rows.dtype)
+    return made[:count]
+
+
+def weighed(rows: Any, places: Any, arrived: Any, factor: float, weights: Any) -> Any:
+    """The gradient of the weights: of each, its row times what arrived for its token."""
+    count = len(rows)
+    there = (places >= 0) & (places < count)
+    if not count:
+        return weights * 0
+    chosen = rows[(places * there).long()].float() * arrived[..., None, :].float()
+    return (chosen.sum(-1) * there * factor).to(weights.dtype)
+
+
+def gradients(problem: Any) -> tuple[Gradient, ...]:
+    weights = ("weights",) * problem.has_weights
+    reads = ("rows", "places", "grad y", "routed_scaling_factor", *weights)
+    return (
+        Gradient("rows", spread, reads),
+        *(Gradient("weights", weighed, reads),) * problem.has_weights,
+        *(Gradient("shared", passed, ("shared", "grad y")),) * problem.has_shared,
+    )
+
+
+def passed(shared: Any, arrived: Any) -> Any:
+    """The gradient of what is added."""
+    return arrived.to(shared.dtype)
+
+
+declare(
+    Declaration(
+        name="sum_of_experts",
+        module=__name__,
+        operands={
+            "rows": In("slots", "width", strides=("rows_stride", 1)),
+            "places": In("*tokens", "k", dtype="int32", values=drawn),
+            "weights": In("*tokens", "k", dtype="weight_dtype", optional=True),
+            "shared": In("*tokens", "width", optional=True),
+            "y": Out("*tokens", "width", dtype="out_dtype"),
+        },
+        scalars={"routed_scaling_factor": ("fp32", 1.0)},
+        dtypes={"weight_dtype": "fp32"},
+        axes=AXES,
+        parts=(kernel("main", f"{__package__}.kernels.sum_of_experts:sum_of_experts", programs),),
+        refuses=refused,
+        supports=supports,
+        narrows=narrows,
+        prefers=prefers,
+        multiples=("width", "rows_stride"),
+        least=least,
+        reference=reference,
+        terms="k",
+        amplifies=2.0,
+        gradients=gradients,
+        problems=tuple(
+            {"tokens": tokens, "k": k, "slots": tokens * k, "width": width, "has_weights": True}
+            # Mixtral, Qwen3, gpt-oss, DeepSeek-V3.
+            for k, width in ((2, 4096), (8, 2048), (4, 2880), (8, 7168))
+            for tokens in _tiles.TOKENS
+        ),
+    )
+)
