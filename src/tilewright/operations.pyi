@@ -80,6 +80,8 @@ SortByExpertProblem: type[Any]
 SortByExpertConfig: type[Any]
 StridedCopyProblem: type[Any]
 StridedCopyConfig: type[Any]
+SumOfExpertsProblem: type[Any]
+SumOfExpertsConfig: type[Any]
 TopkProblem: type[Any]
 TopkConfig: type[Any]
 TopkRoutingProblem: type[Any]
@@ -1118,6 +1120,20 @@ def cast(
     scale: Any = None,
 ) -> Any:
     """x in another element type, its dimensions in the order in which x has them in memory."""
+
+def sum_of_experts(
+    rows: Array,
+    places: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    out_dtype: Any | None = None,
+    weights: Array | None = None,
+    shared: Array | None = None,
+    routed_scaling_factor: float | None = None,
+) -> Any:
+    """Run sum_of_experts on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def topk(
     x: Array,
