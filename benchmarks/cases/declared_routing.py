@@ -14,7 +14,7 @@ ROWS = {"rows": (1024, 262144, 1)}
 def some_tokens(by_chance: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
     """Tokens, and a slot for each of their choices."""
     tokens = between(by_chance, 1024, 65536)
-    return {"tokens": tokens, "slots": tokens * fields["k"]}
+    return {**fields, "tokens": tokens, "slots": tokens * fields["k"]}
 
 
 RANGES: Ranges = {

@@ -97,14 +97,14 @@ def sort_by_expert(ids: Any, expert_map: Any, weights: Any, experts: int, block:
 
 
 def sum_of_experts(
-    rows: Any, places: Any, weights: Any, shared: Any, routed_scaling_factor: float
+    rows: Any, places: Any, weights: Any, shared: Any, routed_scaling_factor: float, out_dtype: str
 ) -> Any:
     there = (places >= 0) & (places < len(rows))
     terms = torch.where(there[..., None], rows[torch.where(there, places, 0).long()], 0)
     if weights is not None:
         terms = terms.float() * weights[..., None].float()
     y = terms.sum(-2, dtype=torch.float32) * routed_scaling_factor
-    return (y if shared is None else y + shared.float()).to(rows.dtype)
+    return (y if shared is None else y + shared.float()).to(kind(out_dtype))
 
 
 FORMS = {

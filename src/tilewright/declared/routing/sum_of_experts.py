@@ -54,10 +54,8 @@ def refused(problem: Any) -> str:
 
 
 def block(problem: Any, num_warps: int) -> int:
-    """Columns of a workgroup of so many warps: `LANE_BYTES` for each lane, and no more than a row
-    takes."""
-    each = LANE_BYTES // DTYPES[problem.dtype].bytes
-    return min(AXES["BLOCK"][-1], 32 * num_warps * each)
+    """Columns of a workgroup of so many warps: `LANE_BYTES` for each lane."""
+    return int(32 * num_warps * LANE_BYTES // DTYPES[problem.dtype].bytes)
 
 
 def supports(problem: Any, config: Any) -> bool | str:
