@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -36,11 +36,15 @@ from tilewright.measure.measurement import Environment, Settings
 from tilewright.measure.sweep import Group
 from tilewright.ops.library import library_of
 from tilewright.ops.protocols import Bind
+from tilewright.preparing import Measuring
 from tilewright.runtime import libraries
 from tilewright.runtime.drivers import driver
 from tilewright.runtime.offers import offered_configs
 from tilewright.select.constraints import Constraints
 from tilewright.select.model import SHIPPED
+from tilewright.tables import file
+from tilewright.tables.table import Table
+from tilewright.tune import ahead
 from tilewright.tune.jobs import jobs_of
 
 GPU = "cuda:0"
@@ -61,12 +65,15 @@ CHOSEN, OURS = "chosen", "chosen of ours"
 HOST_BATCHES, HOST_CALLS = 60, 200
 
 
+PREPARED = "prepared.twt"
+"""The table that `prepare` writes, in a folder of the bench's own."""
 ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "answered": {},
     "estimated": {"selector": "analytical"},
     "learned": {"selector": ("learned", "analytical"), "models": SHIPPED},
+    "prepared": {"selector": ("tuned", "analytical"), "tables": PREPARED},
 }
-"""By what dispatchers choose (`Case.ours`)."""
+"""By what dispatchers choose (`Case.ours`); of the tables the name alone."""
 
 
 def fixed(rounds: int) -> Settings:
@@ -87,6 +94,9 @@ class Bench:
         self.group = Group(self.device, Environment(()))
         ours = Constraints(only_ours=True)
         self.dispatchers = [self._dispatcher() for _ in range(PLACES)]
+        self._folder = tempfile.TemporaryDirectory()
+        self._table = Path(self._folder.name) / PREPARED
+        file.save(Table.of([]), self._table)
         self.answers = {
             kind: {
                 CHOSEN: [self._dispatcher(**chosen) for _ in range(PLACES)],
@@ -98,6 +108,8 @@ class Bench:
         self._jobs: dict[Any, Any] = {}
 
     def _dispatcher(self, **options: Any) -> Dispatcher:
+        if options.get("tables") == PREPARED:
+            options["tables"] = self._table
         return Dispatcher(device=self.device, store=self.store, build_missing=False, **options)
 
     def algorithms(self, problem: Any, count: int = libraries.ALGORITHMS) -> list[Any]:
@@ -143,9 +155,11 @@ class Bench:
             raise found
         return found
 
-    def prepare(self, case: Case, problems: Iterable[Any], say: Callable[[str], None]) -> None:
-        """Build what the problems of a case will surely want, all at once, on all cores."""
+    def prepare(self, case: Case, problems: Sequence[Any], say: Callable[[str], None]) -> str:
+        """Build what the problems of a case will surely want, all at once, on all cores; of a case
+        that is ``prepared``, measure before. Returns what its claims note; "" for nothing."""
         wanted: list[Any] = []
+        note = self._measured(problems, say) if case.ours == "prepared" and problems else ""
         for problem in problems:
             with suppress(TilewrightError):  # told where the problem is compared
                 if case.ours == "searched":
@@ -158,6 +172,28 @@ class Bench:
                     answers = self.answers[case.ours].values()
                     wanted += [each[0].select(problem).config for each in answers]
         self.built(wanted, say)
+        return note
+
+    def _measured(self, problems: Sequence[Any], say: Callable[[str], None]) -> str:
+        """Measure a few candidates of each problem, as `prepare` does, and let dispatchers choose
+        by it."""
+        estimating = Dispatcher(device=self.device, store=self.store, selector="analytical")
+
+        def told(result: Any, done: int, total: int) -> None:
+            if done % 50 == 0:
+                say(f"    {done} of {total}")
+
+        shown = ahead.Shown(building=lambda: nullcontext(told), measuring=lambda: nullcontext(told))
+        found = ahead.measured(estimating, problems, Measuring(), self._table, shown)
+        for each in self.answers["prepared"].values():
+            for dispatcher in each:
+                dispatcher.read_tables()
+        say(f"    {found}")
+        each_s = found.seconds / len(problems)
+        return (
+            f"prepared in {each_s:.1f} s a problem, kernels built included; {found.changed} of "
+            f"{len(problems)} choose another kernel by it than by the estimate"
+        )
 
     def compared(
         self, case: Case, problem: Any, seed: int, say: Callable[[str], None]

@@ -95,7 +95,7 @@ def _kernels(
     problems = case.problems()
     say("count", len(problems))
     at_work = bench()
-    at_work.prepare(case, [p for p in problems if str(p) not in known], partial(say, "text"))
+    note = at_work.prepare(case, [p for p in problems if str(p) not in known], partial(say, "text"))
     rows: dict[Any, Row] = {}
     configs: dict[str, Any] = {}
     failed: list[str] = []
@@ -132,9 +132,12 @@ def _kernels(
     def claim(name: str, part: Part) -> claims.Claim:
         some = [row for p, row in rows.items() if part.where is None or part.where(p)]
         wrong = [str(p) for p in unmatched if part.where is None or part.where(p)]
-        note = f"left out, as the vendor's result is wrong: {'; '.join(wrong)}" if wrong else None
+        out = f"left out, as the vendor's result is wrong: {'; '.join(wrong)}" if wrong else ""
+        notes = "; ".join(filter(None, (note, out))) or None
         calls, graphs = (_compared(some, way, part.vendor) for way in WAYS)
-        return claims.Claim(name, part.against, len(some), calls, graphs, about, sources, note=note)
+        return claims.Claim(
+            name, part.against, len(some), calls, graphs, about, sources, note=notes
+        )
 
     parts = [claim(f"{case.name}-{part.end}", part) for part in case.parts]
     return [claim(case.name, Part("", case.against)), *parts]

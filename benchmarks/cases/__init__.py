@@ -52,7 +52,8 @@ class Case:
     ours: ``searched``: kernels of the tuning spaces are tried in the tuner's order. ``answered``:
         what a dispatcher without tables of the user chooses, once with `only_ours`.
         ``estimated``: what it chooses without the shipped tables. ``learned``: without these, by
-        the shipped models and the estimate.
+        the shipped models and the estimate. ``prepared``: without these, after `prepare` measured
+        a few candidates of each problem; the claims note how long that took.
     only: of the kernels searched, those that may take part.
     library: whether the library's algorithms are candidates, and the vendor's too.
     vendor: what else is the vendor's.
@@ -69,7 +70,7 @@ class Case:
     says: str
     against: str
     problems: Callable[[], Sequence[Any]]
-    ours: Literal["searched", "answered", "estimated", "learned"] = "searched"
+    ours: Literal["searched", "answered", "estimated", "learned", "prepared"] = "searched"
     only: Callable[[Any], bool] | None = None
     library: bool = False
     vendor: tuple[Vendor, ...] = (rivals.torch_calls,)

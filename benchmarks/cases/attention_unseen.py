@@ -34,6 +34,8 @@ ROWS, BATCHES = (64, 640), (1, 256)
 MOST_BYTES = 256 << 20
 COUNTED, HELD_OUT = 501, 502
 COUNT, GRADIENTS = 100, 60
+PREPARED = 30
+"""Problems that are prepared by measuring."""
 PADDED = 64
 WHOLE, WHOLE_COUNT = 128, 60
 
@@ -104,6 +106,11 @@ CASES = (
             vendor=VENDORS, parts=(*PARTS, TORCH), ways=("graphs",),
         )
         for name, says, seed in SETS
+    ),
+    Case(
+        "attention-short-prepared", f"bf16, the first {PREPARED} of attention-short, as prepared "
+        "by measuring a few candidates", CUDNN, lambda: [*drawn(HELD_OUT, PREPARED)],
+        ours="prepared", vendor=VENDORS, parts=(*PARTS, TORCH), ways=("graphs",),
     ),
     *(
         Case(

@@ -106,6 +106,14 @@ def drawn(file: Path, which: slice) -> Problems:
             yield replace(p, direction=direction)
 
 
+PREPARED = 36
+
+
+def prepared() -> list[ConvProblem]:
+    """Some layers of `FRESH`, drawn by chance: all would take hours to measure."""
+    return random.Random(17).sample([*dict.fromkeys(drawn(FRESH, slice(None)))], PREPARED)
+
+
 CUDNN = "cuDNN, the fastest of all its algorithms"
 SETS: dict[str, tuple[str, Callable[[], Problems]]] = {
     "dense": ("ten layers of 64 and more channels, 3×3 and 1×1", dense),
@@ -171,6 +179,11 @@ CASES = (
         "fitted, channels-last and channels-first, by the estimate", CUDNN,
         lambda: [*dict.fromkeys(drawn(FRESH, slice(None)))], ours="estimated",
         vendor=(rivals.torch_calls, rivals.first_engine), parts=KINDS, ways=("graphs",),
+    ),
+    Case(
+        "conv-fresh-prepared", f"{PREPARED} layers of that draw, drawn by chance, as prepared by "
+        "measuring a few candidates", CUDNN, prepared, ours="prepared",
+        vendor=(rivals.torch_calls, rivals.first_engine), parts=DIRECTED, ways=("graphs",),
     ),
     *(
         Case(

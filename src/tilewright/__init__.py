@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tilewright.operations import *  # noqa: F403 (a stub, made by docs/site/stubs.py)
     from tilewright.plan import Plan
     from tilewright.pointer_array import Pointers
-    from tilewright.preparing import Preparation
+    from tilewright.preparing import Measured, Measuring, Preparation
     from tilewright.registry import Registry
     from tilewright.select import ByFunction, Chain, FirstFit
     from tilewright.select.analytical import Analytical
@@ -50,7 +50,7 @@ _EXPORTS = {
     "dispatch": ("Dispatcher",),
     "plan": ("Plan",),
     "pointer_array": ("Pointers",),
-    "preparing": ("Preparation",),
+    "preparing": ("Measured", "Measuring", "Preparation"),
     "addresses": ("pointers",),
     "errors": ("TilewrightError",),
     "explain": ("Explanation",),

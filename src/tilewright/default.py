@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,9 +16,10 @@ from tilewright.compile import Progress, Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import NoKernelFound
 from tilewright.plan import Plan, Planner
-from tilewright.preparing import Preparation
+from tilewright.preparing import Measuring, Preparation
 from tilewright.select.constraints import Constraints
 from tilewright.standing import WAITS
+from tilewright.tables import own
 
 
 def default_dispatcher() -> Dispatcher:
@@ -39,20 +42,34 @@ def prepare(
     device: Device | str | None = None,
     store: Store | None = None,
     progress: Progress | None = None,
+    measure: bool | Measuring = False,
 ) -> Preparation:
     """Build the kernels that calls with these problems will need, side by side, so that no call
-    waits for the compiler. Nothing is launched.
+    waits for the compiler. Nothing is launched, unless `measure` says so.
 
     problems: such as `GemmProblem`, or those of `capturing.load`.
     device: the GPU to plan for; by default the first GPU of this machine. A name needs no GPU.
     store: where kernels are kept; by default where `tilewright.gemm` and its like look.
     progress: called with each result, such as `compile.show_progress` gives.
+    measure: first measure, for each problem without a row of its own, a few kernels and the
+        algorithms of the vendor's library, on the GPU that is planned for. The winners become rows
+        of the user's table (`tables.own.to_write`), which this and later processes choose by.
 
-    Raises as `Dispatcher.prepare` does.
+    Raises as `Dispatcher.prepare` does; with `measure` also `NoDriver`, `WrongDevice` and
+    `BadArgument` where nothing can be measured, and as a tuning does.
     """
     named = device is not None or store is not None
     dispatcher = Dispatcher(device=device, store=store) if named else default_dispatcher()
-    return dispatcher.prepare(problems, progress=progress)
+    if measure is False:
+        return dispatcher.prepare(problems, progress=progress)
+    from tilewright.tune import ahead
+
+    how = Measuring() if measure is True else measure
+    wanted, shown = tuple(problems), ahead.Shown(building=lambda: nullcontext(progress))
+    path = own.to_write(dispatcher.device_for_planning())
+    measured = ahead.measured(dispatcher, wanted, how, path, shown)
+    dispatcher.read_tables()
+    return replace(dispatcher.prepare(wanted, progress=progress), measured=measured)
 
 
 def _look_for_torch() -> bool:

@@ -67,7 +67,7 @@ class Dispatcher:
     ``"tuned"``, ``"shipped"``, ``"learned"``, ``"analytical"`` or ``"first_fit"``; or several of
     these, asked in turn. The default is these five names, in this order.
     tables: the tables that ``tuned`` reads: a `Table`, or one or several paths; by default the
-    files that ``TILEWRIGHT_TABLES`` names, or none.
+    files that ``TILEWRIGHT_TABLES`` names, or where it is not set those of the user's folder.
     models: the models that ``learned`` reads: `Models`, or one or several paths, of which
     ``"shipped"`` is the package's; by default those that ``TILEWRIGHT_MODELS`` names, or none.
     store: the store of built binaries.
@@ -207,6 +207,13 @@ class Dispatcher:
         """
         build = partial(self.loader.build, workers=workers, timeout=timeout, progress=progress)
         return preparing.prepare(self.planner, build, problems)
+
+    def read_tables(self) -> None:
+        """Read the files of tables again, which may have new rows, and forget what was chosen by
+        the former ones. Raises `BadFile`."""
+        self.planner.read_tables()
+        self.selector = self.planner.selector
+        self.forget_launches()
 
     def emulates(self, word: str) -> bool:
         """Whether calls run on the emulated GPU that `word` names."""

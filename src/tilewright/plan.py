@@ -169,7 +169,8 @@ class Planner:
         offers = None if listed else self._vendor.offered  # the caller says which kernels there are
         self._offers = offers
         usual = bundles.table if bundles else None
-        self.selector = configured(selector, tables, usual, offers, models)
+        self._configured = partial(configured, selector, tables, usual, offers, models)
+        self.selector = self._configured()
         self._learned = any(isinstance(one, Learned) for one in in_turn(self.selector))
         self.constraints = constraints or Constraints()
         if max_workspace is not None:
@@ -185,6 +186,12 @@ class Planner:
     def device_for_planning(self) -> Device:
         """The device that `select`, `explain` and `is_supported` plan for."""
         return self._device or _planning_device()
+
+    def read_tables(self) -> None:
+        """Read the files of tables again, as for a new planner, and forget all plans. Raises as
+        that does."""
+        self.selector = self._configured()
+        self._plans.clear()
 
     def live(self, index: int) -> Device:
         """The device to plan for where operands are on GPU `index`: its fingerprint, unless a

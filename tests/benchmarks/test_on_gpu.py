@@ -21,6 +21,10 @@ from tilewright.compile import Store
 from tilewright.measure import timing
 from tilewright.measure.measurement import Settings
 from tilewright.ops.gemm import GemmProblem
+from tilewright.preparing import Measured
+from tilewright.tables import file
+from tilewright.tables.row import Row
+from tilewright.tables.table import Table
 from tilewright.tune.search import Effort
 
 torch = pytest.importorskip("torch")
@@ -201,6 +205,26 @@ def test_what_is_surely_wanted_is_built_at_once(bench, ours):
         else map(stage.config, (*stage.field.starters, stage.field.ours[0]))
     )
     assert {config.name for config in asked} <= {*first}
+
+
+def test_of_a_case_that_is_prepared_dispatchers_choose_what_was_measured(bench, monkeypatch):
+    winner, said = bench.job(PROBLEM).candidates[-1].name, []
+
+    def measured(dispatcher, problems, how, table, shown):
+        with shown.measuring() as told:
+            told(None, 50, 100)
+        file.save(Table.of([Row(bench.device, PROBLEM, winner, (), 9.0, (8.9, 9.1))]), table)
+        return Measured(str(table), rows=1, changed=1, seconds=7.0)
+
+    monkeypatch.setattr(on_gpu.ahead, "measured", measured)
+    before = bench.answers["prepared"][on_gpu.CHOSEN][0].select(PROBLEM)
+    note = bench.prepare(case(ours="prepared"), [PROBLEM], said.append)
+    assert note.startswith("prepared in 7.0 s a problem") and "1 of 1 choose another" in note
+    assert "    50 of 100" in said
+    for dispatchers in bench.answers["prepared"].values():
+        assert {one.select(PROBLEM).config.name for one in dispatchers} == {winner}
+    assert before.config.name != winner and winner in bench.told[-1]
+    assert bench.prepare(case(ours="estimated"), [PROBLEM], said.append) == ""
 
 
 def test_building_is_told_so_that_it_is_not_taken_for_a_hang(bench):

@@ -32,6 +32,7 @@ class Bench:
     vendor is wrong on those in `unmatched`."""
 
     arch = arch("sm_90")
+    note = ""
 
     def __init__(self, bad=(), seconds=0.0, clock=None, unmatched=()) -> None:
         self.seeds: list[int] = []
@@ -53,6 +54,7 @@ class Bench:
 
     def prepare(self, case, problems, say):
         self.prepared = list(problems)
+        return self.note
 
     def stepped(self, calls):
         return {name: [call()] * 10 for name, call in calls.items()}, {}
@@ -86,6 +88,15 @@ def test_a_case_becomes_a_claim_with_its_command():
     assert [row["problem"] for row in rows] == ["a", "b"]
     assert rows[0]["calls"]["ours"]["kernel"] == "k0"
     assert len(rows[0]["samples"]["graphs"]["mm"]) == 20
+
+
+def test_what_preparing_took_is_noted():
+    bench = Bench(unmatched="b")
+    bench.note = "3.1 s a problem"
+    (found,), _ = ran(case(), bench)
+    assert found.note == "3.1 s a problem; left out, as the vendor's result is wrong: b"
+    (found,), _ = ran(case(), Bench())
+    assert found.note is None
 
 
 def test_parts_are_claims_of_some_problems_or_contenders():

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 from library_cases import SPLIT, vendors
 
 from tilewright.arch import device
-from tilewright.cli.tune import Work
 from tilewright.measure import algorithms, places
 from tilewright.measure import problems as problems_module
 from tilewright.measure.algorithms import Offer
+from tilewright.measure.devices import interpreted_device
 from tilewright.measure.measurement import Environment
 from tilewright.measure.results import Results
 from tilewright.ops.gemm import GemmFamily, GemmProblem
 from tilewright.runtime import libraries
 from tilewright.space import KernelSpace
 from tilewright.tables import file
+from tilewright.tune import ahead
 from tilewright.tune.tuner import SEARCH
+from tilewright.tune.work import Work
 
 AXES = {"tile_m": [16], "tile_n": [16, 32], "tile_k": [32], "num_warps": [1], "alignment": [1]}
 QUICK = (
@@ -161,6 +164,37 @@ def test_pretune_by_the_environment_into_the_users_folder(cli, tmp_path, monkeyp
     document = cli.json("pretune", *QUICK)
     [made] = (tmp_path / "home" / "tables").glob("*.twt")
     assert document["modules"][0]["table"] == str(made) and len(file.load(made)) == 1
+
+
+# --- prepare --measure ----------------------------------------------------------------------
+
+
+@pytest.mark.turns(24)
+def test_prepare_measures_what_has_no_row(cli, shapes, tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "home"))
+    played = tmp_path / "played.json"
+    played.write_text(json.dumps(asdict(interpreted_device("sm_90"))))
+    table = tmp_path / "mine.twt"
+    words = ("prepare", shapes, "--device", played, "--measure", "--table", table)
+    document = cli.json(*words, "--candidates", 1, "--seconds", 600)
+    said = document["measured"]
+    assert (said["table"], said["rows"], said["wrong"], said["left"]) == (str(table), 2, [], [])
+    assert said["seconds"] > 0 and {plan["by"] for plan in document["plans"]} == {"tuned"}
+    assert all("exact row of" in plan["reason"] for plan in document["plans"])
+    again = cli(*words)
+    assert "0 problems measured" in again and f"rows in {table}" in again
+    assert len(file.load(table)) == 2
+    # Into the user's folder, where dispatchers look.
+    cli("prepare", shapes, "--device", played, "--measure", "--seconds", 600)
+    [mine] = (tmp_path / "home" / "tables").glob("*.twt")
+    assert mine.stem.startswith("interpreter_as")
+    assert "name one" in cli.fails(2, *words, "--table", tmp_path / "other.twt")
+
+
+def test_only_gpus_of_this_machine_are_measured(cli, shapes, monkeypatch):
+    monkeypatch.setattr(ahead, "parse", lambda words: [])
+    said = cli.fails(2, "prepare", shapes, "--device", "h20", "--measure")
+    assert "is no GPU of this machine" in said
 
 
 # --- table compare, table minimise ----------------------------------------------------------

@@ -17,7 +17,7 @@ from tilewright.select.analytical import Analytical
 from tilewright.select.configured import configured
 from tilewright.select.constraints import Constraints
 from tilewright.select.tuned import Tuned
-from tilewright.tables import file
+from tilewright.tables import file, own
 from tilewright.tables.table import Table
 
 UNUSUAL = kernel(tile_m=32, num_warps=2, group_m=5)
@@ -274,6 +274,29 @@ def test_a_selector_says_once_for_a_plan_what_it_knows():
 
 
 # --- where tables come from ----------------------------------------------------------------
+
+
+def test_tables_in_the_users_folder_answer_where_none_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
+    usual = Dispatcher(device=H200)
+    assert usual.select(gemm(512)).selector == "analytical"
+    mine = own.usual(H200)
+    assert mine.parent == tmp_path / "tables" and "h200" in mine.name
+    file.save(Table.of([row(gemm(512), UNUSUAL, 10.0)]), mine)
+    assert usual.select(gemm(512)).selector == "analytical", "what a dispatcher read, it keeps"
+    usual.read_tables()
+    for dispatcher in (usual, Dispatcher(device=H200)):
+        plan = dispatcher.select(gemm(512))
+        assert (plan.selector, plan.config.name, plan.measured_us) == ("tuned", UNUSUAL, 10.0)
+    file.save(Table.of([row(gemm(512), WIDE, 9.0)]), tmp_path / "tables" / "more.twt")
+    assert Dispatcher(device=H200).select(gemm(512)).config.name == WIDE  # the faster of all
+    empty = Dispatcher(device=H200, tables=Table.of([]))
+    assert empty.select(gemm(512)).selector != "tuned", "a table without rows is given too"
+    other = tmp_path / "other.twt"
+    file.save(Table.of([row(gemm(64), DEEP)]), other)
+    for said in ("", str(other)):  # other tables, or none, are named
+        monkeypatch.setenv("TILEWRIGHT_TABLES", said)
+        assert Dispatcher(device=H200).select(gemm(512)).selector != "tuned"
 
 
 def test_tables_from_the_environment_and_from_arguments(tmp_path, monkeypatch, caplog):

@@ -78,9 +78,20 @@ def test_a_search_that_begins_with_the_winner_asks_for_nothing_new(times, effort
     assert again.keys() <= known.keys()
 
 
+@given(TIMES, st.integers(1, 3))
+def test_a_search_of_so_many_steps_takes_no_more(times, steps):
+    """Whatever they bring, and the starters beside the first of them."""
+    effort = Effort(first=2, step=3, patience=0, steps=steps)
+    truth = dict(zip(NAMES, times, strict=True))
+    known, taken = search(truth, effort, ["k05"])
+    assert len(taken) <= steps
+    assert known.keys() == {*NAMES[: 2 + 3 * (steps - 1)], "k05"} & {*NAMES}
+
+
 @pytest.mark.parametrize(
-    "fields", [{"first": 0}, {"step": 0}, {"patience": -1}, {"gain": 1.0}, {"takes": 0}]
+    "fields",
+    [{"first": 0}, {"step": 0}, {"patience": -1}, {"gain": 1.0}, {"takes": 0}, {"steps": -1}],
 )
 def test_an_effort_that_cannot_be_meant(fields):
-    with pytest.raises(BadArgument, match="are at least 1, patience at least 0"):
+    with pytest.raises(BadArgument, match="are at least 1, patience and steps at least 0"):
         Effort(**fields)

@@ -210,3 +210,18 @@ def test_where_the_run_stops_is_said_and_what_came_before_is_built(module, why, 
 def test_a_function_is_refused():
     with pytest.raises(BadArgument, match=r"takes a torch\.nn\.Module"):
         prepare(tw.gemm, torch.randn(16, 16))
+
+
+def test_measuring_is_handed_on_and_is_no_keyword_of_the_module(monkeypatch):
+    seen = []
+
+    def prepared(problems, **how):
+        seen.append(how)
+        return Preparation(device("h200_sxm"), (), (), BuildReport((), 0.0))
+
+    monkeypatch.setattr(default, "prepare", prepared)
+    few = tw.Measuring(candidates=2, seconds=60.0)
+    for measure in (True, few):
+        prepare(torch.nn.ReLU(), torch.randn(16, 16), measure=measure)
+    prepare(torch.nn.ReLU(), torch.randn(16, 16))
+    assert [how["measure"] for how in seen] == [True, few, False]

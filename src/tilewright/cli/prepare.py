@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,13 +15,41 @@ from tilewright.cli.errors import FAILED
 from tilewright.cli.groups import PlanOptions
 from tilewright.cli.options import FamilyName, Json, OpenWords, command, words
 from tilewright.cli.vocabulary import FAMILY
+from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
     from tilewright.compile import Store
-    from tilewright.preparing import Preparation
+    from tilewright.dispatch import Dispatcher
+    from tilewright.preparing import Measured, Preparation
 
 
 app = typer.Typer()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """Whether the choice is measured, and how."""
+
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="First measure a few kernels and the vendor's algorithms for each problem "
+            "without a row, on the GPU of this machine, and write the winners into the table.",
+        ),
+    ] = False
+    candidates: Annotated[
+        int,
+        typer.Option(
+            "--candidates", min=1, help="With --measure: how many of the best kernels by estimate."
+        ),
+    ] = 4
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds", min=0, help="With --measure: after so long, no more problems are begun."
+        ),
+    ] = None
 
 
 @command(
@@ -41,6 +70,7 @@ def prepare(
     ],
     plan: PlanOptions,
     building: BuildOptions,
+    measuring: MeasureOptions,
     family: FamilyName = None,
     signature: OpenWords = None,
     as_json: Json = False,
@@ -48,26 +78,55 @@ def prepare(
     """Plan each problem for one GPU, as a call does, and build all different kernels side by side
     into the store. A program that then meets these problems does not wait for the compiler.
 
-    Needs no GPU if --device names one. A kernel that cannot be built is replaced by the next
-    choice, as in a call. Exits with 1 if there was such a kernel, or if a problem has no kernel.
+    With --measure, rows go into the one --table that is given, or else into the file that
+    TILEWRIGHT_TABLES names, or else into the user's folder, which dispatchers read by themselves.
+
+    Needs no GPU if --device names one and nothing is measured. A kernel that cannot be built is
+    replaced by the next choice, as in a call. Exits with 1 if there was such a kernel, or if a
+    problem has no kernel, or none that is right.
     """
     from tilewright.arch import arch
     from tilewright.compile import show_progress
     from tilewright.measure.problems import load_problems
 
-    dispatcher = plan.dispatcher(plan.device, building.kept.open_if_given())
+    kept = building.kept.open_if_given()
+    there = [table for table in plan.tables or () if not measuring.measure or table.is_file()]
+    dispatcher = replace(plan, tables=there).dispatcher(plan.device, kept)
     this = arch(dispatcher.device_for_planning().arch)
     listed = load_problems(problems, this, family, words(signature)).problems
+    measured = None
+    if measuring.measure:
+        measured = _measured(dispatcher, listed, plan, measuring)
+        dispatcher = plan.dispatcher(plan.device, kept)
     with show_progress() as progress:
         found = dispatcher.prepare(
             listed, workers=building.workers, timeout=building.timeout, progress=progress
         )
+    found = replace(found, measured=measured)
     if as_json:
         output.emit(_document(found, dispatcher.store))
     else:
         _show(found, dispatcher.store)
     if not found.ok:
         raise typer.Exit(FAILED)
+
+
+def _measured(
+    dispatcher: Dispatcher, problems: Sequence[Any], plan: PlanOptions, how: MeasureOptions
+) -> Measured:
+    """Measure what no row answers, and say what goes on."""
+    from tilewright.compile import show_progress
+    from tilewright.measure.progress import show_measuring
+    from tilewright.preparing import Measuring
+    from tilewright.tables import own
+    from tilewright.tune import ahead
+
+    given = plan.tables or []
+    if len(given) > 1:
+        raise BadArgument(f"which of the {len(given)} tables are rows written into? name one")
+    path = given[0] if given else own.to_write(dispatcher.device_for_planning())
+    shown = ahead.Shown(output.busy, show_progress, show_measuring)
+    return ahead.measured(dispatcher, problems, Measuring(how.candidates, how.seconds), path, shown)
 
 
 def _counts(found: Preparation) -> dict[str, int]:
@@ -89,6 +148,7 @@ def _document(found: Preparation, kept: Store) -> dict[str, Any]:
         "store": str(kept.path),
         "seconds": found.build.seconds,
         "counts": _counts(found),
+        **({"measured": _measured_document(found.measured)} if found.measured else {}),
         "plans": [
             {
                 "problem": str(plan.problem),
@@ -105,8 +165,25 @@ def _document(found: Preparation, kept: Store) -> dict[str, Any]:
     }
 
 
+def _measured_document(measured: Measured) -> dict[str, Any]:
+    return {
+        "table": measured.table,
+        "rows": measured.rows,
+        "changed": measured.changed,
+        "wrong": [str(problem) for problem in measured.wrong],
+        "left": [{"problem": str(p), "reason": reason} for p, reason in measured.left],
+        "seconds": measured.seconds,
+    }
+
+
 def _show(found: Preparation, kept: Store) -> None:
     output.heading(f"{found.device.name} ({found.device.arch})")
+    if found.measured:
+        output.line(str(found.measured))
+        for problem in found.measured.wrong:
+            output.line(f"no kernel gave a right result for {problem}")
+        if found.measured.left:
+            output.table(("problem not measured", "because"), found.measured.left)
     output.records([_counts(found)])
     if found.unserved:
         output.line()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, OpenWords, command, words
-from tilewright.cli.tune import MeasureOptions, Work, show
+from tilewright.cli.tune import MeasureOptions, show, tuned, work_of
 from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument, TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.tune.work import Work
 
 ENVIRONMENT = "TILEWRIGHT_PRETUNE"
 """The variable that lists modules if the command line does not."""
@@ -56,7 +58,8 @@ def pretune(
 
     A module is a shipped set, FAMILY:SET. A family's name means its smallest set; all means the
     smallest set of every family. If a module fails, the others are still tuned, and the exit code
-    is 1. --budget applies to each module. Name the table in TILEWRIGHT_TABLES to use it.
+    is 1. --budget applies to each module. Dispatchers read the user's folder by themselves; name
+    another --table in TILEWRIGHT_TABLES.
     """
     from tilewright.measure.problems import modules as listed
 
@@ -67,7 +70,7 @@ def pretune(
     documents: list[dict[str, Any]] = []
     for module in listed(given):
         try:
-            work = Work(table or _usual_table(measuring.devices), measuring)
+            work = work_of(table or _usual_table(measuring.devices), measuring)
             documents.append({"module": module, **_tuned(work, module, said)})
         except (TilewrightError, OSError) as error:
             documents.append({"module": module, "ok": False, "error": str(error)})
@@ -99,7 +102,7 @@ def _tuned(work: Work, module: str, said: dict[str, str]) -> dict[str, Any]:
         raise BadArgument(f"'{module}' is no module: give FAMILY:SET, FAMILY or all")
     for group in work.groups:
         work.add(group, load_problems([module], arch(group.device.arch), words=said).problems)
-    document = work.tune()
+    document = tuned(work)
     built = {group.device: group.device.arch for group in work.groups if not group.interpreted}
     keys = {ops.family(job.problem.family).tuning_key(job.problem) for job in work.jobs}
     rows = [row for row in file.load(work.path) if row.problem in keys]
@@ -117,13 +120,11 @@ def _tuned(work: Work, module: str, said: dict[str, str]) -> dict[str, Any]:
 
 def _usual_table(devices: str) -> Path:
     """The path in the user's folder, named after the first device."""
-    from tilewright import home
-    from tilewright.files import make_own
+    from tilewright.arch import device
+    from tilewright.measure.devices import interpreted_device
     from tilewright.measure.places import parse
+    from tilewright.plan import PLANNING_DEVICE
+    from tilewright.tables import own
 
     place = parse(devices)[0]
-    name = place.device.name if place.device is not None else str(place)
-    make_own(home.data())
-    folder = home.data() / "tables"
-    folder.mkdir(exist_ok=True)
-    return folder / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.twt"
+    return own.usual(place.device or interpreted_device(device(PLANNING_DEVICE).arch))

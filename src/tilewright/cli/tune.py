@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,12 +26,9 @@ from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
-    from tilewright.measure.algorithms import Offer
     from tilewright.measure.sweep import Group
-    from tilewright.tables.row import Row
-    from tilewright.tables.table import Table
-    from tilewright.tune.jobs import Job
     from tilewright.tune.tuner import Tuned
+    from tilewright.tune.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +69,11 @@ class SearchOptions:
     """Which candidates are measured, and whether they are."""
 
     effort: Annotated[
-        Literal["quick", "usual", "exhaustive"],
+        Literal["few", "quick", "usual", "exhaustive"],
         typer.Option(
             "--effort",
-            help="quick: measure few candidates, once. usual: measure until more candidates bring "
+            help="few: measure the first four candidates and the library's algorithms, once. "
+            "quick: measure few candidates, once. usual: measure until more candidates bring "
             "nothing, then measure those near the best again. exhaustive: measure every "
             "candidate, then those near the best again.",
         ),
@@ -150,7 +147,7 @@ def tune(
     from tilewright.measure.problems import load_problems, shipped
 
     said = words(signature)
-    work = Work(table, measuring, arch, search.only_ours)
+    work = work_of(table, measuring, arch, search.only_ours)
     for group in work.groups:
         name = group.device.arch
         configs: Sequence[Any] = ()
@@ -159,7 +156,7 @@ def tune(
             configs = select(files, name, family, said).configs
         listed = load_problems(problems, arch_called(name), family, said).problems
         work.add(group, listed, configs, missing)
-    work.finish(search, as_json)
+    _finish(work, search, as_json)
 
 
 @command(
@@ -188,7 +185,7 @@ def retune(
     directory has for the same binaries under the same driver are not measured again; give another
     --out to measure everything anew.
     """
-    work = Work(table, measuring, only_ours=search.only_ours)
+    work = work_of(table, measuring, only_ours=search.only_ours)
     if work.table is None:
         raise BadArgument(f"{table} does not exist: make it with tune")
     for group in work.groups:
@@ -199,202 +196,128 @@ def retune(
         raise BadArgument(
             f"{table} has no row of these devices (it is for {names}); --all takes its problems"
         )
-    work.finish(search, as_json)
+    _finish(work, search, as_json)
 
 
-class Work:
-    """The common part of the commands that tune: `add` problems, then `finish` or `tune`."""
+def work_of(
+    path: Path, how: MeasureOptions, arch: str | None = None, only_ours: bool = False
+) -> Work:
+    """The work of a command that tunes into the table `path`."""
+    from tilewright.cli.settings import read_settings
+    from tilewright.compile import show_progress
+    from tilewright.measure.progress import show_measuring
+    from tilewright.select.constraints import Constraints
+    from tilewright.tune.tuner import SEARCH
+    from tilewright.tune.work import Shown, Work
 
-    def __init__(
-        self, path: Path, how: MeasureOptions, arch: str | None = None, only_ours: bool = False
-    ) -> None:
-        from tilewright.cli.settings import read_settings
-        from tilewright.measure.groups import groups
-        from tilewright.tables import file
-        from tilewright.tune.tuner import SEARCH
+    return Work(
+        path,
+        how.kept.open(),
+        read_settings(words(how.settings), SEARCH),
+        out=how.out,
+        devices=how.devices,
+        timeout=how.timeout,
+        arch=arch,
+        seconds=None if how.budget is None else 60 * how.budget,
+        constraints=Constraints(only_ours=only_ours),
+        shown=Shown(output.busy, show_progress, show_measuring),
+    )
 
-        file.form(path)
-        self.path, self.out = path, how.out or path.with_suffix(".sweep")
-        self.minutes = how.budget
-        self.settings = read_settings(words(how.settings), SEARCH)
-        self.store = how.kept.open()
-        self.table: Table | None = file.load(path) if path.is_file() else None
-        self.groups, self._start = groups(
-            how.devices, self.store, self.settings, timeout=how.timeout, arch=arch
+
+def _finish(work: Work, search: SearchOptions, as_json: bool) -> None:
+    """Tune, and print the results; or, if asked, only print the work to do. Exits with 1 if a
+    problem is left without a kernel."""
+    if search.dry_run:
+        output.answer(_forecast(work), as_json, _show_forecast)
+        return
+    document = tuned(work, search.effort)
+    output.answer(document, as_json, show)
+    if not document["ok"]:
+        raise typer.Exit(FAILED)
+
+
+def _forecast(work: Work) -> dict[str, Any]:
+    """The most work that a tuning would do, as plain data."""
+    from tilewright.cli.sweep_forecast import costs
+    from tilewright.measure.database import FILE
+    from tilewright.measure.results import Results
+    from tilewright.measure.sweep import plan_some
+
+    known: set[tuple[str, ...]] = set()
+    if (work.out / FILE).is_file():
+        with Results(work.out) as results:
+            known = results.keys()
+    wanted: dict[Group, list[tuple[Any, Sequence[Any]]]] = {}
+    for job in work.jobs:
+        wanted.setdefault(job.group, []).append((job.problem, [*job.configs.values()]))
+    this = plan_some([*wanted.items()], work.settings, known)
+    return {
+        "table": str(work.path),
+        "problems": len(work.jobs),
+        "skipped": work.skipped,
+        "alike": work.alike,
+        "candidates": sum(len(job.configs) for job in work.jobs),
+        "library": _library(work),
+        **costs(this, work.out, work.store, work.settings),
+        "unsupported": _unsupported(work),
+    }
+
+
+def tuned(work: Work, effort: str = "usual") -> dict[str, Any]:
+    """Tune, and return the results as plain data. ``ok``: every problem has a kernel."""
+    from tilewright.tune.search import EFFORTS
+
+    try:
+        found = work.run(EFFORTS[effort])
+    except KeyboardInterrupt:
+        output.say(
+            f"stopped; the results are in {work.path}; repeat the command to continue", err=True
         )
-        if any(group.emulated for group in self.groups):
-            raise BadArgument(
-                f"{how.devices} has no times, so nothing can be tuned on it: say a GPU"
-            )
-        self.jobs: list[Job] = []
-        self.skipped = 0
-        self.alike = 0
-        self.unsupported: list[tuple[Any, str]] = []
-        self.only_ours = only_ours
-        self.offers: list[Offer] = []
-        """What the vendor's library offers for each problem on a GPU."""
+        raise
+    return _document(work, found)
 
-    def add(
-        self,
-        group: Group,
-        problems: Sequence[Any],
-        configs: Sequence[Any] = (),
-        missing: bool = False,
-    ) -> None:
-        """Add problems to tune.
 
-        configs: the candidates; by default each problem's usual ones.
-        missing: add only problems for which the table has no row.
-        """
-        from tilewright.tune.jobs import jobs_of
+def _document(work: Work, tuned: Tuned) -> dict[str, Any]:
+    jobs = work.jobs
+    return {
+        "table": str(work.path),
+        "measurements": str(work.out),
+        "measured": tuned.measured,
+        "skipped": work.skipped,
+        "alike": work.alike,
+        "out_of_time": tuned.out_of_time,
+        "rows": [
+            {
+                "problem": str(jobs[number].problem),
+                "device": row.device.name,
+                "kernel": row.kernel,
+                "before": jobs[number].present,
+                "from_table": jobs[number].row is not None,
+                "median_us": row.median_us,
+                "interval_us": row.interval_us,
+                "tflops": row.tflops,
+                "ties": len(row.ties),
+                "final": number in tuned.final,
+            }
+            for number, row in sorted(tuned.rows.items())
+        ],
+        "without": [str(jobs[number].problem) for number in tuned.without],
+        "untried": [str(jobs[number].problem) for number in tuned.untried],
+        "library": _library(work),
+        "unsupported": _unsupported(work),
+        "ok": not tuned.without and not work.unsupported,
+    }
 
-        if missing and self.table is not None:
-            table, given = self.table, len(problems)
-            problems = [one for one in problems if table.get(one, group.device) is None]
-            self.skipped += given - len(problems)
 
-        algorithms = {} if configs or self.only_ours else self._offered(group, problems)
-        with output.busy("ranking the candidates of every problem"):
-            jobs, unsupported = jobs_of(group, problems, self.table, configs, algorithms)
-        self.alike += len(problems) - len(jobs) - len(unsupported)
-        self.jobs += jobs
-        self.unsupported += unsupported
+def _library(work: Work) -> dict[str, Any]:
+    """How many algorithms the vendor's library offered, and how often it offered none, by the
+    reason."""
+    none = Counter(offer.reason for offer in work.offers if not offer.configs)
+    return {"offered": sum(len(offer.configs) for offer in work.offers), "none": dict(none)}
 
-    def _offered(self, group: Group, problems: Sequence[Any]) -> dict[Any, Sequence[Any]]:
-        """The algorithms that the vendor's library offers, by problem."""
-        if not group.real:
-            return {}
-        from tilewright.measure.algorithms import offered
 
-        with output.busy("asking the vendor's library for its algorithms"):
-            offers = offered(group, problems)
-        self.offers += offers.values()
-        return {problem: offer.configs for problem, offer in offers.items()}
-
-    def save(self, rows: Iterable[Row]) -> None:
-        """Save these rows, and the rows of the table that they do not replace."""
-        from tilewright.tables import file
-        from tilewright.tables.table import Table
-
-        kept = {(row.device, row.problem): row for row in self.table or ()}
-        kept.update({(row.device, row.problem): row for row in rows})
-        if kept:
-            file.save(Table.of(kept.values(), str(self.path)), self.path)
-
-    def finish(self, search: SearchOptions, as_json: bool) -> None:
-        """Tune, and print the results; or, if asked, only print the work to do. Exits with 1 if a
-        problem is left without a kernel."""
-        if search.dry_run:
-            output.answer(self._forecast(), as_json, _show_forecast)
-            return
-        document = self.tune(search.effort)
-        output.answer(document, as_json, show)
-        if not document["ok"]:
-            raise typer.Exit(FAILED)
-
-    def _forecast(self) -> dict[str, Any]:
-        """The most work that `tune` would do, as plain data."""
-        from tilewright.cli.sweep_forecast import costs
-        from tilewright.measure.database import FILE
-        from tilewright.measure.results import Results
-        from tilewright.measure.sweep import plan_some
-
-        known: set[tuple[str, ...]] = set()
-        if (self.out / FILE).is_file():
-            with Results(self.out) as results:
-                known = results.keys()
-        wanted: dict[Group, list[tuple[Any, Sequence[Any]]]] = {}
-        for job in self.jobs:
-            wanted.setdefault(job.group, []).append((job.problem, [*job.configs.values()]))
-        this = plan_some([*wanted.items()], self.settings, known)
-        return {
-            "table": str(self.path),
-            "problems": len(self.jobs),
-            "skipped": self.skipped,
-            "alike": self.alike,
-            "candidates": sum(len(job.configs) for job in self.jobs),
-            "library": self._library(),
-            **costs(this, self.out, self.store, self.settings),
-            "unsupported": self._unsupported(),
-        }
-
-    def tune(self, effort: str = "usual") -> dict[str, Any]:
-        """Tune, and return the results as plain data. ``ok``: every problem has a kernel."""
-        from tilewright.compile import show_progress
-        from tilewright.measure.progress import show_measuring
-        from tilewright.measure.results import Results
-        from tilewright.tune.search import EFFORTS
-        from tilewright.tune.tuner import Tuner, final_of
-
-        chosen = EFFORTS[effort]
-        # Times of the interpreter say nothing about a GPU, so the finals are measured at most once.
-        played = all(group.interpreted for group in self.groups)
-        if played:
-            chosen = replace(chosen, takes=min(1, chosen.takes))
-        with Results(self.out, write=True) as results, closing(self._start()) as crew:
-            crew.prepare()
-            tuner = Tuner(
-                self.jobs,
-                results,
-                self.store,
-                crew,
-                self.settings,
-                self.save,
-                chosen,
-                final=self.settings if played else final_of(self.settings),
-                seconds=None if self.minutes is None else 60 * self.minutes,
-                building=show_progress,
-                measuring=show_measuring,
-            )
-            try:
-                tuned = tuner.run()
-            except KeyboardInterrupt:
-                output.say(
-                    f"stopped; the results are in {self.path}; repeat the command to continue",
-                    err=True,
-                )
-                raise
-        return self._document(tuned)
-
-    def _document(self, tuned: Tuned) -> dict[str, Any]:
-        jobs = self.jobs
-        return {
-            "table": str(self.path),
-            "measurements": str(self.out),
-            "measured": tuned.measured,
-            "skipped": self.skipped,
-            "alike": self.alike,
-            "out_of_time": tuned.out_of_time,
-            "rows": [
-                {
-                    "problem": str(jobs[number].problem),
-                    "device": row.device.name,
-                    "kernel": row.kernel,
-                    "before": jobs[number].present,
-                    "from_table": jobs[number].row is not None,
-                    "median_us": row.median_us,
-                    "interval_us": row.interval_us,
-                    "tflops": row.tflops,
-                    "ties": len(row.ties),
-                    "final": number in tuned.final,
-                }
-                for number, row in sorted(tuned.rows.items())
-            ],
-            "without": [str(jobs[number].problem) for number in tuned.without],
-            "untried": [str(jobs[number].problem) for number in tuned.untried],
-            "library": self._library(),
-            "unsupported": self._unsupported(),
-            "ok": not tuned.without and not self.unsupported,
-        }
-
-    def _library(self) -> dict[str, Any]:
-        """How many algorithms the vendor's library offered, and how often it offered none, by the
-        reason."""
-        none = Counter(offer.reason for offer in self.offers if not offer.configs)
-        return {"offered": sum(len(offer.configs) for offer in self.offers), "none": dict(none)}
-
-    def _unsupported(self) -> list[dict[str, str]]:
-        return [{"problem": str(p), "reason": reason} for p, reason in self.unsupported]
+def _unsupported(work: Work) -> list[dict[str, str]]:
+    return [{"problem": str(p), "reason": reason} for p, reason in work.unsupported]
 
 
 def _show_forecast(document: dict[str, Any]) -> None:
@@ -411,7 +334,7 @@ def _show_forecast(document: dict[str, Any]) -> None:
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print the results of `Work.tune`, for people."""
+    """Print the results of `tuned`, for people."""
     rows = document["rows"]
     output.records(
         {

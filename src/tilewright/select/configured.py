@@ -14,7 +14,7 @@ from tilewright.select.model import GivenModels, Models
 from tilewright.select.model import gather as gather_models
 from tilewright.select.shipped import Shipped
 from tilewright.select.tuned import Tuned
-from tilewright.tables.merge import Several, Tables, gather
+from tilewright.tables.merge import Several, Tables, gather, gather_kept
 from tilewright.tables.table import Table
 
 NAMES = ("tuned", "shipped", "learned", "analytical", "first_fit")
@@ -36,7 +36,8 @@ def configured(
         None for the default chain, which has ``tuned`` only where there are tables, and ``learned``
         only where there are models.
     tables: the tables that ``tuned`` reads; None for the files that ``TILEWRIGHT_TABLES`` names,
-        and for `usual` where it names none.
+        for `usual` where it names none, and for those of the user's folder where it is not set and
+        there are no usual ones.
     offers: what the vendor's library offers, for ``analytical`` and rows of nearby sizes.
     models: what ``learned`` reads; None for the files that ``TILEWRIGHT_MODELS`` names.
 
@@ -49,7 +50,7 @@ def configured(
         return ByFunction(wanted) if callable(wanted) else wanted
     listed = NAMES if wanted is None else (wanted,) if isinstance(wanted, str) else tuple(wanted)
     _check_read(given, listed)
-    table = (gather(tables) or usual) if "tuned" in listed else None
+    table = _tables(tables, usual) if "tuned" in listed else None
     learned = gather_models(models) if "learned" in listed else None
     if wanted is None:
         absent = [n for n, read in (("tuned", table), ("learned", learned)) if read is None]
@@ -58,6 +59,14 @@ def configured(
         _named(one, table, learned, offers) if isinstance(one, str) else one for one in listed
     )
     return found[0] if len(found) == 1 else Chain(found)
+
+
+def _tables(given: Tables | None, usual: Table | Several | None) -> Table | Several | None:
+    """The tables that ``tuned`` reads. One without rows is a table too."""
+    for found in (gather(given), usual):
+        if found is not None:
+            return found
+    return gather_kept()
 
 
 def _named(

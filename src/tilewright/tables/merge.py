@@ -11,14 +11,11 @@ from typing import Any, Literal, get_args
 
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, shown
-from tilewright.tables import file
+from tilewright.tables import file, own
 from tilewright.tables.row import Row
 from tilewright.tables.table import Table
 
 log = logging.getLogger("tilewright")
-
-ENVIRONMENT = "TILEWRIGHT_TABLES"
-"""The variable that names table files, separated as in PATH."""
 
 Policy = Literal["fail", "fastest"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -151,14 +148,24 @@ def gather(tables: Tables | None) -> Table | Several | None:
     ``TILEWRIGHT_TABLES`` names, or None if it names none. Raises `BadFile`."""
     if isinstance(tables, Table):
         return tables
+    paths: list[file.PathLike]
     if tables is None:
-        paths: list[file.PathLike] = [
-            path for path in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if path
-        ]
+        paths = [*(own.stated() or ())]
     else:
         paths = [tables] if isinstance(tables, str | os.PathLike) else _several(tables)
     if not paths:
         return None
+    return _loaded(paths)
+
+
+def gather_kept() -> Table | Several | None:
+    """The tables in the user's folder (`own.kept`) where ``TILEWRIGHT_TABLES`` is not set; None if
+    it is, or if there are none. Raises `BadFile`."""
+    paths = own.kept() if own.stated() is None else []
+    return _loaded(paths) if paths else None
+
+
+def _loaded(paths: Sequence[file.PathLike]) -> Table | Several:
     loaded = [file.load(path) for path in paths]
     return loaded[0] if len(loaded) == 1 else Several(loaded)
 

@@ -18,7 +18,7 @@ from tilewright import default, ops
 from tilewright.arch.model import Device
 from tilewright.compile import Progress, Store
 from tilewright.errors import BadArgument
-from tilewright.preparing import Preparation
+from tilewright.preparing import Measuring, Preparation
 from tilewright.torch import fake
 from tilewright.torch.operators import NAMESPACE
 
@@ -39,6 +39,7 @@ def prepare(
     device: Device | str | None = None,
     store: Store | None = None,
     progress: Progress | None = None,
+    measure: bool | Measuring = False,
     **keywords: Any,
 ) -> Preparation:
     """Build the kernels of a module's calls, side by side, so that its first step does not wait for
@@ -51,7 +52,7 @@ def prepare(
     backward: whether to record the backward pass too. Gradients of all outputs that require one
         arrive, as they lie in memory; give a module that returns the loss to have the gradients
         that the loss passes on.
-    device, store, progress: as in `tilewright.prepare`.
+    device, store, progress, measure: as in `tilewright.prepare`.
 
     Where the run stops, because a value of a tensor is asked for (``x.item()``), say, the report
     says why in `Preparation.stopped`, and the kernels up to there are built. Raises `BadArgument`
@@ -68,7 +69,9 @@ def prepare(
             _run(recorder, module, inputs, keywords, backward)
     except Exception as error:  # whatever the module does with what it cannot have
         stopped = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    found = default.prepare(recorder.problems, device=device, store=store, progress=progress)
+    found = default.prepare(
+        recorder.problems, device=device, store=store, progress=progress, measure=measure
+    )
     return replace(found, stopped=stopped)
 
 

@@ -17,8 +17,11 @@ from tilewright.measure.sweep import Group
 from tilewright.ops.estimate import Estimate
 from tilewright.plan import Planner
 from tilewright.select.configured import NAMES
+from tilewright.select.constraints import Constraints
 from tilewright.tables.row import Row
 from tilewright.tables.table import Table
+
+NO_CONSTRAINTS = Constraints()
 
 PER_VARIANT = 1.05
 """For the order in which candidates are tried: the factor on a kernel's estimate for each better
@@ -69,6 +72,7 @@ def jobs_of(
     table: Table | None,
     configs: Sequence[Any] = (),
     algorithms: Mapping[Any, Sequence[Any]] = MappingProxyType({}),
+    constraints: Constraints = NO_CONSTRAINTS,
 ) -> tuple[list[Job], list[tuple[Any, str]]]:
     """A job for each problem, and the problems that nothing supports, with the reason. Among
     problems that share a row (`Family.tuning_key`), only the first has a job.
@@ -79,14 +83,16 @@ def jobs_of(
     given, the first choice of the estimate alone is a starter too, because `configs` may lack it.
 
     algorithms: by problem, what the vendor's library offers.
+    constraints: what every candidate and starter keeps to.
     """
     device, this = group.device, arch(group.device.arch)
     # Use only the given table, never the files that the environment names.
     without = {"learned"} if table is not None else {"learned", "tuned"}
     chain = tuple(name for name in NAMES if name not in without)
-    planners = [Planner(device=device, selector=chain, tables=table)]
-    if configs:
-        planners.append(Planner(device=device, selector="analytical"))
+    planners = [
+        Planner(device=device, selector=chain, tables=table, constraints=constraints),
+        *([Planner(device=device, selector="analytical", constraints=constraints)] * bool(configs)),
+    ]
     pools = _Pools(this)
     found: list[Job] = []
     refused: list[tuple[Any, str]] = []
@@ -103,6 +109,9 @@ def jobs_of(
         pool = configs or pools.of(problem)
         fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
         theirs = tuple(algorithms.get(problem, ()))
+        if constraints != NO_CONSTRAINTS:
+            fit = [c for c in fit if constraints.allows(c, problem, device)]
+            theirs = tuple(c for c in theirs if constraints.allows(c, problem, device))
         if fit or starters or theirs:
             ranked = _tiles_first(family.rank(problem, fit, device), family.tile)
             first = tuple(dict.fromkeys(starters))

@@ -29,6 +29,8 @@ class Effort:
         candidates are measured.
     gain: a step is a gain if it improves the best time by this share.
     takes: most takes of the finals.
+    steps: the search ends after this many steps, whatever they bring; 0: only as `patience` says.
+    beside: whether the vendor's usual calls are measured with the first step, for comparison.
 
     Raises `BadArgument`.
     """
@@ -38,17 +40,20 @@ class Effort:
     patience: int = 2
     gain: float = 0.005
     takes: int = TAKES
+    steps: int = 0
+    beside: bool = True
 
     def __post_init__(self) -> None:
-        too_few = min(self.first, self.step, self.takes) < 1 or self.patience < 0
+        too_few = min(self.first, self.step, self.takes) < 1 or min(self.patience, self.steps) < 0
         if too_few or not 0 <= self.gain < 1:
             raise BadArgument(
-                f"{self}: first, step and takes are at least 1, patience at least 0, gain from 0 "
-                "to 1"
+                f"{self}: first, step and takes are at least 1, patience and steps at least 0, "
+                "gain from 0 to 1"
             )
 
 
 EFFORTS = {
+    "few": Effort(first=4, takes=1, steps=1, beside=False),
     "quick": Effort(step=8, patience=1, takes=1),
     "usual": Effort(),
     "exhaustive": Effort(patience=0),
@@ -66,7 +71,7 @@ def next_step(
 
     known: the median of each measured kernel, None if it was not right.
     """
-    best, in_vain, at, size = math.inf, 0, 0, effort.first
+    best, in_vain, at, size, steps = math.inf, 0, 0, effort.first, 0
     while at < len(ordered) or at == 0:
         step = [*ordered[at : at + size]]
         if at == 0:
@@ -74,6 +79,9 @@ def next_step(
         missing = [name for name in step if name not in known]
         if missing:
             return missing
+        steps += 1
+        if steps == effort.steps:
+            return ()
         least = min((us for name in step if (us := known[name]) is not None), default=math.inf)
         gained = least < best * (1 - effort.gain)
         # A step does not count as in vain before some kernel was right.

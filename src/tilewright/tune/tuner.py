@@ -57,7 +57,7 @@ FINALISTS = 12
 """At most this many, plus the proven kernel; all run in turns (`Settings.interleave`)."""
 
 TOGETHER = 32
-"""Number of problems that are measured and saved before the next ones."""
+"""The usual `Tuner.together`."""
 
 
 def final_of(search: Settings) -> Settings:
@@ -112,6 +112,7 @@ class Tuner:
     save: is called with all rows, each time there are new ones.
     final: how the finals measure.
     seconds: after this time no search takes another step; the finals still follow, in one take.
+    together: number of problems that are measured and saved before the next ones.
     building, measuring: contexts that show the progress of each sweep (`sweep.sweep`).
     """
 
@@ -124,6 +125,7 @@ class Tuner:
     effort: Effort = field(default_factory=Effort)
     final: Settings = FINAL
     seconds: float | None = None
+    together: int = TOGETHER
     building: Callable[[], AbstractContextManager[BuildProgress | None]] = nullcontext
     measuring: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
     _builds: dict[tuple[Group, str], str] = field(init=False, default_factory=dict)
@@ -136,14 +138,14 @@ class Tuner:
         tuned, before, begun = Tuned(), len(self.results), time.monotonic()
         with ExitStack() as crews:
             following: Crew | None = None
-            for some in _few(range(len(self.jobs))):
+            for some in _few(range(len(self.jobs)), self.together):
                 while wanted := self._steps(some):
                     if self.seconds is not None and time.monotonic() - begun > self.seconds:
                         tuned.out_of_time = True
                         break
                     if following is None:
                         following = self._crew(crews, 1)
-                    self._sweep(self.crew, wanted, self.settings, vendor=True)
+                    self._sweep(self.crew, wanted, self.settings, self.effort.beside)
                 self._found(tuned, some)
             self.crew.close()
             self._finals(tuned, crews, following)
@@ -246,7 +248,7 @@ class Tuner:
             crew = following or self._crew(crews, take)
             following = self._crew(crews, take + 1) if take < most else None
             in_doubt: list[int] = []
-            for some in _few(left):
+            for some in _few(left, self.together):
                 finalists = {n: self._finalists(self.jobs[n]) for n in some}
                 self._sweep(crew, finalists, replace(self.final, take=take), vendor=False)
                 told = {n: self._decided(self.jobs[n]) for n in some}
@@ -395,9 +397,9 @@ ORDER BY measurement.id
 _TriedRow = tuple[str, str, Status, bytes, Us | None, Us | None, Us | None, float | None, str]
 
 
-def _few(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    for at in range(0, len(numbers), TOGETHER):
-        yield numbers[at : at + TOGETHER]
+def _few(numbers: Sequence[int], count: int) -> Iterator[Sequence[int]]:
+    for at in range(0, len(numbers), count):
+        yield numbers[at : at + count]
 
 
 class _Lent:
