@@ -609,6 +609,7 @@ def grouped_gemm(
     gates_apart: bool | None = False,
     per_row: int | None = 1,
     rows: Array | None = None,
+    bounds: bool | None = False,
     bias: Array | None = None,
     row_scale: Array | None = None,
     col_scale: Array | None = None,

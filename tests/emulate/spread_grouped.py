@@ -17,7 +17,7 @@ from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, STORES
 from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmConfig, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.pipelines import on
-from tilewright.ops.grouped_gemm.problem import FORMS
+from tilewright.ops.grouped_gemm.problem import WALKED, turned
 
 GROUPS = 4
 SCALES = tuple((a.replace("2x", "1x"), b) for a, b in spread_gemm.SCALES)
@@ -32,9 +32,15 @@ def axes(arch: Arch) -> Axes:
             for word, fields in spread_gemm.signatures(arch)
             if fields["dtype_a"] == fields["dtype_b"]
         },
-        "form": {form: {"form": form} for form in FORMS},
+        "form": {form: {"form": form} for form in WALKED},
         "scales": {f"{a or 'none'} {b or 'none'}": {"scale_a": a, "scale_b": b} for a, b in SCALES},
         "list layout": {word: {"form": "list", "layout": word} for word in LAYOUTS},
+        "weights layout": {
+            word: {"form": "weights", "layout": word} for word in LAYOUTS if word[2] == "r"
+        },
+        "columns layout": {
+            word: {"form": "contiguous", "layout": word} for word in LAYOUTS if word[2] == "c"
+        },
         **{
             axis: {str(value): {axis: value} for value in values}
             for axis, values in (
@@ -96,10 +102,16 @@ def _problem(
         )  # fmt: skip
         return GroupedGemmProblem(sizes=sizes, alignment=c.alignment, **said)
     m = GROUPS * c.tile_m // 2 + 5 if c.form == "contiguous" else c.tile_m + 5
-    tight = GroupedGemmProblem(groups=GROUPS, m=m, n=n, k=k, bounds=bounds, **said)
+    size = {"m": m, "n": n, "k": k}
+    if c.form == "weights":
+        size = {"m": c.tile_m + (part or c.tile_m), "n": n, "k": GROUPS * c.tile_k // 2 + unit}
+    elif c.layout[2] == "c":
+        said |= {"form": "columns", "layout": turned(c.layout)}
+        size = {"m": n, "n": GROUPS * c.tile_m // 2 + unit, "k": k}
+    tight = GroupedGemmProblem(groups=GROUPS, **size, bounds=bounds, **said)
     if not room:
         return tight
     lds: dict[str, Any] = {f"ld{x}": getattr(tight, f"ld{x}") + 16 * unit for x in "abc"}
-    wide = GroupedGemmProblem(groups=GROUPS, m=m, n=n, k=k, **said, **lds)
-    stride = wide.packed_b + 16 * unit
-    return GroupedGemmProblem(groups=GROUPS, m=m, n=n, k=k, stride_b=stride, **said, **lds)
+    wide = GroupedGemmProblem(groups=GROUPS, **size, **said, **lds)
+    stride = wide.packed_b + 16 * unit if wide.packed_b else 0
+    return GroupedGemmProblem(groups=GROUPS, **size, stride_b=stride, **said, **lds)

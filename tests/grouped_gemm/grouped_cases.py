@@ -10,6 +10,7 @@ from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmConfig, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import turned
 
 TILE = 64
 SIZES = (
@@ -76,6 +77,46 @@ def cases(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
 
 
+def other_axes(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """Groups along K (``weights``) and along the columns: for each signature and layout, ragged and
+    unaligned, and of whole 16 bytes; through the copy engine where K is outside; with epilogues."""
+    made = []
+    layouts = [layout for layout in LAYOUTS if layout[2] == "r"]
+    for number, (signature, layout) in enumerate(itertools.product(signatures(arch_name), layouts)):
+        form = ("weights", "columns")[number % 2]
+        unit = 16 // DTYPES[signature["dtype_a"]].bytes
+        bounds = number // 2 % 2 == 0
+        common = {"layout": layout, "bounds": bounds, **signature}
+        kernel = dict(signature)
+        kernel["layout"] = layout if form == "weights" else turned(layout)
+        kernel["form"] = "weights" if form == "weights" else "contiguous"
+        ragged = {"groups": 5, "m": 71, "n": 83, "k": 151}
+        made.append(
+            (config(arch_name, alignment=1, **kernel), GroupedGemmProblem(form, **ragged, **common))
+        )
+        whole = {"groups": 4, "m": TILE + 3 * unit, "n": TILE + unit, "k": 2 * TILE}
+        made.append((config(arch_name, **kernel), GroupedGemmProblem(form, **whole, **common)))
+    for number, signature in enumerate(signatures(arch_name)):
+        unit = 16 // DTYPES[signature["dtype_a"]].bytes
+        edges = {"groups": 6, "m": 2 * TILE + unit, "n": TILE + 3 * unit, "k": 2 * TILE + 7}
+        common = {"layout": "crr", **signature}
+        problem = GroupedGemmProblem("weights", **edges, **common, bounds=number % 3 == 0)
+        for pipeline in FAMILY.wildcard("pipeline", arch(arch_name))[1:]:
+            warps, tile_m = ((4, TILE), (8, 2 * TILE))[number % 2]
+            fields = {"pipeline": pipeline, "store": ("direct", "split")[number // 2 % 2]}
+            kernel = config(
+                arch_name, form="weights", num_warps=warps, tile_m=tile_m, **fields, **common
+            )
+            made.append((kernel, problem))
+    pipelines = FAMILY.wildcard("pipeline", arch(arch_name))[:2]
+    chains = ("bias+silu", "row_scale+col_scale+add", "swiglu", "scale")
+    for chain, pipeline in itertools.product(chains, pipelines):
+        said = {"layout": "crr", "epilogue": chain}
+        problem = GroupedGemmProblem("weights", groups=3, m=72, n=80, k=140, **said)
+        made.append((config(arch_name, form="weights", pipeline=pipeline, **said), problem))
+    return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
+
+
 def epilogues(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     """Chains with every kind of operand, in every form that takes them."""
     made = []
@@ -134,5 +175,5 @@ def gathered(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem
 
 def label(case: tuple[GroupedGemmConfig, GroupedGemmProblem]) -> str:
     kernel, problem = case
-    words = (kernel.form, kernel.pipeline, problem.layout, problem.dtype_a, problem.dtype_c)
+    words = (problem.form, kernel.pipeline, problem.layout, problem.dtype_a, problem.dtype_c)
     return "-".join((*words, problem.precision, problem.epilogue, f"al{kernel.alignment}"))

@@ -16,7 +16,7 @@ from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.names import check, parse
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
-from tilewright.ops.grouped_gemm.problem import FORMS
+from tilewright.ops.grouped_gemm.problem import WALKED
 from tilewright.ops.products import OUTPUTS, accumulator, outputs
 from tilewright.registry import Registry
 from tilewright.space import KernelSpace, load_space
@@ -32,7 +32,7 @@ def configs(draw):
     epilogue = draw(st.sampled_from(("", "relu", "bias+silu", "row_scale+col_scale")))
     return check(
         GroupedGemmConfig(
-            form=draw(st.sampled_from(FORMS)),
+            form=draw(st.sampled_from(WALKED)),
             layout=draw(st.sampled_from(LAYOUTS)),
             dtype_a=dtype,
             dtype_b=dtype,
@@ -121,9 +121,10 @@ def test_check_refuses_what_a_name_cannot_say(field, value):
 def test_a_space_expands_and_a_registry_keeps_it(tmp_path):
     axes = {"form": ["*"], "pipeline": ["*"], "tile_m": [64], "tile_n": [64], "num_warps": [4]}
     found = KernelSpace("grouped_gemm", axes).expand(SM90)
-    assert {c.form for c in found.configs} == set(FORMS)
+    assert {c.form for c in found.configs} == set(WALKED)
     assert {c.pipeline for c in found.configs} == {"basic", "tma", "gluon_ws"}
-    assert found.summary() == {"form": 4}  # a list, and gathered rows, through tensor maps
+    # a list, and gathered rows, through tensor maps; weights as rcr
+    assert found.summary() == {"form": 6}
     registry = Registry("kept").register_all(found.configs)
     registry.save(tmp_path / "kept.json")
     assert [e.config for e in Registry.load(tmp_path / "kept.json")] == [e.config for e in registry]

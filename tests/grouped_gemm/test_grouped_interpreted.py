@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from grouped_cases import cases, config, epilogues, gathered, label
+from grouped_cases import cases, config, epilogues, gathered, label, other_axes
 
 from simulate import worst_error
 from tilewright import verify
@@ -43,6 +43,73 @@ def test_gathered_rows_are_right(hopper, case):
     kernel, problem = case
     result = verify.verify(hopper, problem, kernel.name)
     assert result.ok, result
+
+
+@pytest.mark.grid(6)
+@pytest.mark.parametrize("case", other_axes("sm_90"), ids=label)
+def test_groups_along_other_axes_are_right(hopper, case):
+    kernel, problem = case
+    if kernel.pipeline == "basic" or problem.k:
+        result = verify.verify(hopper, problem, kernel.name)
+        assert result.ok, result
+
+
+def parts(*ends: int) -> list[tuple[int, int]]:
+    """Of 40, the part of each group, as kernels clamp it."""
+    clamped = [min(max(end, 0), 40) for end in (0, *ends)]
+    return [(begin, max(begin, end)) for begin, end in itertools.pairwise(clamped)]
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("pipeline", ["basic", "tma"])
+def test_a_group_without_a_part_of_the_sum_is_zero_and_others_stay_out(hopper, pipeline):
+    """NaN and infinities of one group do not reach another's matrix, in whichever operand; and
+    offsets are clamped."""
+    rng = np.random.default_rng(6)
+    x, dy = rng.standard_normal((40, 16), np.float32), rng.standard_normal((40, 24), np.float32)
+    x[7:9], dy[30:], x[39] = np.nan, np.inf, np.inf
+    kernel = config(dtype_a="fp32", form="weights", layout="crr", pipeline=pipeline, tile_k=32)
+    wild = 2**31 - 1
+    for ends in ((7, 9, 9, 30), (0, 0, 5, 5), (wild,) * 4, (-5, 7, -wild, 40), (20, 7, 30, 30)):
+        out = np.full((4, 16, 24), 7.0, np.float32)
+        hopper.run_named(kernel.name, x.T, dy, int32(*ends), out=out)
+        for got, (begin, end) in zip(out, parts(*ends), strict=True):
+            with np.errstate(invalid="ignore"):
+                wanted = x[begin:end].T @ dy[begin:end]
+            assert np.allclose(got, wanted, atol=1e-4, equal_nan=True), (ends, begin, end)
+            assert end > begin or not got.any()
+
+
+def test_groups_along_the_columns_leave_the_rest(hopper):
+    rng = np.random.default_rng(6)
+    w, x = rng.standard_normal((3, 24, 16), np.float32), rng.standard_normal((40, 16), np.float32)
+    for ends in ((7, 7, 30), (-3, 12, 2**31 - 1), (40, 20, 3)):
+        for zero_rest in (False, True):
+            out = np.full((24, 40), 7.0, np.float32)
+            hopper.run("grouped_gemm", w, x.T, int32(*ends), out=out, zero_rest=zero_rest)
+            wanted = np.full((24, 40), 0.0 if zero_rest else 7.0, np.float32)
+            for matrix, (begin, end) in zip(w, parts(*ends), strict=True):
+                wanted[:, begin:end] = matrix @ x[begin:end].T
+            last = max(end for _, end in parts(*ends))
+            assert np.allclose(out[:, :last], wanted[:, :last], atol=1e-4)
+            assert np.allclose(out[:, last:], wanted[:, last:], atol=1e-4)
+
+
+def test_no_part_at_all(hopper):
+    x = np.empty((0, 16), np.float32)
+    out = hopper.run("grouped_gemm", x.T, np.empty((0, 24), np.float32), int32(0, 0, 0))
+    assert out.shape == (3, 16, 24) and not out.any()
+    made = hopper.run("grouped_gemm", np.ones((3, 24, 16), np.float32), x.T, int32(0, 0, 0))
+    assert made.shape == (24, 0)
+
+
+def test_bounds_say_that_offsets_begin_with_a_start(hopper):
+    rng = np.random.default_rng(6)
+    x, dy = rng.standard_normal((40, 16), np.float32), rng.standard_normal((40, 24), np.float32)
+    out = hopper.run("grouped_gemm", x.T, dy, int32(3, 9, 30), bounds=True)
+    assert out.shape == (2, 16, 24)
+    assert np.allclose(out[0], x[3:9].T @ dy[3:9], atol=1e-4)
+    assert np.allclose(out[1], x[9:30].T @ dy[9:30], atol=1e-4)
 
 
 def test_fnuz_types_are_right():
@@ -262,7 +329,17 @@ A, B = operands()
         ((A, B), {}, r"takes 3 operands \(A, B, offsets\) and was given 2"),
         ((A[0], B, int32(20)), {}, "the table is int32 of shape"),
         ((A[None, None], B, int32(20)), {}, "A has shape"),
-        ((A, B[0], int32(5, 9, 20)), {}, "B is \\[groups, k, n\\]"),
+        ((A, B[0][0], int32(5, 9, 20)), {}, "B as \\[groups, k, n\\]"),
+        ((A, B[0], int32()), {}, "offsets has shape"),
+        ((A, B[0], int32(5, 9)), {"zero_rest": True}, "weights grouped_gemm has no option 'zero"),
+        ((B, A.T, int32(5, 9, 20)), {"epilogue": "relu"}, "no option 'epilogue'"),
+        (
+            (B.transpose(0, 2, 1), A.T, int32(5, 9)),
+            {},
+            "for 3 groups it is an int32 vector of 3 or 4",
+        ),
+        ((A[:, ::2], B[0], int32(5, 9, 20)), {}, "4 columns but B has 8 rows"),
+        ((A[::, ::2], B[0][:4], int32(5, 9, 20)), {}, "neither rows nor columns are contiguous"),
         ((A[:, :4], B, int32(5, 9, 20)), {}, "4 columns but B has 8 rows"),
         ((A, B, int32(5, 9)), {}, "for 3 groups it is an int32 vector of 3 or 4"),
         ((A, B, np.array([5, 9, 20])), {}, "offsets is int64"),

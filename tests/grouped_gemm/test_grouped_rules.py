@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from grouped_cases import cases, config
+from grouped_cases import cases, config, other_axes
 
 from tilewright.arch import arch, archs, device
 from tilewright.errors import BadArgument
@@ -33,7 +33,16 @@ def stacked(form: str = "contiguous", **fields: object) -> GroupedGemmProblem:
         ({"stride_b": 100}, "stride_b = 100"),
         ({"stride_b": 64 * 128 + 1, "alignment": 16}, "stride_b = 8193 is only a multiple of 2"),
         ({"dtype_c": "int8"}, "give C as"),
-        ({"form": "masked", "bounds": True}, "bounds are for rows sorted by group"),
+        ({"form": "masked", "bounds": True}, "bounds are for forms contiguous"),
+        ({"form": "weights", "k": -1}, "k = -1"),
+        ({"form": "weights", "m": 0}, "m = 0"),
+        ({"form": "columns", "m": 0}, "m = 0"),
+        ({"form": "weights", "layout": "rrc"}, "form weights has rcr, rrr"),
+        ({"form": "columns", "layout": "rsr"}, "form columns has rcr, rrr"),
+        ({"form": "weights", "stride_b": 5}, "one group's no operand takes 0"),
+        ({"form": "columns", "stride_b": 5}, "one group's A takes 12800"),
+        ({"form": "weights", "zero_rest": True}, "leave zero_rest out"),
+        ({"form": "columns", "epilogue": "relu"}, "has no epilogue"),
         ({"epilogue": "swiglu", "n": 63}, "in twos"),
     ],
 )
@@ -66,6 +75,12 @@ def test_work_and_bytes():
     assert stacked().min_bytes == 2 * (100 * 128 + 4 * 128 * 64 + 100 * 64) + 16
     assert stacked(m=2).min_bytes == 2 * (2 * 128 + 2 * 128 * 64 + 2 * 64) + 16  # two B at most
     assert stacked("masked").flops == 4 * stacked().flops
+    weights = stacked("weights", k=200, layout="crr")
+    assert weights.flops == 2 * 100 * 64 * 200
+    assert weights.min_bytes == 2 * (100 * 200 + 200 * 64 + 4 * 100 * 64) + 16
+    columns = stacked("columns", n=2)
+    assert columns.flops == 2 * 100 * 2 * 128
+    assert columns.min_bytes == 2 * (2 * 100 * 128 + 128 * 2 + 100 * 2) + 16  # two A at most
     listed = GroupedGemmProblem("list", sizes=((4, 8, 16), (0, 8, 16)))
     assert listed.flops == 2 * 4 * 8 * 16
     assert listed.min_bytes == 2 * (4 * 16 + 2 * 8 * 16 + 4 * 8)
@@ -84,6 +99,10 @@ def test_alignment_counts_the_step_from_expert_to_expert():
         ({"form": "list", "index_bits": 64}, "form"),
         ({"layout": "ccr"}, "form"),
         ({"layout": "rcc", "form": "masked"}, "form"),
+        ({"layout": "rcc", "pipeline": "tma"}, "form"),
+        ({"layout": "rrc", "form": "weights"}, "form"),
+        ({"layout": "rcr", "form": "weights", "pipeline": "tma"}, "form"),
+        ({"layout": "crr", "form": "weights", "pad_k": False}, "form"),
         ({"pipeline": "gluon_ws", "epilogue": "relu"}, "combination"),
         ({"pipeline": "gluon_ws", "tile_m": 32}, "warpgroups"),
         ({"pipeline": "gluon_ws", "tile_m": 128, "num_warps": 16}, "warpgroups"),
@@ -146,6 +165,10 @@ def test_every_architecture_has_a_kernel_for_any_alignment(name):
         stacked(n=33, k=65),
         stacked("masked", n=33, k=65),
         stacked(m=0),
+        stacked("weights", m=33, n=65, layout="rcr"),
+        stacked("weights", k=0, layout="crr"),
+        stacked("columns", m=33, n=65, layout="rrr"),
+        stacked("columns", n=0),
         GroupedGemmProblem("list", sizes=((3, 5, 7), (0, 1, 2)), alignment=1),
     ):
         configs = FAMILY.default_space(problem, this).expand(this).configs
@@ -172,8 +195,12 @@ def test_the_grid_is_large_enough_for_any_sizes(rows, groups):
     assert tiles(spread) == most_tiles(kernel, problem)
 
 
+def test_the_grid_of_weights_has_all_tiles_of_every_group():
+    assert most_tiles(config(form="weights", layout="crr"), stacked("weights", layout="crr")) == 8
+
+
 def test_estimates_are_finite_for_every_case():
-    for kernel, problem in cases("sm_90"):
+    for kernel, problem in (*cases("sm_90"), *other_axes("sm_90")):
         assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")).total_us < 1e6
 
 

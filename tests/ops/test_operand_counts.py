@@ -28,6 +28,8 @@ PROBLEMS = (
     GemmProblem(64, 64, 128, dtype_b="int4", scale_b="128x1"),
     GroupedGemmProblem("contiguous", groups=4, m=64, n=64, k=64),
     GroupedGemmProblem("masked", groups=4, m=64, n=64, k=64, epilogue="bias"),
+    GroupedGemmProblem("weights", groups=4, m=64, n=64, k=64, layout="crr", epilogue="bias"),
+    GroupedGemmProblem("columns", groups=4, m=64, n=64, k=64),
     GroupedGemmProblem("list", sizes=((16, 64, 64), (7, 32, 64))),
     AttentionProblem(2, 4, 64, 96, 64),
     AttentionProblem(2, 4, 64, 96, 64, kv_heads=2, right=0, others="alibi+sinks"),

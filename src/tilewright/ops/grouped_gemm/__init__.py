@@ -101,7 +101,8 @@ class GroupedGemmFamily(Defaults):
         return f"{self.name}_{problem.dtype_a}"
 
     def nearby(self, problem: GroupedGemmProblem) -> Iterable[Nearby]:
-        return rows.nearby(problem.m, partial(_with_rows, problem))  # none for a list: its M is 0
+        by_rows = problem.m if problem.form in _BY_ROWS else 0  # of 0 rows, there is none
+        return rows.nearby(by_rows, partial(_with_rows, problem))
 
     def invariance(self, problem: GroupedGemmProblem) -> Invariance:
         return rows.invariance(partial(_with_rows, problem))
@@ -190,6 +191,8 @@ class GroupedGemmFamily(Defaults):
         said: dict[str, Any] = {name: getattr(problem, name) for name in told}
         found = {name: word for name, word in said.items() if word not in ("ieee", "")}
         found |= {name: True for name in ("zero_rest", "gates_apart") if getattr(problem, name)}
+        if problem.bounds and problem.form == "weights":  # else the stacked operand has the groups
+            found["bounds"] = True
         if problem.per_row > 1:
             found["per_row"] = problem.per_row
         if problem.form == "list":
@@ -230,10 +233,16 @@ class GroupedGemmFamily(Defaults):
         return {"C": tolerance(operand, problem.dtype_c, max(1, k), amplified=amplified)}
 
 
+_BY_ROWS = ("contiguous", "gathered", "masked")
+"""Forms with groups of rows, the same kernels for more or fewer."""
+
+
 def _with_rows(problem: GroupedGemmProblem, m: int) -> GroupedGemmProblem:
-    """The same problem with `m` rows. Raises `BadArgument` for a list."""
+    """The same problem with `m` rows. Raises `BadArgument` for other forms than `_BY_ROWS`."""
     if problem.form == "list":
         raise BadArgument("the groups of a list have rows of their own, not one M")
+    if problem.form not in _BY_ROWS:
+        raise BadArgument(f"form {problem.form} has no groups of rows to have more or fewer of")
     rows_a = problem.rows_a and max(1, -(-problem.rows_a * m // max(1, problem.m)))
     # A and C are row-major: of all strides, those of A's scales may depend on M.
     strides_sa = scales.with_rows(problem, rows_a or m)

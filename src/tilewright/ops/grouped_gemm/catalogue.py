@@ -58,7 +58,19 @@ def _columns(c: GroupedGemmConfig) -> int:
     if c.alignment == 1:
         return 1
     read = _elements(c, c.dtype_b) if c.layout[1] == "r" else 1
-    return max(read, _elements(c, c.dtype_c) * epilogues.fold(c.epilogue))
+    written = _elements(c, c.dtype_c) * epilogues.fold(c.epilogue) if c.layout[2] == "r" else 1
+    return max(read, written)
+
+
+def _rows(c: GroupedGemmConfig) -> int:
+    """What M is a multiple of: elements in a row of A, where groups share out K."""
+    return _elements(c, c.dtype_a) if c.form == "weights" and c.layout[0] == "c" else 1
+
+
+def _summed(c: GroupedGemmConfig) -> int:
+    """What K is a multiple of."""
+    inner = c.layout[0] == "r" or c.layout[1] == "c"
+    return _elements(c, c.dtype_a) if inner and c.form != "weights" else 1
 
 
 # --- parameters ---------------------------------------------------------------------------------
@@ -72,18 +84,22 @@ _MOST = 2**31 - 2**16
 
 
 def _ragged(columns: int, ld: int) -> Described:
-    """The tensor map of a matrix for stores that may stop at any row.
+    """The tensor map of a matrix for copies that may stop at any row: nothing is stored behind it,
+    and zeros are loaded.
 
     Three of its dimensions walk the rows. (RAGGED_ROWS, end, RAGGED_ROWS - size + i) is row i of
     the `size` rows before row `end`. The first coordinate goes RAGGED_ROWS rows back, since its
     stride is `_WRAP` elements less a row and addresses wrap. The last coordinate is past its
-    extent, where nothing is written, exactly for i ≥ size. (The "ragged" descriptors of Triton's
-    ``tools/ragged_tma.py``.)
+    extent exactly for i ≥ size. (The "ragged" descriptors of Triton's ``tools/ragged_tma.py``.)
     """
     return Described((_MOST, _MOST, RAGGED_ROWS, columns), (_WRAP - ld, ld, ld, 1))
 
 
 def _view(p: GroupedGemmProblem, name: str) -> Described:
+    if p.form == "weights":
+        if name == "c":
+            return Described((p.groups, p.m, p.columns), (p.m * p.ldc, p.ldc, 1))
+        return _ragged(p.m if name == "a" else p.n, p.lda if name == "a" else p.ldb)
     if name == "a":
         return Described((p.rows, p.k), (p.lda, 1))
     if name == "c":
@@ -92,10 +108,15 @@ def _view(p: GroupedGemmProblem, name: str) -> Described:
     return Described((p.groups, *b), (p.stride_b, p.ldb, 1))
 
 
+def _turned(x: Context, name: str) -> str:
+    """The operand that a kernel has as `name`."""
+    return str(x.problem.as_walked(f"ld{name}")[2:].upper())
+
+
 def _matrix(name: str) -> Array:
     return Array(
         f"dtype_{name}",
-        lambda _: name.upper(),
+        lambda x: _turned(x, name),
         aligned=lambda c: c.alignment,
         view=lambda x: _view(x.problem, name),
     )
@@ -105,12 +126,15 @@ def _number(
     field: str, kind: str | Callable[[GroupedGemmConfig], str] = "i32", like: str = ""
 ) -> Numbers:
     """A field of the problem, unless a list has it in its table. like: the field with the dtype of
-    the matrix that it is a stride of, or a row's length."""
+    the matrix that it is a stride of."""
 
     def multiples(c: GroupedGemmConfig) -> int:
         return _elements(c, getattr(c, like)) if like else 1
 
-    return Numbers(kind, lambda x: int(getattr(x.problem, field)), _stacked, multiples)
+    def value(x: Context) -> int:
+        return int(getattr(x.problem, x.problem.as_walked(field)))
+
+    return Numbers(kind, value, _stacked, multiples)
 
 
 _EPILOGUE = gemm.chain(2, near=lambda _: False)
@@ -163,9 +187,9 @@ CATALOGUE: Catalogue = {
     **{name: _matrix(name) for name in "abc"},
     "c_rows": Array("dtype_c", lambda _: "C"),
     "table": Array(lambda c: "int32" if _stacked(c) else "int64", lambda x: SIZES[x.problem.form]),
-    "m": _number("m"),
+    "m": replace(_number("m"), multiples=_rows),
     "n": replace(_number("n"), multiples=_columns),
-    "k": _number("k", like="dtype_a"),
+    "k": replace(_number("k"), multiples=_summed),
     **{f"ld{name}": _number(f"ld{name}", gemm.index_type, f"dtype_{name}") for name in "abc"},
     "stride_b": _number("stride_b", "i64", "dtype_b"),
     "groups": replace(_number("groups"), there=lambda _: True),
@@ -194,11 +218,13 @@ CATALOGUE: Catalogue = {
 
 def _boxes(c: GroupedGemmConfig) -> dict[str, Box]:
     """The box that one copy moves of A (rows, K), of B (group, then B's two dimensions in memory
-    order) and of C (see `_ragged`)."""
+    order) and of C (see `_ragged`); of ``weights``, A and B are ragged, and C has groups."""
     boxes = PIPELINES[c.pipeline].one.boxes
     if boxes is None:
         return {}
     m, n, k, columns = boxes(c.one)
+    if c.form == "weights":
+        return {"a": (1, 1, k, m), "b": (1, 1, k, n), "c": (1, m, columns)}
     b = (1, k, n) if c.layout[1] == "r" else (1, n, k)
     return {"a": (m, k), "b": b, "c": (1, 1, m, columns)}
 
@@ -211,12 +237,12 @@ def most_tiles(config: GroupedGemmConfig, problem: GroupedGemmProblem) -> int:
     p = problem
     if p.form == "list":
         return sum(-(-m // config.tile_m) * -(-n // config.tile_n) for m, n, _ in p.sizes)
-    if p.form == "masked":
+    if p.form in ("masked", "weights"):
         rows = p.groups * -(-p.m // config.tile_m)
     else:  # a group with rows has at least one tile, and one more for each further tile_m rows
-        used = min(p.groups, p.m)
-        rows = used + (p.m - used) // config.tile_m
-    return rows * -(-p.n // config.tile_n)
+        used = min(p.groups, p.dealt)
+        rows = used + (p.dealt - used) // config.tile_m
+    return rows * -(-p.one.n // config.tile_n)
 
 
 def _grid(x: Context) -> int:
@@ -228,7 +254,7 @@ def _parts(config: GroupedGemmConfig) -> tuple[Part]:
     return (
         Part(
             name=MAIN,
-            kernel=record.kernel,
+            kernel=record.kernels.get(config.form, record.kernel),
             grid=_grid,
             options=lambda c, arch: record.one.options(c.one, arch),
             boxes=_boxes,

@@ -57,13 +57,18 @@ def estimates(
 
 
 def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -> Estimates:
-    if p.form == "list":
+    spared = 0  # bytes of matrices of groups without rows, which the problem's floor counts
+    if p.form == "weights":  # every group has all rows of a tile, and a share of K
+        rows, n, k = p.groups * -(-p.m // height) * height, p.n, -(-p.k // p.groups)
+    elif p.form == "list":
         rows = sum(-(-m // height) for m, _, _ in p.sizes) * height
         n, k = (max(1, sum(s[i] for s in p.sizes) // p.groups) for i in (1, 2))
         n = -(-n // 2) * 2 if epilogues.fold(p.epilogue) == 2 else n
     else:
-        used = p.groups * -(-p.m // 2) if p.form == "masked" else p.m
-        rows, n, k = _padded_rows(p.groups, used, height), p.n, p.k
+        used = p.groups * -(-p.m // 2) if p.form == "masked" else p.dealt
+        rows, n, k = _padded_rows(p.groups, used, height), p.one.n, p.k
+        counted = min(p.groups, p.rows if p.form == "masked" else p.dealt)
+        spared = (counted - _with_rows(p.groups, used)) * n * k * DTYPES[p.dtype_a].bytes
     rows = max(rows, 1)
     whole = GemmProblem(
         rows,
@@ -71,7 +76,7 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
         k,
         dtype_a=p.dtype_a,
         dtype_c=p.dtype_c,
-        layout=p.layout,
+        layout=p.one.layout,
         precision=p.precision,
         epilogue=p.epilogue,
         scale_a=p.scale_a,
@@ -82,11 +87,8 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
     busy = gemm.estimates(each(c, one), whole, device)
     under_way = (c.num_stages - 1) * (c.tile_m + c.tile_n) * c.tile_k * element
     enough = device.bandwidth_gbs * 1e3 * GROUPED.LATENCY_US / device.compute_units
-    moved = p.min_bytes
-    if p.form != "list":  # a list's floor counts every B that could have rows
-        moved -= (min(p.groups, p.rows) - _with_rows(p.groups, used)) * n * k * element
     reached = np.minimum(1.0, np.maximum(under_way, element) / enough)
-    reading = physics.memory_us(moved, device) / reached
+    reading = physics.memory_us(p.min_bytes - spared, device) / reached
     waves = rows / c.tile_m * np.ceil(n / c.tile_n) / device.compute_units
     reading *= np.maximum(1.0, np.ceil(waves) / waves)  # the busiest unit reads whole tiles
     longer, shorter = np.maximum(busy.total_us, reading), np.minimum(busy.total_us, reading)

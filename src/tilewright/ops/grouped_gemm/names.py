@@ -10,16 +10,16 @@ from tilewright.ops.gemm import names as gemm
 from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.grouped_gemm.config import PREFIX, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
-from tilewright.ops.grouped_gemm.problem import FORMS
+from tilewright.ops.grouped_gemm.problem import WALKED
 from tilewright.ops.names import read
 
 
 def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
     """Return `config` if a name can express every field. Raises `BadArgument`."""
-    if config.form not in FORMS:
-        known = ", ".join(FORMS)
+    if config.form not in WALKED:
+        known = ", ".join(WALKED)
         raise BadArgument(
-            f"form = {config.form!r}{nearest(str(config.form), FORMS)} is not one of {known}"
+            f"form = {config.form!r}{nearest(str(config.form), WALKED)} is not one of {known}"
         )
     gemm.check(config.one)
     scales.check_blocks(config)

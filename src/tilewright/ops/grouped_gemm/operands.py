@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tilewright.dtypes import DTYPES
@@ -13,7 +14,7 @@ from tilewright.ops import epilogues, keywords
 from tilewright.ops.epilogues import KINDS, Takes
 from tilewright.ops.gemm import operands as gemm
 from tilewright.ops.grouped_gemm import scales
-from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem, Sizes
+from tilewright.ops.grouped_gemm.problem import DEALT, TURNED, GroupedGemmProblem, Sizes
 from tilewright.ops.grouped_gemm.table import arrange, orders
 from tilewright.ops.nouns import Call, Operand, View
 from tilewright.ops.products import natural_alignment
@@ -32,23 +33,31 @@ KEYWORDS = {
     "gates_apart": keywords.option("bool", False),
     "per_row": keywords.option("int", 1),
     ROWS: keywords.operand(),
+    "bounds": keywords.option("bool", False),
 }
 """Keyword options of a call besides its operands."""
 
+_STACKED = ("precision", "epilogue", *gemm.SCALES, "zero_rest", "gates_apart")
 OPTIONS = {
-    "stacked": ("precision", "epilogue", *gemm.SCALES, "zero_rest", "gates_apart"),
-    "gathered": ("precision", "epilogue", *gemm.SCALES, "zero_rest", "gates_apart", "per_row"),
+    "contiguous": _STACKED,
+    "gathered": (*_STACKED, "per_row"),
+    "masked": _STACKED,
     "list": ("precision", "epilogue", "sizes", "layout", "alignment"),
+    "weights": ("precision", "epilogue", "bounds"),
+    "columns": ("precision", "zero_rest"),
 }
-"""Those of the forms with one tensor for all groups, of gathered rows, and of a list."""
+"""Those of each form."""
 
-SIZES = {
-    "contiguous": "offsets",
-    "gathered": "offsets",
-    "masked": "counts",
-    "list": "table",
-}
+SIZES = {"masked": "counts", "list": "table", **dict.fromkeys(DEALT, "offsets")}
 """The operand with the groups' sizes, by form."""
+
+_FORMS: dict[tuple[int, ...], str] = {
+    (2, 3): "contiguous",
+    (3, 3): "masked",
+    (2, 2): "weights",
+    (3, 2): "columns",
+}
+"""The form by the numbers of dimensions of A and B."""
 
 SPARE = 16
 """In random offsets, one row in this many belongs to no group."""
@@ -67,11 +76,12 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
     p = problem
     if p.form == "list":
         return _list_operands(p)
-    rows = (p.groups, p.m) if p.form == "masked" else (p.m,)
+    rows = p.c_shape[:-1]
+    a_strides = (p.lda, 1) if p.layout[0] == "r" else (1, p.lda)
     b_strides = (p.ldb, 1) if p.layout[1] == "r" else (1, p.ldb)
 
     def by_rows(ld: int) -> tuple[int, ...]:
-        return (p.m * ld, ld, 1) if p.form == "masked" else (ld, 1)
+        return (p.m * ld, ld, 1)[-len(rows) - 1 :]
 
     sizes = (
         Operand("counts", (p.groups,), (1,), "int32", values=lambda seed: _counts(p, seed))
@@ -91,18 +101,27 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         else:
             strides = (shape[1], 1) if len(shape) == 2 else (1,)
         extra.append(replace(of_one, shape=shape, strides=strides))
-    gathered = p.form == "gathered"
-    row_map = Operand(ROWS, (p.m,), (1,), "int32", values=lambda seed: _map(p, seed), keyword=True)
+    stacked, apart = (p.groups,), (p.stride_b,)
+    a = Operand("A", (p.m, p.k), a_strides, p.dtype_a)
+    b = Operand("B", (p.k, p.n), b_strides, p.dtype_b)
+    if p.form == TURNED:
+        a = replace(a, shape=stacked + a.shape, strides=apart + a.strides)
+    elif p.form != "weights":
+        a = replace(a, shape=(*rows, p.k), strides=by_rows(p.lda))
+        b = replace(b, shape=stacked + b.shape, strides=apart + b.strides)
+    row_map: tuple[Operand, ...] = ()
+    if p.form == "gathered":
+        a = replace(a, shape=(p.rows_a, p.k))
+        drawn = partial(_map, p)
+        row_map = (Operand(ROWS, (p.m,), (1,), "int32", values=drawn, keyword=True),)
     return (
-        Operand(
-            "A", (p.rows_a if gathered else rows[0], *rows[1:], p.k), by_rows(p.lda), p.dtype_a
-        ),
-        Operand("B", (p.groups, p.k, p.n), (p.stride_b, *b_strides), p.dtype_b),
+        a,
+        b,
         sizes,
-        *(row_map,) * gathered,
+        *row_map,
         *(s.operand for s in scales.of(p)),
         *extra,
-        Operand("C", (*rows, p.columns), by_rows(p.ldc), p.dtype_c, "out"),
+        Operand("C", p.c_shape, by_rows(p.ldc), p.dtype_c, "out"),
     )
 
 
@@ -137,11 +156,11 @@ def _skewed(groups: int, total: int, seed: int) -> list[int]:
 
 def _offsets(p: GroupedGemmProblem, seed: int) -> list[int]:
     """Random offsets: skewed, with some empty groups, and a few rows in none."""
-    spare = p.m // SPARE
+    spare = p.dealt // SPARE
     begin = spare // 2 if p.bounds else 0
     ends = [begin] if p.bounds else []
     at = begin
-    for size in _skewed(p.groups, p.m - spare, seed):
+    for size in _skewed(p.groups, p.dealt - spare, seed):
         at += size
         ends.append(at)
     return ends
@@ -165,23 +184,14 @@ def _counts(p: GroupedGemmProblem, seed: int) -> list[int]:
 
 def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     """The problem of A, B, the groups' sizes, scales and the operands of the epilogue, into C if
-    the call passes it. The number of A's dimensions determines the form: 2 ``contiguous``, or with
-    a map of rows ``gathered``, 3 ``masked``, 1 ``list``."""
+    the call passes it. The numbers of A's and B's dimensions determine the form, and whether there
+    is a map of rows; A of one dimension is a ``list``."""
     inputs, options = call.inputs, call.options
     if call.outputs == ():
         raise BadArgument("out holds no array; pass the one that grouped_gemm writes")
     out = None if call.outputs is None else call.outputs[0]
-    forms = {1: "list", 2: "contiguous", 3: "masked"}
-    if not inputs or len(inputs[0].shape) not in forms:
-        got = f"A has shape {inputs[0].shape}" if inputs else "no operands were given"
-        raise BadArgument(
-            f"{got}; grouped_gemm takes A as rows sorted by group [m, k], or [groups, capacity, k],"
-            " or a packed list"
-        )
-    form = forms[len(inputs[0].shape)]
-    if form == "contiguous" and ROWS in call.named:
-        form = "gathered"
-    known = OPTIONS.get(form, OPTIONS["stacked"])
+    form = _form(call)
+    known = OPTIONS[form]
     for option in options:
         if option not in known:
             raise BadArgument(
@@ -192,21 +202,47 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     mapped = (ROWS,) * (form == "gathered")
     names = ("A", "B", SIZES[form], *mapped, *gemm.names_of_call(options)[2:])
     inputs = gemm.check_count(f"a {form} grouped_gemm", names, call)
-    made = _of_list if form == "list" else _of_stacked
-    return made(form, inputs, out, taken, options, prefer)
+    if form == "list":
+        return _of_list(form, inputs, out, taken, options, prefer)
+    return _of_stacked(form, inputs, out, taken, options, prefer)
+
+
+def _form(call: Call) -> str:
+    inputs = call.inputs
+    dims = [len(x.shape) for x in inputs[:2]]
+    if dims[:1] == [1]:
+        return "list"
+    if len(dims) == 1:  # the number of operands is refused later
+        dims.append(3)
+    if (form := _FORMS.get((*dims,))) is not None:
+        return "gathered" if form == "contiguous" and ROWS in call.named else form
+    shapes = " and B ".join(str(x.shape) for x in inputs[:2])
+    got = f"A has shape {shapes}" if inputs else "no operands were given"
+    raise BadArgument(
+        f"{got}; grouped_gemm takes A as rows sorted by group [m, k], or [groups, capacity, k], "
+        "and B as [groups, k, n]; or A as [m, k] or [groups, m, k] and B as [k, n], with groups "
+        "along k or n; or packed lists"
+    )
 
 
 def output(call: Call) -> Operand | None:
     """C of a call that passes none; None of a list, whose C is always passed. Sizes may be symbols
     (``torch.compile``), so no problem is stated of them."""
-    a, b = call.inputs[:2]
-    if len(a.shape) < 2:
+    form = _form(call)
+    if form == "list":
         return None
+    a, b = call.inputs[:2]
     options = call.options
-    columns = b.shape[-1] // epilogues.fold(options.get("epilogue", ""))
-    rows = a.shape[-2] if ROWS not in call.named else call.named[ROWS].shape[0]
-    strides = (rows * columns, columns, 1)[-len(a.shape) :]
-    shape = (*a.shape[:-2], rows, columns)
+    m, columns = a.shape[-2], b.shape[-1] // epilogues.fold(options.get("epilogue", ""))
+    if form == "gathered":
+        m = call.named[ROWS].shape[0]
+    shape: tuple[Any, ...] = (m, columns)
+    if form == "masked":
+        shape = (a.shape[0], *shape)
+    elif form == "weights":
+        groups = call.inputs[2].shape[0] - (options.get("bounds") is True)
+        shape = (groups, *shape)
+    strides = (m * columns, columns, 1)[-len(shape) :]
     return Operand("C", shape, strides, _default_output(a.dtype, options), "out")
 
 
@@ -258,47 +294,46 @@ def _of_stacked(
 ) -> GroupedGemmProblem:
     a, b, sizes, *extra = inputs
     epilogue = options.get("epilogue", "")
-    if len(b.shape) != 3 or 0 in b.shape or 0 in a.shape[-1:]:
-        raise BadArgument(
-            f"A has shape {a.shape} and B {b.shape}; B is [groups, k, n], each 1 or more"
-        )
-    groups, k, n = b.shape
-    m, rows_a = a.shape[-2], 0
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    rows_a = 0
     if form == "gathered":
         m, rows_a = _mapped(extra.pop(0)), m
-    of_c = (*a.shape[:-2], m)
-    if a.shape[-1] != k:
-        raise BadArgument(f"A has {a.shape[-1]} columns but B has {k} rows: they must be equal")
-    if form == "masked" and a.shape[0] != groups:
-        raise BadArgument(f"A is of {a.shape[0]} groups but B of {groups}")
-    bounds = _check_sizes(form, sizes, groups)
-    one_b = replace(b, shape=b.shape[1:], strides=b.strides[1:])
-    letters = orders(one_b)
-    if not letters:
-        raise BadArgument(
-            f"B of shape {b.shape} has strides {b.strides}: neither rows nor columns of a group "
-            "are contiguous and apart; pass a contiguous copy"
-        )
-    layout_b = prefer[1] if prefer[1] in letters else next(iter(letters))
-    ldb = letters[layout_b]
-    lda = _leading("A", a)
+    if k != b.shape[-2]:
+        raise BadArgument(f"A has {k} columns but B has {b.shape[-2]} rows: they must be equal")
+    if form == "masked" and a.shape[0] != b.shape[0]:
+        raise BadArgument(f"A is of {a.shape[0]} groups but B of {b.shape[0]}")
+    stacked = {"weights": None, TURNED: a}.get(form, b)
+    bounds = options.get("bounds", False)
+    if stacked is None:
+        groups = sizes.shape[0] - (bounds is True) if len(sizes.shape) == 1 else 0
+        if groups < 1:
+            raise BadArgument(f"offsets has shape {sizes.shape}; it has one or more ends of groups")
+    else:
+        groups = stacked.shape[0]
+    bounds = _check_sizes(form, sizes, groups) or bounds
+    if form in ("weights", TURNED):
+        letter_a, lda = _either("A", a, prefer[0])
+    else:
+        letter_a, lda = "r", _leading("A", a)
+    letter_b, ldb = _either("B", b, prefer[1])
     columns = n // epilogues.fold(epilogue)
     addresses = [a.address, b.address]
+    rows = (groups, m) if form in ("masked", "weights") else (m,)
     if out is not None:
-        wanted = (*of_c, columns)
+        wanted = (*rows, columns)
         if out.shape != wanted:
             raise BadArgument(f"out has shape {out.shape} but the result has {wanted}")
         dtype_c, ldc = out.dtype, _leading("out", out)
         addresses.append(out.address)
     else:
-        dtype_c, ldc = _default_output(a.dtype, options), columns
+        dtype_c, ldc = _default_output(a.dtype, options), max(1, columns)
     scaled = sum(bool(options.get(name)) for name in gemm.SCALES)
     found = scales.read(extra[:scaled], options, a.shape[:-1], groups, n, k)
     del extra[:scaled]
     ldd = 0
     widths = epilogues.columns(epilogue, n)
     for t, view, width in zip(taken, extra, widths, strict=True):
-        ld = _extra(t, view, (groups, *of_c), width, form, dtype_c)
+        ld = _extra(t, view, (groups, *rows), width, form, dtype_c)
         if ld and ldd not in (0, ld):
             raise BadArgument(
                 f"the epilogue's matrices must share one leading dimension, not {ldd} and {ld}; "
@@ -306,9 +341,9 @@ def _of_stacked(
             )
         ldd = ld or ldd
         addresses += [view.address] if ld else []
-    stride_b = b.strides[0] if groups > 1 else 0
+    stride_b = stacked.strides[0] if stacked is not None and groups > 1 else 0
     types = (a.dtype, b.dtype, dtype_c, epilogues.operand_dtype(Takes("", "d"), dtype_c))
-    rows = (ld * DTYPES[d].bytes for ld, d in zip((lda, ldb, ldc, ldd), types, strict=True))
+    steps = (ld * DTYPES[d].bytes for ld, d in zip((lda, ldb, ldc, ldd), types, strict=True))
     apart = stride_b * DTYPES[b.dtype].bytes
     return GroupedGemmProblem(
         form,
@@ -319,11 +354,11 @@ def _of_stacked(
         dtype_a=a.dtype,
         dtype_b=b.dtype,
         dtype_c=dtype_c,
-        layout=f"r{layout_b}r",
+        layout=f"{letter_a}{letter_b}r",
         lda=lda,
         ldb=ldb,
         ldc=ldc,
-        alignment=natural_alignment((*addresses, *rows, apart)),
+        alignment=natural_alignment((*addresses, *steps, apart)),
         precision=options.get("precision", "ieee"),
         epilogue=epilogue,
         ldd=ldd,
@@ -346,10 +381,23 @@ def _mapped(view: View) -> int:
     return view.shape[0]
 
 
+def _either(name: str, view: View, prefer: str) -> tuple[str, int]:
+    """The layout of a matrix, or of those of a stack, and its leading dimension."""
+    letters = orders(replace(view, shape=view.shape[-2:], strides=view.strides[-2:]))
+    if not letters:
+        of_group = " of a group" if len(view.shape) == 3 else ""
+        raise BadArgument(
+            f"{name} of shape {view.shape} has strides {view.strides}: neither rows nor columns"
+            f"{of_group} are contiguous and apart; pass a contiguous copy"
+        )
+    letter = prefer if prefer in letters else next(iter(letters))
+    return letter, letters[letter]
+
+
 def _check_sizes(form: str, view: View, groups: int) -> bool:
     """Whether there is one more offset than groups."""
     name = SIZES[form]
-    lengths = (groups,) if form == "masked" else (groups, groups + 1)
+    lengths = (groups, groups + 1) if name == "offsets" else (groups,)
     if view.dtype != "int32" or len(view.shape) != 1 or view.shape[0] not in lengths:
         wanted = " or ".join(map(str, lengths))
         raise BadArgument(

@@ -6,7 +6,8 @@ holds this pipeline's record and the differences for groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tilewright.arch.model import Arch
 from tilewright.ops.binder import interface
@@ -15,7 +16,7 @@ from tilewright.ops.gemm.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.gemm.pipelines.record import Pipeline
 from tilewright.ops.gemm.pipelines.tma import TMA
 from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP
-from tilewright.ops.grouped_gemm.problem import FORMS
+from tilewright.ops.grouped_gemm.problem import WALKED
 
 MAX_GROUPS = 1024
 """Most groups of one launch: a kernel keeps the number of each group's tiles in reach."""
@@ -29,6 +30,7 @@ class GroupedPipeline:
     cost of a tile, the compiler's options, and what the interpreter runs.
     kernel: where it is, as ``"module:function"``.
     forms: of groups that it takes.
+    kernels: of forms that have another.
     num_warps: the legal values; () for those of `one`.
     table_bytes: shared memory it takes for the groups' numbers of tiles.
     """
@@ -36,6 +38,7 @@ class GroupedPipeline:
     one: Pipeline
     kernel: str
     forms: tuple[str, ...]
+    kernels: Mapping[str, str] = field(default_factory=dict)
     num_warps: tuple[int, ...] = ()
     table_bytes: int = 0
 
@@ -50,7 +53,7 @@ class GroupedPipeline:
         return "scales" in interface(self.kernel).parameters
 
 
-_DESCRIBED = ("contiguous", "masked")
+_DESCRIBED = ("contiguous", "masked", "weights")
 """Forms with matrices that a descriptor made before the launch can describe, A's rows one behind
 the other."""
 
@@ -60,17 +63,20 @@ PIPELINES: dict[str, GroupedPipeline] = {
         GroupedPipeline(
             one=BASIC,
             kernel="tilewright.ops.grouped_gemm.kernels.basic:grouped_gemm_basic",
-            forms=FORMS,
+            forms=WALKED,
         ),
         GroupedPipeline(
             one=TMA,
             kernel="tilewright.ops.grouped_gemm.kernels.tma:grouped_gemm_tma",
             forms=_DESCRIBED,
+            kernels={
+                "weights": "tilewright.ops.grouped_gemm.kernels.weights_tma:grouped_weights_tma"
+            },
         ),
         GroupedPipeline(
             one=GLUON_WS,
             kernel="tilewright.ops.grouped_gemm.kernels.gluon_ws:grouped_gemm_gluon_ws",
-            forms=_DESCRIBED,
+            forms=("contiguous", "masked"),
             num_warps=(WARPGROUP, 2 * WARPGROUP),
             table_bytes=4 * MAX_GROUPS,
         ),

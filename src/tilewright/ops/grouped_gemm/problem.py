@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
@@ -16,8 +16,17 @@ from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.problem import Problem
 from tilewright.ops.products import natural_alignment
 
-FORMS = ("contiguous", "gathered", "masked", "list")
+FORMS = ("contiguous", "gathered", "masked", "list", "weights", "columns")
 """The layout of groups in memory, and the place of their sizes; see `GroupedGemmProblem`."""
+
+TURNED = "columns"
+"""The form that kernels compute turned round: as Cᵀ = Bᵀ·Aᵀ, which is ``contiguous``."""
+
+WALKED = tuple(form for form in FORMS if form != TURNED)
+"""The forms of kernels."""
+
+DEALT = {"contiguous": "m", "gathered": "m", "weights": "k", "columns": "n"}
+"""The size that is dealt out to the groups of a form: offsets run along it."""
 
 Sizes = tuple[tuple[int, int, int], ...]
 
@@ -30,7 +39,7 @@ LIST_SPAN = 2**31
 class GroupedGemmProblem(Problem):
     """C_g = A_g · B_g for every group g, after the operations of `epilogue`.
 
-    form: the layout of the groups, one of these four.
+    form: the layout of the groups, one of these six.
 
     ``contiguous``: mixture of experts, rows sorted by expert. A is m × k, B is groups × k × n, C is
     m × n. An int32 vector on the device holds the end of each group's rows (``offs`` of
@@ -41,22 +50,28 @@ class GroupedGemmProblem(Problem):
     ``masked``: fixed capacity. A is groups × m × k, B is groups × k × n, C is groups × m × n. An
     int32 vector on the device holds how many of each group's m rows are used.
     ``list``: products of different sizes, at addresses in a table on the device (see `pack`).
+    ``weights``: the gradient of a ``contiguous`` product's weights. Groups lie along the sum: A is
+    m × k, B is k × n, C is groups × m × n. An int32 vector on the device holds the end of each
+    group's part of k. A group without a part is 0.
+    ``columns``: groups lie along the columns. A is groups × m × k, B is k × n, C is m × n. An int32
+    vector on the device holds the end of each group's columns of B and C. No epilogue.
 
     m: under ``contiguous`` and ``gathered``, rows of all groups; under ``masked``, rows of each
-    group.
+    group. Likewise n under ``columns``, and k under ``weights``, of all groups.
     rows_a: under ``gathered``, rows of A.
     per_row: under ``gathered``, how many numbers of the map mean one row of A: k of a router that
     chooses k experts for each token.
     gates_apart: where the epilogue makes one column of two, whether B's columns are all gates and
     then all ups; else they take turns. Of a column-major B alone.
-    bounds: under ``contiguous`` and ``gathered``, the vector begins with the start of the first
-    group, so it is one longer.
-    zero_rest: whether rows of C that belong to no group become 0. Else they are left unchanged. A
-    list has none.
+    bounds: where groups end at offsets, the vector begins with the start of the first group, so it
+    is one longer.
+    zero_rest: whether rows (of ``columns``: columns) of C that belong to no group become 0. Else
+    they are left unchanged. A list and ``weights`` have none.
     sizes: under ``list``, (m, n, k) of each product; `groups`, `m`, `n` and `k` follow from it and
     are left out.
-    stride_b: elements from one group's B to the next; 0 means packed.
-    scale_a, scale_b: the blocks of A and of B that share one scale (see `scales`). Not for a list.
+    stride_b: elements from one group's B (of ``columns``: A) to the next; 0 means packed.
+    scale_a, scale_b: the blocks of A and of B that share one scale (see `scales`). Of groups of
+    rows alone, and not for a list.
     strides_sa, strides_sb: strides of the scales, in elements; () means packed.
     alignment: under ``list``, all addresses and leading dimensions in the table are multiples of
     it; by default 16, as `pack` allocates.
@@ -110,8 +125,9 @@ class GroupedGemmProblem(Problem):
                 f"A is {self.dtype_a} but B is {self.dtype_b}; convert one to the other's dtype"
             )
         default = object.__setattr__
-        if self.form == "list":
+        if self.form in ("list", "weights", TURNED):
             scales.refuse(self)
+        if self.form == "list":
             self._check_list()
             default(self, "groups", len(self.sizes))
             default(self, "alignment", self.alignment or 16)
@@ -125,12 +141,14 @@ class GroupedGemmProblem(Problem):
         if self.form == "list":
             return
         for field in ("lda", "ldb", "ldc", "ldd"):
-            default(self, field, getattr(one, field))
+            default(self, field, getattr(one, self.as_walked(field)))
         if not self.stride_b:
             default(self, "stride_b", self.packed_b)
-        elif self.stride_b < self.packed_b:
+        elif self.stride_b < self.packed_b or self.form == "weights":
+            stacked = {"weights": "no operand", TURNED: "A"}.get(self.form, "B")
             raise BadArgument(
-                f"stride_b = {self.stride_b}, but one group's B takes {self.packed_b} elements"
+                f"stride_b = {self.stride_b}, but one group's {stacked} takes {self.packed_b} "
+                "elements"
             )
         apart = natural_alignment((self.stride_b * DTYPES[self.dtype_a].bytes,))
         if given > apart:
@@ -175,17 +193,28 @@ class GroupedGemmProblem(Problem):
     def _check_stacked(self) -> None:
         if self.sizes:
             raise BadArgument(f"sizes are for form list; form {self.form} has groups, m, n and k")
-        for field, least in (("groups", 1), ("m", 0), ("n", 1), ("k", 1)):
-            size = getattr(self, field)
+        may_be_empty = DEALT.get(self.form, "m")
+        for field in ("groups", "m", "n", "k"):
+            size, least = getattr(self, field), 0 if field == may_be_empty else 1
             if not isinstance(size, int) or isinstance(size, bool) or size < least:
                 raise BadArgument(f"{field} = {size!r} is not a whole number from {least}")
         if not isinstance(self.stride_b, int) or isinstance(self.stride_b, bool):
             raise BadArgument(f"stride_b must be an integer, not {self.stride_b!r}")
         if not isinstance(self.zero_rest, bool):
             raise BadArgument(f"zero_rest = {self.zero_rest!r} is not true or false")
-        if self.bounds and self.form == "masked":
-            raise BadArgument("bounds are for rows sorted by group, not form masked")
-        if self.layout in LAYOUTS and self.layout[0::2] != "rr":
+        if self.bounds and self.form not in DEALT:
+            raise BadArgument(f"bounds are for forms {', '.join(DEALT)}, not {self.form}")
+        if self.form == "weights" and self.zero_rest:
+            raise BadArgument("form weights writes all of C: leave zero_rest out")
+        if self.form == TURNED and self.epilogue:
+            raise BadArgument(f"form {TURNED} has no epilogue, and so no {self.epilogue}")
+        if self.form in ("weights", TURNED):
+            taken = [layout for layout in LAYOUTS if layout[2] == "r"]
+            if self.layout not in taken:
+                raise BadArgument(
+                    f"layout '{self.layout}': form {self.form} has {', '.join(taken)}"
+                )
+        elif self.layout in LAYOUTS and self.layout[0::2] != "rr":
             raise BadArgument(
                 f"layout {self.layout}: form {self.form} has rows sorted by group, so A and C are "
                 "row-major (rcr or rrr)"
@@ -208,10 +237,11 @@ class GroupedGemmProblem(Problem):
             raise BadArgument(f"gates_apart = {self.gates_apart!r} is not true or false")
         if not self.gates_apart:
             return
-        if epilogues.fold(self.epilogue) != 2 or self.form == "list" or self.layout[1:2] == "r":
+        of_rows = self.form not in ("list", "weights")
+        if epilogues.fold(self.epilogue) != 2 or not of_rows or self.layout[1:2] == "r":
             raise BadArgument(
                 "gates_apart is for an epilogue that makes one column of two (swiglu), of a "
-                f"column-major B, and of no list; here it is form {self.form}, layout "
+                f"column-major B, and of groups of rows; here it is form {self.form}, layout "
                 f"{self.layout}, epilogue '{self.epilogue}'"
             )
         if epilogues.before_fold(self.epilogue):
@@ -228,15 +258,16 @@ class GroupedGemmProblem(Problem):
         elif self.form == "gathered":
             what = f"gathered {self.m}×{self.n}×{self.k} in {self.groups} groups, "
             what += f"of {self.rows_a} rows" + f" {self.per_row} times" * (self.per_row > 1)
-        elif self.form == "contiguous":
-            what = f"contiguous {self.m}×{self.n}×{self.k} in {self.groups} groups"
-        else:
+        elif self.form == "masked":
             what = f"masked {self.groups} of {self.m}×{self.n}×{self.k}"
+        else:
+            what = f"{self.form} {self.m}×{self.n}×{self.k} in {self.groups} groups"
         words = [f"grouped_gemm {what}", "→".join(types), self.layout]
         words += [f"{s.name} {getattr(self, s.name)}" for s in scales.of(self)]
         words += [word for word in (self.precision, self.epilogue) if word not in ("ieee", "")]
         if self.form != "list":
-            if (self.lda, self.ldb, self.ldc) != self.one.inner:
+            inner = dict(zip(("lda", "ldb", "ldc"), self.one.inner, strict=True))
+            if any(getattr(self, f) != max(1, inner[self.as_walked(f)]) for f in inner):
                 words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
             if self.stride_b != self.packed_b:
                 words.append(f"stride_b {self.stride_b}")
@@ -246,11 +277,33 @@ class GroupedGemmProblem(Problem):
         return " ".join(words)
 
     @property
+    def walked(self) -> str:
+        """The form of the kernels that compute it."""
+        return "contiguous" if self.form == TURNED else self.form
+
+    def as_walked(self, field: str) -> str:
+        """What a size or a leading dimension is called where kernels compute it."""
+        turned = {"m": "n", "n": "m", "lda": "ldb", "ldb": "lda"}
+        return turned.get(field, field) if self.form == TURNED else field
+
+    @property
+    def c_shape(self) -> tuple[int, ...]:
+        """C's dimensions. Not for a list."""
+        stacked = self.form in ("masked", "weights")
+        return (self.groups,) * stacked + (self.m, self.columns)
+
+    @property
+    def dealt(self) -> int:
+        """Rows, columns or K that are dealt out to the groups. Not for ``masked`` and a list."""
+        return int(getattr(self, DEALT[self.form]))
+
+    @property
     def rows(self) -> int:
-        """Rows of A and of C in all groups together, used or not."""
+        """Rows of C in all groups together, used or not; but for ``weights`` and ``columns``, also
+        of A."""
         if self.form == "list":
             return sum(m for m, _, _ in self.sizes)
-        return self.m * self.groups if self.form == "masked" else self.m
+        return self.m * self.groups if self.form in ("masked", "weights") else self.m
 
     @property
     def read_rows(self) -> int:
@@ -264,13 +317,18 @@ class GroupedGemmProblem(Problem):
 
     @property
     def packed_b(self) -> int:
-        """Elements from one group's B to the next if B is packed. Not for a list."""
+        """Elements from one group's B (of ``columns``: A) to the next if it is packed. Not for a
+        list."""
+        if self.form == "weights":
+            return 0
+        if self.form == TURNED:
+            return (self.m if self.layout[0] == "r" else self.k) * self.lda
         return (self.k if self.layout[1] == "r" else self.n) * self.ldb
 
     @property
     def one(self) -> GemmProblem:
-        """The GEMM that the rules judge: all rows with one group's B; for a list, a GEMM with sizes
-        that divide those of every group."""
+        """The GEMM that the rules judge: all rows with one group's B; for ``weights``, all of K;
+        for a list, a GEMM with sizes that divide those of every group."""
         return _cached_one(self)
 
     @property
@@ -278,7 +336,7 @@ class GroupedGemmProblem(Problem):
         """2·M·N·K over the groups, with every row counted."""
         if self.form == "list":
             return sum(2 * m * n * k for m, n, k in self.sizes)
-        return 2 * self.rows * self.n * self.k
+        return 2 * (self.m if self.form == "weights" else self.rows) * self.n * self.k
 
     @property
     def work(self) -> dict[str, int]:
@@ -287,15 +345,21 @@ class GroupedGemmProblem(Problem):
 
     @property
     def min_bytes(self) -> int:
-        """Bytes to move A, C, each B that can have rows, their scales and the groups' sizes
-        once."""
+        """Bytes to move A, B, C, scales and the groups' sizes once; of the matrices of a stack, as
+        many as can have rows."""
         a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
         if self.form == "list":
             fold = epilogues.fold(self.epilogue)
             return sum(m * k * a + k * n * b + m * n // fold * c for m, n, k in self.sizes)
-        used = self.groups if self.form == "masked" else min(self.groups, self.m)
-        size = self.read_rows * self.k * a + self.rows * self.columns * c
-        size += used * self.k * self.n * b + 4 * self.m * (self.form == "gathered")
+        of_a, of_b, of_c = self.m * self.k * a, self.k * self.n * b, self.m * self.columns * c
+        used = self.groups if self.form == "masked" else min(self.groups, self.dealt)
+        if self.form == "weights":
+            size = of_a + of_b + self.groups * of_c
+        elif self.form == TURNED:
+            size = used * of_a + of_b + of_c
+        else:
+            size = self.read_rows * self.k * a + self.rows * self.columns * c
+            size += used * of_b + 4 * self.m * (self.form == "gathered")
         for shape, dtype_e in self.extra_shapes:
             size += math.prod(shape) * DTYPES[dtype_e].bytes
         for s in scales.of(self):
@@ -308,7 +372,7 @@ class GroupedGemmProblem(Problem):
         """Shape and dtype of each operand of the epilogue, in order. Every group has its own vector
         over columns; vectors over rows, and matrices, have the layout of C's rows."""
         taken = epilogues.takes(self.epilogue)
-        rows = (self.groups, self.m) if self.form == "masked" else (self.m,)
+        rows = self.c_shape[:-1]
         found: list[tuple[tuple[int, ...], str]] = []
         for t, n in zip(taken, epilogues.columns(self.epilogue, self.n), strict=True):
             shapes = {"n": (self.groups, n), "m": rows, "d": (*rows, n), "s": (1,)}
@@ -316,17 +380,29 @@ class GroupedGemmProblem(Problem):
         return tuple(found)
 
 
+def turned(layout: str) -> str:
+    """The layout of Cᵀ = Bᵀ·Aᵀ."""
+    other = {"r": "c", "c": "r"}
+    return "".join(other[layout[i]] for i in (1, 0, 2))
+
+
 def _one(problem: GroupedGemmProblem) -> GemmProblem:
     p = problem
-    same = {
+    same: dict[str, Any] = {
         field: getattr(p, field)
         for field in ("dtype_a", "dtype_b", "dtype_c", "dtype_acc", "layout", "precision")
     }
     if p.form != "list":
-        scaled = {name: getattr(p, name) for name in ("scale_a", "scale_b")}
-        scaled |= {name: getattr(p, name)[-2:] for name in ("strides_sa", "strides_sb")}
-        lds = {field: getattr(p, field) for field in ("lda", "ldb", "ldc", "ldd", "alignment")}
-        return GemmProblem(max(1, p.rows), p.n, p.k, **same, **lds, **scaled, epilogue=p.epilogue)
+        lds = ("lda", "ldb", "ldc", "ldd", "alignment")
+        same |= {p.as_walked(field): getattr(p, field) for field in lds}
+    if p.form == TURNED:
+        same["layout"] = turned(p.layout)
+        return GemmProblem(max(1, p.n), p.m, p.k, **same)
+    if p.form != "list":
+        same |= {name: getattr(p, name) for name in ("scale_a", "scale_b")}
+        same |= {name: getattr(p, name)[-2:] for name in ("strides_sa", "strides_sb")}
+        rows = p.m if p.form == "weights" else max(1, p.rows)
+        return GemmProblem(rows, p.n, p.k, **same, epilogue=p.epilogue)
     fold = epilogues.fold(p.epilogue)
     m, n, k = (math.gcd(*(s[i] for s in p.sizes)) or least for i, least in enumerate((1, fold, 1)))
     tight = GemmProblem(m, n, k, **same, epilogue=p.epilogue)

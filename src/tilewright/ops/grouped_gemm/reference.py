@@ -10,7 +10,7 @@ from tilewright import arrays
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
 from tilewright.ops.gemm import scales
-from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import TURNED, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import arrange, matrix
 
 
@@ -29,6 +29,8 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
     if p.form == "list":
         _, (_, _, length) = arrange(p)
         shape: tuple[int, ...] = (length,)
+    elif p.form == TURNED:
+        shape = (p.m, p.n)
     else:
         shape = (p.rows, p.columns)
     poison = 0.0 if p.zero_rest else arrays.poison_of(DTYPES[p.dtype_c])
@@ -44,15 +46,22 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
             )
         return out
     taken = epilogues.takes(p.epilogue)
-    rows = a.reshape(p.rows, p.k)
     of_b = extra.pop(0) if p.scale_b else None
     for group, begin, end in _ranges(p, [int(x) for x in sizes.tolist()]):
+        if p.form == TURNED:
+            out[:, begin:end] = _finished(p, a[group] @ b[:, begin:end], ())
+            continue
+        if p.form == "weights":
+            product = a[:, begin:end] @ b[begin:end]
+            begin, end = group * p.m, (group + 1) * p.m
+        else:
+            own_b = b[group]
+            if of_b is not None:
+                own_b = scales.dequantised(own_b, of_b[group], p.scale_b)
+            product = a.reshape(p.rows, p.k)[begin:end] @ own_b
         own = [_own(t.kind, x, p, group, begin, end) for t, x in zip(taken, extra, strict=True)]
-        own_b = b[group]
-        if of_b is not None:
-            own_b = scales.dequantised(own_b, of_b[group], p.scale_b)
-        out[begin:end] = _finished(p, rows[begin:end] @ own_b, own)
-    return out.reshape(p.groups, p.m, p.columns) if p.form == "masked" else out
+        out[begin:end] = _finished(p, product, own)
+    return out if len(p.c_shape) == 2 else out.reshape(p.c_shape)
 
 
 def _gathered(p: GroupedGemmProblem, a: Any, row_map: Any) -> Any:
@@ -65,16 +74,17 @@ def _gathered(p: GroupedGemmProblem, a: Any, row_map: Any) -> Any:
 
 
 def _ranges(p: GroupedGemmProblem, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """(group, its first row, past its last row), clamped as in the kernels."""
+    """(group, its first row, past its last row), clamped as in the kernels: of the groups with
+    rows, but of ``weights`` all, whose rows are parts of K."""
     for group in range(p.groups):
         if p.form == "masked":
             begin = group * p.m
             end = begin + min(max(sizes[group], 0), p.m)
         else:
             ends = sizes if p.bounds else [0, *sizes]
-            begin, end = min(max(ends[group], 0), p.m), min(ends[group + 1], p.m)
-        if end > begin:
-            yield group, begin, end
+            begin, end = (min(max(at, 0), p.dealt) for at in ends[group : group + 2])
+        if end > begin or p.form == "weights":
+            yield group, begin, max(begin, end)
 
 
 def _own(kind: str, x: Any, p: GroupedGemmProblem, group: int, begin: int, end: int) -> Any:

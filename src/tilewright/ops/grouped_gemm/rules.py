@@ -43,9 +43,15 @@ def _record(c: GroupedGemmConfig) -> GroupedPipeline | None:
     return PIPELINES.get(c.pipeline)
 
 
+def _through_pointers(c: GroupedGemmConfig) -> bool:
+    record = _record(c)
+    return record is not None and record.one.reads == "pointers"
+
+
 def _form(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
-    if c.form in ("list", "gathered") and (record is None or c.form not in record.forms):
+    takes = record is not None and c.form in record.forms
+    if c.form in ("list", "gathered") and not takes:
         where = "where a list's matrices lie" if c.form == "list" else "which rows of A are meant"
         return (
             f"pipeline {c.pipeline} reads through tensor maps, made before the launch; {where} is "
@@ -54,8 +60,29 @@ def _form(c: GroupedGemmConfig, arch: Arch) -> str | None:
     if c.form == "list":
         if c.index_bits != 32:
             return "a matrix of a list spans under 2 GiB, so index_bits stays 32"
+    elif c.form == "weights":
+        return _weights(c) if takes else f"pipeline {c.pipeline} has no form weights"
     elif c.layout[0::2] != "rr":
-        return f"form {c.form} has A and C row-major, layout {c.layout} does not"
+        if c.form != "contiguous" or c.layout[2] != "c":
+            return f"form {c.form} has A and C row-major, layout {c.layout} does not"
+        if not _through_pointers(c):
+            return (
+                f"layout {c.layout} is that of groups of columns, which end inside rows of C: "
+                f"pipeline {c.pipeline} stores whole 16 bytes of a row, basic any"
+            )
+    return None
+
+
+def _weights(c: GroupedGemmConfig) -> str | None:
+    if c.layout[2] != "r":
+        return f"form weights has C row-major, layout {c.layout} does not"
+    if not c.pad_k:
+        return "groups of form weights end anywhere along K: declare pad_k"
+    if not _through_pointers(c) and c.layout != "crr":
+        return (
+            f"pipeline {c.pipeline} copies boxes that end with a group along their rows, so K is "
+            f"the rows of both operands, as in layout crr, not {c.layout}; basic takes any"
+        )
     return None
 
 
@@ -132,7 +159,7 @@ def judge(config: GroupedGemmConfig, arch: Arch) -> Verdict:
 
 
 def _signature(c: Any, p: GroupedGemmProblem) -> Objections:
-    yield c.form != p.form, "form is {c.form}, the problem has {p.form}".format
+    yield c.form != p.walked, "form is {c.form}, the problem has {p.walked}".format
 
 
 def _groups(c: Any, p: GroupedGemmProblem) -> Objections:
@@ -142,19 +169,17 @@ def _groups(c: Any, p: GroupedGemmProblem) -> Objections:
 
 def _rows(c: Any, p: GroupedGemmProblem) -> Objections:
     # Tiles are counted in 32 bits. Offsets that lie give all rows to every second group at most.
-    owners = p.groups if p.form == "masked" else -(-p.groups // 2)
-    count = float(owners) * (-(-p.m // c.tile_m) * -(-p.n // c.tile_n))
+    one, each_its_own = p.one, p.form in ("masked", "weights")
+    owners = p.groups if each_its_own else -(-p.groups // 2)
+    rows = p.m if each_its_own else one.m
+    count = float(owners) * (-(-rows // c.tile_m) * -(-one.n // c.tile_n))
     said = "{p.rows} rows and up to {:.0f} tiles, of which one is over {}"
     over = (count > MOST) | (p.rows > MOST)
     yield over & (p.form != "list"), partial(said.format, count, MOST)
     maps = each(c, _through_pointers) ^ True
-    yield maps & (p.rows == 0), "no rows at all, which a tensor map cannot describe".format
-    yield maps & (p.rows > MAX_TMA_ROWS), f"{p.rows} rows, over {MAX_TMA_ROWS}".format
-
-
-def _through_pointers(c: GroupedGemmConfig) -> bool:
-    record = _record(c)
-    return record is not None and record.one.reads == "pointers"
+    described = p.k if p.form == "weights" else p.rows
+    yield maps & (described == 0), "no rows at all, which a tensor map cannot describe".format
+    yield maps & (described > MAX_TMA_ROWS), f"{described} rows, over {MAX_TMA_ROWS}".format
 
 
 def _apart(c: Any, p: GroupedGemmProblem) -> Objections:

@@ -16,7 +16,7 @@ from tilewright.ops.gemm.formats import tile_engine
 from tilewright.ops.gemm.pipelines.common import depth
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES, on
-from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import WALKED, GroupedGemmProblem
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
 
 _OWN = {f.name for f in fields(GroupedGemmConfig)}
@@ -40,7 +40,7 @@ matrices may be anywhere, as in a list; but a list's groups have no scales for r
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     """The values of ``"*"`` on `axis`. Raises `BadArgument` if it has no meaning there."""
     if axis == "form":
-        return FORMS
+        return WALKED
     return list(on(arch)) if axis == "pipeline" else gemm.wildcard(axis, arch)
 
 
@@ -56,9 +56,9 @@ def read_sweep(
         usual, rest[tile_engine.VARIANT] = VARIANTS[called]
     forms = axis_values(rest.pop("form"), "$.form") if "form" in rest else [usual]
     for form in forms:
-        if form not in (*FORMS, *WILDCARDS):
-            hint = nearest(str(form), FORMS)
-            raise BadFile(f"$.form: unknown form {form!r}{hint}; known: {', '.join(FORMS)}")
+        if form not in (*WALKED, *WILDCARDS):
+            hint = nearest(str(form), WALKED)
+            raise BadFile(f"$.form: unknown form {form!r}{hint}; known: {', '.join(WALKED)}")
     space, notes = tile_engine.read_sweep(rest, arch, signature)
     if usual != AXES["form"] and forms == [usual]:
         notes.append(f"$: groups are a {usual}, matrices anywhere; form says another")
@@ -77,8 +77,8 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
     return KernelSpace(
         "grouped_gemm",
         {
-            "form": [problem.form],
-            "layout": [problem.layout],
+            "form": [problem.walked],
+            "layout": [problem.one.layout],
             "dtype_a": [problem.dtype_a],
             "dtype_c": [problem.dtype_c],
             "precision": [problem.precision],
@@ -90,7 +90,7 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
             "tile_k": (32, 64, 128, 256),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
-            "pipeline": [one for one in on(arch) if problem.form in PIPELINES[one].forms],
+            "pipeline": [one for one in on(arch) if problem.walked in PIPELINES[one].forms],
             "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,

@@ -4,6 +4,11 @@ Idea. As many workgroups as compute units walk the tiles of all groups (`walk`).
 pointers are moved to its group's matrices; the rest is a tile of an ordinary GEMM: K in steps of
 TILE_K, software-pipelined over `num_stages`.
 
+Form ``weights``. Every group has all of C's rows, and its own part of K: A and B are moved along K,
+and a step's elements behind the group's end are zeros in both operands, since 0 times a NaN of the
+next group is NaN. A ``contiguous`` product whose C is column-major is one of groups of columns,
+turned round.
+
 Data movement. Ordinary loads, which Triton turns into asynchronous copies to shared memory (sm_80
 and later) or plain vector loads. Offsets within a group are 32-bit. The start of a group is a
 64-bit offset, so the weights of all experts may take any amount of memory.
@@ -144,7 +149,8 @@ def grouped_gemm_basic(
 
     table: the offsets (from element `lead` on, the ends of groups), the counts, or a list's table
         (see `walk`).
-    m: rows of A (``contiguous``) or of each group (``masked``).
+    m: rows of A (``contiguous``) or of each group (``masked``, ``weights``).
+    k: of ``weights``, K of all groups.
     row_map, rows_a, per_row: under ``gathered``, the number of A's row for each row of C, of
         `rows_a` rows that each are meant by `per_row` numbers.
     between, onward: where FOLD is 2 and B is column-major, from a column of B to the one that it
@@ -157,7 +163,10 @@ def grouped_gemm_basic(
     """
     if FORM != "list":  # noqa: SIM102 (a constant, then an argument)
         if zero_rest != 0:
-            cleared(c, ldc, table, m, groups, lead, n // FOLD, FORM == "masked")
+            cleared(
+                c, ldc if C_ROW else 1, 1 if C_ROW else ldc, table, m, groups, lead, n // FOLD,
+                FORM == "masked",
+            )  # fmt: skip
     ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
         group, first = find(tile, ends)
@@ -175,6 +184,17 @@ def grouped_gemm_basic(
             a_g = a + tl.multiple_of(tl.load(at), ELEMENTS)
             b_g = b + tl.multiple_of(tl.load(at + 1), ELEMENTS)
             c_g = c + tl.multiple_of(tl.load(at + 2), ELEMENTS_C)
+        elif FORM == "weights":
+            begin_k, k_g = group_rows(table, group, k, lead, False)
+            begin = group * m
+            rows = m
+            n_g = n
+            lda_g = lda
+            ldb_g = ldb
+            ldc_g = ldc
+            a_g = a + begin_k.to(tl.int64) * (1 if A_ROW else lda)
+            b_g = b + begin_k.to(tl.int64) * (ldb if B_ROW else 1)
+            c_g = c + group.to(tl.int64) * m * ldc
         else:
             begin, rows = group_rows(table, group, m, lead, FORM == "masked")
             n_g = n
@@ -184,9 +204,9 @@ def grouped_gemm_basic(
             ldc_g = ldc
             a_g = a
             if FORM != "gathered":
-                a_g += begin.to(tl.int64) * lda
+                a_g += begin.to(tl.int64) * (lda if A_ROW else 1)
             b_g = b + group.to(tl.int64) * stride_b
-            c_g = c + begin.to(tl.int64) * ldc
+            c_g = c + begin.to(tl.int64) * (ldc if C_ROW else 1)
         tile_m, tile_n = tile_coordinates(
             tile - first, tl.cdiv(rows, TILE_M), tl.cdiv(n_g, TILE_N), GROUP_M
         )
@@ -197,7 +217,7 @@ def grouped_gemm_basic(
             a_g, b_g, own_scales, rows, n_g, k_g, lda_g, ldb_g, row, col,
             row_map + begin if FORM == "gathered" else 0, rows_a, per_row, between, onward,
             FORM == "gathered", FOLD == 2 and FORM != "list" and not B_ROW, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, PRECISION, INT_ACC, MASK_N, MASK_K, SCALES,
+            A_ROW, B_ROW, PRECISION, INT_ACC, MASK_N, MASK_K or FORM == "weights", SCALES,
         )  # fmt: skip
         acc = apply(
             acc, of_group(extra, group, n_g, WIDTHS), begin + row, col, begin + rows, n_g,

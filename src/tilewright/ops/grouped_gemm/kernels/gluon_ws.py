@@ -79,7 +79,7 @@ def _cleared(c, ldc, table, m, groups, lead, columns, MASKED: gl.constexpr):
     begin, size = group_rows(table, group, m, lead, MASKED)
     column = gl.arange(0, COLUMNS, OF_COLUMNS)
     clear_rest(
-        c, ldc, table, m, groups, lead, gl.max(begin + size, 0), column, columns, MASKED
+        c, ldc, 1, table, m, groups, lead, gl.max(begin + size, 0), column, columns, MASKED
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def grouped_gemm_tma(
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors. c_rows: a pointer to C. Other
     arguments as in `basic`."""
     if zero_rest != 0:
-        cleared(c_rows, ldc, table, m, groups, lead, n // FOLD, FORM == "masked")
+        cleared(c_rows, ldc, 1, table, m, groups, lead, n // FOLD, FORM == "masked")
     ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
     tiles_n = tl.cdiv(n, TILE_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):

@@ -46,41 +46,44 @@ def group_rows(table, group, m, lead, MASKED: tl.constexpr):
 
 @triton.jit
 def clear_rest(
-    c, ldc, table, m, groups, lead, last, column, columns, MASKED: tl.constexpr
+    c, step, along, table, m, groups, lead, last, column, columns, MASKED: tl.constexpr
 ):  # fmt: skip
     """Write 0 to the rows of C that belong to no group, all workgroups together. Nobody else writes
     these rows. Rows before the first group's, and from `last` on, are no group's; in the ``masked``
-    form, those of each group behind its own. column: a vector of numbers from 0; of C's `columns`,
-    so many are written at a time."""
+    form, those of each group behind its own.
+
+    step, along: elements from one row to the next, and along a row.
+    column: a vector of numbers from 0; of C's `columns`, so many are written at a time.
+    """
     if MASKED:
         for group in range(groups):
             begin, size = group_rows(table, group, m, lead, True)
-            _clear(c, ldc, begin + size, begin + m, column, columns)
+            _clear(c, step, along, begin + size, begin + m, column, columns)
     else:
         first, _ = group_rows(table, 0, m, lead, False)
-        _clear(c, ldc, 0, first, column, columns)
-        _clear(c, ldc, last, m, column, columns)
+        _clear(c, step, along, 0, first, column, columns)
+        _clear(c, step, along, last, m, column, columns)
 
 
 @triton.jit
-def _clear(c, ldc, begin, end, column, columns):
+def _clear(c, step, along, begin, end, column, columns):
     number = tl.program_id(0)
     for row in range(begin + number, end, tl.num_programs(0)):
-        at = c + (number * 0 + row).to(tl.int64) * ldc
+        at = c + (number * 0 + row).to(tl.int64) * step
         for first in range(0, columns, column.shape[0]):
             d = first + column
             zero = (d * 0).to(tl.float32).to(c.dtype.element_ty)
-            tl.store(at + d, zero, mask=d < columns)
+            tl.store(at + d * along, zero, mask=d < columns)
 
 
 @triton.jit
-def cleared(c, ldc, table, m, groups, lead, columns, MASKED: tl.constexpr):
+def cleared(c, step, along, table, m, groups, lead, columns, MASKED: tl.constexpr):
     """`clear_rest` in Triton."""
     group = tl.minimum(tl.arange(0, MAX_GROUPS), groups - 1)
     begin, size = group_rows(table, group, m, lead, MASKED)
     column = tl.arange(0, COLUMNS)
     clear_rest(
-        c, ldc, table, m, groups, lead, tl.max(begin + size, 0), column, columns, MASKED
+        c, step, along, table, m, groups, lead, tl.max(begin + size, 0), column, columns, MASKED
     )  # fmt: skip
 
 
@@ -96,6 +99,9 @@ def tile_ends(
     if FORM == "list":
         rows = tl.load(table + there * FIELDS + 3).to(tl.int32)
         columns = tl.load(table + there * FIELDS + 4).to(tl.int32)
+    elif FORM == "weights":
+        rows = there * 0 + m
+        columns = n
     else:
         _, rows = group_rows(table, there, m, lead, FORM == "masked")
         columns = n
