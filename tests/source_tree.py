@@ -252,6 +252,7 @@ FACES = (
     "aten",
     "flash_attn",
     "jax.functions",
+    "moe",
     "serving",
     "torch.functional",
     "torch.installing",

@@ -70,6 +70,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ops.epilogues": ("Operation", "Takes", "register"),
     "ops.grouped_gemm": ("Packed", "check", "pack"),
     "flash_attn": (),
+    "moe": (),
     "serving": (),
     "quantise": ("dequantise", "quantise"),
     "measure.problems": ("Problems", "load_problems"),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tilewright.dispatch import Dispatcher
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
+    from tilewright.moe import fused_moe, routed_moe
     from tilewright.operations import *  # noqa: F403 (a stub, made by docs/site/stubs.py)
     from tilewright.plan import Plan
     from tilewright.pointer_array import Pointers
@@ -54,6 +55,7 @@ _EXPORTS = {
     "addresses": ("pointers",),
     "errors": ("TilewrightError",),
     "explain": ("Explanation",),
+    "moe": ("fused_moe", "routed_moe"),
     "registry": ("Registry",),
     "select": ("ByFunction", "Chain", "FirstFit"),
     "select.analytical": ("Analytical",),
@@ -72,6 +74,7 @@ _ROOMS = (
     "dispatch",
     "errors",
     "flash_attn",
+    "moe",
     "ops",
     "quantise",
     "registry",

@@ -1,0 +1,71 @@
+"""Which steps compute a layer's activation: one rule, for calls and for plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.errors import BadArgument, nearest
+
+GATES = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
+"""Activations of a gate: those of `gated_activation`."""
+
+ALONE = ("silu", "gelu", "gelu_tanh", "relu")
+"""Activations without a gate: those of epilogues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the first product's result becomes what the second takes.
+
+    epilogue: of the first product.
+    gates_apart: whether it takes gates and ups that lie apart as pairs.
+    gate: the activation of the step behind it; "" for none.
+    """
+
+    epilogue: str
+    gates_apart: bool
+    gate: str
+
+    @property
+    def folds(self) -> int:
+        """Columns of the first product for each of its result's."""
+        return 2 if self.epilogue.endswith("swiglu") else 1
+
+
+def form(
+    activation: str,
+    *,
+    gated: bool,
+    interleaved: bool = False,
+    bias: bool = False,
+    clamped: bool = False,
+    columns_lie: bool = True,
+) -> Form:
+    """The form of a layer.
+
+    activation: `GATES` with a gate, `ALONE` without one.
+    gated: whether w1 has a gate's rows and an up's for each of w2's columns.
+    interleaved: whether these take turns; else all gates come first.
+    bias: whether the first product has one.
+    clamped: whether the gate has a limit, a factor or a shift.
+    columns_lie: whether w1's rows lie contiguous, which are the product's columns.
+
+    SwiGLU without any of the last three is in the first product's epilogue. Interleaved, it is
+    there in any case but when it is clamped. Raises `BadArgument`.
+    """
+    known = GATES if gated else ALONE
+    if activation not in known:
+        what = "a gate's activation" if gated else "an activation without a gate"
+        raise BadArgument(
+            f"activation '{activation}'{nearest(activation, known)} is not {what}; these are: "
+            f"{', '.join(known)}"
+        )
+    first = ("bias",) * bias
+    if not gated:
+        if interleaved or clamped:
+            raise BadArgument("w1 has no gates to be interleaved, limited, scaled or shifted")
+        return Form("+".join((*first, activation)), False, "")
+    fused = activation == "silu" and not clamped
+    if fused and (interleaved or (columns_lie and not bias)):
+        return Form("+".join((*first, "swiglu")), not interleaved, "")
+    return Form("+".join(first), False, activation)

@@ -1,0 +1,204 @@
+"""The layer as a call: its steps, one operation behind the other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tilewright.errors import BadArgument
+from tilewright.moe.form import Form, form
+from tilewright.operation import operation
+
+sort_by_expert = operation("sort_by_expert")
+topk_routing = operation("topk_routing")
+grouped_gemm = operation("grouped_gemm")
+gemm = operation("gemm")
+gated_activation = operation("gated_activation")
+sum_of_experts = operation("sum_of_experts")
+
+
+def fused_moe(
+    x: Any,
+    w1: Any,
+    w2: Any,
+    weights: Any,
+    experts: Any,
+    *,
+    activation: str = "silu",
+    interleaved: bool = False,
+    limit: float = math.inf,
+    alpha: float = 1.0,
+    shift: float = 0.0,
+    b1: Any = None,
+    b2: Any = None,
+    expert_map: Any = None,
+    shared: tuple[Any, Any] | None = None,
+    routed_scaling_factor: float = 1.0,
+    out: Any = None,
+) -> Any:
+    """A mixture of experts: for each token Σ_j weights[t, j] · w2[e]·act(w1[e]·x[t]), e =
+    experts[t, j].
+
+    x: tokens [*tokens, hidden], NumPy arrays or torch tensors, as all operands.
+    w1: [experts, 2 · inner, hidden], with gates and ups, or [experts, inner, hidden].
+    w2: [experts, hidden, inner].
+    weights: [*tokens, k], of any floating type.
+    experts: [*tokens, k], int32 or int64. One that is below 0, or not below the number of experts,
+        adds nothing: it is elsewhere, as under expert parallelism.
+    activation: of the gate, silu (SwiGLU), gelu, gelu_tanh (GeGLU), relu or sigmoid; without gates
+        all but the last.
+    interleaved: whether w1 has gate, up, gate, up…; else all gates, then all ups.
+    limit, alpha, shift: of a clamped gate, as `gated_activation` takes them: gpt-oss has 7, 1.702
+        and 1.
+    b1, b2: added to the products: [experts, rows of w1], [experts, hidden].
+    expert_map: int32 [all experts]: the number of each expert here, or -1.
+    shared: (w1, w2) of an expert that serves every token, without the first dimension; several
+        shared experts are one with more inner columns. Its activation is the others'.
+    routed_scaling_factor: of the sum, without the shared expert's.
+    out: where the result is written.
+
+    Returns [*tokens, hidden], of x's type; no tokens give none. Sums are in fp32, in an order that
+    the routing alone decides, so every call repeats bit for bit. The host never waits for the
+    device. The results of both products, and the activation's, are rounded to x's type.
+
+    Raises `BadArgument` where operands do not fit, and as the operations do.
+    """
+    count, k = _checked(x, w1, w2, weights, experts)
+    if 0 in x.shape:
+        return x[:] if out is None else out
+    rows = x.reshape(-1, x.shape[-1])
+    given = {} if expert_map is None else {"expert_map": expert_map}
+    order, _, _, ends, _, places = sort_by_expert(experts, experts=count, **given)
+    clamp = _clamp(limit, alpha, shift)
+    how = _form_of(w1, w2, activation, interleaved, b1 is not None, bool(clamp))
+    chosen: dict[str, Any] = {"rows": order, "per_row": k}
+    if how.epilogue:
+        chosen["epilogue"] = how.epilogue
+    if how.gates_apart:
+        chosen["gates_apart"] = True
+    if b1 is not None:
+        chosen["bias"] = b1
+    middle = _gated(grouped_gemm(rows, w1.swapaxes(1, 2), ends, **chosen), how, interleaved, clamp)
+    more = {} if b2 is None else {"epilogue": "bias", "bias": b2}
+    last = grouped_gemm(middle, w2.swapaxes(1, 2), ends, **more)
+    summed: dict[str, Any] = {"weights": weights}
+    if shared is not None:
+        every = _shared(rows, shared, activation, interleaved, clamp)
+        summed["shared"] = every.reshape(*experts.shape[:-1], every.shape[-1])
+    if routed_scaling_factor != 1.0:
+        summed["routed_scaling_factor"] = routed_scaling_factor
+    if out is not None:
+        summed["out"] = out
+    return sum_of_experts(last, places, **summed)
+
+
+def routed_moe(
+    x: Any,
+    logits: Any,
+    w1: Any,
+    w2: Any,
+    *,
+    k: int,
+    scoring: str = "softmax",
+    renormalize: bool = False,
+    bias: Any = None,
+    n_group: int = 1,
+    topk_group: int = 1,
+    group_score: str = "top2",
+    routed_scaling_factor: float = 1.0,
+    **layer: Any,
+) -> Any:
+    """`fused_moe` of the experts that a router's logits choose.
+
+    logits: [*tokens, experts], of the router.
+    k: experts of each token.
+    scoring, renormalize, bias, n_group, topk_group, group_score, routed_scaling_factor: as
+        `topk_routing` takes them; docs/operations.md has those of models.
+    layer: what `fused_moe` takes besides.
+    """
+    said: dict[str, Any] = {} if bias is None else {"bias": bias}
+    weights, experts = topk_routing(
+        logits,
+        k=k,
+        scoring=scoring,
+        renormalize=renormalize,
+        n_group=n_group,
+        topk_group=topk_group,
+        group_score=group_score,
+        routed_scaling_factor=routed_scaling_factor,
+        **said,
+    )
+    return fused_moe(x, w1, w2, weights, experts, **layer)
+
+
+def _checked(x: Any, w1: Any, w2: Any, weights: Any, experts: Any) -> tuple[int, int]:
+    """The number of experts, and of experts for each token."""
+    for name, array, form_of in (
+        ("w1", w1, "[experts, rows, hidden]"),
+        ("w2", w2, "[experts, hidden, inner]"),
+    ):
+        if len(array.shape) != 3:
+            raise BadArgument(f"{name} has shape {tuple(array.shape)}, but must be {form_of}")
+    hidden, inner = w1.shape[2], w2.shape[2]
+    if w1.shape[0] != w2.shape[0] or w2.shape[1] != hidden or w1.shape[1] not in (inner, 2 * inner):
+        raise BadArgument(
+            f"w1 has shape {tuple(w1.shape)} and w2 {tuple(w2.shape)}; with w2 as [experts, hidden,"
+            " inner], w1 is [experts, inner or 2 · inner, hidden]"
+        )
+    if x.shape[-1] != hidden:
+        raise BadArgument(f"x has {x.shape[-1]} columns, but w1 takes {hidden}")
+    if tuple(experts.shape) != tuple(weights.shape) or experts.shape[:-1] != x.shape[:-1]:
+        raise BadArgument(
+            f"experts have shape {tuple(experts.shape)} and weights {tuple(weights.shape)}; both "
+            f"are {[*x.shape[:-1], 'k']}, as x has rows"
+        )
+    return w1.shape[0], experts.shape[-1]
+
+
+def _clamp(limit: float, alpha: float, shift: float) -> dict[str, float]:
+    """The scalars that are not the usual ones."""
+    said = {"limit": (limit, math.inf), "alpha": (alpha, 1.0), "shift": (shift, 0.0)}
+    return {name: value for name, (value, usual) in said.items() if value != usual}
+
+
+def _form_of(
+    w1: Any, w2: Any, activation: str, interleaved: bool, bias: bool, clamped: bool
+) -> Form:
+    """The form that weights of experts say; of one expert they have no first dimension."""
+    return form(
+        activation,
+        gated=w1.shape[-2] != w2.shape[-1],
+        interleaved=interleaved,
+        bias=bias,
+        clamped=clamped,
+        columns_lie=_contiguous_rows(w1),
+    )
+
+
+def _contiguous_rows(w: Any) -> bool:
+    if hasattr(w, "stride"):
+        return bool(w.stride(-1) == 1)
+    return bool(w.strides[-1] == w.itemsize)
+
+
+def _gated(rows: Any, how: Form, interleaved: bool, clamp: dict[str, float]) -> Any:
+    if not how.gate:
+        return rows
+    return gated_activation(rows, gate=how.gate, interleaved=interleaved, **clamp)
+
+
+def _shared(
+    rows: Any,
+    weights: tuple[Any, Any],
+    activation: str,
+    interleaved: bool,
+    clamp: dict[str, float],
+) -> Any:
+    """What an expert for every token makes of them."""
+    w1, w2 = weights
+    how = _form_of(w1, w2, activation, interleaved, False, bool(clamp))
+    if how.gates_apart:  # which GEMM does not take
+        how = Form("", False, activation)
+    said = {"epilogue": how.epilogue} if how.epilogue else {}
+    middle = _gated(gemm(rows, w1.swapaxes(0, 1), **said), how, interleaved, clamp)
+    return gemm(middle, w2.swapaxes(0, 1))

@@ -1,0 +1,130 @@
+"""The layer as a plan: what each step is asked, its kernel, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import ops
+from tilewright.default import default_dispatcher
+from tilewright.moe.form import form
+from tilewright.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One step of a layer.
+
+    name: route, sort, first product, activation, second product, combine.
+    plan: of its problem.
+    estimated_us: the family's estimate of the chosen kernel.
+    """
+
+    name: str
+    plan: Plan
+    estimated_us: float
+
+    @property
+    def problem(self) -> Any:
+        """What the step computes."""
+        return self.plan.problem
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """The steps of a layer on one device, in order."""
+
+    steps: tuple[PlannedStep, ...]
+
+    @property
+    def problems(self) -> tuple[Any, ...]:
+        """Those of the steps; `tilewright.prepare` builds their kernels before the first call."""
+        return tuple(step.problem for step in self.steps)
+
+    @property
+    def estimated_us(self) -> float:
+        """The sum of the steps' estimates."""
+        return sum(step.estimated_us for step in self.steps)
+
+    def __str__(self) -> str:
+        device = self.steps[0].plan.device
+        lines = [f"mixture of experts on {device.name}, estimated {self.estimated_us:.1f} us"]
+        for step in self.steps:
+            lines.append(f"  {step.name:<14} {step.estimated_us:8.1f} us  {step.plan.config.name}")
+            lines.append(f"  {'':<14} {'':>8}     {step.problem}")
+        return "\n".join(lines)
+
+
+def plan(
+    *,
+    tokens: int,
+    hidden: int,
+    inner: int,
+    experts: int,
+    k: int,
+    dtype: str = "bf16",
+    activation: str = "silu",
+    gated: bool = True,
+    interleaved: bool = False,
+    bias: bool = False,
+    clamped: bool = False,
+    index_dtype: str = "int32",
+    weight_dtype: str = "fp32",
+    all_experts: int = 0,
+    router: Mapping[str, Any] | None = None,
+    dispatcher: Any = None,
+) -> LayerPlan:
+    """The plan of a layer, as `tilewright.fused_moe` runs it. Needs no GPU, and builds nothing.
+
+    tokens, hidden, inner, experts, k: sizes. Under expert parallelism, experts are those here.
+    dtype: of tokens and weights. weight_dtype, index_dtype: of the routing's weights and experts.
+    activation, gated, interleaved: as `fused_moe` takes them, or as w1's shape says.
+    bias: whether both products have one.
+    clamped: whether the gate has a limit, a factor or a shift.
+    all_experts: of a map of experts; 0 without one.
+    router: fields of `topk_routing` besides sizes, for `routed_moe`; None without a router.
+    dispatcher: which chooses, with its device; by default that of `tilewright.fused_moe`.
+
+    Raises as `Dispatcher.select` does.
+    """
+    chooses = dispatcher or default_dispatcher()
+    how = form(activation, gated=gated, interleaved=interleaved, bias=bias, clamped=clamped)
+    rows, columns = tokens * k, inner * (2 if gated else 1)
+    asked: list[tuple[str, str, dict[str, Any]]] = []
+    if router is not None:
+        said = {"rows": tokens, "experts": all_experts or experts, "k": k, "dtype": dtype}
+        asked.append(("route", "topk_routing", {**said, **router}))
+    sorting: dict[str, Any] = {"tokens": tokens, "k": k, "experts": experts}
+    sorting["id_dtype"] = index_dtype
+    if all_experts:
+        sorting |= {"has_expert_map": True, "global_experts": all_experts}
+    asked.append(("sort", "sort_by_expert", sorting))
+    product: dict[str, Any] = {"groups": experts, "m": rows, "dtype_a": dtype}
+    first = {
+        **product,
+        "form": "gathered",
+        "n": columns,
+        "k": hidden,
+        "rows_a": tokens,
+        "per_row": k,
+        "epilogue": how.epilogue,
+        "gates_apart": how.gates_apart,
+    }
+    asked.append(("first product", "grouped_gemm", first))
+    if how.gate:
+        gate = {"rows": rows, "columns": inner, "dtype": dtype, "gate": how.gate}
+        asked.append(("activation", "gated_activation", {**gate, "interleaved": interleaved}))
+    second = {**product, "form": "contiguous", "n": hidden, "k": inner}
+    asked.append(("second product", "grouped_gemm", {**second, "epilogue": "bias" * bias}))
+    summed = {"tokens": tokens, "k": k, "slots": rows, "width": hidden, "dtype": dtype}
+    summed |= {"has_weights": True, "weight_dtype": weight_dtype}
+    asked.append(("combine", "sum_of_experts", summed))
+    return LayerPlan(tuple(_step(chooses, *one) for one in asked))
+
+
+def _step(dispatcher: Any, name: str, op: str, fields: Mapping[str, Any]) -> PlannedStep:
+    family = ops.family(op)
+    found = dispatcher.select(family.problem_type(**fields))
+    estimate = family.estimate(found.config, found.problem, found.device)
+    return PlannedStep(name, found, estimate.total_us)

@@ -1,0 +1,78 @@
+"""What a mixture of experts is, in float64, and operands of one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+ACTS = {
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+}
+
+
+def activated(h: Any, inner: int, activation="silu", interleaved=False, **clamp: float) -> Any:
+    """What the second product takes, in float64."""
+    if h.shape[-1] == inner:
+        return ACTS[activation](h)
+    gate, up = (h[..., 0::2], h[..., 1::2]) if interleaved else h.split(inner, -1)
+    limit, alpha = clamp.get("limit", math.inf), clamp.get("alpha", 1.0)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return ACTS[activation](alpha * gate) / alpha * (up + clamp.get("shift", 0.0))
+
+
+def reference(x, w1, w2, weights, experts, **said: Any) -> Any:
+    """The layer in float64, from operands as they are rounded; `said` as `fused_moe` takes it."""
+    local = experts.long()
+    if (found := said.pop("expert_map", None)) is not None:
+        inside = (local >= 0) & (local < len(found))
+        local = torch.where(inside, found.long()[local * inside], -1)
+    b1, b2 = said.pop("b1", None), said.pop("b2", None)
+    shared, factor = said.pop("shared", None), said.pop("routed_scaling_factor", 1.0)
+    y = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    for e in range(len(w1)):
+        share = (weights.double() * (local == e)).sum(-1, keepdim=True)
+        chosen = (local == e).any(-1)
+        h = x[chosen].double() @ w1[e].double().T
+        h = activated(h if b1 is None else h + b1[e].double(), w2.shape[-1], **said)
+        h = h @ w2[e].double().T
+        y[chosen] += (h if b2 is None else h + b2[e].double()) * share[chosen] * factor
+    if shared is not None:
+        h = activated(x.double() @ shared[0].double().T, shared[1].shape[-1], **said)
+        y += h @ shared[1].double().T
+    return y
+
+
+def operands(
+    tokens: int, hidden: int, inner: int, experts: int, k: int, *,
+    gated: bool = True, dtype: torch.dtype = torch.bfloat16, device: str = "cpu", seed: int = 0,
+) -> tuple[Any, ...]:  # fmt: skip
+    """x, w1, w2, weights and experts: each token's are different."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def drawn(*shape: int) -> Any:
+        made = torch.randn(shape, generator=generator, device=device) / shape[-1] ** 0.5
+        return made.to(dtype)
+
+    x = drawn(tokens, hidden) * hidden**0.5
+    w1, w2 = drawn(experts, inner * (2 if gated else 1), hidden), drawn(experts, hidden, inner)
+    scores = torch.rand(tokens, experts, generator=generator, device=device)
+    weights, ids = scores.topk(k, -1)
+    return x, w1, w2, weights.softmax(-1), ids.to(torch.int32)
+
+
+def worst(y: Any, wanted: Any) -> float:
+    """The largest error, beside the rms of what is right."""
+    rms = wanted.square().mean().sqrt().clamp(min=1e-30)
+    assert torch.isfinite(y).all()
+    return float((y.double() - wanted).abs().max() / rms)
+
+
+LIMITS = {torch.bfloat16: 0.06, torch.float16: 0.01, torch.float32: 1e-4}
+"""The largest error beside the rms: the results of both products and of the activation are each
+rounded to the type, and the largest of some thousand values lies at 4 to 5 times the rms."""

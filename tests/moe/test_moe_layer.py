@@ -1,0 +1,196 @@
+"""Mixtures of experts as one layer, in the interpreter, against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from layer_cases import LIMITS, operands, reference, worst
+
+import tilewright as tw
+from tilewright import capturing, moe
+from tilewright.errors import BadArgument
+
+GPT_OSS = {"interleaved": True, "limit": 7.0, "alpha": 1.702, "shift": 1.0}
+FORMS = {
+    "swiglu": ({}, True),
+    "swiglu interleaved": ({"interleaved": True}, True),
+    "geglu": ({"activation": "gelu_tanh"}, True),
+    "clamped": (GPT_OSS, True),
+    "clamped apart": ({"limit": 0.5}, True),
+    "gelu alone": ({"activation": "gelu"}, False),
+    "relu alone": ({"activation": "relu"}, False),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("biased", [False, True])
+def test_every_form_is_right(name, biased):
+    said, gated = FORMS[name]
+    given = operands(13, 32, 24, 5, 2, gated=gated, dtype=torch.float32)
+    biases = {}
+    if biased:
+        made = torch.Generator().manual_seed(7)
+        biases["b1"] = torch.randn(5, given[1].shape[1], generator=made)
+        biases["b2"] = torch.randn(5, 32, generator=made)
+    y = tw.fused_moe(*given, **said, **biases)
+    assert worst(y, reference(*given, **said, **biases)) < LIMITS[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_are_right(dtype):
+    given = operands(20, 64, 32, 6, 3, dtype=dtype)
+    y = tw.fused_moe(*given)
+    assert y.dtype == dtype and y.shape == (20, 64)
+    assert worst(y, reference(*given)) < LIMITS[dtype]
+    assert torch.equal(tw.fused_moe(*given), y)
+
+
+def test_weights_may_lie_the_other_way():
+    """[experts, hidden, rows], as some models keep them."""
+    x, w1, w2, weights, ids = operands(9, 32, 16, 4, 2, dtype=torch.float32)
+    turned = [w.transpose(1, 2).contiguous().transpose(1, 2) for w in (w1, w2)]
+    y = tw.fused_moe(x, *turned, weights, ids)
+    assert worst(y, reference(x, w1, w2, weights, ids)) < LIMITS[torch.float32]
+
+
+ROUTINGS = {
+    "one token": np.array([[2, 0]]),
+    "all on one expert": np.full((12, 2), 3),
+    "all on the first, twice none": np.array([[0, -1]] * 9),
+    "none here": np.array([[-1, -1]] * 5),
+    "some tokens none": np.array([[-1, 4], [7, -1], [1, 2], [99, -5], [-1, -1]]),
+}
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_routings_of_every_kind(name):
+    ids = torch.tensor(ROUTINGS[name])
+    x, w1, w2, _, _ = operands(len(ids), 32, 16, 5, 2, dtype=torch.float32)
+    weights = torch.rand(ids.shape, generator=torch.Generator().manual_seed(3))
+    unused = [e for e in range(5) if e not in ids.tolist()[0] and (ids != e).all()]
+    y, wanted = tw.fused_moe(x, w1, w2, weights, ids), reference(x, w1, w2, weights, ids)
+    assert worst(y, wanted) < LIMITS[torch.float32]
+    w1[unused], w2[unused] = torch.nan, torch.nan  # weights of no token are not read
+    assert torch.equal(tw.fused_moe(x, w1, w2, weights, ids), y)
+
+
+def test_experts_elsewhere_are_left_out():
+    """Two ranks of an expert-parallel layer add up to the whole."""
+    x, w1, w2, weights, ids = operands(11, 32, 16, 6, 3, dtype=torch.float32)
+    sum_of_ranks = 0
+    for mine in ([4, 1, 0], [3, 5, 2]):
+        here = torch.full((6,), -1, dtype=torch.int32)
+        here[mine] = torch.arange(3, dtype=torch.int32)
+        y = tw.fused_moe(x, w1[mine], w2[mine], weights, ids, expert_map=here)
+        assert worst(y, reference(x, w1[mine], w2[mine], weights, ids, expert_map=here)) < 1e-4
+        sum_of_ranks = sum_of_ranks + y
+    assert worst(sum_of_ranks, reference(x, w1, w2, weights, ids)) < LIMITS[torch.float32]
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_shared_expert_serves_every_token(interleaved):
+    given = operands(2 * 4, 32, 16, 4, 2, dtype=torch.float32)
+    x, w1, w2, weights, ids = given
+    _, up, down, _, _ = operands(1, 32, 24, 1, 1, dtype=torch.float32, seed=5)
+    said = {
+        "shared": (up[0], down[0]),
+        "routed_scaling_factor": 2.5,
+        "interleaved": interleaved,
+    }
+    wanted = reference(*given, **said)
+    y = tw.fused_moe(x.view(2, 4, 32), w1, w2, weights.view(2, 4, 2), ids.view(2, 4, 2), **said)
+    assert y.shape == (2, 4, 32) and worst(y.view(8, 32), wanted) < LIMITS[torch.float32]
+
+
+def test_numpy_arrays_and_an_output_that_is_given():
+    given = operands(7, 32, 16, 4, 2, dtype=torch.float32)
+    arrays = [one.numpy() for one in given]
+    out = np.full((7, 32), np.nan, np.float32)
+    assert tw.fused_moe(*arrays, out=out) is out
+    assert worst(torch.from_numpy(out), reference(*given)) < LIMITS[torch.float32]
+
+
+def test_no_tokens():
+    x, w1, w2, weights, ids = operands(3, 32, 16, 4, 2, dtype=torch.float32)
+    assert tw.fused_moe(x[:0], w1, w2, weights[:0], ids[:0]).shape == (0, 32)
+
+
+def test_a_router_chooses_first():
+    x, w1, w2, _, _ = operands(10, 32, 16, 8, 2, dtype=torch.float32)
+    logits = torch.randn(10, 8, generator=torch.Generator().manual_seed(2))
+    bias = torch.linspace(-1, 1, 8)
+    routing = {"k": 3, "scoring": "sigmoid", "renormalize": True, "bias": bias, "n_group": 4}
+    routing |= {"topk_group": 2, "routed_scaling_factor": 1.5}
+    weights, ids = tw.topk_routing(logits, **routing)
+    y = tw.routed_moe(x, logits, w1, w2, **routing)
+    assert worst(y, reference(x, w1, w2, weights, ids)) < LIMITS[torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, {}),
+        ({"activation": "gelu"}, {"activation": "gelu"}),
+        ({"clamped": True, "interleaved": True}, GPT_OSS),
+        ({"gated": False, "activation": "relu"}, {"activation": "relu"}),
+        ({"bias": True}, {"b1": 1, "b2": 1}),
+        ({"all_experts": 6}, {"expert_map": 1}),
+    ],
+)
+def test_a_plan_is_of_what_a_call_runs(tmp_path, fields, said):
+    gated = fields.get("gated", True)
+    given = operands(6, 32, 16, 4, 2, gated=gated)
+    more = {
+        "b1": torch.zeros(4, given[1].shape[1], dtype=torch.bfloat16),
+        "b2": torch.zeros(4, 32, dtype=torch.bfloat16),
+        "expert_map": torch.tensor([0, 1, 2, 3, -1, -1], dtype=torch.int32),
+    }
+    said = {name: more.get(name, value) for name, value in said.items()}
+    with tw.capture(tmp_path / "met.jsonl"):
+        tw.fused_moe(*given, **said)
+    met = capturing.load(tmp_path / "met.jsonl")
+    planned = moe.plan(tokens=6, hidden=32, inner=16, experts=4, k=2, **fields)
+    assert [*met] == [*planned.problems]
+
+
+def test_a_plan_says_each_step_and_its_kernel():
+    sizes = {"tokens": 64, "hidden": 7168, "inner": 2048, "experts": 32, "k": 8}
+    dispatcher = tw.Dispatcher(device="h200_sxm")
+    routed = {"scoring": "sigmoid", "has_bias": True}
+    found = moe.plan(
+        **sizes, activation="gelu", all_experts=256, router=routed, dispatcher=dispatcher
+    )
+    names = ("route", "sort", "first product", "activation", "second product", "combine")
+    assert tuple(step.name for step in found.steps) == names
+    assert found.estimated_us == sum(step.estimated_us for step in found.steps) > 0
+    for step in found.steps:
+        assert dispatcher.select(step.problem).config == step.plan.config
+        assert step.name in str(found) and step.plan.config.name in str(found)
+    assert found.steps[0].problem.experts == 256
+    # Each product has tiles of its own.
+    assert len({step.plan.config.name for step in found.steps}) == len(names)
+
+
+X, W1, W2, WEIGHTS, IDS = operands(4, 32, 16, 3, 2, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "why"),
+    [
+        ((X, W1[0], W2, WEIGHTS, IDS), {}, "w1 has shape"),
+        ((X, W1[:, :20], W2, WEIGHTS, IDS), {}, "inner or 2 · inner"),
+        ((X, W1, W2[:2], WEIGHTS, IDS), {}, "w1 has shape"),
+        ((X[:, :16], W1, W2, WEIGHTS, IDS), {}, "x has 16 columns, but w1 takes 32"),
+        ((X, W1, W2, WEIGHTS[:, :1], IDS), {}, "both are"),
+        ((X[:3], W1, W2, WEIGHTS, IDS), {}, "as x has rows"),
+        ((X, W1, W2, WEIGHTS, IDS), {"activation": "swish"}, "is not a gate's activation"),
+        ((X, W1[:, :16], W2, WEIGHTS, IDS), {"activation": "sigmoid"}, "without a gate"),
+        ((X, W1[:, :16], W2, WEIGHTS, IDS), {"limit": 7.0}, "has no gates"),
+        ((X, W1, W2, WEIGHTS, IDS.float()), {}, "ids are fp32"),
+        ((X, W1, W2, WEIGHTS, IDS), {"b1": W1}, "bias of shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given, options, why):
+    with pytest.raises(BadArgument, match=why):
+        tw.fused_moe(*given, **options)
