@@ -71,19 +71,27 @@ def test_queries_with_heads_inside_of_rows_are_repeated_as_they_lie():
         assert far(found, F.scaled_dot_product_attention(q, k, v)) < 2e-2
 
 
-@pytest.mark.parametrize("recipe", ["TensorWise", "RowWise", "BlockWise1x128"])
-def test_scaled_products_are_torch_s(recipe):
+SCALED = {
+    "one": ("TensorWise", (1, 1), "TensorWise", (1, 1)),
+    "rows": ("RowWise", (128, 1), "RowWise", (1, 256)),
+    "blocks": ("BlockWise1x128", (128, 8), "BlockWise1x128", (256, 8)),
+    "squares of B": ("BlockWise1x128", (128, 8), "BlockWise128x128", (8, 2)),
+    "squares of A": ("BlockWise128x128", (8, 1), "BlockWise1x128", (256, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_scaled_products_are_torch_s(kind):
     """Scales have torch's shapes. Torch's kernels of blocks want scales that lie by columns."""
     if torch.cuda.get_device_capability() != (9, 0) or not hasattr(F, "scaled_mm"):
         pytest.skip("torch computes all of these on sm_90")
-    a, b = (randn(*shape).to(torch.float8_e4m3fn) for shape in ((128, 256), (64, 256)))
-    sizes = {"TensorWise": (1, 1), "RowWise": (128, 1), "BlockWise1x128": (128, 2)}[recipe]
-    of_b = {"RowWise": (1, 64), "BlockWise1x128": (2, 64)}.get(recipe, (1, 1))
-    scale_a, scale_b = (torch.rand(shape, device="cuda") + 0.5 for shape in (sizes, of_b))
-    if recipe == "BlockWise1x128":
-        scale_a = scale_a.t().contiguous().t()
-    kind = getattr(F.ScalingType, recipe)
-    given = (a, b.t(), scale_a, kind, scale_b, kind)
+    recipe_a, shape_a, recipe_b, shape_b = SCALED[kind]
+    a, b = (randn(rows, 1024).to(torch.float8_e4m3fn) for rows in (128, 256))
+    scale_a, scale_b = (torch.rand(shape, device="cuda") + 0.5 for shape in (shape_a, shape_b))
+    if "Block" in recipe_a:
+        scale_a, scale_b = (x.t().contiguous().t() for x in (scale_a, scale_b))
+    kinds = [getattr(F.ScalingType, one) for one in (recipe_a, recipe_b)]
+    given = (a, b.t(), scale_a, kinds[0], scale_b, kinds[1])
     assert far(tt.scaled_mm(*given), F.scaled_mm(*given)) < 1e-2
 
 

@@ -243,29 +243,50 @@ def test_out_is_written_and_returned(ours, theirs, shapes):
 
 
 SCALED = {
-    "TensorWise": ((1, 1), (1, 1)),
-    "RowWise": ((4, 1), (1, 32)),
-    "BlockWise1x128": ((4, 2), (2, 32)),
+    "TensorWise": ("TensorWise", (1, 1), "TensorWise", (1, 1)),
+    "RowWise": ("RowWise", (4, 1), "RowWise", (1, 32)),
+    "rows": ("BlockWise1x128", (4, 2), "BlockWise1x128", (32, 2)),
+    "squares of B": ("BlockWise1x128", (4, 2), "BlockWise128x128", (4, 1)),
+    "squares of A": ("BlockWise128x128", (2, 1), "BlockWise1x128", (32, 2)),
 }
+"""Recipes, and shapes of scales as torch's shape function has them. Along K, squares are padded to
+a multiple of 4, or not."""
 
 
-def _scaled(x: Any, scales: Any) -> Any:
-    """A matrix by its scales: one, one for each row, or one for each 128 elements of a row."""
-    scales = scales.double().reshape(-1, scales.shape[-1])
+def _scaled(x: Any, scales: Any, recipe: str) -> Any:
+    """A matrix by its scales: one, one for each row, or one for each 128 elements of a row or of
+    128 rows."""
+    scales = scales.double()
+    if recipe == "BlockWise128x128":
+        scales = scales[:2].t().repeat_interleave(128, 0)[: len(x)]
+    elif recipe != "BlockWise1x128":
+        scales = scales.reshape(-1, 1)
     return x.double() * scales.repeat_interleave(x.shape[1] // scales.shape[1], 1)
 
 
 @pytest.mark.turns(8)
-@pytest.mark.parametrize("recipe", SCALED)
-def test_scaled_products(recipe):
-    kind = getattr(F.ScalingType, recipe)
+@pytest.mark.parametrize("kind", SCALED)
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_scaled_products(kind, by_columns):
+    recipe_a, shape_a, recipe_b, shape_b = SCALED[kind]
     a, b = (randn(*s, grad=False).to(torch.float8_e4m3fn) for s in ((4, 256), (32, 256)))
-    of_a, of_b = (torch.rand(shape) + 0.5 for shape in SCALED[recipe])
+    of_a, of_b = (torch.rand(shape) + 0.5 for shape in (shape_a, shape_b))
+    if by_columns:  # as torch's kernels of blocks want them
+        of_a, of_b = (x.t().contiguous().t() for x in (of_a, of_b))
     bias = randn(32, grad=False).bfloat16()
-    found = tt.scaled_mm(a, b.t(), of_a, kind, of_b, kind, bias=bias)
-    exact = _scaled(a, of_a) @ _scaled(b, of_b.t()).t() + bias.double()
+    kinds = [getattr(F.ScalingType, one) for one in (recipe_a, recipe_b)]
+    found = tt.scaled_mm(a, b.t(), of_a, kinds[0], of_b, kinds[1], bias=bias)
+    exact = _scaled(a, of_a, recipe_a) @ _scaled(b, of_b, recipe_b).t() + bias.double()
     assert found.dtype is torch.bfloat16
     assert far(found, exact) < 1e-2
+
+
+@pytest.mark.parametrize("shape", [(2, 32), (32, 1), (32, 3)])
+def test_scales_of_blocks_in_other_shapes_are_refused(shape):
+    a, b = (torch.zeros(n, 256).to(torch.float8_e4m3fn) for n in (4, 32))
+    kind = F.ScalingType.BlockWise1x128
+    with pytest.raises(BadArgument, match=r"scale_b is .*, but must be \[32, 2\]"):
+        tt.scaled_mm(a, b.t(), torch.ones(4, 2), kind, torch.ones(shape), kind)
 
 
 @pytest.mark.turns(4)

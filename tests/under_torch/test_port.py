@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -412,3 +413,32 @@ def test_compiled_and_exported():
     named = [str(n.target) for n in exported.graph.nodes if "tilewright" in str(n.target)]
     assert named == [f"tilewright.{op}.default" for op in ("gemm", "attention", "gemm", "gemm")]
     assert far(compiled(X.clone().requires_grad_()), wanted.double()) < NEAR
+
+
+class Convolved(nn.Module):
+    """A convolution of each kind; one with the activation behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row, self.up = nn.Conv1d(4, 4, 3), nn.ConvTranspose2d(4, 4, 2, 2)
+        self.image = nn.Sequential(
+            nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), nn.ReLU()
+        )
+        self.volume = nn.Conv3d(1, 2, 1)
+
+    def forward(self, x: Any) -> Any:
+        x = self.image(self.up(x))
+        return self.volume(self.row(x.flatten(2)).unflatten(2, (1, -1, 2)).transpose(1, 2))
+
+
+@pytest.mark.turns(32)
+def test_convolutions_compile_as_one_graph():
+    torch._dynamo.reset()
+    model, x = Convolved(), torch.randn(1, 4, 3, 4)
+    wanted = model(x)
+    port(model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Dynamo")
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert far(compiled(x), wanted.double()) < NEAR
+        assert far(compiled(x.clone().requires_grad_()), wanted.double()) < NEAR

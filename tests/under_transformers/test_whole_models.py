@@ -176,6 +176,17 @@ def test_padding_matters_to_these_models():
 
 
 @pytest.mark.turns(16)
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_a_prompt_compiles_into_one_graph(name):
+    torch._dynamo.reset()
+    model = tiny.model(name, attn_implementation="tilewright")
+    with torch.no_grad():
+        compiled = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
+        found = compiled(IDS, use_cache=False).logits
+        torch.testing.assert_close(found, model(IDS, use_cache=False).logits)
+
+
+@pytest.mark.turns(16)
 @pytest.mark.parametrize("mask", [None, LEFT])
 def test_decoding_compiles_into_one_graph(mask):
     from torch._dynamo.testing import CompileCounterWithBackend

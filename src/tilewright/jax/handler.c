@@ -60,7 +60,8 @@ static XLA_FFI_Error *failed(const XLA_FFI_CallFrame *f, const char *why) {
 
 /* Whether XLA only asks which version of the interface this is written for. */
 static int asked_version(const XLA_FFI_CallFrame *f) {
-  XLA_FFI_Extension_Base *first = f->extension_start;
+  /* JAX 0.11 renamed the type of this pointer. */
+  __typeof__(f->extension_start) first = f->extension_start;
   if (!first || first->type != XLA_FFI_Extension_Metadata) return 0;
   XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)first)->metadata;
   metadata->api_version.struct_size = XLA_FFI_Api_Version_STRUCT_SIZE;

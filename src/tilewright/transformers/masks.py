@@ -252,9 +252,7 @@ def _packed(packed: Packed) -> _Found:
 def _adds(config: type) -> bool:
     """Whether a model expects masks that are added. Raises `BadArgument` for one whose attention
     asks no interface, which would take a mask for one of its own kind."""
-    if config not in _KINDS:
-        _KINDS[config] = _kind_of(config)
-    own, added = _KINDS[config]
+    own, added = _kind_of(config)
     if own:
         raise BadArgument(
             f"{own} computes attention itself, so its attn_implementation cannot be 'tilewright'; "
@@ -263,13 +261,19 @@ def _adds(config: type) -> bool:
     return added
 
 
-_KINDS: dict[type, tuple[str, bool]] = {}
-"""What `_kind_of` found for each class of configs."""
-
-
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _kind_of(config: type) -> tuple[str, bool]:
     """The model of a class of configs that computes attention itself, empty for none; and whether
-    its masks are added."""
+    its masks are added. ``torch.compile`` asks, and does not trace how it is found."""
+    if config not in _kinds:
+        _kinds[config] = _looked_up(config)
+    return _kinds[config]
+
+
+_kinds: dict[type, tuple[str, bool]] = {}
+
+
+def _looked_up(config: type) -> tuple[str, bool]:
     beside = f"{config.__module__.rpartition('.')[0]}.modeling_"
     added = False
     for name, module in [*sys.modules.items()]:

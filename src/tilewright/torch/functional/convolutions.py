@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 
 from tilewright import ops
@@ -67,7 +67,6 @@ conv_transpose2d = _of_floats("conv_transpose2d")
 conv_transpose3d = _of_floats("conv_transpose3d")
 
 
-@cache
 def where(
     served: Callable[..., bool], name: str, activation: str = "", in_tf32: bool = False
 ) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -34,6 +33,12 @@ def _allowed(operation: str) -> bool:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-@cache
 def _has_tf32(index: int) -> bool:
-    return torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
+    if index not in _with_tf32:
+        capable = torch.version.hip is None
+        _with_tf32[index] = capable and torch.cuda.get_device_capability(index) >= (8, 0)
+    return _with_tf32[index]
+
+
+_with_tf32: dict[int, bool] = {}
+"""By a GPU's index. A cached function would be one that ``torch.compile`` traces."""

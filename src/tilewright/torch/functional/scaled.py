@@ -24,6 +24,9 @@ _BLOCKS = {
 """Torch's recipes as the blocks of A [m, k] and of B [k, n] that share a scale. A recipe says the
 block of B's transpose."""
 
+BLOCK = 128
+"""Elements along K that share a scale, and rows of a square that does."""
+
 _SCALED, _GROUPED = "nn.functional.scaled_mm", "nn.functional.grouped_mm"
 
 
@@ -46,8 +49,9 @@ def scaled_mm(
     mat_a: [m, k].
     mat_b: [k, n].
     scale_a, scale_b: float32. One, for a matrix (``TensorWise``); [m, 1] and [1, n]
-        (``RowWise``); [m, ⌈k / 128⌉] and [⌈k / 128⌉, n] (``BlockWise1x128``); [⌈m / 128⌉,
-        ⌈k / 128⌉] and [⌈k / 128⌉, ⌈n / 128⌉] (``BlockWise128x128``).
+        (``RowWise``); [m, ⌈k / 128⌉] and [n, ⌈k / 128⌉] (``BlockWise1x128``); [⌈k / 128⌉,
+        ⌈m / 128⌉] and [⌈k / 128⌉, ⌈n / 128⌉] (``BlockWise128x128``; torch pads their first
+        dimension to a multiple of 4, and rows past the blocks are not read). In any strides.
     scale_recipe_a, scale_recipe_b: torch's ``ScalingType``. A matrix with blocks wants blocks of
         the other.
     bias: [n], in the dtype of the result.
@@ -125,7 +129,26 @@ def _scales(
             "RowWise of both, and BlockWise1x128 and BlockWise128x128, are computed here; for "
             f"others, {checked.instead(_SCALED)}"
         )
-    return (scale_a, scale_b), {"scale_a": block_a, "scale_b": block_b}
+    k = a.shape[1]
+    return (
+        _blocks("scale_a", scale_a, recipe_a, a.shape[0], k),
+        _blocks("scale_b", scale_b, recipe_b, b.shape[1], k).t(),
+    ), {"scale_a": block_a, "scale_b": block_b}
+
+
+def _blocks(name: str, scale: Any, recipe: str, rows: int, k: int) -> Any:
+    """A matrix' scales of blocks as [rows, ⌈k / 128⌉] or [⌈rows / 128⌉, ⌈k / 128⌉]. Raises
+    `BadArgument` if they have not torch's shape."""
+    along_k, squares = -(-k // BLOCK), recipe == "BlockWise128x128"
+    padded = -(-along_k // 4) * 4
+    if squares:
+        shapes = [(n, -(-rows // BLOCK)) for n in dict.fromkeys((along_k, padded))]
+    else:
+        shapes = [(rows, along_k)]
+    if tuple(scale.shape) not in shapes:
+        wanted = " or ".join(str(list(shape)) for shape in shapes)
+        raise BadArgument(f"{name} is {list(scale.shape)}, but must be {wanted} for {recipe}")
+    return scale[:along_k].t() if squares else scale
 
 
 def grouped_mm(

@@ -35,10 +35,25 @@ def _linear(module: nn.Linear, input: Any, activation: str | None = None) -> Any
     return made
 
 
+_ACTIVATIONS = {nn.ReLU: "relu", nn.SiLU: "silu"}
+"""Those that have no options, by GEMM's names."""
+
 _CONV, _TRANSPOSED = (
-    {rank + 2: f"{form}{rank}d" for rank in (1, 2, 3)} for form in ("conv", "conv_transpose")
+    {
+        (rank + 2, activation, in_tf32): convolutions.where(
+            served, f"{form}{rank}d", activation, in_tf32
+        )
+        for rank in (1, 2, 3)
+        for activation in activations
+        for in_tf32 in (False, True)
+    }
+    for form, activations in (
+        ("conv", ("", "gelu", "gelu_tanh", *_ACTIVATIONS.values())),
+        ("conv_transpose", ("",)),
+    )
 )
-"""By the dimensions of a weight."""
+"""By the dimensions of a weight, an activation, and whether fp32 is multiplied as tf32. They are
+made here, as ``torch.compile`` would trace how one is made, which breaks its graph."""
 
 
 def conv_forward(module: Any, input: Any) -> Any:
@@ -54,7 +69,7 @@ def _convolved(module: Any, input: Any, activation: str = "") -> Any:
         around = module._reversed_padding_repeated_twice
         input = nn.functional.pad(input, around, mode=module.padding_mode)
         padding = 0
-    conv = convolutions.where(served, _CONV[weight.dim()], activation, tf32(input, "conv"))
+    conv = _CONV[weight.dim(), activation, tf32(input, "conv")]
     said = module.stride, padding, module.dilation, module.groups
     return attempted(conv, input, weight, module.bias, *said)
 
@@ -67,7 +82,7 @@ def transposed_forward(module: Any, input: Any, output_size: Any = None) -> Any:
     more = module._output_padding(
         input, output_size, stride, padding, module.kernel_size, weight.dim() - 2, dilation
     )
-    conv = convolutions.where(served, _TRANSPOSED[weight.dim()], "", tf32(input, "conv"))
+    conv = _TRANSPOSED[weight.dim(), "", tf32(input, "conv")]
     said = stride, padding, tuple(more), module.groups, dilation
     made = attempted(conv, input, weight, module.bias, *said)
     return type(module).forward(module, input, output_size) if made is None else made
@@ -80,7 +95,7 @@ def activation_of(layer: Any) -> str:
     """GEMM's name of an activation; empty for another layer."""
     if type(layer) is nn.GELU:
         return "gelu_tanh" if layer.approximate == "tanh" else "gelu"
-    return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(layer), "")
+    return _ACTIVATIONS.get(type(layer), "")
 
 
 def sequential_forward(module: nn.Sequential, input: Any) -> Any:
