@@ -252,6 +252,8 @@ def _packed(packed: Packed) -> _Found:
 def _adds(config: type) -> bool:
     """Whether a model expects masks that are added. Raises `BadArgument` for one whose attention
     asks no interface, which would take a mask for one of its own kind."""
+    own: str
+    added: bool
     own, added = _kind_of(config)
     if own:
         raise BadArgument(
