@@ -36,7 +36,7 @@ Ranges = Mapping[str, Mapping[str, Range] | Draw]
 """By operation: a range for each size, or what draws them."""
 
 PREFIX = "declared-"
-COUNT = 6
+COUNT = 3
 """Problems that are drawn anew, and those that are taken by chance of the page's."""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 29
 TRIES = 10_000
