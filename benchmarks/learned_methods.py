@@ -2,6 +2,7 @@
 
     python benchmarks/learned_methods.py methods    # ways of training, chosen without peeking
     python benchmarks/learned_methods.py data       # with a part of the data
+    python benchmarks/learned_methods.py kernels    # with some kernels of each problem
     python benchmarks/learned_methods.py figures    # without a fitted figure of the estimate
 
 Needs no GPU; needs LightGBM. All of it is worked out from the times in `learned_h200.parquet`, and
@@ -13,6 +14,8 @@ methods: problems are held out by kin, in five parts. For each part, each way is
     the fifth (`chosen`). So no problem has a part in the choice of its way.
 data: of the problems that are not held out, only a part is learned from. Under `LEAST` problems
     nothing can be held out to set a least gain, and `UNGUARDED` is taken.
+kernels: of the problems that are not held out, only some kernels are learned from, as
+    `learning_data.fewer` chooses them. Those held out are judged on all kernels timed.
 figures: each figure of the estimate that was fitted, read off or guessed is set to what takes no
     part: a share or a factor to 1, a time or a count of instructions to 0. Once for each, estimates
     are made anew, and models are trained and judged anew. A figure is needless to a class if it
@@ -35,6 +38,7 @@ RECORD = Path(__file__).parent / "results" / "learned_methods_h200.json"
 DATA = RECORD.with_name("learned_h200.parquet")
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 LEAST, UNGUARDED = 10, 0.05
+COUNTS = (8, 12, 16, 24, 64)
 INNER = 3
 NEEDLESS = 0.1
 FEW_FOLDS, FEW_TREES = 3, 60
@@ -172,40 +176,90 @@ def methods() -> None:
 # --- how much data ----------------------------------------------------------------------------
 
 
-def data() -> None:
+def chance(of: Any) -> str:
+    return hashlib.sha256(str(of).encode()).hexdigest()
+
+
+def judged(
+    lesson: str, some: Sequence[Any], taught: Callable[[Sequence[Any]], Sequence[Any]]
+) -> dict[str, Any]:
+    """What models are worth on problems held out that learn from `taught` of the others."""
     from tilewright.learn import judge
     from tilewright.learn.train import MOST_TREES, train
 
-    def chance(sheet: Any) -> str:
-        return hashlib.sha256(str(sheet.block.problem).encode()).hexdigest()
+    verdicts, guards, counts = {}, {}, []
+    for part in judge.folds(some):
+        few = taught([s for n, s in enumerate(some) if n not in {*part}])
+        counts.append((len(few), sum(len(sheet.block.us) for sheet in few)))
+        guard = judge.Guard(UNGUARDED)
+        if len(few) >= LEAST:
+            guard = judge.guard(judge.crossed(few, lesson, INNER).verdicts)
+        model = train(few, lesson, MOST_TREES)
+        for n in part:
+            verdicts[n], guards[n] = judge.verdict(model, some[n]), guard
+    numbers = range(len(some))
+    one = judge.report([verdicts[n] for n in numbers], [guards[n] for n in numbers])
+    problems, cells = (round(sum(each) / len(counts), 1) for each in zip(*counts, strict=True))
+    return {
+        "problems": problems,
+        "cells": cells,
+        **{word: shown(one[word]) for word in ("estimate", "learned", "served")},
+        "spoke": one["spoke"],
+    }
 
+
+def data() -> None:
     result = recorded().get("data", {})
     for lesson, some in sheets():
         if lesson in result:
             continue
-        told = {}
-        for share in SHARES:
-            verdicts, guards, counts = {}, {}, []
-            for part in judge.folds(some):
-                rest = sorted((s for n, s in enumerate(some) if n not in {*part}), key=chance)
-                few = rest[: max(2, round(share * len(rest)))]
-                counts.append(len(few))
-                guard = judge.Guard(UNGUARDED)
-                if len(few) >= LEAST:
-                    guard = judge.guard(judge.crossed(few, lesson, INNER).verdicts)
-                model = train(few, lesson, MOST_TREES)
-                for n in part:
-                    verdicts[n], guards[n] = judge.verdict(model, some[n]), guard
-            numbers = range(len(some))
-            one = judge.report([verdicts[n] for n in numbers], [guards[n] for n in numbers])
-            told[f"{share:.0%}"] = {
-                "problems": round(sum(counts) / len(counts), 1),
-                **{word: shown(one[word]) for word in ("estimate", "served")},
-                "spoke": one["spoke"],
-            }
-        result[lesson] = told
-        print(lesson, json.dumps(told), flush=True)
+        result[lesson] = {
+            f"{share:.0%}": judged(
+                lesson,
+                some,
+                lambda rest, share=share: sorted(rest, key=lambda s: chance(s.block.problem))[
+                    : max(2, round(share * len(rest)))
+                ],
+            )
+            for share in SHARES
+        }
+        print(lesson, json.dumps(result[lesson]), flush=True)
         record("data", result)
+
+
+def kernels() -> None:
+    from dataclasses import replace
+
+    from learning_data import fewer
+    from tilewright.learn.train import Sheet
+    from tilewright.measure.designs import Sample
+
+    def cut(some: Sequence[Any], count: int) -> list[Any]:
+        """Sheets of fewer kernels: the estimate's first, and others by chance."""
+        pairs = []
+        for sheet in some:
+            problem, described = sheet.block.problem, sheet.described
+            order = [described.pool[place] for place in described.places]
+            first = count - count // 2
+            others = sorted(order[first:], key=lambda c, problem=problem: chance((problem, c.name)))
+            pairs.append((problem, (*order[:first], *others)))
+        return [
+            Sheet(replace(sheet.block, us={config: sheet.block.us[config] for config in chosen}))
+            for sheet, (_, chosen) in zip(
+                some, fewer(Sample(tuple(pairs)), count).pairs, strict=True
+            )
+        ]
+
+    result = recorded().get("kernels", {})
+    for lesson, some in sheets():
+        if lesson in result:
+            continue
+        result[lesson] = {
+            str(count): judged(lesson, some, lambda rest, count=count: cut(rest, count))
+            for count in COUNTS
+        }
+        print(lesson, json.dumps(result[lesson]), flush=True)
+        record("kernels", result)
 
 
 # --- figures of the estimate ------------------------------------------------------------------
@@ -285,13 +339,13 @@ def figures(files: Sequence[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("methods", "data", "figures"))
+    parser.add_argument("command", choices=("methods", "data", "kernels", "figures"))
     parser.add_argument("--files", nargs="+", choices=FILES, default=FILES, help="of `figures`")
     args = parser.parse_args()
     if args.command == "figures":
         figures(args.files)
     else:
-        {"methods": methods, "data": data}[args.command]()
+        {"methods": methods, "data": data, "kernels": kernels}[args.command]()
 
 
 if __name__ == "__main__":

@@ -2,15 +2,23 @@
 models.
 
     python benchmarks/learning_data.py draw                 # choose the pairs; needs scipy, no GPU
-    python benchmarks/learning_data.py plan --seconds 1200 --gpus 4     # what a run would measure
-    python benchmarks/learning_data.py measure --seconds 540 --out DIR --part 0/2
+    python benchmarks/learning_data.py plan --seconds 500 --gpus 1      # what a run would measure
+    python benchmarks/learning_data.py measure --seconds 240 --out DIR --part 0/2
 
 `draw` writes a sample for each class of problems into cases/learning (`measure.designs`): problems
 of models, and GEMMs whose sizes lie between theirs. `measure` takes the samples in the
 order of `CLASSES`, each for its share of the time, on every GPU of the machine. Kernels are built
-on the processor's cores, those of the next class while the GPUs measure. Every kernel is verified,
-then timed in replayed CUDA graphs. Results already in DIR are not measured again. `measure` leaves
-them packed in results.db.xz.
+on the processor's cores in the order in which they are needed, while the GPUs measure. Every kernel
+is verified, then timed in replayed CUDA graphs.
+
+A run of many seconds may be made in sittings. `measure` leaves all results packed in
+DIR/results.db.xz, which is small; a sitting that finds nothing else in DIR begins with it. A kernel
+that was timed on a problem in the same way is not timed there again, whatever the driver and the
+versions were: for times of one state take an empty DIR.
+
+Of each problem only some kernels of the sample are measured (`fewer`, `--kernels`): from 12 of each
+problem models learn about as much as from all, and from half the problems they learn less
+(`learned_methods.py kernels`).
 
 In a sample, problems that `learned_h200.parquet` has come last. Of the others, every second one is
 drawn by chance, so that any beginning has a fair draw in it; those between them are where the
@@ -28,11 +36,12 @@ import os
 import sqlite3
 import sys
 import tempfile
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -42,15 +51,16 @@ from cases.gemm_unseen import Multiples, fp8_rows, sizes
 from tilewright import arch, ops
 from tilewright.arch.model import Device
 from tilewright.compile import Store, build
+from tilewright.files import write_whole
 from tilewright.learn.matrix import read
 from tilewright.measure import designs
 from tilewright.measure.database import FILE
 from tilewright.measure.designs import Design, Sample
 from tilewright.measure.groups import groups
-from tilewright.measure.measurement import Measurement, Settings
+from tilewright.measure.measurement import Measurement, Settings, problem_text
 from tilewright.measure.problems import load_problems
 from tilewright.measure.results import Results
-from tilewright.measure.sweep import Crew, Group, plan_some, sweep
+from tilewright.measure.sweep import Crew, Group, plan_some, settings_on, sweep
 from tilewright.ops.gemm import GemmProblem
 from tilewright.select.features import Described
 from tilewright.select.learned import judged
@@ -62,10 +72,12 @@ DEVICE = "h200_sxm"
 PACKED = "results.db.xz"
 
 SETTINGS = Settings(
-    cache="rotated", timer="graph", warm_up_seconds=0.01, min_samples=3, max_samples=3,
+    cache="rotated", timer="graph", warm_up_seconds=0.01, min_samples=2, max_samples=2,
     budget_seconds=5.0, interleave=32,
 )  # fmt: skip
-"""A sample of a graph is the mean of 20 calls and more, so three are enough to rank by."""
+"""A sample of a graph is the mean of 20 calls and more, so two are enough to rank by."""
+KERNELS, COMMON = 12, 40
+"""Of each problem, and those of a class that may be measured beside the estimate's first."""
 SLOWEST = 2.5
 """Models are not asked about kernels of over twice the least estimate
 (`select.learned.FARTHEST`)."""
@@ -215,6 +227,9 @@ def draw(name: str) -> Sample:
 
 # --- measuring --------------------------------------------------------------------------------
 
+Pair = tuple[Any, tuple[Any, ...]]
+"""A problem, and kernels to measure on it."""
+
 
 class OutOfTime(Exception):
     """The time is over; all finished measurements are kept."""
@@ -259,72 +274,148 @@ class Run:
 
         yield count
 
-    def measure(self, sample: Sample, until: float) -> int:
+    def measure(self, pairs: Sequence[Pair], until: float) -> int:
         """Measure pairs until then; returns of how many problems."""
-        for at in range(0, len(sample.pairs), TOGETHER):
+        for at in range(0, len(pairs), TOGETHER):
             if time.monotonic() > until:
                 return at
-            some = [(self.group, sample.pairs[at : at + TOGETHER])]
-            this = plan_some(some, SETTINGS, self.results.keys(), vendor=False)
+            some = pairs[at : at + TOGETHER]
+            known = self.results.keys(problems={problem_text(problem) for problem, _ in some})
+            this = plan_some([(self.group, some)], SETTINGS, known, vendor=False)
             sweep(this, self.results, self.store, lambda: Lent(self.crew), measuring=self.counting)
-        return len(sample.pairs)
+        return len(pairs)
+
+
+def fewer(sample: Sample, count: int) -> Sample:
+    """At most `count` kernels of each problem: one half are the first ones, which are the
+    estimate's; the others are among the `COMMON` that the sample has most, so that few are
+    built, and after these any."""
+    first = count - count // 2
+    used = Counter(config for _, chosen in sample.pairs for config in chosen[first:])
+    common = {config for config, _ in used.most_common(COMMON)}
+
+    def cut(chosen: Sequence[Any]) -> tuple[Any, ...]:
+        others = sorted(chosen[first:], key=lambda config: config not in common)
+        return (*chosen[:first], *others[: count - first])
+
+    return replace(sample, pairs=tuple((problem, cut(chosen)) for problem, chosen in sample.pairs))
+
+
+def left(sample: Sample, timed: set[tuple[str, str]]) -> list[Pair]:
+    """What of a sample was not timed yet. timed: kernels and problems, as text."""
+    pairs = (
+        (problem, tuple(c for c in chosen if (c.name, problem_text(problem)) not in timed))
+        for problem, chosen in sample.pairs
+    )
+    return [(problem, chosen) for problem, chosen in pairs if chosen]
+
+
+def chunks(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Pairs in parts for which kernels are built at once: small ones first, so that measuring
+    begins soon; then each twice as long, since starting compilers takes time."""
+    found, size = [], TOGETHER
+    while pairs:
+        found.append([*pairs[:size]])
+        pairs, size = pairs[size:], 2 * size
+    return found
+
+
+def in_turn(work: Mapping[str, Sequence[Any]]) -> list[tuple[str, int]]:
+    """The order to build chunks in: class after class, but the first of a class when two of the
+    class before are built, so that measuring it need not wait."""
+    names, found = [*work], []
+    for name, after in zip(names, [*names[1:], ""], strict=True):
+        mine = [(name, number) for number in range(len(work[name]))]
+        begun = [(after, 0)] if work.get(after) else []
+        found += [*mine[:2], *begun, *mine[2:]]
+    return [*dict.fromkeys(found)]
 
 
 def measure(args: argparse.Namespace) -> None:
     begun = time.monotonic()
     part, parts = map(int, args.part.split("/"))
-    store = Store()
+    store, folder = Store(), Path(args.out)
+    _unpack(folder)
     found, start = groups(args.devices, store, SETTINGS, timeout=30)
     if len(found) > 1:
         raise SystemExit("the devices are of several kinds: name some with --devices")
     (group,) = found
-    samples = {name: _part(name, group, part, parts) for name in args.classes}
+    shares = {name: CLASSES[name].share for name in args.classes}
+    ends = {
+        name: begun + args.seconds * sum([*shares.values()][: at + 1]) / sum(shares.values())
+        for at, name in enumerate(shares)
+    }
     workers = max(1, len(os.sched_getaffinity(0)) - SPARED_CORES)
+    stopped = threading.Event()
 
-    def built(name: str) -> str:
-        wanted = [(config, group.device.arch) for config in samples[name].configs]
-        return str(build(wanted, store=store, workers=workers))
+    def built(name: str, pairs: Sequence[Pair]) -> str:
+        def watch(*_: object) -> None:
+            if stopped.is_set() or time.monotonic() > ends[name]:
+                raise OutOfTime
 
-    with Results(args.out, write=True) as results, start() as crew, ThreadPoolExecutor(1) as pool:
+        watch()
+        wanted = [(config, group.device.arch) for config in Sample(tuple(pairs)).configs]
+        return str(build(wanted, store=store, workers=workers, progress=watch))
+
+    with Results(folder, write=True) as results, start() as crew, ThreadPoolExecutor(1) as pool:
         crew.prepare()
         run = Run(group, crew, results, store, begun + args.seconds)
-        building: dict[str, Future[str]] = {
-            name: pool.submit(built, name) for name in samples if not group.interpreted
+        timed = _timed(results, group)
+        work = {
+            name: chunks(left(_part(name, group, args.kernels, part, parts), timed))
+            for name in args.classes
         }
-        until = begun
+        building = {
+            (name, at): pool.submit(built, name, work[name][at])
+            for name, at in ([] if group.interpreted else in_turn(work))
+        }
         try:
-            for name, sample in samples.items():
-                until += (
-                    args.seconds * CLASSES[name].share / sum(CLASSES[one].share for one in samples)
-                )
-                said = building[name].result() if name in building else "nothing to build"
-                at, before = time.monotonic(), run.made
-                problems = run.measure(sample, until)
+            for name, several in work.items():
+                at, before, problems = time.monotonic(), run.made, 0
+                for number, pairs in enumerate(several):
+                    if future := building.get((name, number)):
+                        wait([future], timeout=max(0.0, ends[name] - time.monotonic()))
+                        if not future.done() or isinstance(future.exception(), OutOfTime):
+                            break
+                        future.result()
+                    problems += run.measure(pairs, ends[name])
                 took = time.monotonic() - at
                 print(
-                    f"{name}: {said}; {run.made - before} pairs of {problems} problems in "
-                    f"{took:.0f} s, {(run.made - before) / max(took, 1e-9):.1f} a second; "
+                    f"{name}: {run.made - before} pairs of {problems} problems, of "
+                    f"{sum(map(len, several))} left, in {took:.0f} s, "
+                    f"{(run.made - before) / max(took, 1e-9):.1f} a second; "
                     f"{time.monotonic() - begun:.0f} s since the start",
                     flush=True,
                 )
+                _pack(folder)
         except OutOfTime:
             print(f"{name}: the time is over")
-        for one in building.values():
-            one.cancel()
+        finally:
+            stopped.set()
+            for one in building.values():
+                one.cancel()
     print(f"{run.made} pairs, {run.wrong} not ok; {time.monotonic() - begun:.0f} s")
-    _pack(Path(args.out))
+    _pack(folder)
 
 
-def _part(name: str, group: Group, part: int, parts: int) -> Sample:
+def _part(name: str, group: Group, kernels: int, part: int, parts: int) -> Sample:
     sample = designs.load(SAMPLES / f"{name}.json").legal(group.device.arch)
-    return replace(sample, pairs=sample.pairs[part::parts])
+    few = fewer(sample, kernels)
+    return replace(few, pairs=few.pairs[part::parts])
+
+
+def _timed(results: Results, group: Group) -> set[tuple[str, str]]:
+    """The kernels and problems, as text, that were measured as this run would."""
+    settings = settings_on(group, SETTINGS).digest
+    kept = (outline.key for outline in results.outlines())
+    return {(kernel, problem) for kernel, _, problem, _, _, how in kept if how == settings}
 
 
 def plan(args: argparse.Namespace) -> None:
     """Say how many pairs each class has, and how long they take."""
     whole = 0
     for name in args.classes:
-        sample = designs.load(SAMPLES / f"{name}.json")
+        sample = fewer(designs.load(SAMPLES / f"{name}.json"), args.kernels)
         share = CLASSES[name].share / sum(CLASSES[one].share for one in args.classes)
         room = share * args.seconds * args.gpus * PAIRS_A_SECOND
         taken = before = 0
@@ -340,12 +431,18 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def _pack(folder: Path) -> None:
-    """Leave the results in one small file."""
+    """Leave the results in one small file, whole at any moment."""
     with tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch, FILE)
-        with sqlite3.connect(folder / FILE) as database:
+        with closing(sqlite3.connect(folder / FILE)) as database:
             database.execute("VACUUM INTO ?", (str(whole),))
-        (folder / PACKED).write_bytes(lzma.compress(whole.read_bytes(), preset=6))
+        write_whole(folder / PACKED, lzma.compress(whole.read_bytes(), preset=6))
+
+
+def _unpack(folder: Path) -> None:
+    """Begin with what an earlier sitting left, if nothing else is there."""
+    if (folder / PACKED).exists() and not (folder / FILE).exists():
+        write_whole(folder / FILE, lzma.decompress((folder / PACKED).read_bytes()))
 
 
 def main() -> None:
@@ -354,9 +451,13 @@ def main() -> None:
     for command in ("draw", "plan", "measure"):
         one = commands.add_parser(command)
         one.add_argument("--classes", nargs="+", choices=CLASSES, default=[*CLASSES])
+        if command != "draw":
+            one.add_argument(
+                "--kernels", type=int, default=KERNELS, help="of each problem, at most"
+            )
         if command == "plan":
-            one.add_argument("--seconds", type=float, default=1200.0)
-            one.add_argument("--gpus", type=int, default=4)
+            one.add_argument("--seconds", type=float, default=500.0)
+            one.add_argument("--gpus", type=int, default=1)
     one.add_argument("--out", required=True, help="folder of the results")
     one.add_argument("--seconds", type=float, default=240.0, help="for all of it, builds included")
     one.add_argument("--part", default="0/1", help="I/N: every N-th problem from the I-th on")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import lzma
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tune"))
 from fake_crew import GROUP, FakeCrew
 
 import learning_data
-from learning_data import Class
+from learning_data import Class, OutOfTime, chunks, fewer, in_turn, left
 from tilewright import arch, ops
 from tilewright.measure.designs import Design, Sample
 from tilewright.measure.results import Results
@@ -46,9 +49,9 @@ def samples(tmp_path: Path, monkeypatch: Any) -> Sample:
     return made
 
 
-def run(monkeypatch: Any, folder: Path, *words: str) -> FakeCrew:
-    crew = FakeCrew(settings=learning_data.SETTINGS.interpreted)
-    monkeypatch.setattr(learning_data, "groups", lambda *_, **__: ([GROUP], lambda: crew))
+def run(monkeypatch: Any, folder: Path, *words: str, group: Any = GROUP) -> FakeCrew:
+    crew = FakeCrew(group, settings=learning_data.SETTINGS.interpreted)
+    monkeypatch.setattr(learning_data, "groups", lambda *_, **__: ([group], lambda: crew))
     given = ["measure", "--classes", "gemm", "--out", str(folder), *words]
     monkeypatch.setattr(sys, "argv", ["learning_data.py", *given])
     learning_data.main()
@@ -80,3 +83,100 @@ def test_a_run_ends_in_time_and_keeps_what_it_has(
     with Results(tmp_path / "out") as results:
         assert len(results) == len(crew.made)
     assert "pairs" in capsys.readouterr().out
+
+
+def test_of_fewer_kernels_half_are_the_first_and_the_others_common(monkeypatch: Any):
+    monkeypatch.setattr(learning_data, "COMMON", 2)
+    lists = ("abcdef", "bagdfe", "hiefcd")
+    made = Sample(tuple((number, tuple(line)) for number, line in enumerate(lists)))
+
+    def cut(count: int) -> list[str]:
+        return ["".join(chosen) for _, chosen in fewer(made, count).pairs]
+
+    # Behind the first two, d, e and f come three times, c twice, and g once; two are common.
+    common = {one for line in cut(4) for one in line[2:]}
+    assert [line[:2] for line in cut(4)] == ["ab", "ba", "hi"]
+    assert len(common) == 2 and common < set("def")
+    assert cut(6) != [*lists] and [set(line) for line in cut(6)] == [set(line) for line in lists]
+    assert cut(1) == ["a", "b", "h"]
+
+
+def test_what_was_timed_is_left_out():
+    configs = tuple(SimpleNamespace(name=name) for name in "ab")
+    made = Sample(tuple((problem, configs) for problem in PROBLEMS[:2]))
+    text = learning_data.problem_text(PROBLEMS[0])
+    assert left(made, {("a", text)}) == [(PROBLEMS[0], configs[1:]), (PROBLEMS[1], configs)]
+    assert left(made, {("a", text), ("b", text)}) == [(PROBLEMS[1], configs)]
+
+
+def test_chunks_are_small_first_and_built_before_they_are_needed():
+    pairs: Any = [(number, ()) for number in range(100)]
+    parts = chunks(pairs)
+    assert [len(part) for part in parts] == [8, 16, 32, 44]
+    assert [pair for part in parts for pair in part] == pairs
+    work = {"a": parts, "b": parts[:1], "c": [], "d": parts[:3]}
+    assert in_turn(work) == [
+        ("a", 0), ("a", 1), ("b", 0), ("a", 2), ("a", 3), ("d", 0), ("d", 1), ("d", 2),
+    ]  # fmt: skip
+
+
+def test_a_later_sitting_goes_on_from_the_packed_file_alone(
+    samples: Sample, tmp_path: Path, monkeypatch: Any
+):
+    """On another machine, with another driver."""
+    monkeypatch.setattr(learning_data, "TOGETHER", 2)
+    first, later = tmp_path / "first", tmp_path / "later"
+    stops = iter([*range(8), *[1e9] * 100])
+    monkeypatch.setattr(learning_data, "time", SimpleNamespace(monotonic=lambda: next(stops)))
+    before = run(monkeypatch, first).made
+    assert 0 < len(before) < 24
+    monkeypatch.setattr(learning_data, "time", time)
+    later.mkdir()
+    (later / learning_data.PACKED).write_bytes((first / learning_data.PACKED).read_bytes())
+    other = replace(GROUP, environment=replace(GROUP.environment, driver="2.0"))
+    after = run(monkeypatch, later, group=other).made
+    assert len(before) + len(after) == 24
+    assert not {(m.kernel, m.problem) for m in before} & {(m.kernel, m.problem) for m in after}
+    assert run(monkeypatch, later).made == []
+
+
+def test_kernels_are_built_before_they_are_measured(
+    samples: Sample, tmp_path: Path, monkeypatch: Any
+):
+    built: set[Any] = set()
+
+    def build(wanted: Sequence[Any], *, progress: Any, **_: Any) -> str:
+        for config, _arch in wanted:
+            progress()
+            built.add(config)
+        return ""
+
+    def sweep(this: Any, *_: Any, **__: Any) -> None:
+        measured.extend(pair for part in this.parts for pair in part.todo)
+        assert {pair.config for pair in measured} <= built
+
+    measured: list[Any] = []
+    monkeypatch.setattr(learning_data, "build", build)
+    monkeypatch.setattr(learning_data, "sweep", sweep)
+    real = replace(GROUP, interpreted=False)
+    run(monkeypatch, tmp_path / "out", "--kernels", "2", group=real)
+    assert len(measured) == 2 * len(PROBLEMS)
+
+
+def test_a_build_ends_with_the_time(samples: Sample, tmp_path: Path, monkeypatch: Any):
+    def build(_wanted: Any, *, progress: Any, **_: Any) -> str:
+        try:
+            while time.monotonic() - begun < 30:
+                progress()
+                time.sleep(0.01)
+        except OutOfTime:
+            ended.append(time.monotonic() - begun)
+            raise
+        return ""
+
+    ended: list[float] = []
+    monkeypatch.setattr(learning_data, "build", build)
+    begun = time.monotonic()
+    real = replace(GROUP, interpreted=False)
+    crew = run(monkeypatch, tmp_path / "out", "--seconds", "0.2", group=real)
+    assert crew.made == [] and ended and ended[0] < 10
