@@ -91,15 +91,12 @@ CASES = {
         lambda n: [torch.randn(n, 16), torch.randn(2, 16, 8), offsets(n)],
     ),
 }
-WITHOUT_GRADIENTS = ("grouped_gemm",)
 
 
 @pytest.mark.turns(48)
 @pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_lengths_share_at_most_two_graphs(name, trains, counter):
-    if trains and name in WITHOUT_GRADIENTS:
-        pytest.skip("the operation has no gradients")
     function, make = CASES[name]
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend=counter)
     for n in LENGTHS:

@@ -248,11 +248,9 @@ def test_refused_dtypes_by_name():
 
 
 def test_a_family_without_gradients_says_so():
-    x = torch.randn(64, 32, dtype=torch.bfloat16, requires_grad=True)
-    w = torch.randn(2, 32, 48, dtype=torch.bfloat16)
-    sizes = torch.tensor([32, 64], dtype=torch.int32)
-    with pytest.raises(BadArgument, match="grouped_gemm states no gradients"):
-        tw.grouped_gemm(x, w, sizes)
+    outputs = torch.randn(3, 2, 2, 16, requires_grad=True)
+    with pytest.raises(BadArgument, match="merge_states states no gradients"):
+        tw.merge_states(outputs, torch.randn(3, 2, 2))
 
 
 @pytest.mark.parametrize("call", [tw.gemm, lambda a, b: torch.ops.tilewright.gemm([a, b])[0]])

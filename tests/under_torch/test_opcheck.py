@@ -50,7 +50,7 @@ CASES = {
     "gemm, bias": Case(
         "gemm", ((4, 16), (16, 8), (8,)), Said(named=("bias",), options=(("epilogue", "bias"),))
     ),
-    "grouped_gemm": Case("grouped_gemm", ((4, 16), (2, 16, 8), whole(2, 4)), trains=False),
+    "grouped_gemm": Case("grouped_gemm", ((4, 16), (2, 16, 8), whole(2, 4))),
     "attention": Case("attention", (HEADS, HEADS, HEADS), APART, (0.3, 2)),
     "attention_backward": Case(
         "attention_backward", (HEADS, HEADS, HEADS, HEADS, (1, 2, 4), HEADS), trains=False

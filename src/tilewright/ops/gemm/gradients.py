@@ -55,7 +55,7 @@ class _Steps(Recording):
         self._p = problem
 
     def readable(self, x: Any) -> Any:
-        return _readable(x)
+        return readable(x)
 
     def summed(self, taken: Takes) -> Callable[[Any], Any]:
         alone = taken.kind == "d" and self._p.stride_d == 0
@@ -77,7 +77,7 @@ class _Steps(Recording):
             dz = self.add("sum of dS", _sum_of_batch, dz)
             shared_a = shared_b = False
         if "A" in self._wanted:
-            left, right = dz, self.add("Bᵀ", _transposed, "B")
+            left, right = dz, self.add("Bᵀ", transposed, "B")
             if shared_a:  # the batch becomes part of the sum: [m, batch·n] · [batch·n, k]
                 left = self.add("dS side by side", _side_by_side, dz)
                 right = self.add("Bᵀ on top of each other", _stacked, right)
@@ -93,9 +93,9 @@ class _Steps(Recording):
         """Aᵀ·dS, which lies as B does: of a B by columns, as a layer keeps its weight, dSᵀ·A is
         computed."""
         if self._p.layout[1] == "c":
-            made = self._gemm("grad Bᵀ", self.add_view("dSᵀ", _transposed, dz), a)
-            return self.add_view("grad B", _transposed, made)
-        return self._gemm("grad B", self.add_view("Aᵀ", _transposed, a), dz)
+            made = self._gemm("grad Bᵀ", self.add_view("dSᵀ", transposed, dz), a)
+            return self.add_view("grad B", transposed, made)
+        return self._gemm("grad B", self.add_view("Aᵀ", transposed, a), dz)
 
     def _gemm(self, makes: str, *names: str, **options: Any) -> str:
         if self._p.precision != "ieee":
@@ -103,7 +103,7 @@ class _Steps(Recording):
         return self.add(makes, self._p.family, *names, **options)
 
 
-def _readable(x: Any) -> Any:
+def readable(x: Any) -> Any:
     """`x`, or a copy where neither its rows nor its columns are contiguous and apart (the gradient
     of a sum has strides of 0)."""
     if x.is_contiguous():
@@ -115,7 +115,7 @@ def _readable(x: Any) -> Any:
     return x if apart and whole else x.contiguous()
 
 
-def _transposed(x: Any) -> Any:
+def transposed(x: Any) -> Any:
     return x.transpose(-1, -2)
 
 

@@ -12,6 +12,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
 from tilewright.ops import epilogues
+from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Reader, with_lines
@@ -30,6 +31,7 @@ from tilewright.ops.grouped_gemm import (
     scales,
     spaces,
 )
+from tilewright.ops.grouped_gemm import gradients as gradients_module
 from tilewright.ops.grouped_gemm import reference as reference_module
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter, onednn
@@ -173,6 +175,9 @@ class GroupedGemmFamily(Defaults):
 
     def problem_of(self, call: Call, config: GroupedGemmConfig | None = None) -> GroupedGemmProblem:
         return operands.problem_of(call, config.layout if config else "rcr")
+
+    def gradients(self, problem: GroupedGemmProblem, wanted: Sequence[str]) -> Backward | Verdict:
+        return gradients_module.gradients(problem, wanted)
 
     def lowered(
         self, inputs: int, named: Sequence[str], options: Mapping[str, Any]

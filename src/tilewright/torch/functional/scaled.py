@@ -154,38 +154,35 @@ def _blocks(name: str, scale: Any, recipe: str, rows: int, k: int) -> Any:
 def grouped_mm(
     mat_a: Any, mat_b: Any, *, offs: Any = None, bias: Any = None, out_dtype: Any = None
 ) -> Any:
-    """As ``torch.nn.functional.grouped_mm``: products of groups of rows, each with its matrix. No
-    gradients are recorded.
+    """As ``torch.nn.functional.grouped_mm``: products of groups, whose sizes are on the device.
 
-    mat_a: [m, k], rows sorted by group; or [groups, m, k], without `offs`.
-    mat_b: [groups, k, n].
-    offs: int32 [groups], where each group's rows end. Rows behind the last one are left
-        uninitialised in the result.
+    mat_a, mat_b: with groups of rows, [m, k] and [groups, k, n]; along the sum, [m, k] and [k, n],
+        whose result is [groups, m, n], 0 for a group without a part of k; of columns,
+        [groups, m, k] and [k, n]; and [groups, m, k] and [groups, k, n], without `offs`.
+    offs: int32 [groups], where each group ends. Rows or columns behind the last one are left
+        uninitialised in the result, and have gradients of 0.
 
-    Groups along k or n, a bias, and another out_dtype than the operands' are refused. Raises
-    `BadArgument`.
+    A bias, and another out_dtype than the operands', are refused. Raises `BadArgument`.
     """
     checked.floats(_GROUPED, mat_a=mat_a, mat_b=mat_b)
     if bias is not None or out_dtype not in (None, mat_a.dtype):
         raise BadArgument(f"bias and out_dtype are not supported: {checked.instead(_GROUPED)}")
+    for name, x in (("mat_a", mat_a), ("mat_b", mat_b)):
+        checked.dimensions(name, x, 2, 3)
     if mat_a.dim() == mat_b.dim() == 3:
         if offs is not None:
-            raise BadArgument("offs is for rows of groups in two dimensions; leave it out")
+            raise BadArgument("offs is for groups in two dimensions; leave it out")
         return bmm(mat_a, mat_b)
-    if (mat_a.dim(), mat_b.dim()) != (2, 3) or offs is None:
+    if offs is None:
         raise BadArgument(
-            f"mat_a is {list(mat_a.shape)} and mat_b {list(mat_b.shape)}: rows of groups, mat_a "
-            "[m, k] with offs and mat_b [groups, k, n], are computed here; for groups along k or "
-            f"n, {checked.instead(_GROUPED)}"
+            f"mat_a is {list(mat_a.shape)} and mat_b {list(mat_b.shape)}: offs must say where the "
+            "groups end"
         )
     checked.strided(_GROUPED, "offs", offs)
-    if offs.dtype is not torch.int32 or tuple(offs.shape) != (mat_b.shape[0],):
-        raise BadArgument(
-            f"offs is {offs.dtype} {list(offs.shape)}, but must be int32 [{mat_b.shape[0]}]"
-        )
-    if torch.is_grad_enabled() and (mat_a.requires_grad or mat_b.requires_grad):
-        raise BadArgument(
-            f"grouped_mm records no gradients here: {checked.instead(_GROUPED)}, or run under "
-            "torch.no_grad()"
-        )
-    return grouped_gemm(checked.readable(mat_a), checked.readable(mat_b), offs)
+    groups = [x.shape[0] for x in (mat_a, mat_b) if x.dim() == 3]
+    if offs.dtype is not torch.int32 or offs.dim() != 1 or groups not in ([], [*offs.shape]):
+        wanted = ", ".join(map(str, groups)) or "groups"
+        raise BadArgument(f"offs is {offs.dtype} {list(offs.shape)}, but must be int32 [{wanted}]")
+    of_rows = (mat_a.dim(), mat_b.dim()) == (2, 3)
+    a = mat_a if not of_rows or mat_a.stride(-1) == 1 else mat_a.contiguous()
+    return grouped_gemm(checked.readable(a), checked.readable(mat_b), offs)

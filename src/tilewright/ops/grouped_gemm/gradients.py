@@ -1,0 +1,176 @@
+"""Gradients of grouped GEMM, which are grouped GEMMs of the other forms.
+
+    C_g = A_g·B_g, rows of A sorted by group     dA = dC·Bᵀ, likewise; dB_g = A_gᵀ·dC_g, ``weights``
+    C_g = A_g·B_g, groups along the sum          rows or columns of dA and of dB, sorted by group
+    C_g = A_g·B_g, columns of B sorted by group  dA_g = dC_g·B_gᵀ, ``weights``; dB = Aᵀ·dC, likewise
+
+Transposed operands are views. Rows and columns of no group have gradients of 0, whatever arrives
+there: the products leave them out, and write zeros (`zero_rest`). Each gradient is itself an
+operation with gradients, so there are second derivatives.
+
+Of an epilogue, operations without operands and a bias have gradients. A bias is summed over each
+group's rows by a product with a row of ones, since only the device knows where groups end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
+
+from tilewright.ops import epilogues
+from tilewright.ops.backward import Backward
+from tilewright.ops.epilogues import Takes
+from tilewright.ops.gemm import gradients as gemm
+from tilewright.ops.grouped_gemm import scales
+from tilewright.ops.recording import DTYPES, Recording, refused
+from tilewright.verdict import Verdict, no
+
+if TYPE_CHECKING:
+    from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+
+_WHY_NOT = {
+    "list": "a list writes results where its table says, and has no gradients",
+    "gathered": "a grouped_gemm of gathered rows has no gradients: a row of A is read several "
+    "times; gather them first, A[rows // per_row]",
+}
+"""Forms without gradients."""
+
+
+def gradients(problem: GroupedGemmProblem, wanted: Sequence[str]) -> Backward | Verdict:
+    """See `tilewright.ops.protocols.Differentiation`."""
+    verdict = _refused(problem, wanted)
+    return _Steps(problem, wanted).backward() if verdict is None else verdict
+
+
+def _refused(p: GroupedGemmProblem, wanted: Sequence[str]) -> Verdict | None:
+    types = dict.fromkeys((p.dtype_a, p.dtype_b, p.dtype_c))
+    if len(types) > 1 or p.dtype_a not in DTYPES:
+        return no(
+            "gradients_dtype",
+            f"a grouped_gemm of {'→'.join(types)} has no gradients; those of one dtype of "
+            f"{', '.join(DTYPES)} throughout do",
+        )
+    if p.form in _WHY_NOT:
+        return no("gradients_form", _WHY_NOT[p.form])
+    if scales.of(p):
+        return no("gradients_scales", "a grouped_gemm with block scales has no gradients")
+    if p.form == "masked" and {*wanted} - {"A"}:
+        return no(
+            "gradients_form",
+            f"form masked has no gradient for {', '.join(w for w in wanted if w != 'A')}: its "
+            "groups do not follow one another; sort the rows by group (contiguous)",
+        )
+    if p.form == "weights" and p.epilogue:
+        return no("gradients_epilogue", "form weights has no gradients with an epilogue")
+    if (found := refused(p.epilogue, wanted)) is not None:
+        return found
+    for taken, name in zip(
+        epilogues.takes(p.epilogue), epilogues.chain_names(p.epilogue), strict=True
+    ):
+        if name in wanted and taken.name != "bias":
+            return no(
+                "gradients_operand",
+                f"a grouped_gemm has no gradient for {name}, only for A, B and a bias",
+            )
+    for one in epilogues.parse(p.epilogue):
+        if one.gradient and one.gradient.to_input and any(t.kind == "n" for t in one.takes):
+            return no("gradients_epilogue", f"{one.name} of groups has no gradient")
+    return None
+
+
+class _Steps(Recording):
+    """The backward pass of one problem."""
+
+    spread_kind = "m"
+
+    def __init__(self, problem: GroupedGemmProblem, wanted: Sequence[str]) -> None:
+        super().__init__(problem.epilogue, ("A", "B"), "C", problem.dtype_a, wanted)
+        self._p = problem
+        self._sizes = "counts" if problem.form == "masked" else "offsets"
+
+    def readable(self, x: Any) -> Any:
+        if self._p.form in ("weights", "columns"):
+            return gemm.readable(x)
+        apart = x.dim() == 2 and x.stride(-1) == 1 and x.stride(0) >= x.shape[-1]
+        return x if apart else x.contiguous()
+
+    def summed(self, taken: Takes) -> Callable[[Any], Any]:
+        raise NotImplementedError  # only a bias has a gradient: `_find_operands`
+
+    def spread(self, x: Any) -> Any:
+        return x.unsqueeze(-1)
+
+    def again(self, makes: str, chain: str, names: Sequence[str]) -> None:
+        self._grouped(makes, "A", "B", *names, **({"epilogue": chain} if chain else {}))
+
+    def _find_operands(self, place: int, dz: str) -> None:
+        """The gradient of a bias."""
+        for name in self._names[place]:
+            if name in self._wanted:
+                each = self.add(f"d{name}", methodcaller(DTYPES[self._dtype]), dz)
+                ones = self.add(f"ones for {name}", _ones, each)
+                made = self._weights(f"sums for {name}", ones, each)
+                self._found[name] = self.add_view(f"grad {name}", methodcaller("squeeze", 1), made)
+
+    def from_sums(self, dz: str) -> None:
+        find = {"weights": self._of_weights, "columns": self._of_columns}
+        find.get(self._p.form, self._of_rows)(dz)
+
+    def _of_rows(self, dz: str) -> None:
+        if "A" in self._wanted:
+            self._found["A"] = self._rest_is_0("grad A", dz, self._transposed("B"))
+        if "B" in self._wanted:  # as B lies: by columns, as a layer keeps its weight, or by rows
+            if self._p.layout[1] == "c":
+                made = self._weights("grad Bᵀ", self._transposed(dz), "A")
+                self._found["B"] = self._transposed(made)
+            else:
+                self._found["B"] = self._weights("grad B", self._transposed("A"), dz)
+
+    def _of_weights(self, dz: str) -> None:
+        """Rows of an operand sorted by group, where its counterpart lies by rows; else columns."""
+        a, b, _ = tuple(self._p.layout)
+        if "A" in self._wanted:
+            if b == "r":
+                made = self._rest_is_0("grad Aᵀ", "B", self._transposed(dz))
+                self._found["A"] = self._transposed(made)
+            else:
+                self._found["A"] = self._rest_is_0("grad A", dz, self._transposed("B"))
+        if "B" in self._wanted:
+            if a == "c":
+                self._found["B"] = self._rest_is_0("grad B", self._transposed("A"), dz)
+            else:
+                made = self._rest_is_0("grad Bᵀ", self._transposed(dz), "A")
+                self._found["B"] = self._transposed(made)
+
+    def _of_columns(self, dz: str) -> None:
+        if "A" in self._wanted:
+            if self._p.layout[0] == "c":
+                made = self._weights("grad Aᵀ", "B", self._transposed(dz))
+                self._found["A"] = self._transposed(made)
+            else:
+                self._found["A"] = self._weights("grad A", dz, self._transposed("B"))
+        if "B" in self._wanted:
+            self._found["B"] = self._rest_is_0("grad B", self._transposed("A"), dz)
+
+    def _transposed(self, name: str) -> str:
+        made = f"{name}ᵀ"
+        if any(step.makes == made for step in self._steps):
+            return made
+        return self.add_view(made, gemm.transposed, name)
+
+    def _rest_is_0(self, makes: str, a: str, b: str) -> str:
+        return self._grouped(makes, a, b, zero_rest=True)
+
+    def _weights(self, makes: str, a: str, b: str) -> str:
+        return self._grouped(makes, a, b, **({"bounds": True} if self._p.bounds else {}))
+
+    def _grouped(self, makes: str, a: str, b: str, *operands: str, **options: Any) -> str:
+        if self._p.precision != "ieee":
+            options["precision"] = self._p.precision
+        return self.add(makes, self._p.family, a, b, self._sizes, *operands, **options)
+
+
+def _ones(x: Any) -> Any:
+    """[1, rows] of `x`."""
+    return x.new_ones((1, x.shape[0]))
