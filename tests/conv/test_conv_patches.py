@@ -64,7 +64,7 @@ def configs(p, this=SM_90):
         (first(replace(ONE, spatial=(16,))), ()),
         (first(replace(ONE, k=15)), ()),  # nor has y whole rows when it is turned
         (replace(EMBEDDING, alignment=4), ()),
-        (first(replace(EMBEDDING, pad=(1, 1))), ()),
+        (first(replace(EMBEDDING, pad=(1, 1))), ("oy",)),
         (first(ConvProblem(2, 8, 24, (20, 22), (3, 3), pad=(1, 1))), ()),
     ],
     ids=str,
@@ -126,7 +126,7 @@ def test_names_say_the_steps_before_the_product():
         assert FAMILY.parse_name(c.name) == c
         axes = {**FAMILY.axes(), "gemm": c.gemm, "turned": turned}
         assert FAMILY.make_config(axes, SM_90) == c
-    assert len(TURNED) == len({*TURNED}) == 19
+    assert len(TURNED) == len({*TURNED}) == 23
     with pytest.raises(BadArgument, match="turned = 'px' is not one of"):
         FAMILY.make_config({**axes, "turned": "px"}, SM_90)
 

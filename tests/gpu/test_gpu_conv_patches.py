@@ -35,6 +35,9 @@ LAYERS = (
     side_by_side(3, 3, 96, (64, 66), (4, 4)),
     first(side_by_side(3, 3, 96, (64, 66), (7, 7))),
     first(side_by_side(2, 24, 40, (6, 30, 32), (1, 2, 2))),
+    first(ConvProblem(3, 64, 72, (203,), (8,), stride=(4,), pad=(3,))),
+    first(ConvProblem(3, 64, 72, (198,), (4,), stride=(2,))),
+    first(ConvProblem(2, 136, 160, (6, 8), (3, 3), pad=(1, 1))),
 )
 
 

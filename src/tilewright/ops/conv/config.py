@@ -44,11 +44,17 @@ ARRAYS = ("x", "w", "y")
 PATCHES = "p"
 """What stands for x in `ConvConfig.turned` where it is cut into patches."""
 
+WINDOWS = "o"
+"""The same, of windows that overlap, or lie in padding."""
+
 LONGER = "r"
 """What stands before the arrays in `ConvConfig.turned` that are copied into longer rows."""
 
 TURNED = (
-    *(x + w + y for x, w, y in itertools.product(("", "x", PATCHES), ("", "w"), ("", "y"))),
+    *(
+        x + w + y
+        for x, w, y in itertools.product(("", "x", PATCHES, WINDOWS), ("", "w"), ("", "y"))
+    ),
     *(LONGER + names for names in ("x", "w", "y", "xw", "xy", "wy", "xwy")),
 )
 """What `ConvConfig.turned` may say."""
@@ -120,8 +126,8 @@ class ConvConfig:
         The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words. Of a
         library's algorithm the name says no tile, warps or stages, which are 0.
     turned: the arrays of x, w and y, in this order, that layout steps turn (`turning`); ``p`` in
-        place of x: it is cut into patches. ``r`` before them: they are not turned, but copied into
-        longer rows (`longer`).
+        place of x: it is cut into patches; ``o``: into windows that overlap. ``r`` before them:
+        they are not turned, but copied into longer rows (`longer`).
     library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`said`);
         ``""`` of the others. Tile, warps and stages are 0.
     """
@@ -220,16 +226,18 @@ class ConvConfig:
 @lru_cache(maxsize=4096)
 def of_gemm(direction: str, spatial_dims: int, kernel: Product, turned: str = "") -> ConvConfig:
     """The config of a kernel of GEMM, or of an algorithm of a library, between the layout steps
-    that turn the arrays `turned`."""
+    that turn the arrays `turned`. What is put together from windows that overlap is a sum of them,
+    which are fp32, rounded to the dtype of what is read."""
     k, words = kernel, kernel.name.removeprefix("gemm_")
+    made = k.dtype_a if direction == "data" and turned.startswith(WINDOWS) else k.dtype_c
     if isinstance(k, VendorConfig):
         return ConvConfig(
-            direction, spatial_dims, k.dtype_a, k.dtype_c, k.precision, 0, 0, 0, 0, 0, GEMM,
+            direction, spatial_dims, k.dtype_a, made, k.precision, 0, 0, 0, 0, 0, GEMM,
             alignment=k.alignment, alignment_out=k.alignment, epilogue=k.epilogue, gemm=words,
             turned=turned,
         )  # fmt: skip
     return ConvConfig(
-        direction, spatial_dims, k.dtype_a, k.dtype_c, k.precision, k.tile_m, k.tile_n, k.tile_k,
+        direction, spatial_dims, k.dtype_a, made, k.precision, k.tile_m, k.tile_n, k.tile_k,
         k.num_warps, k.num_stages, GEMM, k.scheduler, k.group_m, alignment=k.alignment,
         alignment_out=k.alignment, index_bits=k.index_bits, epilogue=k.epilogue,
         gemm=words, reduction=k.reduction, turned=turned,

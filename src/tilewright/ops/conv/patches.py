@@ -4,6 +4,10 @@ image into patches, rows of a matrix with a filter's taps and channels in the or
 so that the weights need no step of their own (`turning`). What is left is a 1×1 convolution with as
 many channels (`inside`).
 
+Windows that overlap or lie in padding may be cut out as well (`windows_refusal`): pixels that
+several see are in several rows. Their gradient of x is the sum of what the rows have for a pixel
+(`overlap`), so these rows are fp32.
+
 Rows whose length is no multiple of 16 bytes may be filled up with zeros (`padded`). The weights
 are then copied into such rows too, or their gradient out of them.
 """
@@ -25,6 +29,12 @@ ROW_BYTES = 16
 TILE = (16, 64)
 """Neighbouring patches that a workgroup moves at a time, and their columns."""
 
+SUMS = "fp32"
+"""The dtype of rows of which several are added up."""
+
+OVERLAP_TILE = (16, 64)
+"""Channels and pixels of x that a workgroup adds up."""
+
 WORKGROUPS = 8
 """For each compute unit: as many as hide the waits of one another. Where columns lie takes each a
 thousand instructions, as much as three blocks."""
@@ -40,14 +50,39 @@ def refusal(p: ConvProblem, padded: bool = True) -> str | None:
         return f"windows of {_size(p.filter)} by {_size(p.stride)} are no patches side by side"
     if any(p.pad) or any((d.out - 1) * d.stride + d.filter > d.size for d in p.dims):
         return "patches of a padded image do not all lie in it"
-    if any(d.filter > 1 and d.dilation > 1 for d in p.dims):
+    if _dilated(p):
         return "taps of a dilated filter do not lie side by side"
+    if p.direction == "data" and any(taken.kind == "n" for taken in epilogues.takes(p.epilogue)):
+        return f"epilogue '{p.epilogue}' reads a value for each channel, and a row has all taps'"
+    return _rows_refusal(p, padded)
+
+
+def windows_refusal(p: ConvProblem, padded: bool = True) -> str | None:
+    """Why x of `p` cannot be cut into windows that overlap, or lie in padding, or None."""
+    if p.taps == 1:
+        return "windows of one tap are no rows of several"
+    if refusal(p) is None:
+        return "windows lie side by side: they are cut as patches"
+    if p.direction == "data":
+        if _dilated(p):
+            return "windows of a dilated filter are not put together"
+        if p.epilogue or p.dtype_out != p.dtype:
+            return "windows are added up behind the product, where no epilogue or dtype follows"
+    if p.out_sizes[-1] * row(p, True) >= MOST_SPAN:
+        return f"a line's windows have {p.out_sizes[-1] * row(p, True)} elements, over {MOST_SPAN}"
+    return _rows_refusal(p, padded)
+
+
+def _dilated(p: ConvProblem) -> bool:
+    return any(d.filter > 1 and d.dilation > 1 for d in p.dims)
+
+
+def _rows_refusal(p: ConvProblem, padded: bool) -> str | None:
+    """What rows of patches and of windows have in common."""
     if p.groups > 1:
         return "patches of groups are not one row"
     if any(0 in p.shape_of(name) for name in "xwy"):
         return "there are no patches"
-    if p.direction == "data" and any(taken.kind == "n" for taken in epilogues.takes(p.epilogue)):
-        return f"epilogue '{p.epilogue}' reads a value for each channel, and a row has all taps'"
     if _order(p) is None:
         return "the elements of a filter do not lie as a row"
     _, *steps = p.strides_of("x")
@@ -93,17 +128,24 @@ def whole(dtype: str) -> int:
     return ROW_BYTES // DTYPES[dtype].bytes
 
 
+def grown(p: ConvProblem) -> int:
+    """Elements of all rows."""
+    return p.n * math.prod(p.out_sizes) * row(p, True)
+
+
 @lru_cache(maxsize=1024)
-def inside(p: ConvProblem, padded: bool) -> ConvProblem:
+def inside(p: ConvProblem, padded: bool, overlapping: bool = False) -> ConvProblem:
     """The convolution that is left behind the layout step.
 
     padded: whether rows are filled up, and so x and w are temporaries.
+    overlapping: whether rows are added up for a gradient of x.
     """
     ones, length = (1,) * len(p.filter), row(p, padded)
     outer = length if padded or p.k == 1 else p.strides_of("w")[0]
+    made = SUMS if overlapping and p.direction == "data" else p.dtype_out
     return replace(
-        p, c=length, spatial=p.out_sizes, filter=ones, stride=(), dilation=(), pad=(),
-        pad_after=(), x_strides=(), w_strides=(outer, 1, *(length,) * len(ones)),
+        p, dtype_out=made, c=length, spatial=p.out_sizes, filter=ones, stride=(), dilation=(),
+        pad=(), pad_after=(), x_strides=(), w_strides=(outer, 1, *(length,) * len(ones)),
     )  # fmt: skip
 
 
@@ -125,7 +167,9 @@ class Cut:
     walked: Three
     outs: Three
     sizes: Three
-    taps: Three
+    steps: Three
+    apart: Three
+    before: Three
     of_image: int
     strides: tuple[int, int, int, int]
 
@@ -157,8 +201,9 @@ def cut(p: ConvProblem, name: str, padded: bool, back: bool) -> Cut:
         filters, one = (1, 1, p.k), (1, 1, 1)
         strides = (1, 0, 0, p.strides_of("w")[0])
         return Cut(
-            1, length, filled, (1, 1, length), 0, 0, filters, filters, filters, one, 0, strides
-        )
+            1, length, filled, (1, 1, length), 0, 0, filters, filters, filters, one, one, (0, 0, 0),
+            0, strides,
+        )  # fmt: skip
     outs, sizes, taps = (
         _three(values, 1) for values in (p.out_sizes, p.spatial, p.filter)
     )  # fmt: skip
@@ -169,7 +214,48 @@ def cut(p: ConvProblem, name: str, padded: bool, back: bool) -> Cut:
     levels = taps if first else (*taps[1:], p.c)
     return Cut(
         p.n, length, filled, levels, int(first), int(lines and taps[-1] < NEAR[first]), walked,
-        outs, sizes, taps, outer, (channel, *_three(tuple(spatial), 0)),
+        outs, sizes, _three(p.stride, 1), _three(p.dilation, 1), _three(p.pad, 0), outer,
+        (channel, *_three(tuple(spatial), 0)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """How x is the sum of rows, in the words of `kernels.overlaps`.
+
+    of_channel, of_tap: elements of a row from a channel to the next, and from a tap.
+    of_image, strides: of x.
+    """
+
+    images: int
+    channels: int
+    row: int
+    of_channel: int
+    of_tap: int
+    outs: Three
+    sizes: Three
+    taps: Three
+    steps: Three
+    before: Three
+    of_image: int
+    strides: tuple[int, int, int, int]
+
+    @property
+    def workgroups(self) -> int:
+        """One for each tile of channels and pixels of each image."""
+        channels, pixels = OVERLAP_TILE
+        across, down = cdiv(math.prod(self.sizes), pixels), cdiv(self.channels, channels)
+        return self.images * across * down
+
+
+def overlap(p: ConvProblem, padded: bool) -> Overlap:
+    """How the gradient of x is made of rows."""
+    outer, channel, *spatial = p.strides_of("x")
+    first = _order(p) == "first"
+    return Overlap(
+        p.n, p.c, row(p, padded), p.taps if first else 1, 1 if first else p.c,
+        _three(p.out_sizes, 1), _three(p.spatial, 1), _three(p.filter, 1), _three(p.stride, 1),
+        _three(p.pad, 0), outer, (channel, *_three(tuple(spatial), 0)),
     )  # fmt: skip
 
 

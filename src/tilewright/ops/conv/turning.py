@@ -2,11 +2,12 @@
 the channels side by side, which a kernel takes in their place; a result is turned back.
 
 A config names the arrays that it turns (`ConvConfig.turned`, ``turn-xwy`` in names). ``p`` stands
-for x that is cut into patches, or put together from them (`patches`); w beside it is a copy in
-longer rows. After ``r``, all are copies in longer rows (`longer`). Everything else about a config
-is that of the kernels for the problem that is left (`inside`): rules, sources, estimates, launches.
-In a launch, steps that turn the inputs come first, then those kernels, then the step that turns the
-result. `max_workspace=0` forbids them, as they need memory.
+for x that is cut into patches, or put together from them (`patches`), and ``o`` for x that is cut
+into windows that overlap, or is the sum of them; w beside either is a copy in longer rows. After
+``r``, all are copies in longer rows (`longer`). Everything else about a config is that of the
+kernels for the problem that is left (`inside`): rules, sources, estimates, launches. In a launch,
+steps that turn the inputs come first, then those kernels, then the step that turns the result.
+`max_workspace=0` forbids them, as they need memory.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
 from tilewright.ops.conv import longer, patches
 from tilewright.ops.conv.catalogue import made_of, own_options
-from tilewright.ops.conv.config import ARRAYS, LONGER, PATCHES, ConvConfig
+from tilewright.ops.conv.config import ARRAYS, LONGER, PATCHES, WINDOWS, ConvConfig
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, dividing
+from tilewright.ops.conv.patches import SUMS
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import KernelSource, Launch, renamed
 from tilewright.ops.physics import memory_us
@@ -37,6 +39,9 @@ FEW, MOST_COUNTED = 16, 2**30
 """Channels up to which tiles are of pixels with all channels; elements of an image, which are
 counted in 32 bits then."""
 MOST_TILES = 2**31 - 1
+
+CUT = (PATCHES, WINDOWS)
+"""What `ConvConfig.turned` begins with where x is cut into rows."""
 
 TURNING = "layout steps"
 """What turning arrays takes, in estimates."""
@@ -64,8 +69,9 @@ def inside(p: ConvProblem, turned: str) -> ConvProblem:
     """The problem that a kernel computes between layout steps."""
     if turned.startswith(LONGER):
         return _longer(p, turned.removeprefix(LONGER))
-    if turned.startswith(PATCHES):
-        p, turned = patches.inside(p, "w" in turned), turned.strip("pw")
+    if turned.startswith(CUT):
+        p = patches.inside(p, "w" in turned, turned.startswith(WINDOWS))
+        turned = turned.strip(PATCHES + WINDOWS + "w")
     return _channels_last(p, turned) if turned else p
 
 
@@ -80,9 +86,10 @@ _longer = lru_cache(maxsize=1024)(longer.inside)  # of each problem for hundreds
 
 def refusal(turned: str, p: ConvProblem) -> str | None:
     """Why these arrays, as in `ConvConfig.turned`, cannot be turned, or None."""
-    can, cut = p.once(turnable) if turned else "", turned.startswith(PATCHES)
-    if cut and (reason := patches.refusal(p, padded="w" in turned)) is not None:
-        return reason
+    can = p.once(turnable) if turned else ""
+    for word, refuses in ((PATCHES, patches.refusal), (WINDOWS, patches.windows_refusal)):
+        if turned.startswith(word) and (reason := refuses(p, padded="w" in turned)) is not None:
+            return reason
     for name, step in _steps(turned):
         if step == LONGER and (reason := longer.refusal(p, name)) is not None:
             return reason
@@ -96,12 +103,13 @@ def refusal(turned: str, p: ConvProblem) -> str | None:
 
 
 def _steps(turned: str) -> list[tuple[str, str]]:
-    """The arrays that have a step, each with its kind: ``turn``, ``patches`` or `LONGER`."""
+    """The arrays that have a step, each with its kind: ``turn``, ``patches``, ``windows`` or
+    `LONGER`."""
     if turned.startswith(LONGER):
         return [(name, LONGER) for name in turned.removeprefix(LONGER)]
-    cut = turned.startswith(PATCHES)
-    found = [("x", "patches")] if cut else []
-    rest = turned.removeprefix(PATCHES)
+    cut = turned.startswith(CUT)
+    found = [("x", "windows" if turned.startswith(WINDOWS) else "patches")] if cut else []
+    rest = turned[1:] if cut else turned
     return found + [(name, "patches" if cut and name == "w" else "turn") for name in rest]
 
 
@@ -111,7 +119,8 @@ def turned_arrays(turned: str) -> list[str]:
 
 
 def us(p: ConvProblem, turned: str, device: Device, launch_us: float = DEVICE.LAUNCH_US) -> float:
-    """Microseconds of the layout steps: each array is read and written once, in a launch.
+    """Microseconds of the layout steps: each array is read and written once, in a launch. Windows
+    are as many elements as all of them have.
 
     launch_us: of each. `CONV.TURN_SHARE` was fitted to kernels of convolution's own with the time
         of a launch by itself; beside GEMM's kernels, steps take what a kernel takes that follows
@@ -120,6 +129,9 @@ def us(p: ConvProblem, turned: str, device: Device, launch_us: float = DEVICE.LA
     steps, total = _steps(turned), 0.0
     for name, how in steps:
         moved = 2 * math.prod(p.shape_of(name)) * DTYPES[p.dtype_of(name)].bytes
+        if how == "windows":
+            rows = DTYPES[SUMS if p.direction == "data" else p.dtype].bytes
+            moved = moved // 2 + patches.grown(p) * rows
         share = CONV.LONGER_SHARE if how == LONGER else CONV.TURN_SHARE
         total += memory_us(moved, device) / share
     return total + len(steps) * launch_us
@@ -155,10 +167,13 @@ def _matrices(p: ConvProblem, name: str) -> _Matrices:
 
 def _tiles(turned: str, p: ConvProblem, name: str) -> int:
     """Workgroups that turn an array."""
-    if dict(_steps(turned))[name] == "patches":
+    how = dict(_steps(turned))[name]
+    if how == "windows" and p.output_name == name:
+        return patches.overlap(p, "w" in turned).workgroups
+    if how in ("patches", "windows"):
         cut = _cut(turned, p, name)
         return cut.blocks * cut.parts
-    if dict(_steps(turned))[name] == LONGER:
+    if how == LONGER:
         return cdiv(math.prod(p.shape_of(name)), longer.BLOCK)
     m = _matrices(p, name)
     channels, pixels = TILES[name]
@@ -179,6 +194,7 @@ def _cutting(c: ConvConfig, name: str) -> Part:
     """The step that cuts an array into rows, or puts it together from them."""
     dtype = c.dtype_out if name == made_of(c) else c.dtype
     back = name == made_of(c)
+    within = name == "w" or not c.turned.startswith(WINDOWS)
     source, made = (_temporary(name), name) if back else (name, _temporary(name))
     of_patches = {True: binder.ALLOCATED, False: 1}
 
@@ -191,7 +207,8 @@ def _cutting(c: ConvConfig, name: str) -> Part:
     kinds: dict[str, str | tuple[str, ...]] = {
         "columns": "i32", "levels": ("i32",) * 3, "first": "i32", "across": "i32",
         "walked": ("i32",) * 3, "outs": ("i32",) * 3, "sizes": ("i32",) * 3,
-        "taps": ("i32",) * 3, "blocks": "i32", "of_image": "i64", "strides": ("i32",) * 4,
+        "steps": ("i32",) * 3, "apart": ("i32",) * 3, "before": ("i32",) * 3, "blocks": "i32",
+        "of_image": "i64", "strides": ("i32",) * 4,
     }  # fmt: skip
     return Part(
         name=f"turn_{name}",
@@ -207,8 +224,45 @@ def _cutting(c: ConvConfig, name: str) -> Part:
             ),
             "each": Numbers("i32", lambda x: cut(x).each(x.device.compute_units)),
             "BACK": lambda config, arch: back,
+            "WITHIN": lambda config, arch: within,
             "PATCHES": lambda config, arch: patches.TILE[0],
             "COLUMNS": lambda config, arch: patches.TILE[1],
+        },
+    )
+
+
+def _windows(c: ConvConfig, name: str) -> Part:
+    """The step that cuts x into windows that overlap, or adds them up."""
+    return _adding(c, name) if name == made_of(c) else _cutting(c, name)
+
+
+def _adding(c: ConvConfig, name: str) -> Part:
+    """The step that makes x of windows that overlap."""
+
+    def number(field: str, x: Context) -> Any:
+        return getattr(patches.overlap(x.problem, "w" in c.turned), field)
+
+    kinds: dict[str, str | tuple[str, ...]] = {
+        "channels": "i32", "of_channel": "i32", "of_tap": "i32", "outs": ("i32",) * 3,
+        "sizes": ("i32",) * 3, "taps": ("i32",) * 3, "steps": ("i32",) * 3,
+        "before": ("i32",) * 3, "of_image": "i64", "strides": ("i32",) * 4,
+    }  # fmt: skip
+    return Part(
+        name=f"turn_{name}",
+        kernel="tilewright.ops.conv.kernels.overlaps:overlaps",
+        grid=lambda x: patches.overlap(x.problem, "w" in c.turned).workgroups,
+        options=own_options,
+        own={
+            "source": Array(
+                SUMS, lambda x: _temporary(name), aligned=lambda config: binder.ALLOCATED
+            ),
+            "made": Array(c.dtype_out, lambda x: name, aligned=lambda config: 1),
+            **{field: Numbers(kind, partial(number, field)) for field, kind in kinds.items()},
+            "row": Numbers(
+                "i32", partial(number, "row"), multiples=lambda config: patches.whole(config.dtype)
+            ),
+            "CHANNELS": lambda config, arch: patches.OVERLAP_TILE[0],
+            "PIXELS": lambda config, arch: patches.OVERLAP_TILE[1],
         },
     )
 
@@ -319,16 +373,18 @@ def _catalogue(c: ConvConfig) -> Catalogue:
         count, channels, *sizes = inside(x.problem, c.turned).shape_of(name)
         return (count, *sizes, channels)
 
+    def dtype(name: str, how: str) -> str:
+        if name != made_of(c):
+            return "dtype"
+        return SUMS if how == "windows" else "dtype_out"
+
     return {
-        _temporary(name): Array(
-            "dtype_out" if name == made_of(c) else "dtype",
-            shape=partial(shape, name),
-        )
-        for name, _ in _steps(c.turned)
+        _temporary(name): Array(dtype(name, how), shape=partial(shape, name))
+        for name, how in _steps(c.turned)
     }
 
 
-_STEPS = {"turn": _turning, "patches": _cutting, LONGER: _lengthening}
+_STEPS = {"turn": _turning, "patches": _cutting, "windows": _windows, LONGER: _lengthening}
 
 
 def _parts(c: ConvConfig, back: bool) -> Iterator[Part]:

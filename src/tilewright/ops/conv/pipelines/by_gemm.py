@@ -30,6 +30,7 @@ library for that product are candidates of a tuning too (`gemm.library`).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -42,7 +43,14 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, EmptySpace
 from tilewright.ops import epilogues
 from tilewright.ops.conv import library_record, longer, patches, turning
-from tilewright.ops.conv.config import ALIGNMENTS, LONGER, PATCHES, ConvConfig, of_gemm
+from tilewright.ops.conv.config import (
+    ALIGNMENTS,
+    LONGER,
+    PATCHES,
+    WINDOWS,
+    ConvConfig,
+    of_gemm,
+)
 from tilewright.ops.conv.pipelines.record import LINKED, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate, Estimates
@@ -392,16 +400,32 @@ def turnings(p: ConvProblem, tuned: bool = False) -> tuple[str, ...]:
     if _whole_rows(as_it_lies):
         return ()
     can = p.once(turning.turnable)
-    if patches.refusal(p) is None:
-        wide = "w" * (patches.row(p, True) != patches.columns(p))
-        tried = [PATCHES + wide, PATCHES + wide + "y" * ("y" in can)]
-    else:
-        tried = [can] if can else []
+    tried = [can] if can else []
+    if cut := _cut(p, can):
+        cut += "w" * (patches.row(p, True) != patches.columns(p))
+        tried = [cut, cut + "y" * ("y" in can)]
     found = [*itertools.islice(filter(partial(_leave_whole_rows, p), tried), 1)]
     names = longer.needed(p) if tuned and not isinstance(as_it_lies, str) else ""
     if names and _leave_whole_rows(p, LONGER + names):
         found.append(LONGER + names)
     return tuple(found)
+
+
+MOST_GROWN = 2.5
+"""Elements that windows have, over those of x or over those of the filters, whichever are more, up
+to which they are cut out. Audio codecs have windows of twice their stride."""
+
+
+def _cut(p: ConvProblem, can: str) -> str:
+    """How x is cut into rows, if it is: of windows that overlap only where arrays lie with channels
+    outside of their pixels, and so would be turned for kernels of other pipelines. The filters,
+    which may have most of the elements, stay as they lie."""
+    if patches.refusal(p) is None:
+        return PATCHES
+    most = MOST_GROWN * max(math.prod(p.shape_of("x")), math.prod(p.shape_of("w")))
+    if can and patches.windows_refusal(p) is None and patches.grown(p) <= most:
+        return WINDOWS
+    return ""
 
 
 def _leave_whole_rows(p: ConvProblem, how: str) -> bool:
