@@ -3,10 +3,13 @@ row."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import rivals
-from cases import Case
+from cases import Case, Programs
+from cases.models import wrong
 from tilewright import verify
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 
@@ -25,8 +28,83 @@ def every_row_used(problem: GroupedGemmProblem, seed: int, device: str) -> verif
     """Operands whose last group takes the rows that would belong to none: torch's call writes all
     rows."""
     made: Any = verify.operands_of(problem, seed, device)
-    made.inputs["offsets"][-1] = problem.m
+    made.inputs["offsets"][-1] = problem.dealt
     return made
+
+
+def even(problem: GroupedGemmProblem, seed: int, device: str) -> verify.Operands:
+    """Operands whose groups are of equal size."""
+    made: Any = verify.operands_of(problem, seed, device)
+    ends = made.inputs["offsets"]
+    ends.copy_(ends.new_tensor(ends_of("balanced", problem.groups, problem.dealt)))
+    return made
+
+
+# --- a mixture's layer, trained -----------------------------------------------------------------
+
+TOKENS, EXPERTS, WIDTH, INNER = 32768, 128, 2048, 768
+WEIGHTS = ((TOKENS, EXPERTS, WIDTH, INNER), (8192, 64, 2816, 2048), (16384, 8, 4096, 14336))
+"""(rows of all experts, experts, m, n) of gradients of weights."""
+LOADS = ("balanced", "skewed", "empty")
+
+
+def ends_of(load: str, experts: int = EXPERTS, rows: int = TOKENS) -> list[int]:
+    """Where the rows of each expert end: all equal; as 1/rank; or every second expert without."""
+    shares = [1.0] * experts
+    if load == "skewed":
+        shares = [1 / (1 + rank * 7 % experts) for rank in range(experts)]
+    elif load == "empty":
+        shares = [float(expert % 2) for expert in range(experts)]
+    whole, at, ends = sum(shares), 0.0, []
+    for share in shares:
+        at += share
+        ends.append(round(rows * at / whole))
+    return ends
+
+
+def training(load: str, device: str = "cuda:0") -> dict[str, Callable[[], object]]:
+    """A product of an expert's rows with its weight, forward and backward, by
+    `tilewright.torch.grouped_mm` and by torch's. Raises `ValueError` where a result is wrong."""
+    import torch
+
+    import tilewright.torch as tt
+
+    torch.manual_seed(0)
+    x = torch.randn(TOKENS, WIDTH, device=device).bfloat16().requires_grad_()
+    w = (torch.randn(EXPERTS, INNER, WIDTH, device=device) / WIDTH**0.5).bfloat16()
+    w.requires_grad_()
+    dy = torch.randn(TOKENS, INNER, device=device).bfloat16()
+    ends = torch.tensor(ends_of(load), dtype=torch.int32, device=device)
+
+    def step(product: Callable[..., Any]) -> Any:
+        x.grad = w.grad = None
+        y = product(x, w.transpose(1, 2), offs=ends)
+        y.backward(dy)
+        return y
+
+    def results(product: Callable[..., Any]) -> dict[str, Any]:
+        y = step(product)
+        return {"y": y.detach().double(), "dx": x.grad.double(), "dw": w.grad.double()}
+
+    exact, begin = {"y": [], "dx": [], "dw": []}, 0
+    with torch.no_grad():
+        for expert, end in enumerate(ends.tolist()):
+            one, weight, arrived = (t.double() for t in (x[begin:end], w[expert], dy[begin:end]))
+            exact["y"].append(one @ weight.T)
+            exact["dx"].append(arrived @ weight)
+            exact["dw"].append(arrived.T @ one)
+            begin = end
+    wanted = {name: (torch.stack if name == "dw" else torch.cat)(p) for name, p in exact.items()}
+    ours, theirs = tt.grouped_mm, torch._grouped_mm
+    if found := wrong(results(ours), results(theirs), wanted):
+        raise ValueError(f"wrong: {', '.join(found)}")
+    return {"ours": partial(step, ours), "vendor": partial(step, theirs)}
+
+
+def weights() -> list[GroupedGemmProblem]:
+    return [
+        GroupedGemmProblem("weights", groups, m, n, k, layout="crr") for k, groups, m, n in WEIGHTS
+    ]
 
 
 CASES = (
@@ -41,5 +119,20 @@ CASES = (
         "the better of `torch.bmm` over the capacity and `torch._grouped_mm` on the used rows",
         lambda: [GroupedGemmProblem("masked", g, m, n, k) for m, g, n, k in MASKED],
         vendor=(rivals.grouped_mm,), exact=False,
+    ),
+    Case(
+        "grouped-gemm-weights",
+        "bf16, gradients of the weights of three layers, skewed, every fourth expert without rows",
+        "`torch._grouped_mm`", weights, vendor=(rivals.grouped_mm,), operands=every_row_used,
+    ),
+    Case(
+        "grouped-gemm-weights-balanced", "bf16, the same, experts with equally many rows",
+        "`torch._grouped_mm`", weights, vendor=(rivals.grouped_mm,), operands=even,
+    ),
+    Programs(
+        "grouped-gemm-training",
+        f"bf16, {TOKENS} rows, {EXPERTS} experts, {WIDTH} → {INNER}, forward and backward",
+        "`torch._grouped_mm`",
+        {f"grouped-gemm-training-{load}": partial(training, load) for load in LOADS},
     ),
 )  # fmt: skip
