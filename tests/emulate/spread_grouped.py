@@ -27,11 +27,7 @@ SCALES = tuple((a.replace("2x", "1x"), b) for a, b in spread_gemm.SCALES)
 def axes(arch: Arch) -> Axes:
     """Grouped GEMM's axes on an architecture."""
     each: dict[str, Values] = {
-        "signature": {
-            word: fields
-            for word, fields in spread_gemm.signatures(arch)
-            if fields["dtype_a"] == fields["dtype_b"]
-        },
+        "signature": dict(spread_gemm.signatures(arch)),
         "form": {form: {"form": form} for form in WALKED},
         "scales": {f"{a or 'none'} {b or 'none'}": {"scale_a": a, "scale_b": b} for a, b in SCALES},
         "list layout": {word: {"form": "list", "layout": word} for word in LAYOUTS},
@@ -88,8 +84,9 @@ def _problem(
     begins with the first group's start. room: with space behind each row and each B.
     """
     c = config
-    said = {name: getattr(c, name) for name in _TOLD}
-    unit = max(1, c.alignment // min(DTYPES[d].bytes for d in (c.dtype_a, c.dtype_c)))
+    said: dict[str, Any] = {name: getattr(c, name) for name in _TOLD}
+    types = [DTYPES[d] for d in (c.dtype_a, c.dtype_b, c.dtype_c)]
+    unit = max(c.alignment * 8 // min(d.bits for d in types), *(d.packed for d in types))
     unit *= fold(c.epilogue)
     part = unit if ragged else 0
     n, k = c.tile_n + (part or c.tile_n), 2 * c.tile_k + part
@@ -101,9 +98,11 @@ def _problem(
             (3 * unit, fold(c.epilogue) * c.tile_n, 0),
         )  # fmt: skip
         return GroupedGemmProblem(sizes=sizes, alignment=c.alignment, **said)
-    m = GROUPS * c.tile_m // 2 + 5 if c.form == "contiguous" else c.tile_m + 5
+    m = c.tile_m + 5 if c.form == "masked" else GROUPS * c.tile_m // 2 + 5
     size = {"m": m, "n": n, "k": k}
-    if c.form == "weights":
+    if c.form == "gathered":
+        size |= {"rows_a": c.tile_m, "per_row": 2}
+    elif c.form == "weights":
         size = {"m": c.tile_m + (part or c.tile_m), "n": n, "k": GROUPS * c.tile_k // 2 + unit}
     elif c.layout[2] == "c":
         said |= {"form": "columns", "layout": turned(c.layout)}

@@ -7,6 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
 from grouped_cases import cases, config, epilogues, gathered  # noqa: E402
+from grouped_lowbit_cases import cases as of_few_bits  # noqa: E402
+from grouped_scale_cases import cases as scaled  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
@@ -15,7 +17,7 @@ from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmProblem, pack  # noqa
 pytestmark = pytest.mark.gpu
 
 
-CASES = [*cases(ARCH), *epilogues(ARCH), *gathered(ARCH)]
+CASES = [*cases(ARCH), *epilogues(ARCH), *gathered(ARCH), *scaled(ARCH), *of_few_bits(ARCH)]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

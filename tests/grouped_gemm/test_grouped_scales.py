@@ -146,9 +146,9 @@ def test_scales_that_cannot_be_meant_are_refused(fields, said):
 
 
 def test_a_list_has_no_scales():
-    with pytest.raises(BadArgument, match="scale_a: a list's table has no place"):
+    with pytest.raises(BadArgument, match="scale_a: the forms with block scales"):
         GroupedGemmProblem("list", sizes=((4, 4, 4),), dtype_a="e4m3fn", scale_a="1x128")
-    with pytest.raises(BadArgument, match="scale_b: a list's table has no place"):
+    with pytest.raises(BadArgument, match="scale_b: the forms with block scales"):
         config(form="list", dtype_a="e4m3fn", scale_b="128x128", tile_k=128)
 
 

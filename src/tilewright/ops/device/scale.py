@@ -89,6 +89,37 @@ def load_scales(
 
 
 @triton.jit
+def scales_at(scales, rows, cols, k0, SCALES: tl.constexpr):
+    """As `load_scales`, of a tile with any `rows` of A and `cols` of B, which lie inside."""
+    A: tl.constexpr = 1 if size_of(SCALES, 0, 0) > 0 else 0
+    x = 1.0
+    y = 1.0
+    if A > 0:
+        at = rows // size_of(SCALES, 0, 0) * scales[1] + k0 // size_of(SCALES, 0, 1) * scales[2]
+        x = number(tl.load(scales[0] + at))[:, None]
+    if size_of(SCALES, 1, 1) > 0:
+        FIRST: tl.constexpr = 3 * A
+        at = cols // size_of(SCALES, 1, 1) * scales[FIRST + 2]
+        at += k0 // size_of(SCALES, 1, 0) * scales[FIRST + 1]
+        y = number(tl.load(scales[FIRST] + at))[None, :]
+    return x, y
+
+
+@triton.jit
+def scales_of_step(
+    scales, row, col, rows, cols, k0, m, n, APART: tl.constexpr,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """The scales of the K step at `k0` of the tile at (row, col); or, if its `rows` and `cols` are
+    APART, of those."""
+    if APART:
+        x, y = scales_at(scales, rows, cols, k0, SCALES)
+    else:
+        x, y = load_scales(scales, row, col, k0, m, n, TILE_M, TILE_N, SCALES)
+    return x, y
+
+
+@triton.jit
 def scaled(products, x, y, SCALES: tl.constexpr):
     """A K step's products, as fp32 and times the scales of both operands."""
     out = products.to(tl.float32)

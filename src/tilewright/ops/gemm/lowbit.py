@@ -79,15 +79,20 @@ def stored_as(problem: Any, field: str) -> int:
     return DTYPES[d].packed if d else 1
 
 
-def stored(name: str, shape: tuple[int, int], ld: int, letter: str, d: str) -> Operand:
-    """The operand `name` as stored, in bytes.
+def stored(
+    name: str, shape: tuple[int, ...], strides: tuple[int, ...], d: str, k_axis: int
+) -> Operand:
+    """The operand `name` as stored: elements of 4 bits in bytes along the axis of K.
 
-    shape, ld: in 4-bit elements.
+    shape, strides: in elements.
     """
-    rows, columns = shape
-    if letter == "r":
-        return Operand(name, (rows, columns // 2), (ld // 2, 1), BYTES)
-    return Operand(name, (rows // 2, columns), (1, ld // 2), BYTES)
+    each = DTYPES[d].packed
+    if each == 1:
+        return Operand(name, shape, strides, d)
+    k_axis %= len(shape)
+    sizes = (n // each if i == k_axis else n for i, n in enumerate(shape))
+    steps = (s if i == k_axis else s // each for i, s in enumerate(strides))
+    return Operand(name, (*sizes,), (*steps,), BYTES)
 
 
 def read(a: View, b: View, options: Mapping[str, Any]) -> tuple[View, View]:
@@ -108,24 +113,22 @@ def _elements(name: str, view: View, said: str | None) -> View:
         return view
     if view.dtype not in (BYTES, said):
         raise BadArgument(f"{name} is {view.dtype}; {said} comes in bytes ({BYTES}), two in each")
-    axis = 1 if name == "A" else 0
-    rows_or_columns = 1 - axis
+    axis = len(view.shape) - (1 if name == "A" else 2)
     if view.shape[axis] > 1 and view.strides[axis] != 1:
         raise BadArgument(
             f"{name} is {said} in bytes of shape {view.shape} with strides {view.strides}; K, "
             f"which is packed, must be contiguous: the strides of axis {axis} must be 1"
         )
-    shape, strides = list(view.shape), list(view.strides)
+    shape, strides = list(view.shape), [2 * stride for stride in view.strides]
     shape[axis] *= 2
     strides[axis] = 1
-    strides[rows_or_columns] *= 2
-    return replace(view, shape=(shape[0], shape[1]), strides=(strides[0], strides[1]), dtype=said)
+    return replace(view, shape=(*shape,), strides=(*strides,), dtype=said)
 
 
 def decoded(a: Any, b: Any, problem: Any) -> tuple[Any, Any]:
-    """Float64 operands for a reference: packed bytes become their elements."""
+    """Float64 operands for a reference, or stacks of them: packed bytes become their elements."""
     if DTYPES[problem.dtype_a].packed > 1:
-        a = packing.decode(a, problem.dtype_a, 1)
+        a = packing.decode(a, problem.dtype_a, -1)
     if DTYPES[problem.dtype_b].packed > 1:
-        b = packing.decode(b, problem.dtype_b, 0)
+        b = packing.decode(b, problem.dtype_b, -2)
     return a, b

@@ -141,7 +141,7 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
     shapes = ((p.m, p.k), (p.k, p.n), (p.m, p.columns))
     types, lds = (p.dtype_a, p.dtype_b, p.dtype_c), (p.lda, p.ldb, p.ldc)
     a, b, c = (
-        lowbit.stored(name, shape, ld, row, d)
+        lowbit.stored(name, shape, (ld, 1) if row == "r" else (1, ld), d, -1 if place == 0 else -2)
         if DTYPES[d].packed > 1
         else _in_batch(
             Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, role),

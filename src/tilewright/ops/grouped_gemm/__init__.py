@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright import checks
 from tilewright.arch.model import Arch, Device
-from tilewright.dtypes import resolve
+from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest, shown
 from tilewright.ops import epilogues
 from tilewright.ops.backward import Backward
@@ -194,6 +194,9 @@ class GroupedGemmFamily(Defaults):
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         told = ("precision", "epilogue", *SCALES)
         said: dict[str, Any] = {name: getattr(problem, name) for name in told}
+        for name in operands.TYPES:  # arrays say theirs, unless it is packed in bytes
+            if DTYPES[getattr(problem, name)].packed > 1:
+                said[name] = getattr(problem, name)
         found = {name: word for name, word in said.items() if word not in ("ieee", "")}
         found |= {name: True for name in ("zero_rest", "gates_apart") if getattr(problem, name)}
         if problem.bounds and problem.form == "weights":  # else the stacked operand has the groups

@@ -18,6 +18,7 @@ from tilewright.ops.binder import (
     Constant,
     Context,
     Described,
+    Meaning,
     Numbers,
     Part,
     Tuple,
@@ -68,9 +69,12 @@ def _rows(c: GroupedGemmConfig) -> int:
 
 
 def _summed(c: GroupedGemmConfig) -> int:
-    """What K is a multiple of."""
-    inner = c.layout[0] == "r" or c.layout[1] == "c"
-    return _elements(c, c.dtype_a) if inner and c.form != "weights" else 1
+    """What K is a multiple of: whole vectors of the matrices that lie along it."""
+    if c.form == "weights":
+        return 1
+    operands = zip(c.layout, "rc", (c.dtype_a, c.dtype_b), strict=False)
+    along = [d for letter, inner, d in operands if letter == inner]
+    return max((_elements(c, d) * DTYPES[d].packed for d in along), default=1)
 
 
 # --- parameters ---------------------------------------------------------------------------------
@@ -126,13 +130,14 @@ def _number(
     field: str, kind: str | Callable[[GroupedGemmConfig], str] = "i32", like: str = ""
 ) -> Numbers:
     """A field of the problem, unless a list has it in its table. like: the field with the dtype of
-    the matrix that it is a stride of."""
+    the matrix that it is a stride of, of 4-bit elements in bytes."""
 
     def multiples(c: GroupedGemmConfig) -> int:
         return _elements(c, getattr(c, like)) if like else 1
 
     def value(x: Context) -> int:
-        return int(getattr(x.problem, x.problem.as_walked(field)))
+        each = DTYPES[getattr(x.config, like)].packed if like else 1
+        return int(getattr(x.problem, x.problem.as_walked(field))) // each
 
     return Numbers(kind, value, _stacked, multiples)
 
@@ -246,7 +251,14 @@ def most_tiles(config: GroupedGemmConfig, problem: GroupedGemmProblem) -> int:
 
 
 def _grid(x: Context) -> int:
-    return max(1, min(most_tiles(x.config, x.problem), x.device.compute_units))
+    most = x.device.compute_units * PIPELINES[x.config.pipeline].workgroups
+    return max(1, min(most_tiles(x.config, x.problem), most))
+
+
+def _of_one(constant: Meaning | Constant) -> Constant:
+    """A constant of the GEMM kernel of one group."""
+    assert callable(constant)
+    return lambda c, arch: constant(c.one, arch)
 
 
 def _parts(config: GroupedGemmConfig) -> tuple[Part]:
@@ -257,6 +269,7 @@ def _parts(config: GroupedGemmConfig) -> tuple[Part]:
             kernel=record.kernels.get(config.form, record.kernel),
             grid=_grid,
             options=lambda c, arch: record.one.options(c.one, arch),
+            own={name: _of_one(constant) for name, constant in record.one.own.items()},
             boxes=_boxes,
         ),
     )

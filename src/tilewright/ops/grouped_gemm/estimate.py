@@ -57,6 +57,7 @@ def estimates(
 
 
 def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -> Estimates:
+    of_a, of_b = DTYPES[p.dtype_a], DTYPES[p.dtype_b]
     spared = 0  # bytes of matrices of groups without rows, which the problem's floor counts
     if p.form == "weights":  # every group has all rows of a tile, and a share of K
         rows, n, k = p.groups * -(-p.m // height) * height, p.n, -(-p.k // p.groups)
@@ -68,13 +69,14 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
         used = p.groups * -(-p.m // 2) if p.form == "masked" else p.dealt
         rows, n, k = _padded_rows(p.groups, used, height), p.one.n, p.k
         counted = min(p.groups, p.rows if p.form == "masked" else p.dealt)
-        spared = (counted - _with_rows(p.groups, used)) * n * k * DTYPES[p.dtype_a].bytes
+        spared = of_b.size((counted - _with_rows(p.groups, used)) * n * k)
     rows = max(rows, 1)
     whole = GemmProblem(
         rows,
         n,
         k,
         dtype_a=p.dtype_a,
+        dtype_b=p.dtype_b,
         dtype_c=p.dtype_c,
         layout=p.one.layout,
         precision=p.precision,
@@ -82,12 +84,11 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
         scale_a=p.scale_a,
         scale_b=p.scale_b,
     )
-    element = DTYPES[p.dtype_a].bytes
     c = pool.columns
     busy = gemm.estimates(each(c, one), whole, device)
-    under_way = (c.num_stages - 1) * (c.tile_m + c.tile_n) * c.tile_k * element
+    under_way = (c.num_stages - 1) * (c.tile_m * of_a.bits + c.tile_n * of_b.bits) * c.tile_k / 8
     enough = device.bandwidth_gbs * 1e3 * GROUPED.LATENCY_US / device.compute_units
-    reached = np.minimum(1.0, np.maximum(under_way, element) / enough)
+    reached = np.minimum(1.0, np.maximum(under_way, of_a.bytes) / enough)
     reading = physics.memory_us(p.min_bytes - spared, device) / reached
     waves = rows / c.tile_m * np.ceil(n / c.tile_n) / device.compute_units
     reading *= np.maximum(1.0, np.ceil(waves) / waves)  # the busiest unit reads whole tiles

@@ -10,7 +10,7 @@ from tilewright.ops.gemm import names as gemm
 from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.grouped_gemm.config import PREFIX, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
-from tilewright.ops.grouped_gemm.problem import WALKED
+from tilewright.ops.grouped_gemm.problem import STACKED, WALKED
 from tilewright.ops.names import read
 
 
@@ -23,10 +23,8 @@ def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
         )
     gemm.check(config.one)
     scales.check_blocks(config)
-    if config.form == "list":
+    if config.form not in STACKED:
         scales.refuse(config)
-    if config.dtype_b != config.dtype_a:
-        raise BadArgument(f"dtype_b = {config.dtype_b!r} is not dtype_a, {config.dtype_a}")
     if config.pipeline not in PIPELINES:
         raise BadArgument(
             f"pipeline = {config.pipeline!r} does not walk groups; {', '.join(PIPELINES)} do"

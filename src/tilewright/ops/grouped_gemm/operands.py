@@ -12,9 +12,10 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops import epilogues, keywords
 from tilewright.ops.epilogues import KINDS, Takes
+from tilewright.ops.gemm import lowbit
 from tilewright.ops.gemm import operands as gemm
 from tilewright.ops.grouped_gemm import scales
-from tilewright.ops.grouped_gemm.problem import DEALT, TURNED, GroupedGemmProblem, Sizes
+from tilewright.ops.grouped_gemm.problem import DEALT, STACKED, TURNED, GroupedGemmProblem, Sizes
 from tilewright.ops.grouped_gemm.table import arrange, orders
 from tilewright.ops.nouns import Call, Operand, View
 from tilewright.ops.products import natural_alignment
@@ -22,10 +23,13 @@ from tilewright.ops.products import natural_alignment
 ROWS = "rows"
 """The map of form ``gathered``, which a call passes by keyword."""
 
+TYPES = ("dtype_a", "dtype_b")
+"""Options that say what is packed in bytes."""
+
 KEYWORDS = {
     "precision": gemm.OPTIONS["precision"],
     "epilogue": gemm.OPTIONS["epilogue"],
-    **{name: gemm.OPTIONS[name] for name in gemm.SCALES},
+    **{name: gemm.OPTIONS[name] for name in (*gemm.SCALES, *TYPES)},
     "sizes": keywords.option("tuple[tuple[int, int, int], ...]"),
     "layout": keywords.option("str"),
     "alignment": keywords.option("int", 1),
@@ -37,7 +41,7 @@ KEYWORDS = {
 }
 """Keyword options of a call besides its operands."""
 
-_STACKED = ("precision", "epilogue", *gemm.SCALES, "zero_rest", "gates_apart")
+_STACKED = ("precision", "epilogue", *gemm.SCALES, *TYPES, "zero_rest", "gates_apart")
 OPTIONS = {
     "contiguous": _STACKED,
     "gathered": (*_STACKED, "per_row"),
@@ -115,8 +119,8 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         drawn = partial(_map, p)
         row_map = (Operand(ROWS, (p.m,), (1,), "int32", values=drawn, keyword=True),)
     return (
-        a,
-        b,
+        lowbit.stored("A", a.shape, a.strides, p.dtype_a, -1),
+        lowbit.stored("B", b.shape, b.strides, p.dtype_b, -2),
         sizes,
         *row_map,
         *(s.operand for s in scales.of(p)),
@@ -233,6 +237,8 @@ def output(call: Call) -> Operand | None:
         return None
     a, b = call.inputs[:2]
     options = call.options
+    if form in STACKED:
+        a, b = lowbit.read(a, b, options)
     m, columns = a.shape[-2], b.shape[-1] // epilogues.fold(options.get("epilogue", ""))
     if form == "gathered":
         m = call.named[ROWS].shape[0]
@@ -293,6 +299,7 @@ def _of_stacked(
     prefer: str,
 ) -> GroupedGemmProblem:
     a, b, sizes, *extra = inputs
+    a, b = lowbit.read(a, b, options)
     epilogue = options.get("epilogue", "")
     (m, k), n = a.shape[-2:], b.shape[-1]
     rows_a = 0
@@ -343,8 +350,8 @@ def _of_stacked(
         addresses += [view.address] if ld else []
     stride_b = stacked.strides[0] if stacked is not None and groups > 1 else 0
     types = (a.dtype, b.dtype, dtype_c, epilogues.operand_dtype(Takes("", "d"), dtype_c))
-    steps = (ld * DTYPES[d].bytes for ld, d in zip((lda, ldb, ldc, ldd), types, strict=True))
-    apart = stride_b * DTYPES[b.dtype].bytes
+    steps = (DTYPES[d].size(ld) for ld, d in zip((lda, ldb, ldc, ldd), types, strict=True))
+    apart = DTYPES[b.dtype].size(stride_b)
     return GroupedGemmProblem(
         form,
         groups,

@@ -13,10 +13,12 @@ from tilewright.arch.model import Arch
 from tilewright.ops.binder import interface
 from tilewright.ops.gemm.pipelines.basic import BASIC
 from tilewright.ops.gemm.pipelines.gluon_ws import GLUON_WS
+from tilewright.ops.gemm.pipelines.mx import MX
 from tilewright.ops.gemm.pipelines.record import Pipeline
 from tilewright.ops.gemm.pipelines.tma import TMA
 from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP
-from tilewright.ops.grouped_gemm.problem import WALKED
+from tilewright.ops.gemm.pipelines.weights import WEIGHTS
+from tilewright.ops.grouped_gemm.problem import STACKED, WALKED
 
 MAX_GROUPS = 1024
 """Most groups of one launch: a kernel keeps the number of each group's tiles in reach."""
@@ -33,6 +35,8 @@ class GroupedPipeline:
     kernels: of forms that have another.
     num_warps: the legal values; () for those of `one`.
     table_bytes: shared memory it takes for the groups' numbers of tiles.
+    scheduler: of `one`, the one that computes a tile as this kernel does.
+    workgroups: for each compute unit.
     """
 
     one: Pipeline
@@ -41,6 +45,8 @@ class GroupedPipeline:
     kernels: Mapping[str, str] = field(default_factory=dict)
     num_warps: tuple[int, ...] = ()
     table_bytes: int = 0
+    scheduler: str = "persistent"
+    workgroups: int = 1
 
     @property
     def epilogues(self) -> bool:
@@ -79,6 +85,19 @@ PIPELINES: dict[str, GroupedPipeline] = {
             forms=("contiguous", "masked"),
             num_warps=(WARPGROUP, 2 * WARPGROUP),
             table_bytes=4 * MAX_GROUPS,
+        ),
+        GroupedPipeline(
+            one=WEIGHTS,
+            kernel="tilewright.ops.grouped_gemm.kernels.weights:grouped_gemm_weights",
+            forms=STACKED,
+            scheduler="tile",
+            workgroups=4,
+        ),
+        GroupedPipeline(
+            one=MX,
+            kernel="tilewright.ops.grouped_gemm.kernels.mx:grouped_gemm_mx",
+            forms=STACKED,
+            scheduler="tile",
         ),
     )
 }

@@ -25,6 +25,10 @@ TURNED = "columns"
 WALKED = tuple(form for form in FORMS if form != TURNED)
 """The forms of kernels."""
 
+STACKED = ("contiguous", "gathered", "masked")
+"""The forms with rows of A and a B for each group: those with block scales and operands of few
+bits."""
+
 DEALT = {"contiguous": "m", "gathered": "m", "weights": "k", "columns": "n"}
 """The size that is dealt out to the groups of a form: offsets run along it."""
 
@@ -120,13 +124,10 @@ class GroupedGemmProblem(Problem):
             raise BadArgument(
                 f"form '{self.form}'{nearest(self.form, FORMS)} is not one of {known}"
             )
-        if self.dtype_b not in ("", self.dtype_a):
-            raise BadArgument(
-                f"A is {self.dtype_a} but B is {self.dtype_b}; convert one to the other's dtype"
-            )
         default = object.__setattr__
-        if self.form in ("list", "weights", TURNED):
+        if self.form not in STACKED:
             scales.refuse(self)
+            self._check_whole()
         if self.form == "list":
             self._check_list()
             default(self, "groups", len(self.sizes))
@@ -150,13 +151,27 @@ class GroupedGemmProblem(Problem):
                 f"stride_b = {self.stride_b}, but one group's {stacked} takes {self.packed_b} "
                 "elements"
             )
-        apart = natural_alignment((self.stride_b * DTYPES[self.dtype_a].bytes,))
+        elif self.stride_b % DTYPES[self.dtype_b].packed:
+            raise BadArgument(
+                f"stride_b = {self.stride_b} is no whole number of bytes of 4-bit elements"
+            )
+        apart = natural_alignment((DTYPES[self.dtype_b].size(self.stride_b),))
         if given > apart:
             raise BadArgument(
                 f"alignment = {given} bytes, but stride_b = {self.stride_b} is only a multiple of "
                 f"{apart}"
             )
         default(self, "alignment", min(self.alignment, apart))
+
+    def _check_whole(self) -> None:
+        """Refuse operands of few bits, and of two dtypes."""
+        if self.dtype_b not in ("", self.dtype_a):
+            raise BadArgument(
+                f"A is {self.dtype_a} but B is {self.dtype_b}, which forms {', '.join(STACKED)} "
+                f"may have, not {self.form}; convert one to the other's dtype"
+            )
+        if self.dtype_a in DTYPES and DTYPES[self.dtype_a].packed > 1:
+            raise BadArgument(f"form {self.form} has whole elements, not {self.dtype_a}")
 
     def _check_list(self) -> None:
         if not isinstance(self.sizes, tuple) or not self.sizes:
@@ -347,18 +362,20 @@ class GroupedGemmProblem(Problem):
     def min_bytes(self) -> int:
         """Bytes to move A, B, C, scales and the groups' sizes once; of the matrices of a stack, as
         many as can have rows."""
-        a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
+        a, b, c = (DTYPES[d] for d in (self.dtype_a, self.dtype_b, self.dtype_c))
         if self.form == "list":
             fold = epilogues.fold(self.epilogue)
-            return sum(m * k * a + k * n * b + m * n // fold * c for m, n, k in self.sizes)
-        of_a, of_b, of_c = self.m * self.k * a, self.k * self.n * b, self.m * self.columns * c
+            each = ((a.size(m * k), b.size(k * n), c.size(m * n // fold)) for m, n, k in self.sizes)
+            return sum(map(sum, each))
+        of_a, of_b = a.size(self.m * self.k), b.size(self.k * self.n)
+        of_c = c.size(self.m * self.columns)
         used = self.groups if self.form == "masked" else min(self.groups, self.dealt)
         if self.form == "weights":
             size = of_a + of_b + self.groups * of_c
         elif self.form == TURNED:
             size = used * of_a + of_b + of_c
         else:
-            size = self.read_rows * self.k * a + self.rows * self.columns * c
+            size = a.size(self.read_rows * self.k) + c.size(self.rows * self.columns)
             size += used * of_b + 4 * self.m * (self.form == "gathered")
         for shape, dtype_e in self.extra_shapes:
             size += math.prod(shape) * DTYPES[dtype_e].bytes

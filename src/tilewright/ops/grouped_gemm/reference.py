@@ -9,7 +9,7 @@ from typing import Any
 from tilewright import arrays
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
-from tilewright.ops.gemm import scales
+from tilewright.ops.gemm import lowbit, scales
 from tilewright.ops.grouped_gemm.problem import TURNED, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import arrange, matrix
 
@@ -19,6 +19,7 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
     writes."""
     p = problem
     a, b, sizes, *extra = inputs
+    a, b = lowbit.decoded(a, b, p)
     row_map = extra.pop(0) if p.form == "gathered" else None
     if p.scale_a:
         of_a = extra.pop(0)

@@ -9,11 +9,11 @@ tables here add the rules for groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from tilewright.arch.model import Arch
-from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import rules as gemm
 from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import GemmConfig
@@ -51,6 +51,9 @@ def _through_pointers(c: GroupedGemmConfig) -> bool:
 def _form(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
     takes = record is not None and c.form in record.forms
+    if record and not takes and record.one.reads == "pointers":
+        others = " and ".join(name for name, other in PIPELINES.items() if c.form in other.forms)
+        return f"pipeline {c.pipeline} has no form {c.form}; {others} have it"
     if c.form in ("list", "gathered") and not takes:
         where = "where a list's matrices lie" if c.form == "list" else "which rows of A are meant"
         return (
@@ -65,10 +68,10 @@ def _form(c: GroupedGemmConfig, arch: Arch) -> str | None:
     elif c.layout[0::2] != "rr":
         if c.form != "contiguous" or c.layout[2] != "c":
             return f"form {c.form} has A and C row-major, layout {c.layout} does not"
-        if not _through_pointers(c):
+        if c.pipeline != "basic":
             return (
                 f"layout {c.layout} is that of groups of columns, which end inside rows of C: "
-                f"pipeline {c.pipeline} stores whole 16 bytes of a row, basic any"
+                f"pipeline {c.pipeline} stores whole rows, or whole 16 bytes of one; basic any"
             )
     return None
 
@@ -83,12 +86,6 @@ def _weights(c: GroupedGemmConfig) -> str | None:
             f"pipeline {c.pipeline} copies boxes that end with a group along their rows, so K is "
             f"the rows of both operands, as in layout crr, not {c.layout}; basic takes any"
         )
-    return None
-
-
-def _dtype(c: GroupedGemmConfig, arch: Arch) -> str | None:
-    if DTYPES[c.dtype_a].bits < 8:
-        return f"{c.dtype_a} operands are packed, which no grouped kernel reads"
     return None
 
 
@@ -137,7 +134,6 @@ def _table(c: GroupedGemmConfig, arch: Arch) -> str | None:
 
 LEGALITY: tuple[tuple[str, Callable[[GroupedGemmConfig, Arch], str | None]], ...] = (
     ("form", _form),
-    ("dtype", _dtype),
     ("tile", _tile),
     ("warpgroups", _warpgroups),
     ("combination", _epilogue),
@@ -152,7 +148,7 @@ def judge(config: GroupedGemmConfig, arch: Arch) -> Verdict:
         reason = rule(config, arch)
         if reason is not None:
             return no(name, reason)
-    return gemm.judge(config.one, arch)
+    return gemm.judge(one(config), arch)
 
 
 # --- support ----------------------------------------------------------------------------------
@@ -202,7 +198,7 @@ def supports(config: GroupedGemmConfig, problem: GroupedGemmProblem, arch: Arch)
         for refused, why in rule(config, problem):
             if refused:
                 return no(name, str(why(c=config, p=problem)))
-    verdict = gemm.supports(config.one, problem.one, arch)
+    verdict = gemm.supports(one(config), problem.one, arch)
     return judge(config, arch) if verdict else verdict
 
 
@@ -217,8 +213,10 @@ def serving(problem: GroupedGemmProblem, configs: Pool, arch: Arch) -> Sequence[
 
 
 def one(config: GroupedGemmConfig) -> GemmConfig:
-    """The GEMM kernel of one group; of `Columns`, each is made once."""
-    return config.one
+    """The GEMM kernel that computes a tile as a grouped kernel does; of `Columns`, each is made
+    once."""
+    record = _record(config)
+    return replace(config.one, scheduler=record.scheduler) if record else config.one
 
 
 def _illegal(config: GroupedGemmConfig, arch: Arch) -> bool:

@@ -4,7 +4,7 @@
                1xc: a group begins at any row, so each row has scales of its own
     scale_b    [groups, ⌈k/r⌉, ⌈n/c⌉], of blocks rxc in each group's B [k, n]
 
-A list has none: its table has no place for them.
+The other forms have none.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def complete(problem: Any) -> None:
 
 
 def refuse(of: Scaled) -> None:
-    """Raise `BadArgument` if a list, or a kernel for lists, has scales."""
+    """Raise `BadArgument` if a problem or a kernel of a form without scales has any."""
     for name in SCALES:
         if getattr(of, name):
             raise BadArgument(
-                f"{name}: a list's table has no place for scales of blocks; form contiguous or "
-                "masked has them, and epilogue 'scale' is one factor for all groups"
+                f"{name}: the forms with block scales are contiguous, gathered and masked; "
+                "epilogue 'scale' is one factor for all groups"
             )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.errors import BadFile, nearest
 from tilewright.ops import epilogues
+from tilewright.ops.gemm import lowbit
 from tilewright.ops.gemm import spaces as gemm
 from tilewright.ops.gemm.config import INDEX_BITS, STORES
 from tilewright.ops.gemm.formats import tile_engine
@@ -17,6 +18,7 @@ from tilewright.ops.gemm.pipelines.common import depth
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES, on
 from tilewright.ops.grouped_gemm.problem import WALKED, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.rules import one
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
 
 _OWN = {f.name for f in fields(GroupedGemmConfig)}
@@ -80,6 +82,7 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
             "form": [problem.walked],
             "layout": [problem.one.layout],
             "dtype_a": [problem.dtype_a],
+            "dtype_b": [problem.dtype_b],
             "dtype_c": [problem.dtype_c],
             "precision": [problem.precision],
             "epilogue": [problem.epilogue],
@@ -104,8 +107,12 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
+    record = PIPELINES[config.pipeline].one
+    few_bits = record.worth_having.get("few bits")
+    if lowbit.concerns(config):
+        return few_bits is not None and few_bits(one(config))
     deep = depth(config.one)
-    if PIPELINES[config.pipeline].one.reads == "descriptors":
+    if record.reads == "descriptors":
         # For a few rows, the time goes to reading weights; deep tiles keep more of them in flight.
         deeper = (deep, 2 * deep) if config.tile_m <= 64 else (deep,)
         return config.num_stages > 2 and config.tile_k in deeper

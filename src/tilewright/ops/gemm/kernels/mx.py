@@ -41,17 +41,16 @@ def _packed(kind):
 
 
 @triton.jit
-def _accumulate(
-    a, b, scales, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end,
+def accumulate(
+    a, b, scales, rows, cols, k, lda, ldb, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, MASK_K: tl.constexpr,
     A_SCALED: tl.constexpr, A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr,
 ):  # fmt: skip
-    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
+    """The sum over K from `k_begin` (a multiple of TILE_K) to `k_end` of a tile with the rows
+    `rows` of A and the columns `cols` of B, which lie inside."""
     A_PACKED: tl.constexpr = _packed(A_FORMAT)
     B_PACKED: tl.constexpr = _packed(B_FORMAT)
-    rows = (tile_m * TILE_M + tl.arange(0, TILE_M)) % m
-    cols = (tile_n * TILE_N + tl.arange(0, TILE_N)) % n
     a_k = tl.arange(0, TILE_K // A_PACKED)
     b_k = tl.arange(0, TILE_K // B_PACKED)
     blocks = tl.arange(0, TILE_K // 32)
@@ -129,8 +128,10 @@ def gemm_mx(
         tile_m, tile_n = tile_coordinates(program, tiles_m, tiles_n, GROUP_M)
         k_begin = 0
         k_end = k
-    acc = _accumulate(
-        a, b, scales, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+    rows = (tile_m * TILE_M + tl.arange(0, TILE_M)) % m
+    cols = (tile_n * TILE_N + tl.arange(0, TILE_N)) % n
+    acc = accumulate(
+        a, b, scales, rows, cols, k, lda, ldb, k_begin, k_end, TILE_M, TILE_N, TILE_K,
         A_ROW, B_ROW, MASK_K, A_SCALED, A_FORMAT, B_FORMAT,
     )  # fmt: skip
     if SCHEDULER == "split_k":

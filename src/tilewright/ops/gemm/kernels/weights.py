@@ -39,7 +39,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.device.reduce import reduce_split
-from tilewright.ops.device.scale import load_scales, scaled, size_of
+from tilewright.ops.device.scale import scaled, scales_of_step, size_of
 from tilewright.ops.device.schedule import split_range, tile_coordinates
 from tilewright.ops.gemm.kernels.basic import write
 
@@ -94,21 +94,21 @@ def _powers(codes):
 
 
 @triton.jit
-def _accumulate(
-    a, b, scales, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end,
+def accumulate(
+    a, b, scales, rows, cols, tile_m, tile_n, m, n, k, lda, ldb, k_begin, k_end,
+    APART: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, MASK_K: tl.constexpr, SCALES: tl.constexpr,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, DTYPE: tl.constexpr,
     ELEMENTWISE: tl.constexpr, PART: tl.constexpr, UNIT: tl.constexpr,
     A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr,
 ):  # fmt: skip
-    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
+    """A tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`, with the rows `rows` of
+    A and the columns `cols` of B, which lie inside. APART: in any order."""
     # A K step consists of parts, each within a group. A word of A has one element if K is not A's
     # contiguous dimension.
     PER_WORD: tl.constexpr = UNIT // A_WORDS
     UNITS: tl.constexpr = PART // UNIT
-    rows = (tile_m * TILE_M + tl.arange(0, TILE_M)) % m
-    cols = (tile_n * TILE_N + tl.arange(0, TILE_N)) % n
     units = tl.arange(0, UNITS)
     first = k_begin // UNIT + units
     if A_ROW:
@@ -139,7 +139,9 @@ def _accumulate(
     # Scales are loaded a step ahead, so only the next step waits for them.
     at = tl.minimum(k_begin + units * UNIT, k - 1)
     if SUMS:
-        coming = load_scales(scales, row, col, k_begin, m, n, TILE_M, TILE_N, SCALES)
+        coming = scales_of_step(
+            scales, row, col, rows, cols, k_begin, m, n, APART, TILE_M, TILE_N, SCALES
+        )
     if A_K > 0:
         a_codes = tl.load(sa_ptrs + (at // A_K * scales[2])[None, :])
     if B_K > 0:
@@ -151,7 +153,9 @@ def _accumulate(
             if SUMS:
                 factors = coming
                 after = tl.minimum(k1 + PART, k - 1)
-                coming = load_scales(scales, row, col, after, m, n, TILE_M, TILE_N, SCALES)
+                coming = scales_of_step(
+                    scales, row, col, rows, cols, after, m, n, APART, TILE_M, TILE_N, SCALES
+                )
             if A_K > 0:
                 a_powers = _powers(a_codes)
                 a_codes = tl.load(sa_ptrs + (at // A_K * scales[2])[None, :])
@@ -229,9 +233,11 @@ def gemm_weights(
         tile_m, tile_n = tile_coordinates(program, tiles_m, tiles_n, GROUP_M)
         k_begin = 0
         k_end = k
-    acc = _accumulate(
-        a, b, scales, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end, TILE_M, TILE_N, TILE_K,
-        A_ROW, MASK_K, SCALES, FORMAT, B_FORMAT, DTYPE, ELEMENTWISE,
+    rows = (tile_m * TILE_M + tl.arange(0, TILE_M)) % m
+    cols = (tile_n * TILE_N + tl.arange(0, TILE_N)) % n
+    acc = accumulate(
+        a, b, scales, rows, cols, tile_m, tile_n, m, n, k, lda, ldb, k_begin, k_end, False,
+        TILE_M, TILE_N, TILE_K, A_ROW, MASK_K, SCALES, FORMAT, B_FORMAT, DTYPE, ELEMENTWISE,
         PART, UNIT, A_WORDS, A_WORD, B_WORD,
     )  # fmt: skip
     if SCHEDULER == "split_k":

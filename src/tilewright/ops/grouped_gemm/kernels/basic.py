@@ -28,9 +28,9 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.device.epilogue import apply, rounded
-from tilewright.ops.device.scale import load_scales, scaled
+from tilewright.ops.device.scale import scaled, scales_of_step
 from tilewright.ops.device.schedule import tile_coordinates
-from tilewright.ops.grouped_gemm.kernels.operands import of_group, scales_at, scales_of_group
+from tilewright.ops.grouped_gemm.kernels.operands import of_group, scales_of_group
 from tilewright.ops.grouped_gemm.kernels.walk import (
     FIELDS,
     cleared,
@@ -38,20 +38,6 @@ from tilewright.ops.grouped_gemm.kernels.walk import (
     group_rows,
     tile_ends,
 )
-
-
-@triton.jit
-def _scales_of_step(
-    scales, row, col, from_a, in_b, k0, m, n, APART: tl.constexpr,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, SCALES: tl.constexpr,
-):  # fmt: skip
-    """The scales of the K step at `k0`. APART: the tile's rows `from_a` of A and columns `in_b` of
-    B lie in any order."""
-    if APART:
-        x, y = scales_at(scales, from_a, in_b, k0, SCALES)
-    else:
-        x, y = load_scales(scales, row, col, k0, m, n, TILE_M, TILE_N, SCALES)
-    return x, y
 
 
 @triton.jit
@@ -97,7 +83,7 @@ def _sum(
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
     APART: tl.constexpr = GATHERED or PAIRS
     if SCALES != "":
-        x, y = _scales_of_step(
+        x, y = scales_of_step(
             scales, row, col, from_a, in_b, 0, m, n, APART, TILE_M, TILE_N, SCALES
         )
     for k0 in range(0, k, TILE_K):
@@ -122,7 +108,7 @@ def _sum(
             partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
             acc += scaled(partial, x, y, SCALES)
             k1 = min(k0 + TILE_K, k - 1)
-            x, y = _scales_of_step(
+            x, y = scales_of_step(
                 scales, row, col, from_a, in_b, k1, m, n, APART, TILE_M, TILE_N, SCALES
             )
         else:
@@ -130,6 +116,29 @@ def _sum(
         a_ptrs += a_step
         b_ptrs += b_step
     return acc
+
+
+@triton.jit
+def write(
+    c, acc, extra, group, begin, rows, n, ldc, row, tile_n,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
+    TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    CHAIN: tl.constexpr,
+):  # fmt: skip
+    """The epilogue of a whole sum, and its tile of a group's C. The group has `rows` rows, and
+    begins at row `begin` of all."""
+    acc = apply(
+        acc, of_group(extra, group, n, WIDTHS), begin + row, tile_n * TILE_N, begin + rows, n,
+        CHAIN, TAKES, C_ROW, True, True,
+    )  # fmt: skip
+    out = rounded(acc, c.dtype.element_ty, LARGEST)
+    out_rows = row + tl.arange(0, TILE_M)
+    out_cols = tile_n * (TILE_N // FOLD) + tl.arange(0, TILE_N // FOLD)
+    if C_ROW:
+        c_ptrs = c + out_rows[:, None] * ldc + out_cols[None, :]
+    else:
+        c_ptrs = c + out_rows[:, None] + out_cols[None, :] * ldc
+    tl.store(c_ptrs, out, mask=(out_rows < rows)[:, None] & (out_cols < n // FOLD)[None, :])
 
 
 @triton.jit
@@ -219,15 +228,7 @@ def grouped_gemm_basic(
             FORM == "gathered", FOLD == 2 and FORM != "list" and not B_ROW, TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, MASK_N, MASK_K or FORM == "weights", SCALES,
         )  # fmt: skip
-        acc = apply(
-            acc, of_group(extra, group, n_g, WIDTHS), begin + row, col, begin + rows, n_g,
-            CHAIN, TAKES, C_ROW, True, True,
+        write(
+            c_g, acc, extra, group, begin, rows, n_g, ldc_g, row, tile_n, TILE_M, TILE_N, C_ROW,
+            TAKES, WIDTHS, FOLD, LARGEST, CHAIN,
         )  # fmt: skip
-        out = rounded(acc, c.dtype.element_ty, LARGEST)
-        out_rows = row + tl.arange(0, TILE_M)
-        out_cols = tile_n * (TILE_N // FOLD) + tl.arange(0, TILE_N // FOLD)
-        if C_ROW:
-            c_ptrs = c_g + out_rows[:, None] * ldc_g + out_cols[None, :]
-        else:
-            c_ptrs = c_g + out_rows[:, None] + out_cols[None, :] * ldc_g
-        tl.store(c_ptrs, out, mask=(out_rows < rows)[:, None] & (out_cols < n_g // FOLD)[None, :])

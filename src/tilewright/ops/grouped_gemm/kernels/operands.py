@@ -11,7 +11,7 @@ apart.
 import triton
 import triton.language as tl
 
-from tilewright.ops.device.scale import number, size_of
+from tilewright.ops.device.scale import size_of
 
 
 @triton.constexpr_function
@@ -67,19 +67,3 @@ def scales_of_group(scales, begin, group, FORM: tl.constexpr, SCALES: tl.constex
             at = group.to(tl.int64) * scales[STEPS + A]
             out += (scales[3 * A] + at, scales[3 * A + 1], scales[3 * A + 2])
     return out
-
-
-@triton.jit
-def scales_at(scales, rows, cols, k0, SCALES: tl.constexpr):
-    """As `load_scales`, of a tile with any `rows` of A and `cols` of B, which lie inside."""
-    A: tl.constexpr = 1 if size_of(SCALES, 0, 0) > 0 else 0
-    x = 1.0
-    y = 1.0
-    if A > 0:
-        there = scales[0] + k0 // size_of(SCALES, 0, 1) * scales[2]
-        x = number(tl.load(there + rows.to(tl.int64) * scales[1]))[:, None]
-    if size_of(SCALES, 1, 0) > 0:
-        FIRST: tl.constexpr = 3 * A
-        there = scales[FIRST] + k0 // size_of(SCALES, 1, 0) * scales[FIRST + 1]
-        y = number(tl.load(there + cols // size_of(SCALES, 1, 1) * scales[FIRST + 2]))[None, :]
-    return x, y
