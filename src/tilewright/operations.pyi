@@ -602,6 +602,8 @@ def grouped_gemm(
     epilogue: str | None = "",
     scale_a: str | None = "",
     scale_b: str | None = "",
+    dtype_a: Any | None = None,
+    dtype_b: Any | None = None,
     sizes: tuple[tuple[int, int, int], ...] | None = None,
     layout: str | None = None,
     alignment: int | None = 1,
