@@ -86,7 +86,10 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
     )
     c = pool.columns
     busy = gemm.estimates(each(c, one), whole, device)
-    under_way = (c.num_stages - 1) * (c.tile_m * of_a.bits + c.tile_n * of_b.bits) * c.tile_k / 8
+    tall = c.tile_m
+    if p.form == "gathered":  # rows of a tile behind its group's end are not read
+        tall = np.minimum(tall, -(-used // _with_rows(p.groups, used)))
+    under_way = (c.num_stages - 1) * (tall * of_a.bits + c.tile_n * of_b.bits) * c.tile_k / 8
     enough = device.bandwidth_gbs * 1e3 * GROUPED.LATENCY_US / device.compute_units
     reached = np.minimum(1.0, np.maximum(under_way, of_a.bytes) / enough)
     reading = physics.memory_us(p.min_bytes - spared, device) / reached

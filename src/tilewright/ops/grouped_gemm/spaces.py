@@ -112,11 +112,12 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
     if lowbit.concerns(config):
         return few_bits is not None and few_bits(one(config))
     deep = depth(config.one)
-    if record.reads == "descriptors":
+    last_resort = config.alignment == 1 or config.index_bits == 64
+    alone = config.form == "gathered" and not last_resort  # no descriptors serve this form
+    if alone or record.reads == "descriptors":
         # For a few rows, the time goes to reading weights; deep tiles keep more of them in flight.
         deeper = (deep, 2 * deep) if config.tile_m <= 64 else (deep,)
         return config.num_stages > 2 and config.tile_k in deeper
     if config.tile_k != deep:
         return False
-    last_resort = config.alignment == 1 or config.index_bits == 64
     return not (last_resort and config.num_stages > 2)
