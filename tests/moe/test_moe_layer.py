@@ -46,6 +46,25 @@ def test_halves_are_right(dtype):
     assert torch.equal(tw.fused_moe(*given), y)
 
 
+def test_an_activation_may_be_a_function():
+    given = operands(9, 32, 16, 4, 2, dtype=torch.float32)
+
+    def squared(rows):
+        gate, up = rows.chunk(2, -1)
+        return gate.relu().square() * up
+
+    y = tw.fused_moe(*given, activation=squared)
+    x, w1, w2, weights, ids = given
+    wanted = torch.zeros(9, 32)
+    for t in range(9):
+        for j in range(2):
+            e = int(ids[t, j])
+            wanted[t] += weights[t, j] * (w2[e] @ squared(w1[e] @ x[t]))
+    assert torch.allclose(y, wanted, atol=1e-4)
+    with pytest.raises(BadArgument, match="is the whole activation"):
+        tw.fused_moe(*given, activation=squared, interleaved=True)
+
+
 def test_weights_may_lie_the_other_way():
     """[experts, hidden, rows], as some models keep them."""
     x, w1, w2, weights, ids = operands(9, 32, 16, 4, 2, dtype=torch.float32)

@@ -14,7 +14,16 @@ replayed with other routings.
 from __future__ import annotations
 
 from tilewright.moe.form import Form, form
-from tilewright.moe.layer import fused_moe, routed_moe
+from tilewright.moe.layer import fused_moe, routed_moe, rows_of_experts
 from tilewright.moe.planned import LayerPlan, PlannedStep, plan
 
-__all__ = ["Form", "LayerPlan", "PlannedStep", "form", "fused_moe", "plan", "routed_moe"]
+__all__ = [
+    "Form",
+    "LayerPlan",
+    "PlannedStep",
+    "form",
+    "fused_moe",
+    "plan",
+    "routed_moe",
+    "rows_of_experts",
+]

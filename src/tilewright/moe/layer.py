@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import BadArgument
@@ -16,6 +17,9 @@ gemm = operation("gemm")
 gated_activation = operation("gated_activation")
 sum_of_experts = operation("sum_of_experts")
 
+Activation = str | Callable[[Any], Any]
+"""A word of `form`, or a function from rows of the first product to what the second takes."""
+
 
 def fused_moe(
     x: Any,
@@ -24,7 +28,7 @@ def fused_moe(
     weights: Any,
     experts: Any,
     *,
-    activation: str = "silu",
+    activation: Activation = "silu",
     interleaved: bool = False,
     limit: float = math.inf,
     alpha: float = 1.0,
@@ -46,7 +50,8 @@ def fused_moe(
     experts: [*tokens, k], int32 or int64. One that is below 0, or not below the number of experts,
         adds nothing: it is elsewhere, as under expert parallelism.
     activation: of the gate, silu (SwiGLU), gelu, gelu_tanh (GeGLU), relu or sigmoid; without gates
-        all but the last.
+        all but the last. Or a function, from rows of w1's products to what w2 takes, which is given
+        rows of no token too.
     interleaved: whether w1 has gate, up, gate, up…; else all gates, then all ups.
     limit, alpha, shift: of a clamped gate, as `gated_activation` takes them: gpt-oss has 7, 1.702
         and 1.
@@ -63,10 +68,60 @@ def fused_moe(
 
     Raises `BadArgument` where operands do not fit, and as the operations do.
     """
-    count, k = _checked(x, w1, w2, weights, experts)
+    if tuple(experts.shape) != tuple(weights.shape):
+        raise BadArgument(
+            f"experts have shape {tuple(experts.shape)} and weights {tuple(weights.shape)}; both "
+            f"are {[*x.shape[:-1], 'k']}, as x has rows"
+        )
     if 0 in x.shape:
         return x[:] if out is None else out
-    rows = x.reshape(-1, x.shape[-1])
+    clamp = _clamp(limit, alpha, shift)
+    last, places = rows_of_experts(
+        x,
+        w1,
+        w2,
+        experts,
+        activation=activation,
+        interleaved=interleaved,
+        b1=b1,
+        b2=b2,
+        expert_map=expert_map,
+        **clamp,
+    )
+    summed: dict[str, Any] = {"weights": weights}
+    if shared is not None:
+        rows = x.reshape(-1, x.shape[-1])
+        every = _shared(rows, shared, activation, interleaved, clamp)
+        summed["shared"] = every.reshape(*experts.shape[:-1], every.shape[-1])
+    if routed_scaling_factor != 1.0:
+        summed["routed_scaling_factor"] = routed_scaling_factor
+    if out is not None:
+        summed["out"] = out
+    return sum_of_experts(last, places, **summed)
+
+
+def rows_of_experts(
+    x: Any,
+    w1: Any,
+    w2: Any,
+    experts: Any,
+    *,
+    activation: Activation = "silu",
+    interleaved: bool = False,
+    limit: float = math.inf,
+    alpha: float = 1.0,
+    shift: float = 0.0,
+    b1: Any = None,
+    b2: Any = None,
+    expert_map: Any = None,
+) -> tuple[Any, Any]:
+    """What `fused_moe` sums over each token's experts: rows [tokens · k, hidden] in the order of
+    their experts, and the place of each choice among them, int32 [*tokens, k], -1 for none.
+
+    Rows that are no choice's hold anything. Arguments are those of `fused_moe`; there is one token
+    at least.
+    """
+    count, k = _checked(x, w1, w2, experts)
     given = {} if expert_map is None else {"expert_map": expert_map}
     order, _, _, ends, _, places = sort_by_expert(experts, experts=count, **given)
     clamp = _clamp(limit, alpha, shift)
@@ -78,18 +133,10 @@ def fused_moe(
         chosen["gates_apart"] = True
     if b1 is not None:
         chosen["bias"] = b1
-    middle = _gated(grouped_gemm(rows, w1.swapaxes(1, 2), ends, **chosen), how, interleaved, clamp)
+    first = grouped_gemm(x.reshape(-1, x.shape[-1]), w1.swapaxes(1, 2), ends, **chosen)
+    middle = _activated(first, how, activation, interleaved, clamp)
     more = {} if b2 is None else {"epilogue": "bias", "bias": b2}
-    last = grouped_gemm(middle, w2.swapaxes(1, 2), ends, **more)
-    summed: dict[str, Any] = {"weights": weights}
-    if shared is not None:
-        every = _shared(rows, shared, activation, interleaved, clamp)
-        summed["shared"] = every.reshape(*experts.shape[:-1], every.shape[-1])
-    if routed_scaling_factor != 1.0:
-        summed["routed_scaling_factor"] = routed_scaling_factor
-    if out is not None:
-        summed["out"] = out
-    return sum_of_experts(last, places, **summed)
+    return grouped_gemm(middle, w2.swapaxes(1, 2), ends, **more), places
 
 
 def routed_moe(
@@ -131,7 +178,7 @@ def routed_moe(
     return fused_moe(x, w1, w2, weights, experts, **layer)
 
 
-def _checked(x: Any, w1: Any, w2: Any, weights: Any, experts: Any) -> tuple[int, int]:
+def _checked(x: Any, w1: Any, w2: Any, experts: Any) -> tuple[int, int]:
     """The number of experts, and of experts for each token."""
     for name, array, form_of in (
         ("w1", w1, "[experts, rows, hidden]"),
@@ -140,17 +187,18 @@ def _checked(x: Any, w1: Any, w2: Any, weights: Any, experts: Any) -> tuple[int,
         if len(array.shape) != 3:
             raise BadArgument(f"{name} has shape {tuple(array.shape)}, but must be {form_of}")
     hidden, inner = w1.shape[2], w2.shape[2]
-    if w1.shape[0] != w2.shape[0] or w2.shape[1] != hidden or w1.shape[1] not in (inner, 2 * inner):
+    fits = w1.shape[0] == w2.shape[0] and w2.shape[1] == hidden
+    if not fits or w1.shape[1] not in (inner, 2 * inner):
         raise BadArgument(
             f"w1 has shape {tuple(w1.shape)} and w2 {tuple(w2.shape)}; with w2 as [experts, hidden,"
             " inner], w1 is [experts, inner or 2 · inner, hidden]"
         )
     if x.shape[-1] != hidden:
         raise BadArgument(f"x has {x.shape[-1]} columns, but w1 takes {hidden}")
-    if tuple(experts.shape) != tuple(weights.shape) or experts.shape[:-1] != x.shape[:-1]:
+    if experts.shape[:-1] != x.shape[:-1]:
         raise BadArgument(
-            f"experts have shape {tuple(experts.shape)} and weights {tuple(weights.shape)}; both "
-            f"are {[*x.shape[:-1], 'k']}, as x has rows"
+            f"experts have shape {tuple(experts.shape)}; it is {[*x.shape[:-1], 'k']}, as x has "
+            "rows"
         )
     return w1.shape[0], experts.shape[-1]
 
@@ -162,9 +210,13 @@ def _clamp(limit: float, alpha: float, shift: float) -> dict[str, float]:
 
 
 def _form_of(
-    w1: Any, w2: Any, activation: str, interleaved: bool, bias: bool, clamped: bool
+    w1: Any, w2: Any, activation: Activation, interleaved: bool, bias: bool, clamped: bool
 ) -> Form:
     """The form that weights of experts say; of one expert they have no first dimension."""
+    if not isinstance(activation, str):
+        if interleaved or clamped:
+            raise BadArgument("a function is the whole activation: leave out what else is said")
+        return Form("bias" * bias, False, "")
     return form(
         activation,
         gated=w1.shape[-2] != w2.shape[-1],
@@ -181,7 +233,12 @@ def _contiguous_rows(w: Any) -> bool:
     return bool(w.strides[-1] == w.itemsize)
 
 
-def _gated(rows: Any, how: Form, interleaved: bool, clamp: dict[str, float]) -> Any:
+def _activated(
+    rows: Any, how: Form, activation: Activation, interleaved: bool, clamp: dict[str, float]
+) -> Any:
+    """What the second product takes, of the first's rows."""
+    if not isinstance(activation, str):
+        return activation(rows)
     if not how.gate:
         return rows
     return gated_activation(rows, gate=how.gate, interleaved=interleaved, **clamp)
@@ -190,7 +247,7 @@ def _gated(rows: Any, how: Form, interleaved: bool, clamp: dict[str, float]) -> 
 def _shared(
     rows: Any,
     weights: tuple[Any, Any],
-    activation: str,
+    activation: Activation,
     interleaved: bool,
     clamp: dict[str, float],
 ) -> Any:
@@ -198,7 +255,8 @@ def _shared(
     w1, w2 = weights
     how = _form_of(w1, w2, activation, interleaved, False, bool(clamp))
     if how.gates_apart:  # which GEMM does not take
-        how = Form("", False, activation)
+        how = Form("", False, str(activation))
     said = {"epilogue": how.epilogue} if how.epilogue else {}
-    middle = _gated(gemm(rows, w1.swapaxes(0, 1), **said), how, interleaved, clamp)
+    first = gemm(rows, w1.swapaxes(0, 1), **said)
+    middle = _activated(first, how, activation, interleaved, clamp)
     return gemm(middle, w2.swapaxes(0, 1))

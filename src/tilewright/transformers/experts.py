@@ -1,15 +1,27 @@
-"""The experts function that is registered: mixtures of experts by grouped GEMM."""
+"""The experts function that is registered: mixtures of experts as one layer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from transformers.integrations import moe as theirs
 
 from tilewright.errors import BadArgument
+from tilewright.moe import rows_of_experts
 from tilewright.operation import operation
 
-grouped_gemm = operation("grouped_gemm")
+sum_of_experts = operation("sum_of_experts")
+
+WORDS = {
+    "SiLU": "silu",
+    "SiLUActivation": "silu",
+    "GELUActivation": "gelu",
+    "GELUTanh": "gelu_tanh",
+    "ReLU": "relu",
+}
+"""Activations by the names of torch's and transformers' classes."""
 
 
 def experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
@@ -22,34 +34,37 @@ def experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any)
 
     Returns [tokens, width]. Raises `BadArgument` where gradients are recorded.
     """
-    weights = [self.gate_up_proj if self.has_gate else self.up_proj, self.down_proj]
+    name = "gate_up_proj" if self.has_gate else "up_proj"
+    weights = [getattr(self, name), self.down_proj]
     given = (hidden_states, *weights)
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         raise BadArgument(
             "experts_implementation='tilewright' has no gradients; call the model under "
             "torch.no_grad(), or train with experts_implementation='grouped_mm'"
         )
-    tokens, k = top_k_index.shape
-    chosen, order = torch.sort(top_k_index.reshape(-1))
-    numbers = torch.arange(self.num_experts, device=chosen.device, dtype=chosen.dtype)
-    ends = torch.searchsorted(chosen, numbers, right=True, out_int32=True)
-    x = hidden_states[order // k]
-    x = _linear(self, x, "gate_up_proj" if self.has_gate else "up_proj", ends)
-    x = self._apply_gate(x) if self.has_gate else self.act_fn(x)
-    x = _linear(self, x, "down_proj", ends)
-    if self.has_post_expert_norm:
-        x = self.post_expert_norm(x)
-    x = x * top_k_weights.reshape(-1)[order, None]
-    back = torch.empty_like(order)
-    back[order] = torch.arange(len(order), device=order.device)
-    return x[back].view(tokens, k, -1).sum(1).to(hidden_states.dtype)
-
-
-def _linear(self: Any, x: Any, name: str, ends: Any) -> Any:
-    """The rows of each expert by its weight, with its bias; 0 for rows of no expert."""
-    weight = getattr(self, name)
-    columns = weight if self.is_transposed else weight.transpose(1, 2)
-    said = {}
+    if not len(hidden_states):
+        return torch.empty_like(hidden_states)
+    biases = {}
     if self.has_bias:
-        said = {"epilogue": "bias", "bias": getattr(self, f"{name}_bias")}
-    return grouped_gemm(x.to(weight.dtype), columns, ends, zero_rest=True, **said)
+        biases = {"b1": getattr(self, f"{name}_bias"), "b2": self.down_proj_bias}
+    if self.is_transposed:
+        weights = [weight.transpose(1, 2) for weight in weights]
+    rows, places = rows_of_experts(
+        hidden_states.to(weights[0].dtype),
+        *weights,
+        top_k_index,
+        activation=_activation(self),
+        **biases,
+    )
+    if self.has_post_expert_norm:
+        rows = self.post_expert_norm(rows)
+    return sum_of_experts(rows, places, weights=top_k_weights).to(hidden_states.dtype)
+
+
+def _activation(self: Any) -> str | Callable[[Any], Any]:
+    """The word for a module's activation, else its own function."""
+    word = WORDS.get(type(getattr(self, "act_fn", None)).__name__)
+    if not self.has_gate:
+        return word or self.act_fn
+    usual = type(self)._apply_gate is getattr(theirs, "_default_apply_gate", None)
+    return word if usual and word else self._apply_gate
