@@ -35,8 +35,8 @@ def experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any)
     Returns [tokens, width]. Raises `BadArgument` where gradients are recorded.
     """
     name = "gate_up_proj" if self.has_gate else "up_proj"
-    weights = [getattr(self, name), self.down_proj]
-    given = (hidden_states, *weights)
+    up, down = getattr(self, name), self.down_proj
+    given = (hidden_states, up, down)
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         raise BadArgument(
             "experts_implementation='tilewright' has no gradients; call the model under "
@@ -48,10 +48,11 @@ def experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any)
     if self.has_bias:
         biases = {"b1": getattr(self, f"{name}_bias"), "b2": self.down_proj_bias}
     if self.is_transposed:
-        weights = [weight.transpose(1, 2) for weight in weights]
+        up, down = up.transpose(1, 2), down.transpose(1, 2)
     rows, places = rows_of_experts(
-        hidden_states.to(weights[0].dtype),
-        *weights,
+        hidden_states.to(up.dtype),
+        up,
+        down,
         top_k_index,
         activation=_activation(self),
         **biases,
