@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from grouped_cases import cases, config, epilogues, gathered, label, other_axes
 
-from simulate import worst_error
+from simulate import simulated_run, worst_error
 from tilewright import verify
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
@@ -178,6 +178,38 @@ def test_the_kernel_in_gluon_clamps_and_clears_alike(form, zero_rest):
     assert worst_error(kernel, problem, device("h200"), 3, inputs) <= 1.0
     inputs[name][...] = [5, 12, 40, 66]
     assert worst_error(kernel, problem, device("h200"), 3, inputs) <= 1.0
+
+
+@pytest.mark.grid(3)
+@pytest.mark.parametrize("number", range(6))
+def test_the_kernel_in_gluon_sums_each_groups_part_alone(number):
+    """In the simulation, which refuses an access outside of an operand: tiles of one warp group and
+    of two, stores in halves and quarters, groups without rows, wrong offsets, and NaN in the rows
+    of the next group."""
+    two, split, bounds = number % 2, number // 2 % 2, number // 3
+    kernel = config(
+        pipeline="gluon_ws", form="weights", layout="crr", tile_m=64 + 64 * two, tile_n=64,
+        tile_k=64, num_warps=4 + 4 * two, store=("direct", "split")[split], num_stages=3,
+    )  # fmt: skip
+    problem = GroupedGemmProblem(
+        "weights", groups=5, m=136, n=72, k=200, layout="crr", bounds=bool(bounds)
+    )
+    assert worst_error(kernel, problem, device("h200"), number) <= 1.0
+    inputs = dict(verify.operands_of(problem, number).inputs)
+    wild = 2**31 - 1
+    ends = [0, 70, 70, 130, 191, 200][1 - bounds :]
+    for offsets in (ends, [-9, 12, 12, wild, -wild, 3][: len(ends)]):
+        inputs["offsets"][...] = offsets
+        assert worst_error(kernel, problem, device("h200"), number, inputs) <= 1.0
+    inputs["offsets"][...] = ends
+    inputs["A"][..., 130:] = np.nan
+    found = simulated_run(kernel, problem, device("h200"), flat(problem, inputs), number)["C"]
+    assert np.isfinite(np.asarray(found[:3], np.float32)).all()
+
+
+def flat(problem, inputs):
+    """Operands as the simulation has them: A by columns."""
+    return {**inputs, "A": np.ascontiguousarray(np.asarray(inputs["A"]).T)}
 
 
 def test_zeros_are_of_outputs_that_are_made_too(hopper):

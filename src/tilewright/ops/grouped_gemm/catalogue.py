@@ -266,7 +266,7 @@ def _parts(config: GroupedGemmConfig) -> tuple[Part]:
     return (
         Part(
             name=MAIN,
-            kernel=record.kernels.get(config.form, record.kernel),
+            kernel=record.kernel_of(config.form),
             grid=_grid,
             options=lambda c, arch: record.one.options(c.one, arch),
             own={name: _of_one(constant) for name, constant in record.one.own.items()},

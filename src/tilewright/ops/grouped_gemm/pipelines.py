@@ -48,15 +48,14 @@ class GroupedPipeline:
     scheduler: str = "persistent"
     workgroups: int = 1
 
-    @property
-    def epilogues(self) -> bool:
-        """Whether it has epilogues."""
-        return "extra" in interface(self.kernel).parameters
+    def kernel_of(self, form: str) -> str:
+        """The kernel for a form."""
+        return self.kernels.get(form, self.kernel)
 
-    @property
-    def scales(self) -> bool:
-        """Whether it has block scales."""
-        return "scales" in interface(self.kernel).parameters
+    def takes(self, form: str, parameter: str) -> bool:
+        """Whether its kernel for a form has this parameter: ``extra`` has epilogues, ``scales``
+        block scales."""
+        return parameter in interface(self.kernel_of(form)).parameters
 
 
 _DESCRIBED = ("contiguous", "masked", "weights")
@@ -82,7 +81,11 @@ PIPELINES: dict[str, GroupedPipeline] = {
         GroupedPipeline(
             one=GLUON_WS,
             kernel="tilewright.ops.grouped_gemm.kernels.gluon_ws:grouped_gemm_gluon_ws",
-            forms=("contiguous", "masked"),
+            forms=_DESCRIBED,
+            kernels={
+                "weights": "tilewright.ops.grouped_gemm.kernels.weights_gluon_ws:"
+                "grouped_weights_gluon_ws"
+            },
             num_warps=(WARPGROUP, 2 * WARPGROUP),
             table_bytes=4 * MAX_GROUPS,
         ),

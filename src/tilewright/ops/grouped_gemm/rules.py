@@ -107,25 +107,31 @@ def _warpgroups(c: GroupedGemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _those(form: str, parameter: str) -> str:
+    """The pipelines whose kernel for a form takes a parameter."""
+    records = PIPELINES.items()
+    return " and ".join(n for n, one in records if form in one.forms and one.takes(form, parameter))
+
+
 def _epilogue(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
-    if record and c.epilogue and not record.epilogues:
-        others = " and ".join(name for name, record in PIPELINES.items() if record.epilogues)
+    if record and c.epilogue and not record.takes(c.form, "extra"):
+        others = _those(c.form, "extra")
         return f"pipeline {c.pipeline} has no epilogue {c.epilogue}; {others} have it"
     return None
 
 
 def _scales(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
-    if record and scales.count(c) and not record.scales:
-        others = " and ".join(name for name, record in PIPELINES.items() if record.scales)
+    if record and scales.count(c) and not record.takes(c.form, "scales"):
+        others = _those(c.form, "scales")
         return f"pipeline {c.pipeline} has no block scales; {others} have them"
     return None
 
 
 def _table(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
-    if record and record.table_bytes:
+    if record and record.table_bytes and c.form != "weights":  # whose tiles follow from sizes
         need = shared_memory(c.one, arch) + record.table_bytes
         if need > arch.shared_memory:
             return f"{need} bytes of shared memory, over {arch.shared_memory}"

@@ -76,6 +76,8 @@ def read_sweep(
 def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
     """Some tens of kernels for problems with the form, dtypes, layout, precision, scales and
     epilogue of `problem`. At least one of them serves every size, alignment and stride."""
+    # Smaller pieces of C leave room for another stage of large tiles.
+    several_stores = epilogues.has_matrix(problem.epilogue) or problem.form == "weights"
     return KernelSpace(
         "grouped_gemm",
         {
@@ -94,7 +96,7 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
             "pipeline": [one for one in on(arch) if problem.walked in PIPELINES[one].forms],
-            "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
+            "store": STORES if several_stores else ("direct",),
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
         },
