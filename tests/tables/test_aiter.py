@@ -257,13 +257,13 @@ def test_what_is_wrong_is_said_with_its_line(write: Any, name: str, text: str, s
     assert str(path) in str(caught.value)
 
 
-def grouped(n: int, k: int, dtype: str, epilogue: str) -> Any:
-    return ops.family("grouped_gemm").problem_type(
-        "contiguous", groups=8, m=12, n=n, k=k, dtype_a=dtype, dtype_c="bf16", epilogue=epilogue
-    )
+def grouped(n: int, k: int, dtype: str, epilogue: str, **more: str) -> Any:
+    said = {"n": n, "k": k, "dtype_a": dtype, "dtype_c": "bf16", "epilogue": epilogue, **more}
+    return ops.family("grouped_gemm").problem_type("contiguous", groups=8, m=12, **said)
 
 
 FP8 = "float8_e4m3fnuz"
+MX = {"scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0"}
 
 
 @pytest.mark.parametrize(
@@ -294,6 +294,37 @@ def test_a_fused_layer_is_two_grouped_products(
     assert list(load_problems([path], CDNA3).problems) == wanted
 
 
+@pytest.mark.parametrize(
+    ("line", "dtype", "more"),
+    [
+        (
+            layer(kind="per_1x128", dtype=FP8),
+            "e4m3fnuz",
+            {"scale_a": "1x128", "scale_b": "128x128"},
+        ),
+        (layer(kind="per_1x32", dtype="float8_e4m3fn"), "e4m3fn", MX),
+        (
+            layer(kind="per_1x32", dtype="float8_e4m3fn", weights="float4_e2m1fn_x2"),
+            "e4m3fn",
+            {**MX, "dtype_b": "e2m1"},
+        ),
+        (layer(kind="per_1x32", dtype="float4_e2m1fn_x2"), "e2m1", MX),
+        (
+            layer(kind="per_1x32", weights="float4_e2m1fn_x2"),
+            "bf16",
+            {"dtype_b": "e2m1", "scale_b": "32x1-e8m0"},
+        ),
+    ],
+)
+def test_scales_of_blocks_are_those_of_both_products(
+    write: Any, line: str, dtype: str, more: dict[str, str]
+) -> None:
+    path = write("untuned_fmoe.csv", f"{LAYER}\n{line}\n")
+    stages = ((192, 256, "swiglu"), (256, 96, "row_scale"))
+    wanted = [grouped(n, k, dtype, chain, **more) for n, k, chain in stages]
+    assert problems(read_aiter(path)) == wanted
+
+
 def test_the_stages_of_a_layer_have_times_of_their_own(
     write: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -317,9 +348,10 @@ def test_the_stages_of_a_layer_have_times_of_their_own(
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (layer(kind="per_1x128", dtype=FP8), "left out: scales 1x128 of torch.float8_e4m3fnuz"),
-        (layer(kind="per_1x32", weights="float4_e2m1fn_x2"), "by torch.float4_e2m1fn_x2: a grou"),
-        (layer(weights="int4"), "torch.bfloat16 by torch.int4 to torch.bfloat16: a grouped GEMM"),
+        (layer(kind="per_128x128", dtype=FP8), "left out: scales 128x128 of torch.float8_e4m3fnuz"),
+        (layer(dtype=FP8, weights="int4"), "torch.float8_e4m3fnuz by torch.int4 to torch.bfloat16"),
+        (layer().replace(",8,2,", ",8,-1,"), "topk -1: the line is for any number of experts"),
+        (layer(weights="float8_e4m3fn"), "torch.bfloat16 by torch.float8_e4m3fn to torch.bfloat16"),
     ],
 )
 def test_layers_that_no_grouped_product_is_are_counted_with_the_reason(

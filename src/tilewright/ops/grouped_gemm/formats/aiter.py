@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.dtypes import torch_called
+from tilewright.dtypes import DTYPES, torch_called
 from tilewright.ops.foreign import Foreign, flag, microseconds, whole
+from tilewright.ops.gemm import lowbit
 
 COLUMNS = (
     "token", "model_dim", "inter_dim", "expert", "topk", "act_type", "dtype", "q_dtype_a",
@@ -28,14 +29,19 @@ _MORE = (
     "sorting and quantising; a grouped GEMM's time has none of that"
 )
 
-_ROWS_AND_COLUMNS = ("row_scale", "col_scale")
-_SCALES: dict[str, tuple[str, ...]] = {
+_EPILOGUES: dict[str, tuple[str, ...]] = {
     "No": (),
     # One scale for each expert's weights, times the one of all rows.
     "per_Tensor": ("col_scale",),
-    "per_Token": _ROWS_AND_COLUMNS,
+    "per_Token": ("row_scale", "col_scale"),
 }
-"""Scales of `q_type` that an epilogue applies; the others change along K."""
+"""Scales of `q_type` that do not change along K, as operations of an epilogue."""
+
+_BLOCKS: dict[str, tuple[str, str]] = {
+    "per_1x128": ("1x128", "128x128"),
+    "per_1x32": lowbit.MX_SCALES,
+}
+"""Scales of `q_type` that change along K: the blocks of A and of B."""
 
 _ACTIVATIONS = {(True, "Silu"): "swiglu", (False, "Silu"): "silu", (False, "Gelu"): "gelu"}
 """The operation that is an activation, by whether there is a gate and aiter's name for it."""
@@ -61,12 +67,11 @@ class Layers:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A line: its cells, the dtypes and scales of its operands, and whether the router's weights
-    are applied in the first stage."""
+    """A line: its cells, the words for the dtypes and block scales of its operands, the scales that
+    are operations, and whether the router's weights are applied in the first stage."""
 
     cells: Mapping[str, str]
-    dtype: str
-    dtype_c: str
+    types: Mapping[str, str]
     scales: tuple[str, ...]
     weights_first: bool
 
@@ -82,8 +87,7 @@ class _Layer:
             "m": str(whole(self.cells, "token") * whole(self.cells, "topk")),
             "n": str(n),
             "k": str(k),
-            "dtype": self.dtype,
-            "dtype_c": self.dtype_c,
+            **self.types,
         }
         if chain:
             words["epilogue"] = "+".join(chain)
@@ -97,18 +101,29 @@ def problems(cells: Mapping[str, str]) -> tuple[Foreign, ...] | str:
     """The grouped products of a line; or why no problem here is what the line states. Raises
     `BadArgument` for a cell that cannot be meant."""
     quantised = cells["q_type"].removeprefix("QuantType.")
-    inputs, outputs = (_dtype(cells, column) for column in ("q_dtype_a", "dtype"))
-    if quantised not in _SCALES:
+    columns = ("q_dtype_a", "q_dtype_w", "dtype")
+    a, b, c = (_dtype(cells, column) for column in columns)
+    by = f"{cells['q_dtype_a']} by {cells['q_dtype_w']}"
+    if quantised not in _EPILOGUES and quantised not in _BLOCKS:
         return (
-            f"scales {quantised.removeprefix('per_')} of {cells['q_dtype_a']} by "
-            f"{cells['q_dtype_w']}: a grouped GEMM here takes one scale a row and a column"
+            f"scales {quantised.removeprefix('per_')} of {by}: groups begin at any row, so A's "
+            "scales here are of one row"
         )
-    if cells["q_dtype_w"] != cells["q_dtype_a"] or inputs is None or outputs is None:
+    if a is None or b is None or c is None or b not in (a, *lowbit.PARTNERS.get(a, ())):
         return (
-            f"{cells['q_dtype_a']} by {cells['q_dtype_w']} to {cells['dtype']}: a grouped GEMM "
-            "here multiplies two operands of one dtype that it knows"
+            f"{by} to {cells['dtype']}: a grouped GEMM here multiplies two operands of one dtype, "
+            "or int4 and fp4 weights by OCP fp8 and 16 bits"
         )
-    layer = _Layer(cells, inputs, outputs, _SCALES[quantised], flag(cells, "doweight_stage1"))
+    types = {"dtype": a, "dtype_b": b, "dtype_c": c}
+    scale_a, scale_b = _BLOCKS.get(quantised, ("", ""))
+    if DTYPES[a].bits < 16 and scale_a:  # in 16 bits, A has no scales
+        types["scale_a"] = scale_a
+    if scale_b:
+        types["scale_b"] = scale_b
+    operations = _EPILOGUES.get(quantised, ())
+    if cells["topk"] == "-1":
+        return "topk -1: the line is for any number of experts a token, so it says no rows"
+    layer = _Layer(cells, types, operations, flag(cells, "doweight_stage1"))
     gated = flag(cells, "use_g1u1")
     activation = cells["act_type"].removeprefix("ActivationType.")
     then = _ACTIVATIONS.get((gated, activation), "")
@@ -123,5 +138,10 @@ def problems(cells: Mapping[str, str]) -> tuple[Foreign, ...] | str:
     )
 
 
+_OF_4_BITS = {"int4": "int4", "float4_e2m1fn_x2": "e2m1"}
+"""Element types that torch keeps in bytes, by aiter's names for them."""
+
+
 def _dtype(cells: Mapping[str, str], column: str) -> str | None:
-    return torch_called(cells[column].removeprefix("torch."))
+    name = cells[column].removeprefix("torch.")
+    return _OF_4_BITS.get(name) or torch_called(name)
