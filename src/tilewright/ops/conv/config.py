@@ -47,6 +47,9 @@ PATCHES = "p"
 WINDOWS = "o"
 """The same, of windows that overlap, or lie in padding."""
 
+SWAPPED = "s"
+"""What `ConvConfig.turned` is where x and y are exchanged (`swapping`)."""
+
 LONGER = "r"
 """What stands before the arrays in `ConvConfig.turned` that are copied into longer rows."""
 
@@ -55,6 +58,7 @@ TURNED = (
         x + w + y
         for x, w, y in itertools.product(("", "x", PATCHES, WINDOWS), ("", "w"), ("", "y"))
     ),
+    SWAPPED,
     *(LONGER + names for names in ("x", "w", "y", "xw", "xy", "wy", "xwy")),
 )
 """What `ConvConfig.turned` may say."""
@@ -127,7 +131,8 @@ class ConvConfig:
         library's algorithm the name says no tile, warps or stages, which are 0.
     turned: the arrays of x, w and y, in this order, that layout steps turn (`turning`); ``p`` in
         place of x: it is cut into patches; ``o``: into windows that overlap. ``r`` before them:
-        they are not turned, but copied into longer rows (`longer`).
+        they are not turned, but copied into longer rows (`longer`). ``s`` alone: x and y are
+        exchanged (`swapping`).
     library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`said`);
         ``""`` of the others. Tile, warps and stages are 0.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.ops import binder
 from tilewright.ops.binder import Context, Part
-from tilewright.ops.conv import boxes, pipelines, turning
+from tilewright.ops.conv import boxes, pipelines, swapping, turning
 from tilewright.ops.conv.catalogue import CATALOGUE, Case
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
@@ -28,8 +28,9 @@ def _parts(config: ConvConfig) -> tuple[Part, ...]:
 def context(c: Any, problem: ConvProblem, device: Device) -> Context:
     """What the launch of a config for `problem` on `device` depends on. Of `Columns` of configs of
     one kind, which turn the same arrays, numbers are arrays."""
-    of = pipelines.shared(c)
     p = turning.inside(problem, (c[0] if isinstance(c, Columns) else c).turned)
+    c = swapping.all_within(c) if isinstance(c, Columns) else swapping.within(c)
+    of = pipelines.shared(c)
     tiles = of.tiles(c, p)
     if p.direction != "weights":
         return Context(c, p, device, case=Case(tiles))
@@ -68,7 +69,8 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
 
 def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
-    own = binder.sources(_parts(config), CATALOGUE, config, arch)
+    kernels = swapping.within(config)
+    own = binder.sources(_parts(kernels), CATALOGUE, kernels, arch)
     return own | turning.sources(config, arch) if config.turned else own
 
 
@@ -78,7 +80,7 @@ def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     cases = [x.case]
     if pipelines.of(config).by_class:
         cases = [replace(x.case, residue=residue) for residue in boxes.residues(x.problem)]
-    parts = _parts(config)
+    parts = _parts(x.config)
     each = [binder.launch(parts, CATALOGUE, replace(x, case=case)) for case in cases]
     temporaries = dict.fromkeys(one for launch in each for one in launch.temporaries)
     steps = tuple(step for launch in each for step in launch.steps)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.ops import epilogues
-from tilewright.ops.conv import library, pipelines, runs, turning, windows
+from tilewright.ops.conv import library, pipelines, runs, swapping, turning, windows
 from tilewright.ops.conv.config import GEMM, INDEX_BITS, MOST_TILE, SHARING, VENDOR, ConvConfig
 from tilewright.ops.conv.pipelines import PIPELINES, by_gemm, has
 from tilewright.ops.conv.pipelines.common import on_vectors
@@ -199,8 +199,9 @@ def _judge(config: ConvConfig, arch: Arch) -> Verdict:
         return by_gemm.judge(config, arch)
     if config.pipeline == VENDOR:
         return library.judge(config, arch)
+    kernels = swapping.within(config)
     for name, rule in LEGALITY:
-        if (reason := rule(config, arch)) is not None:
+        if (reason := rule(kernels, arch)) is not None:
             return no(name, reason)
     return YES
 
@@ -329,7 +330,7 @@ def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
         for refused, why in objections:
             if refused:
                 between = problem if name == "turned" else turning.inside(problem, config.turned)
-                return no(name, why(c=config, p=between))
+                return no(name, why(c=swapping.within(config), p=between))
     return judge(config, arch)
 
 
@@ -400,5 +401,6 @@ def _asked(c: Any, problem: ConvProblem) -> Iterator[tuple[str, Objections]]:
         yield "turned", iter([(True, because(reason))])
         return
     between = turning.inside(problem, turned)
+    c = swapping.all_within(c) if isinstance(c, Columns) else swapping.within(c)
     for name, rule in SUPPORT:
         yield name, rule(c, between)

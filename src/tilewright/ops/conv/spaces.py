@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import config, names
+from tilewright.ops.conv import config, names, swapping
 from tilewright.ops.conv.config import (
     ALIGNMENTS,
     INDEX_BITS,
     SCHEDULERS,
     SHARING,
+    SWAPPED,
     TURNED,
     ConvConfig,
 )
@@ -102,6 +103,8 @@ def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
     own = [*_own(p, arch, tuned)]
     if turned := turnable(p):
         own += _own(inside(p, turned), arch, tuned, turned)
+    if swapping.refusal(p) is None:
+        own += _own(inside(p, SWAPPED), arch, tuned, SWAPPED, swapping.PIPELINES)
     products = [
         row
         for how in ("", *by_gemm.turnings(p, tuned))
@@ -110,12 +113,18 @@ def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
     return of_rows("conv", fixed, LINKED, (*own, *products))
 
 
-def _own(p: ConvProblem, arch: Arch, tuned: bool, turned: str = "") -> Iterator[Row]:
+def _own(
+    p: ConvProblem,
+    arch: Arch,
+    tuned: bool,
+    turned: str = "",
+    of: Collection[str] = tuple(PIPELINES),
+) -> Iterator[Row]:
     """The rows of all pipelines for `p`, which kernels compute between layout steps if arrays are
-    turned."""
+    turned. of: their names."""
     bits = index_bits(p)
     for record in PIPELINES.values():
-        if record.runs_on(arch):
+        if record.name in of and record.runs_on(arch):
             for algorithm in record.rows(p, arch, tuned):
                 row = (*algorithm, *_USUAL[len(algorithm) :])
                 for meet in ("", "tree") if tuned and _meets(row) else ("",):

@@ -4,7 +4,8 @@ the channels side by side, which a kernel takes in their place; a result is turn
 A config names the arrays that it turns (`ConvConfig.turned`, ``turn-xwy`` in names). ``p`` stands
 for x that is cut into patches, or put together from them (`patches`), and ``o`` for x that is cut
 into windows that overlap, or is the sum of them; w beside either is a copy in longer rows. After
-``r``, all are copies in longer rows (`longer`). Everything else about a config is that of the
+``r``, all are copies in longer rows (`longer`). ``s``: x and y are exchanged, which leaves a step
+for w alone (`swapping`). Everything else about a config is that of the
 kernels for the problem that is left (`inside`): rules, sources, estimates, launches. In a launch,
 steps that turn the inputs come first, then those kernels, then the step that turns the result.
 `max_workspace=0` forbids them, as they need memory.
@@ -23,9 +24,9 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
-from tilewright.ops.conv import longer, patches
-from tilewright.ops.conv.catalogue import made_of, own_options
-from tilewright.ops.conv.config import ARRAYS, LONGER, PATCHES, WINDOWS, ConvConfig
+from tilewright.ops.conv import longer, patches, swapping
+from tilewright.ops.conv.catalogue import made_of, own_options, strides_of, three
+from tilewright.ops.conv.config import ARRAYS, LONGER, PATCHES, SWAPPED, WINDOWS, ConvConfig
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, dividing
 from tilewright.ops.conv.patches import SUMS
@@ -67,6 +68,8 @@ def _apart(p: ConvProblem, name: str) -> bool:
 
 def inside(p: ConvProblem, turned: str) -> ConvProblem:
     """The problem that a kernel computes between layout steps."""
+    if turned == SWAPPED:
+        return swapping.inside(p)
     if turned.startswith(LONGER):
         return _longer(p, turned.removeprefix(LONGER))
     if turned.startswith(CUT):
@@ -86,6 +89,8 @@ _longer = lru_cache(maxsize=1024)(longer.inside)  # of each problem for hundreds
 
 def refusal(turned: str, p: ConvProblem) -> str | None:
     """Why these arrays, as in `ConvConfig.turned`, cannot be turned, or None."""
+    if turned == SWAPPED:
+        return swapping.refusal(p)
     can = p.once(turnable) if turned else ""
     for word, refuses in ((PATCHES, patches.refusal), (WINDOWS, patches.windows_refusal)):
         if turned.startswith(word) and (reason := refuses(p, padded="w" in turned)) is not None:
@@ -103,8 +108,10 @@ def refusal(turned: str, p: ConvProblem) -> str | None:
 
 
 def _steps(turned: str) -> list[tuple[str, str]]:
-    """The arrays that have a step, each with its kind: ``turn``, ``patches``, ``windows`` or
-    `LONGER`."""
+    """The arrays that have a step, each with its kind: ``turn``, ``patches``, ``windows``, ``swap``
+    or `LONGER`."""
+    if turned == SWAPPED:
+        return [("w", "swap")]
     if turned.startswith(LONGER):
         return [(name, LONGER) for name in turned.removeprefix(LONGER)]
     cut = turned.startswith(CUT)
@@ -173,6 +180,8 @@ def _tiles(turned: str, p: ConvProblem, name: str) -> int:
     if how in ("patches", "windows"):
         cut = _cut(turned, p, name)
         return cut.blocks * cut.parts
+    if how == "swap":
+        return swapping.blocks(p)
     if how == LONGER:
         return cdiv(math.prod(p.shape_of(name)), longer.BLOCK)
     m = _matrices(p, name)
@@ -297,6 +306,31 @@ def _lengthening(c: ConvConfig, name: str) -> Part:
     )
 
 
+def _swapping(c: ConvConfig, name: str) -> Part:
+    """The step that writes the weights with the last tap first and channels as filters, or writes
+    such ones back."""
+    back = name == made_of(c)
+    dtype = c.dtype_out if back else c.dtype
+    source, made = (_temporary(name), name) if back else (name, _temporary(name))
+    aligned = {True: binder.ALLOCATED, False: 1}
+    return Part(
+        name=f"turn_{name}",
+        kernel="tilewright.ops.conv.kernels.swap:swap",
+        grid=lambda x: swapping.blocks(x.problem),
+        options=own_options,
+        own={
+            "source": Array(dtype, lambda x: source, aligned=lambda config: aligned[back]),
+            "made": Array(dtype, lambda x: made, aligned=lambda config: aligned[not back]),
+            "count": Numbers("i32", lambda x: math.prod(x.problem.shape_of("w"))),
+            "filters": Numbers("i32", lambda x: x.problem.k),
+            "taps": three(lambda p: tuple(dim.filter for dim in p.three)),
+            "strides": strides_of(lambda _: "w"),
+            "BACK": lambda config, arch: back,
+            "BLOCK": lambda config, arch: swapping.BLOCK,
+        },
+    )
+
+
 def _promised(name: str, of_channels: bool, config: ConvConfig) -> int:
     return whole_channels(config, name) if of_channels else 1
 
@@ -384,7 +418,13 @@ def _catalogue(c: ConvConfig) -> Catalogue:
     }
 
 
-_STEPS = {"turn": _turning, "patches": _cutting, "windows": _windows, LONGER: _lengthening}
+_STEPS = {
+    "turn": _turning,
+    "patches": _cutting,
+    "windows": _windows,
+    "swap": _swapping,
+    LONGER: _lengthening,
+}
 
 
 def _parts(c: ConvConfig, back: bool) -> Iterator[Part]:
@@ -407,7 +447,8 @@ def launch(c: ConvConfig, p: ConvProblem, device: Device, between: Launch) -> La
         binder.launch(_parts(c, back), _catalogue(c), Context(c, p, device))
         for back in (False, True)
     )
-    own = renamed(between, {name: _temporary(name) for name, _ in _steps(c.turned)})
+    names = {name: _temporary(name) for name, _ in _steps(c.turned)}
+    own = renamed(between, names | (swapping.OPERANDS if c.turned == SWAPPED else {}))
     found = (*before.temporaries, *own.temporaries, *after.temporaries)
     steps = (*before.steps, *own.steps, *after.steps)
     return Launch(steps, tuple(dict.fromkeys(found)), own.capturable)
