@@ -14,7 +14,7 @@ ROWS = {"rows": (1024, 262144, 1)}
 def some_tokens(by_chance: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
     """Tokens, and a slot for each of their choices."""
     tokens = between(by_chance, 1024, 65536)
-    return {**fields, "tokens": tokens, "slots": tokens * fields["k"]}
+    return {**fields, "tokens": tokens, "slots": tokens * fields.get("k", fields.get("per_row"))}
 
 
 RANGES: Ranges = {
@@ -22,6 +22,7 @@ RANGES: Ranges = {
     "topk_routing": ROWS,
     "topk_routing_backward": ROWS,
     "sum_of_experts": some_tokens,
+    "take_rows": some_tokens,
     "sort_by_expert": {"tokens": (1024, 262144, 1)},
 }
 

@@ -107,9 +107,16 @@ def sum_of_experts(
     return (y if shared is None else y + shared.float()).to(kind(out_dtype))
 
 
+def take_rows(x: Any, order: Any, places: Any, per_row: int) -> Any:
+    there = (order >= 0) & (order < len(x) * per_row)
+    rows = x[torch.where(there, order // per_row, 0).long()]
+    return torch.where(there[:, None], rows, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
 FORMS = {
     "sort_by_expert": sort_by_expert,
     "sum_of_experts": sum_of_experts,
+    "take_rows": take_rows,
     "topk": topk,
     "topk_routing": topk_routing,
     "topk_routing_backward": topk_routing_backward,

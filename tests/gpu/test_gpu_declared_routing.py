@@ -17,7 +17,14 @@ from tilewright.arch import arch  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-NAMES = ("topk", "topk_routing", "topk_routing_backward", "sort_by_expert", "sum_of_experts")
+NAMES = (
+    "topk",
+    "topk_routing",
+    "topk_routing_backward",
+    "sort_by_expert",
+    "sum_of_experts",
+    "take_rows",
+)
 SMALL = runpy.run_path(str(Path(__file__).parents[1] / "declared" / "cases" / "cases_routing.py"))
 V3 = {"scoring": "sigmoid", "renormalize": True, "n_group": 8, "topk_group": 4, "has_bias": True}
 LARGE = {
@@ -48,6 +55,10 @@ LARGE = {
             "global_experts": 256,
             "has_weights": True,
         },
+    ),
+    "take_rows": (
+        {"tokens": 16385, "per_row": 8, "slots": 131080, "width": 7168},
+        {"tokens": 777, "slots": 5000, "width": 2880, "dtype": "fp32"},
     ),
     "sum_of_experts": (
         {"tokens": 16385, "k": 8, "slots": 131000, "width": 7168, "has_weights": True},

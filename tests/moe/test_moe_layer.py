@@ -65,6 +65,38 @@ def test_an_activation_may_be_a_function():
         tw.fused_moe(*given, activation=squared, interleaved=True)
 
 
+GRADIENTS = {
+    "swiglu": {},
+    "clamped": GPT_OSS,
+    "shared": {"shared": True, "routed_scaling_factor": 2.0},
+    "with biases": {"activation": "gelu", "biases": True},
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_are_those_of_float64(name):
+    said = dict(GRADIENTS[name])
+    x, w1, w2, weights, ids = operands(9, 32, 16, 5, 2, dtype=torch.float32)
+    ids[0, 1], ids[3] = -1, 7  # of none here
+    leaves = [x, w1, w2, weights]
+    if said.pop("biases", False):
+        said |= {"b1": torch.randn(5, 32), "b2": torch.randn(5, 32)}
+        leaves += [said["b1"], said["b2"]]
+    if said.pop("shared", False):
+        said["shared"] = (torch.randn(48, 32) / 6, torch.randn(32, 24) / 5)
+        leaves += said["shared"]
+    for one in leaves:
+        one.requires_grad_()
+    arrived = torch.randn(9, 32, dtype=torch.float64)
+    y = tw.fused_moe(x, w1, w2, weights, ids, **said)
+    wanted = reference(x, w1, w2, weights, ids, **said)
+    assert worst(y.detach(), wanted.detach()) < LIMITS[torch.float32]
+    got = torch.autograd.grad((y * arrived.float()).sum(), leaves)
+    right = torch.autograd.grad((wanted * arrived).sum(), leaves)
+    for one, other in zip(got, right, strict=True):
+        assert worst(one, other.double()) < 1e-3
+
+
 def test_weights_may_lie_the_other_way():
     """[experts, hidden, rows], as some models keep them."""
     x, w1, w2, weights, ids = operands(9, 32, 16, 4, 2, dtype=torch.float32)

@@ -40,6 +40,7 @@ def form(
     bias: bool = False,
     clamped: bool = False,
     columns_lie: bool = True,
+    recorded: bool = False,
 ) -> Form:
     """The form of a layer.
 
@@ -49,9 +50,10 @@ def form(
     bias: whether the first product has one.
     clamped: whether the gate has a limit, a factor or a shift.
     columns_lie: whether w1's rows lie contiguous, which are the product's columns.
+    recorded: whether gradients are recorded, which SwiGLU in an epilogue has not.
 
-    SwiGLU without any of the last three is in the first product's epilogue. Interleaved, it is
-    there in any case but when it is clamped. Raises `BadArgument`.
+    SwiGLU is in the first product's epilogue, unless it is clamped or recorded, or its halves lie
+    apart and there is a bias or rows of w1 do not lie contiguous. Raises `BadArgument`.
     """
     known = GATES if gated else ALONE
     if activation not in known:
@@ -65,7 +67,7 @@ def form(
         if interleaved or clamped:
             raise BadArgument("w1 has no gates to be interleaved, limited, scaled or shifted")
         return Form("+".join((*first, activation)), False, "")
-    fused = activation == "silu" and not clamped
+    fused = activation == "silu" and not clamped and not recorded
     if fused and (interleaved or (columns_lie and not bias)):
         return Form("+".join((*first, "swiglu")), not interleaved, "")
     return Form("+".join(first), False, activation)

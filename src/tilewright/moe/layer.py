@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from tilewright.operation import operation
 
 sort_by_expert = operation("sort_by_expert")
 topk_routing = operation("topk_routing")
+take_rows = operation("take_rows")
 grouped_gemm = operation("grouped_gemm")
 gemm = operation("gemm")
 gated_activation = operation("gated_activation")
@@ -61,6 +63,10 @@ def fused_moe(
         shared experts are one with more inner columns. Its activation is the others'.
     routed_scaling_factor: of the sum, without the shared expert's.
     out: where the result is written.
+
+    Where torch records gradients of x, w1, w2 or biases, tokens are copied into the order of their
+    experts, and the activation is a step of its own; every operand but the routing's experts has
+    gradients.
 
     Returns [*tokens, hidden], of x's type; no tokens give none. Sums are in fp32, in an order that
     the routing alone decides, so every call repeats bit for bit. The host never waits for the
@@ -125,15 +131,18 @@ def rows_of_experts(
     given = {} if expert_map is None else {"expert_map": expert_map}
     order, _, _, ends, _, places = sort_by_expert(experts, experts=count, **given)
     clamp = _clamp(limit, alpha, shift)
-    how = _form_of(w1, w2, activation, interleaved, b1 is not None, bool(clamp))
-    chosen: dict[str, Any] = {"rows": order, "per_row": k}
+    recorded = _recorded(x, w1, w2, b1, b2)
+    how = _form_of(w1, w2, activation, interleaved, b1 is not None, bool(clamp), recorded)
+    rows, chosen = x.reshape(-1, x.shape[-1]), {"rows": order, "per_row": k}
+    if recorded:
+        rows, chosen = take_rows(rows, order, per_row=k, places=places.reshape(-1, k)), {}
     if how.epilogue:
         chosen["epilogue"] = how.epilogue
     if how.gates_apart:
         chosen["gates_apart"] = True
     if b1 is not None:
         chosen["bias"] = b1
-    first = grouped_gemm(x.reshape(-1, x.shape[-1]), w1.swapaxes(1, 2), ends, **chosen)
+    first = grouped_gemm(rows, w1.swapaxes(1, 2), ends, **chosen)
     middle = _activated(first, how, activation, interleaved, clamp)
     more = {} if b2 is None else {"epilogue": "bias", "bias": b2}
     return grouped_gemm(middle, w2.swapaxes(1, 2), ends, **more), places
@@ -210,7 +219,13 @@ def _clamp(limit: float, alpha: float, shift: float) -> dict[str, float]:
 
 
 def _form_of(
-    w1: Any, w2: Any, activation: Activation, interleaved: bool, bias: bool, clamped: bool
+    w1: Any,
+    w2: Any,
+    activation: Activation,
+    interleaved: bool,
+    bias: bool,
+    clamped: bool,
+    recorded: bool,
 ) -> Form:
     """The form that weights of experts say; of one expert they have no first dimension."""
     if not isinstance(activation, str):
@@ -224,7 +239,15 @@ def _form_of(
         bias=bias,
         clamped=clamped,
         columns_lie=_contiguous_rows(w1),
+        recorded=recorded,
     )
+
+
+def _recorded(*operands: Any) -> bool:
+    """Whether torch records gradients of some operand."""
+    if not any(getattr(one, "requires_grad", False) for one in operands):
+        return False
+    return bool(sys.modules["torch"].is_grad_enabled())
 
 
 def _contiguous_rows(w: Any) -> bool:
@@ -253,7 +276,8 @@ def _shared(
 ) -> Any:
     """What an expert for every token makes of them."""
     w1, w2 = weights
-    how = _form_of(w1, w2, activation, interleaved, False, bool(clamp))
+    recorded = _recorded(rows, w1, w2)
+    how = _form_of(w1, w2, activation, interleaved, False, bool(clamp), recorded)
     if how.gates_apart:  # which GEMM does not take
         how = Form("", False, str(activation))
     said = {"epilogue": how.epilogue} if how.epilogue else {}

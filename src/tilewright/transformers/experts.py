@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from transformers.integrations import moe as theirs
 
-from tilewright.errors import BadArgument
 from tilewright.moe import rows_of_experts
 from tilewright.operation import operation
 
@@ -32,16 +31,10 @@ def experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any)
         token, and what their results are multiplied by. An index beyond the experts is no
         expert's, as under expert parallelism: it adds 0.
 
-    Returns [tokens, width]. Raises `BadArgument` where gradients are recorded.
+    Returns [tokens, width].
     """
     name = "gate_up_proj" if self.has_gate else "up_proj"
     up, down = getattr(self, name), self.down_proj
-    given = (hidden_states, up, down)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        raise BadArgument(
-            "experts_implementation='tilewright' has no gradients; call the model under "
-            "torch.no_grad(), or train with experts_implementation='grouped_mm'"
-        )
     if not len(hidden_states):
         return torch.empty_like(hidden_states)
     biases = {}

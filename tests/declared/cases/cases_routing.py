@@ -53,4 +53,9 @@ CASES = {
             "has_weights": True,
         },
     ),
+    "take_rows": (
+        {"tokens": 9, "per_row": 4, "slots": 36, "width": 256},
+        {"tokens": 5, "slots": 11, "width": 90, "x_stride": 96, "dtype": "fp32"},
+        {"tokens": 3, "per_row": 2, "slots": 7, "width": 300, "dtype": "e4m3fn"},
+    ),
 }

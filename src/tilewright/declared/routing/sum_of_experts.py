@@ -13,18 +13,12 @@ from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared._arrays import functions
-from tilewright.declared.routing import _references, _tiles
+from tilewright.declared.routing import _pieces, _references, _tiles
 from tilewright.dtypes import DTYPES
 
-AXES: dict[str, tuple[Any, ...]] = {
-    "BLOCK": (64, 128, 256, 512, 1024, 2048),
-    "TERMS": (1, 2, 4, 8),
-    "num_warps": (1, 2, 4, 8),
-}
-"""BLOCK: columns of a workgroup. TERMS: rows that it has under way at once."""
+AXES: dict[str, tuple[Any, ...]] = {**_pieces.AXES, "TERMS": (1, 2, 4, 8)}
+"""TERMS: rows that a workgroup has under way at once."""
 
-LANE_BYTES = 16
-"""Bytes of a row that each lane reads, where rows are that long."""
 MOST_TERMS = AXES["TERMS"][-1]
 
 
@@ -53,29 +47,17 @@ def refused(problem: Any) -> str:
     return ""
 
 
-def block(problem: Any, num_warps: int) -> int:
-    """Columns of a workgroup of so many warps: `LANE_BYTES` for each lane."""
-    return int(32 * num_warps * LANE_BYTES // DTYPES[problem.dtype].bytes)
-
-
 def supports(problem: Any, config: Any) -> bool | str:
-    """Whether a config's tile is one for rows of this length."""
-    for axis, values in narrows(problem).items():
-        if getattr(config, axis) not in values:
-            return f"{axis} = {getattr(config, axis)}, where it may be {values}"
-    wanted = block(problem, config.num_warps)
-    return wanted == config.BLOCK or f"BLOCK = {config.BLOCK} of {config.num_warps} warps"
+    """Whether a config's tile is one for rows of this length, and for so many choices."""
+    if config.TERMS not in (wanted := narrows(problem)["TERMS"]):
+        return f"TERMS = {config.TERMS}, where it may be {wanted}"
+    return _pieces.fits(problem, config)
 
 
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
     """The values of the axes that a problem is served with."""
-    few = [n for n in AXES["num_warps"] if n == 1 or block(problem, n) < 2 * problem.width]
     terms = min(MOST_TERMS, _tiles.power_of_two(problem.k))
-    return {
-        "BLOCK": tuple(dict.fromkeys(block(problem, n) for n in few)),
-        "TERMS": tuple(n for n in (terms // 2, terms) if n),
-        "num_warps": tuple(few),
-    }
+    return {**_pieces.narrows(problem), "TERMS": tuple(n for n in (terms // 2, terms) if n)}
 
 
 def programs(problem: Any, config: Any) -> tuple[int, int]:
@@ -84,8 +66,9 @@ def programs(problem: Any, config: Any) -> tuple[int, int]:
 
 
 def prefers(problem: Any, config: Any) -> tuple[bool, int]:
-    """All choices under way at once; four warps, or fewer where rows are short."""
-    return min(MOST_TERMS, problem.k) > config.TERMS, abs(config.num_warps - 4)
+    """All choices under way at once; then as `_pieces`."""
+    few: bool = config.TERMS < min(int(MOST_TERMS), problem.k)  # noqa: SIM300
+    return few, _pieces.prefers(problem, config)
 
 
 def least(problem: Any) -> int:
