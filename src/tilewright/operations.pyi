@@ -82,6 +82,8 @@ StridedCopyProblem: type[Any]
 StridedCopyConfig: type[Any]
 SumOfExpertsProblem: type[Any]
 SumOfExpertsConfig: type[Any]
+TakeRowsProblem: type[Any]
+TakeRowsConfig: type[Any]
 TopkProblem: type[Any]
 TopkConfig: type[Any]
 TopkRoutingProblem: type[Any]
@@ -1137,6 +1139,18 @@ def sum_of_experts(
     routed_scaling_factor: float | None = None,
 ) -> Any:
     """Run sum_of_experts on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def take_rows(
+    x: Array,
+    order: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    per_row: int | None = 1,
+    places: Array | None = None,
+) -> Any:
+    """Run take_rows on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def topk(
     x: Array,
