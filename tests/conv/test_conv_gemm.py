@@ -374,6 +374,25 @@ def test_hoppers_kernels_are_right(direction):
         assert worst_error(c, problem, THREE, seed) <= 1, c.name
 
 
+@pytest.mark.parametrize(("c", "k"), [(8, 24), (32, 16), (24, 144)])
+def test_few_channels_or_filters_are_summed_by_small_tiles(dispatcher, c, k):
+    """Larger tiles are mostly empty, and the arrays would be turned instead."""
+    p = ConvProblem(64, c, k, (112, 112), (1, 1), direction="weights")
+    p = replace(p, **first_strides(p))
+    plan = Dispatcher(device="h200_sxm", selector="analytical").select(p)
+    kernel = plan.config.gemm_config
+    assert not plan.config.turned and kernel.batching == "summed"
+    assert kernel.tile_m <= 64 and kernel.tile_n <= 32 and kernel.reduction == "two_stage"
+    small = replace(p, n=130, spatial=(2, 12), x_strides=(), y_strides=())
+    small = replace(small, **first_strides(small))
+    tiles = {(kernel.tile_m, kernel.tile_n) for kernel in (x.gemm_config for x in kernels(small))}
+    assert {(16, 16), (32, 16), (32, 32), (64, 32)} <= tiles
+    assert verify.verify(dispatcher, small, plan.config.name, seed=1).ok
+    wide = replace(small, c=136, k=136, x_strides=(), y_strides=(), w_strides=())
+    wide = replace(wide, **first_strides(wide))
+    assert (16, 16) not in {(x.gemm_config.tile_m, x.gemm_config.tile_n) for x in kernels(wide)}
+
+
 def test_gradients_of_weights_are_summed_over_images_as_they_lie():
     """Channels-first, in the simulation: by every way in which parts of a sum meet."""
     problem = ConvProblem(3, 72, 80, (17, 24), (1, 1), direction="weights")
