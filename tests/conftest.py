@@ -26,6 +26,7 @@ SHARED = (
     "gemm",
     "grouped_gemm",
     "integrations",
+    "moe",
     "simulate",
     "tables",
     "under_jax",
