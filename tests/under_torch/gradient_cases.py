@@ -25,6 +25,7 @@ _TORCH: dict[str, Callable[..., Any]] = {
     "gelu": torch.nn.functional.gelu,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "silu": torch.nn.functional.silu,
+    "swiglu": lambda x: torch.nn.functional.silu(x[..., 0::2]) * x[..., 1::2],
     "clamp": lambda x, low, high: x.clamp(low, high),
 }
 _FP32 = ("scale", "row_scale", "col_scale", "low", "high")
@@ -87,7 +88,9 @@ class Case:
         a, b, *extra = operands.values()
         result, left = a @ b, iter(extra)
         for name in self.epilogue.split("+") if self.epilogue else ():
-            takes = {"clamp": 2, "relu": 0, "gelu": 0, "gelu_tanh": 0, "silu": 0}.get(name, 1)
+            takes = {"clamp": 2, "relu": 0, "gelu": 0, "gelu_tanh": 0, "silu": 0, "swiglu": 0}.get(
+                name, 1
+            )
             result = _TORCH[name](result, *(next(left) for _ in range(takes)))
         return result
 
@@ -121,6 +124,9 @@ EPILOGUES = [
     Case("col_scale", epilogue="col_scale", extra={"col_scale": _COLUMN}),
     *(Case(name, epilogue=name) for name in ("relu", "gelu", "gelu_tanh", "silu")),
     Case("clamp", epilogue="clamp", extra={"low": _ONE, "high": _ONE}, constant=("low", "high")),
+    Case("swiglu", epilogue="swiglu"),
+    Case("bias+swiglu+add", epilogue="bias+swiglu+add",
+         extra={"bias": _COLUMN, "add": (M, N // 2)}),
     Case("bias+gelu", epilogue="bias+gelu", extra={"bias": _COLUMN}),
     Case("bias+relu+mul", epilogue="bias+relu+mul", extra={"bias": _COLUMN, "mul": _D}),
     Case("bf16 scale+bias+silu+add", epilogue="scale+bias+silu+add", dtype=torch.bfloat16,

@@ -211,7 +211,6 @@ def test_empty_operands(empty):
 
 
 REFUSED = {
-    "swiglu": ({"epilogue": "swiglu"}, "swiglu has no gradient"),
     "pre": ({"pre_a": "relu"}, "pre_a has no gradients"),
     "equation": (
         {"equation": "abmk,abkn->abmn", "batching": "nested", "epilogue": "relu"},

@@ -65,6 +65,28 @@ def _silu(dz: Any, x: Any) -> Any:
     return dz.float() * sigmoid * (1 + x * (1 - sigmoid))
 
 
+def _swiglu(dz: Any, x: Any) -> Any:
+    """Of columns gate, up, gate, up…"""
+    return _gated(dz, x.float().unflatten(-1, (-1, 2)), -1)
+
+
+def swiglu_apart(dz: Any, x: Any) -> Any:
+    """Of columns that are all gates and then all ups."""
+    return _gated(dz, x.float().unflatten(-1, (2, -1)), -2)
+
+
+def _gated(dz: Any, pairs: Any, axis: int) -> Any:
+    """The gradient of gates and ups, which dimension `axis` of `pairs` tells apart, in their
+    order."""
+    gate, up = pairs.unbind(axis)
+    sigmoid = gate.sigmoid()
+    dz = dz.float()
+    of_gate = dz * up * sigmoid * (1 + gate * (1 - sigmoid))
+    of_up = dz * gate * sigmoid
+    first = (pairs.new_ones(2).cumsum(0) < 1.5).reshape(2, *(1,) * (-1 - axis))
+    return of_gate.unsqueeze(axis).where(first, of_up.unsqueeze(axis)).flatten(-2)
+
+
 def _clamp(dz: Any, x: Any, low: Any, high: Any) -> Any:
     x = x.float()
     return dz.masked_fill((x < low) | (x > high), 0)
@@ -76,4 +98,5 @@ RELU = Derivative(_relu, reads="z")
 GELU = Derivative(_gelu, reads="x")
 GELU_TANH = Derivative(_gelu_tanh, reads="x")
 SILU = Derivative(_silu, reads="x")
+SWIGLU = Derivative(_swiglu, reads="x")
 CLAMP = Derivative(_clamp, (None, None), reads="x")

@@ -225,6 +225,7 @@ OPERATIONS: dict[str, Operation] = {
             lambda x: _silu(x[..., 0::2]) * x[..., 1::2],
             amplifies=16,
             halves=True,
+            gradient=derivatives.SWIGLU,
         ),
     )
 }

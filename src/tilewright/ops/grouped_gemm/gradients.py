@@ -10,31 +10,29 @@ operation with gradients, so there are second derivatives.
 
 Of an epilogue, operations without operands and a bias have gradients. A bias is summed over each
 group's rows by a product with a row of ones, since only the device knows where groups end.
+
+Gathered rows are those of A that the map names: dA adds up what arrives for each, and dB is of a
+copy of them in the groups' order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
-from tilewright.ops import epilogues
+from tilewright.ops import derivatives, epilogues
 from tilewright.ops.backward import Backward
 from tilewright.ops.epilogues import Takes
 from tilewright.ops.gemm import gradients as gemm
 from tilewright.ops.grouped_gemm import scales
+from tilewright.ops.grouped_gemm.operands import ROWS
 from tilewright.ops.recording import DTYPES, Recording, refused
 from tilewright.verdict import Verdict, no
 
 if TYPE_CHECKING:
     from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
-
-_WHY_NOT = {
-    "list": "a list writes results where its table says, and has no gradients",
-    "gathered": "a grouped_gemm of gathered rows has no gradients: a row of A is read several "
-    "times; gather them first, A[rows // per_row]",
-}
-"""Forms without gradients."""
 
 
 def gradients(problem: GroupedGemmProblem, wanted: Sequence[str]) -> Backward | Verdict:
@@ -51,8 +49,8 @@ def _refused(p: GroupedGemmProblem, wanted: Sequence[str]) -> Verdict | None:
             f"a grouped_gemm of {'→'.join(types)} has no gradients; those of one dtype of "
             f"{', '.join(DTYPES)} throughout do",
         )
-    if p.form in _WHY_NOT:
-        return no("gradients_form", _WHY_NOT[p.form])
+    if p.form == "list":
+        return no("gradients_form", "a list writes where its table says, and has no gradients")
     if scales.of(p):
         return no("gradients_scales", "a grouped_gemm with block scales has no gradients")
     if p.form == "masked" and {*wanted} - {"A"}:
@@ -102,7 +100,12 @@ class _Steps(Recording):
         return x.unsqueeze(-1)
 
     def again(self, makes: str, chain: str, names: Sequence[str]) -> None:
-        self._grouped(makes, "A", "B", *names, **({"epilogue": chain} if chain else {}))
+        said: dict[str, Any] = {"epilogue": chain} if chain else {}
+        keywords = {}
+        if self._p.form == "gathered":
+            keywords = {ROWS: ROWS}
+            said |= {"per_row": self._p.per_row} if self._p.per_row > 1 else {}
+        self._grouped(makes, "A", "B", *names, keywords=keywords, **said)
 
     def _find_operands(self, place: int, dz: str) -> None:
         """The gradient of a bias."""
@@ -113,19 +116,29 @@ class _Steps(Recording):
                 made = self._weights(f"sums for {name}", ones, each)
                 self._found[name] = self.add_view(f"grad {name}", methodcaller("squeeze", 1), made)
 
+    def _input(self, place: int, dz: str) -> str:
+        if self._p.gates_apart and self._chain[place].halves:
+            return self.add(f"dz{place}", derivatives.swiglu_apart, dz, self._before(place))
+        return super()._input(place, dz)
+
     def from_sums(self, dz: str) -> None:
         find = {"weights": self._of_weights, "columns": self._of_columns}
         find.get(self._p.form, self._of_rows)(dz)
 
     def _of_rows(self, dz: str) -> None:
+        mapped = (self._p.rows_a, self._p.per_row) if self._p.form == "gathered" else None
         if "A" in self._wanted:
-            self._found["A"] = self._rest_is_0("grad A", dz, self._transposed("B"))
+            made = self._rest_is_0("grad rows", dz, self._transposed("B"))
+            if mapped:
+                made = self.add("grad A", partial(_added, *mapped), made, ROWS)
+            self._found["A"] = made
         if "B" in self._wanted:  # as B lies: by columns, as a layer keeps its weight, or by rows
+            a = self.add("gathered A", partial(_gathered, *mapped), "A", ROWS) if mapped else "A"
             if self._p.layout[1] == "c":
-                made = self._weights("grad Bᵀ", self._transposed(dz), "A")
+                made = self._weights("grad Bᵀ", self._transposed(dz), a)
                 self._found["B"] = self._transposed(made)
             else:
-                self._found["B"] = self._weights("grad B", self._transposed("A"), dz)
+                self._found["B"] = self._weights("grad B", self._transposed(a), dz)
 
     def _of_weights(self, dz: str) -> None:
         """Rows of an operand sorted by group, where its counterpart lies by rows; else columns."""
@@ -163,12 +176,37 @@ class _Steps(Recording):
         return self._grouped(makes, a, b, zero_rest=True)
 
     def _weights(self, makes: str, a: str, b: str) -> str:
-        return self._grouped(makes, a, b, **({"bounds": True} if self._p.bounds else {}))
+        said: dict[str, Any] = {"bounds": True} if self._p.bounds else {}
+        return self._grouped(makes, a, b, **said)
 
-    def _grouped(self, makes: str, a: str, b: str, *operands: str, **options: Any) -> str:
+    def _grouped(
+        self, makes: str, a: str, b: str, *operands: str,
+        keywords: Mapping[str, str] | None = None, **options: Any,
+    ) -> str:  # fmt: skip
         if self._p.precision != "ieee":
             options["precision"] = self._p.precision
-        return self.add(makes, self._p.family, a, b, self._sizes, *operands, **options)
+        given = (a, b, self._sizes, *operands)
+        return self.add(makes, self._p.family, *given, keywords=keywords, **options)
+
+
+def _named(rows_a: int, per_row: int, rows: Any) -> tuple[Any, Any]:
+    """Which row of A each number of a map means, and whether it means one."""
+    there = (rows >= 0) & (rows < rows_a * per_row)
+    return rows.div(per_row, rounding_mode="floor").clamp(0, rows_a - 1).long(), there
+
+
+def _gathered(rows_a: int, per_row: int, a: Any, rows: Any) -> Any:
+    """The rows of A that a map names, zeros where it names none."""
+    places, there = _named(rows_a, per_row, rows)
+    return a.index_select(0, places).masked_fill(~there.unsqueeze(-1), 0)
+
+
+def _added(rows_a: int, per_row: int, gradients: Any, rows: Any) -> Any:
+    """The gradient of A: for each row the sum, in fp32, of those of all its numbers in the map."""
+    places, there = _named(rows_a, per_row, rows)
+    kept = gradients.float().masked_fill(~there.unsqueeze(-1), 0)
+    found = kept.new_zeros((rows_a, kept.shape[-1])).index_add(0, places, kept)
+    return found.to(gradients.dtype)
 
 
 def _ones(x: Any) -> Any:
