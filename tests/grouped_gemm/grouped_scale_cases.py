@@ -53,6 +53,40 @@ def cases(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     return [case for case in made if FAMILY.judge(case[0], this)]
 
 
+def gluon() -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """The kernel in Gluon: one part of a tile and two, below and beside each other, of one warp
+    group and two; A or B without scales; both forms and stores, several rings of K."""
+    made = []
+    both = {"scale_a": "1x128", "scale_b": "128x128"}
+    for number, (tile_m, tile_n, warps, stages, blocks) in enumerate(
+        (
+            (128, 128, 8, 4, both),
+            (256, 128, 8, 3, both),
+            (128, 256, 8, 3, both),
+            (64, 128, 4, 4, both),
+            (64, 256, 4, 2, both),
+            (64, 64, 4, 4, {"scale_a": "1x128"}),
+            (128, 64, 4, 3, {"scale_b": "128x128"}),
+            (128, 128, 8, 4, {"scale_a": "1x64", "scale_b": "64x128"}),
+        )
+    ):
+        said = {"dtype_a": "e4m3fn", "form": ("contiguous", "masked")[number % 2], **blocks}
+        kernel = config(
+            pipeline="gluon_scaled",
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=64 if "1x64" in blocks.values() else 128,
+            num_warps=warps,
+            num_stages=stages,
+            store=("direct", "split")[number // 2 % 2],
+            **said,
+        )
+        m = 300 if said["form"] == "contiguous" else 150
+        more = {"zero_rest": number % 3 == 0}
+        made.append((kernel, GroupedGemmProblem(groups=4, m=m, n=336, k=400, **said, **more)))
+    return made
+
+
 def label(case: tuple[GroupedGemmConfig, GroupedGemmProblem]) -> str:
     kernel, problem = case
     words = (kernel.pipeline, kernel.form, problem.layout, problem.dtype_a, kernel.tile_k)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from grouped_cases import config
-from grouped_scale_cases import BLOCKS, cases, label
+from grouped_scale_cases import BLOCKS, cases, gluon, label
 
 import selection
 from shared_builds import build_once
+from simulate import worst_error
 from tilewright import verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
@@ -199,6 +200,51 @@ def test_scales_cost_time_and_the_default_space_has_kernels_for_them():
     assert FAMILY.estimate(plain, without, on).total_us < best[1].total_us
 
 
+@pytest.mark.grid(4)
+@pytest.mark.parametrize("case", gluon(), ids=label)
+def test_the_kernel_in_gluon_is_right_in_the_simulation(case):
+    """Groups that end in the first warp group's rows, in the second's, and with a tile."""
+    kernel, problem = case
+    inputs = dict(verify.operands_of(problem, 1).inputs)
+    if problem.form == "masked":
+        inputs["counts"][...] = [150, 0, 64, 130]
+    else:
+        inputs["offsets"][...] = [70, 70, 198, 290]
+    assert worst_error(kernel, problem, device("h200"), 1, inputs) <= 1.0
+
+
+def test_the_kernel_in_gluon_has_a_sibling_for_cpu_arrays(hopper):
+    kernel, _ = gluon()[0]
+    assert FAMILY.interpreted(kernel) == replace(kernel, pipeline="tma")
+    result = verify.verify(hopper, stacked(), kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "said"),
+    [
+        ({"tile_k": 256, "num_stages": 2}, "scales", "is not the 128 of K"),
+        ({"tile_n": 256, "tile_m": 256, "num_stages": 2}, "scales", "one or two parts of 64x128"),
+        ({"layout": "rrr"}, "scales", "K contiguous"),
+        ({"epilogue": "relu"}, "combination", "no epilogue"),
+        ({"scale_b": "128x64"}, "scales", "one scale of B"),
+        ({"scale_a": "", "scale_b": ""}, "scales", "is for block scales"),
+        ({"form": "gathered"}, "form", "tensor maps"),
+        ({"num_warps": 16}, "warpgroups", "4 or 8 warps"),
+    ],
+)
+def test_what_the_kernel_in_gluon_does_not_take(fields, rule, said):
+    kernel, _ = gluon()[0]
+    assert FAMILY.judge(kernel, SM90)
+    verdict = FAMILY.judge(replace(kernel, **fields), SM90)
+    assert not verdict and verdict.rule == rule and said in verdict.reason, verdict
+
+
+def test_on_hopper_it_is_chosen_for_many_rows():
+    problem = stacked(m=8192, n=4096, k=4096)
+    assert Dispatcher(device="h200_sxm").select(problem).config.pipeline == "gluon_scaled"
+
+
 MATRIX = {
     "sm_80": {"dtype_a": "int8"},
     "sm_90": {"dtype_a": "e4m3fn"},
@@ -223,5 +269,7 @@ def test_scaled_kernels_compile_everywhere(store):
             kernel = config(name, tile_k=128, **fields)
             assert FAMILY.judge(kernel, arch(name)), kernel.name
             wanted.append((kernel, name))
+    if "sm_90" in HERE:
+        wanted += [(kernel, "sm_90") for kernel, _ in gluon()[::3]]
     report = build_once(wanted, store)
     assert not report.failures, "\n".join(map(str, report.failures))

@@ -20,8 +20,8 @@ from tilewright.ops import epilogues, physics
 from tilewright.ops.estimate import Estimates, Ranking
 from tilewright.ops.gemm import estimate as gemm
 from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY
+from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import meetings
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
@@ -34,7 +34,8 @@ GROUPED = figures("grouped_gemm")
 def _height(config: GroupedGemmConfig) -> int:
     """Rows of a tile that a warp group multiplies: one without rows does not, so the others take
     less time."""
-    return config.tile_m // meetings(config.one)
+    sharing = warpgroups.groups(config.one) if PIPELINES[config.pipeline].num_warps else 1
+    return config.tile_m // sharing
 
 
 def _share(config: GroupedGemmConfig) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tilewright.arch.model import Arch
 from tilewright.ops.binder import interface
 from tilewright.ops.gemm.pipelines.basic import BASIC
+from tilewright.ops.gemm.pipelines.gluon_scaled import GLUON_SCALED
 from tilewright.ops.gemm.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.gemm.pipelines.mx import MX
 from tilewright.ops.gemm.pipelines.record import Pipeline
@@ -86,6 +87,13 @@ PIPELINES: dict[str, GroupedPipeline] = {
                 "weights": "tilewright.ops.grouped_gemm.kernels.weights_gluon_ws:"
                 "grouped_weights_gluon_ws"
             },
+            num_warps=(WARPGROUP, 2 * WARPGROUP),
+            table_bytes=4 * MAX_GROUPS,
+        ),
+        GroupedPipeline(
+            one=GLUON_SCALED,
+            kernel="tilewright.ops.grouped_gemm.kernels.gluon_scaled:grouped_gemm_gluon_scaled",
+            forms=("contiguous", "masked"),
             num_warps=(WARPGROUP, 2 * WARPGROUP),
             table_bytes=4 * MAX_GROUPS,
         ),

@@ -129,6 +129,13 @@ def _scales(c: GroupedGemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _several_blocks(c: GroupedGemmConfig, arch: Arch) -> str | None:
+    depth = scales.k_block(c)
+    if c.pipeline == "gluon_scaled" and depth and c.tile_k != depth:
+        return f"tile_k = {c.tile_k} is not the {depth} of K that one scale serves in gluon_scaled"
+    return None
+
+
 def _table(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
     if record and record.table_bytes and c.form != "weights":  # whose tiles follow from sizes
@@ -144,6 +151,7 @@ LEGALITY: tuple[tuple[str, Callable[[GroupedGemmConfig, Arch], str | None]], ...
     ("warpgroups", _warpgroups),
     ("combination", _epilogue),
     ("scales", _scales),
+    ("scales", _several_blocks),
     ("shared_memory", _table),
 )
 

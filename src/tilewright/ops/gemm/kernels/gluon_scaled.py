@@ -127,50 +127,48 @@ def _load(p, ring, scales):
                 first = (stage * BLOCKS + block) * (A_SCALES + B_SCALES)
                 for part in gl.static_range(A_SCALES):
                     to = scales.factors.index(first + part)
-                    _copy_a(scales, row + part * ROWS, at, p.m, to)
+                    copy_a(scales.scales, scales.SCALES, row + part * ROWS, at, p.m, to)
                 for part in gl.static_range(B_SCALES):
                     to = scales.factors.index(first + A_SCALES + part)
-                    _copy_b(scales, col + part * COLS, at, p.n, to)
+                    copy_b(scales.scales, scales.SCALES, col + part * COLS, at, p.n, to)
             copy_arrive(ready, increment_count=False)
             stage, phase = turned(stage, phase, ring.STAGES)
 
 
 @jit
-def _copy_a(scales, row, k0, m, to):
+def copy_a(x, SCALES: gl.constexpr, row, k0, m, to):
     """Request A's scales for the ROWS rows from `row` on. Scales outside are read at the edge, and
     multiplied with zeros."""
-    x = scales.scales
     lanes = gl.arange(0, ROWS, gl.BlockedLayout([1], [LANES], [1], [0]))
-    rows = gl.minimum(row + lanes, m - 1) // size_of(scales.SCALES, 0, 0)
-    at = x[0] + rows * x[1] + k0 // size_of(scales.SCALES, 0, 1) * x[2]
+    rows = gl.minimum(row + lanes, m - 1) // size_of(SCALES, 0, 0)
+    at = x[0] + rows * x[1] + k0 // size_of(SCALES, 0, 1) * x[2]
     copy_load(to, at)
 
 
 @jit
-def _copy_b(scales, col, k0, n, to):
+def copy_b(x, SCALES: gl.constexpr, col, k0, n, to):
     """Request B's scale for the columns from `col` on, which lie in one block: once for each
     row."""
-    x = scales.scales
-    FIRST: gl.constexpr = 3 if size_of(scales.SCALES, 0, 0) > 0 else 0
+    FIRST: gl.constexpr = 3 if size_of(SCALES, 0, 0) > 0 else 0
     zeros = gl.zeros((ROWS,), gl.int32, gl.BlockedLayout([1], [LANES], [1], [0]))
-    cols = gl.minimum(col, n - 1) // size_of(scales.SCALES, 1, 1)
-    step = k0 // size_of(scales.SCALES, 1, 0) * x[FIRST + 1]
+    cols = gl.minimum(col, n - 1) // size_of(SCALES, 1, 1)
+    step = k0 // size_of(SCALES, 1, 0) * x[FIRST + 1]
     copy_load(to, x[FIRST] + (step + cols * x[FIRST + 2]) + zeros)
 
 
 @jit
-def _factor(
-    scales, first, A_PART: gl.constexpr, B_PART: gl.constexpr, A_PARTS: gl.constexpr,
-    LAYOUT: gl.constexpr,
+def factor_of(
+    factors, SCALES: gl.constexpr, first, A_PART: gl.constexpr, B_PART: gl.constexpr,
+    A_PARTS: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Scales of a part of the tile, one factor for each row."""
     VECTOR: gl.constexpr = gl.SliceLayout(1, LAYOUT)
-    if size_of(scales.SCALES, 0, 0) == 0:
-        factor = scales.factors.index(first + B_PART).load(VECTOR)
+    if size_of(SCALES, 0, 0) == 0:
+        factor = factors.index(first + B_PART).load(VECTOR)
     else:
-        factor = scales.factors.index(first + A_PART).load(VECTOR)
-        if size_of(scales.SCALES, 1, 0) > 0:
-            factor *= scales.factors.index(first + A_PARTS + B_PART).load(VECTOR)
+        factor = factors.index(first + A_PART).load(VECTOR)
+        if size_of(SCALES, 1, 0) > 0:
+            factor *= factors.index(first + A_PARTS + B_PART).load(VECTOR)
     return factor
 
 
@@ -251,14 +249,24 @@ def _multiply(p, ring, scales, out, GROUP: gl.constexpr):
                 parts = parts + (part,)  # type: ignore[assignment]
             mbarrier.arrive(ring.empty.index(last), count=1, pred=k0 > begin * p.TILE_K)
             first = slot * VECTORS
-            factor = _factor(scales, first, GROUP * MINE, 0, A_PARTS, LAYOUT)
+            factor = factor_of(
+                scales.factors, scales.SCALES, first, GROUP * MINE, 0, A_PARTS, LAYOUT
+            )
             last = stage
             stage, phase = turned(stage, phase, ring.STAGES)
             more = k0 + p.TILE_K < stop * p.TILE_K
             if p.SCHEDULER == "persistent":
                 more = more | (share + gl.num_programs(0) < shares)
             if DOWN + RIGHT:
-                other = _factor(scales, first, GROUP * MINE + DOWN, RIGHT, A_PARTS, LAYOUT)
+                other = factor_of(
+                    scales.factors,
+                    scales.SCALES,
+                    first,
+                    GROUP * MINE + DOWN,
+                    RIGHT,
+                    A_PARTS,
+                    LAYOUT,
+                )
                 part = warpgroup_mma_wait(0, deps=(part,))
                 acc0 += part.to(gl.float32) * factor[:, None]
                 # The additions must come before the next products, which use the same registers
@@ -275,7 +283,9 @@ def _multiply(p, ring, scales, out, GROUP: gl.constexpr):
                 vectors = (factor,)
                 for block in gl.static_range(1, BLOCKS):
                     there = first + block * VECTORS
-                    factor = _factor(scales, there, GROUP, 0, A_PARTS, LAYOUT)
+                    factor = factor_of(
+                        scales.factors, scales.SCALES, there, GROUP, 0, A_PARTS, LAYOUT
+                    )
                     vectors = vectors + (factor,)  # type: ignore[assignment]
                 mbarrier.wait(ring.full.index(stage), phase, pred=more)
                 for block in gl.static_range(BLOCKS):

@@ -31,88 +31,14 @@ from tilewright.ops.device.gluon_api import (
     tma_store_wait,
     warpgroup_mma_wait,
 )
-from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_ring import Ring, barriers, multiplied, turned, zeros
 from tilewright.ops.device.gluon_roles import specialized
 from tilewright.ops.device.gluon_store import cut
-from tilewright.ops.device.schedule import tile_coordinates
-from tilewright.ops.grouped_gemm.kernels.walk import (
-    COLUMNS,
-    MAX_GROUPS,
-    RAGGED_ROWS,
-    clear_rest,
-    group_rows,
-)
+from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, place, tiles_of, walked
+from tilewright.ops.grouped_gemm.kernels.walk import RAGGED_ROWS
 
 PRODUCER_REGISTERS = gl.constexpr(24)
 CONSUMER_REGISTERS = gl.constexpr(240)
-PART = gl.constexpr(128)
-"""Groups that a role examines together: few enough for the producer's registers."""
-
-Walk = bundle(
-    "Walk",
-    "table ends m k groups lead tiles tiles_n FORM TILE_M TILE_N TILE_K GROUP_M",
-)
-"""The groups (see `walk`), and how they are cut into `tiles`; `ends` has the number of tiles up to
-each group's end."""
-
-
-@jit
-def _tile_ends(table, ends, m, groups, lead, tiles_n, FORM: gl.constexpr, TILE_M: gl.constexpr):
-    """Write into `ends`, for each group, the number of its tiles and all tiles before; returns the
-    total. As `walk.tile_ends`."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([MAX_GROUPS // 128], [32], [4], [0])
-    group = gl.arange(0, MAX_GROUPS, LAYOUT)
-    _, rows = group_rows(table, gl.minimum(group, groups - 1), m, lead, FORM == "masked")
-    tiles = (rows + TILE_M - 1) // TILE_M * tiles_n
-    tiles = gl.where(group < groups, tiles, 0)
-    ends.store(gl.associative_scan(tiles, 0, _plus))
-    return gl.sum(tiles, 0)
-
-
-@jit
-def _cleared(c, ldc, table, m, groups, lead, columns, MASKED: gl.constexpr):
-    """As `walk.cleared`."""
-    OF_GROUPS: gl.constexpr = gl.BlockedLayout([MAX_GROUPS // 128], [32], [4], [0])
-    OF_COLUMNS: gl.constexpr = gl.BlockedLayout([COLUMNS // 128], [32], [4], [0])
-    group = gl.minimum(gl.arange(0, MAX_GROUPS, OF_GROUPS), groups - 1)
-    begin, size = group_rows(table, group, m, lead, MASKED)
-    column = gl.arange(0, COLUMNS, OF_COLUMNS)
-    clear_rest(
-        c, ldc, 1, table, m, groups, lead, gl.max(begin + size, 0), column, columns, MASKED
-    )  # fmt: skip
-
-
-@jit
-def _plus(x, y):
-    return x + y
-
-
-@jit
-def _find(tile, ends, groups, WARPS: gl.constexpr):
-    """The group of a tile, and the number of that group's first tile."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([PART // (32 * WARPS)], [32], [WARPS], [0])
-    counts = gl.zeros([PART], gl.int32, LAYOUT)
-    latest = gl.zeros([PART], gl.int32, LAYOUT)
-    for part in range(gl.cdiv(groups, PART)):
-        part_ends = ends.index(part).load(LAYOUT)
-        before = part_ends <= tile
-        counts += before.to(gl.int32)
-        latest = gl.where(before, part_ends, latest)
-    return gl.sum(counts, 0), gl.max(latest, 0)
-
-
-@jit
-def _place(w, tile, WARPS: gl.constexpr):
-    """For a tile: its group, that group's first row and number of rows, and the tile's position
-    among the group's tiles. For a tile past the last: those of the last group, or meaningless
-    values in range."""
-    group, first = _find(tile, w.ends, w.groups, WARPS)
-    group = gl.minimum(group, w.groups - 1)
-    begin, rows = group_rows(w.table, group, w.m, w.lead, w.FORM == "masked")
-    tiles_m = (rows + w.TILE_M - 1) // w.TILE_M
-    tile_m, tile_n = tile_coordinates(tile - first, tiles_m, w.tiles_n, w.GROUP_M)
-    return group, begin, rows, tile_m, tile_n
 
 
 @jit
@@ -122,7 +48,7 @@ def _load(w, ring, a, b):
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
     for tile in range(gl.program_id(0), w.tiles, gl.num_programs(0)):
-        group, begin, rows, tile_m, tile_n = _place(w, tile, 1)
+        group, begin, rows, tile_m, tile_n = place(w, tile, 1)
         row = begin + tile_m * w.TILE_M
         col = tile_n * w.TILE_N
         both = (tile_m * w.TILE_M + ROWS < rows) | (ring.GROUPS == 1)
@@ -159,13 +85,13 @@ def _multiply(w, ring, c, c_tiles, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, M
     phase = 0
     last = 0
     step = gl.num_programs(0)
-    _, begin, rows, tile_m, tile_n = _place(w, gl.program_id(0), 4)
+    _, begin, rows, tile_m, tile_n = place(w, gl.program_id(0), 4)
     for tile in range(gl.program_id(0), w.tiles, step):
         begin_now = begin
         rows_now = rows
         row = tile_m * w.TILE_M + MINE * ROWS
         col = tile_n * w.TILE_N
-        _, begin, rows, tile_m, tile_n = _place(w, tile + step, 4)
+        _, begin, rows, tile_m, tile_n = place(w, tile + step, 4)
         if row < rows_now:
             acc = zeros(ROWS, w.TILE_N, MMA_K, INT_ACC)
             for k0 in range(0, w.k, w.TILE_K):
@@ -199,13 +125,6 @@ def _multiply(w, ring, c, c_tiles, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, M
 
 
 @jit
-def _tiles(matrix, COUNT: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Shared memory for COUNT tiles, as matrices, each as large as one copy of `matrix` moves."""
-    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], matrix.dtype)
-    return gl.allocate_shared_memory(matrix.dtype, [COUNT, ROWS, COLUMNS], LAYOUT)
-
-
-@jit
 def grouped_gemm_gluon_ws(
     a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest,
     FORM: gl.constexpr,
@@ -216,25 +135,20 @@ def grouped_gemm_gluon_ws(
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; WARP_GROUPS warp groups
     multiply. Other arguments as in `tma`."""
     if zero_rest != 0:
-        _cleared(c_rows, ldc, table, m, groups, lead, n, FORM == "masked")
+        cleared(c_rows, ldc, table, m, groups, lead, n, FORM == "masked")
     ROWS: gl.constexpr = TILE_M // WARP_GROUPS
     PIECE: gl.constexpr = TILE_N // 4 if SPLIT else TILE_N // 2
-    a_tiles = _tiles(a, STAGES * WARP_GROUPS, ROWS, TILE_K)
+    a_tiles = tiles_of(a, STAGES * WARP_GROUPS, ROWS, TILE_K)
     if B_ROW:
-        b_tiles = _tiles(b, STAGES, TILE_K, TILE_N)
+        b_tiles = tiles_of(b, STAGES, TILE_K, TILE_N)
     else:
-        b_tiles = _tiles(b, STAGES, TILE_N, TILE_K)
-    c_tiles = _tiles(c, 2 * WARP_GROUPS, ROWS, PIECE)
+        b_tiles = tiles_of(b, STAGES, TILE_N, TILE_K)
+    c_tiles = tiles_of(c, 2 * WARP_GROUPS, ROWS, PIECE)
     full, empty = barriers(STAGES, WARP_GROUPS)
-    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    ends = gl.allocate_shared_memory(gl.int32, [MAX_GROUPS // PART, PART], PLAIN)
-    tiles_n = gl.cdiv(n, TILE_N)
-    whole = reinterpreted(ends, gl.int32, [MAX_GROUPS], PLAIN)
-    tiles = _tile_ends(table, whole, m, groups, lead, tiles_n, FORM, TILE_M)
+    walk = walked(
+        table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
+    )  # fmt: skip
     fence_async_shared()  # the copy engine sees the barriers too
-    walk = Walk(
-        table, ends, m, k, groups, lead, tiles, tiles_n, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
-    )
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, B_ROW, STAGES, WARP_GROUPS)
     specialized(
         _multiply, (walk, ring, c, c_tiles, INT_ACC, SPLIT), _load, (walk, ring, a, b), WARP_GROUPS,
