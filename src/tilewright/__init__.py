@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tilewright.dispatch import Dispatcher
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
-    from tilewright.moe import fused_moe, routed_moe
+    from tilewright.moe import fused_moe as fused_moe
+    from tilewright.moe import routed_moe as routed_moe
     from tilewright.operations import *  # noqa: F403 (a stub, made by docs/site/stubs.py)
     from tilewright.plan import Plan
     from tilewright.pointer_array import Pointers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -151,6 +152,13 @@ def test_the_fp8_kernel_is_tried_first():
         assert len(_POSSIBLE_FP8_KERNELS[platform]) == 2
 
 
+@dataclass(frozen=True)
+class Scaled:
+    """An activation's configuration that is not the usual one."""
+
+    alpha: float = 1.0
+
+
 def _moe(dtype=torch.bfloat16, **parallel):
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation
     from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig, FusedMoEParallelConfig
@@ -173,11 +181,12 @@ def _moe(dtype=torch.bfloat16, **parallel):
 @pytest.mark.grid(1)
 @pytest.mark.parametrize("placed", ["here", "two of four experts here"])
 @pytest.mark.parametrize("biased", [False, True])
-def test_experts_are_a_weighted_sum(placed, biased):
+@pytest.mark.parametrize("by_vllm", [False, True])
+def test_experts_are_a_weighted_sum(placed, biased, by_vllm):
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation
     from vllm.model_executor.layers.fused_moe.config import FusedMoEQuantConfig
 
-    from tilewright_vllm.moe import TilewrightExperts
+    from tilewright_vllm.moe import TilewrightExperts, activation_of
 
     torch.manual_seed(0)
     tokens, k, hidden, inner = 7, 2, 32, 16
@@ -192,6 +201,9 @@ def test_experts_are_a_weighted_sum(placed, biased):
     weights = torch.rand(tokens, k)
     x = torch.randn(tokens, hidden).bfloat16()
     made = TilewrightExperts(_moe(), quant)
+    if by_vllm:  # its activation has a factor, so it is computed by vLLM's function
+        made.activation_config = Scaled(0.5)
+    assert callable(activation_of(made, MoEActivation.SILU, 2 * inner)) == by_vllm
     shapes = made.workspace_shapes(
         tokens, 2 * inner, hidden, k, 4, experts, None, MoEActivation.SILU
     )

@@ -48,7 +48,7 @@ def fused_moe(
     x: tokens [*tokens, hidden], NumPy arrays or torch tensors, as all operands.
     w1: [experts, 2 · inner, hidden], with gates and ups, or [experts, inner, hidden].
     w2: [experts, hidden, inner].
-    weights: [*tokens, k], of any floating type.
+    weights: [*tokens, k], of any floating type; None: each is 1.
     experts: [*tokens, k], int32 or int64. One that is below 0, or not below the number of experts,
         adds nothing: it is elsewhere, as under expert parallelism.
     activation: of the gate, silu (SwiGLU), gelu, gelu_tanh (GeGLU), relu or sigmoid; without gates
@@ -74,7 +74,7 @@ def fused_moe(
 
     Raises `BadArgument` where operands do not fit, and as the operations do.
     """
-    if tuple(experts.shape) != tuple(weights.shape):
+    if weights is not None and tuple(experts.shape) != tuple(weights.shape):
         raise BadArgument(
             f"experts have shape {tuple(experts.shape)} and weights {tuple(weights.shape)}; both "
             f"are {[*x.shape[:-1], 'k']}, as x has rows"
@@ -94,7 +94,7 @@ def fused_moe(
         expert_map=expert_map,
         **clamp,
     )
-    summed: dict[str, Any] = {"weights": weights}
+    summed: dict[str, Any] = {} if weights is None else {"weights": weights}
     if shared is not None:
         rows = x.reshape(-1, x.shape[-1])
         every = _shared(rows, shared, activation, interleaved, clamp)

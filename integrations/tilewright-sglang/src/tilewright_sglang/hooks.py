@@ -67,16 +67,16 @@ def experts(original: Original, self: Any, layer: Any, dispatch_output: Any) -> 
     from sglang.srt.layers.moe.token_dispatcher.standard import StandardCombineInput
 
     weights, ids, *_ = dispatch_output.topk_output
-    out = weighted(
+    out = tilewright.fused_moe(
         dispatch_output.hidden_states,
         layer.w13_weight,
         layer.w2_weight,
         weights,
         ids,
         interleaved=self.w13_swiglu_interleaved,
+        routed_scaling_factor=self.moe_runner_config.routed_scaling_factor or 1.0,
     )
-    factor = self.moe_runner_config.routed_scaling_factor
-    return StandardCombineInput(hidden_states=out if factor in (None, 1.0) else out.mul_(factor))
+    return StandardCombineInput(hidden_states=out)
 
 
 def refusal(method: Any, layer: Any, dispatch_output: Any) -> str | None:
@@ -101,40 +101,6 @@ def refusal(method: Any, layer: Any, dispatch_output: Any) -> str | None:
         "rows of experts are not summed": config.no_combine,
     }
     return next((what for what, there in found.items() if there), None)
-
-
-def weighted(
-    x: torch.Tensor,
-    w13: torch.Tensor,
-    w2: torch.Tensor,
-    weights: torch.Tensor,
-    ids: torch.Tensor,
-    interleaved: bool,
-) -> torch.Tensor:
-    """The weighted sum of each token's experts: [tokens, hidden].
-
-    x: [tokens, hidden]. w13: [experts, 2 * inner, hidden], the gate's rows first, or with
-        `interleaved` rows of gate and up by turns; w2: [experts, hidden, inner].
-    weights, ids: [tokens, k]; an expert below 0 is none here. Nothing waits for the device.
-    """
-    (tokens, k), experts = ids.shape, len(w13)
-    flat = ids.reshape(-1).long()
-    here = (flat >= 0) & (flat < experts)
-    found, order = torch.sort(torch.where(here, flat, experts), stable=True)
-    each = torch.arange(experts, device=found.device)
-    ends = torch.searchsorted(found, each, right=True, out_int32=True)
-    rows, up = x[order // k], w13.transpose(1, 2)
-    if interleaved:
-        middle = tilewright.grouped_gemm(rows, up, ends, epilogue="swiglu")
-    else:
-        gate, value = tilewright.grouped_gemm(rows, up, ends).chunk(2, dim=-1)
-        middle = torch.nn.functional.silu(gate) * value
-    last = tilewright.grouped_gemm(middle, w2.transpose(1, 2), ends)
-    placed = torch.empty_like(last)
-    placed[order] = last
-    # A row of no expert here is not computed, and holds anything.
-    placed = torch.where(here[:, None], placed * weights.reshape(-1, 1), 0)
-    return placed.view(tokens, k, -1).sum(1, dtype=torch.float32).to(x.dtype)
 
 
 HOOKS: dict[str, tuple[str, Callable[..., Any]]] = {

@@ -1,11 +1,11 @@
-"""vLLM's mixture of experts without quantisation, in bf16, by `tilewright.grouped_gemm`.
+"""vLLM's mixture of experts without quantisation, in bf16, by `tilewright.fused_moe`.
 
-vLLM routes, moves rows between ranks, and adds shared experts. The experts here do the rest:
-rows sorted by expert, two products for all experts, and the weighted sum.
+vLLM routes, moves rows between ranks, and adds shared experts. The experts here do the rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +27,9 @@ import tilewright
 
 logger = init_logger(__name__)
 STANDARD = mk.FusedMoEActivationFormat.Standard
+
+WORDS = ("silu", "gelu", "gelu_tanh")
+"""Activations that `fused_moe` computes, with a gate and without one, by vLLM's names."""
 
 
 class TilewrightExperts(mk.FusedMoEExpertsModular):
@@ -90,8 +93,8 @@ class TilewrightExperts(mk.FusedMoEExpertsModular):
         expert_tokens_meta: mk.ExpertTokensMetadata | None,
         activation: MoEActivation,
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """The first is for the activations, the second for the results of both products."""
-        return (M, topk, self.adjust_N_for_activation(N, activation)), (M, topk, max(N, K)), (M, K)
+        """None are needed: what lies between the steps is torch's to allocate."""
+        return (0,), (0,), (M, K)
 
     def apply(
         self,
@@ -116,54 +119,36 @@ class TilewrightExperts(mk.FusedMoEExpertsModular):
         w1: [experts, n, hidden]; w2: [experts, hidden, n, or half of it where gated].
         topk_weights, topk_ids: [tokens, k]. expert_map: the local number of each expert, or -1.
         """
-        tokens, k = topk_ids.shape
-        rows, (experts, n, hidden) = tokens * k, w1.shape
-        inner = self.adjust_N_for_activation(n, activation)
-        ids = topk_ids.reshape(-1).long()
-        if expert_map is not None:
-            ids = torch.where(ids < 0, -1, expert_map[ids.clamp(min=0)].long())
-        here = (ids >= 0) & (ids < experts)
-        order, ends = sorted_rows(torch.where(here, ids, experts), experts)
-        # Workspace 2 holds the first product, then the second; the activations lie between them.
-        first = workspace2.view(-1)[: rows * n].view(rows, n)
-        middle = workspace13.view(-1)[: rows * inner].view(rows, inner)
-        last = workspace2.view(-1)[: rows * hidden].view(rows, hidden)
-        product(hidden_states[order // k], w1, ends, self.w1_bias, first)
-        self.activation(activation, middle, first)
-        product(middle, w2, ends, self.w2_bias, last)
-        placed = torch.empty_like(last)
-        placed[order] = last
-        if not apply_router_weight_on_input:  # else vLLM has multiplied what came in
-            placed = placed * topk_weights.reshape(-1, 1)
-        # A row of no expert here is not computed, and holds anything.
-        placed = torch.where(here[:, None], placed, 0)
-        output.copy_(placed.view(tokens, k, hidden).sum(1, dtype=torch.float32))
+        tilewright.fused_moe(
+            hidden_states,
+            w1,
+            w2,
+            None if apply_router_weight_on_input else topk_weights,  # vLLM has multiplied by it
+            topk_ids,
+            activation=activation_of(self, activation, w1.shape[1]),
+            b1=self.w1_bias,
+            b2=self.w2_bias,
+            expert_map=expert_map,
+            out=output,
+        )
 
 
-def sorted_rows(experts_of: torch.Tensor, experts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows in the order of their experts, and int32 [experts], where each expert's rows end.
+def activation_of(
+    experts: TilewrightExperts, activation: MoEActivation, columns: int
+) -> str | Callable[[torch.Tensor], torch.Tensor]:
+    """The word for an activation, else vLLM's own function of `columns` columns."""
+    word = activation.value.removesuffix("_no_mul")
+    usual = type(experts.activation_config)()
+    if word in WORDS and experts.activation_config == usual:
+        return word
+    inner = experts.adjust_N_for_activation(columns, activation)
 
-    experts_of: the expert of each row; `experts` for a row of none, which comes last. Nothing waits
-        for the device.
-    """
-    found, order = torch.sort(experts_of, stable=True)
-    each = torch.arange(experts, dtype=found.dtype, device=found.device)
-    return order, torch.searchsorted(found, each, right=True, out_int32=True)
+    def made(rows: torch.Tensor) -> torch.Tensor:
+        out = rows.new_empty(len(rows), inner)
+        experts.activation(activation, out, rows)
+        return out
 
-
-def product(
-    rows: torch.Tensor,
-    weights: torch.Tensor,
-    ends: torch.Tensor,
-    bias: torch.Tensor | None,
-    out: torch.Tensor,
-) -> None:
-    """Write each expert's rows times its weights [experts, n, k], transposed, plus its bias."""
-    given = (rows, weights.transpose(1, 2), ends)
-    if bias is None:
-        tilewright.grouped_gemm(*given, out=out)
-    else:
-        tilewright.grouped_gemm(*given, bias, epilogue="bias", out=out)
+    return made
 
 
 class TilewrightFusedMoEMethod(UnquantizedFusedMoEMethod):

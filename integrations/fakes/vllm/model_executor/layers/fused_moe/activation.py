@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -17,6 +18,7 @@ class MoEActivation(Enum):
         return not self.value.endswith("_no_mul")
 
 
+@dataclass(frozen=True)
 class ApplyMoEActivationConfig:
     @classmethod
     def from_configs(cls, moe_config: Any, quant_config: Any) -> ApplyMoEActivationConfig:
