@@ -350,7 +350,7 @@ def test_torch_answers_no_call_whose_lengths_lie_on_the_device():
     offsets = torch.tensor([0, 10, 40], dtype=torch.int32)
     lengths = {"max_q": 40, "max_kv": 40}
     name, _ = answered(*[x[None]] * 3)
-    assert name == "aten._scaled_dot_product_cudnn_attention"
+    assert name == "aten._flash_attention_forward"
     assert answered(x, x, x, q_offsets=offsets, kv_offsets=offsets, **lengths) is None
 
 

@@ -49,7 +49,7 @@ import torch
 from tilewright import calls, ops
 from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
-from tilewright.torch import autocast, fake, gradients, sharding, subclasses
+from tilewright.torch import autocast, direct, fake, gradients, sharding, subclasses
 from tilewright.torch.said import Numbers, Said, read
 
 NAMESPACE = "tilewright"
@@ -279,9 +279,12 @@ def operator(op: str) -> Operator:
         name = f"{op}.{overload._overloadname}"
         _LIBRARY.impl(name, guarded(one, overload), "Autograd", with_keyset=True)
 
+    direct.offer(NAMESPACE, op, packet.default, functional)
+
     def fake_functional(
         operands: list[Any], said: str = "", scalars: list[int | float] | None = None
     ) -> list[Any]:
+        direct.tell_inductor()
         return fake.outputs(op, replace(read(said), written=()), operands, scalars or ())
 
     def fake_into(

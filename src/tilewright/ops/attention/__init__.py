@@ -242,5 +242,8 @@ class AttentionFamily(Defaults):
     def vendor(self, problem: AttentionProblem) -> Mapping[str, Bind]:
         return vendor_module.vendor(problem)
 
+    def stand_in(self, problem: AttentionProblem) -> Mapping[str, Bind]:
+        return vendor_module.stand_in(problem)
+
 
 FAMILY = AttentionFamily()

@@ -216,5 +216,8 @@ class AttentionBackwardFamily(Defaults):
     def vendor(self, problem: AttentionBackwardProblem) -> Mapping[str, Bind]:
         return vendor_module.vendor(problem)
 
+    def stand_in(self, problem: AttentionBackwardProblem) -> Mapping[str, Bind]:
+        return vendor_module.stand_in(problem)
+
 
 FAMILY = AttentionBackwardFamily()
