@@ -43,7 +43,13 @@ FITTED = [
     for p in LARGE[:3]
 ]
 """For tiles that fit these channels."""
+FOLDED = [
+    ConvProblem(9, 96, 72, (30, 46), (2, 2), stride=(2, 2), direction="data"),
+    ConvProblem(2, 64, 136, (6, 20, 28), (2, 2, 2), stride=(2, 2, 2), direction="data"),
+]
+"""Whose widths are folded."""
 CASES = [
+    *((c, p) for p in FOLDED for c in kinds(p)),
     *((c, p) for p in (*FORWARD_AND_DATA.values(), *WEIGHTS.values()) for c in kinds(p)),
     *(odd_tile(columns, direction) for columns in ODD_TILES for direction in ("forward", "data")),
     *(weights_tile(seed) for seed in range(24)),

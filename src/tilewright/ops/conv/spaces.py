@@ -100,7 +100,7 @@ def _space(p: ConvProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
     in a tree. Atomic sums are for users who declare them, as GEMM's are."""
     fixed: dict[str, Any] = {name: getattr(p, name) for name in SIGNATURE}
     fixed["spatial_dims"] = len(p.spatial)
-    own = [*_own(p, arch, tuned)]
+    own = [*_own(inside(p, ""), arch, tuned)]
     if turned := turnable(p):
         own += _own(inside(p, turned), arch, tuned, turned)
     if swapping.refusal(p) is None:

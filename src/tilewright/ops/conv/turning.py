@@ -24,7 +24,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
-from tilewright.ops.conv import longer, patches, swapping
+from tilewright.ops.conv import folding, longer, patches, swapping
 from tilewright.ops.conv.catalogue import made_of, own_options, strides_of, three
 from tilewright.ops.conv.config import ARRAYS, LONGER, PATCHES, SWAPPED, WINDOWS, ConvConfig
 from tilewright.ops.conv.figures import CONV
@@ -67,7 +67,11 @@ def _apart(p: ConvProblem, name: str) -> bool:
 
 
 def inside(p: ConvProblem, turned: str) -> ConvProblem:
-    """The problem that a kernel computes between layout steps."""
+    """The problem that a kernel computes between layout steps, with a folded width."""
+    return folding.folded(_inside(p, turned))
+
+
+def _inside(p: ConvProblem, turned: str) -> ConvProblem:
     if turned == SWAPPED:
         return swapping.inside(p)
     if turned.startswith(LONGER):
@@ -404,7 +408,7 @@ def _catalogue(c: ConvConfig) -> Catalogue:
             found = longer.rows(x.problem, name)
             assert found is not None
             return found.count, found.length
-        count, channels, *sizes = inside(x.problem, c.turned).shape_of(name)
+        count, channels, *sizes = _inside(x.problem, c.turned).shape_of(name)
         return (count, *sizes, channels)
 
     def dtype(name: str, how: str) -> str:
