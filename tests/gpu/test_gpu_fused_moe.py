@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_arch import ARCH  # noqa: E402
-from layer_cases import LIMITS, operands, reference, worst  # noqa: E402
+from layer_cases import LIMITS, in_fp8, in_int4, operands, reference, worst  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tilewright import ops, verify  # noqa: E402
@@ -56,6 +56,16 @@ def test_other_types_and_all_that_is_optional(dtype):
     torch.backends.cuda.matmul.allow_tf32 = False
     y = tw.fused_moe(*given, **said)
     assert worst(y, reference(*given, **said)) < max(LIMITS[dtype], 1e-3)
+
+
+@pytest.mark.parametrize("tokens", [5, 600])
+@pytest.mark.parametrize("kind", ["fp8", "int4"])
+def test_weights_with_scales(kind, tokens):
+    x, w1, w2, weights, ids = operands(tokens, 1024, 512, 16, 4, device="cuda")
+    stored, held, said = (in_fp8 if kind == "fp8" else in_int4)(w1, w2)
+    limit = LIMITS[torch.float8_e4m3fn if kind == "fp8" else torch.bfloat16]
+    y = tw.fused_moe(x, *stored, weights, ids, **said)
+    assert worst(y, reference(x, *held, weights, ids)) < limit
 
 
 def test_random_routings_in_memory_of_nan():

@@ -73,6 +73,43 @@ def worst(y: Any, wanted: Any) -> float:
     return float((y.double() - wanted).abs().max() / rms)
 
 
-LIMITS = {torch.bfloat16: 0.06, torch.float16: 0.01, torch.float32: 1e-4}
+def _rounded(w: Any, rows: int, columns: int, most: float) -> tuple[Any, Any]:
+    """Weights divided by a scale for each block of so many rows and columns, and the scales."""
+    e, n, k = w.shape
+    blocks = w.float().view(e, n // rows, rows, k // columns, columns)
+    scales = blocks.abs().amax((2, 4)) / most
+    return (blocks / scales[:, :, None, :, None]).view(w.shape), scales
+
+
+def in_fp8(*weights: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """Weights as DeepSeek-V3 keeps them, what they stand for in float64, and how a call says it."""
+    made = [_rounded(w, 128, 128, 448.0) for w in weights]
+    eight = [w.to(torch.float8_e4m3fn) for w, _ in made]
+    held = [
+        w.double() * s.double().repeat_interleave(128, 1).repeat_interleave(128, 2)
+        for w, (_, s) in zip(eight, made, strict=True)
+    ]
+    said = {"scales": tuple(s for _, s in made), "scale_a": "1x128", "scale_b": "128x128"}
+    return eight, held, said
+
+
+def in_int4(*weights: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """The same in 4 bits, with a scale in bf16 for each 32 elements of a row."""
+    made = [_rounded(w, 1, 32, 7.0) for w in weights]
+    whole, scales = [w.round() for w, _ in made], [s.bfloat16() for _, s in made]
+    low, high = ([w[..., half::2].int() & 15 for w in whole] for half in (0, 1))
+    nibbles = [(a | (b << 4)).to(torch.uint8) for a, b in zip(low, high, strict=True)]
+    held = [
+        w.double() * s.double().repeat_interleave(32, 2) for w, s in zip(whole, scales, strict=True)
+    ]
+    return nibbles, held, {"scales": tuple(scales), "scale_b": "32x1-bf16", "dtype_b": "int4"}
+
+
+LIMITS = {
+    torch.bfloat16: 0.06,
+    torch.float16: 0.01,
+    torch.float32: 1e-4,
+    torch.float8_e4m3fn: 0.2,  # tokens and activations have 3 bits of mantissa
+}
 """The largest error beside the rms: the results of both products and of the activation are each
 rounded to the type, and the largest of some thousand values lies at 4 to 5 times the rms."""

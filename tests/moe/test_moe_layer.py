@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from layer_cases import LIMITS, operands, reference, worst
+from layer_cases import LIMITS, in_fp8, in_int4, operands, reference, worst
 
 import tilewright as tw
 from tilewright import capturing, moe
@@ -97,6 +97,22 @@ def test_gradients_are_those_of_float64(name):
         assert worst(one, other.double()) < 1e-3
 
 
+@pytest.mark.parametrize("said", [{}, {"activation": "gelu_tanh"}, GPT_OSS])
+def test_weights_in_fp8_with_scales_of_blocks(said):
+    x, w1, w2, weights, ids = operands(7, 256, 128, 3, 2)
+    eight, held, few = in_fp8(w1, w2)
+    y = tw.fused_moe(x, *eight, weights, ids, **few, **said)
+    assert y.dtype == torch.bfloat16
+    assert worst(y, reference(x, *held, weights, ids, **said)) < LIMITS[torch.float8_e4m3fn]
+
+
+def test_weights_in_four_bits():
+    x, w1, w2, weights, ids = operands(7, 128, 64, 3, 2)
+    nibbles, held, few = in_int4(w1, w2)
+    y = tw.fused_moe(x, *nibbles, weights, ids, **few)
+    assert worst(y, reference(x, *held, weights, ids)) < LIMITS[torch.bfloat16]
+
+
 def test_weights_may_lie_the_other_way():
     """[experts, hidden, rows], as some models keep them."""
     x, w1, w2, weights, ids = operands(9, 32, 16, 4, 2, dtype=torch.float32)
@@ -178,6 +194,9 @@ def test_a_router_chooses_first():
     assert worst(y, reference(x, w1, w2, weights, ids)) < LIMITS[torch.float32]
 
 
+FEW = {"scale_a": "1x128", "scale_b": "128x128"}
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -187,21 +206,27 @@ def test_a_router_chooses_first():
         ({"gated": False, "activation": "relu"}, {"activation": "relu"}),
         ({"bias": True}, {"b1": 1, "b2": 1}),
         ({"all_experts": 6}, {"expert_map": 1}),
+        ({"stored": "e4m3fn", **FEW}, FEW),
     ],
 )
 def test_a_plan_is_of_what_a_call_runs(tmp_path, fields, said):
     gated = fields.get("gated", True)
-    given = operands(6, 32, 16, 4, 2, gated=gated)
+    hidden, inner = (256, 128) if "stored" in fields else (32, 16)
+    given = operands(6, hidden, inner, 4, 2, gated=gated)
     more = {
         "b1": torch.zeros(4, given[1].shape[1], dtype=torch.bfloat16),
-        "b2": torch.zeros(4, 32, dtype=torch.bfloat16),
+        "b2": torch.zeros(4, hidden, dtype=torch.bfloat16),
         "expert_map": torch.tensor([0, 1, 2, 3, -1, -1], dtype=torch.int32),
     }
     said = {name: more.get(name, value) for name, value in said.items()}
+    if "stored" in fields:
+        x, w1, w2, *routed = given
+        given = (x, *(w.to(torch.float8_e4m3fn) for w in (w1, w2)), *routed)
+        said["scales"] = torch.ones(4, 2, 2), torch.ones(4, 2, 1)
     with tw.capture(tmp_path / "met.jsonl"):
         tw.fused_moe(*given, **said)
     met = capturing.load(tmp_path / "met.jsonl")
-    planned = moe.plan(tokens=6, hidden=32, inner=16, experts=4, k=2, **fields)
+    planned = moe.plan(tokens=6, hidden=hidden, inner=inner, experts=4, k=2, **fields)
     assert [*met] == [*planned.problems]
 
 
@@ -240,6 +265,9 @@ X, W1, W2, WEIGHTS, IDS = operands(4, 32, 16, 3, 2, dtype=torch.float32)
         ((X, W1[:, :16], W2, WEIGHTS, IDS), {"limit": 7.0}, "has no gates"),
         ((X, W1, W2, WEIGHTS, IDS.float()), {}, "ids are fp32"),
         ((X, W1, W2, WEIGHTS, IDS), {"b1": W1}, "bias of shape"),
+        ((X, W1, W2, WEIGHTS, IDS), {"scale_a": "1x128"}, "belong together"),
+        ((X, W1, W2, WEIGHTS, IDS), {"scales": (W1, W2)}, "belong together"),
+        ((X, W1, W2, WEIGHTS, IDS), {**FEW, "scales": (W1, W2), "scale_a": "1x64"}, "1x128"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, options, why):

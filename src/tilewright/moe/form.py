@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 
 GATES = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
 """Activations of a gate: those of `gated_activation`."""
 
+BLOCKS = "1x128"
+"""The blocks that rows are rounded in."""
+
 ALONE = ("silu", "gelu", "gelu_tanh", "relu")
 """Activations without a gate: those of epilogues."""
+
+
+def packed(dtype: str) -> int:
+    """Elements of a weight in each of its array: `dtype` says what is in its bytes, or ""."""
+    return DTYPES[dtype].packed if dtype in DTYPES else 1
 
 
 @dataclass(frozen=True, slots=True)

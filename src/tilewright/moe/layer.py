@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.moe.form import Form, form
+from tilewright.moe.form import BLOCKS, Form, form, packed
 from tilewright.operation import operation
 
 sort_by_expert = operation("sort_by_expert")
@@ -16,6 +16,7 @@ topk_routing = operation("topk_routing")
 take_rows = operation("take_rows")
 grouped_gemm = operation("grouped_gemm")
 gemm = operation("gemm")
+quantise_rows = operation("quantise_rows")
 gated_activation = operation("gated_activation")
 sum_of_experts = operation("sum_of_experts")
 
@@ -37,6 +38,10 @@ def fused_moe(
     shift: float = 0.0,
     b1: Any = None,
     b2: Any = None,
+    scales: tuple[Any, Any] | None = None,
+    scale_a: str = "",
+    scale_b: str = "",
+    dtype_b: str = "",
     expert_map: Any = None,
     shared: tuple[Any, Any] | None = None,
     routed_scaling_factor: float = 1.0,
@@ -58,6 +63,12 @@ def fused_moe(
     limit, alpha, shift: of a clamped gate, as `gated_activation` takes them: gpt-oss has 7, 1.702
         and 1.
     b1, b2: added to the products: [experts, rows of w1], [experts, hidden].
+    scales: block scales of w1 and of w2, laid out as these: [experts, rows / …, columns / …].
+    scale_b: the blocks that share one, as `grouped_gemm` takes them, of a weight's columns by its
+        rows: ``128x128`` of DeepSeek-V3's fp8, ``32x1-e8m0`` of MX.
+    scale_a: ``1x128``: what either product takes is rounded to the weights' 8 bits, with a scale
+        for each 128 elements of a row; else it stays in x's type.
+    dtype_b: ``int4`` or ``e2m1``: two elements of a weight's row are in each byte.
     expert_map: int32 [all experts]: the number of each expert here, or -1.
     shared: (w1, w2) of an expert that serves every token, without the first dimension; several
         shared experts are one with more inner columns. Its activation is the others'.
@@ -91,10 +102,16 @@ def fused_moe(
         interleaved=interleaved,
         b1=b1,
         b2=b2,
+        scales=scales,
+        scale_a=scale_a,
+        scale_b=scale_b,
+        dtype_b=dtype_b,
         expert_map=expert_map,
         **clamp,
     )
     summed: dict[str, Any] = {} if weights is None else {"weights": weights}
+    if scale_a and out is None:
+        summed["out_dtype"] = x.dtype
     if shared is not None:
         rows = x.reshape(-1, x.shape[-1])
         every = _shared(rows, shared, activation, interleaved, clamp)
@@ -119,6 +136,10 @@ def rows_of_experts(
     shift: float = 0.0,
     b1: Any = None,
     b2: Any = None,
+    scales: tuple[Any, Any] | None = None,
+    scale_a: str = "",
+    scale_b: str = "",
+    dtype_b: str = "",
     expert_map: Any = None,
 ) -> tuple[Any, Any]:
     """What `fused_moe` sums over each token's experts: rows [tokens · k, hidden] in the order of
@@ -127,12 +148,17 @@ def rows_of_experts(
     Rows that are no choice's hold anything. Arguments are those of `fused_moe`; there is one token
     at least.
     """
-    count, k = _checked(x, w1, w2, experts)
+    count, k = _checked(x, w1, w2, experts, packed(dtype_b))
+    if (scales is None) != (scale_b == "") or ((scale_a or dtype_b) and scales is None):
+        raise BadArgument("scales= and scale_b= belong together, and scale_a= and dtype_b= to them")
+    if scale_a not in ("", BLOCKS):
+        raise BadArgument(f"scale_a = {scale_a!r}; rows are rounded in blocks of {BLOCKS}")
     given = {} if expert_map is None else {"expert_map": expert_map}
     order, _, _, ends, _, places = sort_by_expert(experts, experts=count, **given)
     clamp = _clamp(limit, alpha, shift)
     recorded = _recorded(x, w1, w2, b1, b2)
-    how = _form_of(w1, w2, activation, interleaved, b1 is not None, bool(clamp), recorded)
+    inner = w2.shape[-1] * packed(dtype_b)
+    how = _form_of(w1, inner, activation, interleaved, b1 is not None, bool(clamp), recorded)
     rows, chosen = x.reshape(-1, x.shape[-1]), {"rows": order, "per_row": k}
     if recorded:
         rows, chosen = take_rows(rows, order, per_row=k, places=places.reshape(-1, k)), {}
@@ -142,10 +168,24 @@ def rows_of_experts(
         chosen["gates_apart"] = True
     if b1 is not None:
         chosen["bias"] = b1
-    first = grouped_gemm(rows, w1.swapaxes(1, 2), ends, **chosen)
+    few = {"scale_a": scale_a, "scale_b": scale_b, "dtype_b": dtype_b}
+    few = {name: word for name, word in few.items() if word}
+    s1, s2 = scales or (None, None)
+    first = _product(rows, w1, s1, ends, {**chosen, **few})
     middle = _activated(first, how, activation, interleaved, clamp)
     more = {} if b2 is None else {"epilogue": "bias", "bias": b2}
-    return grouped_gemm(middle, w2.swapaxes(1, 2), ends, **more), places
+    return _product(middle, w2, s2, ends, {**more, **few}), places
+
+
+def _product(rows: Any, w: Any, scales: Any, ends: Any, said: dict[str, Any]) -> Any:
+    """A grouped product, of rows that are rounded first where `scale_a` says so."""
+    operands = [w.swapaxes(1, 2), ends]
+    if "scale_a" in said:
+        rows, of_rows = quantise_rows(rows, quant="block", out_dtype=w.dtype)
+        operands.append(of_rows)
+    if scales is not None:
+        operands.append(scales.swapaxes(1, 2))
+    return grouped_gemm(rows, *operands, **said)
 
 
 def routed_moe(
@@ -187,15 +227,16 @@ def routed_moe(
     return fused_moe(x, w1, w2, weights, experts, **layer)
 
 
-def _checked(x: Any, w1: Any, w2: Any, experts: Any) -> tuple[int, int]:
-    """The number of experts, and of experts for each token."""
+def _checked(x: Any, w1: Any, w2: Any, experts: Any, packed: int) -> tuple[int, int]:
+    """The number of experts, and of experts for each token. packed: elements of a weight's row in
+    each of its array."""
     for name, array, form_of in (
         ("w1", w1, "[experts, rows, hidden]"),
         ("w2", w2, "[experts, hidden, inner]"),
     ):
         if len(array.shape) != 3:
             raise BadArgument(f"{name} has shape {tuple(array.shape)}, but must be {form_of}")
-    hidden, inner = w1.shape[2], w2.shape[2]
+    hidden, inner = w1.shape[2] * packed, w2.shape[2] * packed
     fits = w1.shape[0] == w2.shape[0] and w2.shape[1] == hidden
     if not fits or w1.shape[1] not in (inner, 2 * inner):
         raise BadArgument(
@@ -220,7 +261,7 @@ def _clamp(limit: float, alpha: float, shift: float) -> dict[str, float]:
 
 def _form_of(
     w1: Any,
-    w2: Any,
+    inner: int,
     activation: Activation,
     interleaved: bool,
     bias: bool,
@@ -234,7 +275,7 @@ def _form_of(
         return Form("bias" * bias, False, "")
     return form(
         activation,
-        gated=w1.shape[-2] != w2.shape[-1],
+        gated=w1.shape[-2] != inner,
         interleaved=interleaved,
         bias=bias,
         clamped=clamped,
@@ -277,7 +318,8 @@ def _shared(
     """What an expert for every token makes of them."""
     w1, w2 = weights
     recorded = _recorded(rows, w1, w2)
-    how = _form_of(w1, w2, activation, interleaved, False, bool(clamp), recorded)
+    inner = w2.shape[-1]
+    how = _form_of(w1, inner, activation, interleaved, False, bool(clamp), recorded)
     if how.gates_apart:  # which GEMM does not take
         how = Form("", False, str(activation))
     said = {"epilogue": how.epilogue} if how.epilogue else {}

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import ops
+from tilewright.blocks import parse
 from tilewright.default import default_dispatcher
-from tilewright.moe.form import form
+from tilewright.moe.form import form, packed
 from tilewright.plan import Plan
 
 
@@ -71,6 +72,9 @@ def plan(
     clamped: bool = False,
     index_dtype: str = "int32",
     weight_dtype: str = "fp32",
+    stored: str = "",
+    scale_a: str = "",
+    scale_b: str = "",
     all_experts: int = 0,
     router: Mapping[str, Any] | None = None,
     dispatcher: Any = None,
@@ -79,6 +83,8 @@ def plan(
 
     tokens, hidden, inner, experts, k: sizes. Under expert parallelism, experts are those here.
     dtype: of tokens and weights. weight_dtype, index_dtype: of the routing's weights and experts.
+    stored: what w1 and w2 hold where this is another type: fp8, `int4`, `e2m1`.
+    scale_a, scale_b: as `fused_moe` takes them.
     activation, gated, interleaved: as `fused_moe` takes them, or as w1's shape says.
     bias: whether both products have one.
     clamped: whether the gate has a limit, a factor or a shift.
@@ -100,27 +106,48 @@ def plan(
     if all_experts:
         sorting |= {"has_expert_map": True, "global_experts": all_experts}
     asked.append(("sort", "sort_by_expert", sorting))
-    product: dict[str, Any] = {"groups": experts, "m": rows, "dtype_a": dtype}
+    product: dict[str, Any] = {"groups": experts, "m": rows, "dtype_a": dtype, "dtype_c": dtype}
+    product |= {"scale_a": scale_a, "scale_b": scale_b}
+    if stored:
+        product["dtype_b" if packed(stored) > 1 else "dtype_a"] = stored
     first = {
         **product,
         "form": "gathered",
-        "n": columns,
-        "k": hidden,
+        **_sizes(columns, hidden, scale_b),
         "rows_a": tokens,
         "per_row": k,
         "epilogue": how.epilogue,
         "gates_apart": how.gates_apart,
     }
+
+    def rounded(count: int, width: int) -> None:
+        if scale_a:
+            said = {"rows": count, "columns": width, "dtype": dtype, "out_dtype": stored}
+            asked.append(("round", "quantise_rows", {**said, "quant": "block"}))
+
+    rounded(tokens, hidden)
     asked.append(("first product", "grouped_gemm", first))
     if how.gate:
         gate = {"rows": rows, "columns": inner, "dtype": dtype, "gate": how.gate}
         asked.append(("activation", "gated_activation", {**gate, "interleaved": interleaved}))
-    second = {**product, "form": "contiguous", "n": hidden, "k": inner}
+    rounded(rows, inner)
+    second = {**product, "form": "contiguous", **_sizes(hidden, inner, scale_b)}
     asked.append(("second product", "grouped_gemm", {**second, "epilogue": "bias" * bias}))
     summed = {"tokens": tokens, "k": k, "slots": rows, "width": hidden, "dtype": dtype}
     summed |= {"has_weights": True, "weight_dtype": weight_dtype}
     asked.append(("combine", "sum_of_experts", summed))
     return LayerPlan(tuple(_step(chooses, *one) for one in asked))
+
+
+def _sizes(n: int, k: int, scale_b: str) -> dict[str, Any]:
+    """A product's columns and sums, and where its weights' scales lie: as the weights do, [experts,
+    columns, sums]."""
+    found: dict[str, Any] = {"n": n, "k": k}
+    block = parse(scale_b)
+    if block is not None:
+        down, across = block.shape(k, n)
+        found["strides_sb"] = (down * across, 1, down)
+    return found
 
 
 def _step(dispatcher: Any, name: str, op: str, fields: Mapping[str, Any]) -> PlannedStep:
