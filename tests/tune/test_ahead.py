@@ -13,6 +13,7 @@ from library_cases import vendors
 
 import tilewright
 from tilewright import default
+from tilewright.arch import device
 from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, WrongDevice
@@ -213,6 +214,14 @@ def test_what_cannot_be_measured_is_said(lab, monkeypatch, tmp_path, table):
         ahead.measured(Dispatcher(device="h20"), PROBLEMS, Measuring(), table)
     with pytest.raises(BadArgument, match="candidates is at least 1"):
         Measuring(candidates=0)
+
+
+def test_calls_are_timed_as_they_come_in_a_model():
+    """Back to back in a graph; but MIOpen's solvers cannot be captured."""
+    ways = {name: ahead.settings_for(device(name)).timer for name in ("h200_sxm", "mi300x")}
+    assert ways == {"h200_sxm": "graph", "mi300x": "events"}
+    assert ahead.settings_for(device("h200_sxm")).cache == "rotated"
+    assert ahead.settings_for(GROUP.device) == SEARCH
 
 
 def test_the_gpu_that_is_planned_for_measures(monkeypatch):

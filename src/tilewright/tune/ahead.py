@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.arch.model import INTERPRETED, Device
+from tilewright.arch import arch
+from tilewright.arch.model import Device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem, WrongDevice
+from tilewright.jsonfile import convert
+from tilewright.measure.measurement import METHODS, Settings
 from tilewright.measure.places import parse
 from tilewright.plan import Plan
 from tilewright.preparing import Measured, Measuring
 from tilewright.tune.search import EFFORTS
+from tilewright.tune.tuner import SEARCH
 from tilewright.tune.work import QUIET, Shown, Work
 
 __all__ = ["Shown", "measured"]
@@ -70,6 +74,7 @@ def measured(
     work = Work(
         path,
         dispatcher.store,
+        settings_for(device),
         devices=_words(device),
         arch=device.arch,
         seconds=how.seconds,
@@ -94,10 +99,18 @@ def measured(
     )
 
 
+def settings_for(device: Device) -> Settings:
+    """How a search measures here: calls back to back in a graph, over copies of the inputs, as they
+    come in a model. Solvers of MIOpen cannot be captured, so on AMD's GPUs single calls."""
+    graphs = not device.interpreted and arch(device.arch).backend == "cuda"
+    method = METHODS["graph" if graphs else "single"]
+    return convert({**asdict(SEARCH), **method}, Settings, "settings")
+
+
 def _words(device: Device) -> str:
     """The words for the first GPU of this machine that is `device`; for the interpreter, its
     word."""
-    if device.name.startswith(INTERPRETED):
+    if device.interpreted:
         return "cpu"
     here = [place.device for place in parse("all")]
     if device not in here:
