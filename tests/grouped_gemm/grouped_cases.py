@@ -129,7 +129,7 @@ def epilogues(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProble
         "relu",
     )
     here = FAMILY.wildcard("pipeline", arch(arch_name))
-    pipelines = [name for name in ("basic", "tma") if name in here]
+    pipelines = [name for name in ("basic", "tma", "gluon_ws") if name in here]
     for number, (chain, pipeline) in enumerate(itertools.product(chains, pipelines)):
         form = ("contiguous", "masked")[(number + number // 2) % 2]
         kernel = config(arch_name, form=form, pipeline=pipeline, epilogue=chain)

@@ -36,7 +36,7 @@ def kernels(name: str) -> list:
         for number, form in enumerate(("contiguous", "masked", "list", "gathered")):
             fields = {"pipeline": pipeline, "form": form, "tile_n": 128}
             turn = place + number
-            plain = form in ("list", "gathered") or pipeline == "gluon_ws"
+            plain = form in ("list", "gathered")
             made.append(
                 config(
                     name,

@@ -103,7 +103,6 @@ def test_alignment_counts_the_step_from_expert_to_expert():
         ({"layout": "rrc", "form": "weights"}, "form"),
         ({"layout": "rcr", "form": "weights", "pipeline": "tma"}, "form"),
         ({"layout": "crr", "form": "weights", "pad_k": False}, "form"),
-        ({"pipeline": "gluon_ws", "epilogue": "relu"}, "combination"),
         ({"pipeline": "gluon_ws", "tile_m": 32}, "warpgroups"),
         ({"pipeline": "gluon_ws", "tile_m": 128, "num_warps": 16}, "warpgroups"),
         ({"pipeline": "gluon_ws", "tile_n": 16}, "warpgroups"),

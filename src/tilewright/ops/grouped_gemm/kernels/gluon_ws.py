@@ -14,12 +14,17 @@ loaded, and it neither multiplies nor stores but only returns the slots of the r
 group then has the matrix units to itself, so half a tile takes less time than a whole tile. C
 leaves through a descriptor that ends with the group, as in `tma`.
 
+Epilogues. The sums of a tile go through them in registers, as in the GEMM's kernel and by its rule
+of what would spill (`gluon_store.by_pieces`): at once, or piece by piece. Their vectors and
+matrices come through pointers.
+
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 
 Measured on an H200 in bf16 with skewed loads: 1.141 to 1.380 times the speed of torch._grouped_mm.
 It is not clearly ahead of `tma`. More measurements: docs/notes/grouped_gemm-gluon_ws.md.
 """
 
+from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
@@ -31,14 +36,20 @@ from tilewright.ops.device.gluon_api import (
     tma_store_wait,
     warpgroup_mma_wait,
 )
+from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_ring import Ring, barriers, multiplied, turned, zeros
 from tilewright.ops.device.gluon_roles import specialized
-from tilewright.ops.device.gluon_store import cut
+from tilewright.ops.device.gluon_store import by_pieces, cut, indices
 from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, place, tiles_of, walked
+from tilewright.ops.grouped_gemm.kernels.operands import of_group
 from tilewright.ops.grouped_gemm.kernels.walk import RAGGED_ROWS
 
 PRODUCER_REGISTERS = gl.constexpr(24)
 CONSUMER_REGISTERS = gl.constexpr(240)
+
+Output = bundle("Output", "c c_tiles extra n SPLIT TAKES WIDTHS FOLD LARGEST CHAIN")
+"""Where sums go: C through two staging buffers for each warp group, the epilogue and its
+operands."""
 
 
 @jit
@@ -76,22 +87,33 @@ def _load(w, ring, a, b):
 
 
 @jit
-def _multiply(w, ring, c, c_tiles, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, MINE: gl.constexpr):
+def _finished(out, acc, extra, begin, rows, row, col):
+    """Sums at (row, col) of a group's `rows` rows from `begin` on, after the epilogue."""
+    return apply(
+        acc, extra, begin + row, col, begin + rows, out.n, out.CHAIN, out.TAKES, True, True, True,
+        indices,
+    )  # fmt: skip
+
+
+@jit
+def _multiply(w, ring, out, INT_ACC: gl.constexpr, MINE: gl.constexpr):
     """A consumer, warp group number MINE: its rows of every tile of this workgroup."""
     ROWS: gl.constexpr = w.TILE_M // ring.GROUPS
     MMA_K: gl.constexpr = 256 // ring.a_tiles.dtype.primitive_bitwidth
-    COUNT: gl.constexpr = 4 if SPLIT else 2
+    COUNT: gl.constexpr = 4 if out.SPLIT else 2
+    PIECES: gl.constexpr = by_pieces(out.TAKES, w.TILE_N)
     stage = 0
     phase = 0
     last = 0
     step = gl.num_programs(0)
-    _, begin, rows, tile_m, tile_n = place(w, gl.program_id(0), 4)
+    group, begin, rows, tile_m, tile_n = place(w, gl.program_id(0), 4)
     for tile in range(gl.program_id(0), w.tiles, step):
+        extra = of_group(out.extra, group, out.n, out.WIDTHS)
         begin_now = begin
         rows_now = rows
         row = tile_m * w.TILE_M + MINE * ROWS
         col = tile_n * w.TILE_N
-        _, begin, rows, tile_m, tile_n = place(w, tile + step, 4)
+        group, begin, rows, tile_m, tile_n = place(w, tile + step, 4)
         if row < rows_now:
             acc = zeros(ROWS, w.TILE_N, MMA_K, INT_ACC)
             for k0 in range(0, w.k, w.TILE_K):
@@ -104,18 +126,25 @@ def _multiply(w, ring, c, c_tiles, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, M
                 stage, phase = turned(stage, phase, ring.STAGES)
             acc = warpgroup_mma_wait(0, deps=(acc,))
             mbarrier.arrive(ring.empty.index(last), count=1)
+            if not PIECES:
+                acc = _finished(out, acc, extra, begin_now, rows_now, row, col)
             pieces = cut(acc, COUNT)
             for i in gl.static_range(COUNT):
+                sums = pieces[i]
+                if PIECES:
+                    there = col + i * (w.TILE_N // COUNT)
+                    sums = _finished(out, sums, extra, begin_now, rows_now, row, there)
                 tma_store_wait(1)  # the last piece but one has left this buffer
-                staging = c_tiles.index(2 * MINE + i % 2)
-                staging.store(pieces[i].to(c.dtype))
+                staging = out.c_tiles.index(2 * MINE + i % 2)
+                staging.store(rounded(sums, out.c.dtype, out.LARGEST))
                 fence_async_shared()
                 # Rows past the group's end are not written.
                 at = [
                     RAGGED_ROWS, begin_now + rows_now, RAGGED_ROWS - rows_now + row,
-                    col + i * (w.TILE_N // COUNT),
+                    (col + i * (w.TILE_N // COUNT)) // out.FOLD,
                 ]  # fmt: skip
-                tma_store(c, at, reinterpreted(staging, c.dtype, c.block_type.shape, c.layout))
+                box = reinterpreted(staging, out.c.dtype, out.c.block_type.shape, out.c.layout)
+                tma_store(out.c, at, box)
         else:
             for _ in range(0, w.k, w.TILE_K):
                 mbarrier.wait(ring.full.index(stage), phase)
@@ -126,16 +155,17 @@ def _multiply(w, ring, c, c_tiles, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, M
 
 @jit
 def grouped_gemm_gluon_ws(
-    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest,
+    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, extra,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    B_ROW: gl.constexpr, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
-    WARP_GROUPS: gl.constexpr,
+    B_ROW: gl.constexpr, INT_ACC: gl.constexpr,
+    TAKES: gl.constexpr, WIDTHS: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; WARP_GROUPS warp groups
     multiply. Other arguments as in `tma`."""
     if zero_rest != 0:
-        cleared(c_rows, ldc, table, m, groups, lead, n, FORM == "masked")
+        cleared(c_rows, ldc, table, m, groups, lead, n // FOLD, FORM == "masked")
     ROWS: gl.constexpr = TILE_M // WARP_GROUPS
     PIECE: gl.constexpr = TILE_N // 4 if SPLIT else TILE_N // 2
     a_tiles = tiles_of(a, STAGES * WARP_GROUPS, ROWS, TILE_K)
@@ -143,14 +173,15 @@ def grouped_gemm_gluon_ws(
         b_tiles = tiles_of(b, STAGES, TILE_K, TILE_N)
     else:
         b_tiles = tiles_of(b, STAGES, TILE_N, TILE_K)
-    c_tiles = tiles_of(c, 2 * WARP_GROUPS, ROWS, PIECE)
+    c_tiles = tiles_of(c, 2 * WARP_GROUPS, ROWS, PIECE // FOLD)
     full, empty = barriers(STAGES, WARP_GROUPS)
     walk = walked(
         table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
     )  # fmt: skip
     fence_async_shared()  # the copy engine sees the barriers too
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, B_ROW, STAGES, WARP_GROUPS)
+    output = Output(c, c_tiles, extra, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
     specialized(
-        _multiply, (walk, ring, c, c_tiles, INT_ACC, SPLIT), _load, (walk, ring, a, b), WARP_GROUPS,
+        _multiply, (walk, ring, output, INT_ACC), _load, (walk, ring, a, b), WARP_GROUPS,
         CONSUMER_REGISTERS, PRODUCER_REGISTERS,
     )  # fmt: skip
