@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -194,16 +195,17 @@ def test_the_kernel_in_gluon_sums_each_groups_part_alone(number):
     problem = GroupedGemmProblem(
         "weights", groups=5, m=136, n=72, k=200, layout="crr", bounds=bool(bounds)
     )
-    assert worst_error(kernel, problem, device("h200"), number) <= 1.0
+    few = replace(device("h200"), compute_units=(3, 7, 64)[number % 3])  # many tiles each, or one
+    assert worst_error(kernel, problem, few, number) <= 1.0
     inputs = dict(verify.operands_of(problem, number).inputs)
     wild = 2**31 - 1
     ends = [0, 70, 70, 130, 191, 200][1 - bounds :]
     for offsets in (ends, [-9, 12, 12, wild, -wild, 3][: len(ends)]):
         inputs["offsets"][...] = offsets
-        assert worst_error(kernel, problem, device("h200"), number, inputs) <= 1.0
+        assert worst_error(kernel, problem, few, number, inputs) <= 1.0
     inputs["offsets"][...] = ends
     inputs["A"][..., 130:] = np.nan
-    found = simulated_run(kernel, problem, device("h200"), flat(problem, inputs), number)["C"]
+    found = simulated_run(kernel, problem, few, flat(problem, inputs), number)["C"]
     assert np.isfinite(np.asarray(found[:3], np.float32)).all()
 
 

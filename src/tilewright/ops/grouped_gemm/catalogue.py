@@ -200,6 +200,7 @@ CATALOGUE: Catalogue = {
     "groups": replace(_number("groups"), there=lambda _: True),
     "lead": _number("bounds"),
     "zero_rest": _number("zero_rest"),
+    "counter": Array("int32", shape=lambda _: (1,), initial=lambda _: "kept_zero"),
     "row_map": Array("int32", lambda _: ROWS, there=_gathered),
     "rows_a": replace(_number("rows_a"), there=_gathered),
     "per_row": replace(_number("per_row"), there=_gathered),

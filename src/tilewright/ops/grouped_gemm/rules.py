@@ -138,8 +138,10 @@ def _several_blocks(c: GroupedGemmConfig, arch: Arch) -> str | None:
 
 def _table(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
-    if record and record.table_bytes and c.form != "weights":  # whose tiles follow from sizes
-        need = shared_memory(c.one, arch) + record.table_bytes
+    if record and record.table_bytes:
+        # Of weights, only a group's place in the order of work is kept, in 16 bits.
+        table = record.table_bytes // (2 if c.form == "weights" else 1)
+        need = shared_memory(c.one, arch) + table
         if need > arch.shared_memory:
             return f"{need} bytes of shared memory, over {arch.shared_memory}"
     return None

@@ -14,8 +14,14 @@ loaded as zeros and not stored.
 
 On a CPU. Gluon has no interpreter; `weights_tma` with the same fields computes the same result.
 
-What limits it. The tiles of a large group take longer than those of others, and tiles are dealt out
-in turn: the workgroups that got the largest group's tiles last end last.
+Balance. Groups have parts of K of any size, so their tiles take times of any length. Tiles are
+numbered with the largest group's first, and workgroups take the next number from a counter as
+`gluon_ws` of attention does: those that got long tiles take fewer. The producer takes them, and
+tells the others through shared memory. The order is found once, before the roles part: each group's
+place is the number of groups that are larger.
+
+What limits it. With many rows a group, the matrix units; with few, writing C. A single group with
+most of the rows leaves workgroups without work: its sums are not cut.
 """
 
 from tilewright.ops.device.gluon_api import (
@@ -30,8 +36,6 @@ from tilewright.ops.device.gluon_api import (
 )
 from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_ring import (
-    OF_TWO_REGISTERS,
-    PRODUCER_REGISTERS,
     Ring,
     awaited,
     barriers,
@@ -43,10 +47,25 @@ from tilewright.ops.device.gluon_ring import (
 from tilewright.ops.device.gluon_roles import specialized
 from tilewright.ops.device.gluon_store import cut
 from tilewright.ops.device.schedule import tile_coordinates
-from tilewright.ops.grouped_gemm.kernels.walk import RAGGED_ROWS, group_rows
+from tilewright.ops.grouped_gemm.kernels.walk import MAX_GROUPS, RAGGED_ROWS, group_rows
 
-Groups = bundle("Groups", "table m n k groups lead TILE_M TILE_N TILE_K GROUP_M")
-"""The products, and how they are cut into tiles."""
+Groups = bundle("Groups", "table m n k groups lead counter places TILE_M TILE_N TILE_K GROUP_M")
+"""The products, how they are cut into tiles, and what says which tile is next."""
+
+Post = bundle("Post", "message told heard")
+"""The next tiles, from the producer to the consumers: SLOTS messages, and their barriers."""
+
+PRODUCER_REGISTERS = gl.constexpr(40)
+CONSUMER_REGISTERS = gl.constexpr(232)
+"""Of a thread. With 24, the warp that looks for tiles and loads them spilled 32 bytes."""
+SLOTS = gl.constexpr(2)
+WORDS = gl.constexpr(4)
+"""Numbers of a message: see `_tell`."""
+PART = gl.constexpr(128)
+"""Groups that are looked through together."""
+ONE_WARP = gl.constexpr(gl.BlockedLayout([PART // 32], [32], [1], [0]))
+FOUR_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+ALL_GROUPS = gl.constexpr(gl.BlockedLayout([MAX_GROUPS // 128], [32], [4], [0]))
 
 
 @jit
@@ -56,14 +75,51 @@ def _tiles(g):
 
 
 @jit
-def _place(g, tile):
-    """For a tile: its group, that group's part of K (begin and size), and the tile's first row and
-    column."""
-    tiles_m, tiles_n = _tiles(g)
-    group = tile // (tiles_m * tiles_n)
-    begin, size = group_rows(g.table, group, g.k, g.lead, False)
-    tile_m, tile_n = tile_coordinates(tile % (tiles_m * tiles_n), tiles_m, tiles_n, g.GROUP_M)
-    return group, begin, size, tile_m * g.TILE_M, tile_n * g.TILE_N
+def _order(places, table, k, groups, lead):
+    """Write each group's place: how many groups have more of K, or as much and a smaller number."""
+    group = gl.arange(0, MAX_GROUPS, ALL_GROUPS)
+    _, size = group_rows(table, gl.minimum(group, groups - 1), k, lead, False)
+    place = group * 0
+    for other in range(groups):
+        _other, its = group_rows(table, other, k, lead, False)
+        place += ((its > size) | ((its == size) & (other < group))).to(gl.int32)
+    places.store(gl.where(group < groups, place, MAX_GROUPS).to(gl.int16))
+
+
+@jit
+def _group_at(g, place):
+    """The group that has a place."""
+    found = gl.zeros([PART], gl.int32, ONE_WARP)
+    for part in range(gl.cdiv(g.groups, PART)):
+        here = g.places.index(part).load(ONE_WARP).to(gl.int32)
+        found += gl.where(here == place, part * PART + gl.arange(0, PART, ONE_WARP), 0)
+    return gl.sum(found, 0)
+
+
+@jit
+def _taken(g, last):
+    """The number of this workgroup's tile after the current one. Every tile has one taken, so who
+    takes the last sets the counter back."""
+    count = gl.atomic_add(g.counter, 1)
+    if count == last - 1:
+        gl.atomic_xchg(g.counter, 0)
+    return gl.num_programs(0) + count
+
+
+@jit
+def _tell(post, slot, group, size, row, col):
+    """Write a message: a tile's group, its part of K, and the tile's first row and column. Behind
+    the last tile, the group is -1."""
+    values = (group, size, row, col)
+    for i in gl.static_range(WORDS):
+        word = gl.full((1,), values[i], gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
+        post.message.index(slot * WORDS + i).store(word)
+
+
+@jit
+def _heard(post, slot, WORD: gl.constexpr):
+    """One number of a message."""
+    return gl.max(post.message.index(slot * WORDS + WORD).load(FOUR_WARPS), 0)
 
 
 @jit
@@ -74,15 +130,28 @@ def _copy(matrix, end, at, column, ready, tile):
 
 
 @jit
-def _load(g, ring, a, b):
-    """The producer: loads every K step of every tile of this workgroup into the ring."""
+def _load(g, ring, post, a, b):
+    """The producer: takes tiles, tells the consumers, and loads every K step into the ring."""
     ROWS: gl.constexpr = g.TILE_M // ring.GROUPS
     tiles_m, tiles_n = _tiles(g)
+    each = tiles_m * tiles_n
+    last = g.groups * each
+    slot = 0
+    slot_phase = 1  # an unused slot counts as released
     stage = 0
-    phase = 1  # in an unused ring every slot counts as released
-    for tile in range(gl.program_id(0), g.groups * tiles_m * tiles_n, gl.num_programs(0)):
-        _, begin, size, row, col = _place(g, tile)
-        end = begin + size
+    phase = 1
+    number = gl.program_id(0)
+    while number < last:
+        following = _taken(g, last)
+        group = _group_at(g, number // each)
+        begin, size = group_rows(g.table, group, g.k, g.lead, False)
+        tile_m, tile_n = tile_coordinates(number % each, tiles_m, tiles_n, g.GROUP_M)
+        row = tile_m * g.TILE_M
+        col = tile_n * g.TILE_N
+        mbarrier.wait(post.heard.index(slot), slot_phase)
+        _tell(post, slot, group, size, row, col)
+        mbarrier.arrive(post.told.index(slot), count=1)
+        slot, slot_phase = turned(slot, slot_phase, SLOTS)
         for k0 in range(0, size, g.TILE_K):
             at = RAGGED_ROWS - size + k0
             ready = ring.full.index(stage)
@@ -90,23 +159,33 @@ def _load(g, ring, a, b):
             mbarrier.expect(ready, ring.GROUPS * a.block_type.nbytes + b.block_type.nbytes)
             for i in gl.static_range(ring.GROUPS):
                 of_group = ring.a_tiles.index(stage * ring.GROUPS + i)
-                _copy(a, end, at, row + i * ROWS, ready, of_group)
-            _copy(b, end, at, col, ready, ring.b_tiles.index(stage))
+                _copy(a, begin + size, at, row + i * ROWS, ready, of_group)
+            _copy(b, begin + size, at, col, ready, ring.b_tiles.index(stage))
             stage, phase = turned(stage, phase, ring.STAGES)
+        number = following
+    mbarrier.wait(post.heard.index(slot), slot_phase)
+    _tell(post, slot, -1, 0, 0, 0)
+    mbarrier.arrive(post.told.index(slot), count=1)
 
 
 @jit
-def _multiply(g, ring, c, c_tiles, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, MINE: gl.constexpr):
+def _multiply(
+    g, ring, post, c, c_tiles, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, MINE: gl.constexpr
+):  # fmt: skip
     """A consumer, warp group number MINE: its rows of every tile of this workgroup."""
     ROWS: gl.constexpr = g.TILE_M // ring.GROUPS
     MMA_K: gl.constexpr = 256 // ring.a_tiles.dtype.primitive_bitwidth
     COUNT: gl.constexpr = 4 if SPLIT else 2
-    tiles_m, tiles_n = _tiles(g)
+    slot = 0
+    slot_phase = 0
     stage = 0
     phase = 0
-    for tile in range(gl.program_id(0), g.groups * tiles_m * tiles_n, gl.num_programs(0)):
-        group, _, size, row, col = _place(g, tile)
-        steps = gl.cdiv(size, g.TILE_K)
+    mbarrier.wait(post.told.index(slot), slot_phase)
+    group = _heard(post, slot, 0)
+    while group >= 0:
+        steps = gl.cdiv(_heard(post, slot, 1), g.TILE_K)
+        row = _heard(post, slot, 2) + MINE * ROWS
+        col = _heard(post, slot, 3)
         acc = zeros(ROWS, g.TILE_N, MMA_K, INT_ACC)
         acc, rest, used, stage, phase = multiply(ring, acc, (), 0, steps, stage, phase, MINE)
         acc, rest = awaited(acc, rest, 0)
@@ -118,26 +197,41 @@ def _multiply(g, ring, c, c_tiles, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, M
             staging.store(pieces[i].to(c.dtype))
             fence_async_shared()
             box = reinterpreted(staging, c.dtype, c.block_type.shape, c.layout)
-            tma_store(c, [group, row + MINE * ROWS, col + i * (g.TILE_N // COUNT)], box)
+            tma_store(c, [group, row, col + i * (g.TILE_N // COUNT)], box)
+        mbarrier.arrive(post.heard.index(slot), count=1)  # all threads have read it long ago
+        slot, slot_phase = turned(slot, slot_phase, SLOTS)
+        mbarrier.wait(post.told.index(slot), slot_phase)
+        group = _heard(post, slot, 0)
     tma_store_wait(0)
 
 
 @jit
 def grouped_weights_gluon_ws(
-    a, b, c, table, m, n, k, groups, lead,
+    a, b, c, table, m, n, k, groups, lead, counter,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     INT_ACC: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; WARP_GROUPS warp groups
-    multiply. Other arguments as in `weights_tma`."""
+    multiply.
+
+    counter: a number that is 0 before and after. Other arguments as in `weights_tma`.
+    """
     a_tiles = tiles_of(a, STAGES * WARP_GROUPS)
     b_tiles = tiles_of(b, STAGES)
     c_tiles = tiles_of(c, 2 * WARP_GROUPS)
     full, empty = barriers(STAGES, WARP_GROUPS)
+    told, heard = barriers(SLOTS, WARP_GROUPS)
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    message = gl.allocate_shared_memory(gl.int32, [SLOTS * WORDS, 1], PLAIN)
+    places = gl.allocate_shared_memory(gl.int16, [MAX_GROUPS // PART, PART], PLAIN)
+    _order(reinterpreted(places, gl.int16, [MAX_GROUPS], PLAIN), table, k, groups, lead)
     fence_async_shared()  # the copy engine sees the barriers too
-    products = Groups(table, m, n, k, groups, lead, TILE_M, TILE_N, TILE_K, GROUP_M)
+    products = Groups(
+        table, m, n, k, groups, lead, counter, places, TILE_M, TILE_N, TILE_K, GROUP_M
+    )  # fmt: skip
     ring = Ring(a_tiles, b_tiles, (), full, empty, False, True, STAGES, WARP_GROUPS)
+    post = Post(message, told, heard)
     specialized(
-        _multiply, (products, ring, c, c_tiles, INT_ACC, SPLIT), _load, (products, ring, a, b),
-        WARP_GROUPS, OF_TWO_REGISTERS, PRODUCER_REGISTERS,
+        _multiply, (products, ring, post, c, c_tiles, INT_ACC, SPLIT), _load,
+        (products, ring, post, a, b), WARP_GROUPS, CONSUMER_REGISTERS, PRODUCER_REGISTERS,
     )  # fmt: skip
