@@ -139,8 +139,11 @@ def test_grouped_products() -> None:
     wanted = problem("grouped_gemm", form="contiguous", groups=4, m=64, n=48, k=32, layout="rrr")
     assert stated(A._grouped_mm.default, t(64, 32), t(4, 32, 48), ends) == [wanted]
     assert stated(A._grouped_mm.default, t(4, 64, 32), t(4, 32, 48)) == [gemm(64, 48, 32, batch=4)]
-    with pytest.raises(BadArgument, match="gradient of the weights"):
-        stated(A._grouped_mm.default, t(64, 32), t(32, 48), ends)
+    along = {"groups": 4, "m": 64, "n": 48, "k": 32}
+    wanted = problem("grouped_gemm", form="weights", **along, layout="crr")
+    assert stated(A._grouped_mm.default, t(32, 64).T, t(32, 48), ends) == [wanted]
+    wanted = problem("grouped_gemm", form="columns", **along, layout="rcr")
+    assert stated(A._grouped_mm.default, t(4, 64, 32), t(48, 32).T, ends) == [wanted]
 
 
 def test_tf32_is_said() -> None:

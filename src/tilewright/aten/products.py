@@ -167,16 +167,13 @@ def _elements(view: View) -> int:
 
 
 def _grouped(given: Given) -> Stated:
-    """``_grouped_mm``: rows sorted by group, or a batch of products."""
-    a, b, ends = given["self"], given["mat2"], given.get("offs")
+    """``_grouped_mm``: groups of rows, of columns or along the sum, or a batch of products."""
+    a, b = given["self"], given["mat2"]
     if len(a.shape) == len(b.shape) == 3:
         return _product(a, b, given)
-    if (len(a.shape), len(b.shape)) != (2, 3) or ends is None:
-        raise BadArgument(
-            "groups along the columns of a product, or along the sum (the gradient of the "
-            "weights), are not served: only groups of rows are"
-        )
-    return [Same("grouped_gemm", (Call((a, b, ends), {}, given[MADE], precision(given, a)),))]
+    return [
+        Same("grouped_gemm", (Call((a, b, given["offs"]), {}, given[MADE], precision(given, a)),))
+    ]
 
 
 _PAIRS = {"mm": ("self", "mat2"), "bmm": ("self", "mat2"), "mv": ("self", "vec"),
