@@ -11,6 +11,9 @@ operation with gradients, so there are second derivatives.
 Of an epilogue, operations without operands and a bias have gradients. A bias is summed over each
 group's rows by a product with a row of ones, since only the device knows where groups end.
 
+Of ``masked``, dB is a batch of products over the whole capacity, of copies with zeros for rows that
+are not used.
+
 Gathered rows are those of A that the map names: dA adds up what arrives for each, and dB is of a
 copy of them in the groups' order.
 """
@@ -53,12 +56,6 @@ def _refused(p: GroupedGemmProblem, wanted: Sequence[str]) -> Verdict | None:
         return no("gradients_form", "a list writes where its table says, and has no gradients")
     if scales.of(p):
         return no("gradients_scales", "a grouped_gemm with block scales has no gradients")
-    if p.form == "masked" and {*wanted} - {"A"}:
-        return no(
-            "gradients_form",
-            f"form masked has no gradient for {', '.join(w for w in wanted if w != 'A')}: its "
-            "groups do not follow one another; sort the rows by group (contiguous)",
-        )
     if p.form == "weights" and p.epilogue:
         return no("gradients_epilogue", "form weights has no gradients with an epilogue")
     if (found := refused(p.epilogue, wanted)) is not None:
@@ -112,6 +109,10 @@ class _Steps(Recording):
         for name in self._names[place]:
             if name in self._wanted:
                 each = self.add(f"d{name}", methodcaller(DTYPES[self._dtype]), dz)
+                if self._p.form == "masked":
+                    used = self.add(f"used d{name}", _used, each, "counts")
+                    self._found[name] = self.add(f"grad {name}", methodcaller("sum", 1), used)
+                    continue
                 ones = self.add(f"ones for {name}", _ones, each)
                 made = self._weights(f"sums for {name}", ones, each)
                 self._found[name] = self.add_view(f"grad {name}", methodcaller("squeeze", 1), made)
@@ -134,6 +135,9 @@ class _Steps(Recording):
             self._found["A"] = made
         if "B" in self._wanted:  # as B lies: by columns, as a layer keeps its weight, or by rows
             a = self.add("gathered A", partial(_gathered, *mapped), "A", ROWS) if mapped else "A"
+            if self._p.form == "masked":
+                a = self.add("used A", _used, a, "counts")
+                dz = self.add("used dC", _used, dz, "counts")
             if self._p.layout[1] == "c":
                 made = self._weights("grad Bᵀ", self._transposed(dz), a)
                 self._found["B"] = self._transposed(made)
@@ -176,7 +180,12 @@ class _Steps(Recording):
         return self._grouped(makes, a, b, zero_rest=True)
 
     def _weights(self, makes: str, a: str, b: str) -> str:
-        said: dict[str, Any] = {"bounds": True} if self._p.bounds else {}
+        """The products of the groups' parts of a and b, for each group a matrix."""
+        said: dict[str, Any] = {}
+        if self._p.form == "masked":  # each lies in a matrix of its own
+            said |= {"precision": self._p.precision} if self._p.precision != "ieee" else {}
+            return self.add(makes, "gemm", a, b, **said)
+        said |= {"bounds": True} if self._p.bounds else {}
         return self._grouped(makes, a, b, **said)
 
     def _grouped(
@@ -207,6 +216,12 @@ def _added(rows_a: int, per_row: int, gradients: Any, rows: Any) -> Any:
     kept = gradients.float().masked_fill(~there.unsqueeze(-1), 0)
     found = kept.new_zeros((rows_a, kept.shape[-1])).index_add(0, places, kept)
     return found.to(gradients.dtype)
+
+
+def _used(x: Any, counts: Any) -> Any:
+    """`x` [groups, capacity, columns] with zeros for rows that a group does not use."""
+    row = counts.new_ones(x.shape[1]).cumsum(0)
+    return x.masked_fill((row > counts.unsqueeze(1)).unsqueeze(-1), 0)
 
 
 def _ones(x: Any) -> Any:
