@@ -50,17 +50,19 @@ def test_a_process_says_it_once(tmp_path: Any, variables: dict[str, str], lines:
     assert (done.returncode, done.stdout, len(said)) == (0, "", lines)
     if lines:
         assert said[0].startswith("2 problems have no row in a table")
-        assert f"misses {sys.executable} '{script}' --fast && tilewright tune" in said[0]
+        assert f"misses {sys.executable} '{script}' --fast && tilewright prepare" in said[0]
 
 
-def test_the_commands_are_those_that_tune() -> None:
+def test_the_commands_are_those_that_measure_and_tune() -> None:
     assert untuned.said(1, [], "python serve.py").endswith(
-        "1 problem has no row in a table, so an estimate chose the kernel; to tune: "
-        "TILEWRIGHT_CAPTURE=untuned.jsonl TILEWRIGHT_CAPTURE_ONLY=misses python serve.py && "
-        "tilewright tune --problems untuned.jsonl --table mine.twt"
+        "1 problem has no row in a table, so an estimate chose the kernel; to measure a few of "
+        "each: TILEWRIGHT_CAPTURE=untuned.jsonl TILEWRIGHT_CAPTURE_ONLY=misses python serve.py && "
+        "tilewright prepare untuned.jsonl --measure; or search longer: tilewright tune --problems "
+        "untuned.jsonl --table mine.twt"
     )
     assert untuned.said(2, ["my shapes.jsonl"], "python serve.py").endswith(
-        "to tune: tilewright tune --problems 'my shapes.jsonl' --table mine.twt"
+        "each: tilewright prepare 'my shapes.jsonl' --measure; or search longer: tilewright tune "
+        "--problems 'my shapes.jsonl' --table mine.twt"
     )
 
 

@@ -1,5 +1,5 @@
 """Untuned problems: when the process ends, one line says how many problems ran on a GPU with a
-kernel that no table's row chose, and the commands that tune them.
+kernel that no table's row chose, and the commands that measure or tune them.
 
 The line is a warning of the logger ``tilewright``. ``TILEWRIGHT_UNTUNED=0`` turns it off. Only the
 first rank of a distributed program says it, and no child of `multiprocessing`.
@@ -54,16 +54,16 @@ def said(count: int, captured: list[str], program: str) -> str:
     program: the command that runs it again.
     """
     noun = "problem has" if count == 1 else "problems have"
-    tune = "tilewright tune --problems {} --table mine.twt"
+    file, first = "untuned.jsonl", ""
     if captured:
-        how = tune.format(shlex.quote(captured[0]))
+        file = shlex.quote(captured[0])
     else:
-        file = "untuned.jsonl"
-        how = (
-            f"{capturing.VARIABLE}={file} {capturing.ONLY_VARIABLE}=misses {program} && "
-            f"{tune.format(file)}"
-        )
-    return f"{count} {noun} no row in a table, so an estimate chose the kernel; to tune: {how}"
+        first = f"{capturing.VARIABLE}={file} {capturing.ONLY_VARIABLE}=misses {program} && "
+    return (
+        f"{count} {noun} no row in a table, so an estimate chose the kernel; to measure a few of "
+        f"each: {first}tilewright prepare {file} --measure; or search longer: tilewright tune "
+        f"--problems {file} --table mine.twt"
+    )
 
 
 def program() -> str:
