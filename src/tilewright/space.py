@@ -331,8 +331,9 @@ def load_space(
     without a counterpart here.
 
     family: by default the file's ``"family"`` (or ``"op"``), else the family of the file's variant,
-    else the family that reads such files. The variant is the file's ``"variant"``, else the folder
-    in which CK Tile Engine has the file (``batched_gemm/configs/default_config.json``).
+    else the family that reads such files, some of which it knows by their names. The variant is the
+    file's ``"variant"``, else the folder in which CK Tile Engine has the file
+    (``batched_gemm/configs/default_config.json``).
     signature: values that a file may leave to the command line (its dtypes and layout).
 
     Raises `BadFile`, with the file and the place in it, for any fault of the file, and
@@ -342,6 +343,14 @@ def load_space(
     where = os.fspath(path)
     if not isinstance(document, dict):
         raise BadFile(f"{where}: $: a sweep is an object, not {_json_type(document)}")
+    for one in ops.families() if family is None else (family,):
+        by_name = ops.family(one).formats.by_name
+        try:
+            theirs = by_name(Path(where).name, document, arch, signature) if by_name else None
+        except BadFile as error:
+            raise BadFile(f"{where}: {error}") from error
+        if theirs is not None:
+            return theirs
     word = document.get("variant", _folder(where))
     has = next((f for f in ops.families() if word in ops.family(f).formats.folders), None)
     name = family or _family_of(document, where, has)

@@ -119,6 +119,20 @@ def test_groups_are_the_other_familys(load: Any, folder: str, form: str, epilogu
     assert load("grouped_gemm", own, "form", dtype="fp8")[1] == {("masked",)}
 
 
+@pytest.mark.parametrize(
+    ("folder", "wanted"),
+    [
+        ("grouped_gemm_aquant", ("contiguous", "1x64", "")),
+        ("grouped_gemm_bquant", ("contiguous", "", "64x1")),
+        ("grouped_gemm_abquant", ("contiguous", "1x64", "64x1")),
+    ],
+)
+def test_groups_have_scales_of_blocks(load: Any, folder: str, wanted: tuple[str, ...]) -> None:
+    document = {**DOCUMENT, "group_size_k": 64}
+    family, seen, _ = load(folder, document, "form", "scale_a", "scale_b", dtype="fp8")
+    assert (family, seen) == ("grouped_gemm", {wanted})
+
+
 def test_what_a_document_says_is_its_family_whatever_the_folder(load: Any) -> None:
     assert load("grouped_gemm", {**DOCUMENT, "family": "gemm"}, dtype="fp16")[0] == "gemm"
     assert load("batched_gemm", {**DOCUMENT, "variant": "gemm_universal"}, "batching")[1] == {

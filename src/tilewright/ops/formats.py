@@ -13,6 +13,10 @@ Read = Callable[[Mapping[str, Any], Arch, Mapping[str, str] | None], tuple[Any, 
 (dtypes, layout) to a `KernelSpace`, and a note for each part of the document that has no
 counterpart here. Raises `BadFile`, and `BadArgument` for the caller's values."""
 
+Named = Callable[
+    [str, Mapping[str, Any], Arch, Mapping[str, str] | None], tuple[Any, list[str]] | None
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Formats:
@@ -22,8 +26,11 @@ class Formats:
         `tilewright.space.read_axes`).
     folders: names of CK Tile Engine's folders whose documents are this family's.
     unnamed: whether documents that name no family are this family's. True of exactly one family.
+    by_name: reads another tool's documents, which it knows by their files' names; None for a file
+        that is none of them. As `read`, with the file's name in front.
     """
 
     read: Read | None = None
     folders: tuple[str, ...] = ()
     unnamed: bool = False
+    by_name: Named | None = None

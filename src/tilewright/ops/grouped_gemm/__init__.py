@@ -34,7 +34,7 @@ from tilewright.ops.grouped_gemm import (
 from tilewright.ops.grouped_gemm import gradients as gradients_module
 from tilewright.ops.grouped_gemm import reference as reference_module
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
-from tilewright.ops.grouped_gemm.formats import aiter, onednn
+from tilewright.ops.grouped_gemm.formats import aiter, onednn, vllm
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
 from tilewright.ops.keywords import Keyword
@@ -56,7 +56,7 @@ class GroupedGemmFamily(Defaults):
     problem_type = GroupedGemmProblem
     config_type = GroupedGemmConfig
     arguments = ("A", "B", "offsets", "*operands", "**numbered")
-    formats = Formats(spaces.read_sweep, tuple(spaces.VARIANTS))
+    formats = Formats(spaces.read_sweep, tuple(spaces.VARIANTS), by_name=vllm.space)
     drivers = (benchdnn.driver((onednn.OPTION,), onednn.read),)
 
     def parse_name(self, name: str) -> GroupedGemmConfig:

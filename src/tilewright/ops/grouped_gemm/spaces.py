@@ -33,10 +33,13 @@ AXES: dict[str, Any] = {
 VARIANTS = {
     "grouped_gemm": ("list", "gemm_universal"),
     "grouped_gemm_rowcolquant": ("contiguous", "gemm_rowcolquant"),
+    "grouped_gemm_aquant": ("contiguous", "gemm_aquant"),
+    "grouped_gemm_bquant": ("contiguous", "gemm_bquant"),
+    "grouped_gemm_abquant": ("contiguous", "gemm_abquant"),
     "grouped_gemm_tensorquant": ("list", "gemm_tensor_quant"),
 }
 """CK Tile Engine's folders of grouped kernels: the nearest form, and the kernel for one group. CK's
-matrices may be anywhere, as in a list; but a list's groups have no scales for rows and columns."""
+matrices may be anywhere, as in a list; but a list's groups have no scales of their own."""
 
 
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
