@@ -423,6 +423,12 @@ def test_checking_sizes_on_request():
     ):
         with pytest.raises(BadArgument, match=said):
             check(A, B, int32(*wrong))
+    check(A, B[0], int32(0, 5, 8))
+    with pytest.raises(BadArgument, match=r"offsets\[1\] = 9 is outside 5 … 8"):
+        check(A, B[0], int32(5, 9))
+    check(B, A.T[:, :7], int32(5, 5, 7))
+    with pytest.raises(BadArgument, match=r"offsets\[2\] = 8 is outside 5 … 7"):
+        check(B, A.T[:, :7], int32(5, 5, 8))
     with pytest.raises(BadArgument, match=r"counts\[1\] = 21 is outside 0 … 20"):
         check(operands("masked")[0], B, int32(20, 21, 0))
 

@@ -268,19 +268,23 @@ def _refuse_overlap(triples: Sequence[tuple[View, View, View]]) -> None:
 
 
 def check(a: Any, b: Any, sizes: Any) -> None:
-    """Raise `BadArgument` unless the offsets (for A of two dimensions) or counts (of three) are
-    rows of A, in order. Reads them, so on a GPU it waits. Kernels clamp them instead."""
-    groups, m = b.shape[0], a.shape[-2]
+    """Raise `BadArgument` unless the offsets (or counts, for A and B of three dimensions) are in
+    order and end within the rows that they are of: rows of A, columns of B or K, by the numbers of
+    dimensions. Reads them, so on a GPU it waits. Kernels clamp them instead."""
     values = [int(x) for x in sizes.tolist()]
-    if len(a.shape) == 3:
+    if len(a.shape) == len(b.shape) == 3:
+        m = a.shape[1]
         for group, count in enumerate(values):
             if not 0 <= count <= m:
                 raise BadArgument(f"counts[{group}] = {count} is outside 0 … {m}, the capacity")
         return
+    along_k = len(a.shape) == len(b.shape) == 2
+    groups = len(values) if along_k else (b if len(b.shape) == 3 else a).shape[0]
+    most = a.shape[1] if along_k else a.shape[0] if len(b.shape) == 3 else b.shape[1]
     if len(values) not in (groups, groups + 1):
         raise BadArgument(f"{len(values)} offsets for {groups} groups")
     before = 0
     for place, end in enumerate(values):
-        if not before <= end <= m:
-            raise BadArgument(f"offsets[{place}] = {end} is outside {before} … {m}")
+        if not before <= end <= most:
+            raise BadArgument(f"offsets[{place}] = {end} is outside {before} … {most}")
         before = end
