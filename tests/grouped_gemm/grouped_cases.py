@@ -167,10 +167,35 @@ def gathered(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem
         made.append(
             (kernel, GroupedGemmProblem("gathered", **whole, epilogue=chain, gates_apart=apart))
         )
-    for form in ("contiguous", "masked"):
-        kernel = config(arch_name, form=form, epilogue="swiglu+bias")
+    for form, pipeline in itertools.product(("contiguous", "masked"), ("basic", "tma")):
+        fields = {"form": form, "pipeline": pipeline, "epilogue": "swiglu+bias"}
+        kernel = config(arch_name, **fields)
         sizes = {"groups": 3, "m": 100, "n": 80, "k": 72, "gates_apart": True}
         made.append((kernel, GroupedGemmProblem(form, **sizes, epilogue="swiglu+bias")))
+    return [case for case in made if FAMILY.judge(case[0], arch(arch_name))] + roles(arch_name)
+
+
+def roles(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """Rows that threads of Hopper gather for warp roles, and gates and ups that its copy engine
+    takes by turns."""
+    made = []
+    chains = (("", False), ("swiglu", True), ("bias+swiglu", False), ("row_scale+add", False))
+    for warps, (chain, apart) in itertools.product((4, 8), chains):
+        for form in ("gathered", "contiguous") if apart else ("gathered",):
+            layout = "rrr" if chain == "row_scale+add" else "rcr"
+            common = {"form": form, "layout": layout, "epilogue": chain}
+            kernel = config(
+                arch_name, pipeline="gluon_ws", tile_m=16 * warps, num_warps=warps, **common
+            )
+            sizes = {"groups": 4, "m": 150, "n": 144, "k": 136, "gates_apart": apart}
+            if form == "gathered":
+                sizes |= {"rows_a": 70, "per_row": 2}
+            made.append((kernel, GroupedGemmProblem(**common, **sizes)))
+    for dtype in ("fp16", "e4m3fn"):
+        common = {"form": "gathered", "dtype_a": dtype}
+        kernel = config(arch_name, pipeline="gluon_ws", num_warps=4, tile_k=128, **common)
+        sizes = {"groups": 3, "m": 90, "n": 80, "k": 208, "rows_a": 90, "zero_rest": True}
+        made.append((kernel, GroupedGemmProblem(**common, **sizes, bounds=True)))
     return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from grouped_cases import cases, config, epilogues, gathered, label, other_axes
+from grouped_cases import cases, config, epilogues, gathered, label, other_axes, roles
 
 from simulate import simulated_run, worst_error
 from tilewright import verify
-from tilewright.arch import device
+from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.grouped_gemm import GroupedGemmProblem, check, pack
+from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmProblem, check, pack
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +111,15 @@ def test_bounds_say_that_offsets_begin_with_a_start(hopper):
     assert out.shape == (2, 16, 24)
     assert np.allclose(out[0], x[3:9].T @ dy[3:9], atol=1e-4)
     assert np.allclose(out[1], x[9:30].T @ dy[9:30], atol=1e-4)
+
+
+@pytest.mark.grid(4)
+@pytest.mark.parametrize("case", roles("sm_90"), ids=label)
+def test_warp_roles_that_gather_are_right(case):
+    """In the simulation, which refuses an access outside of an operand."""
+    kernel, problem = case
+    assert FAMILY.supports(kernel, problem, arch("sm_90"))
+    assert worst_error(kernel, problem, device("h200"), 3) <= 1.0
 
 
 def test_fnuz_types_are_right():

@@ -199,11 +199,18 @@ def warp_specialize(
 
 
 def _specialized(
-    multiply: Any, work: Any, load: Any, loads: Any, groups: Any, registers: Any, loading: Any
+    multiply: Any,
+    work: Any,
+    load: Any,
+    loads: Any,
+    groups: Any,
+    registers: Any,
+    loading: Any,
+    loaders: Any = 1,
 ) -> None:
     count = int(groups)
     roles = [(multiply, (*work, scalar(group))) for group in range(count)]
-    warp_specialize([*roles, (load, loads)], [4] * (count - 1) + [1])
+    warp_specialize([*roles, (load, loads)], [4] * (count - 1) + [int(loaders)])
 
 
 def _pointer_op(function: Callable[..., Any]) -> Callable[..., Any]:

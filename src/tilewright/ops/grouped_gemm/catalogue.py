@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
@@ -43,10 +44,14 @@ def _stacked(c: GroupedGemmConfig) -> bool:
     return c.form != "list"
 
 
+def _gathered(c: GroupedGemmConfig) -> bool:
+    return c.form == "gathered"
+
+
 def _elements(c: GroupedGemmConfig, dtype: str) -> int:
     """Elements in as many bytes as rows are multiples of, where they are reached through
     pointers."""
-    through_pointers = PIPELINES[c.pipeline].one.reads == "pointers"
+    through_pointers = PIPELINES[c.pipeline].one.reads == "pointers" or _gathered(c)
     return c.alignment // DTYPES[dtype].bytes if through_pointers else 1
 
 
@@ -108,8 +113,23 @@ def _view(p: GroupedGemmProblem, name: str) -> Described:
         return Described((p.rows, p.k), (p.lda, 1))
     if name == "c":
         return _ragged(p.columns, p.ldc)
+    if _pairs(p):  # the map takes gates and ups by turns, wherever they lie
+        between, onward = _steps(p)
+        shape = (p.groups, p.n // 2, 2, p.k)
+        return Described(shape, (p.stride_b, onward * p.ldb, between * p.ldb, 1))
     b = (p.k, p.n) if p.layout[1] == "r" else (p.n, p.k)
     return Described((p.groups, *b), (p.stride_b, p.ldb, 1))
+
+
+def _pairs(of: Any) -> bool:
+    """Whether columns of a column-major B become one column of C in twos; of a problem or a
+    config."""
+    return epilogues.fold(of.epilogue) == 2 and of.layout[1] == "c"
+
+
+def _steps(p: GroupedGemmProblem) -> tuple[int, int]:
+    """Columns of B from a gate to its up, and to the next gate."""
+    return (p.n // 2, 1) if p.gates_apart else (1, 2)
 
 
 def _turned(x: Context, name: str) -> str:
@@ -169,18 +189,9 @@ def _widths(c: GroupedGemmConfig, _: Arch) -> str:
     )
 
 
-def _gathered(c: GroupedGemmConfig) -> bool:
-    return c.form == "gathered"
-
-
-def _paired(value: Callable[[GroupedGemmProblem], int]) -> Numbers:
-    """How far columns of B lie apart that become one of C: from a gate to its up, and to the next
-    gate. In rows, gates and ups take turns; a list knows no other way."""
-
-    def there(c: GroupedGemmConfig) -> bool:
-        return epilogues.fold(c.epilogue) == 2 and c.layout[1] == "c" and _stacked(c)
-
-    return Numbers("i32", lambda x: value(x.problem), there)
+def _paired(place: int) -> Numbers:
+    """One of `_steps`. In rows, gates and ups take turns; a list knows no other way."""
+    return Numbers("i32", lambda x: _steps(x.problem)[place], lambda c: _pairs(c) and _stacked(c))
 
 
 def _mask(axis: int) -> Constant:
@@ -204,8 +215,8 @@ CATALOGUE: Catalogue = {
     "row_map": Array("int32", lambda _: ROWS, there=_gathered),
     "rows_a": replace(_number("rows_a"), there=_gathered),
     "per_row": replace(_number("per_row"), there=_gathered),
-    "between": _paired(lambda p: p.n // 2 if p.gates_apart else 1),
-    "onward": _paired(lambda p: 1 if p.gates_apart else 2),
+    "between": _paired(0),
+    "onward": _paired(1),
     "extra": Tuple(_extra),
     "scales": Tuple(_scales),
     "INT_ACC": lambda c, _: c.one.dtype_partials == "int32",
@@ -231,8 +242,11 @@ def _boxes(c: GroupedGemmConfig) -> dict[str, Box]:
     m, n, k, columns = boxes(c.one)
     if c.form == "weights":
         return {"a": (1, 1, k, m), "b": (1, 1, k, n), "c": (1, m, columns)}
-    b = (1, k, n) if c.layout[1] == "r" else (1, n, k)
-    return {"a": (m, k), "b": b, "c": (1, 1, m, columns)}
+    b: Box = (1, k, n) if c.layout[1] == "r" else (1, n, k)
+    if _pairs(c):
+        b = (1, n // 2, 2, k)
+    found = {"a": (m, k), "b": b, "c": (1, 1, m, columns)}
+    return {name: box for name, box in found.items() if name != "a" or not _gathered(c)}
 
 
 # --- kernels ------------------------------------------------------------------------------------

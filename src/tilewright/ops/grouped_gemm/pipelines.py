@@ -82,10 +82,12 @@ PIPELINES: dict[str, GroupedPipeline] = {
         GroupedPipeline(
             one=GLUON_WS,
             kernel="tilewright.ops.grouped_gemm.kernels.gluon_ws:grouped_gemm_gluon_ws",
-            forms=_DESCRIBED,
+            forms=(*_DESCRIBED, "gathered"),
             kernels={
+                "gathered": "tilewright.ops.grouped_gemm.kernels.gathered_gluon_ws:"
+                "grouped_gathered_gluon_ws",
                 "weights": "tilewright.ops.grouped_gemm.kernels.weights_gluon_ws:"
-                "grouped_weights_gluon_ws"
+                "grouped_weights_gluon_ws",
             },
             num_warps=(WARPGROUP, 2 * WARPGROUP),
             table_bytes=4 * MAX_GROUPS,

@@ -195,8 +195,9 @@ def _rows(c: Any, p: GroupedGemmProblem) -> Objections:
 
 
 def _apart(c: Any, p: GroupedGemmProblem) -> Objections:
-    said = "pipeline {c.pipeline} reads gates and ups by turns, and they lie apart"
-    yield p.gates_apart & (each(c, _through_pointers) ^ True), said.format
+    said = "scales of gates and ups that lie apart, which {c.pipeline} takes for those of turns"
+    scaled = p.gates_apart and bool(scales.of(p))
+    yield scaled & (each(c, _through_pointers) ^ True), said.format
 
 
 SUPPORT: tuple[tuple[str, Callable[[Any, GroupedGemmProblem], Objections]], ...] = (

@@ -79,11 +79,19 @@ def _load(w, ring, a, b):
             b_tile = reinterpreted(
                 ring.b_tiles.index(stage), b.dtype, b.block_type.shape, b.layout
             )  # fmt: skip
-            if ring.B_ROW:
-                tma_load(b, [group, k0, col], ready, b_tile)
-            else:
-                tma_load(b, [group, col, k0], ready, b_tile)
+            load_b(b, group, k0, col, ready, b_tile, ring.B_ROW)
             stage, phase = turned(stage, phase, ring.STAGES)
+
+
+@jit
+def load_b(b, group, k0, col, ready, b_tile, B_ROW: gl.constexpr):
+    """Request a tile of B. A map of four dimensions takes gates and ups by turns."""
+    if B_ROW:
+        tma_load(b, [group, k0, col], ready, b_tile)
+    elif len(b.block_type.shape) == 4:
+        tma_load(b, [group, col // 2, 0, k0], ready, b_tile)
+    else:
+        tma_load(b, [group, col, k0], ready, b_tile)
 
 
 @jit
@@ -96,7 +104,7 @@ def _finished(out, acc, extra, begin, rows, row, col):
 
 
 @jit
-def _multiply(w, ring, out, INT_ACC: gl.constexpr, MINE: gl.constexpr):
+def multiply(w, ring, out, INT_ACC: gl.constexpr, MINE: gl.constexpr):
     """A consumer, warp group number MINE: its rows of every tile of this workgroup."""
     ROWS: gl.constexpr = w.TILE_M // ring.GROUPS
     MMA_K: gl.constexpr = 256 // ring.a_tiles.dtype.primitive_bitwidth
@@ -118,6 +126,8 @@ def _multiply(w, ring, out, INT_ACC: gl.constexpr, MINE: gl.constexpr):
             acc = zeros(ROWS, w.TILE_N, MMA_K, INT_ACC)
             for k0 in range(0, w.k, w.TILE_K):
                 mbarrier.wait(ring.full.index(stage), phase)
+                if w.FORM == "gathered":
+                    fence_async_shared()  # threads, not the copy engine, have written A
                 a_tile = ring.a_tiles.index(stage * ring.GROUPS + MINE)
                 acc = multiplied(a_tile, ring.b_tiles.index(stage), acc, ring.B_ROW, k0 > 0)
                 acc = warpgroup_mma_wait(1, deps=(acc,))
@@ -182,6 +192,6 @@ def grouped_gemm_gluon_ws(
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, B_ROW, STAGES, WARP_GROUPS)
     output = Output(c, c_tiles, extra, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
     specialized(
-        _multiply, (walk, ring, output, INT_ACC), _load, (walk, ring, a, b), WARP_GROUPS,
+        multiply, (walk, ring, output, INT_ACC), _load, (walk, ring, a, b), WARP_GROUPS,
         CONSUMER_REGISTERS, PRODUCER_REGISTERS,
     )  # fmt: skip

@@ -82,6 +82,8 @@ def grouped_gemm_tma(
             a_tile = a.load([begin + row, k0])
             if B_ROW:
                 b_tile = tl.reshape(b.load([group, k0, col]), (TILE_K, TILE_N))
+            elif FOLD == 2:  # gates and ups by turns
+                b_tile = tl.reshape(b.load([group, col // 2, 0, k0]), (TILE_N, TILE_K)).T
             else:
                 b_tile = tl.reshape(b.load([group, col, k0]), (TILE_N, TILE_K)).T
             if SCALES != "":
