@@ -90,6 +90,14 @@ CASES = {
         tw.grouped_gemm,
         lambda n: [torch.randn(n, 16), torch.randn(2, 16, 8), offsets(n)],
     ),
+    "grouped_gemm, weights": (
+        lambda x, dy, ends: tw.grouped_gemm(x.t(), dy, ends),
+        lambda n: [torch.randn(n, 16), torch.randn(n, 8), offsets(n)],
+    ),
+    "grouped_gemm, columns": (
+        lambda w, x, ends: tw.grouped_gemm(w, x.t(), ends),
+        lambda n: [torch.randn(2, 8, 16), torch.randn(n, 16), offsets(n)],
+    ),
 }
 
 

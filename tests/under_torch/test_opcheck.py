@@ -51,6 +51,8 @@ CASES = {
         "gemm", ((4, 16), (16, 8), (8,)), Said(named=("bias",), options=(("epilogue", "bias"),))
     ),
     "grouped_gemm": Case("grouped_gemm", ((4, 16), (2, 16, 8), whole(2, 4))),
+    "grouped_gemm, weights": Case("grouped_gemm", ((16, 6), (6, 8), whole(2, 6))),
+    "grouped_gemm, columns": Case("grouped_gemm", ((2, 16, 8), (8, 6), whole(2, 6))),
     "attention": Case("attention", (HEADS, HEADS, HEADS), APART, (0.3, 2)),
     "attention_backward": Case(
         "attention_backward", (HEADS, HEADS, HEADS, HEADS, (1, 2, 4), HEADS), trains=False
