@@ -35,7 +35,7 @@ OPERATORS = (
     "convolution", "convolution_backward", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_backward", "_flash_attention_forward",
     "_flash_attention_backward", "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_cudnn_attention_backward",
+    "_scaled_dot_product_cudnn_attention_backward", "_grouped_mm",
 )  # fmt: skip
 
 
@@ -178,6 +178,39 @@ def test_another_word_is_refused():
 
 
 # --- what is served -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interpreting(monkeypatch):
+    """A default dispatcher whose kernels run in the interpreter."""
+    made = Dispatcher(device="h200_sxm")
+    monkeypatch.setattr(decisions, "default_dispatcher", lambda: made)
+    yield made
+    uninstall()
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("layer", [False, True])
+def test_groups_are_served_forward_and_backward(interpreting, layer):
+    """Of a layer's weight [groups, out, in], and of one that lies as the product takes it."""
+    ends = torch.tensor([7, 7, 20, 40], dtype=torch.int32)
+    x = torch.randn(40, 16, dtype=torch.bfloat16, requires_grad=True)
+    w = torch.randn(4, *((24, 16) if layer else (16, 24)), dtype=torch.bfloat16)
+    w.requires_grad_()
+    arriving = torch.randn(40, 24, dtype=torch.bfloat16)
+
+    def step():
+        result = torch._grouped_mm(x, w.transpose(1, 2) if layer else w, offs=ends)
+        return result, *torch.autograd.grad(result, (x, w), arriving)
+
+    theirs = step()
+    with on("all") as found:
+        ours = step()
+        assert served(found) == {"_grouped_mm": 3}
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=0.1, rtol=2e-2)
+    with on() as found:
+        assert "_grouped_mm" not in found.report()["operators"]
 
 
 @pytest.mark.parametrize(

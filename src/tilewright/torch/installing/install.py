@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from tilewright.errors import BadArgument, nearest
-from tilewright.torch.installing import convolution, cudnn, flash, products
+from tilewright.torch.installing import convolution, cudnn, flash, groups, products
 from tilewright.torch.installing.decisions import Decisions, Only, may_serve
 from tilewright.torch.installing.overrides import Overrides
 
@@ -69,8 +69,8 @@ def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
         print(ours.report())
 
     Asked are aten's products of matrices, convolutions with their gradients, and attention of the
-    flash and the cuDNN backend with its gradients, in fp16 and bf16 on a GPU. Torch computes every
-    other call.
+    flash and the cuDNN backend with its gradients, in fp16 and bf16 on a GPU; under ``"all"`` also
+    products of groups. Torch computes every other call.
 
     only: ``"proven"``: where a row of a table for this GPU, or a model, says that a kernel that is
         built here is faster than the vendor's library. ``"all"``: wherever a kernel that is built
@@ -88,7 +88,9 @@ def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
     with _lock:
         _remove()
         overrides, decisions = Overrides(_key), Decisions(only)
-        for part in (products, convolution, flash, cudnn):
+        for part in (products, groups, convolution, flash, cudnn):
+            if part is groups and only != "all":
+                continue
             if may_serve(only, part.FAMILIES, on_gpu=_key == "CUDA"):
                 part.put(overrides, decisions)
         _now = Installed(only, overrides, decisions)
