@@ -89,6 +89,9 @@ def test_what_has_no_counterpart_is_noted_once(read):
     assert read({"1": kernel(SPLIT_K=1)})[1] == []
     _, notes = read({"1": kernel()}, ",dtype=int4_w4a16")
     assert notes == ["groups of K are not said, and taken to be 128"]
+    space, notes = read({"1": kernel()}, ",block_shape=[128,128]")
+    assert notes == ["block_shape ignored: without a dtype there is nothing to scale"]
+    assert {c.scale_a for c in space.expand(SM90).configs} == {""}
 
 
 @pytest.mark.parametrize(

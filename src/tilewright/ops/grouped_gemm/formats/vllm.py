@@ -89,7 +89,9 @@ def _signature(
     """What a name's dtype and block mean: dtypes, scales, and the pipeline that takes them."""
     if dtype in ("", "fp8_w8a8", "int8_w8a8"):
         said = {"dtype_a": {"": "bf16", "fp8_w8a8": "fp8", "int8_w8a8": "int8"}[dtype]}
-        if rows and columns:
+        if rows and columns and not dtype:
+            notes.append("block_shape ignored: without a dtype there is nothing to scale")
+        elif rows and columns:
             said |= {"scale_a": f"1x{columns}", "scale_b": f"{columns}x{rows}"}
         elif dtype:
             said |= _SCALED
