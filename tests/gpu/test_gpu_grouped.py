@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
 from grouped_cases import cases, config, epilogues, gathered  # noqa: E402
 from grouped_lowbit_cases import cases as of_few_bits  # noqa: E402
+from grouped_lowbit_cases import zero_points  # noqa: E402
 from grouped_scale_cases import cases as scaled  # noqa: E402
 
 from tilewright import verify  # noqa: E402
@@ -17,7 +18,14 @@ from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmProblem, pack  # noqa
 pytestmark = pytest.mark.gpu
 
 
-CASES = [*cases(ARCH), *epilogues(ARCH), *gathered(ARCH), *scaled(ARCH), *of_few_bits(ARCH)]
+CASES = [
+    *cases(ARCH),
+    *epilogues(ARCH),
+    *gathered(ARCH),
+    *scaled(ARCH),
+    *of_few_bits(ARCH),
+    *zero_points(ARCH),
+]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

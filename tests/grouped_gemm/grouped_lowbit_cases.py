@@ -43,6 +43,31 @@ def cases(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     return made
 
 
+def zero_points(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """int4 weights with zero points, in every form: groups of each depth against a step's, blocks
+    of several columns, A with scales, unaligned."""
+    made = []
+    for number, (signature, algorithm) in enumerate(
+        (
+            ({"scale_b": "128x1-bf16"}, {}),
+            ({"scale_b": "32x1-fp16", "dtype_a": "fp16"}, {"tile_k": 64}),
+            ({"scale_b": "64x32", "scale_a": "1x128", "dtype_a": "e4m3fn"}, {}),
+            ({"scale_b": "128x1-bf16", "epilogue": "swiglu"}, {"tile_k": 256}),
+            ({"scale_b": "64x1", "epilogue": "bias+silu"}, {"alignment": 1}),
+            ({"scale_b": "256x1-bf16"}, {"tile_m": 64, "tile_k": 64}),
+        )
+    ):
+        form = ("contiguous", "masked", "gathered")[number % 3]
+        said = {"dtype_b": "int4", "zero_b": True, "form": form, **signature}
+        small = {"tile_m": 16, "tile_n": 64, "tile_k": 128, "pipeline": "weights"}
+        kernel = config(arch_name, **{**small, **algorithm, **said})
+        more = {"rows_a": 20, "per_row": 2} if form == "gathered" else {}
+        sizes = RAGGED if kernel.alignment == 1 else WHOLE
+        apart = {"gates_apart": True} if signature.get("epilogue") == "swiglu" else {}
+        made.append((kernel, GroupedGemmProblem(**sizes, **said, **more, **apart)))
+    return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
+
+
 def label(case: tuple[GroupedGemmConfig, GroupedGemmProblem]) -> str:
     kernel, problem = case
     words = (kernel.pipeline, kernel.form, problem.dtype_a, problem.dtype_b, kernel.tile_k)

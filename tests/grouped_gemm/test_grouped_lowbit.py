@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from grouped_cases import config
-from grouped_lowbit_cases import cases, label
+from grouped_lowbit_cases import cases, label, zero_points
 
 import selection
 from shared_builds import build_once
@@ -15,6 +15,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.catalogue import launch
+from tilewright.packing import pack
 from tilewright.quantise import dequantise, quantise
 
 SM90 = arch("sm_90")
@@ -68,6 +69,57 @@ def test_a_call_says_what_its_bytes_hold(hopper):
         hopper.run("grouped_gemm", x, packed.copy(), ends, scales, **said)
 
 
+@pytest.mark.grid(3)
+@pytest.mark.parametrize("case", zero_points("sm_90"), ids=label)
+def test_zero_points_are_right(hopper, case):
+    kernel, problem = case
+    result = verify.verify(hopper, problem, kernel.name)
+    assert result.ok, result
+
+
+def test_zero_points_follow_the_scales_of_a_call(hopper):
+    """Weights that count from 0 to 15, as AWQ and GPTQ keep them, by hand."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(-3, 4, (9, 128)).astype(np.float16)
+    q, zero = rng.integers(0, 16, (2, 128, 32)), rng.integers(0, 16, (2, 2, 32))
+    scale = rng.uniform(0.5, 2, (2, 2, 32)).astype(np.float16)
+    packed = pack((q - 8) & 15, 1).transpose(0, 2, 1).copy().transpose(0, 2, 1)
+    ends, zeros = np.array([4, 9], np.int32), (zero - 8).astype(np.int8)
+    said = {"dtype_b": "int4", "scale_b": "64x1-fp16", "zero_b": True}
+    out = hopper.run("grouped_gemm", x, packed, ends, scale, zeros, **said)
+    w = (q - zero.repeat(64, 1)) * scale.astype(np.float64).repeat(64, 1)
+    for begin, end, group in ((0, 4, 0), (4, 9, 1)):
+        right = x[begin:end] @ w[group]
+        assert np.allclose(out[begin:end], right, rtol=2e-3, atol=2e-3 * np.abs(right).max())
+    for given, why in (
+        ((scale, zeros[:, :1]), r"zero_b is int8 of shape \(2, 1, 32\)"),
+        ((scale, zeros.astype(np.float16)), "zero_b is fp16"),
+        ((scale,), "takes 5 operands"),
+    ):
+        with pytest.raises(BadArgument, match=why):
+            hopper.run("grouped_gemm", x, packed, ends, *given, **said)
+
+
+def test_a_problem_and_a_kernel_have_words_for_zero_points():
+    said = {**INT4, "zero_b": True}
+    sizes = {"groups": 2, "m": 8, "n": 64, "k": 256}
+    problem = GroupedGemmProblem("contiguous", **sizes, **said)
+    assert problem.strides_zb == (128, 64, 1) and "zero_b" in str(problem)
+    plain = GroupedGemmProblem("contiguous", **sizes, **INT4)
+    assert problem.min_bytes == plain.min_bytes + 2 * 2 * 64
+    words = {name: str(value) for name, value in sizes.items()}
+    told = {"form": "contiguous", **words, **INT4, "zero_b": "true"}
+    assert FAMILY.parse_problem(told, SM90) == problem and FAMILY.options(problem) == said
+    kernel = config(pipeline="weights", tile_k=128, tile_m=16, **said)
+    assert "_contiguous_zb_rcr_" in kernel.name and FAMILY.parse_name(kernel.name) == kernel
+    assert FAMILY.supports(kernel, problem, SM90)
+    assert FAMILY.supports(kernel, plain, SM90).rule == "signature"
+    with pytest.raises(BadArgument, match="zero_b is for int4 weights with scales"):
+        GroupedGemmProblem("contiguous", **sizes, zero_b=True)
+    with pytest.raises(BadArgument, match="there is no zero_b"):
+        GroupedGemmProblem("contiguous", **sizes, **INT4, strides_zb=(1, 1, 1))
+
+
 def test_sizes_of_problems_count_elements():
     problem = GroupedGemmProblem("contiguous", groups=2, m=8, n=64, k=256, **INT4)
     assert problem.ldb == 256 and problem.stride_b == 256 * 64 and problem.alignment == 16
@@ -109,6 +161,8 @@ def test_a_list_has_whole_elements():
         ({"pipeline": "basic"}, "packed", "weights unpacks int4"),
         ({"pipeline": "tma"}, "packed", "weights unpacks int4"),
         ({"tile_k": 16}, "packed", "K step"),
+        ({"pipeline": "basic", "zero_b": True}, "zeros", "weights has them"),
+        ({"zero_b": True, "scale_b": "32x1-e8m0"}, "zeros", "go with no zero points"),
         ({"dtype_b": "", "scale_b": ""}, "packed", "unpacks 4-bit operands"),
         ({"form": "list", "scale_b": ""}, "form", "has no form list; basic have it"),
     ],
@@ -149,6 +203,7 @@ def test_they_compile_everywhere(store):
         legal = [c for c, _ in cases(name) if c.pipeline in ("weights", "mx")]
         by_pipeline = {c.pipeline: c for c in legal[number % 3 :: 3]}
         assert "weights" in by_pipeline, name
+        by_pipeline["zeros"] = zero_points(name)[number % 3][0]
         wanted += [(c, name) for c in by_pipeline.values()]
     report = build_once(wanted, store)
     assert not report.failures, "\n".join(map(str, report.failures))

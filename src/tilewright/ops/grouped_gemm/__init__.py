@@ -33,7 +33,7 @@ from tilewright.ops.grouped_gemm import (
 )
 from tilewright.ops.grouped_gemm import gradients as gradients_module
 from tilewright.ops.grouped_gemm import reference as reference_module
-from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.config import OWN, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter, onednn, vllm
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
@@ -73,11 +73,11 @@ class GroupedGemmFamily(Defaults):
                 values[field] = resolve(text, arch.fp8)
             elif field in ("form", "layout", "precision", "epilogue", *SCALES):
                 values[field] = text
-            elif field in ("strides_sa", "strides_sb"):
+            elif field in ("strides_sa", "strides_sb", "strides_zb"):
                 values[field] = tuple(_whole(word, part) for part in text.split(","))
             elif field == "sizes":
                 values[field] = tuple(_three(size) for size in text.split(","))
-            elif field in ("bounds", "zero_rest", "gates_apart"):
+            elif field in ("bounds", "zero_rest", "gates_apart", scales.ZEROS):
                 if text not in ("true", "false"):
                     raise BadArgument(f"{field} = {shown(text)} is not true or false")
                 values[field] = text == "true"
@@ -120,10 +120,10 @@ class GroupedGemmFamily(Defaults):
 
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> GroupedGemmConfig:
         own = dict(fields)
-        form = own.pop("form")
+        apart = {axis: own.pop(axis) for axis in OWN}
         one = GEMM.make_config({**GEMM.axes(), **own, "scheduler": "persistent"}, arch)
         made = {axis: getattr(one, axis) for axis in own}
-        return names.check(GroupedGemmConfig(form=form, **made))
+        return names.check(GroupedGemmConfig(**apart, **made))
 
     def foreign(self, titles: Sequence[str], file: str = "") -> Reader | None:
         return aiter.Layers() if aiter.states(titles) else None
@@ -200,7 +200,8 @@ class GroupedGemmFamily(Defaults):
             if DTYPES[getattr(problem, name)].packed > 1:
                 said[name] = getattr(problem, name)
         found = {name: word for name, word in said.items() if word not in ("ieee", "")}
-        found |= {name: True for name in ("zero_rest", "gates_apart") if getattr(problem, name)}
+        flags = ("zero_rest", "gates_apart", scales.ZEROS)
+        found |= {name: True for name in flags if getattr(problem, name)}
         if problem.bounds and problem.form == "weights":  # else the stacked operand has the groups
             found["bounds"] = True
         if problem.per_row > 1:

@@ -180,6 +180,22 @@ def _scales(c: GroupedGemmConfig) -> list[Array | Numbers]:
     return [*found, *map(step, range(count(c)))]
 
 
+def _zeros(c: GroupedGemmConfig) -> list[Array | Numbers]:
+    """The zero points, their strides (0 along a dimension of one), and the elements from one
+    group's to the next."""
+
+    def stride(axis: int) -> Numbers:
+        def value(x: Context) -> int:
+            (zeros,) = scales.zeros_of(x.problem)
+            return zeros.strides[axis] if zeros.shape[axis] > 1 else 0
+
+        return Numbers("i32" if axis else "i64", value)
+
+    if not c.zero_b:
+        return []
+    return [Array("int8", lambda _: scales.ZEROS), stride(1), stride(2), stride(0)]
+
+
 def _widths(c: GroupedGemmConfig, _: Arch) -> str:
     """For each operand of the epilogue: the divisor of N if it is a vector over columns, else 0."""
     taken = epilogues.takes(c.epilogue)
@@ -219,6 +235,8 @@ CATALOGUE: Catalogue = {
     "onward": _paired(1),
     "extra": Tuple(_extra),
     "scales": Tuple(_scales),
+    "zeros": Tuple(_zeros),
+    "ZEROS": lambda c, _: c.zero_b,
     "INT_ACC": lambda c, _: c.one.dtype_partials == "int32",
     "TAKES": lambda c, _: epilogues.kinds(c.epilogue),
     "WIDTHS": _widths,

@@ -16,13 +16,18 @@ from typing import ClassVar
 from tilewright.ops.gemm.config import GemmConfig
 
 PREFIX = "grouped_gemm_"
+ZERO = "zb"
+"""Behind the form in a name: B has zero points."""
+
+OWN = ("form", "zero_b")
+"""The fields that a GEMM does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemmConfig:
     """How to compute a grouped GEMM.
 
-    form: as in `GroupedGemmProblem`.
+    form, zero_b: as in `GroupedGemmProblem`.
 
     The other fields are as in `GemmConfig`; those up to `precision`, and from `epilogue` on, are
     the signature. The further fields of `GemmConfig` are the same for every kernel here: scheduler
@@ -54,14 +59,16 @@ class GroupedGemmConfig:
     epilogue: str = ""
     scale_a: str = ""
     scale_b: str = ""
+    zero_b: bool = False
 
     @property
     def one(self) -> GemmConfig:
         """The GEMM kernel of one group."""
-        shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "form"}
+        shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OWN}
         return GemmConfig(**shared, scheduler="persistent", split_k=1, reduction="none", pad_m=True)
 
     @property
     def name(self) -> str:
         """The kernel's name; `names.parse` is its exact inverse."""
-        return f"{PREFIX}{self.form}_{self.one.name.removeprefix('gemm_')}"
+        zero = f"{ZERO}_" if self.zero_b else ""
+        return f"{PREFIX}{self.form}_{zero}{self.one.name.removeprefix('gemm_')}"

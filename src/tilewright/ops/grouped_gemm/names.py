@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import names as gemm
 from tilewright.ops.grouped_gemm import scales
-from tilewright.ops.grouped_gemm.config import PREFIX, GroupedGemmConfig
+from tilewright.ops.grouped_gemm.config import PREFIX, ZERO, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import STACKED, WALKED
 from tilewright.ops.names import read
@@ -23,6 +23,7 @@ def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
         )
     gemm.check(config.one)
     scales.check_blocks(config)
+    scales.check_zeros(config)
     if config.form not in STACKED:
         scales.refuse(config)
     if config.pipeline not in PIPELINES:
@@ -36,11 +37,13 @@ def parse(name: str) -> GroupedGemmConfig:
     """The config with this name. Raises `UnknownName` for a name that does not parse, or whose
     fields contradict each other."""
     form, _, rest = name.removeprefix(PREFIX).partition("_")
+    zero_b = rest.startswith(f"{ZERO}_")
+    rest = rest.removeprefix(f"{ZERO}_")
 
     def made() -> GroupedGemmConfig:
         one = gemm.parse(f"gemm_{rest}")
         own = {f.name for f in fields(GroupedGemmConfig)}
         same: dict[str, Any] = {f.name: getattr(one, f.name) for f in fields(one) if f.name in own}
-        return check(GroupedGemmConfig(form=form, **same))
+        return check(GroupedGemmConfig(form=form, zero_b=zero_b, **same))
 
     return read(name, "a grouped GEMM kernel", made)

@@ -26,10 +26,13 @@ ROWS = "rows"
 TYPES = ("dtype_a", "dtype_b")
 """Options that say what is packed in bytes."""
 
+_ZEROS = "whether int4 weights have zero points; the array of int8 follows the scales"
+
 KEYWORDS = {
     "precision": gemm.OPTIONS["precision"],
     "epilogue": gemm.OPTIONS["epilogue"],
     **{name: gemm.OPTIONS[name] for name in (*gemm.SCALES, *TYPES)},
+    scales.ZEROS: keywords.option("bool", False, _ZEROS),
     "sizes": keywords.option("tuple[tuple[int, int, int], ...]"),
     "layout": keywords.option("str"),
     "alignment": keywords.option("int", 1),
@@ -41,7 +44,9 @@ KEYWORDS = {
 }
 """Keyword options of a call besides its operands."""
 
-_STACKED = ("precision", "epilogue", *gemm.SCALES, *TYPES, "zero_rest", "gates_apart")
+_STACKED = (
+    "precision", "epilogue", *gemm.SCALES, scales.ZEROS, *TYPES, "zero_rest", "gates_apart",
+)  # fmt: skip
 OPTIONS = {
     "contiguous": _STACKED,
     "gathered": (*_STACKED, "per_row"),
@@ -67,10 +72,18 @@ SPARE = 16
 """In random offsets, one row in this many belongs to no group."""
 
 
+def _behind(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the operands behind the sizes: scales, zero points, those of the epilogue."""
+    found = gemm.names_of_call(options)[2:]
+    scaled = sum(bool(options.get(name)) for name in gemm.SCALES)
+    zeros = (scales.ZEROS,) * bool(options.get(scales.ZEROS))
+    return (*found[:scaled], *zeros, *found[scaled:])
+
+
 def lowered(inputs: int, named: Sequence[str], options: Mapping[str, Any]) -> tuple[int, ...]:
     """See `tilewright.ops.protocols.Differentiation`."""
     epilogue = options.get("epilogue", "")
-    names = ("A", "B", "sizes", *gemm.names_of_call(options)[2:])
+    names = ("A", "B", "sizes", *_behind(options))
     return gemm.places(names, inputs, named, {"A", "B"} | epilogues.chain_lowered(epilogue))
 
 
@@ -124,6 +137,7 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         sizes,
         *row_map,
         *(s.operand for s in scales.of(p)),
+        *scales.zeros_of(p),
         *extra,
         Operand("C", p.c_shape, by_rows(p.ldc), p.dtype_c, "out"),
     )
@@ -204,7 +218,7 @@ def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
     mapped = (ROWS,) * (form == "gathered")
-    names = ("A", "B", SIZES[form], *mapped, *gemm.names_of_call(options)[2:])
+    names = ("A", "B", SIZES[form], *mapped, *_behind(options))
     inputs = gemm.check_count(f"a {form} grouped_gemm", names, call)
     if form == "list":
         return _of_list(form, inputs, out, taken, options, prefer)
@@ -334,7 +348,7 @@ def _of_stacked(
         addresses.append(out.address)
     else:
         dtype_c, ldc = _default_output(a.dtype, options), max(1, columns)
-    scaled = sum(bool(options.get(name)) for name in gemm.SCALES)
+    scaled = sum(bool(options.get(name)) for name in (*gemm.SCALES, scales.ZEROS))
     found = scales.read(extra[:scaled], options, a.shape[:-1], groups, n, k)
     del extra[:scaled]
     ldd = 0

@@ -76,7 +76,9 @@ class GroupedGemmProblem(Problem):
     stride_b: elements from one group's B (of ``columns``: A) to the next; 0 means packed.
     scale_a, scale_b: the blocks of A and of B that share one scale (see `scales`). Of groups of
     rows alone, and not for a list.
-    strides_sa, strides_sb: strides of the scales, in elements; () means packed.
+    zero_b: whether int4 weights have a zero point beside each scale (see `scales`).
+    strides_sa, strides_sb, strides_zb: strides of the scales and zero points, in elements; () means
+    packed.
     alignment: under ``list``, all addresses and leading dimensions in the table are multiples of
     it; by default 16, as `pack` allocates.
 
@@ -116,6 +118,8 @@ class GroupedGemmProblem(Problem):
     scale_b: str = ""
     strides_sa: tuple[int, ...] = ()
     strides_sb: tuple[int, ...] = ()
+    zero_b: bool = False
+    strides_zb: tuple[int, ...] = ()
 
     def _complete(self) -> None:
         name_types(self)
@@ -178,7 +182,14 @@ class GroupedGemmProblem(Problem):
             raise BadArgument("a list needs sizes: a tuple of one (m, n, k) or more")
         counted = self.groups in (0, len(self.sizes))
         stated = (self.m, self.n, self.k, self.lda, self.ldb, self.ldc, self.ldd)
-        told = (*self.strides_sa, *self.strides_sb, self.bounds, self.zero_rest)
+        told = (
+            *self.strides_sa,
+            *self.strides_sb,
+            *self.strides_zb,
+            self.zero_b,
+            self.bounds,
+            self.zero_rest,
+        )
         if not counted or any(stated) or self.stride_b or any(told):
             raise BadArgument("a list has sizes, and no other field that says how large groups are")
         folded = epilogues.fold(self.epilogue)
@@ -279,6 +290,7 @@ class GroupedGemmProblem(Problem):
             what = f"{self.form} {self.m}×{self.n}×{self.k} in {self.groups} groups"
         words = [f"grouped_gemm {what}", "→".join(types), self.layout]
         words += [f"{s.name} {getattr(self, s.name)}" for s in scales.of(self)]
+        words += ["zero_b"] * self.zero_b
         words += [word for word in (self.precision, self.epilogue) if word not in ("ieee", "")]
         if self.form != "list":
             inner = dict(zip(("lda", "ldb", "ldc"), self.one.inner, strict=True))
@@ -381,7 +393,8 @@ class GroupedGemmProblem(Problem):
             size += math.prod(shape) * DTYPES[dtype_e].bytes
         for s in scales.of(self):
             of_groups = used / self.groups if s.name == "scale_b" else 1
-            size += int(math.prod(s.shape) * of_groups) * DTYPES[s.block.dtype].bytes
+            zeros = self.zero_b and s.name == "scale_b"
+            size += int(math.prod(s.shape) * of_groups) * (DTYPES[s.block.dtype].bytes + zeros)
         return size + 4 * self.groups
 
     @property

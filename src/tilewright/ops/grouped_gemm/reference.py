@@ -48,6 +48,7 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
         return out
     taken = epilogues.takes(p.epilogue)
     of_b = extra.pop(0) if p.scale_b else None
+    zeros = extra.pop(0) if p.zero_b else None
     for group, begin, end in _ranges(p, [int(x) for x in sizes.tolist()]):
         if p.form == TURNED:
             out[:, begin:end] = _finished(p, a[group] @ b[:, begin:end], ())
@@ -57,6 +58,8 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
             begin, end = group * p.m, (group + 1) * p.m
         else:
             own_b = b[group]
+            if zeros is not None:
+                own_b = own_b - scales.dequantised(own_b * 0 + 1, zeros[group], p.scale_b)
             if of_b is not None:
                 own_b = scales.dequantised(own_b, of_b[group], p.scale_b)
             product = a.reshape(p.rows, p.k)[begin:end] @ own_b

@@ -17,6 +17,7 @@ from tilewright.arch.model import Arch
 from tilewright.ops.gemm import rules as gemm
 from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.pipelines.weights import elementwise
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import MAX_GROUPS, PIPELINES, GroupedPipeline
@@ -129,6 +130,17 @@ def _scales(c: GroupedGemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _zeros(c: GroupedGemmConfig, arch: Arch) -> str | None:
+    record = _record(c)
+    if not c.zero_b or record is None:
+        return None
+    if not record.takes(c.form, "zeros"):
+        return f"pipeline {c.pipeline} has no zero points; {_those(c.form, 'zeros')} has them"
+    if elementwise(c.one):
+        return "scales that are multiplied into the elements (e8m0) go with no zero points"
+    return None
+
+
 def _several_blocks(c: GroupedGemmConfig, arch: Arch) -> str | None:
     depth = scales.k_block(c)
     if c.pipeline == "gluon_scaled" and depth and c.tile_k != depth:
@@ -154,6 +166,7 @@ LEGALITY: tuple[tuple[str, Callable[[GroupedGemmConfig, Arch], str | None]], ...
     ("combination", _epilogue),
     ("scales", _scales),
     ("scales", _several_blocks),
+    ("zeros", _zeros),
     ("shared_memory", _table),
 )
 
@@ -172,6 +185,7 @@ def judge(config: GroupedGemmConfig, arch: Arch) -> Verdict:
 
 def _signature(c: Any, p: GroupedGemmProblem) -> Objections:
     yield c.form != p.walked, "form is {c.form}, the problem has {p.walked}".format
+    yield c.zero_b != p.zero_b, "zero_b is {c.zero_b}, the problem has {p.zero_b}".format
 
 
 def _groups(c: Any, p: GroupedGemmProblem) -> Objections:

@@ -5,10 +5,15 @@
     scale_b    [groups, ⌈k/r⌉, ⌈n/c⌉], of blocks rxc in each group's B [k, n]
 
 The other forms have none.
+
+int4 weights may have a zero point beside each scale of B: an element then means (q - zero)·scale.
+They are an array of int8, behind the scales, of the shape of B's. int4 is signed: of weights that
+count from 0 to 15, both q and zero are less 8.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +22,9 @@ from tilewright.errors import BadArgument
 from tilewright.ops.gemm import scales as gemm
 from tilewright.ops.gemm.operands import SCALES
 from tilewright.ops.gemm.scales import Scaled, Scales
-from tilewright.ops.nouns import View
+from tilewright.ops.nouns import Operand, View
 
+ZEROS = "zero_b"
 _STRIDES = {"scale_a": "strides_sa", "scale_b": "strides_sb"}
 """The problem's strides of each operand's scales."""
 
@@ -34,12 +40,25 @@ def check_blocks(of: Scaled) -> None:
         )
 
 
+def check_zeros(of: Any) -> None:
+    """Raise `BadArgument` unless zero points belong to int4 weights with scales. `of` may be a
+    problem or a config."""
+    if not isinstance(of.zero_b, bool):
+        raise BadArgument(f"zero_b = {of.zero_b!r} is not true or false")
+    if of.zero_b and (of.dtype_b != "int4" or not of.scale_b):
+        raise BadArgument(
+            "zero_b is for int4 weights with scales, one zero point beside each of scale_b; here "
+            f"B is {of.dtype_b or of.dtype_a} and scale_b = '{of.scale_b}'"
+        )
+
+
 def complete(problem: Any) -> None:
     """Check the blocks of a problem with stacked groups, and fill in the strides that are left
     out. Raises `BadArgument`."""
     p = problem
     check_blocks(p)
-    for name, field in _STRIDES.items():
+    check_zeros(p)
+    for name, field in (*_STRIDES.items(), (ZEROS, "strides_zb")):
         strides, shape = getattr(p, field), _shape(p, name)
         if not strides:
             object.__setattr__(p, field, _packed(shape))
@@ -68,6 +87,21 @@ def of(problem: Any) -> tuple[Scales, ...]:
             strides = getattr(problem, field)
             found.append(Scales(name, block, _shape(problem, name), strides))
     return tuple(found)
+
+
+def zeros_of(problem: Any) -> tuple[Operand, ...]:
+    """The zero points of B, if the problem has them, with random values of 4 bits."""
+    p = problem
+    shape = _shape(p, ZEROS)
+
+    def drawn(seed: int) -> list[Any]:
+        rng, (groups, down, across) = random.Random(seed), shape
+        return [
+            [[rng.randrange(-8, 8) for _ in range(across)] for _ in range(down)]
+            for _ in range(groups)
+        ]
+
+    return (Operand(ZEROS, shape, p.strides_zb, "int8", values=drawn),) if p.zero_b else ()
 
 
 def group_steps(problem: Any) -> tuple[int, ...]:
@@ -112,11 +146,25 @@ def read(
         shape = (*outer, *block.shape(down, across))
         gemm.fits(name, word, view, shape, f"{down}×{across} operand of {groups} groups")
         found |= {name: word, _STRIDES[name]: view.strides}
+    if options.get(ZEROS):
+        block = parse(options.get("scale_b", ""))
+        view = next(given)
+        if block is None:
+            raise BadArgument("zero_b is for weights with scales: say scale_b")
+        shape = (groups, *block.shape(k, n))
+        if view.shape != shape or view.dtype != "int8" or min(view.strides) < 0:
+            raise BadArgument(
+                f"zero_b is {view.dtype} of shape {view.shape} with strides {view.strides}; it is "
+                f"int8 of the shape of B's scales, {shape}, and runs forward"
+            )
+        found |= {ZEROS: True, "strides_zb": view.strides}
     return found
 
 
 def _shape(p: Any, name: str) -> tuple[int, ...]:
-    """The shape of an operand's scales; () without scales."""
+    """The shape of an operand's scales, or of B's zero points; () without any."""
+    if name == ZEROS:
+        return _shape(p, "scale_b") if p.zero_b else ()
     block = parse(getattr(p, name))
     if block is None:
         return ()

@@ -26,6 +26,7 @@ _OWN = {f.name for f in fields(GroupedGemmConfig)}
 AXES: dict[str, Any] = {
     "form": "contiguous",
     **{axis: usual for axis, usual in gemm.AXES.items() if axis in _OWN},
+    "zero_b": False,
 }
 """Every axis, in the order of expansion, with its default; all but `form` are GEMM's."""
 
@@ -46,6 +47,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     """The values of ``"*"`` on `axis`. Raises `BadArgument` if it has no meaning there."""
     if axis == "form":
         return WALKED
+    if axis == "zero_b":
+        return (False, True)
     return list(on(arch)) if axis == "pipeline" else gemm.wildcard(axis, arch)
 
 
@@ -93,6 +96,7 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
             "epilogue": [problem.epilogue],
             "scale_a": [problem.scale_a],
             "scale_b": [problem.scale_b],
+            "zero_b": [problem.zero_b],
             "tile_m": (16, 64, 128),
             "tile_n": (32, 128, 256),
             "tile_k": (32, 64, 128, 256),

@@ -95,8 +95,8 @@ def _powers(codes):
 
 @triton.jit
 def accumulate(
-    a, b, scales, rows, cols, tile_m, tile_n, m, n, k, lda, ldb, k_begin, k_end,
-    APART: tl.constexpr,
+    a, b, scales, zeros, rows, cols, tile_m, tile_n, m, n, k, lda, ldb, k_begin, k_end,
+    APART: tl.constexpr, ZEROS: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, MASK_K: tl.constexpr, SCALES: tl.constexpr,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, DTYPE: tl.constexpr,
@@ -104,7 +104,8 @@ def accumulate(
     A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr,
 ):  # fmt: skip
     """A tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`, with the rows `rows` of
-    A and the columns `cols` of B, which lie inside. APART: in any order."""
+    A and the columns `cols` of B, which lie inside. APART: in any order. ZEROS: B's elements are
+    less the zero points `zeros`, of which there is one beside each of B's scales."""
     # A K step consists of parts, each within a group. A word of A has one element if K is not A's
     # contiguous dimension.
     PER_WORD: tl.constexpr = UNIT // A_WORDS
@@ -142,6 +143,9 @@ def accumulate(
         coming = scales_of_step(
             scales, row, col, rows, cols, k_begin, m, n, APART, TILE_M, TILE_N, SCALES
         )
+    if ZEROS:
+        zero_ptrs = zeros[0] + cols // size_of(SCALES, 1, 1) * zeros[2]
+        coming_zero = tl.load(zero_ptrs + k_begin // size_of(SCALES, 1, 0) * zeros[1])
     if A_K > 0:
         a_codes = tl.load(sa_ptrs + (at // A_K * scales[2])[None, :])
     if B_K > 0:
@@ -156,6 +160,10 @@ def accumulate(
                 coming = scales_of_step(
                     scales, row, col, rows, cols, after, m, n, APART, TILE_M, TILE_N, SCALES
                 )
+            if ZEROS:
+                zero = coming_zero.to(DTYPE)[None, :]
+                after = tl.minimum(k1 + PART, k - 1)
+                coming_zero = tl.load(zero_ptrs + after // size_of(SCALES, 1, 0) * zeros[1])
             if A_K > 0:
                 a_powers = _powers(a_codes)
                 a_codes = tl.load(sa_ptrs + (at // A_K * scales[2])[None, :])
@@ -179,6 +187,8 @@ def accumulate(
                 for e in tl.static_range(PER_WORD):
                     left = _element(a_words, e, A_FORMAT, DTYPE)
                     right = _element(b_words, word * PER_WORD + e, B_FORMAT, DTYPE)
+                    if ZEROS:
+                        right = right - zero
                     if A_K > 0:
                         left = left * a_powers
                     if B_K > 0:
@@ -236,7 +246,8 @@ def gemm_weights(
     rows = (tile_m * TILE_M + tl.arange(0, TILE_M)) % m
     cols = (tile_n * TILE_N + tl.arange(0, TILE_N)) % n
     acc = accumulate(
-        a, b, scales, rows, cols, tile_m, tile_n, m, n, k, lda, ldb, k_begin, k_end, False,
+        a, b, scales, (), rows, cols, tile_m, tile_n, m, n, k, lda, ldb, k_begin, k_end, False,
+        False,
         TILE_M, TILE_N, TILE_K, A_ROW, MASK_K, SCALES, FORMAT, B_FORMAT, DTYPE, ELEMENTWISE,
         PART, UNIT, A_WORDS, A_WORD, B_WORD,
     )  # fmt: skip

@@ -24,19 +24,20 @@ from tilewright.ops.grouped_gemm.kernels.walk import cleared, find, group_rows, 
 @triton.jit
 def grouped_gemm_weights(
     a, b, c, table, m, n, k, lda, ldb, ldc, stride_b, groups, lead, zero_rest,
-    row_map, rows_a, per_row, between, onward, extra, scales,
+    row_map, rows_a, per_row, between, onward, extra, scales, zeros,
     FORM: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     MASK_K: tl.constexpr,
     TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
-    SCALES: tl.constexpr,
+    SCALES: tl.constexpr, ZEROS: tl.constexpr,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, BF16: tl.constexpr, ELEMENTWISE: tl.constexpr,
     PART: tl.constexpr, UNIT: tl.constexpr,
     A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with B, and perhaps A, of 4-bit elements. Arguments as in
     `basic`, and from A_FORMAT on as in the GEMM's kernel; `ld*` and `stride_b` of packed operands
-    count bytes."""
+    count bytes. zeros, ZEROS: the zero points of B's blocks, their strides and the step from group
+    to group."""
     if zero_rest != 0:
         cleared(c, ldc, 1, table, m, groups, lead, n // FOLD, FORM == "masked")
     GATHERED: tl.constexpr = FORM == "gathered"
@@ -62,10 +63,13 @@ def grouped_gemm_weights(
             row, rows, row_map + begin if GATHERED else 0, rows_a, per_row, TILE_M, GATHERED
         )
         in_b = columns_of(col, n, between, onward, TILE_N, PAIRS)
+        own_zeros = zeros
+        if ZEROS:
+            own_zeros = (zeros[0] + group.to(tl.int64) * zeros[3], zeros[1], zeros[2])
         acc = accumulate(
-            a_g, b_g, own_scales, in_a, in_b, tile_m, tile_n, rows, n, k, lda, ldb, 0, k,
-            GATHERED or PAIRS, TILE_M, TILE_N, TILE_K, True, MASK_K, SCALES, FORMAT, B_FORMAT,
-            DTYPE, ELEMENTWISE, PART, UNIT, A_WORDS, A_WORD, B_WORD,
+            a_g, b_g, own_scales, own_zeros, in_a, in_b, tile_m, tile_n, rows, n, k, lda, ldb, 0, k,
+            GATHERED or PAIRS, ZEROS, TILE_M, TILE_N, TILE_K, True, MASK_K, SCALES, FORMAT,
+            B_FORMAT, DTYPE, ELEMENTWISE, PART, UNIT, A_WORDS, A_WORD, B_WORD,
         )  # fmt: skip
         if GATHERED:
             acc = tl.where(there[:, None], acc, 0.0)
