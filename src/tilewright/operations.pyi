@@ -606,6 +606,7 @@ def grouped_gemm(
     scale_b: str | None = "",
     dtype_a: Any | None = None,
     dtype_b: Any | None = None,
+    zero_b: bool | None = False,
     sizes: tuple[tuple[int, int, int], ...] | None = None,
     layout: str | None = None,
     alignment: int | None = 1,
