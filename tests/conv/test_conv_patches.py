@@ -126,7 +126,7 @@ def test_names_say_the_steps_before_the_product():
         assert FAMILY.parse_name(c.name) == c
         axes = {**FAMILY.axes(), "gemm": c.gemm, "turned": turned}
         assert FAMILY.make_config(axes, SM_90) == c
-    assert len(TURNED) == len({*TURNED}) == 24
+    assert len(TURNED) == len({*TURNED}) == 26
     with pytest.raises(BadArgument, match="turned = 'px' is not one of"):
         FAMILY.make_config({**axes, "turned": "px"}, SM_90)
 

@@ -114,7 +114,6 @@ def test_names_say_so_and_the_launch_has_its_steps():
     [
         (replace(LAST, c=128, spatial=(256, 256), direction="weights"), "packed"),
         (replace(LAST, c=128, spatial=(256, 256), direction="data"), "packed"),
-        (replace(LAST, c=128, spatial=(256, 256)), "subpixel"),
     ],
     ids=str,
 )

@@ -25,7 +25,7 @@ library for convolutions has the library's words (`library`).
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -47,6 +47,13 @@ PATCHES = "p"
 WINDOWS = "o"
 """The same, of windows that overlap, or lie in padding."""
 
+TAPS = "t"
+"""What `ConvConfig.turned` begins with where a product comes before the sum over taps
+(`tapping`)."""
+
+SUMS = "fp32"
+"""The dtype of what a layout step adds up."""
+
 SWAPPED = "s"
 """What `ConvConfig.turned` is where x and y are exchanged (`swapping`)."""
 
@@ -59,6 +66,8 @@ TURNED = (
         for x, w, y in itertools.product(("", "x", PATCHES, WINDOWS), ("", "w"), ("", "y"))
     ),
     SWAPPED,
+    TAPS,
+    TAPS + "w",
     *(LONGER + names for names in ("x", "w", "y", "xw", "xy", "wy", "xwy")),
 )
 """What `ConvConfig.turned` may say."""
@@ -132,7 +141,7 @@ class ConvConfig:
     turned: the arrays of x, w and y, in this order, that layout steps turn (`turning`); ``p`` in
         place of x: it is cut into patches; ``o``: into windows that overlap. ``r`` before them:
         they are not turned, but copied into longer rows (`longer`). ``s`` alone: x and y are
-        exchanged (`swapping`).
+        exchanged (`swapping`). ``t``: a product before the sum over taps (`tapping`).
     library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`said`);
         ``""`` of the others. Tile, warps and stages are 0.
     """
@@ -190,7 +199,8 @@ class ConvConfig:
     @property
     def gemm_config(self) -> Product:
         """GEMM's kernel, of pipeline `GEMM`. Raises `UnknownName`."""
-        return product_of(self.gemm)
+        kernel = product_of(self.gemm)
+        return apart(kernel) if self.turned.startswith(TAPS) else kernel
 
     @property
     def library(self) -> str:
@@ -261,6 +271,13 @@ def of_words(direction: str, spatial_dims: int, gemm: str, turned: str = "") -> 
         return of_gemm(direction, spatial_dims, product_of(gemm), turned)
     except UnknownName as error:
         raise BadArgument(f"gemm = {shown(gemm, 300)}: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def apart(kernel: Product) -> Product:
+    """The kernel of a product before a sum over taps, of the one that a name says, whose epilogue
+    and dtype are those behind the sum."""
+    return replace(kernel, dtype_c=SUMS, epilogue="")
 
 
 @lru_cache(maxsize=4096)

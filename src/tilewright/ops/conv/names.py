@@ -138,13 +138,13 @@ _PATTERN = re.compile(
     "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?"
     f"(?:_sp{number('spread')})?(?:_(?P<precision>tf32))?"
     f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{number('merged_groups')})?(?:_(?P<wide>i64))?"
-    "(?:_turn-(?P<turned>s|r?[xpo]?w?y?))?"
+    "(?:_turn-(?P<turned>s|tw?|r?[xpo]?w?y?))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
 _OF_GEMM = re.compile(
     f"conv_{choice('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d"
-    "(?:_turn-(?P<turned>s|r?[xpo]?w?y?))?_(?P<name>gemm_.+)",
+    "(?:_turn-(?P<turned>s|tw?|r?[xpo]?w?y?))?_(?P<name>gemm_.+)",
     re.ASCII,
 )
 _ENGINE = re.compile(

@@ -20,6 +20,7 @@ from functools import lru_cache
 
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
+from tilewright.ops.conv.config import SUMS
 from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, channels_last
 from tilewright.ops.conv.problem import ConvProblem
 
@@ -28,9 +29,6 @@ ROW_BYTES = 16
 
 TILE = (16, 64)
 """Neighbouring patches that a workgroup moves at a time, and their columns."""
-
-SUMS = "fp32"
-"""The dtype of rows of which several are added up."""
 
 OVERLAP_TILE = (16, 64)
 """Channels and pixels of x that a workgroup adds up."""

@@ -24,12 +24,20 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
-from tilewright.ops.conv import folding, longer, patches, swapping
-from tilewright.ops.conv.catalogue import made_of, own_options, strides_of, three
-from tilewright.ops.conv.config import ARRAYS, LONGER, PATCHES, SWAPPED, WINDOWS, ConvConfig
+from tilewright.ops.conv import folding, longer, patches, swapping, tapping
+from tilewright.ops.conv.catalogue import CATALOGUE, made_of, own_options, strides_of, three
+from tilewright.ops.conv.config import (
+    ARRAYS,
+    LONGER,
+    PATCHES,
+    SUMS,
+    SWAPPED,
+    TAPS,
+    WINDOWS,
+    ConvConfig,
+)
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, dividing
-from tilewright.ops.conv.patches import SUMS
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import KernelSource, Launch, renamed
 from tilewright.ops.physics import memory_us
@@ -74,6 +82,8 @@ def inside(p: ConvProblem, turned: str) -> ConvProblem:
 def _inside(p: ConvProblem, turned: str) -> ConvProblem:
     if turned == SWAPPED:
         return swapping.inside(p)
+    if turned.startswith(TAPS):
+        return tapping.inside(p)
     if turned.startswith(LONGER):
         return _longer(p, turned.removeprefix(LONGER))
     if turned.startswith(CUT):
@@ -95,6 +105,8 @@ def refusal(turned: str, p: ConvProblem) -> str | None:
     """Why these arrays, as in `ConvConfig.turned`, cannot be turned, or None."""
     if turned == SWAPPED:
         return swapping.refusal(p)
+    if turned.startswith(TAPS) and (reason := tapping.refusal(p, "w" in turned)) is not None:
+        return reason
     can = p.once(turnable) if turned else ""
     for word, refuses in ((PATCHES, patches.refusal), (WINDOWS, patches.windows_refusal)):
         if turned.startswith(word) and (reason := refuses(p, padded="w" in turned)) is not None:
@@ -112,10 +124,12 @@ def refusal(turned: str, p: ConvProblem) -> str | None:
 
 
 def _steps(turned: str) -> list[tuple[str, str]]:
-    """The arrays that have a step, each with its kind: ``turn``, ``patches``, ``windows``, ``swap``
-    or `LONGER`."""
+    """The arrays that have a step, each with its kind: ``turn``, ``patches``, ``windows``,
+    ``swap``, ``taps`` or `LONGER`."""
     if turned == SWAPPED:
         return [("w", "swap")]
+    if turned.startswith(TAPS):
+        return [*(("w", "turn") for _ in turned.removeprefix(TAPS)), ("y", "taps")]
     if turned.startswith(LONGER):
         return [(name, LONGER) for name in turned.removeprefix(LONGER)]
     cut = turned.startswith(CUT)
@@ -143,6 +157,8 @@ def us(p: ConvProblem, turned: str, device: Device, launch_us: float = DEVICE.LA
         if how == "windows":
             rows = DTYPES[SUMS if p.direction == "data" else p.dtype].bytes
             moved = moved // 2 + patches.grown(p) * rows
+        elif how == "taps":
+            moved = moved // 2 + tapping.elements(p) * DTYPES[SUMS].bytes
         share = CONV.LONGER_SHARE if how == LONGER else CONV.TURN_SHARE
         total += memory_us(moved, device) / share
     return total + len(steps) * launch_us
@@ -186,6 +202,8 @@ def _tiles(turned: str, p: ConvProblem, name: str) -> int:
         return cut.blocks * cut.parts
     if how == "swap":
         return swapping.blocks(p)
+    if how == "taps":
+        return tapping.workgroups(p)
     if how == LONGER:
         return cdiv(math.prod(p.shape_of(name)), longer.BLOCK)
     m = _matrices(p, name)
@@ -335,6 +353,30 @@ def _swapping(c: ConvConfig, name: str) -> Part:
     )
 
 
+def _tapping(c: ConvConfig, name: str) -> Part:
+    """The step that adds up what the taps of each pixel of y have."""
+    own = ("extra", "outs", "stride", "dilation", "before", "CHAIN", "TAKES", "LARGEST")
+    return Part(
+        name=f"turn_{name}",
+        kernel="tilewright.ops.conv.kernels.taps:taps",
+        grid=lambda x: tapping.workgroups(x.problem),
+        options=own_options,
+        own={
+            **{word: CATALOGUE[word] for word in own},
+            "source": Array(
+                SUMS, lambda x: _temporary(name), aligned=lambda config: binder.ALLOCATED
+            ),
+            "made": Array(c.dtype_out, lambda x: name, aligned=lambda config: 1),
+            "made_strides": strides_of(lambda _: name),
+            "filters": Numbers("i32", lambda x: x.problem.k),
+            "row": Numbers("i32", lambda x: tapping.row(x.problem), multiples=lambda config: 4),
+            "sizes": three(lambda p: tuple(dim.size for dim in p.three)),
+            "filter": three(lambda p: tuple(dim.filter for dim in p.three)),
+            "PIXELS": lambda config, arch: tapping.PIXELS,
+        },
+    )
+
+
 def _promised(name: str, of_channels: bool, config: ConvConfig) -> int:
     return whole_channels(config, name) if of_channels else 1
 
@@ -409,12 +451,16 @@ def _catalogue(c: ConvConfig) -> Catalogue:
             assert found is not None
             return found.count, found.length
         count, channels, *sizes = _inside(x.problem, c.turned).shape_of(name)
+        if c.turned.startswith(TAPS):
+            if name == "w":  # of the filters, whose taps count as filters between the steps
+                return (x.problem.k, *x.problem.filter, x.problem.c)
+            channels = tapping.row(x.problem)
         return (count, *sizes, channels)
 
     def dtype(name: str, how: str) -> str:
         if name != made_of(c):
             return "dtype"
-        return SUMS if how == "windows" else "dtype_out"
+        return SUMS if how in ("windows", "taps") else "dtype_out"
 
     return {
         _temporary(name): Array(dtype(name, how), shape=partial(shape, name))
@@ -427,6 +473,7 @@ _STEPS = {
     "patches": _cutting,
     "windows": _windows,
     "swap": _swapping,
+    "taps": _tapping,
     LONGER: _lengthening,
 }
 

@@ -42,13 +42,15 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, EmptySpace
 from tilewright.ops import epilogues
-from tilewright.ops.conv import library_record, longer, patches, turning
+from tilewright.ops.conv import library_record, longer, patches, tapping, turning
 from tilewright.ops.conv.config import (
     ALIGNMENTS,
     LONGER,
     PATCHES,
+    TAPS,
     WINDOWS,
     ConvConfig,
+    Product,
     of_gemm,
 )
 from tilewright.ops.conv.pipelines.record import LINKED, Row
@@ -339,7 +341,16 @@ def library_faster(p: ConvProblem, device: Device) -> Verdict:
 
 def interpreted(c: ConvConfig) -> ConvConfig:
     """The config whose kernel the interpreter runs in place of `c`'s."""
-    return of_gemm(c.direction, c.spatial_dims, PRODUCTS.interpreted(c.gemm_config), c.turned)
+    kernel = _outside(PRODUCTS.interpreted(c.gemm_config), c.turned, c.dtype_out, c.epilogue)
+    return of_gemm(c.direction, c.spatial_dims, kernel, c.turned)
+
+
+def _outside(kernel: Product, turned: str, dtype_out: str, epilogue: str) -> Product:
+    """The kernel as a name says it: with the dtype and the epilogue that follow a sum over
+    taps."""
+    if not turned.startswith(TAPS):
+        return kernel
+    return replace(kernel, dtype_c=dtype_out, epilogue=epilogue)
 
 
 def sources(c: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
@@ -416,10 +427,19 @@ def turnings(p: ConvProblem, tuned: bool = False) -> tuple[str, ...]:
         cut += "w" * (patches.row(p, True) != patches.columns(p))
         tried = [cut, cut + "y" * ("y" in can)]
     found = [*itertools.islice(filter(partial(_leave_whole_rows, p), tried), 1)]
+    few = TAPS + "w" * ("w" in can)
+    if _few_taps(p) and _leave_whole_rows(p, few):
+        found.append(few)
     names = longer.needed(p) if tuned and not isinstance(as_it_lies, str) else ""
     if names and _leave_whole_rows(p, LONGER + names):
         found.append(LONGER + names)
     return tuple(found)
+
+
+def _few_taps(p: ConvProblem) -> bool:
+    """Whether filters have fewer taps together than x has channels, so that what the taps have is
+    about as much as x."""
+    return tapping.columns(p) <= p.c
 
 
 MOST_GROWN = 2.5
@@ -459,7 +479,7 @@ def rows(p: ConvProblem, arch: Arch, tuned: bool, turned: str = "") -> Iterator[
     if p.direction == "weights":
         spaces = [*spaces, _sums(of, arch)]
     for space in spaces:
-        yield from _expanded(space, arch, p.direction, len(p.spatial), turned)
+        yield from _expanded(space, arch, p, turned)
 
 
 def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
@@ -491,11 +511,10 @@ _kept: dict[tuple[Any, ...], Sequence[Row]] = {}
 problems."""
 
 
-def _expanded(
-    space: KernelSpace, arch: Arch, direction: str, spatial_dims: int, turned: str
-) -> Sequence[Row]:
+def _expanded(space: KernelSpace, arch: Arch, p: ConvProblem, turned: str) -> Sequence[Row]:
     """The kernels of a space of GEMM's as rows of a convolution's."""
-    key = (arch.name, direction, spatial_dims, turned, space.key)
+    made = (p.dtype_out, p.epilogue)
+    key = (arch.name, p.direction, len(p.spatial), turned, *made, space.key)
     if key not in _kept:
         if len(_kept) >= MOST_EXPANDED:
             _kept.clear()
@@ -503,6 +522,9 @@ def _expanded(
             kernels = space.expand(arch).configs
         except EmptySpace:
             kernels = ()
-        configs = (of_gemm(direction, spatial_dims, kernel, turned) for kernel in kernels)
+        configs = (
+            of_gemm(p.direction, len(p.spatial), _outside(kernel, turned, *made), turned)
+            for kernel in kernels
+        )
         _kept[key] = [*map(attrgetter(*LINKED), configs)]
     return _kept[key]
