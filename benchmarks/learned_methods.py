@@ -3,6 +3,7 @@
     python benchmarks/learned_methods.py methods    # ways of training, chosen without peeking
     python benchmarks/learned_methods.py data       # with a part of the data
     python benchmarks/learned_methods.py kernels    # with some kernels of each problem
+    python benchmarks/learned_methods.py trade      # many kernels of few problems, or the reverse
     python benchmarks/learned_methods.py figures    # without a fitted figure of the estimate
 
 Needs no GPU; needs LightGBM. All of it is worked out from the times in `learned_h200.parquet`, and
@@ -16,6 +17,8 @@ data: of the problems that are not held out, only a part is learned from. Under 
     nothing can be held out to set a least gain, and `UNGUARDED` is taken.
 kernels: of the problems that are not held out, only some kernels are learned from, as
     `learning_data.fewer` chooses them. Those held out are judged on all kernels timed.
+trade: about as many timings, of many kernels of half the problems or of fewer kernels of more, with
+    `DRAWS` draws of problems, kernels and seeds each.
 figures: each figure of the estimate that was fitted, read off or guessed is set to what takes no
     part: a share or a factor to 1, a time or a count of instructions to 0. Once for each, estimates
     are made anew, and models are trained and judged anew. A figure is needless to a class if it
@@ -39,6 +42,8 @@ DATA = RECORD.with_name("learned_h200.parquet")
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
 LEAST, UNGUARDED = 10, 0.05
 COUNTS = (8, 12, 16, 24, 64)
+TRADES = ((12, 1.0), (16, 0.75), (24, 0.5))
+DRAWS = 3
 INNER = 3
 NEEDLESS = 0.1
 FEW_FOLDS, FEW_TREES = 3, 60
@@ -227,29 +232,28 @@ def data() -> None:
         record("data", result)
 
 
-def kernels() -> None:
+def cut(some: Sequence[Any], count: int, draw: str = "") -> list[Any]:
+    """Sheets of at most `count` kernels: the estimate's first, and others by chance."""
     from dataclasses import replace
 
     from learning_data import fewer
     from tilewright.learn.train import Sheet
     from tilewright.measure.designs import Sample
 
-    def cut(some: Sequence[Any], count: int) -> list[Any]:
-        """Sheets of fewer kernels: the estimate's first, and others by chance."""
-        pairs = []
-        for sheet in some:
-            problem, described = sheet.block.problem, sheet.described
-            order = [described.pool[place] for place in described.places]
-            first = count - count // 2
-            others = sorted(order[first:], key=lambda c, problem=problem: chance((problem, c.name)))
-            pairs.append((problem, (*order[:first], *others)))
-        return [
-            Sheet(replace(sheet.block, us={config: sheet.block.us[config] for config in chosen}))
-            for sheet, (_, chosen) in zip(
-                some, fewer(Sample(tuple(pairs)), count).pairs, strict=True
-            )
-        ]
+    pairs = []
+    for sheet in some:
+        problem, described = sheet.block.problem, sheet.described
+        order = [described.pool[place] for place in described.places]
+        first = count - count // 2
+        others = sorted(order[first:], key=lambda c, p=problem: chance(draw + str((p, c.name))))
+        pairs.append((problem, (*order[:first], *others)))
+    return [
+        Sheet(replace(sheet.block, us={config: sheet.block.us[config] for config in chosen}))
+        for sheet, (_, chosen) in zip(some, fewer(Sample(tuple(pairs)), count).pairs, strict=True)
+    ]
 
+
+def kernels() -> None:
     result = recorded().get("kernels", {})
     for lesson, some in sheets():
         if lesson in result:
@@ -260,6 +264,35 @@ def kernels() -> None:
         }
         print(lesson, json.dumps(result[lesson]), flush=True)
         record("kernels", result)
+
+
+def trade() -> None:
+    from tilewright.learn.train import PARAMETERS
+
+    result = recorded().get("trade", {})
+    for lesson, some in sheets():
+        if lesson in result:
+            continue
+        found: dict[str, Any] = {}
+        for count, share in TRADES:
+            draws = []
+            for draw in map(str, range(DRAWS)):
+                PARAMETERS["seed"] = int(draw)
+
+                def taught(
+                    rest: Any, count: int = count, share: float = share, draw: str = draw
+                ) -> Any:
+                    order = sorted(rest, key=lambda s: chance(draw + str(s.block.problem)))
+                    return cut(order[: round(share * len(rest))], count, draw)
+
+                draws.append(judged(lesson, some, taught))
+            found[f"{count} kernels, {share:.0%} of the problems"] = {
+                "cells": round(sum(one["cells"] for one in draws) / DRAWS, 1),
+                **{word: [one[word] for one in draws] for word in ("learned", "served")},
+            }
+        result[lesson] = found
+        print(lesson, json.dumps(found), flush=True)
+        record("trade", result)
 
 
 # --- figures of the estimate ------------------------------------------------------------------
@@ -337,15 +370,18 @@ def figures(files: Sequence[str]) -> None:
     record("figures", result)
 
 
+COMMANDS = {"methods": methods, "data": data, "kernels": kernels, "trade": trade}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("methods", "data", "kernels", "figures"))
+    parser.add_argument("command", choices=[*COMMANDS, "figures"])
     parser.add_argument("--files", nargs="+", choices=FILES, default=FILES, help="of `figures`")
     args = parser.parse_args()
     if args.command == "figures":
         figures(args.files)
     else:
-        {"methods": methods, "data": data, "kernels": kernels}[args.command]()
+        COMMANDS[args.command]()
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ DIR/results.db.xz, which is small; a sitting that finds nothing else in DIR begi
 that was timed on a problem in the same way is not timed there again, whatever the driver and the
 versions were: for times of one state take an empty DIR.
 
-Of each problem only some kernels of the sample are measured (`fewer`, `--kernels`): from 12 of each
-problem models learn about as much as from all, and from half the problems they learn less
-(`learned_methods.py kernels`).
+Of each problem only some kernels of the sample are measured (`fewer`, `--kernels`): for as many
+timings, 12 kernels of every problem teach more than more kernels of fewer problems
+(`learned_methods.py trade`).
 
 In a sample, problems that `learned_h200.parquet` has come last. Of the others, every second one is
 drawn by chance, so that any beginning has a fair draw in it; those between them are where the

@@ -15,9 +15,11 @@ from learned_cases import GEMM, H200, PROBLEMS, QUICK, made
 from typer.testing import CliRunner
 
 from tilewright import ops
+from tilewright.cli import learn as learn_command
 from tilewright.cli.app import app
 from tilewright.errors import BadArgument, BadFile
 from tilewright.learn import judge, matrix, train
+from tilewright.learn.suggest import suggest
 from tilewright.measure.results import Results
 from tilewright.select.features import Described
 from tilewright.select.model import Asked, Models, load, save
@@ -270,7 +272,9 @@ def test_from_a_sweep_to_a_choice(folder: Path, tmp_path: Path):
     trained = run("train", packed, "-o", model, *few, "--page", page)
     told = trained["lessons"]["gemm_bf16"]
     assert told["served"]["mean"] > told["estimate"]["mean"]
-    crossed = run("evaluate", packed, *few)["lessons"]["gemm_bf16"]
+    folded = tmp_path / "folded.html"
+    crossed = run("evaluate", packed, *few, "--page", folded)["lessons"]["gemm_bf16"]
+    assert "What it asks about" not in folded.read_text()
     assert crossed["served"] == told["served"]
     judged = run("evaluate", folder, "--model", model)["lessons"]["gemm_bf16"]
     assert judged["served"]["mean"] >= told["served"]["mean"]
@@ -305,9 +309,85 @@ def test_suggestions_are_where_both_disagree_times_the_calls(learned: Any, tmp_p
     found = run("suggest", calls, *words, "-o", out)
     assert [one["count"] for one in found["suggested"]] == [1000, 1]
     assert all(one["worth"] == one["count"] * one["gain"] for one in found["suggested"])
-    assert sum(found["unknown"].values()) == 1 and "k 100000 is outside" in str(found["unknown"])
+    assert sum(found["unknown"].values()) == 1 and "k is outside" in str(found["unknown"])
     assert len(json.loads(out.read_text())) == 2
     assert len(run("suggest", calls, *words, "--most", 1)["suggested"]) == 1
+
+
+def test_a_class_with_few_problems_is_left_out_and_said(folder: Path, tmp_path: Path):
+    """It does not keep the others from being learned."""
+    pytest.importorskip("lightgbm")
+    mixed, model = tmp_path / "mixed", tmp_path / "model.json"
+    learned_cases.sweep(mixed)
+    other = GEMM.problem_type(64, 1024, 1024, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16")
+    with Results(mixed, write=True) as results:
+        results.add(
+            made(config.name, other, (us, us, us))
+            for config in learned_cases.configs(other)[:4]
+            for us in (learned_cases.us_of(config, other),)
+        )
+    few = ("--folds", 3, "--trees", 4)
+    trained = run("train", mixed, "-o", model, *few)
+    assert [*trained["lessons"]] == ["gemm_bf16"]
+    assert trained["left_out"] == {
+        "gemm_fp16": "problems of 1 kin are too few for 3 folds: measure others, or take fewer "
+        "folds"
+    }
+    assert "gemm_fp16: problems of 1 kin" in run(
+        "train", mixed, "--class", "gemm_fp16", "-o", model, *few, code=2
+    )
+    assert [*run("evaluate", mixed, *few)["left_out"]] == ["gemm_fp16"]
+    judged = run("evaluate", mixed, "--model", model)
+    assert judged["left_out"] == {"gemm_fp16": f"{model} has no model of it"}
+    compared = run("compare", mixed, "--model", model)
+    assert compared["left_out"] == {str(model): ["gemm_fp16"]}
+    for words in (("train", mixed, "-o", model, *few), ("compare", mixed, "--model", model)):
+        shown = CliRunner().invoke(app, ["learn", *map(str, words)])
+        assert shown.exit_code == 0 and "gemm_fp16" in shown.stdout
+
+
+def test_what_a_model_asks_about_is_shown_most_first(learned: Any, tmp_path: Path):
+    """A file has it by name."""
+    model, _ = learned
+    save(Models([model]), tmp_path / "model.json")
+    (said,) = run("explain", tmp_path / "model.json")["models"]
+    shares = [*said["importance"].values()]
+    assert shares == sorted(shares, reverse=True) and len(shares) > learn_command.SHOWN
+    shown = CliRunner().invoke(app, ["learn", "explain", str(tmp_path / "model.json")]).stdout
+    assert max(said["importance"], key=lambda name: said["importance"][name]) in shown
+    lost = shown.partition("loses most on")[2]
+    assert lost.count("gemm") == sum(w["served"] < 100 for w in said["worst"][: lost.count("\n")])
+
+
+def test_a_model_that_nobody_judged_is_explained(sheets: list[train.Sheet], tmp_path: Path):
+    pytest.importorskip("lightgbm")
+    save(Models([train.train(sheets, "gemm_bf16", 2)]), tmp_path / "model.json")
+    shown = CliRunner().invoke(app, ["learn", "explain", str(tmp_path / "model.json")])
+    assert shown.exit_code == 0 and "not judged" in shown.stdout
+    with pytest.raises(BadArgument, match="two halves"):
+        train.train(sheets, "gemm_bf16", 1)
+
+
+def test_what_cannot_be_written_is_said_before_the_training(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(judge, "learn", None)
+    monkeypatch.setattr(judge, "crossed", None)
+    model = tmp_path / "model.json"
+    assert ".json file" in run("train", folder, "-o", tmp_path / "m.parquet", code=2)
+    for page, why in ((tmp_path, "it is a folder"), (tmp_path / "no" / "p.html", "no folder")):
+        assert why in run("train", folder, "-o", model, "--page", page, code=2)
+        assert why in run("evaluate", folder, "--page", page, code=2)
+    assert "--trees" in run("train", folder, "-o", model, "--trees", 1, code=2)
+
+
+def test_reasons_of_silence_are_counted_without_the_problems_numbers(learned: Any):
+    model, _ = learned
+    far = {GEMM.problem_type(128, 2048, k): 1 for k in (100_000, 200_000)}
+    far |= {GEMM.problem_type(100_000, 2048, 1024): 1}
+    told = suggest(far, Models([model]), H200).unknown
+    assert [len(listed) for listed in told.values()] == [2, 1]
+    assert all(" is outside the problems it learned from, " in why for why in told)
 
 
 def test_what_cannot_be_learned_from_is_said(folder: Path, tmp_path: Path):
@@ -318,6 +398,8 @@ def test_what_cannot_be_learned_from_is_said(folder: Path, tmp_path: Path):
     assert ".parquet file" in run("data", folder, "-o", tmp_path / "x.csv", code=2)
     (tmp_path / "model.json").write_text("{}")
     assert "no file of models" in run("explain", tmp_path / "model.json", code=2)
+    assert ".parquet file" in run("evaluate", tmp_path / "model.json", code=2)
+    assert "has no results" in run("evaluate", tmp_path / "nothing", code=2)
 
 
 def test_a_users_own_operation_is_learned_too():

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tilewright.learn.judge import Judged
     from tilewright.learn.matrix import Block
     from tilewright.learn.train import Sheet
-    from tilewright.select.model import Models
+    from tilewright.select.model import Model, Models
 
 app = typer.Typer(
-    help="Models that correct the estimate: train, evaluate, explain, compare, suggest.",
+    help="Models that correct the estimate: data, train, evaluate, explain, compare, suggest.",
     no_args_is_help=True,
     epilog=examples(
         "tilewright learn train DIR -o model.json",
@@ -46,7 +46,7 @@ Lesson = Annotated[
 Folds = Annotated[
     int, typer.Option("--folds", min=2, help="Parts of the problems that are held out in turn.")
 ]
-Count = Annotated[int, typer.Option("--trees", min=1, max=200, help="At most this many trees.")]
+Count = Annotated[int, typer.Option("--trees", min=2, max=200, help="At most this many trees.")]
 Page = Annotated[
     Path | None,
     typer.Option("--page", help="Also write a page for a browser.", metavar="FILE.html"),
@@ -105,8 +105,12 @@ def train(
     from tilewright.learn.judge import learn
     from tilewright.select.model import Models, save
 
+    if out.suffix != ".json":
+        raise BadArgument(f"-o {out}: models are put in a .json file")
+    _can_be_written(page)
     found, lessons = [], {}
-    for lesson, sheets in _sheets(inputs, classes).items():
+    taught, left_out = _foldable(_sheets(inputs, classes), count)
+    for lesson, sheets in taught.items():
         with output.busy(f"training a model of {lesson}, {len(sheets)} problems"):
             model, judged = learn(sheets, lesson, count, trees)
         found.append(model)
@@ -119,7 +123,8 @@ def train(
         }
     save(Models(found), out)
     how = f"Each problem was judged by a model that saw none of its kin ({count} folds)."
-    _answer({"out": str(out), "how": how, "lessons": lessons}, page, as_json)
+    document = {"out": str(out), "how": how, "lessons": lessons, "left_out": left_out}
+    _answer(document, page, as_json)
 
 
 @command(
@@ -150,27 +155,29 @@ def evaluate(
     candidates."""
     from tilewright.learn.judge import applied, crossed, worst
 
+    _can_be_written(page)
     known = _models(models) if models else None
     lessons: dict[str, Any] = {}
-    for lesson, sheets in _sheets(inputs, classes).items():
+    measured = _sheets(inputs, classes)
+    if known is None:
+        measured, left_out = _foldable(measured, count)
+    else:
+        measured, left_out = _known(measured, known)
+    for lesson, sheets in measured.items():
         importance: dict[str, float] = {}
         if known is None:
             with output.busy(f"training without each fold of {len(sheets)} problems"):
                 found = crossed(sheets, lesson, count, trees)
         elif (model := known.get(lesson)) is not None:
             found = applied(model, sheets)
-            importance = model.made.get("importance", {})
-        else:
-            continue
+            importance = _importance(model)
         lessons[lesson] = {**_judged(found), "worst": worst(found), "importance": importance}
-    if not lessons:
-        raise BadArgument("no model is of a class of these problems")
     how = (
         f"Each problem was judged by a model that saw none of its kin ({count} folds)."
         if known is None
         else f"Judged: {known.where}."
     )
-    _answer({"how": how, "lessons": lessons}, page, as_json)
+    _answer({"how": how, "lessons": lessons, "left_out": left_out}, page, as_json)
 
 
 @command(
@@ -195,6 +202,7 @@ def explain(
             "least_gain": model.least_gain,
             "silent_kinds": [*model.silent_kinds],
             **model.made,
+            "importance": _importance(model),
         }
         for model in _models(inputs)
     ]
@@ -207,16 +215,19 @@ def _show_models(document: Mapping[str, Any]) -> None:
         output.fields(
             {
                 "measured on": ", ".join(one["devices"]),
-                "problems": f"{one['problems']}, {one['cells']} measurements",
+                "problems": f"{one.get('problems', '?')}, {one.get('cells', '?')} measurements",
                 "trees": f"{one['trees']}, over {one['features']} features",
                 "least gain": f"{one['least_gain']:.3f}",
                 "silent on": ", ".join(one["silent_kinds"]) or "no kind",
             }
         )
-        _show_figures(one["judged"])
+        if "judged" in one:
+            _show_figures(one["judged"])
+        else:
+            output.line("it was not judged on problems that training did not see")
         rows = [(name, f"{100 * s:.1f}") for name, s in one["importance"].items()][:SHOWN]
         output.table(("asks about", "%"), rows)
-        _show_worst(one["worst"])
+        _show_worst(one.get("worst", ()))
 
 
 @command(
@@ -235,16 +246,18 @@ def compare(
     ones that none of them saw."""
     from tilewright.learn.judge import applied
 
+    known = {str(path): _models([path]) for path in models}
     rows: list[dict[str, Any]] = []
+    left_out: dict[str, list[str]] = {}
     for lesson, sheets in _sheets(inputs, None).items():
-        for path in models:
-            model = _models([path]).get(lesson)
-            if model is not None:
-                found = applied(model, sheets)
-                rows.append({"class": lesson, "model": str(path), **_judged(found)})
+        for path, of_file in known.items():
+            if (model := of_file.get(lesson)) is not None:
+                rows.append({"class": lesson, "model": path, **_judged(applied(model, sheets))})
+            else:
+                left_out.setdefault(path, []).append(lesson)
     if not rows:
         raise BadArgument("no model is of a class of these problems")
-    output.answer({"compared": rows}, as_json, _show_compared)
+    output.answer({"compared": rows, "left_out": left_out}, as_json, _show_compared)
 
 
 def _show_compared(document: Mapping[str, Any]) -> None:
@@ -253,10 +266,13 @@ def _show_compared(document: Mapping[str, Any]) -> None:
     rows: list[tuple[Any, ...]] = []
     for one in document["compared"]:
         if ("estimate", one["class"]) not in {row[:2] for row in rows}:
-            rows.append(("estimate", one["class"], *(one["estimate"][f] for f in FIGURES), ""))
-        served = (one["served"][f] for f in FIGURES)
-        rows.append((one["model"], one["class"], *served, one["spoke"]))
+            figures = (f"{one['estimate'][f]:.1f}" for f in FIGURES)
+            rows.append(("estimate", one["class"], *figures, ""))
+        figures = (f"{one['served'][f]:.1f}" for f in FIGURES)
+        rows.append((one["model"], one["class"], *figures, one["spoke"]))
     output.table(("model", "class", *FIGURES, "spoke"), rows)
+    for path, lessons in document["left_out"].items():
+        output.line(f"{path} has no model of {', '.join(lessons)}")
 
 
 @command(
@@ -355,6 +371,54 @@ def _sheets(inputs: Sequence[Path], classes: Sequence[str] | None) -> dict[str, 
     }
 
 
+def _foldable(
+    measured: Mapping[str, list[Sheet]], count: int
+) -> tuple[dict[str, list[Sheet]], dict[str, str]]:
+    """The classes whose problems can be held out in `count` parts; and of the others, why not.
+    Raises `BadArgument` if there is none."""
+    from tilewright.learn.judge import too_few
+
+    left_out = {
+        lesson: why for lesson, sheets in measured.items() if (why := too_few(sheets, count))
+    }
+    return _but(measured, left_out)
+
+
+def _known(
+    measured: Mapping[str, list[Sheet]], models: Models
+) -> tuple[dict[str, list[Sheet]], dict[str, str]]:
+    """As `_foldable`, the classes that there is a model of."""
+    left_out = {
+        lesson: f"{models.where} has no model of it"
+        for lesson in measured
+        if models.get(lesson) is None
+    }
+    return _but(measured, left_out)
+
+
+def _but(
+    measured: Mapping[str, list[Sheet]], left_out: dict[str, str]
+) -> tuple[dict[str, list[Sheet]], dict[str, str]]:
+    kept = {lesson: sheets for lesson, sheets in measured.items() if lesson not in left_out}
+    if not kept:
+        raise BadArgument("; ".join(f"{lesson}: {why}" for lesson, why in left_out.items()))
+    return kept, left_out
+
+
+def _can_be_written(page: Path | None) -> None:
+    """Raise `BadArgument` for a page that could not be written after minutes of training."""
+    if page is not None and page.is_dir():
+        raise BadArgument(f"{page} cannot be written: it is a folder; name a file in it")
+    if page is not None and not page.parent.is_dir():
+        raise BadArgument(f"{page} cannot be written: there is no folder {page.parent}")
+
+
+def _importance(model: Model) -> dict[str, float]:
+    """What a model asks about, most first: a file has it by name."""
+    found: dict[str, float] = model.made.get("importance", {})
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
 def _models(paths: Sequence[Path]) -> Models:
     from tilewright.select.model import gather
 
@@ -393,6 +457,8 @@ def _show(document: Mapping[str, Any]) -> None:
         output.heading(lesson)
         _show_figures(one)
         _show_worst(one["worst"])
+    for lesson, why in document["left_out"].items():
+        output.line(f"left out: {lesson}: {why}")
     for name in ("out", "page"):
         if name in document:
             output.line(f"wrote {document[name]}")
@@ -416,5 +482,8 @@ def _show_figures(one: Mapping[str, Any]) -> None:
 
 
 def _show_worst(worst: Sequence[Mapping[str, Any]]) -> None:
-    rows = [(f"{w['served']:.1f}", f"{w['estimate']:.1f}", w["problem"]) for w in worst[:SHOWN]]
-    output.table(("served", "estimate", "loses most on"), rows)
+    """Problems on which the fastest kernel is not chosen."""
+    lost = [w for w in worst if w["served"] < 100][:SHOWN]
+    rows = [(f"{w['served']:.1f}", f"{w['estimate']:.1f}", w["problem"]) for w in lost]
+    if rows:
+        output.table(("served", "estimate", "loses most on"), rows)

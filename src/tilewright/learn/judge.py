@@ -99,19 +99,32 @@ def verdict(model: Model, sheet: Sheet) -> Verdict:
     )
 
 
-def folds(sheets: Sequence[Sheet], count: int = FOLDS) -> list[list[int]]:
-    """The numbers of sheets in `count` parts of about the same size; problems of one kin are in
-    one. Raises `BadArgument` for fewer kins than parts."""
+def too_few(sheets: Sequence[Sheet], count: int = FOLDS) -> str:
+    """Why sheets cannot be held out in `count` parts; ``""`` if they can."""
+    kins = len(_kins(sheets))
+    if kins >= count:
+        return ""
+    return (
+        f"problems of {kins} kin are too few for {count} folds: measure others, or take fewer folds"
+    )
+
+
+def _kins(sheets: Sequence[Sheet]) -> dict[Hashable, list[int]]:
+    """The numbers of sheets by the kin of their problems."""
     kins: dict[Hashable, list[int]] = {}
     for number, sheet in enumerate(sheets):
         problem = sheet.block.problem
         kins.setdefault(ops.family(problem.family).kin(problem), []).append(number)
-    if len(kins) < count:
-        raise BadArgument(
-            f"{len(kins)} kinds of kin are too few for {count} folds: measure more problems"
-        )
+    return kins
+
+
+def folds(sheets: Sequence[Sheet], count: int = FOLDS) -> list[list[int]]:
+    """The numbers of sheets in `count` parts of about the same size; problems of one kin are in
+    one. Raises `BadArgument` for fewer kins than parts."""
+    if why := too_few(sheets, count):
+        raise BadArgument(why)
     parts: list[list[int]] = [[] for _ in range(count)]
-    for numbers in sorted(kins.values(), key=lambda one: (-len(one), one)):
+    for numbers in sorted(_kins(sheets).values(), key=lambda one: (-len(one), one)):
         min(parts, key=len).extend(numbers)
     return parts
 

@@ -77,6 +77,8 @@ class Block:
 def read(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Cell]:
     """Every cell of directories and Parquet files. Raises `BadFile`."""
     for path in map(Path, paths):
+        if path.is_file() and path.suffix != PARQUET:
+            raise BadFile(f"{path}: measurements are in a directory or in a {PARQUET} file")
         yield from _parquet(path) if path.suffix == PARQUET else _directory(path)
 
 
@@ -150,7 +152,8 @@ def write(cells: Iterable[Cell], path: str | os.PathLike[str], commit: str = "")
         with replacing(Path(path)) as file:
             pq.write_table(table, file, compression="zstd")
     except (OSError, ValueError) as error:
-        raise BadArgument(f"{path} cannot be written: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise BadArgument(f"{path} cannot be written: {why}") from error
     return len(rows)
 
 

@@ -3,6 +3,7 @@ are called most often."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ class Suggestion:
 @dataclass(frozen=True, slots=True)
 class Suggested:
     """Suggestions, the most worth first; and problems about which the models say nothing, by the
-    reason."""
+    reason, the most common first."""
 
     found: tuple[Suggestion, ...]
     unknown: Mapping[str, tuple[Any, ...]]
@@ -68,13 +69,20 @@ def suggest(problems: Mapping[Any, int], models: Models, device: Device) -> Sugg
         names = [described.pool[at].name for at in (judgement.first, judgement.order[0])]
         found.append(Suggestion(problem, count, judgement.gain, *names))
     found.sort(key=lambda one: (-one.worth, str(one.problem)))
-    return Suggested(tuple(found), {why: tuple(listed) for why, listed in unknown.items()})
+    ordered = sorted(unknown.items(), key=lambda one: -len(one[1]))
+    return Suggested(tuple(found), {why: tuple(listed) for why, listed in ordered})
+
+
+_OUTSIDE = re.compile(r"(\w+) \S+ (is outside .*)")
 
 
 def _in_short(why: str) -> str:
-    """A reason that problems share, without a kernel's name."""
+    """A reason that problems share, without a kernel's name or a problem's number."""
     _, comma, rest = why.partition(", the estimate's first, ")
-    return f"the estimate's first {rest}" if comma else why
+    if comma:
+        return f"the estimate's first {rest}"
+    outside = _OUTSIDE.fullmatch(why)
+    return f"{outside[1]} {outside[2]}" if outside else why
 
 
 def listed(found: Sequence[Suggestion]) -> list[dict[str, Any]]:

@@ -109,6 +109,8 @@ def train(
 
     if not sheets:
         raise BadArgument(f"{lesson}: there is nothing to learn from")
+    if trees < 2:
+        raise BadArgument(f"{trees} trees: a model has two halves, each of one tree at least")
     features = features_of(sheets)
     asked = Asked(features)
     x = [asked.rows(sheet.described)[0] for sheet in sheets]

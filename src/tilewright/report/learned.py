@@ -88,10 +88,17 @@ def _lesson(name: str, one: Mapping[str, Any]) -> str:
 {"".join(groups)}
 <h3>Where it loses most</h3>
 {table(("problem", "kind", "estimate", "served", "chosen"), worst)}
-<h3>What it asks about</h3>
+{_asked(shares)}</section>"""
+
+
+def _asked(shares: Sequence[Sequence[str]]) -> str:
+    """Models of folds, which differ, have none."""
+    if not shares:
+        return ""
+    return f"""<h3>What it asks about</h3>
 <p>The share of what all questions about a feature brought in training.</p>
 {table(("feature", "%"), shares)}
-</section>"""
+"""
 
 
 SHORT = ("mean", "p10", "least")

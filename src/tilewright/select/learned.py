@@ -95,8 +95,10 @@ class Learned:
         found = judged(model, Described(problem, candidates, device))
         if isinstance(found, str):
             return found
-        if found.gain < model.least_gain or found.order[0] == found.first:
-            best = found.described.pool[found.order[0]].name
+        best = found.described.pool[found.order[0]].name
+        if found.order[0] == found.first:
+            return f"the estimate's first, {best}, is also the fastest that is expected"
+        if found.gain < model.least_gain:
             return (
                 f"the estimate's first stays: {found.expected[found.first]:.1f} µs are expected of "
                 f"it, {found.expected[found.order[0]]:.1f} µs of the best, {best}, and a gain "
