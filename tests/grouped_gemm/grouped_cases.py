@@ -196,6 +196,12 @@ def roles(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
         kernel = config(arch_name, pipeline="gluon_ws", num_warps=4, tile_k=128, **common)
         sizes = {"groups": 3, "m": 90, "n": 80, "k": 208, "rows_a": 90, "zero_rest": True}
         made.append((kernel, GroupedGemmProblem(**common, **sizes, bounds=True)))
+    scaled = {"form": "gathered", "dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
+    for warps, tile_m, tile_n in ((4, 64, 128), (4, 128, 128), (8, 256, 128), (8, 128, 256)):
+        fields = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": 128, "num_warps": warps}
+        kernel = config(arch_name, pipeline="gluon_scaled", **fields, **scaled)
+        sizes = {"groups": 4, "m": 150, "n": 272, "k": 272, "rows_a": 50, "per_row": 3}
+        made.append((kernel, GroupedGemmProblem(**scaled, **sizes)))
     return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
 
 

@@ -229,7 +229,7 @@ def test_the_kernel_in_gluon_has_a_sibling_for_cpu_arrays(hopper):
         ({"epilogue": "relu"}, "combination", "no epilogue"),
         ({"scale_b": "128x64"}, "scales", "one scale of B"),
         ({"scale_a": "", "scale_b": ""}, "scales", "is for block scales"),
-        ({"form": "gathered"}, "form", "tensor maps"),
+        ({"form": "weights"}, "form", "no form weights"),
         ({"num_warps": 16}, "warpgroups", "4 or 8 warps"),
     ],
 )

@@ -50,6 +50,7 @@ def form(
     clamped: bool = False,
     columns_lie: bool = True,
     recorded: bool = False,
+    rounded: bool = False,
 ) -> Form:
     """The form of a layer.
 
@@ -61,8 +62,10 @@ def form(
     columns_lie: whether w1's rows lie contiguous, which are the product's columns.
     recorded: whether gradients are recorded, which SwiGLU in an epilogue has not.
 
-    SwiGLU is in the first product's epilogue, unless it is clamped or recorded, or its halves lie
-    apart and there is a bias or rows of w1 do not lie contiguous. Raises `BadArgument`.
+    rounded: whether the second product takes 8 bits: the activation then rounds what it makes.
+
+    SwiGLU is in the first product's epilogue, unless it is clamped, recorded or rounded, or its
+    halves lie apart and there is a bias or rows of w1 do not lie contiguous. Raises `BadArgument`.
     """
     known = GATES if gated else ALONE
     if activation not in known:
@@ -76,7 +79,7 @@ def form(
         if interleaved or clamped:
             raise BadArgument("w1 has no gates to be interleaved, limited, scaled or shifted")
         return Form("+".join((*first, activation)), False, "")
-    fused = activation == "silu" and not clamped and not recorded
+    fused = activation == "silu" and not (clamped or recorded or rounded)
     if fused and (interleaved or (columns_lie and not bias)):
         return Form("+".join((*first, "swiglu")), not interleaved, "")
     return Form("+".join(first), False, activation)

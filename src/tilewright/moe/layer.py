@@ -157,8 +157,10 @@ def rows_of_experts(
     order, _, _, ends, _, places = sort_by_expert(experts, experts=count, **given)
     clamp = _clamp(limit, alpha, shift)
     recorded = _recorded(x, w1, w2, b1, b2)
-    inner = w2.shape[-1] * packed(dtype_b)
-    how = _form_of(w1, inner, activation, interleaved, b1 is not None, bool(clamp), recorded)
+    inner, rounded = w2.shape[-1] * packed(dtype_b), scale_a != ""
+    how = _form_of(
+        w1, inner, activation, interleaved, b1 is not None, bool(clamp), recorded, rounded
+    )
     rows, chosen = x.reshape(-1, x.shape[-1]), {"rows": order, "per_row": k}
     if recorded:
         rows, chosen = take_rows(rows, order, per_row=k, places=places.reshape(-1, k)), {}
@@ -172,16 +174,20 @@ def rows_of_experts(
     few = {name: word for name, word in few.items() if word}
     s1, s2 = scales or (None, None)
     first = _product(rows, w1, s1, ends, {**chosen, **few})
-    middle = _activated(first, how, activation, interleaved, clamp)
+    to = {"quant": "block", "out_dtype": w2.dtype} if rounded and how.gate else {}
+    middle = _activated(first, how, activation, interleaved, clamp, **to)
     more = {} if b2 is None else {"epilogue": "bias", "bias": b2}
     return _product(middle, w2, s2, ends, {**more, **few}), places
 
 
 def _product(rows: Any, w: Any, scales: Any, ends: Any, said: dict[str, Any]) -> Any:
-    """A grouped product, of rows that are rounded first where `scale_a` says so."""
+    """A grouped product, of rows that are rounded first where `scale_a` says so and they come
+    without scales."""
     operands = [w.swapaxes(1, 2), ends]
     if "scale_a" in said:
-        rows, of_rows = quantise_rows(rows, quant="block", out_dtype=w.dtype)
+        if not isinstance(rows, tuple):
+            rows = quantise_rows(rows, quant="block", out_dtype=w.dtype)
+        rows, of_rows = rows
         operands.append(of_rows)
     if scales is not None:
         operands.append(scales.swapaxes(1, 2))
@@ -267,6 +273,7 @@ def _form_of(
     bias: bool,
     clamped: bool,
     recorded: bool,
+    rounded: bool = False,
 ) -> Form:
     """The form that weights of experts say; of one expert they have no first dimension."""
     if not isinstance(activation, str):
@@ -281,6 +288,7 @@ def _form_of(
         clamped=clamped,
         columns_lie=_contiguous_rows(w1),
         recorded=recorded,
+        rounded=rounded,
     )
 
 
@@ -298,14 +306,19 @@ def _contiguous_rows(w: Any) -> bool:
 
 
 def _activated(
-    rows: Any, how: Form, activation: Activation, interleaved: bool, clamp: dict[str, float]
+    rows: Any,
+    how: Form,
+    activation: Activation,
+    interleaved: bool,
+    clamp: dict[str, float],
+    **to: Any,
 ) -> Any:
-    """What the second product takes, of the first's rows."""
+    """What the second product takes, of the first's rows. to: how a gate rounds it."""
     if not isinstance(activation, str):
         return activation(rows)
     if not how.gate:
         return rows
-    return gated_activation(rows, gate=how.gate, interleaved=interleaved, **clamp)
+    return gated_activation(rows, gate=how.gate, interleaved=interleaved, **clamp, **to)
 
 
 def _shared(

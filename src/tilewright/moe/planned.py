@@ -95,7 +95,14 @@ def plan(
     Raises as `Dispatcher.select` does.
     """
     chooses = dispatcher or default_dispatcher()
-    how = form(activation, gated=gated, interleaved=interleaved, bias=bias, clamped=clamped)
+    how = form(
+        activation,
+        gated=gated,
+        interleaved=interleaved,
+        bias=bias,
+        clamped=clamped,
+        rounded=scale_a != "",
+    )
     rows, columns = tokens * k, inner * (2 if gated else 1)
     asked: list[tuple[str, str, dict[str, Any]]] = []
     if router is not None:
@@ -129,8 +136,11 @@ def plan(
     asked.append(("first product", "grouped_gemm", first))
     if how.gate:
         gate = {"rows": rows, "columns": inner, "dtype": dtype, "gate": how.gate}
+        if scale_a:
+            gate |= {"quant": "block", "out_dtype": stored}
         asked.append(("activation", "gated_activation", {**gate, "interleaved": interleaved}))
-    rounded(rows, inner)
+    else:
+        rounded(rows, inner)
     second = {**product, "form": "contiguous", **_sizes(hidden, inner, scale_b)}
     asked.append(("second product", "grouped_gemm", {**second, "epilogue": "bias" * bias}))
     summed = {"tokens": tokens, "k": k, "slots": rows, "width": hidden, "dtype": dtype}

@@ -95,7 +95,11 @@ PIPELINES: dict[str, GroupedPipeline] = {
         GroupedPipeline(
             one=GLUON_SCALED,
             kernel="tilewright.ops.grouped_gemm.kernels.gluon_scaled:grouped_gemm_gluon_scaled",
-            forms=("contiguous", "masked"),
+            forms=("contiguous", "masked", "gathered"),
+            kernels={
+                "gathered": "tilewright.ops.grouped_gemm.kernels.gathered_gluon_scaled:"
+                "grouped_gathered_gluon_scaled",
+            },
             num_warps=(WARPGROUP, 2 * WARPGROUP),
             table_bytes=4 * MAX_GROUPS,
         ),

@@ -43,14 +43,14 @@ CONSUMER_REGISTERS = gl.constexpr(208)
 
 @constexpr_function
 def copied(dtype, columns):
-    """How threads copy rows of so many columns: 16 bytes each."""
+    """How the loaders' threads copy rows of so many columns: 16 bytes each."""
     vector = 128 // dtype.primitive_bitwidth
     lanes = min(32, columns // vector)
     return gl.BlockedLayout([1, vector], [32 // lanes, lanes], [4, 1], [1, 0])
 
 
 @jit
-def _places(w, maps, begin, row, rows, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
+def places(w, maps, begin, row, rows, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
     """The rows of A that ROWS rows of a group are, from its row `row` on, and which there are."""
     at = row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
     row_map, rows_a, per_row = maps
@@ -71,10 +71,10 @@ def _load(w, ring, a, lda, maps, b):
         group, begin, rows, tile_m, tile_n = place(w, tile, LOADERS)
         row = tile_m * w.TILE_M
         col = tile_n * w.TILE_N
-        first, first_there = _places(w, maps, begin, row, rows, ROWS, LAYOUT)
+        first, first_there = places(w, maps, begin, row, rows, ROWS, LAYOUT)
         from_first = a + first[:, None] * lda + column[None, :]
         if ring.GROUPS == 2:
-            second, second_there = _places(w, maps, begin, row + ROWS, rows, ROWS, LAYOUT)
+            second, second_there = places(w, maps, begin, row + ROWS, rows, ROWS, LAYOUT)
             from_second = a + second[:, None] * lda + column[None, :]
         for k0 in range(0, w.k, w.TILE_K):
             ready = ring.full.index(stage)

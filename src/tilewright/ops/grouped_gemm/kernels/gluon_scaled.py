@@ -122,7 +122,7 @@ def _store_part(c, c_tiles, begin, rows, row, col, acc, SPLIT: gl.constexpr, MIN
 
 
 @jit
-def _multiply(w, ring, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.constexpr):
+def multiply(w, ring, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     COLS: gl.constexpr = ring.b_tiles.shape[1]
     A_PARTS: gl.constexpr = w.TILE_M // ROWS
@@ -150,6 +150,8 @@ def _multiply(w, ring, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.conste
             none = gl.zeros((ROWS, COLS), SUM, LAYOUT)
             mbarrier.wait(ring.full.index(stage), phase)
             for k0 in range(0, w.k, w.TILE_K):
+                if w.FORM == "gathered":
+                    fence_async_shared()  # threads, not the copy engine, have written A
                 a_tile = ring.a_tiles.index(stage * A_PARTS + GROUP * MINE)
                 b_tile = ring.b_tiles.index(stage * B_PARTS).permute((1, 0))
                 part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
@@ -224,6 +226,6 @@ def grouped_gemm_gluon_scaled(
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, False, STAGES, WARP_GROUPS)
     found = Scales(scales, factors, n, SCALES)
     specialized(
-        _multiply, (walk, ring, found, c, c_tiles, SPLIT), _load, (walk, ring, found, a, b),
+        multiply, (walk, ring, found, c, c_tiles, SPLIT), _load, (walk, ring, found, a, b),
         WARP_GROUPS, CONSUMER_REGISTERS, PRODUCER_REGISTERS,
     )  # fmt: skip

@@ -1,0 +1,143 @@
+"""Block-scaled 8-bit grouped GEMM of gathered rows, with warp roles written out (sm_90).
+
+Idea. The consumers of `gluon_scaled`, and the loaders of `gathered_gluon_ws`: four warps whose
+threads copy A's rows and their scales from where the map says, while the copy engine loads B.
+
+Edges. Rows that the map does not mean, and those behind the group's end, are zeros; their scales
+are those of A's first row.
+
+On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there. No
+GPU has run this kernel yet; it was simulated.
+"""
+
+from tilewright.ops.device.gluon_api import (
+    copy_arrive,
+    copy_load,
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    reinterpreted,
+    tma_load,
+)
+from tilewright.ops.device.gluon_ring import Ring, barriers, turned
+from tilewright.ops.device.gluon_roles import specialized
+from tilewright.ops.device.scale import size_of
+from tilewright.ops.gemm.kernels.gluon_scaled import ROWS
+from tilewright.ops.grouped_gemm.kernels.gathered_gluon_ws import (
+    CONSUMER_REGISTERS,
+    LOADER_REGISTERS,
+    LOADERS,
+    THREADS,
+    copied,
+    places,
+)
+from tilewright.ops.grouped_gemm.kernels.gluon_scaled import Scales, multiply
+from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, place, tiles_of, walked
+from tilewright.ops.grouped_gemm.kernels.operands import scales_of_group
+
+
+@jit
+def _copy_scales(own, SCALES: gl.constexpr, rows, k0, to):
+    """Request A's scales of these rows of A."""
+    copy_load(to, own[0] + rows * own[1] + k0 // size_of(SCALES, 0, 1) * own[2])
+
+
+@jit
+def _copy_of_b(own, SCALES: gl.constexpr, col, k0, n, zeros, to):
+    """Request B's scale for the columns from `col` on, once for each of `zeros`."""
+    FIRST: gl.constexpr = 3 if size_of(SCALES, 0, 0) > 0 else 0
+    cols = gl.minimum(col, n - 1) // size_of(SCALES, 1, 1)
+    step = k0 // size_of(SCALES, 1, 0) * own[FIRST + 1]
+    copy_load(to, own[FIRST] + (step + cols * own[FIRST + 2]) + zeros)
+
+
+@jit
+def _load(w, ring, scales, a, lda, maps, b):
+    """The producers: load every K step of every tile of this workgroup into the ring."""
+    COLS: gl.constexpr = b.block_type.shape[1]
+    A_PARTS: gl.constexpr = w.TILE_M // ROWS
+    B_PARTS: gl.constexpr = w.TILE_N // COLS
+    MINE: gl.constexpr = A_PARTS // ring.GROUPS
+    A_SCALES: gl.constexpr = A_PARTS if size_of(scales.SCALES, 0, 0) > 0 else 0
+    B_SCALES: gl.constexpr = B_PARTS if size_of(scales.SCALES, 1, 0) > 0 else 0
+    LAYOUT: gl.constexpr = copied(b.dtype, w.TILE_K)
+    LINE: gl.constexpr = gl.BlockedLayout([1], [32], [LOADERS], [0])
+    column = gl.arange(0, w.TILE_K, gl.SliceLayout(0, LAYOUT))
+    nothing = gl.zeros((ROWS,), gl.int32, LINE)
+    stage = 0
+    phase = 1  # in an unused ring every slot counts as released
+    for tile in range(gl.program_id(0), w.tiles, gl.num_programs(0)):
+        group, begin, rows, tile_m, tile_n = place(w, tile, LOADERS)
+        own = scales_of_group(scales.scales, begin, group, w.FORM, scales.SCALES)
+        row = tile_m * w.TILE_M
+        col = tile_n * w.TILE_N
+        from_a = ()
+        there = ()
+        of_scales = ()
+        for part in gl.static_range(A_PARTS):
+            found, known = places(w, maps, begin, row + part * ROWS, rows, ROWS, LAYOUT)
+            from_a += (a + found[:, None] * lda + column[None, :],)  # type: ignore[assignment]
+            there += (known[:, None],)  # type: ignore[assignment]
+            of_scales += (gl.convert_layout(found, LINE),)  # type: ignore[assignment]
+        for k0 in range(0, w.k, w.TILE_K):
+            ready = ring.full.index(stage)
+            mbarrier.wait(ring.empty.index(stage), phase)
+            mbarrier.expect(ready, B_PARTS * b.block_type.nbytes)
+            for part in gl.static_range(B_PARTS):
+                b_tile = reinterpreted(
+                    ring.b_tiles.index(stage * B_PARTS + part), b.dtype, b.block_type.shape,
+                    b.layout,
+                )  # fmt: skip
+                tma_load(b, [group, col + part * COLS, k0], ready, b_tile)
+            inside = (k0 + column < w.k)[None, :]
+            first = stage * (A_SCALES + B_SCALES)
+            for part in gl.static_range(A_PARTS):
+                if part < MINE or row + part * ROWS < rows:
+                    a_tile = ring.a_tiles.index(stage * A_PARTS + part)
+                    copy_load(a_tile, from_a[part] + k0, mask=there[part] & inside)
+            for part in gl.static_range(A_SCALES):
+                to = scales.factors.index(first + part)
+                _copy_scales(own, scales.SCALES, of_scales[part], k0, to)
+            for part in gl.static_range(B_SCALES):
+                to = scales.factors.index(first + A_SCALES + part)
+                _copy_of_b(own, scales.SCALES, col + part * COLS, k0, scales.n, nothing, to)
+            copy_arrive(ready, increment_count=False)
+            stage, phase = turned(stage, phase, ring.STAGES)
+
+
+@jit
+def grouped_gathered_gluon_scaled(
+    a, b, c, table, m, n, k, lda, groups, lead, c_rows, ldc, zero_rest, row_map, rows_a, per_row,
+    scales,
+    FORM: gl.constexpr,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    SCALES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr,
+):  # fmt: skip
+    """C_g = A_g·B_g for every group, whose rows of A the map says, with b and c tensor descriptors
+    of parts and a a pointer; WARP_GROUPS warp groups multiply. Other arguments as in `basic`."""
+    if zero_rest != 0:
+        cleared(c_rows, ldc, table, m, groups, lead, n, False)
+    COLS: gl.constexpr = b.block_type.shape[1]
+    A_PARTS: gl.constexpr = TILE_M // ROWS
+    B_PARTS: gl.constexpr = TILE_N // COLS
+    a_tiles = tiles_of(b, STAGES * A_PARTS, ROWS, TILE_K)  # of B's type
+    b_tiles = tiles_of(b, STAGES * B_PARTS, COLS, TILE_K)
+    c_tiles = tiles_of(c, 2 * WARP_GROUPS, ROWS, c.block_type.shape[3])
+    A_SCALES: gl.constexpr = A_PARTS if size_of(SCALES, 0, 0) > 0 else 0
+    B_SCALES: gl.constexpr = B_PARTS if size_of(SCALES, 1, 0) > 0 else 0
+    factors = gl.allocate_shared_memory(
+        gl.float32, [STAGES * (A_SCALES + B_SCALES), ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
+    full, empty = barriers(STAGES, WARP_GROUPS, 1 + THREADS)
+    walk = walked(
+        table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
+    )  # fmt: skip
+    fence_async_shared()  # the copy engine sees the barriers too
+    ring = Ring(a_tiles, b_tiles, (), full, empty, True, False, STAGES, WARP_GROUPS)
+    found = Scales(scales, factors, n, SCALES)
+    specialized(
+        multiply, (walk, ring, found, c, c_tiles, SPLIT),
+        _load, (walk, ring, found, a, lda, (row_map, rows_a, per_row), b), WARP_GROUPS,
+        CONSUMER_REGISTERS, LOADER_REGISTERS, LOADERS,
+    )  # fmt: skip
