@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,13 @@ def source_texts(*modules: str, stamps: _Stamps | None = None) -> dict[str, byte
     return found
 
 
-def _imports(text: bytes, name: str, package: str) -> Iterator[str]:
+@lru_cache(maxsize=1024)
+def _imports(text: bytes, name: str, package: str) -> tuple[str, ...]:
+    """The modules that a module imports. Kernels of several families import the same ones."""
+    return tuple(_imported(text, name, package))
+
+
+def _imported(text: bytes, name: str, package: str) -> Iterator[str]:
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
