@@ -33,6 +33,7 @@ PADDED = first(ConvProblem(2, 12, 24, (41,), (10,), stride=(5,), pad=(3,), pad_a
 IMAGE = first(ConvProblem(2, 16, 24, (9, 11), (3, 3), stride=(2, 2), pad=(1, 1)))
 DEEP = first(ConvProblem(1, 64, 80, (4, 5), (3, 3), pad=(1, 1)))
 """Of few pixels: its filters have most elements."""
+STEM = ConvProblem(2, 3, 32, (9, 16), (3, 3), pad=(1, 1), direction="data")
 
 
 def configs(p, this=SM_90):
@@ -63,6 +64,18 @@ def test_which_layers_are_cut_into_windows(p, steps):
         q = replace(p, direction=direction)
         assert by_gemm.turnings(q) == steps
         assert {c.turned for c in configs(q)} == {*steps}
+
+
+def test_gradients_of_few_channels_are_added_up_wherever_they_lie():
+    """Where y has more channels than a window has elements."""
+    for p in (STEM, first(STEM)):
+        assert by_gemm.turnings(p) == ("ow",)
+        assert by_gemm.turnings(replace(p, k=26, x_strides=(), w_strides=(), y_strides=())) == ()
+    assert by_gemm.turnings(replace(STEM, direction="forward")) == ()
+    plan = Dispatcher(device=H200, selector="analytical").select(
+        replace(STEM, n=4, k=128, spatial=(256, 256))
+    )
+    assert plan.config.turned == "ow"
 
 
 @pytest.mark.parametrize(
@@ -153,6 +166,13 @@ def _smallest(p, how):
         if kernel.tile_m <= 64 >= kernel.tile_n
     )
     return next(c for c in made if FAMILY.supports(c, p, GFX942))
+
+
+@pytest.mark.grid(2)
+@pytest.mark.parametrize("p", [STEM, first(STEM), replace(STEM, stride=(2, 1))], ids=str)
+def test_gradients_of_few_channels_are_right(p):
+    c = _smallest(p, by_gemm.turnings(p)[0])
+    assert verify.verify(Dispatcher(), p, c.name, seed=2).ok
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
