@@ -30,6 +30,8 @@ MOST_ALONE = 2048
 """Rows that one launch may sort."""
 USUAL_ALONE = 512
 """Rows up to which one launch is preferred to three until a measurement decides."""
+LITTLE, MUCH = 4096, 16384
+"""Elements of a tile of comparisons; the larger takes eight warps' registers."""
 SCAN_BINS = 8
 """Experts of a workgroup that sums over chunks; as in the kernel."""
 MOST_CHUNKS = 512
@@ -124,6 +126,8 @@ def supports(problem: Any, config: Any) -> bool | str:
     """Whether a config's kernels are for a problem's number of rows."""
     if config.CHUNK not in narrows(problem)["CHUNK"]:
         return f"CHUNK = {config.CHUNK} for {problem.tokens * problem.k} rows"
+    if config.COMPARED == MUCH and config.num_warps != 8:
+        return f"COMPARED = {config.COMPARED} of {config.num_warps} warps"
     return True
 
 
@@ -136,10 +140,10 @@ def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
     return {"CHUNK": (*one, *(n for n in fitting if rows > n // 2))}
 
 
-def prefers(problem: Any, config: Any) -> bool:
-    """One launch for few rows, three for many."""
+def prefers(problem: Any, config: Any) -> tuple[bool, bool]:
+    """One launch for few rows, three with large tiles for many."""
     few: bool = problem.tokens * problem.k <= USUAL_ALONE
-    return few != alone(config)
+    return few != alone(config), few != (config.COMPARED == LITTLE)
 
 
 def drawn(problem: Any, rng: Any) -> Any:
@@ -188,7 +192,7 @@ declare(
             ),
         },
         options={"experts": 0, "block": 1},
-        axes={"CHUNK": CHUNKS, "num_warps": (4, 8)},
+        axes={"CHUNK": CHUNKS, "COMPARED": (LITTLE, MUCH), "num_warps": (4, 8)},
         parts=(
             kernel("alone", f"{_PLACE}:alone", lambda p, c: (p.experts,), alone),
             kernel("count", f"{_PLACE}:count", lambda p, c: (chunks(p, c),), together),

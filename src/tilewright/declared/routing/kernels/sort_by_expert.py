@@ -11,7 +11,8 @@ added atomically, and rows of an expert keep their order.
   RANKED rows, compares each row with those before it in its piece, and counts the piece. Further
   workgroups of `place`, one for each expert, fill in what no row fills.
 
-Data. A tile of comparisons has COMPARED elements, whose counts stay in registers until the end.
+Data. A tile of comparisons has COMPARED elements, whose counts stay in registers until the end: a
+large tile waits for memory less often.
 
 What limits it: latency of few rows; comparisons and scattered stores of many. Not timed.
 """
@@ -21,7 +22,6 @@ import triton.language as tl
 
 from tilewright.declared.routing.kernels._largest import power_of_two
 
-COMPARED = tl.constexpr(4096)
 WALKED = tl.constexpr(512)
 FILLED = tl.constexpr(128)
 RANKED = tl.constexpr(256)
@@ -36,9 +36,9 @@ def bins_of(experts):
 
 
 @triton.constexpr_function
-def piece_of(experts):
+def piece_of(experts, compared):
     """Rows of a tile that compares them with all experts."""
-    return min(RANKED.value, COMPARED.value // bins_of(experts))
+    return min(RANKED.value, compared // bins_of(experts))
 
 
 @triton.jit
@@ -56,11 +56,11 @@ def experts_at(
 @triton.jit
 def counted(
     ids, expert_map, first, last, rows, global_experts, experts: tl.constexpr,
-    has_expert_map: tl.constexpr,
+    has_expert_map: tl.constexpr, COMPARED: tl.constexpr,
 ):  # fmt: skip
     """How many of the rows from `first` up to `last` each expert has."""
     BINS: tl.constexpr = bins_of(experts)
-    PIECE: tl.constexpr = piece_of(experts)
+    PIECE: tl.constexpr = piece_of(experts, COMPARED)
     bins = tl.arange(0, BINS)[None, :]
     found = tl.zeros((PIECE, BINS), tl.int32)
     for start in tl.range(first, last, PIECE, loop_unroll_factor=2):
@@ -115,11 +115,13 @@ def fill(
 def alone(
     ids, expert_map, weights, order, block_experts, counts, ends, total, places, sorted_weights,
     rows, global_experts, slots, blocks, experts: tl.constexpr, block: tl.constexpr,
-    has_expert_map: tl.constexpr, has_weights: tl.constexpr,
+    has_expert_map: tl.constexpr, has_weights: tl.constexpr, COMPARED: tl.constexpr,
 ):  # fmt: skip
     """One expert."""
     expert = tl.program_id(0)
-    count = counted(ids, expert_map, 0, rows, rows, global_experts, experts, has_expert_map)
+    count = counted(
+        ids, expert_map, 0, rows, rows, global_experts, experts, has_expert_map, COMPARED
+    )  # fmt: skip
     padded = (count + block - 1) // block * block
     end = tl.cumsum(padded, 0)
     my_count, my_padded, my_end = one_of(count, expert), one_of(padded, expert), one_of(end, expert)
@@ -143,13 +145,13 @@ def alone(
 @triton.jit
 def count(
     ids, expert_map, chunk_counts, rows, global_experts, experts: tl.constexpr, CHUNK: tl.constexpr,
-    has_expert_map: tl.constexpr,
+    COMPARED: tl.constexpr, has_expert_map: tl.constexpr,
 ):  # fmt: skip
     """A chunk of rows."""
     chunk = tl.program_id(0)
     found = counted(
         ids, expert_map, chunk * CHUNK, chunk * CHUNK + CHUNK, rows, global_experts, experts,
-        has_expert_map,
+        has_expert_map, COMPARED,
     )  # fmt: skip
     BINS: tl.constexpr = bins_of(experts)
     tl.store(chunk_counts + chunk * BINS + tl.arange(0, BINS), found)
@@ -175,8 +177,8 @@ def scan(chunk_counts, before, counts, chunks, experts: tl.constexpr):
 def place(
     ids, expert_map, weights, order, block_experts, counts, ends, total, places, sorted_weights,
     before, rows, global_experts, slots, blocks, chunks, experts: tl.constexpr,
-    block: tl.constexpr, CHUNK: tl.constexpr, has_expert_map: tl.constexpr,
-    has_weights: tl.constexpr,
+    block: tl.constexpr, CHUNK: tl.constexpr, COMPARED: tl.constexpr,
+    has_expert_map: tl.constexpr, has_weights: tl.constexpr,
 ):  # fmt: skip
     """A chunk of rows, or what an expert's rows do not fill."""
     BINS: tl.constexpr = bins_of(experts)
@@ -206,7 +208,7 @@ def place(
             if CHUNK > RANKED:
                 first += counted(
                     ids, expert_map, some, some + RANKED, rows, global_experts, experts,
-                    has_expert_map,
+                    has_expert_map, COMPARED,
                 )  # fmt: skip
     else:
         expert = chunk - chunks
