@@ -276,11 +276,18 @@ def test_from_a_sweep_to_a_choice(folder: Path, tmp_path: Path):
     crossed = run("evaluate", packed, *few, "--page", folded)["lessons"]["gemm_bf16"]
     assert "What it asks about" not in folded.read_text()
     assert crossed["served"] == told["served"]
-    judged = run("evaluate", folder, "--model", model)["lessons"]["gemm_bf16"]
+    own = tmp_path / "own.html"
+    judged = run("evaluate", folder, "--model", model, "--page", own)["lessons"]["gemm_bf16"]
+    assert f"learned from {len(PROBLEMS)} of these" in own.read_text()
+    assert judged["seen"] == judged["problems"] == len(PROBLEMS) and crossed["seen"] == 0
     assert judged["served"]["mean"] >= told["served"]["mean"]
     (compared,) = run("compare", folder, "--model", model)["compared"]
     assert compared["served"] == judged["served"]
+    for words in (("evaluate", folder, "--model", model), ("compare", folder, "--model", model)):
+        shown = CliRunner().invoke(app, ["learn", *map(str, words)]).stdout
+        assert f"it learned from {len(PROBLEMS)} of these" in " ".join(shown.split())
     (said,) = run("explain", model)["models"]
+    assert "marks" not in said
     assert said["judged"]["served"] == told["served"] and said["cells"] > 100
     drawn = page.read_text()
     assert "<script" not in drawn and drawn.count("<polyline") == 2

@@ -153,7 +153,7 @@ def evaluate(
     """Compare the kernels that the estimate and the models choose with the fastest one measured:
     mean, median, P10 and least speed, by kind of problem and by pipeline, with the number of
     candidates."""
-    from tilewright.learn.judge import applied, crossed, worst
+    from tilewright.learn.judge import applied, crossed, seen, worst
 
     _can_be_written(page)
     known = _models(models) if models else None
@@ -165,13 +165,20 @@ def evaluate(
         measured, left_out = _known(measured, known)
     for lesson, sheets in measured.items():
         importance: dict[str, float] = {}
+        learned_from = 0
         if known is None:
             with output.busy(f"training without each fold of {len(sheets)} problems"):
                 found = crossed(sheets, lesson, count, trees)
         elif (model := known.get(lesson)) is not None:
             found = applied(model, sheets)
             importance = _importance(model)
-        lessons[lesson] = {**_judged(found), "worst": worst(found), "importance": importance}
+            learned_from = seen(model, sheets)
+        lessons[lesson] = {
+            **_judged(found),
+            "seen": learned_from,
+            "worst": worst(found),
+            "importance": importance,
+        }
     how = (
         f"Each problem was judged by a model that saw none of its kin ({count} folds)."
         if known is None
@@ -201,7 +208,7 @@ def explain(
             "features": len(model.features),
             "least_gain": model.least_gain,
             "silent_kinds": [*model.silent_kinds],
-            **model.made,
+            **{name: value for name, value in model.made.items() if name != "marks"},
             "importance": _importance(model),
         }
         for model in _models(inputs)
@@ -244,7 +251,7 @@ def compare(
 ) -> None:
     """Judge several files of models on the same problems, beside the estimate. The problems must be
     ones that none of them saw."""
-    from tilewright.learn.judge import applied
+    from tilewright.learn.judge import applied, seen
 
     known = {str(path): _models([path]) for path in models}
     rows: list[dict[str, Any]] = []
@@ -252,7 +259,9 @@ def compare(
     for lesson, sheets in _sheets(inputs, None).items():
         for path, of_file in known.items():
             if (model := of_file.get(lesson)) is not None:
-                rows.append({"class": lesson, "model": path, **_judged(applied(model, sheets))})
+                judged = _judged(applied(model, sheets))
+                learned_from = seen(model, sheets)
+                rows.append({"class": lesson, "model": path, "seen": learned_from, **judged})
             else:
                 left_out.setdefault(path, []).append(lesson)
     if not rows:
@@ -271,6 +280,8 @@ def _show_compared(document: Mapping[str, Any]) -> None:
         figures = (f"{one['served'][f]:.1f}" for f in FIGURES)
         rows.append((one["model"], one["class"], *figures, one["spoke"]))
     output.table(("model", "class", *FIGURES, "spoke"), rows)
+    for one in document["compared"]:
+        _show_seen(one, f"{one['model']}, {one['class']}: ")
     for path, lessons in document["left_out"].items():
         output.line(f"{path} has no model of {', '.join(lessons)}")
 
@@ -456,6 +467,7 @@ def _show(document: Mapping[str, Any]) -> None:
     for lesson, one in document["lessons"].items():
         output.heading(lesson)
         _show_figures(one)
+        _show_seen(one)
         _show_worst(one["worst"])
     for lesson, why in document["left_out"].items():
         output.line(f"left out: {lesson}: {why}")
@@ -479,6 +491,12 @@ def _show_figures(one: Mapping[str, Any]) -> None:
     output.line(f"the model chose for {one['spoke']} problems")
     for why, count in one["silent"].items():
         output.line(f"it said nothing about {count}: {why}")
+
+
+def _show_seen(one: Mapping[str, Any], whose: str = "") -> None:
+    if count := one.get("seen", 0):
+        of = f"{count} of these {one['problems']} problems"
+        output.line(f"{whose}it learned from {of}, so the figures flatter it")
 
 
 def _show_worst(worst: Sequence[Mapping[str, Any]]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.errors import BadArgument
+from tilewright.learn.matrix import mark
 from tilewright.learn.train import MOST_TREES, Grow, Sheet, train
 from tilewright.select.learned import judged
 from tilewright.select.model import MOST_GAIN, Model
@@ -165,6 +166,12 @@ def applied(model: Model, sheets: Sequence[Sheet]) -> Judged:
     """What `model` does with problems, which it must not have seen."""
     verdicts = tuple(verdict(model, sheet) for sheet in sheets)
     return Judged(verdicts, (Guard(model.least_gain, model.silent_kinds),) * len(sheets))
+
+
+def seen(model: Model, sheets: Sequence[Sheet]) -> int:
+    """On how many of these problems `model` was trained."""
+    marks = {*model.made.get("marks", ())}
+    return sum(mark(sheet.block.problem) in marks for sheet in sheets)
 
 
 def guard(verdicts: Sequence[Verdict]) -> Guard:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from tilewright.errors import BadArgument, TilewrightError
-from tilewright.learn.matrix import Block, provenance
+from tilewright.learn.matrix import Block, mark, provenance
 from tilewright.select.features import Described
 from tilewright.select.model import Asked, Feature, Model
 from tilewright.select.trees import LEAF, Trees, joined
@@ -140,6 +140,7 @@ def train(
         0.0,
         made={
             **provenance(found),
+            "marks": sorted({mark(block.problem) for block in found}),
             "importance": {
                 name: round(share, 4)
                 for name, share in sorted(shares.items(), key=lambda one: -one[1])

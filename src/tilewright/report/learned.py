@@ -71,6 +71,7 @@ def _lesson(name: str, one: Mapping[str, Any]) -> str:
         )
         for key, title in (("by_kind", "kind"), ("by_pipeline", "best pipeline"))
     ]  # fmt: skip
+    learned_from = f" It learned from {one['seen']} of these problems." if one.get("seen") else ""
     silent = ", ".join(f"{count}: {why}" for why, count in one["silent"].items()) or "never"
     worst = [
         [w["problem"], w["kind"], f"{w['estimate']:.1f}", f"{w['served']:.1f}", w["chosen"]]
@@ -80,7 +81,7 @@ def _lesson(name: str, one: Mapping[str, Any]) -> str:
     return f"""<section>
 <h2>{said(name)}</h2>
 <p>{one["problems"]} problems, {one["candidates"]} candidates of each on average; the model chose in
-{one["spoke"]}. It said nothing: {said(silent)}.</p>
+{one["spoke"]}. It said nothing: {said(silent)}.{learned_from}</p>
 {table(("choice", *FIGURES), rows)}
 <h3>Every problem, the worst first</h3>
 {_curves(one["curves"])}
