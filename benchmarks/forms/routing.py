@@ -66,12 +66,18 @@ def topk_routing_backward(
     return (-scores * shared).scatter_add_(-1, places, products).to(logits.dtype)
 
 
-def sort_by_expert(ids: Any, expert_map: Any, weights: Any, experts: int, block: int) -> Any:
+def sort_by_expert(
+    ids: Any, expert_map: Any, weights: Any, experts: int, block: int, capacity: int
+) -> Any:
     found, rows = ids.flatten().long(), ids.numel()
     if expert_map is not None:
         known = (found >= 0) & (found < len(expert_map))
         found = torch.where(known, expert_map[found.clamp(0, len(expert_map) - 1)].long(), -1)
     found = torch.where((found >= 0) & (found < experts), found, experts)
+    if capacity:
+        chosen = torch.nn.functional.one_hot(found, experts + 1)
+        before = (chosen.cumsum(0) * chosen).sum(-1)
+        found = torch.where(before > capacity, experts, found)
     counts = found.new_zeros(experts + 1).scatter_add_(0, found, torch.ones_like(found))
     begun = counts.cumsum(0) - counts
     padded = (counts[:experts] + block - 1) // block * block

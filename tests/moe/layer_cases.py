@@ -32,6 +32,11 @@ def reference(x, w1, w2, weights, experts, **said: Any) -> Any:
     if (found := said.pop("expert_map", None)) is not None:
         inside = (local >= 0) & (local < len(found))
         local = torch.where(inside, found.long()[local * inside], -1)
+    if most := said.pop("capacity", 0):
+        chosen = local[..., None] == torch.arange(len(w1), device=local.device)
+        flat = chosen.flatten(0, -2).long()
+        before = (flat.cumsum(0) * flat).sum(-1).view(local.shape)
+        local = torch.where(before > most, -1, local)
     b1, b2 = said.pop("b1", None), said.pop("b2", None)
     shared, factor = said.pop("shared", None), said.pop("routed_scaling_factor", 1.0)
     y = torch.zeros(x.shape, dtype=torch.float64, device=x.device)

@@ -155,6 +155,25 @@ def test_experts_elsewhere_are_left_out():
     assert worst(sum_of_ranks, reference(x, w1, w2, weights, ids)) < LIMITS[torch.float32]
 
 
+def test_an_expert_takes_no_more_than_its_capacity():
+    given = operands(40, 32, 16, 4, 2, dtype=torch.float32)
+    y, whole = tw.fused_moe(*given, capacity=7), tw.fused_moe(*given)
+    assert worst(y, reference(*given, capacity=7)) < LIMITS[torch.float32]
+    assert torch.equal(y[:7], whole[:7]) and not torch.equal(y, whole)
+    assert torch.equal(tw.fused_moe(*given, capacity=40), whole)
+
+
+@pytest.mark.turns(3)
+def test_torch_compiles_the_layer_into_one_graph():
+    given = operands(6, 32, 16, 4, 2, dtype=torch.float32)
+    compiled = torch.compile(lambda *a: tw.fused_moe(*a) * 2, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(*given), tw.fused_moe(*given) * 2)
+    x = given[0].requires_grad_()
+    grads = [torch.autograd.grad(f(*given).sum(), x)[0] for f in (compiled, tw.fused_moe)]
+    assert torch.allclose(grads[0], grads[1] * 2, atol=1e-5)
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_a_shared_expert_serves_every_token(interleaved):
     given = operands(2 * 4, 32, 16, 4, 2, dtype=torch.float32)

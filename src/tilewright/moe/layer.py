@@ -43,6 +43,7 @@ def fused_moe(
     scale_b: str = "",
     dtype_b: str = "",
     expert_map: Any = None,
+    capacity: int = 0,
     shared: tuple[Any, Any] | None = None,
     routed_scaling_factor: float = 1.0,
     out: Any = None,
@@ -70,6 +71,8 @@ def fused_moe(
         for each 128 elements of a row; else it stays in x's type.
     dtype_b: ``int4`` or ``e2m1``: two elements of a weight's row are in each byte.
     expert_map: int32 [all experts]: the number of each expert here, or -1.
+    capacity: tokens that an expert takes at most, the first ones; 0 for any number. What is left
+        out adds nothing.
     shared: (w1, w2) of an expert that serves every token, without the first dimension; several
         shared experts are one with more inner columns. Its activation is the others'.
     routed_scaling_factor: of the sum, without the shared expert's.
@@ -107,6 +110,7 @@ def fused_moe(
         scale_b=scale_b,
         dtype_b=dtype_b,
         expert_map=expert_map,
+        capacity=capacity,
         **clamp,
     )
     summed: dict[str, Any] = {} if weights is None else {"weights": weights}
@@ -141,6 +145,7 @@ def rows_of_experts(
     scale_b: str = "",
     dtype_b: str = "",
     expert_map: Any = None,
+    capacity: int = 0,
 ) -> tuple[Any, Any]:
     """What `fused_moe` sums over each token's experts: rows [tokens · k, hidden] in the order of
     their experts, and the place of each choice among them, int32 [*tokens, k], -1 for none.
@@ -153,7 +158,9 @@ def rows_of_experts(
         raise BadArgument("scales= and scale_b= belong together, and scale_a= and dtype_b= to them")
     if scale_a not in ("", BLOCKS):
         raise BadArgument(f"scale_a = {scale_a!r}; rows are rounded in blocks of {BLOCKS}")
-    given = {} if expert_map is None else {"expert_map": expert_map}
+    given: dict[str, Any] = {} if expert_map is None else {"expert_map": expert_map}
+    if capacity:
+        given["capacity"] = capacity
     order, _, _, ends, _, places = sort_by_expert(experts, experts=count, **given)
     clamp = _clamp(limit, alpha, shift)
     recorded = _recorded(x, w1, w2, b1, b2)

@@ -36,6 +36,8 @@ CASES = {
             "has_weights": True,
         },
         {"tokens": 700, "k": 3, "experts": 20, "id_dtype": "int32", "has_weights": True},
+        {"tokens": 30, "k": 4, "experts": 5, "capacity": 7, "block": 4, "id_dtype": "int32"},
+        {"tokens": 900, "k": 3, "experts": 9, "capacity": 250, "id_dtype": "int32"},
     ),
     "sum_of_experts": (
         {"tokens": 9, "k": 4, "slots": 36, "width": 256, "has_weights": True},

@@ -2,7 +2,7 @@
 
 Row t · k + j is the j-th choice of token t. Rows of an expert keep their order, and each expert's
 begin at a multiple of `block`. A row whose id is none of the experts', or which the map of experts
-sends to -1, goes nowhere.
+sends to -1, goes nowhere; nor do, with a `capacity`, an expert's rows behind its first so many.
 
     order           the row of each slot; tokens · k where a slot is padding or beyond the total
     block_experts   the expert of each block of slots; -1 beyond the total
@@ -86,6 +86,9 @@ def reference(ids: Any, expert_map: Any, weights: Any, problem: Any) -> tuple[An
         known = (found >= 0) & (found < p.global_experts)
         found = f.where(known, expert_map[f.where(known, found, 0 * found)], 0 * found - 1)
     found = f.where((found >= 0) & (found < none), found, 0 * found + none)
+    if p.capacity:
+        one_hot = _references.one_hot(found[:, None], none + 1)[:, 0]
+        found = f.where(((one_hot.cumsum(0) * one_hot).sum(-1) > p.capacity), none, found)
     counts = f.bincount(found, minlength=none + 1)[:none]
     padded = (counts + p.block - 1) // p.block * p.block
     ends = padded.cumsum(0)
@@ -113,6 +116,8 @@ def refused(problem: Any) -> str:
     p = problem
     if not 1 <= p.experts <= MOST_EXPERTS:
         return f"experts = {p.experts}; state experts=, at most {MOST_EXPERTS}"
+    if p.capacity < 0:
+        return f"capacity = {p.capacity}; 0 is none"
     if p.block < 1:
         return f"block = {p.block}; a block has 1 slot at least"
     if p.id_dtype not in WHOLE:
@@ -191,7 +196,7 @@ declare(
                 f"({BLOCKS}) * block", dtype="fp32", when="has_weights", exact=True
             ),
         },
-        options={"experts": 0, "block": 1},
+        options={"experts": 0, "block": 1, "capacity": 0},
         axes={"CHUNK": CHUNKS, "COMPARED": (LITTLE, MUCH), "num_warps": (4, 8)},
         parts=(
             kernel("alone", f"{_PLACE}:alone", lambda p, c: (p.experts,), alone),

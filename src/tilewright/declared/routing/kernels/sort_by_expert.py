@@ -115,13 +115,15 @@ def fill(
 def alone(
     ids, expert_map, weights, order, block_experts, counts, ends, total, places, sorted_weights,
     rows, global_experts, slots, blocks, experts: tl.constexpr, block: tl.constexpr,
-    has_expert_map: tl.constexpr, has_weights: tl.constexpr, COMPARED: tl.constexpr,
+    capacity: tl.constexpr, has_expert_map: tl.constexpr, has_weights: tl.constexpr,
+    COMPARED: tl.constexpr,
 ):  # fmt: skip
     """One expert."""
     expert = tl.program_id(0)
     count = counted(
         ids, expert_map, 0, rows, rows, global_experts, experts, has_expert_map, COMPARED
     )  # fmt: skip
+    count = tl.minimum(count, capacity) if capacity > 0 else count
     padded = (count + block - 1) // block * block
     end = tl.cumsum(padded, 0)
     my_count, my_padded, my_end = one_of(count, expert), one_of(padded, expert), one_of(end, expert)
@@ -136,7 +138,11 @@ def alone(
         found = experts_at(ids, expert_map, at, rows, global_experts, experts, has_expert_map)
         mine = (found == expert).to(tl.int32)
         place = before + tl.cumsum(mine, 0) - 1
-        put(order, places, weights, sorted_weights, at, place, mine > 0, has_weights)
+        kept = mine > 0
+        if capacity > 0:
+            kept &= place < my_end - my_padded + my_count
+            tl.store(places + at, -1, (mine > 0) & (kept == 0))
+        put(order, places, weights, sorted_weights, at, place, kept, has_weights)
         before += tl.sum(mine, 0)
         if expert == 0:
             tl.store(places + at, -1, (found < 0) & (at < rows))
@@ -158,7 +164,7 @@ def count(
 
 
 @triton.jit
-def scan(chunk_counts, before, counts, chunks, experts: tl.constexpr):
+def scan(chunk_counts, before, counts, chunks, experts: tl.constexpr, capacity: tl.constexpr):
     """SCAN_BINS experts."""
     BINS: tl.constexpr = bins_of(experts)
     bins = tl.program_id(0) * SCAN_BINS + tl.arange(0, SCAN_BINS)
@@ -170,6 +176,7 @@ def scan(chunk_counts, before, counts, chunks, experts: tl.constexpr):
         found = tl.load(chunk_counts + at, there, 0)
         tl.store(before + at, sums[None, :] + tl.cumsum(found, 0) - found, there)
         sums += tl.sum(found, 0)
+    sums = tl.minimum(sums, capacity) if capacity > 0 else sums
     tl.store(counts + bins, sums, bins < experts)
 
 
@@ -177,7 +184,7 @@ def scan(chunk_counts, before, counts, chunks, experts: tl.constexpr):
 def place(
     ids, expert_map, weights, order, block_experts, counts, ends, total, places, sorted_weights,
     before, rows, global_experts, slots, blocks, chunks, experts: tl.constexpr,
-    block: tl.constexpr, CHUNK: tl.constexpr, COMPARED: tl.constexpr,
+    block: tl.constexpr, capacity: tl.constexpr, CHUNK: tl.constexpr, COMPARED: tl.constexpr,
     has_expert_map: tl.constexpr, has_weights: tl.constexpr,
 ):  # fmt: skip
     """A chunk of rows, or what an expert's rows do not fill."""
@@ -203,8 +210,11 @@ def place(
                 same = (its[:, None] == mine[None, :]) & (other[:, None] < at[None, :])
                 earlier += same.to(tl.int32)
             to = tl.gather(first, tl.maximum(mine, 0), 0) + tl.sum(earlier, 0)
-            put(order, places, weights, sorted_weights, at, to, mine >= 0, has_weights)
-            tl.store(places + at, -1, (mine < 0) & (at < rows))
+            kept = mine >= 0
+            if capacity > 0:
+                kept &= to < tl.gather(end - padded + every, tl.maximum(mine, 0), 0)
+            put(order, places, weights, sorted_weights, at, to, kept, has_weights)
+            tl.store(places + at, -1, (kept == 0) & (at < rows))
             if CHUNK > RANKED:
                 first += counted(
                     ids, expert_map, some, some + RANKED, rows, global_experts, experts,
