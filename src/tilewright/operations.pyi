@@ -1088,6 +1088,7 @@ def sort_by_expert(
     stream: Any = None,
     experts: int | None = 0,
     block: int | None = 1,
+    capacity: int | None = 0,
     expert_map: Array | None = None,
     weights: Array | None = None,
 ) -> Any:
