@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import BadArgument, BadFile, UnknownName
+from tilewright.ops.gemm.lowbit import PARTNERS
 from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.names import check, parse
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
-from tilewright.ops.grouped_gemm.problem import WALKED
+from tilewright.ops.grouped_gemm.problem import STACKED, WALKED
 from tilewright.ops.products import OUTPUTS, accumulator, outputs
 from tilewright.registry import Registry
 from tilewright.space import KernelSpace, load_space
@@ -30,13 +31,20 @@ def configs(draw):
     """Any expressible config, legal somewhere or not."""
     dtype = draw(st.sampled_from(sorted(OUTPUTS)))
     epilogue = draw(st.sampled_from(("", "relu", "bias+silu", "row_scale+col_scale")))
+    form = draw(st.sampled_from(WALKED))
+    scale_a, scale_b, dtype_b = "", "", dtype
+    if form in STACKED:
+        scale_a = draw(st.sampled_from(("", "1x128", "1x32-e8m0")))
+        scale_b = draw(st.sampled_from(("", "128x128", "64x1-bf16", "32x1-e8m0")))
+        dtype_b = draw(st.sampled_from((dtype, *PARTNERS.get(dtype, ()))))
+    scaled = bool(scale_a or scale_b)
     return check(
         GroupedGemmConfig(
-            form=draw(st.sampled_from(WALKED)),
+            form=form,
             layout=draw(st.sampled_from(LAYOUTS)),
             dtype_a=dtype,
-            dtype_b=dtype,
-            dtype_c=draw(st.sampled_from(outputs(dtype, epilogue))),
+            dtype_b=dtype_b,
+            dtype_c=draw(st.sampled_from(outputs(dtype, epilogue, scaled))),
             dtype_acc=accumulator(dtype),
             precision=draw(st.sampled_from(("ieee", "tf32") if dtype == "fp32" else ("ieee",))),
             tile_m=draw(counts),
@@ -53,6 +61,9 @@ def configs(draw):
             mma=draw(st.just((0, 0, 0)) | st.tuples(counts, counts, counts)),
             index_bits=draw(st.sampled_from((32, 64))),
             epilogue=epilogue,
+            scale_a=scale_a,
+            scale_b=scale_b,
+            zero_b=draw(st.booleans()) if dtype_b == "int4" and scale_b else False,
         )
     )
 

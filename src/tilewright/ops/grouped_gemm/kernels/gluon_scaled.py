@@ -15,8 +15,8 @@ only returns the slots of the ring. Scales past the group's end are read at its 
 
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 
-What limits it. As the GEMM's kernel, with tiles that end inside the groups. No GPU has run it yet;
-it was simulated.
+What limits it. As the GEMM's kernel, with tiles that end inside the groups. On an H200 it
+was right in every case of the tests; it was not timed.
 """
 
 from tilewright.ops.device.gluon_api import (

@@ -7,8 +7,8 @@ Data movement and edges. Those of that kernel within a group. Rows of A may be g
 and with them their scales: a row that the map does not mean is read as A's first row, and its sums
 become zeros.
 
-What limits it. With few rows an expert, memory: fp4 weights are a quarter of bf16's. No GPU has run
-it yet.
+What limits it. With few rows an expert, memory: fp4 weights are a quarter of bf16's. On an H200 it
+was right in every case of the tests; it was not timed.
 """
 
 import triton

@@ -6,8 +6,8 @@ Idea. The walk of `basic`, and for each tile the sum of the GEMM kernel of the s
 Data movement and edges. Those of that kernel within a group; gathered rows as in `mx`. Several
 workgroups share a compute unit: instructions limit the kernel, and few warps issue few.
 
-What limits it. Instructions: each expert's weights are unpacked once for each row of tiles. No GPU
-has run it yet.
+What limits it. Instructions: each expert's weights are unpacked once for each row of tiles. On an
+H200 it was right in every case of the tests; it was not timed, nor run with zero points.
 """
 
 import triton
