@@ -16,7 +16,7 @@ from tilewright.ops.conv.config import SWAPPED
 from tilewright.ops.conv.stated import first_strides
 
 SM_90, H200 = arch("sm_90"), device("h200_sxm")
-DIRECTIONS = ("forward", "data", "weights")
+DIRECTIONS = ("data", "weights")
 
 
 def first(p: ConvProblem) -> ConvProblem:
@@ -61,7 +61,7 @@ def test_epilogues_are_of_what_is_made():
     p = replace(LAST, direction="data", epilogue="bias+relu")
     c = configs(p)[0]
     assert verify.verify(Dispatcher(), p, c.name, seed=2).ok
-    p = replace(LAST, epilogue="add")
+    p = replace(p, epilogue="add")
     assert verify.verify(Dispatcher(), p, configs(p)[0].name, seed=3).ok
 
 
@@ -73,13 +73,15 @@ def test_exchanged_twice_it_is_the_same(p):
         once = swapping.inside(q)
         assert (once.c, once.k, once.out_sizes) == (q.k, q.c, q.spatial)
         assert once.flops == q.flops
-        again = swapping.inside(once)
-        assert replace(again, w_strides=q.w_strides) == q
+        again = swapping.inside(replace(once, direction=direction))
+        back = {"direction": direction, "w_strides": q.w_strides}
+        assert replace(again, **back) == q
 
 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
+        ({"direction": "forward"}, "forward, blocks"),
         ({"stride": (2, 1)}, "a stride of 2x1"),
         ({"groups": 3, "k": 3}, "groups"),
         ({"k": 9}, "9 filters of 24 channels"),
@@ -88,9 +90,9 @@ def test_exchanged_twice_it_is_the_same(p):
     ],
 )
 def test_what_is_not_exchanged(fields, why):
-    p = replace(LAST, **fields)
+    p = replace(LAST, **{"direction": "data", **fields})
     assert re.search(why, swapping.refusal(p)) and not configs(p)
-    c = configs(LAST)[0]
+    c = replace(configs(replace(LAST, direction="data"))[0], direction=p.direction)
     verdict = FAMILY.supports(c, p, SM_90)
     assert verdict.rule == "turned" and re.search(why, verdict.reason)
 

@@ -1,9 +1,9 @@
 """Few filters: the same convolution with x and y exchanged has few channels, and so the kernels of
-pipelines that are made for these (`packed`, `subpixel`).
+a pipeline that is made for these (`packed`). It serves the gradients; forward has another way
+(`tapping`).
 
 With a stride of 1, what y is of x by the filters is what x is of y by the filters turned round, so
 
-    forward of x, which makes y          is the gradient of the data of y
     the gradient of the data, from y     is forward of y
     the gradient of the weights          is that of the same sums, with taps from the last to the
                                          first and filters as channels
@@ -23,10 +23,10 @@ from tilewright.ops.conv.packing import MOST_CHANNELS
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.pool import Columns
 
-PIPELINES = ("packed", "subpixel", "implicit")
+PIPELINES = ("packed", "implicit")
 """Whose kernels are candidates so."""
 
-DIRECTIONS = {"forward": "data", "data": "forward", "weights": "weights"}
+DIRECTIONS = {"data": "forward", "weights": "weights"}
 """The direction of what is exchanged."""
 
 OPERANDS = {"x": "y", "y": "x"}
@@ -37,6 +37,8 @@ BLOCK = 1024
 
 def refusal(p: ConvProblem) -> str | None:
     """Why x and y of `p` are not exchanged, or None."""
+    if p.direction == "forward":
+        return "forward, blocks of pixels took longer on a GPU than what they would replace"
     if any(step != 1 for step in p.stride):
         return f"with a stride of {'x'.join(map(str, p.stride))}, y has fewer pixels than x"
     if p.groups > 1:
@@ -71,7 +73,7 @@ def _within(c: ConvConfig) -> ConvConfig:
 
 def within(c: ConvConfig) -> ConvConfig:
     """The config of the kernels between the steps, for `inside`; others stay as they are."""
-    return _within(c) if c.turned == SWAPPED else c
+    return _within(c) if c.turned == SWAPPED and c.direction in DIRECTIONS else c
 
 
 def all_within(c: Columns) -> Columns:

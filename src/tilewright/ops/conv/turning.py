@@ -44,6 +44,9 @@ from tilewright.ops.physics import memory_us
 
 TILES = {"x": (64, 64), "y": (64, 64), "w": (64, 16)}
 """Channels and pixels of a workgroup's tile; filters have few."""
+MANY = 16
+"""Channels from which on an image is put together from patches more slowly, where they are
+innermost (`CONV.BACK_SHARE`)."""
 FEW, MOST_COUNTED = 16, 2**30
 """Channels up to which tiles are of pixels with all channels; elements of an image, which are
 counted in 32 bits then."""
@@ -159,9 +162,20 @@ def us(p: ConvProblem, turned: str, device: Device, launch_us: float = DEVICE.LA
             moved = moved // 2 + patches.grown(p) * rows
         elif how == "taps":
             moved = moved // 2 + tapping.elements(p) * DTYPES[SUMS].bytes
-        share = CONV.LONGER_SHARE if how == LONGER else CONV.TURN_SHARE
-        total += memory_us(moved, device) / share
+        total += memory_us(moved, device) / _share(p, name, how)
     return total + len(steps) * launch_us
+
+
+def _share(p: ConvProblem, name: str, how: str) -> float:
+    """Share of the memory's bandwidth that a step reaches."""
+    if how == LONGER:
+        return CONV.LONGER_SHARE
+    made = name == p.output_name
+    if how == "taps" or (how == "windows" and made):
+        return CONV.ADDED_SHARE
+    if how == "patches" and made and p.c >= MANY and p.strides_of(name)[1] == 1:
+        return CONV.BACK_SHARE
+    return CONV.TURN_SHARE
 
 
 # --- what to compile and to launch --------------------------------------------------------------

@@ -396,7 +396,7 @@ APART: tuple[tuple[Tile, tuple[int, ...]], ...] = (
 many parts that all compute units have some. The operands come from memory while they are waited
 for, so 128×128 is for products without 256 columns: it reads a third more."""
 
-FEW = 64
+FEW, FEWER = 64, 32
 FEW_APART: tuple[tuple[Tile, tuple[int, ...]], ...] = (
     (("basic", 16, 16, 512, 4, 4, "direct"), (32, 128)),
     (("basic", 32, 16, 512, 4, 4, "direct"), (32, 128)),
@@ -404,8 +404,9 @@ FEW_APART: tuple[tuple[Tile, tuple[int, ...]], ...] = (
     (("gluon_ws", 64, 32, 128, 4, 12, "direct"), (64, 128)),
     (("gluon_ws", 64, 64, 128, 4, 13, "direct"), (64, 128)),
 )
-"""The same where channels or filters are up to `FEW`, as in the first layers of networks for
-phones: larger tiles are mostly empty there. With as many steps ahead as memory is away."""
+"""The same where channels and filters are up to `FEW`, and either up to `FEWER`, as in the first
+layers of networks for phones: larger tiles are mostly empty there. With as many steps ahead as
+memory is away."""
 
 _ALGORITHM = (
     "pipeline", "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "store",
@@ -499,7 +500,7 @@ def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
             (pipeline, m, n, k_bytes // element, *rest, "split_k", parts, "two_stage")
             for (pipeline, m, n, k_bytes, *rest), several in (
                 *APART,
-                *(FEW_APART if min(of.m, of.n) <= FEW else ()),
+                *(FEW_APART if max(of.m, of.n) <= FEW and min(of.m, of.n) <= FEWER else ()),
             )
             for parts in several
             if pipeline in here and ((m, n) != (128, 128) or of.n < 256)
