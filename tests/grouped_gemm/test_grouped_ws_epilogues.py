@@ -60,8 +60,14 @@ def test_its_sibling_has_the_same_epilogue_for_cpu_arrays():
     assert result.ok, result
 
 
-def test_gates_that_lie_apart_are_for_kernels_that_read_through_pointers():
+def test_gates_may_lie_apart_but_not_with_scales_of_their_own():
     kernel, problem = case(0)
+    assert FAMILY.supports(kernel, replace(problem, gates_apart=True), SM90)
+    scales = {"dtype_a": "e4m3fn", "scale_b": "128x128", "tile_k": 128}
+    kernel = config(pipeline="tma", epilogue="swiglu", **scales)
+    del scales["tile_k"]
+    said = {"groups": 4, "m": 300, "n": 512, "k": 256, "epilogue": "swiglu", **scales}
+    problem = GroupedGemmProblem("contiguous", **said)
     assert FAMILY.supports(kernel, problem, SM90)
     apart = FAMILY.supports(kernel, replace(problem, gates_apart=True), SM90)
     assert apart.rule == "gates_apart"
