@@ -128,13 +128,15 @@ def test_published_documents_of_pooling(read):
         (warps, index, "max") for warps in (1, 2) for index in (True, False)
     }
     assert {(c.dtype, c.FIRST, c.kernel_h, c.stride_w) for c in configs} == {("fp16", False, 3, 2)}
-    assert len(configs) == (6 + 7) * 2 * 2
+    assert {c.VECTOR for c in configs} == {1, 8}
+    assert len(configs) == (6 + 7) * 2 * 2 * 2
     assert len(notes) == 6 and all("ignored" in note for note in notes)
     pool = ops.family("pool")
     problem = pool.problem_type(
         images=2, depth=1, height=33, width=33, channels=64, dtype="fp16", **window
     )
-    assert any(pool.supports(c, problem, GFX950) for c in configs)
+    served = {c.VECTOR for c in configs if pool.supports(c, problem, GFX950)}
+    assert served == {1, 8}
 
 
 def test_an_average_has_no_index(read):

@@ -3,7 +3,8 @@ ROCm/composable_kernel, in both of its forms: ``block_config`` and ``tile_config
 
     CK Tile Engine               here
     ---------------------------  ----------------------------------------------------------------
-    block_m                      ROWS × FAST of so many elements of the result, channels last
+    block_m                      ROWS × FAST of so many elements of the result, channels last, each
+                                 for channels in eights and for any number of them (VECTOR)
     warp_m × warp_n              num_warps: the product
     reduce_op max, min, avg      mode max, min, average
     output_index                 index, which an average does not have
@@ -63,7 +64,7 @@ def read_pool(
     for name, why in _NOTHING.items():
         if name in said:
             notes.append(f"{said[name][0]}: ignored: {why}")
-    axes: dict[str, Any] = {"FIRST": [False], **own}
+    axes: dict[str, Any] = {"FIRST": [False], "VECTOR": [8, 1], **own}
     _tiles(said, axes)
     modes = _modes(said, axes, signature or {})
     if "output_index" in said:

@@ -151,12 +151,14 @@ def each(config: Any) -> float:
     return float(config.ROWS * config.FAST / (32 * config.num_warps))
 
 
-def prefers(neighbours: int, rows: int, first: bool, config: Any) -> float:
-    """How many times a tile has more or fewer than `USUAL_ELEMENTS` for each lane, and how many
+def prefers(
+    neighbours: int, rows: int, first: bool, config: Any, usual: float = USUAL_ELEMENTS
+) -> float:
+    """How many times a tile has more or fewer than the `usual` elements for each lane, and how many
     times there are too few workgroups."""
     many = prod(grid(neighbours, rows, first, config))
-    usual = max(each(config) / USUAL_ELEMENTS, USUAL_ELEMENTS / each(config))
-    return usual * max(1.0, FILLED / max(1, many))
+    apart = max(each(config) / usual, usual / each(config))
+    return apart * max(1.0, FILLED / max(1, many))
 
 
 def grid(neighbours: int, rows: int, first: bool, config: Any) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared._arrays import functions
-from tilewright.declared.sums import _ck, _pool, _tile_engine_pool, _windows
+from tilewright.declared.sums import _ck, _pool, _pool_groups, _tile_engine_pool, _windows
 from tilewright.dtypes import DTYPES
 from tilewright.ops.formats import Formats
 
@@ -28,16 +28,6 @@ VGG = {"kernel_h": 2, "kernel_w": 2, "stride_h": 2, "stride_w": 2}
 GLOBAL = {"mode": "average", "kernel_h": 7, "kernel_w": 7}
 I3D = {**RESNET, "kernel_d": 3, "stride_d": 2, "pad_d": 1}
 """Windows of known models."""
-
-
-def fast(problem: Any) -> tuple[int, int, bool]:
-    """Neighbours in memory of the output, how many of them there are, and whether channels come
-    first."""
-    depth, height, width = (_windows.count(problem, one) for one in _windows.DIMENSIONS)
-    lines = problem.images * depth * height
-    if problem.channels == 1:
-        return width, lines, True
-    return problem.channels, lines * width, False
 
 
 def reference(x: Any, problem: Any) -> tuple[Any, ...] | Any:
@@ -93,20 +83,19 @@ declare(
         options={**_windows.OPTIONS, "index": False},
         choices=_windows.CHOICES,
         numbers=_windows.NUMBERS,
-        axes=_windows.AXES,
+        axes=_pool_groups.AXES,
         parts=(
             kernel(
                 "main",
                 f"{__package__}.kernels.pool:pool",
-                lambda problem, config: _windows.grid(*fast(problem), config),
+                lambda problem, config: _windows.grid(*_pool_groups.fast(problem, config), config),
             ),
         ),
         values=_windows.COUNTS,
         refuses=refused,
-        supports=lambda problem, config: _windows.fits(*fast(problem), config),
-        narrows=lambda problem: _windows.narrows(*fast(problem)),
-        prefers=lambda problem, config: _windows.prefers(*fast(problem), config),
-        multiples=_windows.multiples,
+        supports=_pool_groups.fits,
+        together=_pool_groups.together,
+        prefers=_pool_groups.prefers,
         reference=reference,
         gradients=gradients,
         functions=_pool.FUNCTIONS,

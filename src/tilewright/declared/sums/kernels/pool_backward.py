@@ -54,7 +54,7 @@ def pool_backward(
     fast = tl.program_id(1) * FAST + tl.arange(0, FAST)
     image, d, h, w, step, there = across(row, fast, depth, height, width, channels, FIRST)
     there = there & (image < images)
-    total = tl.zeros((ROWS, FAST), tl.float32)
+    total = tl.zeros((FAST, ROWS), tl.float32)
     wide = 1 if FIRST else channels
     if ALL <= UNROLLED:
         for one in tl.static_range(ALL):
@@ -72,7 +72,7 @@ def pool_backward(
                 one // ALL_W % ALL_H, one % ALL_W, mode, include_pad, kernel_d, kernel_h, kernel_w,
                 stride_d, stride_h, stride_w, dilation_d, dilation_h, dilation_w,
             )  # fmt: skip
-    to = row.to(tl.int64)[:, None] * (width if FIRST else channels) + fast[None, :]
+    to = row.to(tl.int64)[None, :] * (width if FIRST else channels) + fast[:, None]
     tl.store(dx + to, total.to(dx.dtype.element_ty), there)
 
 

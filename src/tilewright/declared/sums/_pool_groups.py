@@ -1,0 +1,186 @@
+"""Groups of windows that lanes of `pool` go through together, and the vectors that they read."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.declared.sums import _windows
+from tilewright.declared.sums._tiles import up
+from tilewright.dtypes import DTYPES
+
+AXES: dict[str, tuple[Any, ...]] = {
+    **_windows.AXES,
+    "VECTOR": (1, 2, 4, 8, 16),
+    "LEFT": tuple(range(9)),
+    "STORED": (1, 2, 4, 8, 16),
+    "DOWN": (1, 2, 4),
+    "ACROSS": (1, 2, 4, 8, 16),
+}
+"""VECTOR: neighbours that are read at once: pixels of a line where channels come first, else
+channels. LEFT: `pad_w` of kernels that read vectors of pixels. STORED: pixels of a line of results
+that are written at once. DOWN and ACROSS: lines and pixels of the windows that a lane makes
+together. ROWS and FAST count such groups."""
+
+VECTOR_BYTES = 16
+"""Bytes of the widest load of a lane, on every architecture here."""
+LINE_BYTES = 128
+"""Bytes of a line of the cache, which narrow tiles of channels fill at least."""
+UNROLLED = 32
+"""Elements of a window, at most, that a lane with one window reads without a loop, as the kernel
+has it."""
+MOST_READ = 128
+"""Elements that a lane reads for a group, at most: none of these reads is in a loop, so each is
+instructions of its own."""
+LANES = 128
+"""Lanes of a workgroup of four warps, for which sizes of tiles are listed."""
+LANE_RESULTS = 32
+"""Results of a lane, at most: each is in a register of its own."""
+
+
+def fast(problem: Any, config: Any) -> tuple[int, int, bool]:
+    """Neighbouring groups in memory of the output, how many of them there are, and whether channels
+    come first."""
+    depth, height, width = (_windows.count(problem, one) for one in _windows.DIMENSIONS)
+    groups = -(-width // config.ACROSS)
+    lines = problem.images * depth * -(-height // config.DOWN)
+    if problem.channels == 1:
+        return groups, lines, True
+    return problem.channels, lines * groups, False
+
+
+def _dividing(count: int, most: int) -> int:
+    """The largest power of two, at most `most`, that divides `count`."""
+    return min(most, count & -count) if count else most
+
+
+def _vector(problem: Any) -> int:
+    """The elements that are read at once. Pixels are, where a vector has the beginnings of whole
+    windows, and where the padding is one of the axis."""
+    if problem.alignment < VECTOR_BYTES:
+        return 1
+    most = VECTOR_BYTES * 8 // DTYPES[problem.dtype].bits
+    if problem.channels > 1:
+        return _dividing(problem.channels, most)
+    found = _dividing(problem.width, most)
+    listed = found % problem.stride_w == 0 and problem.pad_w in AXES["LEFT"]
+    return found if listed else 1
+
+
+def _read(problem: Any, dimension: str, count: int) -> int:
+    """How many elements along a dimension `count` neighbouring windows have."""
+    kernel, stride, dilation, _, _ = _windows.stated(problem, dimension)
+    return len({one * stride + tap * dilation for one in range(count) for tap in range(kernel)})
+
+
+def reads(problem: Any, down: int, across: int) -> int:
+    """Elements of the windows of a group."""
+    lines = problem.kernel_d * _read(problem, "height", down)
+    return int(lines * _read(problem, "width", across))
+
+
+def _looped(problem: Any, down: int, across: int) -> bool:
+    """Whether a group is one window that is read in a loop."""
+    return down * across == 1 and reads(problem, 1, 1) > UNROLLED
+
+
+def _sharing(problem: Any, dimension: str) -> list[int]:
+    """1, and how many neighbouring windows share elements, if there are so many."""
+    several = [n for n in (2, 4) if n <= _windows.count(problem, dimension)]
+    alone = _read(problem, dimension, 1)
+    return [1, *(n for n in several if _read(problem, dimension, n) < n * alone)]
+
+
+def forms(problem: Any) -> list[dict[str, int]]:
+    """The groups that a problem is served with, without their tiles."""
+    vector = _vector(problem)
+    if problem.channels == 1 and vector > 1:
+        across = vector // problem.stride_w
+        stored = _dividing(_windows.count(problem, "width"), across)
+        pixels = {"VECTOR": vector, "LEFT": problem.pad_w, "STORED": stored, "ACROSS": across}
+        made = [{**pixels, "DOWN": down} for down in _sharing(problem, "height")]
+        if found := [one for one in made if _readable(problem, one["DOWN"], across)]:
+            return found
+    first, results = problem.channels == 1, _windows.count(problem, "width")
+    several = product(_sharing(problem, "height"), _sharing(problem, "width"))
+    return [
+        {
+            "VECTOR": 1 if first else vector,
+            "LEFT": 0,
+            "STORED": _dividing(results, across) if first else 1,
+            "DOWN": down,
+            "ACROSS": across,
+        }
+        for down, across in several
+        if _readable(problem, down, across) or down * across == 1
+    ]
+
+
+def _readable(problem: Any, down: int, across: int) -> bool:
+    """Whether all elements of a group can be read without a loop."""
+    return reads(problem, down, across) <= MOST_READ and not _looped(problem, down, across)
+
+
+def together(problem: Any, arch: Arch) -> list[dict[str, Any]]:
+    """Groups, with two or three tiles of each: of the usual size, of half and of twice as many."""
+    found = []
+    for form in forms(problem):
+        neighbours, rows, first = fast(problem, SimpleNamespace(**form))
+        widest = min(256, up(neighbours))
+        several = (widest, widest // 2) if widest == 256 else (widest,)
+        most = min(128, up(rows))
+        usual = int(_usual(problem, form["VECTOR"], form["DOWN"] * form["ACROSS"]))
+        sizes = [LANES * size // 2 for size in (usual, 2 * usual, 4 * usual)]
+        least = 16 if first else LINE_BYTES * 8 // DTYPES[problem.dtype].bits
+        for wide, size in product((*several, _filled(neighbours, least)), sizes):
+            deep = max(1, min(most, size // (widest if wide in several else wide)))
+            found.append({**form, "FIRST": first, "FAST": wide, "ROWS": deep})
+    return [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in found)]
+
+
+def _usual(problem: Any, vector: int, windows: int) -> float:
+    """Groups of a tile for each lane that are preferred: a vector of channels, and no fewer results
+    than of single windows."""
+    several = 1 if problem.channels == 1 else vector
+    return max(several, _windows.USUAL_ELEMENTS / windows)
+
+
+def _filled(neighbours: int, least: int) -> int:
+    """The width of tiles, at least `least`, of which the fewest lanes have no neighbour."""
+    widths: list[int] = [n for n in AXES["FAST"] if least <= n <= up(neighbours)] or [
+        up(neighbours)
+    ]
+    return min(widths, key=lambda one: (-(-neighbours // one) * one, -one))
+
+
+def fits(problem: Any, config: Any) -> bool | str:
+    """Whether a config's groups and tile are for a problem."""
+    first, vector = problem.channels == 1, config.VECTOR
+    if (problem.width if first else problem.channels) % vector:
+        return f"VECTOR = {vector} does not divide the {'pixels' if first else 'channels'} of a row"
+    if first and vector > 1:
+        if config.ACROSS * problem.stride_w != vector:
+            return f"ACROSS = {config.ACROSS} by {problem.stride_w} are not VECTOR = {vector}"
+        if problem.pad_w != config.LEFT:
+            return f"LEFT = {config.LEFT}, the padding is {problem.pad_w}"
+    if _windows.count(problem, "width") % config.STORED or config.ACROSS % config.STORED:
+        return f"STORED = {config.STORED} does not divide the results of a line and of a group"
+    many = reads(problem, config.DOWN, config.ACROSS)
+    if many > MOST_READ and not _looped(problem, config.DOWN, config.ACROSS):
+        return f"{many} elements for each group, at most {MOST_READ}"
+    if (results := _windows.each(config) * config.DOWN * config.ACROSS) > LANE_RESULTS:
+        return f"{results:.0f} results for each lane"
+    return _windows.fits(*fast(problem, config), config)
+
+
+def prefers(problem: Any, config: Any) -> float:
+    """What is preferred of tiles, times the elements that are read for each result, times the lanes
+    for each that has a neighbour."""
+    windows = config.DOWN * config.ACROSS
+    share = reads(problem, config.DOWN, config.ACROSS) / (windows * reads(problem, 1, 1))
+    neighbours, rows, first = fast(problem, config)
+    usual = _usual(problem, config.VECTOR, windows)
+    lanes = -(-neighbours // config.FAST) * config.FAST / max(1, neighbours)
+    return float(share * lanes * _windows.prefers(neighbours, rows, first, config, usual))
