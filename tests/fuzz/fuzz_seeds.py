@@ -171,7 +171,7 @@ LINES = (
      "--matmul --grouped=0:4:8+0+16+8 --dt=bf16 --wtag=acb 32x64:4x64x128"),
     ("attention", "ck", "tile_example_fmha_fwd -mode=1 -b=2 -h_k=2 -s=9,5 -s_k=16,7 -s_qpad=16,8 "
      "-vlayout=c -prec=fp8bf16 -qscale=bs -mask=b:4,35"),
-    ("conv", "ck", "grouped_conv_fwd 1 1 0 1 0 1 2 32 4 192 192 3 3 28 28 1 1 1 1 1 1 1 1"),
+    ("conv", "ck", "grouped_conv_fwd 1 1 0 1 1 0 1 2 32 4 192 192 3 3 28 28 1 1 1 1 1 1 1 1"),
 )  # fmt: skip
 """Lines of other programs that state a problem, by the word that reads them."""
 

@@ -25,7 +25,7 @@ import pytest
 from fuzz_readers import READERS, Reader
 
 import selection
-from tilewright import space
+from tilewright import ops, space
 from tilewright.errors import TilewrightError
 
 TIMES = max(1, int(os.environ.get("TILEWRIGHT_FUZZ", "1")))
@@ -135,3 +135,10 @@ def _spin() -> None:
     end = time.process_time() + MOST_SECONDS
     while time.process_time() < end:
         pass
+
+
+def test_every_problem_in_words_is_one() -> None:
+    """The readers above draw from these, and may not come upon each."""
+    for family, pairs in fuzz_seeds.words():
+        for on in (fuzz_seeds.SM90, fuzz_seeds.GFX942):
+            ops.family(family).parse_problem(dict(pairs), on)
