@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from tilewright import ops, verify
 from tilewright.arch import arch
 from tilewright.compile import build, inspect
-from tilewright.declared.sums import _pool_groups
+from tilewright.declared.sums import _pixel_groups, _pool_groups
 from tilewright.declared.sums.kernels import pool as kernels
 from tilewright.dispatch import Dispatcher
 
-POOL = ops.family("pool")
+POOL, BACKWARD = ops.family("pool"), ops.family("pool_backward")
 H200 = arch("sm_90")
 PLANES = {"images": 3, "depth": 1, "height": 9, "channels": 1}
 PIXELS = {"images": 2, "depth": 1, "height": 8, "width": 7}
@@ -49,17 +49,27 @@ FORMS = (
 )
 
 
+ARRIVING = (
+    *(one for one in FORMS if one.get("dtype") != "int8"),
+    # One window for several pixels; pixels in no window; more windows than are unrolled.
+    {**PIXELS, "channels": 8, "kernel_h": 2, "kernel_w": 2, **TWICE},
+    {**PLANES, "width": 24, "kernel_h": 1, "kernel_w": 1, "stride_h": 3, "stride_w": 4},
+    {**PLANES, "width": 25, "kernel_h": 3, "kernel_w": 3, "stride_h": 3, "stride_w": 3, "pad_h": 1},
+    {**PIXELS, "channels": 3, "kernel_h": 8, "kernel_w": 7, "pad_h": 4, "pad_w": 3},
+)
+
+
 @pytest.fixture(scope="module")
 def dispatcher():
     return Dispatcher(device="h200_sxm")
 
 
-def configs(problem):
+def configs(family, problem):
     """A config of every form, with the smallest tile that it has."""
     found = {}
-    for one in POOL.default_space(problem, H200).expand(H200).configs:
-        if one.num_warps == 4 and one.alignment == 16 and POOL.supports(one, problem, H200):
-            form = one.VECTOR, one.LEFT, one.STORED, one.DOWN, one.ACROSS
+    for one in family.default_space(problem, H200).expand(H200).configs:
+        if one.num_warps == 4 and one.alignment == 16 and family.supports(one, problem, H200):
+            form = one.VECTOR, one.LEFT, one.DOWN, one.ACROSS
             found.setdefault(form, one)
     return found
 
@@ -69,8 +79,22 @@ def configs(problem):
 @pytest.mark.parametrize("fields", FORMS, ids=str)
 def test_every_form_is_right(fields, dispatcher):
     problem = POOL.problem_type(**{"dtype": "bf16", **fields})
-    forms = configs(problem)
+    forms = configs(POOL, problem)
     assert any(one.DOWN * one.ACROSS > 1 for one in forms.values())
+    for config in forms.values():
+        result = verify.verify(dispatcher, problem, config.name, seed=1)
+        assert result.ok, (config.name, result)
+
+
+@pytest.mark.turns(24)
+@pytest.mark.grid(3)
+@pytest.mark.parametrize("fields", ARRIVING, ids=str)
+def test_every_form_of_the_gradient_is_right(fields, dispatcher):
+    known = {name: value for name, value in fields.items() if name != "index"}
+    placed = fields.get("mode") != "average"
+    problem = BACKWARD.problem_type(**{"dtype": "bf16", **known, "has_index": placed})
+    forms = configs(BACKWARD, problem)
+    assert forms
     for config in forms.values():
         result = verify.verify(dispatcher, problem, config.name, seed=1)
         assert result.ok, (config.name, result)
@@ -144,12 +168,32 @@ def test_groups_that_are_not_for_a_problem(changes, says, dispatcher):
     assert says in POOL.supports(config, problem, H200).reason
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"VECTOR": 16}, "VECTOR = 16 does not divide the pixels"),
+        ({"ACROSS": 4}, "ACROSS = 4 is not VECTOR = 8"),
+        ({"LEFT": 0}, "LEFT = 0, the padding is 1"),
+        ({"DOWN": 3}, "3 by 8 pixels, which are no multiples"),
+        ({"VECTOR": 1}, "LEFT = 1 belongs to vectors"),
+    ],
+)
+def test_groups_of_pixels_that_are_not_for_a_problem(changes, says, dispatcher):
+    problem = BACKWARD.problem_type(
+        **{**PLANES, "images": 99, "width": 24, **THREE, **TWICE, "dtype": "bf16"}, has_index=True
+    )
+    config = replace(dispatcher.select(problem).config, **changes)
+    assert says in BACKWARD.supports(config, problem, H200).reason
+
+
 def test_reads_of_a_group_are_counted_once():
     problem = POOL.problem_type(
         images=1, depth=1, height=20, width=20, channels=3, dtype="bf16", kernel_h=7, kernel_w=7
     )
     assert _pool_groups.reads(problem, 1, 1) == 49
     assert _pool_groups.reads(problem, 4, 4) == 100
+    assert _pixel_groups.reads(problem, 1, 1) == 49
+    assert _pixel_groups.reads(problem, 2, 2) == 64
 
 
 def test_vectors_come_apart_and_together_again():
@@ -183,6 +227,11 @@ def test_reads_are_vectors_and_nothing_passes_through_shared_memory(which, dispa
 )
 @pytest.mark.parametrize("fields", [FORMS[1], FORMS[13]], ids=["pixels", "channels"])
 def test_groups_are_built(fields, target, dispatcher, store):
-    config = dispatcher.select(POOL.problem_type(**{"dtype": "bf16", **fields})).config
-    assert config.DOWN * config.ACROSS > 1
-    build([(config, target)], store=store, workers=1).raise_if_failed()
+    known = {name: value for name, value in fields.items() if name != "index"}
+    for problem in (
+        POOL.problem_type(**{"dtype": "bf16", **fields}),
+        BACKWARD.problem_type(dtype="bf16", **known, has_index="mode" not in fields),
+    ):
+        config = dispatcher.select(problem).config
+        assert config.DOWN * config.ACROSS > 1
+        build([(config, target)], store=store, workers=1).raise_if_failed()

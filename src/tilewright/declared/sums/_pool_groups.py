@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,10 @@ AXES: dict[str, tuple[Any, ...]] = {
 channels. LEFT: `pad_w` of kernels that read vectors of pixels. STORED: pixels of a line of results
 that are written at once. DOWN and ACROSS: lines and pixels of the windows that a lane makes
 together. ROWS and FAST count such groups."""
+
+Fast = Callable[[Any, Any], tuple[int, int, bool]]
+"""Of a problem and a config: neighbouring groups in memory, how many of them there are, and whether
+channels come first."""
 
 VECTOR_BYTES = 16
 """Bytes of the widest load of a lane, on every architecture here."""
@@ -51,20 +56,20 @@ def fast(problem: Any, config: Any) -> tuple[int, int, bool]:
     return problem.channels, lines * groups, False
 
 
-def _dividing(count: int, most: int) -> int:
+def dividing(count: int, most: int) -> int:
     """The largest power of two, at most `most`, that divides `count`."""
     return min(most, count & -count) if count else most
 
 
-def _vector(problem: Any) -> int:
-    """The elements that are read at once. Pixels are, where a vector has the beginnings of whole
-    windows, and where the padding is one of the axis."""
+def vector_of(problem: Any) -> int:
+    """The neighbours that are moved at once, of images. Pixels are, where a vector has the
+    beginnings of whole windows, and where the padding is one of the axis."""
     if problem.alignment < VECTOR_BYTES:
         return 1
     most = VECTOR_BYTES * 8 // DTYPES[problem.dtype].bits
     if problem.channels > 1:
-        return _dividing(problem.channels, most)
-    found = _dividing(problem.width, most)
+        return dividing(problem.channels, most)
+    found = dividing(problem.width, most)
     listed = found % problem.stride_w == 0 and problem.pad_w in AXES["LEFT"]
     return found if listed else 1
 
@@ -95,10 +100,10 @@ def _sharing(problem: Any, dimension: str) -> list[int]:
 
 def forms(problem: Any) -> list[dict[str, int]]:
     """The groups that a problem is served with, without their tiles."""
-    vector = _vector(problem)
+    vector = vector_of(problem)
     if problem.channels == 1 and vector > 1:
         across = vector // problem.stride_w
-        stored = _dividing(_windows.count(problem, "width"), across)
+        stored = dividing(_windows.count(problem, "width"), across)
         pixels = {"VECTOR": vector, "LEFT": problem.pad_w, "STORED": stored, "ACROSS": across}
         made = [{**pixels, "DOWN": down} for down in _sharing(problem, "height")]
         if found := [one for one in made if _readable(problem, one["DOWN"], across)]:
@@ -109,7 +114,7 @@ def forms(problem: Any) -> list[dict[str, int]]:
         {
             "VECTOR": 1 if first else vector,
             "LEFT": 0,
-            "STORED": _dividing(results, across) if first else 1,
+            "STORED": dividing(results, across) if first else 1,
             "DOWN": down,
             "ACROSS": across,
         }
@@ -124,14 +129,20 @@ def _readable(problem: Any, down: int, across: int) -> bool:
 
 
 def together(problem: Any, arch: Arch) -> list[dict[str, Any]]:
-    """Groups, with two or three tiles of each: of the usual size, of half and of twice as many."""
+    """Groups, with tiles of each."""
+    return tiled(problem, forms(problem), fast)
+
+
+def tiled(problem: Any, forms: Sequence[Mapping[str, int]], fast: Fast) -> list[dict[str, Any]]:
+    """Forms of groups, with two or three tiles of each: of the usual size, of half and of twice as
+    many groups."""
     found = []
-    for form in forms(problem):
+    for form in forms:
         neighbours, rows, first = fast(problem, SimpleNamespace(**form))
         widest = min(256, up(neighbours))
         several = (widest, widest // 2) if widest == 256 else (widest,)
         most = min(128, up(rows))
-        usual = int(_usual(problem, form["VECTOR"], form["DOWN"] * form["ACROSS"]))
+        usual = int(_usual(first, form["VECTOR"], form["DOWN"] * form["ACROSS"]))
         sizes = [LANES * size // 2 for size in (usual, 2 * usual, 4 * usual)]
         least = 16 if first else LINE_BYTES * 8 // DTYPES[problem.dtype].bits
         for wide, size in product((*several, _filled(neighbours, least)), sizes):
@@ -140,11 +151,10 @@ def together(problem: Any, arch: Arch) -> list[dict[str, Any]]:
     return [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in found)]
 
 
-def _usual(problem: Any, vector: int, windows: int) -> float:
-    """Groups of a tile for each lane that are preferred: a vector of channels, and no fewer results
-    than of single windows."""
-    several = 1 if problem.channels == 1 else vector
-    return max(several, _windows.USUAL_ELEMENTS / windows)
+def _usual(first: bool, vector: int, results: int) -> float:
+    """Groups of so many results that are preferred for each lane of a tile: a vector of channels,
+    and no fewer results than of groups of one."""
+    return max(1 if first else vector, _windows.USUAL_ELEMENTS / results)
 
 
 def _filled(neighbours: int, least: int) -> int:
@@ -170,17 +180,26 @@ def fits(problem: Any, config: Any) -> bool | str:
     many = reads(problem, config.DOWN, config.ACROSS)
     if many > MOST_READ and not _looped(problem, config.DOWN, config.ACROSS):
         return f"{many} elements for each group, at most {MOST_READ}"
+    return fitting(config, *fast(problem, config))
+
+
+def fitting(config: Any, neighbours: int, rows: int, first: bool) -> bool | str:
+    """Whether a tile is one for so many groups, and has no more results than lanes have registers
+    for."""
     if (results := _windows.each(config) * config.DOWN * config.ACROSS) > LANE_RESULTS:
         return f"{results:.0f} results for each lane"
-    return _windows.fits(*fast(problem, config), config)
+    return _windows.fits(neighbours, rows, first, config)
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """What is preferred of tiles, times the elements that are read for each result, times the lanes
-    for each that has a neighbour."""
+    """What is preferred of tiles, times the elements that are read for each result."""
     windows = config.DOWN * config.ACROSS
     share = reads(problem, config.DOWN, config.ACROSS) / (windows * reads(problem, 1, 1))
-    neighbours, rows, first = fast(problem, config)
-    usual = _usual(problem, config.VECTOR, windows)
+    return float(share) * preferred(config, *fast(problem, config))
+
+
+def preferred(config: Any, neighbours: int, rows: int, first: bool) -> float:
+    """What is preferred of tiles of so many groups, times the lanes for each that has one."""
+    usual = _usual(first, config.VECTOR, config.DOWN * config.ACROSS)
     lanes = -(-neighbours // config.FAST) * config.FAST / max(1, neighbours)
-    return float(share * lanes * _windows.prefers(neighbours, rows, first, config, usual))
+    return float(lanes * _windows.prefers(neighbours, rows, first, config, usual))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -124,15 +124,6 @@ def refused(problem: Any) -> str:
     return ""
 
 
-def narrows(neighbours: int, rows: int, first: bool) -> Mapping[str, Sequence[Any]]:
-    """A few sizes of tiles: for so many neighbours in memory, and so many of them."""
-    fast = min(256, up(neighbours))
-    several = (fast,) if fast < 256 else (fast, fast // 2)
-    most = min(128, up(rows))
-    wanted = [max(1, min(most, size // fast)) for size in (512, 1024, 2048)]
-    return {"FIRST": (first,), "FAST": several, "ROWS": tuple(dict.fromkeys(wanted))}
-
-
 def fits(neighbours: int, rows: int, first: bool, config: Any) -> bool | str:
     """Whether a config's tile is one for so many neighbours in memory, and so many of them."""
     if first != config.FIRST:
@@ -164,8 +155,3 @@ def prefers(
 def grid(neighbours: int, rows: int, first: bool, config: Any) -> tuple[int, int]:
     """Tiles of rows, by tiles of neighbours."""
     return -(-rows // config.ROWS), -(-neighbours // config.FAST)
-
-
-def multiples(config: Any) -> tuple[str, ...]:
-    """Sizes that aligned kernels take for multiples of 16."""
-    return () if config.FIRST else ("channels",)

@@ -9,18 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, In, Out, declare, kernel
-from tilewright.declared.sums import _windows
+from tilewright.declared.sums import _pixel_groups, _windows
 from tilewright.declared.sums.pool import GLOBAL, IMAGES, RESNET
 from tilewright.dtypes import DTYPES
-
-
-def fast(problem: Any) -> tuple[int, int, bool]:
-    """Neighbours in memory of the images, how many of them there are, and whether channels come
-    first."""
-    lines = problem.images * problem.depth * problem.height
-    if problem.channels == 1:
-        return problem.width, lines, True
-    return problem.channels, lines * problem.width, False
 
 
 def places(problem: Any, rng: Any) -> Any:
@@ -69,20 +60,19 @@ declare(
         options=_windows.OPTIONS,
         choices=_windows.CHOICES,
         numbers=_windows.NUMBERS,
-        axes=_windows.AXES,
+        axes=_pixel_groups.AXES,
         parts=(
             kernel(
                 "main",
                 f"{__package__}.kernels.pool_backward:pool_backward",
-                lambda problem, config: _windows.grid(*fast(problem), config),
+                lambda problem, config: _windows.grid(*_pixel_groups.fast(problem, config), config),
             ),
         ),
         values=_windows.COUNTS,
         refuses=refused,
-        supports=lambda problem, config: _windows.fits(*fast(problem), config),
-        narrows=lambda problem: _windows.narrows(*fast(problem)),
-        prefers=lambda problem, config: _windows.prefers(*fast(problem), config),
-        multiples=_windows.multiples,
+        supports=_pixel_groups.fits,
+        together=_pixel_groups.together,
+        prefers=_pixel_groups.prefers,
         reference=reference,
         terms=8,
         problems=(
