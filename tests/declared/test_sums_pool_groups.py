@@ -24,6 +24,7 @@ PIXELS = {"images": 2, "depth": 1, "height": 8, "width": 7}
 THREE = {"kernel_h": 3, "kernel_w": 3, "pad_h": 1, "pad_w": 1}
 TWICE = {"stride_h": 2, "stride_w": 2}
 MEAN = {"mode": "average", "include_pad": False}
+THIRTEEN = {"kernel_h": 13, "kernel_w": 13, "pad_h": 6, "pad_w": 6}
 VIDEO = {"depth": 5, "kernel_d": 3, "stride_d": 2, "pad_d": 1}
 FORMS = (
     # Vectors of 8 and 2 pixels, with windows that reach beyond them on the left, on both sides and
@@ -46,6 +47,19 @@ FORMS = (
     {**PIXELS, "channels": 5, "kernel_h": 5, "kernel_w": 6, "pad_h": 2, "pad_w": 3, **MEAN},
     {**PIXELS, "channels": 3, **THREE, "dilation_h": 2, "mode": "min", "dtype": "fp32"},
     {**PIXELS, "channels": 12, "kernel_h": 2, "kernel_w": 2, "dtype": "int8"},
+    # Windows whose lines are gone through in a loop.
+    {**PIXELS, "height": 16, "width": 15, "channels": 5, **THIRTEEN, "index": True},
+    {
+        **PIXELS,
+        "height": 16,
+        "width": 15,
+        "channels": 4,
+        **THIRTEEN,
+        "depth": 3,
+        "kernel_d": 2,
+        **MEAN,
+    },
+    {**PLANES, "height": 14, "width": 16, **THIRTEEN, "mode": "min"},
 )
 
 
@@ -145,8 +159,10 @@ def test_how_many_windows_are_made_together():
     assert groups(**{**apart, "stride_h": 1}) == {(1, 1), (2, 1), (4, 1)}
     # Windows of the whole image, and windows with more elements than are unrolled.
     assert groups(kernel_h=8, kernel_w=7) == {(1, 1)}
-    assert (4, 4) not in groups(height=40, width=40, kernel_h=13, kernel_w=9)
-    assert int(kernels.UNROLLED.value) == _pool_groups.UNROLLED
+    assert groups(height=40, width=40, kernel_h=13, kernel_w=13) == {(1, 1), (1, 2), (1, 4)}
+    assert groups(height=40, width=99, kernel_h=2, kernel_w=70) == {(1, 1)}
+    for name in ("UNROLLED", "MOST_READ"):
+        assert getattr(kernels, name).value == getattr(_pool_groups, name)
 
 
 @pytest.mark.parametrize(
@@ -235,3 +251,25 @@ def test_groups_are_built(fields, target, dispatcher, store):
         config = dispatcher.select(problem).config
         assert config.DOWN * config.ACROSS > 1
         build([(config, target)], store=store, workers=1).raise_if_failed()
+
+
+@pytest.mark.turns(24)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942", "gfx1201"])
+def test_lines_in_a_loop_are_built(target, dispatcher, store):
+    config = dispatcher.select(POOL.problem_type(**FORMS[-1], dtype="bf16")).config
+    assert config.VECTOR == config.ACROSS == 8
+    build([(config, target)], store=store, workers=1).raise_if_failed()
+
+
+@pytest.mark.turns(48)
+@pytest.mark.parametrize("target", ["gfx942", "gfx1201"])
+@pytest.mark.parametrize("fields", [FORMS[1], FORMS[-1]], ids=["groups", "lines in a loop"])
+def test_vectors_of_pixels_are_right_in_emulation(fields, target, store):
+    emulated = Dispatcher(device=f"emulated:{target}", store=store)
+    known = {name: value for name, value in fields.items() if name != "index"}
+    for problem in (
+        POOL.problem_type(**{"dtype": "bf16", **fields}),
+        BACKWARD.problem_type(**{"dtype": "bf16", **known}, has_index=True),
+    ):
+        result = verify.verify(emulated, problem)
+        assert result.ok and not result.findings, result

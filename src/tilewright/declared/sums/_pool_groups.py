@@ -41,6 +41,8 @@ MOST_READ = 128
 instructions of its own."""
 LANES = 128
 """Lanes of a workgroup of four warps, for which sizes of tiles are listed."""
+MOST_OF_LINE = 64
+"""Elements of a line that a lane reads for a group, at most, where a loop goes through lines."""
 LANE_RESULTS = 32
 """Results of a lane, at most: each is in a register of its own."""
 
@@ -124,8 +126,13 @@ def forms(problem: Any) -> list[dict[str, int]]:
 
 
 def _readable(problem: Any, down: int, across: int) -> bool:
-    """Whether all elements of a group can be read without a loop."""
-    return reads(problem, down, across) <= MOST_READ and not _looped(problem, down, across)
+    """Whether lines of a group can be read without a loop: all of them, or each of a group with
+    results of one line."""
+    if _looped(problem, down, across):
+        return False
+    many = reads(problem, down, across)
+    line = down == 1 and across > 1 and _read(problem, "width", across) <= MOST_OF_LINE
+    return many <= MOST_READ or line
 
 
 def together(problem: Any, arch: Arch) -> list[dict[str, Any]]:
@@ -177,9 +184,9 @@ def fits(problem: Any, config: Any) -> bool | str:
             return f"LEFT = {config.LEFT}, the padding is {problem.pad_w}"
     if _windows.count(problem, "width") % config.STORED or config.ACROSS % config.STORED:
         return f"STORED = {config.STORED} does not divide the results of a line and of a group"
-    many = reads(problem, config.DOWN, config.ACROSS)
-    if many > MOST_READ and not _looped(problem, config.DOWN, config.ACROSS):
-        return f"{many} elements for each group, at most {MOST_READ}"
+    groups = config.DOWN, config.ACROSS
+    if not _readable(problem, *groups) and not _looped(problem, *groups):
+        return f"{reads(problem, *groups)} elements for each group, at most {MOST_READ}"
     return fitting(config, *fast(problem, config))
 
 

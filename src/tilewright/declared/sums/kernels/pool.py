@@ -7,7 +7,8 @@ line's part of each window (the largest of its elements there, or their sum), an
 every window that has the line. So what windows share is read and put together once: 7×7 windows of
 stride 1 in groups of 4 by 4 read 100 elements for 16 results, where each by itself reads 49. The
 largest of the lines' largest is the window's largest, and of equal ones the first: lines come in
-their order. A window of more elements than are unrolled, in groups of one, is read in a loop.
+their order. Of larger windows a group has one line of results, and goes through the lines in a
+loop. A window of more elements than are unrolled, in a group of one, is read in a loop.
 
 Data. Channels are read in vectors of VECTOR, as many as the number of channels allows. Where
 channels come first, a group has the windows that begin in one vector of VECTOR pixels (less the
@@ -35,6 +36,8 @@ import triton.language as tl
 
 UNROLLED: tl.constexpr = tl.constexpr(32)
 """Elements of a window, at most, that are read without a loop."""
+MOST_READ: tl.constexpr = tl.constexpr(128)
+"""Elements of a group's windows, at most, that are read without a loop."""
 AT_ONCE: tl.constexpr = tl.constexpr(8)
 """Elements of a larger window that a loop reads each time."""
 
@@ -93,6 +96,13 @@ def holds(at, one, kernel, stride, dilation):
 def held(at, count, kernel, stride, dilation):
     """Whether any window of a group has its element number `at`."""
     return any(holds(at, one, kernel, stride, dilation) for one in range(count))
+
+
+@triton.constexpr_function
+def different(count, kernel, stride, dilation):
+    """How many elements along a dimension the windows of a group have."""
+    span = spanned(count, kernel, stride, dilation)
+    return sum(held(at, count, kernel, stride, dilation) for at in range(span))
 
 
 @triton.constexpr_function
@@ -180,31 +190,21 @@ def pool(
     from_w = begins(group_w * ACROSS, pad_w, stride_w)
     best = tl.full((FAST, ROWS), WORST, MADE)
     best_at = tl.full((FAST, ROWS), -1, tl.int32)
-    if TAPS <= UNROLLED or DOWN * ACROSS > 1:
-        made = none()
-        for _ in tl.static_range(DOWN * ACROSS):
-            made = made + ((best, best_at),)
+    LINES: tl.constexpr = kernel_d * different(DOWN, kernel_h, stride_h, dilation_h)
+    READ: tl.constexpr = LINES * different(ACROSS, kernel_w, stride_w, dilation_w)
+    made = none()
+    for _ in tl.static_range(DOWN * ACROSS):
+        made = made + ((best, best_at),)
+    if TAPS <= UNROLLED or (DOWN * ACROSS > 1 and READ <= MOST_READ):
         for tap_d in tl.static_range(kernel_d):
             d = from_d + tap_d * dilation_d
             for at_h in tl.static_range(spanned(DOWN, kernel_h, stride_h, dilation_h)):
                 if held(at_h, DOWN, kernel_h, stride_h, dilation_h):
-                    h = from_h + at_h
-                    seen = (d >= 0) & (d < depth) & (h >= 0) & (h < height) & (image < images)
-                    line = (image * depth + d) * height + h
-                    read = elements(
-                        x + line.to(tl.int64) * line_length * VECTOR, group_w, from_w,
-                        step, width, wide, seen, there, best, FIRST, VECTOR, LEFT, ACROSS, kernel_w,
-                        stride_w, dilation_w, WORST,
+                    parts = line_parts(
+                        x, best, best_at, image, d, from_h + at_h, group_w, from_w, step, there,
+                        images, depth, height, width, wide, line_length, FIRST, VECTOR, LEFT,
+                        ACROSS, kernel_w, stride_w, dilation_w, AVERAGE, LEAST, index, WORST,
                     )  # fmt: skip
-                    before = (d * height + h) * width + from_w
-                    parts = none()
-                    for one in tl.static_range(ACROSS):
-                        parts = parts + (
-                            folded(
-                                read, before, best, best_at, one, kernel_w, stride_w, dilation_w,
-                                AVERAGE, LEAST, index,
-                            ),
-                        )  # fmt: skip
                     more = none()
                     for one in tl.static_range(DOWN * ACROSS):
                         if holds(at_h, one // ACROSS, kernel_h, stride_h, dilation_h):
@@ -214,6 +214,18 @@ def pool(
                         else:
                             more = more + (made[one],)
                     made = more
+    elif ACROSS > 1:
+        for tap in range(kernel_d * kernel_h):
+            parts = line_parts(
+                x, best, best_at, image, from_d + tap // kernel_h * dilation_d,
+                from_h + tap % kernel_h * dilation_h, group_w, from_w, step, there, images, depth,
+                height, width, wide, line_length, FIRST, VECTOR, LEFT, ACROSS, kernel_w, stride_w,
+                dilation_w, AVERAGE, LEAST, index, WORST,
+            )  # fmt: skip
+            more = none()
+            for one in tl.static_range(ACROSS):
+                more = more + (better(made[one], parts[one], AVERAGE, LEAST, index),)
+            made = more
     else:
         # Each window's elements lie at the same distances from its first one, which may be in
         # padding.
@@ -264,6 +276,31 @@ def pool(
                 places + to, found, group_w, step, wide, out_width, seen, there, FIRST, STORED,
                 ACROSS,
             )  # fmt: skip
+
+
+@triton.jit
+def line_parts(
+    x, best, best_at, image, d, h, group_w, from_w, step, there, images, depth, height, width, wide,
+    line_length, FIRST: tl.constexpr, VECTOR: tl.constexpr, LEFT: tl.constexpr,
+    ACROSS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, DILATION: tl.constexpr,
+    AVERAGE: tl.constexpr, LEAST: tl.constexpr, INDEX: tl.constexpr, WORST: tl.constexpr,
+):  # fmt: skip
+    """What line `h` of image plane `d` has for each of ACROSS windows."""
+    seen = (d >= 0) & (d < depth) & (h >= 0) & (h < height) & (image < images)
+    line = (image * depth + d) * height + h
+    read = elements(
+        x + line.to(tl.int64) * line_length * VECTOR, group_w, from_w, step, width, wide, seen,
+        there, best, FIRST, VECTOR, LEFT, ACROSS, KERNEL, STRIDE, DILATION, WORST,
+    )  # fmt: skip
+    before = (d * height + h) * width + from_w
+    parts = none()
+    for one in tl.static_range(ACROSS):
+        parts = parts + (
+            folded(
+                read, before, best, best_at, one, KERNEL, STRIDE, DILATION, AVERAGE, LEAST, INDEX
+            ),
+        )
+    return parts
 
 
 @triton.jit
