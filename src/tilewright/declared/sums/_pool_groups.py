@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -79,6 +80,12 @@ def vector_of(problem: Any) -> int:
 def _read(problem: Any, dimension: str, count: int) -> int:
     """How many elements along a dimension `count` neighbouring windows have."""
     kernel, stride, dilation, _, _ = _windows.stated(problem, dimension)
+    return _different(count, kernel, stride, dilation)
+
+
+@lru_cache(256)
+def _different(count: int, kernel: int, stride: int, dilation: int) -> int:
+    """As `_read`; every config of a problem asks again."""
     return len({one * stride + tap * dilation for one in range(count) for tap in range(kernel)})
 
 
@@ -111,7 +118,10 @@ def forms(problem: Any) -> list[dict[str, int]]:
         if found := [one for one in made if _readable(problem, one["DOWN"], across)]:
             return found
     first, results = problem.channels == 1, _windows.count(problem, "width")
-    several = product(_sharing(problem, "height"), _sharing(problem, "width"))
+    downs, acrosses = _sharing(problem, "height"), _sharing(problem, "width")
+    # Groups as high as they are wide share the most, where both dimensions are shared.
+    square = [(n, n) for n in downs if n in acrosses]
+    several = dict.fromkeys([*square, *((n, 1) for n in downs), *((1, n) for n in acrosses)])
     return [
         {
             "VECTOR": 1 if first else vector,
