@@ -220,7 +220,7 @@ def test_what_a_kernel_moves_decides_then_what_is_preferred():
     configs = family.default_space(problem, this).expand(this).configs
     ranked = family.rank(problem, configs, H200)
     first, estimate = ranked[0]
-    assert (first.alignment, first.num_warps, first.ROWS) == (16, 8, 16)
+    assert (first.alignment, first.num_warps, first.ROWS) == (4, 8, 16)
     assert [c.num_warps for c, _ in ranked[-3:]] == [4, 4, 4]
     assert estimate.limiter == "memory"
 
@@ -326,6 +326,25 @@ def test_what_is_a_multiple_of_16_may_depend_on_the_config():
     for rows, multiple in ((1, None), (2, 16)):
         promises = dict(family.sources(ones[rows], this)["main"].divisibility)
         assert promises.get("columns") == multiple
+
+
+@pytest.mark.parametrize(("columns", "most"), [(256, 16), (136, 8), (100, 4), (250, 2), (63, 1)])
+def test_kernels_are_promised_what_sizes_are_multiples_of(columns, most):
+    """The most that is true of them, of addresses 16 bytes with it; or nothing."""
+    family, this = CustomFamily(declared(multiples=("columns",))), arch("sm_90")
+    problem = family.problem_type(rows=4, columns=columns)
+    found = family.default_space(problem, this).expand(this).configs
+    assert {c.alignment for c in found} == {most, 1}
+    for config in found:
+        assert family.supports(config, problem, this)
+        promises = dict(family.sources(config, this)["main"].divisibility)
+        assert promises.get("columns", 1) == config.alignment
+        assert promises.get("x", 1) == (16 if config.alignment > 1 else 1)
+        if most > 1:
+            less = replace(config, alignment=max(2, most // 2) if most > 2 else 16)
+            assert not family.supports(less, problem, this)
+            apart = replace(problem, alignment=8)
+            assert bool(family.supports(config, apart, this)) == (config.alignment == 1)
 
 
 def test_gradients_may_depend_on_the_problem():

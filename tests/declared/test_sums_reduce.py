@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright import ops
+from tilewright import ops, verify
+from tilewright.arch import arch
+from tilewright.declared.sums import _tiles
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 
@@ -68,16 +72,81 @@ def test_nan_is_the_largest_and_the_smallest_at_its_first_place():
 
 @pytest.mark.turns(6)
 def test_of_equal_elements_the_first_counts_also_in_parts():
-    x = torch.zeros(1, 9000)
-    x[0, [100, 100 + 2048, 8990]] = 1.0
+    x = torch.zeros(1, 60000)
+    x[0, [100, 100 + 4096, 59990]] = 1.0
     assert tw.reduce(x, "argmax").item() == 100
     assert tw.reduce(-x, "argmin").item() == 100
     split = Dispatcher(device="h200_sxm").select(
         ops.family("reduction").problem_type(
-            outer=1, far=1, middle=1, near=9000, inner=1, argmax=True
+            outer=1, far=1, middle=1, near=60000, inner=1, argmax=True, dtype="fp32"
         )
     )
     assert split.config.SPLIT > 1
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("op", ["sum", "argmax"])
+@pytest.mark.parametrize(
+    "shape", [(13, 63, 1), (1, 4099, 1), (70, 6, 1), (1, 9, 262), (1, 12, 264)], ids=str
+)
+def test_every_tile_is_right(shape, op):
+    """Of the tiles that a problem is served with, the narrowest and the widest either way, and the
+    most parts."""
+    this, family = arch("sm_90"), ops.family("reduction")
+    outer, near, inner = shape
+    problem = family.problem_type(
+        outer=outer, far=2, middle=1, near=near, inner=inner, dtype="fp16", **{op: True}
+    )
+    served = family.default_space(problem, this).expand(this).configs
+    served = [c for c in served if family.supports(c, problem, this)]
+    ends = [
+        end(served, key=lambda c, axis=axis: getattr(c, axis))
+        for axis in ("KEPT", "BLOCK", "SPLIT")
+        for end in (min, max)
+    ]
+    dispatcher = Dispatcher(device="h200_sxm")
+    for config in dict.fromkeys(ends):
+        result = verify.verify(dispatcher, problem, config.name)
+        assert result.ok, (config.name, result)
+
+
+def chosen(**fields):
+    sizes = {"far": 1, "middle": 1, "inner": 1, "sum": True}
+    problem = ops.family("reduction").problem_type(**sizes | fields)
+    return Dispatcher(device="h200_sxm").select(problem).config
+
+
+@given(
+    outer=st.integers(1, 5000),
+    near=st.integers(1, 3_000_000),
+    inner=st.sampled_from([1, 2, 7, 250, 264726]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_tile_is_chosen_that_fills_the_gpu_if_anything_can(outer, near, inner):
+    problem = ops.family("reduction").problem_type(
+        outer=outer, far=1, middle=1, near=near, inner=inner, sum=True
+    )
+    config = Dispatcher(device="h200_sxm").select(problem).config
+    workgroups = _tiles.tiles(problem, config) * config.SPLIT
+    # 16 MB take as long as a second kernel: whatever is larger has a workgroup for each SM.
+    assert workgroups >= 132 or problem.min_bytes < 16e6
+    assert _tiles.each(config) <= _tiles.LANE_ELEMENTS
+
+
+@pytest.mark.parametrize(("inner", "most"), [(264726, 2), (264728, 8), (264720, 16)])
+def test_elements_that_lie_apart_are_read_wide(inner, most):
+    """As many neighbours at once as begin at such an address in every row, and by no lane twice: so
+    nothing moves between lanes."""
+    config = chosen(outer=9, near=35, inner=inner, dtype="fp16")
+    assert config.alignment == most
+    assert min(8, most) <= config.KEPT // 32 and config.SPLIT == 1
+
+
+def test_many_elements_of_few_results_are_split():
+    assert chosen(outer=1, near=2**26).SPLIT >= 512
+    assert chosen(outer=1, near=200704, inner=256).SPLIT >= 128
+    assert chosen(outer=4096, near=4096).SPLIT == 1
+    assert chosen(outer=1, near=1000).SPLIT == 1
 
 
 def test_whole_numbers_are_summed_exactly():

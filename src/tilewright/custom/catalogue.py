@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.arch.model import Arch
+from tilewright.custom import kinds
 from tilewright.custom.declaration import COMPILER, Declaration, Part, Scratch, flag
 from tilewright.ops import binder
 from tilewright.ops.binder import Array, Catalogue, Constant, Context, Given, Numbers, Value
@@ -27,7 +28,7 @@ def catalogue(d: Declaration) -> Catalogue:
 
 
 def _aligned(c: Any) -> int:
-    return int(c.alignment)
+    return kinds.ADDRESSES if c.alignment > 1 else 1
 
 
 def _array(d: Declaration, name: str) -> Array:
@@ -46,7 +47,7 @@ def _scratch(one: Scratch) -> Array:
 
 def _field(name: str, kind: str, d: Declaration) -> Numbers:
     def multiples(c: Any) -> int:
-        return 16 if c.alignment > 1 and name in d.promised(c) else 1
+        return int(c.alignment) if name in d.promised(c) else 1
 
     return Numbers(kind, lambda x: getattr(x.problem, name), multiples=multiples)
 

@@ -297,7 +297,7 @@ class Declaration:
         return tuple(name for name, one in self.operands.items() if one.optional)
 
     def promised(self, config: Any) -> tuple[str, ...]:
-        """The sizes and strides that a config's kernels for 16 bytes take for multiples of 16."""
+        """The sizes and strides that a config's kernels take for multiples of its alignment."""
         return self.multiples(config) if callable(self.multiples) else self.multiples
 
 

@@ -107,7 +107,7 @@ class CustomFamily(Defaults):
     def default_space(self, problem: Any, arch: Arch) -> KernelSpace:
         d = self.declared
         same = {name: [getattr(problem, name)] for name in kinds.signature(d)}
-        axes = {**same, "alignment": kinds.ALIGNMENTS, **d.axes, **d.narrows(problem)}
+        axes = {**same, "alignment": self._alignments(problem), **d.axes, **d.narrows(problem)}
         if d.together is None:
             return KernelSpace(self.name, axes)
         rows = d.together(problem, arch)
@@ -115,6 +115,13 @@ class CustomFamily(Defaults):
         crossed = {axis: values for axis, values in axes.items() if axis not in names}
         values = [tuple(row[name] for name in names) for row in rows]
         return KernelSpace(self.name, crossed, linked={names: values})
+
+    def _alignments(self, problem: Any) -> Sequence[int]:
+        """The promises that kernels for a problem may have: the most that it keeps, and none."""
+        d = self.declared
+        if callable(d.multiples):
+            return kinds.ALIGNMENTS
+        return tuple(dict.fromkeys((_common(problem, d.multiples), 1)))
 
     def tuning_spaces(self, problem: Any, arch: Arch) -> Sequence[KernelSpace]:
         return (self.default_space(problem, arch),)
@@ -145,16 +152,23 @@ class CustomFamily(Defaults):
             ours, theirs = getattr(config, name), getattr(problem, name)
             if ours != theirs:
                 return no("signature", f"is for {name} = {ours}, the problem has {theirs}")
-        if problem.alignment % config.alignment:
-            return no(
-                "alignment",
-                f"wants addresses of {config.alignment} bytes, the operands' are of "
-                f"{problem.alignment}",
-            )
         if config.alignment > 1:
-            for name in d.promised(config):
-                if getattr(problem, name) % 16:
-                    return no("multiples", f"wants {name} in 16s, it is {getattr(problem, name)}")
+            if problem.alignment % kinds.ADDRESSES:
+                return no(
+                    "alignment",
+                    f"wants addresses of {kinds.ADDRESSES} bytes, the operands' are of "
+                    f"{problem.alignment}",
+                )
+            promised = d.promised(config)
+            for name in promised:
+                if getattr(problem, name) % config.alignment:
+                    return no(
+                        "multiples",
+                        f"wants {name} in {config.alignment}s, it is {getattr(problem, name)}",
+                    )
+            most = _common(problem, promised)
+            if config.alignment < most:
+                return no("multiples", f"sizes are in {most}s: al{most} is the same and more")
         for name in self._counts:
             if getattr(problem, name) > _MOST_SIZE:
                 return no("size", f"{name} = {getattr(problem, name)} is over {_MOST_SIZE}")
@@ -316,6 +330,11 @@ class CustomFamily(Defaults):
             for o in operands
             if o.written
         }
+
+
+def _common(problem: Any, names: Iterable[str]) -> int:
+    """How many elements all these sizes and strides are multiples of, of `kinds.ALIGNMENTS`."""
+    return math.gcd(kinds.ALIGNMENTS[0], *(getattr(problem, name) for name in names))
 
 
 def _keywords(d: Declaration) -> dict[str, Keyword]:

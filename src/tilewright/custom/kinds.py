@@ -16,8 +16,13 @@ from tilewright.dtypes import DTYPES, dtype, named
 from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.problem import Problem
 
-ALIGNMENTS = (16, 1)
-"""Bytes that addresses may be promised to be multiples of."""
+ADDRESSES = 16
+"""Bytes that addresses may be promised to be multiples of: what a lane loads at once at most."""
+
+ALIGNMENTS = (16, 8, 4, 2, 1)
+"""What kernels may be promised: addresses that are multiples of 16 bytes, and sizes and strides
+that are multiples of this many elements. Fewer than 16 elements still let a lane load several at
+once. 1: nothing is promised, of addresses neither."""
 
 TOP = "tilewright"
 """The module that the types are attributes of, where `pickle` finds them: ``tilewright`` has those
@@ -36,7 +41,7 @@ def problem_type(d: Declaration) -> type[Any]:
     fields += [(flag(name), bool, False) for name in d.optional]
     fields += [(name, type(value), value) for name, value in d.options.items()]
     fields += [(name, int, value) for name, value in d.numbers.items()]
-    fields.append(("alignment", int, ALIGNMENTS[0]))
+    fields.append(("alignment", int, ADDRESSES))
 
     def complete(self: Any) -> None:
         for name in (*d.sizes, *d.numbers):

@@ -107,7 +107,8 @@ def operation(
         them, and options that are integers: ``Out("(length + 2 * pad - taps) // stride + 1")``.
     values: further integers that kernels take, from the problem and the config.
     temporaries: memory between the parts (`Scratch`).
-    multiples: sizes and strides that kernels for 16-byte alignment may take for multiples of 16; or
+    multiples: sizes and strides that kernels may take for multiples of 16 elements, or of 8, 4 or
+        2 where a problem has no more, so that lanes load several at once from aligned addresses; or
         a function that says them for a config.
     supports: True, or why a config cannot compute a problem.
     flops: arithmetic operations of a problem, which the estimate counts at the peak of its

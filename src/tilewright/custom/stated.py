@@ -43,7 +43,7 @@ def fields(d: Declaration, call: Call) -> tuple[dict[str, Any], int]:
     numbers = {name: found.setdefault(name, 0) for name in d.integer_fields}
     for name, view in views.items():
         _check_strides(d, name, view, numbers)
-    return found, math.gcd(*(view.address for view in views.values()), kinds.ALIGNMENTS[0])
+    return found, math.gcd(*(view.address for view in views.values()), kinds.ADDRESSES)
 
 
 def outputs(

@@ -20,8 +20,10 @@ CASES = {
         {**ROWS, **SUMS, **MOST, **PLACES},
         {**ROWS, "outer": 2, "far": 2, "middle": 3, "near": 9, "dtype": "fp32", "sum": True},
         {**ROWS, "outer": 2, "middle": 2, "near": 9, "inner": 5, **SUMS, **PLACES},
-        {**ROWS, "outer": 1, "near": 8200, "max": True, **SUMS, "dtype": "fp16"},
+        {**ROWS, "outer": 1, "near": 40004, "max": True, **SUMS, "dtype": "fp16"},
         {**ROWS, "outer": 1, "near": 600, "inner": 16, **SUMS, "out_dtype": "fp32"},
+        {**ROWS, "outer": 2, "near": 11, "inner": 1042, "mean": True, "dtype": "fp16"},
+        {**ROWS, "outer": 70, "near": 6, **SUMS, "argmax": True},
         {
             **ROWS,
             "near": 8,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tilewright.arch.figures import DEVICE
 from tilewright.custom import Declaration, Gradient, In, Out, Scratch, declare, kernel
 from tilewright.declared._arrays import functions
 from tilewright.declared.sums import _ck, _reduce, _tile_engine, _tiles
@@ -77,16 +78,16 @@ def refused(problem: Any) -> str:
 
 
 def split(problem: Any) -> tuple[int, ...]:
-    """In how many parts a result is made: one where results fill the GPU, else two numbers that
-    do, as far as there are elements."""
+    """In how many parts a result is made: one where results fill the GPU, else a few numbers with
+    which parts do, as far as there are elements."""
     results = problem.outer * problem.middle * problem.inner
     count = results * problem.far * problem.near
-    kept = min(64, problem.inner) if _tiles.by_columns(problem) else 1
+    kept = min(_tiles.WIDE[1], problem.inner) if _tiles.by_columns(problem) else 1
     wanted = min(FILLED // max(1, results // kept), count // 4096)
     if wanted < 2:
         return (1,)
-    least = min(1024, _tiles.up(wanted))
-    return tuple(dict.fromkeys((least, max(1, least // 4))))
+    most = min(1024, _tiles.up(wanted))
+    return tuple(dict.fromkeys((most, max(1, most // 2), max(1, most // 4), 1)))
 
 
 def fits(problem: Any, config: Any) -> bool | str:
@@ -98,13 +99,20 @@ def fits(problem: Any, config: Any) -> bool | str:
 
 
 def narrows(problem: Any) -> dict[str, Any]:
-    return {**_tiles.narrows(problem), "SPLIT": (*split(problem), 1)[:2]}
+    return {**_tiles.narrows(problem), "SPLIT": split(problem)}
+
+
+def running(problem: Any) -> int:
+    """Numbers that a lane keeps for each element of its tile: in 32 bits, or twice as many."""
+    values = sum(getattr(problem, name) for name in ("norm", "prod", "max", "min", "absmax"))
+    values += (problem.sum or problem.mean) + 2 * (problem.argmax + problem.argmin)
+    return int(values) * (1 if DTYPES[problem.dtype].kind == "float" else 2)
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """Tiles of the usual size, and as many workgroups as are wanted."""
-    few = FILLED / (_tiles.tiles(problem, config) * config.SPLIT)
-    return float(_tiles.prefers(problem, config) * max(1.0, few))
+    """Microseconds, about: of reading, and of the kernel that puts parts together."""
+    finish = DEVICE.SECOND_US if config.SPLIT > 1 else 0.0
+    return _tiles.pace(problem, config, config.SPLIT, running(problem)) + finish
 
 
 def results(problem: Any, config: Any) -> int:

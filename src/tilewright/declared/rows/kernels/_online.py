@@ -13,8 +13,9 @@ import triton.language as tl
 
 @triton.constexpr_function
 def vector(dtype, alignment):
-    """Elements that a lane reads at once: 16 bytes, where addresses allow it."""
-    return 128 // dtype.primitive_bitwidth if alignment > 1 else 1
+    """Elements that a lane reads at once: 16 bytes, where addresses and columns allow it."""
+    most = 128 // dtype.primitive_bitwidth
+    return alignment if alignment < most else most
 
 
 @triton.jit
