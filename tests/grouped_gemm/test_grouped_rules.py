@@ -198,6 +198,18 @@ def test_the_grid_of_weights_has_all_tiles_of_every_group():
     assert most_tiles(config(form="weights", layout="crr"), stacked("weights", layout="crr")) == 8
 
 
+def test_what_no_gpu_has_run_is_tried_by_tuning_alone():
+    this = arch("sm_90")
+    problem = GroupedGemmProblem("gathered", groups=8, m=4096, n=512, k=512, rows_a=2048, per_row=2)
+
+    def pipelines(space):
+        return {c.pipeline for c in space.expand(this).configs if FAMILY.supports(c, problem, this)}
+
+    assert pipelines(FAMILY.default_space(problem, this)) == {"basic"}
+    (space,) = FAMILY.tuning_spaces(problem, this)
+    assert pipelines(space) == {"basic", "gluon_ws"}
+
+
 def test_estimates_are_finite_for_every_case():
     for kernel, problem in (*cases("sm_90"), *other_axes("sm_90")):
         assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")).total_us < 1e6

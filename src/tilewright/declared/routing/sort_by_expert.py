@@ -32,6 +32,8 @@ USUAL_ALONE = 512
 """Rows up to which one launch is preferred to three until a measurement decides."""
 LITTLE, MUCH = 4096, 16384
 """Elements of a tile of comparisons; the larger takes eight warps' registers."""
+USUAL_CHUNKS = 128
+"""Chunks that each have an SM of a large GPU."""
 SCAN_BINS = 8
 """Experts of a workgroup that sums over chunks; as in the kernel."""
 MOST_CHUNKS = 512
@@ -146,9 +148,11 @@ def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def prefers(problem: Any, config: Any) -> tuple[bool, bool]:
-    """One launch for few rows, three with large tiles for many."""
+    """One launch for few rows, three for many; large tiles, of which an SM has room for one, where
+    each chunk can have an SM."""
     few: bool = problem.tokens * problem.k <= USUAL_ALONE
-    return few != alone(config), few != (config.COMPARED == LITTLE)
+    large: bool = together(config) and chunks(problem, config) <= USUAL_CHUNKS
+    return few != alone(config), large != (config.COMPARED == MUCH)
 
 
 def drawn(problem: Any, rng: Any) -> Any:

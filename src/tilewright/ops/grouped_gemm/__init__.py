@@ -132,7 +132,7 @@ class GroupedGemmFamily(Defaults):
         return spaces.default_space(problem, arch)
 
     def tuning_spaces(self, problem: GroupedGemmProblem, arch: Arch) -> Any:
-        return [spaces.default_space(problem, arch)]
+        return [spaces.default_space(problem, arch, tuned=True)]
 
     def judge(self, config: GroupedGemmConfig, arch: Arch) -> Verdict:
         return rules.judge(config, arch)

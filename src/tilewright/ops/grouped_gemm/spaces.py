@@ -79,7 +79,12 @@ def read_sweep(
     return KernelSpace("grouped_gemm", {"form": forms, **axes}, linked=space.linked), notes
 
 
-def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
+UNSEEN = {"gathered": ("gluon_ws", "gluon_scaled")}
+"""By form, pipelines that were simulated and that no GPU has run yet. A tuning tries them, since it
+checks what it times; nothing chooses them untried."""
+
+
+def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) -> KernelSpace:
     """Some tens of kernels for problems with the form, dtypes, layout, precision, scales and
     epilogue of `problem`. At least one of them serves every size, alignment and stride."""
     # Smaller pieces of C leave room for another stage of large tiles.
@@ -102,7 +107,12 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
             "tile_k": (32, 64, 128, 256),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
-            "pipeline": [one for one in on(arch) if problem.walked in PIPELINES[one].forms],
+            "pipeline": [
+                one
+                for one in on(arch)
+                if problem.walked in PIPELINES[one].forms
+                and (tuned or one not in UNSEEN.get(problem.walked, ()))
+            ],
             "store": STORES if several_stores else ("direct",),
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
