@@ -14,6 +14,10 @@ from tilewright.declared.routing import _references, _tiles
 FLOATS = ("fp32", "fp16", "bf16")
 WHOLE = ("int32", "int64")
 
+ROUND, SIFTED = (40, 5), (1000, 8)
+"""Instructions of a warp, and for each element of a lane, counted in builds for sm_90: of a round,
+and of sifting a row, with eight steps of halving."""
+
 
 def reference(x: Any, problem: Any) -> tuple[Any, Any]:
     indices = _references.largest(x, problem.k)
@@ -36,6 +40,28 @@ def refused(problem: Any) -> str:
 def block(problem: Any) -> int:
     """Elements of a row with padding."""
     return max(8, _tiles.power_of_two(problem.columns))
+
+
+def groups(config: Any) -> int:
+    """Lanes of a workgroup, each with a group of a row's elements where rows are sifted."""
+    return int(32 * config.num_warps)
+
+
+def room(config: Any) -> int:
+    """Elements that may be left when a row was sifted: twice as many as are wanted, and a warp's
+    lanes at least."""
+    return max(32, 2 * _tiles.power_of_two(config.k))
+
+
+def sifts(config: Any) -> bool:
+    """Whether rows are sifted: where k rounds take more instructions than that. A group's elements
+    have a bit each in 32; and there are no fewer groups than elements may be left, so that the
+    largest elements are mostly in different groups."""
+    each = config.BLOCK // groups(config)
+    if config.ROWS > 1 or each not in (1, 2, 4, 8, 16, 32) or groups(config) < room(config):
+        return False
+    rounds = config.k * (ROUND[0] + ROUND[1] * each)
+    return bool(rounds > SIFTED[0] + SIFTED[1] * each)
 
 
 def spread(x: Any, indices: Any, arrived: Any) -> Any:
@@ -61,11 +87,13 @@ declare(
         narrows=lambda problem: _tiles.narrows(block(problem), problem),
         prefers=_tiles.prefers,
         multiples=("columns", "x_stride"),
+        constants={"SIFT": sifts, "GROUPS": groups, "ROOM": room},
         reference=reference,
         gradients=(Gradient("x", spread, ("x", "indices", "grad values")),),
         problems=(
             {"rows": 4096, "columns": 1024, "k": 8},
             {"rows": 4096, "columns": 4096, "k": 32, "dtype": "fp32"},
+            {"rows": 256, "columns": 8192, "k": 64, "dtype": "fp32"},
         ),
     )
 )
