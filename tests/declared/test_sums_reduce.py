@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright import ops, verify
 from tilewright.arch import arch
+from tilewright.compile import build
 from tilewright.declared.sums import _tiles
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
@@ -140,6 +143,18 @@ def test_elements_that_lie_apart_are_read_wide(inner, most):
     config = chosen(outer=9, near=35, inner=inner, dtype="fp16")
     assert config.alignment == most
     assert min(8, most) <= config.KEPT // 32 and config.SPLIT == 1
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("inner", [264727, 264726, 264728])
+def test_what_a_lane_loads_at_once(inner, store):
+    """As machine code has it: 2 bytes, 4, 16."""
+    config = chosen(outer=9, near=35, inner=inner, dtype="fp16")
+    report = build([(config, "sm_90")], store=store, workers=1)
+    report.raise_if_failed()
+    text = store.read(report.kernels[0], "ptx").decode()
+    found = {*re.findall(r"ld\.global\.((?:v\d\.)?b\d+)", text)}
+    assert found == {{264727: "b16", 264726: "b32", 264728: "v4.b32"}[inner]}
 
 
 def test_many_elements_of_few_results_are_split():
