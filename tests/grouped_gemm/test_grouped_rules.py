@@ -198,16 +198,27 @@ def test_the_grid_of_weights_has_all_tiles_of_every_group():
     assert most_tiles(config(form="weights", layout="crr"), stacked("weights", layout="crr")) == 8
 
 
-def test_what_no_gpu_has_run_is_tried_by_tuning_alone():
+UNSEEN = [
+    (
+        GroupedGemmProblem("gathered", groups=8, m=4096, n=512, k=512, rows_a=2048, per_row=2),
+        {"basic"},
+    ),
+    (GroupedGemmProblem("weights", 8, 512, 512, 4096, layout="crr"), {"basic", "tma"}),
+    (GroupedGemmProblem("contiguous", 8, 4096, 512, 512, epilogue="bias"), {"basic", "tma"}),
+]
+"""Problems, and the pipelines that a GPU has run."""
+
+
+@pytest.mark.parametrize(("problem", "seen"), UNSEEN, ids=[p.form for p, _ in UNSEEN])
+def test_what_no_gpu_has_run_is_tried_by_tuning_alone(problem, seen):
     this = arch("sm_90")
-    problem = GroupedGemmProblem("gathered", groups=8, m=4096, n=512, k=512, rows_a=2048, per_row=2)
 
     def pipelines(space):
         return {c.pipeline for c in space.expand(this).configs if FAMILY.supports(c, problem, this)}
 
-    assert pipelines(FAMILY.default_space(problem, this)) == {"basic"}
+    assert pipelines(FAMILY.default_space(problem, this)) == seen
     (space,) = FAMILY.tuning_spaces(problem, this)
-    assert pipelines(space) == {"basic", "gluon_ws"}
+    assert pipelines(space) == {*seen, "gluon_ws"}
 
 
 def test_estimates_are_finite_for_every_case():

@@ -73,12 +73,6 @@ def test_gates_may_lie_apart_but_not_with_scales_of_their_own():
     assert apart.rule == "gates_apart"
 
 
-@pytest.mark.parametrize("chain", ["swiglu", "bias", "row_scale+col_scale+swiglu"])
-def test_on_hopper_it_is_chosen_with_an_epilogue_too(chain):
-    problem = GroupedGemmProblem("contiguous", groups=8, m=16384, n=4096, k=2048, epilogue=chain)
-    assert Dispatcher(device="h200_sxm").select(problem).config.pipeline == "gluon_ws"
-
-
 @pytest.mark.turns(8)
 def test_it_compiles(store):
     report = build_once([(case(number)[0], "sm_90") for number in (0, 3, 4)], store)

@@ -79,14 +79,19 @@ def read_sweep(
     return KernelSpace("grouped_gemm", {"form": forms, **axes}, linked=space.linked), notes
 
 
-UNSEEN = {"gathered": ("gluon_ws", "gluon_scaled")}
+UNSEEN = {"gathered": ("gluon_ws", "gluon_scaled"), "weights": ("gluon_ws",)}
 """By form, pipelines that were simulated and that no GPU has run yet. A tuning tries them, since it
 checks what it times; nothing chooses them untried."""
+UNSEEN_WITH_AN_EPILOGUE = ("gluon_ws",)
+"""The same, of all forms."""
 
 
 def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) -> KernelSpace:
     """Some tens of kernels for problems with the form, dtypes, layout, precision, scales and
     epilogue of `problem`. At least one of them serves every size, alignment and stride."""
+    unseen = {*UNSEEN.get(problem.walked, ())}
+    if problem.epilogue:
+        unseen |= {*UNSEEN_WITH_AN_EPILOGUE}
     # Smaller pieces of C leave room for another stage of large tiles.
     several_stores = epilogues.has_matrix(problem.epilogue) or problem.form == "weights"
     return KernelSpace(
@@ -110,8 +115,7 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
             "pipeline": [
                 one
                 for one in on(arch)
-                if problem.walked in PIPELINES[one].forms
-                and (tuned or one not in UNSEEN.get(problem.walked, ()))
+                if problem.walked in PIPELINES[one].forms and (tuned or one not in unseen)
             ],
             "store": STORES if several_stores else ("direct",),
             "alignment": (16, 1),
