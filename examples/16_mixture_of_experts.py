@@ -1,5 +1,4 @@
-"""A mixture-of-experts layer: rows sorted by expert, sizes known on the device alone; then the same
-by `fused_moe`, with a router.
+"""A mixture-of-experts layer: rows sorted by expert, sizes known on the device alone.
 
 The up projection of every expert is one launch with the gate folded in (SwiGLU), the down
 projection another. Nothing waits for the routing's result to reach the host.
@@ -33,13 +32,3 @@ for e, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
     assert np.allclose(y[begin:end], h @ down[e].T, rtol=1e-3, atol=1e-2)
     print(f"expert {e}: {end - begin:2} rows")
 print(f"{tokens} rows through {experts} experts in two launches")
-
-# The whole layer, with a router that chooses two experts for each token.
-logits = rng.standard_normal((tokens, experts), np.float32)
-y = tw.routed_moe(x, logits, up, down, k=2, renormalize=True, interleaved=True)
-weights, chosen = tw.topk_routing(logits, k=2, renormalize=True)
-h = np.einsum("th,tkrh->tkr", x, up[chosen])
-h = h[..., 0::2] / (1 + np.exp(-h[..., 0::2])) * h[..., 1::2]
-wanted = np.einsum("tk,tki,tkhi->th", weights, h, down[chosen])
-assert np.allclose(y, wanted, rtol=1e-3, atol=1e-2)
-print(f"and {tokens} tokens through two of {experts} experts each, as one layer")

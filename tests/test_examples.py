@@ -58,6 +58,7 @@ EXPECTED = {
     "40_jax.py": "the loss falls in every step: True",
     "41_cupy.py": "bias and relu in the product's kernel: True",
     "42_dlpack.py": "a write to one is seen in the other: True",
+    "43_mixture_with_router.py": "48 tokens through 2 of 6 experts each, as one layer",
 }
 NEEDS = {"40_jax.py": "jax"}
 """What may be missing here."""
