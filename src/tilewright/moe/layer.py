@@ -51,12 +51,12 @@ def fused_moe(
     """A mixture of experts: for each token Σ_j weights[t, j] · w2[e]·act(w1[e]·x[t]), e =
     experts[t, j].
 
-    x: tokens [*tokens, hidden], NumPy arrays or torch tensors, as all operands.
+    x: tokens ``[*tokens, hidden]``, NumPy arrays or torch tensors, as all operands.
     w1: [experts, 2 · inner, hidden], with gates and ups, or [experts, inner, hidden].
     w2: [experts, hidden, inner].
-    weights: [*tokens, k], of any floating type; None: each is 1.
-    experts: [*tokens, k], int32 or int64. One that is below 0, or not below the number of experts,
-        adds nothing: it is elsewhere, as under expert parallelism.
+    weights: ``[*tokens, k]``, of any floating type; None: each is 1.
+    experts: ``[*tokens, k]``, int32 or int64. One that is below 0, or not below the number of
+        experts, adds nothing: it is elsewhere, as under expert parallelism.
     activation: of the gate, silu (SwiGLU), gelu, gelu_tanh (GeGLU), relu or sigmoid; without gates
         all but the last. Or a function, from rows of w1's products to what w2 takes, which is given
         rows of no token too.
@@ -82,8 +82,8 @@ def fused_moe(
     experts, and the activation is a step of its own; every operand but the routing's experts has
     gradients.
 
-    Returns [*tokens, hidden], of x's type; no tokens give none. Sums are in fp32, in an order that
-    the routing alone decides, so every call repeats bit for bit. The host never waits for the
+    Returns ``[*tokens, hidden]``, of x's type; no tokens give none. Sums are in fp32, in an order
+    that the routing alone decides, so every call repeats bit for bit. The host never waits for the
     device. The results of both products, and the activation's, are rounded to x's type.
 
     Raises `BadArgument` where operands do not fit, and as the operations do.
@@ -148,7 +148,7 @@ def rows_of_experts(
     capacity: int = 0,
 ) -> tuple[Any, Any]:
     """What `fused_moe` sums over each token's experts: rows [tokens · k, hidden] in the order of
-    their experts, and the place of each choice among them, int32 [*tokens, k], -1 for none.
+    their experts, and the place of each choice among them, int32 ``[*tokens, k]``, -1 for none.
 
     Rows that are no choice's hold anything. Arguments are those of `fused_moe`; there is one token
     at least.
@@ -219,7 +219,7 @@ def routed_moe(
 ) -> Any:
     """`fused_moe` of the experts that a router's logits choose.
 
-    logits: [*tokens, experts], of the router.
+    logits: ``[*tokens, experts]``, of the router.
     k: experts of each token.
     scoring, renormalize, bias, n_group, topk_group, group_score, routed_scaling_factor: as
         `topk_routing` takes them; docs/operations.md has those of models.
