@@ -69,6 +69,17 @@ def test_gradients_are_the_same(compiled):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+def test_nodes_that_lie_otherwise_call_the_operator(compiled, monkeypatch):
+    from tilewright.torch import direct
+
+    kernel_of = direct._kernel_of
+    monkeypatch.setattr(direct, "_kernel_of", lambda outputs: kernel_of([object()]))
+    with torch.no_grad():
+        _, (code, *_) = run_and_get_code(compiled, X, W)
+    assert "torch.ops.tilewright.conv.default([" in code
+    assert direct._kernel_of([]) is None
+
+
 def test_without_inductor_s_interfaces_it_calls_the_operator(compiled, monkeypatch):
     from torch._inductor import lowering
 

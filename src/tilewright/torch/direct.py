@@ -10,16 +10,18 @@ Inductor is told once it is there: importing it takes a second, and a program ma
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import torch
-from torch._library.utils import get_layout_constraint_tag
 
 _LOWERING = "torch._inductor.lowering"
 _waiting: list[tuple[Any, str]] = []
 """Overloads that Inductor was not told of, and what its code is to call."""
+_telling = threading.Lock()
+"""Several threads may compile at once."""
 
 
 def offer(namespace: str, op: str, overload: Any, run: Callable[..., list[Any]]) -> None:
@@ -47,16 +49,19 @@ def tell_inductor() -> None:
     if not _waiting or _LOWERING not in sys.modules:
         return
     lowering: Any = sys.modules[_LOWERING]
-    while _waiting:
-        overload, name = _waiting.pop()
-        try:
-            _lowered(lowering, overload, name)
-        except (AssertionError, AttributeError, TypeError):
-            lowering.lowerings.pop(overload, None)
+    with _telling:
+        while _waiting:
+            overload, name = _waiting.pop()
+            try:
+                _lowered(lowering, overload, name)
+            except (AssertionError, AttributeError, ImportError, TypeError):
+                lowering.lowerings.pop(overload, None)
 
 
 def _lowered(lowering: Any, overload: Any, name: str) -> None:
     """Lower an overload as Inductor lowers one that it does not know, under another name."""
+    from torch._library.utils import get_layout_constraint_tag
+
     tag = get_layout_constraint_tag(overload, with_default=True)
     constraint = lowering.tag_to_layout_constraint(tag)
     lowering.make_fallback(overload, layout_constraint=constraint, warn=False)
@@ -65,10 +70,19 @@ def _lowered(lowering: Any, overload: Any, name: str) -> None:
     @wraps(usual)
     def named(*given: Any, **keywords: Any) -> Any:
         made = usual(*given, **keywords)
-        for output in made[:1]:
-            (kernel,) = output.data.data.inputs
-            if getattr(kernel, "op_overload", None) is overload:
-                kernel.python_kernel_name = name
+        kernel = _kernel_of(made)
+        if getattr(kernel, "op_overload", None) is overload:
+            kernel.python_kernel_name = name
         return made
 
     lowering.lowerings[overload] = named
+
+
+def _kernel_of(outputs: Any) -> Any:
+    """The node of Inductor's that makes `outputs`; None where nodes lie otherwise than in the
+    versions that are known."""
+    try:
+        (kernel,) = outputs[0].data.data.inputs
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return None
+    return kernel
