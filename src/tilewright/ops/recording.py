@@ -22,6 +22,18 @@ DTYPES = {"fp32": "float", "fp16": "half", "bf16": "bfloat16"}
 """Operands that have gradients, with the tensor's method that makes them."""
 
 
+def mixed(family: str, *dtypes: str) -> Verdict | None:
+    """Why a product of these dtypes has no gradients, if so: all must be one of `DTYPES`."""
+    types = dict.fromkeys(dtypes)
+    if len(types) == 1 and dtypes[0] in DTYPES:
+        return None
+    return no(
+        "gradients_dtype",
+        f"a {family} of {'→'.join(types)} has no gradients; those of one dtype of "
+        f"{', '.join(DTYPES)} throughout do",
+    )
+
+
 def refused(epilogue: str, wanted: Sequence[str]) -> Verdict | None:
     """Why an epilogue has no gradients for the operands that are wanted, if so."""
     names = iter(chain_names(epilogue))

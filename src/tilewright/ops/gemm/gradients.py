@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.ops.backward import Backward
 from tilewright.ops.epilogues import Takes
-from tilewright.ops.recording import DTYPES, Recording, refused
+from tilewright.ops.recording import Recording, mixed, refused
 from tilewright.verdict import Verdict, no
 
 if TYPE_CHECKING:
@@ -26,13 +26,8 @@ def gradients(problem: GemmProblem, wanted: Sequence[str]) -> Backward | Verdict
 
 
 def _refused(p: GemmProblem, wanted: Sequence[str]) -> Verdict | None:
-    types = dict.fromkeys((p.dtype_a, p.dtype_b, p.dtype_c))
-    if len(types) > 1 or p.dtype_a not in DTYPES:
-        return no(
-            "gradients_dtype",
-            f"a gemm of {'→'.join(types)} has no gradients; those of one dtype of "
-            f"{', '.join(DTYPES)} throughout do",
-        )
+    if (verdict := mixed("gemm", p.dtype_a, p.dtype_b, p.dtype_c)) is not None:
+        return verdict
     for field in ("scale_a", "scale_b", "pre_a", "pre_b"):
         if getattr(p, field):
             return no(f"gradients_{field}", f"a gemm with {field} has no gradients")

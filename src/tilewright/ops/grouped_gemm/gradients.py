@@ -31,7 +31,7 @@ from tilewright.ops.epilogues import Takes
 from tilewright.ops.gemm import gradients as gemm
 from tilewright.ops.grouped_gemm import scales
 from tilewright.ops.grouped_gemm.operands import ROWS
-from tilewright.ops.recording import DTYPES, Recording, refused
+from tilewright.ops.recording import DTYPES, Recording, mixed, refused
 from tilewright.verdict import Verdict, no
 
 if TYPE_CHECKING:
@@ -45,13 +45,8 @@ def gradients(problem: GroupedGemmProblem, wanted: Sequence[str]) -> Backward | 
 
 
 def _refused(p: GroupedGemmProblem, wanted: Sequence[str]) -> Verdict | None:
-    types = dict.fromkeys((p.dtype_a, p.dtype_b, p.dtype_c))
-    if len(types) > 1 or p.dtype_a not in DTYPES:
-        return no(
-            "gradients_dtype",
-            f"a grouped_gemm of {'→'.join(types)} has no gradients; those of one dtype of "
-            f"{', '.join(DTYPES)} throughout do",
-        )
+    if (verdict := mixed("grouped_gemm", p.dtype_a, p.dtype_b, p.dtype_c)) is not None:
+        return verdict
     if p.form == "list":
         return no("gradients_form", "a list writes where its table says, and has no gradients")
     if scales.of(p):
