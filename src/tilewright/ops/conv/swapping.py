@@ -2,7 +2,7 @@
 a pipeline that is made for these (`packed`). It serves the gradients; forward has another way
 (`tapping`).
 
-With a stride of 1, what y is of x by the filters is what x is of y by the filters turned round, so
+With a stride of 1, gradients are convolutions too, with x and y exchanged and filters turned round:
 
     the gradient of the data, from y     is forward of y
     the gradient of the weights          is that of the same sums, with taps from the last to the

@@ -8,8 +8,8 @@ more than that (SIFT), a row is sifted first. Each of GROUPS lanes has the large
 elements. A number that at least k of these reach is reached by k elements of the row, and by few
 more, since the largest elements are mostly in different lanes: it is found by halving, with one
 number for each lane. The elements that reach it, ROOM at most, move to one lane each, and each
-counts how many of them are ahead of it, which is its slot. A row in which more than ROOM reach it,
-as rows of equal values, is done in rounds.
+counts how many of them are ahead of it, which is its slot. Where more than ROOM elements reach the
+number, as in a row of equal values, the row is done in rounds.
 
 Both ways give the same: of equal values the lowest index comes first.
 

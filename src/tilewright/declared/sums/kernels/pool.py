@@ -317,9 +317,9 @@ def elements(
     VECTOR: tl.constexpr, LEFT: tl.constexpr, ACROSS: tl.constexpr, KERNEL: tl.constexpr,
     STRIDE: tl.constexpr, DILATION: tl.constexpr, WORST: tl.constexpr,
 ):  # fmt: skip
-    """Of one line, from `start` on, the elements of a group's windows: each a tile of values, WORST
-    outside, and which of them there are. Which lines there are is `seen`, and which neighbours
-    `there`."""
+    """Load the elements of one line, from `start` on, that a group's windows read: for each a tile
+    of values, WORST outside of the image, and a mask of those inside. `seen` masks lines, `there`
+    neighbours."""
     found = none()
     if FIRST and VECTOR > 1:
         # The group's vector, whose first pixel is number LEFT of the group.

@@ -49,8 +49,8 @@ def worst(dtype, LEAST):
 
 @triton.constexpr_function
 def turns(dtype, alignment, BLOCK):
-    """How many elements of a row a lane takes one by one, so that it has 8 with those that it loads
-    at once: the more it has, the fewer steps between lanes a sum needs."""
+    """How many loads a lane makes of a row, so that it holds 8 elements: the more it holds, the
+    fewer steps between lanes a sum needs."""
     at_once = 128 // dtype.primitive_bitwidth
     at_once = alignment if alignment < at_once else at_once
     at_once = at_once if at_once < BLOCK else BLOCK

@@ -9,7 +9,7 @@ Data movement. A workgroup has some channels and neighbouring pixels of one imag
 rows' elements for them, each once. Channels and taps are side by side in a row, so what the
 workgroup's threads read at once is near together, and what they read next is in the same lines.
 
-What limits it: memory, which the rows, in fp32, and the image pass once each.
+What limits it: memory. The rows are read once, in fp32, and the image is written once.
 """
 
 import triton

@@ -8,7 +8,7 @@ that the tap sees; then comes the epilogue.
 Data movement. A row's taps of one filter lie side by side, so what the workgroup reads for one tap
 is in the lines that it has read for the taps before.
 
-What limits it: memory, which the rows, in fp32, and y pass once each.
+What limits it: memory. The rows are read once, in fp32, and y is written once.
 """
 
 import triton
