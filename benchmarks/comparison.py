@@ -23,6 +23,9 @@ Way = Literal["calls", "graphs"]
 Side = Literal["ours", "with_library"]
 WAYS: tuple[Way, ...] = ("calls", "graphs")
 """Single calls with L2 flushed, and calls in a replayed CUDA graph."""
+SIDES: tuple[Side, ...] = ("ours", "with_library")
+BY_ESTIMATE = " by the estimate"
+"""Ends the names of what the estimate chooses, where it is timed beside another choice."""
 
 EFFORT = Effort(first=8, step=16, patience=1)
 """Between the tuner's usual effort and its quick one; `search` says what each reaches."""
@@ -150,12 +153,15 @@ class Row:
     wrong: Mapping[str, str]
     late: tuple[str, ...] = ()
 
-    def ratio(self, way: Way, side: Side, vendor: Collection[str] = ()) -> Ratio | None:
+    def ratio(
+        self, way: Way, side: Side, vendor: Collection[str] = (), named: str = ""
+    ) -> Ratio | None:
         """The result of one side; None where it was not timed.
 
         vendor: contenders of the vendor; by default all.
+        named: the end of the names of the contenders that stand for the side's.
         """
-        names: tuple[str, ...] = getattr(self, side)
+        names = tuple(name + named for name in getattr(self, side))
         samples = self.samples.get(way)
         return judged(samples, names, vendor or self.vendor) if samples and names else None
 
@@ -194,8 +200,8 @@ def compared(problem: str, stage: Stage, ways: Sequence[Way] = WAYS) -> Row:
 
 
 def summed(
-    rows: Sequence[Row], way: Way, side: Side, vendor: Collection[str] = ()
+    rows: Sequence[Row], way: Way, side: Side, vendor: Collection[str] = (), named: str = ""
 ) -> Ratios | None:
     """The ratios of all problems; None unless every one was timed so."""
-    found = [row.ratio(way, side, vendor) for row in rows]
+    found = [row.ratio(way, side, vendor, named) for row in rows]
     return Ratios.of(one.ratio for one in found if one) if found and all(found) else None

@@ -20,7 +20,18 @@ from typing import Any, Literal
 
 import rivals
 from cases import Case, Vendor
-from comparison import EFFORT, Field, NothingToCompare, Row, Samples, Way, compared, rounds_of
+from comparison import (
+    BY_ESTIMATE,
+    EFFORT,
+    SIDES,
+    Field,
+    NothingToCompare,
+    Row,
+    Samples,
+    Way,
+    compared,
+    rounds_of,
+)
 from near import far
 from tilewright import ops, verify
 from tilewright.arch import arch
@@ -169,10 +180,17 @@ class Bench:
                     )
                     wanted += [*job.starters, *islice(first, EFFORT.first + EFFORT.step)]
                 else:
-                    answers = self.answers[case.ours].values()
+                    answers = self.answers_of(case).values()
                     wanted += [each[0].select(problem).config for each in answers]
         self.built(wanted, say)
         return note
+
+    def answers_of(self, case: Case) -> dict[str, list[Dispatcher]]:
+        """By the name of a contender, the dispatchers that it asks: ours first."""
+        found = {name: self.answers[case.ours][name] for name in (OURS, CHOSEN)}
+        if case.ours == "prepared":
+            found |= {n + BY_ESTIMATE: self.answers["estimated"][n] for n in (OURS, CHOSEN)}
+        return found
 
     def _measured(self, problems: Sequence[Any], say: Callable[[str], None]) -> str:
         """Measure a few candidates of each problem, as `prepare` does, and let dispatchers choose
@@ -202,7 +220,7 @@ class Bench:
         try:
             stage = OnGpu(case, problem, self, seed, say)
             row = compared(str(problem), stage, case.ways)
-            picked = (row.ratio(way, s) for way in row.samples for s in ("ours", "with_library"))
+            picked = (row.ratio(way, s) for way in row.samples for s in SIDES)
             configs = [stage.config(one.kernel) for one in picked if one]
             return row, {c.name: c for c in configs if c is not None}
         finally:
@@ -263,6 +281,7 @@ class OnGpu:
         self._say = say
         self._contenders: dict[str, Contender] = {}
         self._brief_us: dict[str, float] = {}
+        self._same: dict[str, str] = {}
         self.wrong: dict[str, str] = {}
         self.late: set[str] = set()
         vendor = self._rivals(case.vendor, case.exact)
@@ -274,10 +293,8 @@ class OnGpu:
         self._places: list[tuple[Any, verify.Operands]] = []
         self._before = verify.snapshot(problem, self._operands.inputs)
         self._wanted = verify.reference(problem, self._operands.inputs)
-        self.field = replace(
-            (self._searched if case.ours == "searched" else self._answered)(vendor),
-            beside=self._rivals(case.beside, False),
-        )
+        found = (self._searched if case.ours == "searched" else self._answered)(vendor)
+        self.field = replace(found, beside=found.beside + self._rivals(case.beside, False))
 
     def config(self, name: str) -> Any:
         """Of a contender; None for the vendor's."""
@@ -326,20 +343,26 @@ class OnGpu:
         )  # fmt: skip
 
     def _answered(self, vendor: tuple[str, ...]) -> Field:
-        for name, dispatchers in self._bench.answers[self._case.ours].items():
+        """What dispatchers choose. Of contenders with one kernel the first alone is timed."""
+        answers, first = self._bench.answers_of(self._case), dict[Any, str]()
+        for name, dispatchers in answers.items():
             config = dispatchers[0].select(self._problem).config
             bind = partial(_dispatched, name, dispatchers, self._problem)
             self._contenders[name] = Contender(config, bind)
-        return Field((OURS,), (), (CHOSEN,), vendor, answered=True)
+            if (same := first.setdefault(config, name)) != name:
+                self._same[name] = same
+        beside = tuple(name for name in answers if name not in (OURS, CHOSEN))
+        return Field((OURS,), (), (CHOSEN,), vendor, beside, answered=True)
 
     # --- checked and timed ------------------------------------------------------------------
 
     def tried(self, names: Sequence[str]) -> dict[str, float | None]:
         self._say(f"    {len(names)} contenders")
-        configs = [c for n in names if (c := self._contenders[n].config) is not None]
+        apart = [name for name in names if name not in self._same]
+        configs = [c for n in apart if (c := self._contenders[n].config) is not None]
         unbuilt = self._bench.built(configs)
         calls: dict[str, timing.Call] = {}
-        for name in names:
+        for name in apart:
             config = self._contenders[name].config
             reason = unbuilt.get(config.name) if config is not None else None
             call = None if reason else self._checked(name)
@@ -352,7 +375,7 @@ class OnGpu:
             beside = [n for n in calls if self._contenders[n].config is None]
             taken = timing.measure({n: [c] for n, c in calls.items()}, events, BRIEF, beside=beside)
             self._brief_us |= {n: statistics.median(s.samples_us) for n, s in taken.items()}
-        return {name: self._brief_us.get(name) for name in names}
+        return {name: self._brief_us.get(self._same.get(name, name)) for name in names}
 
     def _checked(self, name: str) -> timing.Call | None:
         """A call that is right; else None, with the reason in `wrong`."""
@@ -383,8 +406,8 @@ class OnGpu:
         return call
 
     def timed(self, names: Sequence[str], way: Way) -> Samples:
-        binds = {n: self._contenders[n].bind for n in names}
-        total, least = (f(self._brief_us[n] for n in names) for f in (sum, min))
+        binds = {n: self._contenders[n].bind for n in names if n not in self._same}
+        total, least = (f(self._brief_us[n] for n in binds) for f in (sum, min))
         made: dict[str, list[timing.Call]]
         if way == "calls":
             timer: timing.Timer = timing.Events(self._bench.flush, GPU)
@@ -411,7 +434,9 @@ class OnGpu:
             made = {name: [timing.rotated(calls)] for name, calls in made.items()}
         taken = timing.measure(made, timer, fixed(rounds_of(total)))
         self.late |= {name for name, series in taken.items() if series.late}
-        return {name: series.samples_us for name, series in taken.items()}
+        found = {name: series.samples_us for name, series in taken.items()}
+        same = {name: self._same[name] for name in names if name in self._same}
+        return found | {name: found[first] for name, first in same.items() if first in found}
 
     def _spread(self) -> list[verify.Operands]:
         """The operands in several places of memory, if there is room."""

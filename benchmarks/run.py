@@ -35,7 +35,7 @@ from typing import Any
 import cases
 import claims
 from cases import AnyCase, Case, HostTimes, Part, Programs
-from comparison import WAYS, Ratio, Row, VendorWrong, Way, judged, summed
+from comparison import SIDES, WAYS, Ratio, Row, VendorWrong, Way, judged, summed
 from environment import environment, kernel_sources
 from run_file import Documents, configs_of, document, read, restored, write
 from tilewright.standing import WAITS
@@ -134,7 +134,7 @@ def _kernels(
         wrong = [str(p) for p in unmatched if part.where is None or part.where(p)]
         out = f"left out, as the vendor's result is wrong: {'; '.join(wrong)}" if wrong else ""
         notes = "; ".join(filter(None, (note, out))) or None
-        calls, graphs = (_compared(some, way, part.vendor) for way in WAYS)
+        calls, graphs = (_compared(some, way, part) for way in WAYS)
         return claims.Claim(
             name, part.against, len(some), calls, graphs, about, sources, note=notes
         )
@@ -148,8 +148,8 @@ def _about(case: AnyCase) -> dict[str, Any]:
     return {**environment(), "command": f"benchmarks/run.py {case.name}"}
 
 
-def _compared(rows: Sequence[Row], way: Way, vendor: Sequence[str]) -> claims.Compared | None:
-    ours, with_library = (summed(rows, way, side, vendor) for side in ("ours", "with_library"))
+def _compared(rows: Sequence[Row], way: Way, part: Part) -> claims.Compared | None:
+    ours, with_library = (summed(rows, way, side, part.vendor, part.named) for side in SIDES)
     return claims.Compared(ours, with_library) if ours else None
 
 

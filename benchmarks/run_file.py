@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from comparison import Row
+from comparison import SIDES, Row
 from tilewright import ops
 
 Documents = Mapping[str, Mapping[str, Any]]
@@ -22,10 +22,7 @@ def document(row: Row, configs: Iterable[str]) -> dict[str, Any]:
     """A row as JSON, with each way's ratios and all samples. configs: the names of the kernels that
     were picked."""
     said = {
-        way: {
-            side: asdict(found) if (found := row.ratio(way, side)) else None
-            for side in ("ours", "with_library")
-        }
+        way: {side: asdict(found) if (found := row.ratio(way, side)) else None for side in SIDES}
         for way in row.samples
     }
     return {

@@ -33,12 +33,14 @@ class Part:
     end: of its name, behind the case's. against: what its ratios compare with.
     vendor: the contenders of the vendor that count; () for all.
     where: the problems that count; None for all.
+    named: the end of the names of the contenders that stand for ours (`comparison.Row.ratio`).
     """
 
     end: str
     against: str
     vendor: tuple[str, ...] = ()
     where: Callable[[Any], bool] | None = None
+    named: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class Case:
         what a dispatcher without tables of the user chooses, once with `only_ours`.
         ``estimated``: what it chooses without the shipped tables. ``learned``: without these, by
         the shipped models and the estimate. ``prepared``: without these, after `prepare` measured
-        a few candidates of each problem; the claims note how long that took.
+        a few candidates of each problem; the claims note how long that took. What the estimate
+        chooses is timed beside it, and parts may name it.
     only: of the kernels searched, those that may take part.
     library: whether the library's algorithms are candidates, and the vendor's too.
     vendor: what else is the vendor's.

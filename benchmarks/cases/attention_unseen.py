@@ -19,6 +19,7 @@ import rivals_attention
 from cases import Case, Part
 from cases.attention import CUDNN
 from cases.attention_backward import CUDNN as BACKWARD
+from comparison import BY_ESTIMATE
 from tilewright.ops.attention import AttentionProblem, vendor
 from tilewright.ops.attention_backward import AttentionBackwardProblem
 
@@ -34,8 +35,6 @@ ROWS, BATCHES = (64, 640), (1, 256)
 MOST_BYTES = 256 << 20
 COUNTED, HELD_OUT = 501, 502
 COUNT, GRADIENTS = 100, 60
-PREPARED = 30
-"""Problems that are prepared by measuring."""
 PADDED = 64
 WHOLE, WHOLE_COUNT = 128, 60
 
@@ -108,9 +107,11 @@ CASES = (
         for name, says, seed in SETS
     ),
     Case(
-        "attention-short-prepared", f"bf16, the first {PREPARED} of attention-short, as prepared "
-        "by measuring a few candidates", CUDNN, lambda: [*drawn(HELD_OUT, PREPARED)],
-        ours="prepared", vendor=VENDORS, parts=(*PARTS, TORCH), ways=("graphs",),
+        "attention-short-prepared", f"bf16, the problems of attention-short and of "
+        f"attention-short-padded, {2 * COUNT} in all, as prepared by measuring a few candidates",
+        CUDNN, lambda: [*dict.fromkeys((*drawn(HELD_OUT), *drawn(HELD_OUT, step=PADDED)))],
+        ours="prepared", vendor=VENDORS,
+        parts=(*PARTS, TORCH, Part("by-estimate", CUDNN, named=BY_ESTIMATE)), ways=("graphs",),
     ),
     *(
         Case(

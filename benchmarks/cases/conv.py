@@ -12,6 +12,7 @@ from typing import Any
 
 import rivals
 from cases import Case, Part
+from comparison import BY_ESTIMATE
 from tilewright.arch import arch
 from tilewright.measure.problems import load_problems
 from tilewright.ops.conv import ConvProblem
@@ -106,12 +107,8 @@ def drawn(file: Path, which: slice) -> Problems:
             yield replace(p, direction=direction)
 
 
-PREPARED = 36
-
-
-def prepared() -> list[ConvProblem]:
-    """Some layers of `FRESH`, drawn by chance: all would take hours to measure."""
-    return random.Random(17).sample([*dict.fromkeys(drawn(FRESH, slice(None)))], PREPARED)
+def fresh() -> list[ConvProblem]:
+    return [*dict.fromkeys(drawn(FRESH, slice(None)))]
 
 
 CUDNN = "cuDNN, the fastest of all its algorithms"
@@ -140,6 +137,14 @@ KINDS = (
     Part("2d-last", CUDNN, where=lambda p: len(p.spatial) > 1 and layout(p) == LAST),
     Part("2d-first", CUDNN, where=lambda p: len(p.spatial) > 1 and layout(p) == FIRST),
 )
+
+
+def by_estimate(parts: Iterable[Part]) -> Iterator[Part]:
+    """What the estimate chooses for all problems of a prepared case, and for those of its parts."""
+    yield Part("by-estimate", CUDNN, named=BY_ESTIMATE)
+    for part in parts:
+        yield replace(part, end=f"by-estimate-{part.end}", named=BY_ESTIMATE)
+
 
 CASES = (
     *(
@@ -177,13 +182,13 @@ CASES = (
     Case(
         "conv-fresh", "bf16, layers drawn from further models, of which nothing was counted or "
         "fitted, channels-last and channels-first, by the estimate", CUDNN,
-        lambda: [*dict.fromkeys(drawn(FRESH, slice(None)))], ours="estimated",
+        fresh, ours="estimated",
         vendor=(rivals.torch_calls, rivals.first_engine), parts=KINDS, ways=("graphs",),
     ),
     Case(
-        "conv-fresh-prepared", f"{PREPARED} layers of that draw, drawn by chance, as prepared by "
-        "measuring a few candidates", CUDNN, prepared, ours="prepared",
-        vendor=(rivals.torch_calls, rivals.first_engine), parts=DIRECTED, ways=("graphs",),
+        "conv-fresh-prepared", "the layers of that draw, as prepared by measuring a few candidates",
+        CUDNN, fresh, ours="prepared", vendor=(rivals.torch_calls, rivals.first_engine),
+        parts=(*KINDS, *DIRECTED, *by_estimate(KINDS)), ways=("graphs",),
     ),
     *(
         Case(

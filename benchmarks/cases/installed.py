@@ -15,10 +15,12 @@ from cases import HostTimes, llama
 
 Step = Callable[[], Any]
 
-PLAIN, OTHERS, SHIPPED = "as it is", "installed, a table of other problems", "installed"
-WAYS = (PLAIN, OTHERS, SHIPPED)
-ROUNDS, STEPS = 4, 30
-"""Processes of each way, in turns, and timed steps of each."""
+PLAIN, SHIPPED = "as it is", "installed"
+EMPTY, OTHERS = "installed, an empty table", "installed, a table of other problems"
+WAYS = (PLAIN, EMPTY, OTHERS, SHIPPED)
+PROCESSES, ROUNDS, STEPS = 3, 6, 12
+"""Processes; turns of all ways in each, since processes differ by more than the ways; and timed
+steps of each turn."""
 FAR = 0.03
 """How far a result may be from torch's, of its norm: two roundings of bf16 through a model."""
 PATIENCE_SECONDS = 300
@@ -84,42 +86,53 @@ MODELS: Mapping[str, Callable[[str], Step]] = {
 }
 
 
-def run(name: str, way: str, device: str = "cuda", key: str = "CUDA") -> dict[str, Any]:
-    """Microseconds of steps of a model, how many calls ours served in each, and how many kinds of
-    calls were passed on to torch. Raises `ValueError` where results are wrong.
+def run(name: str, device: str = "cuda", key: str = "CUDA") -> dict[str, dict[str, Any]]:
+    """Of each way, microseconds of a model's steps, how many calls of a step ours served, and how
+    many kinds of calls were passed on to torch. Raises `ValueError` where results are wrong.
 
     key: torch's dispatch key of the device.
     """
     import torch
 
     import tilewright.torch
+    from tilewright.torch.installing import decisions
 
     torch.manual_seed(0)
     step = MODELS[name](device)
     theirs = step().double()
-    served = passed_on = 0
-    if way != PLAIN:
-        if way == OTHERS:
-            know_others(key)
-        found = tilewright.torch.install(_key=key)
-        step()
-        wait()
-        before = calls(found)
-        ours = step().double()
-        served, passed_on = calls(found) - before, len(found.report()["torch"])
-        error = ((ours - theirs).norm() / theirs.norm()).item()
-        if not error <= FAR:
-            raise ValueError(f"wrong: {error:.3g} off")
-    for _ in range(STEPS):
-        step()
-    return {"us": [timed(step) for _ in range(STEPS)], "served": served, "passed on": passed_on}
+    shipped = decisions.default_dispatcher
+    dispatchers = {EMPTY: knowing([]), OTHERS: knowing(of_others(key)), SHIPPED: shipped()}
+    found: dict[str, dict[str, Any]] = {
+        way: {"us": [], "served": 0, "passed on": 0} for way in WAYS
+    }
+    try:
+        for turn in range(ROUNDS):
+            for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
+                tilewright.torch.uninstall()
+                if way != PLAIN:
+                    decisions.default_dispatcher = lambda way=way: dispatchers[way]
+                    at_work = tilewright.torch.install(_key=key)
+                    step()
+                    wait()
+                    before = calls(at_work)
+                    ours = step().double()
+                    found[way]["served"] = calls(at_work) - before
+                    found[way]["passed on"] = len(at_work.report()["torch"])
+                    error = ((ours - theirs).norm() / theirs.norm()).item()
+                    if not error <= FAR:
+                        raise ValueError(f"wrong: {error:.3g} off")
+                step()
+                found[way]["us"] += [timed(step) for _ in range(STEPS)]
+    finally:
+        tilewright.torch.uninstall()
+        decisions.default_dispatcher = shipped
+    return found
 
 
-def know_others(key: str = "CUDA") -> None:
-    """Decide by a table that has rows for this device, of all families that are asked, and none of
-    a model's problems: every call is passed on to torch."""
-    from tilewright import GemmProblem, Row, Table
-    from tilewright.dispatch import Dispatcher
+def of_others(key: str = "CUDA") -> list[Any]:
+    """Rows for this device of all families that are asked, and of none of a model's problems: every
+    call is passed on to torch."""
+    from tilewright import GemmProblem, Row
     from tilewright.ops.attention import AttentionProblem
     from tilewright.ops.attention_backward import AttentionBackwardProblem
     from tilewright.ops.conv import ConvProblem
@@ -133,9 +146,15 @@ def know_others(key: str = "CUDA") -> None:
         AttentionProblem(1, 1, 16, 48, 48),
         AttentionBackwardProblem(1, 1, 16, 48, 48),
     )
-    rows = [Row(here, one, f"{one.family}_of_another", (), 1.0, (1.0, 1.0)) for one in others]
-    made = Dispatcher(tables=Table.of(rows), selector=["tuned", "analytical"], waits=False)
-    decisions.default_dispatcher = lambda: made  # type: ignore[assignment]
+    return [Row(here, one, f"{one.family}_of_another", (), 1.0, (1.0, 1.0)) for one in others]
+
+
+def knowing(rows: Sequence[Any]) -> Any:
+    """A dispatcher that decides by these rows alone."""
+    from tilewright import Table
+    from tilewright.dispatch import Dispatcher
+
+    return Dispatcher(tables=Table.of(rows), selector=["tuned", "analytical"], waits=False)
 
 
 def wait() -> None:
@@ -165,19 +184,18 @@ def timed(step: Step) -> float:
 
 
 def samples(name: str) -> Mapping[str, Sequence[float]]:
-    """Steps of a model by each way, in fresh processes, in turns; and how many calls of a step ours
-    served where it is installed."""
+    """Steps of a model by each way, in turns, in fresh processes; told is how many calls of a step
+    ours served."""
     script = (
         "import json, sys; from cases.installed import run; print(json.dumps(run(*sys.argv[1:])))"
     )
     found: dict[str, list[float]] = {way: [] for way in WAYS}
-    for turn in range(ROUNDS):
-        for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
-            done = subprocess.run(
-                [sys.executable, "-c", script, name, way],
-                stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1],
-            )  # fmt: skip
-            said = json.loads(done.stdout.splitlines()[-1])
+    for _ in range(PROCESSES):
+        done = subprocess.run(
+            [sys.executable, "-c", script, name],
+            stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1],
+        )  # fmt: skip
+        for way, said in json.loads(done.stdout.splitlines()[-1]).items():
             found[way] += said["us"]
             print(f"{name}, {way}: {said['served']} calls served in a step", file=sys.stderr)
     return found
@@ -189,8 +207,9 @@ def host() -> Mapping[str, Sequence[float]]:
 
     import on_gpu
     import tilewright.torch
+    from tilewright.torch.installing import decisions
 
-    know_others()
+    shipped, others = decisions.default_dispatcher, knowing(of_others())
     a, b = torch.randn(2, 16, 16, device="cuda")
     bias = a[0].bfloat16()
     x, w = a.bfloat16(), b.bfloat16().t()
@@ -200,13 +219,17 @@ def host() -> Mapping[str, Sequence[float]]:
         "`torch.addmm`, bf16": partial(torch.addmm, bias, x, w),
     }
     found: dict[str, list[float]] = {}
-    for turn in range(2 * ROUNDS):
-        way = "" if turn % 2 == 0 else ", passed on"
-        if way:
-            tilewright.torch.install()
-        for label, times in on_gpu.host_times(products).items():
-            found.setdefault(f"{label}{way}", []).extend(times)
-        tilewright.torch.uninstall()
+    decisions.default_dispatcher = lambda: others
+    try:
+        for turn in range(2 * ROUNDS):
+            way = "" if turn % 2 == 0 else ", passed on"
+            if way:
+                tilewright.torch.install()
+            for label, times in on_gpu.host_times(products).items():
+                found.setdefault(f"{label}{way}", []).extend(times)
+            tilewright.torch.uninstall()
+    finally:
+        decisions.default_dispatcher = shipped
     return found
 
 

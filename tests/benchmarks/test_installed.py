@@ -5,35 +5,32 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+import torch
 
 from cases import installed
-from tilewright.torch import uninstall
+from tilewright.torch import installed as tw_installed
 from tilewright.torch.installing import decisions
 
 
 @pytest.mark.turns(16)
-@pytest.mark.parametrize("way", installed.WAYS[:2])
-def test_steps_are_timed_and_right(monkeypatch, way):
+def test_steps_of_every_way_are_timed_and_right(monkeypatch):
     monkeypatch.setattr(installed, "STEPS", 2)
+    monkeypatch.setattr(installed, "ROUNDS", 2)
     small = partial(installed.encoder, width=64, rows=4, layers=1)
     monkeypatch.setattr(installed, "MODELS", {"encoder": small})
-    monkeypatch.setattr(decisions, "default_dispatcher", decisions.default_dispatcher)
-    try:
-        found = installed.run("encoder", way, "cpu", "CPU")
-    finally:
-        uninstall()
-    assert len(found["us"]) == 2 and found["served"] == 0
-    assert (found["passed on"] > 0) is (way == installed.OTHERS)
+    before = decisions.default_dispatcher
+    found = installed.run("encoder", "cpu", "CPU")
+    assert decisions.default_dispatcher is before and tw_installed() is None
+    assert {way: len(one["us"]) for way, one in found.items()} == dict.fromkeys(installed.WAYS, 4)
+    assert all(one["served"] == 0 for one in found.values())
+    assert found[installed.OTHERS]["passed on"] > 0
+    assert found[installed.PLAIN]["passed on"] == found[installed.EMPTY]["passed on"] == 0
 
 
 def test_a_wrong_result_is_refused(monkeypatch):
-    import torch
-
-    made = iter([torch.ones(4), torch.ones(4), torch.full((4,), 1.1)])
+    made = iter([torch.ones(4)] * 3 + [torch.ones(4), torch.full((4,), 1.1)])
+    monkeypatch.setattr(installed, "STEPS", 1)
     monkeypatch.setattr(installed, "MODELS", {"encoder": lambda _: lambda: next(made)})
-    monkeypatch.setattr(decisions, "default_dispatcher", decisions.default_dispatcher)
-    try:
-        with pytest.raises(ValueError, match=r"wrong: 0\.1 off"):
-            installed.run("encoder", installed.OTHERS, "cpu", "CPU")
-    finally:
-        uninstall()
+    with pytest.raises(ValueError, match=r"wrong: 0\.1 off"):
+        installed.run("encoder", "cpu", "CPU")
+    assert tw_installed() is None

@@ -154,7 +154,9 @@ def test_a_dispatchers_answers_are_contenders(bench, ours, monkeypatch):
     monkeypatch.setattr(on_gpu, "dispatched", dispatched)
     row = compared("p", on_gpu.OnGpu(case(ours=ours), PROBLEM, bench, 5, lambda text: None))
     assert (row.ours, row.with_library) == ((on_gpu.OURS,), (on_gpu.CHOSEN,))
-    assert {*asked} == {on_gpu.OURS, on_gpu.CHOSEN}
+    chosen = [each[0].select(PROBLEM).config for each in bench.answers[ours].values()]
+    assert chosen[0] == chosen[1] and {*asked} == {on_gpu.OURS}  # one kernel is timed once
+    assert row.samples["calls"][on_gpu.OURS] == row.samples["calls"][on_gpu.CHOSEN]
 
 
 def test_places_are_elsewhere_and_copies_share_one_output(bench):
@@ -225,6 +227,27 @@ def test_of_a_case_that_is_prepared_dispatchers_choose_what_was_measured(bench, 
         assert {one.select(PROBLEM).config.name for one in dispatchers} == {winner}
     assert before.config.name != winner and winner in bench.told[-1]
     assert bench.prepare(case(ours="estimated"), [PROBLEM], said.append) == ""
+
+
+def test_of_a_case_that_is_prepared_the_estimates_choice_is_timed_beside(bench, monkeypatch):
+    def dispatched(label, dispatcher, problem):
+        config = dispatcher.select(problem).config
+        bind = lambda inputs, outputs: lambda: torch.mm(inputs["A"], inputs["B"])  # noqa: E731
+        return SimpleNamespace(bind=bind, config=config)
+
+    winner = bench.job(PROBLEM).candidates[-1]
+    measured = Row(bench.device, PROBLEM, winner.name, (), 9.0, (8.9, 9.1))
+    file.save(Table.of([measured]), bench._table)
+    for each in bench.answers["prepared"].values():
+        for dispatcher in each:
+            dispatcher.read_tables()
+    monkeypatch.setattr(on_gpu, "dispatched", dispatched)
+    stage = on_gpu.OnGpu(case(ours="prepared"), PROBLEM, bench, 5, lambda text: None)
+    estimated = on_gpu.OURS + comparison.BY_ESTIMATE
+    assert stage.config(on_gpu.OURS) == winner != stage.config(estimated)
+    row = compared("p", stage)
+    assert row.ratio("calls", "ours").kernel == on_gpu.OURS
+    assert row.ratio("calls", "ours", named=comparison.BY_ESTIMATE).kernel == estimated
 
 
 def test_building_is_told_so_that_it_is_not_taken_for_a_hang(bench):

@@ -41,6 +41,9 @@ def test_any_number_of_groups(dispatcher, form, groups):
     problem = GroupedGemmProblem(form, groups, m=5000 if form == "contiguous" else 40, n=136, k=200)
     for pipeline in FAMILY.wildcard("pipeline", _data()):
         kernel = config(ARCH, form=form, pipeline=pipeline)
+        if pipeline == "gluon_scaled":
+            assert not FAMILY.supports(kernel, problem, _data()), "it has scales of blocks alone"
+            continue
         result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
         assert result.ok, f"{kernel.name}: {result}"
 

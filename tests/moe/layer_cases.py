@@ -114,7 +114,8 @@ LIMITS = {
     torch.bfloat16: 0.06,
     torch.float16: 0.01,
     torch.float32: 1e-4,
-    torch.float8_e4m3fn: 0.2,  # tokens and activations have 3 bits of mantissa
+    torch.float8_e4m3fn: 0.25,  # tokens and activations have 3 bits of mantissa: an rms of 0.045
 }
 """The largest error beside the rms: the results of both products and of the activation are each
-rounded to the type, and the largest of some thousand values lies at 4 to 5 times the rms."""
+rounded to the type, and the largest of some thousand values lies at 4 to 5 times the rms, of some
+hundred thousand at 5 to 5.5."""
