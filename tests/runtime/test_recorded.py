@@ -93,7 +93,10 @@ def functions(rng: random.Random) -> tuple[Any, dict[str, Any]]:
         call = tt.scaled_dot_product_attention
         return lambda q, k, v: call(q, k, v, **said), {"q": q, "k": k, "v": v}
     if name == "linear":
-        x = rng.choice((zeros(48, 48), zeros(2, 3, 48), zeros(48), zeros(3, 2, 48).transpose(0, 1)))
+        x = rng.choice((
+            zeros(48, 48), zeros(2, 3, 48), zeros(48), zeros(3, 2, 48).transpose(0, 1),
+            zeros(2, 3, 4, 48),
+        ))  # fmt: skip
         given = {"x": x, "w": rng.choice((zeros(48, 48), zeros(32, 48), zeros(48, 48).T))}
         if rng.random() < 0.5:
             given["b"] = zeros(given["w"].shape[0])

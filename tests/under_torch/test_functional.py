@@ -84,6 +84,8 @@ CASES = {
     "baddbmm": Case(tt.baddbmm, torch.baddbmm, ((8, 24), (2, 8, 16), (2, 16, 24))),
     "linear": Case(tt.linear, F.linear, ((2, 8, 16), (16, 16), (16,))),
     "linear of four": Case(tt.linear, F.linear, ((2, 1, 8, 16), (16, 16), (16,))),
+    "linear of five": Case(tt.linear, F.linear, ((2, 1, 3, 8, 16), (16, 16), (16,))),
+    "linear of six": Case(tt.linear, F.linear, ((2, 1, 1, 3, 8, 16), (16, 16))),
     "linear of one": Case(tt.linear, F.linear, ((16,), (24, 16))),
     **{
         f"linear {name}": Case(
@@ -137,9 +139,13 @@ def test_linear_is_one_launch_on_the_weight_as_it_lies(calls):
     with torch.no_grad():
         tt.linear(x, weight, bias, "gelu")
         tt.linear(x.transpose(0, 1), weight.t().contiguous().t())
-    (op, operands), (_, turned) = calls
+        pixels = x.reshape(2, 3, 1, 16)
+        tt.linear(pixels, weight)
+        tt.linear(pixels.permute(2, 0, 1, 3)[::2, :, ::2], weight)
+    (op, operands), (_, turned), (_, whole), (_, copied) = calls
     assert op == "gemm" and operands[0] is x and operands[1] is weight
     assert turned[0].data_ptr() == x.data_ptr()
+    assert whole[0] is pixels and copied[0].shape == (4, 16)
 
 
 def test_strides_that_no_kernel_reads_are_copied_as_torch_copies_them():

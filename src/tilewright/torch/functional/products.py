@@ -25,9 +25,12 @@ LINEAR = "linear"
 """What calls of `linear` that are repeated are called, before their activation and whether they
 are in tf32."""
 
-_EQUATIONS = {1: "k,nk->n", 2: "mk,nk->mn", 3: "bmk,nk->bmn"}
+_EQUATIONS = {
+    1: "k,nk->n", 2: "mk,nk->mn", 3: "bmk,nk->bmn", 4: "abmk,nk->abmn", 5: "abcmk,nk->abcmn",
+}  # fmt: skip
 """Of x and a weight (out, in), by the dimensions of x. They name the weight as it lies, so that no
-view of it is made."""
+view of it is made. An x of four and more, as images whose channels lie innermost are, is to be
+contiguous: its rows are those of one matrix."""
 
 _MOST = 4
 """Dimensions of an operand that a product takes as they lie: two of a batch."""
@@ -176,7 +179,8 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
         shared = None if bias is None else bias.reshape(1)
         return linear(input, weight[None], shared, activation).squeeze(-1)
     dims = input.dim()
-    x = checked.readable(input.flatten(0, -2) if dims > 3 else input)
+    folded = dims > 3 and not (dims in _EQUATIONS and input.is_contiguous())
+    x = checked.readable(input.flatten(0, -2) if folded else input)
     said = {"equation": _EQUATIONS[x.dim()], **_precision(x)}
     if bias is not None:
         checked.dimensions("bias", bias, 0, 1)
@@ -185,7 +189,7 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
     elif activation is not None:
         said["epilogue"] = activation
     made = gemm(x, checked.readable(weight), **said)
-    if dims > 3:
+    if folded:
         return made.unflatten(0, input.shape[:-1])
     _remember(what, given, said, made)
     return made
