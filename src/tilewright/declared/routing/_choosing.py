@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.declared._arrays import functions
 from tilewright.declared.routing import _references, _tiles
+from tilewright.ops.powers import power_of_two
 
 SCORING = ("softmax", "softmax_of_chosen", "sigmoid")
 """Weights: of the softmax over all experts, of the softmax over the chosen ones, or sigmoids."""
@@ -54,8 +55,7 @@ def refused(problem: Any) -> str:
 
 def block(problem: Any) -> int:
     """Elements of a tile's row: groups and experts of a group, each up to a power of two."""
-    up = _tiles.power_of_two
-    return max(8, up(problem.n_group) * up(problem.experts // problem.n_group))
+    return max(8, power_of_two(problem.n_group) * power_of_two(problem.experts // problem.n_group))
 
 
 def by_scores(problem: Any) -> bool:

@@ -20,11 +20,6 @@ FEW_PROGRAMS = 256
 """Workgroups that are preferred to larger tiles."""
 
 
-def power_of_two(count: int) -> int:
-    """The least power of two that is not less than `count`."""
-    return 1 << (count - 1).bit_length()
-
-
 def fits(wanted: int, problem: Any, config: Any) -> bool | str:
     """Whether a config's tile is one for rows that take `wanted` elements with padding."""
     for axis, values in narrows(wanted, problem).items():

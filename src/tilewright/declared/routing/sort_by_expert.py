@@ -22,6 +22,7 @@ from typing import Any
 from tilewright.custom import Declaration, Gradient, In, Out, Scratch, declare, kernel
 from tilewright.declared._arrays import functions
 from tilewright.declared.routing import _ck, _references, _tiles
+from tilewright.ops.powers import power_of_two
 
 MOST_EXPERTS = 1024
 CHUNKS = (0, 256, 512, 1024, 2048, 4096)
@@ -58,7 +59,7 @@ def slots(problem: Any, config: Any = None) -> int:
 
 def bins(problem: Any) -> int:
     """Counters of a tile; as in the kernel."""
-    return max(16, _tiles.power_of_two(problem.experts))
+    return max(16, power_of_two(problem.experts))
 
 
 def chunks(problem: Any, config: Any) -> int:

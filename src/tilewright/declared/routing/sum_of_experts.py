@@ -15,6 +15,7 @@ from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared._arrays import functions
 from tilewright.declared.routing import _pieces, _references, _tiles
 from tilewright.dtypes import DTYPES
+from tilewright.ops.powers import power_of_two
 
 AXES: dict[str, tuple[Any, ...]] = {**_pieces.AXES, "TERMS": (1, 2, 4, 8)}
 """TERMS: rows that a workgroup has under way at once."""
@@ -56,7 +57,7 @@ def supports(problem: Any, config: Any) -> bool | str:
 
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
     """The values of the axes that a problem is served with."""
-    terms = min(MOST_TERMS, _tiles.power_of_two(problem.k))
+    terms = min(MOST_TERMS, power_of_two(problem.k))
     return {**_pieces.narrows(problem), "TERMS": tuple(n for n in (terms // 2, terms) if n)}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared.routing import _references, _tiles
+from tilewright.ops.powers import power_of_two
 
 FLOATS = ("fp32", "fp16", "bf16")
 WHOLE = ("int32", "int64")
@@ -39,7 +40,7 @@ def refused(problem: Any) -> str:
 
 def block(problem: Any) -> int:
     """Elements of a row with padding."""
-    return max(8, _tiles.power_of_two(problem.columns))
+    return max(8, power_of_two(problem.columns))
 
 
 def groups(config: Any) -> int:
@@ -50,7 +51,7 @@ def groups(config: Any) -> int:
 def room(config: Any) -> int:
     """Elements that may be left when a row was sifted: twice as many as are wanted, and a warp's
     lanes at least."""
-    return max(32, 2 * _tiles.power_of_two(config.k))
+    return max(32, 2 * power_of_two(config.k))
 
 
 def sifts(config: Any) -> bool:

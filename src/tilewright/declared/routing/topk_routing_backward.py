@@ -7,6 +7,7 @@ from typing import Any
 from tilewright.custom import Declaration, In, Out, declare, kernel
 from tilewright.declared._arrays import functions
 from tilewright.declared.routing import _choosing, _references, _tiles
+from tilewright.ops.powers import power_of_two
 
 
 def reference(
@@ -40,7 +41,7 @@ def refused(problem: Any) -> str:
 
 def block(problem: Any) -> int:
     """Elements of a row with padding."""
-    return max(8, _tiles.power_of_two(problem.experts))
+    return max(8, power_of_two(problem.experts))
 
 
 def different(problem: Any, rng: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright.dtypes import DTYPES
+from tilewright.ops.powers import power_of_two
 
 LANE_BYTES = 32
 """Bytes of each lane that are preferred until a measurement decides: two loads of 16."""
@@ -23,23 +24,18 @@ LONGEST = 1024
 """Most elements of a side."""
 
 
-def up(n: int) -> int:
-    """The power of two from `n`, 1 for 0."""
-    return 1 << max(0, n - 1).bit_length()
-
-
 def of_rows(rows: int, columns: int) -> set[tuple[int, int]]:
     """Rows and columns of tiles that copy rows: longer pieces where rows are few."""
     found = set()
     for tile in TILES:
-        down = min(max(1, tile // min(up(columns), LONGEST)), up(rows))
-        found.add((down, min(tile // down, up(columns))))
+        down = min(max(1, tile // min(power_of_two(columns), LONGEST)), power_of_two(rows))
+        found.add((down, min(tile // down, power_of_two(columns))))
     return found
 
 
 def turned(rows: int, columns: int) -> set[tuple[int, int]]:
     """Rows and columns of tiles that are turned."""
-    down, across = min(up(rows), LONGEST), min(up(columns), LONGEST)
+    down, across = min(power_of_two(rows), LONGEST), min(power_of_two(columns), LONGEST)
     if down * across < TILES[1]:
         return {(down, across)}
     sides = [1 << i for i in range(LONGEST.bit_length())]

@@ -15,6 +15,7 @@ from tilewright import checks
 from tilewright.declared.shape import _tiles
 from tilewright.errors import BadArgument, shown
 from tilewright.ops.conv.geometry import dividing
+from tilewright.ops.powers import power_of_two
 
 AXES = ("d", "h", "w")
 SPATIAL = ("depth", "height", "width")
@@ -101,8 +102,8 @@ def field(name: str) -> Callable[[Any, Any], int]:
 
 def tiles(rows: int, columns: int) -> set[tuple[int, int]]:
     """ROWS and COLUMNS of tiles."""
-    across = min(_tiles.up(columns), COLUMNS)
-    return {(min(tile // across, _tiles.up(rows)), across) for tile in _tiles.TILES}
+    across = min(power_of_two(columns), COLUMNS)
+    return {(min(tile // across, power_of_two(rows)), across) for tile in _tiles.TILES}
 
 
 def padded(x: Any, sizes: Sequence[int], before: Sequence[int]) -> tuple[Any, tuple[slice, ...]]:

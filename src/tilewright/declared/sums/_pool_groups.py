@@ -10,8 +10,8 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.declared.sums import _windows
-from tilewright.declared.sums._tiles import up
 from tilewright.dtypes import DTYPES
+from tilewright.ops.powers import power_of_two
 
 AXES: dict[str, tuple[Any, ...]] = {
     **_windows.AXES,
@@ -156,9 +156,9 @@ def tiled(problem: Any, forms: Sequence[Mapping[str, int]], fast: Fast) -> list[
     found = []
     for form in forms:
         neighbours, rows, first = fast(problem, SimpleNamespace(**form))
-        widest = min(256, up(neighbours))
+        widest = min(256, power_of_two(neighbours))
         several = (widest, widest // 2) if widest == 256 else (widest,)
-        most = min(128, up(rows))
+        most = min(128, power_of_two(rows))
         usual = int(_usual(first, form["VECTOR"], form["DOWN"] * form["ACROSS"]))
         sizes = [LANES * size // 2 for size in (usual, 2 * usual, 4 * usual)]
         least = 16 if first else LINE_BYTES * 8 // DTYPES[problem.dtype].bits
@@ -176,8 +176,8 @@ def _usual(first: bool, vector: int, results: int) -> float:
 
 def _filled(neighbours: int, least: int) -> int:
     """The width of tiles, at least `least`, of which the fewest lanes have no neighbour."""
-    widths: list[int] = [n for n in AXES["FAST"] if least <= n <= up(neighbours)] or [
-        up(neighbours)
+    widths: list[int] = [n for n in AXES["FAST"] if least <= n <= power_of_two(neighbours)] or [
+        power_of_two(neighbours)
     ]
     return min(widths, key=lambda one: (-(-neighbours // one) * one, -one))
 

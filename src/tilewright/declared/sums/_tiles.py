@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.arch.figures import DEVICE
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
+from tilewright.ops.powers import power_of_two
 
 AXES: dict[str, tuple[Any, ...]] = {
     "COLUMNS": (False, True),
@@ -44,11 +45,6 @@ _START_US = 0.3
 """Before the first load, and after the last, which a workgroup waits for by itself (a guess)."""
 
 
-def up(count: int) -> int:
-    """The smallest power of two that is not smaller."""
-    return 1 << max(0, count - 1).bit_length()
-
-
 def by_columns(problem: Any) -> bool:
     """Whether the elements of one result lie apart."""
     return bool(problem.inner > 1 or (problem.near > 1 and problem.near_stride > 1))
@@ -74,12 +70,12 @@ def each(config: Any) -> float:
 
 def narrows(problem: Any) -> Mapping[str, Sequence[Any]]:
     """A few sizes of tiles: as many elements as there are, within a tile's limits."""
-    columns, block = by_columns(problem), min(4096, up(problem.near))
+    columns, block = by_columns(problem), min(4096, power_of_two(problem.near))
     if columns:
-        kept = {min(one, up(problem.inner)) for one in WIDE}
+        kept = {min(one, power_of_two(problem.inner)) for one in WIDE}
         sizes = {min(block, max(1, size // one)) for size in (2048, 4096) for one in kept}
         return {"COLUMNS": (True,), "KEPT": sorted(kept), "BLOCK": sorted(sizes)}
-    most = min(1024, up(problem.outer * problem.middle))
+    most = min(1024, power_of_two(problem.outer * problem.middle))
     several = [max(1, min(most, size // block)) for size in (1024, 2048, 4096)]
     return {
         "COLUMNS": (False,),
@@ -95,9 +91,9 @@ def fits(problem: Any, config: Any) -> bool | str:
         return f"COLUMNS = {config.COLUMNS}, where elements of one result are {_lie(columns)}"
     if each(config) > LANE_ELEMENTS:
         return f"{each(config):.0f} elements for each lane"
-    if up(problem.near) < config.BLOCK:
+    if power_of_two(problem.near) < config.BLOCK:
         return f"BLOCK = {config.BLOCK} for {problem.near} elements"
-    if up(problem.inner if columns else problem.outer * problem.middle) < config.KEPT:
+    if power_of_two(problem.inner if columns else problem.outer * problem.middle) < config.KEPT:
         return f"KEPT = {config.KEPT} for fewer results"
     return True
 

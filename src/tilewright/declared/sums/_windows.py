@@ -8,7 +8,8 @@ from math import prod
 from typing import Any
 
 from tilewright.custom.extents import Size
-from tilewright.declared.sums._tiles import MOST, up
+from tilewright.declared.sums._tiles import MOST
+from tilewright.ops.powers import power_of_two
 
 AXES: dict[str, tuple[Any, ...]] = {
     "FIRST": (False, True),
@@ -128,9 +129,9 @@ def fits(neighbours: int, rows: int, first: bool, config: Any) -> bool | str:
     """Whether a config's tile is one for so many neighbours in memory, and so many of them."""
     if first != config.FIRST:
         return f"FIRST = {config.FIRST}, where {'one channel is' if first else 'channels are'} last"
-    if up(neighbours) < config.FAST:
+    if power_of_two(neighbours) < config.FAST:
         return f"FAST = {config.FAST} for {neighbours} neighbours"
-    if up(rows) < config.ROWS:
+    if power_of_two(rows) < config.ROWS:
         return f"ROWS = {config.ROWS} for {rows}"
     if each(config) > LANE_ELEMENTS:
         return f"{each(config):.0f} elements for each lane"

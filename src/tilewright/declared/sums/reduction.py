@@ -21,6 +21,7 @@ from tilewright.declared._arrays import functions
 from tilewright.declared.sums import _ck, _reduce, _tile_engine, _tiles
 from tilewright.dtypes import DTYPES
 from tilewright.ops.formats import Formats
+from tilewright.ops.powers import power_of_two
 
 RESULTS = {
     "sum": "sums",
@@ -86,7 +87,7 @@ def split(problem: Any) -> tuple[int, ...]:
     wanted = min(FILLED // max(1, results // kept), count // 4096)
     if wanted < 2:
         return (1,)
-    most = min(1024, _tiles.up(wanted))
+    most = min(1024, power_of_two(wanted))
     return tuple(dict.fromkeys((most, max(1, most // 2), max(1, most // 4), 1)))
 
 

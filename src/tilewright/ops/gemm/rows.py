@@ -22,6 +22,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.gemm import batch, scales
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.nearby import Invariance, Nearby
+from tilewright.ops.powers import power_of_two
 from tilewright.ops.problem import changed
 from tilewright.ops.products import natural_alignment
 
@@ -44,7 +45,7 @@ def padded(m: int) -> tuple[int, ...]:
     step = next((step for limit, step in LADDER if m <= limit), LAST_STEP)
     sizes = {-(-m // step) * step}
     if m <= MOST_POWER:
-        sizes.add(1 << max(m - 1, 0).bit_length())
+        sizes.add(power_of_two(m))
     return tuple(sorted(size for size in sizes if size > m))
 
 

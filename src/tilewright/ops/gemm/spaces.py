@@ -27,6 +27,7 @@ from tilewright.ops.gemm.pipelines.record import Grid
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.ops.gemm.tiles import listed
+from tilewright.ops.powers import power_of_two
 from tilewright.ops.products import OUTPUTS, PRECISIONS
 from tilewright.space import KernelSpace
 
@@ -132,11 +133,6 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
 
 MOST_KINDS = 1024
 _made: dict[tuple[Any, ...], KernelSpace] = {}
-
-
-def power_of_two(rows: int) -> int:
-    """The rows of a tile for `rows` rows of A, if they are few."""
-    return 1 << (rows - 1).bit_length()
 
 
 LOW_TILE = 16

@@ -29,8 +29,9 @@ from tilewright.ops.gemm import (
 )
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
-from tilewright.ops.gemm.spaces import FEW_ROWS, default_space, power_of_two
+from tilewright.ops.gemm.spaces import FEW_ROWS, default_space
 from tilewright.ops.gemm.tiles import Schedule, Tile, listed, schedules
+from tilewright.ops.powers import power_of_two
 from tilewright.space import KernelSpace
 
 ORDERS = (2, 4, 8, 16)

@@ -11,6 +11,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.merge_states.config import ALIGNMENTS
 from tilewright.ops.merge_states.problem import FORMS, MergeStatesProblem
 from tilewright.ops.merge_states.rules import SIGNATURE, vector
+from tilewright.ops.powers import power_of_two
 from tilewright.space import KernelSpace, of_rows
 
 AXES: dict[str, Any] = {
@@ -49,8 +50,8 @@ def tuning_spaces(problem: MergeStatesProblem, arch: Arch) -> Sequence[KernelSpa
 
 
 def _space(p: MergeStatesProblem, arch: Arch, warps: Sequence[int]) -> KernelSpace:
-    tile_n = 1 << (max(1, p.head_dim) - 1).bit_length()
-    most = 1 << (max(1, p.states) - 1).bit_length()
+    tile_n = power_of_two(p.head_dim)
+    most = power_of_two(p.states)
     rows = []
     for count, each, states in itertools.product(warps, (4, 8, 16), (1, 4, 16, 64)):
         tile_m = count * arch.warp_size * each // (tile_n * states)

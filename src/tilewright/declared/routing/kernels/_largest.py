@@ -11,6 +11,8 @@ would sort k rounded up to a power of two.
 import triton
 import triton.language as tl
 
+from tilewright.ops import powers
+
 NOTHING = tl.constexpr(-(2**31))
 """The key of what cannot be chosen."""
 MOST = tl.constexpr(2**31 - 1)
@@ -54,7 +56,4 @@ def largest(keys, place, COUNT: tl.constexpr, SLOTS: tl.constexpr):
     return found, keys
 
 
-@triton.constexpr_function
-def power_of_two(count):
-    """The least power of two that is not less than `count`."""
-    return 1 << (count - 1).bit_length()
+power_of_two = triton.constexpr_function(powers.power_of_two)
