@@ -1,12 +1,15 @@
-"""Windows of pooling: what their options are, and which tiles read them."""
+"""Windows of pooling: what their options are, which tiles read them, and what is declared of both
+pooling and its gradient."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
+from types import ModuleType
 from typing import Any
 
+from tilewright import custom
 from tilewright.custom.extents import Size
 from tilewright.declared.sums._tiles import MOST
 from tilewright.ops.powers import power_of_two
@@ -55,6 +58,7 @@ def out(dimension: str) -> str:
     )
 
 
+IMAGE: tuple[Size, ...] = ("images", *DIMENSIONS, "channels")
 OUTPUT: tuple[Size, ...] = ("images", *map(out, DIMENSIONS), "channels")
 
 
@@ -151,6 +155,31 @@ def prefers(
     many = prod(grid(neighbours, rows, first, config))
     apart = max(each(config) / usual, usual / each(config))
     return apart * max(1.0, FILLED / max(1, many))
+
+
+def declaration(name: str, *, module: str, groups: ModuleType, **more: Any) -> custom.Declaration:
+    """What pooling and its gradient declare alike, and `more` of one of them.
+
+    groups: the module that says which groups a lane has, of windows or of pixels.
+    """
+
+    def tiles(problem: Any, config: Any) -> tuple[int, int]:
+        neighbours, rows, first = groups.fast(problem, config)
+        return grid(neighbours, rows, first, config)
+
+    return custom.Declaration(
+        name=name,
+        module=module,
+        choices=CHOICES,
+        numbers=NUMBERS,
+        axes=groups.AXES,
+        parts=(custom.kernel("main", f"{__package__}.kernels.{name}:{name}", tiles),),
+        values=COUNTS,
+        supports=groups.fits,
+        together=groups.together,
+        prefers=groups.prefers,
+        **more,
+    )
 
 
 def grid(neighbours: int, rows: int, first: bool, config: Any) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
+from tilewright.custom import Gradient, In, Out, declare
 from tilewright.declared._arrays import functions
 from tilewright.declared.sums import _ck, _pool, _pool_groups, _tile_engine_pool, _windows
 from tilewright.dtypes import DTYPES
@@ -72,30 +72,17 @@ def gradients(problem: Any) -> tuple[Gradient, ...] | str:
 
 
 declare(
-    Declaration(
-        name="pool",
+    _windows.declaration(
+        "pool",
         module=__name__,
+        groups=_pool_groups,
         operands={
-            "x": In("images", "depth", "height", "width", "channels"),
+            "x": In(*_windows.IMAGE),
             "y": Out(*_windows.OUTPUT),
             "places": Out(*_windows.OUTPUT, dtype="int64", when="index", exact=True),
         },
         options={**_windows.OPTIONS, "index": False},
-        choices=_windows.CHOICES,
-        numbers=_windows.NUMBERS,
-        axes=_pool_groups.AXES,
-        parts=(
-            kernel(
-                "main",
-                f"{__package__}.kernels.pool:pool",
-                lambda problem, config: _windows.grid(*_pool_groups.fast(problem, config), config),
-            ),
-        ),
-        values=_windows.COUNTS,
         refuses=refused,
-        supports=_pool_groups.fits,
-        together=_pool_groups.together,
-        prefers=_pool_groups.prefers,
         reference=reference,
         gradients=gradients,
         functions=_pool.FUNCTIONS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.custom import Declaration, In, Out, declare, kernel
+from tilewright.custom import In, Out, declare
 from tilewright.declared.sums import _pixel_groups, _windows
 from tilewright.declared.sums.pool import GLOBAL, IMAGES, RESNET
 from tilewright.dtypes import DTYPES
@@ -48,31 +48,18 @@ def refused(problem: Any) -> str:
 
 
 declare(
-    Declaration(
-        name="pool_backward",
+    _windows.declaration(
+        "pool_backward",
         module=__name__,
+        groups=_pixel_groups,
         operands={
-            "x": In("images", "depth", "height", "width", "channels", read=False),
+            "x": In(*_windows.IMAGE, read=False),
             "dy": In(*_windows.OUTPUT),
             "index": In(*_windows.OUTPUT, dtype="int64", optional=True, values=places),
-            "dx": Out("images", "depth", "height", "width", "channels"),
+            "dx": Out(*_windows.IMAGE),
         },
         options=_windows.OPTIONS,
-        choices=_windows.CHOICES,
-        numbers=_windows.NUMBERS,
-        axes=_pixel_groups.AXES,
-        parts=(
-            kernel(
-                "main",
-                f"{__package__}.kernels.pool_backward:pool_backward",
-                lambda problem, config: _windows.grid(*_pixel_groups.fast(problem, config), config),
-            ),
-        ),
-        values=_windows.COUNTS,
         refuses=refused,
-        supports=_pixel_groups.fits,
-        together=_pixel_groups.together,
-        prefers=_pixel_groups.prefers,
         reference=reference,
         terms=8,
         problems=(
