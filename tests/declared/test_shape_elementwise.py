@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,9 @@ from torch.nn import functional as F
 
 import tilewright as tw
 from tilewright import ops
+from tilewright.compile import build
+from tilewright.declared.shape import _problems
+from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 
 FAMILY = ops.family("elementwise_chain")
@@ -51,6 +56,20 @@ def operands(draw):
 def test_operands_are_broadcast_as_numpys(given):
     x, a, b = given
     assert np.array_equal(elementwise(x, a, b, chain="mul+add"), x * a + b)
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize(
+    ("columns", "moved"), [(98, "b32"), (100, "v2.b32"), (104, "v4.b32"), (99, "b16")]
+)
+def test_what_a_lane_moves_at_once(columns, moved, store):
+    """As machine code has it: two elements of 2 bytes, four, eight, one."""
+    problem = FAMILY.problem_type(**_problems.chained((64, columns), "add", 3))
+    config = Dispatcher(device="h200_sxm").select(problem).config
+    report = build([(config, "sm_90")], store=store, workers=1)
+    report.raise_if_failed()
+    text = store.read(report.kernels[0], "ptx").decode()
+    assert {*re.findall(r"(?:ld|st)\.global\.((?:v\d\.)?b\d+)", text)} == {moved}
 
 
 def test_a_result_lies_as_x():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright import ops
 from tilewright.arch import arch
+from tilewright.compile import build
 from tilewright.declared.shape import _forms, _problems
+from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 
 RUNS: list[tuple[int, ...]] = []
@@ -75,14 +78,18 @@ def test_a_cast_keeps_the_order_in_memory():
 @pytest.mark.parametrize(
     ("shape", "dims", "said"),
     [
-        ((2, 3, 32), (0, 1, 2), {"ACROSS": 5, "DIMS": 1, "WIDE": "both"}),
-        ((4, 48, 80), (0, 2, 1), {"ACROSS": 4, "DIMS": 3, "WIDE": "both"}),
-        ((4, 48, 20), (0, 2, 1), {"ACROSS": 4, "WIDE": "writes"}),
-        ((4, 20, 48), (0, 2, 1), {"ACROSS": 4, "WIDE": "reads"}),
+        ((2, 3, 32), (0, 1, 2), {"ACROSS": 5, "DIMS": 1, "READS": 16, "WRITES": 16}),
+        ((4, 48, 80), (0, 2, 1), {"ACROSS": 4, "DIMS": 3, "READS": 16, "WRITES": 16}),
+        ((4, 48, 20), (0, 2, 1), {"ACROSS": 4, "READS": 4, "WRITES": 16}),
+        ((4, 20, 48), (0, 2, 1), {"ACROSS": 4, "READS": 16, "WRITES": 4}),
         ((4, 16, 8, 32), (3, 1, 0, 2), {"ACROSS": 2, "DIMS": 4}),
         ((4, 3, 480), (0, 2, 1), {"ACROSS": 4, "PACKED": "y", "COLUMNS": 4}),
         ((4, 480, 3), (0, 2, 1), {"ACROSS": 4, "PACKED": "x", "ROWS": 4}),
-        ((4, 480, 16), (0, 2, 1), {"ACROSS": 4, "PACKED": "", "WIDE": "both"}),
+        ((4, 3, 50), (0, 2, 1), {"ACROSS": 4, "PACKED": "y", "READS": 2, "WRITES": 1}),
+        ((4, 50, 3), (0, 2, 1), {"ACROSS": 4, "PACKED": "x", "READS": 1, "WRITES": 2}),
+        ((4, 1024, 196), (0, 2, 1), {"ACROSS": 4, "PACKED": "", "READS": 4, "WRITES": 16}),
+        ((4, 49, 7), (0, 2, 1), {"ACROSS": 4, "PACKED": "", "READS": 1, "WRITES": 1}),
+        ((4, 480, 16), (0, 2, 1), {"ACROSS": 4, "PACKED": "", "READS": 16, "WRITES": 16}),
     ],
 )
 def test_which_kernels_move_it(shape, dims, said):
@@ -93,6 +100,28 @@ def test_which_kernels_move_it(shape, dims, said):
     for config in found:
         assert {name: getattr(config, name) for name in said} == said
     assert sum(bool(family.supports(config, problem, this)) for config in found) >= 2
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize(
+    ("shape", "reads", "writes"),
+    [
+        ((4, 1024, 196), "v2.b32", "v4.b32"),  # 4 elements of 2 bytes, and 8
+        ((4, 196, 1024), "v4.b32", "v2.b32"),
+        ((4, 98, 1024), "v4.b32", "b32"),
+        ((4, 50, 3), "b32", "b32"),  # rows of three channels, packed
+        ((4, 49, 7), "b16", "b16"),
+    ],
+)
+def test_what_a_lane_moves_at_once(shape, reads, writes, store):
+    """As machine code has it."""
+    problem = ops.family("strided_copy").problem_type(**_problems.permuted(shape, (0, 2, 1)))
+    config = Dispatcher(device="h200_sxm").select(problem).config
+    report = build([(config, "sm_90")], store=store, workers=1)
+    report.raise_if_failed()
+    text = store.read(report.kernels[0], "ptx").decode()
+    found = [{*re.findall(rf"{how}\.global\.((?:v\d\.)?b\d+)", text)} for how in ("ld", "st")]
+    assert found == [{reads}, {writes}]
 
 
 def test_results_of_torch_and_their_gradients():

@@ -21,6 +21,10 @@ CASES = {
         permuted((2, 20, 48, 3), (0, 3, 1, 2), dtype="fp32", out_dtype="fp16"),
         permuted((5, 4, 1200), (0, 2, 1), dtype="fp32"),
         permuted((48, 20), (1, 0)),
+        permuted((2, 196, 24), (0, 2, 1)),  # 4 elements at once on one side, 8 on the other
+        permuted((2, 3, 50), (0, 2, 1)),  # rows of few elements, two at once
+        permuted((2, 50, 3), (0, 2, 1)),
+        permuted((5, 24, 3, 20), (0, 2, 1, 3)),
         {**permuted((40, 32), (1, 0)), "s4": 2, "s5": 96, "dtype": "fp32"},
         permuted((40, 24), (0, 1), dtype="fp32", out_dtype="bf16"),
         permuted((32, 24), (1, 0), out_dtype="e4m3fn", has_scale=True),
@@ -32,6 +36,7 @@ CASES = {
         chained((3, 20, 48), "mul+add+gelu", 5, 7),
         chained((5, 6, 7, 9), "bias+silu+mul", 1, 10, a_dtype="fp16", b_dtype="bf16"),
         chained((40, 30), "clamp+add", 0, 0, 2, dtype="fp32"),
+        chained((3, 20, 52), "mul+add", 5, 7),
         {**chained((8, 32), "add+relu", 3, dtype="fp32"), "x_over": 1, "a_s2": 48},
         {**chained((6, 10), "mul", 2, dtype="fp16"), "x_s2": 40, "x_s3": 2},
         chained((33, 64), "scale", 0, a_dtype="fp32", out_dtype="e4m3fn"),

@@ -88,16 +88,16 @@ def operand(name: str) -> Array:
 
 
 def form(problem: Any) -> dict[str, Any]:
-    """UNIT and WIDE of the kernels for a problem."""
+    """UNIT of the kernels for a problem."""
     last = DIMENSIONS - 1
     near = [name for name in there(problem) if last in over(problem, name)]
-    unit = all(getattr(problem, f"{name}_s{last}") == 1 for name in near)
-    promised = (getattr(problem, name) for name in _promised(problem))
-    return {"UNIT": unit, "WIDE": unit and all(n % 16 == 0 for n in promised)}
+    return {"UNIT": all(getattr(problem, f"{name}_s{last}") == 1 for name in near)}
 
 
-def _promised(said: Any) -> tuple[str, ...]:
-    """The sizes and strides that decide whether operands are moved in vectors."""
+def multiples(said: Any) -> tuple[str, ...]:
+    """The sizes and strides that decide how many elements a lane moves at once."""
+    if not said.UNIT:
+        return ()
     last = DIMENSIONS - 1
     found = [f"n{last}"]
     for name in there(said):
@@ -256,7 +256,6 @@ declare(
         numbers=dict.fromkeys(SIZES, 1),
         axes={
             "UNIT": (True, False),
-            "WIDE": (True, False),
             "ROWS": tuple(1 << i for i in range(14)),
             "COLUMNS": tuple(1 << i for i in range(14)),
             "num_warps": (4, 8),
@@ -273,7 +272,7 @@ declare(
             "CHAIN": lambda c: tuple(one.function for one in epilogues.parse(c.chain)),
             "TAKES": lambda c: epilogues.kinds(c.chain),
         },
-        multiples=lambda c: _promised(c) if c.WIDE else (),
+        multiples=multiples,
         supports=supports,
         narrows=narrows,
         prefers=prefers,

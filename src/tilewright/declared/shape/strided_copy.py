@@ -26,6 +26,9 @@ STRIDES = tuple(f"s{i}" for i in range(_forms.DIMENSIONS))
 LAST = _forms.DIMENSIONS - 1
 FEW = 16
 """Elements up to which a side of a matrix is few."""
+AT_ONCE = (16, 8, 4, 2, 1)
+"""Elements that lie together on a side, at least: as many are moved at once, up to 16 bytes."""
+MOST_AT_ONCE = AT_ONCE[0]
 
 
 def sizes(problem: Any) -> tuple[int, ...]:
@@ -37,44 +40,29 @@ def strides(problem: Any) -> tuple[int, ...]:
 
 
 def form(problem: Any) -> dict[str, Any]:
-    """ACROSS, DIMS, UNIT, WIDE and PACKED of the kernels for a problem."""
+    """ACROSS, DIMS, UNIT, READS, WRITES and PACKED of the kernels for a problem."""
     n, s = sizes(problem), strides(problem)
     long = [i for i in range(len(n)) if n[i] > 1] or [LAST]
     across = min(long, key=lambda i: (s[i], -i))
     unit = s[across] == 1
-    reads = unit and all(value % 16 == 0 for value in _read(across, problem))
-    writes = n[LAST] % 16 == 0
-    wide = {(True, True): "both", (True, False): "reads", (False, True): "writes"}
+    apart = [s[i] for i in range(len(s)) if i != across]
+    reads = math.gcd(MOST_AT_ONCE, n[across], *apart) if unit else 1
+    writes = math.gcd(MOST_AT_ONCE, n[LAST])
     packed = ""
     if across == LAST - 1 and unit:
-        if reads and not writes and n[LAST] <= FEW:
+        if reads > writes and n[LAST] <= FEW:
             packed = "y"
-        lies = s[LAST] == n[across] and all(value % 16 == 0 for value in s[:across])
-        if writes and not reads and n[across] <= FEW and lies:
+        lies = s[LAST] == n[across] and all(value % writes == 0 for value in s[:across])
+        if writes > reads and n[across] <= FEW and lies:
             packed = "x"
     return {
         "ACROSS": across,
         "DIMS": len(n) - long[0],
         "UNIT": unit,
-        "WIDE": wide.get((reads, writes), "none"),
+        "READS": reads,
+        "WRITES": writes,
         "PACKED": packed,
     }
-
-
-def _read(across: int, problem: Any) -> list[int]:
-    return [getattr(problem, name) for name in _read_names(across)]
-
-
-def _read_names(across: int) -> list[str]:
-    """Sizes and strides that decide whether x is read in vectors."""
-    return [SIZES[across], *(name for i, name in enumerate(STRIDES) if i != across)]
-
-
-def multiples(config: Any) -> tuple[str, ...]:
-    read = _read_names(config.ACROSS) if config.WIDE in ("both", "reads") else []
-    written = [SIZES[LAST]] if config.WIDE in ("both", "writes") else []
-    ahead = STRIDES[: config.ACROSS] if config.PACKED == "x" else ()
-    return tuple(dict.fromkeys((*read, *written, *ahead)))
 
 
 def pairs(problem: Any) -> set[tuple[int, int]]:
@@ -216,7 +204,8 @@ declare(
             "ACROSS": tuple(reversed(range(_forms.DIMENSIONS))),
             "DIMS": tuple(range(1, _forms.DIMENSIONS + 1)),
             "UNIT": (True, False),
-            "WIDE": ("both", "writes", "reads", "none"),
+            "READS": AT_ONCE,
+            "WRITES": AT_ONCE,
             "PACKED": ("", "x", "y"),
             "ROWS": tuple(1 << i for i in range(14)),
             "COLUMNS": tuple(1 << i for i in range(14)),
@@ -225,7 +214,6 @@ declare(
         },
         parts=(kernel("main", f"{__package__}.kernels.strided_copy:strided_copy", programs),),
         values={"rows": rows, **_windows.divisors(few=_windows.field(SIZES[LAST]))},
-        multiples=multiples,
         supports=supports,
         narrows=narrows,
         prefers=prefers,

@@ -51,11 +51,10 @@ def elementwise_chain(
     x_s0, x_s1, x_s2, x_s3, a_s0, a_s1, a_s2, a_s3, b_s0, b_s1, b_s2, b_s3, c_s0, c_s1, c_s2, c_s3,
     x_over: tl.constexpr, a_over: tl.constexpr, b_over: tl.constexpr, c_over: tl.constexpr,
     has_a: tl.constexpr, has_b: tl.constexpr, has_c: tl.constexpr,
-    CHAIN: tl.constexpr, TAKES: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    CHAIN: tl.constexpr, TAKES: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A tile. UNIT: whether elements of every operand along the last dimension are neighbours.
-    WIDE: whether they are whole vectors, which the compiler was promised."""
+    """A tile. UNIT: whether elements of every operand along the last dimension are neighbours."""
     across = tl.cdiv(n3, COLUMNS)
     row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)

@@ -11,8 +11,9 @@ elements that lie side by side over both are moved as one row on that side (PACK
 exchanged by their number (`tl.gather`).
 
 Data. Every element is read once and written once. Values that change their type pass through fp32;
-8 bits saturate. WIDE is what the compiler was promised in 16s: sizes and strides of what is read,
-of what is written, or both.
+8 bits saturate. READS and WRITES are what sizes and strides of either side are multiples of, which
+the compiler sees by a division that changes nothing: so a lane moves as many elements at once, up
+to 16 bytes.
 
 What limits it: memory. Not timed.
 """
@@ -22,6 +23,14 @@ import triton.language as tl
 
 from tilewright.declared.rows.kernels._quantise import narrow
 from tilewright.ops.conv.kernels.division import quotient
+
+
+@triton.jit
+def in_steps(number, STEP: tl.constexpr):
+    """A number that is a multiple of STEP, so that the compiler sees it."""
+    if STEP > 1:
+        number = number // STEP * STEP
+    return number
 
 
 @triton.jit
@@ -84,16 +93,28 @@ def unpack(row, few, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 def strided_copy(
     x, scale, y, n0, n1, n2, n3, n4, n5, s0, s1, s2, s3, s4, s5, rows, by_few, shift_few,
-    ACROSS: tl.constexpr, DIMS: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
-    PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, has_scale: tl.constexpr,
+    ACROSS: tl.constexpr, DIMS: tl.constexpr, UNIT: tl.constexpr, READS: tl.constexpr,
+    WRITES: tl.constexpr, PACKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    has_scale: tl.constexpr,
 ):  # fmt: skip
     """A tile of ROWS × COLUMNS. COLUMNS are of y's last dimension; ROWS of all others, or of
     ACROSS. by_few, shift_few: what divides by n5.
 
     rows: of all dimensions but the last. UNIT: whether elements of x along ACROSS are neighbours.
     """
+    n0 = in_steps(n0, READS if ACROSS == 0 else 1)
+    n1 = in_steps(n1, READS if ACROSS == 1 else 1)
+    n2 = in_steps(n2, READS if ACROSS == 2 else 1)
+    n3 = in_steps(n3, READS if ACROSS == 3 else 1)
+    n4 = in_steps(n4, READS if ACROSS == 4 else 1)
+    n5 = in_steps(n5, WRITES)
+    # The stride along ACROSS, which is 1, is not used. Rows that are packed in x begin as y's do.
+    APART: tl.constexpr = WRITES if PACKED == "x" else READS
     sizes = (n0, n1, n2, n3, n4, n5)
-    strides = (s0, s1, s2, s3, s4, s5)
+    strides = (
+        in_steps(s0, APART), in_steps(s1, APART), in_steps(s2, APART),
+        in_steps(s3, APART), in_steps(s4, APART), in_steps(s5, APART),
+    )  # fmt: skip
     across = tl.cdiv(n5, COLUMNS)
     tile = tl.program_id(0)
     j = tile % across * COLUMNS + tl.arange(0, COLUMNS)
@@ -111,7 +132,7 @@ def strided_copy(
         few = tl.arange(0, COLUMNS)
         from_x, from_y = places(tile // down, sizes, strides, ACROSS, DIMS)
         there = (few < n5)[:, None] & (i < n4)[None, :]
-        values = tl.load(x + from_x + (few * s5)[:, None] + i[None, :], there)
+        values = tl.load(x + from_x + (few * strides[5])[:, None] + i[None, :], there)
         values = pack(values, n5, by_few, shift_few)
         at = tl.arange(0, ROWS * COLUMNS)
         inside = (at < ROWS * n5) & (at < (n4 - first) * n5)
@@ -132,7 +153,7 @@ def strided_copy(
         from_x, from_y = places(tile // across // down, sizes, strides, ACROSS, DIMS)
         inside = (i < sizes[ACROSS])[:, None] & (j < n5)[None, :]
         step = i if UNIT else i * strides[ACROSS]
-        values = tl.load(x + from_x + step[:, None] + (j * s5)[None, :], inside)
+        values = tl.load(x + from_x + step[:, None] + (j * strides[5])[None, :], inside)
         pitch = pitch_of(sizes, ACROSS)
         to = y + from_y + i.to(tl.int64)[:, None] * pitch + j[None, :]
     put(to, values, scale, inside, has_scale)
