@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import sim_language
 from attention_cases import drawn
+from hypothesis import given
+from hypothesis import strategies as st
 from sim_values import Fault
 from triton.experimental.gluon import language as gl
 
@@ -21,6 +23,7 @@ from tilewright.compile import inspect
 from tilewright.ops.attention import AttentionConfig, AttentionProblem
 from tilewright.ops.attention.pipelines import gluon_ws
 from tilewright.ops.attention.pipelines.gluon_ws import GLUON_WS, staging
+from tilewright.ops.attention.pipelines.sections import section
 from tilewright.ops.nouns import MAIN, Scalar
 
 FAMILY = ops.family("attention")
@@ -211,15 +214,49 @@ def test_the_counter_is_zero_again(units):
     assert worst_error(config_of(p), p, replace(H200, compute_units=units)) <= 1
 
 
-def test_heads_in_sections():
-    """Few heads fit into L2 at once: their tiles come first."""
+@pytest.mark.parametrize(("bandwidth_gbs", "heads"), [(100_000, 2), (100, 1)])
+def test_heads_in_sections(bandwidth_gbs, heads):
+    """The tiles of as many heads as fit into L2 come first; where memory is slower than products,
+    of as many as run at once."""
     p = replace(PLAIN, heads=5, kv_heads=5, right=0)
-    small = replace(FEW, l2_bytes=130_000)
+    small = replace(FEW, l2_bytes=130_000, bandwidth_gbs=bandwidth_gbs)
     config = config_of(p)
     (step,) = FAMILY.launch(config, p, small).steps
     names = [name for name, _ in FAMILY.sources(config, SM_90)[MAIN].arguments]
-    assert step.arguments[names.index("section")] == Scalar("i32", 2)
+    assert step.arguments[names.index("section")] == Scalar("i32", heads)
     assert worst_error(config, p, small) <= 1
+
+
+def heads_of_section(p: AttentionProblem, units: int = 132) -> int:
+    return section(config_of(p), p, replace(H200, compute_units=units), units)
+
+
+def test_short_sequences_run_all_tiles_of_a_head_together():
+    """Else K and V leave L2 before the next tiles of their head come."""
+    many = AttentionProblem(96, 20, 256, 256, 128)
+    assert heads_of_section(many) == -(-96 * 20 // (96 * 20 // 66))  # of two tiles each
+    assert heads_of_section(replace(many, right=0)) == heads_of_section(many)
+    grouped = AttentionProblem(53, 32, 384, 384, 128, kv_heads=8)
+    assert heads_of_section(grouped) % grouped.group == 0
+    long = AttentionProblem(2, 16, 8192, 8192, 128)
+    keys = 8192 * 2 * 128 * 2
+    assert heads_of_section(long) == int(0.64 * H200.l2_bytes) // keys
+
+
+@given(
+    batch=st.integers(1, 300), kv_heads=st.integers(1, 8), group=st.integers(1, 5),
+    rows=st.integers(1, 3000), units=st.integers(1, 200),
+)  # fmt: skip
+def test_a_section_fills_a_round_and_is_no_larger_than_all_heads(
+    batch, kv_heads, group, rows, units
+):
+    p = AttentionProblem(batch, kv_heads * group, rows, rows, 64, kv_heads=kv_heads)
+    found, places = heads_of_section(p, units), -(-rows // 128)
+    assert 1 <= found <= p.batch * p.heads
+    keys = rows * 2 * 64 * 2
+    assert found * places >= units or found in (
+        p.batch * p.heads, max(1, int(0.64 * H200.l2_bytes) // keys) * group
+    )  # fmt: skip
 
 
 EIGHT = replace(

@@ -66,15 +66,6 @@ L2_SHARE = 0.64
 """The share of a device's L2 that K and V may fill: 32 MB of an H200's 50."""
 
 
-def _section(x: Context) -> int:
-    """Heads whose tiles follow one another: those whose K and V fit into L2 together."""
-    p: AttentionProblem = x.problem
-    size = p.kv_len * (p.head_dim + p.head_dim_v) * DTYPES[p.dtype_kv].bytes
-    fit = int(L2_SHARE * x.device.l2_bytes) // max(1, size)
-    ragged = p.words & {"packedq", "usedq"}
-    return min(max(1, fit) * p.group, p.heads * (1 if ragged else max(1, p.batch)))
-
-
 def turned_len(p: AttentionProblem) -> int:
     """Keys of a column of values that were turned: the copy engine wants columns 16 bytes apart,
     or a multiple."""
@@ -232,7 +223,6 @@ CATALOGUE: Catalogue = {
     "total_q": integer(lambda p: p.total_q, "packedq"),
     "total_kv": integer(lambda p: p.total_kv, "packedkv"),
     "rows": integer(_rows),
-    "section": Numbers("i32", _section),
     "pages": integer(lambda p: p.pages, *_PAGED),
     # Entries name no page if there is none.
     "page_entries": integer(lambda p: p.page_entries if p.pages else 0, *_PAGED),

@@ -2,11 +2,12 @@
 sm_90; used by `gluon_ws`.
 
 Order. Tiles are numbered, long ones first: under a mask the last rows of a sequence see most keys.
-Neighbouring numbers are the heads of one section at the same place of their sequences: as many
-heads as have K and V that fit into L2 together (the launch says how many). So workgroups that run
-together read the same keys, and the shortest tiles come last and fill the end. This is the order of
-FlashAttention-3 (Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and
-Low-precision", NeurIPS 2024, arXiv:2407.08608).
+Neighbouring numbers are the heads of one section at the same place of their sequences. The launch
+says how many: as many heads as have K and V that fit into L2 together, or, of short sequences, as
+many as run at once (see `pipelines/sections`). So workgroups that run together read the same keys,
+and the shortest tiles come last and fill the end. This is the order of FlashAttention-3 (Shah et
+al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", NeurIPS
+2024, arXiv:2407.08608).
 
 Who takes which. Workgroups begin with the tile of their own number. Under `persistent` they go on
 with every n-th tile if all tiles are equally long; else with the next number of a counter. The

@@ -16,8 +16,9 @@ from tilewright.ops.attention.operands import bias_of, strides_of
 from tilewright.ops.attention.parts import KERNELS
 from tilewright.ops.attention.pipelines import common
 from tilewright.ops.attention.pipelines.record import Pace, Pipeline, Rule
+from tilewright.ops.attention.pipelines.sections import section
 from tilewright.ops.attention.problem import AttentionProblem
-from tilewright.ops.binder import Box, Context, Described, Part, Value
+from tilewright.ops.binder import Box, Context, Described, Numbers, Part, Value
 from tilewright.ops.nouns import MAIN
 
 WARPGROUP = 4
@@ -310,11 +311,13 @@ def _tiles(c: AttentionConfig, p: AttentionProblem) -> int:
 
 
 def _grid(x: Context) -> int:
-    c, p = x.config, x.problem
-    tiles = _tiles(c, p)
-    if c.scheduler == "tile":
-        return tiles
-    return min(tiles, x.device.compute_units * resident(c, known(x.device.arch)))
+    tiles = _tiles(x.config, x.problem)
+    return tiles if x.config.scheduler == "tile" else min(tiles, _at_once(x))
+
+
+def _at_once(x: Context) -> int:
+    """Workgroups that run at once."""
+    return x.device.compute_units * resident(x.config, known(x.device.arch))
 
 
 def _counted(c: AttentionConfig, arch: Arch) -> Value:
@@ -406,6 +409,9 @@ GLUON_WS = Pipeline(
             "TURNS": _turns,
             "STAGING": staging,
             "Q_STAGES": q_stages,
+            "section": Numbers(
+                "i32", lambda x: section(x.config, x.problem, x.device, _at_once(x))
+            ),
         },
         boxes=_boxes,
         views=views,
