@@ -119,15 +119,16 @@ def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
         "chosen untuned",
         TORCH, partial(some, name, ranges), ours="answered",
         vendor=(rivals_declared.eager, rivals_declared.compiled), beside=(rivals.copy,),
-        exact="near", parts=(*parts, *drawn_parts),
+        exact="near", parts=(*parts, *drawn_parts), ahead=rivals_declared.compile_ahead,
     )  # fmt: skip
     yield usual
     yield replace(
         usual, name=f"{usual.name}-searched",
         says=f"{name}, the same, by the fastest kernel of its space", ours="searched",
+        apart="-searched",
     )  # fmt: skip
     yield replace(
         usual, name=f"{usual.name}-stated",
         says=f"{name}, all sizes that its page states, by what is chosen untuned",
-        problems=partial(stated, name), parts=parts,
+        problems=partial(stated, name), parts=parts, apart="-stated",
     )  # fmt: skip

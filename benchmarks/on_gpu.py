@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import random
@@ -47,6 +48,7 @@ from tilewright.measure.measurement import Environment, Settings
 from tilewright.measure.sweep import Group
 from tilewright.ops.library import library_of
 from tilewright.ops.protocols import Bind
+from tilewright.pointer_array import Pointers
 from tilewright.preparing import Measuring
 from tilewright.runtime import libraries
 from tilewright.runtime.drivers import driver
@@ -70,6 +72,8 @@ BRIEF = Settings(
     warm_up_seconds=0.05, min_samples=8, max_samples=24, precision=0.01, race=0.05,
     budget_seconds=0.2,
 )  # fmt: skip
+GLANCE = Settings(warm_up_seconds=0, min_samples=5, max_samples=5, precision=0.01)
+"""Where nothing is picked by it: how long a round will take."""
 STEPS = Settings(min_samples=20, max_samples=100, precision=0.005, budget_seconds=20)
 
 CHOSEN, OURS = "chosen", "chosen of ours"
@@ -142,9 +146,13 @@ class Bench:
         return kernel_bind(self.dispatchers[place], name, problem)
 
     def built(
-        self, configs: Iterable[Any], say: Callable[[str], None] = lambda text: None
+        self,
+        configs: Iterable[Any],
+        say: Callable[[str], None] = lambda text: None,
+        workers: int | None = None,
     ) -> dict[str, str]:
-        """Build what the store lacks. The names that cannot be built, with the reason."""
+        """Build what the store lacks, on so many cores; by default all. The names that cannot be
+        built, with the reason."""
         wanted = {c.name: (c, self.arch.name) for c in configs if not library_of(c)}
 
         def told(result: Any, done: int, total: int) -> None:
@@ -153,7 +161,7 @@ class Bench:
 
         if not wanted:
             return {}
-        report = build([*wanted.values()], store=self.store, progress=told)
+        report = build([*wanted.values()], store=self.store, progress=told, workers=workers)
         return {r.config.name: str(r) for r in report.results if not r.ok}
 
     def job(self, problem: Any) -> Any:
@@ -169,8 +177,13 @@ class Bench:
     def prepare(self, case: Case, problems: Sequence[Any], say: Callable[[str], None]) -> str:
         """Build what the problems of a case will surely want, all at once, on all cores; of a case
         that is ``prepared``, measure before. Returns what its claims note; "" for nothing."""
-        wanted: list[Any] = []
         note = self._measured(problems, say) if case.ours == "prepared" and problems else ""
+        self.built(self.wanted(case, problems), say)
+        return note
+
+    def wanted(self, case: Case, problems: Sequence[Any]) -> list[Any]:
+        """The kernels that the problems of a case will surely want."""
+        wanted: list[Any] = []
         for problem in problems:
             with suppress(TilewrightError):  # told where the problem is compared
                 if case.ours == "searched":
@@ -182,8 +195,7 @@ class Bench:
                 else:
                     answers = self.answers_of(case).values()
                     wanted += [each[0].select(problem).config for each in answers]
-        self.built(wanted, say)
-        return note
+        return wanted
 
     def answers_of(self, case: Case) -> dict[str, list[Dispatcher]]:
         """By the name of a contender, the dispatchers that it asks: ours first."""
@@ -234,6 +246,10 @@ class Bench:
                 calls["ours"]()
             configs = [default_dispatcher().select(p).config for p in load(path)]
         return stepped(calls), {c.name: c for c in configs}
+
+    def wait(self) -> None:
+        """Wait for the GPU. Raises after a fault of the device."""
+        _synchronize()
 
     def release(self) -> None:
         """Give back the memory of a problem that is done."""
@@ -307,6 +323,14 @@ class OnGpu:
     def _made(self) -> verify.Operands:
         return self._case.operands(self._problem, self._seed, GPU)
 
+    def _another(self) -> verify.Operands:
+        """The operands in other memory. Copying is faster than drawing the values once more; not
+        for pointers, which would still say where the first ones are."""
+        inputs, outputs = self._operands.inputs, self._operands.outputs
+        if any(isinstance(x, Pointers) for x in (*inputs.values(), *outputs.values())):
+            return self._made()
+        return verify.Operands(*copy.deepcopy((inputs, outputs)))  # strides and what is shared too
+
     # --- contenders -------------------------------------------------------------------------
 
     def _rivals(self, makers: Iterable[Vendor], checked: bool | Literal["near"]) -> tuple[str, ...]:
@@ -373,7 +397,8 @@ class OnGpu:
         if calls:
             events = timing.Events(self._bench.flush, GPU)
             beside = [n for n in calls if self._contenders[n].config is None]
-            taken = timing.measure({n: [c] for n, c in calls.items()}, events, BRIEF, beside=beside)
+            how = BRIEF if self._case.ours == "searched" else GLANCE
+            taken = timing.measure({n: [c] for n, c in calls.items()}, events, how, beside=beside)
             self._brief_us |= {n: statistics.median(s.samples_us) for n, s in taken.items()}
         return {name: self._brief_us.get(self._same.get(name, name)) for name in names}
 
@@ -448,7 +473,7 @@ class OnGpu:
         if bytes_of((*mine.inputs.values(), *mine.outputs.values())) <= room:
             for _ in range(PLACES - 1):
                 gap = torch.empty(random.randrange(room), dtype=torch.uint8, device=GPU)
-                self._places.append((gap, self._made()))
+                self._places.append((gap, self._another()))
         return [mine, *(operands for _, operands in self._places)]
 
     def _copies(self) -> list[verify.Operands]:
@@ -457,7 +482,7 @@ class OnGpu:
         count = timing.copies_to_rotate(bytes_of(mine.inputs.values()), l2)
         return [
             mine,
-            *(verify.Operands(self._made().inputs, mine.outputs) for _ in range(count - 1)),
+            *(verify.Operands(self._another().inputs, mine.outputs) for _ in range(count - 1)),
         ]
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from rivals import Binds, Tensors
+from tilewright import verify
 
 if TYPE_CHECKING:
+    from ahead import Turn
     from on_gpu import Bench
 
 EAGER, COMPILED = "torch", "torch.compile"
@@ -26,7 +28,7 @@ def eager(problem: Any, bench: Bench) -> Binds:
     return {EAGER: lambda inputs, outputs: call(problem, inputs)}
 
 
-def compiled(problem: Any, bench: Bench) -> Binds:
+def compiled(problem: Any, bench: Bench | None) -> Binds:
     """The same compiled as one function, with the autotuning that takes longest."""
     import torch
 
@@ -38,6 +40,20 @@ def compiled(problem: Any, bench: Bench) -> Binds:
         return partial(made, **_given(problem, inputs))
 
     return {COMPILED: bind}
+
+
+def compile_ahead(problem: Any, operands: verify.Operands, turn: Turn) -> None:
+    """Have what `compiled` compiles in Inductor's caches, with the configs that its autotuning
+    chose. It times them in turns with other processes."""
+    _time_alone(turn)
+    compiled(problem, None)[COMPILED](operands.inputs, operands.outputs)()
+
+
+@cache
+def _time_alone(turn: Turn) -> None:
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    benchmarker.benchmark_gpu = turn.alone(benchmarker.benchmark_gpu)
 
 
 def _form(problem: Any) -> Callable[..., Any]:

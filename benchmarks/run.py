@@ -6,8 +6,9 @@
 A case (`benchmarks/cases`) states problems, and what is compared with what. Each problem is checked
 against float64 before anything is timed; see `comparison` for what is picked and reported. A case
 whose problems all came out writes its claim (`claims`); a problem on which no call of the vendor is
-right is left out of the ratios, and the claim says so. A case that fails costs itself alone: it ran
-in a process that is then replaced. Exit status 1 if a case failed or was left out.
+right is left out of the ratios, and the claim says so. What rivals compile is compiled before, on
+all cores (`ahead`). A case that fails costs itself alone: its process is replaced if it cannot use
+the GPU any more. Exit status 1 if a case failed or was left out.
 
 --json: also write all problems' results with every sample; packed if the name ends in .xz. From a
 file that is there the run goes on: what it has is not measured again. It must come from the same
@@ -23,6 +24,7 @@ import multiprocessing
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -34,6 +36,7 @@ from typing import Any
 
 import cases
 import claims
+from ahead import compile_ahead
 from cases import AnyCase, Case, HostTimes, Part, Programs
 from comparison import SIDES, WAYS, Ratio, Row, VendorWrong, Way, judged, summed
 from environment import environment, kernel_sources
@@ -212,7 +215,7 @@ def shown(row: Row) -> str:
 def serve(
     known: Mapping[str, Documents], names: Sequence[str], deadline: float, pipe: Connection
 ) -> None:
-    """A worker: run these cases until one fails."""
+    """A worker: run these cases until one fails behind which the GPU cannot be used."""
     every = cases.every()
 
     @cache
@@ -232,17 +235,28 @@ def serve(
             pipe.send(("late", str(late)))
         except Exception as error:
             pipe.send(("failed", f"{type(error).__name__}: {error}"[:2000]))
-            return  # a fault of the device stays with the process
+            if not (isinstance(every[name], Case) and _works(bench)):
+                break  # a fault of the device stays with the process
         else:
             pipe.send(("claims", found))
     pipe.send(("end", None))
 
 
+def _works(bench: Callable[[], Any]) -> bool:
+    """Whether the GPU can be used after a failure."""
+    try:
+        bench().release()
+        bench().wait()
+    except Exception:
+        return False
+    return True
+
+
 # --- all cases, in the parent -------------------------------------------------------------------
 
 Messages = Callable[[Sequence[str], float], Iterator[tuple[str, Any]]]
-"""Starts a worker for these cases, and yields what it says. The last word is ``end``, ``failed``,
-or ``gone`` with the reason."""
+"""Starts a worker for these cases, and yields what it says. The last word is ``end``, perhaps
+before the last case, or ``gone`` with the reason."""
 
 
 def worker(
@@ -269,7 +283,7 @@ def worker(
                 yield "gone", f"its process ended with status {process.exitcode}"
                 return
             yield word, what
-            if word in ("end", "failed"):
+            if word == "end":
                 return
     finally:
         if process.is_alive():
@@ -285,7 +299,7 @@ def run_all(
     messages: Messages,
     kept: Callable[[dict[str, Report]], None],
 ) -> dict[str, Report]:
-    """Run cases, with a new worker after each that fails. `kept` is called after each case."""
+    """Run cases, with a new worker for those that one leaves. `kept` is called after each case."""
     reports: dict[str, Report] = {}
     left = list(names)
     while left:
@@ -331,10 +345,15 @@ def _ended(report: Report, word: str, what: Any) -> None:
 
 def chosen(words: Sequence[str], every: Mapping[str, AnyCase]) -> list[str]:
     """The names of the cases that the words say, which may be shell patterns, in the order of the
-    words: the budget may leave out the last. Raises `SystemExit` for a word that names none."""
+    words: the budget may leave out the last. A pattern leaves out cases that stand apart, unless it
+    ends as they do. Raises `SystemExit` for a word that names none."""
     found: dict[str, None] = {}
     for word in words:
-        names = [name for name in every if fnmatch.fnmatchcase(name, word)]
+        names = [
+            name
+            for name, case in every.items()
+            if fnmatch.fnmatchcase(name, word) and word.endswith(getattr(case, "apart", ""))
+        ]
         if not names:
             raise SystemExit(f"there is no case {word}; --list lists them")
         found |= dict.fromkeys(names)
@@ -379,7 +398,11 @@ def main(words: Sequence[str] | None = None) -> int:
         if options.json:
             write(options.json, reports, earlier)
 
-    reports = run_all(names, time.time() + options.budget, partial(worker, known), kept)
+    deadline = time.time() + options.budget
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)  # nothing of an earlier run
+        compile_ahead(known, deadline)
+        reports = run_all(names, deadline, partial(worker, known), kept)
     bad = {name: report.failed for name, report in reports.items() if report.failed}
     for name, why in bad.items():
         print(f"{name}: {why}")

@@ -16,6 +16,7 @@ from comparison import WAYS, Way
 from tilewright import verify
 
 if TYPE_CHECKING:
+    from ahead import Turn
     from on_gpu import Bench
 
 Vendor = Callable[[Any, "Bench"], Mapping[str, Any]]
@@ -67,6 +68,9 @@ class Case:
         thing for comparison; ``near`` where it rounds between calls (`near.far`).
     parts: further claims.
     ways: of timing.
+    ahead: (problem, operands, turn): compiles what the vendor's calls of a problem need, and leaves
+        it in caches on disk (`ahead`); None where nothing is compiled.
+    apart: an ending of its name. A pattern names the case only if it ends so too.
     """
 
     name: str
@@ -82,6 +86,8 @@ class Case:
     exact: bool | Literal["near"] = True
     parts: tuple[Part, ...] = ()
     ways: tuple[Way, ...] = WAYS
+    ahead: Callable[[Any, verify.Operands, Turn], object] | None = None
+    apart: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,9 @@ def test_cases_are_chosen_by_names_and_patterns():
     assert run.chosen(["gemm-int8"], EVERY) == ["gemm-int8"]
     found = run.chosen(["gemm-int8", "conv-dense-*", "conv-dense-data"], EVERY)
     assert found == ["gemm-int8", "conv-dense-forward", "conv-dense-data", "conv-dense-weights"]
+    found = run.chosen(["declared-*softmax"], EVERY)
+    assert found == ["declared-softmax", "declared-log-softmax"]
+    assert run.chosen(["declared-soft*x-stated"], EVERY) == ["declared-softmax-stated"]
     with pytest.raises(SystemExit, match="no case nothing"):
         run.chosen(["gemm-int8", "nothing"], EVERY)
     with pytest.raises(SystemExit):

@@ -21,6 +21,7 @@ from tilewright.compile import Store
 from tilewright.measure import timing
 from tilewright.measure.measurement import Settings
 from tilewright.ops.gemm import GemmProblem
+from tilewright.pointer_array import Pointers
 from tilewright.preparing import Measured
 from tilewright.tables import file
 from tilewright.tables.row import Row
@@ -57,7 +58,7 @@ def bench(monkeypatch, tmp_path):
     unbuilt: set[str] = set()
     told: list[list[str]] = []
 
-    def built(wanted, store, progress):
+    def built(wanted, store, progress, workers):
         told.append([c.name for c, _ in wanted])
         for number in range(len(wanted)):
             progress(None, number + 1, len(wanted))
@@ -168,6 +169,41 @@ def test_places_are_elsewhere_and_copies_share_one_output(bench):
     assert len({x.inputs["A"].data_ptr() for x in copies}) == len(copies) == 2
     assert len({x.outputs["C"].data_ptr() for x in copies}) == 1
     assert torch.equal(copies[0].inputs["A"], copies[1].inputs["A"])
+
+
+def test_operands_are_drawn_once_and_copied_with_what_they_share(bench):
+    drawn = []
+
+    def operands(problem, seed, device):
+        drawn.append(seed)
+        made = on_torch(problem, seed)
+        made.inputs["A"] = made.inputs["A"].expand(32, 32)
+        made.inputs["again"] = made.inputs["B"][:, 1:]
+        return made
+
+    stage = on_gpu.OnGpu(case(operands=operands), PROBLEM, bench, 5, lambda text: None)
+    places, copies = stage._spread(), stage._copies()
+    assert drawn == [5]
+    for each in (*places, *copies):
+        a, b, again = (each.inputs[name] for name in ("A", "B", "again"))
+        assert a.stride() == places[0].inputs["A"].stride()
+        assert torch.equal(b, places[0].inputs["B"])
+        assert again.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+        assert torch.equal(again, b[:, 1:])
+
+
+def test_operands_of_pointers_are_drawn_again(bench):
+    drawn = []
+
+    def operands(problem, seed, device):
+        drawn.append(seed)
+        made = on_torch(problem, seed)
+        made.inputs["rows"] = Pointers(None, (0, 2), (1,), None, 16, "cuda:0")
+        return made
+
+    stage = on_gpu.OnGpu(case(operands=operands), PROBLEM, bench, 5, lambda text: None)
+    stage._another()
+    assert drawn == [5, 5]
 
 
 @pytest.mark.turns(12)

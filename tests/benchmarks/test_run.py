@@ -6,6 +6,7 @@ import json
 import lzma
 import math
 import time
+from types import SimpleNamespace
 
 import pytest
 from test_comparison import OURS, TIMES, Fake
@@ -220,8 +221,35 @@ def test_a_real_worker_runs_until_a_case_fails():
     """Without a GPU the first case that needs one fails, in its own process."""
     said = list(run.worker({}, ["gemm-int8", "gemm-bf16-odd"], NEVER))
     assert said[0] == ("begin", "gemm-int8")
-    assert said[-1][0] == "failed"
+    assert [word for word, _ in said[-2:]] == ["failed", "end"]
     assert [what for word, what in said if word == "begin"] == ["gemm-int8"]
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_worker_goes_on_after_a_failure_if_the_gpu_can_be_used(works, monkeypatch):
+    def ran(one, *rest):
+        if one.name == "a":
+            raise ValueError("no kernel")
+        return [claim(one.name)]
+
+    monkeypatch.setattr(cases, "every", lambda: {name: case(name) for name in "ab"})
+    monkeypatch.setattr(run, "run_case", ran)
+    monkeypatch.setattr(run, "_works", lambda bench: works)
+    said = []
+    run.serve({}, ["a", "b"], NEVER, SimpleNamespace(send=said.append))
+    assert ("failed", "ValueError: no kernel") in said
+    assert [what for word, what in said if word == "begin"] == ["a", "b"][: 1 + works]
+    assert said[-1] == ("end", None)
+
+
+def test_the_rest_of_a_worker_that_ends_early_goes_to_another():
+    messages, asked = script(
+        [("begin", "a"), ("failed", "no kernel"), ("begin", "b"), ("failed", "f"), ("end", None)],
+        [("begin", "c"), ("claims", [claim("c")]), ("end", None)],
+    )
+    reports = run_all(["a", "b", "c"], NEVER, messages, lambda r: None)
+    assert asked == [["a", "b", "c"], ["c"]]
+    assert [name for name, report in reports.items() if report.failed] == ["a", "b"]
 
 
 def test_the_command_says_by_its_status_that_a_case_failed(tmp_path, monkeypatch, capsys):

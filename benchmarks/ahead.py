@@ -1,0 +1,198 @@
+"""Compile before anything is measured, side by side on all cores: what rivals compile, and our
+kernels for the same problems.
+
+Rivals leave their kernels in caches on disk, and beside them what they chose by timing. A worker
+times only while it holds the GPU's lock (`Turn`), so no other worker uses the GPU meanwhile. What
+fails here is compiled once more where its problem is measured, and fails or not there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from itertools import zip_longest
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import cases
+from cases import AnyCase, Case
+from run_file import Documents
+
+GPU = "cuda:0"
+PATIENCE_SECONDS = 120
+"""Without a word from any worker: then the rest is compiled where it is measured."""
+SHARE = 0.5
+"""Of the time that is left, what compiling may take."""
+BUILDERS = 4
+"""One in so many cores builds kernels of ours."""
+SEED = 1
+
+
+class Turn:
+    """The GPU's lock, a file: one process at a time holds it, and loses it when it dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w")
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *exc: object) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def alone(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """`inner`, in a turn of its own each time. It must leave no work on the GPU."""
+
+        def call(*args: Any, **more: Any) -> Any:
+            with self:
+                return inner(*args, **more)
+
+        return call
+
+
+Task = Callable[[Turn], str]
+"""Returns what is to be said: "" for nothing."""
+
+
+def compile_ahead(known: Mapping[str, Documents], deadline: float) -> None:
+    """Compile what the cases need of which these are the known results, and say how it went."""
+    every = cases.every()
+    problems = problems_of(every, known)
+    if not problems:
+        return
+    begun, cores = time.time(), len(os.sched_getaffinity(0))
+    builders = max(1, cores // BUILDERS)
+    names = tuple(dict.fromkeys(name for name, _ in problems))
+    tasks: list[Task] = [partial(build_ours, names, builders)]
+    tasks += [partial(compile_one, *one) for one in problems]
+    said = [*_by_workers(tasks, 1 + cores - builders, begun + SHARE * (deadline - begun))]
+    for text in filter(None, said):
+        print(f"  ahead: {text}")
+    done, took = f"{len(said)} of {len(tasks)}", f"{time.time() - begun:.0f} s"
+    print(f"compiled ahead in {took}: {done} tasks, {sum(map(bool, said))} failed", flush=True)
+
+
+def problems_of(
+    every: Mapping[str, AnyCase], known: Mapping[str, Documents]
+) -> list[tuple[str, int]]:
+    """The problems that have something to compile, without those whose results are known: their
+    cases, and their numbers. The first of every case, then the second: so those that need much
+    memory are seldom compiled at once."""
+    of_cases = []
+    for name, results in known.items():
+        case = every[name]
+        if isinstance(case, Case) and case.ahead is not None:
+            numbered = enumerate(case.problems())
+            of_cases.append([(name, i) for i, p in numbered if str(p) not in results])
+    return [one for some in zip_longest(*of_cases) for one in some if one is not None]
+
+
+# --- in the parent ------------------------------------------------------------------------------
+
+
+def _by_workers(tasks: Sequence[Task], count: int, until: float) -> Iterator[str]:
+    """What each task said, by at most so many workers, who are ended with the last."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        started = []
+        try:
+            for _ in range(min(count, len(tasks))):
+                here, there = context.Pipe()
+                process = context.Process(target=_serve, args=(there, Path(folder) / "gpu"))
+                process.start()
+                there.close()
+                started.append((here, process))
+            yield from answers([here for here, _ in started], tasks, until)
+        finally:
+            for _, process in started:
+                process.kill()
+            for _, process in started:
+                process.join()
+
+
+def answers(workers: Sequence[Connection], tasks: Sequence[Task], until: float) -> Iterator[str]:
+    """What each task said, as soon as it says it. The task of a worker that dies is lost. Ends
+    early at `until`, and if no worker says anything for long."""
+    left, busy = [*reversed(tasks)], list[Connection]()
+    idle = [*workers]
+    while True:
+        while idle and left:
+            worker = idle.pop()
+            with suppress(OSError):  # it died after its last answer
+                worker.send(left[-1])
+                busy.append(worker)
+                left.pop()
+        ready = wait(busy, max(0.0, min(PATIENCE_SECONDS, until - time.time()))) if busy else []
+        if not ready:
+            return
+        for worker in ready:
+            busy.remove(worker)
+            try:
+                said = worker.recv()
+            except EOFError:
+                yield "a worker died"
+            else:
+                idle.append(worker)
+                yield said
+
+
+# --- in a worker --------------------------------------------------------------------------------
+
+
+def _serve(pipe: Connection, lock: Path) -> None:
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there is a worker for each core
+    turn = Turn(lock)
+    while True:
+        pipe.send(pipe.recv()(turn))
+
+
+_every = cache(cases.every)
+
+
+def compile_one(name: str, number: int, turn: Turn) -> str:
+    """Let a case compile for one of its problems. A fault of the device ends the process."""
+    import torch
+
+    torch.set_num_threads(1)
+    case = _every()[name]
+    assert isinstance(case, Case) and case.ahead is not None
+    problem = case.problems()[number]
+    try:
+        with turn:
+            operands = case.operands(problem, SEED, GPU)
+            torch.cuda.synchronize()
+        case.ahead(problem, operands, turn)
+        torch.cuda.synchronize()
+    except Exception as error:
+        return " ".join(f"{name}, {problem}: {type(error).__name__}: {error}".split())[:300]
+    finally:
+        operands = None
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    return ""
+
+
+def build_ours(names: Sequence[str], workers: int, turn: Turn) -> str:
+    """Build the kernels that these cases will surely want."""
+    from on_gpu import Bench
+    from tilewright.compile import Store
+
+    with turn:
+        bench = Bench(Store())
+    wanted: list[Any] = []
+    for name in names:
+        case = _every()[name]
+        assert isinstance(case, Case)
+        wanted += bench.wanted(case, case.problems())
+    unbuilt = bench.built(wanted, workers=workers)
+    return "; ".join(unbuilt.values())[:1000]
