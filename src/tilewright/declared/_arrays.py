@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,24 @@ def functions(x: Any) -> ModuleType:
     import numpy as np
 
     return np
+
+
+def zeros(shape: Sequence[int], like: Any) -> Any:
+    """Zeros of the kind of array and of the type of `like`."""
+    if hasattr(like, "new_zeros"):
+        return like.new_zeros(shape)
+    import numpy as np
+
+    return np.zeros(shape, like.dtype)
+
+
+def beside(values: Any, x: Any) -> Any:
+    """A NumPy array as an array of the kind of `x`, where `x` is."""
+    if not hasattr(x, "numpy"):
+        return values
+    import torch
+
+    return torch.as_tensor(values, device=x.device)
 
 
 def largest(dtype: str) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tilewright import checks
+from tilewright.declared._arrays import zeros
 from tilewright.declared.shape import _tiles
 from tilewright.errors import BadArgument, shown
 from tilewright.ops.conv.geometry import dividing
@@ -108,13 +109,7 @@ def tiles(rows: int, columns: int) -> set[tuple[int, int]]:
 
 def padded(x: Any, sizes: Sequence[int], before: Sequence[int]) -> tuple[Any, tuple[slice, ...]]:
     """Zeros [n, sizes…, channels] like x [n, pixels…, channels], and where x is in them."""
-    shape = (x.shape[0], *sizes, x.shape[-1])
-    if hasattr(x, "new_zeros"):
-        made = x.new_zeros(shape)
-    else:
-        import numpy as np
-
-        made = np.zeros(shape, x.dtype)
+    made = zeros((x.shape[0], *sizes, x.shape[-1]), x)
     inner = (slice(b, b + n) for b, n in zip(before, x.shape[1:-1], strict=True))
     return made, (slice(None), *inner)
 

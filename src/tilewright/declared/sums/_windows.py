@@ -23,8 +23,6 @@ AXES: dict[str, tuple[Any, ...]] = {
 """FIRST: whether channels come first, so that neighbours in memory are pixels of a line; else they
 are channels of a pixel. ROWS: lines, or pixels, of a tile. FAST: neighbours of each."""
 
-Pixel = tuple[int, ...]
-
 DIMENSIONS = ("depth", "height", "width")
 WORDS = ("kernel", "stride", "dilation", "pad", "over")
 
@@ -82,25 +80,45 @@ def stated(problem: Any, dimension: str) -> Sequence[int]:
     return [getattr(problem, f"{word}_{dimension[0]}") for word in WORDS]
 
 
-def elements(problem: Any) -> Iterator[tuple[tuple[int, ...], list[Pixel], int]]:
-    """Every window: where it stands in the output, its pixels in the image, and what an average
-    divides by."""
-    words = [stated(problem, one) for one in DIMENSIONS]
+def taps(problem: Any) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """For each place in a window: the windows that have a pixel of the image there, as an index of
+    outputs, and these pixels, as an index of images."""
+    along = []
+    for one in DIMENSIONS:
+        kernel, stride, dilation, pad, _ = stated(problem, one)
+        size, windows, found = getattr(problem, one), count(problem, one), []
+        for first in range(-pad, kernel * dilation - pad, dilation):  # of window 0
+            begin, end = max(0, -(first // stride)), min(windows, (size - 1 - first) // stride + 1)
+            at = first + begin * stride
+            if begin < end:
+                last = at + (end - begin - 1) * stride
+                found.append((slice(begin, end), slice(at, last + 1, stride)))
+        along.append(found)
+    for some in product(*along):
+        windows, pixels = zip(*some, strict=True)
+        yield (slice(None), *windows), (slice(None), *pixels)
+
+
+def numbers(problem: Any) -> Any:
+    """The numbers of an image's pixels [1, depth, height, width, 1]."""
+    import numpy as np
+
     sizes = [getattr(problem, one) for one in DIMENSIONS]
-    for place in product(*(range(count(problem, one)) for one in DIMENSIONS)):
-        inside, padded = [], 1
-        for o, size, (kernel, stride, dilation, pad, _) in zip(place, sizes, words, strict=True):
-            at = range(o * stride - pad, o * stride - pad + kernel * dilation, dilation)
-            padded *= sum(p < size + pad for p in at)
-            inside.append([p for p in at if 0 <= p < size])
-        pixels: list[Pixel] = [*product(*inside)]
-        yield place, pixels, problem.divisor or (padded if problem.include_pad else len(pixels))
+    return np.arange(prod(sizes)).reshape(1, *sizes, 1)
 
 
-def flat(problem: Any, pixel: Pixel) -> int:
-    """The number of a pixel in its image."""
-    d, h, w = pixel
-    return int((d * problem.height + h) * problem.width + w)
+def divisors(problem: Any) -> Any:
+    """What the average of each window divides by [depth, height, width, 1]."""
+    import numpy as np
+
+    made = np.ones((1, 1, 1, 1))
+    for axis, one in enumerate(DIMENSIONS):
+        kernel, stride, dilation, pad, _ = stated(problem, one)
+        at = np.arange(count(problem, one))[:, None] * stride - pad + np.arange(kernel) * dilation
+        size = getattr(problem, one)
+        counted = at < size + pad if problem.include_pad else (at >= 0) & (at < size)
+        made = made * counted.sum(1).reshape([-1 if i == axis else 1 for i in range(4)])
+    return np.full_like(made, problem.divisor) if problem.divisor else made
 
 
 def refused(problem: Any) -> str:

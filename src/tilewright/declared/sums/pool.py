@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Gradient, In, Out, declare
-from tilewright.declared._arrays import functions
+from tilewright.declared._arrays import beside, functions, zeros
 from tilewright.declared.sums import _ck, _pool, _pool_groups, _tile_engine_pool, _windows
 from tilewright.dtypes import DTYPES
 from tilewright.ops.formats import Formats
@@ -31,21 +31,22 @@ I3D = {**RESNET, "kernel_d": 3, "stride_d": 2, "pad_d": 1}
 
 
 def reference(x: Any, problem: Any) -> tuple[Any, ...] | Any:
-    f, least = functions(x), problem.mode == "min"
-    made, places = [], []
-    for _, pixels, count in _windows.elements(problem):
-        values = f.stack([x[:, d, h, w] for d, h, w in pixels])
-        if problem.mode == "average":
-            made.append(values.sum(0) / count)
-            continue
-        made.append(f.amin(values, 0) if least else f.amax(values, 0))
-        best = values.argmin(0) if least else values.argmax(0)
-        flat = [_windows.flat(problem, one) for one in pixels]
-        places.append(sum((best == i) * one for i, one in enumerate(flat)))
+    f, numbers = functions(x), beside(_windows.numbers(problem), x)
     sizes = [_windows.count(problem, one) for one in _windows.DIMENSIONS]
-    shape = (problem.images, *sizes, problem.channels)
-    y = f.stack(made, 1).reshape(shape)
-    return (y, f.stack(places, 1).reshape(shape)) if problem.index else y
+    y = zeros((problem.images, *sizes, problem.channels), x)
+    places, seen = zeros(y.shape, numbers), zeros((1, *sizes, 1), numbers) > 0
+    for windows, pixels in _windows.taps(problem):
+        values, best = x[pixels], y[windows]
+        if problem.mode == "average":
+            best += values
+            continue
+        better = values < best if problem.mode == "min" else values > best
+        better = better | ~seen[windows] | (values != values)
+        places[windows] = f.where(better, numbers[pixels], places[windows])
+        y[windows], seen[windows] = f.where(better, values, best), True
+    if problem.mode == "average":
+        return y / beside(_windows.divisors(problem), x)
+    return (y, places) if problem.index else y
 
 
 def refused(problem: Any) -> str:

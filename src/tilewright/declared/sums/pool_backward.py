@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import In, Out, declare
+from tilewright.declared._arrays import beside, zeros
 from tilewright.declared.sums import _pixel_groups, _windows
 from tilewright.declared.sums.pool import GLOBAL, IMAGES, RESNET
 from tilewright.dtypes import DTYPES
@@ -19,23 +20,25 @@ def places(problem: Any, rng: Any) -> Any:
     import numpy as np
 
     sizes = [_windows.count(problem, one) for one in _windows.DIMENSIONS]
-    made = np.empty((problem.images, *sizes, problem.channels), np.int64)
-    for (d, h, w), pixels, _ in _windows.elements(problem):
-        flat = np.array([_windows.flat(problem, one) for one in pixels])
-        made[:, d, h, w] = flat[rng.integers(0, len(flat), (problem.images, problem.channels))]
+    shape = (problem.images, *sizes, problem.channels)
+    made, numbers, drawn = (
+        np.zeros(shape, np.int64),
+        _windows.numbers(problem),
+        np.full(shape, -1.0),
+    )
+    for windows, pixels in _windows.taps(problem):
+        lot, before = rng.random(made[windows].shape, np.float32), drawn[windows]
+        made[windows] = np.where(lot > before, numbers[pixels], made[windows])
+        drawn[windows] = np.maximum(lot, before)
     return made
 
 
 def reference(x: Any, dy: Any, index: Any, problem: Any) -> Any:
-    dx = x * 0
-    for (od, oh, ow), pixels, count in _windows.elements(problem):
-        arrived = dy[:, od, oh, ow]
-        for d, h, w in pixels:
-            if index is None:
-                dx[:, d, h, w] += arrived / count
-            else:
-                chosen = index[:, od, oh, ow] == _windows.flat(problem, (d, h, w))
-                dx[:, d, h, w] += arrived * chosen
+    dx, numbers = zeros(x.shape, dy), beside(_windows.numbers(problem), dy)
+    arrived = dy if index is not None else dy / beside(_windows.divisors(problem), dy)
+    for windows, pixels in _windows.taps(problem):
+        chosen = 1 if index is None else index[windows] == numbers[pixels]
+        dx[pixels] += arrived[windows] * chosen
     return dx
 
 
