@@ -33,7 +33,7 @@ FINALISTS = 6
 """Kernels built here that are timed to the end."""
 
 SECONDS, LEAST_ROUNDS, MOST_ROUNDS = 2.0, 12, 40
-"""Time of the samples of one way on one problem, and the bounds on the number of rounds."""
+"""Usual time of the samples of one way on one problem, and the bounds on the number of rounds."""
 
 Samples = Mapping[str, Sequence[float]]
 """Microseconds of each contender, by round."""
@@ -68,9 +68,9 @@ def halves(samples: Samples) -> tuple[Samples, Samples]:
     return {n: s[::2] for n, s in samples.items()}, {n: s[1::2] for n, s in samples.items()}
 
 
-def rounds_of(round_us: float) -> int:
-    """How many rounds of `round_us` are taken: an even number, as many as fit into `SECONDS`."""
-    fitting = int(SECONDS * 1e6 / max(round_us, 1.0))
+def rounds_of(round_us: float, seconds: float = SECONDS) -> int:
+    """How many rounds of `round_us` are taken: an even number, as many as fit into `seconds`."""
+    fitting = int(seconds * 1e6 / max(round_us, 1.0))
     return min(max(fitting, LEAST_ROUNDS), MOST_ROUNDS) // 2 * 2
 
 

@@ -40,6 +40,8 @@ COUNT = 3
 """Problems that are drawn anew, and those that are taken by chance of the page's."""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 29
 TRIES = 10_000
+SECONDS = 0.5
+"""Of the samples of one way: there are many problems, and torch's calls may take long."""
 DTYPES = ("bf16", "fp16", "fp32")
 
 TORCH = "the faster of torch's calls and `torch.compile` of them"
@@ -119,7 +121,8 @@ def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
         "chosen untuned",
         TORCH, partial(some, name, ranges), ours="answered",
         vendor=(rivals_declared.eager, rivals_declared.compiled), beside=(rivals.copy,),
-        exact="near", parts=(*parts, *drawn_parts), ahead=rivals_declared.compile_ahead,
+        exact="near", parts=(*parts, *drawn_parts), seconds=SECONDS,
+        ahead=rivals_declared.compile_ahead,
     )  # fmt: skip
     yield usual
     yield replace(

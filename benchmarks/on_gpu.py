@@ -457,7 +457,7 @@ class OnGpu:
             call()  # once outside of samples and captures: then its launch is ready
         if way == "graphs":
             made = {name: [timing.rotated(calls)] for name, calls in made.items()}
-        taken = timing.measure(made, timer, fixed(rounds_of(total)))
+        taken = timing.measure(made, timer, fixed(rounds_of(total, self._case.seconds)))
         self.late |= {name for name, series in taken.items() if series.late}
         found = {name: series.samples_us for name, series in taken.items()}
         same = {name: self._same[name] for name in names if name in self._same}

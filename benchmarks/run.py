@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import gc
 import multiprocessing
 import os
 import statistics
@@ -239,6 +240,8 @@ def serve(
                 break  # a fault of the device stays with the process
         else:
             pipe.send(("claims", found))
+        if not gc.get_freeze_count():
+            gc.freeze()  # modules above all, which every collection would go through
     pipe.send(("end", None))
 
 
@@ -401,6 +404,9 @@ def main(words: Sequence[str] | None = None) -> int:
     deadline = time.time() + options.budget
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)  # nothing of an earlier run
+        # Kernels come from Triton's cache alone: those of Inductor's bundle that had a single
+        # config to begin with would be tuned again.
+        os.environ.setdefault("TORCHINDUCTOR_BUNDLE_TRITON_INTO_FX_GRAPH_CACHE", "0")
         compile_ahead(known, deadline)
         reports = run_all(names, deadline, partial(worker, known), kept)
     bad = {name: report.failed for name, report in reports.items() if report.failed}

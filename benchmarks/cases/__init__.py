@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import rivals
-from comparison import WAYS, Way
+from comparison import SECONDS, WAYS, Way
 from tilewright import verify
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Case:
         thing for comparison; ``near`` where it rounds between calls (`near.far`).
     parts: further claims.
     ways: of timing.
+    seconds: of the samples of one way on one problem.
     ahead: (problem, operands, turn): compiles what the vendor's calls of a problem need, and leaves
         it in caches on disk (`ahead`); None where nothing is compiled.
     apart: an ending of its name. A pattern names the case only if it ends so too.
@@ -86,6 +87,7 @@ class Case:
     exact: bool | Literal["near"] = True
     parts: tuple[Part, ...] = ()
     ways: tuple[Way, ...] = WAYS
+    seconds: float = SECONDS
     ahead: Callable[[Any, verify.Operands, Turn], object] | None = None
     apart: str = ""
 

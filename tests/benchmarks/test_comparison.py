@@ -42,6 +42,7 @@ def test_nothing_is_compared_with_nothing():
 def test_rounds_are_even_and_bounded():
     assert rounds_of(1.0) == comparison.MOST_ROUNDS
     assert rounds_of(1e9) == comparison.LEAST_ROUNDS
+    assert rounds_of(1e5, 1.5) == 14
     middle = rounds_of(comparison.SECONDS * 1e6 / 31)
     assert middle == 30
 

@@ -235,6 +235,7 @@ def test_a_worker_goes_on_after_a_failure_if_the_gpu_can_be_used(works, monkeypa
     monkeypatch.setattr(cases, "every", lambda: {name: case(name) for name in "ab"})
     monkeypatch.setattr(run, "run_case", ran)
     monkeypatch.setattr(run, "_works", lambda bench: works)
+    monkeypatch.setattr(run.gc, "freeze", lambda: None)
     said = []
     run.serve({}, ["a", "b"], NEVER, SimpleNamespace(send=said.append))
     assert ("failed", "ValueError: no kernel") in said
