@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import math
 import random
 import statistics
 import sys
@@ -65,8 +64,6 @@ PLACES = 3
 """Copies of operands, output and code: the place in memory changes times (docs/measuring.md)."""
 PLACES_SHARE = 0.25
 """Of the free memory, what all places may take."""
-GRAPH_US = 1000
-"""A graph need not take longer, so that large problems have few calls in one."""
 
 BRIEF = Settings(
     warm_up_seconds=0.05, min_samples=8, max_samples=24, precision=0.01, race=0.05,
@@ -432,7 +429,8 @@ class OnGpu:
 
     def timed(self, names: Sequence[str], way: Way) -> Samples:
         binds = {n: self._contenders[n].bind for n in names if n not in self._same}
-        total, least = (f(self._brief_us[n] for n in binds) for f in (sum, min))
+        brief = [self._brief_us[name] for name in binds]
+        total = sum(brief)
         made: dict[str, list[timing.Call]]
         if way == "calls":
             timer: timing.Timer = timing.Events(self._bench.flush, GPU)
@@ -444,10 +442,8 @@ class OnGpu:
         else:
             self._places.clear()
             copies = self._copies()
-            count = len(copies) * math.ceil(
-                min(timing.GRAPH_CALLS, math.ceil(GRAPH_US / least)) / len(copies)
-            )
-            timer, total = timing.Graphs(timing.pause, GPU, count), total * count
+            timer = timing.Graphs(timing.pause, GPU, len(copies))
+            total = sum(us * timing.calls_of_graph(len(copies), us) for us in brief)
             made = {
                 name: [bind(0)(x.inputs, x.outputs) for x in copies]
                 for name, bind in binds.items()

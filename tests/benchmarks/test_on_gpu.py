@@ -75,7 +75,7 @@ def bench(monkeypatch, tmp_path):
         monkeypatch.setattr(comparison, name, 4)
     monkeypatch.setattr(timing, "flusher", lambda l2_bytes, place: lambda: None)
     monkeypatch.setattr(timing, "Events", lambda flush, place: Clock())
-    monkeypatch.setattr(timing, "Graphs", lambda flush, place, count: Clock())
+    monkeypatch.setattr(timing, "Graphs", lambda flush, place, copies: Clock())
     monkeypatch.setattr(timing, "copies_to_rotate", lambda inputs, l2: 2)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)

@@ -17,9 +17,11 @@ from tune_cases import PROBLEMS, SM90
 
 from tilewright.cli.settings import read_settings
 from tilewright.compile import Store
+from tilewright.compile.report import BuildReport, BuildResult
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadFile
 from tilewright.jsonfile import convert
+from tilewright.measure import sweep as sweep_module
 from tilewright.measure.measurement import Settings, text
 from tilewright.measure.results import Results
 from tilewright.measure.statistics import median_interval
@@ -28,11 +30,13 @@ from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.space import KernelSpace
 from tilewright.tables.table import Table
+from tilewright.tune import coming
 from tilewright.tune import tuner as tuner_module
 from tilewright.tune.finals import LEAST_TAKES, TAKES
 from tilewright.tune.jobs import _tiles_first, jobs_of
 from tilewright.tune.search import EFFORTS, Effort
 from tilewright.tune.tuner import FINAL, SEARCH, Tuner, final_of
+from tilewright.verdict import YES
 
 SPACE = KernelSpace(
     "gemm",
@@ -473,3 +477,40 @@ def test_finals_time_as_their_search_does():
     assert (final.timer, final.cache, final.places) == ("graph", "rotated", 1)
     assert replace(final, timer="events", cache="flushed", places=FINAL.places) == FINAL
     assert read_settings({"method": "single"}, graphs) == SEARCH
+
+
+def test_kernels_of_the_next_problems_are_built_while_these_are_measured(tmp_path, monkeypatch):
+    """A sweep finds the kernels of its first step built, but for those of the first problem; what
+    was built in between is in the results."""
+    real = replace(GROUP, interpreted=False)
+    jobs = [replace(untuned(problem), group=real) for problem in PROBLEMS]
+    there, missing = set(), []
+
+    def built(requests, store, progress, **_):
+        results = [
+            BuildResult(
+                config, config.name, SM90, "cached" if config.name in there else "built",
+                verdict=YES, seconds=1.0,
+            )
+            for config, _ in requests
+        ]  # fmt: skip
+        there.update(config.name for config, _ in requests)
+        for number, result in enumerate(results, 1):
+            progress(result, number, len(results))
+        return BuildReport(tuple(results), 1.0)
+
+    def swept(requests, **more):
+        missing.append([config.name for config, _ in requests if config.name not in there])
+        return built(requests, **more)
+
+    monkeypatch.setattr(coming, "build", built)
+    monkeypatch.setattr(sweep_module, "build", swept)
+    crew = FakeCrew(real, change=made())
+    with Results(tmp_path / "sweep", write=True) as results:
+        Tuner(
+            jobs, results, Store(tmp_path / "store"), crew, SETTINGS, lambda rows: None,
+            EFFORTS["few"], final=SETTINGS, together=1,
+        ).run()  # fmt: skip
+        recorded = {one.kernel for one in results.builds()}
+    assert missing[0] and not any(missing[1:])
+    assert recorded == there

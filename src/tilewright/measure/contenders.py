@@ -129,7 +129,7 @@ def prepared(
     for _ in range(count - 1):
         made = verify.operands_of(problem, seed, on)
         copies.append(verify.Operands(made.inputs, operands.outputs))
-    timer = timing.Graphs(timing.pause, on, timing.whole_turns(count))
+    timer = timing.Graphs(timing.pause, on, count)
     return verified(contenders, problem, seed, copies, on), timer
 
 

@@ -410,27 +410,29 @@ def _build(
 ) -> dict[tuple[Any, str], str]:
     """Have all kernels in the store. Returns, for each kernel that failed, the reason."""
     requests = this.to_build()
-    builds = {
-        (pair.config, part.group.device.arch): pair.build
-        for part in this.parts
-        for pair in part.todo
-    }
     done: list[BuildResult] = []
 
     def keep(result: BuildResult, finished: int, total: int) -> None:
-        if result.status != "cached":
-            done.append(result)
+        done.append(result)
         if progress:
             progress(result, finished, total)
 
     try:
         report = build(requests, store=store, workers=workers, timeout=timeout, progress=keep)
     finally:
-        by_config: dict[tuple[Any, str], list[BuildResult]] = {}
-        for result in done:
-            by_config.setdefault((result.config, result.arch.name), []).append(result)
-        results.add_builds(_kept(parts, builds[key]) for key, parts in by_config.items())
+        keep_builds(results, done)
     return {(r.config, r.arch.name): r.reason or r.status for r in report.failures}
+
+
+def keep_builds(results: Results, done: Iterable[BuildResult]) -> None:
+    """Write what became of builds into `results`, but for what was there before."""
+    by_config: dict[tuple[Any, str], list[BuildResult]] = {}
+    for one in done:
+        if one.status != "cached":
+            by_config.setdefault((one.config, one.arch.name), []).append(one)
+    results.add_builds(
+        _kept(parts, build_keys([config], arch)[0]) for (config, arch), parts in by_config.items()
+    )
 
 
 def _kept(parts: Sequence[BuildResult], key: str) -> Build:

@@ -39,7 +39,9 @@ than this share."""
 _LONGEST_WARM_UP = 5
 """Multiple of `warm_up_seconds` after which the warm-up ends even if clocks are not steady."""
 
-GRAPH_CALLS = 20
+GRAPH_CALLS, GRAPH_US = 20, 1000.0
+"""A graph has at most so many calls, or fewer that take so long, in whole turns of the copies: what
+its start costs is below a third of a percent then."""
 FLUSHES = 3
 """A flush reads this many times the size of L2, out of a buffer of `STRETCHES` times its size."""
 STRETCHES = 12
@@ -287,31 +289,40 @@ class Events:
 
 
 class Graphs:
-    """Device time of a CUDA graph of `count` calls, divided by `count`. It excludes the host, for
-    calls that are shorter than their launch. Only the first call finds L2 flushed."""
+    """Device time of a CUDA graph of several calls, divided by their number. It excludes the host,
+    for calls that are shorter than their launch. Only the first call finds L2 flushed. Calls ran
+    before: what they prepare once cannot be captured.
 
-    def __init__(self, flush: Call, place: str, count: int = GRAPH_CALLS) -> None:
+    copies: operands through which calls rotate; a graph has whole turns of them.
+    """
+
+    def __init__(self, flush: Call, place: str, copies: int = 1) -> None:
         self._events = Events(flush, place)
-        self._count = count
-        self._graphs: dict[Call, Any] = {}
+        self._copies = copies
+        self._graphs: dict[Call, tuple[Any, int]] = {}
 
-    def queue(self, call: Call) -> tuple[Any, Any, bool]:
-        if call not in self._graphs:
-            import torch
+    def queue(self, call: Call) -> tuple[tuple[Any, Any, bool], int]:
+        graph, count = self._graphs.get(call) or self._captured(call)
+        return self._events.queue(graph.replay), count
 
-            graph: Any = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for _ in range(self._count):
-                    call()
-            graph.replay()  # the first replay also uploads it
-            self._graphs[call] = graph
-        return self._events.queue(self._graphs[call].replay)
+    def _captured(self, call: Call) -> tuple[Any, int]:
+        import torch
 
-    def read(self, queued: Sequence[tuple[Any, Any, bool]]) -> list[float]:
-        return [each / self._count for each in self._events.read(queued)]
+        once = self._events.read([self._events.queue(call)])[0]
+        count, graph = calls_of_graph(self._copies, once), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(count):
+                call()
+        graph.replay()  # the first replay also uploads it
+        self._graphs[call] = graph, count
+        return graph, count
 
-    def late(self, queued: Sequence[tuple[Any, Any, bool]]) -> int:
-        return self._events.late(queued)
+    def read(self, queued: Sequence[tuple[tuple[Any, Any, bool], int]]) -> list[float]:
+        taken = self._events.read([handles for handles, _ in queued])
+        return [each / count for each, (_, count) in zip(taken, queued, strict=True)]
+
+    def late(self, queued: Sequence[tuple[tuple[Any, Any, bool], int]]) -> int:
+        return self._events.late([handles for handles, _ in queued])
 
 
 def flusher(l2_bytes: int, place: str) -> Call:
@@ -346,10 +357,10 @@ def copies_to_rotate(input_bytes: int, l2_bytes: int) -> int:
     return min(COPIES, 4 * (l2_bytes // max(1, input_bytes) + 1))
 
 
-def whole_turns(copies: int) -> int:
-    """How many calls a graph has that rotate through so many copies: whole turns. Otherwise its
-    replays would find some copies in L2."""
-    return copies * math.ceil(GRAPH_CALLS / copies)
+def calls_of_graph(copies: int, us: float) -> int:
+    """How many calls of so many microseconds a graph has that rotate through so many copies: whole
+    turns. Otherwise its replays would find some copies in L2."""
+    return copies * math.ceil(min(GRAPH_CALLS, math.ceil(GRAPH_US / us)) / copies)
 
 
 def rotated(calls: Sequence[Call]) -> Call:

@@ -372,7 +372,7 @@ class Worker:
         else:
             self._flush = flush = self._flush or timing.flusher(l2, _GPU)
         if self._settings.timer == "graph":
-            return timing.Graphs(flush, _GPU, timing.whole_turns(len(work.rotated)))
+            return timing.Graphs(flush, _GPU, len(work.rotated))
         return timing.Events(flush, _GPU)
 
 

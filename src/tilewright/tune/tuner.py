@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from statistics import mean
 from typing import Any
 
@@ -28,6 +29,7 @@ from tilewright.measure.results import Results, Us, samples
 from tilewright.measure.sweep import Group, Progress, plan_some, settings_on, sweep
 from tilewright.ops.library import library_of
 from tilewright.tables.row import Row, preference
+from tilewright.tune.coming import Coming
 from tilewright.tune.finals import Take, decided, pooled, ties, winner
 from tilewright.tune.jobs import Job
 from tilewright.tune.search import Effort, next_step
@@ -138,7 +140,12 @@ class Tuner:
         tuned, before, begun = Tuned(), len(self.results), time.monotonic()
         with ExitStack() as crews:
             following: Crew | None = None
-            for some in _few(range(len(self.jobs)), self.together):
+            coming = crews.enter_context(Coming(self.store, self.results))
+            batches = [*_few(range(len(self.jobs)), self.together)]
+            for some, after in zip_longest(batches, batches[1:], fillvalue=()):
+                coming.finish()
+                if not tuned.out_of_time:
+                    coming.begin(self._requests(self._steps(after)))
                 while wanted := self._steps(some):
                     if self.seconds is not None and time.monotonic() - begun > self.seconds:
                         tuned.out_of_time = True
@@ -199,6 +206,17 @@ class Tuner:
             if step := next_step(job.names, known, self.effort, starters):
                 wanted[number] = step
         return wanted
+
+    def _requests(self, wanted: Mapping[int, Sequence[str]]) -> list[tuple[Any, str]]:
+        """What must be built before the kernels of these steps are measured."""
+        jobs = ((self.jobs[number], names) for number, names in wanted.items())
+        return [
+            (job.configs[name], job.group.device.arch)
+            for job, names in jobs
+            if not job.group.interpreted
+            for name in names
+            if not _librarys(job, name)
+        ]
 
     def _found(self, tuned: Tuned, numbers: Iterable[int]) -> None:
         """Make rows of what searches found, unless a kernel is proven, and save."""
