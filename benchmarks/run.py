@@ -14,6 +14,12 @@ the GPU any more. Exit status 1 if a case failed or was left out.
 file that is there the run goes on: what it has is not measured again. It must come from the same
 commit, GPU, driver and libraries.
 --budget: seconds, after which nothing more is begun. What was left out is listed.
+
+Two GPUs of a kind share cases so, each with its own half, and the third run has the claims:
+
+    CUDA_VISIBLE_DEVICES=0 python benchmarks/run.py conv-fresh --share 0/2 --json 0.json.xz &
+    CUDA_VISIBLE_DEVICES=1 python benchmarks/run.py conv-fresh --share 1/2 --json 1.json.xz; wait
+    python benchmarks/run.py conv-fresh --from 0.json.xz 1.json.xz
 """
 
 from __future__ import annotations
@@ -102,6 +108,7 @@ def _kernels(
     note = at_work.prepare(case, [p for p in problems if str(p) not in known], partial(say, "text"))
     rows: dict[Any, Row] = {}
     configs: dict[str, Any] = {}
+    beside: dict[str, None] = {}
     failed: list[str] = []
     unmatched: list[Any] = []
     longest = 0.0
@@ -109,6 +116,7 @@ def _kernels(
         if had := known.get(str(problem)):
             rows[problem] = restored(had)
             configs |= configs_of(had)
+            beside[had.get("note", "")] = None
             say("row", had)
             continue
         begun = time.time()
@@ -125,7 +133,8 @@ def _kernels(
         else:
             rows[problem] = row
             configs |= used
-            say("row", document(row, used))
+            beside[note] = None
+            say("row", {**document(row, used), "note": note})
             say("text", f"  {number + 1}/{len(problems)} {shown(row)}")
         longest = max(longest, time.time() - begun)
     if failed:
@@ -137,7 +146,7 @@ def _kernels(
         some = [row for p, row in rows.items() if part.where is None or part.where(p)]
         wrong = [str(p) for p in unmatched if part.where is None or part.where(p)]
         out = f"left out, as the vendor's result is wrong: {'; '.join(wrong)}" if wrong else ""
-        notes = "; ".join(filter(None, (note, out))) or None
+        notes = "; ".join(filter(None, (*beside, out))) or None
         calls, graphs = (_compared(some, way, part) for way in WAYS)
         return claims.Claim(
             name, part.against, len(some), calls, graphs, about, sources, note=notes
@@ -378,8 +387,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="names, or patterns of names")
     parser.add_argument("--list", action="store_true", help="list the cases, and run none")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every sample")
+    parser.add_argument("--from", type=Path, nargs="+", default=(), metavar="FILE", dest="others")
+    parser.add_argument("--share", metavar="I/N", help="of each case, problems I, I + N, and so on")
     parser.add_argument("--budget", type=float, metavar="SECONDS", default=float("inf"))
     options = parser.parse_args(words)
+    if options.share and not options.json:
+        parser.error("a share of a case has no claims: say --json, for the run that has --from it")
+    if options.share:
+        os.environ[cases.SHARE] = options.share
     every = cases.every()
     if options.list:
         print(listed(every))
@@ -388,12 +403,14 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("which cases? --list lists them")
     names = chosen(options.cases, every)
     os.environ.setdefault(WAITS, "1")  # what is measured is the chosen kernel
-    earlier = read(options.json, environment())
+    earlier = read((options.json, *options.others), environment())
     known = {name: earlier.known(name) for name in names}
     saved: set[str] = set()
 
     def kept(reports: dict[str, Report]) -> None:
         for report in reports.values():
+            if options.share:
+                report.claims = []
             for claim in report.claims:
                 if claim.claim not in saved:
                     print(f"  {claims.save(claim).name}", flush=True)

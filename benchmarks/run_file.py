@@ -86,16 +86,25 @@ def whole(path: Path) -> dict[str, Any]:
     return said
 
 
-def read(path: Path | None, about: Mapping[str, Any]) -> Earlier:
-    """What is in the file, if there is one. Raises `SystemExit` if it was made with something else
-    than this run, whose environment is `about`."""
-    if path is None or not path.exists():
-        return Earlier(about)
-    said = whole(path)
-    before = said["environment"]
-    other = [name for name in _SAME if before.get(name) != about.get(name)]
-    if before.get("changed") is not False or about.get("changed") is not False:
-        other.append("changes since the commit")
-    if other:
-        raise SystemExit(f"{path} is from a run with other {', '.join(other)}: name another file")
-    return Earlier(before, said["cases"])
+def read(paths: Iterable[Path | None], about: Mapping[str, Any]) -> Earlier:
+    """What is in these files, as far as they are there. Raises `SystemExit` if one was made with
+    something else than this run, whose environment is `about`."""
+    found: dict[str, dict[str, Any]] = {}
+    first = about
+    for path in paths:
+        if path is None or not path.exists():
+            continue
+        said = whole(path)
+        before = said["environment"]
+        other = [name for name in _SAME if before.get(name) != about.get(name)]
+        if before.get("changed") is not False or about.get("changed") is not False:
+            other.append("changes since the commit")
+        if other:
+            raise SystemExit(
+                f"{path} is from a run with other {', '.join(other)}: name another file"
+            )
+        first = before
+        for name, case in said["cases"].items():
+            had = found.get(name, {})
+            found[name] = {**had, **case, "rows": [*had.get("rows", ()), *case.get("rows", ())]}
+    return Earlier(first, found)

@@ -6,9 +6,11 @@ Importing the cases needs no GPU and no torch. `benchmarks/run.py` runs them.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import rivals
@@ -121,14 +123,30 @@ class Programs:
 AnyCase = Case | HostTimes | Programs
 
 
+SHARE = "TILEWRIGHT_BENCHMARK_SHARE"
+"""An environment variable, ``0/2`` for the first of two shares: of the problems and programs of
+every case, one in so many. Then several GPUs can share cases."""
+
+
 def every() -> dict[str, AnyCase]:
     """All cases by name, in the order of the files. Raises `ValueError` for two of one name."""
     found: dict[str, AnyCase] = {}
+    mine, shares = map(int, os.environ.get(SHARE, "0/1").split("/"))
     for case in _declared():
         if case.name in found:
             raise ValueError(f"two cases are called {case.name}")
-        found[case.name] = case
+        found[case.name] = case if shares == 1 else shared(case, mine, shares)
     return found
+
+
+def shared(case: AnyCase, mine: int, shares: int) -> AnyCase:
+    """A share of a case: its problems or programs number `mine`, `mine` + `shares`, and so on."""
+    if isinstance(case, Case):
+        return replace(case, problems=lambda: case.problems()[mine::shares])
+    if isinstance(case, Programs):
+        some = islice(case.programs.items(), mine, None, shares)
+        return replace(case, programs=dict(some))
+    return case
 
 
 def _declared() -> Iterator[AnyCase]:

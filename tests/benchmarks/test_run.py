@@ -318,15 +318,51 @@ def test_the_kernels_of_a_known_result_are_in_its_claim():
     assert [*found.kernels] == ["gemm/basic"]
 
 
+def test_shares_of_a_case_are_the_case(tmp_path, monkeypatch):
+    """Each share has its problems and no claim; their files together have the case's."""
+    real = cases.every
+    monkeypatch.setattr(cases, "_declared", lambda: iter([case("a", "abc")]))
+    monkeypatch.setattr(claims.save, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(run, "environment", lambda: HERE)
+    monkeypatch.setenv(cases.SHARE, "0/1")
+    monkeypatch.setattr(run, "compile_ahead", lambda known, deadline: None)
+
+    def worker(known, names, deadline):
+        bench, said = Bench(), []
+        bench.note = f"prepared {' '.join(p for p in real()['a'].problems())}"
+        found = run_case(real()["a"], lambda: bench, NEVER, lambda *it: said.append(it), known["a"])
+        yield from [("begin", "a"), *said, ("claims", found), ("end", None)]
+
+    monkeypatch.setattr(run, "worker", worker)
+    files = [tmp_path / f"{mine}.json" for mine in range(2)]
+    for mine, file in enumerate(files):
+        assert run.main(["a", "--share", f"{mine}/2", "--json", str(file)]) == 0
+        assert not (tmp_path / "a.json").exists()
+    found = json.loads(files[1].read_text())["cases"]["a"]
+    assert [row["problem"] for row in found["rows"]] == ["b"] and found["claims"] == []
+    monkeypatch.setenv(cases.SHARE, "0/1")
+    assert run.main(["a", "--from", *map(str, files)]) == 0
+    whole = claims.load(tmp_path / "a.json")
+    assert whole.problems == 3 and whole.note == "prepared a c; prepared b"
+    with pytest.raises(SystemExit):
+        run.main(["a", "--share", "0/2"])
+
+
+def test_a_share_of_programs_is_every_second_one():
+    both = Programs("models", "all", "torch", dict.fromkeys("abc"))
+    assert [*cases.shared(both, 1, 2).programs] == ["b"]
+    assert [*cases.shared(both, 0, 2).programs] == ["a", "c"]
+
+
 @pytest.mark.parametrize("name", ["all.json", "all.json.xz"])
 def test_a_file_keeps_what_an_earlier_run_had(name, tmp_path):
     path = tmp_path / name
     first = Report(problems=2, rows=[document_of("a")], failed="the budget was over")
     run_file.write(path, {"a": first, "b": Report()}, Earlier(HERE))
-    earlier = run_file.read(path, {**HERE, "date": "later"})
+    earlier = run_file.read([path], {**HERE, "date": "later"})
     assert [*earlier.known("a")] == ["a"]
     run_file.write(path, {"a": Report(failed="gone"), "c": Report()}, earlier)
-    again = run_file.read(path, HERE)
+    again = run_file.read([path], HERE)
     assert [*again.cases] == ["a", "b", "c"] and [*again.known("a")] == ["a"]
 
 
@@ -342,5 +378,5 @@ def test_a_file_of_another_state_is_neither_mixed_nor_replaced(now, why, tmp_pat
     path = tmp_path / "all.json"
     run_file.write(path, {}, Earlier(HERE))
     with pytest.raises(SystemExit, match=why):
-        run_file.read(path, HERE | now)
-    assert run_file.read(tmp_path / "none.json", HERE).cases == {}
+        run_file.read([path], HERE | now)
+    assert run_file.read([tmp_path / "none.json", None], HERE).cases == {}
