@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from tilewright.arch.model import Device
 from tilewright.select.features import Described
 from tilewright.select.model import Feature, Model
+from tilewright.select.probes import taken
 from tilewright.select.trees import LEAF, Trees
 
 
@@ -58,4 +59,5 @@ def planted(
         "trees": trees,
         "least_gain": 0.01,
     }
-    return Model(**said | more)
+    model = Model(**{**said, "probes": (), **more})
+    return replace(model, probes=taken(described, model.answers))

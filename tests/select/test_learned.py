@@ -20,7 +20,7 @@ from tilewright.errors import BadArgument, BadFile
 from tilewright.select import trees as trees_module
 from tilewright.select.features import Described
 from tilewright.select.learned import FARTHEST, Learned, judged
-from tilewright.select.model import Asked, Feature, Models, gather, load, save
+from tilewright.select.model import SCHEMA, Asked, Feature, Models, gather, load, save
 from tilewright.select.trees import LEAF, Trees
 from tilewright.verdict import YES, no
 
@@ -123,6 +123,45 @@ def test_the_shipped_models_choose_only_where_they_are_named(monkeypatch: Any):
     assert Dispatcher(device="mi300x").select(PROBLEM).selector != "learned"
 
 
+def test_the_shipped_models_are_of_todays_estimates():
+    """A change of an estimate makes them stale, and dispatchers do not use them."""
+    stale = [model.stale for model in gather("shipped") or () if model.stale]
+    assert not stale, (
+        "the estimates changed, and the shipped models did not: run `tilewright learn train "
+        "benchmarks/results/learned_h200.parquet -o src/tilewright/select/models/sm_90.json`; "
+        + "; ".join(stale)
+    )
+
+
+@pytest.mark.parametrize("moved", ["estimate", "answer", "kernel"])
+def test_a_stale_model_is_not_used_and_says_so_once(moved: str, caplog: Any):
+    one = MODEL.probes[0]
+    changed = {
+        "estimate": replace(one, estimated=(one.estimated[0] * 1.02, *one.estimated[1:])),
+        "answer": replace(one, answers=(*one.answers[:-1], one.answers[-1] - 0.02)),
+        "kernel": replace(one, kernels=("gemm_of_yore", *one.kernels[1:])),
+    }
+    stale = replace(MODEL, probes=(changed[moved], *MODEL.probes[1:]))
+    assert MODEL.stale == ""
+    assert "the model of gemm_bf16 is stale, train it again: " in stale.stale
+    assert ("of 1 of 16 kernels" in stale.stale) == (moved != "kernel")
+    dispatcher = Dispatcher(device="h200_sxm", models=Models([stale], "mine.json"))
+    with caplog.at_level("WARNING", "tilewright"):
+        chosen = [dispatcher.select(problem) for problem in (PROBLEM, *PROBLEMS)]
+    assert "learned" not in {plan.selector for plan in chosen}
+    assert [r.getMessage() for r in caplog.records] == [f"mine.json: not used: {stale.stale}"]
+    assert any(stale.stale in note for note in dispatcher.explain(PROBLEM).notes)
+
+
+def test_another_machines_last_bits_make_no_model_stale():
+    """Nor do the digits that a file leaves out."""
+    near = [
+        replace(one, estimated=tuple(us * (1 + 1e-6) for us in one.estimated))
+        for one in MODEL.probes
+    ]
+    assert replace(MODEL, probes=tuple(near)).stale == ""
+
+
 # --- when it says nothing ---------------------------------------------------------------------
 
 
@@ -146,7 +185,10 @@ def test_it_says_nothing_where_it_was_not_taught(change: dict[str, Any], because
     import re
 
     alone = Trees((LEAF,), (0.0,), (0,), (0,), (0,))
-    model = replace(MODEL, **change, **({"trees": alone} if "features" in change else {}))
+    model = replace(MODEL, **change)
+    if "features" in change:
+        nothing = [replace(one, answers=(0.0,) * len(one.kernels)) for one in MODEL.probes]
+        model = replace(model, trees=alone, probes=tuple(nothing))
     assert re.search(because, why_silent(model))
 
 
@@ -271,7 +313,7 @@ def test_two_models_of_a_class_are_refused(tmp_path: Path):
 
 def written(path: Path, models: Any, **more: Any) -> Path:
     """A file with this content and its right digest."""
-    document = {"tilewright_models": 1, "digest": sha256(canonical(models)), "models": models}
+    document = {"tilewright_models": SCHEMA, "digest": sha256(canonical(models)), "models": models}
     path.write_text(json.dumps(document | more))
     return path
 
@@ -286,7 +328,7 @@ def changed(**trees: Any) -> Any:
     ("models", "more", "said"),
     [
         (changed(), {"digest": "0" * 64}, "changed or damaged"),
-        (changed(), {"tilewright_models": 2}, "its schema is 2"),
+        (changed(), {"tilewright_models": 1}, "its schema is 1.* train the models again"),
         (changed(), {"more": 1}, "unknown field 'more'"),
         ({}, {}, "models"),
         (changed(left=[1, 0, 2, 0, 0]), {}, "children of node 2 are 2 and 4"),
@@ -303,6 +345,12 @@ def changed(**trees: Any) -> Any:
         ([asdict(replace(MODEL, least_gain=-1.0))], {}, "least_gain is -1.0"),
         ([asdict(replace(MODEL, features=()))], {}, "features are 1 to"),
         ([asdict(replace(MODEL, archs=()))], {}, "names no architecture"),
+        ([asdict(replace(MODEL, probes=()))], {}, "has no probes"),
+        (
+            [asdict(replace(MODEL, probes=(replace(MODEL.probes[0], answers=()),)))],
+            {},
+            "a probe has 8 kernels, 8 estimates and 0 answers",
+        ),
         ([asdict(replace(MODEL, features=MODEL.features[:1] * 2))], {}, "a name of its own"),
         ([asdict(MODEL)] * 2, {}, "two models of gemm_bf16"),
     ],

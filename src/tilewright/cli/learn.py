@@ -204,6 +204,7 @@ def explain(
             "archs": list(model.archs),
             "devices": list(model.devices),
             "versions": model.versions,
+            "stale": model.stale,
             "trees": len(model.trees.roots),
             "features": len(model.features),
             "least_gain": model.least_gain,
@@ -228,6 +229,8 @@ def _show_models(document: Mapping[str, Any]) -> None:
                 "silent on": ", ".join(one["silent_kinds"]) or "no kind",
             }
         )
+        if one["stale"]:
+            output.line(f"not used: {one['stale']}")
         if "judged" in one:
             _show_figures(one["judged"])
         else:

@@ -59,6 +59,9 @@ def suggest(problems: Mapping[Any, int], models: Models, device: Device) -> Sugg
         if model is None:
             unknown.setdefault(f"no model of {family.lesson(problem)}", []).append(problem)
             continue
+        if model.stale:
+            unknown.setdefault(model.stale, []).append(problem)
+            continue
         pool = Pool(family.default_space(problem, this).expand(this).configs)
         served = pool.part(family.serving(problem, pool, this)) if pool else pool
         described = Described(problem, served, device)

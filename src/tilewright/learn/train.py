@@ -18,6 +18,7 @@ from tilewright.errors import BadArgument, TilewrightError
 from tilewright.learn.matrix import Block, mark, provenance
 from tilewright.select.features import Described
 from tilewright.select.model import Asked, Feature, Model
+from tilewright.select.probes import taken
 from tilewright.select.trees import LEAF, Trees, joined
 
 MOST_TREES, LEAVES, DEPTH = 200, 15, 6
@@ -129,7 +130,7 @@ def train(
     told = sum(importance) or 1.0
     found = [sheet.block for sheet in sheets]
     shares = {one.name: gain / told for one, gain in zip(features, importance, strict=True)}
-    return Model(
+    model = Model(
         lesson,
         found[0].problem.family,
         tuple(sorted({block.device.arch for block in found})),
@@ -137,6 +138,7 @@ def train(
         dict(found[0].environment.versions),
         features,
         grown,
+        (),
         0.0,
         made={
             **provenance(found),
@@ -148,6 +150,7 @@ def train(
             },
         },
     )
+    return replace(model, probes=taken([sheet.described for sheet in sheets], model.answers))
 
 
 def fit(

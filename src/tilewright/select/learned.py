@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from tilewright.select import Choice, Offers, Skipped
 from tilewright.select.analytical import Analytical
 from tilewright.select.features import Described
 from tilewright.select.model import Model, Models
+
+log = logging.getLogger("tilewright")
 
 DIGITS = 9
 """Decimal digits of the logarithm of an expected time that count: the last bits of a logarithm
@@ -31,7 +34,9 @@ class Learned:
     """Ranks by the estimate, corrected by the model of the problem's class. The reason has both
     figures.
 
-    It says nothing, so that the next selector chooses, where it was not taught: without a model of
+    It says nothing, and warns once, if the model is stale: the estimate that it corrects has
+    changed since it was made. It says nothing, so that the next selector chooses, where it was not
+    taught: without a model of
     the class, on an architecture that was not measured, for a problem with a feature out of what
     training saw, or of a kind of which the model was behind the estimate; or if the kernel that the
     estimate puts first is of a pipeline, or has another feature, that training did not see. It says
@@ -46,6 +51,7 @@ class Learned:
     def __init__(self, models: Models, offers: Offers | None = None) -> None:
         self.models = models
         self._offers = offers
+        self._warned: set[str] = set()
 
     def knows(self, family: str, device: Device) -> bool:
         """See `tilewright.select.Knows`."""
@@ -80,6 +86,12 @@ class Learned:
         found = self._judged(problem, candidates, device)
         return found if isinstance(found, str) else ""
 
+    def _warn(self, model: Model) -> None:
+        """Once for each model."""
+        if model.lesson not in self._warned:
+            self._warned.add(model.lesson)
+            log.warning("%s: not used: %s", self.models.where or "models", model.stale)
+
     def _judged(self, problem: Any, candidates: Sequence[Any], device: Device) -> _Judged | str:
         """The judgement, or why there is none."""
         family = ops.family(problem.family)
@@ -87,6 +99,9 @@ class Learned:
         model = self.models.get(lesson)
         if model is None or model.family != problem.family:
             return f"no model of {lesson}"
+        if device.arch in model.archs and model.stale:
+            self._warn(model)
+            return model.stale
         if (kind := family.kind(problem)) in model.silent_kinds:
             return f"the model of {lesson} was not ahead on problems of kind {kind}"
         offered = Analytical(offers=self._offers).recall(problem, device)

@@ -25,9 +25,10 @@ from tilewright.jsonfile import convert, parse_json
 from tilewright.ops.pool import Columns
 from tilewright.reading import text as read_text
 from tilewright.select.features import CONFIG, SHARED, Described, field_of
+from tilewright.select.probes import Probe, moved
 from tilewright.select.trees import Trees
 
-SCHEMA = 1
+SCHEMA = 2
 ENVIRONMENT = "TILEWRIGHT_MODELS"
 """The variable that names files of models, separated as in PATH."""
 SHIPPED = "shipped"
@@ -63,6 +64,7 @@ class Model:
     features: what a row of the trees has, in order.
     trees: the logarithm of a kernel's time over its estimate, but for what all kernels of the
         problem have in common.
+    probes: kernels by which it is known whether the estimate is still the one that it corrects.
     least_gain: the logarithm of the ratio by which a kernel must be expected to be faster than the
         estimate's first to be chosen before it; set on problems that training did not see.
     silent_kinds: kinds of problems (`Family.kind`) of which the model was behind the estimate, on
@@ -77,6 +79,7 @@ class Model:
     versions: dict[str, str]
     features: tuple[Feature, ...]
     trees: Trees
+    probes: tuple[Probe, ...]
     least_gain: float
     silent_kinds: tuple[str, ...] = ()
     made: dict[str, Any] = field(default_factory=dict)
@@ -98,11 +101,30 @@ class Model:
         if not self.archs:
             raise BadFile(f"{where}: it names no architecture")
         self.trees.check(len(names), where)
+        if not self.probes:
+            raise BadFile(f"{where}: it has no probes, by which it is known whether it is stale")
+        for probe in self.probes:
+            if not 0 < len(probe.kernels) == len(probe.estimated) == len(probe.answers):
+                raise BadFile(
+                    f"{where}: a probe has {len(probe.kernels)} kernels, {len(probe.estimated)} "
+                    f"estimates and {len(probe.answers)} answers"
+                )
 
     @cached_property
     def asked(self) -> Asked:
         """The features, sorted for asking."""
         return Asked(self.features)
+
+    def answers(self, described: Described) -> Any:
+        """What it adds to the logarithm of each kernel's estimate, in the order of the pool."""
+        return self.trees.values(self.asked.rows(described)[0])
+
+    @cached_property
+    def stale(self) -> str:
+        """Why it is not to be asked any more: the estimate that it corrects has changed since it
+        was made; ``""`` if it has not."""
+        found = moved(self.probes, self.answers)
+        return found and f"the model of {self.lesson} is stale, train it again: {found}"
 
     def unseen(self, described: Described) -> str:
         """Why nothing can be said of the problem: a feature that all kernels share is not as
@@ -255,7 +277,10 @@ def load(path: PathLike) -> Models:
         raise BadFile(f"{where}: is no file of models: it does not begin as one")
     schema = document["tilewright_models"]
     if schema != SCHEMA:
-        raise BadFile(f"{where}: its schema is {shown(schema)}; this Tilewright reads {SCHEMA}")
+        raise BadFile(
+            f"{where}: its schema is {shown(schema)}; this Tilewright reads {SCHEMA}: train the "
+            "models again"
+        )
     if unknown := document.keys() - {"tilewright_models", "digest", "models"}:
         raise BadFile(f"{where}: unknown field {shown(min(unknown))}")
     stated = document.get("models")
