@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import cases
-from cases import AnyCase, Case
+from cases import AnyCase, Case, InGraphs
 from run_file import Documents
 
 GPU = "cuda:0"
@@ -65,14 +65,15 @@ Task = Callable[[Turn], str]
 def compile_ahead(known: Mapping[str, Documents], deadline: float) -> None:
     """Compile what the cases need of which these are the known results, and say how it went."""
     every = cases.every()
-    problems = problems_of(every, known)
-    if not problems:
+    problems, jobs = problems_of(every, known), jobs_of(every, known)
+    if not (problems or jobs):
         return
     begun, cores = time.time(), len(os.sched_getaffinity(0))
     builders = max(1, cores // BUILDERS)
-    names = tuple(dict.fromkeys(name for name, _ in problems))
+    names = tuple(dict.fromkeys(name for name, _ in (*problems, *jobs)))
     tasks: list[Task] = [partial(build_ours, names, builders)]
     tasks += [partial(compile_one, *one) for one in problems]
+    tasks += [partial(run_one, *one) for one in jobs]
     said = [*_by_workers(tasks, 1 + cores - builders, begun + SHARE * (deadline - begun))]
     for text in filter(None, said):
         print(f"  ahead: {text}")
@@ -93,6 +94,19 @@ def problems_of(
             numbered = enumerate(case.problems())
             of_cases.append([(name, i) for i, p in numbered if str(p) not in results])
     return [one for some in zip_longest(*of_cases) for one in some if one is not None]
+
+
+def jobs_of(
+    every: Mapping[str, AnyCase], known: Mapping[str, Documents]
+) -> list[tuple[str, Callable[[Turn], object]]]:
+    """What cases in graphs have compiled, without what is for results that are known; each beside
+    its case's name."""
+    of_cases = [
+        (name, every[name], [n for n in every[name].names if n not in results])
+        for name, results in known.items()
+        if isinstance(every[name], InGraphs)
+    ]
+    return [(name, job) for name, case, left in of_cases if left for job in case.ahead(left)]
 
 
 # --- in the parent ------------------------------------------------------------------------------
@@ -161,20 +175,30 @@ def compile_one(name: str, number: int, turn: Turn) -> str:
     """Let a case compile for one of its problems. A fault of the device ends the process."""
     import torch
 
-    torch.set_num_threads(1)
     case = _every()[name]
     assert isinstance(case, Case) and case.ahead is not None
-    problem = case.problems()[number]
-    try:
+    problem, compiles = case.problems()[number], case.ahead
+
+    def job(turn: Turn) -> None:
         with turn:
             operands = case.operands(problem, SEED, GPU)
             torch.cuda.synchronize()
-        case.ahead(problem, operands, turn)
+        compiles(problem, operands, turn)
+
+    return run_one(f"{name}, {problem}", job, turn)
+
+
+def run_one(name: str, job: Callable[[Turn], object], turn: Turn) -> str:
+    """Run a job that compiles. A fault of the device ends the process."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        job(turn)
         torch.cuda.synchronize()
     except Exception as error:
-        return " ".join(f"{name}, {problem}: {type(error).__name__}: {error}".split())[:300]
+        return " ".join(f"{name}: {type(error).__name__}: {error}".split())[:300]
     finally:
-        operands = None
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.synchronize()
@@ -192,7 +216,7 @@ def build_ours(names: Sequence[str], workers: int, turn: Turn) -> str:
     wanted: list[Any] = []
     for name in names:
         case = _every()[name]
-        assert isinstance(case, Case)
+        assert isinstance(case, Case | InGraphs)
         wanted += bench.wanted(case, case.problems())
     unbuilt = bench.built(wanted, workers=workers)
     return "; ".join(unbuilt.values())[:1000]

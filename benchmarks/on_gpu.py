@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import rivals
-from cases import Case, Vendor
+from cases import Case, InGraphs, Vendor
 from comparison import (
     BY_ESTIMATE,
     EFFORT,
@@ -71,6 +71,9 @@ BRIEF = Settings(
 )  # fmt: skip
 GLANCE = Settings(warm_up_seconds=0, min_samples=5, max_samples=5, precision=0.01)
 """Where nothing is picked by it: how long a round will take."""
+ONCE = Settings(warm_up_seconds=0, min_samples=2, max_samples=2)
+REPLAY_SECONDS = 1.0
+"""Of the samples of steps in graphs."""
 STEPS = Settings(min_samples=20, max_samples=100, precision=0.005, budget_seconds=20)
 
 CHOSEN, OURS = "chosen", "chosen of ours"
@@ -171,16 +174,25 @@ class Bench:
             raise found
         return found
 
-    def prepare(self, case: Case, problems: Sequence[Any], say: Callable[[str], None]) -> str:
+    def prepare(
+        self, case: Case | InGraphs, problems: Sequence[Any], say: Callable[[str], None]
+    ) -> str:
         """Build what the problems of a case will surely want, all at once, on all cores; of a case
         that is ``prepared``, measure before. Returns what its claims note; "" for nothing."""
-        note = self._measured(problems, say) if case.ours == "prepared" and problems else ""
+        if isinstance(case, InGraphs):
+            note = case.note
+        else:
+            note = self._measured(problems, say) if case.ours == "prepared" and problems else ""
         self.built(self.wanted(case, problems), say)
         return note
 
-    def wanted(self, case: Case, problems: Sequence[Any]) -> list[Any]:
+    def wanted(self, case: Case | InGraphs, problems: Sequence[Any]) -> list[Any]:
         """The kernels that the problems of a case will surely want."""
         wanted: list[Any] = []
+        if isinstance(case, InGraphs):
+            chooses = self.answers["answered"][CHOSEN][0]
+            asked = dict.fromkeys(one for name in problems for one in case.asked(name))
+            return [chooses.select(problem).config for problem in asked]
         for problem in problems:
             with suppress(TilewrightError):  # told where the problem is compared
                 if case.ours == "searched":
@@ -223,9 +235,14 @@ class Bench:
         )
 
     def compared(
-        self, case: Case, problem: Any, seed: int, say: Callable[[str], None]
+        self, case: Case | InGraphs, problem: Any, seed: int, say: Callable[[str], None]
     ) -> tuple[Row, dict[str, Any]]:
         """One problem's results, and the configs of the kernels that were picked in any way."""
+        if isinstance(case, InGraphs):
+            try:
+                return self._contested(case, problem, seed, say)
+            finally:
+                self.release()
         try:
             stage = OnGpu(case, problem, self, seed, say)
             row = compared(str(problem), stage, case.ways)
@@ -236,13 +253,21 @@ class Bench:
             stage = None  # its arrays are given back
             self.release()
 
+    def _contested(
+        self, case: InGraphs, name: str, seed: int, say: Callable[[str], None]
+    ) -> tuple[Row, dict[str, Any]]:
+        found = case.contest(name, seed, self, say)
+        configs = _chosen_by(found.calls["ours"])
+        samples, late = replayed(found.calls, found.count)
+        row = Row(
+            name, 1, ("ours",), (), found.vendor, {"graphs": samples}, found.wrong, tuple(late)
+        )
+        return row, configs
+
     def stepped(self, calls: Mapping[str, timing.Call]) -> tuple[Samples, dict[str, Any]]:
         """The samples of both sides, and the configs of the kernels that a step of ours chose."""
-        with tempfile.TemporaryDirectory() as folder:
-            with capture(path := Path(folder) / "problems.jsonl"):
-                calls["ours"]()
-            configs = [default_dispatcher().select(p).config for p in load(path)]
-        return stepped(calls), {c.name: c for c in configs}
+        configs = _chosen_by(calls["ours"])
+        return stepped(calls), configs
 
     def wait(self) -> None:
         """Wait for the GPU. Raises after a fault of the device."""
@@ -261,6 +286,15 @@ class Bench:
         import torch
 
         torch.cuda.empty_cache()
+
+
+def _chosen_by(call: timing.Call) -> dict[str, Any]:
+    """The configs of the kernels that a call chose."""
+    with tempfile.TemporaryDirectory() as folder:
+        with capture(path := Path(folder) / "problems.jsonl"):
+            call()
+        configs = [default_dispatcher().select(p).config for p in load(path)]
+    return {c.name: c for c in configs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,6 +514,38 @@ class OnGpu:
             mine,
             *(verify.Operands(self._another().inputs, mine.outputs) for _ in range(count - 1)),
         ]
+
+
+# --- steps in graphs ----------------------------------------------------------------------------
+
+
+def replayed(calls: Mapping[str, timing.Call], count: int) -> tuple[Samples, list[str]]:
+    """Microseconds on the device of one of the `count` calls of each step, in graphs that are
+    replayed in turns; and whose times have the host's in them. Each step ran before."""
+    made = {name: [graph] for name, graph in in_graphs(calls).items()}
+    timer = timing.Events(timing.pause, GPU)
+    once = timing.measure(made, timer, ONCE)
+    total = sum(statistics.median(series.samples_us) for series in once.values())
+    taken = timing.measure(made, timer, fixed(rounds_of(total, REPLAY_SECONDS)))
+    samples = {name: [us / count for us in series.samples_us] for name, series in taken.items()}
+    return samples, [name for name, series in taken.items() if series.late]
+
+
+def in_graphs(calls: Mapping[str, timing.Call]) -> dict[str, timing.Call]:
+    """What replays each call. All share memory: no two run at once, and nobody reads a result."""
+    import torch
+
+    torch.cuda.empty_cache()
+    pool = torch.cuda.graph_pool_handle()
+    made: dict[str, timing.Call] = {}
+    for name, call in calls.items():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            call()
+        graph.replay()  # the first replay also uploads it
+        made[name] = graph.replay
+    torch.cuda.synchronize()
+    return made
 
 
 # --- whole programs, and host times -------------------------------------------------------------

@@ -227,4 +227,47 @@ def grouped_mm(p: Any, bench: Bench) -> Binds:
     return {"torch._grouped_mm": rows, **({"torch.bmm": whole} if p.form == "masked" else {})}
 
 
+def scaled_grouped_mm(p: Any, bench: Bench) -> Binds:
+    """Torch for a grouped product with scales of blocks, which it has not: in bf16, dequantised
+    before, and in fp8, rounded anew with a scale for each row of A and each column of a B. Neither
+    result is exactly that of `p`."""
+
+    def wide(inputs: Tensors) -> tuple[Any, Any]:
+        """A and Bᵀ in fp32, by groups."""
+        a = inputs["A"].float() * inputs["scale_a"].repeat_interleave(128, 1)
+        pairs = zip(inputs["B"], inputs["scale_b"], strict=True)
+        return a, ((b.T.float(), s.T) for b, s in pairs)
+
+    def groups(some: Any) -> Any:
+        for b, s in some:
+            yield b * s.repeat_interleave(128, 0).repeat_interleave(128, 1)
+
+    def in_bf16(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        import torch
+
+        a, some = wide(inputs)
+        b = torch.stack([one.bfloat16() for one in groups(some)]).transpose(1, 2)
+        return partial(torch._grouped_mm, a.bfloat16(), b, offs=inputs["offsets"])
+
+    def by_row(x: Any) -> tuple[Any, Any]:
+        import torch
+
+        scales = x.abs().amax(-1).clamp(min=1e-10) / 448.0
+        return (x / scales[:, None]).to(torch.float8_e4m3fn), scales
+
+    def in_fp8(inputs: Tensors, outputs: Tensors) -> Callable[[], Any]:
+        import torch
+
+        a, some = wide(inputs)
+        (a, of_a), (b, of_b) = by_row(a), zip(*map(by_row, groups(some)), strict=True)
+        # cat and stack of fp8 go by bytes
+        bytes_b = torch.stack([one.view(torch.uint8) for one in b]).view(a.dtype)
+        return partial(
+            torch._scaled_grouped_mm, a, bytes_b.transpose(1, 2), of_a, torch.stack(of_b),
+            offs=inputs["offsets"], out_dtype=torch.bfloat16, use_fast_accum=True,
+        )  # fmt: skip
+
+    return {"torch._grouped_mm, dequantised": in_bf16, "torch._scaled_grouped_mm, by rows": in_fp8}
+
+
 _GPU = "cuda:0"

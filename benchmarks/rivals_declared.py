@@ -45,12 +45,13 @@ def compiled(problem: Any, bench: Bench | None) -> Binds:
 def compile_ahead(problem: Any, operands: verify.Operands, turn: Turn) -> None:
     """Have what `compiled` compiles in Inductor's caches, with the configs that its autotuning
     chose. It times them in turns with other processes."""
-    _time_alone(turn)
+    time_alone(turn)
     compiled(problem, None)[COMPILED](operands.inputs, operands.outputs)()
 
 
 @cache
-def _time_alone(turn: Turn) -> None:
+def time_alone(turn: Turn) -> None:
+    """Let what Inductor times hold the GPU."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
     benchmarker.benchmark_gpu = turn.alone(benchmarker.benchmark_gpu)

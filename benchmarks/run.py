@@ -44,7 +44,7 @@ from typing import Any
 import cases
 import claims
 from ahead import compile_ahead
-from cases import AnyCase, Case, HostTimes, Part, Programs
+from cases import AnyCase, Case, HostTimes, InGraphs, Part, Programs
 from comparison import SIDES, WAYS, Ratio, Row, VendorWrong, Way, judged, summed
 from environment import environment, kernel_sources
 from run_file import Documents, configs_of, document, read, restored, write
@@ -96,16 +96,18 @@ def run_case(
     """
     if isinstance(case, HostTimes):
         return _host(case, say)
-    return (_kernels if isinstance(case, Case) else _programs)(case, bench, deadline, say, known)
+    by = _programs if isinstance(case, Programs) else _kernels
+    return by(case, bench, deadline, say, known)
 
 
 def _kernels(
-    case: Case, bench: Callable[[], Any], deadline: float, say: Say, known: Documents
+    case: Case | InGraphs, bench: Callable[[], Any], deadline: float, say: Say, known: Documents
 ) -> list[claims.Claim]:
     problems = case.problems()
     say("count", len(problems))
-    at_work = bench()
+    at_work, begun = bench(), time.time()
     note = at_work.prepare(case, [p for p in problems if str(p) not in known], partial(say, "text"))
+    say("text", f"  built in {time.time() - begun:.1f} s")
     rows: dict[Any, Row] = {}
     configs: dict[str, Any] = {}
     beside: dict[str, None] = {}
@@ -135,18 +137,21 @@ def _kernels(
             configs |= used
             beside[note] = None
             say("row", {**document(row, used), "note": note})
-            say("text", f"  {number + 1}/{len(problems)} {shown(row)}")
+            took = f"{time.time() - begun:.1f} s"
+            say("text", f"  {number + 1}/{len(problems)} {shown(row)}; in {took}")
         longest = max(longest, time.time() - begun)
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(problems)} problems failed: {'; '.join(failed)}")
     sources = kernel_sources(configs.values(), at_work.arch)
     about = _about(case)
+    figures = case.figures(rows) if isinstance(case, Case) and case.figures else ""
 
     def claim(name: str, part: Part) -> claims.Claim:
         some = [row for p, row in rows.items() if part.where is None or part.where(p)]
         wrong = [str(p) for p in unmatched if part.where is None or part.where(p)]
         out = f"left out, as the vendor's result is wrong: {'; '.join(wrong)}" if wrong else ""
-        notes = "; ".join(filter(None, (*beside, out))) or None
+        told = "" if part.end else figures
+        notes = "; ".join(filter(None, (*beside, told, out))) or None
         calls, graphs = (_compared(some, way, part) for way in WAYS)
         return claims.Claim(
             name, part.against, len(some), calls, graphs, about, sources, note=notes
@@ -186,8 +191,8 @@ def _programs(
         found[name] = result = judged(samples, ("ours",), ("vendor",))
         row = {"problem": name, "calls": asdict(result), "samples": samples}
         say("row", {**row, "configs": sorted(used)})
-        say("text", f"  {name}: {found[name].ratio:.3f}")
         at_work.release()
+        say("text", f"  {name}: {found[name].ratio:.3f}; in {time.time() - begun:.1f} s")
         longest = max(longest, time.time() - begun)
     about, sources = _about(case), kernel_sources(configs.values(), at_work.arch)
 
@@ -245,7 +250,7 @@ def serve(
             pipe.send(("late", str(late)))
         except Exception as error:
             pipe.send(("failed", f"{type(error).__name__}: {error}"[:2000]))
-            if not (isinstance(every[name], Case) and _works(bench)):
+            if not (isinstance(every[name], Case | InGraphs) and _works(bench)):
                 break  # a fault of the device stays with the process
         else:
             pipe.send(("claims", found))

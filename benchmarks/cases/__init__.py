@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import rivals
-from comparison import SECONDS, WAYS, Way
+from comparison import SECONDS, WAYS, Row, Way
 from tilewright import verify
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Case:
     ahead: (problem, operands, turn): compiles what the vendor's calls of a problem need, and leaves
         it in caches on disk (`ahead`); None where nothing is compiled.
     apart: an ending of its name. A pattern names the case only if it ends so too.
+    figures: what the claim notes of the results besides ratios.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Case:
     seconds: float = SECONDS
     ahead: Callable[[Any, verify.Operands, Turn], object] | None = None
     apart: str = ""
+    figures: Callable[[Mapping[Any, Row]], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,51 @@ class Programs:
     programs: Mapping[str, Steps]
 
 
-AnyCase = Case | HostTimes | Programs
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Those who compute one thing, each checked.
+
+    calls: by name, a step of `count` calls of each; ``ours`` is ours. A graph can hold each.
+    vendor: the names of the vendor's; others are beside.
+    wrong: who was left out, with the reason.
+    """
+
+    calls: Mapping[str, Callable[[], object]]
+    count: int
+    vendor: tuple[str, ...]
+    wrong: Mapping[str, str]
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class InGraphs:
+    """Computations by several hands, each in a graph.
+
+    names: of the computations.
+    contest: (name, seed, bench, say) → who computes it.
+    asked: name → problems that ours will be asked.
+    ahead: names → what others compile for them, each leaving it in caches on disk (`ahead`).
+    note: of its claims: how the computations were chosen.
+    parts: further claims; `Part.where` is given a name.
+    """
+
+    name: str
+    says: str
+    against: str
+    names: tuple[str, ...]
+    contest: Callable[[str, int, Bench, Say], Contest]
+    asked: Callable[[str], Sequence[Any]]
+    ahead: Callable[[Sequence[str]], Sequence[Callable[[Turn], object]]]
+    note: str
+    parts: tuple[Part, ...] = ()
+
+    def problems(self) -> Sequence[str]:
+        return self.names
+
+
+AnyCase = Case | HostTimes | Programs | InGraphs
 
 
 SHARE = "TILEWRIGHT_BENCHMARK_SHARE"
@@ -146,6 +192,8 @@ def shared(case: AnyCase, mine: int, shares: int) -> AnyCase:
     if isinstance(case, Programs):
         some = islice(case.programs.items(), mine, None, shares)
         return replace(case, programs=dict(some))
+    if isinstance(case, InGraphs):
+        return replace(case, names=case.names[mine::shares])
     return case
 
 
@@ -157,7 +205,7 @@ def _declared() -> Iterator[AnyCase]:
 def claims_of(case: AnyCase) -> list[str]:
     """The names of the claims that a case writes."""
     more: list[str] = []
-    if isinstance(case, Case):
+    if isinstance(case, Case | InGraphs):
         more = [f"{case.name}-{part.end}" for part in case.parts]
     elif isinstance(case, Programs):
         more = [name for name in case.programs if name != case.name]

@@ -1,233 +1,203 @@
 """Layers of mixtures of experts: `tilewright.fused_moe` beside the best composition of torch's
-calls, both in CUDA graphs.
+calls, and beside a layer in Triton as serving engines write it, all in CUDA graphs.
 
-A cell is a model, a number of ranks that its experts' inner columns are split over, a number of
-tokens, and a load. By default twelve cells are drawn of all; the case ``fused-moe-every`` has all.
+`moe_layers` says how cells are drawn, and what torch's layers are; `rivals_moe` has Triton's. A
+graph has some calls with a routing each, so that few tokens do not find their experts' weights in
+L2. Each result is compared with float64 before anything is timed.
 
-Each step replays a graph of `ROUTINGS` calls with a routing each, so that few tokens do not find
-their experts' weights in L2. Weights are random. torch's side is the faster of its calls as they
-are and of `torch.compile` of them, each in a graph, in a short race before the step is timed.
+`fused_moe` sums a token's rows in one order. What another order would save is told by a contender
+that is ours but for its last step, which adds rows atomically.
 """
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import product
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
-from cases import Programs
+import moe_layers
+import rivals_moe
+from cases import Contest, InGraphs, Part, Say
+from moe_layers import CLAMP, Cell, Operands
 
+if TYPE_CHECKING:
+    from ahead import Turn
+    from on_gpu import Bench
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """Sizes in a model's published config.json. clamped: with gpt-oss's gate."""
+OURS, TRITON, ATOMIC = "ours", "triton", "ours, added by atomics"
+GPU = "cuda:0"
+BUILT = 8
+"""Kernels of the rival that are compiled one after the other."""
 
-    hidden: int
-    inner: int
-    experts: int
-    k: int
-    clamped: bool = False
-
-
-MODELS = {
-    "mixtral-8x7b": Model(4096, 14336, 8, 2),
-    "mixtral-8x22b": Model(6144, 16384, 8, 2),
-    "qwen3-30b": Model(2048, 768, 128, 8),
-    "qwen3-235b": Model(4096, 1536, 128, 8),
-    "deepseek-v3": Model(7168, 2048, 256, 8),
-    "glm-4.5": Model(5120, 1536, 160, 8),
-    "gpt-oss-120b": Model(2880, 2880, 128, 4, clamped=True),
-}
-RANKS = (1, 4)
-TOKENS = (1, 16, 256, 2048, 16384)
-LOADS = ("balanced", "skewed")
-DRAWN = 12
-ROUTINGS = 8
-RACE_SECONDS = 0.2
-CLAMP = {"limit": 7.0, "alpha": 1.702, "shift": 1.0}
-FAR = 0.06
-"""The largest error of a result in bf16, beside the rms of what is right."""
-CHECKED = 64
-"""Tokens that are compared with float64."""
-
-Layer = Callable[[Any, Any, Any, Any, Any], Any]
+Layer = Callable[[Any, Any, Any], Any]
+"""Of x, and a routing's weights and experts."""
 
 
-def routings(model: Model, tokens: int, load: str, device: str) -> list[tuple[Any, Any]]:
-    """Weights and experts [tokens, k] of each call. Skewed: expert e is as likely as 1 / (e + 1),
-    in an order that is shuffled."""
-    import torch
-
-    draw = torch.Generator(device).manual_seed(0)
-    made = []
-    for _ in range(ROUTINGS):
-        likely = torch.ones(model.experts, device=device)
-        if load == "skewed":
-            ranks = torch.randperm(model.experts, generator=draw, device=device)
-            likely = 1.0 / (ranks + 1)
-        ids = torch.multinomial(likely.expand(tokens, -1), model.k, generator=draw)
-        weights = torch.rand(tokens, model.k, generator=draw, device=device).softmax(-1)
-        made.append((weights, ids.to(torch.int32)))
-    return made
+def said(cell: Cell) -> dict[str, Any]:
+    """Keywords of ours besides operands."""
+    words: dict[str, Any] = {**CLAMP, "interleaved": True} if cell.sizes.clamped else {}
+    if cell.dtype == "fp8":
+        words |= {"scale_a": "1x128", "scale_b": "128x128"}
+    return words
 
 
-def gated(rows: Any, clamped: bool) -> Any:
-    """What the second product takes, by torch's calls."""
-    import torch
-
-    if not clamped:
-        gate, up = rows.chunk(2, -1)
-        return torch.nn.functional.silu(gate) * up
-    gate, up = rows[..., 0::2], rows[..., 1::2]
-    gate = gate.clamp(max=CLAMP["limit"])
-    up = up.clamp(-CLAMP["limit"], CLAMP["limit"])
-    return gate * torch.sigmoid(CLAMP["alpha"] * gate) * (up + CLAMP["shift"])
-
-
-def by_torch(clamped: bool, x: Any, w1: Any, w2: Any, weights: Any, ids: Any) -> Any:
-    """The layer by torch's grouped products."""
-    import torch
-
-    tokens, k = ids.shape
-    found, order = torch.sort(ids.reshape(-1), stable=True)
-    each = torch.arange(len(w1), device=ids.device, dtype=found.dtype)
-    ends = torch.searchsorted(found, each, right=True, out_int32=True)
-    rows = torch._grouped_mm(x[order // k], w1.transpose(1, 2), offs=ends)
-    rows = torch._grouped_mm(gated(rows, clamped), w2.transpose(1, 2), offs=ends)
-    placed = torch.empty_like(rows)
-    placed[order] = rows
-    terms = placed.view(tokens, k, -1).float() * weights[..., None]
-    return terms.sum(1).to(x.dtype)
-
-
-def ours(clamped: bool, x: Any, w1: Any, w2: Any, weights: Any, ids: Any) -> Any:
-    """The layer by `tilewright.fused_moe`."""
+def our_layers(cell: Cell, given: Operands) -> dict[str, Layer]:
+    """`tilewright.fused_moe`, and all of it but the last step, which atomics do."""
     import tilewright as tw
+    from tilewright import moe
 
-    said: dict[str, Any] = {**CLAMP, "interleaved": True} if clamped else {}
-    return tw.fused_moe(x, w1, w2, weights, ids, **said)
+    words = said(cell)
+    if given.scales is not None:
+        words["scales"] = given.scales
+
+    def ours(x: Any, weights: Any, ids: Any) -> Any:
+        return tw.fused_moe(x, given.w1, given.w2, weights, ids, **words)
+
+    def atomic(x: Any, weights: Any, ids: Any) -> Any:
+        rows, places = moe.rows_of_experts(x, given.w1, given.w2, ids, **words)
+        return rivals_moe.added_in_any_order(rows, places, weights)
+
+    return {OURS: ours, ATOMIC: atomic}
 
 
-def exact(clamped: bool, x: Any, w1: Any, w2: Any, weights: Any, ids: Any) -> Any:
-    """The first tokens' results in float64."""
+def asked(name: str) -> Sequence[Any]:
+    """What ours will be asked in a cell."""
+    from tilewright import moe
+
+    cell = cells()[name]
+    size, words = cell.sizes, said(cell)
+    words = {name: word for name, word in words.items() if name not in CLAMP}
+    if cell.dtype == "fp8":
+        words["stored"] = "e4m3fn"
+    found: Sequence[Any] = moe.plan(
+        tokens=cell.tokens, hidden=size.hidden, inner=cell.inner, experts=size.experts, k=size.k,
+        clamped=size.clamped, **words,
+    ).problems  # fmt: skip
+    return found
+
+
+def in_triton(cell: Cell, given: Operands) -> rivals_moe.Layer:
+    """The layer in Triton, cut in any way."""
+    clamp = (CLAMP["limit"], CLAMP["alpha"], CLAMP["shift"]) if cell.sizes.clamped else None
+    return rivals_moe.Layer(given.w1, given.w2, cell.sizes.k, clamp, given.scales)
+
+
+def right(
+    cell: Cell, given: Operands, layers: Mapping[str, Layer], routed: Sequence[tuple[Any, Any]]
+) -> dict[str, str]:
+    """What is wrong with each layer that is not right for the first two routings. Raises
+    `ValueError` for ours and for Triton's."""
+    wrong: dict[str, str] = {}
+    wanted = [moe_layers.exact(cell, given, *one) for one in routed[:2]]
+    most = moe_layers.FAR[cell.dtype]
+    for name, layer in layers.items():
+        try:
+            far = max(
+                moe_layers.far(layer(given.x, *one), exact)
+                for one, exact in zip(routed, wanted, strict=False)
+            )
+        except RuntimeError as error:  # of a call of torch's that is not there for this GPU
+            if not name.startswith("torch"):
+                raise
+            wrong[name] = " ".join(str(error).split())[:200]
+            continue
+        if far <= most:
+            continue
+        wrong[name] = f"an error of {far:.3f} of the rms"
+        if not name.startswith("torch"):
+            raise ValueError(f"{name}: {wrong[name]}")
+    return wrong
+
+
+def contest(name: str, seed: int, bench: Bench, say: Say) -> Contest:
+    """Who computes a cell."""
     import torch
 
-    x, weights, ids = x[:CHECKED].double(), weights[:CHECKED].double(), ids[:CHECKED]
-    y = torch.zeros_like(x)
-    for e in ids.unique().tolist():
-        rows = gated(x @ w1[e].double().T, clamped) @ w2[e].double().T
-        y += rows * (weights * (ids == e)).sum(-1, keepdim=True)
-    return y
-
-
-def steps(
-    model: Model, ranks: int, tokens: int, load: str, device: str = "cuda"
-) -> Mapping[str, Callable[[], object]]:
-    """Both sides of a cell, checked."""
-    import torch
-
-    inner = model.inner // ranks
-
-    def drawn(*shape: int) -> Any:
-        made = torch.empty(shape, device=device, dtype=torch.bfloat16)
-        return made.normal_(std=shape[-1] ** -0.5)
-
-    torch.manual_seed(0)
-    w1 = drawn(model.experts, 2 * inner, model.hidden)
-    w2 = drawn(model.experts, model.hidden, inner)
-    x = torch.randn(tokens, model.hidden, device=device, dtype=torch.bfloat16)
-    routed = routings(model, tokens, load, device)
-    eager: Layer = partial(by_torch, model.clamped)
-    mine: Layer = partial(ours, model.clamped)
-    compiled: Layer = torch.compile(eager, dynamic=False)
-
-    def calls(layer: Layer) -> list[Any]:
-        return [layer(x, w1, w2, *one) for one in routed]
-
+    cell, begun = cells()[name], time.time()
     with torch.no_grad():
-        wanted = [exact(model.clamped, x, w1, w2, *one) for one in routed[:2]]
-        for name, layer in (("ours", mine), ("torch", eager), ("compiled", compiled)):
-            for got, right in zip(calls(layer), wanted, strict=False):
-                far = (got[:CHECKED].double() - right).abs().max() / right.square().mean().sqrt()
-                assert far < FAR, f"{name}: an error of {far:.3f} of the rms"
-        graphs = [captured(partial(calls, layer)) for layer in (eager, compiled)]
-        vendor = min(graphs, key=seconds)
-        return {"ours": First(partial(calls, mine)), "vendor": vendor}
+        given = moe_layers.operands(cell, GPU, seed)
+        routed = moe_layers.routings(cell, GPU, seed)
+        race = rivals_moe.on_device(bench.flush, GPU)
+        triton = rivals_moe.chosen(in_triton(cell, given), given.x, *routed[0], race)
+        raced = time.time()
+        ours = our_layers(cell, given)
+        by_torch = moe_layers.torch_layers(cell, given)
+        layers = {**ours, TRITON: triton, **by_torch}
+        wrong = right(cell, given, layers, routed)
+    say(
+        f"    raced in {raced - begun:.1f} s, checked in {time.time() - raced:.1f} s; Triton has "
+        f"{triton.first} and {triton.second}"
+    )
 
-
-class First:
-    """A step that makes its calls the first time, so that whoever listens hears of them, and then
-    replays them in a graph."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self._call, self._replay = call, None
-
-    def __call__(self) -> None:
-        import torch
-
+    def step(layer: Layer) -> None:
         with torch.no_grad():
-            if self._replay is None:
-                self._call()
-                self._replay = captured(self._call)
-            else:
-                self._replay()
+            for one in routed:
+                layer(given.x, *one)
+
+    calls = {n: partial(step, layer) for n, layer in layers.items() if n not in wrong}
+    vendor = tuple(n for n in by_torch if n not in wrong)
+    return Contest(calls, cell.calls, vendor, wrong)
 
 
-def captured(call: Callable[[], object]) -> Callable[[], None]:
-    """What replays a call in a graph."""
-    import torch
-
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    replay: Callable[[], None] = graph.replay
-    return replay
-
-
-def seconds(replay: Callable[[], None]) -> float:
-    """The least that a replay took."""
-    import torch
-
-    least, ends = float("inf"), time.perf_counter() + RACE_SECONDS
-    while time.perf_counter() < ends or least == float("inf"):
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        replay()
-        torch.cuda.synchronize()
-        least = min(least, time.perf_counter() - begun)
-    return least
+def ahead(names: Sequence[str]) -> Sequence[Callable[[Turn], object]]:
+    """What rivals compile: torch's parts, which take longest, and then the blocks of the race."""
+    those = [cells()[name] for name in names]
+    wanted: set[rivals_moe.Build] = set()
+    for cell in those:
+        size, depths = cell.sizes, (cell.sizes.hidden, cell.inner)
+        wanted |= rivals_moe.builds(cell.tokens, size.k, size.experts, depths, cell.dtype == "fp8")
+    some = sorted(wanted, key=repr)
+    return [
+        *(partial(moe_layers.compile_ahead, cell) for cell in those),
+        *(partial(rivals_moe.built, some[at : at + BUILT]) for at in range(0, len(some), BUILT)),
+    ]
 
 
-CELLS = [*product(MODELS, RANKS, TOKENS, LOADS)]
+# --- cases --------------------------------------------------------------------------------------
 
 
-def drawn_cells(count: int) -> list[tuple[str, int, int, str]]:
-    """Cells by chance, in their order: a seed belongs to the case."""
-    return sorted(random.Random("fused-moe").sample(CELLS, count), key=CELLS.index)
+@cache
+def cells() -> Mapping[str, Cell]:
+    """All cells by name."""
+    return {str(cell): cell for dtype in moe_layers.DTYPES for cell in moe_layers.drawn(dtype)}
 
 
-def programs(case: str, cells: Sequence[tuple[str, int, int, str]]) -> dict[str, Any]:
-    """The steps of each cell, by name."""
-    return {
-        f"{case}-{model.replace('.', '-')}-tp{ranks}-{tokens}-{load}": partial(
-            steps, MODELS[model], ranks, tokens, load
-        )
-        for model, ranks, tokens, load in cells
-    }
+def _case(name: str, dtype: str, says: str, against: str) -> InGraphs:
+    names = tuple(n for n, cell in cells().items() if cell.dtype == dtype)
+    return InGraphs(
+        name,
+        f"{says}: {len(names)} layers of {len({cells()[n].model for n in names})} mixtures of "
+        "experts by chance, 1 to 16,384 tokens, loads balanced, skewed, or on half of the experts",
+        against, names, contest, asked, ahead, _DRAWN,
+        (
+            Part("triton", "a layer in Triton as serving engines write it, tuned", (TRITON,)),
+            Part("deterministic", "the same, but rows added by atomics", (ATOMIC,)),
+            Part("few", f"{against}, up to 64 tokens", where=_is_few),
+            Part("many", f"{against}, above 64 tokens", where=_is_many),
+        ),
+    )  # fmt: skip
 
 
-_SAYS = "bf16, layers of seven mixtures of experts, 1 to 16,384 tokens, in graphs"
-_AGAINST = "the faster of `torch._grouped_mm` with torch's calls and `torch.compile` of them"
+def _is_few(name: str) -> bool:
+    return cells()[name].tokens <= 64
+
+
+def _is_many(name: str) -> bool:
+    return not _is_few(name)
+
+
+_DRAWN = (
+    "cells are drawn by a seed: every model with its experts' columns on 1 and on 4 GPUs (in fp8 "
+    "where sizes are multiples of 128); tokens evenly by their logarithm, each cell from another "
+    "stretch of 1 to 16,384; loads dealt out evenly"
+)
+_PARTS = "`torch.compile` of all between two products"
 
 CASES = (
-    Programs("fused-moe", f"{_SAYS}: {DRAWN} cells by chance", _AGAINST,
-             programs("fused-moe", drawn_cells(DRAWN))),
-    Programs("fused-moe-every", f"{_SAYS}: every cell", _AGAINST,
-             programs("fused-moe-every", CELLS)),
+    _case("fused-moe", "bf16", "bf16", f"the faster of `torch._grouped_mm` with torch's calls and "
+          f"with {_PARTS}"),
+    _case("fused-moe-fp8", "fp8", "fp8 with scales of 1×128 and 128×128",
+          "the fastest of torch: weights in bf16, dequantised before, or in fp8 with a scale for "
+          f"each row, by torch's calls and with {_PARTS}"),
 )  # fmt: skip

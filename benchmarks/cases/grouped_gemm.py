@@ -3,13 +3,14 @@ row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import rivals
-from cases import Case, Programs
+from cases import Case, Part, Programs
 from cases.models import wrong
+from comparison import Row
 from tilewright import verify
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 
@@ -107,7 +108,61 @@ def weights() -> list[GroupedGemmProblem]:
     ]
 
 
+# --- a mixture's products in fp8 ----------------------------------------------------------------
+
+SCALED = (
+    (32, 4096, 7168, (8, 512, 16384)), (32, 7168, 2048, (8, 512, 16384)),
+    (128, 3072, 4096, (64, 16384)), (128, 4096, 1536, (64, 16384)),
+)  # fmt: skip
+"""(experts, n, k, tokens) of both products of DeepSeek-V3, for one of 8 ranks that have so many
+tokens each, and of Qwen3-235B-A22B; 8 experts a token."""
+FEW_TOKENS = 64
+PUBLISHED = (
+    "published of DeepGEMM, by other programs: 1,550 TFLOP/s at most, on an H800; a layer of 256 "
+    "experts on 8 H200s, communication included, 768 TFLOP/s at 8,192 tokens"
+)
+
+
+def in_blocks() -> list[GroupedGemmProblem]:
+    """Scales lie as the weights do."""
+    return [
+        GroupedGemmProblem(
+            "contiguous", groups, 8 * tokens, n, k, dtype_a="e4m3fn", dtype_c="bf16",
+            scale_a="1x128", scale_b="128x128",
+            strides_sb=((n // 128) * (k // 128), 1, k // 128),
+        )
+        for groups, n, k, some in SCALED for tokens in some
+    ]  # fmt: skip
+
+
+def few(problem: GroupedGemmProblem) -> bool:
+    return problem.m <= 8 * FEW_TOKENS
+
+
+def rates(rows: Mapping[Any, Row]) -> str:
+    """How fast each problem was by graphs."""
+    found = []
+    for problem, row in rows.items():
+        ratio = row.ratio("graphs", "ours")
+        assert ratio
+        found.append(
+            f"{problem.m}×{problem.n}×{problem.k} in {problem.groups} groups {ratio.us:.1f} µs, "
+            f"{problem.flops / ratio.us / 1e6:.0f} TFLOP/s, "
+            f"{problem.min_bytes / ratio.us / 1e6:.2f} TB/s"
+        )
+    return "; ".join((*found, PUBLISHED))
+
+
 CASES = (
+    Case(
+        "grouped-gemm-fp8-blocks",
+        "fp8 with scales of 1×128 and 128×128, products of DeepSeek-V3 and Qwen3-235B, 8 to 16,384 "
+        "tokens, experts with equally many rows, by what is chosen untuned",
+        "the faster of `torch._grouped_mm` in bf16, dequantised before, and "
+        "`torch._scaled_grouped_mm` with a scale for each row", in_blocks, ours="answered",
+        vendor=(rivals.scaled_grouped_mm,), beside=(rivals.copy,), operands=even, exact="near",
+        parts=(Part("copy", rivals.COPY, (rivals.COPY,), few),), ways=("graphs",), figures=rates,
+    ),
     Case(
         "grouped-gemm-contiguous", "bf16, mixtures of 8 to 256 experts, rows sorted by expert",
         "`torch._grouped_mm`",

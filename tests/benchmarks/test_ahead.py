@@ -14,7 +14,7 @@ import pytest
 import ahead
 import cases
 import rivals_declared
-from cases import Case, HostTimes
+from cases import Case, HostTimes, InGraphs
 
 NEVER = math.inf
 
@@ -37,6 +37,16 @@ def test_the_first_problem_of_each_case_comes_first_and_what_is_known_is_left_ou
     }
     known = {"a": {"y": {}}, "b": {}, "none": {}, "host": {}}
     assert ahead.problems_of(every, known) == [("a", 0), ("b", 0), ("a", 2), ("b", 1)]
+
+
+def test_cases_in_graphs_have_jobs_for_what_is_not_known():
+    def compiles(names):
+        return [*names, "blocks"]
+
+    graphs = InGraphs("a", "toys", "others", ("x", "y"), None, None, compiles, "by chance")
+    every = {"a": graphs, "b": case("b", "uv")}
+    assert ahead.jobs_of(every, {"a": {"x": {}}, "b": {}}) == [("a", "y"), ("a", "blocks")]
+    assert ahead.jobs_of(every, {"a": {"x": {}, "y": {}}}) == []
 
 
 def test_declared_cases_compile_ahead_and_others_start_no_process(monkeypatch, capsys):

@@ -13,7 +13,7 @@ import pytest
 import cases
 import claims
 import run
-from cases import Case, HostTimes, Programs, host
+from cases import Case, HostTimes, InGraphs, Programs, host
 from cases.gemm import last_wave, under_half_full
 from cases.gemm_unseen import SEEDS, sizes, weights
 from tilewright import ops
@@ -120,7 +120,7 @@ def test_the_list_names_every_case_and_every_claim():
         for name in cases.claims_of(case):
             assert name in text
         assert case.says in text
-    assert {type(case) for case in EVERY.values()} == {Case, HostTimes, Programs}
+    assert {type(case) for case in EVERY.values()} == {Case, HostTimes, InGraphs, Programs}
 
 
 def test_cases_are_chosen_by_names_and_patterns():

@@ -13,7 +13,7 @@ import comparison
 import on_gpu
 import rivals
 import tilewright as tw
-from cases import Case
+from cases import Case, Contest, InGraphs
 from comparison import compared
 from tilewright import errors, verify
 from tilewright.arch import device
@@ -310,6 +310,56 @@ def test_a_step_says_the_kernels_that_it_chose(monkeypatch):
     assert samples == {"ours": [1.0]}
     (config,) = used.values()
     assert (config.family, config.dtype_a) == ("gemm", "fp32")
+
+
+def test_steps_in_graphs_are_timed_call_by_call(monkeypatch):
+    """What is beside is no vendor; the kernels that ours chose belong to the result."""
+    us = {"ours": 40.0, "torch": 80.0, "triton": 60.0}
+    a, b = np.ones((16, 32), np.float32), np.ones((32, 16), np.float32)
+    given = {name: lambda: tw.gemm(a, b) for name in us}
+
+    class Said(Clock):
+        def queue(self, call):
+            return call()
+
+    monkeypatch.setattr(on_gpu, "in_graphs", lambda calls: {n: lambda n=n: us[n] for n in calls})
+    monkeypatch.setattr(timing, "Events", lambda flush, place: Said())
+    monkeypatch.setattr(on_gpu, "REPLAY_SECONDS", 180e-6 * 20)
+    fixed = on_gpu.fixed
+    monkeypatch.setattr(on_gpu, "fixed", lambda rounds: replace(fixed(rounds), warm_up_seconds=0))
+    place = object.__new__(on_gpu.Bench)
+    monkeypatch.setattr(on_gpu.Bench, "release", lambda self: None)
+    asked = []
+
+    def contest(*words):
+        asked.append(words[:2])
+        return Contest(given, 4, ("torch",), {"other": "not here"})
+
+    graphs = InGraphs("toy", "toys", "torch", ("cell",), contest, asked.append, None, "by chance")
+    row, used = place.compared(graphs, "cell", 7, print)
+    assert asked == [("cell", 7)]
+    assert len(row.samples["graphs"]["ours"]) == 20
+    assert row.ratio("calls", "ours") is None
+    assert row.ratio("graphs", "ours").us == 10.0
+    assert row.ratio("graphs", "ours").ratio == pytest.approx(2.0)
+    assert row.ratio("graphs", "ours", ("triton",)).ratio == pytest.approx(1.5)
+    assert row.wrong == {"other": "not here"} and not row.late
+    (config,) = used.values()
+    assert config.family == "gemm"
+
+
+def test_kernels_that_steps_in_graphs_ask_for_are_built_once(bench, monkeypatch):
+    graphs = InGraphs(
+        "toy", "toys", "torch", ("a", "b"), None, lambda name: [PROBLEM], None, "by chance"
+    )
+    wanted = bench.wanted(graphs, ["a", "b"])
+    assert [c.name for c in wanted] == [
+        tw.Dispatcher(device=bench.device).select(PROBLEM).config.name
+    ]
+    built = []
+    monkeypatch.setattr(on_gpu.Bench, "built", lambda self, some, say: built.append(some))
+    assert bench.prepare(graphs, ["a"], print) == "by chance"
+    assert [c.name for (c,) in built] == [wanted[0].name]
 
 
 @pytest.mark.turns(12)

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+import comparison
 import rivals
 import rivals_attention
 from cases import attention, gemm, grouped_gemm
@@ -94,6 +95,43 @@ def test_every_row_of_a_grouped_product_is_used():
     assert made.inputs["offsets"][-1] == 64
     reference = verify.reference(p, made.inputs)["C"]
     assert (reference == reference).all()
+
+
+def test_torch_multiplies_dequantised_groups(monkeypatch):
+    p = GroupedGemmProblem(
+        "contiguous", 3, 24, 256, 128, dtype_a="e4m3fn", dtype_c="bf16", scale_a="1x128",
+        scale_b="128x128", strides_sb=(2, 1, 1),
+    )  # fmt: skip
+    made = on_torch(p)
+    made.inputs["offsets"].copy_(torch.tensor(grouped_gemm.ends_of("balanced", 3, 24)))
+    in_bf16, in_fp8 = rivals.scaled_grouped_mm(p, NoLibrary()).values()
+    found, wanted = check(p, in_bf16, made, exact=False)
+    rms = wanted["C"].square().mean().sqrt()
+    assert (found["C"].double() - wanted["C"]).abs().max() < 0.06 * rms
+    monkeypatch.setattr(torch, "_scaled_grouped_mm", scaled_by_rows)
+    found, wanted = check(p, in_fp8, made, exact=False)
+    assert (found["C"].double() - wanted["C"]).abs().max() < 0.5 * rms
+
+
+def scaled_by_rows(a, b, of_a, of_b, *, offs, out_dtype, use_fast_accum):
+    """torch's call, which a CPU has not: a scale for each row of A and each column of a B."""
+    assert b.stride(1) == 1 and use_fast_accum
+    made, begin = [], 0
+    for group, end in enumerate(offs.tolist()):
+        rows = a[begin:end].double() @ b[group].double()
+        made.append(rows * of_a[begin:end, None] * of_b[group])
+        begin = end
+    return torch.cat(made).to(out_dtype)
+
+
+def test_rates_are_those_of_graphs():
+    p = grouped_gemm.in_blocks()[2]
+    row = comparison.Row(
+        str(p), 1, ("k",), (), ("mm",), {"graphs": {"k": [1e3] * 4, "mm": [2e3] * 4}}, {}
+    )
+    text = grouped_gemm.rates({p: row})
+    assert text.startswith(f"131072×4096×7168 in 32 groups 1000.0 µs, {p.flops / 1e9:.0f} TFLOP/s")
+    assert {grouped_gemm.few(p) for p in grouped_gemm.in_blocks()} == {True, False}
 
 
 def test_masked_rows_are_gathered(monkeypatch):

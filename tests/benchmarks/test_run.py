@@ -15,7 +15,7 @@ import cases
 import claims
 import run
 import run_file
-from cases import Case, HostTimes, Part, Programs
+from cases import Case, HostTimes, InGraphs, Part, Programs
 from comparison import Field, NothingToCompare, VendorWrong, compared
 from run import Report, run_all, run_case
 from run_file import Earlier
@@ -108,6 +108,32 @@ def test_parts_are_claims_of_some_problems_or_contenders():
     assert by_name["toy-first"].problems == 1
     assert by_name["toy-first"].calls.ours.mean == pytest.approx(1.1)
     assert by_name["toy-bmm"].calls.ours.mean == pytest.approx(5.0)
+
+
+def test_figures_are_noted_of_the_whole_case():
+    def figures(rows):
+        return ", ".join(
+            f"{problem} {row.ratio('graphs', 'ours').us:.0f} us" for problem, row in rows.items()
+        )
+
+    parts = (Part("bmm", "bmm", ("bmm",)),)
+    whole, part = ran(case(parts=parts, figures=figures), Bench())[0]
+    assert whole.note == "a 10 us, b 10 us" and part.note is None
+
+
+def test_a_case_in_graphs_has_the_claims_of_a_case():
+    parts = (Part("bmm", "bmm", ("bmm",)), Part("b", "mm", where=lambda name: name == "b"))
+    graphs = InGraphs("toy", "toys", "mm", ("a", "b"), None, None, None, "by chance", parts)
+    bench = Bench()
+    bench.note = graphs.note
+    found, _ = ran(graphs, bench)
+    assert [(one.claim, one.problems) for one in found] == [
+        ("toy", 2),
+        ("toy-bmm", 2),
+        ("toy-b", 1),
+    ]
+    assert cases.claims_of(graphs) == [one.claim for one in found]
+    assert {one.note for one in found} == {"by chance"}
 
 
 def test_a_problem_that_fails_leaves_the_case_without_a_claim():
@@ -352,6 +378,8 @@ def test_a_share_of_programs_is_every_second_one():
     both = Programs("models", "all", "torch", dict.fromkeys("abc"))
     assert [*cases.shared(both, 1, 2).programs] == ["b"]
     assert [*cases.shared(both, 0, 2).programs] == ["a", "c"]
+    graphs = InGraphs("toy", "toys", "mm", ("a", "b", "c"), None, None, None, "by chance")
+    assert cases.shared(graphs, 0, 2).problems() == ("a", "c")
 
 
 @pytest.mark.parametrize("name", ["all.json", "all.json.xz"])

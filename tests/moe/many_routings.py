@@ -1,0 +1,59 @@
+"""Many routings of one layer, whose results need no loop: each expert's result for every token is
+computed once, in float64, and a routing only chooses among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from layer_cases import activated
+
+NEVER = (0, -1)
+"""Experts that no routing chooses: the first and the last. Their weights may hold NaN."""
+KINDS = 8
+
+
+def drawn(count: int, tokens: int, experts: int, k: int, device: str, seed: int = 0) -> Any:
+    """Experts [count, tokens, k], int32, from beyond both ends too. By turns: any; few; one; none;
+    skewed; those of one token alone; those of one choice alone; any, but of half the tokens."""
+    draw = torch.Generator(device).manual_seed(seed)
+    shape = (count, tokens, k)
+    ids = torch.randint(-2, experts + 3, shape, device=device, generator=draw)
+    turn = torch.arange(count, device=device)
+    kind = (turn % KINDS)[:, None, None]
+    number = turn[:, None, None]
+    token = torch.arange(tokens, device=device)[None, :, None]
+    choice = torch.arange(k, device=device)[None, None, :]
+    few, one = ids % 3 + 1, (number // KINDS % (experts - 2) + 1).expand(shape)
+    skewed = (torch.rand(shape, device=device, generator=draw) ** 3 * experts).long()
+    for number_of, some in (
+        (1, few), (2, one), (3, ids.new_full(shape, -1)), (4, skewed),
+        (5, torch.where(token == number % tokens, ids, -1)),
+        (6, torch.where(choice == number % k, ids, -1)),
+        (7, torch.where(token % 2 == 0, ids, experts)),
+    ):  # fmt: skip
+        ids = torch.where(kind == number_of, some, ids)
+    ids = torch.where((ids == 0) | (ids == experts - 1), 1, ids)
+    return ids.to(torch.int32)
+
+
+def of_every_expert(x: Any, w1: Any, w2: Any, **said: Any) -> Any:
+    """[experts, tokens, hidden] in float64."""
+    x, inner = x.double(), w2.shape[-1]
+    return torch.stack(
+        [
+            activated(x @ up.double().T, inner, **said) @ down.double().T
+            for up, down in zip(w1, w2, strict=True)
+        ]
+    )
+
+
+def chosen(every: Any, weights: Any, ids: Any) -> Any:
+    """A routing's result [tokens, hidden], of `of_every_expert`'s. Waits for nothing, so that a
+    graph can hold it."""
+    experts, tokens, _ = every.shape
+    there = (ids >= 0) & (ids < experts)
+    safe = torch.where(there, ids, 1).long()
+    token = torch.arange(tokens, device=ids.device)[:, None]
+    rows = every[safe, token]  # [tokens, k, hidden]
+    return (rows * (weights.double() * there)[..., None]).sum(1)
