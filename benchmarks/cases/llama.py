@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from cases import Programs
@@ -30,12 +30,14 @@ class Operations:
 
     linear: of x [rows, K] and a weight [N, K]. attend: of q, k, v [batch, rows, heads, DIM].
     gated: silu(x by the gate) * (x by up), of x and a layer's weights. added: y and `linear`.
+    turned: q and k by the cosines and sines of their rows' places.
     """
 
     linear: Callable[..., Any]
     attend: Callable[..., Any]
     gated: Callable[..., Any]
     added: Callable[..., Any]
+    turned: Callable[..., Any]
 
 
 def layers_of(side: Operations, weights: Any) -> Any:
@@ -44,12 +46,7 @@ def layers_of(side: Operations, weights: Any) -> Any:
     caches: (k, v) of each layer, whose last key the tokens, one of each sequence, write; None for
     a prefill.
     """
-    import torch
     from torch.nn.functional import rms_norm
-
-    def turned(x: Any, cos: Any, sin: Any) -> Any:
-        a, b = x.chunk(2, -1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
     def run(x: Any, cos: Any, sin: Any, caches: Any = None) -> Any:
         batch, rows, _ = x.shape
@@ -57,7 +54,7 @@ def layers_of(side: Operations, weights: Any) -> Any:
         for number, w in enumerate(weights["layers"]):
             h = rms_norm(x, (WIDTH,), w["before"])
             q, k, v = (side.linear(h, w[name]).view(batch, rows, -1, DIM) for name in "qkv")
-            q, k = turned(q, cos, sin), turned(k, cos, sin)
+            q, k = side.turned(q, k, cos, sin)
             if caches is not None:
                 keys, values = caches[number]
                 keys[:, -1:], values[:, -1:] = k, v
@@ -105,19 +102,26 @@ def changed(weights: Any, dtype: Any) -> Any:
 
 def apart(linear: Callable[..., Any], attend: Callable[..., Any]) -> Operations:
     """Products, and torch's operations between them."""
+    import torch
     from torch.nn.functional import silu
+
+    def turned(x: Any, cos: Any, sin: Any) -> Any:
+        a, b = x.chunk(2, -1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
     return Operations(
         linear, attend,
         gated=lambda x, w: silu(linear(x, w["gate"])) * linear(x, w["up"]),
         added=lambda y, x, w: y + linear(x, w),
+        turned=lambda q, k, cos, sin: (turned(q, cos, sin), turned(k, cos, sin)),
     )  # fmt: skip
 
 
 def sides(weights: Any, causal: bool, fused: bool = False) -> tuple[Any, Any]:
     """The layers with operations from here, and with torch's.
 
-    fused: whether ours take the gate, and the sum behind a product, with the product.
+    fused: whether ours take the gate, and the sum behind a product, with the product, and turn q
+        and k at once.
     """
     import torch
     from torch.nn.functional import linear, scaled_dot_product_attention
@@ -135,6 +139,16 @@ def sides(weights: Any, causal: bool, fused: bool = False) -> tuple[Any, Any]:
         out = scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
         return out.transpose(1, 2)
 
+    @cache
+    def places(batch: int, rows: int, device: Any) -> Any:
+        return torch.arange(rows, device=device, dtype=torch.int32).repeat(batch)
+
+    def own_turned(q: Any, k: Any, cos: Any, sin: Any) -> Any:
+        at = places(*q.shape[:2], q.device)
+        flat = (x.flatten(0, 1) for x in (q, k))
+        made = tw.rotary(*flat, cos[0, :, 0], sin[0, :, 0], positions=at)
+        return tuple(y.view(x.shape) for x, y in zip((q, k), made, strict=True))
+
     own = apart(own_linear, own_attention)
     if fused:
         for w in weights["layers"]:  # columns: gate, up, gate, up
@@ -143,6 +157,7 @@ def sides(weights: Any, causal: bool, fused: bool = False) -> tuple[Any, Any]:
             own_linear, own_attention,
             gated=lambda x, w: tw.gemm(x, w["both"].t(), epilogue="swiglu"),
             added=lambda y, x, w: tw.gemm(x, w.t(), epilogue="add", add=y),
+            turned=own_turned,
         )  # fmt: skip
     return layers_of(own, weights), layers_of(apart(linear, attention), weights)
 
@@ -264,11 +279,13 @@ CASES = (
     ),
     Programs(
         "llama-prefill-fused", "the same prompts, ours with gates and sums in the products' "
-        "kernels", "torch's products and attention, and its operations between them",
+        "kernels, and rotary embedding in one",
+        "torch's products and attention, and its operations between them",
         named("llama-prefill-fused", partial(prefill, fused=True), PROMPTS),
     ),
     Programs(
-        "llama-decode-fused", "the same tokens, ours with gates and sums in the products' kernels",
+        "llama-decode-fused", "the same tokens, ours with gates and sums in the products' "
+        "kernels, and rotary embedding in one",
         "torch's products and attention, and its operations between them",
         named("llama-decode-fused", partial(decode, fused=True), BATCHES),
     ),
