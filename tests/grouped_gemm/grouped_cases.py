@@ -161,6 +161,8 @@ def gathered(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem
         ("", False),
         ("swiglu", False),
         ("swiglu", True),
+        ("clamped_swiglu", True),
+        ("bias+clamped_swiglu_plus", False),
         ("row_scale+add", False),
     ):
         kernel = config(arch_name, form="gathered", epilogue=chain, pad_n=False, pad_k=False)
@@ -179,7 +181,13 @@ def roles(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     """Rows that threads of Hopper gather for warp roles, and gates and ups that its copy engine
     takes by turns."""
     made = []
-    chains = (("", False), ("swiglu", True), ("bias+swiglu", False), ("row_scale+add", False))
+    chains = (
+        ("", False),
+        ("swiglu", True),
+        ("bias+swiglu", False),
+        ("clamped_swiglu_plus", True),
+        ("row_scale+add", False),
+    )
     for warps, (chain, apart) in itertools.product((4, 8), chains):
         for form in ("gathered", "contiguous") if apart else ("gathered",):
             layout = "rrr" if chain == "row_scale+add" else "rcr"

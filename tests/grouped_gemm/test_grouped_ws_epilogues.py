@@ -25,6 +25,8 @@ CASES = (
     ((64, 64, 4), "bias+silu+scale", "direct", {**FP8, "dtype_c": "e4m3fn"}),
     ((128, 256, 8), "bias+gelu", "direct", {}),
     ((64, 32, 4), "scale+clamp", "direct", {"layout": "rrr"}),
+    ((128, 128, 8), "bias+clamped_swiglu_plus", "direct", {}),
+    ((64, 64, 4), "geglu", "direct", {}),
 )
 
 
@@ -75,5 +77,5 @@ def test_gates_may_lie_apart_but_not_with_scales_of_their_own():
 
 @pytest.mark.turns(8)
 def test_it_compiles(store):
-    report = build_once([(case(number)[0], "sm_90") for number in (0, 3, 4)], store)
+    report = build_once([(case(number)[0], "sm_90") for number in (0, 3, 4, 7)], store)
     assert not report.failures, "\n".join(map(str, report.failures))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,11 @@ FORMS = {
     "geglu": ({"activation": "gelu_tanh"}, True),
     "clamped": (GPT_OSS, True),
     "clamped apart": ({"limit": 0.5}, True),
+    "with a factor alone": ({"alpha": 1.7, "shift": 1.0}, True),
+    "with another shift": ({"limit": 0.5, "shift": 0.5}, True),
+    "geglu with a limit": ({"activation": "gelu", "limit": 0.5}, True),
+    "reglu interleaved": ({"activation": "relu", "interleaved": True}, True),
+    "glu": ({"activation": "sigmoid"}, True),
     "gelu alone": ({"activation": "gelu"}, False),
     "relu alone": ({"activation": "relu"}, False),
 }
@@ -163,14 +170,36 @@ def test_an_expert_takes_no_more_than_its_capacity():
     assert torch.equal(tw.fused_moe(*given, capacity=40), whole)
 
 
+IN_THE_EPILOGUE = {
+    "swiglu": ({}, "swiglu", True),
+    "geglu": ({"activation": "gelu_tanh"}, "geglu_tanh", True),
+    "gpt-oss": ({**GPT_OSS, "bias": True}, "bias+clamped_swiglu_plus", False),
+    "a limit alone": ({"limit": 10.0}, "clamped_swiglu", True),
+    "another shift": ({"limit": 10.0, "shift": 0.5}, "", False),
+    "a bias of halves apart": ({"bias": True}, "bias", False),
+}
+
+
+@pytest.mark.parametrize("name", IN_THE_EPILOGUE)
+def test_which_activations_are_no_step_of_their_own(name):
+    said, epilogue, apart = IN_THE_EPILOGUE[name]
+    planned = moe.plan(tokens=6, hidden=32, inner=16, experts=4, k=2, **said)
+    first = next(step.problem for step in planned.steps if step.name == "first product")
+    assert (first.epilogue, first.gates_apart) == (epilogue, apart)
+    own_step = any(step.name == "activation" for step in planned.steps)
+    assert own_step == ("glu" not in epilogue)
+
+
 @pytest.mark.turns(3)
-def test_torch_compiles_the_layer_into_one_graph():
+@pytest.mark.parametrize("said", [{}, GPT_OSS])
+def test_torch_compiles_the_layer_into_one_graph(said):
     given = operands(6, 32, 16, 4, 2, dtype=torch.float32)
-    compiled = torch.compile(lambda *a: tw.fused_moe(*a) * 2, fullgraph=True, backend="aot_eager")
+    layer = partial(tw.fused_moe, **said)
+    compiled = torch.compile(lambda *a: layer(*a) * 2, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
-        assert torch.equal(compiled(*given), tw.fused_moe(*given) * 2)
+        assert torch.equal(compiled(*given), layer(*given) * 2)
     x = given[0].requires_grad_()
-    grads = [torch.autograd.grad(f(*given).sum(), x)[0] for f in (compiled, tw.fused_moe)]
+    grads = [torch.autograd.grad(f(*given).sum(), x)[0] for f in (compiled, layer)]
     assert torch.allclose(grads[0], grads[1] * 2, atol=1e-5)
 
 
@@ -221,7 +250,7 @@ FEW = {"scale_a": "1x128", "scale_b": "128x128"}
     [
         ({}, {}),
         ({"activation": "gelu"}, {"activation": "gelu"}),
-        ({"clamped": True, "interleaved": True}, GPT_OSS),
+        (GPT_OSS, GPT_OSS),
         ({"gated": False, "activation": "relu"}, {"activation": "relu"}),
         ({"bias": True}, {"b1": 1, "b2": 1}),
         ({"all_experts": 6}, {"expert_map": 1}),
@@ -253,9 +282,8 @@ def test_a_plan_says_each_step_and_its_kernel():
     sizes = {"tokens": 64, "hidden": 7168, "inner": 2048, "experts": 32, "k": 8}
     dispatcher = tw.Dispatcher(device="h200_sxm")
     routed = {"scoring": "sigmoid", "has_bias": True}
-    found = moe.plan(
-        **sizes, activation="gelu", all_experts=256, router=routed, dispatcher=dispatcher
-    )
+    layer = {**sizes, "activation": "gelu", "limit": 7.0, "all_experts": 256, "router": routed}
+    found = moe.plan(**layer, dispatcher=dispatcher)
     names = ("route", "sort", "first product", "activation", "second product", "combine")
     assert tuple(step.name for step in found.steps) == names
     assert found.estimated_us == sum(step.estimated_us for step in found.steps) > 0

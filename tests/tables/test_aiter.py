@@ -272,6 +272,7 @@ MX = {"scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0"}
         (layer(), ("bf16", "swiglu"), ("bf16", "row_scale")),
         (layer(first=1), ("bf16", "row_scale+swiglu"), ("bf16", "")),
         (layer(gate=0, act="Gelu"), ("bf16", "gelu"), ("bf16", "row_scale")),
+        (layer(act="Gelu"), ("bf16", "geglu"), ("bf16", "row_scale")),
         (
             layer(kind="per_Token", dtype=FP8),
             ("e4m3fnuz", "row_scale+col_scale+swiglu"),

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
+from tilewright.number_array import LARGEST
+from tilewright.ops import epilogues
 
-GATES = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
-"""Activations of a gate: those of `gated_activation`."""
+PAIRED = {
+    "silu": "swiglu",
+    "gelu": "geglu",
+    "gelu_tanh": "geglu_tanh",
+    "relu": "reglu",
+    "sigmoid": "glu",
+}
+"""Activations of a gate, those of `gated_activation`, and what an epilogue calls each."""
+
+CLAMPED = {0.0: "clamped_swiglu", 1.0: "clamped_swiglu_plus"}
+"""Of SiLU with a limit or a factor, by the shift: what an epilogue calls it."""
 
 BLOCKS = "1x128"
 """The blocks that rows are rounded in."""
@@ -23,22 +35,41 @@ def packed(dtype: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Clamp:
+    """What a gate does besides its activation: act(alpha · a) / alpha · (b + shift), a ≤ limit,
+    -limit ≤ b ≤ limit. By default nothing."""
+
+    limit: float = math.inf
+    alpha: float = 1.0
+    shift: float = 0.0
+
+    @property
+    def said(self) -> dict[str, float]:
+        """The numbers that are not the usual ones, by name."""
+        named = {"limit": self.limit, "alpha": self.alpha, "shift": self.shift}
+        usual = {"limit": math.inf, "alpha": 1.0, "shift": 0.0}
+        return {name: value for name, value in named.items() if value != usual[name]}
+
+
+@dataclass(frozen=True, slots=True)
 class Form:
     """How the first product's result becomes what the second takes.
 
     epilogue: of the first product.
     gates_apart: whether it takes gates and ups that lie apart as pairs.
     gate: the activation of the step behind it; "" for none.
+    numbers: the scalars that the epilogue takes, by name.
     """
 
     epilogue: str
-    gates_apart: bool
-    gate: str
+    gates_apart: bool = False
+    gate: str = ""
+    numbers: tuple[tuple[str, float], ...] = ()
 
     @property
     def folds(self) -> int:
         """Columns of the first product for each of its result's."""
-        return 2 if self.epilogue.endswith("swiglu") else 1
+        return epilogues.fold(self.epilogue)
 
 
 def form(
@@ -47,27 +78,31 @@ def form(
     gated: bool,
     interleaved: bool = False,
     bias: bool = False,
-    clamped: bool = False,
+    clamp: Clamp = Clamp(),
     columns_lie: bool = True,
     recorded: bool = False,
     rounded: bool = False,
 ) -> Form:
     """The form of a layer.
 
-    activation: `GATES` with a gate, `ALONE` without one.
+    activation: one of `PAIRED` with a gate, of `ALONE` without one.
     gated: whether w1 has a gate's rows and an up's for each of w2's columns.
     interleaved: whether these take turns; else all gates come first.
     bias: whether the first product has one.
-    clamped: whether the gate has a limit, a factor or a shift.
+    clamp: what the gate does besides.
     columns_lie: whether w1's rows lie contiguous, which are the product's columns.
-    recorded: whether gradients are recorded, which SwiGLU in an epilogue has not.
-
+    recorded: whether gradients are recorded, which a gate in an epilogue has not here.
     rounded: whether the second product takes 8 bits: the activation then rounds what it makes.
 
-    SwiGLU is in the first product's epilogue, unless it is clamped, recorded or rounded, or its
-    halves lie apart and there is a bias or rows of w1 do not lie contiguous. Raises `BadArgument`.
+    A gate is in the first product's epilogue, unless
+
+    - gradients are recorded, or its result is rounded;
+    - its halves lie apart and there is a bias, or rows of w1 do not lie contiguous;
+    - it is clamped, and is not SiLU with a shift of 0 or 1.
+
+    Raises `BadArgument`.
     """
-    known = GATES if gated else ALONE
+    known = tuple(PAIRED) if gated else ALONE
     if activation not in known:
         what = "a gate's activation" if gated else "an activation without a gate"
         raise BadArgument(
@@ -76,10 +111,15 @@ def form(
         )
     first = ("bias",) * bias
     if not gated:
-        if interleaved or clamped:
+        if interleaved or clamp.said:
             raise BadArgument("w1 has no gates to be interleaved, limited, scaled or shifted")
-        return Form("+".join((*first, activation)), False, "")
-    fused = activation == "silu" and not (clamped or recorded or rounded)
-    if fused and (interleaved or (columns_lie and not bias)):
-        return Form("+".join((*first, "swiglu")), not interleaved, "")
-    return Form("+".join(first), False, activation)
+        return Form("+".join((*first, activation)))
+    pair = PAIRED[activation]
+    numbers: tuple[tuple[str, float], ...] = ()
+    if clamp.said:
+        pair = CLAMPED.get(clamp.shift, "") if activation == "silu" else ""
+        numbers = (("limit", min(clamp.limit, LARGEST)), ("alpha", clamp.alpha))
+    paired = interleaved or (columns_lie and not bias)
+    if not pair or not paired or recorded or rounded:
+        return Form("+".join(first), gate=activation)
+    return Form("+".join((*first, pair)), not interleaved, "", numbers)

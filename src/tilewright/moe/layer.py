@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.moe.form import BLOCKS, Form, form, packed
+from tilewright.moe.form import BLOCKS, Clamp, Form, form, packed
 from tilewright.operation import operation
 
 sort_by_expert = operation("sort_by_expert")
@@ -95,7 +95,7 @@ def fused_moe(
         )
     if 0 in x.shape:
         return x[:] if out is None else out
-    clamp = _clamp(limit, alpha, shift)
+    clamp = Clamp(limit, alpha, shift)
     last, places = rows_of_experts(
         x,
         w1,
@@ -111,7 +111,7 @@ def fused_moe(
         dtype_b=dtype_b,
         expert_map=expert_map,
         capacity=capacity,
-        **clamp,
+        **clamp.said,
     )
     summed: dict[str, Any] = {} if weights is None else {"weights": weights}
     if scale_a and out is None:
@@ -162,17 +162,14 @@ def rows_of_experts(
     if capacity:
         given["capacity"] = capacity
     order, _, _, ends, _, places = sort_by_expert(experts, experts=count, **given)
-    clamp = _clamp(limit, alpha, shift)
+    clamp = Clamp(limit, alpha, shift)
     recorded = _recorded(x, w1, w2, b1, b2)
     inner, rounded = w2.shape[-1] * packed(dtype_b), scale_a != ""
-    how = _form_of(
-        w1, inner, activation, interleaved, b1 is not None, bool(clamp), recorded, rounded
-    )
+    how = _form_of(w1, inner, activation, interleaved, b1 is not None, clamp, recorded, rounded)
     rows, chosen = x.reshape(-1, x.shape[-1]), {"rows": order, "per_row": k}
     if recorded:
         rows, chosen = take_rows(rows, order, per_row=k, places=places.reshape(-1, k)), {}
-    if how.epilogue:
-        chosen["epilogue"] = how.epilogue
+    chosen |= _epilogue(how)
     if how.gates_apart:
         chosen["gates_apart"] = True
     if b1 is not None:
@@ -266,37 +263,36 @@ def _checked(x: Any, w1: Any, w2: Any, experts: Any, packed: int) -> tuple[int, 
     return w1.shape[0], experts.shape[-1]
 
 
-def _clamp(limit: float, alpha: float, shift: float) -> dict[str, float]:
-    """The scalars that are not the usual ones."""
-    said = {"limit": (limit, math.inf), "alpha": (alpha, 1.0), "shift": (shift, 0.0)}
-    return {name: value for name, (value, usual) in said.items() if value != usual}
-
-
 def _form_of(
     w1: Any,
     inner: int,
     activation: Activation,
     interleaved: bool,
     bias: bool,
-    clamped: bool,
+    clamp: Clamp,
     recorded: bool,
     rounded: bool = False,
 ) -> Form:
     """The form that weights of experts say; of one expert they have no first dimension."""
     if not isinstance(activation, str):
-        if interleaved or clamped:
+        if interleaved or clamp.said:
             raise BadArgument("a function is the whole activation: leave out what else is said")
-        return Form("bias" * bias, False, "")
+        return Form("bias" * bias)
     return form(
         activation,
         gated=w1.shape[-2] != inner,
         interleaved=interleaved,
         bias=bias,
-        clamped=clamped,
+        clamp=clamp,
         columns_lie=_contiguous_rows(w1),
         recorded=recorded,
         rounded=rounded,
     )
+
+
+def _epilogue(how: Form) -> dict[str, Any]:
+    """The first product's epilogue, and what it takes."""
+    return {"epilogue": how.epilogue, **dict(how.numbers)} if how.epilogue else {}
 
 
 def _recorded(*operands: Any) -> bool:
@@ -317,7 +313,7 @@ def _activated(
     how: Form,
     activation: Activation,
     interleaved: bool,
-    clamp: dict[str, float],
+    clamp: Clamp,
     **to: Any,
 ) -> Any:
     """What the second product takes, of the first's rows. to: how a gate rounds it."""
@@ -325,7 +321,7 @@ def _activated(
         return activation(rows)
     if not how.gate:
         return rows
-    return gated_activation(rows, gate=how.gate, interleaved=interleaved, **clamp, **to)
+    return gated_activation(rows, gate=how.gate, interleaved=interleaved, **clamp.said, **to)
 
 
 def _shared(
@@ -333,16 +329,15 @@ def _shared(
     weights: tuple[Any, Any],
     activation: Activation,
     interleaved: bool,
-    clamp: dict[str, float],
+    clamp: Clamp,
 ) -> Any:
     """What an expert for every token makes of them."""
     w1, w2 = weights
     recorded = _recorded(rows, w1, w2)
     inner = w2.shape[-1]
-    how = _form_of(w1, inner, activation, interleaved, False, bool(clamp), recorded)
+    how = _form_of(w1, inner, activation, interleaved, False, clamp, recorded)
     if how.gates_apart:  # which GEMM does not take
-        how = Form("", False, str(activation))
-    said = {"epilogue": how.epilogue} if how.epilogue else {}
-    first = gemm(rows, w1.swapaxes(0, 1), **said)
+        how = Form("", gate=str(activation))
+    first = gemm(rows, w1.swapaxes(0, 1), **_epilogue(how))
     middle = _activated(first, how, activation, interleaved, clamp)
     return gemm(middle, w2.swapaxes(0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from tilewright import ops
 from tilewright.blocks import parse
 from tilewright.default import default_dispatcher
-from tilewright.moe.form import form, packed
+from tilewright.moe.form import Clamp, form, packed
 from tilewright.plan import Plan
 
 
@@ -69,7 +70,9 @@ def plan(
     gated: bool = True,
     interleaved: bool = False,
     bias: bool = False,
-    clamped: bool = False,
+    limit: float = math.inf,
+    alpha: float = 1.0,
+    shift: float = 0.0,
     index_dtype: str = "int32",
     weight_dtype: str = "fp32",
     stored: str = "",
@@ -86,8 +89,8 @@ def plan(
     stored: what w1 and w2 hold where this is another type: fp8, `int4`, `e2m1`.
     scale_a, scale_b: as `fused_moe` takes them.
     activation, gated, interleaved: as `fused_moe` takes them, or as w1's shape says.
+    limit, alpha, shift: as `fused_moe` takes them.
     bias: whether both products have one.
-    clamped: whether the gate has a limit, a factor or a shift.
     all_experts: of a map of experts; 0 without one.
     router: fields of `topk_routing` besides sizes, for `routed_moe`; None without a router.
     dispatcher: which chooses, with its device; by default that of `tilewright.fused_moe`.
@@ -100,7 +103,7 @@ def plan(
         gated=gated,
         interleaved=interleaved,
         bias=bias,
-        clamped=clamped,
+        clamp=Clamp(limit, alpha, shift),
         rounded=scale_a != "",
     )
     rows, columns = tokens * k, inner * (2 if gated else 1)

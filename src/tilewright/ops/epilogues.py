@@ -119,9 +119,36 @@ def _gelu_tanh(x: Any) -> Any:
     return x / (1.0 + _exp(-2.0 * inner))
 
 
+def _gelu(x: Any) -> Any:
+    return 0.5 * x * (1.0 + erf(x / math.sqrt(2)))
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """Gates and ups."""
+    return x[..., 0::2], x[..., 1::2]
+
+
+def _gated(activation: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def reference(x: Any) -> Any:
+        gate, up = _halves(x)
+        return activation(gate) * up
+
+    return reference
+
+
+def _clamped_swiglu(plus: float) -> Callable[[Any, Any, Any], Any]:
+    def reference(x: Any, limit: Any, alpha: Any) -> Any:
+        gate, up = _halves(x)
+        gate = gate.clip(None, limit)
+        return gate / (1.0 + _exp(-alpha * gate)) * (up.clip(-limit, limit) + plus)
+
+    return reference
+
+
 # --- the table --------------------------------------------------------------------------------
 
 _OWN = "tilewright.ops.device.epilogue:"
+_GATES = "tilewright.ops.device.gates:"
 
 OPERATIONS: dict[str, Operation] = {
     o.name: o
@@ -172,7 +199,7 @@ OPERATIONS: dict[str, Operation] = {
             "gelu",
             _OWN + "gelu",
             "x·Φ(x), by the error function",
-            lambda x: 0.5 * x * (1.0 + erf(x / math.sqrt(2))),
+            _gelu,
             amplifies=3,
             gradient=derivatives.GELU,
         ),
@@ -222,10 +249,36 @@ OPERATIONS: dict[str, Operation] = {
             "swiglu",
             _OWN + "swiglu",
             "silu(gate)·up; B's columns are gate, up, gate, up…, C has half as many",
-            lambda x: _silu(x[..., 0::2]) * x[..., 1::2],
+            _gated(_silu),
             amplifies=16,
             halves=True,
             gradient=derivatives.SWIGLU,
+        ),
+        *(
+            Operation(
+                name, _GATES + name, f"as swiglu, with {doc}", _gated(f), amplifies=16, halves=True
+            )
+            for name, doc, f in (
+                ("geglu", "gelu(gate)", _gelu),
+                ("geglu_tanh", "gelu_tanh(gate)", _gelu_tanh),
+                ("reglu", "max(gate, 0)", lambda x: x.clip(0)),
+                ("glu", "σ(gate)", lambda x: 1.0 / (1.0 + _exp(-x))),
+            )
+        ),
+        *(
+            Operation(
+                name,
+                _GATES + name,
+                f"as swiglu: a·σ(alpha·a)·{b}, a = min(gate, limit), b = up within ±limit",
+                _clamped_swiglu(plus),
+                (Takes("limit", "s", "fp32", "above"), Takes("alpha", "s", "fp32", "scale")),
+                amplifies=16,
+                halves=True,
+            )
+            for name, b, plus in (
+                ("clamped_swiglu", "b", 0.0),
+                ("clamped_swiglu_plus", "(b + 1)", 1.0),
+            )
         ),
     )
 }

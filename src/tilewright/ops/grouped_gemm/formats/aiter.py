@@ -43,7 +43,12 @@ _BLOCKS: dict[str, tuple[str, str]] = {
 }
 """Scales of `q_type` that change along K: the blocks of A and of B."""
 
-_ACTIVATIONS = {(True, "Silu"): "swiglu", (False, "Silu"): "silu", (False, "Gelu"): "gelu"}
+_ACTIVATIONS = {
+    (True, "Silu"): "swiglu",
+    (True, "Gelu"): "geglu",
+    (False, "Silu"): "silu",
+    (False, "Gelu"): "gelu",
+}
 """The operation that is an activation, by whether there is a gate and aiter's name for it."""
 
 
