@@ -6,8 +6,10 @@ threads copy A's rows and their scales from where the map says, while the copy e
 Edges. Rows that the map does not mean, and those behind the group's end, are zeros; their scales
 are those of A's first row.
 
-On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there. No
-GPU has run this kernel yet; it was simulated.
+On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there.
+
+Measured on an H200 with a DeepSeek layer's 32 experts (docs/notes/moe-layers.md): 0.93 of the time
+of `basic` with 16 tokens, 0.72 with 256, 0.33 with 1,024.
 """
 
 from tilewright.ops.device.gluon_api import (

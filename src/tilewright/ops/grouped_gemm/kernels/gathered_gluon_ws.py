@@ -15,8 +15,10 @@ for them. If all rows of the second warp group lie behind it, none of its rows a
 Proxies. Threads have written A, and wgmma reads it as the copy engine would: so each consumer
 fences after it has waited for a slot.
 
-On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there. No
-GPU has run this kernel yet; it was simulated.
+On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there.
+
+Measured on an H200 in bf16 with SwiGLU (docs/notes/moe-layers.md): 0.68 to 0.95 of the time of
+`basic`.
 """
 
 from tilewright.ops.device.gluon_api import (
