@@ -153,6 +153,11 @@ def _remember_split(
     remember(what, arrays, names, op, operands, keywords, outputs, outputs)
 
 
+def is_compiling() -> bool:
+    """Whether TorchDynamo is reading this code."""
+    return _compiling()
+
+
 def alike(*words: Any) -> tuple[Any, ...] | None:
     """The words, to be what `again` takes; None if they do not say the same whenever they are
     equal, or under ``torch.compile``, which keeps no such calls."""
@@ -220,6 +225,13 @@ def remember(
     dispatcher.remember(what, Repeatable(given, (launched,), tuple(made), len(made)))
     if len(made) == len(outputs) and all(x is y for x, y in zip(outputs, made, strict=True)):
         dispatcher.record_alike(what, given, said.what, arrays)
+
+
+def remember_steps(what: Any, call: Repeatable) -> None:
+    """Let `again` launch calls like one of several launches that was just made. Not where a mode or
+    a tracer has seen it, which may have put other arrays in the place of its own."""
+    if what is not None and not _compiling() and not _watched():
+        default_dispatcher().remember(what, call)
 
 
 def _look_for_torch() -> bool:

@@ -18,6 +18,8 @@ from tilewright.ops.nouns import Given, Pointer, Scalar
 from tilewright.runtime.bound import Loaded
 from tilewright.torch import backward_pass, eager, gradients, operators
 
+PORTABLE = ("basic", "implicit", "depthwise", "custom")
+
 
 class Unbuilt(Dispatcher):
     """Launches kernels of portable pipelines that nobody built."""
@@ -29,7 +31,7 @@ class Unbuilt(Dispatcher):
 
     @staticmethod
     def _portable(problem, configs, gpu):
-        return [c for c in configs if c.pipeline in ("basic", "implicit", "depthwise")]
+        return [c for c in configs if c.pipeline in PORTABLE]
 
     def _functions(self, config, target, index):
         parts = ops.family_of(config.name).sources(config, arch(target.arch))

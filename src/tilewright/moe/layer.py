@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.moe.form import BLOCKS, Clamp, Form, form, packed
-from tilewright.operation import operation
+from tilewright.moe.stated import (
+    Activation,
+    Options,
+    form_of_experts,
+    form_of_shared,
+    is_recorded,
+    numbers,
+    of_shared,
+    rows_of,
+)
+from tilewright.moe.steps import Call, Steps
 
-sort_by_expert = operation("sort_by_expert")
-topk_routing = operation("topk_routing")
-take_rows = operation("take_rows")
-grouped_gemm = operation("grouped_gemm")
-gemm = operation("gemm")
-quantise_rows = operation("quantise_rows")
-gated_activation = operation("gated_activation")
-sum_of_experts = operation("sum_of_experts")
-
-Activation = str | Callable[[Any], Any]
-"""A word of `form`, or a function from rows of the first product to what the second takes."""
+Routed = Callable[[Steps], tuple[Any, Any]]
+"""Weights and experts of each token."""
 
 
 def fused_moe(
@@ -88,43 +87,75 @@ def fused_moe(
 
     Raises `BadArgument` where operands do not fit, and as the operations do.
     """
+    words = (
+        activation,
+        interleaved,
+        limit,
+        alpha,
+        shift,
+        scale_a,
+        scale_b,
+        dtype_b,
+        capacity,
+        routed_scaling_factor,
+    )
+    both = (None, None)
+    arrays = (x, w1, w2, weights, experts, b1, b2, *(scales or both), expert_map)
+    arrays += (*(shared or both), out)
+    usual = limit == math.inf and alpha == 1.0 and shift == 0.0 and routed_scaling_factor == 1.0
+    call = Call(("fused_moe", *words), arrays, () if usual else (w1, w2, *(shared or both)))
+    made = call.again()
+    if made is not None:
+        return made if out is None else out
+    said = Options(
+        activation,
+        interleaved,
+        limit,
+        alpha,
+        shift,
+        b1,
+        b2,
+        scales,
+        scale_a,
+        scale_b,
+        dtype_b,
+        expert_map,
+        capacity,
+        shared,
+        routed_scaling_factor,
+        out,
+    )
+    return _layer(x, w1, w2, lambda _: (weights, experts), said, call)
+
+
+def _layer(x: Any, w1: Any, w2: Any, route: Routed, said: Options, call: Call) -> Any:
+    """A layer's result, step by step."""
+    how, how_shared = form_of_experts(x, w1, w2, said), form_of_shared(x, said)
+    given, given_shared = numbers(how, x), numbers(how_shared, x)
+    recorded = is_recorded(*call.arrays)
+    steps = Steps(None if recorded else call.arrays, (*given, *given_shared))
+    weights, experts = route(steps)
     if weights is not None and tuple(experts.shape) != tuple(weights.shape):
         raise BadArgument(
             f"experts have shape {tuple(experts.shape)} and weights {tuple(weights.shape)}; both "
             f"are {[*x.shape[:-1], 'k']}, as x has rows"
         )
     if 0 in x.shape:
-        return x[:] if out is None else out
-    clamp = Clamp(limit, alpha, shift)
-    last, places = rows_of_experts(
-        x,
-        w1,
-        w2,
-        experts,
-        activation=activation,
-        interleaved=interleaved,
-        b1=b1,
-        b2=b2,
-        scales=scales,
-        scale_a=scale_a,
-        scale_b=scale_b,
-        dtype_b=dtype_b,
-        expert_map=expert_map,
-        capacity=capacity,
-        **clamp.said,
-    )
+        return x[:] if said.out is None else said.out
+    last, places = rows_of(steps, x, w1, w2, experts, said, how, given)
     summed: dict[str, Any] = {} if weights is None else {"weights": weights}
-    if scale_a and out is None:
+    if said.scale_a and said.out is None:
         summed["out_dtype"] = x.dtype
-    if shared is not None:
-        rows = x.reshape(-1, x.shape[-1])
-        every = _shared(rows, shared, activation, interleaved, clamp)
-        summed["shared"] = every.reshape(*experts.shape[:-1], every.shape[-1])
-    if routed_scaling_factor != 1.0:
-        summed["routed_scaling_factor"] = routed_scaling_factor
-    if out is not None:
-        summed["out"] = out
-    return sum_of_experts(last, places, **summed)
+    if said.shared is not None:
+        every = of_shared(steps, x, said, how_shared, given_shared)
+        summed["shared"] = steps.view(every, every.reshape(*x.shape[:-1], every.shape[-1]))
+    if said.routed_scaling_factor != 1.0:
+        summed["routed_scaling_factor"] = said.routed_scaling_factor
+    if said.out is not None:
+        summed["out"] = said.out
+    y = steps.run("sum_of_experts", last, places, **summed)
+    call.remember(steps, y, said.out)
+    return y
 
 
 def rows_of_experts(
@@ -153,49 +184,23 @@ def rows_of_experts(
     Rows that are no choice's hold anything. Arguments are those of `fused_moe`; there is one token
     at least.
     """
-    count, k = _checked(x, w1, w2, experts, packed(dtype_b))
-    if (scales is None) != (scale_b == "") or ((scale_a or dtype_b) and scales is None):
-        raise BadArgument("scales= and scale_b= belong together, and scale_a= and dtype_b= to them")
-    if scale_a not in ("", BLOCKS):
-        raise BadArgument(f"scale_a = {scale_a!r}; rows are rounded in blocks of {BLOCKS}")
-    given: dict[str, Any] = {} if expert_map is None else {"expert_map": expert_map}
-    if capacity:
-        given["capacity"] = capacity
-    order, _, _, ends, _, places = sort_by_expert(experts, experts=count, **given)
-    clamp = Clamp(limit, alpha, shift)
-    recorded = _recorded(x, w1, w2, b1, b2)
-    inner, rounded = w2.shape[-1] * packed(dtype_b), scale_a != ""
-    how = _form_of(w1, inner, activation, interleaved, b1 is not None, clamp, recorded, rounded)
-    rows, chosen = x.reshape(-1, x.shape[-1]), {"rows": order, "per_row": k}
-    if recorded:
-        rows, chosen = take_rows(rows, order, per_row=k, places=places.reshape(-1, k)), {}
-    chosen |= _epilogue(how)
-    if how.gates_apart:
-        chosen["gates_apart"] = True
-    if b1 is not None:
-        chosen["bias"] = b1
-    few = {"scale_a": scale_a, "scale_b": scale_b, "dtype_b": dtype_b}
-    few = {name: word for name, word in few.items() if word}
-    s1, s2 = scales or (None, None)
-    first = _product(rows, w1, s1, ends, {**chosen, **few})
-    to = {"quant": "block", "out_dtype": w2.dtype} if rounded and how.gate else {}
-    middle = _activated(first, how, activation, interleaved, clamp, **to)
-    more = {} if b2 is None else {"epilogue": "bias", "bias": b2}
-    return _product(middle, w2, s2, ends, {**more, **few}), places
-
-
-def _product(rows: Any, w: Any, scales: Any, ends: Any, said: dict[str, Any]) -> Any:
-    """A grouped product, of rows that are rounded first where `scale_a` says so and they come
-    without scales."""
-    operands = [w.swapaxes(1, 2), ends]
-    if "scale_a" in said:
-        if not isinstance(rows, tuple):
-            rows = quantise_rows(rows, quant="block", out_dtype=w.dtype)
-        rows, of_rows = rows
-        operands.append(of_rows)
-    if scales is not None:
-        operands.append(scales.swapaxes(1, 2))
-    return grouped_gemm(rows, *operands, **said)
+    said = Options(
+        activation,
+        interleaved,
+        limit,
+        alpha,
+        shift,
+        b1,
+        b2,
+        scales,
+        scale_a,
+        scale_b,
+        dtype_b,
+        expert_map,
+        capacity,
+    )
+    how = form_of_experts(x, w1, w2, said)
+    return rows_of(Steps(), x, w1, w2, experts, said, how, numbers(how, x))
 
 
 def routed_moe(
@@ -222,122 +227,27 @@ def routed_moe(
         `topk_routing` takes them; docs/operations.md has those of models.
     layer: what `fused_moe` takes besides.
     """
-    said: dict[str, Any] = {} if bias is None else {"bias": bias}
-    weights, experts = topk_routing(
-        logits,
-        k=k,
-        scoring=scoring,
-        renormalize=renormalize,
-        n_group=n_group,
-        topk_group=topk_group,
-        group_score=group_score,
-        routed_scaling_factor=routed_scaling_factor,
-        **said,
-    )
-    return fused_moe(x, w1, w2, weights, experts, **layer)
+    routing: dict[str, Any] = {
+        "k": k,
+        "scoring": scoring,
+        "renormalize": renormalize,
+        "n_group": n_group,
+        "topk_group": topk_group,
+        "group_score": group_score,
+        "routed_scaling_factor": routed_scaling_factor,
+    }
+    said = Options(**layer)
+    arrays = (x, w1, w2, logits, bias, *said.arrays)
+    words = ("routed_moe", *routing.values(), *said.words)
+    call = Call(words, arrays, (w1, w2, *(said.shared or (None, None))))
+    made = call.again()
+    if made is not None:
+        return made if said.out is None else said.out
+    if bias is not None:
+        routing["bias"] = bias
 
+    def route(steps: Steps) -> tuple[Any, Any]:
+        weights, experts = steps.run("topk_routing", logits, **routing)
+        return weights, experts
 
-def _checked(x: Any, w1: Any, w2: Any, experts: Any, packed: int) -> tuple[int, int]:
-    """The number of experts, and of experts for each token. packed: elements of a weight's row in
-    each of its array."""
-    for name, array, form_of in (
-        ("w1", w1, "[experts, rows, hidden]"),
-        ("w2", w2, "[experts, hidden, inner]"),
-    ):
-        if len(array.shape) != 3:
-            raise BadArgument(f"{name} has shape {tuple(array.shape)}, but must be {form_of}")
-    hidden, inner = w1.shape[2] * packed, w2.shape[2] * packed
-    fits = w1.shape[0] == w2.shape[0] and w2.shape[1] == hidden
-    if not fits or w1.shape[1] not in (inner, 2 * inner):
-        raise BadArgument(
-            f"w1 has shape {tuple(w1.shape)} and w2 {tuple(w2.shape)}; with w2 as [experts, hidden,"
-            " inner], w1 is [experts, inner or 2 · inner, hidden]"
-        )
-    if x.shape[-1] != hidden:
-        raise BadArgument(f"x has {x.shape[-1]} columns, but w1 takes {hidden}")
-    if experts.shape[:-1] != x.shape[:-1]:
-        raise BadArgument(
-            f"experts have shape {tuple(experts.shape)}; it is {[*x.shape[:-1], 'k']}, as x has "
-            "rows"
-        )
-    return w1.shape[0], experts.shape[-1]
-
-
-def _form_of(
-    w1: Any,
-    inner: int,
-    activation: Activation,
-    interleaved: bool,
-    bias: bool,
-    clamp: Clamp,
-    recorded: bool,
-    rounded: bool = False,
-) -> Form:
-    """The form that weights of experts say; of one expert they have no first dimension."""
-    if not isinstance(activation, str):
-        if interleaved or clamp.said:
-            raise BadArgument("a function is the whole activation: leave out what else is said")
-        return Form("bias" * bias)
-    return form(
-        activation,
-        gated=w1.shape[-2] != inner,
-        interleaved=interleaved,
-        bias=bias,
-        clamp=clamp,
-        columns_lie=_contiguous_rows(w1),
-        recorded=recorded,
-        rounded=rounded,
-    )
-
-
-def _epilogue(how: Form) -> dict[str, Any]:
-    """The first product's epilogue, and what it takes."""
-    return {"epilogue": how.epilogue, **dict(how.numbers)} if how.epilogue else {}
-
-
-def _recorded(*operands: Any) -> bool:
-    """Whether torch records gradients of some operand."""
-    if not any(getattr(one, "requires_grad", False) for one in operands):
-        return False
-    return bool(sys.modules["torch"].is_grad_enabled())
-
-
-def _contiguous_rows(w: Any) -> bool:
-    if hasattr(w, "stride"):
-        return bool(w.stride(-1) == 1)
-    return bool(w.strides[-1] == w.itemsize)
-
-
-def _activated(
-    rows: Any,
-    how: Form,
-    activation: Activation,
-    interleaved: bool,
-    clamp: Clamp,
-    **to: Any,
-) -> Any:
-    """What the second product takes, of the first's rows. to: how a gate rounds it."""
-    if not isinstance(activation, str):
-        return activation(rows)
-    if not how.gate:
-        return rows
-    return gated_activation(rows, gate=how.gate, interleaved=interleaved, **clamp.said, **to)
-
-
-def _shared(
-    rows: Any,
-    weights: tuple[Any, Any],
-    activation: Activation,
-    interleaved: bool,
-    clamp: Clamp,
-) -> Any:
-    """What an expert for every token makes of them."""
-    w1, w2 = weights
-    recorded = _recorded(rows, w1, w2)
-    inner = w2.shape[-1]
-    how = _form_of(w1, inner, activation, interleaved, False, clamp, recorded)
-    if how.gates_apart:  # which GEMM does not take
-        how = Form("", gate=str(activation))
-    first = gemm(rows, w1.swapaxes(0, 1), **_epilogue(how))
-    middle = _activated(first, how, activation, interleaved, clamp)
-    return gemm(middle, w2.swapaxes(0, 1))
+    return _layer(x, w1, w2, route, said, call)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.integrations import moe as theirs
 
-from tilewright.moe import rows_of_experts
+from tilewright.moe import fused_moe, rows_of_experts
 from tilewright.operation import operation
 
 sum_of_experts = operation("sum_of_experts")
@@ -42,17 +42,14 @@ def experts(self: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any)
         biases = {"b1": getattr(self, f"{name}_bias"), "b2": self.down_proj_bias}
     if self.is_transposed:
         up, down = up.transpose(1, 2), down.transpose(1, 2)
-    rows, places = rows_of_experts(
-        hidden_states.to(up.dtype),
-        up,
-        down,
-        top_k_index,
-        activation=_activation(self),
-        **biases,
-    )
-    if self.has_post_expert_norm:
-        rows = self.post_expert_norm(rows)
-    return sum_of_experts(rows, places, weights=top_k_weights).to(hidden_states.dtype)
+    given = (hidden_states.to(up.dtype), up, down)
+    said = {"activation": _activation(self), **biases}
+    if not self.has_post_expert_norm:
+        y = fused_moe(*given, top_k_weights, top_k_index, **said)
+    else:
+        rows, places = rows_of_experts(*given, top_k_index, **said)
+        y = sum_of_experts(self.post_expert_norm(rows), places, weights=top_k_weights)
+    return y.to(hidden_states.dtype)
 
 
 def _activation(self: Any) -> str | Callable[[Any], Any]:
