@@ -313,6 +313,8 @@ def conv(
     mul: Array | None = None,
     low: Array | float | None = None,
     high: Array | float | None = None,
+    limit: Array | float | None = None,
+    alpha: Array | float | None = None,
     **numbered: Array | None,
 ) -> Any:
     """Run conv on the operands with the kernel the default dispatcher chooses; built on first use."""
@@ -588,6 +590,8 @@ def gemm(
     mul: Array | None = None,
     low: Array | float | None = None,
     high: Array | float | None = None,
+    limit: Array | float | None = None,
+    alpha: Array | float | None = None,
     **numbered: Array | None,
 ) -> Any:
     """Run gemm on the operands with the kernel the default dispatcher chooses; built on first use."""
@@ -623,6 +627,8 @@ def grouped_gemm(
     mul: Array | None = None,
     low: Array | float | None = None,
     high: Array | float | None = None,
+    limit: Array | float | None = None,
+    alpha: Array | float | None = None,
     **numbered: Array | None,
 ) -> Any:
     """Run grouped_gemm on the operands with the kernel the default dispatcher chooses; built on first use."""
