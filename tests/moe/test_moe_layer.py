@@ -221,8 +221,10 @@ def test_a_shared_expert_serves_every_token(interleaved):
 def test_numpy_arrays_and_an_output_that_is_given():
     given = operands(7, 32, 16, 4, 2, dtype=torch.float32)
     arrays = [one.numpy() for one in given]
-    out = np.full((7, 32), np.nan, np.float32)
-    assert tw.fused_moe(*arrays, out=out) is out
+    for said in ({}, {"limit": 0.5}):
+        out = np.full((7, 32), np.nan, np.float32)
+        assert tw.fused_moe(*arrays, out=out, **said) is out
+        assert worst(torch.from_numpy(out), reference(*given, **said)) < LIMITS[torch.float32]
 
 
 def test_no_tokens():

@@ -132,8 +132,8 @@ def _layer(x: Any, w1: Any, w2: Any, route: Routed, said: Options, call: Call) -
     """A layer's result, step by step."""
     how, how_shared = form_of_experts(x, w1, w2, said), form_of_shared(x, said)
     given, given_shared = numbers(how, x), numbers(how_shared, x)
-    recorded = is_recorded(*call.arrays)
-    steps = Steps(None if recorded else call.arrays, (*given, *given_shared))
+    repeats = call.repeats and not is_recorded(*call.arrays)
+    steps = Steps(call.arrays if repeats else None, (*given, *given_shared))
     weights, experts = route(steps)
     if weights is not None and tuple(experts.shape) != tuple(weights.shape):
         raise BadArgument(

@@ -45,6 +45,11 @@ class Call:
     arrays: tuple[Any, ...]
     weights: tuple[Any, ...]
 
+    @property
+    def repeats(self) -> bool:
+        """Whether its words say the same whenever they are equal."""
+        return operation.alike(*self.words) is not None
+
     def again(self) -> Any:
         """What the call returns, launched as an earlier one was: () if it has an array for the
         result; None if nothing was launched."""
@@ -57,7 +62,8 @@ class Call:
         return operation.again(what, (*self.arrays, *beside.numbers), beside.scalars)
 
     def _numbered(self, what: Any) -> Any:
-        laid = [None if x is None else (tuple(x.shape), x.stride(), x.device) for x in self.weights]
+        torch_s = (x if hasattr(x, "stride") else None for x in self.weights)
+        laid = [None if x is None else (x.shape, x.stride(), x.device) for x in torch_s]
         return (what, *laid)
 
     def remember(self, steps: Steps, y: Any, out: Any) -> None:
@@ -67,13 +73,22 @@ class Call:
         """
         what = operation.alike(*self.words)
         call = None if what is None else steps.repeatable(y, out)
-        if call is None:
+        if call is None or (steps.numbers and _is_captured(steps.numbers[0])):
             return
         if self.weights:
             if len(_beside) >= _MOST:
                 _beside.clear()
             _beside[self._numbered(what)] = Beside(steps.numbers, steps.scalars)
         operation.remember_steps(what, call)
+
+
+def _is_captured(x: Any) -> bool:
+    """Whether a graph is captured, whose memory an array made meanwhile is in."""
+    if not getattr(x, "is_cuda", False):
+        return False
+    import torch
+
+    return torch.cuda.is_current_stream_capturing()
 
 
 @dataclass(frozen=True, slots=True)
