@@ -156,14 +156,15 @@ class Row:
     def ratio(
         self, way: Way, side: Side, vendor: Collection[str] = (), named: str = ""
     ) -> Ratio | None:
-        """The result of one side; None where it was not timed.
+        """The result of one side; None where it or the vendor was not timed.
 
         vendor: contenders of the vendor; by default all.
         named: the end of the names of the contenders that stand for the side's.
         """
         names = tuple(name + named for name in getattr(self, side))
-        samples = self.samples.get(way)
-        return judged(samples, names, vendor or self.vendor) if samples and names else None
+        samples, against = self.samples.get(way, {}), vendor or self.vendor
+        timed = names and samples.keys() & {*against}
+        return judged(samples, names, against) if timed else None
 
 
 def compared(problem: str, stage: Stage, ways: Sequence[Way] = WAYS) -> Row:

@@ -147,8 +147,9 @@ def _kernels(
     figures = case.figures(rows) if isinstance(case, Case) and case.figures else ""
 
     def claim(name: str, part: Part) -> claims.Claim:
-        some = [row for p, row in rows.items() if part.where is None or part.where(p)]
-        wrong = [str(p) for p in unmatched if part.where is None or part.where(p)]
+        meant = [p for p in problems if part.where is None or part.where(p)]
+        some = [row for p in meant if (row := rows.get(p)) and _has(row, part)]
+        wrong = [str(p) for p in meant if p in unmatched or not _has(rows[p], part)]
         out = f"left out, as the vendor's result is wrong: {'; '.join(wrong)}" if wrong else ""
         told = "" if part.end else figures
         notes = "; ".join(filter(None, (*beside, told, out))) or None
@@ -157,8 +158,19 @@ def _kernels(
             name, part.against, len(some), calls, graphs, about, sources, note=notes
         )
 
-    parts = [claim(f"{case.name}-{part.end}", part) for part in case.parts]
-    return [claim(case.name, Part("", case.against)), *parts]
+    found = [claim(case.name, Part("", case.against))]
+    for part in case.parts:
+        one = claim(f"{case.name}-{part.end}", part)
+        if one.problems:
+            found.append(one)
+        else:
+            say("text", f"  no claim {one.claim}: no right result of {part.against}")
+    return found
+
+
+def _has(row: Row, part: Part) -> bool:
+    """Whether the vendor's contenders of a part were timed."""
+    return any(row.ratio(way, "ours", part.vendor) for way in row.samples)
 
 
 def _about(case: AnyCase) -> dict[str, Any]:

@@ -106,7 +106,10 @@ def test_every_operation_is_compared(problem, bench, monkeypatch):  # noqa: F811
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
     monkeypatch.setattr(rivals, "_GPU", "cpu")
     usual = EVERY[declared_cases.PREFIX + problem.family.replace("_", "-")]
-    case = replace(usual, operands=lambda problem, seed, device: on_torch(problem, seed))
+    vendor = usual.vendor[:2]  # libraries are of GPUs
+    case = replace(
+        usual, operands=lambda problem, seed, device: on_torch(problem, seed), vendor=vendor
+    )
     row, _ = bench.compared(replace(case, ways=("calls",)), problem, 5, lambda text: None)
     assert row.wrong == {}
     assert {rivals_declared.EAGER, rivals_declared.COMPILED} == {*row.vendor}

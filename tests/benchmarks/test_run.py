@@ -6,6 +6,7 @@ import json
 import lzma
 import math
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -134,6 +135,25 @@ def test_a_case_in_graphs_has_the_claims_of_a_case():
     ]
     assert cases.claims_of(graphs) == [one.claim for one in found]
     assert {one.note for one in found} == {"by chance"}
+
+
+def test_a_part_is_of_the_problems_that_its_vendor_computes_right(monkeypatch):
+    """The others are said; without any there is no claim."""
+    of = Bench.compared
+
+    def without(self, case, problem, seed, say):
+        row, used = of(self, case, problem, seed, say)
+        left = {way: {n: us for n, us in taken.items() if n != "bmm" or problem == "a"}
+                for way, taken in row.samples.items()}  # fmt: skip
+        return replace(row, samples=left), used
+
+    monkeypatch.setattr(Bench, "compared", without)
+    parts = (Part("bmm", "bmm", ("bmm",)), Part("none", "nobody", ("nobody",)))
+    (whole, bmm), said = ran(case(parts=parts), Bench())
+    assert (whole.problems, whole.note) == (2, None)
+    assert (bmm.problems, bmm.note) == (1, "left out, as the vendor's result is wrong: b")
+    assert bmm.calls.ours.mean == pytest.approx(5.0)
+    assert ("text", "  no claim toy-none: no right result of nobody") in said
 
 
 def test_a_problem_that_fails_leaves_the_case_without_a_claim():
