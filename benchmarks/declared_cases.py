@@ -19,6 +19,7 @@ from typing import Any
 
 import rivals
 import rivals_declared
+import rivals_library
 from cases import Case, Part
 from tilewright import ops
 from tilewright.arch import arch
@@ -44,7 +45,7 @@ SECONDS = 0.5
 """Of the samples of one way: there are many problems, and torch's calls may take long."""
 DTYPES = ("bf16", "fp16", "fp32")
 
-TORCH = "the faster of torch's calls and `torch.compile` of them"
+TORCH = "the fastest of torch's calls, `torch.compile` of them and a library's kernel of the whole"
 EAGER, COMPILED, COPY = "torch's calls", "`torch.compile` of torch's calls", rivals.COPY
 
 
@@ -120,7 +121,8 @@ def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
         f"{name}, {COUNT} of the sizes that its page states and {COUNT} drawn anew, by what is "
         "chosen untuned",
         TORCH, partial(some, name, ranges), ours="answered",
-        vendor=(rivals_declared.eager, rivals_declared.compiled), beside=(rivals.copy,),
+        vendor=(rivals_declared.eager, rivals_declared.compiled, rivals_library.library),
+        beside=(rivals.copy,),
         exact="near", parts=(*parts, *drawn_parts), seconds=SECONDS,
         ahead=rivals_declared.compile_ahead,
     )  # fmt: skip

@@ -22,6 +22,7 @@ from typing import Any
 import cases
 import rivals
 import rivals_declared
+import rivals_library
 from comparison import Row, Way, halves
 from declared_cases import PREFIX
 from run_file import restored, whole
@@ -32,8 +33,8 @@ class Line:
     """One problem, by one way of timing.
 
     shape: the problem's fields without its element type.
-    ours_us, eager_us, compiled_us, copy_us: medians; None for what was not timed.
-    ratio: the faster of torch and torch.compile, over ours.
+    ours_us, eager_us, compiled_us, library_us, copy_us: medians; None for what was not timed.
+    ratio: the fastest of the first three of these rivals, over ours.
     gb_s: bytes of the problem over our time, in 10⁹ bytes a second.
     share: our share of the copy bandwidth.
     verified: how ours and torch's were held to the reference: ``yes``, or what was left out, why.
@@ -47,6 +48,7 @@ class Line:
     ours_us: float
     eager_us: float | None
     compiled_us: float | None
+    library_us: float | None
     copy_us: float | None
     ratio: float | None
     gb_s: float
@@ -86,6 +88,7 @@ def _line(case: str, problem: Any, row: Row, way: Way) -> Line:
         ours.us,
         us.get(rivals_declared.EAGER),
         us.get(rivals_declared.COMPILED),
+        us.get(rivals_library.NATIVE, us.get(rivals_library.CUDNN)),
         copied,
         ours.ratio,
         problem.min_bytes / ours.us / 1e3,
