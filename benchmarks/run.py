@@ -438,6 +438,8 @@ def main(words: Sequence[str] | None = None) -> int:
     deadline = time.time() + options.budget
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)  # nothing of an earlier run
+        # Else Inductor moves Triton's cache when it first compiles, and rivals look elsewhere.
+        os.environ.setdefault("TRITON_CACHE_DIR", str(Path(folder) / "triton"))
         # Kernels come from Triton's cache alone: those of Inductor's bundle that had a single
         # config to begin with would be tuned again.
         os.environ.setdefault("TORCHINDUCTOR_BUNDLE_TRITON_INTO_FX_GRAPH_CACHE", "0")

@@ -114,17 +114,27 @@ def test_cells_are_drawn_by_a_seed_and_cover_models_tokens_and_loads(dtype):
 # --- the rival in Triton ------------------------------------------------------------------------
 
 
-def test_the_rival_is_right_in_the_interpreter():
-    script = Path(__file__).parent / "moe_interpreted.py"
+def printed(script, **variables):
+    """The lines of a script beside this file."""
+    here = {"PYTHONPATH": os.pathsep.join(sys.path), **variables}
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, str(Path(__file__).parent / script)], capture_output=True, text=True,
+        env={**os.environ, **here},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = dict(line.split(": ") for line in done.stdout.splitlines())
+    return done.stdout.splitlines()
+
+
+def test_the_rival_is_right_in_the_interpreter():
+    found = dict(line.split(": ") for line in printed("moe_interpreted.py"))
     assert len(found) == 5
     for name, far in found.items():
         assert float(far) < (0.8 if name.startswith("fp8") else 0.01), name
+
+
+def test_calls_find_the_kernels_that_were_built_ahead(tmp_path):
+    lines = printed("moe_compiled.py", TRITON_CACHE_DIR=str(tmp_path))
+    assert lines == ["2 2", "4 4"]
 
 
 @pytest.mark.parametrize("eight", [False, True])
