@@ -8,6 +8,7 @@ brings the pixels that one tap joins with it as one box of the source.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -81,6 +82,19 @@ def walks(p: ConvProblem, residue: Residues) -> tuple[Walk, Walk, Walk]:
     """The walks along three dimensions."""
     d, h, w = (walk(dim, p.direction, r) for dim, r in zip(p.three, residue, strict=True))
     return d, h, w
+
+
+MOST_TOGETHER = 16
+"""Residue classes of one launch, each with a tensor map among a kernel's parameters."""
+
+
+@lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
+def together(p: ConvProblem) -> int:
+    """The residue classes of `p` if one launch may make all of them, else 1: tiles of all classes
+    have equally many steps."""
+    every = [*residues(p)]
+    taps = {math.prod(w.count for w in walks(p, residue)) for residue in every}
+    return len(every) if len(taps) == 1 and len(every) <= MOST_TOGETHER and taps != {0} else 1
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,8 @@
                                      pipeline -+        +- scheduler
 
 Other words follow only where they differ from the default: the box (``b1x8x16``), the filter that
-the kernel is written out for (``f3x3s1x1``), channels of a tap (``sp64``), ``tf32``, ``merged``,
+the kernel is written out for (``f3x3s1x1``), channels of a tap (``sp64``), residue classes of a
+launch (``cl4``), ``tf32``, ``merged``,
 ``runs``, groups of a tile (``mg8``), ``i64``, arrays that are turned (``turn-xwy``), and last the
 epilogue.
 
@@ -142,6 +143,8 @@ class ConvConfig:
         place of x: it is cut into patches; ``o``: into windows that overlap. ``r`` before them:
         they are not turned, but copied into longer rows (`longer`). ``s`` alone: x and y are
         exchanged (`swapping`). ``t``: a product before the sum over taps (`tapping`).
+    classes: of gradients of the data by boxes, residue classes of x's pixels that one launch makes,
+        all of the problem's; 1: a launch for each.
     library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`said`);
         ``""`` of the others. Tile, warps and stages are 0.
     """
@@ -173,6 +176,7 @@ class ConvConfig:
     gemm: str = ""
     reduction: str = "none"
     spread: int = 0
+    classes: int = 1
     library_engine: str = ""
     turned: str = ""
 
@@ -230,6 +234,7 @@ class ConvConfig:
         name += f"_b{self.box}" if self.box else ""
         name += f"_f{self.held}" if self.held else ""
         name += f"_sp{self.spread}" if self.spread else ""
+        name += f"_cl{self.classes}" if self.classes > 1 else ""
         name += "_tf32" * (self.precision == "tf32") + "_merged" * self.merged
         name += "_runs" * self.runs
         name += f"_mg{self.merged_groups}" if self.merged_groups > 1 else ""

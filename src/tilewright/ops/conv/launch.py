@@ -78,7 +78,7 @@ def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     """The launch of `config` for `problem` on `device`; nothing for a result without elements."""
     x = context(config, problem, device)
     cases = [x.case]
-    if pipelines.of(config).by_class:
+    if pipelines.of(config).by_class and config.classes == 1:
         cases = [replace(x.case, residue=residue) for residue in boxes.residues(x.problem)]
     parts = _parts(x.config)
     each = [binder.launch(parts, CATALOGUE, replace(x, case=case)) for case in cases]

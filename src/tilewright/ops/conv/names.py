@@ -124,7 +124,7 @@ _HELD = {
     for rank in (1, 2, 3)
 }
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m")
-_CHECKED = (*_COUNTS, "merged_groups")
+_CHECKED = (*_COUNTS, "merged_groups", "classes")
 
 
 _PATTERN = re.compile(
@@ -136,7 +136,7 @@ _PATTERN = re.compile(
     f"(?:_{choice('reduction', REDUCTIONS[1:])})?_g{number('group_m')}"
     f"_al{choice('alignment', ALIGNMENTS)}-{choice('alignment_out', ALIGNMENTS)}"
     "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?"
-    f"(?:_sp{number('spread')})?(?:_(?P<precision>tf32))?"
+    f"(?:_sp{number('spread')})?(?:_cl{number('classes')})?(?:_(?P<precision>tf32))?"
     f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{number('merged_groups')})?(?:_(?P<wide>i64))?"
     "(?:_turn-(?P<turned>s|tw?|r?[xpo]?w?y?))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
@@ -188,6 +188,7 @@ def parse(name: str) -> ConvConfig:
         "runs": said["runs"] is not None,
         "merged_groups": int(said["merged_groups"] or 1),
         "spread": int(said["spread"] or 0),
+        "classes": int(said["classes"] or 1),
         "index_bits": 64 if said["wide"] else 32,
         "turned": said["turned"] or "",
         "epilogue": (said["epilogue"] or "").replace("-", "+"),

@@ -86,6 +86,8 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
             f"{' and '.join(holding)} are written out for a filter, as in 3x3s1x1; {c.pipeline} "
             f"has held = '{c.held}'"
         )
+    if c.classes > 1 and (c.direction != "data" or pipelines.of(c).kind != "boxed"):
+        return f"classes = {c.classes} are of gradients of the data by boxes"
     if c.merged_groups & (c.merged_groups - 1) or c.merged_groups > MOST_GROUPS:
         return f"merged_groups = {c.merged_groups} is not a power of two up to {MOST_GROUPS}"
     if c.merged_groups > 1 and not has(c, "merges_groups"):

@@ -54,6 +54,7 @@ AXES: dict[str, Any] = {
     "gemm": "",
     "reduction": "",
     "spread": 0,
+    "classes": 1,
     "turned": "",
 }
 """Every axis, with its default. An empty dtype_out is the usual one, and so is an empty reduction

@@ -71,6 +71,7 @@ def objection(c: ConvConfig, arch: Arch) -> str | None:
     for what, value in (
         ("box", c.box),
         ("spread", c.spread),
+        ("classes", c.classes if c.classes > 1 else 0),
         ("scheduler", "persistent" if c.scheduler == "persistent" else ""),
     ):
         if value:

@@ -16,6 +16,7 @@ from tilewright.ops.pool import Each, Objections
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
     "merged", "alignment", "alignment_out", "box", "held", "merged_groups", "runs", "spread",
+    "classes",
 )  # fmt: skip
 LINKED = (*ALGORITHM, "reduction", "index_bits", "gemm", "turned")
 """The axes whose values go together in a space."""
@@ -57,7 +58,8 @@ class Pipeline:
     splits: parts of a tile that would fill the device, in gradients of weights under scheduler
         ``split``.
     meetings: pieces of a tile whose parts meet on their own, each with its flags.
-    by_class: whether a launch runs its parts once for each residue class of the result's pixels.
+    by_class: whether a launch runs its parts once for each residue class of the result's pixels,
+        where a config does not say that they make several (`ConvConfig.classes`).
     rows: of the default space, or of a tuning's.
     estimates: how long launches should take, of a context whose config is `Columns`.
     """

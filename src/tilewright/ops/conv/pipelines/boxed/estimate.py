@@ -82,12 +82,14 @@ class Work:
 def estimates(x: Context) -> Estimates:
     """What launches should take."""
     c, p, device = x.config, x.problem, x.device
-    through, classes = physics.port_rate(device), 1
+    through = physics.port_rate(device)
+    classes: Each = np.ones(len(c), int)
     if p.direction == "weights":
         work = _of_weights(x)
     else:
         walks = [boxes.walks(p, residue) for residue in boxes.residues(p)]
-        classes, work = len(walks), _of_pixels(x, walks)
+        classes = np.where(c.classes > 1, 1, len(walks))
+        work = _of_pixels(x, walks)
     one = _step(c, p, device, through)
     steps, apart = work.steps, work.apart
     read = one.read + one.edges * one.outside
@@ -101,7 +103,7 @@ def estimates(x: Context) -> Estimates:
         PORT: (steps + apart * (DEVICE.READ_APART - 1)) * read,
         MEMORY: np.full(len(c), memory),
         STORES: stores,
-        LAUNCH: np.full(len(c), launch),
+        LAUNCH: launch,
     }
     total = physics.together_us(body + stores, memory) + launch
     if p.direction == "weights":
@@ -116,12 +118,19 @@ def _stored_bytes(c: ConvConfig) -> int:
 
 def _of_pixels(x: Context, walks: Sequence[tuple[boxes.Walk, ...]]) -> Work:
     """The tiles of all residue classes."""
-    c, p, waves, steps = x.config, x.problem, 0.0, 0.0
+    c, p = x.config, x.problem
+    waves: Each = 0.0
+    steps: Each = 0.0
     for of in walks:
         tiles = x.case.tiles if len(walks) == 1 else parts.tiles_of_class(c, p, of)
         mine = np.ceil(tiles / x.device.compute_units)
         waves = waves + mine
         steps = steps + mine * math.prod(walk.count for walk in of)
+    if len(walks) > 1:
+        taps = math.prod(walk.count for walk in walks[0])
+        at_once = np.ceil(x.case.tiles / x.device.compute_units)
+        waves = np.where(c.classes > 1, at_once, waves)
+        steps = np.where(c.classes > 1, at_once * taps, steps)
     return Work(x.case.tiles, waves, steps * np.ceil(channels_in(p) / c.tile_k), 0.0)
 
 

@@ -10,10 +10,22 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.arch.model import Device
-from tilewright.ops.binder import Array, Box, Catalogue, Context, Described, Numbers, Part, Tuple
+from tilewright.ops.binder import (
+    Array,
+    Box,
+    Catalogue,
+    Constant,
+    Context,
+    Described,
+    Meaning,
+    Numbers,
+    Part,
+    Tuple,
+)
 from tilewright.ops.conv import boxes, maps
 from tilewright.ops.conv.boxes import Walk
 from tilewright.ops.conv.catalogue import (
+    CATALOGUE,
     CLASS,
     KERNELS,
     PARTIALS,
@@ -24,6 +36,7 @@ from tilewright.ops.conv.catalogue import (
     pointer,
     source_of,
 )
+from tilewright.ops.conv.catalogue import each as each_dim
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv
@@ -57,6 +70,11 @@ def tiles_of_class(c: Any, p: ConvProblem, of: tuple[Walk, ...]) -> Each:
     return _tiles_m(c, p, of) * cdiv(p.channels_out, c.tile_n)
 
 
+def _launched(c: Any, p: ConvProblem, of: tuple[Walk, ...]) -> Each:
+    """Tiles of a launch, of one class or of as many as it has."""
+    return tiles_of_class(c, p, of) * c.classes
+
+
 def _weights_m(c: Any, p: ConvProblem) -> Each:
     return cdiv(p.k, c.tile_m)
 
@@ -77,7 +95,9 @@ def tiles(c: Any, p: ConvProblem) -> Each:
     """Tiles of all residue classes, or of a gradient of weights."""
     if p.direction == "weights":
         return _weights_m(c, p) * _weights_n(c, p)
-    return sum(tiles_of_class(c, p, boxes.walks(p, residue)) for residue in boxes.residues(p))
+    apart = sum(tiles_of_class(c, p, boxes.walks(p, residue)) for residue in boxes.residues(p))
+    # Together, all have as many as the first, which has the most pixels.
+    return either(c.classes > 1, _launched(c, p, boxes.walks(p, WHOLE)), apart)
 
 
 def steps(c: Any, p: ConvProblem) -> Each:
@@ -166,19 +186,38 @@ def _of_weights(c: ConvConfig, columns: int) -> Box:
 def _boxes(c: ConvConfig) -> dict[str, Box]:
     box = boxes.sizes(c.box)
     rests = {f"weights_rest.{i}": _of_weights(c, n) for i, n in enumerate(_rests(c))}
+    made = {f"made_rest.{i}": (*box, piece(c)) for i in range(c.classes - 1)}
     return {
         "source": (*box, c.tile_k),
         "weights": _of_weights(c, widths.wide(c.tile_n)),
         "made": (*box, piece(c)),
         **rests,
+        **made,
     }
 
 
 _WEIGHTS = replace(pointer(lambda _: "w"), view=lambda x: maps.of_images(x.problem, "w"))
 
+
+def _made(number: int) -> Array:
+    """The result's pixels of a class by number, of a launch that has several."""
+
+    def view(x: Context) -> Described:
+        every = [*boxes.residues(x.problem)]
+        return maps.images_of_class(x.problem, every[number])
+
+    return replace(pointer(made_of), view=view)
+
+
+def _of_classes(meaning: Meaning | Constant) -> Numbers:
+    """Numbers that a launch of several classes alone is given."""
+    assert isinstance(meaning, Numbers)
+    return replace(meaning, there=lambda c: c.classes > 1)
+
+
 PIXELS = _kernel(
     "gluon_ws",
-    lambda x: min(tiles_of_class(x.config, x.problem, _walks(x)), x.device.compute_units),
+    lambda x: min(_launched(x.config, x.problem, _walks(x)), x.device.compute_units),
     own={
         **_SHARED,
         **CLASS,
@@ -194,6 +233,12 @@ PIXELS = _kernel(
         "walked": _walked(lambda walk: walk.size),
         "first_tap": _walked(lambda walk: walk.first),
         "taps_apart": _walked(lambda walk: walk.apart),
+        "made_rest": Tuple(lambda c: tuple(_made(i) for i in range(1, c.classes))),
+        "residues": _of_classes(each_dim(lambda dim: min(dim.stride, dim.size))),
+        **{
+            name: _of_classes(CATALOGUE[name])
+            for name in ("full", "stride", "dilation", "before", "phase", "inverse")
+        },
         "TURNS": lambda c, _: c.pipeline == PINGPONG,
     },
     boxes=_boxes,

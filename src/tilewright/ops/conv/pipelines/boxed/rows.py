@@ -106,17 +106,19 @@ def _of_depth(of: Tiles, p: ConvProblem, arch: Arch, depth: int, *, tuned: bool)
     for n, (pixels, warps) in itertools.product(odd_widths(p.channels_out, tuned), of.odd):
         tile_m = pixels * _readers(of.pipeline, warps)
         row = (tile_m, n, depth, warps, 1, of.pipeline, "persistent", 8, False, 16, 16)
-        stages = deepest(p, arch, (*row, _some_box(p, pixels)))
+        stages = deepest(p, arch, (*row, _some_box(p, pixels)), classes=boxes.together(p))
         if stages >= LEAST_STAGES:
             tiles.append((pixels, n, warps, stages))
     for pixels, n, warps, stages in tiles:
         tile_m = pixels * _readers(of.pipeline, warps)
         for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
-            for count, group_m in itertools.product(
-                (stages - 1, stages) if tuned else (stages,), (1, 8, 16) if tuned else (8,)
+            for count, group_m, classes in itertools.product(
+                (stages - 1, stages) if tuned else (stages,),
+                (1, 8, 16) if tuned else (8,),
+                dict.fromkeys((boxes.together(p), 1)) if tuned else (boxes.together(p),),
             ):
                 yield (tile_m, n, depth, warps, count, of.pipeline, "persistent", group_m, False,
-                       16, 16, box)  # fmt: skip
+                       16, 16, box, "", 1, False, 0, classes)  # fmt: skip
 
 
 def odd_widths(channels: int, tuned: bool = False) -> list[int]:
@@ -135,13 +137,13 @@ def odd_widths(channels: int, tuned: bool = False) -> list[int]:
     return [*itertools.islice(best, _FEW_WIDTHS)]
 
 
-def deepest(p: ConvProblem, arch: Arch, row: Row, spread: int = 0) -> int:
+def deepest(p: ConvProblem, arch: Arch, row: Row, spread: int = 0, classes: int = 1) -> int:
     """As many stages as fit into shared memory, up to the most there may be, of the algorithm of
     this row, which has a box; 0 if it is not for `arch`."""
     said = dict(zip(_BEGIN, row, strict=True))
     c = ConvConfig(
         p.direction, len(p.spatial), p.dtype, p.dtype_out, p.precision, epilogue=p.epilogue,
-        reduction=usual_reduction(said["scheduler"]), spread=spread, **said,
+        reduction=usual_reduction(said["scheduler"]), spread=spread, classes=classes, **said,
     )  # fmt: skip
     if shape.objection(c, arch):
         return 0

@@ -43,6 +43,10 @@ MORE_HANDED_BYTES = 256
 """Shared memory in which the compiler hands more arguments to the warps: of a third group, of
 further descriptors."""
 
+HANDED_OF_CLASSES, HANDED_OF_CLASS = 256, 64
+"""The same of a launch of all residue classes: of what is computed of a class, and of each class'
+descriptor."""
+
 MOST_OF_THREE = 64 * 208
 """Sums of each of three groups."""
 
@@ -204,6 +208,8 @@ def beside(c: ConvConfig) -> int:
     """Bytes beside the ring."""
     staging = 2 * groups(c) * rows(c) * piece(c) * DTYPES[stored(c)].bytes
     handed = MORE_HANDED_BYTES if odd(c) or c.num_warps == THREE_GROUPS else 0
+    if c.classes > 1:
+        handed += HANDED_OF_CLASSES + c.classes * HANDED_OF_CLASS
     return staging + warpgroups.SPECIALISATION_BYTES + handed
 
 
@@ -224,6 +230,9 @@ def refusal(c: Any, p: ConvProblem) -> Objections:
         if w.by_pixel > 1:
             said, reached = "box {c.box} reaches over {} pixels, over {}", size * w.by_pixel
             yield reached > boxes.MOST_SPAN, partial(said.format, reached, boxes.MOST_SPAN)
+    several = boxes.together(p)
+    said = "a launch has {c.classes} residue classes, of {} that it could have"
+    yield (c.classes > 1) & (c.classes != several), partial(said.format, several)
     if p.direction == "weights":
         said = (
             "boxes of {c.box} do not divide {p.n} images of {p.out_sizes}: beside a pixel that y "
@@ -245,6 +254,6 @@ def sibling(c: ConvConfig) -> ConvConfig:
     """A config in Triton that computes the same, for the interpreter."""
     scheduler = c.scheduler if c.scheduler in SHARING else "tile"
     return replace(
-        c, pipeline="implicit", scheduler=scheduler, box="", spread=0, tile_m=64, tile_n=32,
-        tile_k=32, num_warps=4, num_stages=2,
+        c, pipeline="implicit", scheduler=scheduler, box="", spread=0, classes=1, tile_m=64,
+        tile_n=32, tile_k=32, num_warps=4, num_stages=2,
     )  # fmt: skip
