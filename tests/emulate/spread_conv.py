@@ -91,6 +91,13 @@ def axes(arch: Arch) -> Axes:
     each["spread"] = {
         str(n): {"spread": n, **({"direction": "weights", **summed} if n else {})} for n in (0, 32)
     }
+    each["spread"] |= {
+        f"{n} {direction}": {
+            "spread": n, "direction": direction, "epilogue": "", "scheduler": "tile",
+            "reduction": "",
+        }
+        for n, direction in ((2, "data"), (4, "forward"))
+    }  # fmt: skip
     problems = {
         "padded": partial(_problem, pad=1),
         "strided": partial(_problem, pad=1, stride=2, dilation=2),
@@ -144,6 +151,11 @@ def _problem(
         if groups > 1:
             raise BadArgument("images of few channels have blocks, not groups")
         read = 1 if c.tile_n == 16 else 3 if stride > 1 else 7  # a block has so many columns
+    if c.pipeline == "in_place":
+        if groups > 1:
+            raise BadArgument("patches of groups are not one row")
+        taps = steps = (*(2,) * (rank - 1), c.spread)
+        spatial, apart, pad, first = (*(6,) * (rank - 1), 8 * c.spread), (1,) * rank, 0, True
     if c.held:
         held, own = (tuple(map(int, part.split("x"))) for part in c.held.split("s"))
         taps = (*(2,) * (rank - len(held)), *held)

@@ -14,6 +14,7 @@ from tilewright.ops.conv.pipelines.gluon_grouped import GLUON_GROUPED
 from tilewright.ops.conv.pipelines.gluon_pingpong import GLUON_PINGPONG
 from tilewright.ops.conv.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.conv.pipelines.implicit import IMPLICIT
+from tilewright.ops.conv.pipelines.in_place import IN_PLACE
 from tilewright.ops.conv.pipelines.packed import PACKED
 from tilewright.ops.conv.pipelines.record import Pipeline
 from tilewright.ops.conv.pipelines.subpixel import SUBPIXEL
@@ -24,7 +25,7 @@ PIPELINES: dict[str, Pipeline] = {
     record.name: record
     for record in (
         IMPLICIT, PACKED, SUBPIXEL, DEPTHWISE, WINDOW, GLUON_BANDS, GLUON_WS, GLUON_PINGPONG,
-        GLUON_GROUPED, DIRECT,
+        GLUON_GROUPED, DIRECT, IN_PLACE,
     )
 }  # fmt: skip
 

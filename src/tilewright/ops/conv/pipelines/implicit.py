@@ -317,7 +317,7 @@ def _estimates(x: Context) -> Estimates:
         read=(of_pixels * _sectors(c, p) + others) * c.tile_k * DTYPES[p.dtype].bytes,
         slower=each(c, _slower),
         shared=each(c, _shared_bytes),
-        products=each(c, _products, device),
+        products=each(c, pointers.products_us, device),
         gathered=_gathered(c, p, steps, device),
         factor=CONV.DATA_FACTOR if p.direction == "data" else 1.0,
         resident=each(c, _resident, arch_called(device.arch)),
@@ -367,15 +367,6 @@ def _shared_bytes(c: ConvConfig) -> float:
     down = min(c.num_warps, max(1, c.tile_m // EDGE))
     across = max(1, c.num_warps // down)
     return float((c.tile_m * across + c.tile_n * down) * c.tile_k * DTYPES[c.dtype].bytes)
-
-
-def _products(c: ConvConfig, device: Device) -> float:
-    """Microseconds that a step's products take on a compute unit."""
-    count = c.tile_m * c.tile_n * c.tile_k
-    if common.on_vectors(c, arch_called(device.arch)):
-        return physics.lanes_us(count, device)
-    word = "tf32" if c.precision == "tf32" else c.dtype
-    return 2 * count / (physics.matrix_rate(device, word) * CONV.POINTER_SHARE)
 
 
 def _gathered(c: Columns, p: ConvProblem, steps: Each, device: Device) -> Each:

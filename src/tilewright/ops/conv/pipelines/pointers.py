@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.arch import arch as arch_called
 from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
@@ -24,7 +25,7 @@ from tilewright.ops.conv import sharing
 from tilewright.ops.conv.catalogue import KERNELS, tile_options
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.pipelines.common import LAUNCH_US
+from tilewright.ops.conv.pipelines.common import LAUNCH_US, on_vectors
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.nouns import MAIN
@@ -154,6 +155,15 @@ def estimates(x: Context, work: Work) -> Estimates:
         terms[TOTALS] = sharing.totals(x, parts)
         total = total + terms[TOTALS]
     return Estimates.of(total, terms, lambda at: (f"{count[at]:.0f} workgroups",))
+
+
+def products_us(c: ConvConfig, device: Device) -> float:
+    """Microseconds that a step's products take on a compute unit."""
+    count = c.tile_m * c.tile_n * c.tile_k
+    if on_vectors(c, arch_called(device.arch)):
+        return physics.lanes_us(count, device)
+    word = "tf32" if c.precision == "tf32" else c.dtype
+    return 2 * count / (physics.matrix_rate(device, word) * CONV.POINTER_SHARE)
 
 
 def resident(c: ConvConfig, this: Arch, sums: int, shared_memory: int) -> int:
