@@ -29,12 +29,13 @@ from tilewright.ops.conv.catalogue import (
     written,
 )
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.geometry import cdiv, channels_first, power_of_two
 from tilewright.ops.conv.pipelines import pointers
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.estimate import Estimates
-from tilewright.ops.pool import Each, Objections, because, each
+from tilewright.ops.pool import Each, Objections, because, each, either
 
 PIPELINE = "in_place"
 MOST_TAPS = 16
@@ -234,6 +235,9 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
 
 # --- how long they take -------------------------------------------------------------------------
 
+LEAST_COPIED = 4
+"""Bytes that are copied to shared memory without the warps' registers, at least."""
+
 EXCHANGED = 12
 """Instructions of a lane for each element that is exchanged between threads, with its share of
 addresses and masks. By counting; no GPU has timed the kernels."""
@@ -249,12 +253,15 @@ def _shared_memory(c: ConvConfig, arch: Arch) -> int:
 def _estimates(x: Context) -> Estimates:
     c, p, device = x.config, x.problem, x.device
     steps = _steps(c, p)
+    of_step = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[p.dtype].bytes
     exchanged = c.tile_m * (c.tile_n if p.direction == "data" else steps * c.tile_k)
+    instructions = exchanged * EXCHANGED + steps * of_step / c.alignment * CONV.LOAD_INSTRUCTIONS
     work = pointers.Work(
         steps=steps,
-        read=(c.tile_m + c.tile_n) * c.tile_k * DTYPES[p.dtype].bytes,
+        read=of_step,
         products=each(c, pointers.products_us, device),
-        gathered=physics.lanes_us(exchanged * EXCHANGED, device),
+        slower=either(c.alignment >= LEAST_COPIED, 1.0, CONV.GATHERED),
+        gathered=physics.lanes_us(instructions, device),
         resident=each(c, _resident, arch_called(device.arch)),
         neighbours=True,
         waits=0.0 if p.direction == "data" else DEVICE.LATENCY_US,
