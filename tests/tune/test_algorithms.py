@@ -205,7 +205,7 @@ THEIRS = vendors(FP32, SPLIT, 1)
 
 def tune(folder, crew, algorithms=(THEIRS,), configs=CONFIGS, first=2):
     effort = Effort(first=first, step=2, patience=1, takes=1)
-    jobs, refused = jobs_of(GROUP, [FP32], None, configs, {FP32: algorithms})
+    jobs, refused = jobs_of(GROUP, [FP32], None, configs, lambda: {FP32: algorithms})
     assert not refused
     rows = []
     with Results(folder / "sweep", write=True) as results:
@@ -269,7 +269,8 @@ def test_an_offer_that_is_slow_or_wrong_changes_nothing(tmp_path):
 
 
 def test_a_problem_that_only_the_library_serves_has_a_job():
-    jobs, refused = jobs_of(GROUP, [FP32], None, CONFIGS[:0] or [vendors(P)], {FP32: (THEIRS,)})
+    others = CONFIGS[:0] or [vendors(P)]
+    jobs, refused = jobs_of(GROUP, [FP32], None, others, lambda: {FP32: (THEIRS,)})
     assert not refused and jobs[0].configs[THEIRS.name] == THEIRS
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from tilewright import ops
@@ -71,7 +70,7 @@ def jobs_of(
     problems: Iterable[Any],
     table: Table | None,
     configs: Sequence[Any] = (),
-    algorithms: Mapping[Any, Sequence[Any]] = MappingProxyType({}),
+    algorithms: Callable[[], Mapping[Any, Sequence[Any]]] = dict,
     constraints: Constraints = NO_CONSTRAINTS,
 ) -> tuple[list[Job], list[tuple[Any, str]]]:
     """A job for each problem, and the problems that nothing supports, with the reason. Among
@@ -82,7 +81,8 @@ def jobs_of(
     Starters are the kernels chosen today, by `table` and the shipped tables. If `configs` are
     given, the first choice of the estimate alone is a starter too, because `configs` may lack it.
 
-    algorithms: by problem, what the vendor's library offers.
+    algorithms: says, by problem, what the vendor's library offers. It is asked at the end, so that
+        the library may be asked meanwhile.
     constraints: what every candidate and starter keeps to.
     """
     device, this = group.device, arch(group.device.arch)
@@ -94,8 +94,7 @@ def jobs_of(
         *([Planner(device=device, selector="analytical", constraints=constraints)] * bool(configs)),
     ]
     pools = _Pools(this)
-    found: list[Job] = []
-    refused: list[tuple[Any, str]] = []
+    every: list[tuple[Job, str]] = []
     for problem in _one_for_each_row(problems):
         family = ops.family(problem.family)
         starters, reason = [], ""
@@ -108,16 +107,21 @@ def jobs_of(
             row = None  # its kernel is not chosen; perhaps it no longer exists
         pool = configs or pools.of(problem)
         fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
-        theirs = tuple(algorithms.get(problem, ()))
         if constraints != NO_CONSTRAINTS:
             fit = [c for c in fit if constraints.allows(c, problem, device)]
-            theirs = tuple(c for c in theirs if constraints.allows(c, problem, device))
-        if fit or starters or theirs:
-            ranked = _tiles_first(family.rank(problem, fit, device), family.tile)
-            first = tuple(dict.fromkeys(starters))
-            found.append(Job(group, problem, ranked, first, row, theirs))
+        ranked = _tiles_first(family.rank(problem, fit, device), family.tile) if fit else ()
+        first = tuple(dict.fromkeys(starters))
+        every.append((Job(group, problem, ranked, first, row, ()), reason))
+    offered = algorithms()
+    found: list[Job] = []
+    refused: list[tuple[Any, str]] = []
+    for job, reason in every:
+        theirs = offered.get(job.problem, ())
+        allowed = [c for c in theirs if constraints.allows(c, job.problem, device)]
+        if job.candidates or job.starters or allowed:
+            found.append(replace(job, algorithms=tuple(allowed)))
         else:
-            refused.append((problem, reason or "none of the given kernels supports it"))
+            refused.append((job.problem, reason or "none of the given kernels supports it"))
     return found, refused
 
 

@@ -4,6 +4,7 @@ table has already, what the vendor's libraries offer; `Tuner` does the rest."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,11 +107,14 @@ class Work:
             table, given = self.table, len(problems)
             problems = [one for one in problems if table.get(one, group.device) is None]
             self.skipped += given - len(problems)
-        alone = configs or self.constraints.only_ours
-        algorithms = {} if alone else self._offered(group, problems)
-        with self._shown.busy("ranking the candidates of every problem"):
+        asked = [] if configs or self.constraints.only_ours else problems
+        with (
+            self._shown.busy("ranking the candidates of every problem"),
+            ThreadPoolExecutor(1) as beside,
+        ):
+            offers = beside.submit(self._offered, group, asked)
             jobs, unsupported = jobs_of(
-                group, problems, self.table, configs, algorithms, self.constraints
+                group, problems, self.table, configs, offers.result, self.constraints
             )
         self.alike += len(problems) - len(jobs) - len(unsupported)
         self.jobs += jobs
@@ -118,10 +122,9 @@ class Work:
 
     def _offered(self, group: Group, problems: Sequence[Any]) -> dict[Any, Sequence[Any]]:
         """The algorithms that the vendor's library offers, by problem."""
-        if not group.real:
+        if not (group.real and problems):
             return {}
-        with self._shown.busy("asking the vendor's library for its algorithms"):
-            offers = offered(group, problems)
+        offers = offered(group, problems)
         self.offers += offers.values()
         return {problem: offer.configs for problem, offer in offers.items()}
 
