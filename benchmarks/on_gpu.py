@@ -354,13 +354,16 @@ class OnGpu:
     def _made(self) -> verify.Operands:
         return self._case.operands(self._problem, self._seed, GPU)
 
-    def _another(self) -> verify.Operands:
-        """The operands in other memory. Copying is faster than drawing the values once more; not
-        for pointers, which would still say where the first ones are."""
-        inputs, outputs = self._operands.inputs, self._operands.outputs
-        if any(isinstance(x, Pointers) for x in (*inputs.values(), *outputs.values())):
-            return self._made()
-        return verify.Operands(*copy.deepcopy((inputs, outputs)))  # strides and what is shared too
+    def _another(self, outputs: bool = True) -> verify.Operands:
+        """The operands in other memory; the outputs only if it is said. Copying is faster than
+        drawing the values once more; not for pointers, which would still say where the first ones
+        are."""
+        mine = self._operands
+        if any(isinstance(x, Pointers) for x in (*mine.inputs.values(), *mine.outputs.values())):
+            made = self._made()
+        else:  # with strides, and what is shared
+            made = verify.Operands(*copy.deepcopy((mine.inputs, mine.outputs if outputs else {})))
+        return made if outputs else verify.Operands(made.inputs, mine.outputs)
 
     # --- contenders -------------------------------------------------------------------------
 
@@ -510,10 +513,7 @@ class OnGpu:
         """Copies of the inputs through which calls rotate, so that none is in L2; one output."""
         mine, l2 = self._operands, self._bench.device.l2_bytes
         count = timing.copies_to_rotate(bytes_of(mine.inputs.values()), l2)
-        return [
-            mine,
-            *(verify.Operands(self._another().inputs, mine.outputs) for _ in range(count - 1)),
-        ]
+        return [mine, *(self._another(outputs=False) for _ in range(count - 1))]
 
 
 # --- steps in graphs ----------------------------------------------------------------------------
