@@ -144,14 +144,12 @@ class Layer:
 
         slots, inner = rows.shape[0], rows.shape[1] // 2
         eight = self.scales is not None
-        block = 128 if eight else WIDE
         out = torch.empty(slots, inner, dtype=self.w2.dtype, device=rows.device)
-        count = -(-inner // block)
-        scales = torch.empty(slots, count, device=rows.device) if eight else None
+        scales = torch.empty(slots, -(-inner // 128), device=rows.device) if eight else None
         limit, alpha, shift = self.clamp or (0.0, 1.0, 0.0)
-        kernels.gate[(slots, count)](
-            rows, out, rows if scales is None else scales, inner, limit, alpha, shift, block,
-            self.clamp is not None, eight, num_warps=1 if eight else 4,
+        kernels.gate[(slots, -(-inner // WIDE))](
+            rows, out, rows if scales is None else scales, inner, limit, alpha, shift, WIDE,
+            self.clamp is not None, eight,
         )  # fmt: skip
         return out, scales
 
@@ -201,7 +199,7 @@ def in_eight(x: Any, dtype: Any) -> tuple[Any, Any]:
     rows, width = x.shape
     out = torch.empty(rows, width, dtype=dtype, device=x.device)
     scales = torch.empty(rows, -(-width // 128), device=x.device)
-    kernels.round_rows[(rows, scales.shape[1])](x, out, scales, width, 128, num_warps=1)
+    kernels.round_rows[(rows, -(-width // WIDE))](x, out, scales, width, WIDE)
     return out, scales
 
 

@@ -149,9 +149,9 @@ def product(a, b, c, scale_a, scale_b, weights, order, owners, total, n, k, slot
 def gate(rows, out, scales, inner, limit, alpha, shift, BLOCK: tl.constexpr,
          CLAMPED: tl.constexpr, SCALED: tl.constexpr):  # fmt: skip
     """SiLU of gates, by ups: halves of a row, or, clamped, elements by turns. SCALED: rounded to 8
-    bits, BLOCK being 128."""
-    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = block * BLOCK + tl.arange(0, BLOCK)
+    bits."""
+    row = tl.program_id(0).to(tl.int64)
+    at = _in_groups(BLOCK)
     here = at < inner
     rows += row * 2 * inner
     if CLAMPED:
@@ -165,21 +165,33 @@ def gate(rows, out, scales, inner, limit, alpha, shift, BLOCK: tl.constexpr,
         ups = tl.load(rows + inner + at, mask=here, other=0.0).to(tl.float32)
         made = gates * tl.sigmoid(gates) * ups
     if SCALED:
-        scale = tl.maximum(tl.max(tl.abs(made), axis=0), 1e-10) / MOST
-        tl.store(scales + row * tl.num_programs(1) + block, scale)
-        made = tl.clamp(made / scale, -MOST, MOST)
+        made = _rounded(made, scales + row * tl.cdiv(inner, 128), inner, BLOCK)
     tl.store(out + row * inner + at, made.to(out.dtype.element_ty), mask=here)
 
 
 @triton.jit
+def _in_groups(BLOCK: tl.constexpr):
+    """The columns of this workgroup, 128 in each row."""
+    group = tl.program_id(1) * (BLOCK // 128) + tl.arange(0, BLOCK // 128)
+    return group[:, None] * 128 + tl.arange(0, 128)[None, :]
+
+
+@triton.jit
+def _rounded(some, scales, width, BLOCK: tl.constexpr):
+    """Groups divided by their scales, which are stored."""
+    scale = tl.maximum(tl.max(tl.abs(some), axis=1), 1e-10) / MOST
+    group = tl.program_id(1) * (BLOCK // 128) + tl.arange(0, BLOCK // 128)
+    tl.store(scales + group, scale, mask=group * 128 < width)
+    return tl.clamp(some / scale[:, None], -MOST, MOST)
+
+
+@triton.jit
 def round_rows(x, out, scales, width, BLOCK: tl.constexpr):
-    """Rows in 8 bits, with a scale for each BLOCK elements."""
-    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = block * BLOCK + tl.arange(0, BLOCK)
+    """Rows in 8 bits, with a scale for each 128 elements."""
+    row = tl.program_id(0).to(tl.int64)
+    at = _in_groups(BLOCK)
     some = tl.load(x + row * width + at, mask=at < width, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(some), axis=0), 1e-10) / MOST
-    tl.store(scales + row * tl.num_programs(1) + block, scale)
-    some = tl.clamp(some / scale, -MOST, MOST)
+    some = _rounded(some, scales + row * tl.cdiv(width, 128), width, BLOCK)
     tl.store(out + row * width + at, some.to(out.dtype.element_ty), mask=at < width)
 
 

@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 SIZES = {
     "halves": moe_layers.Model(64, 48, 6, 2),
     "clamped": moe_layers.Model(80, 48, 6, 2, clamped=True),  # sums are no whole blocks
-    "fp8": moe_layers.Model(256, 128, 5, 3),
+    "fp8": moe_layers.Model(1280, 128, 5, 3),
 }
 BLOCK = rival.Block(16, 64, 64, 4, 3, 2)
 
