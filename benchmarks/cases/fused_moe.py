@@ -67,12 +67,11 @@ def asked(name: str) -> Sequence[Any]:
 
     cell = cells()[name]
     size, words = cell.sizes, said(cell)
-    words = {name: word for name, word in words.items() if name not in CLAMP}
     if cell.dtype == "fp8":
         words["stored"] = "e4m3fn"
     found: Sequence[Any] = moe.plan(
         tokens=cell.tokens, hidden=size.hidden, inner=cell.inner, experts=size.experts, k=size.k,
-        clamped=size.clamped, **words,
+        **words,
     ).problems  # fmt: skip
     return found
 
