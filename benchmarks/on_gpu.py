@@ -246,7 +246,13 @@ class Bench:
         try:
             stage = OnGpu(case, problem, self, seed, say)
             row = compared(str(problem), stage, case.ways)
-            picked = (row.ratio(way, s) for way in row.samples for s in SIDES)
+            ends = ("", BY_ESTIMATE) if case.ours == "prepared" else ("",)
+            picked = (
+                row.ratio(way, side, named=end)
+                for way in row.samples
+                for side in SIDES
+                for end in ends
+            )
             configs = [stage.config(one.kernel) for one in picked if one]
             return row, {c.name: c for c in configs if c is not None}
         finally:

@@ -53,6 +53,9 @@ from tilewright.standing import WAITS
 STALL_SECONDS = 300
 """A worker that says nothing for so long is ended. A compilation of FlexAttention takes longest."""
 SEED = 1
+PREPARED_TOGETHER = 80
+"""Problems whose few candidates are measured before they are compared: each time opens the GPU in
+processes of its own."""
 
 
 @dataclass
@@ -105,9 +108,9 @@ def _kernels(
 ) -> list[claims.Claim]:
     problems = case.problems()
     say("count", len(problems))
-    at_work, begun = bench(), time.time()
-    note = at_work.prepare(case, [p for p in problems if str(p) not in known], partial(say, "text"))
-    say("text", f"  built in {time.time() - begun:.1f} s")
+    at_work = bench()
+    coming = _together(case, [p for p in problems if str(p) not in known])
+    note = ""
     rows: dict[Any, Row] = {}
     configs: dict[str, Any] = {}
     beside: dict[str, None] = {}
@@ -121,9 +124,13 @@ def _kernels(
             beside[had.get("note", "")] = None
             say("row", had)
             continue
-        begun = time.time()
-        if begun + longest > deadline:
+        if time.time() + longest > deadline:
             raise Late(f"left out {len(problems) - number} of {len(problems)} problems")
+        if some := coming.get(problem):
+            begun = time.time()
+            note = at_work.prepare(case, some, partial(say, "text"))
+            say("text", f"  built in {time.time() - begun:.1f} s")
+        begun = time.time()
         try:
             row, used = at_work.compared(case, problem, SEED + number, partial(say, "text"))
         except VendorWrong as error:
@@ -152,7 +159,8 @@ def _kernels(
         wrong = [str(p) for p in meant if p in unmatched or not _has(rows[p], part)]
         out = f"left out, as the vendor's result is wrong: {'; '.join(wrong)}" if wrong else ""
         told = "" if part.end else figures
-        notes = "; ".join(filter(None, (*beside, told, out))) or None
+        of_whole = beside if isinstance(case, InGraphs) or not part.end else ()
+        notes = "; ".join(filter(None, (*of_whole, told, out))) or None
         calls, graphs = (_compared(some, way, part) for way in WAYS)
         return claims.Claim(
             name, part.against, len(some), calls, graphs, about, sources, note=notes
@@ -171,6 +179,14 @@ def _kernels(
 def _has(row: Row, part: Part) -> bool:
     """Whether the vendor's contenders of a part were timed."""
     return any(row.ratio(way, "ours", part.vendor) for way in row.samples)
+
+
+def _together(case: Case | InGraphs, problems: Sequence[Any]) -> dict[Any, Sequence[Any]]:
+    """What is prepared before a problem is compared: it and those behind it. All at once; where
+    preparing is measuring, some, so that the results of most are known when the budget is over."""
+    measuring = isinstance(case, Case) and case.ours == "prepared"
+    count = PREPARED_TOGETHER if measuring else len(problems)
+    return {problems[at]: problems[at : at + count] for at in range(0, len(problems), count or 1)}
 
 
 def _about(case: AnyCase) -> dict[str, Any]:
