@@ -215,12 +215,12 @@ def test_what_a_kernel_moves_decides_then_what_is_preferred():
         prefers=lambda problem, config: -config.ROWS,
     )
     family = CustomFamily(by_rows)
-    problem = family.problem_type(rows=4, columns=100)
+    problem = family.problem_type(rows=40000, columns=1000)
     this = arch("sm_90")
     configs = family.default_space(problem, this).expand(this).configs
     ranked = family.rank(problem, configs, H200)
     first, estimate = ranked[0]
-    assert (first.alignment, first.num_warps, first.ROWS) == (4, 8, 16)
+    assert (first.alignment, first.num_warps, first.ROWS) == (8, 8, 16)
     assert [c.num_warps for c, _ in ranked[-3:]] == [4, 4, 4]
     assert estimate.limiter == "memory"
 

@@ -242,11 +242,13 @@ def test_the_estimate_counts_the_declared_arithmetic():
     config = pick().default_space(few, arch("sm_90")).expand(arch("sm_90")).configs[0]
     terms = dict(pick().estimate(config, few, devices()["h200_sxm"]).terms)
     # fp32 on the vector units: 132 SMs x 256 a clock x 1.98 GHz
+    assert pick().estimate(config, few, devices()["h200_sxm"]).limiter == "launch"
     assert terms["arithmetic"] == pytest.approx(4 * 20 / (132 * 256 * 1.98e9) * 1e6)
     whole = problem(dtype="int64")  # no rate is known of it
     config = pick().default_space(whole, arch("sm_90")).expand(arch("sm_90")).configs[0]
     assert [name for name, _ in pick().estimate(config, whole, devices()["h200_sxm"]).terms] == [
-        "memory"
+        "memory",
+        "launch",
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright import checks
 from tilewright.arch import arch, peak_tflops
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.custom import catalogue, drawn, extents, fitting, gradient, kinds, stated
 from tilewright.custom.declaration import COMPILER, Array, Declaration, flag
@@ -176,8 +177,8 @@ class CustomFamily(Defaults):
         return YES if said is True else no("supports", said or "it does not serve this problem")
 
     def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
-        """The longer of two times: of memory, and of the declared arithmetic at the peak of its
-        unit. Nothing is known of what the kernel does besides."""
+        """A launch, and the longer of two times: of memory, and of the declared arithmetic at the
+        peak of its unit. Nothing is known of what the kernel does besides."""
         d = self.declared
         there = (part for part in d.parts if part.there(config))
         programs = sum(math.prod(part.grid(problem, config)) for part in there)
@@ -188,9 +189,11 @@ class CustomFamily(Defaults):
         for unit, count in problem.work.items():
             if this.has(unit):  # the rate of other types, as int64, is not known
                 terms.append(("arithmetic", count / peak_tflops(this, device, unit) / 1e6))
-        longest = max(terms, key=lambda term: term[1])
-        facts = (f"{programs} workgroups in {waves} waves",)
-        return Estimate(longest[1], longest[0], tuple(terms), facts)
+        total = DEVICE.LAUNCH_US + max(us for _, us in terms)
+        terms.append(("launch", DEVICE.LAUNCH_US))
+        limit, _ = max(terms, key=lambda term: term[1])
+        facts = (f"{_many(programs, 'workgroup')} in {_many(waves, 'wave')}",)
+        return Estimate(total, limit, tuple(terms), facts)
 
     def rank(
         self, problem: Any, configs: Iterable[Any], device: Device
@@ -335,6 +338,10 @@ class CustomFamily(Defaults):
 def _common(problem: Any, names: Iterable[str]) -> int:
     """How many elements all these sizes and strides are multiples of, of `kinds.ALIGNMENTS`."""
     return math.gcd(kinds.ALIGNMENTS[0], *(getattr(problem, name) for name in names))
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _keywords(d: Declaration) -> dict[str, Keyword]:
