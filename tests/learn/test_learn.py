@@ -23,6 +23,7 @@ from tilewright.learn.suggest import suggest
 from tilewright.measure.results import Results
 from tilewright.select.features import Described
 from tilewright.select.model import Asked, Models, load, save
+from tilewright.select.trees import LEAF, Trees
 from tilewright.verdict import YES
 
 
@@ -301,7 +302,7 @@ def test_suggestions_are_where_both_disagree_times_the_calls(learned: Any, tmp_p
     model, _ = learned
     save(Models([model]), tmp_path / "model.json")
     calls = tmp_path / "calls.jsonl"
-    known = [GEMM.problem_type(m, 2048, 1024) for m in (128, 192)]
+    known = [GEMM.problem_type(m, 2048, 1024) for m in (160, 192)]
     unknown = GEMM.problem_type(128, 2048, 100_000)
     counts = {known[0]: 1, known[1]: 1000, unknown: 5}
     calls.write_text(
@@ -319,6 +320,24 @@ def test_suggestions_are_where_both_disagree_times_the_calls(learned: Any, tmp_p
     assert sum(found["unknown"].values()) == 1 and "k is outside" in str(found["unknown"])
     assert len(json.loads(out.read_text())) == 2
     assert len(run("suggest", calls, *words, "--most", 1)["suggested"]) == 1
+
+
+def test_nothing_is_suggested_where_both_agree(learned: Any):
+    model, _ = learned
+    alone = Trees((LEAF,), (0.0,), (0,), (0,), (0,))
+    probes = tuple(replace(one, answers=(0.0,) * len(one.kernels)) for one in model.probes)
+    agreeing = replace(model, trees=alone, probes=probes)
+    told = suggest({GEMM.problem_type(128, 2048, 1024): 9}, Models([agreeing]), H200)
+    assert told.found == () and [*told.unknown] == ["the model and the estimate agree"]
+
+
+def test_nothing_is_suggested_by_a_stale_model(learned: Any):
+    model, _ = learned
+    one = model.probes[0]
+    moved = replace(one, estimated=tuple(2 * us for us in one.estimated))
+    stale = replace(model, probes=(moved, *model.probes[1:]))
+    told = suggest({GEMM.problem_type(128, 2048, 1024): 9}, Models([stale]), H200)
+    assert told.found == () and [*told.unknown] == [stale.stale]
 
 
 def test_a_class_with_few_problems_is_left_out_and_said(folder: Path, tmp_path: Path):

@@ -360,7 +360,7 @@ def _show_suggested(document: Mapping[str, Any]) -> None:
     ]
     output.table(("worth", "calls", "gain", "problem"), rows)
     for why, count in document["unknown"].items():
-        output.line(f"{count} problems: {why}")
+        output.line(f"{count} problem{'s' * (count != 1)}: {why}")
 
 
 # --- what commands share ------------------------------------------------------------------------

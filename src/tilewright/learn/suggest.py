@@ -41,8 +41,8 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Suggested:
-    """Suggestions, the most worth first; and problems about which the models say nothing, by the
-    reason, the most common first."""
+    """Suggestions, the most worth first; and problems of which there is nothing to suggest, by the
+    reason, the most common first: the models say nothing, or what the estimate says."""
 
     found: tuple[Suggestion, ...]
     unknown: Mapping[str, tuple[Any, ...]]
@@ -68,6 +68,9 @@ def suggest(problems: Mapping[Any, int], models: Models, device: Device) -> Sugg
         judgement = judged(model, described)
         if isinstance(judgement, str):
             unknown.setdefault(_in_short(judgement), []).append(problem)
+            continue
+        if not judgement.gain:
+            unknown.setdefault("the model and the estimate agree", []).append(problem)
             continue
         names = [described.pool[at].name for at in (judgement.first, judgement.order[0])]
         found.append(Suggestion(problem, count, judgement.gain, *names))
