@@ -10,6 +10,7 @@ import pytest
 from library_cases import SPLIT, vendors
 
 from tilewright.arch import device
+from tilewright.errors import NoDriver
 from tilewright.measure import algorithms, places
 from tilewright.measure import problems as problems_module
 from tilewright.measure.algorithms import Offer
@@ -192,9 +193,22 @@ def test_prepare_measures_what_has_no_row(cli, shapes, tmp_path, monkeypatch):
 
 
 def test_only_gpus_of_this_machine_are_measured(cli, shapes, monkeypatch):
-    monkeypatch.setattr(ahead, "parse", lambda words: [])
-    said = cli.fails(2, "prepare", shapes, "--device", "h20", "--measure")
-    assert "is no GPU of this machine" in said
+    words = ("prepare", shapes, "--device", "h20", "--measure")
+    monkeypatch.setattr(ahead.devices, "gpus", list)
+    assert "is no GPU of this machine" in cli.fails(2, *words)
+
+    def without():
+        raise NoDriver("no GPU can be used here")
+
+    monkeypatch.setattr(ahead.devices, "gpus", without)
+    assert "--devices" not in cli.fails(1, *words)  # which this command does not have
+    assert "--devices cpu takes" in cli.fails(1, "tune", "--problems", shapes, "--table", "t.twt")
+
+
+@pytest.mark.parametrize("option", ["--candidates", "--seconds"])
+def test_what_belongs_to_measuring_is_refused_without_it(cli, shapes, option):
+    said = cli.fails(2, "prepare", shapes, "--device", "h20", option, 3)
+    assert f"{option} is for --measure, which is not given" in said
 
 
 # --- table compare, table minimise ----------------------------------------------------------

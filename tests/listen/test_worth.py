@@ -101,7 +101,7 @@ def test_steps_may_be_told_and_are_a_run_otherwise() -> None:
 
 
 def test_what_was_only_captured_has_no_worth() -> None:
-    with pytest.raises(BadArgument, match="nothing in it was listened to"):
+    with pytest.raises(BadArgument, match="no calls that were listened to"):
         worth(Recorded({BIG: 3}, {}, {}, ()), planner(), GPU)
 
 

@@ -209,7 +209,7 @@ def test_what_cannot_be_measured_is_said(lab, monkeypatch, tmp_path, table):
         measured(tmp_path, table, build_missing=False)
     with pytest.raises(BadArgument, match="emulated GPU has no times"):
         ahead.measured(Dispatcher(device="emulated:mi300x"), PROBLEMS, Measuring(), table)
-    monkeypatch.setattr(ahead, "parse", lambda words: [SimpleNamespace(device=GROUP.device)])
+    monkeypatch.setattr(ahead.devices, "gpus", lambda: [SimpleNamespace(device=GROUP.device)])
     with pytest.raises(WrongDevice, match="H20 is no GPU of this machine"):
         ahead.measured(Dispatcher(device="h20"), PROBLEMS, Measuring(), table)
     with pytest.raises(BadArgument, match="candidates is at least 1"):
@@ -227,7 +227,7 @@ def test_calls_are_timed_as_they_come_in_a_model():
 def test_the_gpu_that_is_planned_for_measures(monkeypatch):
     other, two = (replace(GROUP.device, name=name) for name in ("one more", "two"))
     here = [SimpleNamespace(device=one) for one in (other, two, two)]
-    monkeypatch.setattr(ahead, "parse", lambda words: here)
+    monkeypatch.setattr(ahead.devices, "gpus", lambda: here)
     assert ahead._words(two) == "1,"
     assert ahead._words(GROUP.device) == "cpu"
 

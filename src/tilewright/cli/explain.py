@@ -86,7 +86,10 @@ def show(found: Explanation, limit: int, everything: bool = False) -> None:
         output.line(f"and {len(usable) - len(shown)} more that could serve it (--all shows them)")
     others = [fate for fate in found.fates if fate.fate in ("refused", "passed over")]
     if not others:
-        output.line(f"all {len(usable)} kernels considered can serve it; none was refused")
+        if len(usable) > 1:
+            output.line(f"all {len(usable)} kernels considered can serve it; none was refused")
+        else:
+            output.line("it is the only kernel considered" if usable else "there is no kernel")
         return
     output.line()
     if everything:

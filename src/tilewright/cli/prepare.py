@@ -20,7 +20,7 @@ from tilewright.errors import BadArgument
 if TYPE_CHECKING:
     from tilewright.compile import Store
     from tilewright.dispatch import Dispatcher
-    from tilewright.preparing import Measured, Preparation
+    from tilewright.preparing import Measured, Measuring, Preparation
 
 
 app = typer.Typer()
@@ -34,22 +34,37 @@ class MeasureOptions:
         bool,
         typer.Option(
             "--measure",
-            help="First measure a few kernels and the vendor's algorithms for each problem "
-            "without a row, on the GPU of this machine, and write the winners into the table.",
+            help="First measure a few kernels, and the vendor's, for each problem without a row, "
+            "on this machine's GPU.",
         ),
     ] = False
     candidates: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--candidates", min=1, help="With --measure: how many of the best kernels by estimate."
+            "--candidates",
+            min=1,
+            help="With --measure: how many of the best kernels by estimate [default: 4]",
         ),
-    ] = 4
+    ] = None
     seconds: Annotated[
         float | None,
         typer.Option(
             "--seconds", min=0, help="With --measure: after so long, no more problems are begun."
         ),
     ] = None
+
+    def asked(self) -> Measuring | None:
+        """How it is measured; None if it is not. Raises `BadArgument` for options that would say
+        nothing."""
+        from tilewright.preparing import Measuring
+
+        if self.measure:
+            how = Measuring(seconds=self.seconds)
+            return how if self.candidates is None else replace(how, candidates=self.candidates)
+        for word in ("candidates", "seconds"):
+            if getattr(self, word) is not None:
+                raise BadArgument(f"--{word} is for --measure, which is not given")
+        return None
 
 
 @command(
@@ -78,8 +93,8 @@ def prepare(
     """Plan each problem for one GPU, as a call does, and build all different kernels side by side
     into the store. A program that then meets these problems does not wait for the compiler.
 
-    With --measure, rows go into the one --table that is given, or else into the file that
-    TILEWRIGHT_TABLES names, or else into the user's folder, which dispatchers read by themselves.
+    With --measure, rows go into --table, else into the file that TILEWRIGHT_TABLES names, else into
+    the user's folder. Dispatchers read the last two by themselves.
 
     Needs no GPU if --device names one and nothing is measured. A kernel that cannot be built is
     replaced by the next choice, as in a call. Exits with 1 if there was such a kernel, or if a
@@ -89,14 +104,15 @@ def prepare(
     from tilewright.compile import show_progress
     from tilewright.measure.problems import load_problems
 
+    how = measuring.asked()
     kept = building.kept.open_if_given()
-    there = [table for table in plan.tables or () if not measuring.measure or table.is_file()]
+    there = [table for table in plan.tables or () if how is None or table.is_file()]
     dispatcher = replace(plan, tables=there).dispatcher(plan.device, kept)
     this = arch(dispatcher.device_for_planning().arch)
     listed = load_problems(problems, this, family, words(signature)).problems
     measured = None
-    if measuring.measure:
-        measured = _measured(dispatcher, listed, plan, measuring)
+    if how is not None:
+        measured = _measured(dispatcher, listed, plan, how)
         dispatcher = plan.dispatcher(plan.device, kept)
     with show_progress() as progress:
         found = dispatcher.prepare(
@@ -112,12 +128,11 @@ def prepare(
 
 
 def _measured(
-    dispatcher: Dispatcher, problems: Sequence[Any], plan: PlanOptions, how: MeasureOptions
+    dispatcher: Dispatcher, problems: Sequence[Any], plan: PlanOptions, how: Measuring
 ) -> Measured:
     """Measure what no row answers, and say what goes on."""
     from tilewright.compile import show_progress
     from tilewright.measure.progress import show_measuring
-    from tilewright.preparing import Measuring
     from tilewright.tables import own
     from tilewright.tune import ahead
 
@@ -126,7 +141,7 @@ def _measured(
         raise BadArgument(f"which of the {len(given)} tables are rows written into? name one")
     path = given[0] if given else own.to_write(dispatcher.device_for_planning())
     shown = ahead.Shown(output.busy, show_progress, show_measuring)
-    return ahead.measured(dispatcher, problems, Measuring(how.candidates, how.seconds), path, shown)
+    return ahead.measured(dispatcher, problems, how, path, shown)
 
 
 def _counts(found: Preparation) -> dict[str, int]:

@@ -154,15 +154,12 @@ def emulated_place(word: str) -> Place:
     return Place(word.strip().lower(), environment("cpu"), renamed)
 
 
-WITHOUT = "--devices cpu takes the interpreter"
-
-
 def gpus() -> list[Place]:
     """The visible GPUs of this machine, in their driver's order. Raises `NoDriver` if there is no
     GPU, or if no data file describes the architecture of one (hide that GPU)."""
     with Child(_ASKED) as child:
         answer, _ = child.request({}, timeout=_ASKING_SECONDS)
     if "error" in answer:
-        raise NoDriver(f"{answer['error']} ({WITHOUT})")
+        raise NoDriver(str(answer["error"]))
     found = [(uuid, convert(fields, Device, "the driver")) for uuid, fields in answer["devices"]]
     return [Place(uuid, environment(arch(d.arch).backend), d) for uuid, d in found]

@@ -9,7 +9,9 @@ from tilewright.arch.words import NATIVE, emulated, joined, product_of
 from tilewright.arch.words import number as numbered
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.measure import cluster, devices
-from tilewright.measure.devices import CPU, WITHOUT, Place, emulated_place, interpreter_place
+from tilewright.measure.devices import CPU, Place, emulated_place, interpreter_place
+
+WITHOUT = "--devices cpu takes the interpreter"
 
 
 def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
@@ -34,7 +36,10 @@ def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
         raise BadArgument(f"devices '{words}' names none; give all, cpu, a count, or a list")
     if all(map(_on_cpu, items)):
         return [_processor(item) for item in items]
-    found = list(devices.gpus() if here is None else here)
+    try:
+        found = list(devices.gpus() if here is None else here)
+    except NoDriver as error:
+        raise NoDriver(f"{error} ({WITHOUT})") from None
     if not found:
         raise NoDriver(f"no GPU can be used here ({WITHOUT})")
     if items in (["all"], [NATIVE]):

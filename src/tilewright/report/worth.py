@@ -118,7 +118,10 @@ def worth(recorded: Recorded, planner: Planner, device: Device, steps: int | Non
     Raises `BadArgument` if nothing was listened to.
     """
     if not recorded.heard:
-        raise BadArgument("nothing in it was listened to: see TILEWRIGHT_LISTEN")
+        raise BadArgument(
+            "there are no calls that were listened to: TILEWRIGHT_LISTEN=FILE records them, "
+            "TILEWRIGHT_CAPTURE does not"
+        )
     counted = sum(run.steps for run in recorded.processes)
     per = STEP if steps or counted else RUN
     number = steps or counted or max(1, len(recorded.processes))

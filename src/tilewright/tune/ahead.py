@@ -18,8 +18,8 @@ from tilewright.arch.model import Device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem, WrongDevice
 from tilewright.jsonfile import convert
+from tilewright.measure import devices
 from tilewright.measure.measurement import METHODS, Settings
-from tilewright.measure.places import parse
 from tilewright.plan import Plan
 from tilewright.preparing import Measured, Measuring
 from tilewright.tune.search import EFFORTS
@@ -112,7 +112,7 @@ def _words(device: Device) -> str:
     word."""
     if device.interpreted:
         return "cpu"
-    here = [place.device for place in parse("all")]
+    here = [place.device for place in devices.gpus()]
     if device not in here:
         raise WrongDevice(
             f"{device.name} is no GPU of this machine, and only those can be measured: leave the "
