@@ -12,8 +12,7 @@ are the copy engine's element strides.
 The gradient of the data is the same walk in each residue class of the strides (see `geometry`),
 over a view of the class's pixels. A class without a tap has no step, and stores what the epilogue
 makes of zero. A launch has one class; or, where all meet as many taps, all of them (CLASSES), each
-with a tensor map of its own. A tile's column then says the class too, so tiles of all classes that
-read the same pixels of y run together.
+with its tensor map: tiles of all classes that read the same pixels of y run together.
 
 Data movement. The ring, its consumers and their wgmma are GEMM's (`gluon_ring`): a warp with 24
 registers a thread fills STAGES slots, each with a box for each group that reads it and a tile of
