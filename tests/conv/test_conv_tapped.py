@@ -37,7 +37,7 @@ CASES = (
     replace(LAST, k=1, filter=(5, 7), pad=(2, 3)),
     replace(LAST, epilogue="bias+relu"),
     first(replace(LAST, epilogue="scale+bias")),
-    ConvProblem(2, 16, 2, (300,), (7,), pad=(6,), pad_after=(0,)),
+    ConvProblem(2, 16, 2, (301,), (7,), pad=(6,), pad_after=(0,)),
     ConvProblem(1, 56, 3, (4, 5, 6), (3, 2, 3), pad=(1, 0, 1)),
     first(ConvProblem(1, 40, 2, (4, 6, 4), (2, 3, 3), pad=(1, 1, 1))),
 )
@@ -78,7 +78,15 @@ def test_names_say_what_follows_the_sum():
         parts = [step.part for step in launch.steps]
         assert parts[-1] == "turn_y" and ("turn_w" in parts) == (turned == "tw")
         shapes = {one.name: one.shape for one in launch.temporaries}
-        assert shapes["turned_y"] == (2, 9, 16, 28), "27 taps, filled up to whole 16 bytes"
+        assert shapes["turned_y"] == (2, 27, 144), "tap by tap, with all pixels of an image"
+
+
+def test_a_taps_products_are_whole_16_bytes():
+    p = replace(LAST, spatial=(9, 15))
+    assert tapping.plane(p) == 136 and tapping.elements(p) == 2 * 27 * 136
+    inside = tapping.inside(p)
+    assert inside.y_strides == (27 * 136, 136, 15, 1)
+    assert any(c.gemm_config.layout[2] == "c" for c in configs(p))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +118,7 @@ def test_the_last_layer_of_a_decoder_takes_it(lying):
     p = lying(ConvProblem(1, 128, 3, (512, 512), (3, 3), pad=(1, 1), epilogue="bias"))
     plan = Dispatcher(device=H200, selector="analytical").select(p)
     assert plan.config.turned.startswith(TAPS)
-    rows, y = 4 * 28 * 512 * 512, 2 * 3 * 512 * 512
+    rows, y = 4 * 27 * 512 * 512, 2 * 3 * 512 * 512
     us = turning.us(p, "t", H200, 0.0)
     assert us == pytest.approx(turning.us(p, "tw", H200, 0.0), rel=0.01)
     assert us > (rows + y) / H200.bandwidth_gbs / 1e3

@@ -1,7 +1,8 @@
 """Few filters, forward: a product before the sum over taps. Each pixel of x is multiplied by the
 taps of all filters, as a 1×1 convolution with as many filters as these have taps together; then a
 layout step adds up, for each pixel of y, what its taps have (kernels/taps.py). So x, which has most
-of the elements, is read once, as it lies. What is added up is fp32, and the epilogue follows the
+of the elements, is read once, as it lies. The products lie tap by tap, each with all pixels of an
+image, so that the step reads neighbours. What is added up is fp32, and the epilogue follows the
 sum: a config's name says the epilogue and the dtype of y, not those of the product between
 (`config.apart`).
 """
@@ -14,14 +15,14 @@ from functools import lru_cache
 
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.config import SUMS
-from tilewright.ops.conv.geometry import cdiv, channels_last
+from tilewright.ops.conv.geometry import cdiv, channels_first, channels_last
 from tilewright.ops.conv.problem import GRADIENT_DTYPES, ConvProblem
 
 MOST_COLUMNS = 128
 """Taps of all filters."""
 
 ROW_BYTES = 16
-"""Bytes that rows of these are filled up to multiples of."""
+"""Bytes that a tap's products with an image are filled up to multiples of."""
 
 PIXELS = 128
 """Pixels of y that a workgroup adds up, of one filter."""
@@ -51,27 +52,26 @@ def columns(p: ConvProblem) -> int:
     return p.k * p.taps
 
 
-def row(p: ConvProblem) -> int:
-    """Elements from a pixel's taps to the next pixel's."""
+def plane(p: ConvProblem) -> int:
+    """Elements from a tap's products with the pixels of an image to the next tap's."""
     each = ROW_BYTES // DTYPES[SUMS].bytes
-    return cdiv(columns(p), each) * each
+    return cdiv(math.prod(p.spatial), each) * each
 
 
 @lru_cache(maxsize=1024)
 def inside(p: ConvProblem) -> ConvProblem:
     """The 1×1 convolution that is left before the step."""
-    ones, pixel = (1,) * len(p.filter), row(p)
-    steps = tuple(pixel * math.prod(p.spatial[at + 1 :]) for at in range(len(p.spatial)))
-    image = pixel * math.prod(p.spatial)
+    ones, each = (1,) * len(p.filter), plane(p)
     return replace(
         p, k=columns(p), filter=ones, stride=(), dilation=(), pad=(), pad_after=(), epilogue="",
-        dtype_out=SUMS, w_strides=(), y_strides=(image, 1, *steps),
+        dtype_out=SUMS, w_strides=(),
+        y_strides=(columns(p) * each, each, *channels_first(p.spatial)),
     )  # fmt: skip
 
 
 def elements(p: ConvProblem) -> int:
-    """Of all pixels' taps."""
-    return p.n * math.prod(p.spatial) * row(p)
+    """Of all taps' products."""
+    return p.n * columns(p) * plane(p)
 
 
 def workgroups(p: ConvProblem) -> int:

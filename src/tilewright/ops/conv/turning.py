@@ -171,7 +171,7 @@ def _share(p: ConvProblem, name: str, how: str) -> float:
     if how == LONGER:
         return CONV.LONGER_SHARE
     made = name == p.output_name
-    if how == "taps" or (how == "windows" and made):
+    if how == "windows" and made:
         return CONV.ADDED_SHARE
     if how == "patches" and made and p.c >= MANY and p.strides_of(name)[1] == 1:
         return CONV.BACK_SHARE
@@ -383,7 +383,7 @@ def _tapping(c: ConvConfig, name: str) -> Part:
             "made": Array(c.dtype_out, lambda x: name, aligned=lambda config: 1),
             "made_strides": strides_of(lambda _: name),
             "filters": Numbers("i32", lambda x: x.problem.k),
-            "row": Numbers("i32", lambda x: tapping.row(x.problem), multiples=lambda config: 4),
+            "plane": Numbers("i32", lambda x: tapping.plane(x.problem)),
             "sizes": three(lambda p: tuple(dim.size for dim in p.three)),
             "filter": three(lambda p: tuple(dim.filter for dim in p.three)),
             "PIXELS": lambda config, arch: tapping.PIXELS,
@@ -468,7 +468,7 @@ def _catalogue(c: ConvConfig) -> Catalogue:
         if c.turned.startswith(TAPS):
             if name == "w":  # of the filters, whose taps count as filters between the steps
                 return (x.problem.k, *x.problem.filter, x.problem.c)
-            channels = tapping.row(x.problem)
+            return count, channels, tapping.plane(x.problem)
         return (count, *sizes, channels)
 
     def dtype(name: str, how: str) -> str:
