@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import output
+from tilewright.cli import options, output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.groups import PlanOptions, ProblemArguments
 from tilewright.cli.options import Json, TrustBundle, command
 from tilewright.cli.vocabulary import FEW, LARGE, ODD
 
 if TYPE_CHECKING:
+    from tilewright.dispatch import Dispatcher
     from tilewright.explain import Explanation, Fate
+    from tilewright.moe import LayerPlan
 
 
 app = typer.Typer()
@@ -53,13 +55,21 @@ def explain(
     """Show the kernel chosen for a problem, the reason, the next best kernels, and the rules that
     refused others.
 
+    Of fused_moe, a mixture of experts in the words of `tilewright.moe.plan`, shows every step with
+    its kernel and its estimate.
+
     Only plans: builds and runs nothing, and needs no GPU. Exits with 1 if no kernel serves the
     problem.
     """
     from tilewright.bundle import Bundle
+    from tilewright.moe import words
 
     opened = [Bundle(path, trust_bundle) for path in bundles or ()]
     target = plan.dispatcher(plan.device, bundles=opened)
+    if asked.family == words.NAME:
+        layer = _layer(asked, target)
+        output.answer(layer.to_dict(), as_json, lambda _: _show_layer(layer))
+        return
     found = target.explain(asked.on(target.device_for_planning()))
     if as_json:
         output.emit(found.to_dict())
@@ -68,6 +78,28 @@ def explain(
     if not found.chosen:
         output.say("error: no kernel serves this problem", err=True)
         raise typer.Exit(FAILED)
+
+
+def _layer(asked: ProblemArguments, target: Dispatcher) -> LayerPlan:
+    """The plan of a layer that is asked for by its words."""
+    from tilewright.arch import arch
+    from tilewright.moe import plan, words
+
+    here = arch(target.device_for_planning().arch)
+    return plan(**words.stated(options.words(asked.pairs), here.fp8), dispatcher=target)
+
+
+def _show_layer(layer: LayerPlan) -> None:
+    """Print the steps of a layer, and why each has its kernel."""
+    device = layer.steps[0].plan.device
+    output.heading(f"a mixture of experts on {device.name} ({device.arch})")
+    rows = [(s.name, round(s.estimated_us, 1), s.plan.config.name) for s in layer.steps]
+    rows.append(("all", round(layer.estimated_us, 1), ""))
+    output.table(("step", "estimated µs", "kernel"), rows)
+    output.line()
+    for step in layer.steps:
+        output.line(f"{step.name}: {step.problem}")
+        output.line(f"  {step.plan.selector}: {step.plan.reason}")
 
 
 def show(found: Explanation, limit: int, everything: bool = False) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilewright import ops
+from tilewright.arch.figures import DEVICE
 from tilewright.blocks import parse
 from tilewright.default import default_dispatcher
 from tilewright.moe.form import Clamp, form, packed
@@ -20,7 +21,8 @@ class PlannedStep:
 
     name: route, sort, first product, activation, second product, combine.
     plan: of its problem.
-    estimated_us: the family's estimate of the chosen kernel.
+    estimated_us: the family's estimate of the chosen kernel, with the time of launches, which the
+        estimates of declared operations leave out.
     """
 
     name: str
@@ -48,6 +50,22 @@ class LayerPlan:
     def estimated_us(self) -> float:
         """The sum of the steps' estimates."""
         return sum(step.estimated_us for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for JSON."""
+        steps = [
+            {
+                "name": step.name,
+                "problem": {"family": step.problem.family, **asdict(step.problem)},
+                "kernel": step.plan.config.name,
+                "estimated_us": step.estimated_us,
+                "selector": step.plan.selector,
+                "reason": step.plan.reason,
+            }
+            for step in self.steps
+        ]
+        device = asdict(self.steps[0].plan.device)
+        return {"device": device, "estimated_us": self.estimated_us, "steps": steps}
 
     def __str__(self) -> str:
         device = self.steps[0].plan.device
@@ -167,4 +185,6 @@ def _step(dispatcher: Any, name: str, op: str, fields: Mapping[str, Any]) -> Pla
     family = ops.family(op)
     found = dispatcher.select(family.problem_type(**fields))
     estimate = family.estimate(found.config, found.problem, found.device)
-    return PlannedStep(name, found, estimate.total_us)
+    counted = any(word == "launch" for word, _ in estimate.terms)
+    launches = 0.0 if counted else DEVICE.LAUNCH_US * len(found.launch.steps)
+    return PlannedStep(name, found, estimate.total_us + launches)

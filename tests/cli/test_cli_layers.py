@@ -1,0 +1,45 @@
+"""``explain`` of a mixture of experts: its steps, with their kernels and estimates."""
+
+from __future__ import annotations
+
+from tilewright import moe
+from tilewright.dispatch import Dispatcher
+
+SIZES = ("tokens=64", "hidden=2048", "inner=768", "experts=128", "k=8")
+NUMBERS = {"tokens": 64, "hidden": 2048, "inner": 768, "experts": 128, "k": 8}
+ON = ("--device", "h200_sxm")
+
+
+def test_each_step_has_its_kernel_and_its_estimate(cli):
+    planned = moe.plan(**NUMBERS, dispatcher=Dispatcher(device="h200_sxm"))
+    text = cli("explain", "fused_moe", *SIZES, *ON)
+    assert "a mixture of experts on NVIDIA H200 (sm_90)" in text
+    rows = {line.rsplit(None, 2)[0]: line.split()[-2:] for line in text.splitlines()[2:6]}
+    assert [*rows] == [step.name for step in planned.steps]
+    for step in planned.steps:
+        assert rows[step.name] == [f"{step.estimated_us:.1f}", step.plan.config.name]
+        assert str(step.problem) in text and step.plan.reason in text
+        assert step.estimated_us > 4, "a launch takes time, however little it does"
+
+
+def test_as_json_with_all_that_a_layer_may_have(cli):
+    words = ("stored=fp8", "scale_a=1x128", "scale_b=128x128", "scoring=sigmoid", "limit=7.5")
+    found = cli.json("explain", "fused_moe", *SIZES, *words, "all-experts=256", *ON)
+    assert [step["name"] for step in found["steps"]] == [
+        "route", "sort", "round", "first product", "activation", "second product", "combine"
+    ]  # fmt: skip
+    assert found["steps"][0]["problem"]["experts"] == 256
+    assert found["steps"][3]["problem"]["dtype_a"] == "e4m3fn"
+    assert found["estimated_us"] == sum(step["estimated_us"] for step in found["steps"])
+    assert found["device"]["arch"] == "sm_90"
+
+
+def test_words_that_state_no_layer_are_refused(cli):
+    for words, why in (
+        (SIZES[:-1], "needs k"),
+        ((*SIZES, "expert=3"), "has no 'expert' (did you mean 'experts'?)"),
+        ((*SIZES, "limit=much"), "limit = 'much' is not a number"),
+        ((*SIZES, "bias=yes"), "bias = 'yes' is not true or false"),
+        ((*SIZES, "activation=swish"), "is not a gate's activation"),
+    ):
+        assert why in cli.fails(2, "explain", "fused_moe", *words, *ON)
