@@ -20,6 +20,7 @@ def some_tokens(by_chance: random.Random, fields: dict[str, Any]) -> dict[str, A
 RANGES: Ranges = {
     "topk": {**ROWS, "columns": (64, 8192, 8)},
     "topk_routing": ROWS,
+    "sorted_routing": {"rows": (1, 16, 1)},
     "topk_routing_backward": ROWS,
     "sum_of_experts": some_tokens,
     "take_rows": some_tokens,

@@ -119,8 +119,15 @@ def take_rows(x: Any, order: Any, places: Any, per_row: int) -> Any:
     return torch.where(there[:, None], rows, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
+def sorted_routing(logits: Any, bias: Any, routed_scaling_factor: float, **said: Any) -> Any:
+    weights, ids = topk_routing(logits, bias, routed_scaling_factor, **said)
+    order, _, _, ends, _, places = sort_by_expert(ids, None, None, logits.shape[-1], 1, 0)
+    return weights, ids, order, ends, places
+
+
 FORMS = {
     "sort_by_expert": sort_by_expert,
+    "sorted_routing": sorted_routing,
     "sum_of_experts": sum_of_experts,
     "take_rows": take_rows,
     "topk": topk,

@@ -78,6 +78,8 @@ SoftmaxBackwardProblem: type[Any]
 SoftmaxBackwardConfig: type[Any]
 SortByExpertProblem: type[Any]
 SortByExpertConfig: type[Any]
+SortedRoutingProblem: type[Any]
+SortedRoutingConfig: type[Any]
 StridedCopyProblem: type[Any]
 StridedCopyConfig: type[Any]
 SumOfExpertsProblem: type[Any]
@@ -1099,6 +1101,23 @@ def sort_by_expert(
     weights: Array | None = None,
 ) -> Any:
     """Run sort_by_expert on the operands with the kernel the default dispatcher chooses; built on first use."""
+
+def sorted_routing(
+    logits: Array,
+    /,
+    *,
+    out: Array | tuple[Array, ...] | None = None,
+    stream: Any = None,
+    k: int | None = 0,
+    scoring: str | None = "softmax",
+    renormalize: bool | None = False,
+    n_group: int | None = 1,
+    topk_group: int | None = 1,
+    group_score: str | None = "top2",
+    bias: Array | None = None,
+    routed_scaling_factor: float | None = None,
+) -> Any:
+    """Run sorted_routing on the operands with the kernel the default dispatcher chooses; built on first use."""
 
 def strided_copy(
     x: Array,

@@ -378,3 +378,22 @@ def test_sums_of_no_tokens_and_of_no_rows():
     assert tw.sum_of_experts(np.ones((4, 32), np.float32), none).shape == (0, 32)
     with pytest.raises(BadArgument, match="1 choice at least"):
         tw.sum_of_experts(np.ones((4, 32), np.float32), np.zeros((2, 0), np.int32))
+
+
+@pytest.mark.parametrize(("tokens", "experts", "k"), [(1, 8, 2), (16, 128, 8), (7, 100, 5)])
+@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
+def test_a_few_tokens_are_sorted_as_by_two_operations(tokens, experts, k, scoring):
+    """Equal logits among them: ties are broken alike."""
+    x = logits(tokens, experts).mul(4).round().div(4).bfloat16()
+    said = {"k": k, "renormalize": True, "scoring": scoring, "routed_scaling_factor": 2.5}
+    weights, ids = tw.topk_routing(x, **said)
+    order, _, _, ends, _, places = tw.sort_by_expert(ids, experts=experts)
+    found = tw.sorted_routing(x, **said)
+    for one, other in zip(found, (weights, ids, order, ends, places), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_more_tokens_than_one_workgroup_holds_are_refused():
+    for tokens, experts, k in ((33, 64, 4), (17, 512, 2)):
+        with pytest.raises(BadArgument, match="call topk_routing and sort_by_expert"):
+            tw.sorted_routing(logits(tokens, experts), k=k)

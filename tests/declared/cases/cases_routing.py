@@ -15,6 +15,14 @@ CASES = {
         {"rows": 5, "experts": 60, "k": 3, "n_group": 5, "topk_group": 2, "group_score": "max"},
         {"rows": 5, "experts": 18, "k": 3, "n_group": 3, "topk_group": 2, "has_bias": True},
     ),
+    "sorted_routing": (
+        {"rows": 3, "experts": 64, "k": 6, **V3, "has_bias": True, "dtype": "fp32"},
+        {"rows": 16, "experts": 32, "k": 8, "renormalize": True},
+        {"rows": 1, "experts": 8, "k": 2},
+        {"rows": 5, "experts": 20, "k": 5, "logits_stride": 32, "dtype": "fp16"},
+        {"rows": 32, "experts": 130, "k": 4, "scoring": "softmax_of_chosen", "dtype": "fp32"},
+        {"rows": 5, "experts": 18, "k": 3, "n_group": 3, "topk_group": 2, "has_bias": True},
+    ),
     "topk_routing_backward": (
         {"rows": 5, "experts": 20, "k": 4, "renormalize": True},
         {"rows": 5, "experts": 16, "k": 2, "dtype": "fp32"},

@@ -14,6 +14,10 @@ CASES = {
         {"rows": 777, "experts": 160, "k": 6, "n_group": 8, "topk_group": 3, "group_score": "max"},
         {"rows": 777, "experts": 512, "k": 32, "scoring": "sigmoid", "has_bias": True},
     ),
+    "sorted_routing": (
+        {"rows": 16, "experts": 512, "k": 8, "scoring": "sigmoid", "has_bias": True},
+        {"rows": 64, "experts": 128, "k": 2, "renormalize": True},
+    ),
     "topk_routing_backward": (
         {"rows": 16385, "experts": 384, "k": 8, "dtype": "fp32"},
         {"rows": 777, "experts": 512, "k": 32, "scoring": "softmax_of_chosen"},

@@ -24,6 +24,13 @@ OPTIONS: dict[str, bool | int | str] = {
     "group_score": "top2",
 }
 
+DEEPSEEK_V3: dict[str, bool | int | str] = {
+    "scoring": "sigmoid",
+    "renormalize": True,
+    "n_group": 8,
+    "topk_group": 4,
+}
+
 LEAST = 1e-20
 """Added to the sum that weights are divided by, as DeepSeek does."""
 

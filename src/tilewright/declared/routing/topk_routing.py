@@ -14,6 +14,8 @@ from typing import Any
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared.routing import _choosing, _ck, _references, _tiles
 
+AXES: dict[str, tuple[Any, ...]] = {**_tiles.AXES, "WHOLE": (True, False)}
+
 
 def reference(
     logits: Any, bias: Any, routed_scaling_factor: float, problem: Any
@@ -67,7 +69,7 @@ declare(
         scalars={"routed_scaling_factor": ("fp32", 1.0)},
         options=_choosing.OPTIONS,
         choices={"scoring": _choosing.SCORING, "group_score": _choosing.GROUP_SCORE},
-        axes={**_tiles.AXES, "WHOLE": (True, False)},
+        axes=AXES,
         parts=(
             kernel("main", f"{__package__}.kernels.topk_routing:topk_routing", _tiles.programs),
         ),
@@ -99,10 +101,7 @@ declare(
                 {
                     "experts": 256,
                     "k": 8,
-                    "scoring": "sigmoid",
-                    "renormalize": True,
-                    "n_group": 8,
-                    "topk_group": 4,
+                    **_choosing.DEEPSEEK_V3,
                     "has_bias": True,
                     "dtype": "fp32",
                 }

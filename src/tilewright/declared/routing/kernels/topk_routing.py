@@ -69,13 +69,14 @@ def of_best_groups(
 
 
 @triton.jit
-def topk_routing(
+def routed(
     logits, bias, weights, ids, rows, experts, logits_stride, routed_scaling_factor,
     k: tl.constexpr, scoring: tl.constexpr, renormalize: tl.constexpr, n_group: tl.constexpr,
     topk_group: tl.constexpr, group_score: tl.constexpr, has_bias: tl.constexpr,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """ROWS tokens. WHOLE: the experts fill the tile."""
+    """The experts [ROWS, k up to a power of two] of ROWS tokens, written with their weights. WHOLE:
+    the experts fill the tile."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = (row < rows)[:, None]
     from_logits = logits + row[:, None] * logits_stride
@@ -114,3 +115,18 @@ def topk_routing(
     to = row[:, None] * k + slot
     tl.store(weights + to, found * routed_scaling_factor, inside)
     tl.store(ids + to, chosen, inside)
+    return chosen
+
+
+@triton.jit
+def topk_routing(
+    logits, bias, weights, ids, rows, experts, logits_stride, routed_scaling_factor,
+    k: tl.constexpr, scoring: tl.constexpr, renormalize: tl.constexpr, n_group: tl.constexpr,
+    topk_group: tl.constexpr, group_score: tl.constexpr, has_bias: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """ROWS tokens."""
+    routed(
+        logits, bias, weights, ids, rows, experts, logits_stride, routed_scaling_factor, k, scoring,
+        renormalize, n_group, topk_group, group_score, has_bias, BLOCK, ROWS, WHOLE,
+    )  # fmt: skip
