@@ -13,6 +13,7 @@ of a step are as far off as that."""
 TIED: Mapping[str, tuple[str, ...]] = {
     "topk": ("indices",),
     "topk_routing": ("ids",),
+    "sorted_routing": ("ids", "order", "ends", "places"),
     "reduction": ("max_at", "min_at"),
     "pool": ("places",),
 }

@@ -119,8 +119,14 @@ def take_rows(x: Any, order: Any, places: Any, per_row: int) -> Any:
     return torch.where(there[:, None], rows, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
-def sorted_routing(logits: Any, bias: Any, routed_scaling_factor: float, **said: Any) -> Any:
-    weights, ids = topk_routing(logits, bias, routed_scaling_factor, **said)
+def sorted_routing(
+    logits: Any, bias: Any, routed_scaling_factor: float, k: int, scoring: str, renormalize: bool,
+    n_group: int, topk_group: int, group_score: str,
+) -> Any:  # fmt: skip
+    weights, ids = topk_routing(
+        logits, bias, routed_scaling_factor, k, scoring, renormalize, n_group, topk_group,
+        group_score,
+    )  # fmt: skip
     order, _, _, ends, _, places = sort_by_expert(ids, None, None, logits.shape[-1], 1, 0)
     return weights, ids, order, ends, places
 

@@ -243,6 +243,34 @@ def test_a_router_chooses_first():
     assert worst(y, reference(x, w1, w2, weights, ids)) < LIMITS[torch.float32]
 
 
+@pytest.mark.parametrize("tokens", [1, 16, 40])
+def test_a_few_tokens_are_routed_and_sorted_at_once(tmp_path, tokens):
+    x, w1, w2, _, _ = operands(tokens, 32, 16, 12, 4, dtype=torch.float32)
+    made = torch.randn(tokens, 12, generator=torch.Generator().manual_seed(2))
+    routing = {"k": 4, "scoring": "sigmoid", "renormalize": True, "routed_scaling_factor": 1.5}
+    with tw.capture(tmp_path / "met.jsonl"):
+        y = tw.routed_moe(x, made, w1, w2, **routing)
+    met = [*capturing.load(tmp_path / "met.jsonl")]
+    assert (met[0].family == "sorted_routing") == (tokens <= 16)
+    assert torch.equal(y, tw.fused_moe(x, w1, w2, *tw.topk_routing(made, **routing)))
+    del routing["k"], routing["routed_scaling_factor"]
+    sizes = {"tokens": tokens, "hidden": 32, "inner": 16, "experts": 12, "k": 4}
+    planned = moe.plan(**sizes, dtype="fp32", router=routing)
+    assert met == [*planned.problems]
+
+
+def test_what_else_decides_the_order_is_sorted_by_itself(tmp_path):
+    x, w1, w2, _, _ = operands(6, 32, 16, 4, 2, dtype=torch.float32)
+    made = torch.randn(6, 8, generator=torch.Generator().manual_seed(2))
+    here = torch.tensor([0, -1, 1, 2, -1, 3, -1, -1], dtype=torch.int32)
+    with tw.capture(tmp_path / "met.jsonl"):
+        tw.routed_moe(x, made, w1, w2, k=2, expert_map=here)
+        tw.routed_moe(x, made[:, :4], w1, w2, k=2, capacity=3)
+        tw.routed_moe(x, made[:, :4].clone().requires_grad_(), w1, w2, k=2)
+    met = capturing.load(tmp_path / "met.jsonl")
+    assert not any(problem.family == "sorted_routing" for problem in met)
+
+
 FEW = {"scale_a": "1x128", "scale_b": "128x128"}
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tilewright import ops
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.number_array import LARGEST
@@ -32,6 +35,20 @@ ALONE = ("silu", "gelu", "gelu_tanh", "relu")
 def packed(dtype: str) -> int:
     """Elements of a weight in each of its array: `dtype` says what is in its bytes, or ""."""
     return DTYPES[dtype].packed if dtype in DTYPES else 1
+
+
+def sorts_at_once(tokens: int, experts: int, router: Mapping[str, Any]) -> bool:
+    """Whether a router's choices are sorted in the launch that makes them: of a few tokens.
+
+    experts: of the router, which are those of the layer.
+    router: fields of `sorted_routing` besides sizes.
+    """
+    problem = ops.family("sorted_routing").problem_type
+    try:
+        problem(rows=tokens, experts=experts, **router)
+    except BadArgument:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

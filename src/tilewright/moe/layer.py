@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import BadArgument
+from tilewright.moe.form import sorts_at_once
 from tilewright.moe.stated import (
     Activation,
     Options,
+    Routing,
     form_of_experts,
     form_of_shared,
     is_recorded,
@@ -18,9 +20,10 @@ from tilewright.moe.stated import (
     rows_of,
 )
 from tilewright.moe.steps import Call, Steps
+from tilewright.operation import is_compiling
 
-Routed = Callable[[Steps], tuple[Any, Any]]
-"""Weights and experts of each token."""
+Route = Callable[[Steps], Routing]
+"""The step of a router, or what the caller passes."""
 
 
 def fused_moe(
@@ -125,16 +128,17 @@ def fused_moe(
         routed_scaling_factor,
         out,
     )
-    return _layer(x, w1, w2, lambda _: (weights, experts), said, call)
+    return _layer(x, w1, w2, lambda _: Routing(weights, experts), said, call)
 
 
-def _layer(x: Any, w1: Any, w2: Any, route: Routed, said: Options, call: Call) -> Any:
+def _layer(x: Any, w1: Any, w2: Any, route: Route, said: Options, call: Call) -> Any:
     """A layer's result, step by step."""
     how, how_shared = form_of_experts(x, w1, w2, said), form_of_shared(x, said)
     given, given_shared = numbers(how, x), numbers(how_shared, x)
     repeats = call.repeats and not is_recorded(*call.arrays)
     steps = Steps(call.arrays if repeats else None, (*given, *given_shared))
-    weights, experts = route(steps)
+    routing = route(steps)
+    weights, experts = routing.weights, routing.experts
     if weights is not None and tuple(experts.shape) != tuple(weights.shape):
         raise BadArgument(
             f"experts have shape {tuple(experts.shape)} and weights {tuple(weights.shape)}; both "
@@ -142,7 +146,7 @@ def _layer(x: Any, w1: Any, w2: Any, route: Routed, said: Options, call: Call) -
         )
     if 0 in x.shape:
         return x[:] if said.out is None else said.out
-    last, places = rows_of(steps, x, w1, w2, experts, said, how, given)
+    last, places = rows_of(steps, x, w1, w2, routing, said, how, given)
     summed: dict[str, Any] = {} if weights is None else {"weights": weights}
     if said.scale_a and said.out is None:
         summed["out_dtype"] = x.dtype
@@ -200,7 +204,7 @@ def rows_of_experts(
         capacity,
     )
     how = form_of_experts(x, w1, w2, said)
-    return rows_of(Steps(), x, w1, w2, experts, said, how, numbers(how, x))
+    return rows_of(Steps(), x, w1, w2, Routing(None, experts), said, how, numbers(how, x))
 
 
 def routed_moe(
@@ -243,11 +247,27 @@ def routed_moe(
     made = call.again()
     if made is not None:
         return made if said.out is None else said.out
+    at_once = _sorts_at_once(arrays, logits, routing, said)
     if bias is not None:
         routing["bias"] = bias
 
-    def route(steps: Steps) -> tuple[Any, Any]:
-        weights, experts = steps.run("topk_routing", logits, **routing)
-        return weights, experts
+    def route(steps: Steps) -> Routing:
+        if at_once:
+            weights, experts, *maps = steps.run("sorted_routing", logits, **routing)
+            return Routing(weights, experts, *maps)
+        return Routing(*steps.run("topk_routing", logits, **routing))
 
     return _layer(x, w1, w2, route, said, call)
+
+
+def _sorts_at_once(
+    arrays: tuple[Any, ...], logits: Any, routing: dict[str, Any], said: Options
+) -> bool:
+    """Whether a few tokens' choices are sorted in the router's launch: where nothing else decides
+    the order, and nothing records gradients."""
+    w1, shape = arrays[1], logits.shape
+    if is_compiling() or said.expert_map is not None or said.capacity or len(w1) != shape[-1]:
+        return False
+    fields = {name: value for name, value in routing.items() if name != "routed_scaling_factor"}
+    few = sorts_at_once(math.prod(shape[:-1]), shape[-1], fields)
+    return few and not is_recorded(*arrays)

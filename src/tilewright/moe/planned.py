@@ -11,7 +11,7 @@ from tilewright import ops
 from tilewright.arch.figures import DEVICE
 from tilewright.blocks import parse
 from tilewright.default import default_dispatcher
-from tilewright.moe.form import Clamp, form, packed
+from tilewright.moe.form import Clamp, form, packed, sorts_at_once
 from tilewright.plan import Plan
 
 
@@ -19,7 +19,7 @@ from tilewright.plan import Plan
 class PlannedStep:
     """One step of a layer.
 
-    name: route, sort, first product, activation, second product, combine.
+    name: route, sort (or both in one), first product, activation, second product, combine.
     plan: of its problem.
     estimated_us: the family's estimate of the chosen kernel, with the time of launches, which the
         estimates of declared operations leave out.
@@ -126,14 +126,18 @@ def plan(
     )
     rows, columns = tokens * k, inner * (2 if gated else 1)
     asked: list[tuple[str, str, dict[str, Any]]] = []
+    at_once = False
     if router is not None:
-        said = {"rows": tokens, "experts": all_experts or experts, "k": k, "dtype": dtype}
-        asked.append(("route", "topk_routing", {**said, **router}))
+        said = {"dtype": dtype, "k": k, **router}
+        at_once = not all_experts and sorts_at_once(tokens, experts, said)
+        what = ("route and sort", "sorted_routing") if at_once else ("route", "topk_routing")
+        asked.append((*what, {"rows": tokens, "experts": all_experts or experts, **said}))
     sorting: dict[str, Any] = {"tokens": tokens, "k": k, "experts": experts}
     sorting["id_dtype"] = index_dtype
     if all_experts:
         sorting |= {"has_expert_map": True, "global_experts": all_experts}
-    asked.append(("sort", "sort_by_expert", sorting))
+    if not at_once:
+        asked.append(("sort", "sort_by_expert", sorting))
     product: dict[str, Any] = {"groups": experts, "m": rows, "dtype_a": dtype, "dtype_c": dtype}
     product |= {"scale_a": scale_a, "scale_b": scale_b}
     if stored:

@@ -112,23 +112,47 @@ def _contiguous_rows(w: Any) -> bool:
     return bool(w.strides[-1] == w.itemsize)
 
 
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """What a router says of each token.
+
+    weights: None: each is 1.
+    order, ends, places: as of `sort_by_expert`; None where nothing is sorted yet.
+    """
+
+    weights: Any
+    experts: Any
+    order: Any = None
+    ends: Any = None
+    places: Any = None
+
+    def sorted(self, steps: Steps, count: int, said: Options) -> tuple[Any, Any, Any]:
+        """Order, ends and places."""
+        if self.order is not None:
+            return self.order, self.ends, self.places
+        given: dict[str, Any] = {} if said.expert_map is None else {"expert_map": said.expert_map}
+        if said.capacity:
+            given["capacity"] = said.capacity
+        order, _, _, ends, _, places = steps.run(
+            "sort_by_expert", self.experts, experts=count, **given
+        )
+        return order, ends, places
+
+
 def rows_of(
-    steps: Steps, x: Any, w1: Any, w2: Any, experts: Any, said: Options, how: Form, given: Any
+    steps: Steps, x: Any, w1: Any, w2: Any, routing: Routing, said: Options, how: Form, given: Any
 ) -> tuple[Any, Any]:
     """The rows of every choice, in the order of their experts, and their places.
 
     how: the experts' form. given: the arrays of its `numbers`.
     """
-    count, k = _checked(x, w1, w2, experts, packed(said.dtype_b))
+    count, k = _checked(x, w1, w2, routing.experts, packed(said.dtype_b))
     scaled, few_bits = said.scales is not None, said.scale_a or said.dtype_b
     if scaled != (said.scale_b != "") or (few_bits and not scaled):
         raise BadArgument("scales= and scale_b= belong together, and scale_a= and dtype_b= to them")
     if said.scale_a not in ("", BLOCKS):
         raise BadArgument(f"scale_a = {said.scale_a!r}; rows are rounded in blocks of {BLOCKS}")
-    sorting: dict[str, Any] = {} if said.expert_map is None else {"expert_map": said.expert_map}
-    if said.capacity:
-        sorting["capacity"] = said.capacity
-    order, _, _, ends, _, places = steps.run("sort_by_expert", experts, experts=count, **sorting)
+    order, ends, places = routing.sorted(steps, count, said)
     rows = steps.view(x, x.reshape(-1, x.shape[-1]))
     chosen: dict[str, Any] = {"rows": order, "per_row": k}
     if is_recorded(x, w1, w2, said.b1, said.b2):

@@ -19,6 +19,7 @@ OPERATIONS = {
     for name in (
         "topk_routing",
         "sort_by_expert",
+        "sorted_routing",
         "take_rows",
         "quantise_rows",
         "grouped_gemm",
