@@ -393,6 +393,18 @@ def test_few_channels_or_filters_are_summed_by_small_tiles(dispatcher, c, k):
     assert (16, 16) not in {(x.gemm_config.tile_m, x.gemm_config.tile_n) for x in kernels(wide)}
 
 
+def test_parts_of_one_tile_are_for_all_compute_units():
+    """Of few channels and filters; half of them would be idle."""
+    p = ConvProblem(64, 120, 40, (28, 28), (1, 1), direction="weights")
+    p = replace(p, **first_strides(p))
+    gpu = device("h200_sxm")
+    ((first, _), *_) = FAMILY.rank(p, [c for c in kernels(p) if FAMILY.supports(c, p, SM_90)], gpu)
+    kernel = first.gemm_config
+    assert (kernel.pipeline, kernel.reduction) == ("gluon_ws", "two_stage")
+    tiles = -(-40 // kernel.tile_m) * -(-120 // kernel.tile_n)
+    assert tiles * kernel.split_k > 0.9 * gpu.compute_units
+
+
 def test_gradients_of_weights_are_summed_over_images_as_they_lie():
     """Channels-first, in the simulation: by every way in which parts of a sum meet."""
     problem = ConvProblem(3, 72, 80, (17, 24), (1, 1), direction="weights")

@@ -388,13 +388,13 @@ SHARED = (("stream_k", 1, "linear"), ("stream_k", 1, "tree"), ("split_k", 16, "l
 """Schedulers, parts of K, and how partial sums meet: orders that repeat bit for bit."""
 
 APART: tuple[tuple[Tile, tuple[int, ...]], ...] = (
-    (("gluon_ws", 64, 128, 128, 4, 7, "direct"), (8, 16, 32)),
-    (("gluon_ws", 128, 128, 128, 8, 5, "direct"), (16, 32, 64)),
-    (("gluon_ws", 128, 256, 128, 8, 3, "split"), (16, 32, 64)),
+    (("gluon_ws", 64, 128, 128, 4, 7, "direct"), (8, 16, 32, 64, 128)),
+    (("gluon_ws", 128, 128, 128, 8, 5, "direct"), (16, 32, 64, 128)),
+    (("gluon_ws", 128, 256, 128, 8, 3, "split"), (16, 32, 64, 128)),
 )
 """Tiles, and parts of K that a second kernel adds up, for sums over all images: few tiles in so
-many parts that all compute units have some. The operands come from memory while they are waited
-for, so 128×128 is for products without 256 columns: it reads a third more."""
+many parts that all compute units have some, down to one tile. The operands come from memory while
+they are waited for, so 128×128 is for products without 256 columns: it reads a third more."""
 
 FEW, FEWER = 64, 32
 FEW_APART: tuple[tuple[Tile, tuple[int, ...]], ...] = (
