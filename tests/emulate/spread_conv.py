@@ -13,7 +13,9 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import FAMILY, ConvConfig, ConvProblem, pipelines
 from tilewright.ops.conv.config import ALIGNMENTS, GEMM, SCHEDULERS, SHARING, VENDOR
+from tilewright.ops.conv.pipelines.askew import PIPELINE as ASKEW
 from tilewright.ops.conv.pipelines.direct import PIPELINE as DIRECT
+from tilewright.ops.conv.pipelines.planes import PIPELINE as PLANES
 from tilewright.ops.conv.problem import DIRECTIONS, DTYPES_OF, outputs
 from tilewright.ops.conv.stated import first_strides
 from tilewright.ops.gemm.config import REDUCTIONS
@@ -28,6 +30,9 @@ TILES: tuple[dict[str, int], ...] = (
      "direction": "data", "alignment_out": 2},
     {"tile_m": 64, "tile_n": 1, "tile_k": 1, "num_warps": 1, "num_stages": 1, "group_m": 1,
      "alignment": 1, "alignment_out": 1, "spatial_dims": 2, "box": "1x1x2"},
+    {"tile_m": 32, "tile_n": 16, "tile_k": 16, "num_warps": 4, "num_stages": 1, "group_m": 1},
+    {"tile_m": 16, "tile_n": 16, "tile_k": 32, "num_warps": 4, "num_stages": 1, "group_m": 1,
+     "alignment": 1, "alignment_out": 1, "spatial_dims": 2},
 )  # fmt: skip
 
 HELD: dict[str, dict[str, Any]] = {
@@ -132,7 +137,7 @@ def _problem(
         1, c.alignment // DTYPES[c.dtype].bytes, c.alignment_out // DTYPES[c.dtype_out].bytes
     )
     channels = 3 * unit
-    depthwise = c.pipeline != GEMM and pipelines.has(c, "depthwise")
+    depthwise = c.pipeline == PLANES or (c.pipeline != GEMM and pipelines.has(c, "depthwise"))
     if depthwise:
         if groups > 1:
             raise BadArgument("a depthwise problem has as many groups as channels")
@@ -156,6 +161,14 @@ def _problem(
             raise BadArgument("patches of groups are not one row")
         taps = steps = (*(2,) * (rank - 1), c.spread)
         spatial, apart, pad, first = (*(6,) * (rank - 1), 8 * c.spread), (1,) * rank, 0, True
+    if c.pipeline == ASKEW:  # filters of 1, whose rows are whole
+        taps, pad, steps, apart = (1,) * rank, 0, (1,) * rank, (1,) * rank
+        read, channels = 8 * unit, 5
+        lines = max(1, unit if c.direction != "weights" else c.alignment // DTYPES[c.dtype].bytes)
+        spatial = (*spatial[:-1], spatial[-1] * lines)
+    if c.pipeline == PLANES:
+        apart = (1,) * rank
+        spatial, taps = (*(1,) * (rank - 2), *spatial[-2:]), (*(1,) * (rank - 2), *taps[-2:])
     if c.held:
         held, own = (tuple(map(int, part.split("x"))) for part in c.held.split("s"))
         taps = (*(2,) * (rank - len(held)), *held)
@@ -168,5 +181,6 @@ def _problem(
         "precision": c.precision, "epilogue": c.epilogue,
     }  # fmt: skip
     found = ConvProblem(**said)
-    first = first or c.pipeline == DIRECT  # which reads neighbouring pixels
+    # Which read neighbouring pixels.
+    first = first or c.pipeline in (DIRECT, ASKEW, PLANES)
     return replace(found, **first_strides(found)) if first else found

@@ -21,7 +21,6 @@ from tilewright.errors import BadArgument
 from tilewright.preparing import Measuring, Preparation
 from tilewright.torch import fake
 from tilewright.torch.operators import NAMESPACE
-from tilewright.torch.sums import Preparing
 
 _LAID_OUT_AS = {
     "aten::batch_norm_backward": 1,
@@ -104,7 +103,7 @@ def _run(
             torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted])
 
 
-class _Recorder(Preparing, TorchDispatchMode):
+class _Recorder(TorchDispatchMode):
     """Records the problem of each call of an operation's operator, once, in order."""
 
     def __init__(self) -> None:

@@ -105,7 +105,8 @@ class ConvConfig:
         products of a step. Weights: filters, places of a filter (or its channels, of one tap), and
         pixels of a step. Depthwise: pixels (of weights: taps; of a window: strips of
         neighbouring pixels), channels, and pixels of a step (of a window that holds its filter: the
-        steps that strips walk down). Direct: pixels, images, and 1.
+        steps that strips walk down). Direct: pixels, images, and 1. Planes: images, elements of the
+        result, and those that they see.
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
     pipeline: the kernels; each has a record in `pipelines`, but `GEMM` and `VENDOR`.
     scheduler: ``tile``, one workgroup for each tile; ``persistent``: a workgroup for each compute

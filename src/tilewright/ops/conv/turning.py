@@ -395,7 +395,7 @@ def _promised(name: str, of_channels: bool, config: ConvConfig) -> int:
     return whole_channels(config, name) if of_channels else 1
 
 
-OTHER_ROWS = ("packed", "subpixel", "direct")
+OTHER_ROWS = ("packed", "subpixel", "direct", "askew", "planes")
 """Pipelines whose alignment is not of an image's channels."""
 
 

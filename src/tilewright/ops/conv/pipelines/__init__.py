@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.pipelines.askew import ASKEW
 from tilewright.ops.conv.pipelines.depthwise import DEPTHWISE
 from tilewright.ops.conv.pipelines.direct import DIRECT
 from tilewright.ops.conv.pipelines.gluon_bands import GLUON_BANDS
@@ -16,6 +17,7 @@ from tilewright.ops.conv.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.conv.pipelines.implicit import IMPLICIT
 from tilewright.ops.conv.pipelines.in_place import IN_PLACE
 from tilewright.ops.conv.pipelines.packed import PACKED
+from tilewright.ops.conv.pipelines.planes import PLANES
 from tilewright.ops.conv.pipelines.record import Pipeline
 from tilewright.ops.conv.pipelines.subpixel import SUBPIXEL
 from tilewright.ops.conv.pipelines.window import WINDOW
@@ -25,7 +27,7 @@ PIPELINES: dict[str, Pipeline] = {
     record.name: record
     for record in (
         IMPLICIT, PACKED, SUBPIXEL, DEPTHWISE, WINDOW, GLUON_BANDS, GLUON_WS, GLUON_PINGPONG,
-        GLUON_GROUPED, DIRECT, IN_PLACE,
+        GLUON_GROUPED, DIRECT, IN_PLACE, ASKEW, PLANES,
     )
 }  # fmt: skip
 
