@@ -78,14 +78,14 @@ def test_names_say_what_follows_the_sum():
         parts = [step.part for step in launch.steps]
         assert parts[-1] == "turn_y" and ("turn_w" in parts) == (turned == "tw")
         shapes = {one.name: one.shape for one in launch.temporaries}
-        assert shapes["turned_y"] == (2, 27, 144), "tap by tap, with all pixels of an image"
+        assert shapes["turned_y"] == (27, 288), "tap by tap, with all pixels"
 
 
 def test_a_taps_products_are_whole_16_bytes():
     p = replace(LAST, spatial=(9, 15))
-    assert tapping.plane(p) == 136 and tapping.elements(p) == 2 * 27 * 136
+    assert tapping.plane(p) == 272 and tapping.elements(p) == 27 * 272
     inside = tapping.inside(p)
-    assert inside.y_strides == (27 * 136, 136, 15, 1)
+    assert inside.y_strides == (135, 272, 15, 1)
     assert any(c.gemm_config.layout[2] == "c" for c in configs(p))
 
 

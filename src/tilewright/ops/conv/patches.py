@@ -5,8 +5,9 @@ so that the weights need no step of their own (`turning`). What is left is a 1×
 many channels (`inside`).
 
 Windows that overlap or lie in padding may be cut out as well (`windows_refusal`): pixels that
-several see are in several rows. Their gradient of x is the sum of what the rows have for a pixel
-(`overlap`), so these rows are fp32.
+several see are in several rows. Their gradient of x is the sum of what the windows have for a pixel
+(`overlap`), so these products are fp32, and lie tap by tap and channel by channel, each with all
+windows: neighbouring pixels then read neighbours.
 
 Rows whose length is no multiple of 16 bytes may be filled up with zeros (`padded`). The weights
 are then copied into such rows too, or their gradient out of them.
@@ -21,7 +22,7 @@ from functools import lru_cache
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
 from tilewright.ops.conv.config import SUMS
-from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, channels_last
+from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, channels_first, channels_last
 from tilewright.ops.conv.problem import ConvProblem
 
 ROW_BYTES = 16
@@ -126,6 +127,12 @@ def whole(dtype: str) -> int:
     return ROW_BYTES // DTYPES[dtype].bytes
 
 
+def plane(p: ConvProblem) -> int:
+    """Elements from the products of all windows with a tap and channel to the next, where they are
+    added up."""
+    return cdiv(p.n * math.prod(p.out_sizes), whole(SUMS)) * whole(SUMS)
+
+
 def grown(p: ConvProblem) -> int:
     """Elements of all rows."""
     return p.n * math.prod(p.out_sizes) * row(p, True)
@@ -140,10 +147,13 @@ def inside(p: ConvProblem, padded: bool, overlapping: bool = False) -> ConvProbl
     """
     ones, length = (1,) * len(p.filter), row(p, padded)
     outer = length if padded or p.k == 1 else p.strides_of("w")[0]
-    made = SUMS if overlapping and p.direction == "data" else p.dtype_out
+    added = overlapping and p.direction == "data"
+    each = plane(p)
     return replace(
-        p, dtype_out=made, c=length, spatial=p.out_sizes, filter=ones, stride=(), dilation=(),
-        pad=(), pad_after=(), x_strides=(), w_strides=(outer, 1, *(length,) * len(ones)),
+        p, dtype_out=SUMS if added else p.dtype_out, c=length, spatial=p.out_sizes, filter=ones,
+        stride=(), dilation=(), pad=(), pad_after=(),
+        x_strides=(math.prod(p.out_sizes), each, *channels_first(p.out_sizes)) if added else (),
+        w_strides=(outer, 1, *(length,) * len(ones)),
     )  # fmt: skip
 
 
@@ -219,15 +229,16 @@ def cut(p: ConvProblem, name: str, padded: bool, back: bool) -> Cut:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How x is the sum of rows, in the words of `kernels.overlaps`.
+    """How x is the sum of what windows have, in the words of `kernels.overlaps`.
 
-    of_channel, of_tap: elements of a row from a channel to the next, and from a tap.
+    plane: see `plane`. of_channel, of_tap: products of a window from a channel's to the next, and
+        from a tap's.
     of_image, strides: of x.
     """
 
     images: int
     channels: int
-    row: int
+    plane: int
     of_channel: int
     of_tap: int
     outs: Three
@@ -246,12 +257,12 @@ class Overlap:
         return self.images * across * down
 
 
-def overlap(p: ConvProblem, padded: bool) -> Overlap:
-    """How the gradient of x is made of rows."""
+def overlap(p: ConvProblem) -> Overlap:
+    """How the gradient of x is made of what windows have."""
     outer, channel, *spatial = p.strides_of("x")
     first = _order(p) == "first"
     return Overlap(
-        p.n, p.c, row(p, padded), p.taps if first else 1, 1 if first else p.c,
+        p.n, p.c, plane(p), p.taps if first else 1, 1 if first else p.c,
         _three(p.out_sizes, 1), _three(p.spatial, 1), _three(p.filter, 1), _three(p.stride, 1),
         _three(p.pad, 0), outer, (channel, *_three(tuple(spatial), 0)),
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """Few filters, forward: a product before the sum over taps. Each pixel of x is multiplied by the
 taps of all filters, as a 1×1 convolution with as many filters as these have taps together; then a
 layout step adds up, for each pixel of y, what its taps have (kernels/taps.py). So x, which has most
-of the elements, is read once, as it lies. The products lie tap by tap, each with all pixels of an
-image, so that the step reads neighbours. What is added up is fp32, and the epilogue follows the
+of the elements, is read once, as it lies. The products lie tap by tap, each with all pixels, so
+that the step reads neighbours. What is added up is fp32, and the epilogue follows the
 sum: a config's name says the epilogue and the dtype of y, not those of the product between
 (`config.apart`).
 """
@@ -22,7 +22,7 @@ MOST_COLUMNS = 128
 """Taps of all filters."""
 
 ROW_BYTES = 16
-"""Bytes that a tap's products with an image are filled up to multiples of."""
+"""Bytes that a tap's products are filled up to multiples of."""
 
 PIXELS = 128
 """Pixels of y that a workgroup adds up, of one filter."""
@@ -53,25 +53,25 @@ def columns(p: ConvProblem) -> int:
 
 
 def plane(p: ConvProblem) -> int:
-    """Elements from a tap's products with the pixels of an image to the next tap's."""
+    """Elements from a tap's products with all pixels to the next tap's."""
     each = ROW_BYTES // DTYPES[SUMS].bytes
-    return cdiv(math.prod(p.spatial), each) * each
+    return cdiv(p.n * math.prod(p.spatial), each) * each
 
 
 @lru_cache(maxsize=1024)
 def inside(p: ConvProblem) -> ConvProblem:
     """The 1×1 convolution that is left before the step."""
-    ones, each = (1,) * len(p.filter), plane(p)
+    ones, pixels = (1,) * len(p.filter), math.prod(p.spatial)
     return replace(
         p, k=columns(p), filter=ones, stride=(), dilation=(), pad=(), pad_after=(), epilogue="",
         dtype_out=SUMS, w_strides=(),
-        y_strides=(columns(p) * each, each, *channels_first(p.spatial)),
+        y_strides=(pixels, plane(p), *channels_first(p.spatial)),
     )  # fmt: skip
 
 
 def elements(p: ConvProblem) -> int:
     """Of all taps' products."""
-    return p.n * columns(p) * plane(p)
+    return columns(p) * plane(p)
 
 
 def workgroups(p: ConvProblem) -> int:

@@ -171,7 +171,7 @@ def _share(p: ConvProblem, name: str, how: str) -> float:
     if how == LONGER:
         return CONV.LONGER_SHARE
     made = name == p.output_name
-    if how == "windows" and made:
+    if how == "taps" or (how == "windows" and made):
         return CONV.ADDED_SHARE
     if how == "patches" and made and p.c >= MANY and p.strides_of(name)[1] == 1:
         return CONV.BACK_SHARE
@@ -210,7 +210,7 @@ def _tiles(turned: str, p: ConvProblem, name: str) -> int:
     """Workgroups that turn an array."""
     how = dict(_steps(turned))[name]
     if how == "windows" and p.output_name == name:
-        return patches.overlap(p, "w" in turned).workgroups
+        return patches.overlap(p).workgroups
     if how in ("patches", "windows"):
         cut = _cut(turned, p, name)
         return cut.blocks * cut.parts
@@ -285,7 +285,7 @@ def _adding(c: ConvConfig, name: str) -> Part:
     """The step that makes x of windows that overlap."""
 
     def number(field: str, x: Context) -> Any:
-        return getattr(patches.overlap(x.problem, "w" in c.turned), field)
+        return getattr(patches.overlap(x.problem), field)
 
     kinds: dict[str, str | tuple[str, ...]] = {
         "channels": "i32", "of_channel": "i32", "of_tap": "i32", "outs": ("i32",) * 3,
@@ -295,7 +295,7 @@ def _adding(c: ConvConfig, name: str) -> Part:
     return Part(
         name=f"turn_{name}",
         kernel="tilewright.ops.conv.kernels.overlaps:overlaps",
-        grid=lambda x: patches.overlap(x.problem, "w" in c.turned).workgroups,
+        grid=lambda x: patches.overlap(x.problem).workgroups,
         options=own_options,
         own={
             "source": Array(
@@ -303,8 +303,8 @@ def _adding(c: ConvConfig, name: str) -> Part:
             ),
             "made": Array(c.dtype_out, lambda x: name, aligned=lambda config: 1),
             **{field: Numbers(kind, partial(number, field)) for field, kind in kinds.items()},
-            "row": Numbers(
-                "i32", partial(number, "row"), multiples=lambda config: patches.whole(config.dtype)
+            "plane": Numbers(
+                "i32", partial(number, "plane"), multiples=lambda config: patches.whole(SUMS)
             ),
             "CHANNELS": lambda config, arch: patches.OVERLAP_TILE[0],
             "PIXELS": lambda config, arch: patches.OVERLAP_TILE[1],
@@ -459,7 +459,7 @@ def _turning(c: ConvConfig, name: str) -> Part:
 def _catalogue(c: ConvConfig) -> Catalogue:
     """The temporaries."""
 
-    def shape(name: str, x: Context) -> tuple[int, ...]:
+    def shape(name: str, how: str, x: Context) -> tuple[int, ...]:
         if c.turned.startswith(LONGER):
             found = longer.rows(x.problem, name)
             assert found is not None
@@ -468,7 +468,9 @@ def _catalogue(c: ConvConfig) -> Catalogue:
         if c.turned.startswith(TAPS):
             if name == "w":  # of the filters, whose taps count as filters between the steps
                 return (x.problem.k, *x.problem.filter, x.problem.c)
-            return count, channels, tapping.plane(x.problem)
+            return channels, tapping.plane(x.problem)
+        if how == "windows" and name == made_of(c):
+            return channels, patches.plane(x.problem)
         return (count, *sizes, channels)
 
     def dtype(name: str, how: str) -> str:
@@ -477,7 +479,7 @@ def _catalogue(c: ConvConfig) -> Catalogue:
         return SUMS if how in ("windows", "taps") else "dtype_out"
 
     return {
-        _temporary(name): Array(dtype(name, how), shape=partial(shape, name))
+        _temporary(name): Array(dtype(name, how), shape=partial(shape, name, how))
         for name, how in _steps(c.turned)
     }
 

@@ -1,15 +1,16 @@
-"""A layout step: the gradient of an image is the sum of rows of windows that overlap.
+"""A layout step: the gradient of an image is the sum of what windows that overlap have.
 
-Idea. A product has left, for each pixel of y, a row with what it gives to the pixels of its window:
-a filter's taps and channels. A pixel of x is in as many windows as taps meet it. With the tap that
+Idea. A product has left, for each tap and channel of a filter, what each pixel of y gives to that
+pixel of its window. A pixel of x is in as many windows as taps meet it. With the tap that
 is nearest to the window's begin goes the last window; each window before it, a step away, has the
 pixel a step further. So along a dimension as many are added up as steps fit into the filter.
 
 Data movement. A workgroup has some channels and neighbouring pixels of one image, and reads the
-rows' elements for them, each once. Channels and taps are side by side in a row, so what the
-workgroup's threads read at once is near together, and what they read next is in the same lines.
+products for them, each once, all channels' of a tap under way together. Products of a tap and
+channel lie side by side for all windows, so threads, which are along the pixels, read
+neighbours.
 
-What limits it: memory. The rows are read once, in fp32, and the image is written once.
+What limits it: memory. The products are read once, in fp32, and the image is written once.
 """
 
 import triton
@@ -18,12 +19,13 @@ import triton.language as tl
 
 @triton.jit
 def overlaps(
-    source, made, channels, row, of_channel, of_tap, outs, sizes, taps, steps, before, of_image,
+    source, made, channels, plane, of_channel, of_tap, outs, sizes, taps, steps, before, of_image,
     strides, CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Make the image `made` of the rows `source`.
+    """Make the image `made` of the products `source`, [products of a window, images, pixels of y].
 
-    row: elements from a row to the next; of_channel, of_tap: from a channel and a tap to the next.
+    plane: elements from a product of all windows to the next; of_channel, of_tap: products from a
+        channel's and a tap's to the next.
     outs, sizes, taps: pixels of y and of x, and taps, by dimension; steps: pixels from a window to
         the next; before: of padding before the image.
     of_image: elements from an image to the next; strides: of (channel, depth, height, width).
@@ -40,7 +42,7 @@ def overlaps(
     w = pixel % width
     h = pixel // width % height
     d = pixel // width // height
-    of_row = (c * of_channel)[:, None]
+    of_c = (c * of_channel).to(tl.int64) * plane + n * (outs[0] * outs[1] * outs[2])
     of_channels = (c < channels)[:, None]
     # What padding of less than nothing leaves out is before all windows.
     d, h, w = d + before[0], h + before[1], w + before[2]
@@ -56,8 +58,9 @@ def overlaps(
                 tap_w, out_w = w % steps[2] + k * steps[2], w // steps[2] - k
                 meets = meets_h & (tap_w < taps[2]) & (out_w >= 0) & (out_w < outs[2])
                 tap = (tap_d * taps[1] + tap_h) * taps[2] + tap_w
-                out = ((n * outs[0] + out_d) * outs[1] + out_h) * outs[2] + out_w
-                place = (out * row + tap * of_tap)[None, :] + of_row
+                out = (out_d * outs[1] + out_h) * outs[2] + out_w
+                of_tap_and_pixel = tap.to(tl.int64) * (of_tap * plane) + out
+                place = of_tap_and_pixel[None, :] + of_c[:, None]
                 total += tl.load(source + place, mask=meets[None, :] & of_channels, other=0)
     d, h, w = d - before[0], h - before[1], w - before[2]
     at = n * of_image + (d * strides[1] + h * strides[2] + w * strides[3])[None, :]

@@ -33,7 +33,7 @@ def taps(
     made_strides, PIXELS: tl.constexpr, CHAIN: tl.constexpr, TAKES: tl.constexpr,
     LARGEST: tl.constexpr,
 ):  # fmt: skip
-    """Make y of the products `source`, [images, filters, taps, pixels of x].
+    """Make y of the products `source`, [filters, taps, images, pixels of x].
 
     plane: elements from a tap's products to the next tap's. outs, sizes: pixels of y and of x, by
         dimension; filter: taps.
@@ -51,7 +51,7 @@ def taps(
     d = pixel // outs[2] // outs[1]
     there = pixel < pixels
     every = filter[0] * filter[1] * filter[2]
-    source += (n * filters + k) * every * plane
+    source += k.to(tl.int64) * every * plane + n * (sizes[0] * sizes[1] * sizes[2])
     total = tl.zeros((PIXELS,), tl.float32)
     for first in range(0, every, AT_ONCE):
         tap = first + tl.arange(0, AT_ONCE)
