@@ -282,3 +282,24 @@ def test_tuning_has_it():
         if c.two_stage
     }
     assert found == {4, 8, 16, 32}
+
+
+@pytest.mark.parametrize(
+    ("fields", "there"),
+    [
+        ({}, True),
+        ({"m": 96, "n": 384, "k": 100352}, True),
+        ({"k": 4095}, False),
+        ({"m": 1536, "n": 512}, False),  # 48 tiles
+        ({"layout": "rcr"}, False),
+        ({"epilogue": "bias"}, False),
+        ({"batching": "strided", "batch": 2}, False),
+        ({"dtype_a": "fp32", "dtype_b": "fp32"}, False),
+    ],
+)
+def test_gradients_of_weights_with_few_tiles_are_summed_in_many_parts(fields, there):
+    said = {"m": 768, "n": 192, "k": 25088, "layout": "crr", **fields}
+    space = FAMILY.default_space(GemmProblem(**said), SM_90).expand(SM_90).configs
+    found = {(c.tile_m, c.tile_n, c.split_k) for c in space if c.reduction == "two_stage"}
+    wanted = {(m, 128, parts) for m in (64, 128) for parts in (8, 16, 32)}
+    assert found == (wanted if there else set())

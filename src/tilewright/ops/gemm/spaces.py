@@ -120,9 +120,9 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     least one of them serves every size, alignment and stride. Problems of one kind get the same
     object."""
     few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
-    middle = bool(tiles.middle(problem))
+    middle, sums = bool(tiles.middle(problem)), bool(tiles.sums(problem))
     wider = orders.wider(problem.m)
-    kind = (arch.name, few, middle, wider, *(getattr(problem, field) for field in _SIGNATURE))
+    kind = (arch.name, few, middle, sums, wider, *(getattr(problem, field) for field in _SIGNATURE))
     found = _made.get(kind)
     if found is None:
         if len(_made) >= MOST_KINDS:
@@ -170,7 +170,8 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     elif problem.m <= FEW_ROWS and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
     deep = listed("default_scaled" if scaled else "default_deep")
-    more = tiles.algorithms(problem, arch, (*deep, *tiles.middle(problem)))
+    listed_more = (*deep, *tiles.middle(problem), *tiles.sums(problem))
+    more = tiles.algorithms(problem, arch, listed_more)
     rows += (tuple(row[axis] for axis in algorithms) for row in more)
     rows = [_in_usual_order(dict(zip(algorithms, row, strict=True)), problem.m) for row in rows]
     return KernelSpace(

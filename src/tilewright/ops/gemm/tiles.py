@@ -156,6 +156,21 @@ def middle(problem: GemmProblem) -> tuple[Tile, ...]:
     return listed("default_middle") if in_middle else listed("default_narrow") if narrow else ()
 
 
+SUMMED, DEEP = 32, 4096
+"""Most tiles of 128x128, and least K, for which the default space has the list ``default_sums``."""
+
+
+def sums(problem: GemmProblem) -> tuple[Tile, ...]:
+    """The tiles that the default space has for gradients of weights: few tiles, and a K that is all
+    rows of a batch."""
+    p = problem
+    plain = p.layout[0] == "c" and p.batching == "none" and not (p.epilogue or p.pre_a or p.pre_b)
+    if not plain or scales.count(p) or not DTYPES[p.dtype_a].bits == DTYPES[p.dtype_b].bits == 16:
+        return ()
+    few = -(-p.m // 128) * -(-p.n // 128) <= SUMMED
+    return listed("default_sums") if few and p.k >= DEEP else ()
+
+
 _EDGES = (72, 80, 88, 96, 112, 136, 144, 160, 176, 208, 224)
 _OTHERS = (
     ("gluon_ws", 64, 4),
