@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn  # noqa: E402
 from tilewright.torch import port, unport  # noqa: E402
 
 pytestmark = pytest.mark.gpu
+
 
 DIM, HEADS = 128, 4
 CALLS = 4
@@ -58,3 +60,63 @@ def test_a_block_is_torch_s(compiled):
     if not compiled:
         unport(model)
         assert torch.equal(model(x), wanted[0])
+
+
+class Images(nn.LayerNorm):
+    """A layer norm of channels."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(DIM, 2 * DIM), nn.Linear(DIM, 2 * DIM)
+        self.down_proj, self.act_fn = nn.Linear(2 * DIM, DIM), nn.SiLU()
+
+    def forward(self, x: Any) -> Any:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+BETWEEN = {
+    "layer": (nn.LayerNorm(DIM), (2, 64, DIM)),
+    "layer without weights": (nn.LayerNorm(DIM, elementwise_affine=False), (64, DIM)),
+    "rms": (nn.RMSNorm(DIM), (2, 8, 4, DIM)),
+    "channels": (Images(DIM), (2, DIM, 8, 8)),
+    "gate": (Gated(), (2, 64, DIM)),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_stands_between_products_is_torch_s(name, compiled):
+    torch._dynamo.reset()
+    model, shape = BETWEEN[name]
+    model = copy.deepcopy(model).cuda().bfloat16()
+    x = torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+    x = x.contiguous(memory_format=torch.channels_last) if name == "channels" else x
+    x.requires_grad_()
+
+    along = torch.randn_like(x, dtype=torch.float32)
+
+    def results(run: Any, model: nn.Module, x: Any) -> list[Any]:
+        out = run(x)
+        loss = (out.float() * along).sum()
+        return [out.detach(), *torch.autograd.grad(loss, [x, *model.parameters()])]
+
+    exact = copy.deepcopy(model).float()
+    wanted = results(exact, exact, x.detach().float().requires_grad_())
+    before = model(x)
+    assert "" in port(model).swapped
+    run = torch.compile(model, fullgraph=True) if compiled else model
+    for _ in range(CALLS):
+        found = results(run, model, x)
+        assert found[0].stride() == before.stride()
+        for one, other in zip(found, wanted, strict=True):
+            assert far(one, other) < 2e-2
+        with torch.no_grad():
+            assert far(run(x), wanted[0]) < 2e-2
+    if not compiled:
+        unport(model)
+        assert torch.equal(model(x), before)

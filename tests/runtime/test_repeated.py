@@ -279,10 +279,30 @@ class Attending(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(x, x, x)
 
 
+class LayerNorm2d(torch.nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Gated(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = (torch.nn.Linear(16, 16) for _ in range(3))
+        self.act_fn = torch.nn.SiLU()
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
         (torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU()), (8, 16)),
+        (torch.nn.LayerNorm(16), (2, 4, 16)),
+        (torch.nn.LayerNorm(16, elementwise_affine=False), (8, 16)),
+        (torch.nn.RMSNorm(16), (2, 3, 4, 16)),
+        (LayerNorm2d(16), (2, 16, 4, 4)),
+        (Gated(), (2, 4, 16)),
         (torch.nn.Conv2d(8, 8, 3, padding=1), (2, 8, 6, 6)),
         (torch.nn.ConvTranspose2d(8, 8, 3, bias=False), (2, 8, 6, 6)),
         (Attending(), (1, 2, 8, 16)),

@@ -93,13 +93,13 @@ def test_the_report_is_a_table_and_json():
     model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), Own(8, 8), nn.LayerNorm(8), Alike(8, 8))
     report = port(model)
     assert report.kept == {"2": "its class Own has its own forward"}
-    assert report.swapped == ("", "0", "4")
+    assert report.swapped == ("", "0", "3", "4")
     lines = str(report).splitlines()
-    assert lines[0] == "3 modules ported, 1 kept"
+    assert lines[0] == "4 modules ported, 1 kept"
     assert [line.split()[:2] for line in lines[1:]] == [
-        ["(model)", "Sequential"], ["0", "Linear"], ["2", "Own"], ["4", "Alike"]
+        ["(model)", "Sequential"], ["0", "Linear"], ["2", "Own"], ["3", "LayerNorm"], ["4", "Alike"]
     ]  # fmt: skip
-    assert [one["name"] for one in json.loads(report.json)] == ["", "0", "2", "4"]
+    assert [one["name"] for one in json.loads(report.json)] == ["", "0", "2", "3", "4"]
     assert port(model) == report  # once more changes nothing
     unport(model)
 

@@ -77,17 +77,18 @@ class Ported:
 def port(model: nn.Module, *, only: Collection[str] = (), skip: Collection[str] = ()) -> Ported:
     """Let a model's layers call our functions in place of torch's, in the model itself.
 
-    model: its ``Linear``, ``Conv1d`` to ``Conv3d``, transposed convolutions and
-        ``MultiheadAttention`` modules are ported, and modules whose methods call
-        ``scaled_dot_product_attention``. In a ``Sequential``, a layer and the GELU, ReLU or SiLU
-        behind it are one call; with gradients, ReLU alone.
+    model: its ``Linear``, ``Conv1d`` to ``Conv3d``, transposed convolutions,
+        ``MultiheadAttention``, ``LayerNorm`` and ``RMSNorm`` modules are ported, modules whose
+        methods call ``scaled_dot_product_attention``, norms of other classes and multi-layer
+        perceptrons with gates that compute what ours do. In a ``Sequential``, a layer and the GELU,
+        ReLU or SiLU behind it are one call; with gradients, ReLU alone.
     only: names of modules, with all that they have within, or patterns such as
         ``blocks.*.mlp``; by default all.
     skip: names or patterns of modules that stay as they are, with all that they have within.
 
     Parameters, state dicts, hooks and classes do not change. A call with tensors that our functions
-    do not take goes to the forward of the module's class. Port a model before ``torch.compile``. To
-    port it again changes nothing.
+    do not take goes to the forward of the module's class, and so do norms and gates in compiled
+    code. Port a model before ``torch.compile``. To port it again changes nothing.
 
     Raises `BadArgument` for anything but a module, for a compiled one, and for a name or pattern
     that no module has.

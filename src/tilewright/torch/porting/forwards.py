@@ -17,7 +17,7 @@ from tilewright.torch.functional import convolutions
 from tilewright.torch.functional.attention import scaled_dot_product_attention
 from tilewright.torch.functional.precision import tf32
 from tilewright.torch.functional.products import LINEAR, linear
-from tilewright.torch.porting.served import attempted, served
+from tilewright.torch.porting.served import attempted, has_hooks, served
 
 
 def linear_forward(module: nn.Linear, input: Any) -> Any:
@@ -121,17 +121,8 @@ def joined(layer: Any, behind: Any) -> str:
     forward = layer.__dict__.get("forward")
     if not activation or getattr(forward, "func", None) not in (linear_forward, conv_forward):
         return ""
-    hooked = _has_hooks(layer) or _has_hooks(behind) or "forward" in behind.__dict__
+    hooked = has_hooks(layer) or has_hooks(behind) or "forward" in behind.__dict__
     return "" if hooked else activation
-
-
-def _has_hooks(layer: nn.Module) -> bool:
-    return bool(
-        layer._forward_hooks
-        or layer._forward_pre_hooks
-        or layer._backward_hooks
-        or layer._backward_pre_hooks
-    )
 
 
 def _cheap(activation: str) -> bool:

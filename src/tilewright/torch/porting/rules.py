@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from tilewright.torch.functional import checked
-from tilewright.torch.porting import attending, forwards
+from tilewright.torch.porting import attending, between, forwards, recognising
 from tilewright.torch.porting.served import is_sharded, is_wrapped
 
 
@@ -54,7 +54,14 @@ KINDS = (
         "linear and scaled_dot_product_attention, where no weights are asked for",
     ),
 )
-FORWARDS = frozenset({forwards.sequential_forward, *(kind.forward for kind in KINDS)})
+FORWARDS = frozenset(
+    {
+        forwards.sequential_forward,
+        between.norm_forward,
+        between.gated_forward,
+        *(kind.forward for kind in KINDS),
+    }
+)
 """All forwards that ported modules have, but for those of `Attending`."""
 
 
@@ -90,6 +97,9 @@ def judged(module: nn.Module) -> Found | None:
             "its layers are ported; where no gradients are recorded, torch's fast path goes past "
             "them (torch.backends.mha.set_fastpath_enabled(False) turns it off)",
         )
+    found = _norm(module) or _gate(module)
+    if found is not None:
+        return found
     names = attending.methods(type(module))
     if not names:
         return None
@@ -97,6 +107,51 @@ def judged(module: nn.Module) -> Found | None:
         return Found({}, "", why)
     attends = {name: attending.Attending(module, name) for name in names}
     return Found(attends, f"scaled_dot_product_attention, in {', '.join(names)}")
+
+
+def _norm(module: nn.Module) -> Found | None:
+    """What becomes of a norm; None for another module."""
+    base = next((one for one in (nn.LayerNorm, nn.RMSNorm) if isinstance(module, one)), None)
+    named = recognising.NORM.search(type(module).__name__)
+    if base is None and (not named or module._modules or not module._parameters):
+        return None
+    why = _replaced(module, "forward")
+    if not why and module.weight is not None:
+        why = _weighed(module.weight)
+    if why:
+        return Found({}, "", why)
+    if base is None or type(module).forward is not base.forward:
+        norm = recognising.norm_of(module)
+    else:
+        norm = _of_torch(module)
+    if isinstance(norm, str):
+        return Found({}, "", norm)
+    by = norm.op + (" of channels" if norm.images else "")
+    by += f" with weight + {norm.offset:g}" if norm.offset else ""
+    return Found({"forward": partial(between.norm_forward, module, norm)}, by)
+
+
+def _of_torch(module: Any) -> between.Norm | str:
+    """How a norm of torch's norms; else why it stays as it is."""
+    if len(module.normalized_shape) != 1:
+        return f"it norms over {len(module.normalized_shape)} dimensions"
+    of_layer = isinstance(module, nn.LayerNorm)
+    op, (columns,) = "layer_norm" if of_layer else "rms_norm", module.normalized_shape
+    return between.Norm(op, columns, "eps", biased=of_layer)
+
+
+def _gate(module: nn.Module) -> Found | None:
+    """What becomes of a multi-layer perceptron with a gate; None for another module."""
+    gate = recognising.gate_of(module)
+    if gate is None:
+        return None
+    if why := _replaced(module, "forward"):
+        return Found({}, "", why)
+    if isinstance(gate, str):
+        return Found({}, "", gate)
+    activation = getattr(module, gate.activation)
+    made = {"forward": partial(between.gated_forward, module, gate, activation)}
+    return Found(made, f"gated_activation ({gate.gate})")
 
 
 def joined(module: nn.Module) -> Found | None:
@@ -150,9 +205,13 @@ def _objection(module: nn.Module, base: type, kind: Kind) -> str:
         weights = [module.out_proj.weight]
     else:
         weights = [module.weight]  # type: ignore[list-item]
-    for x in weights:
-        if is_wrapped(x) and not is_sharded(x):
-            return f"its weight is a {type(x).__name__}"
-        if x.dtype not in checked.FLOATS:
-            return f"its weight is {str(x.dtype).removeprefix('torch.')}"
+    return next(filter(None, map(_weighed, weights)), "")
+
+
+def _weighed(x: Any) -> str:
+    """Why a module keeps its forward for its weight; empty if it need not."""
+    if is_wrapped(x) and not is_sharded(x):
+        return f"its weight is a {type(x).__name__}"
+    if x.dtype not in checked.FLOATS:
+        return f"its weight is {str(x.dtype).removeprefix('torch.')}"
     return ""

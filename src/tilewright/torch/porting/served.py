@@ -58,6 +58,16 @@ def attempted(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
         return None
 
 
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether a call of a module calls others with it, but for hooks of all modules."""
+    return bool(
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+    )
+
+
 def is_sharded(x: Any) -> bool:
     """Whether a parameter is a ``DTensor``, in whose place FSDP puts a plain one while its module
     is called."""

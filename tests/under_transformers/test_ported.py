@@ -1,0 +1,49 @@
+"""Models of transformers that `port` takes: norms and gates are ours, and results the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tilewright.torch import port, unport  # noqa: E402
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "vocab_size": 100, "head_dim": 16, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+MODELS = {
+    "Llama": {"rms_norm": 3, "gated_activation (silu)": 1},
+    "Qwen3": {"rms_norm": 5, "gated_activation (silu)": 1},
+    "Gemma": {"rms_norm with weight + 1": 3, "gated_activation (gelu_tanh)": 1},
+    "Phi3": {"rms_norm": 3, "gated_activation (silu)": 1},
+}
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_with_ported_norms_and_gates(name):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SIZES)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    for one in model.parameters():
+        one.data.add_(0.1 * torch.randn_like(one))
+    tokens = torch.tensor([[5, 6, 7, 8, 9]])
+
+    def run():
+        loss = model(tokens, labels=tokens).loss
+        return [loss.detach(), *torch.autograd.grad(loss, [*model.parameters()])]
+
+    wanted = run()
+    report = port(model)
+    found = Counter(one.by for one in report.layers if one.by != "linear")
+    assert found == MODELS[name] and not report.kept
+    for one, other in zip(run(), wanted, strict=True):
+        assert (one - other).norm() <= 1e-4 * other.norm()
+    unport(model)
+    assert all(map(torch.equal, run(), wanted))
