@@ -154,14 +154,14 @@ def test_topk_is_torchs():
 @pytest.mark.parametrize(
     ("name", "said", "why"),
     [
-        ("topk_routing", {}, "k = 0 of 24 experts; state k="),
-        ("topk_routing", {"k": 25}, "k = 25 of 24 experts"),
+        ("topk_routing", {}, "k = 0; state k=, from 1 to the 24 experts"),
+        ("topk_routing", {"k": 25}, "k = 25; state k=, from 1 to the 24 experts"),
         ("topk_routing", {"k": 2, "n_group": 5}, "does not divide"),
         ("topk_routing", {"k": 2, "n_group": 4, "topk_group": 5}, "topk_group = 5 of 4"),
         ("topk_routing", {"k": 7, "n_group": 4, "topk_group": 1}, "1 groups have 6 experts"),
         ("topk_routing", {"k": 1, "n_group": 24}, "groups of one expert"),
         ("topk_routing", {"k": 1, "scoring": "tanh"}, "there are 'softmax'"),
-        ("topk", {"k": 25}, "k = 25 of 24 columns"),
+        ("topk", {"k": 25}, "k = 25; state k=, from 1 to the 24 columns"),
         ("topk", {"k": 2, "index_dtype": "fp32"}, "index_dtype = fp32"),
     ],
 )

@@ -85,6 +85,10 @@ def _targets(d: Declaration, said: Any) -> list[str]:
     return [n for n, one in d.operands.items() if one.role == "out" and d.there(n, said)]
 
 
+def _by_keyword(d: Declaration) -> str:
+    return f"; by keyword it takes {', '.join(d.optional)}" if d.optional else ""
+
+
 def _views(d: Declaration, call: Call) -> dict[str, View]:
     """The arrays of a call, by name. Raises `BadArgument` for a wrong number."""
     first = [name for name, one in d.operands.items() if one.by_position]
@@ -93,11 +97,12 @@ def _views(d: Declaration, call: Call) -> dict[str, View]:
         if name not in d.optional:
             raise BadArgument(
                 f"{d.name} has no operand '{name}' to pass by keyword{nearest(name, d.optional)}"
+                f"{_by_keyword(d)}"
             )
     if len(call.inputs) != len(first):
         raise BadArgument(
-            f"{d.name} takes {len(first)} operands ({', '.join(first)}) and was given "
-            f"{len(call.inputs)}; pass outputs as out="
+            f"{d.name} takes {len(first)} operand{'s' * (len(first) != 1)} ({', '.join(first)}) by "
+            f"position and was given {len(call.inputs)}; pass outputs as out={_by_keyword(d)}"
         )
     views = dict(zip(first, call.inputs, strict=True)) | dict(call.named)
     if call.outputs is not None and len(call.outputs) == len(targets):

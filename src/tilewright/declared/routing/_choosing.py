@@ -43,7 +43,7 @@ def refused(problem: Any) -> str:
     """Why a problem's options do not fit together; "" if they do."""
     p = problem
     if not 1 <= p.k <= p.experts:
-        return f"k = {p.k} of {p.experts} experts; state k="
+        return f"k = {p.k}; state k=, from 1 to the {p.experts} experts"
     if p.experts > _tiles.MOST_COLUMNS:
         return f"{p.experts} experts; registers hold up to {_tiles.MOST_COLUMNS}"
     if p.dtype not in FLOATS:

@@ -28,7 +28,7 @@ def reference(x: Any, problem: Any) -> tuple[Any, Any]:
 def refused(problem: Any) -> str:
     """Why a problem cannot be computed; "" if it can."""
     if not 1 <= problem.k <= problem.columns:
-        return f"k = {problem.k} of {problem.columns} columns; state k="
+        return f"k = {problem.k}; state k=, from 1 to the {problem.columns} columns of a row"
     if problem.columns > _tiles.MOST_COLUMNS:
         return f"{problem.columns} columns; registers hold rows of up to {_tiles.MOST_COLUMNS}"
     if problem.dtype not in FLOATS:

@@ -44,7 +44,7 @@ def reference(x: Any, dy: Any, index: Any, problem: Any) -> Any:
 
 def refused(problem: Any) -> str:
     if DTYPES[problem.dtype].kind != "float" or DTYPES[problem.dtype].bits < 16:
-        return f"elements are {problem.dtype}"
+        return f"elements are {problem.dtype}; gradients are of floats of 16 bits or more"
     if problem.has_index != (problem.mode != "average"):
         return f"index= belongs to modes max and min; this is mode = '{problem.mode}'"
     return _windows.refused(problem)

@@ -57,7 +57,7 @@ def reference(
 
 def refused(problem: Any) -> str:
     if DTYPES[problem.dtype].kind != "float" or DTYPES[problem.dtype].bits < 16:
-        return f"elements are {problem.dtype}"
+        return f"elements are {problem.dtype}; gradients are of floats of 16 bits or more"
     for arrived, other, option in (
         ("d_norm", "norm", "norm"),
         ("d_max", "max_at", "argmax"),
