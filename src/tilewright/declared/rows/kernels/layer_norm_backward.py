@@ -18,22 +18,7 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._norms import held_statistics, read_statistics, summed
-from tilewright.declared.rows.kernels.rms_norm_backward import (
-    fetched,
-    slopes,
-    weighted,
-    widened,
-)
-
-
-@triton.jit
-def add_to(parts, column, columns, values, turn):
-    """Add the sums over the rows of a tile to a workgroup's partial sums. Each thread reads what it
-    wrote itself: tiles are laid out alike."""
-    part = tl.sum(values, 0)
-    if turn > 0:
-        part += tl.load(parts + column, column < columns, 0.0)
-    tl.store(parts + column, part, column < columns)
+from tilewright.declared.rows.kernels._slopes import add_to, fetched, slopes, weighted, widened
 
 
 @triton.jit
