@@ -30,6 +30,8 @@ TILES: tuple[dict[str, int], ...] = (
      "direction": "data", "alignment_out": 2},
     {"tile_m": 64, "tile_n": 1, "tile_k": 1, "num_warps": 1, "num_stages": 1, "group_m": 1,
      "alignment": 1, "alignment_out": 1, "spatial_dims": 2, "box": "1x1x2"},
+    {"tile_m": 32, "tile_n": 16, "tile_k": 32, "num_warps": 4, "num_stages": 1,
+     "direction": "data", "spread": 2},
     {"tile_m": 32, "tile_n": 16, "tile_k": 16, "num_warps": 4, "num_stages": 1, "group_m": 1},
     {"tile_m": 16, "tile_n": 16, "tile_k": 32, "num_warps": 4, "num_stages": 1, "group_m": 1,
      "alignment": 1, "alignment_out": 1, "spatial_dims": 2},
