@@ -16,7 +16,7 @@ Data movement. Forward and for the data, a tile has all channels of its pixels, 
 filters read again from L2. Nothing is turned or copied.
 
 What limits it: loads and stores of one element for each lane, twice for each pixel and channel of a
-tile, so wide tiles of filters; memory, for few filters.
+tile, so wide tiles of filters; memory, for few filters. Counts: docs/notes/conv-askew.md.
 """
 
 import triton

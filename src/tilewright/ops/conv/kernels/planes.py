@@ -21,7 +21,8 @@ no tap joins.
 Data movement. Pixels move one by one, neighbouring threads at neighbouring pixels. Rows of the
 result read the rows between them again, from L1.
 
-What limits it: instructions: writing the matrix for few images, loads and stores for many.
+What limits it: instructions: writing the matrix for few images, loads and stores for many. Counts:
+docs/notes/conv-planes.md.
 """
 
 import triton
