@@ -51,6 +51,20 @@ def test_each_problem_has_the_estimates_first_and_others_far_apart(method: Any) 
         assert values(chosen) > values([config for config, _ in ranked[:24]])
 
 
+def test_a_sample_of_two_families_has_kernels_of_both() -> None:
+    attention = ops.family("attention")
+    other = attention.problem_type(batch=1, heads=8, q_len=512, kv_len=512, head_dim=64)
+    both = (
+        *candidates(PROBLEMS[1]),
+        *attention.default_space(other, ARCH).expand(ARCH).configs,
+    )
+    for problems in ([PROBLEMS[1], other], [other, PROBLEMS[1]]):
+        found = sample(problems, lambda problem: both, H200, Design(6))
+        assert [problem for problem, _ in found.pairs] == problems
+        for problem, chosen in found.pairs:
+            assert len(chosen) == 6 and {c.family for c in chosen} == {problem.family}
+
+
 def test_the_same_design_chooses_the_same_and_another_seed_others() -> None:
     first, again, other = (
         sample(PROBLEMS, candidates, H200, Design(24, seed=seed)) for seed in (0, 0, 1)

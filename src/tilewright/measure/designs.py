@@ -159,8 +159,9 @@ def sample(
     pools: dict[tuple[Any, ...], Pool] = {}
     ranked: dict[Any, list[Any]] = {}
     for problem in problems:
-        family, given = ops.family(problem.family), tuple(candidates(problem))
-        pool = pools.setdefault(given, Pool.of(c for c in given if c.family == problem.family))
+        family = ops.family(problem.family)
+        given = tuple(c for c in candidates(problem) if c.family == problem.family)
+        pool = pools.setdefault(given, Pool.of(given))
         served = pool.part(family.serving(problem, pool, this)) if pool else pool
         order = [(c, e.total_us) for c, e in family.rank(problem, served, device)] if served else []
         if order:
