@@ -203,6 +203,16 @@ def test_torch_compiles_the_layer_into_one_graph(said):
     assert torch.allclose(grads[0], grads[1] * 2, atol=1e-5)
 
 
+@pytest.mark.turns(3)
+def test_torch_compiles_a_layer_with_its_router():
+    x, w1, w2, _, _ = operands(6, 32, 16, 4, 2, dtype=torch.float32)
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(2))
+    layer = partial(tw.routed_moe, k=2, renormalize=True, limit=3.0)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(x, logits, w1, w2), layer(x, logits, w1, w2))
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_a_shared_expert_serves_every_token(interleaved):
     given = operands(2 * 4, 32, 16, 4, 2, dtype=torch.float32)
