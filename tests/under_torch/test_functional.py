@@ -326,6 +326,14 @@ REFUSED = {
         "attn_mask is .*, which is not broadcast to",
     ),
     "conv2d": (lambda: tt.conv2d(Q.double(), Q.double()), r"use torch\.nn\.functional\.conv2d$"),
+    "columns": (
+        lambda: tt.linear(torch.ones(3, 16), torch.ones(12, 8)),
+        "input has 16 columns, and weight is for 8",
+    ),
+    "bias": (
+        lambda: tt.linear(torch.ones(3, 16), torch.ones(12, 16), torch.ones(8)),
+        "a vector for 12 columns has 8 elements",
+    ),
 }
 
 

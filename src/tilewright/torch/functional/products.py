@@ -178,6 +178,10 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
     if weight.dim() == 1:
         shared = None if bias is None else bias.reshape(1)
         return linear(input, weight[None], shared, activation).squeeze(-1)
+    if input.shape[-1] != weight.shape[1]:
+        raise BadArgument(
+            f"input has {input.shape[-1]} columns, and weight is for {weight.shape[1]}"
+        )
     dims = input.dim()
     folded = dims > 3 and not (dims in _EQUATIONS and input.is_contiguous())
     x = checked.readable(input.flatten(0, -2) if folded else input)
@@ -313,7 +317,10 @@ def _broadcast(x: Any, shape: tuple[int, ...]) -> tuple[str, Any]:
 
 
 def _vector(x: Any, columns: int) -> Any:
-    """`x`, of one element or a vector, as a vector whose elements are neighbours."""
+    """`x`, of one element or a vector, as a vector whose elements are neighbours. Raises
+    `BadArgument`."""
     if x.dim() != 1 or x.shape[0] != columns:
+        if x.numel() != 1:
+            raise BadArgument(f"a vector for {columns} columns has {x.numel()} elements")
         x = x.expand(columns)
     return x if x.is_contiguous() else x.contiguous()
