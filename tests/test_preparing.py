@@ -10,7 +10,7 @@ from tilewright import default, loader, preparing
 from tilewright.arch import arch, device
 from tilewright.compile import BuildReport, BuildResult, Store, find
 from tilewright.dispatch import Dispatcher
-from tilewright.errors import BuildFailed
+from tilewright.errors import BadArgument, BuildFailed
 from tilewright.ops.gemm import GemmProblem
 from tilewright.plan import Planner
 from tilewright.registry import Registry
@@ -116,3 +116,25 @@ def test_what_was_prepared_is_in_the_store(tmp_path):
     assert find(plan.config, "sm_90", store)
     again = tilewright.prepare([plan.problem], device="h200_sxm", store=store)
     assert [r.status for r in again.build.results] == ["cached"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ([3], "3 is no problem"),
+        (["gemm m=64"], "'gemm m=64' is no problem"),
+        (FEW, "problems are several, in a list"),
+        (3, "problems are several, in a list"),
+    ],
+)
+def test_what_is_no_problem_is_told(wrong, says):
+    dispatcher = Dispatcher(device="h200_sxm")
+    with pytest.raises(BadArgument, match=says):
+        dispatcher.prepare(wrong)
+    with pytest.raises(BadArgument, match="is no problem"):
+        dispatcher.explain("gemm m=64")
+
+
+def test_how_to_measure_is_true_or_told_by_its_noun():
+    with pytest.raises(BadArgument, match="measure = 3 is neither True, False nor a Measuring"):
+        tilewright.prepare([FEW], device="h200_sxm", measure=3)

@@ -14,7 +14,7 @@ from tilewright.arch.model import Device
 from tilewright.checks import flag
 from tilewright.compile import Progress, Store
 from tilewright.dispatch import Dispatcher
-from tilewright.errors import NoKernelFound
+from tilewright.errors import BadArgument, NoKernelFound, shown
 from tilewright.plan import Plan, Planner
 from tilewright.preparing import Measuring, Preparation
 from tilewright.select.constraints import Constraints
@@ -65,9 +65,11 @@ def prepare(
     from tilewright.tune import ahead
 
     how = Measuring() if measure is True else measure
-    wanted, shown = tuple(problems), ahead.Shown(building=lambda: nullcontext(progress))
+    if not isinstance(how, Measuring):
+        raise BadArgument(f"measure = {shown(how)} is neither True, False nor a Measuring")
+    wanted, steps = tuple(problems), ahead.Shown(building=lambda: nullcontext(progress))
     path = own.to_write(dispatcher.device_for_planning())
-    measured = ahead.measured(dispatcher, wanted, how, path, shown)
+    measured = ahead.measured(dispatcher, wanted, how, path, steps)
     dispatcher.read_tables()
     return replace(dispatcher.prepare(wanted, progress=progress), measured=measured)
 

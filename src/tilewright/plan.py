@@ -19,6 +19,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.bundle.lacking import lacking
 from tilewright.bundle.shelf import Shelf
 from tilewright.errors import (
+    BadArgument,
     BuildFailed,
     EmptySpace,
     LibraryRefused,
@@ -28,6 +29,7 @@ from tilewright.errors import (
     TilewrightError,
     UnsupportedProblem,
     WrongDevice,
+    shown,
 )
 from tilewright.explain import Explanation, Fate
 from tilewright.ops.library import COMPILING, kind, library_of
@@ -290,6 +292,8 @@ class Planner:
 
     def _asked(self, problem: Any, target: Device, constraints: Constraints | None) -> _Asked:
         kept = constraints or self.constraints
+        if not hasattr(problem, "family"):
+            raise BadArgument(f"{shown(problem)} is no problem, such as GemmProblem(m, n, k) is")
         if problem.batch_invariant and not kept.batch_invariant:
             kept = replace(kept, batch_invariant=True)
         invariance = kept.invariance(problem)

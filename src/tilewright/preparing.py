@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.arch.model import Device
 from tilewright.compile import BuildReport, BuildResult
-from tilewright.errors import BadArgument, BuildFailed, NoKernelFound, UnsupportedProblem
+from tilewright.errors import BadArgument, BuildFailed, NoKernelFound, UnsupportedProblem, shown
 from tilewright.plan import Plan, Planner
 
 Build = Callable[[Sequence[Any], Device], BuildReport]
@@ -109,6 +109,8 @@ class Preparation:
 def prepare(planner: Planner, build: Build, problems: Iterable[Any]) -> Preparation:
     """Plan each problem for the planner's device, and have all kernels of the plans built. Raises
     as `build` does."""
+    if hasattr(problems, "family") or not isinstance(problems, Iterable):
+        raise BadArgument(f"problems are several, in a list for example, not {shown(problems)}")
     device = planner.device_for_planning()
     wanted = tuple(dict.fromkeys(problems))
     plans: dict[Any, Plan] = {}
