@@ -77,6 +77,12 @@ class DroppingRMSNorm(OwnRMSNorm):
         return functional.dropout(super().forward(hidden_states), 0.5, self.training)
 
 
+class OtherwiseNamedRMSNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(WIDTH))
+
+
 class OwnLayerNorm(nn.LayerNorm):
     """As timm has it: of torch's, with a forward of its own."""
 
@@ -224,6 +230,7 @@ def test_rows_apart_are_read_as_they_lie_and_others_are_torch_s(calls):
 KEPT = {
     "eps outside of the root": (OtherRMSNorm, "its class OtherRMSNorm computes another norm"),
     "dropout": (DroppingRMSNorm, "its class DroppingRMSNorm computes another norm"),
+    "no weight": (OtherwiseNamedRMSNorm, "it has no weight for each column"),
     "two dimensions": (lambda: nn.LayerNorm((3, WIDTH)), "it norms over 2 dimensions"),
     "float64": (lambda: nn.LayerNorm(WIDTH).double(), "its weight is float64"),
     "another gate": (lambda: GatedMLP(nn.Tanh()), "its class GatedMLP gates otherwise"),

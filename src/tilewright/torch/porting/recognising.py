@@ -88,7 +88,7 @@ def _tried(module: nn.Module, eps: str) -> Norm | None:
         made = _outputs(module, {"_parameters": there}, [_on(device, x) for x in inputs])
         if made is None:
             continue
-        found = [(x.permute(0, 2, 3, 1) if images else x).double().cpu() for x in made]
+        found = [(x.permute(0, 2, 3, 1) if images else x).cpu().double() for x in made]
         for op, offset in product(_OPS[1:] if biased else _OPS, _OFFSETS):
             wanted, room = _exact(op, rows, number, offset, weights)
             apart = [(x - wanted.reshape(x.shape)).abs() <= room.reshape(x.shape) for x in found]

@@ -116,9 +116,8 @@ def _norm(module: nn.Module) -> Found | None:
     if base is None and (not named or module._modules or not module._parameters):
         return None
     why = _replaced(module, "forward")
-    if not why and module.weight is not None:
-        why = _weighed(module.weight)
-    if why:
+    weight = getattr(module, "weight", None)
+    if why := why or ("" if weight is None else _weighed(weight)):
         return Found({}, "", why)
     if base is None or type(module).forward is not base.forward:
         norm = recognising.norm_of(module)
