@@ -138,6 +138,19 @@ def test_results_of_torch_and_their_gradients():
     assert torch.equal(x.grad, torch.ones_like(x))
 
 
+def test_functions_take_arrays_that_do_not_say_their_strides():
+    """As JAX's."""
+    numpy = pytest.importorskip("jax.numpy")
+    like = torch.arange(24.0).reshape(2, 3, 4)
+    x = numpy.asarray(like.numpy())
+    assert torch.equal(tw.permute(x, (2, 0, 1)), like.permute(2, 0, 1))
+    assert torch.equal(tw.batched_transpose(x), like.transpose(1, 2))
+    assert torch.equal(tw.cast(x, "bf16"), like.bfloat16())
+    assert torch.equal(tw.elementwise(x, x[0], chain="add"), like + like[0])
+    assert torch.equal(tw.reduce(x, "sum", 1), like.sum(1))
+    assert torch.equal(tw.max_pool1d(x, 2), torch.nn.functional.max_pool1d(like, 2))
+
+
 def test_eight_bits_saturate():
     x = torch.tensor([1e6, -1e6, 3.0, float("nan")])
     assert torch.equal(tw.cast(x, "e5m2").float()[:3], torch.tensor([57344.0, -57344.0, 3.0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +18,12 @@ def shape_of(name: str, x: Any) -> tuple[int, ...]:
 
 
 def strides(x: Any) -> tuple[int, ...]:
-    """Elements between neighbours along each axis; () where an array does not say."""
+    """Elements between neighbours along each axis. JAX's arrays do not say; they lie contiguous."""
     if hasattr(x, "stride"):
         return tuple(x.stride())
-    return tuple(step // x.itemsize for step in getattr(x, "strides", ()))
+    if hasattr(x, "strides"):
+        return tuple(step // x.itemsize for step in x.strides)
+    return tuple(max(1, math.prod(x.shape[axis + 1 :])) for axis in range(len(x.shape)))
 
 
 def permuted(x: Any, order: Sequence[int]) -> Any:
@@ -29,9 +32,9 @@ def permuted(x: Any, order: Sequence[int]) -> Any:
 
 
 def packed(x: Any) -> bool:
-    """Whether `x` lies contiguous, as far as it says."""
+    """Whether `x` lies contiguous."""
     wanted = 1
-    for size, step in reversed([*zip(x.shape, strides(x), strict=False)]):
+    for size, step in reversed([*zip(x.shape, strides(x), strict=True)]):
         if size != 1 and step != wanted:
             return False
         wanted *= size

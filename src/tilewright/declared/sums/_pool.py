@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright import checks
-from tilewright.declared._views import contiguous, packed, permuted, shape_of, strides
+from tilewright.declared._views import contiguous, packed, permuted, shape_of
 from tilewright.errors import BadArgument, shown
 
 Numbers = int | Sequence[int]
@@ -59,7 +59,7 @@ def _pooled(
     last = [0, *range(2, rank + 2), 1]
     seen = permuted(x, last)
     by_pixel = False
-    if strides(x) and channels > 1 and not packed(x) and packed(seen):
+    if channels > 1 and not packed(x) and packed(seen):
         by_pixel = True
     ones = [1] * (3 - rank)
     if by_pixel:

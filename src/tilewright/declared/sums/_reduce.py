@@ -100,7 +100,7 @@ def _order(x: Any, axes: Collection[int], placed: bool) -> list[int]:
     order: list[int] = []
     for axis in natural:
         place = axis  # by comparing, which torch.compile can follow where strides are symbols
-        while steps and place and steps[order[place - 1]] < steps[axis]:
+        while place and steps[order[place - 1]] < steps[axis]:
             place -= 1
         order.insert(place, axis)
     if placed and [axis for axis in order if axis in axes] != sorted(axes):
@@ -134,8 +134,8 @@ def _viewed(x: Any, order: Sequence[int], axes: Collection[int]) -> Any:
     sizes = [size for _, size in groups]
     sizes += [1] * (5 - len(sizes))
     steps = strides(x)
-    if any(step <= 0 and size > 1 for step, size in zip(steps, x.shape, strict=bool(steps))):
+    if any(step <= 0 and size > 1 for step, size in zip(steps, x.shape, strict=True)):
         x = contiguous(x)
     view = permuted(x, order).reshape(sizes)
     steps = strides(view)
-    return contiguous(view) if steps and sizes[-1] > 1 and steps[-1] != 1 else view
+    return contiguous(view) if sizes[-1] > 1 and steps[-1] != 1 else view
