@@ -405,6 +405,9 @@ def test_what_cannot_be_written_is_said_before_the_training(
         assert why in run("train", folder, "-o", model, "--page", page, code=2)
         assert why in run("evaluate", folder, "--page", page, code=2)
     assert "--trees" in run("train", folder, "-o", model, "--trees", 1, code=2)
+    for option in ("--folds", "--trees"):
+        told = run("evaluate", folder, "--model", model, option, 3, code=2)
+        assert f"{option} is of models that are trained" in told
 
 
 def test_reasons_of_silence_are_counted_without_the_problems_numbers(learned: Any):

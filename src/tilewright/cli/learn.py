@@ -145,8 +145,23 @@ def evaluate(
         ),
     ] = None,
     classes: Lesson = None,
-    count: Folds = 5,
-    trees: Count = 200,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            "--folds",
+            min=2,
+            help="Without --model: parts of the problems that are held out in turn [default: 5]",
+        ),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--trees",
+            min=2,
+            max=200,
+            help="Without --model: at most this many trees [default: 200]",
+        ),
+    ] = None,
     page: Page = None,
     as_json: Json = False,
 ) -> None:
@@ -155,6 +170,10 @@ def evaluate(
     candidates."""
     from tilewright.learn.judge import applied, crossed, seen, worst
 
+    for option, value in (("--folds", folds), ("--trees", most)):
+        if models and value is not None:
+            raise BadArgument(f"{option} is of models that are trained; --model names trained ones")
+    count, trees = folds or 5, most or 200
     _can_be_written(page)
     known = _models(models) if models else None
     lessons: dict[str, Any] = {}

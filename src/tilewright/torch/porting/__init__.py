@@ -64,7 +64,8 @@ class Ported:
         return json.dumps([asdict(layer) for layer in self.layers], indent=1)
 
     def __str__(self) -> str:
-        title = f"{len(self.swapped)} modules ported, {len(self.kept)} kept"
+        count = len(self.swapped)
+        title = f"{count} module{'s' * (count != 1)} ported, {len(self.kept)} kept"
         rows = [
             (layer.name or "(model)", layer.kind, layer.by or f"kept: {layer.why}")
             for layer in self.layers
