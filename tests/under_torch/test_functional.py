@@ -154,6 +154,36 @@ def test_strides_that_no_kernel_reads_are_copied_as_torch_copies_them():
     assert far(tt.mm(row, apart), (row @ apart).double()) < NEAR
 
 
+EXPANDED = {
+    "bmm": (tt.bmm, torch.bmm, ((8, 16), (3, 8, 16)), ((16, 8), (3, 16, 8))),
+    "matmul": (tt.matmul, torch.matmul, ((8, 16), (3, 8, 16)), ((16, 8), (16, 8))),
+    "matmul of four": (
+        tt.matmul, torch.matmul, ((2, 1, 8, 16), (2, 3, 8, 16)), ((16, 8), (3, 16, 8)),
+    ),
+    "matmul of five": (
+        tt.matmul, torch.matmul, ((8, 16), (8, 16)), ((16, 8), (2, 2, 2, 16, 8)),
+    ),
+    "linear": (tt.linear, F.linear, ((8, 16), (3, 8, 16)), ((8, 16), (8, 16))),
+}  # fmt: skip
+
+
+@pytest.mark.grid(2)
+@pytest.mark.parametrize("name", EXPANDED)
+def test_a_batch_of_one_expanded_matrix_is_multiplied_as_torch_multiplies_it(name):
+    ours, theirs, *shapes = EXPANDED[name]
+    given = [randn(*shape) for shape, _ in shapes]
+    operands = [x.expand(size) for x, (_, size) in zip(given, shapes, strict=True)]
+    found, wanted = ours(*operands), theirs(*operands)
+    assert found.shape == wanted.shape and far(found, wanted.double().detach()) < NEAR
+    grads = (torch.autograd.grad(x.square().sum(), given) for x in (found, wanted))
+    assert all(far(x, y.double()) < NEAR for x, y in zip(*grads, strict=True))
+
+
+def test_a_matrix_is_added_to_products_of_expanded_ones():
+    a, b, added = randn(8, 16).expand(3, 8, 16), randn(16, 8).expand(3, 16, 8), randn(3, 8, 8)
+    assert far(tt.baddbmm(added, a, b), torch.baddbmm(added, a, b).double().detach()) < NEAR
+
+
 @pytest.mark.turns(16)
 def test_compiled_it_is_one_node():
     seen = []

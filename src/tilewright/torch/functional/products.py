@@ -184,7 +184,7 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
         )
     dims = input.dim()
     folded = dims > 3 and not (dims in _EQUATIONS and input.is_contiguous())
-    x = checked.readable(input.flatten(0, -2) if folded else input)
+    x, w = _read(input.flatten(0, -2) if folded else input, weight)
     said = {"equation": _EQUATIONS[x.dim()], **_precision(x)}
     if bias is not None:
         checked.dimensions("bias", bias, 0, 1)
@@ -192,7 +192,7 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
         said["epilogue"] = "bias" if activation is None else f"bias+{activation}"
     elif activation is not None:
         said["epilogue"] = activation
-    made = gemm(x, checked.readable(weight), **said)
+    made = gemm(x, w, **said)
     if folded:
         return made.unflatten(0, input.shape[:-1])
     _remember(what, given, said, made)
@@ -202,9 +202,32 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
 def _product(what: Any, a: Any, b: Any) -> Any:
     """The product of two, whose like are repeated."""
     said = _precision(a)
-    made = gemm(checked.readable(a), checked.readable(b), **said)
+    made = gemm(*_read(a, b), **said)
     _remember(what, (a, b), said, made)
     return made
+
+
+def _read(a: Any, b: Any) -> tuple[Any, Any]:
+    """Both as a product reads them (`checked.readable`). Where both are expanded along one
+    dimension of the batch, its products are all the same, and GEMM refuses such a batch: one of the
+    operands is copied, as torch copies it."""
+    for back in range(3, max(a.dim(), b.dim()) + 1):
+        if _expanded(a, back) and _one(b, back):
+            a = a.contiguous()
+        elif _expanded(b, back) and _one(a, back):
+            b = b.contiguous()
+    return checked.readable(a), checked.readable(b)
+
+
+def _expanded(x: Any, back: int) -> bool:
+    """Whether the matrices of `x` are all the same along this dimension, counted from the last."""
+    return bool(x.dim() >= back and x.stride(-back) == 0)
+
+
+def _one(x: Any, back: int) -> bool:
+    """Whether this dimension of `x`, counted from the last, is expanded, or is to be: it is 1, or
+    not there."""
+    return bool(x.dim() < back or x.stride(-back) == 0 or x.shape[-back] == 1)
 
 
 def _precision(x: Any) -> dict[str, Any]:
@@ -243,7 +266,7 @@ def _into(a: Any, b: Any, out_dtype: Any, out: Any) -> Any:
     elif out.dtype is not (out_dtype or a.dtype):
         raise BadArgument(f"out is {out.dtype}, but must be {out_dtype or a.dtype}")
     out = checked.fitted(out, shape)
-    return gemm(checked.readable(a), checked.readable(b), out=out, **_precision(a))
+    return gemm(*_read(a, b), out=out, **_precision(a))
 
 
 def _copied(made: Any, out: Any, function: str, *tensors: Any) -> Any:
@@ -263,15 +286,15 @@ def _folded(a: Any, b: Any) -> Any:
     of the batch become one, as torch makes them one."""
     said = _precision(a)
     if b.dim() <= 2:  # more rows of one matrix
-        found = gemm(checked.readable(a.flatten(0, -2)), checked.readable(b), **said)
+        found = gemm(*_read(a.flatten(0, -2), b), **said)
         return found.unflatten(0, a.shape[:-1])
     if a.dim() <= 2:
-        found = gemm(checked.readable(a), checked.readable(b.flatten(0, -3)), **said)
+        found = gemm(*_read(a, b.flatten(0, -3)), **said)
         return found.unflatten(0, b.shape[:-2])
     fronts = a.shape[:-2], b.shape[:-2]
     batch = torch.broadcast_shapes(*fronts)  # type: ignore[no-untyped-call]
     a, b = (x.expand(*batch, *x.shape[-2:]).flatten(0, -3) for x in (a, b))
-    return gemm(checked.readable(a), checked.readable(b), **said).unflatten(0, batch)
+    return gemm(*_read(a, b), **said).unflatten(0, batch)
 
 
 def _added(function: str, input: Any, a: Any, b: Any, beta: float, alpha: float, out: Any) -> Any:
@@ -289,9 +312,9 @@ def _added(function: str, input: Any, a: Any, b: Any, beta: float, alpha: float,
         said["epilogue"] = "+".join(words)
     if out is not None:
         with torch.no_grad():
-            made = gemm(checked.readable(a), checked.readable(b), **said)
+            made = gemm(*_read(a, b), **said)
         return _copied(made, out, function, input, a, b)
-    made = gemm(checked.readable(a), checked.readable(b), **said)
+    made = gemm(*_read(a, b), **said)
     if alpha == 1:
         _remember((function, beta, alpha, tf32(a)), (a, b, input), said, made)
     return made
