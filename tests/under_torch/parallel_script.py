@@ -18,6 +18,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 import tilewright as tw
+from tilewright.dispatch import Dispatcher
+from tilewright.torch import port
 
 BATCH, LENGTH, DIM, HEADS, WIDE = 2, 4, 32, 4, 64
 
@@ -74,6 +76,52 @@ def layers(mesh) -> None:
     for (name, mine), its in zip(split.named_parameters(), plain.parameters(), strict=True):
         assert isinstance(mine.grad, DTensor), name
         same(mine.grad, its.grad, name)
+
+
+class Torchs(torch.nn.Module):
+    """Two layers of torch's, and attention of what they make."""
+
+    def __init__(self, wide: int = WIDE) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(DIM, wide), torch.nn.Linear(wide, DIM)
+
+    def forward(self, x):
+        x = self.down(torch.relu(self.up(x))).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+def ported(mesh) -> None:
+    """A ported model calls ours with what is split in equal parts, also compiled, and torch's with
+    what is not."""
+    ours, run = [], Dispatcher.run_given
+
+    def noted(self, op, *rest):
+        ours.append(op)
+        return run(self, op, *rest)
+
+    Dispatcher.run_given = noted
+    torch.manual_seed(2)
+    x = torch.randn(BATCH, LENGTH, DIM)
+    rows = RowwiseParallel(output_layouts=Shard(0), use_local_output=False)
+    gathered = ColwiseParallel(output_layouts=Replicate())
+    for wide, plan, expected in (
+        (WIDE, {"up": ColwiseParallel(), "down": rows}, ["gemm", "gemm", "attention"]),
+        (WIDE + 1, {"up": gathered}, ["gemm", "attention"]),
+    ):
+        plain, split = Torchs(wide), Torchs(wide)
+        split.load_state_dict(plain.state_dict())
+        port(parallelize_module(split, mesh, plan))
+        ours.clear()
+        y, z = plain(x), split(x)
+        assert ours == expected, (wide, ours)
+        same(z, y, "ported")
+        y.square().sum().backward()
+        z.square().sum().backward()
+        for mine, its in zip(split.parameters(), plain.parameters(), strict=True):
+            same(mine.grad, its.grad, "gradient of a ported layer")
+        if wide == WIDE:
+            same(torch.compile(split, backend="aot_eager")(x), y, "ported, compiled")
+    Dispatcher.run_given = run
 
 
 PRODUCTS = {
@@ -171,7 +219,7 @@ def main() -> None:
     )
     torch.manual_seed(0)
     mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-    for part in (products, epilogues, attentions, layers, compiled):
+    for part in (products, epilogues, attentions, layers, compiled, ported):
         part(mesh)
         if rank == 0:
             print(part.__name__, flush=True)

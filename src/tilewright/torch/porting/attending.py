@@ -74,7 +74,8 @@ def _attend(
     masked = attn_mask is None or attn_mask.dtype in masks
     given = (query, key, value, attn_mask, dropout_p, is_causal)
     named = {"scale": scale, "enable_gqa": enable_gqa}
-    if masked and not dropout_p and served(query, key, value):
+    split = attn_mask is None  # a mask that is split is brought together first
+    if masked and not dropout_p and served(query, key, value, split=split):
         made = attempted(attention.scaled_dot_product_attention, *given, **named)
         if made is not None:
             return made

@@ -30,7 +30,7 @@ def _linear(module: nn.Linear, input: Any, activation: str | None = None) -> Any
     """None where tensors are not served. A call like an earlier one is not asked again."""
     weight, bias = module.weight, module.bias
     made = again((LINEAR, activation, tf32(input)), (input, weight, bias))
-    if made is None and served(input, weight, bias):
+    if made is None and served(input, weight, bias, split=True):
         made = attempted(linear, input, weight, bias, activation)
     return made
 

@@ -24,20 +24,28 @@ _said: set[str] = set()
 _PLAIN = frozenset({torch.Tensor, nn.Parameter})
 
 
-def served(*tensors: Any) -> bool:
+def served(*tensors: Any, split: bool = False) -> bool:
     """Whether our functions take these: plain dense tensors of one dtype on a CPU or a GPU, outside
-    of transforms of ``torch.func`` and of forward-mode differentiation. None is one left out."""
+    of transforms of ``torch.func`` and of forward-mode differentiation. None is one left out.
+
+    split: whether the function can be split over devices, so that each tensor may be a ``DTensor``
+        in equal parts. Parts that are not equal would be brought together first, which torch's own
+        rules need not do.
+    """
     if not torch.compiler.is_compiling() and (
         torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
     ):
         return False
-    dtype = None
+    dtype, distributed = None, None
     for x in tensors:
         if x is None:
             continue
-        kind = x.dtype
-        if kind not in checked.FLOATS or is_wrapped(x) or not (x.is_cuda or x.is_cpu):
+        kind, wrapped = x.dtype, is_wrapped(x)
+        if kind not in checked.FLOATS or not (x.is_cuda or x.is_cpu):
             return False
+        if distributed not in (None, wrapped) or (wrapped and not (split and _in_equal_parts(x))):
+            return False
+        distributed = wrapped
         if x.layout is not torch.strided or x.is_nested:
             return False
         if dtype is not None and kind != dtype and not autocast.active():
@@ -73,6 +81,19 @@ def is_sharded(x: Any) -> bool:
     is called."""
     distributed = sys.modules.get("torch.distributed.tensor")
     return distributed is not None and isinstance(x, distributed.DTensor)
+
+
+def _in_equal_parts(x: Any) -> bool:
+    """Whether a tensor that is made of others is a ``DTensor`` whose parts are equal."""
+    if not is_sharded(x):
+        return False
+    sizes = list(x.shape)
+    for placement, count in zip(x.placements, x.device_mesh.shape, strict=True):
+        if placement.is_shard():
+            if sizes[placement.dim] % count:
+                return False
+            sizes[placement.dim] //= count
+    return True
 
 
 def is_wrapped(x: Any) -> bool:
