@@ -88,6 +88,8 @@ def test_a_bundle_is_added_to(cli, tmp_path: Path) -> None:
     made = cli.json("bundle", first, "--registry", registry, "--arch", "sm_90", "-o", second)
     assert made["kernels"] == 2
     assert Bundle(second).manifest.priorities == {NAME: 4}
+    for words in (("--device", "h200_sxm"), ("--arch", "sm_90")):  # what is shown has its own
+        assert "give -o FILE" in cli.fails(2, "bundle", second, *words)
 
 
 def test_wrong_requests(cli, tmp_path: Path, problems: Path) -> None:

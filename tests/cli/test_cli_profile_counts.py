@@ -37,6 +37,7 @@ def test_it_executes_the_kernels_with_the_least_estimated_times(cli):
 def test_what_it_refuses(cli):
     real = (*WORDS[:-1], "mi300x")
     assert "--devices says which devices measure" in cli.fails(2, *real)
+    assert "drop one" in cli.fails(2, *WORDS, "--devices", "cpu")
     nvidia = (*WORDS[:-1], "emulated:h200")
     assert "only AMD's GPUs are emulated" in cli.fails(2, *nvidia)
     other = KERNEL.replace("fp16", "bf16")

@@ -111,7 +111,7 @@ def bundle(
     given = [Bundle(text, trust_bundle) for text in inputs if text.endswith(ENDING)]
     others = [text for text in inputs if not text.endswith(ENDING)]
     if out is None:
-        if others or wheel or registry:
+        if others or wheel or registry or devices or spaces.archs:
             raise BadArgument(
                 f"give -o FILE{ENDING} to write a bundle, or bundles alone to show them"
             )

@@ -58,9 +58,12 @@ def profile(
         ),
     ] = False,
     devices: Annotated[
-        str,
-        typer.Option("--devices", help="Devices of one kind: GPUs (all, 1, 0,3, a UUID), or cpu."),
-    ] = "1",
+        str | None,
+        typer.Option(
+            "--devices",
+            help="Devices of one kind: GPUs (all, 1, 0,3, a UUID), or cpu [default: 1]",
+        ),
+    ] = None,
     on: Annotated[
         str | None,
         typer.Option(
@@ -111,6 +114,8 @@ def profile(
         return tune.candidates(problem, device, kernel or (), every=every)
 
     if on is not None:
+        if devices is not None:
+            raise BadArgument(f"--devices {devices} measures and --on {on} counts: drop one")
         if not words.emulated(on):
             raise BadArgument(
                 f"--on takes an emulated GPU, as emulated:mi300x, and not '{on}': --devices says "
@@ -119,6 +124,7 @@ def profile(
         if not profile_counts(asked, on, configs_for, top, store, as_json):
             raise typer.Exit(FAILED)
         return
+    devices = devices or "1"
     found, start = groups(devices, store, Settings(), timeout=timeout)
     if len(found) != 1:
         kinds = "; ".join(group.device.name for group in found)
