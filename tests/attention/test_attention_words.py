@@ -107,6 +107,7 @@ def test_strides_decide_the_alignment_where_they_are_stated():
         ("window=5", "window = '5' is not LEFT,RIGHT"),
         ("window=a,0", "window = 'a' is not a whole number"),
         ("bias=32", "bias = '32' is not BATCHxHEADS"),
+        ("blocks=heads block_size=16", "blocks = 'heads' is not BATCHxHEADS, as in 1x32"),
         ("bias=3x32", "bias_shape = .* must be 1 or 4 sequences"),
         ("lse=1", "lse = '1' is not true or false"),
         ("rotary=full", "rotary = 'full' is not one of interleaved, half"),
@@ -125,6 +126,8 @@ def test_what_is_refused(said, why):
 def test_sizes_are_needed():
     with pytest.raises(BadArgument, match=r"needs batch, q_len, head_dim \(as in batch=4\)"):
         parse("heads=4 kv_len=8")
+    with pytest.raises(BadArgument, match=r"needs kv_len \(as in kv_len=4096\)"):
+        parse("batch=1 heads=4 q_len=8 head_dim=64")
 
 
 def test_every_feature_has_a_word():

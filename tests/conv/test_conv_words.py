@@ -103,7 +103,7 @@ def test_what_is_refused(said, why):
 
 
 def test_sizes_are_needed():
-    with pytest.raises(BadArgument, match=r"needs k, filter \(as in spatial=32x32\)"):
+    with pytest.raises(BadArgument, match=r"needs k, filter \(as in k=64\)"):
         parse("n=4 c=8 spatial=7")
 
 

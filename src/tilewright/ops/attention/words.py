@@ -38,7 +38,8 @@ KNOWN = (
 )  # fmt: skip
 """Every word."""
 
-NEEDED = ("batch", "heads", "q_len", "kv_len", "head_dim")
+NEEDED = {"batch": 4, "heads": 32, "q_len": 4096, "kv_len": 4096, "head_dim": 128}
+"""Sizes that words must say, each with one that a problem may have."""
 
 
 def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
@@ -49,7 +50,8 @@ def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
     words = spelled("an attention problem", with_lines(words, ck.DRIVERS), KNOWN)
     missing = [size for size in NEEDED if size not in words]
     if missing:
-        raise BadArgument(f"an attention problem needs {', '.join(missing)} (as in batch=4)")
+        example = f"{missing[0]}={NEEDED[missing[0]]}"
+        raise BadArgument(f"an attention problem needs {', '.join(missing)} (as in {example})")
     said = _features(words)
     v = _values(words, fp8)
     if v.get("new_kv"):
@@ -113,16 +115,20 @@ def _number(word: str, text: str) -> float:
 
 
 def _bias(text: str) -> tuple[int, ...]:
-    parts = tuple(checks.parse_whole("bias", part) for part in text.split("x"))
-    if len(parts) not in (2, 3):
-        raise BadArgument(f"bias = {shown(text)} is not BATCHxHEADS, as in 1x32, or 4x1x1")
-    return parts
+    return _shape("bias", text, (2, 3), "BATCHxHEADS, as in 1x32, or 4x1x1")
 
 
 def _blocks(text: str) -> tuple[int, ...]:
-    parts = tuple(checks.parse_whole("blocks", part) for part in text.split("x"))
-    if len(parts) != 2:
-        raise BadArgument(f"blocks = {shown(text)} is not BATCHxHEADS, as in 1x32")
+    return _shape("blocks", text, (2,), "BATCHxHEADS, as in 1x32")
+
+
+def _shape(word: str, text: str, counts: tuple[int, ...], form: str) -> tuple[int, ...]:
+    try:
+        parts = tuple(checks.parse_whole(word, part) for part in text.split("x"))
+    except BadArgument:
+        parts = ()
+    if len(parts) not in counts:
+        raise BadArgument(f"{word} = {shown(text)} is not {form}")
     return parts
 
 

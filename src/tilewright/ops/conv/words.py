@@ -42,7 +42,8 @@ KNOWN = (
 )  # fmt: skip
 """Every word."""
 
-NEEDED = ("n", "c", "k", "spatial", "filter")
+NEEDED = {"n": "8", "c": "64", "k": "64", "spatial": "32x32", "filter": "3x3"}
+"""What words must say, each with a value that a problem may have."""
 
 _TURNED = {"forward": "data", "data": "forward", "weights": "weights"}
 """What a direction of a transposed convolution is, of the convolution that it is the gradient
@@ -57,7 +58,8 @@ def parse(words: Mapping[str, str], fp8: str) -> ConvProblem:
     words = spelled("a conv problem", ck.fields(with_lines(words, lines.DRIVERS)), KNOWN)
     missing = [word for word in NEEDED if word not in words]
     if missing:
-        raise BadArgument(f"a conv problem needs {', '.join(missing)} (as in spatial=32x32)")
+        example = f"{missing[0]}={NEEDED[missing[0]]}"
+        raise BadArgument(f"a conv problem needs {', '.join(missing)} (as in {example})")
     rank = words["spatial"].count("x") + 1
     v: dict[str, Any] = {"groups": 1}
     for word, text in words.items():

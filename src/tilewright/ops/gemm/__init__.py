@@ -104,7 +104,9 @@ class GemmFamily(Defaults):
                 values[field] = checks.parse_whole(word, text, -checks.MOST_WHOLE)
         missing = [size for size in ("m", "n", "k") if size not in values]
         if missing:
-            raise BadArgument(f"a gemm problem needs {', '.join(missing)} (as in m=4096)")
+            raise BadArgument(
+                f"a gemm problem needs {', '.join(missing)} (as in {missing[0]}=4096)"
+            )
         return GemmProblem(**values)
 
     def table(self, problem: GemmProblem) -> str:
