@@ -10,6 +10,13 @@ from cli_runner import NAME
 WORDS = ("run", "gemm", "m=20", "n=33", "k=17", "--device", "h200_sxm")
 
 
+def test_run_planned_for_an_emulated_gpu_is_emulated(cli):
+    words = ("run", "topk", "rows=2", "columns=64", "k=2", "dtype=fp16")
+    there = cli.json(*words, "--device", "emulated:gfx942")
+    assert there["on"] == "emulated:gfx942" and "emulated" in there["seconds_mean"]
+    assert there["executed"] and not there["findings"] and there["check"]["ok"]
+
+
 @pytest.mark.turns(12)
 def test_run_computes_and_checks(cli):
     text = cli(*WORDS, "--seed", "5")

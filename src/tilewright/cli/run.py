@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,6 +64,11 @@ def run(
     what no kernel may do (findings). Exits with 1 if the result is outside tolerance, or if there
     are findings.
     """
+    from tilewright.arch import words
+
+    if plan.device is not None and words.emulated(plan.device) and on == "cpu":
+        on = plan.device  # planned for an emulated GPU, arrays of the CPU are its own
+        plan = replace(plan, device=None)
     target = plan.dispatcher(_gpu(on, plan.device), kept.open_if_given())
     problem = asked.on(target.device_for_planning())
     ran = run_once(target, problem, kernel, on, verify, seed)
