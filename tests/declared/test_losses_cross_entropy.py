@@ -166,6 +166,9 @@ def test_odd_calls_are_refused():
         tw.cross_entropy(logits, target.int())
     with pytest.raises(BadArgument, match="target of cross_entropy has shape"):
         tw.cross_entropy(logits, target[:2])
+    of_images = (torch.zeros(2, 40, 3), torch.zeros(2, 3, dtype=torch.int64))  # classes are last
+    with pytest.raises(BadArgument, match=r"shape \(2, 3\); it is \[\*rows\], where rows is 80"):
+        tw.cross_entropy_loss(*of_images)
     with pytest.raises(BadArgument, match="reduction = 'max'; there are mean, sum, none"):
         tw.cross_entropy_loss(logits, target, reduction="max")
     with pytest.raises(BadArgument, match=r"label_smoothing = 2\.0 is not a number from 0 to 1"):

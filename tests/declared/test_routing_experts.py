@@ -302,6 +302,11 @@ def test_what_cannot_be_sorted_is_refused(said, why):
         tw.sort_by_expert(np.zeros((4, 2), np.int32), **said)
 
 
+def test_ids_that_are_not_stated_to_be_whole_are_refused():
+    with pytest.raises(BadArgument, match="id_dtype may be int32, int64"):
+        ops.family("sort_by_expert").problem_type(tokens=4, k=2, experts=3)
+
+
 def test_nothing_is_sorted_to_nothing():
     found = tw.sort_by_expert(np.zeros((0, 2), np.int32), experts=3, block=4)
     assert [one.size for one in found[:2]] == [0, 0] and found[4].tolist() == [0]

@@ -133,6 +133,13 @@ def test_what_an_operation_does_not_compute_is_refused():
     ):
         with pytest.raises(BadArgument, match=says):
             tw.pool(x, **stated)
+    sizes = {"images": 1, "depth": 1, "height": 4, "width": 4, "channels": 3}
+    for stated, says in (
+        ({}, "mode = 'max' needs index="),
+        ({"mode": "average", "has_index": True}, "mode = 'average' takes no index="),
+    ):
+        with pytest.raises(BadArgument, match=says):
+            ops.family("pool_backward").problem_type(**sizes, **stated)
     with pytest.raises(BadArgument, match="ask for index=True"):
         tw.pool(x.requires_grad_(), kernel_w=2)
     with pytest.raises(BadArgument, match="3 dimensions, or 2 without"):

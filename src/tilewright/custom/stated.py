@@ -22,12 +22,13 @@ def fields(d: Declaration, call: Call) -> tuple[dict[str, Any], int]:
     Raises `BadArgument` for arrays that do not fit the declaration or one another, and for keywords
     that it has not.
     """
-    views = {name: _fold(d, name, view) for name, view in _views(d, call).items()}
+    passed = _views(d, call)
+    views = {name: _fold(d, name, view) for name, view in passed.items()}
     found = _flags(d, call) | _integers(d, call)
     for name, view in views.items():
         _read(d, name, view, found)
     for name, view in views.items():
-        _compare(d, name, view, found)
+        _compare(d, name, view, found, passed[name].shape)
     _read_dtypes(d, call, found)
     known = (*d.options, *d.numbers, *d.stated_dtypes)
     for name, value in call.options.items():
@@ -213,18 +214,20 @@ def _refuse_unsaid(d: Declaration, found: dict[str, Any]) -> None:
         raise BadArgument(f"the operands of this {d.name} do not say {', '.join(missing)}")
 
 
-def _compare(d: Declaration, name: str, view: View, found: Mapping[str, Any]) -> None:
-    """Raise `BadArgument` where an array has another shape than the sizes that were found."""
+def _compare(
+    d: Declaration, name: str, view: View, found: Mapping[str, Any], passed: tuple[int, ...]
+) -> None:
+    """Raise `BadArgument` where an array has another shape than the sizes that were found. passed:
+    its shape before dimensions were folded."""
     one = d.operands[name]
     for size, extent in zip(one.shape, view.shape, strict=True):
         if any(part not in found for part in extents.names(size)):
             continue  # said by an output that is not passed
         wanted = extents.value(size, found)
         if extent != wanted:
-            said = ", ".join(map(str, one.shape))
+            said = "*" * one.folds + ", ".join(map(str, one.shape))
             raise BadArgument(
-                f"{name} of {d.name} has shape {view.shape}; it is [{said}], where {size} is "
-                f"{wanted}"
+                f"{name} of {d.name} has shape {passed}; it is [{said}], where {size} is {wanted}"
             )
 
 
@@ -239,7 +242,8 @@ def _check_strides(d: Declaration, name: str, view: View, numbers: Mapping[str, 
         wanted = tuple(extents.value(stride, numbers) for stride in one.strides)
     apart = zip(view.shape, view.strides, wanted, strict=True)
     if any(n > 1 and s != p for n, s, p in apart):
-        said = "" if one.strides is None else f", where {wanted} is declared"
+        declared = ", ".join(map(str, one.strides or ()))
+        said = f", where ({declared}) is declared" if declared else ""
         raise BadArgument(
             f"{name} of {d.name} has strides {view.strides}{said}; pass a contiguous copy"
         )

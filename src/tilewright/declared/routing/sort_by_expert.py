@@ -124,7 +124,7 @@ def refused(problem: Any) -> str:
     if p.block < 1:
         return f"block = {p.block}; a block has 1 slot at least"
     if p.id_dtype not in WHOLE:
-        return f"ids are {p.id_dtype}; they may be {', '.join(WHOLE)}"
+        return f"ids are {p.id_dtype}; id_dtype may be {', '.join(WHOLE)}"
     if slots(p) >= 2**31:
         return f"{slots(p)} slots; places are int32"
     return ""

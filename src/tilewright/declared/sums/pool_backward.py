@@ -46,7 +46,8 @@ def refused(problem: Any) -> str:
     if DTYPES[problem.dtype].kind != "float" or DTYPES[problem.dtype].bits < 16:
         return f"elements are {problem.dtype}; gradients are of floats of 16 bits or more"
     if problem.has_index != (problem.mode != "average"):
-        return f"index= belongs to modes max and min; this is mode = '{problem.mode}'"
+        wants = "takes no index=" if problem.has_index else "needs index=, the places of its values"
+        return f"mode = '{problem.mode}' {wants}"
     return _windows.refused(problem)
 
 
