@@ -27,7 +27,7 @@ from tilewright.select.constraints import Constraints
 from tilewright.space import KernelSpace
 from tilewright.tables import file, own
 from tilewright.tune import ahead, work
-from tilewright.tune.tuner import SEARCH
+from tilewright.tune.tuner import SEARCH, final_of
 
 SPACE = KernelSpace(
     "gemm",
@@ -47,7 +47,9 @@ class Laboratory:
 
     def __init__(self):
         self.wrong, self.dead, self.us = set(), set(), {}
-        self.crew = FakeCrew(change=self._change, settings=SEARCH.interpreted)
+        self.crew = FakeCrew(
+            change=self._change, settings=ahead.settings_for(GROUP.device).interpreted
+        )
 
     def _change(self, m):
         for status, names in (("mismatch", self.wrong), ("crashed", self.dead)):
@@ -221,7 +223,11 @@ def test_calls_are_timed_as_they_come_in_a_model():
     ways = {name: ahead.settings_for(device(name)).timer for name in ("h200_sxm", "mi300x")}
     assert ways == {"h200_sxm": "graph", "mi300x": "events"}
     assert ahead.settings_for(device("h200_sxm")).cache == "rotated"
-    assert ahead.settings_for(GROUP.device) == SEARCH
+    shorter = replace(SEARCH, budget_seconds=ahead.BUDGET_SECONDS)
+    assert ahead.settings_for(GROUP.device) == shorter
+    assert (
+        final_of(shorter).budget_seconds == ahead.BUDGET_SECONDS < final_of(SEARCH).budget_seconds
+    )
 
 
 def test_the_gpu_that_is_planned_for_measures(monkeypatch):

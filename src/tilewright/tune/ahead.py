@@ -28,6 +28,9 @@ from tilewright.tune.work import QUIET, Shown, Work
 
 __all__ = ["Shown", "measured"]
 
+BUDGET_SECONDS = 0.06
+"""For each kernel, in the search and once more in the finals: a dozen kernels of a problem take a
+second and a half, where a tuning takes five."""
 TOGETHER = 8
 """Problems that are measured before the time is looked at: their kernels keep some thirty compilers
 busy at once."""
@@ -104,7 +107,8 @@ def settings_for(device: Device) -> Settings:
     come in a model. Solvers of MIOpen cannot be captured, so on AMD's GPUs single calls."""
     graphs = not device.interpreted and arch(device.arch).backend == "cuda"
     method = METHODS["graph" if graphs else "single"]
-    return convert({**asdict(SEARCH), **method}, Settings, "settings")
+    how = {**asdict(SEARCH), **method, "budget_seconds": BUDGET_SECONDS}
+    return convert(how, Settings, "settings")
 
 
 def _words(device: Device) -> str:

@@ -64,9 +64,12 @@ TOGETHER = 32
 
 def final_of(search: Settings) -> Settings:
     """How the finals measure behind a search of these settings: by the same timer, with the same
-    state of L2. Copies of the inputs that rotate are places enough."""
+    state of L2, and no longer. Copies of the inputs that rotate are places enough."""
     places = 1 if search.cache == "rotated" else FINAL.places
-    return replace(FINAL, timer=search.timer, cache=search.cache, places=places)
+    budget = min(FINAL.budget_seconds, search.budget_seconds)
+    return replace(
+        FINAL, timer=search.timer, cache=search.cache, places=places, budget_seconds=budget
+    )
 
 
 @dataclass(frozen=True, slots=True)
