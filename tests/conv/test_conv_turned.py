@@ -137,6 +137,12 @@ def test_a_constraint_forbids_them():
     assert not plan.config.turned and plan.launch.workspace_bytes == 0
 
 
+def test_weights_that_are_kept_with_channels_innermost_are_not_turned():
+    p = first(ConvProblem(16, 256, 256, (2400,), (7,), pad=(3,)), "xy")
+    plan = Dispatcher(device=H200, selector="analytical").select(p)
+    assert plan.config.turned == "xy" and "turn_w" not in {step.part for step in plan.launch.steps}
+
+
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("name", ["sm_90", "gfx942", "gfx1201"])
 def test_it_is_built(name, store):
