@@ -28,6 +28,24 @@ def alike(one: View | Operand, other: View | Operand) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Sum:
+    """The sum of a tensor over dimensions, a function that a `Computation` may have. An operation
+    may compute it too: its one output has the elements of a vector, in order.
+
+    over: the dimensions. op, options: the operation, and its keywords.
+    read: of a tensor that has elements, the view that the operation reads, or None.
+    """
+
+    over: tuple[int, ...]
+    op: str
+    options: tuple[tuple[str, Any], ...]
+    read: Callable[[Any], Any]
+
+    def __call__(self, x: Any) -> Any:
+        return x.sum(self.over)
+
+
+@dataclass(frozen=True, slots=True)
 class Computation:
     """One step of a backward pass.
 

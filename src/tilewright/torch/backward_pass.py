@@ -11,10 +11,10 @@ import torch
 
 from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.backward import alike
+from tilewright.ops.backward import Sum, alike
 from tilewright.ops.nouns import Operand, View
 from tilewright.ready import Launched, Repeatable
-from tilewright.torch import autocast, sharding
+from tilewright.torch import autocast, sharding, sums
 from tilewright.torch.backward_plan import Laid, Plan, Result, Step, walk
 from tilewright.torch.said import Numbers, Said
 
@@ -65,12 +65,15 @@ def _carry_out_steps(
 ) -> None:
     """Add to `values` what steps make.
 
-    dispatcher: repeats those that are like earlier ones, if given.
+    dispatcher: launches them, and repeats those that are like earlier ones, if given.
     """
     for step in steps:
         given = [values[name] for name in step.operands]
         if not isinstance(step.op, str):
-            values[step.makes[0]] = step.op(*given)
+            if isinstance(step.op, Sum) and (dispatcher is not None or sums.being_prepared()):
+                values[step.makes[0]] = sums.launched(step.op, given[0], run, dispatcher)
+            else:
+                values[step.makes[0]] = step.op(*given)
             continue
         if dispatcher is not None:
             passed = _passed(step.passed, values)
@@ -124,7 +127,7 @@ def repeated(
     if plan.rest:
         with autocast.off() if autocast.active() else _AS_IT_IS:
             values = _values(plan, numbers, saved, arrived, plan.read_apart)
-            _carry_out_steps(plan.apart or (), run, values)
+            _carry_out_steps(plan.apart or (), run, values, dispatcher)
             for result in plan.rest:
                 found[result.place] = _finished(result, values[result.made])
     return found

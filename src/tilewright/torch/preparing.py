@@ -21,6 +21,7 @@ from tilewright.errors import BadArgument
 from tilewright.preparing import Measuring, Preparation
 from tilewright.torch import fake
 from tilewright.torch.operators import NAMESPACE
+from tilewright.torch.sums import Preparing
 
 _LAID_OUT_AS = {
     "aten::batch_norm_backward": 1,
@@ -103,7 +104,7 @@ def _run(
             torch.autograd.backward(wanted, [torch.empty_like(x) for x in wanted])
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(Preparing, TorchDispatchMode):
     """Records the problem of each call of an operation's operator, once, in order."""
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.conv.operands import options
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.epilogues import Takes
+from tilewright.ops.gemm.column_sums import column_sums
 from tilewright.ops.recording import Recording, refused
 from tilewright.verdict import Verdict, no
 
@@ -56,6 +57,8 @@ class _Steps(Recording):
         return x if apart else x.contiguous()
 
     def summed(self, taken: Takes) -> Callable[[Any], Any]:
+        if taken.kind == "n":
+            return column_sums((0, *range(2, 2 + len(self._p.spatial))))
         return partial(_summed, taken.kind)
 
     def spread(self, x: Any) -> Any:
@@ -91,6 +94,4 @@ class _Steps(Recording):
 
 def _summed(kind: str, x: Any) -> Any:
     """`x`, of the result's shape, summed to the shape of an operand of the epilogue."""
-    if kind == "d":
-        return x
-    return x.sum((0, *range(2, x.dim()))) if kind == "n" else x.sum().reshape(1)
+    return x if kind == "d" else x.sum().reshape(1)

@@ -7,11 +7,11 @@ whose derivative needs its input has that computed anew: by a GEMM with the epil
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.ops.backward import Backward
 from tilewright.ops.epilogues import Takes
+from tilewright.ops.gemm.column_sums import column_sums
 from tilewright.ops.recording import Recording, mixed, refused
 from tilewright.verdict import Verdict, no
 
@@ -57,7 +57,8 @@ class _Steps(Recording):
         batched = self._p.batching == "strided" and (alone or taken.kind != "d")
         batch = (0,) if batched else ()
         sums = {"n": (*batch, -2), "m": (*batch, -1), "s": (*batch, -2, -1), "d": batch}
-        return partial(_summed, sums[taken.kind])
+        dims = sums[taken.kind]
+        return column_sums(dims) if dims else _as_it_is
 
     def spread(self, x: Any) -> Any:
         return x.reshape(-1, 1)
@@ -128,6 +129,5 @@ def _sum_of_batch(x: Any) -> Any:
     return x.sum(0)
 
 
-def _summed(dims: tuple[int, ...], x: Any) -> Any:
-    """`x`, of C's shape, summed over dimensions to the shape of an operand of the epilogue."""
-    return x.sum(dims) if dims else x
+def _as_it_is(x: Any) -> Any:
+    return x

@@ -1,0 +1,62 @@
+"""Sums in a backward pass, as a bias's gradient is, by an operation of ours in place of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from tilewright import calls
+from tilewright.errors import BadArgument, NoKernelFound
+from tilewright.ops.backward import Sum
+from tilewright.ready import Launched, Repeatable
+from tilewright.torch.said import Numbers, Said
+
+Run = Callable[[str, Said, Sequence[Any], Numbers], Sequence[Any]]
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+class Preparing:
+    """What a dispatch mode is that notes the problems of a step: the step then calls what it would
+    call on a GPU."""
+
+
+def being_prepared() -> bool:
+    """Whether such a mode is watching."""
+    return bool(torch._C._len_torch_dispatch_stack()) and isinstance(
+        _get_current_dispatch_mode(), Preparing
+    )
+
+
+def launched(one: Sum, x: Any, run: Run, dispatcher: Any = None) -> Any:
+    """What `one` makes of `x`, on a GPU by the operation where that reads `x` as it lies.
+
+    run: runs an operation: its name, what the call says, its tensors and numbers → its outputs.
+    dispatcher: repeats sums that are like earlier ones, if given.
+    """
+    made = None if dispatcher is None else dispatcher.repeat(one, (x,), record=False)
+    if made is not None:
+        return made
+    seen = one.read(x) if _ours(x) else None
+    if seen is None:
+        return one(x)
+    said = Said(options=one.options)
+    try:
+        (sums,) = run(one.op, said, (seen,), ())
+    except (BadArgument, NoKernelFound):  # more elements than are counted, say
+        return one(x)
+    made = sums.reshape(-1)
+    if dispatcher is not None:
+        known = calls.identity(one.op, said.named, said.options)
+        launches = (Launched(known, (seen, sums), (0, -1)),)
+        dispatcher.remember(one, Repeatable((x,), launches, (made,), 1))
+    return made
+
+
+def _ours(x: Any) -> bool:
+    if not x.numel():
+        return False
+    return being_prepared() or (x.is_cuda and type(x) in _PLAIN)
