@@ -274,6 +274,11 @@ MX = {"scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0"}
         (layer(gate=0, act="Gelu"), ("bf16", "gelu"), ("bf16", "row_scale")),
         (layer(act="Gelu"), ("bf16", "geglu"), ("bf16", "row_scale")),
         (
+            layer(act="Swiglu"),
+            ("bf16", "clamped_swiglu_plus"),
+            ("bf16", "row_scale"),
+        ),
+        (
             layer(kind="per_Token", dtype=FP8),
             ("e4m3fnuz", "row_scale+col_scale+swiglu"),
             ("e4m3fnuz", "row_scale+col_scale"),
@@ -368,11 +373,11 @@ def test_layers_that_no_grouped_product_is_are_counted_with_the_reason(
 def test_a_gate_that_no_operation_is_leaves_the_product_alone(
     write: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = write("untuned_fmoe.csv", f"{LAYER}\n{layer(act='Swiglu', first=1)}\n")
+    path = write("untuned_fmoe.csv", f"{LAYER}\n{layer(act='Situv2', first=1)}\n")
     with caplog.at_level(logging.WARNING, "tilewright"):
         first, _ = problems(read_aiter(path))
     assert first == grouped(192, 256, "bf16", "row_scale")
-    assert "1 lines: activation Swiglu of a gate has no operation here" in caplog.text
+    assert "1 lines: activation Situv2 of a gate has no operation here" in caplog.text
 
 
 def test_batches_with_block_scales_say_that_there_are_none_here(write: Any) -> None:

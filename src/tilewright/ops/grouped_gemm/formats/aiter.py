@@ -46,6 +46,7 @@ _BLOCKS: dict[str, tuple[str, str]] = {
 _ACTIVATIONS = {
     (True, "Silu"): "swiglu",
     (True, "Gelu"): "geglu",
+    (True, "Swiglu"): "clamped_swiglu_plus",  # gpt-oss's
     (False, "Silu"): "silu",
     (False, "Gelu"): "gelu",
 }
