@@ -32,6 +32,11 @@ def test_as_json_with_all_that_a_layer_may_have(cli):
     assert found["steps"][3]["problem"]["dtype_a"] == "e4m3fn"
     assert found["estimated_us"] == sum(step["estimated_us"] for step in found["steps"])
     assert found["device"]["arch"] == "sm_90"
+    more = cli.json("explain", "fused_moe", *SIZES, "capacity=8", "shared=1024", *ON)["steps"]
+    assert more[0]["problem"]["capacity"] == 8
+    assert [(step["problem"]["n"], step["problem"]["k"]) for step in more[3:6:2]] == [
+        (2048, 2048), (2048, 1024)
+    ]  # fmt: skip
 
 
 def test_words_that_state_no_layer_are_refused(cli):

@@ -267,6 +267,8 @@ def test_a_few_tokens_are_routed_and_sorted_at_once(tmp_path, tokens):
     sizes = {"tokens": tokens, "hidden": 32, "inner": 16, "experts": 12, "k": 4}
     planned = moe.plan(**sizes, dtype="fp32", router=routing)
     assert met == [*planned.problems]
+    limited = moe.plan(**sizes, dtype="fp32", router=routing, capacity=3)
+    assert [step.name for step in limited.steps[:2]] == ["route", "sort"]
 
 
 def test_what_else_decides_the_order_is_sorted_by_itself(tmp_path):
@@ -293,6 +295,10 @@ FEW = {"scale_a": "1x128", "scale_b": "128x128"}
         ({"gated": False, "activation": "relu"}, {"activation": "relu"}),
         ({"bias": True}, {"b1": 1, "b2": 1}),
         ({"all_experts": 6}, {"expert_map": 1}),
+        ({"capacity": 3}, {"capacity": 3}),
+        ({"shared": 24}, {"shared": 1}),
+        ({"shared": 24, **GPT_OSS}, {"shared": 1, **GPT_OSS}),
+        ({"shared": 24, "gated": False, "activation": "gelu"}, {"shared": 1, "activation": "gelu"}),
         ({"stored": "e4m3fn", **FEW}, FEW),
     ],
 )
@@ -304,6 +310,10 @@ def test_a_plan_is_of_what_a_call_runs(tmp_path, fields, said):
         "b1": torch.zeros(4, given[1].shape[1], dtype=torch.bfloat16),
         "b2": torch.zeros(4, hidden, dtype=torch.bfloat16),
         "expert_map": torch.tensor([0, 1, 2, 3, -1, -1], dtype=torch.int32),
+        "shared": tuple(
+            torch.zeros(shape, dtype=torch.bfloat16)
+            for shape in ((24 * (1 + gated), hidden), (hidden, 24))
+        ),
     }
     said = {name: more.get(name, value) for name, value in said.items()}
     if "stored" in fields:
@@ -332,6 +342,13 @@ def test_a_plan_says_each_step_and_its_kernel():
     assert found.steps[0].problem.experts == 256
     # Each product has tiles of its own.
     assert len({step.plan.config.name for step in found.steps}) == len(names)
+
+
+def test_arrays_that_do_not_say_their_strides_are_refused():
+    jax = pytest.importorskip("jax")
+    arrays = [jax.numpy.zeros(shape) for shape in ((4, 32), (3, 32, 32), (3, 32, 16), (4, 2))]
+    with pytest.raises(BadArgument, match=r"w1 is of type ArrayImpl; pass torch tensors"):
+        tw.fused_moe(*arrays, jax.numpy.zeros((4, 2), int))
 
 
 X, W1, W2, WEIGHTS, IDS = operands(4, 32, 16, 3, 2, dtype=torch.float32)

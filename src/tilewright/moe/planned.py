@@ -97,6 +97,8 @@ def plan(
     scale_a: str = "",
     scale_b: str = "",
     all_experts: int = 0,
+    capacity: int = 0,
+    shared: int = 0,
     router: Mapping[str, Any] | None = None,
     dispatcher: Any = None,
 ) -> LayerPlan:
@@ -110,18 +112,21 @@ def plan(
     limit, alpha, shift: as `fused_moe` takes them.
     bias: whether both products have one.
     all_experts: of a map of experts; 0 without one.
+    capacity: as `fused_moe` takes it.
+    shared: inner columns of the expert that serves every token; 0 without one.
     router: fields of `topk_routing` besides sizes, for `routed_moe`; None without a router.
     dispatcher: which chooses, with its device; by default that of `tilewright.fused_moe`.
 
     Raises as `Dispatcher.select` does.
     """
     chooses = dispatcher or default_dispatcher()
+    clamp = Clamp(limit, alpha, shift)
     how = form(
         activation,
         gated=gated,
         interleaved=interleaved,
         bias=bias,
-        clamp=Clamp(limit, alpha, shift),
+        clamp=clamp,
         rounded=scale_a != "",
     )
     rows, columns = tokens * k, inner * (2 if gated else 1)
@@ -129,11 +134,12 @@ def plan(
     at_once = False
     if router is not None:
         said = {"dtype": dtype, "k": k, **router}
-        at_once = not all_experts and sorts_at_once(tokens, experts, said)
+        alone = not all_experts and not capacity
+        at_once = alone and sorts_at_once(tokens, experts, said)
         what = ("route and sort", "sorted_routing") if at_once else ("route", "topk_routing")
         asked.append((*what, {"rows": tokens, "experts": all_experts or experts, **said}))
     sorting: dict[str, Any] = {"tokens": tokens, "k": k, "experts": experts}
-    sorting["id_dtype"] = index_dtype
+    sorting |= {"id_dtype": index_dtype, "capacity": capacity}
     if all_experts:
         sorting |= {"has_expert_map": True, "global_experts": all_experts}
     if not at_once:
@@ -168,8 +174,22 @@ def plan(
         rounded(rows, inner)
     second = {**product, "form": "contiguous", **_sizes(hidden, inner, scale_b)}
     asked.append(("second product", "grouped_gemm", {**second, "epilogue": "bias" * bias}))
+    if shared:
+        # GEMM does not take halves that lie apart as pairs.
+        every = form(
+            activation, gated=gated, interleaved=interleaved, clamp=clamp, columns_lie=interleaved
+        )
+        wide = shared * (2 if gated else 1)
+        of_all = {"m": tokens, "dtype_a": dtype, "dtype_c": dtype}
+        of_first = {**of_all, "n": wide, "k": hidden, "epilogue": every.epilogue}
+        asked.append(("shared first product", "gemm", of_first))
+        if every.gate:
+            gate = {"rows": tokens, "columns": shared, "dtype": dtype, "gate": every.gate}
+            gate |= {"interleaved": interleaved}
+            asked.append(("shared activation", "gated_activation", gate))
+        asked.append(("shared second product", "gemm", {**of_all, "n": hidden, "k": shared}))
     summed = {"tokens": tokens, "k": k, "slots": rows, "width": hidden, "dtype": dtype}
-    summed |= {"has_weights": True, "weight_dtype": weight_dtype}
+    summed |= {"has_weights": True, "weight_dtype": weight_dtype, "has_shared": shared > 0}
     asked.append(("combine", "sum_of_experts", summed))
     return LayerPlan(tuple(_step(chooses, *one) for one in asked))
 

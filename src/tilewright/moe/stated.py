@@ -109,6 +109,11 @@ def is_recorded(*operands: Any) -> bool:
 def _contiguous_rows(w: Any) -> bool:
     if hasattr(w, "stride"):
         return bool(w.stride(-1) == 1)
+    if not hasattr(w, "strides"):
+        raise BadArgument(
+            f"w1 is of type {type(w).__name__}; pass torch tensors, as torch.from_dlpack makes "
+            "them, or NumPy arrays"
+        )
     return bool(w.strides[-1] == w.itemsize)
 
 

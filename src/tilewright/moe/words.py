@@ -12,7 +12,7 @@ from tilewright.ops.spelling import spelled
 
 NAME = "fused_moe"
 _SIZES = ("tokens", "hidden", "inner", "experts", "k")
-_WHOLE = (*_SIZES, "all_experts")
+_WHOLE = (*_SIZES, "all_experts", "capacity", "shared")
 _FLAGS = ("gated", "interleaved", "bias")
 _REAL = ("limit", "alpha", "shift")
 _TYPES = ("dtype", "index_dtype", "weight_dtype", "stored")
