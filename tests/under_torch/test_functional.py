@@ -198,6 +198,32 @@ def test_compiled_it_is_one_node():
     assert [name for name in seen if "tilewright" in name] == ["tilewright.gemm.default"]
 
 
+@pytest.mark.parametrize(
+    ("call", "shapes", "symbolic"),
+    [
+        (lambda a, x, w: tt.addmm(a, x, w.t()), ((12,), (8, 16), (12, 16)), (2, 0)),
+        (lambda a, x, w: tt.addmm(a, x, w.t()), ((8, 12), (8, 16), (12, 16)), (1, 0)),
+        (
+            lambda q, k, mask: tt.scaled_dot_product_attention(q, k, k, attn_mask=mask),
+            ((2, 4, 8, 16), (2, 4, 9, 16), (8, 9)),
+            (1, 2),
+        ),
+        (
+            lambda a, b, n: tt.grouped_mm(a, b, offs=(n * 0 + 4).cumsum(0).to(torch.int32)),
+            ((8, 16), (2, 16, 12), (2,)),
+            (2, 0),
+        ),
+    ],
+    ids=["bias", "matrix", "mask", "groups"],
+)
+def test_a_size_may_be_a_symbol_where_another_is_a_number(call, shapes, symbolic):
+    given = [randn(*shape, grad=False) for shape in shapes]
+    operand, dimension = symbolic
+    torch._dynamo.maybe_mark_dynamic(given[operand], dimension)
+    compiled = torch.compile(call, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(*given), call(*given))
+
+
 def test_fake_tensors_have_the_shape_of_the_result():
     with FakeTensorMode() as mode:
         x, q = (mode.from_tensor(randn(*s, grad=False)) for s in ((2, 3, 16), (2, 4, 5, 16)))

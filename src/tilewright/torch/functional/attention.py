@@ -162,7 +162,7 @@ def _mask(mask: Any, front: tuple[int, ...], q: Any, k: Any) -> Any:
         raise BadArgument(f"attn_mask is {mask.dtype}, but must be bool, float32 or {q.dtype}")
     whole = (*front, q.shape[-2], k.shape[-2])
     sizes = (1,) * (len(whole) - mask.dim()) + tuple(mask.shape)
-    if len(sizes) > len(whole) or any(n not in (1, m) for n, m in zip(sizes, whole, strict=True)):
+    if not checked.fills(sizes, whole):
         raise BadArgument(
             f"attn_mask is {list(mask.shape)}, which is not broadcast to {list(whole)}"
         )

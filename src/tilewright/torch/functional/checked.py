@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,6 +58,14 @@ def dimensions(name: str, x: Any, *counts: int) -> None:
     if x.dim() not in counts:
         wanted = " or ".join(map(str, counts))
         raise BadArgument(f"{name} is {list(x.shape)}, but must have {wanted} dimensions")
+
+
+def fills(sizes: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a tensor of these sizes, ones in front included, is broadcast to `shape`. Sizes are
+    compared one by one: dynamo takes ``in`` of a tuple to be false where a size is a symbol."""
+    return len(sizes) == len(shape) and all(
+        n == 1 or n == m for n, m in zip(sizes, shape, strict=True)
+    )
 
 
 def readable(x: Any) -> Any:

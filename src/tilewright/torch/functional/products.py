@@ -326,7 +326,7 @@ def _broadcast(x: Any, shape: tuple[int, ...]) -> tuple[str, Any]:
     `BadArgument`."""
     ones = len(shape) - x.dim()
     sizes = (*(1,) * ones, *x.shape)
-    if ones < 0 or any(n not in (1, m) for n, m in zip(sizes, shape, strict=True)):
+    if not checked.fills(sizes, shape):
         raise BadArgument(f"input is {list(x.shape)}, which is not broadcast to {list(shape)}")
     columns = shape[-1]
     if math.prod(sizes[:-1]) == 1:

@@ -180,7 +180,8 @@ def grouped_mm(
         )
     checked.strided(_GROUPED, "offs", offs)
     groups = [x.shape[0] for x in (mat_a, mat_b) if x.dim() == 3]
-    if offs.dtype is not torch.int32 or offs.dim() != 1 or groups not in ([], [*offs.shape]):
+    fits = offs.dim() == 1 and all(n == offs.shape[0] for n in groups)
+    if offs.dtype is not torch.int32 or not fits:
         wanted = ", ".join(map(str, groups)) or "groups"
         raise BadArgument(f"offs is {offs.dtype} {list(offs.shape)}, but must be int32 [{wanted}]")
     of_rows = (mat_a.dim(), mat_b.dim()) == (2, 3)
