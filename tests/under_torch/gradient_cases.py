@@ -9,10 +9,19 @@ from typing import Any
 import torch
 
 import tilewright as tw
+from tilewright.ops.epilogues import OPERATIONS
 
 M, N, K, BATCH = 32, 48, 16, 3
 ROOMS = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """How far a gradient may be from that in float64, as a share of its norm: a few roundings."""
+
+
+def clamped(
+    gate: torch.Tensor, up: torch.Tensor, limit: Any, alpha: Any, plus: float
+) -> torch.Tensor:
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate * torch.sigmoid(alpha * gate) * (up + plus)
+
 
 _TORCH: dict[str, Callable[..., Any]] = {
     "bias": lambda x, bias: x + bias,
@@ -26,9 +35,19 @@ _TORCH: dict[str, Callable[..., Any]] = {
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "silu": torch.nn.functional.silu,
     "swiglu": lambda x: torch.nn.functional.silu(x[..., 0::2]) * x[..., 1::2],
+    "geglu": lambda x: torch.nn.functional.gelu(x[..., 0::2]) * x[..., 1::2],
+    "geglu_tanh": lambda x: (
+        torch.nn.functional.gelu(x[..., 0::2], approximate="tanh") * x[..., 1::2]
+    ),
+    "reglu": lambda x: torch.relu(x[..., 0::2]) * x[..., 1::2],
+    "glu": lambda x: torch.sigmoid(x[..., 0::2]) * x[..., 1::2],
+    "clamped_swiglu": lambda x, limit, alpha: clamped(x[..., 0::2], x[..., 1::2], limit, alpha, 0),
+    "clamped_swiglu_plus": lambda x, limit, alpha: clamped(
+        x[..., 0::2], x[..., 1::2], limit, alpha, 1
+    ),
     "clamp": lambda x, low, high: x.clamp(low, high),
 }
-_FP32 = ("scale", "row_scale", "col_scale", "low", "high")
+_FP32 = ("scale", "row_scale", "col_scale", "low", "high", "limit", "alpha")
 
 
 @dataclass(frozen=True)
@@ -64,6 +83,8 @@ class Case:
             found[name] = made(shape, "r", torch.float32 if name in _FP32 else self.dtype)
         if "low" in found:
             found["low"], found["high"] = found["low"].fill_(-1.5), found["high"].fill_(2.0)
+        if "limit" in found:
+            found["limit"], found["alpha"] = found["limit"].fill_(2.0), found["alpha"].fill_(1.7)
         for name, x in found.items():
             x.requires_grad_(name not in self.constant)
         return found
@@ -88,9 +109,7 @@ class Case:
         a, b, *extra = operands.values()
         result, left = a @ b, iter(extra)
         for name in self.epilogue.split("+") if self.epilogue else ():
-            takes = {"clamp": 2, "relu": 0, "gelu": 0, "gelu_tanh": 0, "silu": 0, "swiglu": 0}.get(
-                name, 1
-            )
+            takes = len(OPERATIONS[name].takes)
             result = _TORCH[name](result, *(next(left) for _ in range(takes)))
         return result
 
@@ -124,7 +143,11 @@ EPILOGUES = [
     Case("col_scale", epilogue="col_scale", extra={"col_scale": _COLUMN}),
     *(Case(name, epilogue=name) for name in ("relu", "gelu", "gelu_tanh", "silu")),
     Case("clamp", epilogue="clamp", extra={"low": _ONE, "high": _ONE}, constant=("low", "high")),
-    Case("swiglu", epilogue="swiglu"),
+    *(Case(name, epilogue=name) for name in ("swiglu", "geglu", "geglu_tanh", "reglu", "glu")),
+    *(
+        Case(name, epilogue=name, extra={"limit": _ONE, "alpha": _ONE}, constant=("limit", "alpha"))
+        for name in ("clamped_swiglu", "clamped_swiglu_plus")
+    ),
     Case("bias+swiglu+add", epilogue="bias+swiglu+add",
          extra={"bias": _COLUMN, "add": (M, N // 2)}),
     Case("bias+gelu", epilogue="bias+gelu", extra={"bias": _COLUMN}),

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gradient_cases import ROOMS, far  # noqa: E402
+from gradient_cases import ROOMS, clamped, far  # noqa: E402
 from grouped_products import exact, used  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
@@ -116,14 +116,20 @@ def test_offsets_that_begin_with_a_start_and_a_bias_with_an_activation():
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("apart", [False, True])
-def test_swiglu_of_groups_has_a_gradient(apart):
+@pytest.mark.parametrize("gate", ["swiglu", "geglu", "clamped_swiglu_plus"])
+def test_a_gate_of_groups_has_a_gradient(gate, apart):
     """Of gates and ups that take turns, and of gates before ups."""
     a, b = made((TOKENS, K)), made((4, K, N), by_columns=True)
-    out = tw.grouped_gemm(a, b, ENDS, epilogue="swiglu", gates_apart=apart)
+    numbers = {"limit": 2.0, "alpha": 1.7} if "clamped" in gate else {}
+    out = tw.grouped_gemm(a, b, ENDS, epilogue=gate, gates_apart=apart, **numbers)
     x, y = doubled(a, b)
     sums = exact(x, y, ENDS)
     gates, ups = sums.chunk(2, -1) if apart else (sums[:, 0::2], sums[:, 1::2])
-    wanted = torch.nn.functional.silu(gates) * ups
+    wanted = {
+        "swiglu": lambda: torch.nn.functional.silu(gates) * ups,
+        "geglu": lambda: torch.nn.functional.gelu(gates) * ups,
+        "clamped_swiglu_plus": lambda: clamped(gates, ups, 2.0, 1.7, 1),
+    }[gate]()
     there = used(wanted, "rows", ENDS)
     assert far(out[there], wanted[there].detach()) < 1e-5
     arriving = torch.randn(wanted.shape)

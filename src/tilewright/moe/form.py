@@ -108,7 +108,7 @@ def form(
     bias: whether the first product has one.
     clamp: what the gate does besides.
     columns_lie: whether w1's rows lie contiguous, which are the product's columns.
-    recorded: whether gradients are recorded, which a gate in an epilogue has not here.
+    recorded: whether gradients are recorded: a gate in an epilogue would compute its sums again.
     rounded: whether the second product takes 8 bits: the activation then rounds what it makes.
 
     A gate is in the first product's epilogue, unless

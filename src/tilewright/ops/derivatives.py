@@ -8,7 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
+
+Slopes = Callable[..., tuple[Any, Any]]
+"""Of a gate: (gates, ups, operands…) → the slopes of its result, by each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +25,14 @@ class Derivative:
     reads: what `to_input` reads besides dz and the operands: ``"x"``, ``"z"`` (z is passed in x's
         place), or neither.
     operands_read: whether `to_operands` read x.
+    slopes: of a gate, for columns that lie otherwise.
     """
 
     to_input: Callable[..., Any] | None = None
     to_operands: tuple[Callable[..., Any] | None, ...] = ()
     reads: Literal["", "x", "z"] = ""
     operands_read: bool = False
+    slopes: Slopes | None = None
 
 
 def _same(dz: Any, x: Any) -> Any:
@@ -65,31 +71,55 @@ def _silu(dz: Any, x: Any) -> Any:
     return dz.float() * sigmoid * (1 + x * (1 - sigmoid))
 
 
-def _swiglu(dz: Any, x: Any) -> Any:
-    """Of columns gate, up, gate, up…"""
-    return _gated(dz, x.float().unflatten(-1, (-1, 2)), -1)
-
-
-def swiglu_apart(dz: Any, x: Any) -> Any:
-    """Of columns that are all gates and then all ups."""
-    return _gated(dz, x.float().unflatten(-1, (2, -1)), -2)
-
-
-def _gated(dz: Any, pairs: Any, axis: int) -> Any:
-    """The gradient of gates and ups, which dimension `axis` of `pairs` tells apart, in their
-    order."""
-    gate, up = pairs.unbind(axis)
-    sigmoid = gate.sigmoid()
+def of_halves(slopes: Slopes, apart: bool, dz: Any, x: Any, *operands: Any) -> Any:
+    """dx of a gate. apart: columns of x are all gates and then all ups; else they take turns."""
+    pairs = x.float().unflatten(-1, (2, -1) if apart else (-1, 2))
+    axis = -2 if apart else -1
+    by_gate, by_up = slopes(*pairs.unbind(axis), *operands)
     dz = dz.float()
-    of_gate = dz * up * sigmoid * (1 + gate * (1 - sigmoid))
-    of_up = dz * gate * sigmoid
     first = (pairs.new_ones(2).cumsum(0) < 1.5).reshape(2, *(1,) * (-1 - axis))
-    return of_gate.unsqueeze(axis).where(first, of_up.unsqueeze(axis)).flatten(-2)
+    each = (dz * by_gate).unsqueeze(axis).where(first, (dz * by_up).unsqueeze(axis))
+    return each.flatten(-2)
+
+
+def _swiglu(gate: Any, up: Any) -> tuple[Any, Any]:
+    sigmoid = gate.sigmoid()
+    return up * sigmoid * (1 + gate * (1 - sigmoid)), gate * sigmoid
+
+
+def _geglu(gate: Any, up: Any) -> tuple[Any, Any]:
+    return _gelu(up, gate), gate * (0.5 * (1 + (gate / math.sqrt(2)).erf()))
+
+
+def _geglu_tanh(gate: Any, up: Any) -> tuple[Any, Any]:
+    inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+    return _gelu_tanh(up, gate), gate * (0.5 * (1 + inner.tanh()))
+
+
+def _reglu(gate: Any, up: Any) -> tuple[Any, Any]:
+    return _relu(up, gate), gate.clamp(min=0)
+
+
+def _glu(gate: Any, up: Any) -> tuple[Any, Any]:
+    sigmoid = gate.sigmoid()
+    return up * sigmoid * (1 - sigmoid), sigmoid
+
+
+def _clamped_swiglu(plus: float, gate: Any, up: Any, limit: Any, alpha: Any) -> tuple[Any, Any]:
+    least = gate.clamp(max=limit)
+    sigmoid = (alpha * least).sigmoid()
+    within = up.clamp(-limit, limit) + plus
+    by_gate = within * sigmoid * (1 + alpha * least * (1 - sigmoid))
+    return _clamp(by_gate, gate, -math.inf, limit), _clamp(least * sigmoid, up, -limit, limit)
 
 
 def _clamp(dz: Any, x: Any, low: Any, high: Any) -> Any:
     x = x.float()
     return dz.masked_fill((x < low) | (x > high), 0)
+
+
+def _gate(slopes: Slopes, to_operands: tuple[None, ...] = ()) -> Derivative:
+    return Derivative(partial(of_halves, slopes, False), to_operands, reads="x", slopes=slopes)
 
 
 ADDED = Derivative(to_operands=(_same,))
@@ -98,5 +128,16 @@ RELU = Derivative(_relu, reads="z")
 GELU = Derivative(_gelu, reads="x")
 GELU_TANH = Derivative(_gelu_tanh, reads="x")
 SILU = Derivative(_silu, reads="x")
-SWIGLU = Derivative(_swiglu, reads="x")
+SWIGLU = _gate(_swiglu)
+GEGLU = _gate(_geglu)
+GEGLU_TANH = _gate(_geglu_tanh)
+REGLU = _gate(_reglu)
+GLU = _gate(_glu)
+
+
+def clamped_swiglu(plus: float) -> Derivative:
+    """Of limit and alpha there is none."""
+    return _gate(partial(_clamped_swiglu, plus), (None, None))
+
+
 CLAMP = Derivative(_clamp, (None, None), reads="x")

@@ -256,13 +256,19 @@ OPERATIONS: dict[str, Operation] = {
         ),
         *(
             Operation(
-                name, _GATES + name, f"as swiglu, with {doc}", _gated(f), amplifies=16, halves=True
+                name,
+                _GATES + name,
+                f"as swiglu, with {doc}",
+                _gated(f),
+                amplifies=16,
+                halves=True,
+                gradient=gradient,
             )
-            for name, doc, f in (
-                ("geglu", "gelu(gate)", _gelu),
-                ("geglu_tanh", "gelu_tanh(gate)", _gelu_tanh),
-                ("reglu", "max(gate, 0)", lambda x: x.clip(0)),
-                ("glu", "σ(gate)", lambda x: 1.0 / (1.0 + _exp(-x))),
+            for name, doc, f, gradient in (
+                ("geglu", "gelu(gate)", _gelu, derivatives.GEGLU),
+                ("geglu_tanh", "gelu_tanh(gate)", _gelu_tanh, derivatives.GEGLU_TANH),
+                ("reglu", "max(gate, 0)", lambda x: x.clip(0), derivatives.REGLU),
+                ("glu", "σ(gate)", lambda x: 1.0 / (1.0 + _exp(-x)), derivatives.GLU),
             )
         ),
         *(
@@ -274,6 +280,7 @@ OPERATIONS: dict[str, Operation] = {
                 (Takes("limit", "s", "fp32", "above"), Takes("alpha", "s", "fp32", "scale")),
                 amplifies=16,
                 halves=True,
+                gradient=derivatives.clamped_swiglu(plus),
             )
             for name, b, plus in (
                 ("clamped_swiglu", "b", 0.0),

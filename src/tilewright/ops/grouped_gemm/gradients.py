@@ -113,8 +113,10 @@ class _Steps(Recording):
                 self._found[name] = self.add_view(f"grad {name}", methodcaller("squeeze", 1), made)
 
     def _input(self, place: int, dz: str) -> str:
-        if self._p.gates_apart and self._chain[place].halves:
-            return self.add(f"dz{place}", derivatives.swiglu_apart, dz, self._before(place))
+        slopes = self._derivative(place).slopes
+        if self._p.gates_apart and slopes is not None:
+            of_apart = partial(derivatives.of_halves, slopes, True)
+            return self.add(f"dz{place}", of_apart, dz, self._before(place), *self._names[place])
         return super()._input(place, dz)
 
     def from_sums(self, dz: str) -> None:
