@@ -365,6 +365,10 @@ def test_a_sample_measures_few_kernels_on_each_problem_and_is_repeated(cli, crew
     assert known["known"] == 6
     crew.made.clear()
     sample = tmp_path / "out" / "sample.json"
+    why = cli.fails(
+        2, "sweep", "gemm", "--problems", shapes, "--out", tmp_path / "y", "--design", "lhs"
+    )
+    assert "--design says how the kernels of --sample are chosen: give both" in why
     again = cli.json("sweep", sample, "--out", tmp_path / "again", *SWEEP)
     assert again["statuses"] == {"ok": 6}
     assert {(m.kernel, m.problem) for m in crew.made} == pairs

@@ -114,9 +114,12 @@ class SweepOptions:
         ),
     ] = None
     design: Annotated[
-        str,
-        typer.Option("--design", help="How those that lie far apart are chosen: sobol or lhs."),
-    ] = "sobol"
+        str | None,
+        typer.Option(
+            "--design",
+            help="How those that lie far apart are chosen: sobol or lhs [default: sobol].",
+        ),
+    ] = None
     signature: OpenWords = None
     family: FamilyName = None
     settings: Annotated[
@@ -170,7 +173,10 @@ class Request:
 
         design = None
         if options.sample is not None:
-            design = Design(options.sample, options.design)  # type: ignore[arg-type]  # checked there
+            method: Any = options.design or "sobol"  # `Design` checks it
+            design = Design(options.sample, method)
+        elif options.design is not None:
+            raise BadArgument("--design says how the kernels of --sample are chosen: give both")
         sample = next(filter(is_sample, options.inputs), None)
         if sample is not None and (
             design or options.problems or options.match or options.where or options.max_kernels
