@@ -47,3 +47,23 @@ def test_a_model_with_ported_norms_and_gates(name):
         assert (one - other).norm() <= 1e-4 * other.norm()
     unport(model)
     assert all(map(torch.equal, run(), wanted))
+
+
+def test_linear_layers_of_gpt2_whose_weights_lie_turned(monkeypatch):
+    torch.manual_seed(0)
+    layer = transformers.pytorch_utils.Conv1D(12, 16)
+    x = torch.randn(2, 3, 16, requires_grad=True)
+
+    def run():
+        made = layer(x)
+        return made, *torch.autograd.grad(made.square().sum(), [x, *layer.parameters()])
+
+    wanted = run()
+    assert [one.by for one in port(layer).layers] == ["linear"]
+    with monkeypatch.context() as without:
+        without.setattr(type(layer), "forward", None)
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")(x)
+        for one, other in zip((*run(), compiled), (*wanted, wanted[0]), strict=True):
+            assert (one - other).norm() <= 1e-5 * other.norm()
+    unport(layer)
+    assert all(map(torch.equal, run(), wanted))

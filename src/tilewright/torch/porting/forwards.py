@@ -35,6 +35,14 @@ def _linear(module: nn.Linear, input: Any, activation: str | None = None) -> Any
     return made
 
 
+def turned_forward(module: Any, input: Any) -> Any:
+    """Of transformers' ``Conv1D``, as GPT-2 has it: a linear layer whose weight is [in, out]."""
+    weight, bias, made = module.weight, module.bias, None
+    if served(input, weight, bias):
+        made = attempted(linear, input, weight.t(), bias)
+    return type(module).forward(module, input) if made is None else made
+
+
 _ACTIVATIONS = {nn.ReLU: "relu", nn.SiLU: "silu"}
 """Those that have no options, by GEMM's names."""
 

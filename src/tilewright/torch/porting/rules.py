@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -57,6 +58,7 @@ KINDS = (
 FORWARDS = frozenset(
     {
         forwards.sequential_forward,
+        forwards.turned_forward,
         between.norm_forward,
         between.gated_forward,
         *(kind.forward for kind in KINDS),
@@ -81,7 +83,7 @@ class Found:
 def judged(module: nn.Module) -> Found | None:
     """What becomes of a module, but for a ``Sequential``; None for a module that is no matter of
     ours."""
-    for kind in KINDS:
+    for kind in (*KINDS, *_of_transformers()):
         for base in kind.bases:
             if isinstance(module, base):
                 why = _objection(module, base, kind)
@@ -107,6 +109,12 @@ def judged(module: nn.Module) -> Found | None:
         return Found({}, "", why)
     attends = {name: attending.Attending(module, name) for name in names}
     return Found(attends, f"scaled_dot_product_attention, in {', '.join(names)}")
+
+
+def _of_transformers() -> list[Kind]:
+    """Kinds of transformers' own modules, if it has been imported."""
+    base = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
+    return [] if base is None else [Kind((base,), ("forward",), forwards.turned_forward, "linear")]
 
 
 def _norm(module: nn.Module) -> Found | None:
