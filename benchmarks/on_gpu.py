@@ -572,6 +572,9 @@ class Host:
     def __init__(self, calls: int = HOST_CALLS, wait: Callable[[], object] | None = None) -> None:
         self._calls, self._wait = calls, wait or _synchronize
 
+    def once(self, call: timing.Call) -> float:
+        return self.queue(call)
+
     def queue(self, call: timing.Call) -> float:
         self._wait()
         begun = time.perf_counter()

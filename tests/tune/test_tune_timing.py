@@ -27,6 +27,9 @@ class Bench:
 
         return taken
 
+    def once(self, call) -> float:
+        return self.queue(call)
+
     def queue(self, call) -> float:
         taken = call()
         self.time += taken / 1e6
@@ -91,6 +94,25 @@ def test_one_that_has_enough_leaves_the_rounds_to_the_others():
     settings = Settings(warm_up_seconds=0, max_samples=300)
     got = Bench().measure(settings, still=itertools.repeat(9.0), noisy=normal(9, 3))
     assert len(got["still"].samples_us) == 12 and len(got["noisy"].samples_us) == 300
+
+
+def test_a_hopeless_call_leaves_a_race_before_it_begins():
+    """Nor does it take part in the warm-up. One slow sample of two is no reason."""
+    bench = Bench()
+    settings = Settings(warm_up_seconds=0.01, min_samples=6, race=0.04)
+    jumps = itertools.chain([900.0], itertools.repeat(100.0))
+    got = bench.measure(
+        settings, beside=["theirs"], good=itertools.repeat(100.0), jumps=jumps,
+        hopeless=iter([2e6, 1.9e6]), theirs=itertools.repeat(5e3),
+    )  # fmt: skip
+    assert got["hopeless"].samples_us == (1.9e6,) and not got["hopeless"].settled
+    assert got["good"].settled and len(got["jumps"].samples_us) >= 6
+    assert len(got["theirs"].samples_us) >= 6
+    without = Bench().measure(
+        replace(settings, race=0.0, max_samples=6, warm_up_seconds=0),
+        good=itertools.repeat(100.0), slow=itertools.repeat(2e6),
+    )  # fmt: skip
+    assert len(without["slow"].samples_us) == 6
 
 
 def test_a_race_spends_nothing_more_on_who_is_surely_slower():

@@ -102,7 +102,8 @@ class Settings:
         the fastest kernel that it takes turns with (O. Maron and A. Moore, Hoeffding Races, NIPS
         1993), compared by rounds. The other kernels end together, when the fastest one's median and
         their times over it are as precise as requested. 0: each kernel is measured by itself. The
-        vendor's library is not part of a race.
+        vendor's library is not part of a race. One that takes `timing.HOPELESS` times as long as
+        the fastest leaves with a single sample, before the warm-up.
     places: number of copies of operands, output and code, each elsewhere in memory; rounds
         alternate between them. The place changes times, by at most 7 % so far
         (f1dfe4c6:benchmarks/places.py). There is one copy if the device has no room for more, or if

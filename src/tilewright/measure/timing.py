@@ -32,6 +32,9 @@ from tilewright.measure.statistics import median_interval, ratios
 
 Call = Callable[[], object]
 
+HOPELESS = 8.0
+"""A call that takes so many times as long as the fastest leaves a race before it begins. Far more
+than a single time is off by."""
 BLOCK_SECONDS = 0.05
 STEADY = 0.02
 """Clocks are steady when the sum of a block's medians differs from the previous block's by less
@@ -76,6 +79,9 @@ class Series:
 class Timer(Protocol):
     """A way of timing a call."""
 
+    def once(self, call: Call) -> float:
+        """Run a call by itself; returns microseconds, roughly."""
+
     def queue(self, call: Call) -> Any:
         """Queue one sample."""
 
@@ -101,14 +107,19 @@ def measure(
         places. Rounds go through the places in random orders.
     beside: calls that are not part of a race. They stay until the race ends.
 
+    In a race, calls that are `HOPELESS` have one sample: an engine of the library may take a
+    thousand times as long as another, and its warm-up alone minutes.
+
     The time of a round is divided evenly among its calls. A call whose median is known well enough
     leaves the rounds. In a race, beaten calls leave and the others end together.
     """
-    rounds = _Rounds(calls, timer, watch, now)
-    rounds.warm_up(settings)
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    unsettled = list(calls)
     in_race = set(calls) - set(beside) if settings.race else set()
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    samples |= hopeless({name: calls[name][0] for name in calls if name in in_race}, timer)
+    left = {name: places for name, places in calls.items() if not samples[name]}
+    rounds = _Rounds(left, timer, watch, now)
+    rounds.warm_up(settings)
+    unsettled = list(left)
     settled: set[str] = set()
     spent = 0.0  # seconds for each call that is left
     while unsettled:
@@ -135,11 +146,21 @@ def measure(
         name: Series(
             tuple(taken),
             median_interval(taken, settings.confidence),
-            name in settled or is_tight(taken, settings),
-            rounds.late[name] > LATE * len(taken),
+            name in settled or (name in left and is_tight(taken, settings)),
+            rounds.late.get(name, 0) > LATE * len(taken),
         )
         for name, taken in samples.items()
     }
+
+
+def hopeless(calls: Mapping[str, Call], timer: Timer) -> dict[str, list[float]]:
+    """The calls that take over `HOPELESS` times as long as the fastest, twice in a row, with the
+    shorter of both times."""
+    once = {name: timer.once(call) for name, call in calls.items()}
+    limit = HOPELESS * min(once.values(), default=0.0)
+    slow = [name for name in once if once[name] > limit]
+    twice = {name: min(once[name], timer.once(calls[name])) for name in slow}
+    return {name: [us] for name, us in twice.items() if us > limit}
 
 
 def is_tight(samples: Sequence[float], settings: Settings) -> bool:
@@ -225,6 +246,9 @@ def _shuffled(count: int, order: random.Random) -> Iterator[int]:
 class Wall:
     """The wall clock around a call."""
 
+    def once(self, call: Call) -> float:
+        return self.queue(call)
+
     def queue(self, call: Call) -> float:
         begun = time.perf_counter()
         call()
@@ -256,6 +280,9 @@ class Events:
         # Kept, because asking torch for it takes the host longer than recording an event.
         self._stream = torch.cuda.current_stream(place)
         self._pause = 0
+
+    def once(self, call: Call) -> float:
+        return self.read([self.queue(call)])[0]
 
     def queue(self, call: Call) -> tuple[Any, Any, bool]:
         start, end = self._event(), self._event()
@@ -301,6 +328,9 @@ class Graphs:
         self._copies = copies
         self._graphs: dict[Call, tuple[Any, int]] = {}
 
+    def once(self, call: Call) -> float:
+        return self._events.once(call)
+
     def queue(self, call: Call) -> tuple[tuple[Any, Any, bool], int]:
         graph, count = self._graphs.get(call) or self._captured(call)
         return self._events.queue(graph.replay), count
@@ -308,8 +338,7 @@ class Graphs:
     def _captured(self, call: Call) -> tuple[Any, int]:
         import torch
 
-        once = self._events.read([self._events.queue(call)])[0]
-        count, graph = calls_of_graph(self._copies, once), torch.cuda.CUDAGraph()
+        count, graph = calls_of_graph(self._copies, self.once(call)), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(count):
                 call()
