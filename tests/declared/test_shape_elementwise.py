@@ -17,6 +17,7 @@ from tilewright.compile import build
 from tilewright.declared.shape import _problems
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
+from tilewright.ops import epilogues
 
 FAMILY = ops.family("elementwise_chain")
 
@@ -90,6 +91,10 @@ def test_a_result_lies_as_x():
         ("mul+add+gelu", lambda x, a, b: F.gelu(x * a + b)),
         ("bias+silu+mul", lambda x, a, b: F.silu(x + a) * b),
         ("mul+relu+mul", lambda x, a, b: F.relu(x * a) * b),
+        ("sub+div+tanh", lambda x, a, b: ((x - a) / b).tanh()),
+        ("abs+sqrt+div+div", lambda x, a, b: x.abs().sqrt() / a / b),
+        ("mul+exp+sub+neg", lambda x, a, b: b - (x * a).exp()),
+        ("sigmoid+div+log+abs+sub", lambda x, a, b: (x.sigmoid() / a).log().abs() - b),
         ("add+clamp", lambda x, a, b: (x + a).clamp(b[0], b[0] + 1)),
     ],
 )
@@ -100,12 +105,60 @@ def test_gradients_are_torchs(chain, computes):
     if "clamp" in chain:  # its bounds have no gradients
         wanted, bound = (x, a), b.detach()[0].reshape(1)
         given = (x, a, bound, bound + 1)
+    if "div" in chain:  # by nothing near 0, and logarithms of positive numbers
+        for one in (a, b):
+            one.data.abs_().add_(0.5)
     y, right = tw.elementwise(*given, chain=chain), computes(x, a, b)
     torch.testing.assert_close(y, right)
     arriving = torch.randn_like(y)
     found = torch.autograd.grad(y, wanted, arriving)
     for one, other in zip(found, torch.autograd.grad(right, wanted, arriving), strict=True):
         torch.testing.assert_close(one, other)
+
+
+ODD = [0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 1e-4, -1e-4, 0.2499, 0.2501, 12.0, -12.0, np.inf, -np.inf]
+ODD = np.array([*ODD, np.nan], np.float32)
+
+
+@pytest.mark.parametrize("word", ["neg", "abs", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh"])
+def test_words_of_one_element_are_torchs_at_the_edges_too(word):
+    wanted = getattr(torch, word)(torch.tensor(ODD).double()).float()
+    found = tw.elementwise(torch.tensor(ODD), chain=word)
+    torch.testing.assert_close(found, wanted, rtol=2e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("exponent", [2, 3, 0.5, -1, -2.5, 0, 1])
+def test_powers_are_torchs(exponent):
+    x = torch.tensor(ODD)
+    x = x[x != 0] if exponent < 0 else x  # of -0, torch keeps the sign
+    x = x[x != -np.inf] if exponent == 0.5 else x  # torch takes the root, which is NaN
+    found = tw.elementwise(x, exponent, chain="pow")
+    wanted = x.double().pow(exponent).float()
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0, equal_nan=True)
+    near = torch.randn(8, requires_grad=True) if exponent == int(exponent) else torch.rand(8) + 0.1
+    near = near.detach().requires_grad_()
+    slope = torch.autograd.grad(tw.elementwise(near, exponent, chain="pow").sum(), near)
+    torch.testing.assert_close(slope, torch.autograd.grad(near.pow(exponent).sum(), near))
+
+
+def test_a_number_is_an_operand():
+    x = torch.randn(3, 5, dtype=torch.bfloat16)
+    found = tw.elementwise(x, 0.3, 2, chain="div+sub")
+    assert torch.equal(found, (x.float() / 0.3 - 2).bfloat16())
+    array = np.ones((2, 3), np.float32)
+    assert np.array_equal(tw.elementwise(array, 0.25, -1.0, 1.5, chain="sub+clamp"), 0.75 * array)
+
+
+def test_words_of_chains_are_none_of_epilogues():
+    with pytest.raises(BadArgument, match="unknown operation 'tanh'"):
+        tw.gemm(np.ones((4, 4), np.float32), np.ones((4, 4), np.float32), epilogue="tanh")
+
+
+def test_a_word_that_was_registered_too_is_refused(monkeypatch):
+    own = epilogues.Operation("sub", "mine:sub", "own", lambda x: x)
+    monkeypatch.setitem(epilogues.OPERATIONS, "sub", own)
+    with pytest.raises(BadArgument, match="register it by another name"):
+        tw.elementwise(np.ones(3, np.float32), 1.0, chain="sub")
 
 
 def test_gradients_of_halves_are_summed_in_fp32():
@@ -134,6 +187,11 @@ def test_gradients_of_halves_are_summed_in_fp32():
             lambda x: tw.elementwise(x, x[0, :1].requires_grad_(), x[0, :1], chain="clamp"),
             "states no gradient of a",
         ),
+        (
+            lambda x: tw.elementwise(x, x[0, :1].requires_grad_(), chain="pow"),
+            "states no gradient of a",
+        ),
+        (lambda x: tw.elementwise(3.0, x, chain="add"), "x must be a tensor"),
     ],
 )
 def test_what_is_refused(call, says):

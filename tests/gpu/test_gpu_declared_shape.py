@@ -29,6 +29,24 @@ def test_functions_are_torchs():
     assert torch.equal(rows, found.permute(0, 3, 2, 1).reshape(rows.shape))
 
 
+@pytest.mark.parametrize(
+    ("chain", "more", "computes"),
+    [
+        ("sub+div+tanh", (0.5, 3), lambda x: ((x - 0.5) / 3).tanh()),
+        ("abs+sqrt+neg+exp", (), lambda x: (-x.abs().sqrt()).exp()),
+        ("sigmoid+log+pow", (3,), lambda x: x.sigmoid().log().pow(3)),
+        ("exp+rsqrt", (), lambda x: x.exp().rsqrt()),
+    ],
+)
+def test_words_of_chains_are_torchs(chain, more, computes):
+    x = torch.randn(1000, 70, device="cuda:0", requires_grad=True)
+    found, wanted = tw.elementwise(x, *more, chain=chain), computes(x)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    arriving = torch.randn_like(wanted)
+    slopes = [torch.autograd.grad(one, x, arriving)[0] for one in (found, wanted)]
+    torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-5)
+
+
 def test_the_second_time_is_the_same():
     rows = torch.randn(64 * 56 * 56, 9 * 64, device="cuda:0", dtype=torch.bfloat16)
     one, other = (tw.column_to_image(rows, (56, 56), 3, pad=1) for _ in range(2))

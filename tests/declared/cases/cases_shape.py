@@ -42,6 +42,10 @@ CASES = {
         chained((33, 64), "scale", 0, a_dtype="fp32", out_dtype="e4m3fn"),
         chained((300,), "gelu_tanh", dtype="int8", out_dtype="fp32"),
         {**chained((4, 5), "add", 3, dtype="fp32"), "x_over": 0},
+        chained((3, 20, 48), "sub+div+tanh", 5, 7),
+        chained((40, 30), "exp+log+sigmoid+neg", dtype="fp32"),
+        chained((40, 30), "abs+sqrt+pow", 0, dtype="fp32"),
+        chained((40, 30), "mul+rsqrt", 3, dtype="fp16"),
     ),
     "im2col": (
         *WINDOWS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.ops import epilogues
+from tilewright.declared.shape import _words
 
 NAMES = ("x", "a", "b", "c")
 
@@ -18,7 +18,7 @@ def slope(chain: str, of: str, *tensors: Any) -> Any:
     """
     *given, dz = tensors
     names = iter(NAMES[1:])
-    steps = [(one, [next(names) for _ in one.takes]) for one in epilogues.parse(chain)]
+    steps = [(one, [next(names) for _ in one.takes]) for one in _words.parse(chain)]
     known = dict(zip(NAMES, given, strict=False))
     before = [given[0]]
     first = 0 if of == "x" else next(i for i, (_, named) in enumerate(steps) if of in named)
@@ -33,7 +33,8 @@ def slope(chain: str, of: str, *tensors: Any) -> Any:
         if of in named:
             to = derivative.to_operands[named.index(of)]
             assert to is not None
-            dz = to(dz, before[place] if derivative.operands_read else dz)
+            more = [known[name] for name in named] if one.name in _words.WORDS else []
+            dz = to(dz, before[place] if derivative.operands_read else dz, *more)
         elif derivative.to_input is not None:
             reads = {"x": place, "z": place + 1}.get(derivative.reads)
             z = dz if reads is None else before[reads]

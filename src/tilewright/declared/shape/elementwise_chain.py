@@ -3,7 +3,8 @@
     y = fₖ(… f₂(f₁(x, operands), operands) …), in one pass
 
 The operations are the words of GEMM's epilogues (`tilewright.ops.epilogues`), those of the user's
-own among them, and the operands are theirs, in order: ``mul+add+gelu`` is gelu(x · a + b).
+own among them, and those of `_words`. The operands are theirs, in order: ``mul+add+gelu`` is
+gelu(x · a + b).
 `elementwise` broadcasts as torch does and states it in four dimensions (CK's ``elementwise``).
 """
 
@@ -19,10 +20,9 @@ from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.custom.declaration import Array
 from tilewright.declared import _views
 from tilewright.declared._arrays import clipped, functions
-from tilewright.declared.shape import _forms, _problems, _slopes, _tiles, _windows
+from tilewright.declared.shape import _forms, _problems, _slopes, _tiles, _windows, _words
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops import epilogues
 from tilewright.tolerance import Tolerance, tolerance
 
 DIMENSIONS = 4
@@ -67,7 +67,7 @@ def strides(name: str) -> tuple[str, ...]:
 def drawn(name: str, problem: Any, rng: Any) -> Any:
     """Values that are made up for an operand, as its operation takes them."""
     made = rng.standard_normal(shape_of(problem, name))
-    kinds = [taken.values for taken in epilogues.takes(problem.chain)]
+    kinds = [taken.values for taken in _words.takes(problem.chain)]
     place = OTHERS.index(name)
     kind = kinds[place] if place < len(kinds) else "normal"
     if kind == "scale":
@@ -134,7 +134,7 @@ def prefers(problem: Any, config: Any) -> float:
 
 
 def refuses(problem: Any) -> str:
-    chain = epilogues.parse(problem.chain)
+    chain = _words.parse(problem.chain)
     if halving := next((one.name for one in chain if one.halves), ""):
         return f"{halving} makes one column of two, which is no operation on elements"
     wanted, given = sum(len(one.takes) for one in chain), len(there(problem)) - 1
@@ -156,18 +156,18 @@ def refuses(problem: Any) -> str:
 
 def reference(x: Any, a: Any, b: Any, c: Any, problem: Any) -> Any:
     left = iter((a, b, c))
-    for one in epilogues.parse(problem.chain):
+    for one in _words.parse(problem.chain):
         x = one.reference(x, *(next(left) for _ in one.takes))
     return clipped(functions(x).broadcast_to(x, sizes(problem)), problem.out_dtype)
 
 
 def tolerances(problem: Any, config: Any) -> Mapping[str, Tolerance]:
-    amplified = max(1.0, epilogues.amplification(problem.chain))
+    amplified = max(1.0, math.prod(one.amplifies for one in _words.parse(problem.chain)))
     return {"y": tolerance("fp32", problem.out_dtype, 1, amplified=amplified)}
 
 
 def gradients(problem: Any) -> Sequence[Gradient] | str:
-    chain = epilogues.parse(problem.chain)
+    chain = _words.parse(problem.chain)
     if lacking := next((one.name for one in chain if one.gradient is None), ""):
         return f"the operation {lacking} has no gradient"
     if DTYPES[problem.out_dtype].bits < 16:
@@ -199,18 +199,29 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _array(one: Any, x: Any) -> Any:
+    """An operand, of which a number becomes an array beside `x`."""
+    if type(one) not in (int, float):
+        return one
+    f = functions(x)
+    beside = {"device": x.device} if hasattr(x, "new_full") else {}
+    return f.full((), float(one), dtype=f.float32, **beside)
+
+
 def _elementwise(run: Operation) -> Operation:
     def elementwise(x: Any, *others: Any, chain: str, out_dtype: Any = None) -> Any:
         """y = the operations of `chain`, one after another, of x and of further operands, each
         broadcast as torch does. y has x's type unless `out_dtype` says another, and lies in memory
         as x does if x has its shape.
 
-        chain: words of GEMM's epilogues, as ``mul+add+gelu``.
-        others: the operands that the words take, in order; at most three.
+        chain: words of GEMM's epilogues and of chains, as ``mul+add+gelu`` or ``div+tanh``.
+        others: the operands that the words take, in order; at most three. A number stands for an
+            array of it in fp32.
         """
         if len(others) > len(OTHERS):
             raise BadArgument(f"elementwise takes {len(OTHERS)} operands besides x")
-        arrays = dict(zip(NAMES, (x, *others), strict=False))
+        _views.shape_of("x", x)
+        arrays = dict(zip(NAMES, (x, *(_array(one, x) for one in others)), strict=False))
         shapes = [_views.shape_of(name, one) for name, one in arrays.items()]
         whole = _broadcast(shapes)
         rank = len(whole)
@@ -269,8 +280,8 @@ declare(
             **_windows.divisors(n1=_windows.field("n1"), n2=_windows.field("n2")),
         },
         constants={
-            "CHAIN": lambda c: tuple(one.function for one in epilogues.parse(c.chain)),
-            "TAKES": lambda c: epilogues.kinds(c.chain),
+            "CHAIN": lambda c: tuple(one.function for one in _words.parse(c.chain)),
+            "TAKES": lambda c: _words.kinds(c.chain),
         },
         multiples=multiples,
         supports=supports,
