@@ -240,7 +240,7 @@ LEAST_COPIED = 4
 
 EXCHANGED = 12
 """Instructions of a lane for each element that is exchanged between threads, with its share of
-addresses and masks. By counting; no GPU has timed the kernels."""
+addresses and masks. By counting."""
 
 
 def _shared_memory(c: ConvConfig, arch: Arch) -> int:

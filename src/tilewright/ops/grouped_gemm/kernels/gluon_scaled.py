@@ -16,7 +16,7 @@ only returns the slots of the ring. Scales past the group's end are read at its 
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 
 What limits it. As the GEMM's kernel, with tiles that end inside the groups. On an H200 it
-was right in every case of the tests; it was not timed.
+was right in every case of the tests; docs/notes/moe-layers.md has times.
 """
 
 from tilewright.ops.device.gluon_api import (

@@ -7,7 +7,7 @@ Data movement and edges. Those of that kernel within a group; gathered rows as i
 workgroups share a compute unit: instructions limit the kernel, and few warps issue few.
 
 What limits it. Instructions: each expert's weights are unpacked once for each row of tiles. On an
-H200 it was right in every case of the tests; it was not timed, nor run with zero points.
+H200 it was right in every case of the tests, with zero points too; it was not timed.
 """
 
 import triton
