@@ -238,6 +238,8 @@ def _scalars(
 def _scalar(one: Number, name: str, value: Any) -> int | float | None:
     """A scalar as the launcher takes it. Raises `BadArgument`."""
     kind = type(value)
+    if one.limits is not None and value is not None:
+        checks.number(name, checks.plain(name, value), *one.limits)
     if value is None or (kind is float and one.type == "fp32" and -LARGEST <= value <= LARGEST):
         return value  # type: ignore[no-any-return]
     value = checks.plain(name, value)

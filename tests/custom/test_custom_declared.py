@@ -141,7 +141,16 @@ def test_types_have_defaults():
     family = CustomFamily(declared(dtypes={"out_dtype": "fp32", "w_dtype": "dtype"}))
     problem = family.problem_type(rows=1, columns=8, dtype="fp16")
     assert (problem.out_dtype, problem.w_dtype) == ("fp32", "fp16")
-    for wrong in ({"dtype": "fp32"}, {"out_dtype": "z"}, {"w_dtype": "out_dtype"}):
+    family = CustomFamily(declared(dtypes={"dtype": "fp32"}))  # of an operand that calls pass
+    assert family.problem_type(rows=1, columns=8).dtype == "fp32"
+    with pytest.raises(BadArgument, match="limits= names 'much', which is no scalar"):
+        check(declared(limits={"much": (0.0, 1.0)}))
+    for wrong in (
+        {"dtype": "w_dtype"},
+        {"y_dtype": "fp32"},
+        {"out_dtype": "z"},
+        {"w_dtype": "out_dtype"},
+    ):
         with pytest.raises(BadArgument, match="dtypes= gives"):
             check(declared(dtypes=wrong))
 

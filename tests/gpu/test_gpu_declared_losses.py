@@ -60,6 +60,20 @@ def test_targets_that_are_no_class_read_nothing(classes):
     assert loss[5] == 0 and not dlogits[5].any() and not again[5].any()
 
 
+@pytest.mark.parametrize("classes", [1000, 50257])
+def test_targets_of_32_bits_are_as_those_of_64(classes):
+    logits = torch.randn(67, classes, device="cuda").requires_grad_()
+    target = torch.randint(0, classes, (67,), device="cuda")
+    target[::3], target[1] = -100, classes
+    losses = [tw.cross_entropy(logits, one, label_smoothing=0.1) for one in (target, target.int())]
+    slopes = [torch.autograd.grad(one.sum(), logits)[0] for one in losses]
+    for one, other in (losses, slopes):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    far = tw.cross_entropy(logits, target.int(), ignore_index=1 << 40)  # no number of 32 bits
+    torch.cuda.synchronize()
+    assert torch.equal(far.isnan(), (target < 0) | (target >= classes))
+
+
 def test_elements_lie_beyond_two_to_the_31():
     rows, classes = 8200, 262144  # 4.3 GB of bf16
     logits = torch.zeros(rows, classes, device="cuda", dtype=torch.bfloat16)

@@ -192,6 +192,7 @@ class Declaration:
     axes: Mapping[str, tuple[Any, ...]]
     reference: Callable[..., Any]
     scalars: Mapping[str, tuple[str, int | float | None]] = field(default_factory=dict)
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Callable[[Any, Any], int]] = field(default_factory=dict)

@@ -49,7 +49,10 @@ class CustomFamily(Defaults):
         self.profiles = {DECLARED: self._profile()} if declared.problems else {}
         self.functions = declared.functions
         self.drivers, self.formats = declared.drivers, declared.formats
-        self.scalars = {n: Number(kind, finite=False) for n, (kind, _) in declared.scalars.items()}
+        self.scalars = {
+            name: Number(kind, finite=False, limits=declared.limits.get(name))
+            for name, (kind, _) in declared.scalars.items()
+        }
 
     def _profile(self) -> Profile:
         """The problems that the declaration lists, as a list that commands take by name."""

@@ -43,15 +43,19 @@ def check(d: Declaration) -> None:
             )
     passed = {*d.dtype_fields} - {*d.stated_dtypes}
     for name, usual in d.dtypes.items():
-        if name not in d.stated_dtypes or usual not in (*passed, *DTYPES):
+        others = passed if name in d.stated_dtypes else ()
+        if name not in d.dtype_fields or usual not in (*others, *DTYPES):
             raise BadArgument(
-                f"operation {d.name}: dtypes= gives '{name}' the type '{usual}'; it gives a "
-                "field that no operand has which every call passes a type, or the field of one "
-                "that it passes"
+                f"operation {d.name}: dtypes= gives '{name}' the type '{usual}'; it gives a field "
+                "a type, or one that no operand has which every call passes, the field of one that "
+                "it passes"
             )
     _check_operands(d)
     if not callable(d.gradients):
         check_gradients(d, d.gradients)
+    for name in d.limits:
+        if name not in d.scalars:
+            raise BadArgument(f"operation {d.name}: limits= names '{name}', which is no scalar")
     for name in d.records:
         if name not in d.options:
             raise BadArgument(f"operation {d.name}: records= names '{name}', which is no option")

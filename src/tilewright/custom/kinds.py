@@ -37,7 +37,8 @@ def problem_type(d: Declaration) -> type[Any]:
     fields: list[Any] = [(name, int) for name in d.sizes if name not in d.optional_sizes]
     fields += [(name, int, 0) for name in d.optional_sizes]
     fields += [(name, int, 0) for name in d.strides]
-    fields += [(name, str, "" if name in d.stated_dtypes else "bf16") for name in d.dtype_fields]
+    for name in d.dtype_fields:
+        fields.append((name, str, "" if name in d.stated_dtypes else d.dtypes.get(name, "bf16")))
     fields += [(flag(name), bool, False) for name in d.optional]
     fields += [(name, type(value), value) for name, value in d.options.items()]
     fields += [(name, int, value) for name, value in d.numbers.items()]

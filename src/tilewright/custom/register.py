@@ -60,6 +60,7 @@ def operation(
     grid: Shape | None = None,
     parts: Sequence[Part] = (),
     scalars: Mapping[str, tuple[str, int | float | None]] | None = None,
+    limits: Mapping[str, tuple[float, float]] | None = None,
     options: Mapping[str, bool | int | str] | None = None,
     numbers: Mapping[str, int] | None = None,
     values: Mapping[str, Callable[[Any, Any], int]] | None = None,
@@ -100,6 +101,7 @@ def operation(
     grid: workgroups, from the problem and the config.
     parts: instead of `grid`, several kernels (`kernel`), run one after another.
     scalars: numbers that each call gives by keyword: their Triton type, and their default or None.
+    limits: the least and the most that a scalar may be, where these are not its type's.
     options: what changes the result, with its default; a call gives it by keyword. Kernels are
         compiled for each value.
     numbers: integers from 0 that change the result, with their defaults, as strides and paddings; a
@@ -124,7 +126,8 @@ def operation(
         ``tilewright sweep`` and ``tune`` measure when they are given the name alone.
     dtypes: of fields of element types that only outputs and optional operands have, which a call
         states by keyword (``out_dtype="fp16"``): the type, or the field that says it, where a call
-        does not. By default it is that of the first operand whose type is a field.
+        does not. By default it is that of the first operand whose type is a field. Of the fields of
+        other operands: the type of a problem that does not state it, ``bf16`` by default.
     moves: bytes that a config's kernels move through memory, where this is more than each operand
         once.
     least: the fewest bytes that a problem moves, where this is not each operand once: as where some
@@ -166,6 +169,7 @@ def operation(
                 axes={axis: tuple(listed) for axis, listed in axes.items()},
                 reference=reference,
                 scalars=dict(scalars or {}),
+                limits=dict(limits or {}),
                 options=dict(options or {}),
                 numbers=dict(numbers or {}),
                 values=dict(values or {}),

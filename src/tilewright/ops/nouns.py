@@ -126,10 +126,12 @@ class Number:
 
     type: Triton's.
     finite: whether NaN and the infinities mean nothing.
+    limits: the least and the most that it may be; None: its type's.
     """
 
     type: str
     finite: bool = True
+    limits: tuple[float, float] | None = None
 
 
 Argument = Pointer | Scalar | Given | Descriptor

@@ -25,10 +25,12 @@ CASES = {
         {"rows": 3, "classes": 200, "has_weight": True, "with_gradient": True, "dtype": "fp16"},
         {"rows": 2, "classes": 17000, "with_gradient": True, "with_lse": True},
         {"rows": 2, "classes": 17001, "dtype": "fp32", "has_weight": True},
+        {"rows": 9, "classes": 200, "target_dtype": "int32", "has_weight": True, "with_lse": True},
     ),
     "cross_entropy_backward": (
         {"rows": 9, "classes": 200},
         {"rows": 9, "classes": 50, "logits_stride": 56, "dtype": "fp32", "has_weight": True},
         {"rows": 2, "classes": 17001, "dtype": "fp16"},
+        {"rows": 9, "classes": 200, "target_dtype": "int32"},
     ),
 }

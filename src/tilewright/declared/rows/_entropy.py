@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.custom import In
 from tilewright.declared._arrays import functions
-from tilewright.declared.rows import _long
+from tilewright.declared.rows import _long, _softmax
 
 TILES = _long.Long("classes")
 
@@ -18,6 +19,11 @@ SCALARS: dict[str, tuple[str, int | float | None]] = {
 """ignore_index: the target of rows that have no loss. label_smoothing: the share of the loss that
 all classes have alike. lse_square_scale: of the z-loss. factor: what loss and gradient are
 multiplied by."""
+
+LIMITS = {"label_smoothing": (0.0, 1.0)}
+
+DTYPES = {"target_dtype": "int64"}
+_TARGETS = ("int64", "int32")
 
 PROBLEMS = (
     *({"rows": rows, "classes": 128256} for rows in (1, 64, 1024, 4096, 8192)),
@@ -38,6 +44,15 @@ def targets(problem: Any, rng: Any) -> Any:
     found = rng.integers(0, problem.classes, problem.rows)
     found[7::8] = SCALARS["ignore_index"][1]
     return found
+
+
+TARGET = In("*rows", dtype="target_dtype", values=targets)
+
+
+def refused(problem: Any) -> str:
+    if problem.target_dtype not in _TARGETS:
+        return f"targets are {problem.target_dtype}; they may be {' and '.join(_TARGETS)}"
+    return _softmax.not_floats("dtype")(problem)
 
 
 class Rows:

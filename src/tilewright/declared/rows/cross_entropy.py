@@ -2,8 +2,9 @@
 
     loss = factor · ((1 - ε) · w[t] · (lse - x[t]) + ε / classes · sum(w · (lse - x)) + z · lse²)
 
-t is the row's `target`, lse the logarithm of its sum of exponentials, w the classes' `weight` (1
-without it), ε `label_smoothing` and z `lse_square_scale`, of the z-loss (PaLM, arXiv:2204.02311).
+t is the row's `target`, int64 or int32, lse the logarithm of its sum of exponentials, w the
+classes' `weight` (1 without it), ε `label_smoothing`, from 0 to 1, and z `lse_square_scale`, of the
+z-loss (PaLM, arXiv:2204.02311).
 
 - Rows whose target is `ignore_index` have the loss 0 and no gradient, whatever their logits are.
 - Any other target that is no class gives NaN, as loss and as gradient. Nothing is read for it.
@@ -20,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tilewright import checks
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared._arrays import functions
 from tilewright.declared.rows import _entropy, _long, _softmax, _tiles
@@ -83,7 +83,7 @@ def like_torch(operation: Callable[..., Any]) -> Callable[..., Any]:
         """``torch.nn.functional.cross_entropy`` of classes in the last dimension.
 
         input: logits [*rows, classes].
-        target: int64 [*rows].
+        target: int64 or int32 [*rows].
         weight: fp32 [classes].
         reduction: "mean" over the rows that are not ignored, by their weights; "sum"; "none".
 
@@ -91,8 +91,6 @@ def like_torch(operation: Callable[..., Any]) -> Callable[..., Any]:
         """
         if not isinstance(reduction, str) or reduction not in REDUCTIONS:
             raise BadArgument(f"reduction = {shown(reduction)}; there are {', '.join(REDUCTIONS)}")
-        label_smoothing = checks.plain("label_smoothing", label_smoothing)
-        checks.number("label_smoothing", label_smoothing, 0.0, 1.0)
         more = {} if weight is None else {"weight": weight}
         loss = operation(
             input, target, ignore_index=ignore_index, label_smoothing=label_smoothing, **more
@@ -117,19 +115,21 @@ declare(
         module=__name__,
         operands={
             "logits": In("*rows", "classes", strides=("logits_stride", 1)),
-            "target": In("*rows", dtype="int64", values=_entropy.targets),
+            "target": _entropy.TARGET,
             "weight": In("classes", dtype="fp32", optional=True, values=(0.5, 2.0)),
             "loss": Out("*rows", dtype="fp32"),
             "lse": Out("*rows", dtype="fp32", when="with_lse", differentiable=False),
             "dlogits": Out("*rows", "classes", when="with_gradient", differentiable=False),
         },
         scalars=_entropy.SCALARS,
+        limits=_entropy.LIMITS,
+        dtypes=_entropy.DTYPES,
         options={"with_lse": False, "with_gradient": False},
         axes=_long.AXES,
         parts=(
             kernel("main", f"{__package__}.kernels.cross_entropy:cross_entropy", _tiles.programs),
         ),
-        refuses=_softmax.not_floats("dtype"),
+        refuses=_entropy.refused,
         supports=_entropy.TILES.fits,
         narrows=_entropy.TILES.narrows,
         prefers=_long.prefers,

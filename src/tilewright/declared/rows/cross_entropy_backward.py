@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, In, Out, declare, kernel
-from tilewright.declared.rows import _entropy, _softmax, _tiles
+from tilewright.declared.rows import _entropy, _tiles
 
 PIECE = 4096
 """Classes of a workgroup, at most."""
@@ -72,13 +72,15 @@ declare(
         module=__name__,
         operands={
             "logits": In("*rows", "classes", strides=("logits_stride", 1)),
-            "target": In("*rows", dtype="int64", values=_entropy.targets),
+            "target": _entropy.TARGET,
             "lse": In("*rows", dtype="fp32", values=(8.0, 12.0)),
             "dloss": In("*rows", dtype="fp32"),
             "weight": In("classes", dtype="fp32", optional=True, values=(0.5, 2.0)),
             "dlogits": Out("*rows", "classes"),
         },
         scalars=_entropy.SCALARS,
+        limits=_entropy.LIMITS,
+        dtypes=_entropy.DTYPES,
         axes={name: values for name, values in _tiles.AXES.items() if name != "HELD"},
         parts=(
             kernel(
@@ -87,7 +89,7 @@ declare(
                 programs,
             ),
         ),
-        refuses=_softmax.not_floats("dtype"),
+        refuses=_entropy.refused,
         supports=fits,
         narrows=narrows,
         prefers=prefers,

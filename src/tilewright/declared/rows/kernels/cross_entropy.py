@@ -28,7 +28,7 @@ def targets(target, weight, row, there, classes, ignore_index, smoothing, has_we
     """Of rows: their class, -1 where there is none; what the loss is multiplied by, which is 0 for
     ignored rows and NaN for a target that is no class; what the target's own term is multiplied by.
     """
-    stated = tl.load(target + row, there, ignore_index)
+    stated = tl.where(there, tl.load(target + row, there, 0), ignore_index)  # which has 64 bits
     ignored = stated == ignore_index
     known = (stated >= 0) & (stated < classes) & (stated != ignore_index)
     times = tl.where(ignored, 0.0, tl.where(known, 1.0, float("nan")))
