@@ -217,9 +217,47 @@ def test_what_means_nothing_is_refused(stated, says):
         tw.reduce(drawn(2, 8), **stated)
 
 
-def test_there_must_be_elements():
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0,), (2, 0, 4), (0, 0)])
+@pytest.mark.parametrize("dim", [None, -1, 0])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_results_over_no_elements_are_torchs(shape, dim, keepdim):
+    x = torch.zeros(shape, requires_grad=True)
+    axes = range(len(shape)) if dim is None else [dim]
+    if all(shape[axis] for axis in axes):
+        return
+    found = tw.reduce(x.detach(), "prod+sum+mean+norm", dim, keepdim)
+    of = {"dim": tuple(axes), "keepdim": keepdim}
+    product = torch.ones(found[0].shape)
+    wanted = (product, x.sum(**of), x.mean(**of), torch.linalg.vector_norm(x, **of))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other.detach(), equal_nan=True)
+        assert one.is_contiguous()
+    recorded = tw.reduce(x, "sum", dim, keepdim)
+    (slope,) = torch.autograd.grad(recorded.sum(), x)
+    assert slope.shape == x.shape
+
+
+def test_no_elements_have_types_too():
+    whole = torch.zeros(0, 4, dtype=torch.int32)
+    assert torch.equal(tw.reduce(whole, "sum", 0), torch.zeros(4, dtype=torch.int64))
+    assert tw.reduce(whole, "prod", dtype="int32").dtype == torch.int32
+    half = tw.reduce(torch.zeros(0, dtype=torch.float16), "mean")
+    assert half.isnan() and half.dtype == torch.float16
+    array = tw.reduce(np.zeros((2, 0), np.float32), "prod", 1, dtype="fp16")
+    assert array.dtype == np.float16 and array.tolist() == [1, 1]
+    with pytest.raises(BadArgument, match="out_dtype = int64 for elements of fp32"):
+        tw.reduce(torch.zeros(0), "sum", dtype="int64")
+
+
+@pytest.mark.parametrize("name", ["max", "min", "absmax", "argmax", "argmin"])
+def test_there_must_be_elements(name):
+    with pytest.raises(BadArgument, match=rf"^{name} of no elements is nothing: x of shape"):
+        tw.reduce(torch.zeros(3, 0), f"sum+{name}", 1)
+
+
+def test_what_has_no_result_is_refused():
     with pytest.raises(BadArgument, match="no elements to reduce"):
-        tw.reduce(torch.zeros(3, 0), "max", 1)
+        tw.reduction(torch.zeros(1, 1, 1, 0, 1), sum=True)
     with pytest.raises(BadArgument, match="want a floating out_dtype"):
         tw.reduce(torch.ones(3, dtype=torch.int64), "mean")
     with pytest.raises(BadArgument, match="no result is asked for"):

@@ -6,12 +6,16 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tilewright import checks
+from tilewright.declared._arrays import functions
 from tilewright.declared._views import contiguous, permuted, shape_of, strides
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument, nearest, shown
 
 NAMES = ("sum", "mean", "norm", "prod", "max", "min", "absmax", "argmax", "argmin")
 """The results there are, in the order in which the operation returns them."""
+
+OF_NOTHING = {"sum": 0, "mean": float("nan"), "norm": 0, "prod": 1}
+"""The results of no elements, as torch has them; the others have none."""
 
 PLACES = {"max": "argmax", "min": "argmin"}
 """The results that say where a gradient goes."""
@@ -31,12 +35,17 @@ def made(run: Callable[..., Any]) -> Callable[..., Any]:
 
         ops: results, joined by ``+`` (``"sum+max"``): sum, mean, norm (L2), prod, max, min, absmax
             (of absolute values), argmax, argmin. Several come as a tuple, from one read of `x`.
-        dim: axes, of which negative ones count from the end.
+        dim: axes, of which negative ones count from the end. Over axes of no elements sums and
+            norms are 0, products 1 and means NaN; the others are refused.
         keepdim: whether reduced axes stay, with size 1.
         dtype: of sums, means, norms and products: by default that of `x`, of whole numbers int64.
         """
         names, axes = _asked(ops), _axes(dim, len(shape_of("x", x)))
         checks.truth("keepdim", keepdim)
+        shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)] if keepdim else None
+        if any(x.shape[axis] == 0 for axis in axes):
+            left = [n for axis, n in enumerate(x.shape) if axis not in axes]
+            return _of_nothing(run, x, names, left if shape is None else shape, dtype)
         wanted = {*names}
         if getattr(x, "requires_grad", False):
             wanted |= {PLACES[name] for name in names if name in PLACES}
@@ -47,7 +56,6 @@ def made(run: Callable[..., Any]) -> Callable[..., Any]:
         results = dict(zip((name for name in NAMES if name in wanted), several, strict=True))
         left = [axis for axis in order if axis not in axes]
         back = sorted(range(len(left)), key=left.__getitem__)
-        shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)] if keepdim else None
         outputs = []
         for name in names:
             one = permuted(results[name].reshape([x.shape[axis] for axis in left]), back)
@@ -89,6 +97,33 @@ def _typed(x: Any, wanted: Collection[str], dtype: Any) -> dict[str, Any]:
         return {"out_dtype": dtype}
     whole = DTYPES[named(x.dtype)].kind == "int"
     return {"out_dtype": "int64"} if whole and {*wanted} & {"sum", "prod", "mean", "norm"} else {}
+
+
+def _of_nothing(
+    run: Callable[..., Any], x: Any, names: Sequence[str], shape: Sequence[int], dtype: Any
+) -> Any:
+    """The results of this shape over axes of no elements. Raises `BadArgument`."""
+    for name in names:
+        if name not in OF_NOTHING:
+            raise BadArgument(
+                f"{name} of no elements is nothing: x of shape {tuple(x.shape)} is empty along the "
+                f"axes to reduce; there are {', '.join(OF_NOTHING)} of them"
+            )
+    # No results of one element each: what the operation refuses is refused here too, results have
+    # its types, and torch records them.
+    said = dict.fromkeys(names, True) | _typed(x, names, dtype)
+    found = run(x.reshape((0, 1, 1, 1, 1)), **said)
+    several = found if isinstance(found, tuple) else (found,)
+    made = dict(zip((name for name in NAMES if name in names), several, strict=True))
+    outputs = [_filled(made[name], shape, OF_NOTHING[name]) for name in names]
+    return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+
+def _filled(empty: Any, shape: Sequence[int], value: float) -> Any:
+    """An array of one value, like one without elements, which torch takes it to be made of."""
+    if hasattr(empty, "new_full"):
+        return empty.new_full(shape, value) + empty.sum(dtype=empty.dtype)
+    return functions(empty).full(shape, value, dtype=empty.dtype)
 
 
 def _order(x: Any, axes: Collection[int], placed: bool) -> list[int]:
