@@ -152,7 +152,7 @@ def configs_of_space(name: str):
 @pytest.mark.parametrize(
     ("problem", "why"),
     [
-        (replace(DENSE, groups=2), "is for dense convolutions, not for 2 groups"),
+        (replace(DENSE, groups=2), "not grouped is for one group, not for 2 groups"),
         (replace(DENSE, n=0), "x has no elements"),
         (replace(DENSE, stride=(9, 1)), "a stride of 9 is over 8"),
         (replace(DENSE, y_strides=(0, 1, 8192, 256)), "y repeats elements by a stride of 0"),

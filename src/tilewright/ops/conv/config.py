@@ -9,9 +9,8 @@
 
 Other words follow only where they differ from the default: the box (``b1x8x16``), the filter that
 the kernel is written out for (``f3x3s1x1``), channels of a tap (``sp64``), residue classes of a
-launch (``cl4``), ``tf32``, ``merged``,
-``runs``, groups of a tile (``mg8``), ``i64``, arrays that are turned (``turn-xwy``), and last the
-epilogue.
+launch (``cl4``), ``grouped``, ``tf32``, ``merged``, ``runs``, groups of a tile (``mg8``), ``i64``,
+arrays that are turned (``turn-xwy``), and last the epilogue.
 
 A kernel of GEMM (`by_gemm`) has GEMM's name behind direction and dimensions:
 
@@ -147,6 +146,8 @@ class ConvConfig:
         exchanged (`swapping`). ``t``: a product before the sum over taps (`tapping`).
     classes: of gradients of the data by boxes, residue classes of x's pixels that one launch makes,
         all of the problem's; 1: a launch for each.
+    grouped: of the pipelines that copy boxes, whether the convolution has groups, each of whole
+        tiles.
     library_engine: of pipeline `VENDOR`, the library, its engine and the workspace (`said`);
         ``""`` of the others. Tile, warps and stages are 0.
     """
@@ -179,6 +180,7 @@ class ConvConfig:
     reduction: str = "none"
     spread: int = 0
     classes: int = 1
+    grouped: bool = False
     library_engine: str = ""
     turned: str = ""
 
@@ -237,6 +239,7 @@ class ConvConfig:
         name += f"_f{self.held}" if self.held else ""
         name += f"_sp{self.spread}" if self.spread else ""
         name += f"_cl{self.classes}" if self.classes > 1 else ""
+        name += "_grouped" * self.grouped
         name += "_tf32" * (self.precision == "tf32") + "_merged" * self.merged
         name += "_runs" * self.runs
         name += f"_mg{self.merged_groups}" if self.merged_groups > 1 else ""

@@ -48,6 +48,7 @@ def check(config: ConvConfig) -> ConvConfig:
             "reduction": REDUCTIONS,
             "merged": (False, True),
             "runs": (False, True),
+            "grouped": (False, True),
             "alignment": ALIGNMENTS,
             "alignment_out": ALIGNMENTS,
             "index_bits": INDEX_BITS,
@@ -136,7 +137,8 @@ _PATTERN = re.compile(
     f"(?:_{choice('reduction', REDUCTIONS[1:])})?_g{number('group_m')}"
     f"_al{choice('alignment', ALIGNMENTS)}-{choice('alignment_out', ALIGNMENTS)}"
     "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?"
-    f"(?:_sp{number('spread')})?(?:_cl{number('classes')})?(?:_(?P<precision>tf32))?"
+    f"(?:_sp{number('spread')})?(?:_cl{number('classes')})?"
+    "(?:_(?P<grouped>grouped))?(?:_(?P<precision>tf32))?"
     f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{number('merged_groups')})?(?:_(?P<wide>i64))?"
     "(?:_turn-(?P<turned>s|tw?|r?[xpo]?w?y?))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
@@ -186,6 +188,7 @@ def parse(name: str) -> ConvConfig:
         "precision": said["precision"] or "ieee",
         "merged": said["merged"] is not None,
         "runs": said["runs"] is not None,
+        "grouped": said["grouped"] is not None,
         "merged_groups": int(said["merged_groups"] or 1),
         "spread": int(said["spread"] or 0),
         "classes": int(said["classes"] or 1),

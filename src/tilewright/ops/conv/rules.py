@@ -88,6 +88,8 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
         )
     if c.classes > 1 and (c.direction != "data" or pipelines.of(c).kind != "boxed"):
         return f"classes = {c.classes} are of gradients of the data by boxes"
+    if c.grouped and pipelines.of(c).kind != "boxed":
+        return f"grouped is of pipelines that copy boxes, not of {c.pipeline}"
     if c.merged_groups & (c.merged_groups - 1) or c.merged_groups > MOST_GROUPS:
         return f"merged_groups = {c.merged_groups} is not a power of two up to {MOST_GROUPS}"
     if c.merged_groups > 1 and not has(c, "merges_groups"):

@@ -55,6 +55,7 @@ AXES: dict[str, Any] = {
     "reduction": "",
     "spread": 0,
     "classes": 1,
+    "grouped": False,
     "turned": "",
 }
 """Every axis, with its default. An empty dtype_out is the usual one, and so is an empty reduction
@@ -76,6 +77,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "num_stages": arch.num_stages,
         "merged": (False, True),
         "runs": (False, True),
+        "grouped": (False, True),
         "alignment": ALIGNMENTS,
         "alignment_out": ALIGNMENTS,
         "index_bits": INDEX_BITS,

@@ -27,6 +27,9 @@ results repeat bit for bit. Else, and under ``stream_k``, which shares the boxes
 among the workgroups, parts meet as in GEMM's `gluon_ws`: each group's sums go through flags and
 slots in 16-byte accesses (`gluon_partials`), and the group that has the whole sum stores weights.
 
+Groups. Rows are the filters of all groups, and a tile's are of one group, which a rule checks.
+Boxes of x begin at this group's channels. Columns past these are stored nowhere.
+
 Edges. Boxes divide y exactly, which a rule checks: beside a pixel that y does not have, zero, there
 may be one of x that is infinite, and their product would be NaN.
 
@@ -83,7 +86,7 @@ Work = bundle(
     "Work",
     "x x_rest y made meeting x_boxes x_tiles rest_boxes rest_tiles y_boxes y_tiles c_boxes c_tiles"
     " full empty tiles_m tiles_n all_boxes boxes taps origin by_tap by_pixel splits filters"
-    " tap_boxes"
+    " tap_boxes per_group"
     " TILE_M TILE_N GROUP_M BOX_N BOX_D BOX_H BOX_W NDIM STAGES GROUPS SPREAD TWO_STAGE SCHEDULER"
     " REDUCTION",
 )
@@ -168,6 +171,8 @@ def _fill(w):
             tap, channel = _columns_at(w, all_taps, column, box_begin(w.TILE_N, i, SPREAD))
             if SPREAD:  # behind the last box comes one again, whose sums are not stored
                 channel = min(channel, (w.tap_boxes - 1) * SPREAD)
+            if len(w.per_group):
+                channel += row // w.per_group[0] * w.per_group[1]
             _, tap_d, tap_h, tap_w = apart(tap, w.taps, w.NDIM)
             to_d += (w.origin[0] + tap_d * w.by_tap[0],)  # type: ignore[assignment]
             to_h += (w.origin[1] + tap_h * w.by_tap[1],)  # type: ignore[assignment]
@@ -278,7 +283,7 @@ def _multiply(w, GROUP: gl.constexpr):
 @jit
 def conv_gluon_weights(
     x, y, made, x_rest, meeting, tiles_m, tiles_n, all_boxes, boxes, taps, origin, by_tap, by_pixel,
-    splits, filters, tap_boxes,
+    splits, filters, tap_boxes, per_group,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     BOX_N: gl.constexpr, BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr,
     NDIM: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, SPREAD: gl.constexpr,
@@ -292,6 +297,7 @@ def conv_gluon_weights(
     meeting: flags and partial sums, for parts that meet; else ().
     tiles_m, tiles_n: tiles of filters, and of taps' channels.
     filters, tap_boxes: how many there are, and with SPREAD boxes of a tap's channels.
+    per_group: of a kernel for groups, the filters and the channels of each; else ().
     all_boxes, boxes: of y, in all and along its dimensions, of TILE_K pixels each.
     """
     ROWS: gl.constexpr = TILE_M // GROUPS
@@ -304,7 +310,7 @@ def conv_gluon_weights(
     w = Work(
         x, x_rest, y, made, meeting, x_boxes, x_tiles, rest_boxes, rest_tiles, y_boxes, y_tiles,
         c_boxes, c_tiles, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps, origin, by_tap,
-        by_pixel, splits, filters, tap_boxes,
+        by_pixel, splits, filters, tap_boxes, per_group,
         TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, STAGES, GROUPS, SPREAD,
         TWO_STAGE, SCHEDULER, REDUCTION,
     )  # fmt: skip

@@ -6,8 +6,7 @@ pixels of the source that one tap joins with the rows by that tap's weights. A g
 box of pixels of the result, so many images by so many pixels along each dimension. Then the pixels
 that a tap joins with them are a box of the source too, and one request to the copy engine brings
 them. The box begins ``tap · dilation - pad`` pixels from that of the result; it may begin before
-the image. What is outside comes as zeros, and that is the padding. Strides of the forward direction
-are the copy engine's element strides.
+the image. What is outside comes as zeros: the padding. Forward strides are element strides.
 
 The gradient of the data is the same walk in each residue class of the strides (see `geometry`),
 over a view of the class's pixels. A class without a tap has no step, and stores what the epilogue
@@ -31,13 +30,14 @@ copy of its own weights (see GEMM's `gluon_ws`). All leave in pieces as wide as 
 most. With three groups, which then share a tile's weights, a tile has 192 rows.
 
 Edges. A box that reaches beyond the image is multiplied whole. `boxes.best` takes the boxes with
-the fewest such pixels. Channels past the last are zeros in both operands.
+the fewest such pixels. Channels past the last are zeros in both operands. Of groups of channels the
+producer alone knows, as offsets in the tensor maps. Tiles and steps divide a group's channels,
+which a rule checks: past its last are the next group's.
 
 On a CPU. Gluon has no interpreter; `gather` computes the same result there.
 
 What limits it. Power, and for tiles of 64 rows L2. On an H200 it has 1.073 of cuDNN's speed forward
-and 1.048 for data over ten layers (geometric means). More measurements:
-docs/notes/conv-gluon_ws.md.
+and 1.048 for data over ten layers (geometric means; more: docs/notes/conv-gluon_ws.md).
 """
 
 from tilewright.ops.conv.kernels.finish import chained
@@ -82,8 +82,8 @@ Work = bundle(
     "Work",
     "source weights made weights_rest"
     " a_boxes a_tiles b_boxes b_tiles rest_boxes rest_tiles c_boxes c_tiles full empty turns"
-    " extra made_strides begin images channels_in channels_out tiles_m tiles_n boxes walked"
-    " taps first_tap taps_apart origin by_tap by_pixel made_rest of_classes"
+    " extra made_strides begin images channels_in channels_out per_group tiles_m tiles_n boxes"
+    " walked taps first_tap taps_apart origin by_tap by_pixel made_rest of_classes"
     " TILE_N TILE_K GROUP_M BOX_N BOX_D BOX_H BOX_W NDIM DATA INT_ACC TAKES LARGEST STAGES READERS"
     " TURNS CHAIN CLASSES",
 )
@@ -159,10 +159,22 @@ def _made_of(w, number):
 
 
 @jit
-def _weights_at(w, col, tap_d, tap_h, tap_w, k0):
-    """Where a tap's weights of columns from `col` and products from `k0` on begin."""
+def _of_group(w, col):
+    """The first channel of the source that the group of a column reads, and the column among those
+    of its group."""
+    first = col * 0
+    if len(w.per_group):
+        first = col // w.per_group[0] * w.channels_in
+        col = col % w.per_group[0]
+    return first, col
+
+
+@jit
+def _weights_at(w, col, of_group, tap_d, tap_h, tap_w, first_k, k0):
+    """Where a tap's weights of columns from `col`, which is `of_group` among its group's, and
+    products from `k0` of the group's on begin. A filter has the channels of its group alone."""
     if w.DATA:
-        of = spot(k0, tap_d, tap_h, tap_w, col, w.NDIM)
+        of = spot(first_k + k0, tap_d, tap_h, tap_w, of_group, w.NDIM)
     else:
         of = spot(col, tap_d, tap_h, tap_w, k0, w.NDIM)
     return of
@@ -180,6 +192,7 @@ def _fill(w):
         number, tile_n = _class_of(w, tile_n)
         first_tap, origin = _walk_of(w, number)
         col = tile_n * w.TILE_N
+        first_k, of_group = _of_group(w, col)
         box = tile_m * w.READERS
         pixels = ()
         for r in gl.static_range(w.READERS):
@@ -201,14 +214,16 @@ def _fill(w):
                             image, at_d, at_h, at_w = pixels[r]  # type: ignore[var-annotated]
                             at = spot(
                                 image, at_d * w.by_pixel[0] + to_d, at_h * w.by_pixel[1] + to_h,
-                                at_w * w.by_pixel[2] + to_w, k0, w.NDIM,
+                                at_w * w.by_pixel[2] + to_w, first_k + k0, w.NDIM,
                             )  # fmt: skip
                             tma_load(w.source, at, ready, w.a_boxes.index(stage * w.READERS + r))
-                        of = _weights_at(w, col, tap_d, tap_h, tap_w, k0)
+                        of = _weights_at(w, col, of_group, tap_d, tap_h, tap_w, first_k, k0)
                         tma_load(w.weights, of, ready, w.b_boxes.index(stage))
                         for i in gl.static_range(len(w.weights_rest)):
-                            there = col + before(w.TILE_N, i + 1)
-                            of = _weights_at(w, there, tap_d, tap_h, tap_w, k0)
+                            on = before(w.TILE_N, i + 1)
+                            of = _weights_at(
+                                w, col + on, of_group + on, tap_d, tap_h, tap_w, first_k, k0
+                            )
                             tma_load(w.weights_rest[i], of, ready, w.rest_boxes[i].index(stage))
                         stage, phase = turned(stage, phase, w.STAGES)
 
@@ -286,8 +301,8 @@ def _multiply(w, GROUP: gl.constexpr):
 @jit
 def conv_gluon_ws(
     source, weights, made, weights_rest, extra, made_strides, begin, images, channels_in,
-    channels_out, tiles_m, boxes, walked, taps, first_tap, taps_apart, origin, by_tap, by_pixel,
-    made_rest, residues, full, stride, dilation, before, phase, inverse,
+    channels_out, per_group, tiles_m, boxes, walked, taps, first_tap, taps_apart, origin, by_tap,
+    by_pixel, made_rest, residues, full, stride, dilation, before, phase, inverse,
     TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
     BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
     DATA: gl.constexpr, INT_ACC: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr,
@@ -298,6 +313,8 @@ def conv_gluon_ws(
 
     source, weights, made: tensor descriptors with channels innermost; `made` of the class's pixels.
     weights_rest: descriptors of the weights for each accumulator of a tile behind the first.
+    channels_in, channels_out: of a group of the source, and of the whole result.
+    per_group: of a kernel for groups, the columns of a group; else ().
     made_strides, begin: of the class's pixels, in elements, for the epilogue's arrays.
     made_rest: descriptors of the pixels of each class behind the first. What is said of a class
         (begin, boxes, walked, first_tap, origin) is said of the first then. residues: classes along
@@ -325,8 +342,9 @@ def conv_gluon_ws(
     w = Work(
         source, weights, made, weights_rest,
         a_boxes, a_tiles, b_boxes, b_tiles, rest_boxes, rest_tiles, c_boxes, c_tiles, full, empty,
-        turns, extra, made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n,
-        boxes, walked, taps, first_tap, taps_apart, origin, by_tap, by_pixel, made_rest, of_classes,
+        turns, extra, made_strides, begin, images, channels_in, channels_out, per_group, tiles_m,
+        tiles_n, boxes, walked, taps, first_tap, taps_apart, origin, by_tap, by_pixel, made_rest,
+        of_classes,
         TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA, INT_ACC, TAKES, LARGEST,
         STAGES, READERS, TURNS, CHAIN, CLASSES,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from tilewright.ops.pool import Each, Objections
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
     "merged", "alignment", "alignment_out", "box", "held", "merged_groups", "runs", "spread",
-    "classes",
+    "classes", "grouped",
 )  # fmt: skip
 LINKED = (*ALGORITHM, "reduction", "index_bits", "gemm", "turned")
 """The axes whose values go together in a space."""

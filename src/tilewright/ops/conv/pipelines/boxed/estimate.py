@@ -21,7 +21,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
 from tilewright.ops.binder import Context
 from tilewright.ops.conv import boxes, sharing
-from tilewright.ops.conv.catalogue import channels_in
+from tilewright.ops.conv.catalogue import channels_in, channels_out
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import common
@@ -154,7 +154,7 @@ def _step(c: Columns, p: ConvProblem, device: Device, through: float) -> Steps:
     """A step, where a compute unit takes in `through` bytes a microsecond."""
     products = each(c, _products, device)
     whole = np.maximum(each(c, shape.stage_bytes) / through, _rows_us(c, p))
-    channels = p.c if p.direction == "weights" else p.channels_out
+    channels = p.group_c if p.direction == "weights" else channels_out(p)
     tiles = np.ceil(channels / c.tile_n)
     past = tiles * c.tile_n - channels
     rows = past * c.tile_k * DTYPES[p.dtype].bytes / DEVICE.ROW_BYTES

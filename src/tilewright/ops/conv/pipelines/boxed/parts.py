@@ -81,13 +81,13 @@ def _weights_m(c: Any, p: ConvProblem) -> Each:
 
 def _weights_n(c: Any, p: ConvProblem) -> Each:
     spread = most(1, c.spread)
-    of_several = cdiv(p.taps * cdiv(p.c, spread), c.tile_n // spread)
-    return either(c.spread > 0, of_several, cdiv(p.c, c.tile_n) * p.taps)
+    of_several = cdiv(p.taps * cdiv(p.group_c, spread), c.tile_n // spread)
+    return either(c.spread > 0, of_several, cdiv(p.group_c, c.tile_n) * p.taps)
 
 
 def tap_boxes(c: ConvConfig, p: ConvProblem) -> int:
     """Boxes of a tap's channels, where a tile's are of several taps; else 1."""
-    return cdiv(p.c, c.spread) if c.spread else 1
+    return cdiv(p.group_c, c.spread) if c.spread else 1
 
 
 @lru_cache(maxsize=64)  # of each problem for the rules and for the estimate
@@ -137,6 +137,11 @@ def _walked(value: Callable[[Walk], int]) -> Numbers:
 def _images(x: Context, name: str) -> Described:
     """What is read of x or y, of which a box has every so many pixels."""
     return maps.of_images(x.problem, name, tuple(walk.by_pixel for walk in _walks(x)))
+
+
+def _per_group(*values: Callable[[ConvProblem], int]) -> Tuple:
+    """Numbers that kernels for groups alone are given."""
+    return Tuple(lambda c: tuple(map(integer, values)) if c.grouped else ())
 
 
 def _box(place: int) -> Callable[..., int]:
@@ -228,7 +233,8 @@ PIXELS = _kernel(
         ),
         "weights_rest": Tuple(lambda c: (_WEIGHTS,) * len(_rests(c))),
         "channels_in": integer(channels_in),
-        "channels_out": integer(channels_out),
+        "channels_out": integer(lambda p: p.channels_out),
+        "per_group": _per_group(channels_out),
         "tiles_m": Numbers("i32", lambda x: _tiles_m(x.config, x.problem, _walks(x))),
         "walked": _walked(lambda walk: walk.size),
         "first_tap": _walked(lambda walk: walk.first),
@@ -264,10 +270,10 @@ def _weights_boxes(c: ConvConfig) -> dict[str, Box]:
 def _weights_made(x: Context) -> Described:
     p = x.problem
     if x.config.two_stage:
-        strides = (p.k * p.taps * p.c, p.taps * p.c, p.c, 1)
-        return Described((x.splits, p.k, p.taps, p.c), strides)
+        strides = (p.k * p.taps * p.group_c, p.taps * p.group_c, p.group_c, 1)
+        return Described((x.splits, p.k, p.taps, p.group_c), strides)
     outer, _, *taps = maps.dense(p, "w")
-    return Described((1, p.k, p.taps, p.c), (outer * p.k, outer, taps[-1], 1))
+    return Described((1, p.k, p.taps, p.group_c), (outer * p.k, outer, taps[-1], 1))
 
 
 def _weights_grid(x: Context) -> int:
@@ -293,6 +299,7 @@ OF_WEIGHTS = _kernel(
         "tiles_n": Numbers("i32", lambda x: _weights_n(x.config, x.problem)),
         "all_boxes": Numbers("i32", lambda x: x.case.steps),
         "filters": integer(lambda p: p.k),
+        "per_group": _per_group(lambda p: p.group_k, lambda p: p.group_c),
         "tap_boxes": Numbers("i32", lambda x: tap_boxes(x.config, x.problem)),
     },
     boxes=_weights_boxes,

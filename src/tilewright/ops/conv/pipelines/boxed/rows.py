@@ -11,12 +11,14 @@ longer for a row of zeros from outside an array than for a row that it reads (se
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import boxes
+from tilewright.ops.conv.catalogue import channels_in, channels_out
 from tilewright.ops.conv.config import SHARING, ConvConfig, usual_reduction
 from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.pipelines.boxed import shape
@@ -40,6 +42,10 @@ class Tiles:
     odd: Sequence[tuple[int, int]]
     of_weights: bool
 
+
+UNSEEN = True
+"""Kernels for groups were simulated, and no GPU has run them yet. A tuning tries them, since it
+checks what it times; nothing chooses them untried."""
 
 LEAST_STAGES = 3
 """A ring with fewer hides too little of a load."""
@@ -85,8 +91,16 @@ pixels."""
 
 def rows(of: Tiles, p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     """Rows of the default space, or of a tuning's, for one of the pipelines."""
-    if p.groups != 1:
-        return
+    if p.groups == 1:
+        yield from _dense(of, p, arch, tuned=tuned)
+    elif tuned or not UNSEEN:
+        for row in _dense(of, p, arch, tuned=tuned):
+            if _within_groups(p, row):
+                yield (*row, True)
+
+
+def _dense(of: Tiles, p: ConvProblem, arch: Arch, *, tuned: bool) -> Iterator[Row]:
+    """Rows up to `classes`, as for one group."""
     if p.direction == "weights":
         if of.of_weights:
             yield from _of_weights(p, arch, tuned=tuned)
@@ -95,15 +109,21 @@ def rows(of: Tiles, p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
         yield from _of_depth(of, p, arch, depth, tuned=tuned)
 
 
+def _within_groups(p: ConvProblem, row: Row) -> bool:
+    """Whether tiles stay within groups (`shape.refusal`)."""
+    of, tile = (p.group_k, row[0]) if p.direction == "weights" else (channels_out(p), row[1])
+    return of % int(tile) == 0
+
+
 def _of_depth(of: Tiles, p: ConvProblem, arch: Arch, depth: int, *, tuned: bool) -> Iterator[Row]:
     """Rows whose steps have `depth` products."""
-    times = _depths(p)[0] // depth  # as many more steps in as much memory
+    times = _depth(p) // depth  # as many more steps in as much memory
     tiles = [
         (pixels, n, warps, min(MAX_STAGES, times * stages))
         for pixels, n, warps, stages in of.whole
-        if n <= max(32, power_of_two(p.channels_out))
+        if n <= max(32, power_of_two(channels_out(p)))
     ]
-    for n, (pixels, warps) in itertools.product(odd_widths(p.channels_out, tuned), of.odd):
+    for n, (pixels, warps) in itertools.product(odd_widths(channels_out(p), tuned), of.odd):
         tile_m = pixels * _readers(of.pipeline, warps)
         row = (tile_m, n, depth, warps, 1, of.pipeline, "persistent", 8, False, 16, 16)
         stages = deepest(p, arch, (*row, _some_box(p, pixels)), classes=boxes.together(p))
@@ -159,14 +179,20 @@ HALF_STEPS = 3
 """Whole steps, at most, of the channels for which there are half ones too."""
 
 
+def _depth(p: ConvProblem) -> int:
+    """Products of a step of `_STEP_BYTES`, or of as few as hold all channels."""
+    size = DTYPES[p.dtype].bytes
+    return min(_STEP_BYTES, max(32, power_of_two(channels_in(p) * size))) // size
+
+
 def _depths(p: ConvProblem) -> tuple[int, ...]:
     """Products of a step; and half as many where a tap's last step would be half empty, as with 96
     and 160 channels. A row of zeros from outside takes the copy engine longer than one that it
     reads (`DEVICE.OUTSIDE_ROW_US`). With one tap, or more channels, half steps do not pay
-    (docs/notes/conv-gluon_ws.md)."""
-    size = DTYPES[p.dtype].bytes
-    channels = p.group_k if p.direction == "data" else p.group_c
-    depth = min(_STEP_BYTES, max(32, power_of_two(channels * size))) // size
+    (docs/notes/conv-gluon_ws.md). Of groups, as many as divide the channels."""
+    channels, depth = channels_in(p), _depth(p)
+    if p.groups != 1:
+        return (math.gcd(channels, depth),)
     half, rest = depth // 2, channels % depth
     few = depth < channels <= HALF_STEPS * depth and half // 2 < rest <= half
     return (depth, half) if few and p.taps > 1 else (depth,)
@@ -182,8 +208,8 @@ def _of_weights(p: ConvProblem, arch: Arch, *, tuned: bool) -> Iterator[Row]:
         tiles = [
             (filters * warps // 4, n, warps, dict.fromkeys(_SCHEDULERS, stages), 0)
             for filters, n, warps, stages in _OF_WEIGHTS
-            if n <= max(32, power_of_two(p.c))
-            and filters * warps // 4 <= max(64, power_of_two(p.k))
+            if n <= max(32, power_of_two(p.group_c))
+            and filters * warps // 4 <= max(64, power_of_two(p.group_k))
         ]
         for filters, n, warps, spread in _fitting(p, tuned):
             row = (filters, n, pixels, warps, 1, "gluon_ws")
@@ -198,19 +224,20 @@ def _of_weights(p: ConvProblem, arch: Arch, *, tuned: bool) -> Iterator[Row]:
                 deep.items(), (1, 8) if tuned else (8,)
             ):
                 yield (tile_m, n, pixels, warps, stages, "gluon_ws", scheduler, group_m, False,
-                       16, 16, box, "", 1, False, spread)  # fmt: skip
+                       16, 16, box, "", 1, False, spread, 1)  # fmt: skip
 
 
 def _fitting(p: ConvProblem, tuned: bool) -> Iterator[tuple[int, int, int, int]]:
     """Filters, columns, warps and spread of tiles that fit a gradient of weights better than those
     of one tap and a power of two: columns of several taps side by side, and odd columns of one."""
     span = shape.SPAN // DTYPES[p.dtype].bytes
-    every = p.taps * -(-p.c // span) * span
+    every = p.taps * -(-p.group_c // span) * span
     for filters, n, warps in _SPREAD:
-        if p.c > span // 2 and p.c % n and n <= every and _rows_fit(p.k, filters):
+        wide = p.group_c > span // 2 and p.group_c % n
+        if wide and n <= every and _rows_fit(p.group_k, filters):
             yield filters, n, warps, span
-    for n, warps in itertools.product(odd_widths(p.c, tuned), (4, 8, 12)):
-        if n % span and _rows_fit(p.k, 16 * warps):
+    for n, warps in itertools.product(odd_widths(p.group_c, tuned), (4, 8, 12)):
+        if n % span and _rows_fit(p.group_k, 16 * warps):
             yield 16 * warps, n, warps, 0
 
 

@@ -17,6 +17,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
 from tilewright.ops.conv import boxes, maps
+from tilewright.ops.conv.catalogue import channels_in, channels_out
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.device import widths
@@ -215,9 +216,7 @@ def beside(c: ConvConfig) -> int:
 
 def refusal(c: Any, p: ConvProblem) -> Objections:
     """What configs of these pipelines have against `p`."""
-    if p.groups != 1:
-        said = "pipeline {c.pipeline} is for dense convolutions, not for {p.groups} groups"
-        yield True, said.format
+    yield from _groups(c, p)
     if reason := maps.refusal(p, "xwy"):
         yield True, because(reason)
         return
@@ -244,6 +243,26 @@ def refusal(c: Any, p: ConvProblem) -> Objections:
             yield c.two_stage ^ True, because(said)
 
 
+def _groups(c: Any, p: ConvProblem) -> Objections:
+    """Tiles stay within a group: they neither store to the next group's channels, nor read any from
+    there, where one may be infinite. In gradients of weights, columns past a group's channels are
+    not stored."""
+    if p.groups == 1:
+        yield c.grouped, "this kernel is for groups, and the convolution has none".format
+        return
+    said = "a {c.pipeline} kernel that is not grouped is for one group, not for {p.groups} groups"
+    yield c.grouped ^ True, said.format
+    if p.direction == "weights":
+        said = "{p.group_k} filters of a group are not tiles of {c.tile_m}"
+        yield p.group_k % c.tile_m > 0, said.format
+        return
+    read, made = channels_in(p), channels_out(p)
+    said = "{} channels of a group that are read are not steps of {c.tile_k}"
+    yield read % c.tile_k > 0, partial(said.format, read)
+    said = "{} channels of a group that are made are not tiles of {c.tile_n}"
+    yield made % c.tile_n > 0, partial(said.format, made)
+
+
 def taps_merge(p: ConvProblem) -> bool:
     """Whether the taps of w can be described as one dimension."""
     strides, taps = maps.dense(p, "w")[2:], p.filter
@@ -254,6 +273,6 @@ def sibling(c: ConvConfig) -> ConvConfig:
     """A config in Triton that computes the same, for the interpreter."""
     scheduler = c.scheduler if c.scheduler in SHARING else "tile"
     return replace(
-        c, pipeline="implicit", scheduler=scheduler, box="", spread=0, classes=1, tile_m=64,
-        tile_n=32, tile_k=32, num_warps=4, num_stages=2,
+        c, pipeline="implicit", scheduler=scheduler, box="", spread=0, classes=1, grouped=False,
+        tile_m=64, tile_n=32, tile_k=32, num_warps=4, num_stages=2,
     )  # fmt: skip
