@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 import tilewright as tw
 from tilewright import ops
+from tilewright.compile import build
+from tilewright.declared.shape._problems import back, both, windows
+from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 
 SAID = {"stride": (2, 1), "pad": (1, 0), "dilation": (1, 2)}
@@ -50,6 +55,36 @@ def test_a_convolution_is_a_product_of_windows(rank, groups):
     wide = F.pad(x.movedim(-1, 1), (1, 0) * rank)
     conv = getattr(F, f"conv{rank}d")(wide, w.movedim(-1, 1), groups=groups).movedim(1, -1)
     torch.testing.assert_close(torch.cat(parts, 1), conv.reshape(-1, 6))
+
+
+@pytest.mark.turns(8)
+@pytest.mark.parametrize(
+    ("channels", "more", "reads", "writes"),
+    [
+        (32, {}, "v4.b32", "v4.b32"),  # 8 elements of 2 bytes
+        (8, {}, "v4.b32", "v4.b32"),
+        (12, {}, "v2.b32", "v2.b32"),
+        (6, {}, "b32", "b32"),
+        (5, {}, "b16", "b16"),
+        (24, {"groups": 6}, "v2.b32", "v4.b32"),  # groups of 4, and 216 columns
+        (24, {"x_w": 27}, "b16", "v4.b32"),  # pixels apart
+    ],
+)
+def test_what_a_lane_moves_at_once(channels, more, reads, writes, store):
+    """As machine code has it, of windows and of images that they are summed to."""
+    stated = windows(2, 9, channels, 3, **both("pad", 1), **both("after", 1), **more)
+    problems = {"im2col": (stated, reads, writes)}
+    if "x_w" not in more:
+        problems["col2im"] = (back(stated), reads, reads)
+    for name, (fields, *wanted) in problems.items():
+        config = (
+            Dispatcher(device="h200_sxm").select(ops.family(name).problem_type(**fields)).config
+        )
+        report = build([(config, "sm_90")], store=store, workers=1)
+        report.raise_if_failed()
+        text = store.read(report.kernels[0], "ptx").decode()
+        found = [{*re.findall(rf"{how}\.global\.((?:v\d\.)?b\d+)", text)} for how in ("ld", "st")]
+        assert found == [{wanted[0]}, {wanted[1]}]
 
 
 def test_the_fewest_zeros_behind_give_the_windows_back():

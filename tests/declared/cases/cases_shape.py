@@ -8,6 +8,8 @@ WINDOWS = (
     windows(1, 8, 96, 2, **both("stride", 2), groups=3, dtype="fp16"),
     windows(2, 7, 6, 3, **both("stride", 3), groups=2),
     windows(1, 8, 3, 4, **both("stride", 4)),
+    windows(2, 7, 12, 3, **both("pad", 1), **both("after", 1), dtype="fp32"),
+    windows(1, 9, 24, 3, **both("stride", 2), **both("pad", 1), **both("after", 1), groups=6),
 )
 
 CASES = {

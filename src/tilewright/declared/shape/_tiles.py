@@ -9,6 +9,9 @@ from typing import Any
 from tilewright.dtypes import DTYPES
 from tilewright.ops.powers import power_of_two
 
+AT_ONCE = (16, 8, 4, 2, 1)
+"""Elements that lie together on a side, at least: as many are moved at once, up to 16 bytes."""
+MOST_AT_ONCE = AT_ONCE[0]
 LANE_BYTES = 32
 """Bytes of each lane that are preferred until a measurement decides: two loads of 16."""
 LINE_BYTES = 128

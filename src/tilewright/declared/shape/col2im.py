@@ -37,9 +37,12 @@ def after(problem: Any) -> list[int]:
 
 
 def form(problem: Any) -> dict[str, Any]:
-    """NEXT and WIDE of the kernels for a problem."""
-    wide = channels(problem) // max(1, problem.groups) % 16 == 0
-    return {"NEXT": _windows.said(problem, "stride") == (1, 1, 1), "WIDE": wide}
+    """NEXT and VECTOR of the kernels for a problem."""
+    each = channels(problem) // max(1, problem.groups)
+    return {
+        "NEXT": _windows.said(problem, "stride") == (1, 1, 1),
+        "VECTOR": math.gcd(_tiles.MOST_AT_ONCE, each),
+    }
 
 
 def pairs(problem: Any) -> set[tuple[int, int]]:
@@ -165,7 +168,7 @@ declare(
         numbers={**_windows.NUMBERS, **dict.fromkeys(_windows.SPATIAL, 1), "groups": 1},
         axes={
             "NEXT": (True, False),
-            "WIDE": (True, False),
+            "VECTOR": _tiles.AT_ONCE,
             "ROWS": tuple(1 << i for i in range(14)),
             "COLUMNS": tuple(1 << i for i in range(8)),
             "num_warps": (4, 8),
@@ -177,7 +180,6 @@ declare(
             "channels": channels,
             **_windows.divisors(**{name: _windows.field(name) for name in DIVIDED}),
         },
-        multiples=lambda c: ("columns",) if c.WIDE else (),
         supports=supports,
         narrows=narrows,
         prefers=prefers,

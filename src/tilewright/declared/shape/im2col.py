@@ -44,15 +44,15 @@ def columns(problem: Any, config: Any) -> int:
 
 
 def form(problem: Any) -> dict[str, Any]:
-    """UNIT and WIDE of the kernels for a problem."""
+    """UNIT, READS and WRITES of the kernels for a problem."""
     unit = problem.x_c == 1 or problem.channels == 1
-    apart = (
-        problem.channels // max(1, problem.groups),
-        *(getattr(problem, s) for s in STRIDES[:4]),
-    )
-    reads = unit and all(n % 16 == 0 for n in apart)
-    writes = columns(problem, None) % 16 == 0
-    return {"UNIT": unit, "WIDE": "both" if reads else "writes" if writes else "none"}
+    each = problem.channels // max(1, problem.groups)
+    apart = (each, *(getattr(problem, s) for s in STRIDES[:4]))
+    return {
+        "UNIT": unit,
+        "READS": math.gcd(_tiles.MOST_AT_ONCE, *apart) if unit else 1,
+        "WRITES": math.gcd(_tiles.MOST_AT_ONCE, columns(problem, None)),
+    }
 
 
 def pairs(problem: Any) -> set[tuple[int, int]]:
@@ -157,7 +157,8 @@ declare(
         numbers={**_windows.NUMBERS, **{f"after_{axis}": 0 for axis in _windows.AXES}, "groups": 1},
         axes={
             "UNIT": (True, False),
-            "WIDE": ("both", "writes", "none"),
+            "READS": _tiles.AT_ONCE,
+            "WRITES": _tiles.AT_ONCE,
             "ROWS": tuple(1 << i for i in range(14)),
             "COLUMNS": tuple(1 << i for i in range(8)),
             "num_warps": (4, 8),
@@ -178,7 +179,6 @@ declare(
                 filter_w=_windows.field("filter_w"),
             ),
         },
-        multiples=lambda c: ("channels", *STRIDES[:4]) if c.WIDE == "both" else (),
         supports=supports,
         narrows=narrows,
         prefers=prefers,

@@ -26,9 +26,6 @@ STRIDES = tuple(f"s{i}" for i in range(_forms.DIMENSIONS))
 LAST = _forms.DIMENSIONS - 1
 FEW = 16
 """Elements up to which a side of a matrix is few."""
-AT_ONCE = (16, 8, 4, 2, 1)
-"""Elements that lie together on a side, at least: as many are moved at once, up to 16 bytes."""
-MOST_AT_ONCE = AT_ONCE[0]
 
 
 def sizes(problem: Any) -> tuple[int, ...]:
@@ -46,8 +43,8 @@ def form(problem: Any) -> dict[str, Any]:
     across = min(long, key=lambda i: (s[i], -i))
     unit = s[across] == 1
     apart = [s[i] for i in range(len(s)) if i != across]
-    reads = math.gcd(MOST_AT_ONCE, n[across], *apart) if unit else 1
-    writes = math.gcd(MOST_AT_ONCE, n[LAST])
+    reads = math.gcd(_tiles.MOST_AT_ONCE, n[across], *apart) if unit else 1
+    writes = math.gcd(_tiles.MOST_AT_ONCE, n[LAST])
     packed = ""
     if across == LAST - 1 and unit:
         if reads > writes and n[LAST] <= FEW:
@@ -204,8 +201,8 @@ declare(
             "ACROSS": tuple(reversed(range(_forms.DIMENSIONS))),
             "DIMS": tuple(range(1, _forms.DIMENSIONS + 1)),
             "UNIT": (True, False),
-            "READS": AT_ONCE,
-            "WRITES": AT_ONCE,
+            "READS": _tiles.AT_ONCE,
+            "WRITES": _tiles.AT_ONCE,
             "PACKED": ("", "x", "y"),
             "ROWS": tuple(1 << i for i in range(14)),
             "COLUMNS": tuple(1 << i for i in range(14)),

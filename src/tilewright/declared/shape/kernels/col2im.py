@@ -4,8 +4,9 @@ Idea. A workgroup has a tile of ROWS pixels × COLUMNS channels, and walks over 
 filter: a tap belongs to one window for each pixel, or to none. So every element of y is read by one
 pixel, nothing is added atomically, and results repeat bit for bit.
 
-Data. Sums are in fp32, in the order of the taps. WIDE: whether the channels of a group are whole
-vectors. NEXT: whether windows are one pixel apart, which saves divisions.
+Data. Sums are in fp32, in the order of the taps. VECTOR: what the channels of a group are multiples
+of, so that a lane moves as many at once, up to 16 bytes. NEXT: whether windows are one pixel apart,
+which saves divisions.
 
 What limits it: memory: y is read once. Not timed.
 """
@@ -13,6 +14,7 @@ What limits it: memory: y is read once. Not timed.
 import triton
 import triton.language as tl
 
+from tilewright.declared.shape.kernels.strided_copy import in_steps
 from tilewright.ops.conv.kernels.division import quotient
 
 
@@ -34,13 +36,12 @@ def col2im(
     pad_d, pad_h, pad_w, dilation_d, dilation_h, dilation_w, depth, height, width, groups,
     rows, channels, by_depth, shift_depth, by_height, shift_height, by_width, shift_width,
     by_stride_d, shift_stride_d, by_stride_h, shift_stride_h, by_stride_w, shift_stride_w,
-    NEXT: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    NEXT: tl.constexpr, VECTOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """ROWS pixels × COLUMNS channels."""
-    each = channels // groups
-    if WIDE:  # said so that elements are moved in vectors
-        each = each // 16 * 16
-        channels = channels // 16 * 16
+    each = in_steps(channels // groups, VECTOR)
+    channels = in_steps(channels, VECTOR)
+    columns = in_steps(columns, VECTOR)
     across = tl.cdiv(channels, COLUMNS)
     row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)

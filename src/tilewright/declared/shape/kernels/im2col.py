@@ -5,8 +5,8 @@ begins at is worked out once for each row, and where in the window a column read
 column; an element adds the two and compares the place with the image.
 
 Data. Every element of y is written once; pixels are read once for each window that they are in,
-mostly from L2. WIDE: whether the channels of a group are whole vectors, so that both sides are
-moved in vectors, or the columns alone.
+mostly from L2. READS and WRITES: what the channels of a group and the strides of x are multiples
+of, and what the columns are. A lane reads and writes as many elements at once, up to 16 bytes.
 
 What limits it: memory, the writes. Where channels are few, integer arithmetic for each element.
 Not timed.
@@ -15,13 +15,14 @@ Not timed.
 import triton
 import triton.language as tl
 
+from tilewright.declared.shape.kernels.strided_copy import in_steps
 from tilewright.ops.conv.kernels.division import quotient
 
 
 @triton.jit
-def over(number, size, by, shift, WIDE: tl.constexpr):
+def over(number, size, by, shift, READS: tl.constexpr):
     """number // size: by a division where the compiler must see how vectors fall into it."""
-    if WIDE == "both":
+    if READS > 1:
         found = number // size
     else:
         found = quotient(number, by, shift)
@@ -35,23 +36,23 @@ def im2col(
     out_d, out_h, out_w, rows, columns, by_d, shift_d, by_h, shift_h, by_w, shift_w,
     by_each, shift_each, by_taps, shift_taps, by_filter_h, shift_filter_h, by_filter_w,
     shift_filter_w,
-    UNIT: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    UNIT: tl.constexpr, READS: tl.constexpr, WRITES: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """ROWS windows × COLUMNS of them. UNIT: whether channels are neighbours in x."""
-    each = channels // groups
-    if WIDE == "both":  # said so that elements are moved in vectors
-        each = each // 16 * 16
-    if WIDE != "none":
-        columns = columns // 16 * 16
+    each = in_steps(channels // groups, READS)
+    columns = in_steps(columns, WRITES)
+    x_n, x_d = in_steps(x_n, READS), in_steps(x_d, READS)
+    x_h, x_w = in_steps(x_h, READS), in_steps(x_w, READS)
     across = tl.cdiv(columns, COLUMNS)
     row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
     j = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
 
-    tap = over(j, each, by_each, shift_each, WIDE)
-    group = over(tap, filter_d * filter_h * filter_w, by_taps, shift_taps, WIDE)
+    tap = over(j, each, by_each, shift_each, READS)
+    group = over(tap, filter_d * filter_h * filter_w, by_taps, shift_taps, READS)
     channel = j - tap * each + group * each
-    tap_h = over(tap, filter_w, by_filter_w, shift_filter_w, WIDE)
-    tap_d = over(tap_h, filter_h, by_filter_h, shift_filter_h, WIDE)
+    tap_h = over(tap, filter_w, by_filter_w, shift_filter_w, READS)
+    tap_d = over(tap_h, filter_h, by_filter_h, shift_filter_h, READS)
     right = (tap - tap_h * filter_w) * dilation_w
     below = (tap_h - tap_d * filter_h) * dilation_h
     behind = (tap_d - group * filter_d) * dilation_d
