@@ -68,7 +68,7 @@ def asked(name: str) -> Sequence[Any]:
     cell = cells()[name]
     size, words = cell.sizes, said(cell)
     if cell.dtype == "fp8":
-        words["stored"] = "e4m3fn"
+        words["dtype_b"] = "e4m3fn"
     found: Sequence[Any] = moe.plan(
         tokens=cell.tokens, hidden=size.hidden, inner=cell.inner, experts=size.experts, k=size.k,
         **words,

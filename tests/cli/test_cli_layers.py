@@ -23,7 +23,7 @@ def test_each_step_has_its_kernel_and_its_estimate(cli):
 
 
 def test_as_json_with_all_that_a_layer_may_have(cli):
-    words = ("stored=fp8", "scale_a=1x128", "scale_b=128x128", "scoring=sigmoid", "limit=7.5")
+    words = ("dtype_b=fp8", "scale_a=1x128", "scale_b=128x128", "scoring=sigmoid", "limit=7.5")
     found = cli.json("explain", "fused_moe", *SIZES, *words, "all-experts=256", *ON)
     assert [step["name"] for step in found["steps"]] == [
         "route", "sort", "round", "first product", "activation", "second product", "combine"
@@ -37,6 +37,20 @@ def test_as_json_with_all_that_a_layer_may_have(cli):
     assert [(step["problem"]["n"], step["problem"]["k"]) for step in more[3:6:2]] == [
         (2048, 2048), (2048, 1024)
     ]  # fmt: skip
+
+
+def test_scales_by_row_and_weights_that_come_first(cli):
+    words = ("dtype_b=fp8", "scale_a=row", "scale_b=tensor", "weights_first=true")
+    steps = cli.json("explain", "fused_moe", *SIZES, *words, *ON)["steps"]
+    assert [step["name"] for step in steps] == [
+        "sort", "round", "scales of tokens", "scales of experts", "first product", "activation",
+        "scales of experts", "second product", "combine"
+    ]  # fmt: skip
+    assert steps[4]["problem"]["epilogue"] == "row_scale+row_scale+row_scale"
+    assert not steps[-1]["problem"]["has_weights"]
+    words = ("dtype_b=int4", "scale_b=128x1-bf16", "zero-b=true")
+    first = cli.json("explain", "fused_moe", *SIZES, *words, *ON)["steps"][1]["problem"]
+    assert first["zero_b"] and first["dtype_b"] == "int4"
 
 
 def test_words_that_state_no_layer_are_refused(cli):

@@ -39,14 +39,16 @@ def reference(x, w1, w2, weights, experts, **said: Any) -> Any:
         local = torch.where(before > most, -1, local)
     b1, b2 = said.pop("b1", None), said.pop("b2", None)
     shared, factor = said.pop("shared", None), said.pop("routed_scaling_factor", 1.0)
+    first = said.pop("weights_first", False)
     y = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     for e in range(len(w1)):
         share = (weights.double() * (local == e)).sum(-1, keepdim=True)
         chosen = (local == e).any(-1)
-        h = x[chosen].double() @ w1[e].double().T
+        h = x[chosen].double() * (share[chosen] if first else 1.0) @ w1[e].double().T
         h = activated(h if b1 is None else h + b1[e].double(), w2.shape[-1], **said)
         h = h @ w2[e].double().T
-        y[chosen] += (h if b2 is None else h + b2[e].double()) * share[chosen] * factor
+        h = h if b2 is None else h + b2[e].double()
+        y[chosen] += h * (1.0 if first else share[chosen]) * factor
     if shared is not None:
         h = activated(x.double() @ shared[0].double().T, shared[1].shape[-1], **said)
         y += h @ shared[1].double().T
@@ -96,6 +98,36 @@ def in_fp8(*weights: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
     ]
     said = {"scales": tuple(s for _, s in made), "scale_a": "1x128", "scale_b": "128x128"}
     return eight, held, said
+
+
+def by_row(*weights: Any, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[Any, ...]:
+    """Weights in 8 bits with a scale for each row, and what they stand for."""
+    most = 127.0 if dtype == torch.int8 else 448.0
+    made = [_rounded(w, 1, w.shape[2], most) for w in weights]
+    eight = [(w.round() if dtype == torch.int8 else w).to(dtype) for w, _ in made]
+    scales = tuple(s[..., 0] for _, s in made)
+    held = [w.double() * s.double()[..., None] for w, s in zip(eight, scales, strict=True)]
+    return eight, held, {"scales": scales, "scale_b": "row"}
+
+
+def by_tensor(*weights: Any) -> tuple[Any, ...]:
+    """The same in fp8 with a scale for each expert."""
+    made = [_rounded(w, w.shape[1], w.shape[2], 448.0) for w in weights]
+    eight = [w.to(torch.float8_e4m3fn) for w, _ in made]
+    scales = tuple(s[:, 0, 0] for _, s in made)
+    held = [w.double() * s.double()[:, None, None] for w, s in zip(eight, scales, strict=True)]
+    return eight, held, {"scales": scales, "scale_b": "tensor"}
+
+
+def in_int4_with_zeros(*weights: Any) -> tuple[Any, ...]:
+    """The same in int4 with a zero point beside each scale."""
+    eight, held, said = in_int4(*weights)
+    zeros = []
+    for place, scales in enumerate(said["scales"]):
+        made = torch.Generator().manual_seed(place)
+        zeros.append(torch.randint(-3, 4, scales.shape, generator=made, dtype=torch.int8))
+        held[place] = held[place] - (zeros[-1] * scales.double()).repeat_interleave(32, 2)
+    return eight, held, {**said, "zeros": tuple(zeros)}
 
 
 def in_int4(*weights: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:

@@ -299,12 +299,12 @@ FEW = {"scale_a": "1x128", "scale_b": "128x128"}
         ({"shared": 24}, {"shared": 1}),
         ({"shared": 24, **GPT_OSS}, {"shared": 1, **GPT_OSS}),
         ({"shared": 24, "gated": False, "activation": "gelu"}, {"shared": 1, "activation": "gelu"}),
-        ({"stored": "e4m3fn", **FEW}, FEW),
+        ({"dtype_b": "e4m3fn", **FEW}, FEW),
     ],
 )
 def test_a_plan_is_of_what_a_call_runs(tmp_path, fields, said):
     gated = fields.get("gated", True)
-    hidden, inner = (256, 128) if "stored" in fields else (32, 16)
+    hidden, inner = (256, 128) if "dtype_b" in fields else (32, 16)
     given = operands(6, hidden, inner, 4, 2, gated=gated)
     more = {
         "b1": torch.zeros(4, given[1].shape[1], dtype=torch.bfloat16),
@@ -316,7 +316,7 @@ def test_a_plan_is_of_what_a_call_runs(tmp_path, fields, said):
         ),
     }
     said = {name: more.get(name, value) for name, value in said.items()}
-    if "stored" in fields:
+    if "dtype_b" in fields:
         x, w1, w2, *routed = given
         given = (x, *(w.to(torch.float8_e4m3fn) for w in (w1, w2)), *routed)
         said["scales"] = torch.ones(4, 2, 2), torch.ones(4, 2, 1)

@@ -102,6 +102,22 @@ def scaled() -> dict[str, Any]:
     return {**usual(), "x": x, "w1": w1.to(EIGHT), "w2": w2.to(EIGHT), **said}
 
 
+def by_factors(of_rows: str, **said: Any) -> dict[str, Any]:
+    """In fp8 with a scale for each row or each expert."""
+    ends = ((2 * INNER,), (HIDDEN,)) if of_rows == "row" else ((), ())
+    said |= {"scales": tuple(torch.ones(EXPERTS, *end) for end in ends), "scale_b": of_rows}
+    given = usual()
+    return {**given, "w1": given["w1"].to(EIGHT), "w2": given["w2"].to(EIGHT), **said}
+
+
+def in_four_bits() -> dict[str, Any]:
+    w1, w2 = torch.zeros(EXPERTS, 2 * INNER, HIDDEN // 2), torch.zeros(EXPERTS, HIDDEN, INNER // 2)
+    scales = torch.ones(EXPERTS, 2 * INNER, 2), torch.ones(EXPERTS, HIDDEN, 1)
+    said = {"scale_b": "32x1-bf16", "dtype_b": "int4", "scales": [s.bfloat16() for s in scales]}
+    zeros = tuple(s.to(torch.int8) for s in scales)
+    return {**usual(), "w1": w1.byte(), "w2": w2.byte(), **said, "zeros": zeros}
+
+
 LAYERS: dict[str, dict[str, Any]] = {
     "swiglu": usual(),
     "gpt-oss": {
@@ -118,6 +134,13 @@ LAYERS: dict[str, dict[str, Any]] = {
     },
     "in an output": {**usual(), "out": randn(TOKENS, HIDDEN)},
     "fp8": scaled(),
+    "fp8 by row": by_factors("row", scale_a="row"),
+    "fp8 by expert, weights first": by_factors("tensor", scale_a="row", weights_first=True),
+    "fp8 by given scales": by_factors(
+        "row", scale_a="tensor", scales_a=(torch.ones(1), torch.ones(()))
+    ),
+    "zero points": in_four_bits(),
+    "weights first": {**usual(), "weights": randn(TOKENS, K), "weights_first": True},
 }
 
 

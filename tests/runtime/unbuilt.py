@@ -18,7 +18,7 @@ from tilewright.ops.nouns import Given, Pointer, Scalar
 from tilewright.runtime.bound import Loaded
 from tilewright.torch import backward_pass, eager, gradients, operators
 
-PORTABLE = ("basic", "implicit", "depthwise", "custom")
+PORTABLE = ("basic", "weights", "implicit", "depthwise", "custom")
 
 
 class Unbuilt(Dispatcher):

@@ -25,9 +25,6 @@ PAIRED = {
 CLAMPED = {0.0: "clamped_swiglu", 1.0: "clamped_swiglu_plus"}
 """Of SiLU with a limit or a factor, by the shift: what an epilogue calls it."""
 
-BLOCKS = "1x128"
-"""The blocks that rows are rounded in."""
-
 ALONE = ("silu", "gelu", "gelu_tanh", "relu")
 """Activations without a gate: those of epilogues."""
 
@@ -95,6 +92,7 @@ def form(
     gated: bool,
     interleaved: bool = False,
     bias: bool = False,
+    by_columns: bool = False,
     clamp: Clamp = Clamp(),
     columns_lie: bool = True,
     recorded: bool = False,
@@ -106,6 +104,7 @@ def form(
     gated: whether w1 has a gate's rows and an up's for each of w2's columns.
     interleaved: whether these take turns; else all gates come first.
     bias: whether the first product has one.
+    by_columns: whether each of its columns has a scale.
     clamp: what the gate does besides.
     columns_lie: whether w1's rows lie contiguous, which are the product's columns.
     recorded: whether gradients are recorded: a gate in an epilogue would compute its sums again.
@@ -114,7 +113,8 @@ def form(
     A gate is in the first product's epilogue, unless
 
     - gradients are recorded, or its result is rounded;
-    - its halves lie apart and there is a bias, or rows of w1 do not lie contiguous;
+    - its halves lie apart and there is a bias or a scale for each column, or rows of w1 do not lie
+      contiguous;
     - it is clamped, and is not SiLU with a shift of 0 or 1.
 
     Raises `BadArgument`.
@@ -136,7 +136,7 @@ def form(
     if clamp.said:
         pair = CLAMPED.get(clamp.shift, "") if activation == "silu" else ""
         numbers = (("limit", min(clamp.limit, LARGEST)), ("alpha", clamp.alpha))
-    paired = interleaved or (columns_lie and not bias)
+    paired = interleaved or (columns_lie and not bias and not by_columns)
     if not pair or not paired or recorded or rounded:
         return Form("+".join(first), gate=activation)
     return Form("+".join((*first, pair)), not interleaved, "", numbers)

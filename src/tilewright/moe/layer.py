@@ -8,10 +8,12 @@ from typing import Any
 
 from tilewright.errors import BadArgument
 from tilewright.moe.form import sorts_at_once
+from tilewright.moe.scaling import TENSOR
 from tilewright.moe.stated import (
     Activation,
     Options,
     Routing,
+    are_copied,
     form_of_experts,
     form_of_shared,
     is_recorded,
@@ -44,9 +46,12 @@ def fused_moe(
     scale_a: str = "",
     scale_b: str = "",
     dtype_b: str = "",
+    scales_a: tuple[Any, Any] | None = None,
+    zeros: tuple[Any, Any] | None = None,
     expert_map: Any = None,
     capacity: int = 0,
     shared: tuple[Any, Any] | None = None,
+    weights_first: bool = False,
     routed_scaling_factor: float = 1.0,
     out: Any = None,
 ) -> Any:
@@ -66,17 +71,24 @@ def fused_moe(
     limit, alpha, shift: of a clamped gate, as `gated_activation` takes them: gpt-oss has 7, 1.702
         and 1.
     b1, b2: added to the products: [experts, rows of w1], [experts, hidden].
-    scales: block scales of w1 and of w2, laid out as these: [experts, rows / …, columns / …].
+    scales: of w1 and of w2, laid out as these: [experts, rows / …, columns / …].
     scale_b: the blocks that share one, as `grouped_gemm` takes them, of a weight's columns by its
-        rows: ``128x128`` of DeepSeek-V3's fp8, ``32x1-e8m0`` of MX.
-    scale_a: ``1x128``: what either product takes is rounded to the weights' 8 bits, with a scale
-        for each 128 elements of a row; else it stays in x's type.
+        rows: ``128x128`` of DeepSeek-V3's fp8, ``32x1-e8m0`` of MX. ``row``: each row of a weight
+        has one, an output channel: fp32 [experts, rows]. ``tensor``: each expert: fp32 [experts].
+    scale_a: what either product takes is rounded to the weights' 8 bits (fp8, int8), with a scale
+        for each 128 elements of a row, ``1x128``; for each row, ``row``; or by `scales_a`,
+        ``tensor``. By default it stays in x's type.
+    scales_a: of what the first product takes and of what the second: fp32, one number each.
     dtype_b: ``int4`` or ``e2m1``: two elements of a weight's row are in each byte.
+    zeros: zero points of int4 weights, one beside each of `scales`: int8, of their shape; an
+        element means (q - zero) · scale.
     expert_map: int32 [all experts]: the number of each expert here, or -1.
     capacity: tokens that an expert takes at most, the first ones; 0 for any number. What is left
         out adds nothing.
     shared: (w1, w2) of an expert that serves every token, without the first dimension; several
         shared experts are one with more inner columns. Its activation is the others'.
+    weights_first: whether weights multiply what w1 takes, before the activation, as Llama 4 has it:
+        Σ_j w2[e]·act(w1[e]·(weights[t, j] · x[t])).
     routed_scaling_factor: of the sum, without the shared expert's.
     out: where the result is written.
 
@@ -101,10 +113,11 @@ def fused_moe(
         dtype_b,
         capacity,
         routed_scaling_factor,
+        weights_first,
     )
     both = (None, None)
-    arrays = (x, w1, w2, weights, experts, b1, b2, *(scales or both), expert_map)
-    arrays += (*(shared or both), out)
+    arrays = (x, w1, w2, weights, experts, b1, b2, *(scales or both), *(scales_a or both))
+    arrays += (*(zeros or both), expert_map, *(shared or both), out)
     usual = limit == math.inf and alpha == 1.0 and shift == 0.0 and routed_scaling_factor == 1.0
     call = Call(("fused_moe", *words), arrays, () if usual else (w1, w2, *(shared or both)))
     made = call.again()
@@ -127,13 +140,18 @@ def fused_moe(
         shared,
         routed_scaling_factor,
         out,
+        scales_a,
+        zeros,
+        weights_first,
     )
     return _layer(x, w1, w2, lambda _: Routing(weights, experts), said, call)
 
 
 def _layer(x: Any, w1: Any, w2: Any, route: Route, said: Options, call: Call) -> Any:
     """A layer's result, step by step."""
-    how, how_shared = form_of_experts(x, w1, w2, said), form_of_shared(x, said)
+    copied = are_copied(x, w1, w2, said, call.arrays)
+    how = form_of_experts(w1, w2, said, copied)
+    how_shared = form_of_shared(x, said)
     given, given_shared = numbers(how, x), numbers(how_shared, x)
     repeats = call.repeats and not is_recorded(*call.arrays)
     steps = Steps(call.arrays if repeats else None, (*given, *given_shared))
@@ -146,8 +164,10 @@ def _layer(x: Any, w1: Any, w2: Any, route: Route, said: Options, call: Call) ->
         )
     if 0 in x.shape:
         return x[:] if said.out is None else said.out
-    last, places = rows_of(steps, x, w1, w2, routing, said, how, given)
-    summed: dict[str, Any] = {} if weights is None else {"weights": weights}
+    last, places = rows_of(steps, x, w1, w2, routing, said, how, given, copied)
+    summed: dict[str, Any] = {}
+    if weights is not None and not said.weights_first:
+        summed["weights"] = weights
     if said.scale_a and said.out is None:
         summed["out_dtype"] = x.dtype
     if said.shared is not None:
@@ -179,6 +199,8 @@ def rows_of_experts(
     scale_a: str = "",
     scale_b: str = "",
     dtype_b: str = "",
+    scales_a: tuple[Any, Any] | None = None,
+    zeros: tuple[Any, Any] | None = None,
     expert_map: Any = None,
     capacity: int = 0,
 ) -> tuple[Any, Any]:
@@ -202,9 +224,13 @@ def rows_of_experts(
         dtype_b,
         expert_map,
         capacity,
+        scales_a=scales_a,
+        zeros=zeros,
     )
-    how = form_of_experts(x, w1, w2, said)
-    return rows_of(Steps(), x, w1, w2, Routing(None, experts), said, how, numbers(how, x))
+    copied = are_copied(x, w1, w2, said)
+    how = form_of_experts(w1, w2, said, copied)
+    routing, given = Routing(None, experts), numbers(how, x)
+    return rows_of(Steps(), x, w1, w2, routing, said, how, given, copied)
 
 
 def routed_moe(
@@ -267,6 +293,8 @@ def _sorts_at_once(
     the order, and nothing records gradients."""
     w1, shape = arrays[1], logits.shape
     if is_compiling() or said.expert_map is not None or said.capacity or len(w1) != shape[-1]:
+        return False
+    if said.weights_first or said.scale_b == TENSOR:  # which ask for more of each row
         return False
     fields = {name: value for name, value in routing.items() if name != "routed_scaling_factor"}
     few = sorts_at_once(math.prod(shape[:-1]), shape[-1], fields)

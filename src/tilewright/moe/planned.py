@@ -12,6 +12,7 @@ from tilewright.arch.figures import DEVICE
 from tilewright.blocks import parse
 from tilewright.default import default_dispatcher
 from tilewright.moe.form import Clamp, form, packed, sorts_at_once
+from tilewright.moe.scaling import ROW, TENSOR, Scaling, chained
 from tilewright.plan import Plan
 
 
@@ -93,9 +94,11 @@ def plan(
     shift: float = 0.0,
     index_dtype: str = "int32",
     weight_dtype: str = "fp32",
-    stored: str = "",
+    dtype_b: str = "",
     scale_a: str = "",
     scale_b: str = "",
+    zero_b: bool = False,
+    weights_first: bool = False,
     all_experts: int = 0,
     capacity: int = 0,
     shared: int = 0,
@@ -106,8 +109,10 @@ def plan(
 
     tokens, hidden, inner, experts, k: sizes. Under expert parallelism, experts are those here.
     dtype: of tokens and weights. weight_dtype, index_dtype: of the routing's weights and experts.
-    stored: what w1 and w2 hold where this is another type: fp8, `int4`, `e2m1`.
+    dtype_b: what w1 and w2 hold where this is another type: fp8, `int4`, `e2m1`.
     scale_a, scale_b: as `fused_moe` takes them.
+    zero_b: whether int4 weights have zero points.
+    weights_first: as `fused_moe` takes it.
     activation, gated, interleaved: as `fused_moe` takes them, or as w1's shape says.
     limit, alpha, shift: as `fused_moe` takes them.
     bias: whether both products have one.
@@ -121,6 +126,8 @@ def plan(
     """
     chooses = dispatcher or default_dispatcher()
     clamp = Clamp(limit, alpha, shift)
+    scaling = Scaling(scale_a, scale_b, dtype_b, zero_b)
+    scaling.check()
     how = form(
         activation,
         gated=gated,
@@ -128,13 +135,14 @@ def plan(
         bias=bias,
         clamp=clamp,
         rounded=scale_a != "",
+        by_columns=scaling.by_columns,
     )
     rows, columns = tokens * k, inner * (2 if gated else 1)
     asked: list[tuple[str, str, dict[str, Any]]] = []
     at_once = False
     if router is not None:
         said = {"dtype": dtype, "k": k, **router}
-        alone = not all_experts and not capacity
+        alone = not (all_experts or capacity or weights_first or scale_b == TENSOR)
         at_once = alone and sorts_at_once(tokens, experts, said)
         what = ("route and sort", "sorted_routing") if at_once else ("route", "topk_routing")
         asked.append((*what, {"rows": tokens, "experts": all_experts or experts, **said}))
@@ -142,38 +150,52 @@ def plan(
     sorting |= {"id_dtype": index_dtype, "capacity": capacity}
     if all_experts:
         sorting |= {"has_expert_map": True, "global_experts": all_experts}
+    if weights_first:
+        sorting["has_weights"] = True
+        if weight_dtype != "fp32":
+            flat = {**{f"n{i}": 1 for i in range(5)}, "n5": rows}
+            asked.append(
+                ("cast", "strided_copy", {**flat, "dtype": weight_dtype, "out_dtype": "fp32"})
+            )
     if not at_once:
         asked.append(("sort", "sort_by_expert", sorting))
     product: dict[str, Any] = {"groups": experts, "m": rows, "dtype_a": dtype, "dtype_c": dtype}
-    product |= {"scale_a": scale_a, "scale_b": scale_b}
-    if stored:
-        product["dtype_b" if packed(stored) > 1 else "dtype_a"] = stored
-    first = {
-        **product,
-        "form": "gathered",
-        **_sizes(columns, hidden, scale_b),
-        "rows_a": tokens,
-        "per_row": k,
-        "epilogue": how.epilogue,
-        "gates_apart": how.gates_apart,
-    }
+    product |= scaling.blocks
+    if dtype_b and packed(dtype_b) == 1:
+        product |= {"dtype_b": dtype_b, "dtype_a": dtype_b if scale_a else dtype}
+    ways = {"quant": scaling.quant, "out_dtype": dtype_b, "has_scale": scale_a == TENSOR}
 
     def rounded(count: int, width: int) -> None:
         if scale_a:
-            said = {"rows": count, "columns": width, "dtype": dtype, "out_dtype": stored}
-            asked.append(("round", "quantise_rows", {**said, "quant": "block"}))
+            said = {"rows": count, "columns": width, "dtype": dtype, **ways}
+            asked.append(("round", "quantise_rows", said))
+
+    def taken(of: str, count: int, per_row: int) -> None:
+        said = {"tokens": count, "slots": rows, "width": 1, "per_row": per_row, "dtype": "fp32"}
+        asked.append((f"scales of {of}", "take_rows", said))
+
+    def multiplied(name: str, form: str, first: bool, epilogue: str, **more: Any) -> None:
+        if scale_b == TENSOR:
+            taken("experts", experts, 1)
+        weights = "routing" if first and weights_first else None
+        chain = chained(scaling.factors(weights, None, None, None, None), epilogue)
+        said = {**product, "form": form, "epilogue": chain, **more}
+        asked.append((name, "grouped_gemm", said))
 
     rounded(tokens, hidden)
-    asked.append(("first product", "grouped_gemm", first))
+    if scale_a == ROW:
+        taken("tokens", tokens, k)
+    tiled = {"rows_a": tokens, "per_row": k, "gates_apart": how.gates_apart}
+    tiled |= _sizes(columns, hidden, scaling)
+    multiplied("first product", "gathered", True, how.epilogue, **tiled)
     if how.gate:
         gate = {"rows": rows, "columns": inner, "dtype": dtype, "gate": how.gate}
-        if scale_a:
-            gate |= {"quant": "block", "out_dtype": stored}
+        gate |= ways if scale_a else {}
         asked.append(("activation", "gated_activation", {**gate, "interleaved": interleaved}))
     else:
         rounded(rows, inner)
-    second = {**product, "form": "contiguous", **_sizes(hidden, inner, scale_b)}
-    asked.append(("second product", "grouped_gemm", {**second, "epilogue": "bias" * bias}))
+    sizes = _sizes(hidden, inner, scaling)
+    multiplied("second product", "contiguous", False, "bias" * bias, **sizes)
     if shared:
         # GEMM does not take halves that lie apart as pairs.
         every = form(
@@ -189,19 +211,23 @@ def plan(
             asked.append(("shared activation", "gated_activation", gate))
         asked.append(("shared second product", "gemm", {**of_all, "n": hidden, "k": shared}))
     summed = {"tokens": tokens, "k": k, "slots": rows, "width": hidden, "dtype": dtype}
-    summed |= {"has_weights": True, "weight_dtype": weight_dtype, "has_shared": shared > 0}
+    if not weights_first:
+        summed |= {"has_weights": True, "weight_dtype": weight_dtype}
+    summed["has_shared"] = shared > 0
     asked.append(("combine", "sum_of_experts", summed))
     return LayerPlan(tuple(_step(chooses, *one) for one in asked))
 
 
-def _sizes(n: int, k: int, scale_b: str) -> dict[str, Any]:
+def _sizes(n: int, k: int, scaling: Scaling) -> dict[str, Any]:
     """A product's columns and sums, and where its weights' scales lie: as the weights do, [experts,
     columns, sums]."""
     found: dict[str, Any] = {"n": n, "k": k}
-    block = parse(scale_b)
+    block = parse(scaling.block_b)
     if block is not None:
         down, across = block.shape(k, n)
         found["strides_sb"] = (down * across, 1, down)
+        if scaling.zero_b:
+            found["strides_zb"] = found["strides_sb"]
     return found
 
 

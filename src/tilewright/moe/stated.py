@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument
-from tilewright.moe.form import BLOCKS, Clamp, Form, form, packed
+from tilewright.moe.form import Clamp, Form, form, packed
+from tilewright.moe.scaling import ROW, TENSOR, Scaling, chained, operands
 from tilewright.moe.steps import Steps
 from tilewright.number_array import of_number
 from tilewright.operation import is_compiling
@@ -38,12 +40,16 @@ class Options:
     shared: tuple[Any, Any] | None = None
     routed_scaling_factor: float = 1.0
     out: Any = None
+    scales_a: tuple[Any, Any] | None = None
+    zeros: tuple[Any, Any] | None = None
+    weights_first: bool = False
 
     @property
     def arrays(self) -> tuple[Any, ...]:
         """All, None for each that is not there."""
         both = (None, None)
         scales, shared = self.scales or both, self.shared or both
+        scales = (*scales, *(self.scales_a or both), *(self.zeros or both))
         return (self.b1, self.b2, *scales, self.expert_map, *shared, self.out)
 
     @property
@@ -51,42 +57,87 @@ class Options:
         """The others."""
         gate = (self.activation, self.interleaved, self.limit, self.alpha, self.shift)
         few = (self.scale_a, self.scale_b, self.dtype_b)
-        return (*gate, *few, self.capacity, self.routed_scaling_factor)
+        return (*gate, *few, self.capacity, self.routed_scaling_factor, self.weights_first)
 
     @property
     def clamp(self) -> Clamp:
         return Clamp(self.limit, self.alpha, self.shift)
 
+    @property
+    def scaling(self) -> Scaling:
+        return Scaling(self.scale_a, self.scale_b, self.dtype_b, self.zeros is not None)
 
-def form_of(w1: Any, w2: Any, said: Options, bias: bool, recorded: bool, rounded: bool) -> Form:
-    """The form that weights of experts say; of one expert they have no first dimension."""
+    def check_scales(self) -> None:
+        """Raise `BadArgument` unless scales and their words belong together."""
+        self.scaling.check()
+        scaled, few_bits = self.scales is not None, self.scale_a or self.dtype_b
+        if scaled != (self.scale_b != "") or (few_bits and not scaled):
+            raise BadArgument(
+                "scales= and scale_b= belong together, and scale_a= and dtype_b= to them"
+            )
+        if (self.scales_a is not None) != (self.scale_a == TENSOR):
+            raise BadArgument(f"scales_a= belongs to scale_a = '{TENSOR}', not to '{self.scale_a}'")
+
+    def check_types(self, x: Any, w1: Any) -> None:
+        """Raise `BadArgument` if rows stay in 16 bits, and weights are whole elements of 8."""
+        if self.scale_a or self.dtype_b:
+            return
+        rows, weights = named(x.dtype), named(w1.dtype)
+        if DTYPES[weights].bytes == 1 and weights != rows:
+            raise BadArgument(
+                f"x is {rows} and w1 {weights}, which no product takes together: with scale_a= "
+                "rows are rounded to 8 bits"
+            )
+
+
+def form_of(w1: Any, w2: Any, said: Options, recorded: bool, **of_experts: Any) -> Form:
+    """The form that weights say; of one expert they have no first dimension.
+
+    of_experts: what the experts alone have, which tokens choose: see `form`.
+    """
+    bias = of_experts.get("bias", False)
     if not isinstance(said.activation, str):
         if said.interleaved or said.clamp.said:
             raise BadArgument("a function is the whole activation: leave out what else is said")
         return Form("bias" * bias)
     return form(
         said.activation,
-        gated=w1.shape[-2] != w2.shape[-1] * packed(said.dtype_b),
+        gated=w1.shape[-2] != w2.shape[-1] * packed(said.dtype_b if of_experts else ""),
         interleaved=said.interleaved,
-        bias=bias,
         clamp=said.clamp,
         columns_lie=_contiguous_rows(w1),
         recorded=recorded,
-        rounded=rounded,
+        **of_experts,
     )
 
 
-def form_of_experts(x: Any, w1: Any, w2: Any, said: Options) -> Form:
-    """The form of the experts that tokens choose."""
-    recorded = is_recorded(x, w1, w2, said.b1, said.b2)
-    return form_of(w1, w2, said, said.b1 is not None, recorded, said.scale_a != "")
+def form_of_experts(w1: Any, w2: Any, said: Options, copied: bool) -> Form:
+    """The form of the experts that tokens choose. copied: see `are_copied`."""
+    return form_of(
+        w1,
+        w2,
+        said,
+        copied,
+        bias=said.b1 is not None,
+        by_columns=said.scaling.by_columns,
+        rounded=said.scale_a != "",
+    )
+
+
+def are_copied(x: Any, w1: Any, w2: Any, said: Options, routed: tuple[Any, ...] = ()) -> bool:
+    """Whether tokens are copied into the order of their experts, for gradients.
+
+    routed: what the routing's weights are made of.
+    """
+    first = routed if said.weights_first else ()
+    return is_recorded(x, w1, w2, said.b1, said.b2, *first)
 
 
 def form_of_shared(x: Any, said: Options) -> Form:
     """The form of the expert that serves every token, if there is one."""
     if said.shared is None:
         return Form("")
-    how = form_of(*said.shared, said, False, is_recorded(x, *said.shared), False)
+    how = form_of(*said.shared, said, is_recorded(x, *said.shared))
     # GEMM does not take halves that lie apart as pairs.
     return Form("", gate=str(said.activation)) if how.gates_apart else how
 
@@ -118,6 +169,22 @@ def _contiguous_rows(w: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """The rows of every choice, in the order of their experts.
+
+    order, ends, places, experts: as `sort_by_expert` makes them; experts: of each row, None if no
+        step asks for them.
+    weights: of the routing, for each row, where they come before the first product; else None.
+    """
+
+    order: Any
+    ends: Any
+    places: Any
+    experts: Any = None
+    weights: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Routing:
     """What a router says of each token.
 
@@ -131,51 +198,104 @@ class Routing:
     ends: Any = None
     places: Any = None
 
-    def sorted(self, steps: Steps, count: int, said: Options) -> tuple[Any, Any, Any]:
-        """Order, ends and places."""
+    def sorted(self, steps: Steps, count: int, said: Options) -> Order:
+        """The choices by their experts."""
         if self.order is not None:
-            return self.order, self.ends, self.places
+            return Order(self.order, self.ends, self.places)
         given: dict[str, Any] = {} if said.expert_map is None else {"expert_map": said.expert_map}
         if said.capacity:
             given["capacity"] = said.capacity
-        order, _, _, ends, _, places = steps.run(
+        if said.weights_first and self.weights is not None:
+            given["weights"] = _in_fp32(steps, self.weights)
+        order, experts, _, ends, _, places, *weights = steps.run(
             "sort_by_expert", self.experts, experts=count, **given
         )
-        return order, ends, places
+        return Order(order, ends, places, experts, *weights)
 
 
 def rows_of(
-    steps: Steps, x: Any, w1: Any, w2: Any, routing: Routing, said: Options, how: Form, given: Any
+    steps: Steps,
+    x: Any,
+    w1: Any,
+    w2: Any,
+    routing: Routing,
+    said: Options,
+    how: Form,
+    given: Any,
+    copied: bool,
 ) -> tuple[Any, Any]:
     """The rows of every choice, in the order of their experts, and their places.
 
-    how: the experts' form. given: the arrays of its `numbers`.
+    how: the experts' form. given: the arrays of its `numbers`. copied: see `are_copied`.
     """
     count, k = _checked(x, w1, w2, routing.experts, packed(said.dtype_b))
-    scaled, few_bits = said.scales is not None, said.scale_a or said.dtype_b
-    if scaled != (said.scale_b != "") or (few_bits and not scaled):
-        raise BadArgument("scales= and scale_b= belong together, and scale_a= and dtype_b= to them")
-    if said.scale_a not in ("", BLOCKS):
-        raise BadArgument(f"scale_a = {said.scale_a!r}; rows are rounded in blocks of {BLOCKS}")
-    order, ends, places = routing.sorted(steps, count, said)
+    said.check_scales()
+    said.check_types(x, w1)
+    by = routing.sorted(steps, count, said)
     rows = steps.view(x, x.reshape(-1, x.shape[-1]))
-    chosen: dict[str, Any] = {"rows": order, "per_row": k}
-    if is_recorded(x, w1, w2, said.b1, said.b2):
-        of_tokens = places.reshape(-1, k)
-        rows = steps.run("take_rows", rows, order, per_row=k, places=of_tokens)
+    chosen: dict[str, Any] = {"rows": by.order, "per_row": k}
+    weights = by.weights
+    if copied:
+        of_tokens = by.places.reshape(-1, k)
+        rows = steps.run("take_rows", rows, by.order, per_row=k, places=of_tokens)
+        if weights is not None:
+            rows, weights = (rows * weights[:, None]).to(rows.dtype), None
         chosen = {}
-    chosen |= _epilogue(how, given)
+    rows, of_rows = _rounded(steps, rows, w1, 0, said)
+    if said.scale_a == ROW and chosen:
+        of_rows = _taken(steps, of_rows, by.order, k)
     if how.gates_apart:
         chosen["gates_apart"] = True
     if said.b1 is not None:
         chosen["bias"] = said.b1
-    s1, s2 = said.scales or (None, None)
-    first = _product(steps, rows, w1, s1, ends, said, chosen)
-    eight_bits = said.scale_a != "" and how.gate != ""
-    to = {"quant": "block", "out_dtype": w2.dtype} if eight_bits else {}
-    middle = _activated(steps, first, how, said, **to)
+    chosen |= _epilogue(how, given)
+    first = _product(steps, (rows, of_rows), w1, 0, by, said, chosen, weights)
+    if said.scale_a and how.gate:
+        middle = _pair(_activated(steps, first, how, said, **_rounding(steps, w2, 1, said)))
+    else:
+        middle = _rounded(steps, _activated(steps, first, how, said), w2, 1, said)
     biased = {} if said.b2 is None else {"epilogue": "bias", "bias": said.b2}
-    return _product(steps, middle, w2, s2, ends, said, biased), places
+    return _product(steps, middle, w2, 1, by, said, biased), by.places
+
+
+def _in_fp32(steps: Steps, weights: Any) -> Any:
+    """The routing's weights, as a product's rows are multiplied by them."""
+    if named(weights.dtype) == "fp32":
+        return weights
+    flat = steps.view(weights, weights.reshape(1, 1, 1, 1, 1, -1))
+    made = steps.run("strided_copy", flat, out_dtype="fp32")
+    return steps.view(made, made.reshape(weights.shape))
+
+
+def _taken(steps: Steps, scales: Any, which: Any, per_row: int) -> Any:
+    """One of the scales for each row, by a map."""
+    column = steps.view(scales, scales.reshape(-1, 1))
+    made = steps.run("take_rows", column, which, per_row=per_row)
+    return steps.view(made, made.reshape(-1))
+
+
+def _rounding(steps: Steps, w: Any, place: int, said: Options) -> dict[str, Any]:
+    """What a step is told that rounds the rows which a product takes.
+
+    place: 0 of the first product, 1 of the second.
+    """
+    to: dict[str, Any] = {"quant": said.scaling.quant, "out_dtype": w.dtype}
+    if said.scales_a is not None:
+        given = said.scales_a[place]
+        to["scale"] = steps.view(given, given.reshape(-1))
+    return to
+
+
+def _rounded(steps: Steps, rows: Any, w: Any, place: int, said: Options) -> tuple[Any, Any]:
+    """Rows as a product takes them, and their scales."""
+    if not said.scale_a:
+        return rows, None
+    return _pair(steps.run("quantise_rows", rows, **_rounding(steps, w, place, said)))
+
+
+def _pair(made: Any) -> tuple[Any, Any]:
+    """Rows that were rounded, and their scales; None where these were given."""
+    return made if isinstance(made, tuple) else (made, None)
 
 
 def of_shared(steps: Steps, x: Any, said: Options, how: Form, given: Any) -> Any:
@@ -197,21 +317,48 @@ def _epilogue(how: Form, given: Any) -> dict[str, Any]:
 
 
 def _product(
-    steps: Steps, rows: Any, w: Any, scales: Any, ends: Any, said: Options, more: dict[str, Any]
+    steps: Steps,
+    rows: tuple[Any, Any],
+    w: Any,
+    place: int,
+    by: Order,
+    said: Options,
+    more: dict[str, Any],
+    weights: Any = None,
 ) -> Any:
-    """A grouped product, of rows that are rounded first where `scale_a` says so and they come
-    without scales."""
-    few = {"scale_a": said.scale_a, "scale_b": said.scale_b, "dtype_b": said.dtype_b}
-    operands = [steps.view(w, w.swapaxes(1, 2)), ends]
-    if said.scale_a:
-        if not isinstance(rows, tuple):
-            rows = steps.run("quantise_rows", rows, quant="block", out_dtype=w.dtype)
-        rows, of_rows = rows
-        operands.append(of_rows)
-    if scales is not None:
-        operands.append(steps.view(scales, scales.swapaxes(1, 2)))
-    more = {**more, **{name: word for name, word in few.items() if word}}
-    return steps.run("grouped_gemm", rows, *operands, **more)
+    """A grouped product.
+
+    rows: what it takes, and their scales. place: 0 of the first, 1 of the second.
+    more: its epilogue and what else it is told. weights: see `Scaling.factors`.
+    """
+    how, (taken, of_rows) = said.scaling, rows
+    beside = [of_rows] if how.quant == "block" else []
+    of_experts = of_columns = None
+    of_all = None if said.scales_a is None else said.scales_a[place]
+    if how.block_b:
+        of_blocks = [given[place] for given in (said.scales, said.zeros) if given is not None]
+        beside += [steps.view(one, one.swapaxes(1, 2)) for one in of_blocks]
+    elif said.scales is not None:
+        scales = said.scales[place]
+        wanted = w.shape[0] * (w.shape[1] if how.by_columns else 1)
+        if math.prod(scales.shape) != wanted or scales.shape[:1] != w.shape[:1]:
+            form_of_scales = "[experts, rows]" if how.by_columns else "[experts]"
+            raise BadArgument(
+                f"scales of weights {tuple(w.shape)} have shape {tuple(scales.shape)}; with "
+                f"scale_b = '{how.scale_b}' they are {form_of_scales}"
+            )
+        if how.by_columns:
+            of_columns = steps.view(scales, scales.reshape(w.shape[0], -1))
+        else:
+            of_experts = _taken(steps, scales, by.experts, 1)
+    if of_all is not None:
+        of_all = steps.view(of_all, of_all.reshape(-1))
+    factors = how.factors(weights, of_rows, of_experts, of_all, of_columns)
+    told = {**more, **how.blocks, **operands(factors)}
+    if epilogue := chained(factors, more.get("epilogue", "")):
+        told["epilogue"] = epilogue
+    turned = steps.view(w, w.swapaxes(1, 2))
+    return steps.run("grouped_gemm", taken, turned, by.ends, *beside, **told)
 
 
 def _activated(steps: Steps, rows: Any, how: Form, said: Options, **to: Any) -> Any:

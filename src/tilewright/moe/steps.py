@@ -21,6 +21,7 @@ OPERATIONS = {
         "sort_by_expert",
         "sorted_routing",
         "take_rows",
+        "strided_copy",
         "quantise_rows",
         "grouped_gemm",
         "gemm",

@@ -13,9 +13,9 @@ from tilewright.ops.spelling import spelled
 NAME = "fused_moe"
 _SIZES = ("tokens", "hidden", "inner", "experts", "k")
 _WHOLE = (*_SIZES, "all_experts", "capacity", "shared")
-_FLAGS = ("gated", "interleaved", "bias")
+_FLAGS = ("gated", "interleaved", "bias", "zero_b", "weights_first")
 _REAL = ("limit", "alpha", "shift")
-_TYPES = ("dtype", "index_dtype", "weight_dtype", "stored")
+_TYPES = ("dtype", "index_dtype", "weight_dtype", "dtype_b")
 _TEXT = ("activation", "scale_a", "scale_b")
 _ROUTER: Mapping[str, Callable[[str, str], Any]] = {
     "scoring": lambda _, text: text,
@@ -46,7 +46,7 @@ def stated(words: Mapping[str, str], fp8: str) -> dict[str, Any]:
         elif word in _REAL:
             found[word] = _number(word, text)
         else:
-            packs = word == "stored" and text in DTYPES
+            packs = word == "dtype_b" and text in DTYPES
             found[word] = resolve(text, fp8) if word in _TYPES and not packs else text
     missing = [word for word in _SIZES if word not in found]
     if missing:
