@@ -147,6 +147,8 @@ def test_a_number_is_an_operand():
     assert torch.equal(found, (x.float() / 0.3 - 2).bfloat16())
     array = np.ones((2, 3), np.float32)
     assert np.array_equal(tw.elementwise(array, 0.25, -1.0, 1.5, chain="sub+clamp"), 0.75 * array)
+    found = tw.elementwise(array, 2, float("inf"), chain="clamp")
+    assert np.array_equal(found, 2 * array)
 
 
 def test_words_of_chains_are_none_of_epilogues():
@@ -192,6 +194,9 @@ def test_gradients_of_halves_are_summed_in_fp32():
             "states no gradient of a",
         ),
         (lambda x: tw.elementwise(3.0, x, chain="add"), "x must be a tensor"),
+        (lambda x: tw.elementwise(x, True, chain="add"), "a must be a tensor"),
+        (lambda x: tw.elementwise(x, 1e39, chain="add"), "a = 1e[+]39 is too large for fp32"),
+        (lambda x: tw.elementwise(x, 10**400, chain="sub"), "a = 10+.* is too large for fp32"),
     ],
 )
 def test_what_is_refused(call, says):

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tilewright import dtypes
+from tilewright import dtypes, parameters
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.custom.declaration import Array
 from tilewright.declared import _views
 from tilewright.declared._arrays import clipped, functions
 from tilewright.declared.shape import _forms, _problems, _slopes, _tiles, _windows, _words
 from tilewright.dtypes import DTYPES
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, shown
 from tilewright.tolerance import Tolerance, tolerance
 
 DIMENSIONS = 4
@@ -199,10 +199,14 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _array(one: Any, x: Any) -> Any:
-    """An operand, of which a number becomes an array beside `x`."""
+def _array(name: str, one: Any, x: Any) -> Any:
+    """An operand, of which a number becomes an array beside `x`. Raises `BadArgument`."""
     if type(one) not in (int, float):
         return one
+    try:
+        parameters.pack("fp32", one)
+    except BadArgument as error:
+        raise BadArgument(f"{name} = {shown(one)} is too large for fp32") from error
     f = functions(x)
     beside = {"device": x.device} if hasattr(x, "new_full") else {}
     return f.full((), float(one), dtype=f.float32, **beside)
@@ -221,7 +225,8 @@ def _elementwise(run: Operation) -> Operation:
         if len(others) > len(OTHERS):
             raise BadArgument(f"elementwise takes {len(OTHERS)} operands besides x")
         _views.shape_of("x", x)
-        arrays = dict(zip(NAMES, (x, *(_array(one, x) for one in others)), strict=False))
+        made = (_array(name, one, x) for name, one in zip(OTHERS, others, strict=False))
+        arrays = dict(zip(NAMES, (x, *made), strict=False))
         shapes = [_views.shape_of(name, one) for name, one in arrays.items()]
         whole = _broadcast(shapes)
         rank = len(whole)
