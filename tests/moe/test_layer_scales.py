@@ -3,6 +3,8 @@ in the interpreter, against float64."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from layer_cases import LIMITS, by_row, by_tensor, in_int4_with_zeros, operands, reference, worst
@@ -156,6 +158,18 @@ def test_a_router_s_weights_may_come_first():
     assert worst(y, wanted) < LIMITS[torch.float32]
     logits.requires_grad_()
     assert torch.autograd.grad(tw.routed_moe(x, logits, w1, w2, **said).sum(), logits)[0].any()
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("said", [{}, {"weights_first": True}], ids=["weights last", "first"])
+def test_torch_compiles_a_layer_with_scales_into_one_graph(said):
+    x, w1, w2, weights, ids = operands(6, 64, 32, 4, 2)
+    eight, _, scales = by_tensor(w1, w2)
+    layer = partial(tw.fused_moe, **scales, scale_a="row", **said)
+    compiled = torch.compile(lambda *a: layer(*a) * 2, fullgraph=True, backend="aot_eager")
+    given = (x, *eight, weights.bfloat16(), ids)
+    with torch.no_grad():
+        assert torch.equal(compiled(*given), layer(*given) * 2)
 
 
 PLANNED = {

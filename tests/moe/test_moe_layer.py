@@ -344,11 +344,20 @@ def test_a_plan_says_each_step_and_its_kernel():
     assert len({step.plan.config.name for step in found.steps}) == len(names)
 
 
-def test_arrays_that_do_not_say_their_strides_are_refused():
+@pytest.mark.parametrize("said", [{}, {"weights_first": True}, GPT_OSS])
+def test_arrays_of_jax_give_a_tensor(said):
     jax = pytest.importorskip("jax")
-    arrays = [jax.numpy.zeros(shape) for shape in ((4, 32), (3, 32, 32), (3, 32, 16), (4, 2))]
-    with pytest.raises(BadArgument, match=r"w1 is of type ArrayImpl; pass torch tensors"):
-        tw.fused_moe(*arrays, jax.numpy.zeros((4, 2), int))
+    given = operands(6, 32, 16, 4, 2, dtype=torch.float32)
+    _, up, down, _, _ = operands(1, 32, 24, 1, 1, dtype=torch.float32, seed=5)
+    theirs = [jax.numpy.asarray(one.numpy()) for one in (*given, up[0], down[0])]
+    for _ in range(2):
+        y = tw.fused_moe(*theirs[:5], shared=tuple(theirs[5:]), **said)
+        wanted = reference(*given, shared=(up[0], down[0]), **said)
+        assert worst(y, wanted) < LIMITS[torch.float32]
+    logits = jax.numpy.asarray(np.random.default_rng(0).standard_normal((6, 4), np.float32))
+    y = tw.routed_moe(theirs[0], logits, *theirs[1:3], k=2, **said)
+    mine = [torch.from_dlpack(one) for one in (theirs[0], logits, *theirs[1:3])]
+    assert torch.equal(y, tw.routed_moe(*mine, k=2, **said))
 
 
 X, W1, W2, WEIGHTS, IDS = operands(4, 32, 16, 3, 2, dtype=torch.float32)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tilewright.dtypes import named
 from tilewright.errors import BadArgument
 from tilewright.moe.form import sorts_at_once
 from tilewright.moe.scaling import TENSOR
@@ -13,7 +14,9 @@ from tilewright.moe.stated import (
     Activation,
     Options,
     Routing,
+    adopted,
     are_copied,
+    are_foreign,
     form_of_experts,
     form_of_shared,
     is_recorded,
@@ -58,7 +61,8 @@ def fused_moe(
     """A mixture of experts: for each token Σ_j weights[t, j] · w2[e]·act(w1[e]·x[t]), e =
     experts[t, j].
 
-    x: tokens ``[*tokens, hidden]``, NumPy arrays or torch tensors, as all operands.
+    x: tokens ``[*tokens, hidden]``: as all operands a NumPy array, a torch tensor, or an array with
+        ``__dlpack__``, such as JAX's, which is a torch tensor here.
     w1: [experts, 2 · inner, hidden], with gates and ups, or [experts, inner, hidden].
     w2: [experts, hidden, inner].
     weights: ``[*tokens, k]``, of any floating type; None: each is 1.
@@ -149,11 +153,14 @@ def fused_moe(
 
 def _layer(x: Any, w1: Any, w2: Any, route: Route, said: Options, call: Call) -> Any:
     """A layer's result, step by step."""
+    foreign = are_foreign(x, w1, w2)
+    if foreign:
+        x, w1, w2, said = adopted(x, w1, w2, said)
     copied = are_copied(x, w1, w2, said, call.arrays)
     how = form_of_experts(w1, w2, said, copied)
     how_shared = form_of_shared(x, said)
     given, given_shared = numbers(how, x), numbers(how_shared, x)
-    repeats = call.repeats and not is_recorded(*call.arrays)
+    repeats = call.repeats and not foreign and not is_recorded(*call.arrays)
     steps = Steps(call.arrays if repeats else None, (*given, *given_shared))
     routing = route(steps)
     weights, experts = routing.weights, routing.experts
@@ -169,7 +176,7 @@ def _layer(x: Any, w1: Any, w2: Any, route: Route, said: Options, call: Call) ->
     if weights is not None and not said.weights_first:
         summed["weights"] = weights
     if said.scale_a and said.out is None:
-        summed["out_dtype"] = x.dtype
+        summed["out_dtype"] = named(x.dtype)
     if said.shared is not None:
         every = of_shared(steps, x, said, how_shared, given_shared)
         summed["shared"] = steps.view(every, every.reshape(*x.shape[:-1], every.shape[-1]))
@@ -227,6 +234,8 @@ def rows_of_experts(
         scales_a=scales_a,
         zeros=zeros,
     )
+    if are_foreign(x, w1, w2):
+        x, w1, w2, said = adopted(x, w1, w2, said)
     copied = are_copied(x, w1, w2, said)
     how = form_of_experts(w1, w2, said, copied)
     routing, given = Routing(None, experts), numbers(how, x)

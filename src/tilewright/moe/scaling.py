@@ -103,5 +103,7 @@ def chained(factors: Sequence[Factor], epilogue: str) -> str:
 
 def operands(factors: Sequence[Factor]) -> dict[str, Any]:
     """The operands of factors, by the names that an epilogue has for them."""
+    if not factors:
+        return {}
     names = epilogues.chain_names(chained(factors, ""))
     return dict(zip(names, (operand for _, operand in factors), strict=True))

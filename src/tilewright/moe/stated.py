@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewright.arrays import adopt, is_numpy, is_torch
 from tilewright.dtypes import DTYPES, named
 from tilewright.errors import BadArgument
 from tilewright.moe.form import Clamp, Form, form, packed
@@ -142,6 +143,20 @@ def form_of_shared(x: Any, said: Options) -> Form:
     return Form("", gate=str(said.activation)) if how.gates_apart else how
 
 
+def are_foreign(*operands: Any) -> bool:
+    """Whether some operand is of a library that torch has to be told of, through DLPack."""
+    return not is_compiling() and not all(is_torch(one) or is_numpy(one) for one in operands)
+
+
+def adopted(x: Any, w1: Any, w2: Any, said: Options) -> tuple[Any, Any, Any, Options]:
+    """Torch tensors over arrays of other libraries. Raises `BadArgument`."""
+    made: dict[str, Any] = {}
+    for name in ("scales", "scales_a", "zeros", "shared"):
+        if (pair := getattr(said, name)) is not None:
+            made[name] = tuple([adopt(one, name) for one in pair])
+    return adopt(x, "x"), adopt(w1, "w1"), adopt(w2, "w2"), replace(said, **made)
+
+
 def numbers(how: Form, like: Any) -> tuple[Any, ...]:
     """The scalars that an epilogue takes: arrays, which a repeated call passes too. A graph that
     torch compiles has the numbers."""
@@ -160,11 +175,6 @@ def is_recorded(*operands: Any) -> bool:
 def _contiguous_rows(w: Any) -> bool:
     if hasattr(w, "stride"):
         return bool(w.stride(-1) == 1)
-    if not hasattr(w, "strides"):
-        raise BadArgument(
-            f"w1 is of type {type(w).__name__}; pass torch tensors, as torch.from_dlpack makes "
-            "them, or NumPy arrays"
-        )
     return bool(w.strides[-1] == w.itemsize)
 
 
@@ -279,7 +289,7 @@ def _rounding(steps: Steps, w: Any, place: int, said: Options) -> dict[str, Any]
 
     place: 0 of the first product, 1 of the second.
     """
-    to: dict[str, Any] = {"quant": said.scaling.quant, "out_dtype": w.dtype}
+    to: dict[str, Any] = {"quant": said.scaling.quant, "out_dtype": named(w.dtype)}
     if said.scales_a is not None:
         given = said.scales_a[place]
         to["scale"] = steps.view(given, given.reshape(-1))
