@@ -8,7 +8,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_arch import ARCH  # noqa: E402
-from layer_cases import LIMITS, in_fp8, in_int4, operands, reference, worst  # noqa: E402
+from layer_cases import (  # noqa: E402
+    LIMITS,
+    by_row,
+    by_tensor,
+    in_fp8,
+    in_int4,
+    operands,
+    reference,
+    worst,
+)
 
 import tilewright as tw  # noqa: E402
 from tilewright import ops, verify  # noqa: E402
@@ -66,6 +75,23 @@ def test_weights_with_scales(kind, tokens):
     limit = LIMITS[torch.float8_e4m3fn if kind == "fp8" else torch.bfloat16]
     y = tw.fused_moe(x, *stored, weights, ids, **said)
     assert worst(y, reference(x, *held, weights, ids)) < limit
+
+
+@pytest.mark.parametrize("tokens", [5, 600])
+@pytest.mark.parametrize("made", [by_row, by_tensor])
+@pytest.mark.parametrize("first", [False, True])
+def test_scales_by_row_and_by_expert_and_weights_that_come_first(made, first, tokens):
+    x, w1, w2, weights, ids = operands(tokens, 1024, 512, 16, 4, device="cuda")
+    eight, held, said = made(w1, w2)
+    poison()
+    for _ in range(3):
+        y = tw.fused_moe(x, *eight, weights, ids, **said, scale_a="row", weights_first=first)
+        wanted = reference(x, *held, weights, ids, weights_first=first)
+        off = (y.double() - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()
+        assert off < 0.06  # tokens and activations have 3 bits of mantissa: 0.03 each
+    y = tw.fused_moe(x, w1, w2, weights, ids, weights_first=first)
+    wanted = reference(x, w1, w2, weights, ids, weights_first=first)
+    assert worst(y, wanted) < LIMITS[torch.bfloat16]
 
 
 def test_random_routings_in_memory_of_nan():
