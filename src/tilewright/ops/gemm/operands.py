@@ -375,10 +375,8 @@ def check_count(op: str, names: Sequence[str], call: Call) -> tuple[View, ...]:
     number."""
     for name in call.named:
         if name not in names[2:]:
-            raise BadArgument(
-                f"{op} has no operand '{name}'{nearest(name, names[2:])}; name the operation that "
-                "reads it, as in epilogue='bias'"
-            )
+            way = _INSTEAD.get(name, "name the operation that reads it, as in epilogue='bias'")
+            raise BadArgument(f"{op} has no operand '{name}'{nearest(name, names[2:])}; {way}")
     count = len(call.inputs) + len(call.named)
     if count != len(names):
         raise BadArgument(
