@@ -72,7 +72,8 @@ def drawn(name: str, ranges: Mapping[str, Range] | Draw, count: int = COUNT) -> 
     for _ in range(TRIES):
         fields = dict(by_chance.choice(declared.problems))
         if "dtype" in declared.dtype_fields and "dtype" not in fields:
-            passed = [n for n in declared.dtype_fields if n not in declared.stated_dtypes]
+            given = {*declared.stated_dtypes, *declared.dtypes}
+            passed = [n for n in declared.dtype_fields if n not in given]
             fields = {**dict.fromkeys(passed, by_chance.choice(DTYPES)), **fields}
         if callable(ranges):
             fields = ranges(by_chance, fields)

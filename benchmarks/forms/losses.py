@@ -36,7 +36,7 @@ def cross_entropy(
 ) -> Any:  # fmt: skip
     values = logits.float()
     loss = F.cross_entropy(
-        values, target, weight, ignore_index=ignore_index, reduction="none",
+        values, target.long(), weight, ignore_index=ignore_index, reduction="none",
         label_smoothing=label_smoothing,
     )  # fmt: skip
     if not (with_lse or with_gradient or lse_square_scale):

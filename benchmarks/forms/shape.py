@@ -28,6 +28,11 @@ WORDS: Mapping[str, tuple[Callable[..., Any], int]] = {
     "silu": (F.silu, 0),
     "gelu": (F.gelu, 0),
     "gelu_tanh": (partial(F.gelu, approximate="tanh"), 0),
+    **{word: (getattr(torch, word), 1) for word in ("sub", "div", "pow")},
+    **{
+        word: (getattr(torch, word), 0)
+        for word in ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh")
+    },
 }
 """The words of chains, each with how many operands it takes."""
 
