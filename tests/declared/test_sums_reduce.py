@@ -263,3 +263,9 @@ def test_what_has_no_result_is_refused():
     with pytest.raises(BadArgument, match="no result is asked for"):
         tw.reduction(torch.zeros(1, 1, 1, 8, 1))
     assert tw.reduce(torch.zeros(0, 3), "sum", 1).shape == (0,)
+
+
+def test_the_largest_absolute_value_of_a_types_least_is_the_types_largest():
+    x = np.array([[-128, 5, 112], [3, -7, 2]], np.int8)
+    assert tw.reduce(x, "absmax", 1).tolist() == [127, 7]
+    assert tw.reduce(x.astype(np.float32), "absmax", 1).tolist() == [128.0, 7.0]

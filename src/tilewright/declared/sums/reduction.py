@@ -12,6 +12,7 @@ CK Tile's single and multiple reductions are such operations; its AMAX is `absma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,9 @@ value; and two places."""
 
 
 def reference(x: Any, problem: Any) -> tuple[Any, ...]:
-    f = functions(x)
+    f, kind = functions(x), DTYPES[problem.dtype]
+    signed = kind.kind == "int" and not kind.name.startswith("u")
+    most = 2 ** (kind.bits - 1) - 1 if signed else math.inf
     moved: Any = x.swapaxes(1, 2).swapaxes(2, 4)  # [outer, middle, inner, near, far]
     moved = moved.swapaxes(3, 4).reshape(problem.outer, problem.middle, problem.inner, -1)
     made: dict[str, Callable[[], Any]] = {
@@ -54,7 +57,7 @@ def reference(x: Any, problem: Any) -> tuple[Any, ...]:
         "prod": lambda: moved.prod(-1),
         "max": lambda: f.amax(moved, -1),
         "min": lambda: f.amin(moved, -1),
-        "absmax": lambda: f.amax(abs(moved), -1),
+        "absmax": lambda: f.amax(abs(moved), -1).clip(-1, most),
         "argmax": lambda: moved.argmax(-1),
         "argmin": lambda: moved.argmin(-1),
     }

@@ -86,6 +86,16 @@ def larger(a, b):
 
 
 @triton.jit
+def magnitude(values, dtype: tl.constexpr):
+    """Absolute values; the type's largest for its least, whose own it does not have."""
+    found = tl.abs(values)
+    if not dtype.is_floating():
+        LEAST: tl.constexpr = worst(dtype, False)
+        found = tl.where(values == LEAST, -(LEAST + 1), found)
+    return found
+
+
+@triton.jit
 def smaller(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -236,7 +246,7 @@ def reduction(
         if min or argmin:
             bottom, bottom_at = followed(bottom, bottom_at, values, place, inside, True, argmin)
         if absmax:
-            most = larger(most, tl.abs(values))
+            most = larger(most, magnitude(values, x.dtype.element_ty))
         start += BLOCK
         over = start >= near
         turn += over.to(tl.int32)
