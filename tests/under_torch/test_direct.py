@@ -81,15 +81,17 @@ def test_nodes_that_lie_otherwise_call_the_operator(compiled, monkeypatch):
 
 
 def test_without_inductor_s_interfaces_it_calls_the_operator(compiled, monkeypatch):
-    from torch._inductor import lowering
+    from torch._inductor import graph, lowering
 
     from tilewright.torch import direct
 
+    assert graph.make_fallback is lowering.make_fallback  # imported before one of them is gone
     overload = torch.ops.tilewright.conv.default
     monkeypatch.delitem(lowering.lowerings, overload, raising=False)
     monkeypatch.setattr(direct, "_waiting", [(overload, "no.such.name")])
-    monkeypatch.setattr(lowering, "tag_to_layout_constraint", None)
+    monkeypatch.setattr(lowering, "make_fallback", None)
     direct.tell_inductor()
+    assert overload not in lowering.lowerings
     with torch.no_grad():
         _, (code, *_) = run_and_get_code(compiled, X, W)
     assert "torch.ops.tilewright.conv.default([" in code
