@@ -106,48 +106,34 @@ def fused_moe(
 
     Raises `BadArgument` where operands do not fit, and as the operations do.
     """
-    words = (
-        activation,
-        interleaved,
-        limit,
-        alpha,
-        shift,
-        scale_a,
-        scale_b,
-        dtype_b,
-        capacity,
-        routed_scaling_factor,
-        weights_first,
+    said = Options(
+        activation=activation,
+        interleaved=interleaved,
+        limit=limit,
+        alpha=alpha,
+        shift=shift,
+        b1=b1,
+        b2=b2,
+        scales=scales,
+        scale_a=scale_a,
+        scale_b=scale_b,
+        dtype_b=dtype_b,
+        expert_map=expert_map,
+        capacity=capacity,
+        shared=shared,
+        routed_scaling_factor=routed_scaling_factor,
+        out=out,
+        scales_a=scales_a,
+        zeros=zeros,
+        weights_first=weights_first,
     )
-    both = (None, None)
-    arrays = (x, w1, w2, weights, experts, b1, b2, *(scales or both), *(scales_a or both))
-    arrays += (*(zeros or both), expert_map, *(shared or both), out)
     usual = limit == math.inf and alpha == 1.0 and shift == 0.0 and routed_scaling_factor == 1.0
-    call = Call(("fused_moe", *words), arrays, () if usual else (w1, w2, *(shared or both)))
+    numbered = () if usual else (w1, w2, *(shared or (None, None)))
+    arrays = (x, w1, w2, weights, experts, *said.arrays)
+    call = Call(("fused_moe", *said.words), arrays, numbered)
     made = call.again()
     if made is not None:
         return made if out is None else out
-    said = Options(
-        activation,
-        interleaved,
-        limit,
-        alpha,
-        shift,
-        b1,
-        b2,
-        scales,
-        scale_a,
-        scale_b,
-        dtype_b,
-        expert_map,
-        capacity,
-        shared,
-        routed_scaling_factor,
-        out,
-        scales_a,
-        zeros,
-        weights_first,
-    )
     return _layer(x, w1, w2, lambda _: Routing(weights, experts), said, call)
 
 
@@ -218,19 +204,19 @@ def rows_of_experts(
     at least.
     """
     said = Options(
-        activation,
-        interleaved,
-        limit,
-        alpha,
-        shift,
-        b1,
-        b2,
-        scales,
-        scale_a,
-        scale_b,
-        dtype_b,
-        expert_map,
-        capacity,
+        activation=activation,
+        interleaved=interleaved,
+        limit=limit,
+        alpha=alpha,
+        shift=shift,
+        b1=b1,
+        b2=b2,
+        scales=scales,
+        scale_a=scale_a,
+        scale_b=scale_b,
+        dtype_b=dtype_b,
+        expert_map=expert_map,
+        capacity=capacity,
         scales_a=scales_a,
         zeros=zeros,
     )

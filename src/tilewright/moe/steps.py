@@ -1,8 +1,8 @@
 """The steps of one call of a layer: operations, one behind the other.
 
 On a GPU, a later call with such arrays launches all of them by one native call
-(`Dispatcher.repeat`), for which the steps are written down here. What each reads is told apart by
-the array that it is a view of: one of the call's, or one that an earlier step has made.
+(`Dispatcher.repeat`), for which the steps are written down here. A step reads arrays of the call or
+results of earlier steps, or views of these; each is known by the array whose memory it is.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Call:
 
     words: what decides it besides its arrays.
     arrays: None for one that is not there.
-    weights: of these, those whose shape and strides decide which step takes a number that the words
-        say; () if they say the usual ones alone.
+    weights: the arrays whose shapes and strides decide which step takes the words' numbers; () if
+        all numbers are the usual ones.
     """
 
     words: tuple[Any, ...]
