@@ -20,8 +20,8 @@ from engines_counted import RESULTS, Draw
 from tilewright.ops.conv import engine_record
 
 LEAST = 3
-"""Of two problems one class was counted, forward 1×1 in one dimension, channels-first, in which the
-engine takes 1.08 to 2.64 times as long as the choice for the four layers of another draw
+"""Of two problems one class was counted, forward 1×1 in one dimension, channels-first: for the four
+such layers of another draw the fastest of cuDNN takes 1.08 to 1.49 times as long as the choice
 (results/unseen_h200.json)."""
 DRAW = Draw(
     unseen, RESULTS / "conv_unseen_h200.json", LEAST, engine_record.class_of, engine_record.RECORD

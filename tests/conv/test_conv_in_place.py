@@ -1,5 +1,5 @@
-"""Patches of images with channels outside of pixels, read and written as they lie: right in the
-interpreter, what the rules refuse, which layers have it, and what it is built to."""
+"""Patches of channels-first images, read and written as they lie: results in the interpreter, what
+the rules refuse, which layers are served, and what the compiled kernels move."""
 
 from __future__ import annotations
 

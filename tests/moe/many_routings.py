@@ -14,8 +14,9 @@ KINDS = 8
 
 
 def drawn(count: int, tokens: int, experts: int, k: int, device: str, seed: int = 0) -> Any:
-    """Experts [count, tokens, k], int32, from beyond both ends too. By turns: any; few; one; none;
-    skewed; those of one token alone; those of one choice alone; any, but of half the tokens."""
+    """Experts [count, tokens, k], int32, from beyond both ends too. In turns, the
+    experts are any, few, one, none, or skewed; or only one token has some, only one choice of each
+    token, or only half of the tokens."""
     draw = torch.Generator(device).manual_seed(seed)
     shape = (count, tokens, k)
     ids = torch.randint(-2, experts + 3, shape, device=device, generator=draw)

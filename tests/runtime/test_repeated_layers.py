@@ -1,5 +1,5 @@
-"""Layers of experts that are repeated by one native call: each launches what its steps launch one
-by one, whatever was called before, on a stand-in for a GPU."""
+"""A repeated layer of experts is one native call. It launches what its steps launch one by one,
+whatever was called before. On a stand-in for a GPU."""
 
 from __future__ import annotations
 

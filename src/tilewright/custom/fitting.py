@@ -46,9 +46,9 @@ def check(d: Declaration) -> None:
         others = passed if name in d.stated_dtypes else ()
         if name not in d.dtype_fields or usual not in (*others, *DTYPES):
             raise BadArgument(
-                f"operation {d.name}: dtypes= gives '{name}' the type '{usual}'; it gives a field "
-                "a type, or one that no operand has which every call passes, the field of one that "
-                "it passes"
+                f"operation {d.name}: dtypes= gives '{name}' the type '{usual}'; a field is given "
+                "a dtype, and one that no operand passed by every call has may be given the field "
+                "of such an operand"
             )
     _check_operands(d)
     if not callable(d.gradients):

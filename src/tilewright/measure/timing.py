@@ -43,8 +43,8 @@ _LONGEST_WARM_UP = 5
 """Multiple of `warm_up_seconds` after which the warm-up ends even if clocks are not steady."""
 
 GRAPH_CALLS, GRAPH_US = 20, 1000.0
-"""A graph has at most so many calls, or fewer that take so long, in whole turns of the copies: what
-its start costs is below a third of a percent then."""
+"""A graph has at most so many calls, or fewer that take so long, in whole turns of the copies: its
+start weighs little beside either."""
 FLUSHES = 3
 """A flush reads this many times the size of L2, out of a buffer of `STRETCHES` times its size."""
 STRETCHES = 12
@@ -107,8 +107,8 @@ def measure(
         places. Rounds go through the places in random orders.
     beside: calls that are not part of a race. They stay until the race ends.
 
-    In a race, calls that are `HOPELESS` have one sample: an engine of the library may take a
-    thousand times as long as another, and its warm-up alone minutes.
+    In a race, calls that are `HOPELESS` have one sample: their warm-up, and their graphs of many
+    calls, would take longer than all that is measured beside them.
 
     The time of a round is divided evenly among its calls. A call whose median is known well enough
     leaves the rounds. In a race, beaten calls leave and the others end together.

@@ -64,7 +64,7 @@ class Model:
     features: what a row of the trees has, in order.
     trees: the logarithm of a kernel's time over its estimate, but for what all kernels of the
         problem have in common.
-    probes: kernels by which it is known whether the estimate is still the one that it corrects.
+    probes: kernels with their estimates, which tell whether the estimate has changed since.
     least_gain: the logarithm of the ratio by which a kernel must be expected to be faster than the
         estimate's first to be chosen before it; set on problems that training did not see.
     silent_kinds: kinds of problems (`Family.kind`) of which the model was behind the estimate, on

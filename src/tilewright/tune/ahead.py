@@ -29,8 +29,8 @@ from tilewright.tune.work import QUIET, Shown, Work
 __all__ = ["Shown", "measured"]
 
 BUDGET_SECONDS = 0.06
-"""For each kernel, in the search and once more in the finals: a dozen kernels of a problem take a
-second and a half, where a tuning takes five."""
+"""For each kernel, in the search and once more in the finals; a quarter of what a tuning's search
+has: a program is to run soon."""
 TOGETHER = 8
 """Problems that are measured before the time is looked at: their kernels keep some thirty compilers
 busy at once."""
