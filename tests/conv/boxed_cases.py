@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
+from shared_builds import build_once
 from tilewright import ops
 from tilewright.arch import arch
-from tilewright.ops.conv import ConvConfig, ConvProblem, boxes
+from tilewright.compile import Store
+from tilewright.compile.report import BuildResult
+from tilewright.ops.conv import ConvConfig, ConvProblem, boxes, pipelines
 from tilewright.ops.conv.pipelines.boxed import shape
+from tilewright.ops.nouns import MAIN
 
 FAMILY = ops.family("conv")
 SM_90 = arch("sm_90")
@@ -23,6 +28,19 @@ def configs(p: ConvProblem, tuned: bool = False) -> list[ConvConfig]:
     spaces = FAMILY.tuning_spaces(p, SM_90) if tuned else [FAMILY.default_space(p, SM_90)]
     found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
     return [c for c in found if c.pipeline in BOXED and FAMILY.supports(c, p, SM_90)]
+
+
+def built_by_name(kernels: Sequence[ConvConfig], store: Store) -> dict[str, BuildResult]:
+    """What became of their main kernels on sm_90."""
+    report = build_once([(c, "sm_90") for c in kernels], store)
+    return {r.name: r for r in report.results if r.part == MAIN}
+
+
+def check_built(c: ConvConfig, result: BuildResult) -> None:
+    """Nothing spills, and the kernel takes the shared memory that its record says."""
+    assert result.kernel is not None, result.reason
+    assert result.kernel.resources.spill_bytes == 0
+    assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - result.kernel.shared <= 512
 
 
 CASES = {

@@ -9,14 +9,25 @@ from dataclasses import replace
 
 import pytest
 import sim_language as language
-from boxed_cases import BOXED, CASES, DENSE, FAMILY, ODD, SM_90, WEIGHTS, configs, kinds
+from boxed_cases import (
+    BOXED,
+    CASES,
+    DENSE,
+    FAMILY,
+    ODD,
+    SM_90,
+    WEIGHTS,
+    built_by_name,
+    check_built,
+    configs,
+    kinds,
+)
 from conv_problems import problems
 from hypothesis import given, settings
 from sim_values import Fault
 from test_conv_geometry import dims
 
 import selection
-from shared_builds import build_once
 from simulate import worst_error
 from tilewright import verify
 from tilewright.arch import arch, device
@@ -25,7 +36,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import ConvProblem, boxes, pipelines
 from tilewright.ops.conv.pipelines.boxed import parts
 from tilewright.ops.conv.pipelines.gluon_ws import GLUON_WS
-from tilewright.ops.nouns import MAIN, Descriptor
+from tilewright.ops.nouns import Descriptor
 
 TWO = replace(device("h200"), compute_units=2)
 """So few that each has several tiles."""
@@ -354,14 +365,10 @@ BUILT = selection.some([
 
 @pytest.fixture(scope="module")
 def built(store):
-    report = build_once([(c, "sm_90") for c in BUILT], store)
-    return {r.name: r for r in report.results if r.part == MAIN}
+    return built_by_name(BUILT, store)
 
 
 @pytest.mark.turns(24)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
-    result = built[c.name]
-    assert result.kernel is not None, result.reason
-    assert result.kernel.resources.spill_bytes == 0
-    assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - result.kernel.shared <= 512
+    check_built(c, built[c.name])

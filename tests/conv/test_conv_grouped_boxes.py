@@ -8,19 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import sim_language as language
-from boxed_cases import BOXED, FAMILY, SM_90, configs
+from boxed_cases import BOXED, FAMILY, SM_90, built_by_name, check_built, configs
 
 import selection
-from shared_builds import build_once
 from simulate import worst_error
 from tilewright import arrays, verify
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvConfig, ConvProblem, pipelines
+from tilewright.ops.conv import ConvConfig, ConvProblem
 from tilewright.ops.conv.kernels import gluon_ws
 from tilewright.ops.conv.pipelines.boxed import rows
 from tilewright.ops.device.gluon_api import jit
-from tilewright.ops.nouns import MAIN
 
 H200 = device("h200_sxm")
 SMALL = replace(H200, compute_units=3)
@@ -228,14 +226,10 @@ BUILT = selection.some(_built(), 2)
 
 @pytest.fixture(scope="module")
 def built(store):
-    report = build_once([(c, "sm_90") for c in BUILT], store)
-    return {r.name: r for r in report.results if r.part == MAIN}
+    return built_by_name(BUILT, store)
 
 
 @pytest.mark.turns(24)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
-    result = built[c.name]
-    assert result.kernel is not None, result.reason
-    assert result.kernel.resources.spill_bytes == 0
-    assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - result.kernel.shared <= 512
+    check_built(c, built[c.name])

@@ -7,19 +7,17 @@ from dataclasses import replace
 
 import pytest
 import sim_language as language
-from boxed_cases import FAMILY, SM_90, configs, weights_tile
+from boxed_cases import FAMILY, SM_90, built_by_name, check_built, configs, weights_tile
 
 import selection
-from shared_builds import build_once
 from simulate import worst_error
 from tilewright.arch import device
 from tilewright.errors import UnknownName
-from tilewright.ops.conv import ConvProblem, pipelines
+from tilewright.ops.conv import ConvProblem
 from tilewright.ops.conv.config import REDUCTIONS_OF, SHARING
 from tilewright.ops.conv.kernels import gluon_weights
 from tilewright.ops.conv.pipelines.boxed import parts, shape
 from tilewright.ops.device.gluon_api import jit
-from tilewright.ops.nouns import MAIN
 
 H200 = device("h200_sxm")
 SMALL = replace(H200, compute_units=3)
@@ -183,15 +181,11 @@ BUILT = selection.some(
 
 @pytest.fixture(scope="module")
 def built(store):
-    report = build_once([(c, "sm_90") for c in BUILT], store)
-    return {r.name: r for r in report.results if r.part == MAIN}
+    return built_by_name(BUILT, store)
 
 
 @pytest.mark.turns(24)
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)
 def test_nothing_spills_and_shared_memory_is_as_said(c, built):
-    result = built[c.name]
-    assert result.kernel is not None, result.reason
-    assert result.kernel.resources.spill_bytes == 0
-    assert 0 <= pipelines.of(c).shared_memory(c, SM_90) - result.kernel.shared <= 512
+    check_built(c, built[c.name])
     assert shape.rows(c) in shape.ROWS
