@@ -72,8 +72,8 @@ def compile_ahead(known: Mapping[str, Documents], deadline: float) -> None:
     builders = max(1, cores // BUILDERS)
     names = tuple(dict.fromkeys(name for name, _ in (*problems, *jobs)))
     tasks: list[Task] = [partial(build_ours, names, builders)]
-    tasks += [partial(compile_one, *one) for one in problems]
     tasks += [partial(run_one, *one) for one in jobs]
+    tasks += [partial(compile_one, *one) for one in problems]
     said = [*_by_workers(tasks, 1 + cores - builders, begun + SHARE * (deadline - begun))]
     for text in filter(None, said):
         print(f"  ahead: {text}")
@@ -180,6 +180,7 @@ def compile_one(name: str, number: int, turn: Turn) -> str:
     problem, compiles = case.problems()[number], case.ahead
 
     def job(turn: Turn) -> None:
+        torch.cuda.synchronize()  # a process's first use of the GPU takes long, and needs no turn
         with turn:
             operands = case.operands(problem, SEED, GPU)
             torch.cuda.synchronize()

@@ -22,7 +22,7 @@ import rivals_declared
 import rivals_library
 from cases import Case, Part
 from tilewright import ops
-from tilewright.arch import arch
+from tilewright.arch import arch, device
 from tilewright.errors import BadArgument
 
 Range = tuple[int, int, int]
@@ -41,12 +41,14 @@ COUNT = 3
 """Problems that are drawn anew, and those that are taken by chance of the page's."""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 29
 TRIES = 10_000
-SECONDS = 0.5
+L2_BYTES = device("h200_sxm").l2_bytes
+SECONDS = 0.3
 """Of the samples of one way: there are many problems, and torch's calls may take long."""
 DTYPES = ("bf16", "fp16", "fp32")
 
 TORCH = "the fastest of torch's calls, `torch.compile` of them and a library's kernel of the whole"
-EAGER, COMPILED, COPY = "torch's calls", "`torch.compile` of torch's calls", rivals.COPY
+EAGER, COMPILED = "torch's calls", "`torch.compile` of torch's calls"
+COPY = f"{rivals.COPY}, where these are more than an H200's L2 holds"
 
 
 def between(by_chance: random.Random, least: int, most: int, multiple: int = 1) -> int:
@@ -102,6 +104,14 @@ def _is_drawn(name: str, problem: Any) -> bool:
     return problem not in stated(name)
 
 
+def _is_large(problem: Any) -> bool:
+    return bool(problem.min_bytes > L2_BYTES)
+
+
+def _is_drawn_large(name: str, problem: Any) -> bool:
+    return _is_large(problem) and _is_drawn(name, problem)
+
+
 def cases_of(ranges: Ranges) -> tuple[Case, ...]:
     """The cases of each operation: by what a dispatcher chooses untuned, by a search, and by what
     is chosen for all that the page states."""
@@ -112,12 +122,11 @@ def _cases(name: str, ranges: Mapping[str, Range] | Draw) -> Iterator[Case]:
     parts = (
         Part("eager", EAGER, vendor=(rivals_declared.EAGER,)),
         Part("compiled", COMPILED, vendor=(rivals_declared.COMPILED,)),
-        Part("copy", COPY, vendor=(rivals.COPY,)),
+        Part("copy", COPY, vendor=(rivals.COPY,), where=_is_large),
     )
-    is_drawn = partial(_is_drawn, name)
     drawn_parts = (
-        Part("drawn", TORCH, where=is_drawn),
-        Part("drawn-copy", COPY, vendor=(rivals.COPY,), where=is_drawn),
+        Part("drawn", TORCH, where=partial(_is_drawn, name)),
+        Part("drawn-copy", COPY, (rivals.COPY,), partial(_is_drawn_large, name)),
     )
     usual = Case(
         PREFIX + name.replace("_", "-"),

@@ -467,6 +467,7 @@ class OnGpu:
         except Exception as error:
             self.wrong[name] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             torch.cuda.synchronize()  # raises after a fault of the device, which ends the case
+            torch.cuda.empty_cache()  # what had no memory left none for the next
             return None
         return call
 

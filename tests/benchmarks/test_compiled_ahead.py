@@ -49,6 +49,17 @@ def test_cases_in_graphs_have_jobs_for_what_is_not_known():
     assert ahead.jobs_of(every, {"a": {"x": {}, "y": {}}}) == []
 
 
+def test_what_cases_in_graphs_need_is_compiled_first(monkeypatch, capsys):
+    graphs = InGraphs("g", "toys", "others", ("x",), None, None, lambda names: ["blocks"], "")
+    every = {"a": case("a", "x", ahead=nothing), "g": graphs}
+    monkeypatch.setattr(cases, "every", lambda: every)
+    told = []
+    monkeypatch.setattr(ahead, "_by_workers", lambda tasks, count, until: told.extend(tasks) or [])
+    ahead.compile_ahead({"a": {}, "g": {}}, NEVER)
+    assert [task.func for task in told] == [ahead.build_ours, ahead.run_one, ahead.compile_one]
+    assert told[1].args == ("g", "blocks") and told[2].args == ("a", 0)
+
+
 def test_declared_cases_compile_ahead_and_others_start_no_process(monkeypatch, capsys):
     assert cases.every()["declared-softmax"].ahead is rivals_declared.compile_ahead
     monkeypatch.setattr(ahead, "_by_workers", None)

@@ -125,6 +125,25 @@ def test_sizes_are_drawn_anew():
         assert not {*found} & {*declared_cases.stated(name)}
 
 
+def test_a_copy_is_beside_what_exceeds_l2():
+    case, small = EVERY["declared-rms-norm"], {"rows": 8, "columns": 64, "dtype": "bf16"}
+    family = ops.family("rms_norm")
+    large = family.problem_type(**small | {"rows": 1 << 22})
+    (stated, *_) = declared_cases.stated("rms_norm")
+    of = {part.end: part.where for part in case.parts}
+    assert of["copy"](large) and of["drawn-copy"](large)
+    assert not of["copy"](family.problem_type(**small))
+    assert stated.min_bytes < declared_cases.L2_BYTES and not of["drawn-copy"](stated)
+
+
+@pytest.mark.parametrize("name", ["hstu-attention", "hstu-attention-backward"])
+def test_torch_has_memory_for_padded_scores(name):
+    stated = EVERY[f"declared-{name}-stated"].problems()
+    usual = EVERY[f"declared-{name}"].problems()
+    assert len(stated) == 3 and not {stated[-1]} & {*usual}
+    assert stated[0] in usual and len(usual) > declared_cases.COUNT
+
+
 @pytest.mark.turns(12)
 def test_a_problem_is_compared_and_reported(bench, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)

@@ -394,6 +394,19 @@ def test_shares_of_a_case_are_the_case(tmp_path, monkeypatch):
         run.main(["a", "--share", "0/2"])
 
 
+def test_cases_of_which_all_is_known_come_first():
+    every = {
+        "new": case("new"),
+        "host": HostTimes("host", "a call", dict),
+        "half": case("half"),
+        "whole": case("whole"),
+        "programs": Programs("programs", "all", "torch", {"p": dict}),
+    }
+    known = {"new": {}, "host": {}, "half": {"a": {}}, "whole": {"b": {}, "a": {}, "c": {}}}
+    found = run.in_order([*every], every, known | {"programs": {"p": {}}})
+    assert found == ["whole", "programs", "new", "host", "half"]
+
+
 def test_a_share_of_programs_is_every_second_one():
     both = Programs("models", "all", "torch", dict.fromkeys("abc"))
     assert [*cases.shared(both, 1, 2).programs] == ["b"]
