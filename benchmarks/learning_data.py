@@ -11,14 +11,15 @@ order of `CLASSES`, each for its share of the time, on every GPU of the machine.
 on the processor's cores in the order in which they are needed, while the GPUs measure. Every kernel
 is verified, then timed in replayed CUDA graphs.
 
-A run of many seconds may be made in sittings. `measure` leaves all results packed in
-DIR/results.db.xz, which is small; a sitting that finds nothing else in DIR begins with it. A kernel
-that was timed on a problem in the same way is not timed there again, whatever the driver and the
-versions were: for times of one state take an empty DIR.
+A run of many seconds may be made in sittings. `measure`, however it ends, leaves all results packed
+in DIR/results.db.xz, which is small; a sitting that finds nothing else in DIR begins with it. A
+kernel that was timed on a problem in the same way is not timed there again, whatever the driver and
+the versions were: for times of one state take an empty DIR.
 
 Of each problem only some kernels of the sample are measured (`fewer`, `--kernels`): for as many
 timings, 12 kernels of every problem teach more than more kernels of fewer problems
-(`learned_methods.py trade`).
+(`learned_methods.py trade`). One problem of ten, by chance, is measured on all kernels of its
+sample that are built: what a choice is worth is judged best there.
 
 In a sample, problems that `learned_h200.parquet` has come last. Of the others, every second one is
 drawn by chance, so that any beginning has a fair draw in it; those between them are where the
@@ -39,18 +40,17 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from cases.gemm_unseen import Multiples, fp8_rows, sizes
 from tilewright import arch, ops
 from tilewright.arch.model import Device
-from tilewright.compile import Store, build
+from tilewright.compile import BuildResult, Store, build, part_keys
 from tilewright.files import write_whole
 from tilewright.learn.matrix import read
 from tilewright.measure import designs
@@ -83,8 +83,11 @@ SLOWEST = 2.5
 (`select.learned.FARTHEST`)."""
 PAIRS_A_SECOND = 40
 """On one GPU, as a run of `measure` said."""
-TOGETHER = 8
-"""Problems that are measured between two looks at the clock."""
+WHOLE = 10
+"""One of so many problems, by chance, is measured on all its kernels that are built."""
+FIRST, TOGETHER = 8, 16
+"""Problems that are measured between two looks at the clock: at first, and later on each GPU. At
+the end of them GPUs wait for each other."""
 SPARED_CORES = 3
 """Cores that builds leave to the processes that measure."""
 
@@ -124,7 +127,7 @@ def _convolutions(direction: str) -> Class:
             if len(p.spatial) == 2 and p.groups == 1 and p.c % 8 == p.k % 8 == 0
         ],
         lambda p: (p.c, p.k, p.filter, p.stride, p.pad, p.dilation),
-        230, Design(64, first=12, slowest=SLOWEST, pool=256), 6e10, 0.13, False,
+        230, Design(64, first=12, slowest=SLOWEST, pool=256), 6e10, 0.12, False,
     )  # fmt: skip
 
 
@@ -149,7 +152,7 @@ def _fp8() -> list[Any]:
 
 CLASSES = {
     "gemm": Class(
-        _gemms, lambda p: (p.n, p.k), 500, Design(64, slowest=SLOWEST, pool=200), 1.5e11, 0.27,
+        _gemms, lambda p: (p.n, p.k), 500, Design(64, slowest=SLOWEST, pool=200), 1.5e11, 0.26,
         False,
     ),
     "gemm_fp8": Class(
@@ -163,17 +166,17 @@ CLASSES = {
             ("attention:prefill", "attention:decode"), arch.arch("sm_90")
         ).problems,
         lambda p: (p.heads, p.kv_heads, p.head_dim, p.head_dim_v),
-        240, Design(64, slowest=SLOWEST, pool=128), 1e11, 0.18, True,
+        240, Design(64, slowest=SLOWEST, pool=128), 1e11, 0.22, True,
     ),
 }  # fmt: skip
 
 
+def chance(problem: Any) -> str:
+    return hashlib.sha256(str(problem).encode()).hexdigest()
+
+
 def drawn(of: Class) -> list[Any]:
     """Problems by chance, the first of each kin before the second of any."""
-
-    def chance(problem: Any) -> str:
-        return hashlib.sha256(str(problem).encode()).hexdigest()
-
     turns: dict[Hashable, int] = defaultdict(int)
     placed = []
     for problem in sorted(of.problems(), key=chance):
@@ -274,22 +277,89 @@ class Run:
 
         yield count
 
-    def measure(self, pairs: Sequence[Pair], until: float) -> int:
-        """Measure pairs until then; returns of how many problems."""
-        for at in range(0, len(pairs), TOGETHER):
-            if time.monotonic() > until:
-                return at
-            some = pairs[at : at + TOGETHER]
-            known = self.results.keys(problems={problem_text(problem) for problem, _ in some})
-            this = plan_some([(self.group, some)], SETTINGS, known, vendor=False)
-            sweep(this, self.results, self.store, lambda: Lent(self.crew), measuring=self.counting)
-        return len(pairs)
+    def measure(self, pairs: Sequence[Pair]) -> None:
+        known = self.results.keys(problems={problem_text(problem) for problem, _ in pairs})
+        this = plan_some([(self.group, pairs)], SETTINGS, known, vendor=False)
+        sweep(this, self.results, self.store, lambda: Lent(self.crew), measuring=self.counting)
 
 
-def fewer(sample: Sample, count: int) -> Sample:
+class Builds:
+    """Kernels that are built while GPUs measure, in the order in which they are needed. One queue
+    has them all: at the end of each queue cores are idle.
+
+    wanted: the kernels of each class. ends: when those of a class are not needed any more.
+    """
+
+    def __init__(
+        self, wanted: Mapping[str, Collection[Any]], ends: Mapping[str, float], arch: str,
+        store: Store,
+    ) -> None:  # fmt: skip
+        self._wanted, self._ends, self._arch, self._store = wanted, ends, arch, store
+        self._left = dict.fromkeys((config for some in wanted.values() for config in some), 1)
+        """How many parts of each kernel are missing."""
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="builds")
+
+    def __enter__(self) -> Builds:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopped = True
+        self._thread.join()
+
+    def wait(self, configs: Collection[Any], until: float) -> bool:
+        """Wait for kernels; returns whether they came in time. Raises what building raised."""
+        with self._changed:
+            while any(self._left[config] for config in configs):
+                if self._error is not None:
+                    raise self._error
+                if time.monotonic() > until:
+                    return False
+                self._changed.wait(0.5)
+        return time.monotonic() < until
+
+    def _run(self) -> None:
+        workers = max(1, len(os.sched_getaffinity(0)) - SPARED_CORES)
+        try:
+            while names := self._begun():
+                missing = dict.fromkeys(c for name in names for c in self._missing(name))
+                for config in missing:
+                    self._left[config] = max(1, len(part_keys(config, self._arch)))
+                with suppress(OutOfTime):
+                    build(
+                        [(config, self._arch) for config in missing], store=self._store,
+                        workers=workers, progress=partial(self._note, names),
+                    )  # fmt: skip
+        except BaseException as error:
+            self._error = error
+
+    def _begun(self) -> list[str]:
+        """The classes that kernels are to be built for now."""
+        now = time.monotonic()
+        names = [name for name in self._wanted if now < self._ends[name] and self._missing(name)]
+        return [] if self._stopped else names
+
+    def _missing(self, name: str) -> list[Any]:
+        return [config for config in self._wanted[name] if self._left[config]]
+
+    def _note(self, names: Sequence[str], result: BuildResult, *_: int) -> None:
+        """Raises `OutOfTime` if something that is being built is not needed any more."""
+        with self._changed:
+            self._left[result.config] = self._left[result.config] - 1 if result.ok else 0
+            self._changed.notify_all()
+        now = time.monotonic()
+        if self._stopped or any(now > self._ends[n] and self._missing(n) for n in names):
+            raise OutOfTime
+
+
+def fewer(sample: Sample, count: int, whole: int = 0) -> Sample:
     """At most `count` kernels of each problem: one half are the first ones, which are the
     estimate's; the others are among the `COMMON` that the sample has most, so that few are
-    built, and after these any."""
+    built, and after these any. But one problem of `whole`, by chance, keeps all its kernels that
+    are built for some problem."""
     first = count - count // 2
     used = Counter(config for _, chosen in sample.pairs for config in chosen[first:])
     common = {config for config, _ in used.most_common(COMMON)}
@@ -298,7 +368,12 @@ def fewer(sample: Sample, count: int) -> Sample:
         others = sorted(chosen[first:], key=lambda config: config not in common)
         return (*chosen[:first], *others[: count - first])
 
-    return replace(sample, pairs=tuple((problem, cut(chosen)) for problem, chosen in sample.pairs))
+    pairs = [(problem, cut(chosen)) for problem, chosen in sample.pairs]
+    built = {config for _, chosen in pairs for config in chosen}
+    for at, (problem, chosen) in enumerate(sample.pairs) if whole else ():
+        if int(chance(problem), 16) % whole == 0:
+            pairs[at] = problem, tuple(config for config in chosen if config in built)
+    return replace(sample, pairs=tuple(pairs))
 
 
 def left(sample: Sample, timed: set[tuple[str, str]]) -> list[Pair]:
@@ -308,27 +383,6 @@ def left(sample: Sample, timed: set[tuple[str, str]]) -> list[Pair]:
         for problem, chosen in sample.pairs
     )
     return [(problem, chosen) for problem, chosen in pairs if chosen]
-
-
-def chunks(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Pairs in parts for which kernels are built at once: small ones first, so that measuring
-    begins soon; then each twice as long, since starting compilers takes time."""
-    found, size = [], TOGETHER
-    while pairs:
-        found.append([*pairs[:size]])
-        pairs, size = pairs[size:], 2 * size
-    return found
-
-
-def in_turn(work: Mapping[str, Sequence[Any]]) -> list[tuple[str, int]]:
-    """The order to build chunks in: class after class, but the first of a class when two of the
-    class before are built, so that measuring it need not wait."""
-    names, found = [*work], []
-    for name, after in zip(names, [*names[1:], ""], strict=True):
-        mine = [(name, number) for number in range(len(work[name]))]
-        begun = [(after, 0)] if work.get(after) else []
-        found += [*mine[:2], *begun, *mine[2:]]
-    return [*dict.fromkeys(found)]
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -345,62 +399,60 @@ def measure(args: argparse.Namespace) -> None:
         name: begun + args.seconds * sum([*shares.values()][: at + 1]) / sum(shares.values())
         for at, name in enumerate(shares)
     }
-    workers = max(1, len(os.sched_getaffinity(0)) - SPARED_CORES)
-    stopped = threading.Event()
-
-    def built(name: str, pairs: Sequence[Pair]) -> str:
-        def watch(*_: object) -> None:
-            if stopped.is_set() or time.monotonic() > ends[name]:
-                raise OutOfTime
-
-        watch()
-        wanted = [(config, group.device.arch) for config in Sample(tuple(pairs)).configs]
-        return str(build(wanted, store=store, workers=workers, progress=watch))
-
-    with Results(folder, write=True) as results, start() as crew, ThreadPoolExecutor(1) as pool:
+    with Results(folder, write=True) as results, start() as crew:
         crew.prepare()
         run = Run(group, crew, results, store, begun + args.seconds)
         timed = _timed(results, group)
-        work = {
-            name: chunks(left(_part(name, group, args.kernels, part, parts), timed))
-            for name in args.classes
-        }
-        building = {
-            (name, at): pool.submit(built, name, work[name][at])
-            for name, at in ([] if group.interpreted else in_turn(work))
-        }
+        work = {name: left(_part(name, group, args.kernels, part, parts), timed) for name in shares}
+        wanted = {} if group.interpreted else {n: Sample(tuple(w)).configs for n, w in work.items()}
         try:
-            for name, several in work.items():
-                at, before, problems = time.monotonic(), run.made, 0
-                for number, pairs in enumerate(several):
-                    if future := building.get((name, number)):
-                        wait([future], timeout=max(0.0, ends[name] - time.monotonic()))
-                        if not future.done() or isinstance(future.exception(), OutOfTime):
-                            break
-                        future.result()
-                    problems += run.measure(pairs, ends[name])
-                took = time.monotonic() - at
-                print(
-                    f"{name}: {run.made - before} pairs of {problems} problems, of "
-                    f"{sum(map(len, several))} left, in {took:.0f} s, "
-                    f"{(run.made - before) / max(took, 1e-9):.1f} a second; "
-                    f"{time.monotonic() - begun:.0f} s since the start",
-                    flush=True,
-                )
-                _pack(folder)
+            with Builds(wanted, ends, group.device.arch, store) as builds:
+                for name, pairs in work.items():
+                    _class(name, pairs, run, builds if wanted else None, ends[name], begun)
         except OutOfTime:
-            print(f"{name}: the time is over")
+            print("the time is over")
         finally:
-            stopped.set()
-            for one in building.values():
-                one.cancel()
-    print(f"{run.made} pairs, {run.wrong} not ok; {time.monotonic() - begun:.0f} s")
-    _pack(folder)
+            print(f"{run.made} pairs, {run.wrong} not ok; {time.monotonic() - begun:.0f} s")
+            _pack(folder)
+    print(f"the end; {time.monotonic() - begun:.0f} s")
+
+
+def pieces(pairs: Sequence[Pair], most: int) -> Iterator[Sequence[Pair]]:
+    """Pairs in pieces to measure at once: small ones first, since their kernels are to be built
+    before; then each twice as long, up to `most` problems."""
+    start, size = 0, min(FIRST, most)
+    while start < len(pairs):
+        yield pairs[start : start + size]
+        start, size = start + size, min(2 * size, most)
+
+
+def _class(
+    name: str, pairs: Sequence[Pair], run: Run, builds: Builds | None, until: float, begun: float
+) -> None:
+    """Measure the pairs of a class until then, and say how many."""
+    at, before, problems, waited = time.monotonic(), run.made, 0, 0.0
+    for some in pieces(pairs, TOGETHER * run.group.count):
+        asked = time.monotonic()
+        kernels = {config for _, chosen in some for config in chosen}
+        ready = builds.wait(kernels, until) if builds else asked < until
+        waited += time.monotonic() - asked
+        if not ready:
+            break
+        run.measure(some)
+        problems += len(some)
+    now = time.monotonic()
+    print(
+        f"{name}: {run.made - before} pairs of {problems} problems, of {len(pairs)} left, in "
+        f"{now - at:.0f} s, {waited:.0f} of them waiting for builds, "
+        f"{(run.made - before) / max(now - at, 1e-9):.1f} a second; "
+        f"{now - begun:.0f} s since the start",
+        flush=True,
+    )
 
 
 def _part(name: str, group: Group, kernels: int, part: int, parts: int) -> Sample:
     sample = designs.load(SAMPLES / f"{name}.json").legal(group.device.arch)
-    few = fewer(sample, kernels)
+    few = fewer(sample, kernels, WHOLE)
     return replace(few, pairs=few.pairs[part::parts])
 
 
@@ -415,7 +467,7 @@ def plan(args: argparse.Namespace) -> None:
     """Say how many pairs each class has, and how long they take."""
     whole = 0
     for name in args.classes:
-        sample = fewer(designs.load(SAMPLES / f"{name}.json"), args.kernels)
+        sample = fewer(designs.load(SAMPLES / f"{name}.json"), args.kernels, WHOLE)
         share = CLASSES[name].share / sum(CLASSES[one].share for one in args.classes)
         room = share * args.seconds * args.gpus * PAIRS_A_SECOND
         taken = before = 0

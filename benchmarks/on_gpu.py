@@ -202,7 +202,9 @@ class Bench:
                     )
                     wanted += [*job.starters, *islice(first, EFFORT.first + EFFORT.step)]
                 else:
-                    answers = self.answers_of(case).values()
+                    answers = [*self.answers_of(case).values()]
+                    if rivals.estimated in case.vendor:
+                        answers.append(self.answers["estimated"][OURS])
                     wanted += [each[0].select(problem).config for each in answers]
         return wanted
 

@@ -10,7 +10,7 @@ from typing import Any
 import rivals
 from cases import Case, Part
 from cases.attention_unseen import whole
-from cases.conv import FRESH, WORDS, drawn
+from cases.conv import WORDS, fresh
 from cases.gemm_unseen import pooled
 from tilewright.ops.gemm import GemmProblem
 
@@ -24,6 +24,11 @@ def _case(
     )  # fmt: skip
 
 
+def images() -> Sequence[Any]:
+    """Layers of the kind that the models learned from."""
+    return [p for p in fresh() if len(p.spatial) == 2 and p.groups == 1]
+
+
 DIRECTED = tuple(
     Part(direction, rivals.ESTIMATED, where=lambda p, direction=direction: p.direction == direction)
     for direction in WORDS
@@ -35,8 +40,7 @@ CASES = (
         partial(pooled, GemmProblem, of_models=True),
     ),
     _case(
-        "conv", "layers drawn from further models",
-        lambda: [*dict.fromkeys(drawn(FRESH, slice(None)))], DIRECTED,
+        "conv", "layers of images without groups, drawn from further models", images, DIRECTED,
     ),
     _case("attention", "problems of 128 to 640 rows, drawn by chance", lambda: [*whole(1)]),
 )  # fmt: skip

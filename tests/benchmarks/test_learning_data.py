@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tune"))
 from fake_crew import GROUP, FakeCrew
 
 import learning_data
-from learning_data import Class, OutOfTime, chunks, fewer, in_turn, left
+from learning_data import Builds, Class, OutOfTime, fewer, left, pieces
 from tilewright import arch, ops
 from tilewright.measure.designs import Design, Sample
 from tilewright.measure.results import Results
@@ -99,6 +99,10 @@ def test_of_fewer_kernels_half_are_the_first_and_the_others_common(monkeypatch: 
     assert len(common) == 2 and common < set("def")
     assert cut(6) != [*lists] and [set(line) for line in cut(6)] == [set(line) for line in lists]
     assert cut(1) == ["a", "b", "h"]
+    built = {one for line in cut(4) for one in line}
+    monkeypatch.setattr(learning_data, "chance", lambda number: f"{number + 1:x}")
+    whole = [{*chosen} for _, chosen in fewer(made, 4, whole=2).pairs]
+    assert whole == [{*cut(4)[0]}, {*lists[1]} & built, {*cut(4)[2]}]
 
 
 def test_what_was_timed_is_left_out():
@@ -109,15 +113,12 @@ def test_what_was_timed_is_left_out():
     assert left(made, {("a", text), ("b", text)}) == [(PROBLEMS[1], configs)]
 
 
-def test_chunks_are_small_first_and_built_before_they_are_needed():
+def test_pieces_are_small_first():
     pairs: Any = [(number, ()) for number in range(100)]
-    parts = chunks(pairs)
-    assert [len(part) for part in parts] == [8, 16, 32, 44]
+    parts = [*pieces(pairs, 40)]
+    assert [len(part) for part in parts] == [8, 16, 32, 40, 4]
     assert [pair for part in parts for pair in part] == pairs
-    work = {"a": parts, "b": parts[:1], "c": [], "d": parts[:3]}
-    assert in_turn(work) == [
-        ("a", 0), ("a", 1), ("b", 0), ("a", 2), ("a", 3), ("d", 0), ("d", 1), ("d", 2),
-    ]  # fmt: skip
+    assert [len(part) for part in pieces(pairs[:9], 2)] == [2, 2, 2, 2, 1]
 
 
 def test_a_later_sitting_goes_on_from_the_packed_file_alone(
@@ -140,35 +141,99 @@ def test_a_later_sitting_goes_on_from_the_packed_file_alone(
     assert run(monkeypatch, later).made == []
 
 
+def building(monkeypatch: Any, seconds: float = 0.0, ok: bool = True) -> list[Any]:
+    """Have kernels built as quickly; returns those that are built."""
+    built: list[Any] = []
+
+    def build(wanted: Sequence[Any], *, progress: Any, **_: Any) -> None:
+        for config, _arch in wanted:
+            time.sleep(seconds)
+            built.append(config)
+            progress(SimpleNamespace(config=config, ok=ok), 0, 0)
+
+    monkeypatch.setattr(learning_data, "build", build)
+    monkeypatch.setattr(learning_data, "part_keys", lambda *_: {"main": ""})
+    return built
+
+
 def test_kernels_are_built_before_they_are_measured(
     samples: Sample, tmp_path: Path, monkeypatch: Any
 ):
-    built: set[Any] = set()
-
-    def build(wanted: Sequence[Any], *, progress: Any, **_: Any) -> str:
-        for config, _arch in wanted:
-            progress()
-            built.add(config)
-        return ""
-
     def sweep(this: Any, *_: Any, **__: Any) -> None:
         measured.extend(pair for part in this.parts for pair in part.todo)
-        assert {pair.config for pair in measured} <= built
+        assert {pair.config for pair in measured} <= {*built}
 
     measured: list[Any] = []
-    monkeypatch.setattr(learning_data, "build", build)
+    built = building(monkeypatch, 0.05)
     monkeypatch.setattr(learning_data, "sweep", sweep)
+    monkeypatch.setattr(learning_data, "TOGETHER", 2)
     real = replace(GROUP, interpreted=False)
     run(monkeypatch, tmp_path / "out", "--kernels", "2", group=real)
-    assert len(measured) == 2 * len(PROBLEMS)
+    assert {pair.problem for pair in measured} == {*PROBLEMS}
+
+
+def test_a_kernel_that_cannot_be_built_is_not_waited_for(monkeypatch: Any):
+    building(monkeypatch, ok=False)
+    monkeypatch.setattr(learning_data, "part_keys", lambda *_: {"main": "", "other": ""})
+    later = time.monotonic() + 20
+    with Builds({"x": "ab"}, {"x": later}, "sm_90", SimpleNamespace()) as builds:  # type: ignore[arg-type]
+        assert builds.wait("ab", later)
+    assert time.monotonic() < later
+
+
+def test_when_a_class_is_over_the_kernels_of_the_next_are_built(monkeypatch: Any):
+    built = building(monkeypatch, 0.02)
+    now = time.monotonic()
+    ends = {"x": now + 0.2, "y": now + 20}
+    with Builds({"x": range(1000), "y": "ab"}, ends, "sm_90", SimpleNamespace()) as builds:  # type: ignore[arg-type]
+        assert not builds.wait(range(1000), ends["x"])
+        assert builds.wait("ab", ends["y"])
+    assert built[-2:] == ["a", "b"] and len(built) < 100
+
+
+def test_what_building_raises_is_raised(monkeypatch: Any):
+    def build(*_: Any, **__: Any) -> None:
+        raise ValueError("no space")
+
+    building(monkeypatch)
+    monkeypatch.setattr(learning_data, "build", build)
+    later = time.monotonic() + 20
+    with (
+        Builds({"x": "a"}, {"x": later}, "sm_90", SimpleNamespace()) as builds,  # type: ignore[arg-type]
+        pytest.raises(ValueError, match="no space"),
+    ):
+        builds.wait("a", later)
+
+
+def test_what_is_measured_is_packed_whatever_ends_the_run(
+    samples: Sample, tmp_path: Path, monkeypatch: Any
+):
+    def stop(m: Any) -> Any:
+        made.append(m)
+        if len(made) == 10:
+            raise KeyboardInterrupt
+        return m
+
+    made: list[Any] = []
+    crew = FakeCrew(GROUP, settings=learning_data.SETTINGS.interpreted, change=stop)
+    monkeypatch.setattr(learning_data, "groups", lambda *_, **__: ([GROUP], lambda: crew))
+    given = ["learning_data.py", "measure", "--classes", "gemm", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(KeyboardInterrupt):
+        learning_data.main()
+    (tmp_path / "later").mkdir()
+    packed = (tmp_path / "out" / learning_data.PACKED).read_bytes()
+    (tmp_path / "later" / "results.db").write_bytes(lzma.decompress(packed))
+    with Results(tmp_path / "later") as results:
+        assert len(results) == 9
 
 
 def test_a_build_ends_with_the_time(samples: Sample, tmp_path: Path, monkeypatch: Any):
     def build(_wanted: Any, *, progress: Any, **_: Any) -> str:
         try:
             while time.monotonic() - begun < 30:
-                progress()
                 time.sleep(0.01)
+                progress(SimpleNamespace(config=None, ok=False), 0, 0)
         except OutOfTime:
             ended.append(time.monotonic() - begun)
             raise

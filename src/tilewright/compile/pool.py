@@ -80,10 +80,10 @@ def build(
     ) as outcomes:
         for key, outcome in outcomes:
             for place, config in waiting[key]:
-                results[place] = replace(outcome, config=config)
+                results[place] = result = replace(outcome, config=config)
                 done += 1
                 if progress:
-                    progress(outcome, done, len(results))
+                    progress(result, done, len(results))
     finished = tuple(result for result in results if result is not None)
     assert len(finished) == len(results)
     return BuildReport(finished, time.monotonic() - start)
