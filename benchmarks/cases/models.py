@@ -20,8 +20,9 @@ from tilewright.standing import WAITS
 Steps = Mapping[str, Callable[[], object]]
 
 TIMES, PART = 2.0, 0.01
-"""An error, of the output or of a gradient beside the same model in fp32, may be so many times that
-of torch's own in the model's dtype, and this part of its norm more: as FlashAttention's tests."""
+"""An error, of the output or of gradients beside the same model in fp32, may be so many times that
+of torch's own in the model's dtype, and this part of its norm more: as FlashAttention's tests. Of a
+layer by itself no part more: both sides round once."""
 ROOM = 0.02
 """How far a loss may be from torch's, of torch's."""
 RATE, TRAINED = 3e-4, 50
@@ -32,10 +33,11 @@ are clipped: else losses jump, and two runs that differ in a last bit jump in ot
 
 
 def timm(name: str) -> Any:
-    """A model of timm's with fresh weights."""
+    """A model of timm's with fresh weights. Without dropout: with a mask of its own each side, and
+    each step, would compute another function."""
     import timm
 
-    return timm.create_model(name, pretrained=False)
+    return timm.create_model(name, pretrained=False, drop_rate=0.0)
 
 
 def swap(model: Any) -> int:
@@ -82,6 +84,71 @@ def wrong(
     return found
 
 
+def as_two(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The output and all gradients as one vector, of `results`. Gradients one by one say little of
+    a deep model in bf16: torch's own are off by much of their norm, and those that a normalization
+    behind them cancels are noise alone, so that one side's may be many times the other's."""
+    import torch
+
+    gradients = [one.flatten() for name, one in found.items() if name != "output"]
+    return {"output": found["output"], "gradients": torch.cat(gradients)}
+
+
+def operands(model: Any, x: Any) -> dict[str, tuple[Any, Any]]:
+    """Of each convolution of `model` in a step: its input, and the gradient of its output."""
+    import torch
+
+    found: dict[str, tuple[Any, Any]] = {}
+
+    def called(name: str, layer: Any, given: Any, out: Any) -> None:
+        mine = given[0].detach().requires_grad_(given[0].requires_grad)
+        out.register_hook(lambda grad: found.update({name: (mine, grad)}))
+
+    hooks = [
+        layer.register_forward_hook(partial(called, name))
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Conv2d)
+    ]
+    step(model, x)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def apart(layer: Any, x: Any, grad: Any) -> dict[str, Any]:
+    """What a layer by itself, in its dtype, makes of operands: output and gradients, in float64."""
+    dtype = layer.weight.dtype
+    x = x.detach().to(dtype).requires_grad_(x.requires_grad)
+    layer.zero_grad(set_to_none=True)
+    out = layer(x)
+    out.backward(grad.to(dtype))
+    found = {"output": out.detach(), "gradient of input": x.grad}
+    found |= {f"gradient of {name}": p.grad for name, p in layer.named_parameters()}
+    return {name: one.double() for name, one in found.items() if one is not None}
+
+
+def wrong_apart(ours: Any, theirs: Any, x: Any) -> list[str]:
+    """What convolutions of ours compute wrong, each by itself on its operands in a step: further
+    off than torch's beside fp32, by the norm of all elements or in one. So no error of the layers
+    before counts. Products of bf16 are exact in TF32 too."""
+    import torch
+
+    bad = []
+    for name, given in operands(ours, x).items():
+        layer = theirs.get_submodule(name)
+        exact = apart(copy.deepcopy(layer).float(), *given)
+        mine, other = apart(ours.get_submodule(name), *given), apart(layer, *given)
+        for what, right in exact.items():
+            for order in (2, float("inf")):
+                error, allowed = (
+                    torch.linalg.vector_norm(side[what] - right, order).item()
+                    for side in (mine, other)
+                )
+                if not error <= TIMES * allowed + 1e-30:
+                    bad.append(f"{name}, {what}: {error:.3g} off, torch's {allowed:.3g}")
+    return bad
+
+
 def convolutions(
     made: Callable[[], Any],
     images: int,
@@ -90,7 +157,8 @@ def convolutions(
     order: str = "channels_last",
 ) -> Steps:
     """A model in bf16, with convolutions from here and from cuDNN, which tries all of its
-    algorithms. Raises `ValueError` where a result is wrong.
+    algorithms. Raises `ValueError` where a result is wrong: of a convolution by itself, or of the
+    model.
 
     order: torch's name of how images and filters lie.
     """
@@ -109,11 +177,13 @@ def convolutions(
     if device != "cpu":
         prepare(ours, x)
     torch.backends.cudnn.benchmark = False  # what checks need not be fast, and is run once
-    wanted = results(exact, x.float())
+    wanted = as_two(results(exact, x.float()))
+    bad = wrong_apart(ours, theirs, x)
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.benchmark_limit = 0
-    if bad := wrong(results(ours, x), results(theirs, x), wanted):
-        raise ValueError(f"wrong: {', '.join(bad)}")
+    bad += wrong(as_two(results(ours, x)), as_two(results(theirs, x)), wanted)
+    if bad:
+        raise ValueError(f"wrong: {'; '.join(bad)}")
     return {"ours": partial(step, ours, x), "vendor": partial(step, theirs, x)}
 
 
