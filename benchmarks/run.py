@@ -6,14 +6,17 @@
 A case (`benchmarks/cases`) states problems, and what is compared with what. Each problem is checked
 against float64 before anything is timed; see `comparison` for what is picked and reported. A case
 whose problems all came out writes its claim (`claims`); a problem on which no call of the vendor is
-right is left out of the ratios, and the claim says so. What rivals compile is compiled before, on
-all cores (`ahead`). A case that fails costs itself alone: its process is replaced if it cannot use
-the GPU any more. Exit status 1 if a case failed or was left out.
+right is left out of the ratios, and the claim says so. Of whole programs each that comes out writes
+its own claim, and all together the case's. What rivals compile is compiled before, on all cores
+(`ahead`). A case that fails costs itself alone, as a program does: its process is replaced if it
+cannot use the GPU any more. Exit status 1 if a case or a program failed or was left out.
 
 --json: also write all problems' results with every sample; packed if the name ends in .xz. From a
 file that is there the run goes on: what it has is not measured again. It must come from the same
 commit, GPU, driver and libraries.
---budget: seconds, after which nothing more is begun. What was left out is listed.
+--from: files of other runs, whose results are not measured again either. What the files alone can
+claim is claimed first, whatever the budget; then what they lack is measured within it.
+--budget: seconds, after which nothing more is begun. What was left out is listed; 0 measures none.
 
 Two GPUs of a kind share cases so, each with its own half, and the third run has the claims:
 
@@ -45,7 +48,7 @@ import cases
 import claims
 from ahead import compile_ahead
 from cases import AnyCase, Case, HostTimes, InGraphs, Part, Programs
-from comparison import SIDES, WAYS, Ratio, Row, VendorWrong, Way, judged, summed
+from comparison import SIDES, WAYS, Row, Samples, VendorWrong, Way, judged, summed
 from environment import environment, kernel_sources
 from run_file import Documents, configs_of, document, read, restored, write
 from tilewright.standing import WAITS
@@ -64,7 +67,7 @@ class Report:
 
     problems: of the case; 0 while they are not known.
     rows: the results of its problems, as JSON.
-    failed: why it has no claim; "" if it has.
+    failed: why it has no claim as a whole; "" if it has.
     left_out: how many problems the budget left out.
     claims: what it claims.
     """
@@ -76,6 +79,10 @@ class Report:
     claims: list[claims.Claim] = field(default_factory=list)
 
 
+PAST = 0.0
+"""A deadline that is over: nothing begins."""
+
+
 class Late(Exception):
     """The budget does not last for all problems of a case."""
 
@@ -83,7 +90,7 @@ class Late(Exception):
 # --- one case, in a worker ----------------------------------------------------------------------
 
 Say = Callable[[str, Any], None]
-"""Tells the parent: a word (``count``, ``row``, ``text``) and what belongs to it."""
+"""Tells the parent: a word (``count``, ``row``, ``text``, ``claim``) and what belongs to it."""
 
 
 def run_case(
@@ -93,9 +100,11 @@ def run_case(
     say: Say,
     known: Documents = MappingProxyType({}),
 ) -> list[claims.Claim]:
-    """Run one case. Returns its claims. Raises `Late`, and whatever a case that fails raises.
+    """Run one case. Returns its claims, but those that it says before, which hold if it fails.
+    Raises `Late`, and whatever a case that fails raises.
 
     known: results that are not measured again.
+    deadline: `PAST` to measure nothing.
     """
     if isinstance(case, HostTimes):
         return _host(case, say)
@@ -202,34 +211,61 @@ def _compared(rows: Sequence[Row], way: Way, part: Part) -> claims.Compared | No
 def _programs(
     case: Programs, bench: Callable[[], Any], deadline: float, say: Say, known: Documents
 ) -> list[claims.Claim]:
+    """Each program's claim is said as soon as it is known: what other runs know is first."""
     say("count", len(case.programs))
-    at_work = bench()
-    found: dict[str, Ratio] = {}
+    at_work, about = bench(), _about(case)
+    ratios: list[float] = []
     configs: dict[str, Any] = {}
+    failed: list[str] = []
+    late: list[str] = []
     longest = 0.0
-    for number, (name, make) in enumerate(case.programs.items()):
+
+    def claim(name: str, found: Sequence[float], used: Mapping[str, Any]) -> claims.Claim:
+        so = claims.Compared(with_library=claims.Ratios.of(found))
+        sources = kernel_sources(used.values(), at_work.arch)
+        return claims.Claim(name, case.against, len(found), so, None, about, sources)
+
+    for name in sorted(case.programs, key=lambda name: name not in known):
         begun = time.time()
-        if begun + longest > deadline:
-            raise Late(f"left out {len(case.programs) - number} of {len(case.programs)} programs")
         if had := known.get(name):
             samples, used = had["samples"], configs_of(had)
+        elif begun + longest > deadline:
+            late.append(name)
+            continue
         else:
-            samples, used = at_work.stepped(make())
-        configs |= used
-        found[name] = result = judged(samples, ("ours",), ("vendor",))
+            try:
+                samples, used = _stepped(case.programs[name], at_work)
+            except Exception as error:  # after a fault of the device the others fail too, at once
+                failed.append(f"{name}: {type(error).__name__}: {error}"[:500])
+                say("text", f"  FAILED {failed[-1]}")
+                continue
+            finally:
+                longest = max(longest, time.time() - begun)
+        result = judged(samples, ("ours",), ("vendor",))
         row = {"problem": name, "calls": asdict(result), "samples": samples}
         say("row", {**row, "configs": sorted(used)})
+        say("text", f"  {name}: {result.ratio:.3f}; in {time.time() - begun:.1f} s")
+        if name != case.name:
+            say("claim", claim(name, [result.ratio], used))
+        ratios.append(result.ratio)
+        configs |= used
+    count = len(case.programs)
+    left = f"left out {len(late)} of {count} programs: {', '.join(late)}" if late else ""
+    if failed:
+        why = f"{len(failed)} of {count} programs failed: {'; '.join(failed)}"
+        raise RuntimeError("; ".join(filter(None, (why, left))))
+    if late:
+        raise Late(left)
+    return [claim(case.name, ratios, configs)]
+
+
+def _stepped(make: cases.Steps, at_work: Any) -> tuple[Samples, dict[str, Any]]:
+    """The samples of a program's steps, and the kernels that it chose. Its memory is given back."""
+    try:
+        found: tuple[Samples, dict[str, Any]] = at_work.stepped(make())
+        return found
+    finally:
         at_work.release()
-        say("text", f"  {name}: {found[name].ratio:.3f}; in {time.time() - begun:.1f} s")
-        longest = max(longest, time.time() - begun)
-    about, sources = _about(case), kernel_sources(configs.values(), at_work.arch)
-
-    def claim(name: str, names: Sequence[str]) -> claims.Claim:
-        found_so = claims.Compared(with_library=claims.Ratios.of(found[n].ratio for n in names))
-        return claims.Claim(name, case.against, len(names), found_so, None, about, sources)
-
-    apart = [claim(name, [name]) for name in found if name != case.name]
-    return [claim(case.name, [*found]), *apart]
 
 
 def _host(case: HostTimes, say: Say) -> list[claims.Claim]:
@@ -305,13 +341,17 @@ before the last case, or ``gone`` with the reason."""
 
 
 def worker(
-    known: Mapping[str, Documents], names: Sequence[str], deadline: float
+    known: Mapping[str, Documents], measures: bool, names: Sequence[str], deadline: float
 ) -> Iterator[tuple[str, Any]]:
     """`Messages`, if the results that are known are given. The worker is ended with the iterator,
-    and when it says nothing."""
+    and when it says nothing.
+
+    measures: False to claim only what is known.
+    """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=serve, args=(known, names, deadline, there), daemon=False)
+    until = deadline if measures else PAST
+    process = context.Process(target=serve, args=(known, names, until, there), daemon=False)
     process.start()
     there.close()
     try:
@@ -360,6 +400,8 @@ def run_all(
                 reports[current].problems = what
             elif word == "row":
                 reports[current].rows.append(what)
+            elif word == "claim":
+                reports[current].claims.append(what)
             elif word != "end" and left:
                 if current not in left:  # it ended between two cases
                     current = left[0]
@@ -379,7 +421,7 @@ def run_all(
 
 def _ended(report: Report, word: str, what: Any) -> None:
     if word == "claims":
-        report.claims = what
+        report.claims += what
     else:
         report.failed = what
         report.left_out = report.problems - len(report.rows)
@@ -405,19 +447,13 @@ def chosen(words: Sequence[str], every: Mapping[str, AnyCase]) -> list[str]:
     return [*found]
 
 
-def in_order(
-    names: Sequence[str], every: Mapping[str, AnyCase], known: Mapping[str, Documents]
-) -> list[str]:
-    """Cases of which everything is known come first: they take no time, and the budget must not
-    leave them out."""
-    return sorted(names, key=lambda name: not _is_known(every[name], known[name]))
-
-
-def _is_known(case: AnyCase, known: Documents) -> bool:
-    if isinstance(case, HostTimes):
+def claimable(case: AnyCase, known: Documents) -> bool:
+    """Whether what is known is enough for a claim: of programs, for one's."""
+    if isinstance(case, HostTimes) or not known:
         return False
-    wanted = case.programs if isinstance(case, Programs) else map(str, case.problems())
-    return known.keys() >= {*wanted}
+    if isinstance(case, Programs):
+        return any(name in known for name in case.programs)
+    return all(str(problem) in known for problem in case.problems())
 
 
 def listed(every: Mapping[str, AnyCase]) -> str:
@@ -455,8 +491,11 @@ def main(words: Sequence[str] | None = None) -> int:
     known = {name: earlier.known(name) for name in names}
     saved: set[str] = set()
 
-    def kept(reports: dict[str, Report]) -> None:
-        for report in reports.values():
+    reports: dict[str, Report] = {}
+
+    def kept(now: dict[str, Report]) -> None:
+        reports.update(now)
+        for report in now.values():
             if options.share:
                 report.claims = []
             for claim in report.claims:
@@ -467,6 +506,7 @@ def main(words: Sequence[str] | None = None) -> int:
             write(options.json, reports, earlier)
 
     deadline = time.time() + options.budget
+    first = [name for name in names if claimable(every[name], known[name])]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)  # nothing of an earlier run
         # Else Inductor moves Triton's cache when it first compiles, and rivals look elsewhere.
@@ -474,9 +514,13 @@ def main(words: Sequence[str] | None = None) -> int:
         # Kernels come from Triton's cache alone: those of Inductor's bundle that had a single
         # config to begin with would be tuned again.
         os.environ.setdefault("TORCHINDUCTOR_BUNDLE_TRITON_INTO_FX_GRAPH_CACHE", "0")
-        compile_ahead(known, deadline)
-        names = in_order(names, every, known)
-        reports = run_all(names, deadline, partial(worker, known), kept)
+        run_all(first, float("inf"), partial(worker, known, False), kept)
+        left = [name for name in names if name not in first or reports[name].left_out]
+        if time.time() < deadline:
+            compile_ahead({name: known[name] for name in left}, deadline)
+            run_all(left, deadline, partial(worker, known, True), kept)
+        for name in names:
+            reports.setdefault(name, Report(failed="left out: the budget was over"))
     bad = {name: report.failed for name, report in reports.items() if report.failed}
     for name, why in bad.items():
         print(f"{name}: {why}")

@@ -192,14 +192,60 @@ def test_programs_are_compared_by_their_steps():
 
     both = Programs("models", "all", "torch", {"model-a": made(20.0), "model-b": made(5.0)})
     bench = Bench()
-    found, _ = ran(both, bench)
-    ratios = {one.claim: one.calls.with_library.mean for one in found}
+    found, said = ran(both, bench)
+    each = [what for word, what in said if word == "claim"]
+    ratios = {one.claim: one.calls.with_library.mean for one in (*found, *each)}
     assert ratios == {
         "models": pytest.approx(1.0), "model-a": pytest.approx(2.0), "model-b": pytest.approx(0.5),
     }  # fmt: skip
     assert bench.released == 2
     alone, _ = ran(Programs("gpt", "one", "torch", {"gpt": made(20.0)}), Bench())
     assert [one.claim for one in alone] == ["gpt"]
+
+
+def steps(us):
+    return lambda: {"ours": lambda: 10.0, "vendor": lambda: us}
+
+
+def no_steps():
+    raise ValueError("wrong: output")
+
+
+def test_a_program_that_fails_costs_itself_alone():
+    """The others have their claims; all together have none."""
+    programs = {"model-a": steps(20.0), "model-b": no_steps, "model-c": steps(30.0)}
+    bench, said = Bench(), []
+    with pytest.raises(
+        RuntimeError, match=r"^1 of 3 programs failed: model-b: ValueError: wrong: output$"
+    ):
+        run_case(
+            Programs("models", "all", "torch", programs), lambda: bench, NEVER,
+            lambda *words: said.append(words),
+        )  # fmt: skip
+    assert [what.claim for word, what in said if word == "claim"] == ["model-a", "model-c"]
+    assert [what["problem"] for word, what in said if word == "row"] == ["model-a", "model-c"]
+    assert bench.released == 3
+
+
+def test_the_budget_leaves_out_programs_by_name(monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(run.time, "time", lambda: clock[0])
+
+    def slow():
+        clock[0] += 10.0
+        return steps(20.0)()
+
+    programs = {"model-a": slow, "model-b": slow, "model-c": slow, "model-d": slow}
+    samples = {"ours": [10.0] * 10, "vendor": [20.0] * 10}
+    known = {"model-d": {"problem": "model-d", "samples": samples, "configs": []}}
+    said = []
+    with pytest.raises(run.Late, match=r"^left out 1 of 4 programs: model-c$"):
+        run_case(
+            Programs("models", "all", "torch", programs), Bench, 1029.0,
+            lambda *words: said.append(words), known,
+        )  # fmt: skip
+    claimed = [what.claim for word, what in said if word == "claim"]
+    assert claimed == ["model-d", "model-a", "model-b"]
 
 
 def test_host_times_are_medians():
@@ -243,6 +289,14 @@ def test_the_rest_goes_on_after_a_case_that_fails():
     assert kept == [1, 2, 3, 4]
 
 
+def test_what_was_claimed_before_a_failure_stays():
+    said = [("begin", "a"), ("count", 3), ("row", {}), ("claim", claim("a-1")), ("gone", "stalled")]
+    messages, _ = script(said)
+    report = run_all(["a"], NEVER, messages, lambda r: None)["a"]
+    assert ([one.claim for one in report.claims], report.failed) == (["a-1"], "stalled")
+    assert report.left_out == 2
+
+
 def test_a_worker_that_dies_between_cases_costs_the_next_one():
     messages, asked = script(
         [("begin", "a"), ("claims", [claim("a")]), ("gone", "its process ended")],
@@ -265,7 +319,7 @@ def test_what_the_budget_leaves_out_is_told():
 
 def test_a_real_worker_runs_until_a_case_fails():
     """Without a GPU the first case that needs one fails, in its own process."""
-    said = list(run.worker({}, ["gemm-int8", "gemm-bf16-odd"], NEVER))
+    said = list(run.worker({}, True, ["gemm-int8", "gemm-bf16-odd"], NEVER))
     assert said[0] == ("begin", "gemm-int8")
     assert [word for word, _ in said[-2:]] == ["failed", "end"]
     assert [what for word, what in said if word == "begin"] == ["gemm-int8"]
@@ -308,7 +362,9 @@ def test_the_command_says_by_its_status_that_a_case_failed(tmp_path, monkeypatch
     monkeypatch.setattr(run, "environment", lambda: {"commit": "c0ffee", "changed": False})
     for last, status in ((("claims", [claim("b")]), 0), (("failed", "fault"), 1)):
         messages, _ = script([*good, ("begin", "b"), last])
-        monkeypatch.setattr(run, "worker", lambda known, *rest, says=messages: says(*rest))
+        monkeypatch.setattr(
+            run, "worker", lambda known, measures, *rest, says=messages: says(*rest)
+        )
         assert run.main(["*", "--json", str(path)]) == status
     out = capsys.readouterr().out
     assert "b: fault" in out
@@ -354,7 +410,7 @@ def test_nor_is_a_program():
     samples = {"ours": [10.0] * 10, "vendor": [20.0] * 10}
     known = {"model-a": {"problem": "model-a", "samples": samples, "configs": []}}
     found = run_case(both, Bench, NEVER, lambda *words: None, known)
-    assert found[0].calls.with_library.mean == pytest.approx(2.0)
+    assert found[0].problems == 1 and found[0].calls.with_library.mean == pytest.approx(2.0)
 
 
 def test_the_kernels_of_a_known_result_are_in_its_claim():
@@ -373,7 +429,7 @@ def test_shares_of_a_case_are_the_case(tmp_path, monkeypatch):
     monkeypatch.setenv(cases.SHARE, "0/1")
     monkeypatch.setattr(run, "compile_ahead", lambda known, deadline: None)
 
-    def worker(known, names, deadline):
+    def worker(known, measures, names, deadline):
         bench, said = Bench(), []
         bench.note = f"prepared {' '.join(p for p in real()['a'].problems())}"
         found = run_case(real()["a"], lambda: bench, NEVER, lambda *it: said.append(it), known["a"])
@@ -394,17 +450,60 @@ def test_shares_of_a_case_are_the_case(tmp_path, monkeypatch):
         run.main(["a", "--share", "0/2"])
 
 
-def test_cases_of_which_all_is_known_come_first():
-    every = {
-        "new": case("new"),
-        "host": HostTimes("host", "a call", dict),
-        "half": case("half"),
-        "whole": case("whole"),
-        "programs": Programs("programs", "all", "torch", {"p": dict}),
+@pytest.mark.parametrize("budget", [0, 100])
+def test_what_files_can_claim_is_claimed_before_anything_is_measured(
+    budget, tmp_path, monkeypatch, capsys
+):
+    """A case that is whole in the files is claimed even behind cases that are not."""
+    known = {"problem": "model-b", "samples": {"ours": [10.0] * 9, "vendor": [20.0] * 9}}
+    path = tmp_path / "share.json"
+    reports = {
+        "part": Report(rows=[document_of("a")]),
+        "models": Report(rows=[{**known, "configs": []}]),
+        "whole": Report(rows=[document_of("a"), document_of("b")]),
     }
-    known = {"new": {}, "host": {}, "half": {"a": {}}, "whole": {"b": {}, "a": {}, "c": {}}}
-    found = run.in_order([*every], every, known | {"programs": {"p": {}}})
-    assert found == ["whole", "programs", "new", "host", "half"]
+    run_file.write(path, reports, Earlier(HERE))
+    every = {
+        "new": case("new"), "part": case("part"),
+        "models": Programs("models", "all", "torch", {n: steps(30.0) for n in (
+            "model-a", "model-b",
+        )}), "whole": case("whole"),
+    }  # fmt: skip
+    monkeypatch.setattr(cases, "every", lambda: every)
+    monkeypatch.setattr(claims.save, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(run, "environment", lambda: HERE)
+    done = []
+    monkeypatch.setattr(run, "compile_ahead", lambda known, deadline: done.append([*known]))
+
+    def worker(known, measures, names, deadline):
+        until = deadline if measures else run.PAST
+        for name in names:
+            said = []
+            yield "begin", name
+            try:
+                found = run_case(
+                    every[name], Bench, until, lambda *it, to=said: to.append(it), known[name]
+                )
+                said.append(("claims", found))
+            except run.Late as late:
+                said.append(("late", str(late)))
+            for word, what in said:
+                if word in ("claim", "claims"):
+                    done.extend(one.claim for one in ([what] if word == "claim" else what))
+                yield word, what
+        yield "end", None
+
+    monkeypatch.setattr(run, "worker", worker)
+    assert run.main([*every, "--from", str(path), "--budget", str(budget)]) == (budget == 0)
+    first = ["model-b", "whole"]
+    then = [["new", "part", "models"], "new", "part", "model-b", "model-a", "models"]
+    assert done == first + (then if budget else [])
+    claimed = {one.stem for one in tmp_path.glob("*.json")} - {"share"}
+    assert claimed == {one for one in done if isinstance(one, str)}
+    if not budget:
+        out = capsys.readouterr().out
+        assert "models: left out 1 of 2 programs: model-a" in out
+        assert "new: left out: the budget was over" in out and "1 of 4 cases came out" in out
 
 
 def test_a_share_of_programs_is_every_second_one():
