@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from itertools import zip_longest
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -64,16 +63,13 @@ Task = Callable[[Turn], str]
 
 def compile_ahead(known: Mapping[str, Documents], deadline: float) -> None:
     """Compile what the cases need of which these are the known results, and say how it went."""
-    every = cases.every()
-    problems, jobs = problems_of(every, known), jobs_of(every, known)
-    if not (problems or jobs):
+    found = tasks_of(cases.every(), known)
+    if not found:
         return
     begun, cores = time.time(), len(os.sched_getaffinity(0))
     builders = max(1, cores // BUILDERS)
-    names = tuple(dict.fromkeys(name for name, _ in (*problems, *jobs)))
-    tasks: list[Task] = [partial(build_ours, names, builders)]
-    tasks += [partial(run_one, *one) for one in jobs]
-    tasks += [partial(compile_one, *one) for one in problems]
+    names = tuple(dict.fromkeys(name for name, _ in found))
+    tasks: list[Task] = [partial(build_ours, names, builders), *(task for _, task in found)]
     said = [*_by_workers(tasks, 1 + cores - builders, begun + SHARE * (deadline - begun))]
     for text in filter(None, said):
         print(f"  ahead: {text}")
@@ -81,32 +77,21 @@ def compile_ahead(known: Mapping[str, Documents], deadline: float) -> None:
     print(f"compiled ahead in {took}: {done} tasks, {sum(map(bool, said))} failed", flush=True)
 
 
-def problems_of(
+def tasks_of(
     every: Mapping[str, AnyCase], known: Mapping[str, Documents]
-) -> list[tuple[str, int]]:
-    """The problems that have something to compile, without those whose results are known: their
-    cases, and their numbers. The first of every case, then the second: so those that need much
-    memory are seldom compiled at once."""
-    of_cases = []
+) -> list[tuple[str, Task]]:
+    """What compiles for the cases of which these are the known results, without what is for these;
+    each beside its case's name. In the order of the cases, which is that of measuring: when time
+    ends, the last lack it."""
+    found: list[tuple[str, Task]] = []
     for name, results in known.items():
         case = every[name]
         if isinstance(case, Case) and case.ahead is not None:
-            numbered = enumerate(case.problems())
-            of_cases.append([(name, i) for i, p in numbered if str(p) not in results])
-    return [one for some in zip_longest(*of_cases) for one in some if one is not None]
-
-
-def jobs_of(
-    every: Mapping[str, AnyCase], known: Mapping[str, Documents]
-) -> list[tuple[str, Callable[[Turn], object]]]:
-    """What cases in graphs have compiled, without what is for results that are known; each beside
-    its case's name."""
-    of_cases = [
-        (name, every[name], [n for n in every[name].names if n not in results])
-        for name, results in known.items()
-        if isinstance(every[name], InGraphs)
-    ]
-    return [(name, job) for name, case, left in of_cases if left for job in case.ahead(left)]
+            left = (i for i, p in enumerate(case.problems()) if str(p) not in results)
+            found += [(name, partial(compile_one, name, i)) for i in left]
+        elif isinstance(case, InGraphs) and (new := [n for n in case.names if n not in results]):
+            found += [(name, partial(run_one, name, job)) for job in case.ahead(new)]
+    return found
 
 
 # --- in the parent ------------------------------------------------------------------------------

@@ -1,20 +1,29 @@
 """HSTU's attention of jagged sequences, forward and backward: 8,192 to 131,072 rows of 64 to 512
-sequences. torch's form holds all scores of padded sequences, several times; the sizes of the page
-that it has no memory for are among those that the page states alone (`-stated`), where they are
-left out and said."""
+sequences, in bf16 or fp16. torch's form holds all scores of padded sequences, several times; the
+sizes of the page that it has no memory for are among those that the page states alone (`-stated`),
+where they are left out and said."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from cases import Case
-from declared_cases import Ranges, cases_of
+from declared_cases import Fields, Ranges, between, cases_of
+from tilewright.declared.attention._tiles import STRIDES
 from tilewright.dtypes import DTYPES
 
-SIZES = {"rows": (8192, 131072, 1), "bounds": (65, 513, 1)}
-RANGES: Ranges = dict.fromkeys(("hstu_attention", "hstu_attention_backward"), SIZES)
+
+def jagged(by_chance: random.Random, fields: Fields) -> Fields:
+    """Other rows of other sequences, whose strides follow."""
+    named = {n: x for n, x in fields.items() if n not in STRIDES}
+    sizes = {"rows": between(by_chance, 8192, 131072), "bounds": between(by_chance, 65, 513)}
+    return {**named, **sizes, "dtype": by_chance.choice(("bf16", "fp16"))}
+
+
+RANGES: Ranges = dict.fromkeys(("hstu_attention", "hstu_attention_backward"), jagged)
 
 HELD = {"hstu_attention": 4, "hstu_attention_backward": 7}
 """Arrays as large as all scores that torch's calls hold at once."""

@@ -27,37 +27,35 @@ def nothing(problem, operands, turn):
     pass
 
 
-def test_the_first_problem_of_each_case_comes_first_and_what_is_known_is_left_out():
+def test_cases_compile_in_their_order_what_is_not_known(monkeypatch):
+    def compiles(names):
+        return [*names, "blocks"]
+
     every = {
+        "graphs": InGraphs("graphs", "toys", "others", ("p", "q"), None, None, compiles, ""),
         "a": case("a", "xyz", ahead=nothing),
         "b": case("b", "uv", ahead=nothing),
         "none": case("none", "xy"),
         "host": HostTimes("host", "a call", dict),
         "other": case("other", "xy", ahead=nothing),
     }
-    known = {"a": {"y": {}}, "b": {}, "none": {}, "host": {}}
-    assert ahead.problems_of(every, known) == [("a", 0), ("b", 0), ("a", 2), ("b", 1)]
-
-
-def test_cases_in_graphs_have_jobs_for_what_is_not_known():
-    def compiles(names):
-        return [*names, "blocks"]
-
-    graphs = InGraphs("a", "toys", "others", ("x", "y"), None, None, compiles, "by chance")
-    every = {"a": graphs, "b": case("b", "uv")}
-    assert ahead.jobs_of(every, {"a": {"x": {}}, "b": {}}) == [("a", "y"), ("a", "blocks")]
-    assert ahead.jobs_of(every, {"a": {"x": {}, "y": {}}}) == []
-
-
-def test_what_cases_in_graphs_need_is_compiled_first(monkeypatch, capsys):
-    graphs = InGraphs("g", "toys", "others", ("x",), None, None, lambda names: ["blocks"], "")
-    every = {"a": case("a", "x", ahead=nothing), "g": graphs}
+    known = {"b": {}, "graphs": {"p": {}}, "a": {"y": {}}, "none": {}, "host": {}}
+    found = ahead.tasks_of(every, known)
+    assert [(name, task.func, task.args) for name, task in found] == [
+        ("b", ahead.compile_one, ("b", 0)),
+        ("b", ahead.compile_one, ("b", 1)),
+        ("graphs", ahead.run_one, ("graphs", "q")),
+        ("graphs", ahead.run_one, ("graphs", "blocks")),
+        ("a", ahead.compile_one, ("a", 0)),
+        ("a", ahead.compile_one, ("a", 2)),
+    ]
+    assert ahead.tasks_of(every, {"graphs": {"p": {}, "q": {}}}) == []
     monkeypatch.setattr(cases, "every", lambda: every)
     told = []
     monkeypatch.setattr(ahead, "_by_workers", lambda tasks, count, until: told.extend(tasks) or [])
-    ahead.compile_ahead({"a": {}, "g": {}}, NEVER)
-    assert [task.func for task in told] == [ahead.build_ours, ahead.run_one, ahead.compile_one]
-    assert told[1].args == ("g", "blocks") and told[2].args == ("a", 0)
+    ahead.compile_ahead(known, NEVER)
+    assert (told[0].func, told[0].args[0]) == (ahead.build_ours, ("b", "graphs", "a"))
+    assert [(task.func, task.args) for task in told[1:]] == [(t.func, t.args) for _, t in found]
 
 
 def test_declared_cases_compile_ahead_and_others_start_no_process(monkeypatch, capsys):
