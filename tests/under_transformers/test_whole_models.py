@@ -186,6 +186,39 @@ def test_a_prompt_compiles_into_one_graph(name):
         torch.testing.assert_close(found, model(IDS, use_cache=False).logits)
 
 
+def stated(**said: Any) -> set[str]:
+    """In what words a compiled prompt of a Llama calls attention, which is right."""
+    torch._dynamo.reset()
+    model = tiny.model("llama", attn_implementation="tilewright")
+    words: set[str] = set()
+
+    def backend(graph: Any, _: Any) -> Any:
+        calls = [n for n in graph.graph.nodes if "tilewright.attention" in str(n.target)]
+        words.update(call.args[1] for call in calls)
+        return graph.forward
+
+    with torch.no_grad():
+        found = torch.compile(model.forward, fullgraph=True, backend=backend)(IDS, **said).logits
+        wanted = model(IDS, **said).logits
+    seen = slice(None) if "attention_mask" not in said else said["attention_mask"].bool()
+    torch.testing.assert_close(found[seen], wanted[seen])
+    torch._dynamo.reset()
+    return words
+
+
+@pytest.mark.turns(16)
+@pytest.mark.parametrize(
+    ("said", "computed"),
+    [({}, False), ({"attention_mask": LEFT}, True), ({"use_cache": False}, True)],
+)
+def test_a_compiled_prompt_without_padding_is_the_rule_alone(said, computed, monkeypatch):
+    """Also where torch takes each graph for an export, as older ones do. Without a cache,
+    transformers asks a graph for sequences that may be packed."""
+    monkeypatch.setattr(hf.masking_utils, "is_torchdynamo_exporting", lambda: True, raising=False)
+    (words,) = stated(**said)
+    assert ("causal" in words) is not computed and ("bias" in words) is computed
+
+
 @pytest.mark.turns(16)
 @pytest.mark.parametrize("mask", [None, LEFT])
 def test_decoding_compiles_into_one_graph(mask):

@@ -1,6 +1,7 @@
 """The mask function that is registered: the cheapest form of a mask that attention takes.
 
-- None for one query that sees all keys, and for no mask at all.
+- None for one query that sees all keys, and for no mask at all. Within a graph of
+  ``torch.compile`` also for a prompt without padding, which its module's causality says.
 - A `DescribedMask`, where the rule of causality, windows, lengths, left padding or packed sequences
   say it.
 - A plain mask, as transformers makes it for ``sdpa``, in all other cases.
@@ -50,6 +51,12 @@ def mask(
     `BadArgument` for a model that computes attention itself.
     """
     added = config is not None and _adds(type(config))
+    # ``sdpa``'s function says so too, unless torch takes any graph for an export, as old ones do.
+    if torch.compiler.is_compiling() and allow_is_causal_skip and not (use_vmap or added):
+        within = local_size is None or kv_length < local_size
+        at_first = isinstance(q_offset, int) and q_length == kv_length
+        if attention_mask is None and within and at_first:
+            return None
     found = None
     if not torch.compiler.is_compiling() and isinstance(kv_offset, int):
         pattern = None if use_vmap else pattern_of(mask_function)
