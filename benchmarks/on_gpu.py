@@ -74,7 +74,7 @@ GLANCE = Settings(warm_up_seconds=0, min_samples=5, max_samples=5, precision=0.0
 ONCE = Settings(warm_up_seconds=0, min_samples=2, max_samples=2)
 REPLAY_SECONDS = 1.0
 """Of the samples of steps in graphs."""
-STEPS = Settings(min_samples=20, max_samples=100, precision=0.005, budget_seconds=20)
+STEPS = Settings(min_samples=20, max_samples=100, precision=0.005, budget_seconds=5)
 
 CHOSEN, OURS = "chosen", "chosen of ours"
 HOST_BATCHES, HOST_CALLS = 60, 200
