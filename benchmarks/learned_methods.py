@@ -2,6 +2,7 @@
 
     python benchmarks/learned_methods.py methods    # ways of training, chosen without peeking
     python benchmarks/learned_methods.py data       # with a part of the data
+    python benchmarks/learned_methods.py whole      # on problems with many candidates alone
     python benchmarks/learned_methods.py kernels    # with some kernels of each problem
     python benchmarks/learned_methods.py trade      # many kernels of few problems, or the reverse
     python benchmarks/learned_methods.py figures    # without a fitted figure of the estimate
@@ -15,6 +16,8 @@ methods: problems are held out by kin, in five parts. For each part, each way is
     the fifth (`chosen`). So no problem has a part in the choice of its way.
 data: of the problems that are not held out, only a part is learned from. Under `LEAST` problems
     nothing can be held out to set a least gain, and `UNGUARDED` is taken.
+whole: figures of the problems alone that more kernels than `learning_data.KERNELS` were timed on,
+    by models that learned from all others but their kin.
 kernels: of the problems that are not held out, only some kernels are learned from, as
     `learning_data.fewer` chooses them. Those held out are judged on all kernels timed.
 trade: about as many timings, of many kernels of half the problems or of fewer kernels of more, with
@@ -52,6 +55,7 @@ FILES = ("device", "gemm", "conv", "attention")
 FOUND = ("fitted", "read off", "guess", "unknown")
 NEUTRAL = {"": 1.0, "µs": 0.0, "clocks": 0.0, "instructions": 0.0}
 SHOWN = ("mean", "p10", "least")
+JUDGED = ("estimate", "learned", "served")
 
 
 def sheets() -> Iterator[tuple[str, list[Any]]]:
@@ -208,7 +212,7 @@ def judged(
     return {
         "problems": problems,
         "cells": cells,
-        **{word: shown(one[word]) for word in ("estimate", "learned", "served")},
+        **{word: shown(one[word]) for word in JUDGED},
         "spoke": one["spoke"],
     }
 
@@ -230,6 +234,24 @@ def data() -> None:
         }
         print(lesson, json.dumps(result[lesson]), flush=True)
         record("data", result)
+
+
+def whole() -> None:
+    from learning_data import KERNELS
+    from tilewright.learn import judge
+
+    result = {}
+    for lesson, some in sheets():
+        found = judge.crossed(some, lesson)
+        pairs = zip(found.verdicts, found.guards, strict=True)
+        many = [(v, guard) for v, guard in pairs if v.candidates > KERNELS]
+        if not many:
+            continue
+        told = judge.report([v for v, _ in many], [guard for _, guard in many])
+        counts = {word: told[word] for word in ("problems", "candidates", "spoke")}
+        result[lesson] = {**counts, **{word: shown(told[word]) for word in JUDGED}}
+        print(lesson, json.dumps(result[lesson]), flush=True)
+    record("whole", result)
 
 
 def cut(some: Sequence[Any], count: int, draw: str = "") -> list[Any]:
@@ -320,7 +342,7 @@ def without(figures: Sequence[str], blocks: Any, known: Sequence[str]) -> dict[s
         told = judge.report(judged.verdicts, judged.guards)
         found[lesson] = {
             "estimates": digest,
-            **{word: shown(told[word]) for word in ("estimate", "learned", "served")},
+            **{word: shown(told[word]) for word in JUDGED},
         }
     return found
 
@@ -370,7 +392,9 @@ def figures(files: Sequence[str]) -> None:
     record("figures", result)
 
 
-COMMANDS = {"methods": methods, "data": data, "kernels": kernels, "trade": trade}
+COMMANDS = {
+    "methods": methods, "data": data, "whole": whole, "kernels": kernels, "trade": trade,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -21,9 +21,9 @@ timings, 12 kernels of every problem teach more than more kernels of fewer probl
 (`learned_methods.py trade`). One problem of ten, by chance, is measured on all kernels of its
 sample that are built: what a choice is worth is judged best there.
 
-In a sample, problems that `learned_h200.parquet` has come last. Of the others, every second one is
-drawn by chance, so that any beginning has a fair draw in it; those between them are where the
-shipped models and the estimate disagree most, and before these the ones that no model can judge.
+No sample has problems of `learned_h200.parquet`. Every second problem is drawn by chance, so that
+any beginning has a fair draw in it; those between them are where the shipped models and the
+estimate disagree most, and before these the ones that no model can judge.
 `--part i/n` takes every n-th problem, from the i-th on.
 """
 
@@ -127,7 +127,7 @@ def _convolutions(direction: str) -> Class:
             if len(p.spatial) == 2 and p.groups == 1 and p.c % 8 == p.k % 8 == 0
         ],
         lambda p: (p.c, p.k, p.filter, p.stride, p.pad, p.dilation),
-        230, Design(64, first=12, slowest=SLOWEST, pool=256), 6e10, 0.12, False,
+        230, Design(64, first=12, slowest=SLOWEST, pool=256), 6e10, 0.1, False,
     )  # fmt: skip
 
 
@@ -152,11 +152,11 @@ def _fp8() -> list[Any]:
 
 CLASSES = {
     "gemm": Class(
-        _gemms, lambda p: (p.n, p.k), 500, Design(64, slowest=SLOWEST, pool=200), 1.5e11, 0.26,
+        _gemms, lambda p: (p.n, p.k), 500, Design(64, slowest=SLOWEST, pool=200), 1.5e11, 0.33,
         False,
     ),
     "gemm_fp8": Class(
-        _fp8, lambda p: (p.n, p.k), 300, Design(64, slowest=SLOWEST, pool=200), 3e11, 0.16, False
+        _fp8, lambda p: (p.n, p.k), 300, Design(64, slowest=SLOWEST, pool=200), 3e11, 0.22, False
     ),
     "conv_forward": _convolutions("forward"),
     "conv_data": _convolutions("data"),
@@ -166,7 +166,7 @@ CLASSES = {
             ("attention:prefill", "attention:decode"), arch.arch("sm_90")
         ).problems,
         lambda p: (p.heads, p.kv_heads, p.head_dim, p.head_dim_v),
-        240, Design(64, slowest=SLOWEST, pool=128), 1e11, 0.22, True,
+        240, Design(64, slowest=SLOWEST, pool=128), 1e11, 0.15, True,
     ),
 }  # fmt: skip
 
@@ -175,12 +175,12 @@ def chance(problem: Any) -> str:
     return hashlib.sha256(str(problem).encode()).hexdigest()
 
 
-def drawn(of: Class) -> list[Any]:
-    """Problems by chance, the first of each kin before the second of any."""
+def drawn(of: Class, known: Collection[Any] = ()) -> list[Any]:
+    """Problems by chance but the known, the first of each kin before the second of any."""
     turns: dict[Hashable, int] = defaultdict(int)
     placed = []
     for problem in sorted(of.problems(), key=chance):
-        if problem.flops <= of.most_flops:
+        if problem.flops <= of.most_flops and problem not in known:
             kin = of.kin(problem)
             placed.append((turns[kin], chance(problem), problem))
             turns[kin] += 1
@@ -191,7 +191,6 @@ def ordered(sample: Sample, device: Device) -> Sample:
     """The pairs in the order to measure them."""
     models = gather(SHIPPED)
     assert models is not None
-    known = {cell.problem for cell in read([RECORD])}
 
     def worth(pair: tuple[Any, Sequence[Any]]) -> float:
         """How far model and estimate are apart; infinite if the model cannot judge."""
@@ -200,16 +199,15 @@ def ordered(sample: Sample, device: Device) -> Sample:
         found = judged(model, Described(problem, configs, device)) if model else ""
         return math.inf if isinstance(found, str) else found.gain
 
-    fair = [pair for pair in sample.pairs if pair[0] not in known]
-    apart = sorted(fair, key=worth, reverse=True)
-    turns = dict.fromkeys(pair for both in zip(fair, apart, strict=True) for pair in both)
-    seen = [pair for pair in sample.pairs if pair[0] in known]
-    return replace(sample, pairs=(*turns, *seen))
+    apart = sorted(sample.pairs, key=worth, reverse=True)
+    turns = dict.fromkeys(pair for both in zip(sample.pairs, apart, strict=True) for pair in both)
+    return replace(sample, pairs=tuple(turns))
 
 
 def draw(name: str) -> Sample:
     """The sample of a class."""
     of, device = CLASSES[name], arch.device(DEVICE)
+    known = {cell.problem for cell in read([RECORD])}
     this = arch.arch(device.arch)
     expanded: dict[str, tuple[Any, ...]] = {}
 
@@ -225,7 +223,7 @@ def draw(name: str) -> Sample:
         found = (config for space in spaces for config in expanded[str(space)])
         return tuple(dict.fromkeys(found))
 
-    return ordered(designs.sample(drawn(of), candidates, device, of.design), device)
+    return ordered(designs.sample(drawn(of, known), candidates, device, of.design), device)
 
 
 # --- measuring --------------------------------------------------------------------------------
