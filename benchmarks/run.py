@@ -46,7 +46,7 @@ from typing import Any
 
 import cases
 import claims
-from ahead import compile_ahead
+from ahead import SEED, compile_ahead
 from cases import AnyCase, Case, HostTimes, InGraphs, Part, Programs
 from comparison import SIDES, WAYS, Row, Samples, VendorWrong, Way, judged, summed
 from environment import environment, kernel_sources
@@ -55,7 +55,6 @@ from tilewright.standing import WAITS
 
 STALL_SECONDS = 300
 """A worker that says nothing for so long is ended. A compilation of FlexAttention takes longest."""
-SEED = 1
 PREPARED_TOGETHER = 80
 """Problems whose few candidates are measured before they are compared: each time opens the GPU in
 processes of its own."""

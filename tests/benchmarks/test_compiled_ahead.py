@@ -134,14 +134,14 @@ def test_a_problem_that_fails_says_why(monkeypatch, tmp_path, torch):
         if problem == "y":
             raise ValueError("no\nconfig")
 
-    made = case("a", "xy", ahead=compiles, operands=lambda problem, seed, place: place)
+    made = case("a", "xy", ahead=compiles, operands=lambda *given: given[1:])
     monkeypatch.setattr(ahead, "_every", lambda: {"a": made})
     turn = ahead.Turn(tmp_path / "gpu")
     assert [ahead.compile_one("a", i, turn) for i in range(2)] == [
         "",
         "a, y: ValueError: no config",
     ]
-    assert compiled == [("x", "cuda:0"), ("y", "cuda:0")]
+    assert compiled == [("x", (1, "cuda:0")), ("y", (2, "cuda:0"))]
 
 
 def test_inductor_times_in_turns(monkeypatch, tmp_path, torch):

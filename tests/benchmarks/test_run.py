@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from test_comparison import OURS, TIMES, Fake
 
+import ahead
 import cases
 import claims
 import run
@@ -400,6 +401,11 @@ def test_what_a_file_has_is_not_measured_again():
     (whole,), _ = ran(case(), Bench())
     assert (found.calls, found.graphs, found.problems) == (whole.calls, whole.graphs, 2)
     assert [what["problem"] for word, what in said if word == "row"] == ["a", "b"]
+
+
+def test_operands_are_those_that_were_compiled_for():
+    ran(case(), bench := Bench())
+    assert bench.seeds == [ahead.SEED, ahead.SEED + 1]
 
 
 def test_nor_is_a_program():
