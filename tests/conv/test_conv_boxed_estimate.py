@@ -24,7 +24,7 @@ def layer(n: int, c: int, size: int, direction: str = "forward") -> ConvProblem:
 
 def us(kernel: str, p: ConvProblem) -> float:
     """The estimate of a kernel, whose name is given from its tile on."""
-    name = f"conv_{p.direction}_2d_bf16_bf16_{kernel}"
+    name = f"conv_{p.direction}_{len(p.spatial)}d_bf16_bf16_{kernel}"
     return FAMILY.estimate(FAMILY.parse_name(name), p, H200).total_us
 
 
@@ -48,6 +48,22 @@ MEASURED = [
     (
         replace(layer(32, 256, 56, "weights"), k=512, stride=(2, 2)),
         f"128x128x64_w8_s4_{SPLIT}_b4x4x4", f"128x128x64_w8_s4_{SK}_b4x4x4",
+    ),
+    # Steps of 16 pixels wait for their ring: 79.6 and 135.7 µs, 10.6 and 15.7.
+    (
+        replace(layer(8, 1792, 24, "weights"), groups=7),
+        f"128x128x32_w8_s4_{WS}_b1x4x8_grouped", f"128x128x16_w8_s4_{WS}_b1x2x8_grouped",
+    ),
+    (
+        replace(layer(32, 256, 8, "weights"), groups=2),
+        f"64x64x32_w4_s8_{WS}_b1x4x8_grouped", f"64x64x16_w4_s8_{WS}_b1x2x8_grouped",
+    ),
+    # So do those of 32 pixels of one group: 68.7 and 105.3 µs.
+    (
+        ConvProblem(
+            1, 384, 384, (3, 62, 106), (3, 3, 3), pad=(1, 1, 1), direction="weights"
+        ),
+        f"128x256x32_w8_s8_{WS}_b1x1x4x8_sp64", f"128x128x32_w8_s4_{WS}_b1x1x4x8",
     ),
     # Three ways of 36 tiles leave 24 of 132 compute units idle: 190 and 226 µs.
     (

@@ -85,6 +85,17 @@ def together_us(body: Number, memory: Number) -> Number:
     return found
 
 
+def ring_us(read: Number, stages: Number) -> Number:
+    """Microseconds of a step in which operands are waited for, where a ring of so many stages is
+    filled ahead: those of all stages but one are on their way at once.
+
+    read: microseconds of a step's operands on their way from L2.
+    """
+    ahead = stages - 1 + (stages == 1)
+    found: Number = (DEVICE.LATENCY_US + read) / ahead
+    return found
+
+
 def meeting_us(reduction: str, ways: int, sums: int, device: Device) -> float:
     """Time for `ways` workgroups that share a tile of so many sums to meet. Each publishes its
     sums. Then the last workgroup reads the sums of the others (``linear``) or the sum that atomics

@@ -90,7 +90,7 @@ def step_of(config: GemmConfig, device: Device) -> Step:
         shared += _read_by_warps(config, this, a, b)
         if this.backend == "hip" and not record.has("few_rows"):  # no matrix units
             shared *= GEMM.SHARED_OF_VECTORS
-    waits = (DEVICE.LATENCY_US + (a + b) / port) / max(1, config.num_stages - 1) + issue
+    waits = physics.ring_us((a + b) / port, config.num_stages) + issue
     if not feeds_itself:
         waits += DEVICE.SERIAL_PRODUCTS * products
     if config.num_stages == 1:

@@ -1,8 +1,9 @@
 """How long a kernel that copies boxes (`boxed`) should take: GEMM's rates, and whole boxes.
 
 Copies and products overlap, so a step takes the longer of the two, and so does a tile's way
-through its steps. A tile's store comes on top where the groups share the tile; where they take
-turns, only the last.
+through its steps. Where a ring has few stages for steps as short as 16 pixels, a step takes as long
+as the next one's operands are waited for. A tile's store comes on top where the groups share the
+tile; where they take turns, only the last.
 
 The copy engine is slower for rows that lie askew or outside an array (`arch/figures`).
 """
@@ -31,8 +32,8 @@ from tilewright.ops.device import widths
 from tilewright.ops.estimate import Estimates
 from tilewright.ops.pool import Columns, Each, each
 
-PRODUCTS, PORT, MEMORY, STORES, TOTALS, LAUNCH = (
-    "products", "L2", "memory", "stores", "sum of parts", "launch",
+PRODUCTS, PORT, LATENCY, MEMORY, STORES, TOTALS, LAUNCH = (
+    "products", "L2", "waiting for loads", "memory", "stores", "sum of parts", "launch",
 )  # fmt: skip
 
 
@@ -41,12 +42,14 @@ class Steps:
     """Microseconds of a step of each kernel: arrays.
 
     products: of the matrix units. read: of the operands on their way from L2.
-    outside: how much longer that takes in the last tile of columns, which has rows outside.
+    waits: until the next step's operands are there.
+    outside: how much longer reading takes in the last tile of columns, which has rows outside.
     edges: the share of tiles that are such.
     """
 
     products: Each
     read: Each
+    waits: Each
     outside: Each
     edges: Each
 
@@ -61,8 +64,9 @@ class Steps:
         return self._over_all(self.read * DEVICE.READ_APART)
 
     def _over_all(self, read: Each) -> Each:
-        whole = np.maximum(self.products, read)
-        return whole + self.edges * (np.maximum(self.products, read + self.outside) - whole)
+        least = np.maximum(self.products, self.waits)
+        whole = np.maximum(least, read)
+        return whole + self.edges * (np.maximum(least, read + self.outside) - whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ def estimates(x: Context) -> Estimates:
     terms = {
         PRODUCTS: steps * one.products,
         PORT: (steps + apart * (DEVICE.READ_APART - 1)) * read,
+        LATENCY: steps * one.waits,
         MEMORY: np.full(len(c), memory),
         STORES: stores,
         LAUNCH: launch,
@@ -161,7 +166,9 @@ def _step(c: Columns, p: ConvProblem, device: Device, through: float) -> Steps:
     longer = DEVICE.OUTSIDE_ROW_US - DEVICE.ROW_BYTES / through
     # Boxes of several taps behind the last are read from inside.
     edge = (past > 0) & (c.spread == 0)
-    return Steps(products, whole, np.where(edge, rows * longer, 0.0), edge / np.maximum(1, tiles))
+    waits = physics.ring_us(whole, c.num_stages)
+    outside = np.where(edge, rows * longer, 0.0)
+    return Steps(products, whole, waits, outside, edge / np.maximum(1, tiles))
 
 
 def _products(c: ConvConfig, device: Device) -> float:

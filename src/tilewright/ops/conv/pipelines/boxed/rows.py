@@ -43,9 +43,9 @@ class Tiles:
     of_weights: bool
 
 
-UNSEEN = True
-"""Kernels for groups were simulated, and no GPU has run them yet. A tuning tries them, since it
-checks what it times; nothing chooses them untried."""
+LEAST_OF_GROUP = 64
+"""Channels and filters of a group, at least, for which the default space has kernels by boxes. No
+GPU has run those of fewer yet. A tuning tries them, since it checks what it times."""
 
 LEAST_STAGES = 3
 """A ring with fewer hides too little of a load."""
@@ -93,7 +93,7 @@ def rows(of: Tiles, p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     """Rows of the default space, or of a tuning's, for one of the pipelines."""
     if p.groups == 1:
         yield from _dense(of, p, arch, tuned=tuned)
-    elif tuned or not UNSEEN:
+    elif tuned or min(p.group_c, p.group_k) >= LEAST_OF_GROUP:
         for row in _dense(of, p, arch, tuned=tuned):
             if _within_groups(p, row):
                 yield (*row, True)
