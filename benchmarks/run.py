@@ -180,7 +180,8 @@ def _kernels(
         if one.problems:
             found.append(one)
         else:
-            say("text", f"  no claim {one.claim}: no right result of {part.against}")
+            none = f"no problem is meant, or there is no right result of {part.against}"
+            say("text", f"  no claim {one.claim}: {none}")
     return found
 
 
