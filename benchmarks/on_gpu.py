@@ -272,9 +272,18 @@ class Bench:
         )
         return row, configs
 
-    def stepped(self, calls: Mapping[str, timing.Call]) -> tuple[Samples, dict[str, Any]]:
-        """The samples of both sides, and the configs of the kernels that a step of ours chose."""
-        configs = _chosen_by(calls["ours"])
+    def stepped(
+        self, make: Callable[[], Mapping[str, timing.Call]]
+    ) -> tuple[Samples, dict[str, Any]]:
+        """The samples of both sides, and the configs of the kernels that ours chose while the steps
+        were made, and in one more: a graph that is replayed chooses none."""
+        calls: dict[str, timing.Call] = {}
+
+        def made() -> None:
+            calls.update(make())
+            calls["ours"]()
+
+        configs = _chosen_by(made)
         return stepped(calls), configs
 
     def wait(self) -> None:

@@ -262,7 +262,7 @@ def _programs(
 def _stepped(make: cases.Steps, at_work: Any) -> tuple[Samples, dict[str, Any]]:
     """The samples of a program's steps, and the kernels that it chose. Its memory is given back."""
     try:
-        found: tuple[Samples, dict[str, Any]] = at_work.stepped(make())
+        found: tuple[Samples, dict[str, Any]] = at_work.stepped(make)
         return found
     finally:
         at_work.release()

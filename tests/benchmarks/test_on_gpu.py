@@ -305,11 +305,18 @@ def test_nothing_is_made_where_there_is_nobody_to_compare_with(bench, monkeypatc
         on_gpu.OnGpu(case(vendor=(absent,)), PROBLEM, bench, 5, lambda text: None)
 
 
-def test_a_step_says_the_kernels_that_it_chose(monkeypatch):
+@pytest.mark.parametrize("replayed", [False, True])
+def test_a_program_says_the_kernels_that_it_chose(monkeypatch, replayed):
+    """Also one whose steps replay what ran while they were made."""
     place = object.__new__(on_gpu.Bench)
     monkeypatch.setattr(on_gpu, "stepped", lambda calls: {"ours": [1.0]})
     a, b = np.ones((16, 32), np.float32), np.ones((32, 16), np.float32)
-    samples, used = place.stepped({"ours": lambda: tw.gemm(a, b), "vendor": lambda: None})
+
+    def make():
+        made = tw.gemm(a, b)
+        return {"ours": (lambda: made) if replayed else lambda: tw.gemm(a, b), "vendor": list}
+
+    samples, used = place.stepped(make)
     assert samples == {"ours": [1.0]}
     (config,) = used.values()
     assert (config.family, config.dtype_a) == ("gemm", "fp32")

@@ -59,8 +59,8 @@ class Bench:
         self.prepared = list(problems)
         return self.note
 
-    def stepped(self, calls):
-        return {name: [call()] * 10 for name, call in calls.items()}, {}
+    def stepped(self, make):
+        return {name: [call()] * 10 for name, call in make().items()}, {}
 
     def release(self):
         self.released += 1
