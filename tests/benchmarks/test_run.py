@@ -328,13 +328,14 @@ def test_a_real_worker_runs_until_a_case_fails():
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_a_worker_goes_on_after_a_failure_if_the_gpu_can_be_used(works, monkeypatch):
+@pytest.mark.parametrize("first", [case("a"), Programs("a", "all", "torch", {})])
+def test_a_worker_goes_on_after_a_failure_if_the_gpu_can_be_used(first, works, monkeypatch):
     def ran(one, *rest):
         if one.name == "a":
             raise ValueError("no kernel")
         return [claim(one.name)]
 
-    monkeypatch.setattr(cases, "every", lambda: {name: case(name) for name in "ab"})
+    monkeypatch.setattr(cases, "every", lambda: {"a": first, "b": case("b")})
     monkeypatch.setattr(run, "run_case", ran)
     monkeypatch.setattr(run, "_works", lambda bench: works)
     monkeypatch.setattr(run.gc, "freeze", lambda: None)
