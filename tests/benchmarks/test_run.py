@@ -327,6 +327,28 @@ def test_a_real_worker_runs_until_a_case_fails():
     assert [what for word, what in said if word == "begin"] == ["gemm-int8"]
 
 
+@pytest.mark.parametrize(("measures", "until"), [(True, NEVER), (False, run.PAST)])
+def test_a_worker_that_only_claims_begins_nothing(measures, until, monkeypatch):
+    started = []
+
+    class Process(SimpleNamespace):
+        exitcode = 0
+
+        def start(self):
+            started.append(self.args[2])
+
+        def join(self, *seconds):
+            """It has ended."""
+
+        def is_alive(self):
+            return False
+
+    context = SimpleNamespace(Pipe=run.multiprocessing.Pipe, Process=Process)
+    monkeypatch.setattr(run.multiprocessing, "get_context", lambda how: context)
+    ((word, _),) = run.worker({}, measures, ["a"], NEVER)
+    assert (word, started) == ("gone", [until])
+
+
 @pytest.mark.parametrize("works", [True, False])
 @pytest.mark.parametrize("first", [case("a"), Programs("a", "all", "torch", {})])
 def test_a_worker_goes_on_after_a_failure_if_the_gpu_can_be_used(first, works, monkeypatch):
