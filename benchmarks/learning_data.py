@@ -85,7 +85,7 @@ PAIRS_A_SECOND = 40
 """On one GPU, as a run of `measure` said."""
 WHOLE = 10
 """One of so many problems, by chance, is measured on all its kernels that are built."""
-FIRST, TOGETHER = 8, 16
+FIRST, TOGETHER = 8, 24
 """Problems that are measured between two looks at the clock: at first, and later on each GPU. At
 the end of them GPUs wait for each other."""
 SPARED_CORES = 3
