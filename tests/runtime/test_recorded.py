@@ -19,7 +19,7 @@ import tilewright.torch as tt  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import flash_attn_func  # noqa: E402
-from tilewright.torch import eager, sums  # noqa: E402
+from tilewright.torch import eager, porting, sums  # noqa: E402
 
 ORDERS = (torch.contiguous_format, torch.channels_last)
 
@@ -125,7 +125,8 @@ ARRIVING = (torch.empty_like, lambda out: torch.ones((), dtype=out.dtype).expand
 
 @pytest.mark.grid(3)
 @pytest.mark.parametrize("kind", [convolution, gemm, operator, attention, functions])
-def test_what_is_launched_does_not_depend_on_what_was_launched_before(driver, kind):
+def test_what_is_launched_does_not_depend_on_what_was_launched_before(driver, monkeypatch, kind):
+    monkeypatch.setattr(sums, "_ours", lambda x: True)  # as on a GPU
     rng, shown = random.Random(kind.__name__), Shown(driver)
     for _ in range(40):
         call, given = kind(rng)
@@ -190,6 +191,33 @@ def test_a_known_call_does_not_go_the_long_way(driver, alone, monkeypatch, call,
     launched = len(driver.launches)
     assert [x.shape for x in step()] == [x.shape for x in leaves]
     assert len(driver.launches) > launched + 1
+
+
+@pytest.mark.parametrize("layer", [
+    torch.nn.Linear(16, 16), torch.nn.Conv2d(16, 16, 3, padding=1),
+    torch.nn.Conv2d(16, 16, 3, padding=1, groups=16),
+])  # fmt: skip
+def test_a_known_backward_pass_sums_the_bias_s_gradient_in_its_one_call(driver, monkeypatch, layer):
+    monkeypatch.setattr(sums, "_ours", lambda x: True)
+    layer = layer.bfloat16()
+    porting.port(layer)
+    x = zeros(2, 16, 16, 16)
+
+    def step():
+        begin = len(driver.launches)
+        out = layer(x)
+        made = torch.autograd.grad(out, [*layer.parameters()], torch.empty_like(out))
+        names = [one["function"] for one in driver.launches[begin:]]
+        return names, [(one.shape, one.stride()) for one in made]
+
+    found = [step() for _ in range(3)]
+    assert found[1:] == found[:1] * 2
+
+    def apart(*_):
+        raise AssertionError("a sum was a call of its own")
+
+    monkeypatch.setattr(sums, "by_operation", apart)
+    assert step() == found[0]
 
 
 @pytest.fixture

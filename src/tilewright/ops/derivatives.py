@@ -35,7 +35,8 @@ class Derivative:
     slopes: Slopes | None = None
 
 
-def _same(dz: Any, x: Any) -> Any:
+def unchanged(dz: Any, x: Any) -> Any:
+    """The gradient of an operand that is added."""
     return dz
 
 
@@ -122,7 +123,7 @@ def _gate(slopes: Slopes, to_operands: tuple[None, ...] = ()) -> Derivative:
     return Derivative(partial(of_halves, slopes, False), to_operands, reads="x", slopes=slopes)
 
 
-ADDED = Derivative(to_operands=(_same,))
+ADDED = Derivative(to_operands=(unchanged,))
 MULTIPLIED = Derivative(_times_operand, (_times_input,), operands_read=True)
 RELU = Derivative(_relu, reads="z")
 GELU = Derivative(_gelu, reads="x")

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.ops import epilogues
 from tilewright.ops.backward import Backward, Computation, incoming
-from tilewright.ops.derivatives import Derivative
+from tilewright.ops.derivatives import Derivative, unchanged
 from tilewright.ops.epilogues import Takes, chain_names
 from tilewright.verdict import Verdict, no
 
@@ -137,7 +137,7 @@ class Recording(ABC):
             if name in self._wanted:
                 assert to is not None
                 x = self._before(place) if derivative.operands_read else dz
-                each = self.add(f"d{name}", to, dz, x)
+                each = dz if to is unchanged else self.add(f"d{name}", to, dz, x)
                 self._found[name] = self.add(f"grad {name}", self.summed(taken), each)
 
     def _input(self, place: int, dz: str) -> str:

@@ -62,18 +62,22 @@ def _values(
 
 def _carry_out_steps(
     steps: Sequence[Step], run: Run, values: dict[str, Any], dispatcher: Any = None
-) -> None:
-    """Add to `values` what steps make.
+) -> dict[str, Any]:
+    """Add to `values` what steps make. Returns the sums that an operation made, by name, in the
+    shapes of its outputs.
 
     dispatcher: launches them, and repeats those that are like earlier ones, if given.
     """
+    summed = {}
     for step in steps:
         given = [values[name] for name in step.operands]
         if not isinstance(step.op, str):
             if isinstance(step.op, Sum) and (dispatcher is not None or sums.being_prepared()):
-                values[step.makes[0]] = sums.launched(step.op, given[0], run, dispatcher)
-            else:
-                values[step.makes[0]] = step.op(*given)
+                made = sums.by_operation(step.op, given[0], run, dispatcher)
+                if made is not None:
+                    summed[step.makes[0]], values[step.makes[0]] = made, made.reshape(-1)
+                    continue
+            values[step.makes[0]] = step.op(*given)
             continue
         if dispatcher is not None:
             passed = _passed(step.passed, values)
@@ -84,6 +88,7 @@ def _carry_out_steps(
         scalars = [values[name] for name in step.numbers]
         made = run(step.op, step.said, given, scalars)
         values |= zip(step.makes, made, strict=True)
+    return summed
 
 
 def _passed(names: tuple[str | None, ...], values: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -108,28 +113,33 @@ def repeated(
     if plan.apart is not None:
         passed = _passed(plan.passed, {**plan.defaults, **numbers}) if plan.passed else ()
         made = dispatcher.repeat(plan, arrays, passed)
-    if made is not None and len(plan.launched) == plan.inputs:
-        return made if type(made) is tuple else (made,)
+    outputs = made if type(made) is tuple else (made,)
+    whole = made is not None and len(outputs) == len(plan.results)
+    if whole and len(outputs) == plan.inputs:
+        return outputs
     found: list[Any] = [None] * plan.inputs
+    if whole:
+        for result, x in zip(plan.results, outputs, strict=True):
+            found[result.place] = x
+        return found
     if made is None:
         with autocast.off():
             values = _values(plan, numbers, saved, arrived)
-            _carry_out_steps(plan.steps, run, values, dispatcher)
+            summed = _carry_out_steps(plan.steps, run, values, dispatcher)
             for result in plan.results:
                 found[result.place] = _finished(result, values[result.made])
         if plan.apart is None:
             return found
-        if call := _repeatable(plan, arrays, values, found):
+        if call := _repeatable(plan, arrays, values, summed, found):
             dispatcher.remember(plan, call)
         return found
-    for place, x in zip(plan.launched, made if type(made) is tuple else (made,), strict=True):
+    for place, x in zip(plan.launched, outputs, strict=True):
         found[place] = x
-    if plan.rest:
-        with autocast.off() if autocast.active() else _AS_IT_IS:
-            values = _values(plan, numbers, saved, arrived, plan.read_apart)
-            _carry_out_steps(plan.apart or (), run, values, dispatcher)
-            for result in plan.rest:
-                found[result.place] = _finished(result, values[result.made])
+    with autocast.off() if autocast.active() else _AS_IT_IS:
+        values = _values(plan, numbers, saved, arrived, plan.read_apart)
+        _carry_out_steps(plan.apart or (), run, values, dispatcher)
+        for result in plan.rest:
+            found[result.place] = _finished(result, values[result.made])
     return found
 
 
@@ -137,25 +147,40 @@ _AS_IT_IS = nullcontext()
 
 
 def _repeatable(
-    plan: Plan, arrays: tuple[Any, ...], values: Mapping[str, Any], found: Sequence[Any]
+    plan: Plan,
+    arrays: tuple[Any, ...],
+    values: Mapping[str, Any],
+    summed: Mapping[str, Any],
+    found: Sequence[Any],
 ) -> Repeatable | None:
-    """A backward pass as the dispatcher repeats it; None if a launch reads what a function of
-    several tensors made.
+    """A backward pass as the dispatcher repeats it, with its sums where an operation makes all the
+    rest; None if a launch reads what a function of several tensors made.
 
     arrays: the tensors that the pass begins with.
     values: these and what its steps made, by name.
+    summed: of these, the sums that an operation made.
     found: the gradients.
     """
-    launched = [result for result in plan.results if result.place in plan.launched]
+    whole = all(
+        result.made in summed and found[result.place].dtype is summed[result.made].dtype
+        for result in plan.rest
+    )
+    launched = [one for one in plan.results if whole or one.place in plan.launched]
     made = [found[result.place] for result in launched]
-    roots = {result.launched: -1 - place for place, result in enumerate(launched)}
+    roots = {one.launched or one.made: -1 - place for place, one in enumerate(launched)}
     names = tuple(one.name for one in (*plan.operands, *plan.arriving))
     roots |= {name: place for place, name in enumerate(names)}
     launches = []
     for step in plan.steps:
         if not isinstance(step.op, str):
-            if len(step.operands) == 1 and step.operands[0] in roots:
-                roots[step.makes[0]] = roots[step.operands[0]]  # a view of it; else a copy
+            of = roots.get(step.operands[0])
+            if isinstance(step.op, Sum) and whole and step.makes[0] in summed:
+                if of is None:
+                    return None
+                x, sum = values[step.operands[0]], summed[step.makes[0]]
+                launches.append(sums.launch_of(step.op, x, sum, of, roots[step.makes[0]]))
+            elif len(step.operands) == 1 and of is not None:
+                roots[step.makes[0]] = of  # a view of it; else a copy
             continue
         for name in step.makes:
             if name not in roots:

@@ -34,6 +34,15 @@ def being_prepared() -> bool:
 def launched(one: Sum, x: Any, run: Run, dispatcher: Any = None) -> Any:
     """What `one` makes of `x`, on a GPU by the operation where that reads `x` as it lies.
 
+    run, dispatcher: as in `by_operation`.
+    """
+    made = by_operation(one, x, run, dispatcher)
+    return one(x) if made is None else made.reshape(-1)
+
+
+def by_operation(one: Sum, x: Any, run: Run, dispatcher: Any = None) -> Any:
+    """What the operation makes of `x`, in the shape of its output; None where torch is to sum.
+
     run: runs an operation: its name, what the call says, its tensors and numbers → its outputs.
     dispatcher: repeats sums that are like earlier ones, if given.
     """
@@ -42,18 +51,24 @@ def launched(one: Sum, x: Any, run: Run, dispatcher: Any = None) -> Any:
         return made
     seen = one.read(x) if _ours(x) else None
     if seen is None:
-        return one(x)
-    said = Said(options=one.options)
+        return None
     try:
-        (sums,) = run(one.op, said, (seen,), ())
+        (made,) = run(one.op, Said(options=one.options), (seen,), ())
     except (BadArgument, NoKernelFound):  # more elements than are counted, say
-        return one(x)
-    made = sums.reshape(-1)
+        return None
     if dispatcher is not None:
-        known = calls.identity(one.op, said.named, said.options)
-        launches = (Launched(known, (seen, sums), (0, -1)),)
+        launches = (launch_of(one, x, made, 0, -1),)
         dispatcher.remember(one, Repeatable((x,), launches, (made,), 1))
     return made
+
+
+def launch_of(one: Sum, x: Any, made: Any, of_x: int, of_made: int) -> Launched:
+    """The launch of a sum that `by_operation` made.
+
+    of_x, of_made: what the two are views of (`Launched.roots`).
+    """
+    known = calls.identity(one.op, (), one.options)
+    return Launched(known, (one.read(x), made), (of_x, of_made))
 
 
 def _ours(x: Any) -> bool:
