@@ -329,6 +329,12 @@ class Dispatcher:
         torch = fast.torch if record else fast.torch_unrecorded
         return fast.repeat(torch, launches.recipes, what, given, scalars)
 
+    def signature(self, what: Any, given: tuple[Any, ...]) -> Any:
+        """What `repeat` knows a call by whose gradients are recorded; None for one that it does not
+        repeat."""
+        fast = self._launches.fast
+        return None if fast is None else fast.signature(what, given, True)
+
     def split(self, name: str, given: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | None:
         """What `repeat` takes for a call of a function: the function's name and arguments without
         the torch tensors, and these. None if no call was launched yet, or if an argument is another

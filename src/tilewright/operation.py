@@ -158,6 +158,11 @@ def is_compiling() -> bool:
     return _compiling()
 
 
+def is_watched() -> bool:
+    """Whether a mode or a tracer is watching, derivatives are taken forward, or autocast is on."""
+    return _watched()
+
+
 def alike(*words: Any) -> tuple[Any, ...] | None:
     """The words, to be what `again` takes; None if they do not say the same whenever they are
     equal, or under ``torch.compile``, which keeps no such calls."""
@@ -183,6 +188,13 @@ def again(what: Any, given: tuple[Any, ...], scalars: tuple[int | float | None, 
     if what is None or _compiling() or _watched():
         return None
     return default_dispatcher().repeat(what, given, scalars)
+
+
+def recorded_as(what: Any, given: tuple[Any, ...]) -> Any:
+    """What a call like this one is known by, whose gradients torch records: it differs where `what`
+    or the tensors' shapes, strides, dtypes, devices or wants differ. None where tensors are no
+    plain ones on a GPU, and where torch may have to know of the call otherwise."""
+    return None if _compiling() or _watched() else default_dispatcher().signature(what, given)
 
 
 def remember(

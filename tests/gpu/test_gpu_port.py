@@ -79,7 +79,22 @@ class Gated(nn.Module):
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Mlp(nn.Module):
+    """As timm has it."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.fc1, self.act, self.drop1 = nn.Linear(DIM, 4 * DIM), act, nn.Dropout(0.0)
+        self.norm, self.fc2, self.drop2 = nn.Identity(), nn.Linear(4 * DIM, DIM), nn.Dropout(0.0)
+
+    def forward(self, x: Any) -> Any:
+        return self.drop2(self.fc2(self.norm(self.drop1(self.act(self.fc1(x))))))
+
+
 BETWEEN = {
+    "perceptron": (Mlp(nn.GELU()), (2, 8, 8, DIM)),
+    "perceptron with SiLU": (Mlp(nn.SiLU()), (128, DIM)),
+    "perceptron with ReLU": (Mlp(nn.ReLU()), (2, 64, DIM)),
     "layer": (nn.LayerNorm(DIM), (2, 64, DIM)),
     "layer without weights": (nn.LayerNorm(DIM, elementwise_affine=False), (64, DIM)),
     "rms": (nn.RMSNorm(DIM), (2, 8, 4, DIM)),

@@ -20,6 +20,7 @@ from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import flash_attn_func  # noqa: E402
 from tilewright.torch import eager, porting, sums  # noqa: E402
+from tilewright.torch.functional import perceptron  # noqa: E402
 
 ORDERS = (torch.contiguous_format, torch.channels_last)
 
@@ -218,6 +219,42 @@ def test_a_known_backward_pass_sums_the_bias_s_gradient_in_its_one_call(driver, 
 
     monkeypatch.setattr(sums, "by_operation", apart)
     assert step() == found[0]
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.act, self.fc2 = (
+            torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16)
+        )  # fmt: skip
+
+    def forward(self, x: Any) -> Any:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+def test_a_known_perceptron_launches_what_its_layers_launch(driver, alone, monkeypatch):
+    monkeypatch.setattr(sums, "_ours", lambda x: True)
+    apart, whole = (Mlp().bfloat16() for _ in range(2))
+    assert porting.port(whole).swapped == ("", "fc1", "fc2")
+    for one in (apart.fc1, apart.fc2):
+        porting.port(one)
+
+    def step(model, rows=8):
+        x = zeros(2, rows, 16).requires_grad_()
+        begin = len(driver.launches)
+        out = model(x)
+        made = torch.autograd.grad(out, [x, *model.parameters()], torch.empty_like(out))
+        launched = [one["function"] for one in driver.launches[begin:]]
+        return launched, [(one.shape, one.stride(), one.dtype) for one in made]
+
+    wanted = step(apart), step(apart, 48)
+    assert len(wanted[0][0]) == 8
+    for _ in range(3):
+        assert (step(whole), step(whole, 48)) == wanted
+    alone()
+    monkeypatch.setattr(sums, "by_operation", None)
+    monkeypatch.setattr(perceptron, "_planned", None)
+    assert (step(whole), step(whole, 48)) == wanted
 
 
 @pytest.fixture

@@ -49,6 +49,39 @@ def test_a_model_with_ported_norms_and_gates(name):
     assert all(map(torch.equal, run(), wanted))
 
 
+def perceptrons():
+    gpt2, clip = (getattr(transformers.models, name) for name in ("gpt2", "clip"))
+    config = transformers.GPT2Config(n_embd=16)
+    yield gpt2.modeling_gpt2.GPT2MLP(24, config), "c_fc+gelu_tanh+c_proj"
+    config = transformers.CLIPVisionConfig(
+        hidden_size=16, intermediate_size=24, hidden_act="gelu", num_attention_heads=2
+    )
+    yield clip.modeling_clip.CLIPMLP(config), "fc1+gelu+fc2"
+
+
+def test_perceptrons():
+    for model, by in perceptrons():
+        torch.manual_seed(0)
+        model.eval()
+        x = torch.randn(2, 3, 16, requires_grad=True)
+
+        def run(model=model, x=x):
+            made = model(x)
+            return made, *torch.autograd.grad(made.square().sum(), [x, *model.parameters()])
+
+        wanted = run()
+        assert port(model).layers[0].by == f"one call of {by}"
+        found = run()
+        for one, other in zip(found, wanted, strict=True):
+            assert (one - other).norm() <= 1e-5 * other.norm() and one.stride() == other.stride()
+        with torch.no_grad():
+            assert (model(x) - wanted[0]).norm() <= 1e-5 * wanted[0].norm()
+        nodes = [node.name() for node, _ in found[0].grad_fn.next_functions if node]
+        assert {name.rpartition("::")[2] for name in nodes} <= {"AccumulateGrad", "TBackward0"}
+        unport(model)
+        assert all(map(torch.equal, run(), wanted))
+
+
 def test_linear_layers_of_gpt2_whose_weights_lie_turned(monkeypatch):
     torch.manual_seed(0)
     layer = transformers.pytorch_utils.Conv1D(12, 16)

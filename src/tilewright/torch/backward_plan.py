@@ -14,7 +14,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward, Computation, alike, incoming
 from tilewright.ops.nouns import Operand, View
 from tilewright.torch import fake
-from tilewright.torch.said import NOTHING, Said
+from tilewright.torch.said import NOTHING, Said, of
 
 Taking = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 """Takes some items of a tuple."""
@@ -216,6 +216,12 @@ def plan_of(op: str, said: Said, described: Described) -> Plan:
         backward.differentiable,
         tuple(i for i, one in enumerate(outputs) if one.name in backward.constant),
     )
+
+
+def plan_of_call(op: str, keywords: Mapping[str, Any], described: Described) -> Plan:
+    """As `plan_of`. keywords: the call's, which have no scalars."""
+    said, _ = of(op, calls.spoken(op, keywords, 0))
+    return plan_of(op, said, described)
 
 
 def _without_launches(steps: Sequence[Step], wanted: Collection[str]) -> tuple[Step, ...] | None:

@@ -32,6 +32,9 @@ _EQUATIONS = {
 view of it is made. An x of four and more, as images whose channels lie innermost are, is to be
 contiguous: its rows are those of one matrix."""
 
+MOST_DIMENSIONS = max(_EQUATIONS)
+"""Of an x that `linear` takes as it lies, if it is contiguous."""
+
 _MOST = 4
 """Dimensions of an operand that a product takes as they lie: two of a batch."""
 
@@ -185,6 +188,19 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
     dims = input.dim()
     folded = dims > 3 and not (dims in _EQUATIONS and input.is_contiguous())
     x, w = _read(input.flatten(0, -2) if folded else input, weight)
+    said = said_of_linear(x, weight, bias, activation)
+    made = gemm(x, w, **said)
+    if folded:
+        return made.unflatten(0, input.shape[:-1])
+    _remember(what, given, said, made)
+    return made
+
+
+def said_of_linear(
+    x: Any, weight: Any, bias: Any = None, activation: str | None = None
+) -> dict[str, Any]:
+    """The keywords of the product that `linear` calls, of an x that it takes as it lies. Raises
+    `BadArgument` for a bias that does not fit."""
     said = {"equation": _EQUATIONS[x.dim()], **_precision(x)}
     if bias is not None:
         checked.dimensions("bias", bias, 0, 1)
@@ -192,11 +208,7 @@ def linear(input: Any, weight: Any, bias: Any = None, activation: str | None = N
         said["epilogue"] = "bias" if activation is None else f"bias+{activation}"
     elif activation is not None:
         said["epilogue"] = activation
-    made = gemm(x, w, **said)
-    if folded:
-        return made.unflatten(0, input.shape[:-1])
-    _remember(what, given, said, made)
-    return made
+    return said
 
 
 def _product(what: Any, a: Any, b: Any) -> Any:

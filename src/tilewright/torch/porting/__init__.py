@@ -81,8 +81,9 @@ def port(model: nn.Module, *, only: Collection[str] = (), skip: Collection[str] 
     model: its ``Linear``, ``Conv1d`` to ``Conv3d``, transposed convolutions,
         ``MultiheadAttention``, ``LayerNorm`` and ``RMSNorm`` modules are ported, modules whose
         methods call ``scaled_dot_product_attention``, norms of other classes and multi-layer
-        perceptrons with gates that compute what ours do. In a ``Sequential``, a layer and the GELU,
-        ReLU or SiLU behind it are one call; with gradients, ReLU alone.
+        perceptrons with gates that compute what ours do. Perceptrons of two linear layers with an
+        activation between them are one call. In a ``Sequential``, a layer and the GELU, ReLU or
+        SiLU behind it are one call; with gradients, ReLU alone.
     only: names of modules, with all that they have within, or patterns such as
         ``blocks.*.mlp``; by default all.
     skip: names or patterns of modules that stay as they are, with all that they have within.
@@ -109,7 +110,11 @@ def port(model: nn.Module, *, only: Collection[str] = (), skip: Collection[str] 
         module.__dict__.update(one.methods)
         found[name] = one
     for name, module in modules.items():
-        one = rules.joined(module) if name in chosen and name not in skipped else None
+        if name not in chosen or name in skipped:
+            continue
+        one = rules.joined(module)
+        if name not in found:
+            one = one or rules.perceptron(module)
         if one is not None:
             module.__dict__.update(one.methods)
             found[name] = one

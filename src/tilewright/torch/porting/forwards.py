@@ -27,8 +27,13 @@ def linear_forward(module: nn.Linear, input: Any) -> Any:
 
 
 def _linear(module: nn.Linear, input: Any, activation: str | None = None) -> Any:
-    """None where tensors are not served. A call like an earlier one is not asked again."""
-    weight, bias = module.weight, module.bias
+    """None where tensors are not served."""
+    return product(input, module.weight, module.bias, activation)
+
+
+def product(input: Any, weight: Any, bias: Any, activation: str | None = None) -> Any:
+    """`linear`; None where tensors are not served. A call like an earlier one is not asked
+    again."""
     made = again((LINEAR, activation, tf32(input)), (input, weight, bias))
     if made is None and served(input, weight, bias, split=True):
         made = attempted(linear, input, weight, bias, activation)

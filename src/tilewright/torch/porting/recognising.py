@@ -1,4 +1,4 @@
-"""Norms and gates of classes that are not torch's, recognised by what they compute.
+"""Norms, gates and perceptrons of classes that are not torch's, recognised by what they compute.
 
 A name alone says too little: Gemma's RMS norm adds 1 to its weight, others round elsewhere or norm
 groups. So the forward of the class is run, once, on a stand-in for the module with weights of its
@@ -22,7 +22,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
+from tilewright.torch.functional.perceptron import ACTIVATIONS
 from tilewright.torch.porting.between import Gate, Norm
+from tilewright.torch.porting.perceptrons import Perceptron, is_ported
 
 NORM = re.compile(r"(RMS|Rms|Layer)_?Norm(2d)?$")
 """How classes of norms are called."""
@@ -180,13 +182,16 @@ def gate_of(module: nn.Module) -> Gate | str | None:
     return Gate(gate, projections, name) if gate else f"its class {kind} gates otherwise"
 
 
+def _sampled() -> Any:
+    """What activations are tried on."""
+    ends = torch.tensor([-30.0, 30.0], device="cpu")
+    return torch.cat([torch.linspace(-8, 8, 127, device="cpu"), ends]).double()
+
+
 def _gate_tried(module: nn.Module, projections: tuple[str, ...], name: str) -> str:
     """Our name of the activation; empty if the module does not compute down_proj(activation(gate) ·
     up)."""
-    rng = torch.Generator("cpu").manual_seed(0)
-    gate = torch.cat(
-        [torch.linspace(-8, 8, 127, device="cpu"), torch.tensor([-30.0, 30.0], device="cpu")]
-    ).double()
+    rng, gate = torch.Generator("cpu").manual_seed(0), _sampled()
     up = (torch.rand(len(gate), generator=rng, device="cpu") + 0.5).double()
     up[::7] *= -30
     x = torch.zeros_like(gate)
@@ -213,3 +218,67 @@ def _gate_tried(module: nn.Module, projections: tuple[str, ...], name: str) -> s
         if all(torch.allclose(one, wanted, _SAME, _SAME) for one in made):
             return ours
     return ""
+
+
+# --- perceptrons --------------------------------------------------------------------------------
+
+PERCEPTRON = re.compile(r"(MLP|Mlp|FeedForward|FFN)")
+"""How classes are called that are said why they are no perceptrons."""
+
+
+def perceptron_of(module: nn.Module) -> Perceptron | str | None:
+    """What a perceptron of two ported linear layers is made of; why it stays as it is; None for a
+    module that has not the layers of one."""
+    layers = [name for name, one in module._modules.items() if one is not None and is_ported(one)]
+    rest = {name: one for name, one in module._modules.items() if name not in layers}
+    plain = all(one is not None and not any(_within(one)) for one in rest.values())
+    own = [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]
+    if any(isinstance(one, torch.Tensor) for one in own):
+        return None
+    if len(layers) != 2 or not plain or not _takes_one(module):
+        return None
+    named = PERCEPTRON.search(type(module).__name__)
+    functions = [n for n, one in vars(module).items() if callable(one) and n != "forward"]
+    with _disable_current_modes():
+        activation = _perceptron_tried(module, layers[0], layers[1], rest)
+    if activation:
+        return Perceptron(activation, layers[0], layers[1], (*rest, *functions))
+    return f"its class {type(module).__name__} computes another perceptron" if named else None
+
+
+def _within(module: nn.Module) -> tuple[Any, ...]:
+    return module._parameters, module._buffers, module._modules
+
+
+def _perceptron_tried(module: nn.Module, first: str, second: str, rest: Mapping[str, Any]) -> str:
+    """Our name of the activation; empty if the module does not compute second(activation(first(x)))
+    while nothing is dropped."""
+    between = _sampled()
+    x = torch.zeros_like(between)
+    seen: list[Any] = []
+
+    def of_first(given: Any) -> Any:
+        seen.append(given is x)
+        return between.clone()  # which an activation may change in place
+
+    def of_second(given: Any) -> Any:
+        seen.append(given)
+        return given + 1
+
+    layers: dict[str, Any] = {first: of_first, second: of_second}
+    for name, one in rest.items():  # without hooks of all modules
+        dropping = type(one) is nn.Dropout
+        layers[name] = (lambda given: given) if dropping else partial(type(one).forward, one)
+    made = _outputs(module, {"_modules": layers}, [x])
+    if made is None or len(seen) != 2 * len(made) or any(one is not True for one in seen[::2]):
+        return ""
+    for ours, function in _GATES.items():
+        wanted = function(between)
+        pairs = [*((one, wanted) for one in seen[1::2]), *((one, wanted + 1) for one in made)]
+        if ours in ACTIVATIONS and all(_same(*pair) for pair in pairs):
+            return ours
+    return ""
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, _SAME, _SAME)

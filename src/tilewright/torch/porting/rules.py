@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from tilewright.torch.functional import checked
-from tilewright.torch.porting import attending, between, forwards, recognising
+from tilewright.torch.porting import attending, between, forwards, perceptrons, recognising
 from tilewright.torch.porting.served import is_sharded, is_wrapped
 
 
@@ -61,6 +61,7 @@ FORWARDS = frozenset(
         forwards.turned_forward,
         between.norm_forward,
         between.gated_forward,
+        perceptrons.perceptron_forward,
         *(kind.forward for kind in KINDS),
     }
 )
@@ -159,6 +160,19 @@ def _gate(module: nn.Module) -> Found | None:
     activation = getattr(module, gate.activation)
     made = {"forward": partial(between.gated_forward, module, gate, activation)}
     return Found(made, f"gated_activation ({gate.gate})")
+
+
+def perceptron(module: nn.Module) -> Found | None:
+    """What becomes of a perceptron of two ported linear layers; None for another module."""
+    made_of = recognising.perceptron_of(module)
+    if made_of is None or isinstance(made_of, str):
+        return Found({}, "", made_of) if made_of else None
+    if why := _replaced(module, "forward"):
+        return Found({}, "", why)
+    others = tuple(getattr(module, name) for name in made_of.others)
+    made = {"forward": partial(perceptrons.perceptron_forward, module, made_of, others)}
+    between = made_of.activation
+    return Found(made, f"one call of {made_of.first}+{between}+{made_of.second}")
 
 
 def joined(module: nn.Module) -> Found | None:
