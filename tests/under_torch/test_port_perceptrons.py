@@ -16,7 +16,7 @@ from torch.nn import functional  # noqa: E402
 
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
-from tilewright.torch import port, unport  # noqa: E402
+from tilewright.torch import port, preparing, unport  # noqa: E402
 
 NEAR = 1e-5
 WIDTH, HIDDEN = 16, 24
@@ -339,6 +339,21 @@ def test_parametrised_weights_are_read_at_each_call():
     wanted = results(model)
     port(model)
     assert near(results(model), wanted)
+
+
+def test_prepare_knows_the_kernels_of_a_step():
+    model = Mlp()
+    port(model)
+    assert is_one(model(X))
+
+    def epilogues():
+        recorder = preparing._Recorder()
+        preparing._run(recorder, model, (X.clone().requires_grad_(),), {}, True)
+        return [one.epilogue if one.family == "gemm" else one.family for one in recorder.problems]
+
+    assert sorted(epilogues()) == [""] * 4 + ["bias"] * 2 + ["reduction"] * 2
+    with torch.no_grad():
+        assert epilogues() == ["bias+gelu", "bias"]
 
 
 @pytest.mark.turns(4)
