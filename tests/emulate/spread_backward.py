@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from spread import Axes, Values
-from spread_attention import BATCH, DIMS, GROUP, bias_type, bounds
+from spread_attention import BATCH, BLOCK, DIMS, GROUP, bias_type, bounds
 
 from tilewright.arch.model import Arch
 from tilewright.ops import family
@@ -37,6 +37,7 @@ TOGETHER = (
     "softcap+alibi+usedkv",
     "softcap+bias+bias32",
     "bias+biasbool+usedkv",
+    "blocks+sinks+usedkv",
 )
 """Features that are executed together; each is in one of them at least."""
 
@@ -106,6 +107,8 @@ def _problem(
         said |= bias_type(words)
     if "dropout" in words:
         said["dropout"] = 0.25
+    if "blocks" in words:
+        said |= {"blocks_shape": (BATCH, HEADS * GROUP), "block_size": BLOCK}
     if "packedq" in words:
         said["total_q"] = BATCH * q_len - q_len // 3
     if "packedkv" in words:
@@ -113,7 +116,7 @@ def _problem(
     forward = AttentionProblem(
         BATCH, HEADS * GROUP, q_len, kv_len, c.head_dim, HEADS, c.head_dim_v, dtype=c.dtype,
         dtype_o=c.dtype_o, alignment=c.alignment,
-        others=join(words - {"softcap", "bias", "bias32", "biasbool", "dropout"}), **said,
+        others=join(words - {"softcap", "bias", "bias32", "biasbool", "blocks", "dropout"}), **said,
     )  # fmt: skip
     own = {f.name: getattr(forward, f.name) for f in fields(AttentionProblem)}
     made = AttentionBackwardProblem(**own, grads=c.grads, dlse=c.dlse, accumulate=accumulate)

@@ -67,6 +67,8 @@ REAL = [
     real(dropout=0.125, right=0),
     real(right=0, **PACKED),
     real(right=0, accumulate=True),
+    real(right=0, blocks_shape=(1, 16), block_size=128, density=0.25),
+    real(head_dim=64, blocks_shape=(2, 1), block_size=64, left=1000, right=0),
 ]  # fmt: skip
 
 

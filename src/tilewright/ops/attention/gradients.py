@@ -19,7 +19,6 @@ DTYPES = ("bf16", "fp16", "fp32")
 WITHOUT = {
     "pagetable": "keys and values in pages have",
     "pagelist": "keys and values in pages have",
-    "blocks": "masks of blocks have",
     "latent": "latent attention has",
     "append": "a cache that is appended to has",
     "leftpad": "keys that are left out by left_pad have",
@@ -63,6 +62,12 @@ def refused(p: AttentionProblem) -> Verdict | None:
     for word, what in WITHOUT.items():
         if word in p.words:
             return no(f"gradients_{word}", f"{what} no gradients: they are for inference")
+    if p.words >= {"blocks", "bias"}:
+        return no(
+            "gradients_blocks",
+            "masks of blocks beside a bias have no gradients: put the mask into the bias, as -inf "
+            "or as False",
+        )
     return None
 
 

@@ -5,7 +5,7 @@ up; `tops` and `logs`, under a bias (see `kernels.logarithms`; without one `logs
 as LSE does. `log_sums`, `row_tops` and `deltas`: see `kernels.around`. `dq_sums`: dQ in fp32, not
 yet scaled: for each 64 of the padded rows of `log_sums`, tiles of 64 columns, in the order of
 `gluon_ws`. `turns`: of each block of dQ, the tiles of keys that have been added, if they add in
-order. `order`: see `kernels.order`.
+order. `order`: see `kernels.order`. `query_list`, `query_counts`: see `kernels.blocks`.
 `ds`: the gradients of scores as bias and mask leave them, [batch, heads, q_len, kv_len], where some
 query sees some key.
 """
@@ -173,6 +173,12 @@ CATALOGUE: Catalogue = {
     "turns": Array("int32", there=having("ordered"), shape=_blocks, initial=lambda _: "zero"),
     "ds": temporary(scores, "dbias", dtype=float_of),
     "order": temporary(lambda p: (2, p.batch), *OWN_LENGTHS, dtype="int32"),
+    "query_list": temporary(
+        lambda p: (p.batch, p.blocks_shape[1], *p.block_counts[::-1]), "blocks", dtype="int32"
+    ),
+    "query_counts": temporary(
+        lambda p: (p.batch, p.blocks_shape[1], p.block_counts[1], 2), "blocks", dtype="int32"
+    ),
     "padded": integer(padded),
     "kv_section": Numbers("i32", _section),
     "accumulate": integer(lambda p: int(p.accumulate)),

@@ -26,6 +26,7 @@ from tilewright.ops.attention.rows import (
     by_row,
     index,
     keys_at,
+    keys_seen,
     place,
     queries_at,
     sequences,
@@ -68,6 +69,9 @@ def _sequence(
     """Add what one sequence gives."""
     q_at, k_at = queries_at(p, of), keys_at(p, said, of, of.kv_first, of.n_kv)
     q, k, v = (taken(p, name, inputs[name], k_at if name != "q" else q_at) for name in "qkv")
+    if p.blocks_shape:  # what no query sees may be NaN
+        hidden = index(k, (~keys_seen(p, inputs["blocks"], of, of.n_kv),))
+        k[hidden] = v[hidden] = 0.0
     at = place(p, "o", *q_at)
     o, do = (by_row(p, "o", x)[index(x, at)] for x in (inputs["o"], inputs["do"]))
     lse = _rows(p, inputs["lse"], of)

@@ -15,7 +15,8 @@ from L2 for all but the first.
 Order. Steps that no mask cuts are a loop of their own. Where the last keys of a sequence do not
 fill a tile, all its steps take the masked loop. Under a causal mask the first keys are seen by most
 queries, and their tiles start first as they are numbered. Of sequences that have lengths of their
-own, the longest start first (`order`).
+own, the longest start first (`order`). Under a mask of blocks both loops walk the lists of a head's
+blocks of queries (see `blocks`).
 
 What limits it. Nothing was timed yet. By its code: four products for each step, whose sums of
 TILE·(head dims) numbers stay in registers. What compilers make of it:
@@ -25,8 +26,10 @@ docs/notes/attention_backward-basic.md.
 import triton
 import triton.language as tl
 
+from tilewright.ops.attention.kernels.blocks import listed_key, listed_key_back
 from tilewright.ops.attention.kernels.keys import pieces, row_places, sequence
 from tilewright.ops.attention.kernels.scores import LOG2E, masked_tile, slope_of, spans
+from tilewright.ops.attention_backward.kernels.blocks import listed_queries
 from tilewright.ops.attention_backward.kernels.steps import (
     add_products,
     clear_rows,
@@ -94,15 +97,15 @@ def _step(
 @triton.jit
 def gradients_of_keys(
     q, k, v, do, logs, tops, delta, order, dk, dv, bias, slopes, q_offsets, kv_offsets, q_used,
-    kv_used, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides, bias_strides,
-    batch, heads, kv_heads, group, q_len, kv_len, total_q, total_kv, slopes_stride, accumulate,
-    left, right,
-    first, bottom_right, softcap, dropped, scale, seed, offset,
+    kv_used, query_list, query_counts, q_strides, k_strides, v_strides, do_strides, dk_strides,
+    dv_strides, bias_strides, batch, heads, kv_heads, group, q_len, kv_len, total_q, total_kv,
+    slopes_stride, accumulate, block_size, block_heads, left, right, first, bottom_right, softcap,
+    dropped, scale, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
-    MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
-    DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
-    USEDKV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, UNIT: tl.constexpr,
-    BY_LENGTH: tl.constexpr, ROLLED: tl.constexpr,
+    MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, BLOCKS: tl.constexpr,
+    ALIBI: tl.constexpr, DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr,
+    USEDQ: tl.constexpr, USEDKV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    UNIT: tl.constexpr, BY_LENGTH: tl.constexpr, ROLLED: tl.constexpr,
 ):  # fmt: skip
     """A tile of dK and dV. The arguments are those of the catalogue (`arguments`)."""
     K_WIDTHS: tl.constexpr = pieces(HEAD_DIM, 16)
@@ -175,6 +178,9 @@ def gradients_of_keys(
     if not whole:
         rights += (full_hi - full_lo) // STEP
         full_hi = full_lo
+    if BLOCKS:
+        full_lo = 0
+        lefts = 0
 
     factor = scale * LOG2E
     again = 1.0
@@ -188,7 +194,16 @@ def gradients_of_keys(
         biases = bias
         if BIAS:
             biases = bias + b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
-        for i0 in range(full_lo, full_hi, STEP):
+        if BLOCKS:
+            # Queries are counted along the list: whole blocks, and behind them cut ones.
+            blocks_at, blocks, full_hi, cut_lo, rights = listed_queries(
+                query_list, query_counts, b, head, j0, j1, n_q, n_kv, q_len, kv_len, shift, left,
+                right, first, block_size, block_heads, STEP, MASK,
+            )  # fmt: skip
+        for walked in range(full_lo, full_hi, STEP):
+            i0 = walked
+            if BLOCKS:
+                i0 = listed_key(blocks_at, walked, block_size)
             dk_sums, dv_sums = _step(
                 dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, logs, tops, delta,
                 biases, bias_strides, slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads,
@@ -199,6 +214,8 @@ def gradients_of_keys(
             )  # fmt: skip
         for t in range(lefts + rights):
             i0 = masked_tile(t, 0, lo, full_hi, 0, lefts, STEP, "window")
+            if BLOCKS:
+                i0 = listed_key_back(blocks_at, blocks, cut_lo + t * STEP, block_size)
             dk_sums, dv_sums = _step(
                 dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, logs, tops, delta,
                 biases, bias_strides, slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads,

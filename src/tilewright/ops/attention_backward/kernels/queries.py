@@ -9,7 +9,8 @@ price of sums that repeat, and of no fp32 copy of dQ.
 Data movement. Q and dO stay; K and V pass by in steps of STEP keys.
 
 Order. As in the forward kernel: steps that need no mask are a loop of their own, and tiles that see
-most keys start first. Of sequences that have lengths of their own, the longest do (`order`).
+most keys start first. Of sequences that have lengths of their own, the longest do (`order`). Under
+a mask of blocks both loops walk lists of blocks (see attention's `blocks`).
 
 What limits it. Nothing was timed yet. By its code: three products for each step.
 """
@@ -17,6 +18,7 @@ What limits it. Nothing was timed yet. By its code: three products for each step
 import triton
 import triton.language as tl
 
+from tilewright.ops.attention.kernels.blocks import listed, listed_key, listed_key_back
 from tilewright.ops.attention.kernels.keys import pieces, row_places, sequence
 from tilewright.ops.attention.kernels.scores import LOG2E, masked_tile, slope_of, spans
 from tilewright.ops.attention_backward.kernels.steps import (
@@ -75,16 +77,15 @@ def _step(
 @triton.jit
 def gradients_of_queries(
     q, k, v, do, logs, tops, delta, order, dq, distances, bias, slopes, q_offsets, kv_offsets,
-    q_used, kv_used,
+    q_used, kv_used, block_list, block_counts,
     q_strides, k_strides, v_strides, do_strides, dq_strides, bias_strides, batch, heads, group,
-    q_len, kv_len, total_q, total_kv, slopes_stride, accumulate, left, right, first, bottom_right,
-    softcap,
-    dropped, scale, seed, offset,
+    q_len, kv_len, total_q, total_kv, slopes_stride, accumulate, block_size, block_heads, left,
+    right, first, bottom_right, softcap, dropped, scale, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
-    MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
-    DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
-    USEDKV: tl.constexpr, DQ: tl.constexpr, DSLOPES: tl.constexpr, UNIT: tl.constexpr,
-    BY_LENGTH: tl.constexpr, ROLLED: tl.constexpr,
+    MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, BLOCKS: tl.constexpr,
+    ALIBI: tl.constexpr, DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr,
+    USEDQ: tl.constexpr, USEDKV: tl.constexpr, DQ: tl.constexpr, DSLOPES: tl.constexpr,
+    UNIT: tl.constexpr, BY_LENGTH: tl.constexpr, ROLLED: tl.constexpr,
 ):  # fmt: skip
     """A tile of dQ, and Σ dS·|distance| of its rows. The arguments are those of the catalogue
     (`arguments`)."""
@@ -156,7 +157,21 @@ def gradients_of_queries(
     lo, full_lo, full_hi, firsts, lefts, rights = spans(
         i0, i1, shift, left, right, first, 0, end, STEP, MASK
     )
-    for j0 in range(full_lo, full_hi, STEP):
+    if BLOCKS:
+        # Keys are counted along the list: whole blocks, and behind them cut ones, with a mask.
+        blocks_at, blocks, whole, cut = listed(
+            block_list, block_counts, b, head, i0, i1, n_kv, q_len, kv_len, shift, right,
+            block_size, block_heads, STEP, MASK,
+        )  # fmt: skip
+        full_lo = 0
+        full_hi = tl.where(i0 < n_q, whole, 0)
+        firsts = 0
+        lefts = 0
+        rights = tl.where(i0 < n_q, cut, 0) // STEP
+    for walked in range(full_lo, full_hi, STEP):
+        j0 = walked
+        if BLOCKS:
+            j0 = listed_key(blocks_at, walked, block_size)
         sums, far = _step(
             sums, far, x, for_products, x_at, given_at, j0, g, i, line, log_sum, row_sum, k, v,
             bias, slope, k_strides, v_strides, b, kv_start, n_q, n_kv, kv_len, shift, left, right,
@@ -166,6 +181,8 @@ def gradients_of_queries(
         )  # fmt: skip
     for t in range(firsts + lefts + rights):
         j0 = masked_tile(t, 0, lo, full_hi, firsts, lefts, STEP, MASK)
+        if BLOCKS:
+            j0 = listed_key_back(blocks_at, blocks, t * STEP, block_size)
         sums, far = _step(
             sums, far, x, for_products, x_at, given_at, j0, g, i, line, log_sum, row_sum, k, v,
             bias, slope, k_strides, v_strides, b, kv_start, n_q, n_kv, kv_len, shift, left, right,

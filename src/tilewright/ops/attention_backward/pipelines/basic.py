@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.catalogue import having
+from tilewright.ops.attention.parts import LIST_BLOCKS
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.rules import LEAST_TILE, MOST_TILE, OVERHEAD_REGISTERS
 from tilewright.ops.attention_backward.catalogue import OWN_LENGTHS
@@ -96,6 +98,12 @@ def _by_queries(x: Context) -> int:
     return _up(x.problem.q_len, x.config.tile_rows) * int(x.problem.heads * x.problem.batch)
 
 
+def _by_columns(x: Context) -> int:
+    """Columns of the mask of blocks, of all sequences."""
+    p = x.problem
+    return int(p.batch * p.blocks_shape[1] * p.block_counts[1])
+
+
 def _by_biases(x: Context) -> int:
     c, p = x.config, x.problem
     tiles = _up(p.q_len, c.tile_rows) * _up(p.kv_len, c.step_rows)
@@ -127,11 +135,23 @@ PARTS = (
     ),
     LOGARITHMS,
     Part(
+        name="list_queries",
+        kernel=f"{KERNELS}.blocks:list_queries",
+        there=lambda c: having("blocks")(c) and having("dk", "dv")(c),
+        grid=_by_columns,
+        options=lambda c, arch: (("num_warps", 4), ("num_stages", 1)),
+    ),
+    Part(
         name="gradients_of_keys",
         kernel=f"{KERNELS}.keys_values:gradients_of_keys",
         there=having("dk", "dv"),
         grid=_by_keys,
         options=tile_options,
+    ),
+    replace(
+        LIST_BLOCKS,
+        there=lambda c: having("blocks")(c) and having("dq", "dslopes")(c),
+        own={"PAGE": lambda c, arch: 0},
     ),
     Part(
         name="gradients_of_queries",
@@ -195,6 +215,9 @@ def tiles_of(dtype: str, most: int, arch: Arch) -> tuple[tuple[int, int, int], .
 
 def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     tiles = tiles_of(p.dtype, max(p.head_dim, p.head_dim_v), arch)
+    if p.block_size:  # tiles and steps lie within blocks
+        found = ((math.gcd(t, p.block_size), math.gcd(s, p.block_size), w) for t, s, w in tiles)
+        tiles = tuple(dict.fromkeys(found))
     return [_fields(*tile, 1) for tile in tiles]
 
 
@@ -217,6 +240,13 @@ def _ordered(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return "no two workgroups of pipeline basic add to the same sum" if c.ordered else None
 
 
+def _blocks(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None:
+    """A tile has one row or column of the mask of blocks, and a step one block of it."""
+    if p.block_size and (p.block_size % c.tile_rows or p.block_size % c.step_rows):
+        return f"blocks of {p.block_size} rows are no multiple of tiles {c.tile_rows}x{c.step_rows}"
+    return None
+
+
 BASIC = Pipeline(
     name="basic",
     parts=PARTS,
@@ -227,7 +257,7 @@ BASIC = Pipeline(
         "registers": _registers,
         "shared_memory": _shared_memory,
     },
-    supports={},
+    supports={"mask_blocks": _blocks},
     # A guess, somewhat under the forward kernel's: each step waits for two products.
     pace=Pace(one_pass=False, share=0.45, ordered=1.0),
     repeats=lambda c: True,
