@@ -13,9 +13,10 @@ from gpu_arch import ARCH  # noqa: E402
 from vendor_cases import Case, asked, check_in_a_graph, dispatchers  # noqa: E402
 
 from tilewright import Constraints  # noqa: E402
+from tilewright.arch import arch  # noqa: E402
 from tilewright.arch.detect import live_device  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.ops.attention import AttentionProblem  # noqa: E402
+from tilewright.ops.attention import FAMILY, AttentionProblem  # noqa: E402
 from tilewright.ops.attention.engine_record import MANY  # noqa: E402
 from tilewright.ops.attention_backward import AttentionBackwardProblem  # noqa: E402
 from tilewright.ops.library import library_of  # noqa: E402
@@ -38,6 +39,20 @@ PROBLEMS = [
     AttentionBackwardProblem(3, 8, 200, 200, 128, kv_heads=2),
     AttentionBackwardProblem(2, 8, 77, 197, 64, right=0, layout="bhsd", kv_layout="bhsd"),
 ]
+FP8 = AttentionProblem(
+    3, 8, 200, 200, 128, kv_heads=2, dtype="e4m3fn", dtype_o="e4m3fn", others="tscale"
+)
+IN_FP8 = [
+    FP8,
+    replace(FP8, right=0, others="lse+tscale"),
+    replace(FP8, right=0, corner="top_left", q_len=300, others=""),
+    replace(FP8, head_dim=64, head_dim_v=64, layout="bhsd", kv_layout="bhsd"),
+    replace(FP8, head_dim=256, head_dim_v=256),
+    replace(FP8, dtype="e5m2", dtype_kv="", dtype_o="e5m2"),
+    replace(FP8, kv_len=2000),
+    replace(FP8, dtype_o="bf16"),
+]
+PROBLEMS += [p for p in IN_FP8 if FAMILY.library_query(p, arch(ARCH), "cudnn9")]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import ctypes
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from host_convolution import array, compute
 
@@ -21,7 +22,11 @@ _C = {
 """C's type of an attribute's type."""
 DIRECTIONS = {10: ("forward", 700), 12: ("data", 706), 11: ("weights", 712)}
 PLACES = {"forward": (704, 703, 705), "data": (710, 709, 711), "weights": (716, 715, 717)}
-TYPES = {0: np.float32, 2: np.float16, 4: np.int32, 11: np.bool_}
+TYPES = {
+    0: np.float32, 2: np.float16, 4: np.int32, 9: ml_dtypes.bfloat16, 11: np.bool_,
+    12: ml_dtypes.float8_e4m3fn, 13: ml_dtypes.float8_e5m2,
+}  # fmt: skip
+FLOATS = (0, 2, 9, 12, 13)
 POINTWISE = {
     0: np.add, 1: np.multiply, 6: np.divide, 9: np.subtract, 13: np.exp, 15: np.log,
     21: np.positive, 303: np.greater_equal, 601: lambda x, b, t: np.where(t, x, b),
@@ -204,7 +209,7 @@ class Interpreter:
         if 907 in tensor:
             return self.between[tensor[906][0]]
         found = _array(tensor, self.addresses)
-        return found.astype(np.float64) if found.dtype.kind == "f" else found
+        return found.astype(np.float64) if tensor[901][0] in FLOATS else found
 
     def _write(self, said: dict[int, list[Any]], place: int, value: np.ndarray) -> None:
         tensor = self.living[said[place][0]].said
@@ -233,6 +238,9 @@ class Interpreter:
 
     def _reduce(self, said: dict[int, list[Any]]) -> None:
         how = self.living[said[1612][0]].said
+        if how[1600] == [4]:  # the largest magnitude of all
+            self._write(said, 1611, np.abs(self._read(said, 1610)).max(keepdims=True))
+            return
         x, heads = self._read(said, 1610), self.living[said[1611][0]].said[902][1]
         axis = -1
         if heads < x.shape[1]:  # of the heads that share keys

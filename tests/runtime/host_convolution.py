@@ -15,8 +15,8 @@ def array(address: int, dtype: Any, shape: Sequence[int], strides: Sequence[int]
     span = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
     size = np.dtype(dtype).itemsize
     memory = (ctypes.c_char * (span * size)).from_address(address)
-    flat = np.frombuffer(memory, dtype)
-    return np.lib.stride_tricks.as_strided(flat, shape, [s * size for s in strides])
+    flat = np.frombuffer(memory, f"u{size}")  # as_strided does not know ml_dtypes' types
+    return np.lib.stride_tricks.as_strided(flat, shape, [s * size for s in strides]).view(dtype)
 
 
 def compute(

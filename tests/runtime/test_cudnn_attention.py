@@ -66,6 +66,7 @@ def named(p, offer=PLAIN):
         ({"batch": 1 << 16}, "extent"),
         ({"q_len": 1 << 25}, "extent"),
         ({"k_strides": (0, 32, 16, 1)}, "extent"),
+        ({"v_strides": (112, 1, 56, 7)}, "extent"),  # by columns
         ({"alignment": 8}, "vector_width"),
     ],
     ids=str,

@@ -72,6 +72,8 @@ _MATRIX_UNITS, _VARIES = 0, 4
 
 _ATTENTION = 91100
 """The version from which on the library is asked for attention: releases before it had faults."""
+_OF_FP8 = 91300
+"""The one from which on it is asked for attention in fp8 whose output has more bits."""
 
 _KNOBS = 64
 """Room for the knobs of an engine, more than there are kinds of knobs."""
@@ -194,11 +196,13 @@ class Cudnn:
 
     def _graph(self, stack: ExitStack, handle: int, asked: Asked) -> tuple[int, Graph]:
         """A graph of operations, and what these are given."""
-        if isinstance(asked, Attention) and self.version < _ATTENTION:
-            raise LibraryRefused(
-                f"{self.name} is version {self.version}, and is asked for attention from "
-                f"{_ATTENTION} on"
-            )
+        if isinstance(asked, Attention):
+            least = _OF_FP8 if asked.in_fp8 and asked.o.dtype != asked.q.dtype else _ATTENTION
+            if self.version < least:
+                raise LibraryRefused(
+                    f"{self.name} is version {self.version}, and is asked for {asked}, O in "
+                    f"{asked.o.dtype} from {least} on"
+                )
         of = graph_of(partial(self._made, stack), asked)
         parts = (800, _HANDLE, (handle,)), (801, DESCRIPTOR, of.operations)
         return self._made(stack, _GRAPH, *parts), of

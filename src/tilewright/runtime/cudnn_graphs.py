@@ -20,7 +20,7 @@ from tilewright.ops.library_engine import Tensor
 DTYPE, BOOL, INT64, FLOAT, MODE, POINTWISE, DESCRIPTOR, REDUCTION = 1, 2, 3, 4, 7, 14, 15, 18
 
 # cudnnDataType_t
-_DTYPES = {"fp32": 0, "fp16": 2, "int32": 4, "bf16": 9, "bool": 11}
+_DTYPES = {"fp32": 0, "fp16": 2, "int32": 4, "bf16": 9, "bool": 11, "e4m3fn": 12, "e5m2": 13}
 
 # cudnnBackendDescriptorType_t
 _CONVOLUTION, _POINTWISE, _POINTWISE_STEP, _TENSOR = 1, 0, 13, 17
@@ -31,7 +31,7 @@ _ADD, _MULTIPLY, _DIVIDE, _SUBTRACT, _EXP, _LOG, _SAME = 0, 1, 6, 9, 13, 15, 21
 _AT_LEAST, _INDEX, _SELECT = 303, 501, 601
 
 # cudnnReduceTensorOp_t
-_SUM, _MAXIMUM = 0, 3
+_SUM, _MAXIMUM, _LARGEST = 0, 3, 4
 
 _CONVOLUTIONS: dict[str, tuple[int, int, tuple[int, int, int]]] = {
     "y": (10, 700, (704, 703, 705)),
@@ -76,8 +76,7 @@ class Graph:
         self.values |= 1 << self.given
         self.positive |= positive << self.given
         self.given += 1
-        one = Tensor(dtype, (1,) * 4, (1,) * 4)
-        return self._tensor(self.given, one, _ALONE, (908, BOOL, (True,)))
+        return self._tensor(self.given, _one(dtype), _ALONE, (908, BOOL, (True,)))
 
     def between(self, shape: Sequence[int], dtype: str = "fp32") -> int:
         """A contiguous tensor between operations, which lies in no memory."""
@@ -103,6 +102,10 @@ class Graph:
     def shape(self, tensor: int) -> tuple[int, ...]:
         """A tensor's."""
         return self._tensors[tensor].shape
+
+    def dtype(self, tensor: int) -> str:
+        """A tensor's."""
+        return self._tensors[tensor].dtype
 
     def add(self, kind: int, *attributes: Any) -> None:
         """An operation."""
@@ -194,8 +197,9 @@ def _attention(graph: Graph, asked: Attention) -> None:
     """The operations that the library's engines for attention look for, in their order, which also
     end in the logarithms where nobody wants them.
 
-    A call gives q, k, v, o; lse, if it is wanted; the scale; under a mask the score of hidden keys;
-    under a diagonal from the bottom right the numbers of keys and of queries.
+    A call gives q, k, v, o; lse, if it is wanted; the scale; in fp8 what `_scales` returns; under a
+    mask the score of hidden keys; under a diagonal from the bottom right the numbers of keys and of
+    queries.
     """
     a = asked
     q, k, v, o = map(graph.tensor, (a.q, _transposed(a.k), a.v, a.o))
@@ -203,14 +207,42 @@ def _attention(graph: Graph, asked: Attention) -> None:
     products = graph.between((*a.q.shape[:3], a.k.shape[2]))
     graph.matmul(q, k, products)
     scores = graph.pointwise(_MULTIPLY, products, _scale(graph))
+    scales = _scales(graph, a) if a.in_fp8 else []
+    for of_operand in scales[:2]:
+        scores = graph.pointwise(_MULTIPLY, scores, of_operand)
     if a.diagonal:
         scores = _masked(graph, scores, a.diagonal == "bottom_right")
     most = graph.reduce(_MAXIMUM, scores)
     weights = graph.pointwise(_EXP, graph.pointwise(_SUBTRACT, scores, most))
     sums = graph.reduce(_SUM, weights)
     graph.pointwise(_ADD, most, graph.pointwise(_LOG, sums), into=lse)
-    shares = graph.pointwise(_DIVIDE, weights, sums, dtype=a.v.dtype)
-    graph.matmul(shares, v, o)
+    shares = graph.pointwise(_DIVIDE, weights, sums, dtype="fp32" if scales else a.v.dtype)
+    if scales:
+        _scaled_values(graph, shares, v, o, scales[2:])
+    else:
+        graph.matmul(shares, v, o)
+
+
+def _scales(graph: Graph, asked: Attention) -> list[int]:
+    """In fp8: the scales of Q, K and V; and the factors of weights before they are rounded, of
+    products with values, and of O."""
+    operands = [
+        graph.tensor(_one("fp32"), _ALONE) if asked.scaled else graph.number("fp32") for _ in "qkv"
+    ]
+    return [*operands, *(graph.number("fp32") for _ in range(3))]
+
+
+def _scaled_values(graph: Graph, shares: int, v: int, o: int, scales: Sequence[int]) -> None:
+    """The second product in fp8. The library's engines look for all of these operations, and for
+    O's largest magnitude before its factor, which nobody wants. Engine 2 of cuDNN 9.19 takes any
+    operation for that factor's product, a division too."""
+    of_v, raised, lowered, of_o = scales
+    values = graph.between(graph.shape(o))
+    dtype = graph.dtype(v)
+    graph.matmul(graph.pointwise(_MULTIPLY, shares, raised, dtype=dtype), v, values)
+    values = graph.pointwise(_MULTIPLY, graph.pointwise(_MULTIPLY, values, lowered), of_v)
+    graph.pointwise(_MULTIPLY, values, of_o, into=o)
+    graph.reduce(_LARGEST, values, graph.between((1,) * 4))
 
 
 def _gradients(graph: Graph, asked: Attention, of: Gradients) -> None:
@@ -256,6 +288,11 @@ def _summed(graph: Graph, weights: int, rows: int, into: int, a: Attention) -> N
     each = graph.between((*a.q.shape[:2], *graph.shape(into)[2:]), a.q.dtype)
     graph.matmul(weights, rows, each)
     graph.reduce(_SUM, each, into)
+
+
+def _one(dtype: str) -> Tensor:
+    """A tensor of one element."""
+    return Tensor(dtype, (1,) * 4, (1,) * 4)
 
 
 def _scale(graph: Graph) -> int:

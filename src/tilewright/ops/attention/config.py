@@ -26,6 +26,7 @@ from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.attention import features
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.library import CUDNN
+from tilewright.ops.library_attention import FP8
 from tilewright.ops.library_engine import PATTERN, said
 from tilewright.ops.names import choice, number, read
 
@@ -114,11 +115,11 @@ class AttentionConfig:
 
 
 def of_engine(
-    dtype: str, head_dim: int, head_dim_v: int, mask: str, features: str, words: str
+    dtype: str, dtype_o: str, head_dim: int, head_dim_v: int, mask: str, features: str, words: str
 ) -> AttentionConfig:
     """The config of an engine of a library. words: see `AttentionConfig.library_engine`."""
     return AttentionConfig(
-        dtype, dtype, dtype, head_dim, head_dim_v, mask, 0, 0, 0, 0, VENDOR, "tile",
+        dtype, dtype, dtype_o, head_dim, head_dim_v, mask, 0, 0, 0, 0, VENDOR, "tile",
         features=features, library_engine=words,
     )  # fmt: skip
 
@@ -159,7 +160,8 @@ def check(config: AttentionConfig, pipelines: tuple[str, ...]) -> AttentionConfi
 def _check_engine(c: AttentionConfig) -> AttentionConfig:
     said(c.library_engine, CUDNN)
     features.split(c.features)
-    known = of_engine(c.dtype, c.head_dim, c.head_dim_v, c.mask, c.features, c.library_engine)
+    dims, types = (c.head_dim, c.head_dim_v), (c.dtype, c.dtype_o if c.dtype in FP8 else c.dtype)
+    known = of_engine(*types, *dims, c.mask, c.features, c.library_engine)
     for field in fields(c):
         if (value := getattr(c, field.name)) != (of := getattr(known, field.name)):
             raise BadArgument(f"{field.name} = {value!r}: an engine of a library has {of!r}")
@@ -191,7 +193,8 @@ def parse(name: str, pipelines: tuple[str, ...]) -> AttentionConfig:
     if of := _ENGINE.fullmatch(name):
         words = (of["features"] or "").replace("-", "+")
         dims = int(of["head_dim"]), int(of["head_dim_v"])
-        engine = of_engine(of["dtype"], *dims, of["mask"], words, of["engine"])
+        types = of["dtype"], of["dtype_o"]
+        engine = of_engine(*types, *dims, of["mask"], words, of["engine"])
         return read(name, "an engine of the vendor's library", lambda: check(engine, pipelines))
     match = _PATTERN.fullmatch(name)
     if match is None:

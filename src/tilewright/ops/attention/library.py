@@ -10,8 +10,9 @@ and its knobs in the library's own numbers, so that any later run takes the same
                                                engine+   +-knobs
 
 Asked for: bf16 and fp16, dense sequences of one length, grouped heads, head dims of multiples of 8
-up to 256, no mask or a causal one that shows each query a key, arrays aligned to 16 bytes, with or
-without lse. Everything else is refused, with a sentence.
+up to 256, no mask or a causal one that shows each query a key, rows of neighbouring elements,
+arrays aligned to 16 bytes, with or without lse; and part of that in fp8 (`library_fp8`). Everything
+else is refused, with a sentence.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from functools import lru_cache
 from typing import TypeVar
 
 from tilewright.arch.model import Arch, Device
+from tilewright.ops.attention import library_fp8
 from tilewright.ops.attention.config import AttentionConfig, of_engine
 from tilewright.ops.attention.operands import strides_of
 from tilewright.ops.attention.problem import AttentionProblem, Strides
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.library import CUDNN, kind
-from tilewright.ops.library_attention import Attention, Diagonal
+from tilewright.ops.library_attention import FP8, Attention, Diagonal
 from tilewright.ops.library_engine import MOST_WORKSPACE, Offered, Tensor, foreign, said, words
 from tilewright.ops.library_launch import launch as engine_launch
 from tilewright.ops.nouns import Argument, Given, Launch, Pointer, Scalar
 from tilewright.ops.physics import at_best
-from tilewright.verdict import Verdict, no
+from tilewright.verdict import YES, Verdict, no
 
 DTYPES = ("bf16", "fp16")
 WORDS = frozenset(("lse",))
@@ -46,11 +48,15 @@ Problem = TypeVar("Problem")
 
 
 def refused(p: AttentionProblem) -> tuple[str, str] | None:
-    """The rule by which the library is not asked for `p`, and why; None if it is asked."""
+    """The rule by which the library is not asked for `p` on any architecture, and why; None if it
+    is asked on some (`on`)."""
     types, dims = (p.dtype, p.dtype_kv, p.dtype_o), (p.head_dim, p.head_dim_v)
-    if p.dtype not in DTYPES or set(types) != {p.dtype}:
+    in_fp8 = p.dtype in FP8
+    if not in_fp8 and (p.dtype not in DTYPES or set(types) != {p.dtype}):
         return "dtype", f"attention of {', '.join(types)} is not asked of the library"
-    if more := sorted(p.words - WORDS):
+    if in_fp8 and (objection := library_fp8.refused(p)):
+        return objection
+    if not in_fp8 and (more := sorted(p.words - WORDS)):
         return "features", f"attention with {', '.join(more)} is not asked of the library"
     if any(dim % DIM_MULTIPLE or dim > MOST_DIM for dim in dims):
         return "head_dim", (
@@ -70,11 +76,22 @@ def refused(p: AttentionProblem) -> tuple[str, str] | None:
     return unusual({name: lying(p, name, strides_of(p, name)) for name in "qkvo"})
 
 
+def on(arch: Arch, dtype: str, dtype_o: str, head_dim: int, head_dim_v: int) -> Verdict:
+    """Whether `arch` has the library, and it is asked there for these dtypes and sizes."""
+    if reason := foreign(CUDNN, arch):
+        return no("library", reason)
+    if dtype in FP8:
+        return library_fp8.on(arch, dtype, dtype_o, head_dim, head_dim_v)
+    return YES
+
+
 def unusual(tensors: Mapping[str, Tensor]) -> tuple[str, str] | None:
-    """What no tensor is asked for with, by name: elements that share memory, and more than were
-    ever checked."""
+    """What no tensor is asked for with, by name: elements that share memory, rows whose elements
+    lie apart (cuDNN 9.19 crashes), and more than were ever checked."""
     for name, one in tensors.items():
         apart = [*zip(one.shape, one.strides, strict=True)]
+        if one.strides[-1] != 1:
+            return "extent", f"elements of a row of {name} lie {one.strides[-1]} apart"
         if any(n > 1 and not s for n, s in apart):
             return "extent", f"{name} repeats elements by a stride of 0"
         if sum((n - 1) * abs(s) for n, s in apart) >= MOST_ELEMENTS:
@@ -93,7 +110,9 @@ def _diagonal(p: AttentionProblem) -> Diagonal:
 
 def query(p: AttentionProblem, arch: Arch, library_name: str) -> Attention | Verdict:
     """What to ask the library for, or why it is not asked."""
-    return query_of(p, arch, library_name, refused, attention)
+    asked = query_of(p, arch, library_name, refused, attention)
+    there = on(arch, p.dtype, p.dtype_o, p.head_dim, p.head_dim_v)
+    return asked if there or not asked else there
 
 
 def query_of(
@@ -122,8 +141,9 @@ def attention(p: AttentionProblem, library_name: str) -> Attention:
     rows = p.batch, p.heads, p.q_len, 1
     lse = Tensor("fp32", rows, (p.heads * p.q_len, p.q_len, 1, 1)) if "lse" in p.words else None
     return Attention(
-        library_name, q, k, v, o, lse, _diagonal(p), alignment=ALIGNMENT, workspace=MOST_WORKSPACE
-    )
+        library_name, q, k, v, o, lse, _diagonal(p), scaled="tscale" in p.words,
+        alignment=ALIGNMENT, workspace=MOST_WORKSPACE,
+    )  # fmt: skip
 
 
 def lying(p: AttentionProblem, name: str, strides: Strides) -> Tensor:
@@ -134,14 +154,16 @@ def lying(p: AttentionProblem, name: str, strides: Strides) -> Tensor:
     heads, rows = (p.heads, p.q_len) if name in "qo" else (p.kv_heads, p.kv_len)
     dim = p.head_dim if name in "qk" else p.head_dim_v
     outer, row, head, element = strides
-    return Tensor(p.dtype, (p.batch, heads, rows, dim), (outer, head, row, element))
+    dtype = p.dtype_o if name == "o" else p.dtype
+    return Tensor(dtype, (p.batch, heads, rows, dim), (outer, head, row, element))
 
 
 def config_of(p: AttentionProblem, library_name: str, found: Offered) -> AttentionConfig:
     """The config of an engine that the library offers for `p`."""
     return of_engine(
-        p.dtype, p.head_dim, p.head_dim_v, p.mask.kind, p.features, words(library_name, found)
-    )
+        p.dtype, p.dtype_o, p.head_dim, p.head_dim_v, p.mask.kind, p.features,
+        words(library_name, found),
+    )  # fmt: skip
 
 
 # --- what to launch ----------------------------------------------------------------------------
@@ -151,7 +173,8 @@ def launch(c: AttentionConfig, p: AttentionProblem, device: Device) -> Launch:
     """The launch of an engine for `p`."""
     asked = attention(p, said(c.library_engine).library)
     names = ("q", "k", "v", "o", "lse") if asked.lse else ("q", "k", "v", "o")
-    arguments = (*map(Pointer, names), Given("fp32", "scale"), *masking(asked))
+    scales = library_fp8.arguments(asked) if asked.in_fp8 else []
+    arguments = (*map(Pointer, names), Given("fp32", "scale"), *scales, *masking(asked))
     return engine_launch(asked, c.library_engine, arguments)
 
 

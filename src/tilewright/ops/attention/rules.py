@@ -9,8 +9,6 @@ from tilewright.arch.model import Arch
 from tilewright.ops.attention import library, pipelines, reach
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
-from tilewright.ops.library import CUDNN
-from tilewright.ops.library_engine import foreign
 from tilewright.ops.pool import Pool, each
 from tilewright.verdict import YES, Verdict, no
 
@@ -105,8 +103,8 @@ LEGALITY: tuple[tuple[str, Callable[[AttentionConfig, Arch], str | None]], ...] 
 def judge(config: AttentionConfig, arch: Arch) -> Verdict:
     """May `config` be built for `arch`? The first rule that refuses it, else its pipeline's own."""
     if config.library_engine:
-        reason = foreign(CUDNN, arch)
-        return no("library", reason) if reason else YES
+        c = config
+        return library.on(arch, c.dtype, c.dtype_o, c.head_dim, c.head_dim_v)
     for name, rule in LEGALITY:
         if (reason := rule(config, arch)) is not None:
             return no(name, reason)
