@@ -148,7 +148,6 @@ OTHER_MEANING = {
     "ops.tile_sharing": {"reduction", "scheduler"},  # what it asks of any family's config
     "runtime.bound": {"layout"},  # a tensor map's
     "runtime.cuda": {"block_size"},  # of a tensor map, in elements
-    "runtime.cudnn": {"attention"},  # what the library computes
     "runtime.cudnn_graphs": {"dilation", "k"},  # the library's
     "runtime.miopen": {"dilation"},  # the library's
     "select.constraints": {"deterministic"},  # the constraint
