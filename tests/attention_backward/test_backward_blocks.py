@@ -12,6 +12,7 @@ import torch
 import selection
 import tilewright as tw
 from shared_builds import build_once
+from simulate import worst_error
 from tilewright import Dispatcher, ops
 from tilewright.arch import arch, device
 from tilewright.errors import BadArgument, TilewrightError
@@ -205,7 +206,67 @@ def test_tiles_that_no_block_is_a_multiple_of_are_refused():
         assert verdict.rule == "mask_blocks" and why in verdict.reason
 
 
-@pytest.mark.parametrize("pipeline", ["gluon_ws", "gluon_lean", "gluon_roles"])
+def on_hopper(p, ordered=False):
+    """The kernels of pipeline gluon_ws for a problem."""
+    fields = {"pipeline": "gluon_ws", "tile_rows": 128, "step_rows": 8192 // p.head_dim}
+    fields |= {"num_warps": 8, "num_stages": 2, "alignment": 16, "ordered": ordered}
+    return config(p, **fields)
+
+
+def large(q_len=300, kv_len=290, **fields):
+    said = {"batch": 1, "head_dim": 64, "dtype": "bf16", "block_size": 128, "density": 0.6}
+    return problem_of(q_len, kv_len, **{**said, **fields})
+
+
+def right(p, seed=0):
+    c = on_hopper(p)
+    assert FAMILY.supports(c, p, HERE)
+    return worst_error(c, p, device("h200"), seed) <= 1
+
+
+@pytest.mark.grid(4)
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("sizes", [(300, 290), (100, 420), (420, 200), (1, 333)], ids=str)
+def test_hopper_s_kernels_in_simulation(sizes, mask):
+    assert right(large(*sizes, **MASKS[mask]))
+
+
+SIMULATED = {
+    "blocks of two tiles": {"block_size": 256, "kv_len": 500, "q_len": 500},
+    "a mask for all": {"shape": (1, 1)},
+    "nothing is seen": {"density": 0.001},
+    "head dim 128": {"head_dim": 128, "dtype": "fp16"},
+    "softcap": {"softcap": 3.0},
+    "slopes": {"others": "alibi", "grads": "dq+dk+dv+dslopes"},
+    "lse and sinks": {"others": "sinks", "grads": "dq+dk+dv+dsinks", "dlse": True},
+    "packed": {"batch": 2, "others": "packedq+packedkv", "total_q": 420, "total_kv": 450},
+    "lengths": {"batch": 2, "others": "usedq+usedkv", "left": 90},
+    "added": {"accumulate": True},
+}
+
+
+@pytest.mark.grid(2)
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("form", SIMULATED)
+def test_forms_in_simulation(form):
+    assert right(large(**{"right": 0, **SIMULATED[form]}), seed=3)
+
+
+def test_what_hopper_s_kernels_refuse():
+    p = large()
+    turns = FAMILY.judge(on_hopper(p, ordered=True), HERE)
+    assert turns.rule == "words" and "turns of tiles are counted without" in turns.reason
+    small = replace(p, block_size=64)
+    verdict = FAMILY.supports(on_hopper(small), small, HERE)
+    assert verdict.rule == "mask_blocks" and "128x128" in verdict.reason
+    on = Dispatcher(device="h200")
+    assert on.select(large(4096, 4096)).config.pipeline == "gluon_ws"
+    assert on.select(large(4096, 4096, block_size=64)).config.pipeline == "basic"
+    assert on.select(large(4096, 4096, deterministic=True)).config.pipeline == "basic"
+
+
+@pytest.mark.parametrize("pipeline", ["gluon_lean", "gluon_roles"])
 def test_pipelines_without_blocks_say_so(pipeline):
     other = config(problem_of(dtype="bf16"), pipeline=pipeline)
     assert f"pipeline {pipeline} does not know blocks" in FAMILY.judge(other, HERE).reason
@@ -249,8 +310,20 @@ def test_it_compiles_without_spills(name, store):
     this = arch(name)
     p = problem_of(2048, 2048, (1, 1), head_dim=64, dtype="bf16", block_size=64, right=0)
     found = FAMILY.default_space(p, this).expand(this).configs
+    found = [c for c in found if c.pipeline == "basic"]
     results = build_once([(found[0], name)], store).results
     assert {r.part for r in results} >= {"list_queries", "list_blocks"}
     for result in results:
         assert result.kernel is not None, result.reason
         assert result.kernel.resources.spill_bytes == 0, result.part
+
+
+@pytest.mark.turns(10)
+def test_hopper_s_kernels_spill_no_more_than_without_blocks(store):
+    those = [on_hopper(large(head_dim=dim, right=0)) for dim in (64, 128)]
+    results = build_once([(c, "sm_90") for c in those], store).results
+    assert {r.part for r in results} >= {"list_queries", "gradients_gluon_ws"}
+    for result in results:
+        assert result.kernel is not None, result.reason
+        limit = 64 if result.part == "gradients_gluon_ws" else 0
+        assert result.kernel.resources.spill_bytes <= limit, result.part

@@ -11,6 +11,7 @@ rows.
 from tilewright.ops.attention.kernels.gluon_scores import LOG2E, base2, bias_in_base2
 from tilewright.ops.attention.kernels.gluon_tiles import CHUNK, FOUR_WARPS
 from tilewright.ops.attention.kernels.lengths import keys_of
+from tilewright.ops.attention_backward.kernels.blocks import listed_queries
 from tilewright.ops.device.gluon_api import gl, jit
 
 NO_BOUND = gl.constexpr(2**30)
@@ -99,6 +100,39 @@ def steps_of(
     low = gl.where(whole, gl.minimum(gl.maximum(low, begin), end), end)
     high = gl.maximum(gl.minimum(high, end), low)
     return begin, low, high, end
+
+
+@jit
+def walked(w, n, TILE: gl.constexpr):
+    """(begin, low, high, end, way) of the steps of head `n` of those that share the tile's keys:
+    numbers that `step_at` makes steps of, those from `low` to `high` without a mask."""
+    if w.BLOCKS:
+        query_list, query_counts, q_len, kv_len, block_size, block_heads = w.lists
+        left, right, first, _ = w.bounds
+        at, places, whole, before, cut = listed_queries(
+            query_list, query_counts, w.b, w.g * w.group + n, w.j0,
+            gl.minimum(w.j0 + TILE, w.n_kv) - 1, w.n_q, w.n_kv, q_len, kv_len, w.shift, left, right,
+            first, block_size, block_heads, w.STEP, w.MASK,
+        )  # fmt: skip
+        end = cut + whole // w.STEP
+        found = (0, cut, end, end, (at, places, before // w.STEP, cut, block_size // w.STEP))
+    else:
+        found = (w.begin, w.low, w.high, w.end, ())
+    return found
+
+
+@jit
+def step_at(w, x, way):
+    """The step that is number `x` of `walked`. Under a mask of blocks those of cut blocks, which
+    are listed from the end, come first."""
+    if w.BLOCKS:
+        at, places, before, cut, each = way
+        y = gl.where(x < cut, x + before, x - cut)
+        place = gl.where(x < cut, places - 1 - y // each, y // each)
+        t = gl.load(at + place) * each + y % each
+    else:
+        t = x
+    return t
 
 
 @jit

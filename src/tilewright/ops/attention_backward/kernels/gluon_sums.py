@@ -1,7 +1,7 @@
 """How sums leave, in Gluon for sm_90: blocks of dQ, which workgroups add to sums in memory, and
 rows of dK and dV; and lists of tiles of sums."""
 
-from tilewright.ops.attention_backward.kernels.gluon_steps import turn_of
+from tilewright.ops.attention_backward.kernels.gluon_steps import step_at, turn_of, walked
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
@@ -67,7 +67,9 @@ def add_blocks(w, TILE: gl.constexpr, STEP: gl.constexpr, GROUPS: gl.constexpr):
     over = 0
     for m in range(w.group):
         line = (q_b * w.heads + w.g * w.group + m) * w.padded + w.terms_begin
-        for t in range(w.begin, w.end):
+        begin, _, _, end, way = walked(w, m, TILE)
+        for x in range(begin, end):
+            t = step_at(w, x, way)
             block = line // STEP + t
             if w.ORDERED:
                 before = turn_of(

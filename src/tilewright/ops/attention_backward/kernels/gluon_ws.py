@@ -45,8 +45,10 @@ from tilewright.ops.attention.kernels.lengths import keys_of, queries_of
 from tilewright.ops.attention_backward.kernels.gluon_steps import (
     nothing,
     spread,
+    step_at,
     steps_of,
     tile_of,
+    walked,
     weights_of,
 )
 from tilewright.ops.attention_backward.kernels.gluon_sums import (
@@ -87,7 +89,8 @@ Work = bundle(
     " b g j0 q_begin terms_begin kv_begin begin end n_q n_kv room shift low high bounds"
     " q k v do log_sums deltas heads padded dq_sums turns ascending ds"
     " HEAD_DIM HEAD_DIM_V STEP MASK SOFTCAP ALIBI PACKEDQ PACKEDKV USEDQ USEDKV GROUPS BY_ROWS"
-    " BIAS DBIAS ORDERED",
+    " BIAS DBIAS ORDERED"
+    " lists BLOCKS",
 )
 """What the warps of a workgroup have in common."""
 
@@ -113,8 +116,9 @@ def _fill(w):
     for n in range(w.group):
         h = w.g * w.group + n
         line = (q_b * w.heads + h) * w.padded + w.terms_begin
-        for t in range(w.begin, w.end):
-            i0 = t * w.STEP
+        begin, _, _, end, way = walked(w, n, w.GROUPS * ROWS)
+        for x in range(begin, end):
+            i0 = step_at(w, x, way) * w.STEP
             at = (q_b, h, w.q_begin + i0, 0)
             mbarrier.wait(w.empty.index(stage), phase)
             mbarrier.expect(w.q_full.index(stage), w.q.block_type.nbytes + TERMS)
@@ -254,16 +258,19 @@ def _multiply(w, GROUP: gl.constexpr):
         slope = 0.0
         if w.ALIBI:
             slope = slope_of(gl.load(w.slopes + w.b * w.slopes_stride + w.g * w.group + n))
-        for t in range(w.begin, w.low):
+        begin, low, high, end, way = walked(w, n, w.GROUPS * ROWS)
+        for x in range(begin, low):
+            t = step_at(w, x, way)
             dk_sums, dv_sums, stage, phase = _step(
                 w, dk_sums, dv_sums, zero, zero_q, stage, phase, t, j0, slope, True, GROUP
             )
-        for t in range(w.low, w.high):
+        for x in range(low, high):
+            t = step_at(w, x, way)
             dk_sums, dv_sums, stage, phase = _step(
                 w, dk_sums, dv_sums, zero, zero_q, stage, phase, t, j0, slope, False, GROUP
             )
-        if w.MASK == "window":
-            for t in range(w.high, w.end):
+        if w.MASK == "window" and not w.BLOCKS:
+            for t in range(high, end):
                 dk_sums, dv_sums, stage, phase = _step(
                     w, dk_sums, dv_sums, zero, zero_q, stage, phase, t, j0, slope, True, GROUP
                 )
@@ -276,10 +283,11 @@ def gradients_gluon_ws(
     q, k, v, do, log_sums, row_tops, deltas, dq_sums, turns, order, dk, dv, slopes, bias, ds,
     q_offsets, kv_offsets, q_used, kv_used, dk_strides, dv_strides, bias_batch, bias_heads, batch,
     heads, kv_heads, group, q_len, kv_len, total_q, total_kv, padded, kv_section, slopes_stride,
-    accumulate, left, right, first, bottom_right, softcap, scale,
+    accumulate, query_list, query_counts, block_size, block_heads, left, right, first, bottom_right,
+    softcap, scale,
     TILE: gl.constexpr, STEP: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr,
     MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr,
-    DBIAS: gl.constexpr,
+    DBIAS: gl.constexpr, BLOCKS: gl.constexpr,
     PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
     PAD: gl.constexpr, ORDERED: gl.constexpr, BY_LENGTH: gl.constexpr,
 ):  # fmt: skip
@@ -305,6 +313,11 @@ def gradients_gluon_ws(
     begin, low, high, end = steps_of(
         j0, n_q, n_kv, shift, left, right, first, TILE, STEP, MASK
     )  # fmt: skip
+    lists = None
+    if BLOCKS:  # K and V are loaded for the keys that there are, and steps are those of lists
+        begin = 0
+        end = gl.where(j0 < n_kv, 1, 0)
+        lists = (query_list, query_counts, q_len, kv_len, block_size, block_heads)
     q_tiles = tiles_of(q, STAGES)
     do_tiles = tiles_of(do, STAGES)
     k_tiles = tiles_of(k, GROUPS)
@@ -341,6 +354,7 @@ def gradients_gluon_ws(
         kv_begin, begin, end, n_q, n_kv, room, shift, low, high, bounds, q, k, v, do, log_sums,
         deltas, heads, padded, dq_sums, turns, ascending, ds, HEAD_DIM, HEAD_DIM_V, STEP, MASK,
         SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, BY_ROWS, BIAS, DBIAS, ORDERED,
+        lists, BLOCKS,
     )  # fmt: skip
     gl.warp_specialize(
         [

@@ -240,7 +240,7 @@ def _ordered(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return "no two workgroups of pipeline basic add to the same sum" if c.ordered else None
 
 
-def _blocks(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None:
+def mask_blocks(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None:
     """A tile has one row or column of the mask of blocks, and a step one block of it."""
     if p.block_size and (p.block_size % c.tile_rows or p.block_size % c.step_rows):
         return f"blocks of {p.block_size} rows are no multiple of tiles {c.tile_rows}x{c.step_rows}"
@@ -257,7 +257,7 @@ BASIC = Pipeline(
         "registers": _registers,
         "shared_memory": _shared_memory,
     },
-    supports={"mask_blocks": _blocks},
+    supports={"mask_blocks": mask_blocks},
     # A guess, somewhat under the forward kernel's: each step waits for two products.
     pace=Pace(one_pass=False, share=0.45, ordered=1.0),
     repeats=lambda c: True,

@@ -24,7 +24,7 @@ from tilewright.ops.attention.pipelines.gluon_ws import (
 )
 from tilewright.ops.attention_backward.catalogue import BLOCK, GROUPS, scores, sums_width, terms
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
-from tilewright.ops.attention_backward.pipelines.basic import LOGARITHMS
+from tilewright.ops.attention_backward.pipelines.basic import LOGARITHMS, mask_blocks
 from tilewright.ops.attention_backward.pipelines.basic import PARTS as BASIC_PARTS
 from tilewright.ops.attention_backward.pipelines.record import KERNELS, Pace, Pipeline, row_options
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
@@ -114,7 +114,9 @@ def words(c: AttentionBackwardConfig, arch: Arch, known: frozenset[str] = FEATUR
 def _words(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     if c.words >= {"softcap", "dbias"}:
         return "pipeline gluon_ws stores gradients of scores before a soft cap, not behind it"
-    return words(c, arch, FEATURES | {"bias", "dbias"})
+    if c.words >= {"blocks", "ordered"}:
+        return "turns of tiles are counted without masks of blocks"
+    return words(c, arch, FEATURES | {"bias", "dbias", "blocks"})
 
 
 def dtypes(c: AttentionBackwardConfig, arch: Arch) -> str | None:
@@ -269,6 +271,7 @@ GLUON_WS = Pipeline(
             grid=lambda x: terms(x.problem) // TERM_ROWS,
             options=row_options,
         ),
+        _BASIC["list_queries"],
         Part(
             name="gradients_gluon_ws",
             kernel=f"{KERNELS}.gluon_ws:gradients_gluon_ws",
@@ -282,6 +285,10 @@ GLUON_WS = Pipeline(
             kernel=f"{KERNELS}.around:queries_of_sums",
             grid=lambda x: terms(x.problem) // ROWS,
             options=row_options,
+        ),
+        replace(
+            _BASIC["list_blocks"],
+            there=lambda c: having("blocks")(c) and having("dslopes")(c),
         ),
         replace(
             _BASIC["gradients_of_queries"],
@@ -310,7 +317,7 @@ GLUON_WS = Pipeline(
         "registers": _registers,
         "shared_memory": _shared_memory,
     },
-    supports={"descriptors": views_exist, "bias": _bias},
+    supports={"descriptors": views_exist, "bias": _bias, "mask_blocks": mask_blocks},
     pace=Pace(one_pass=True, share=0.55, ordered=1.0),
     repeats=lambda c: c.ordered,
     algorithms=_algorithms,
