@@ -21,7 +21,7 @@ from tilewright.select.learned import judged
 from tilewright.select.model import MOST_GAIN, Model
 
 FOLDS = 5
-GAINS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, MOST_GAIN)
+GAINS = (0.0, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, MOST_GAIN)
 """Gains (as logarithms) among which the least one is set; from the last one, never."""
 FIRST = 5
 FIGURES = ("mean", "median", "p10", "least", "top_1", "top_5")

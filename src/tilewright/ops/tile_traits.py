@@ -3,8 +3,21 @@ whose kernels compute one."""
 
 from __future__ import annotations
 
+import math
+
 from tilewright.arch.model import Device
+from tilewright.dtypes import dtype
 from tilewright.ops.pool import Each
+
+LINE = 128
+"""Bytes of a line of L2. Where rows begin within lines, neighbours share some, and a tile's edges
+read and write parts of them."""
+
+
+def aligned(elements: int, name: str) -> int:
+    """The largest power of two, up to `LINE`, that the bytes of so many elements of the type `name`
+    are multiples of."""
+    return math.gcd(LINE, elements * dtype(name).bits // 8)
 
 
 def of_product(
@@ -40,3 +53,9 @@ def of_product(
         "tile columns": tile[1],
         "step": tile[2],
     }
+
+
+def of_ring(tile: tuple[Each, Each, Each], steps: Each, stages: Each) -> dict[str, Each]:
+    """Of a ring of `stages` steps in shared memory: the elements that are on their way at once, and
+    how often it is filled for a workgroup's `steps`."""
+    return {"ring": (tile[0] + tile[1]) * tile[2] * stages, "rounds": steps / stages}

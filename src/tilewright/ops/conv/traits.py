@@ -10,7 +10,7 @@ from tilewright.arch.model import Device
 from tilewright.ops.conv.config import GEMM, ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.pool import Columns, Each, each
-from tilewright.ops.tile_traits import of_product
+from tilewright.ops.tile_traits import aligned, of_product, of_ring
 
 STEM = 4
 """Most channels of a stem."""
@@ -36,7 +36,8 @@ def kind(p: ConvProblem) -> str:
 
 
 def traits(p: ConvProblem, c: Columns, device: Device) -> Mapping[str, Each]:
-    """Those of the product of matrices that each group is, and what makes the layer none."""
+    """Those of the product of matrices that each group is, and what makes the layer none; which
+    kernel it is, where that is GEMM's; how pixels' channels lie in lines."""
     pixels = p.n * math.prod(p.out_sizes)
     rows, columns, depth = {
         "forward": (pixels, p.group_k, p.group_c * p.taps),
@@ -44,13 +45,23 @@ def traits(p: ConvProblem, c: Columns, device: Device) -> Mapping[str, Each]:
         "weights": (p.group_k, p.group_c * p.taps, pixels),
     }[p.direction]
     tile = each(c, _rows), each(c, _columns), each(c, _step)
+    split, stages = each(c, _split), each(c, _stages)
+    product = of_product((rows, columns, depth), tile, split, p.groups, device)
     return {
-        **of_product((rows, columns, depth), tile, each(c, _split), p.groups, device),
+        **product,
+        **of_ring(tile, product["steps"], stages),
+        "channels of x": aligned(p.group_c, p.dtype_of("x")),
+        "channels of y": aligned(p.group_k, p.dtype_of("y")),
         "taps": p.taps,
         "step of a filter": math.prod(p.stride),
         "pixels": math.prod(p.out_sizes),
         "warps": each(c, _warps),
-        "stages": each(c, _stages),
+        "stages": stages,
+        "kernel": each(c, _pipeline),
+        "scheduler": each(c, _scheduler),
+        "reduction": each(c, _reduction),
+        "store": each(c, _store),
+        "split": split,
         "layout steps": each(c, _turned),
     }
 
@@ -83,6 +94,22 @@ def _warps(c: ConvConfig) -> int:
 
 def _stages(c: ConvConfig) -> int:
     return _kernel(c).num_stages
+
+
+def _pipeline(c: ConvConfig) -> str:
+    return _kernel(c).pipeline
+
+
+def _scheduler(c: ConvConfig) -> str:
+    return _kernel(c).scheduler
+
+
+def _reduction(c: ConvConfig) -> str:
+    return _kernel(c).reduction
+
+
+def _store(c: ConvConfig) -> str:
+    return getattr(_kernel(c), "store", "")
 
 
 def _turned(c: ConvConfig) -> int:

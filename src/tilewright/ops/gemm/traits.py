@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 from tilewright.arch.model import Device
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.pool import Columns, Each
-from tilewright.ops.tile_traits import of_product
+from tilewright.ops.tile_traits import aligned, of_product, of_ring
 
 _RANGES = (1, 16, 128, 1024)
 """Ends of the ranges of M, by which a GEMM is bound by other things."""
@@ -30,5 +30,13 @@ def kind(p: GemmProblem) -> str:
 
 
 def traits(p: GemmProblem, c: Columns, device: Device) -> Mapping[str, Each]:
-    """Tiles, their steps, how far they fill the problem, and the device."""
-    return of_product((p.m, p.n, p.k), (c.tile_m, c.tile_n, c.tile_k), c.split_k, p.batch, device)
+    """Tiles, their steps, how far they fill the problem, and the device; how rows lie in lines."""
+    tile = c.tile_m, c.tile_n, c.tile_k
+    product = of_product((p.m, p.n, p.k), tile, c.split_k, p.batch, device)
+    return {
+        **product,
+        **of_ring(tile, product["steps"], c.num_stages),
+        "rows of a": aligned(p.lda, p.dtype_a),
+        "rows of b": aligned(p.ldb, p.dtype_b),
+        "rows of c": aligned(p.ldc, p.dtype_c),
+    }
