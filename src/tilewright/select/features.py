@@ -3,8 +3,7 @@ estimate and the shares of its terms, and the family's traits. No feature names 
 sheets come in through the estimate.
 
 A column of features is known by its name: ``problem.m``, ``config.tile_m``, ``term.memory``,
-``trait.waves``, ``work``, ``us`` (the estimate) or ``behind`` (the estimate over the least one: a
-least of many estimates is too low more often than not). Numbers are as they are: trees ask only which
+``trait.waves``, ``work`` or ``us`` (the estimate). Numbers are as they are: trees ask only which
 of two is larger, so a logarithm would change nothing.
 """
 
@@ -21,7 +20,7 @@ from tilewright.ops.estimate import Estimates, Ranking
 from tilewright.ops.library import library_of
 from tilewright.ops.pool import Columns, Each, Pool, each
 
-US, BEHIND = "us", "behind"
+US = "us"
 CONFIG = "config"
 """The kind of a config's fields."""
 SHARED = ("problem", "work")
@@ -73,8 +72,6 @@ class Described:
         kind, _, word = name.partition(".")
         if kind == US:
             return self.us
-        if kind == BEHIND:
-            return self.us / self.us[self.places[0]]
         if kind == "term":
             return self._terms[word] / self.us if word in self._terms else 0.0
         if kind == "trait":
@@ -98,7 +95,6 @@ class Described:
         return [
             *known,
             US,
-            BEHIND,
             "work.flops", "work.bytes", "work.intensity",
             *(f"term.{word}" for word in self._terms),
             *(f"trait.{word}" for word in self._traits),
