@@ -56,7 +56,10 @@ def flex_backward(p: AttentionBackwardProblem, bench: Bench) -> Binds:
 
         names = ("q", "k", "v", "bias") if "dbias" in p.grads else ("q", "k", "v")
         leaves = [inputs[name].detach().requires_grad_() for name in names]
-        out = run(**_flex_given({**inputs, **dict(zip(names, leaves, strict=True))}))
+        given = _flex_given({**inputs, **dict(zip(names, leaves, strict=True))})
+        if p.blocks_shape:
+            given["blocks"] = _flex_blocks(said, inputs["blocks"])
+        out = run(**given)
         return lambda: torch.autograd.grad(out, leaves, inputs["do"], retain_graph=True)
 
     return {FLEX_BACKWARD: bind}

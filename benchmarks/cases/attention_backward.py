@@ -45,6 +45,17 @@ def features() -> Problems:
             yield shape(8192, head_dim, right=0, **one)
 
 
+def blocks() -> Problems:
+    """Gradients under the masks of blocks of attention's own case."""
+    for block_size, masks in ((128, CAUSAL), (64, CAUSAL[:1])):
+        for density in (0.5, 0.25, 0.1):
+            for mask in masks:
+                yield shape(
+                    8192, 128, blocks_shape=(1, HEADS[128]), block_size=block_size,
+                    density=density, **mask,
+                )  # fmt: skip
+
+
 def biases() -> Problems:
     """Gradients of a bias as well, which the sequences share."""
     for p in each((64, 128), (4096,)):
@@ -110,6 +121,10 @@ CASES = (
     Case(
         "attention-backward-features", "bf16 with soft cap, ALiBi or a window of 1,024, 8k rows",
         FLEX, lambda: [*features()], vendor=(rivals.torch_calls, others.flex_backward),
+    ),
+    Case(
+        "attention-backward-blocks", "8k rows, blocks of 128 (causal and not) and 64, a half to a "
+        "tenth of them seen", FLEX, lambda: [*blocks()], vendor=(others.flex_backward,),
     ),
     Case(
         "attention-backward-bias", "bf16 with a bias and its gradient, 4k rows, causal and not",
