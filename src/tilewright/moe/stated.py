@@ -16,6 +16,7 @@ from tilewright.moe.scaling import ROW, TENSOR, Scaling, chained, operands
 from tilewright.moe.steps import Steps
 from tilewright.number_array import of_number
 from tilewright.operation import is_compiling
+from tilewright.ops.products import WIDENED
 
 Activation = str | Callable[[Any], Any]
 """A word of `form`, or a function from rows of the first product to what the second takes."""
@@ -80,11 +81,13 @@ class Options:
             raise BadArgument(f"scales_a= belongs to scale_a = '{TENSOR}', not to '{self.scale_a}'")
 
     def check_types(self, x: Any, w1: Any) -> None:
-        """Raise `BadArgument` if rows stay in 16 bits, and weights are whole elements of 8."""
+        """Raise `BadArgument` if rows stay as they are, and no product takes them with weights that
+        are whole elements of 8 bits."""
         if self.scale_a or self.dtype_b:
             return
         rows, weights = named(x.dtype), named(w1.dtype)
-        if DTYPES[weights].bytes == 1 and weights != rows:
+        taken = (rows, *WIDENED.get(rows, ()))
+        if DTYPES[weights].bytes == 1 and weights not in taken:
             raise BadArgument(
                 f"x is {rows} and w1 {weights}, which no product takes together: with scale_a= "
                 "rows are rounded to 8 bits"

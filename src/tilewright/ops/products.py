@@ -21,6 +21,12 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
 }
 """Output dtypes of each operand dtype, the default first; see `outputs` for epilogues."""
 
+WIDENED: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("fp16", "bf16"), ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "int8")
+)
+"""The dtypes of B in 8 bits beside an A in 16, by A's dtype: kernels convert B's elements to A's
+dtype, which has all their values, and multiply in that."""
+
 QUANTISED = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "int8")
 """Outputs of an epilogue that ends by scaling. Values are rounded to nearest even; values beyond
 the dtype's range become its ends."""

@@ -12,7 +12,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues, physics
 from tilewright.ops.device import widths
-from tilewright.ops.gemm import pipelines, scales
+from tilewright.ops.gemm import lowbit, pipelines, scales
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.common import ROW_BYTES
 from tilewright.ops.gemm.pipelines.warpgroups import PART_COLUMNS, WARPGROUP, WARPGROUP_ROWS
@@ -132,7 +132,8 @@ def _products(
         reached = min(reached, DEVICE.BASIC) / _idle(config, this)
     unpacked = 0.0
     if not _scales_in_hardware(config, this):
-        unpacked = of_pipeline.unpacked.get(config.dtype_b, 0.0)
+        if lowbit.converts(config):
+            unpacked = of_pipeline.unpacked.get(config.dtype_b, 0.0)
         reached *= 1.0 if unpacked else of_pipeline.converted
     if scales.count(config):
         between = feeds_itself and _adds_between_products(config)

@@ -1,4 +1,5 @@
-"""Operands in few bits: weights in int4 or e2m1 (fp4), and the MX formats.
+"""Operands in few bits: weights in int4 or e2m1 (fp4), the MX formats, and weights in 8 bits beside
+activations in 16.
 
 Two neighbours along K share a byte; the one with the lower k is in the lower four bits (see
 `tilewright.packing`). So A [m, k] is an array of bytes [m, k/2], and B [k, n] an array [k/2, n].
@@ -23,6 +24,7 @@ from tilewright import packing
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument
 from tilewright.ops.nouns import Operand, View
+from tilewright.ops.products import WIDENED
 
 PARTNERS: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("fp16", "bf16", "e4m3fn", "e5m2"), ("int4", "e2m1")
@@ -55,6 +57,17 @@ def concerns(problem: Any) -> bool:
     p = problem
     packed = any(DTYPES[d].packed > 1 for d in (p.dtype_a, p.dtype_b))
     return packed or (p.scale_a, p.scale_b) == MX_SCALES
+
+
+def widens(of: Any) -> bool:
+    """Whether a problem or config has a B in 8 bits beside an A in 16."""
+    return of.dtype_b in WIDENED.get(of.dtype_a, ())
+
+
+def converts(of: Any) -> bool:
+    """Whether the kernels of a problem or config convert elements of B: those of 4 bits, and those
+    beside a wider A."""
+    return DTYPES[of.dtype_b].packed > 1 or widens(of)
 
 
 def check(problem: Any) -> None:

@@ -18,6 +18,7 @@ from tilewright.ops.products import (
     OUTPUTS,
     PRECISIONS,
     QUANTISED,
+    WIDENED,
     accumulator,
     natural_alignment,
     outputs,
@@ -50,7 +51,8 @@ def check_types(
     for name in (dtype_b, dtype_c, dtype_acc):
         dtype(name)
     mixed = None if scaled else lowbit.MIXED.get(dtype_a)
-    if dtype_b not in (dtype_a, mixed, *lowbit.PARTNERS.get(dtype_a, ())):
+    others = (*lowbit.PARTNERS.get(dtype_a, ()), *WIDENED.get(dtype_a, ()))
+    if dtype_b not in (dtype_a, mixed, *others):
         raise BadArgument(f"A is {dtype_a} but B is {dtype_b}; convert one to the other's dtype")
     if dtype_c not in outputs(dtype_a, epilogue, scaled):
         allowed = ", ".join(outputs(dtype_a, epilogue, scaled))
@@ -85,7 +87,8 @@ class GemmProblem(Problem):
 
     m, n, k: sizes.
     dtype_a: element type of A; ``dtype=…`` is another name for it.
-    dtype_b: by default `dtype_a`; ``int4`` and ``e2m1`` may go with other types (see `lowbit`).
+    dtype_b: by default `dtype_a`; 8 bits beside an A in 16, ``int4`` and ``e2m1`` may go with other
+    types (see `lowbit`).
     dtype_c: by default the usual output of `dtype_a`.
     dtype_acc: by default the accumulator of `dtype_a`.
     layout: see `LAYOUTS` and `SHUFFLED_LAYOUTS`.

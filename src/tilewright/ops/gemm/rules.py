@@ -217,6 +217,12 @@ def _packed(c: GemmConfig, arch: Arch) -> str | None:
     packed = [d for d in (c.dtype_a, c.dtype_b) if DTYPES[d].packed > 1]
     if packed and not pipelines.of(c).has("packed"):
         return f"pipeline {c.pipeline} reads whole elements; weights unpacks {packed[0]}"
+    if lowbit.widens(c) and not pipelines.of(c).has("widens"):
+        others = _and(pipelines.those("widens"))
+        return (
+            f"pipeline {c.pipeline} multiplies operands of one width; {others} convert "
+            f"{c.dtype_b} to {c.dtype_a}"
+        )
     return None
 
 

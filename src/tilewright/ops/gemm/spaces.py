@@ -141,7 +141,7 @@ several times."""
 
 
 def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
-    if lowbit.concerns(problem):
+    if lowbit.concerns(problem) or lowbit.widens(problem):
         return _few_bits(problem, arch)
     scaled = scales.count(problem) > 0
     taller = scaled and arch.async_mma and problem.m > LOW_TILE
@@ -235,8 +235,8 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
 
 
 def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
-    """The default space for 4-bit operands and the MX formats."""
-    signature = ("layout", "dtype_a", "dtype_b", "dtype_c", "precision", "epilogue")
+    """The default space for 4-bit operands, the MX formats, and a B of 8 bits beside an A of 16."""
+    signature = ("layout", "dtype_a", "dtype_b", "dtype_c", "precision", "epilogue", "batching")
     whole, parts = ("tile", 1, "none"), ("split_k", 4, "linear")
     algorithms: dict[str, Sequence[Any]] = {
         "tile_m": (16, 64, 128),

@@ -84,10 +84,12 @@ _ALGORITHM = (
 
 def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
     """The default space of `problem`, and the lists of `tiles`. With block scales only those for
-    few rows; the default space alone for operations on A and B, 4-bit operands and shuffled
-    weights."""
+    few rows; the default space alone for operations on A and B, operands in few bits and
+    shuffled weights."""
     default = default_space(problem, arch)
-    if lowbit.concerns(problem) or problem.layout[1] == "s" or problem.pre_a or problem.pre_b:
+    combined = problem.pre_a or problem.pre_b
+    few_bits = lowbit.concerns(problem) or lowbit.widens(problem)
+    if few_bits or problem.layout[1] == "s" or combined:
         return [default]
     if scales.count(problem):
         return [default, *_space([*_few(problem), *_few_scaled(problem)], problem, arch)]

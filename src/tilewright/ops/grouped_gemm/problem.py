@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops import epilogues
+from tilewright.ops.gemm import lowbit
 from tilewright.ops.gemm.operand_types import name_types, takes_dtype
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.grouped_gemm import scales
@@ -168,7 +169,9 @@ class GroupedGemmProblem(Problem):
         default(self, "alignment", min(self.alignment, apart))
 
     def _check_whole(self) -> None:
-        """Refuse operands of few bits, and of two dtypes."""
+        """Refuse operands of few bits, and of two dtypes; but a list has a B of 8 bits beside 16."""
+        if self.form == "list" and lowbit.widens(self):
+            return
         if self.dtype_b not in ("", self.dtype_a):
             raise BadArgument(
                 f"A is {self.dtype_a} but B is {self.dtype_b}, which forms {', '.join(STACKED)} "

@@ -129,7 +129,8 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
         return False
     record = PIPELINES[config.pipeline].one
     few_bits = record.worth_having.get("few bits")
-    if lowbit.concerns(config):
+    by_words = lowbit.widens(config) and config.pipeline == "weights"
+    if lowbit.concerns(config) or by_words:
         return few_bits is not None and few_bits(one(config))
     deep = depth(config.one)
     last_resort = config.alignment == 1 or config.index_bits == 64

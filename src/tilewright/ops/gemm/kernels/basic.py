@@ -54,6 +54,7 @@ from tilewright.ops.device.schedule import (
     stream_segment,
     tile_coordinates,
 )
+from tilewright.ops.device.widen import widened
 from tilewright.ops.gemm.kernels.pre import combine
 
 
@@ -130,6 +131,7 @@ def _accumulate(
             b_tile, pre_b, k0, tile_n * TILE_N, k, n, CHAIN_B, TAKES_B, B_ROW,
             MASK_K, MASK_N, LARGEST_AB,
         )  # fmt: skip
+        b_tile = widened(b_tile, a_tile)
         if SCALES != "":
             partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
             acc += scaled(partial, x, y, SCALES)

@@ -1,4 +1,5 @@
-"""GEMM with operands of 4 bits: unpacked in registers, multiplied as fp16 or bf16.
+"""GEMM with operands of 4 bits, or a B of 8 beside an A of 16: converted in registers, multiplied
+as fp16 or bf16.
 
 Idea. Weights of 4 bits have a quarter of bf16's bytes, and a product with few rows of A takes as
 long as its weights take to arrive. Two elements share a byte, and eight a 32-bit word, but the
@@ -11,7 +12,8 @@ UNIT-th of K, and no element leaves its thread before the matrix units take it.
 Conversion. A nibble is shifted and masked into the mantissa of a float, two of a word at once. An
 int4, with its sign bit flipped, becomes 128 + 8 + q in bf16 (1024 + 8 + q in fp16), from which 136
 (1032) is subtracted. An e2m1's exponent and mantissa become those of an fp16 that is 2^14 times too
-small. Both are exact, and so are the products in fp32. 8-bit floats become fp16.
+small. Both are exact, and so are the products in fp32. 8-bit floats become fp16, or what A is, as
+8-bit integers do: a word has four of them, which are converted one by one.
 
 Scales. One scale serves a group of K of a column. In general the products of a group (or of its
 part in a K step) are summed from zero, multiplied by the scales in fp32 and added to the
@@ -219,9 +221,9 @@ def gemm_weights(
     DONE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with B, and perhaps A, of 4-bit elements: bytes with K contiguous, and `ld*` counted
-    in bytes. Arguments as in `basic`, and:
+    in bytes; or B of 8 bits beside A of 16. Arguments as in `basic`, and:
 
-    A_FORMAT, B_FORMAT: their formats; ``""``: A has whole elements.
+    A_FORMAT, B_FORMAT: their formats; ``""``: an operand has whole elements.
     BF16: multiply as bf16, else as fp16.
     ELEMENTWISE: multiply scales, all of them e8m0, into the elements.
     PART: otherwise a K step consists of parts of this many elements, each within a group.
@@ -231,6 +233,7 @@ def gemm_weights(
     """
     ELEMENT: tl.constexpr = a.dtype.element_ty
     FORMAT: tl.constexpr = ELEMENT if A_FORMAT == "" else A_FORMAT
+    OF_B: tl.constexpr = b.dtype.element_ty if B_FORMAT == "" else B_FORMAT
     DTYPE: tl.constexpr = tl.bfloat16 if BF16 else tl.float16
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
@@ -248,7 +251,7 @@ def gemm_weights(
     acc = accumulate(
         a, b, scales, (), rows, cols, tile_m, tile_n, m, n, k, lda, ldb, k_begin, k_end, False,
         False,
-        TILE_M, TILE_N, TILE_K, A_ROW, MASK_K, SCALES, FORMAT, B_FORMAT, DTYPE, ELEMENTWISE,
+        TILE_M, TILE_N, TILE_K, A_ROW, MASK_K, SCALES, FORMAT, OF_B, DTYPE, ELEMENTWISE,
         PART, UNIT, A_WORDS, A_WORD, B_WORD,
     )  # fmt: skip
     if SCHEDULER == "split_k":

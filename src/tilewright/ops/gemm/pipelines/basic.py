@@ -28,7 +28,7 @@ BASIC = Pipeline(
     alignments=ALIGNMENTS,
     index_bits=INDEX_BITS,
     batchings=BATCHINGS,
-    traits=("zero_k", "dot"),
+    traits=("zero_k", "dot", "widens"),
     shared_memory=common.pipelined_loads,
     rates=Rates(share=DEVICE.BASIC, scaled=GEMM.SCALED),
     grids=("whole", "few bits"),

@@ -46,6 +46,7 @@ Trait = Literal[
     "ends_inside",
     "loads_apart",
     "b_in_registers",
+    "widens",
 ]
 """What a kernel may do with its operands, and how it may compute:
 
@@ -64,6 +65,7 @@ ends_inside: the last tile along an axis may begin earlier, and then ends with t
     (`device/schedule.begin_of`).
 loads_apart: warps of their own load, so that those that multiply do nothing else.
 b_in_registers: B is in registers before the matrix units read it.
+widens: it takes a B in 8 bits beside an A in 16.
 """
 
 Grid = Literal["whole", "few bits"]
@@ -79,8 +81,8 @@ class Rates:
     scaled: factor on `share` with block scales.
     converted: factor on `share` where the matrix units have no instruction for block-scaled
     operands and the compiler converts 8-bit ones.
-    unpacked: instructions for each 4-bit weight of a tile beside its products, by the dtype of B;
-    {} if it takes none. From the times in benchmarks/results/gemm_weights_h200.json, which the
+    unpacked: instructions for each weight of a tile beside its products, by the dtype of a B that
+    the kernel converts; {} if it takes none. Those of 4 bits are from the times in benchmarks/results/gemm_weights_h200.json, which the
     estimate meets within a fifth up to 16 rows.
     """
 

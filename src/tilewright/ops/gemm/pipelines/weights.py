@@ -1,5 +1,5 @@
-"""Pipeline ``weights``: pointers; 4-bit operands unpacked in registers, for fp16 or bf16 matrix
-instructions."""
+"""Pipeline ``weights``: pointers; operands of 4 bits, and a B in 8 beside an A in 16, converted in
+registers for fp16 or bf16 matrix instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.binder import Constant, Value
 from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, GemmConfig
-from tilewright.ops.gemm.lowbit import WORD
+from tilewright.ops.gemm.lowbit import WORD, converts
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 from tilewright.ops.gemm.rates import GEMM
@@ -64,8 +64,13 @@ def _accumulators(c: GemmConfig, arch: Arch) -> int:
 
 
 def _objection(c: GemmConfig, arch: Arch) -> str | None:
-    if max(DTYPES[c.dtype_a].packed, DTYPES[c.dtype_b].packed) == 1:
-        return f"pipeline weights unpacks 4-bit operands; A and B are {c.dtype_a}"
+    if not converts(c):
+        return (
+            "pipeline weights converts a B of 4 bits, or of 8 beside 16; here A is "
+            f"{c.dtype_a} and B {c.dtype_b}"
+        )
+    if c.layout[1] != "c":
+        return f"pipeline weights reads words of B along K, so B is column-major, not {c.layout[1]}"
     least = 2 * LEAST_K
     if part(c) < least:
         return (
@@ -76,9 +81,11 @@ def _objection(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _unit(c: GemmConfig) -> int:
-    """Elements unpacked together. With an alignment under a word's 4 bytes all that is known is
-    that two elements share a byte."""
-    if c.tile_m >= MANY_ROWS or 8 * c.alignment < WORD:
+    """Elements converted together. With an alignment under a word's 4 bytes all that is known is
+    that elements of 4 bits share a byte in twos."""
+    if 8 * c.alignment < WORD:
+        return max(DTYPES[c.dtype_b].packed, c.alignment)
+    if c.tile_m >= MANY_ROWS:
         return 2
     return min(WORD // DTYPES[c.dtype_b].bits, part(c) // LEAST_K)
 
@@ -102,14 +109,14 @@ WEIGHTS = Pipeline(
     alignments=ALIGNMENTS,
     index_bits=INDEX_BITS,
     rules={"packed": _objection},
-    traits=("packed", "dot", "b_in_registers"),
+    traits=("packed", "dot", "b_in_registers", "widens"),
     operand_dtype=multiplied_as,
     several_blocks=several_blocks,
     shared_memory=common.pipelined_loads,
     accumulators=_accumulators,
     own={
         "A_FORMAT": _of(lambda c: c.dtype_a if DTYPES[c.dtype_a].packed > 1 else ""),
-        "B_FORMAT": _of(lambda c: c.dtype_b),
+        "B_FORMAT": _of(lambda c: c.dtype_b if DTYPES[c.dtype_b].packed > 1 else ""),
         "BF16": _of(lambda c: multiplied_as(c) == "bf16"),
         "ELEMENTWISE": _of(elementwise),
         "PART": _of(part),

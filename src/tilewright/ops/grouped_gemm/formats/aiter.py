@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import DTYPES, torch_called
 from tilewright.ops.foreign import Foreign, flag, microseconds, whole
 from tilewright.ops.gemm import lowbit
+from tilewright.ops.products import WIDENED
 
 COLUMNS = (
     "token", "model_dim", "inter_dim", "expert", "topk", "act_type", "dtype", "q_dtype_a",
@@ -115,18 +116,21 @@ def problems(cells: Mapping[str, str]) -> tuple[Foreign, ...] | str:
             f"scales {quantised.removeprefix('per_')} of {by}: groups begin at any row, so A's "
             "scales here are of one row"
         )
-    if a is None or b is None or c is None or b not in (a, *lowbit.PARTNERS.get(a, ())):
+    if a is None or b is None or c is None or b not in (a, *_narrower(a)):
         return (
             f"{by} to {cells['dtype']}: a grouped GEMM here multiplies two operands of one dtype, "
-            "or int4 and fp4 weights by OCP fp8 and 16 bits"
+            "int4 and fp4 weights by OCP fp8 and 16 bits, or weights in 8 bits by 16"
         )
     types = {"dtype": a, "dtype_b": b, "dtype_c": c}
     scale_a, scale_b = _BLOCKS.get(quantised, ("", ""))
-    if DTYPES[a].bits < 16 and scale_a:  # in 16 bits, A has no scales
+    whole_a = DTYPES[a].bits >= 16  # A then has no scales
+    if scale_a and not whole_a:
         types["scale_a"] = scale_a
     if scale_b:
         types["scale_b"] = scale_b
     operations = _EPILOGUES.get(quantised, ())
+    if whole_a:
+        operations = tuple(scale for scale in operations if scale != "row_scale")
     if cells["topk"] == "-1":
         return "topk -1: the line is for any number of experts a token, so it says no rows"
     layer = _Layer(cells, types, operations, flag(cells, "doweight_stage1"))
@@ -142,6 +146,11 @@ def problems(cells: Mapping[str, str]) -> tuple[Foreign, ...] | str:
         layer.stage(1, inter * (2 if gated else 1), model, then, "" if then else without),
         layer.stage(2, model, inter),
     )
+
+
+def _narrower(a: str) -> tuple[str, ...]:
+    """What B may be in fewer bits than A."""
+    return (*lowbit.PARTNERS.get(a, ()), *WIDENED.get(a, ()))
 
 
 _OF_4_BITS = {"int4": "int4", "float4_e2m1fn_x2": "e2m1"}

@@ -49,6 +49,8 @@ _IGNORED = {
 """Why a further key of a kernel says nothing here."""
 
 _SCALED = {"epilogue": "row_scale+col_scale"}
+_WIDENED = {"fp8_w8a16": "fp8", "int8_w8a16": "int8"}
+"""Our dtype of weights beside tokens in bf16, by the name's."""
 _GROUP = 128
 """Elements of K that share a scale of int4 weights, where the name does not say it."""
 
@@ -106,6 +108,13 @@ def _signature(
     if dtype == "mxfp4_w4a4":
         scales = {"scale_a": MX_SCALES[0], "scale_b": MX_SCALES[1]}
         return {"pipeline": "mx", "dtype_a": "e2m1", "dtype_b": "e2m1", **scales}
+    if dtype in _WIDENED:
+        kind = _WIDENED[dtype]
+        if not columns:
+            return {"pipeline": "basic", "dtype_b": kind, "epilogue": "col_scale"}
+        across = int(rows or 0)  # 0: groups of K, for each column
+        block = f"{columns}x{across or 1}" + ("" if across else "-bf16")
+        return {"pipeline": "weights", "dtype_b": kind, "scale_b": block}
     raise BadFile(f"dtype={dtype} in its name: no grouped kernel here has such operands")
 
 

@@ -30,6 +30,7 @@ import triton.language as tl
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.scale import scaled, scales_of_step
 from tilewright.ops.device.schedule import tile_coordinates
+from tilewright.ops.device.widen import widened
 from tilewright.ops.grouped_gemm.kernels.operands import of_group, scales_of_group
 from tilewright.ops.grouped_gemm.kernels.walk import (
     FIELDS,
@@ -104,6 +105,7 @@ def _sum(
             b_tile = tl.load(b_ptrs, mask=in_k[:, None], other=0.0)
         else:
             b_tile = tl.load(b_ptrs)
+        b_tile = widened(b_tile, a_tile)
         if SCALES != "":
             partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
             acc += scaled(partial, x, y, SCALES)

@@ -1,4 +1,5 @@
-"""Grouped GEMM with operands of 4 bits: unpacked in registers, multiplied as fp16 or bf16.
+"""Grouped GEMM with operands of 4 bits, or a B of 8 beside an A of 16: converted in registers,
+multiplied as fp16 or bf16.
 
 Idea. The walk of `basic`, and for each tile the sum of the GEMM kernel of the same name
 (`tilewright.ops.gemm.kernels.weights`), which explains the conversion, the scales and the units.
@@ -34,8 +35,8 @@ def grouped_gemm_weights(
     PART: tl.constexpr, UNIT: tl.constexpr,
     A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """C_g = A_g·B_g for every group, with B, and perhaps A, of 4-bit elements. Arguments as in
-    `basic`, and from A_FORMAT on as in the GEMM's kernel; `ld*` and `stride_b` of packed operands
+    """C_g = A_g·B_g for every group, with B, and perhaps A, of 4-bit elements, or B of 8 bits
+    beside A of 16. Arguments as in `basic`, and from A_FORMAT on as in the GEMM's kernel; `ld*` and `stride_b` of packed operands
     count bytes. zeros, ZEROS: the zero points of B's blocks, their strides and the step from group
     to group."""
     if zero_rest != 0:
@@ -43,6 +44,7 @@ def grouped_gemm_weights(
     GATHERED: tl.constexpr = FORM == "gathered"
     ELEMENT: tl.constexpr = a.dtype.element_ty
     FORMAT: tl.constexpr = ELEMENT if A_FORMAT == "" else A_FORMAT
+    OF_B: tl.constexpr = b.dtype.element_ty if B_FORMAT == "" else B_FORMAT
     DTYPE: tl.constexpr = tl.bfloat16 if BF16 else tl.float16
     PAIRS: tl.constexpr = FOLD == 2
     ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
@@ -69,7 +71,7 @@ def grouped_gemm_weights(
         acc = accumulate(
             a_g, b_g, own_scales, own_zeros, in_a, in_b, tile_m, tile_n, rows, n, k, lda, ldb, 0, k,
             GATHERED or PAIRS, ZEROS, TILE_M, TILE_N, TILE_K, True, MASK_K, SCALES, FORMAT,
-            B_FORMAT, DTYPE, ELEMENTWISE, PART, UNIT, A_WORDS, A_WORD, B_WORD,
+            OF_B, DTYPE, ELEMENTWISE, PART, UNIT, A_WORDS, A_WORD, B_WORD,
         )  # fmt: skip
         if GATHERED:
             acc = tl.where(there[:, None], acc, 0.0)
