@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
 from layer_cases import (  # noqa: E402
     LIMITS,
+    by_block,
     by_row,
     by_tensor,
     in_fp8,
@@ -92,6 +93,18 @@ def test_scales_by_row_and_by_expert_and_weights_that_come_first(made, first, to
     y = tw.fused_moe(x, w1, w2, weights, ids, weights_first=first)
     wanted = reference(x, w1, w2, weights, ids, weights_first=first)
     assert worst(y, wanted) < LIMITS[torch.bfloat16]
+
+
+@pytest.mark.parametrize("tokens", [5, 600])
+@pytest.mark.parametrize("made", [by_row, by_tensor, by_block])
+def test_weights_in_8_bits_beside_tokens_in_16(made, tokens):
+    x, w1, w2, weights, ids = operands(tokens, 1024, 512, 16, 4, device="cuda")
+    eight, held, said = made(w1, w2)
+    poison()
+    wanted = reference(x, *held, weights, ids)
+    for _ in range(3):
+        y = tw.fused_moe(x, *eight, weights, ids, **said)
+        assert worst(y, wanted) < LIMITS[torch.bfloat16]
 
 
 def test_random_routings_in_memory_of_nan():

@@ -10,6 +10,7 @@ from grouped_cases import cases, config, epilogues, gathered  # noqa: E402
 from grouped_lowbit_cases import cases as of_few_bits  # noqa: E402
 from grouped_lowbit_cases import zero_points  # noqa: E402
 from grouped_scale_cases import cases as scaled  # noqa: E402
+from widened_cases import cases as widened  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
@@ -25,6 +26,7 @@ CASES = [
     *scaled(ARCH),
     *of_few_bits(ARCH),
     *zero_points(ARCH),
+    *widened(ARCH),
 ]
 
 

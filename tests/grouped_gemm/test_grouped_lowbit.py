@@ -163,7 +163,7 @@ def test_a_list_has_whole_elements():
         ({"tile_k": 16}, "packed", "K step"),
         ({"pipeline": "basic", "zero_b": True}, "zeros", "weights has them"),
         ({"zero_b": True, "scale_b": "32x1-e8m0"}, "zeros", "go with no zero points"),
-        ({"dtype_b": "", "scale_b": ""}, "packed", "unpacks 4-bit operands"),
+        ({"dtype_b": "", "scale_b": ""}, "packed", "converts a B of 4 bits"),
         ({"form": "list", "scale_b": ""}, "form", "has no form list; basic have it"),
     ],
 )

@@ -59,6 +59,22 @@ def test_each_kernel_is_one_config(read):
             SM90,
             {"dtype_b": "int4", "scale_b": "64x1-bf16", "pipeline": "weights"},
         ),
+        (
+            ",dtype=fp8_w8a16",
+            SM90,
+            {"dtype_a": "bf16", "dtype_b": "e4m3fn", "scale_b": "", "epilogue": "col_scale"},
+        ),
+        (",dtype=fp8_w8a16", arch("gfx942"), {"dtype_b": "e4m3fnuz", "pipeline": "basic"}),
+        (
+            ",dtype=int8_w8a16,block_shape=[0,64]",
+            SM90,
+            {"dtype_b": "int8", "scale_b": "64x1-bf16", "pipeline": "weights"},
+        ),
+        (
+            ",dtype=fp8_w8a16,block_shape=[64,128]",
+            SM90,
+            {"dtype_b": "e4m3fn", "scale_a": "", "scale_b": "128x64", "epilogue": ""},
+        ),
         (",dtype=mxfp4_w4a4", MI350, {"dtype_a": "e2m1", "pipeline": "mx"}),
         (",dtype=mxfp4_w4a16", MI350, {"dtype_a": "bf16", "dtype_b": "e2m1"}),
     ],
@@ -103,7 +119,7 @@ def test_what_has_no_counterpart_is_noted_once(read):
         ({"8": kernel(m=0)}, "", r"\$\.8\.BLOCK_SIZE_M: 0 is not a whole number from 1"),
         ({"8": {**kernel(), "num_warps": "4"}}, "", r"\$\.8\.num_warps: '4' is not"),
         ({"8": {"BLOCK_SIZE_M": 16}}, "", r"\$\.8\.BLOCK_SIZE_N: None is not"),
-        ({"8": kernel()}, ",dtype=int8_w8a16", "dtype=int8_w8a16 in its name: no grouped kernel"),
+        ({"8": kernel()}, ",dtype=int8_w4a8", "dtype=int8_w4a8 in its name: no grouped kernel"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(read, document, more, said):

@@ -100,6 +100,17 @@ def in_fp8(*weights: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
     return eight, held, said
 
 
+def by_block(*weights: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """The same with a scale for each 64×64, and tokens that stay in 16 bits."""
+    made = [_rounded(w, 64, 64, 448.0) for w in weights]
+    eight = [w.to(torch.float8_e4m3fn) for w, _ in made]
+    held = [
+        w.double() * s.double().repeat_interleave(64, 1).repeat_interleave(64, 2)
+        for w, (_, s) in zip(eight, made, strict=True)
+    ]
+    return eight, held, {"scales": tuple(s for _, s in made), "scale_b": "64x64"}
+
+
 def by_row(*weights: Any, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[Any, ...]:
     """Weights in 8 bits with a scale for each row, and what they stand for."""
     most = 127.0 if dtype == torch.int8 else 448.0

@@ -7,7 +7,16 @@ from functools import partial
 
 import pytest
 import torch
-from layer_cases import LIMITS, by_row, by_tensor, in_int4_with_zeros, operands, reference, worst
+from layer_cases import (
+    LIMITS,
+    by_block,
+    by_row,
+    by_tensor,
+    in_int4_with_zeros,
+    operands,
+    reference,
+    worst,
+)
 
 import tilewright as tw
 from tilewright import capturing, moe
@@ -71,6 +80,31 @@ def test_int8_by_row_without_a_gate_and_with_biases():
     said = {"activation": "gelu", **biases}
     y = tw.fused_moe(x, *eight, weights, ids, **scales, scale_a="row", **said)
     assert worst(y, reference(x, *held, weights, ids, **said)) < LIMITS[torch.bfloat16]
+
+
+HELD_IN_16 = {
+    "a row": by_row,
+    "a row of int8": partial(by_row, dtype=torch.int8),
+    "an expert": by_tensor,
+    "blocks": by_block,
+}
+
+
+@pytest.mark.parametrize("name", HELD_IN_16)
+@pytest.mark.parametrize("said", [{}, GPT_OSS, {"weights_first": True}], ids=str)
+def test_weights_in_8_bits_beside_tokens_in_16(name, said):
+    """Nothing is rounded to 8 bits: the error is that of a layer in bf16."""
+    x, w1, w2, weights, ids = operands(7, 128, 128, 3, 2)
+    x *= torch.linspace(0.5, 2.0, 7).bfloat16()[:, None]
+    eight, held, scales = HELD_IN_16[name](w1, w2)
+    y = tw.fused_moe(x, *eight, weights, ids, **scales, **said)
+    assert y.dtype == torch.bfloat16
+    assert worst(y, reference(x, *held, weights, ids, **said)) < LIMITS[torch.bfloat16]
+
+
+def test_tokens_of_another_type_than_16_bits_are_refused():
+    with pytest.raises(BadArgument, match="x is fp32 and w1 e4m3fn, which no product takes"):
+        tw.fused_moe(X.float(), *EIGHT, WEIGHTS, IDS, **ROWS)
 
 
 def test_zero_points_of_four_bits():
@@ -181,6 +215,8 @@ PLANNED = {
     "first, 16 bits": {"weights_first": True},
     "first, of another type": {"weights_first": True, "weight_dtype": "bf16"},
     "zero points": {"scale_b": "32x1-bf16", "dtype_b": "int4", "zero_b": True},
+    "16 bits, a row": {"scale_b": "row", "dtype_b": "e4m3fn"},
+    "16 bits, blocks": {"scale_b": "64x64", "dtype_b": "e4m3fn"},
 }
 
 
@@ -197,6 +233,9 @@ def test_a_plan_is_of_what_a_call_runs(tmp_path, name):
         if fields["scale_a"] == "tensor":
             said["scales_a"] = GIVEN
         fields["dtype_b"] = "e4m3fn"
+    elif fields.get("dtype_b") == "e4m3fn":
+        (w1, w2), _, scales = (by_row if fields["scale_b"] == "row" else by_block)(w1, w2)
+        said |= scales
     elif fields.get("zero_b"):
         (w1, w2), _, few = in_int4_with_zeros(w1, w2)
         said |= few
@@ -224,7 +263,6 @@ NIBBLES, _, FOUR = in_int4_with_zeros(W1, W2)
 @pytest.mark.parametrize(
     ("weights", "said", "why"),
     [
-        (EIGHT, ROWS, "x is bf16 and w1 e4m3fn, which no product takes together"),
         (EIGHT, {**ROWS, "scale_a": "tensor"}, "scales_a= belongs to scale_a = 'tensor'"),
         (EIGHT, {**ROWS, "scale_a": "row", "scales_a": GIVEN}, "scales_a= belongs to"),
         (EIGHT, {**ROWS, "scale_a": "1x32-e8m0"}, "rows are rounded by 1x128, row, tensor"),

@@ -316,6 +316,11 @@ def test_a_fused_layer_is_two_grouped_products(
         ),
         (layer(kind="per_1x32", dtype="float4_e2m1fn_x2"), "e2m1", MX),
         (
+            layer(kind="per_1x128", weights="float8_e4m3fn"),
+            "bf16",
+            {"dtype_b": "e4m3fn", "scale_b": "128x128"},
+        ),
+        (
             layer(kind="per_1x32", weights="float4_e2m1fn_x2"),
             "bf16",
             {"dtype_b": "e2m1", "scale_b": "32x1-e8m0"},
@@ -357,7 +362,10 @@ def test_the_stages_of_a_layer_have_times_of_their_own(
         (layer(kind="per_128x128", dtype=FP8), "left out: scales 128x128 of torch.float8_e4m3fnuz"),
         (layer(dtype=FP8, weights="int4"), "torch.float8_e4m3fnuz by torch.int4 to torch.bfloat16"),
         (layer().replace(",8,2,", ",8,-1,"), "topk -1: the line is for any number of experts"),
-        (layer(weights="float8_e4m3fn"), "torch.bfloat16 by torch.float8_e4m3fn to torch.bfloat16"),
+        (
+            layer(dtype="float8_e4m3fn", weights="int8"),
+            "torch.float8_e4m3fn by torch.int8 to torch.bfloat16",
+        ),
     ],
 )
 def test_layers_that_no_grouped_product_is_are_counted_with_the_reason(

@@ -13,6 +13,7 @@ from tilewright.ops.gemm.config import (
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 from tilewright.ops.gemm.rates import GEMM
+from tilewright.ops.products import WIDENED
 
 
 def _worth_of_few_bits(c: GemmConfig) -> bool:
@@ -30,7 +31,9 @@ BASIC = Pipeline(
     batchings=BATCHINGS,
     traits=("zero_k", "dot", "widens"),
     shared_memory=common.pipelined_loads,
-    rates=Rates(share=DEVICE.BASIC, scaled=GEMM.SCALED),
+    rates=Rates(
+        share=DEVICE.BASIC, scaled=GEMM.SCALED, unpacked=dict.fromkeys(WIDENED["bf16"], 4)
+    ),
     grids=("whole", "few bits"),
     worth_having={"whole": common.worth_through_pointers, "few bits": _worth_of_few_bits},
 )  # fmt: skip

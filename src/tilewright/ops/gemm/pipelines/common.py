@@ -6,7 +6,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues
 from tilewright.ops.binder import Value
-from tilewright.ops.gemm import scales
+from tilewright.ops.gemm import lowbit, scales
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 
@@ -64,10 +64,15 @@ def pipelined_loads(c: GemmConfig, arch: Arch) -> int:
     """Bytes of the buffers that the compiler makes for loads through pointers.
 
     Where matrix instructions read shared memory on their own (wgmma, tcgen05), every stage's
-    buffer is live; elsewhere the stage in use is in registers and one buffer is saved.
+    buffer is live; elsewhere the stage in use is in registers and one buffer is saved. Elements of
+    B that are converted pass through registers, and go back as wide as A's.
     """
     spare = 0 if arch.async_mma else 1
-    return stage(c) * max(1, c.num_stages - spare) + _combining(c, arch)
+    found = stage(c) * max(1, c.num_stages - spare) + _combining(c, arch)
+    if arch.async_mma and lowbit.widens(c):
+        a, b = DTYPES[c.dtype_a], DTYPES[c.dtype_b]
+        found += a.size(c.tile_n * c.tile_k) - b.size(c.tile_n * c.tile_k)
+    return found
 
 
 def _combining(c: GemmConfig, arch: Arch) -> int:

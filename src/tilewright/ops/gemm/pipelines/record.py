@@ -69,8 +69,8 @@ widens: it takes a B in 8 bits beside an A in 16.
 """
 
 Grid = Literal["whole", "few bits"]
-"""The grids of the default space: for operands of whole elements, and for 4-bit operands and the MX
-formats (see `spaces`)."""
+"""The grids of the default space: for operands of whole elements of one width, and for 4-bit
+operands, the MX formats and a B that is narrower than A (see `spaces`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,9 @@ class Rates:
     converted: factor on `share` where the matrix units have no instruction for block-scaled
     operands and the compiler converts 8-bit ones.
     unpacked: instructions for each weight of a tile beside its products, by the dtype of a B that
-    the kernel converts; {} if it takes none. Those of 4 bits are from the times in benchmarks/results/gemm_weights_h200.json, which the
-    estimate meets within a fifth up to 16 rows.
+    the kernel converts; {} if it takes none. Those of 4 bits are from the times in
+    benchmarks/results/gemm_weights_h200.json, which the estimate meets within a fifth up to 16
+    rows; those of 8 bits are counted in code for sm_90, beside int4's or bf16's, and not timed.
     """
 
     share: float

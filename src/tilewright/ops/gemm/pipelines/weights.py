@@ -16,6 +16,7 @@ from tilewright.ops.gemm.lowbit import WORD, converts
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 from tilewright.ops.gemm.rates import GEMM
+from tilewright.ops.products import WIDENED
 
 LEAST_K = 16
 """Elements of K that a matrix instruction takes of 16-bit operands."""
@@ -125,7 +126,11 @@ WEIGHTS = Pipeline(
         "A_WORD": _of(_word_a),
         "B_WORD": _of(lambda c: _unit(c) * DTYPES[c.dtype_b].bits),
     },
-    rates=Rates(share=DEVICE.BASIC, scaled=GEMM.SCALED, unpacked={"int4": 15, "e2m1": 20}),
+    rates=Rates(
+        share=DEVICE.BASIC,
+        scaled=GEMM.SCALED,
+        unpacked={"int4": 15, "e2m1": 20, **dict.fromkeys(WIDENED["bf16"], 17), "int8": 16},
+    ),
     grids=("few bits",),
     worth_having={"few bits": _worth_having},
 )
