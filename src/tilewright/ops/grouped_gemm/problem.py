@@ -169,7 +169,7 @@ class GroupedGemmProblem(Problem):
         default(self, "alignment", min(self.alignment, apart))
 
     def _check_whole(self) -> None:
-        """Refuse operands of few bits, and of two dtypes; but a list has a B of 8 bits beside 16."""
+        """Refuse operands of few bits, and of two dtypes; a list may have a B of 8 beside 16."""
         if self.form == "list" and lowbit.widens(self):
             return
         if self.dtype_b not in ("", self.dtype_a):

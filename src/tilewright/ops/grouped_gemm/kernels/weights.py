@@ -36,9 +36,9 @@ def grouped_gemm_weights(
     A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with B, and perhaps A, of 4-bit elements, or B of 8 bits
-    beside A of 16. Arguments as in `basic`, and from A_FORMAT on as in the GEMM's kernel; `ld*` and `stride_b` of packed operands
-    count bytes. zeros, ZEROS: the zero points of B's blocks, their strides and the step from group
-    to group."""
+    beside A of 16. Arguments as in `basic`, and from A_FORMAT on as in the GEMM's kernel; `ld*` and
+    `stride_b` of packed operands count bytes. zeros, ZEROS: the zero points of B's blocks, their
+    strides and the step from group to group."""
     if zero_rest != 0:
         cleared(c, ldc, 1, table, m, groups, lead, n // FOLD, FORM == "masked")
     GATHERED: tl.constexpr = FORM == "gathered"
