@@ -81,7 +81,8 @@ def fused_moe(
         has one, an output channel: fp32 [experts, rows]. ``tensor``: each expert: fp32 [experts].
     scale_a: what either product takes is rounded to the weights' 8 bits (fp8, int8), with a scale
         for each 128 elements of a row, ``1x128``; for each row, ``row``; or by `scales_a`,
-        ``tensor``. By default it stays in x's type.
+        ``tensor``. By default it stays in x's type, beside weights in 8 bits too, which are
+        converted to it exactly if it has 16.
     scales_a: of what the first product takes and of what the second: fp32, one number each.
     dtype_b: ``int4`` or ``e2m1``: two elements of a weight's row are in each byte.
     zeros: zero points of int4 weights, one beside each of `scales`: int8, of their shape; an

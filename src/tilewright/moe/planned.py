@@ -109,7 +109,7 @@ def plan(
 
     tokens, hidden, inner, experts, k: sizes. Under expert parallelism, experts are those here.
     dtype: of tokens and weights. weight_dtype, index_dtype: of the routing's weights and experts.
-    dtype_b: what w1 and w2 hold where this is another type: fp8, `int4`, `e2m1`.
+    dtype_b: what w1 and w2 hold where this is another type: fp8, `int8`, `int4`, `e2m1`.
     scale_a, scale_b: as `fused_moe` takes them.
     zero_b: whether int4 weights have zero points.
     weights_first: as `fused_moe` takes it.
