@@ -12,7 +12,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.binder import Constant, Value
 from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, GemmConfig
-from tilewright.ops.gemm.lowbit import WORD, converts
+from tilewright.ops.gemm.lowbit import WORD, converts, widens
 from tilewright.ops.gemm.pipelines import common
 from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
 from tilewright.ops.gemm.rates import GEMM
@@ -70,7 +70,7 @@ def _objection(c: GemmConfig, arch: Arch) -> str | None:
             "pipeline weights converts a B of 4 bits, or of 8 beside 16; here A is "
             f"{c.dtype_a} and B {c.dtype_b}"
         )
-    if c.layout[1] != "c":
+    if widens(c) and c.layout[1] != "c":
         return f"pipeline weights reads words of B along K, so B is column-major, not {c.layout[1]}"
     least = 2 * LEAST_K
     if part(c) < least:
