@@ -81,7 +81,7 @@ FORMS = {
     "dlse": {"dlse": True},
     "accumulate": {"accumulate": True},
     "packed": {"others": "packedq+packedkv", "total_q": 90, "total_kv": 130},
-    "lengths": {"others": "usedq+usedkv", "left": 20, "right": 0},
+    "lengths": {"others": "usedq+usedkv", "left": 20},
     "wide": {"head_dim": 80, "head_dim_v": 40},
     "dq": {"grads": "dq"},
     "dk": {"grads": "dk"},
