@@ -17,6 +17,7 @@ from tilewright import verify
 from tilewright.arch import arch, device
 from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
+from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument
 from tilewright.ops import gemm
 from tilewright.ops.gemm import GemmProblem
@@ -45,6 +46,29 @@ def test_every_type_and_scale_is_right(hopper, case):
 def test_kernels_for_amd_are_right(case):
     kernel, problem = case
     result = verify.verify(Dispatcher(device="mi300x"), problem, kernel.name)
+    assert result.ok, result
+
+
+EMULATED = (
+    ("basic", "gathered", "fp8", {"scale_b": "64x64"}),
+    ("weights", "contiguous", "fp8", {"scale_b": "128x64"}),
+    ("weights", "masked", "int8", {"epilogue": "col_scale"}),
+)
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("name", ["gfx942", "gfx950"])
+@pytest.mark.parametrize(("pipeline", "form", "held", "said"), EMULATED, ids=str)
+def test_machine_code_for_amd_is_right(store, name, pipeline, form, held, said):
+    """Executed: the conversions are instructions of their own on each architecture."""
+    here = f"emulated:{name}"
+    dtype_b = resolve(held, arch(name).fp8)
+    small = {"tile_m": 16, "tile_n": 64, "tile_k": 64, "pipeline": pipeline}
+    kernel = config(name, form=form, dtype_b=dtype_b, **small, **said)
+    more = {"rows_a": 10, "per_row": 2} if form == "gathered" else {}
+    sizes = {"groups": 2, "m": 20, "n": 64, "k": 144}
+    problem = GroupedGemmProblem(form, **sizes, dtype_b=dtype_b, **said, **more)
+    result = verify.verify(Dispatcher(device=here, store=store), problem, kernel.name, device=here)
     assert result.ok, result
 
 
