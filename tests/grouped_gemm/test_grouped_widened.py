@@ -21,6 +21,7 @@ from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument
 from tilewright.ops import gemm
 from tilewright.ops.gemm import GemmProblem
+from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmProblem, pack
 
 SM90 = arch("sm_90")
@@ -237,6 +238,7 @@ def test_matrix_instructions_of_16_bits_multiply_them(store, name):
     native = "e4m3fnuz" if name == "gfx942" else "e4m3fn"
     said = {"dtype_b": native, "tile_n": 128, "num_stages": 3}
     made = [config(name, pipeline=pipeline, **said) for pipeline in ("basic", "weights")]
+    made.append(config(name, tile_m=128, **said))
     form, word = MATRIX[name]
     for result in build_once([(c, name) for c in made], store).results:
         code = inspect(result.kernel, store, form)
@@ -244,3 +246,4 @@ def test_matrix_instructions_of_16_bits_multiply_them(store, name):
         assert any("bf16" in line for line in found), result.name
         assert not any("fp8" in line or "e4m3" in line for line in found), result.name
         assert result.kernel.resources.spill_bytes == 0
+        assert result.kernel.shared <= shared_memory(result.config.one, arch(name))
