@@ -14,8 +14,8 @@ in percent of the fastest one timed: mean, P10, least.
 methods: problems are held out by kin, in five parts. For each part, each way is judged within the
     other four parts, by cross-validation, and the way with the best mean there makes the model for
     the fifth (`chosen`). So no problem has a part in the choice of its way.
-data: of the problems that are not held out, only a part is learned from. Under `LEAST` problems
-    nothing can be held out to set a least gain, and `UNGUARDED` is taken.
+data: of the problems that are not held out, only a part is learned from. Where these are of fewer
+    kin than `INNER`, nothing can be held out to set a least gain, and `UNGUARDED` is taken.
 whole: figures of the problems alone that more kernels than `learning_data.KERNELS` were timed on,
     by models that learned from all others but their kin.
 kernels: of the problems that are not held out, only some kernels are learned from, as
@@ -43,7 +43,7 @@ from typing import Any
 RECORD = Path(__file__).parent / "results" / "learned_methods_h200.json"
 DATA = RECORD.with_name("learned_h200.parquet")
 SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
-LEAST, UNGUARDED = 10, 0.05
+UNGUARDED = 0.05
 COUNTS = (8, 12, 16, 24, 64)
 TRADES = ((12, 1.0), (16, 0.75), (24, 0.5))
 DRAWS = 3
@@ -201,7 +201,7 @@ def judged(
         few = taught([s for n, s in enumerate(some) if n not in {*part}])
         counts.append((len(few), sum(len(sheet.block.us) for sheet in few)))
         guard = judge.Guard(UNGUARDED)
-        if len(few) >= LEAST:
+        if not judge.too_few(few, INNER):
             guard = judge.guard(judge.crossed(few, lesson, INNER).verdicts)
         model = train(few, lesson, MOST_TREES)
         for n in part:

@@ -21,9 +21,10 @@ timings, 12 kernels of every problem teach more than more kernels of fewer probl
 (`learned_methods.py trade`). One problem of ten, by chance, is measured on all kernels of its
 sample that are built: what a choice is worth is judged best there.
 
-No sample has problems of `learned_h200.parquet`. Every second problem is drawn by chance, so that
-any beginning has a fair draw in it; those between them are where the shipped models and the
-estimate disagree most, and before these the ones that no model can judge.
+`draw` takes no problem of `learned_h200.parquet`, which has the samples' measurements by now. Every
+second problem is drawn by chance, so that any beginning has a fair draw in it; those between them
+are where the shipped models and the estimate disagree most, and before these the ones that no model
+can judge.
 `--part i/n` takes every n-th problem, from the i-th on.
 """
 
@@ -81,8 +82,8 @@ KERNELS, COMMON = 12, 40
 SLOWEST = 2.5
 """Models are not asked about kernels of over twice the least estimate
 (`select.learned.FARTHEST`)."""
-PAIRS_A_SECOND = 40
-"""On one GPU, as a run of `measure` said."""
+PAIRS_A_SECOND = 54
+"""On one H200 of two, as a run of `measure` said."""
 WHOLE = 10
 """One of so many problems, by chance, is measured on all its kernels that are built."""
 FIRST, TOGETHER = 8, 24
