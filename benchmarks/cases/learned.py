@@ -1,5 +1,6 @@
 """What the shipped models choose, against what the estimate alone would: sizes, layers and problems
-of attention that no model was trained on and that nothing was tuned for."""
+of attention that no model was trained on and that nothing was tuned for. Of the sizes with N and K
+of models, the models learned from two, and from other M of nearly all."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import rivals
 from cases import Case, Part
 from cases.attention_unseen import whole
 from cases.conv import WORDS, fresh
-from cases.gemm_unseen import pooled
+from cases.gemm_unseen import fp8_rows, pooled
 from tilewright.ops.gemm import GemmProblem
 
 
@@ -19,7 +20,7 @@ def _case(
     name: str, says: str, problems: Callable[[], Sequence[Any]], parts: tuple[Part, ...] = ()
 ) -> Case:
     return Case(
-        f"learned-{name}", f"bf16, {says}, by the shipped models", rivals.ESTIMATED, problems,
+        f"learned-{name}", f"{says}, by the shipped models", rivals.ESTIMATED, problems,
         ours="learned", vendor=(rivals.estimated,), ways=("graphs",), parts=parts,
     )  # fmt: skip
 
@@ -34,13 +35,18 @@ DIRECTED = tuple(
     for direction in WORDS
 )
 CASES = (
-    _case("gemm", "sizes that nothing was tuned for", partial(pooled, GemmProblem)),
+    _case("gemm", "bf16, sizes that nothing was tuned for", partial(pooled, GemmProblem)),
     _case(
-        "gemm-between", "N and K of models and any M",
+        "gemm-between", "bf16, N and K of models and any M",
         partial(pooled, GemmProblem, of_models=True),
     ),
     _case(
-        "conv", "layers of images without groups, drawn from further models", images, DIRECTED,
+        "gemm-fp8", "fp8 with a scale for each row and column, sizes that nothing was tuned for",
+        partial(pooled, fp8_rows, multiples=(1, 16, 16)),
     ),
-    _case("attention", "problems of 128 to 640 rows, drawn by chance", lambda: [*whole(1)]),
+    _case(
+        "conv", "bf16, layers of images without groups, drawn from further models", images,
+        DIRECTED,
+    ),
+    _case("attention", "bf16, problems of 128 to 640 rows, drawn by chance", lambda: [*whole(1)]),
 )  # fmt: skip
