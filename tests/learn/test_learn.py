@@ -260,6 +260,28 @@ def test_no_feature_names_a_device(learned: Any):
     assert names == Described(problem, configs, replace(H200, name="another")).names()
 
 
+def test_a_layer_by_gemm_is_told_which_kernel_of_gemm_it_is():
+    conv = ops.family("conv")
+    layer = conv.problem_type(64, 960, 1280, (1, 1), (1, 1))
+    tile = "64x64x128_w4_s6"
+    names = [
+        f"conv_forward_2d_gemm_rcr_bf16_bf16_bf16_fp32_{tile}_{kernel}_tile_g1_direct_padmnk_al16"
+        "_pdl-wait"
+        for kernel in ("small_m", "small_m_tma")
+    ]
+    found = Described(layer, [conv.parse_name(name) for name in names], H200)
+    assert sorted(found.column("trait.kernel")) == ["small_m", "small_m_tma"]
+    assert found.column("trait.ring").tolist() == [(64 + 64) * 128 * 6] * 2
+    assert found.column("trait.rounds").tolist() == pytest.approx([8 / 6] * 2)
+
+
+@pytest.mark.parametrize(("n", "k", "rows"), [(4096, 4096, (128, 128)), (904, 72, (16, 16))])
+def test_models_are_told_whether_rows_begin_where_lines_do(n: int, k: int, rows: tuple[int, int]):
+    problem = GEMM.problem_type(16, n, k)
+    found = Described(problem, learned_cases.configs(problem), H200)
+    assert (found.column("trait.rows of a"), found.column("trait.rows of c")) == rows
+
+
 # --- commands -----------------------------------------------------------------------------------
 
 
