@@ -275,6 +275,21 @@ def test_a_layer_by_gemm_is_told_which_kernel_of_gemm_it_is():
     assert found.column("trait.rounds").tolist() == pytest.approx([8 / 6] * 2)
 
 
+def test_a_librarys_algorithms_beside_kernels_of_a_layer_are_not_described():
+    conv = ops.family("conv")
+    layer = conv.problem_type(64, 960, 1280, (1, 1), (1, 1))
+    gemm = "conv_forward_2d_gemm_rcr_bf16_bf16_bf16_fp32"
+    names = [
+        f"{gemm}_vendor_cublaslt13_66_t7_s35_k1_none_z0_o2_i0_c5_ws0_al16",
+        f"{gemm}_64x64x128_w4_s6_small_m_tile_g1_direct_padmnk_al16_pdl-wait",
+        "conv_forward_2d_bf16_bf16_vendor_cudnn9_16_ws1_al16",
+    ]
+    found = Described(layer, [conv.parse_name(name) for name in names], H200)
+    assert [config.name for config in found.pool] == names[1:2]
+    assert [found.column(name) for name in found.names()]
+    assert found.column("trait.tile rows").tolist() == [64]
+
+
 @pytest.mark.parametrize(("n", "k", "rows"), [(4096, 4096, (128, 128)), (904, 72, (16, 16))])
 def test_models_are_told_whether_rows_begin_where_lines_do(n: int, k: int, rows: tuple[int, int]):
     problem = GEMM.problem_type(16, n, k)

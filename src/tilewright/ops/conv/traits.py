@@ -67,8 +67,11 @@ def traits(p: ConvProblem, c: Columns, device: Device) -> Mapping[str, Each]:
 
 
 def _kernel(c: ConvConfig) -> ConvConfig:
-    """The kernel with the tiles: GEMM's, where that computes the layer."""
-    kernel: ConvConfig = c.gemm_config if c.pipeline == GEMM else c  # type: ignore[assignment]
+    """The kernel with the tiles: GEMM's, where that computes the layer. A library's algorithm has
+    none; its columns are asked for with those of the kernels beside it."""
+    if c.pipeline != GEMM or c.library:
+        return c
+    kernel: ConvConfig = c.gemm_config  # type: ignore[assignment]
     return kernel
 
 
