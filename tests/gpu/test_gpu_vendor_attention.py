@@ -47,7 +47,6 @@ IN_FP8 = [
     replace(FP8, right=0, others="lse+tscale"),
     replace(FP8, right=0, corner="top_left", q_len=300, others=""),
     replace(FP8, head_dim=64, head_dim_v=64, layout="bhsd", kv_layout="bhsd"),
-    replace(FP8, head_dim=256, head_dim_v=256),
     replace(FP8, dtype="e5m2", dtype_kv="", dtype_o="e5m2"),
     replace(FP8, kv_len=2000),
     replace(FP8, dtype_o="bf16"),
