@@ -1,4 +1,8 @@
-"""Calls with gradients: a ``jax.custom_vjp`` from what a family states of its backward pass."""
+"""Calls with gradients: a ``jax.custom_vjp`` from what a family states of its backward pass.
+
+Where that would compute an activation's input anew, the forward pass with gradients keeps it: the
+product writes it, and XLA applies the activation.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +47,13 @@ def _with_gradients(stated: Stated) -> Any:
         if not any(wanted):  # as jvp asks with tangents of zero, say
             return made(*bases), ((), {})
         backward, recorded = _backward(stated, wanted)
-        written = [x.base for x in _run(backward)(recorded, bases)]
-        of = dict(zip(recorded.names, (*bases, *written), strict=True))
-        saved = {name: of[name] for name in backward.reads(recorded.names)}
-        outputs = tuple(of[name] for name in stated.names[len(bases) :])
+        if backward.kept:
+            outputs, saved = _kept(stated, backward, bases)
+        else:
+            written = [x.base for x in _run(backward)(recorded, bases)]
+            of = dict(zip(recorded.names, (*bases, *written), strict=True))
+            saved = {name: of[name] for name in backward.reads(recorded.names)}
+            outputs = tuple(of[name] for name in stated.names[len(bases) :])
         # A tree without arrays says which operands want a gradient.
         return outputs, (tuple(() if one else None for one in wanted), saved)
 
@@ -78,6 +85,25 @@ def _backward(stated: Stated, wanted: tuple[bool, ...]) -> tuple[Backward, State
     return found, replace(stated, options=tuple(sorted(options.items())))
 
 
+def _kept(
+    stated: Stated, backward: Backward, bases: Sequence[Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The output of a call, made from what its backward pass keeps; and all that this reads."""
+    operands = {one.name: one for one in ops.family(stated.op).operands(stated.problem)}
+    inputs = zip(stated.names, bases, stated.views, strict=False)
+    values = {name: _as_operand(base, view, operands[name]) for name, base, view in inputs}
+    steps = {step.makes: step for step in backward.computations}
+    for step in (steps[backward.kept], *backward.finish):
+        _carry_out(step, values, _run(backward))
+    name, (output,) = stated.names[-1], stated.outputs
+    made = _as_input(values[name], _view(output), operands[name])
+    of = dict(zip(stated.names, (*bases, made), strict=True))
+    rest = tuple(step for step in backward.computations if step.makes != backward.kept)
+    read = replace(backward, computations=rest).reads(stated.names)
+    saved = {name: of[name] for name in read}
+    return (made,), saved | {backward.kept: values[backward.kept]}
+
+
 def _gradients(
     stated: Stated, wanted: tuple[bool, ...], saved: Mapping[str, Any], arrived: Sequence[Any]
 ) -> tuple[Any, ...]:
@@ -90,13 +116,15 @@ def _gradients(
         **ops.family(stated.op).scalar_defaults(stated.problem),
         **dict(stated.scalars),
     }
-    for name, base in saved.items():
-        values[name] = _as_operand(base, lying[name], operands[name])
+    for name, x in saved.items():
+        kept = name == backward.kept
+        values[name] = x if kept else _as_operand(x, lying[name], operands[name])
     for name, one, gradient in zip(names[len(views) :], stated.outputs, arrived, strict=True):
         values[incoming(name)] = _arrived(gradient, one, operands[name])
     run = _run(backward)
     for step in backward.computations:
-        _carry_out(step, values, run)
+        if step.makes != backward.kept:
+            _carry_out(step, values, run)
     found: list[Any] = [None] * len(views)
     for place, (view, wants) in enumerate(zip(views, wanted, strict=True)):
         if wants:

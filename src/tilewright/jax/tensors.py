@@ -107,6 +107,26 @@ class Tensor:
     def reshape(self, *shape: Any) -> Tensor:
         return Tensor(self.array.reshape(*shape))
 
+    def flatten(self, start: int) -> Tensor:
+        """The dimensions from `start` on as one."""
+        return self.reshape(*self.shape[:start], -1)
+
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Tensor:
+        dim %= self.dim()
+        return self.reshape(*self.shape[:dim], *sizes, *self.shape[dim + 1 :])
+
+    def unsqueeze(self, dim: int) -> Tensor:
+        return Tensor(jnp.expand_dims(self.array, dim))
+
+    def unbind(self, dim: int) -> tuple[Tensor, ...]:
+        return tuple(map(Tensor, jnp.unstack(self.array, axis=dim)))
+
+    def new_ones(self, size: int) -> Tensor:
+        return Tensor(jnp.ones(size, self.dtype))
+
+    def cumsum(self, dim: int) -> Tensor:
+        return Tensor(jnp.cumsum(self.array, dim))
+
     def expand(self, *sizes: int) -> Tensor:
         whole = [n if n >= 0 else own for n, own in zip(sizes, self.shape, strict=True)]
         return Tensor(jnp.broadcast_to(self.array, whole))
@@ -145,6 +165,15 @@ class Tensor:
     def erf(self) -> Tensor:
         return self._each(jax.scipy.special.erf)
 
+    def clamp(self, min: Any = None, max: Any = None) -> Tensor:
+        found = self if min is None else self._with(min, jnp.maximum)
+        return found if max is None else found._with(max, jnp.minimum)
+
+    clip = clamp
+
+    def where(self, condition: Tensor, other: Tensor) -> Tensor:
+        return Tensor(jnp.where(condition.array, self.array, other.array))
+
     def masked_fill(self, mask: Tensor, value: Any) -> Tensor:
         return self._with(mask, lambda x, where: jnp.where(where, jnp.asarray(value, x.dtype), x))
 
@@ -179,6 +208,12 @@ class Tensor:
     def __truediv__(self, other: Any) -> Tensor:
         return self._with(other, lambda x, y: x / y)
 
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return self._each(lambda x: other / x)
+
+    def __neg__(self) -> Tensor:
+        return self._each(jnp.negative)
+
     def __pow__(self, power: int) -> Tensor:
         return self._each(lambda x: x**power)
 
@@ -193,3 +228,8 @@ class Tensor:
 
     def __or__(self, other: Any) -> Tensor:
         return self._with(other, lambda x, y: x | y)
+
+
+jax.tree_util.register_pytree_node(
+    Tensor, lambda x: ((x.base,), x.order), lambda order, bases: Tensor(bases[0], order)
+)

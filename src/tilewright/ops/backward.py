@@ -81,6 +81,10 @@ class Backward:
         computations read (a softmax's sums, say). The caller is not given the further outputs that
         it then has.
     constant: outputs that have no gradient: torch is told so.
+    kept: the result of a computation that reads inputs alone, such as an activation's input. A
+        forward pass that makes it, and the outputs from it by the functions `finish`, keeps it, so
+        that the backward pass need not compute it. Empty where there is none.
+    finish: functions of what is kept and of inputs; the last makes the one output.
     differentiable: whether every computation has gradients itself, so that torch may record the
         backward pass (``create_graph=True``); if not, that is refused.
     """
@@ -90,6 +94,8 @@ class Backward:
     options: Mapping[str, Any] = field(default_factory=dict)
     differentiable: bool = False
     constant: tuple[str, ...] = ()
+    kept: str = ""
+    finish: tuple[Computation, ...] = ()
 
     def reads(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `names`, operands of the problem, that a backward pass reads."""

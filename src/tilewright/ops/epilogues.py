@@ -291,6 +291,9 @@ OPERATIONS: dict[str, Operation] = {
 }
 """Every operation, by name."""
 
+OWN = frozenset(OPERATIONS)
+"""Those of the package, whose references compute tensors of any floating dtype."""
+
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 

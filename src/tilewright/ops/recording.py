@@ -2,13 +2,16 @@
 same for a GEMM and for a convolution, which stands on this.
 
 An operation of the epilogue whose derivative needs its input has that computed anew: by the
-operation itself with the epilogue up to there.
+operation itself with the epilogue up to there. A forward pass may keep the first such input
+(`Backward.kept`), rounded to the result's dtype. Those further on follow from it, element by
+element.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -63,6 +66,7 @@ class Recording(ABC):
         self._chain = epilogues.parse(epilogue)
         names = iter(chain_names(epilogue))
         self._names = [tuple(next(names) for _ in one.takes) for one in self._chain]
+        self._kept = self._place_to_keep() if self.elementwise else None
 
     # --- what the operation says ------------------------------------------------------------------
 
@@ -80,6 +84,9 @@ class Recording(ABC):
 
     spread_kind: str
     """The kind of such vectors that need it (`epilogues.KINDS`)."""
+
+    elementwise: bool = True
+    """Whether the epilogue's operations can be applied to a result that has been written."""
 
     @abstractmethod
     def again(self, makes: str, chain: str, names: Sequence[str]) -> None:
@@ -106,7 +113,40 @@ class Recording(ABC):
         return self._made()
 
     def _made(self) -> Backward:
-        return Backward(tuple(self._steps), self._found, differentiable=True)
+        steps, made = tuple(self._steps), "" if self._kept is None else f"z{self._kept}"
+        if all(step.makes != made for step in steps):
+            return Backward(steps, self._found, differentiable=True)
+        assert self._kept is not None
+        self._steps = []
+        for place in range(self._kept, len(self._chain)):
+            made = self._applied(place, made)
+        self.add(self._output, methodcaller(DTYPES[self._dtype]), made)
+        return Backward(
+            steps,
+            self._found,
+            differentiable=True,
+            kept=f"z{self._kept}",
+            finish=tuple(self._steps),
+        )
+
+    def _place_to_keep(self) -> int | None:
+        """The first operation whose input is worth keeping; None if there is none. The input of a
+        scale is not: fp16 may not hold sums before they are scaled."""
+        before, needed = {*self._inputs}, []
+        for place, (one, names) in enumerate(zip(self._chain, self._names, strict=True)):
+            if (derivative := one.gradient) is None:
+                return None
+            if derivative.operands_read and {*names} & {*self._wanted}:
+                needed.append(place)
+            if before & {*self._wanted}:
+                if derivative.reads == "x":
+                    needed.append(place)
+                if derivative.reads == "z" and one is not self._chain[-1]:
+                    needed.append(place + 1)
+            before.update(names)
+        place = min((i for i in needed if not self._chain[i].scales), default=len(self._chain))
+        rest = {one.name for one in self._chain[place:]}
+        return place if rest and epilogues.OWN.issuperset(rest) else None
 
     def add(
         self,
@@ -142,7 +182,7 @@ class Recording(ABC):
 
     def _input(self, place: int, dz: str) -> str:
         """The gradient of an operation's input from that of its result."""
-        takes, derivative = self._chain[place].takes, self._derivative(place)
+        derivative = self._derivative(place)
         if derivative.to_input is None:
             return dz
         x = dz
@@ -151,19 +191,38 @@ class Recording(ABC):
         elif derivative.reads == "z":
             last = place == len(self._chain) - 1
             x = self._output if last else self._before(place + 1)
-        given = [
-            self.add(f"{name} spread", self.spread, name)
-            if taken.kind == self.spread_kind
-            else name
-            for name, taken in zip(self._names[place], takes, strict=True)
-        ]
-        return self.add(f"dz{place}", derivative.to_input, dz, x, *given)
+        return self.add(f"dz{place}", derivative.to_input, dz, x, *self._given(place))
 
     def _before(self, place: int) -> str:
         """The input of an operation, computed anew (once)."""
         made = f"z{place}"
-        if all(step.makes != made for step in self._steps):
-            chain = "+".join(one.name for one in self._chain[:place])
-            names = [name for named in self._names[:place] for name in named]
-            self.again(made, chain, names)
+        if any(step.makes == made for step in self._steps):
+            return made
+        if self._kept is not None and place > self._kept:
+            return self._applied(place - 1, self._before(place - 1))
+        chain = "+".join(one.name for one in self._chain[:place])
+        names = [name for named in self._names[:place] for name in named]
+        self.again(made, chain, names)
         return made
+
+    def _applied(self, place: int, x: str) -> str:
+        """The result of an operation on `x`, in fp32."""
+        apply = partial(_in_fp32, self._chain[place].reference)
+        return self.add(f"z{place + 1}", apply, x, *self._given(place))
+
+    def _given(self, place: int) -> list[str]:
+        """The operands of an operation, in shapes that broadcast to its input's."""
+        takes, found = self._chain[place].takes, []
+        for name, taken in zip(self._names[place], takes, strict=True):
+            spread = f"{name} spread"
+            if taken.kind != self.spread_kind:
+                found.append(name)
+            elif any(step.makes == spread for step in self._steps):
+                found.append(spread)
+            else:
+                found.append(self.add(spread, self.spread, name))
+        return found
+
+
+def _in_fp32(function: Callable[..., Any], *operands: Any) -> Any:
+    return function(*(x.float() for x in operands))

@@ -73,6 +73,7 @@ class _Steps(Recording):
     """The backward pass of one problem."""
 
     spread_kind = "m"
+    elementwise = False  # rows have their group's operands, which the device alone knows
 
     def __init__(self, problem: GroupedGemmProblem, wanted: Sequence[str]) -> None:
         super().__init__(problem.epilogue, ("A", "B"), "C", problem.dtype_a, wanted)
