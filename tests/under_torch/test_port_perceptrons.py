@@ -275,6 +275,21 @@ def test_other_modules_are_no_matter_of_perceptrons():
     assert port(model).kept == {"": "its forward was replaced"}
 
 
+class DropPath(nn.Module):
+    """A class of anybody's that drops."""
+
+    def forward(self, x):
+        return x * (torch.rand_like(x) < 0.5) if self.training else x
+
+
+@pytest.mark.parametrize("drops", [DropPath, lambda: nn.AlphaDropout(0.5)])
+@pytest.mark.parametrize("training", [False, True])
+def test_other_modules_that_drop_keep_a_perceptron_ported_in_either_mode(drops, training):
+    model = Mlp(norm=drops()).train(training)
+    assert port(model).swapped == ("fc1", "fc2")
+    assert not torch.equal(model.train()(X), model(X))
+
+
 def test_what_drops_is_called(calls):
     model = Mlp(drop=0.5)
     port(model)

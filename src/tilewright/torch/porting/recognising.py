@@ -265,12 +265,17 @@ def _perceptron_tried(module: nn.Module, first: str, second: str, rest: Mapping[
         seen.append(given)
         return given + 1
 
-    layers: dict[str, Any] = {first: of_first, second: of_second}
-    for name, one in rest.items():  # without hooks of all modules
-        dropping = type(one) is nn.Dropout
-        layers[name] = (lambda given: given) if dropping else partial(type(one).forward, one)
-    made = _outputs(module, {"_modules": layers}, [x])
-    if made is None or len(seen) != 2 * len(made) or any(one is not True for one in seen[::2]):
+    made = []
+    for training in (False, True):  # of modules that drop, whatever mode they are in now
+        layers: dict[str, Any] = {first: of_first, second: of_second}
+        for name, one in rest.items():
+            dropping = type(one) is nn.Dropout  # its calls look whether it drops
+            layers[name] = (lambda given: given) if dropping else partial(_called, one, training)
+        found = _outputs(module, {"_modules": layers}, [x])
+        if found is None:
+            return ""
+        made += found
+    if len(seen) != 2 * len(made) or any(one is not True for one in seen[::2]):
         return ""
     for ours, function in _GATES.items():
         wanted = function(between)
@@ -278,6 +283,13 @@ def _perceptron_tried(module: nn.Module, first: str, second: str, rest: Mapping[
         if ours in ACTIVATIONS and all(_same(*pair) for pair in pairs):
             return ours
     return ""
+
+
+def _called(module: nn.Module, training: bool, given: Any) -> Any:
+    """What a module without layers makes in a mode, without hooks of all modules."""
+    stand_in = copy.copy(module)
+    stand_in.__dict__["training"] = training
+    return type(module).forward(stand_in, given)
 
 
 def _same(one: Any, other: Any) -> bool:
