@@ -89,8 +89,8 @@ class Options:
         taken = (rows, *WIDENED.get(rows, ()))
         if DTYPES[weights].bytes == 1 and weights not in taken:
             raise BadArgument(
-                f"x is {rows} and w1 {weights}, which no product takes together: with scale_a= "
-                "rows are rounded to 8 bits"
+                f"x is {rows} and w1 {weights}, which no product takes together: pass x in bf16 or "
+                "fp16, or scale_a=, with which rows are rounded to the weights' 8 bits"
             )
 
 

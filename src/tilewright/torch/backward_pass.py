@@ -177,8 +177,8 @@ def _repeatable(
             if isinstance(step.op, Sum) and whole and step.makes[0] in summed:
                 if of is None:
                     return None
-                x, sum = values[step.operands[0]], summed[step.makes[0]]
-                launches.append(sums.launch_of(step.op, x, sum, of, roots[step.makes[0]]))
+                x, total = values[step.operands[0]], summed[step.makes[0]]
+                launches.append(sums.launch_of(step.op, x, total, of, roots[step.makes[0]]))
             elif len(step.operands) == 1 and of is not None:
                 roots[step.makes[0]] = of  # a view of it; else a copy
             continue

@@ -26,10 +26,12 @@ DIM_MULTIPLE = 16
 RAISED = 256.0
 """The largest power of two in e4m3: the largest weight of a row is 1."""
 
-_MOST_DIM = dict.fromkeys(("sm_90", "sm_100", "sm_103", "sm_120"), 128)
-"""Elements of a row that the library is asked for, by architecture (NVIDIA/cudnn-frontend 1.32,
-`node/sdpa_support_surface.h`). It says 256 of sm_90; there engine 2 of cuDNN 9.19 with knob 24 at
-32 accessed memory outside of its arrays on an H200, 200 rows of 256."""
+_ARCHS = frozenset(("sm_90", "sm_100", "sm_103", "sm_120"))
+"""Architectures on which the library is asked."""
+MOST_DIM = 128
+"""Elements of a row, at most (NVIDIA/cudnn-frontend 1.32, `node/sdpa_support_surface.h`). That says
+256 for sm_90, where engine 2 of cuDNN 9.19 with knob 24 at 32 accessed memory outside of its arrays
+on an H200, for 200 rows of 256."""
 _WIDER = frozenset(("sm_100", "sm_103"))
 """Architectures on which O may have 16 bits."""
 
@@ -49,15 +51,14 @@ def refused(p: AttentionProblem) -> tuple[str, str] | None:
 
 def on(arch: Arch, dtype: str, dtype_o: str, head_dim: int, head_dim_v: int) -> Verdict:
     """Whether the library is asked for attention in fp8 of these dtypes and sizes on `arch`."""
-    most = _MOST_DIM.get(arch.name, 0)
-    if not most:
+    if arch.name not in _ARCHS:
         return no("dtype", f"the library is not asked for attention in {dtype} on {arch.name}")
     if dtype_o != dtype and (dtype_o not in ("bf16", "fp16") or arch.name not in _WIDER):
         return no("dtype", f"on {arch.name} the library does not write {dtype_o} from {dtype}")
-    if max(head_dim, head_dim_v) > most:
+    if max(head_dim, head_dim_v) > MOST_DIM:
         return no(
             "head_dim",
-            f"on {arch.name} the library is asked for head dims up to {most} in fp8, not "
+            f"on {arch.name} the library is asked for head dims up to {MOST_DIM} in fp8, not "
             f"{head_dim} and {head_dim_v}",
         )
     return YES

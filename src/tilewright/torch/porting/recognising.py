@@ -223,7 +223,7 @@ def _gate_tried(module: nn.Module, projections: tuple[str, ...], name: str) -> s
 # --- perceptrons --------------------------------------------------------------------------------
 
 PERCEPTRON = re.compile(r"(MLP|Mlp|FeedForward|FFN)")
-"""How classes are called that are said why they are no perceptrons."""
+"""How classes are called of which the report says why they are no perceptrons."""
 
 
 def perceptron_of(module: nn.Module) -> Perceptron | str | None:
