@@ -31,17 +31,9 @@ def being_prepared() -> bool:
     )
 
 
-def launched(one: Sum, x: Any, run: Run, dispatcher: Any = None) -> Any:
-    """What `one` makes of `x`, on a GPU by the operation where that reads `x` as it lies.
-
-    run, dispatcher: as in `by_operation`.
-    """
-    made = by_operation(one, x, run, dispatcher)
-    return one(x) if made is None else made.reshape(-1)
-
-
 def by_operation(one: Sum, x: Any, run: Run, dispatcher: Any = None) -> Any:
-    """What the operation makes of `x`, in the shape of its output; None where torch is to sum.
+    """What the operation makes of `x`, in the shape of its output; None where torch is to sum: of
+    tensors that are not on a GPU, or that the operation does not read as they lie.
 
     run: runs an operation: its name, what the call says, its tensors and numbers → its outputs.
     dispatcher: repeats sums that are like earlier ones, if given.
