@@ -31,7 +31,7 @@ _functions = torch.nn.functional
 
 
 @dataclass(frozen=True, slots=True)
-class _Activation:
+class Activation:
     """forward: h → a. backward: (da, what it reads) → dh. reads_h: whether that is h; else a."""
 
     forward: Callable[[Any], Any]
@@ -39,20 +39,18 @@ class _Activation:
     reads_h: bool = True
 
 
-_ACTIVATIONS: Mapping[str, _Activation] = {
-    "gelu": _Activation(_functions.gelu, _aten.gelu_backward.default),
-    "gelu_tanh": _Activation(
+ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": Activation(_functions.gelu, _aten.gelu_backward.default),
+    "gelu_tanh": Activation(
         partial(_functions.gelu, approximate="tanh"),
         partial(_aten.gelu_backward.default, approximate="tanh"),
     ),
-    "silu": _Activation(_functions.silu, _aten.silu_backward.default),
-    "relu": _Activation(
+    "silu": Activation(_functions.silu, _aten.silu_backward.default),
+    "relu": Activation(
         torch.relu, lambda da, a: _aten.threshold_backward.default(da, a, 0), reads_h=False
     ),
 }
 """By the names that `linear` knows."""
-
-ACTIVATIONS = tuple(_ACTIVATIONS)
 
 
 def perceptron(activation: str, x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
@@ -130,7 +128,7 @@ def _described(*parameters: Any) -> Described:
 class _Recorded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
-        activation = _ACTIVATIONS[call.name]
+        activation = ACTIVATIONS[call.name]
         h = linear(x, w1, b1)
         a = activation.forward(h)
         ctx.call = call
@@ -145,7 +143,7 @@ class _Recorded(torch.autograd.Function):
             with autocast.off():  # its operands are of the dtypes that the call had
                 return None, *_recorded(call.name, (x, w1, b1, w2, b2), dy)
         da, *of_second = _gradients(call.second, a, w2, b2, dy)
-        dh = _ACTIVATIONS[call.name].backward(da, read)
+        dh = ACTIVATIONS[call.name].backward(da, read)
         return None, *_gradients(call.first, x, w1, b1, dh), *of_second
 
 
@@ -164,7 +162,7 @@ def _recorded(name: str, tensors: tuple[Any, ...], dy: Any) -> list[Any]:
     """The gradients of the tensors, as functions of these and of `dy`: the perceptron is computed
     anew, layer by layer."""
     x, w1, b1, w2, b2 = tensors
-    y = linear(_ACTIVATIONS[name].forward(linear(x, w1, b1)), w2, b2)
+    y = linear(ACTIVATIONS[name].forward(linear(x, w1, b1)), w2, b2)
     wanted = [one for one in tensors if one is not None and one.requires_grad]
     made = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
     return [next(made) if one is not None and one.requires_grad else None for one in tensors]

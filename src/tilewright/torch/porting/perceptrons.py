@@ -21,11 +21,10 @@ from tilewright.torch.functional.perceptron import again, perceptron
 from tilewright.torch.functional.products import MOST_DIMENSIONS
 from tilewright.torch.porting.between import touched
 from tilewright.torch.porting.forwards import linear_forward, product, turned_forward
-from tilewright.torch.porting.served import attempted, has_hooks, served
+from tilewright.torch.porting.served import PLAIN, attempted, has_hooks, served
 
 LAYERS = (linear_forward, turned_forward)
 """The forwards of ported linear layers."""
-_PLAIN = frozenset({torch.Tensor, nn.Parameter})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +115,11 @@ def _recordable(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> bool:
         return False
     if not (2 <= x.dim() <= MOST_DIMENSIONS and x.is_contiguous() and x.numel()):
         return False
-    if type(x) not in _PLAIN or (x.shape[-1], w1.shape[0]) != (w1.shape[1], w2.shape[1]):
+    if type(x) not in PLAIN or (x.shape[-1], w1.shape[0]) != (w1.shape[1], w2.shape[1]):
         return False
     for w, b in ((w1, b1), (w2, b2)):
-        if type(w) not in _PLAIN or not (w.is_contiguous() or w.t().is_contiguous()):
+        if type(w) not in PLAIN or not (w.is_contiguous() or w.t().is_contiguous()):
             return False
-        if b is not None and (type(b) not in _PLAIN or b.shape != w.shape[:1] or b.stride(0) != 1):
+        if b is not None and (type(b) not in PLAIN or b.shape != w.shape[:1] or b.stride(0) != 1):
             return False
     return True

@@ -277,10 +277,10 @@ def _perceptron_tried(module: nn.Module, first: str, second: str, rest: Mapping[
         made += found
     if len(seen) != 2 * len(made) or any(one is not True for one in seen[::2]):
         return ""
-    for ours, function in _GATES.items():
-        wanted = function(between)
+    for ours, activation in ACTIVATIONS.items():
+        wanted = activation.forward(between)
         pairs = [*((one, wanted) for one in seen[1::2]), *((one, wanted + 1) for one in made)]
-        if ours in ACTIVATIONS and all(_same(*pair) for pair in pairs):
+        if all(_same(*pair) for pair in pairs):
             return ours
     return ""
 

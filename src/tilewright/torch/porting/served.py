@@ -21,7 +21,8 @@ log = logging.getLogger("tilewright")
 _said: set[str] = set()
 """What was said of calls that no kernel serves."""
 
-_PLAIN = frozenset({torch.Tensor, nn.Parameter})
+PLAIN = frozenset({torch.Tensor, nn.Parameter})
+"""Types of tensors that are no subclass of anybody's."""
 
 
 def served(*tensors: Any, split: bool = False) -> bool:
@@ -98,4 +99,4 @@ def _in_equal_parts(x: Any) -> bool:
 
 def is_wrapped(x: Any) -> bool:
     """Whether a tensor is made of others, as a quantised or a distributed one is."""
-    return type(x) not in _PLAIN and is_traceable_wrapper_subclass(x)
+    return type(x) not in PLAIN and is_traceable_wrapper_subclass(x)
