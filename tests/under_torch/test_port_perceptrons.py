@@ -356,6 +356,35 @@ def test_parametrised_weights_are_read_at_each_call():
     assert near(results(model), wanted)
 
 
+class Noted(nn.Module):
+    """A parametrisation that notes when it is computed."""
+
+    def __init__(self, seen: list[Any]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def forward(self, w):
+        self.seen.append(w.shape)
+        return w * 2
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("name", ["fc1.weight", "fc2.weight", "fc2.bias"])
+def test_parametrised_ones_are_computed_once_a_call(name, recorded):
+    model, seen = Mlp(), []
+    port(model)
+    layer, _, word = name.partition(".")
+    nn.utils.parametrize.register_parametrization(
+        model.get_submodule(layer), word, Noted(seen), unsafe=True
+    )
+    del seen[:]
+    with torch.set_grad_enabled(recorded):
+        made = model(X)
+        assert len(seen) == 1 and not (recorded and is_one(made))
+        wanted = type(model).forward(model, X)
+    assert far(made.detach(), wanted.detach().double()) < NEAR
+
+
 def test_prepare_knows_the_kernels_of_a_step():
     model = Mlp()
     port(model)

@@ -60,12 +60,15 @@ def perceptron_forward(
 
 
 def _as_it_was(module: Any, made_of: Perceptron, others: Sequence[Any]) -> bool:
-    """Whether the layers are ported, nobody watches calls within, and nothing is dropped."""
+    """Whether the layers are ported and have their parameters, nobody watches calls within, and
+    nothing is dropped."""
     layers = module._modules
     for name in (made_of.first, made_of.second):
         layer = layers.get(name)
         if layer is None or not is_ported(layer) or has_hooks(layer):
             return False
+        if not layer._parameters.keys() >= {"weight", "bias"}:
+            return False  # parametrised: whoever reads one computes it, and perhaps anew
     for name, one in zip(made_of.others, others, strict=True):
         there = layers[name] if name in layers else getattr(module, name, None)
         if there is not one or touched(one):
@@ -100,12 +103,7 @@ def _computed(module: Any, made_of: Perceptron, x: Any) -> Any:
 
 def _parameters(layer: Any) -> tuple[Any, Any]:
     """Weight, as [out, in], and bias."""
-    own = layer._parameters
-    weight, bias = own.get("weight"), own.get("bias")
-    if weight is None:  # parametrised
-        weight = layer.weight
-    if bias is None:
-        bias = layer.bias
+    weight, bias = layer._parameters["weight"], layer._parameters["bias"]
     return (weight.t() if layer.__dict__["forward"].func is turned_forward else weight), bias
 
 
