@@ -61,16 +61,42 @@ def test_operands_are_broadcast_as_numpys(given):
 
 @pytest.mark.turns(4)
 @pytest.mark.parametrize(
-    ("columns", "moved"), [(98, "b32"), (100, "v2.b32"), (104, "v4.b32"), (99, "b16")]
+    ("columns", "apart", "moved"),
+    [
+        (98, 2, {"b32"}),
+        (100, 2, {"v2.b32"}),
+        (104, 2, {"v4.b32"}),
+        (104, 1, {"v4.b32"}),
+        (98, 1, {"v4.b32", "b16"}),  # over the ends of rows; one by one in the last tile
+    ],
 )
-def test_what_a_lane_moves_at_once(columns, moved, store):
-    """As machine code has it: two elements of 2 bytes, four, eight, one."""
-    problem = FAMILY.problem_type(**_problems.chained((64, columns), "add", 3))
+def test_what_a_lane_moves_at_once(columns, apart, moved, store):
+    """As machine code has it: two elements of 2 bytes, four, eight. apart: rows of a from one of
+    its rows to the next."""
+    stated = {**_problems.chained((64, columns), "add", 3), "a_s2": columns * apart}
+    problem = FAMILY.problem_type(**stated)
     config = Dispatcher(device="h200_sxm").select(problem).config
     report = build([(config, "sm_90")], store=store, workers=1)
     report.raise_if_failed()
     text = store.read(report.kernels[0], "ptx").decode()
-    assert {*re.findall(r"(?:ld|st)\.global\.((?:v\d\.)?b\d+)", text)} == {moved}
+    assert {*re.findall(r"(?:ld|st)\.global\.((?:v\d\.)?b\d+)", text)} == moved
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chain", "over", "alike"),
+    [
+        ((9, 33, 65), "add", (3,), 1),  # x lies as y does, a is broadcast
+        ((9, 33, 65), "mul+add", (5, 7), 5),
+        ((9, 33, 66), "add", (3,), 0),  # rows have vectors
+        ((9, 33, 66), "add", (7,), 3),  # longer ones where all lie as y does
+        ((9, 33, 64), "add", (7,), 0),
+        ((1 << 16, 1 << 10, 33), "add", (3,), 0),  # more elements than are counted
+    ],
+)
+def test_odd_rows_are_counted_over_their_ends(sizes, chain, over, alike):
+    problem = FAMILY.problem_type(**_problems.chained(sizes, chain, *over))
+    config = Dispatcher(device="h200_sxm").select(problem).config
+    assert alike == config.ALIKE
 
 
 def test_a_result_lies_as_x():

@@ -87,6 +87,24 @@ def test_what_a_lane_moves_at_once(channels, more, reads, writes, store):
         assert found == [{wanted[0]}, {wanted[1]}]
 
 
+@pytest.mark.parametrize(
+    ("more", "dims", "near"),
+    [
+        ({}, 2, True),
+        ({"height": 1, "filter_h": 1}, 1, True),
+        ({"height": 1, "filter_h": 1, "pad_h": 1}, 2, True),
+        ({"after_d": 1}, 3, True),
+        ({"depth": 2}, 3, True),
+        ({"n": 1 << 16, "height": 64, "width": 64}, 2, False),  # 2³⁷ elements
+    ],
+)
+def test_what_is_worked_out_of_a_window(more, dims, near):
+    """Only the dimensions that images have, in 32 bits where these hold all places."""
+    problem = ops.family("im2col").problem_type(**{**windows(2, 9, 8, 3), **more})
+    config = Dispatcher(device="h200_sxm").select(problem).config
+    assert dims == config.DIMS and near == config.NEAR
+
+
 def test_the_fewest_zeros_behind_give_the_windows_back():
     family = ops.family("col2im")
     problem = family.problem_type(

@@ -33,6 +33,11 @@ CASES = {
         permuted((3, 100), (0, 1), dtype="fp32", out_dtype="int8", has_scale=True),
         permuted((3, 100), (0, 1), dtype="int32", out_dtype="fp32"),
         permuted((8, 20), (0, 1), dtype="fp32", out_dtype="e5m2"),
+        permuted((3, 50, 2, 15), (0, 2, 1, 3)),  # rows of odd length, over several tiles
+        permuted((2, 3, 5, 4, 7, 1), (2, 0, 4, 3, 1, 5), dtype="int64"),
+        permuted((2, 3, 5, 4, 7, 9), (2, 0, 4, 3, 1, 5), dtype="fp32", out_dtype="fp16"),
+        permuted((9, 333), (0, 1), dtype="fp32", out_dtype="fp16"),  # an odd number of elements
+        permuted((9, 333), (0, 1), out_dtype="int8", has_scale=True),
     ),
     "elementwise_chain": (
         chained((3, 20, 48), "mul+add+gelu", 5, 7),
@@ -48,9 +53,17 @@ CASES = {
         chained((40, 30), "exp+log+sigmoid+neg", dtype="fp32"),
         chained((40, 30), "abs+sqrt+pow", 0, dtype="fp32"),
         chained((40, 30), "mul+rsqrt", 3, dtype="fp16"),
+        chained((5, 7, 65), "add", 3, dtype="fp16"),  # rows of odd length, over several tiles
+        chained((3, 5, 7, 21), "mul+add+sub", 11, 15, 6),
+        chained((5, 7, 65), "clamp", 0, 4),
+        {**chained((5, 7, 65), "add+mul", 7, 7, dtype="fp32"), "a_s1": 600, "a_s2": 80},
+        chained((9, 333), "mul+relu", 3, a_dtype="fp16", out_dtype="fp32"),
+        chained((1331,), "scale", 0, a_dtype="fp32", out_dtype="e4m3fn"),
     ),
     "im2col": (
         *WINDOWS,
+        {**windows(1, 9, 8, 3, **both("pad", 1)), "x_n": 1 << 31},  # places beyond 32 bits
+        {"n": 3, "depth": 1, "height": 1, "width": 9, "channels": 6, "filter_w": 3, "pad_w": 2},
         {**windows(1, 5, 3, 2, **both("pad", 1)), "x_c": 25, "x_w": 1, "x_h": 5, "x_d": 75},
         {"n": 2, "depth": 3, "height": 4, "width": 5, "channels": 2, "filter_d": 2, "stride_d": 1,
          "filter_w": 3, "pad_d": 1, "dtype": "int32"},

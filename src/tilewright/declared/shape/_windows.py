@@ -101,9 +101,9 @@ def field(name: str) -> Callable[[Any, Any], int]:
     return lambda problem, config: int(getattr(problem, name))
 
 
-def tiles(rows: int, columns: int) -> set[tuple[int, int]]:
-    """ROWS and COLUMNS of tiles."""
-    across = min(power_of_two(columns), COLUMNS)
+def tiles(rows: int, columns: int, most: int = COLUMNS) -> set[tuple[int, int]]:
+    """ROWS and COLUMNS of tiles, of at most `most` columns."""
+    across = min(power_of_two(columns), most)
     return {(min(tile // across, power_of_two(rows)), across) for tile in _tiles.TILES}
 
 

@@ -30,6 +30,8 @@ SIZES = tuple(f"n{i}" for i in range(DIMENSIONS))
 WHOLE = (1 << DIMENSIONS) - 1
 NAMES = ("x", "a", "b", "c")
 OTHERS = NAMES[1:]
+VECTOR = 16
+"""Most bytes that a lane moves at once."""
 MOST_BITS = 16
 """Bits of operands that are whole numbers: fp32 holds all of them."""
 
@@ -87,27 +89,63 @@ def operand(name: str) -> Array:
     )
 
 
-def form(problem: Any) -> dict[str, Any]:
-    """UNIT of the kernels for a problem."""
-    last = DIMENSIONS - 1
-    near = [name for name in there(problem) if last in over(problem, name)]
-    return {"UNIT": all(getattr(problem, f"{name}_s{last}") == 1 for name in near)}
+def near(said: Any) -> list[str]:
+    """The operands that have the last dimension."""
+    return [name for name in there(said) if DIMENSIONS - 1 in over(said, name)]
 
 
-def multiples(said: Any) -> tuple[str, ...]:
-    """The sizes and strides that decide how many elements a lane moves at once."""
-    if not said.UNIT:
-        return ()
+def apart(said: Any) -> tuple[str, ...]:
+    """The sizes and strides that decide how many elements of rows lie together."""
     last = DIMENSIONS - 1
     found = [f"n{last}"]
-    for name in there(said):
-        has = over(said, name)
-        if last in has:
-            found += [f"{name}_s{i}" for i in has if i != last]
+    for name in near(said):
+        found += [f"{name}_s{i}" for i in over(said, name) if i != last]
     return tuple(found)
 
 
+def alike(problem: Any) -> int:
+    """The bits of operands that lie as y does: 1, 2, 4, 8 for x, a, b, c."""
+    n, found = sizes(problem), 0
+    long = [i for i in range(DIMENSIONS) if n[i] > 1]
+    for name in there(problem):
+        has = over(problem, name)
+        walks = (getattr(problem, f"{name}_s{i}") == math.prod(n[i + 1 :]) for i in long)
+        found |= (all(i in has for i in long) and all(walks)) << NAMES.index(name)
+    return found
+
+
+def counted(problem: Any, unit: bool) -> int:
+    """`alike` where rows are too odd for vectors, and elements are counted over the ends of rows;
+    0 elsewhere. Where all operands are alike this serves wherever vectors are short."""
+    lie = alike(problem)
+    wide = [name for name in there(problem) if over(problem, name)]
+    far = [
+        sum(n * getattr(problem, f"{name}_s{i}") for i, n in enumerate(shape_of(problem, name)))
+        for name in wide
+    ]
+    if not unit or not lie or max(rows(problem, None) * problem.n3, *far) > _tiles.MOST_ROWS:
+        return 0
+    together = math.gcd(_tiles.MOST_AT_ONCE, *(getattr(problem, name) for name in apart(problem)))
+    whole = all(lie >> NAMES.index(name) & 1 for name in wide)
+    short = together * DTYPES[problem.dtype].bytes < VECTOR if whole else together == 1
+    return lie if short else 0
+
+
+def form(problem: Any) -> dict[str, Any]:
+    """UNIT and ALIKE of the kernels for a problem."""
+    last = DIMENSIONS - 1
+    unit = all(getattr(problem, f"{name}_s{last}") == 1 for name in near(problem))
+    return {"UNIT": unit, "ALIKE": counted(problem, unit)}
+
+
+def multiples(said: Any) -> tuple[str, ...]:
+    """The sizes and strides that decide how many elements of rows a lane moves at once."""
+    return apart(said) if said.UNIT and not said.ALIKE else ()
+
+
 def pairs(problem: Any) -> set[tuple[int, int]]:
+    if problem.once(form)["ALIKE"]:
+        return {(1, tile) for tile in _tiles.TILES}
     return _tiles.of_rows(rows(problem, None), problem.n3)
 
 
@@ -124,7 +162,13 @@ def rows(problem: Any, config: Any) -> int:
     return math.prod(sizes(problem)[:-1])
 
 
+def count(problem: Any, config: Any) -> int:
+    return math.prod(sizes(problem))
+
+
 def programs(problem: Any, config: Any) -> tuple[int]:
+    if config.ALIKE:
+        return (_tiles.programs((count(problem, config),), (config.COLUMNS,)),)
     of = (rows(problem, config), problem.n3)
     return (_tiles.programs(of, (config.ROWS, config.COLUMNS)),)
 
@@ -272,17 +316,30 @@ declare(
         numbers=dict.fromkeys(SIZES, 1),
         axes={
             "UNIT": (True, False),
+            "ALIKE": tuple(range(1 << len(NAMES))),
             "ROWS": tuple(1 << i for i in range(14)),
             "COLUMNS": tuple(1 << i for i in range(14)),
             "num_warps": (4, 8),
             "num_stages": (1,),
         },
         parts=(
-            kernel("main", f"{__package__}.kernels.elementwise_chain:elementwise_chain", programs),
+            kernel(
+                "main",
+                f"{__package__}.kernels.elementwise_chain:elementwise_chain",
+                programs,
+                lambda config: not config.ALIKE,
+            ),
+            kernel(
+                "runs",
+                f"{__package__}.kernels.elementwise_runs:elementwise_runs",
+                programs,
+                lambda config: config.ALIKE,
+            ),
         ),
         values={
             "rows": rows,
-            **_windows.divisors(n1=_windows.field("n1"), n2=_windows.field("n2")),
+            "count": count,
+            **_windows.divisors(**{name: _windows.field(name) for name in SIZES[1:]}),
         },
         constants={
             "CHAIN": lambda c: tuple(one.function for one in _words.parse(c.chain)),

@@ -20,6 +20,9 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 
 STRIDES = ("x_n", "x_d", "x_h", "x_w", "x_c")
+MORE = 2
+"""Times what a lane is preferred to have in other copies: a column is worked out once for all rows
+of a tile."""
 
 
 def out(axis: int) -> Callable[[Any, Any], int]:
@@ -43,20 +46,49 @@ def columns(problem: Any, config: Any) -> int:
     return int(problem.channels * _windows.taps(problem))
 
 
+def each(problem: Any, config: Any) -> int:
+    """Channels of a group."""
+    return int(problem.channels // max(1, problem.groups))
+
+
+def dims(problem: Any) -> int:
+    """Dimensions of the images, without those of one pixel in front that windows do not leave."""
+    plain = zip(*(_windows.said(problem, w) for w in ("filter", "pad", "after")), strict=True)
+    said = zip(_windows.spatial(problem), plain, strict=True)
+    used = [size != 1 or around != (1, 0, 0) for size, around in said]
+    return next((3 - i for i, one in enumerate(used) if one), 1)
+
+
+def near(problem: Any) -> bool:
+    """Whether 32 bits hold every place in x, and around it, and in y."""
+    around = zip(_windows.said(problem, "pad"), _windows.said(problem, "after"), strict=True)
+    wide = (n + sum(sides) for n, sides in zip(_windows.spatial(problem), around, strict=True))
+    counts = (problem.n, *wide, problem.channels)
+    far: int = sum(n * getattr(problem, s) for n, s in zip(counts, STRIDES, strict=True))
+    return bool(max(far, rows(problem, None) * columns(problem, None)) <= _tiles.MOST_ROWS)
+
+
+def across(problem: Any, config: Any) -> int:
+    """Tiles beside each other."""
+    return _tiles.programs((columns(problem, config),), (config.COLUMNS,))
+
+
 def form(problem: Any) -> dict[str, Any]:
-    """UNIT, READS and WRITES of the kernels for a problem."""
+    """UNIT, DIMS, NEAR, READS and WRITES of the kernels for a problem."""
     unit = problem.x_c == 1 or problem.channels == 1
-    each = problem.channels // max(1, problem.groups)
-    apart = (each, *(getattr(problem, s) for s in STRIDES[:4]))
+    apart = (each(problem, None), *(getattr(problem, s) for s in STRIDES[:4]))
     return {
         "UNIT": unit,
+        "DIMS": dims(problem),
+        "NEAR": near(problem),
         "READS": math.gcd(_tiles.MOST_AT_ONCE, *apart) if unit else 1,
         "WRITES": math.gcd(_tiles.MOST_AT_ONCE, columns(problem, None)),
     }
 
 
 def pairs(problem: Any) -> set[tuple[int, int]]:
-    return _windows.tiles(rows(problem, None), columns(problem, None))
+    of = (rows(problem, None), columns(problem, None))
+    return _windows.tiles(*of) | _windows.tiles(*of, _windows.COLUMNS // 2)
 
 
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
@@ -74,7 +106,9 @@ def programs(problem: Any, config: Any) -> tuple[int]:
 
 
 def prefers(problem: Any, config: Any) -> float:
-    return _tiles.far(config.ROWS * config.COLUMNS, config.num_warps, problem.dtype)
+    full: float = across(problem, config) * config.COLUMNS / max(1, columns(problem, None))
+    tile = config.ROWS * config.COLUMNS // MORE
+    return full * _tiles.far(tile, config.num_warps, problem.dtype)
 
 
 def refuses(problem: Any) -> str:
@@ -157,6 +191,8 @@ declare(
         numbers={**_windows.NUMBERS, **{f"after_{axis}": 0 for axis in _windows.AXES}, "groups": 1},
         axes={
             "UNIT": (True, False),
+            "DIMS": (3, 2, 1),
+            "NEAR": (True, False),
             "READS": _tiles.AT_ONCE,
             "WRITES": _tiles.AT_ONCE,
             "ROWS": tuple(1 << i for i in range(14)),
@@ -167,16 +203,18 @@ declare(
         parts=(kernel("main", f"{__package__}.kernels.im2col:im2col", programs),),
         values={
             **{f"out_{axis}": out(i) for i, axis in enumerate(_windows.AXES)},
+            "each": each,
             "rows": rows,
             "columns": columns,
             **_windows.divisors(
                 d=out(0),
                 h=out(1),
                 w=out(2),
-                each=lambda problem, config: problem.channels // problem.groups,
+                each=each,
                 taps=lambda problem, config: _windows.taps(problem),
                 filter_h=_windows.field("filter_h"),
                 filter_w=_windows.field("filter_w"),
+                across=across,
             ),
         },
         supports=supports,

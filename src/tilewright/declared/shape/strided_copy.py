@@ -24,6 +24,8 @@ from tilewright.tolerance import Tolerance, tolerance
 SIZES = tuple(f"n{i}" for i in range(_forms.DIMENSIONS))
 STRIDES = tuple(f"s{i}" for i in range(_forms.DIMENSIONS))
 LAST = _forms.DIMENSIONS - 1
+VECTOR = 16
+"""Most bytes that a lane moves at once."""
 FEW = 16
 """Elements up to which a side of a matrix is few."""
 
@@ -52,6 +54,8 @@ def form(problem: Any) -> dict[str, Any]:
         lies = s[LAST] == n[across] and all(value % writes == 0 for value in s[:across])
         if writes > reads and n[across] <= FEW and lies:
             packed = "x"
+    if across == LAST and counted(problem, len(n) - long[0], reads):
+        packed = "both"
     return {
         "ACROSS": across,
         "DIMS": len(n) - long[0],
@@ -62,9 +66,21 @@ def form(problem: Any) -> dict[str, Any]:
     }
 
 
+def counted(problem: Any, dims: int, reads: int) -> bool:
+    """Whether rows are too odd for vectors, and elements are counted over the ends of rows: of an
+    array that is contiguous wherever vectors are short, of others where rows would have none."""
+    n, s = sizes(problem), strides(problem)
+    if s[LAST] != 1 or reads * DTYPES[problem.dtype].bytes >= VECTOR:
+        return False
+    far = sum(size * step for size, step in zip(n, s, strict=True))
+    return (dims == 1 or reads == 1) and max(far, math.prod(n)) <= _tiles.MOST_ROWS
+
+
 def pairs(problem: Any) -> set[tuple[int, int]]:
     """ROWS and COLUMNS of the tiles for a problem."""
     n, across = sizes(problem), problem.once(form)["ACROSS"]
+    if problem.once(form)["PACKED"] == "both":
+        return {(1, tile) for tile in _tiles.TILES}
     if across == LAST:
         return _tiles.of_rows(math.prod(n[:LAST]), n[LAST])
     return _tiles.turned(n[across], n[LAST])
@@ -83,8 +99,14 @@ def rows(problem: Any, config: Any) -> int:
     return math.prod(sizes(problem)[:LAST])
 
 
+def count(problem: Any, config: Any) -> int:
+    return math.prod(sizes(problem))
+
+
 def programs(problem: Any, config: Any) -> tuple[int]:
     n = sizes(problem)
+    if config.PACKED == "both":
+        return (_tiles.programs((count(problem, config),), (config.COLUMNS,)),)
     tile = (config.ROWS, config.COLUMNS)
     if config.ACROSS == LAST:
         return (_tiles.programs((rows(problem, config), n[LAST]), tile),)
@@ -203,14 +225,34 @@ declare(
             "UNIT": (True, False),
             "READS": _tiles.AT_ONCE,
             "WRITES": _tiles.AT_ONCE,
-            "PACKED": ("", "x", "y"),
+            "PACKED": ("", "x", "y", "both"),
             "ROWS": tuple(1 << i for i in range(14)),
             "COLUMNS": tuple(1 << i for i in range(14)),
             "num_warps": (4, 8),
             "num_stages": (1,),
         },
-        parts=(kernel("main", f"{__package__}.kernels.strided_copy:strided_copy", programs),),
-        values={"rows": rows, **_windows.divisors(few=_windows.field(SIZES[LAST]))},
+        parts=(
+            kernel(
+                "main",
+                f"{__package__}.kernels.strided_copy:strided_copy",
+                programs,
+                lambda config: config.PACKED != "both",
+            ),
+            kernel(
+                "runs",
+                f"{__package__}.kernels.strided_runs:strided_runs",
+                programs,
+                lambda config: config.PACKED == "both",
+            ),
+        ),
+        values={
+            "rows": rows,
+            "count": count,
+            **_windows.divisors(
+                few=_windows.field(SIZES[LAST]),
+                **{name: _windows.field(name) for name in SIZES[1:LAST]},
+            ),
+        },
         supports=supports,
         narrows=narrows,
         prefers=prefers,

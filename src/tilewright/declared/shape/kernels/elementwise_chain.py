@@ -46,6 +46,19 @@ def read(x, i0, i1, i2, j, s0, s1, s2, s3, rows, columns, OVER: tl.constexpr, UN
 
 
 @triton.jit
+def applied(acc, extra, CHAIN: tl.constexpr, TAKES: tl.constexpr):
+    """Elements after the operations of CHAIN, which take of `extra` in order."""
+    for k in tl.static_range(len(CHAIN)):
+        if operand_count(TAKES, k) == 0:
+            acc = CHAIN[k](acc)
+        elif operand_count(TAKES, k) == 1:
+            acc = CHAIN[k](acc, extra[first_operand(TAKES, k)])
+        else:
+            acc = CHAIN[k](acc, extra[first_operand(TAKES, k)], extra[first_operand(TAKES, k) + 1])
+    return acc
+
+
+@triton.jit
 def elementwise_chain(
     x, a, b, c, y, n1, n2, n3, rows, by_n1, shift_n1, by_n2, shift_n2,
     x_s0, x_s1, x_s2, x_s3, a_s0, a_s1, a_s2, a_s3, b_s0, b_s1, b_s2, b_s3, c_s0, c_s1, c_s2, c_s3,
@@ -70,15 +83,8 @@ def elementwise_chain(
         second = read(b, i0, i1, i2, j, b_s0, b_s1, b_s2, b_s3, down, right, b_over, UNIT)
     if has_c:
         third = read(c, i0, i1, i2, j, c_s0, c_s1, c_s2, c_s3, down, right, c_over, UNIT)
-    extra = (first, second, third)
     acc = read(x, i0, i1, i2, j, x_s0, x_s1, x_s2, x_s3, down, right, x_over, UNIT)
     acc = tl.broadcast_to(acc, (ROWS, COLUMNS))
-    for k in tl.static_range(len(CHAIN)):
-        if operand_count(TAKES, k) == 0:
-            acc = CHAIN[k](acc)
-        elif operand_count(TAKES, k) == 1:
-            acc = CHAIN[k](acc, extra[first_operand(TAKES, k)])
-        else:
-            acc = CHAIN[k](acc, extra[first_operand(TAKES, k)], extra[first_operand(TAKES, k) + 1])
+    acc = applied(acc, (first, second, third), CHAIN, TAKES)
     to = y + row.to(tl.int64)[:, None] * n3 + j[None, :]
     tl.store(to, narrow(acc, y.dtype.element_ty), down[:, None] & right[None, :])

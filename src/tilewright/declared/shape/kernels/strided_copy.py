@@ -8,7 +8,8 @@ or once for each tile, and only as many as there are (DIMS).
 
 Where one of the two has few elements, vectors along it would be mostly empty (three channels). Then
 elements that lie side by side over both are moved as one row on that side (PACKED: x or y), and
-exchanged by their number (`tl.gather`).
+exchanged by their number (`tl.gather`). Rows in which no two elements lie together are copied by
+another kernel, over their ends (`strided_runs`).
 
 Data. Every element is read once and written once. Values that change their type pass through fp32;
 8 bits saturate. READS and WRITES are what sizes and strides of either side are multiples of, which
