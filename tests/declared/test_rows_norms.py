@@ -105,10 +105,48 @@ def test_a_workgroup_may_take_many_tiles(name, ahead):
     assert found.ok, found
 
 
+# --- tiles ----------------------------------------------------------------------------------------
+
+
+def chosen(name, **fields):
+    problem = ops.family(name).problem_type(**fields)
+    return problem, tw.Dispatcher(device="h200_sxm").select(problem).config
+
+
+@pytest.mark.turns(6)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("columns", [8201, 12288, 17000])
+def test_long_rows_are_right_in_every_block(name, columns):
+    """In two tiles, in one, and in pieces of either size."""
+    family, this = ops.family(name), arch("sm_90")
+    problem = family.problem_type(rows=2, columns=columns, has_w=True, statistics=True)
+    blocks = {}
+    for one in family.default_space(problem, this).expand(this).configs:
+        if one.num_warps == 16 and family.supports(one, problem, this):
+            blocks[one.BLOCK] = one
+    assert set(blocks) == ({4096, 8192} if columns > 16384 else {4096, 12288})
+    for config in blocks.values():
+        found = verify.verify(tw.Dispatcher(device="h200_sxm"), problem, config.name, seed=1)
+        assert found.ok, found
+
+
+def test_a_row_between_two_powers_of_two_is_held_in_two_tiles():
+    for columns, block in ((8192, 8192), (8193, 12288), (12288, 12288), (12289, 16384)):
+        assert block == chosen("layer_norm", rows=4096, columns=columns)[1].BLOCK
+    rounded = {"quant": "row", "out_dtype": "e4m3fn"}
+    assert chosen("layer_norm", rows=4096, columns=8193, **rounded)[1].BLOCK == 16384
+
+
+def test_rows_that_would_leave_l2_too_early_are_read_in_larger_pieces():
+    for rows, dtype, block in ((2000, "fp32", 8192), (100, "fp32", 4096), (2000, "bf16", 4096)):
+        config = chosen("rms_norm", rows=rows, columns=24000, dtype=dtype)[1]
+        assert (False, block) == (config.HELD, config.BLOCK)
+
+
 # --- numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [500, pytest.param(17000, marks=pytest.mark.turns(12))])
+@pytest.mark.parametrize("columns", [500, 9001, pytest.param(17000, marks=pytest.mark.turns(12))])
 def test_a_mean_far_from_zero_costs_no_digits(columns):
     """Of squares in fp32, nothing would be left of the variance."""
     x = np.random.default_rng(0).standard_normal((2, columns)).astype(np.float32) + 4096

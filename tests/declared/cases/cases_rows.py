@@ -8,6 +8,7 @@ CASES = {
         {"rows": 3, "columns": 256, "quant": "block", "out_dtype": "e5m2", "dtype": "fp16"},
         {"rows": 3, "columns": 40, "quant": "tensor", "out_dtype": "int8", "has_scale": True},
         {"rows": 1, "columns": 17408, "quant": "row", "out_dtype": "int8", "has_w": True},
+        {"rows": 2, "columns": 12001, "has_residual": True, "has_smooth": True, "statistics": True},
     ),
     "rms_norm_backward": (
         {"rows": 37, "columns": 200, "has_w": True, "has_residual": True, "has_dtotal": True},
@@ -20,6 +21,8 @@ CASES = {
         {"rows": 3, "columns": 96, "quant": "row", "out_dtype": "int8", "has_smooth": True},
         {"rows": 3, "columns": 256, "quant": "block", "out_dtype": "e4m3fn", "has_b": True},
         {"rows": 3, "columns": 40, "quant": "tensor", "out_dtype": "e5m2", "has_scale": True},
+        {"rows": 2, "columns": 8640, "has_w": True, "has_b": True, "dtype": "fp16"},
+        {"rows": 2, "columns": 8201, "has_w": True, "has_residual": True, "statistics": True},
         {
             "rows": 1,
             "columns": 17000,

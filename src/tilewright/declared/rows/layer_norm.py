@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
-from tilewright.declared.rows import _ck, _quantised, _sizes, _tiles
+from tilewright.declared.rows import _ck, _norm_tiles, _quantised, _sizes, _tiles
 
 
 def reference(
@@ -80,12 +80,12 @@ declare(
         scalars={"eps": ("fp32", 1e-5), "offset": ("fp32", 0.0)},
         options={"quant": "", "statistics": False},
         choices={"quant": _quantised.QUANT},
-        axes=_tiles.AXES,
+        axes=_norm_tiles.AXES,
         parts=(kernel("main", f"{__package__}.kernels.layer_norm:layer_norm", _tiles.programs),),
         refuses=_quantised.refused,
-        supports=_tiles.fits,
-        narrows=_tiles.narrows,
-        prefers=_tiles.prefers_held,
+        supports=_norm_tiles.fits,
+        narrows=_norm_tiles.narrows,
+        prefers=_norm_tiles.prefers,
         multiples=("columns", "x_stride", "residual_stride"),
         reference=reference,
         terms="columns",

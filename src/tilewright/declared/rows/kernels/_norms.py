@@ -1,9 +1,11 @@
 """The body of norms of rows: RMS norm, and layer norm, which takes the mean off first.
 
 Idea. A workgroup has ROWS rows. Where BLOCK elements hold a row, it is read once and stays in
-registers: statistics, norm, largest value and result are made of it. A longer row is read once for
+registers: statistics, norm, largest value and result are made of it. BLOCK may be the sum of two
+powers of two: the row is then held in two tiles (`norm_in_two`). A longer row is read once for
 its statistics, once for its largest value if it is quantised by row, and once for the result; the
-second and third time mostly from L2.
+second and third time mostly from L2. Larger pieces are for rows that would leave L2 before that: L2
+is told to keep them until then, and no longer.
 
 Data. x and the residual are read in the type in which they lie; sums are in fp32. The norm is made
 of the sum before the sum is rounded. The variance is that of values less their mean: where a row is
@@ -18,12 +20,25 @@ import triton.language as tl
 from tilewright.declared.rows.kernels._quantise import put, scale_of
 
 
+@triton.constexpr_function
+def policy(KEPT):
+    """Which lines L2 replaces: 1, last, since they are read again; -1, first, since they are not;
+    0, as usual."""
+    return {1: "evict_last", -1: "evict_first", 0: ""}[KEPT]
+
+
+@triton.constexpr_function
+def told(BLOCK, KEPT):
+    """What L2 is told of pieces of a row: nothing of small ones, whose rows stay by themselves."""
+    return KEPT if BLOCK > 4096 else 0
+
+
 @triton.jit
-def summed(x, residual, at, inside, HAS: tl.constexpr):
-    """x, with the residual added if there is one, in fp32; 0 outside."""
-    found = tl.load(x + at, inside, 0.0).to(tl.float32)
+def summed(x, residual, at, inside, HAS: tl.constexpr, KEPT: tl.constexpr = 0):
+    """x, with the residual added if there is one, in fp32; 0 outside. KEPT: as of `policy`."""
+    found = tl.load(x + at, inside, 0.0, eviction_policy=policy(KEPT)).to(tl.float32)
     if HAS:
-        found += tl.load(residual + at, inside, 0.0).to(tl.float32)
+        found += tl.load(residual + at, inside, 0.0, eviction_policy=policy(KEPT)).to(tl.float32)
     return found
 
 
@@ -88,15 +103,16 @@ def held_statistics(values, inside, columns, eps, CENTRED: tl.constexpr):
 @triton.jit
 def read_statistics(
     x, residual, there, columns, eps, BLOCK: tl.constexpr, CENTRED: tl.constexpr,
-    has_residual: tl.constexpr,
+    has_residual: tl.constexpr, KEPT: tl.constexpr = 0,
 ):  # fmt: skip
-    """The same of rows that are read for it, piece by piece. x and residual: where rows begin."""
+    """The same of rows that are read for it, piece by piece. x and residual: where rows begin.
+    KEPT: as of `policy`."""
     mean = tl.zeros((there.shape[0], BLOCK), tl.float32)
     squares = tl.zeros((there.shape[0], BLOCK), tl.float32)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK)
         inside = there & (column < columns)[None, :]
-        values = summed(x, residual, column[None, :], inside, has_residual)
+        values = summed(x, residual, column[None, :], inside, has_residual, KEPT)
         if CENTRED:
             mean, squares = met(mean, squares, values, inside, start // BLOCK + 1)
         else:
@@ -114,6 +130,79 @@ def store_statistics(means, rstds, row, rows, mean, rstd, CENTRED: tl.constexpr)
     if CENTRED:
         tl.store(means + row, mean, row < rows)
     tl.store(rstds + row, rstd, row < rows)
+
+
+@triton.constexpr_function
+def first_of(BLOCK):
+    """The largest power of two in BLOCK, which is one or the sum of two."""
+    return 1 << (BLOCK.bit_length() - 1)
+
+
+@triton.jit
+def begun(
+    x, residual, w, b, smooth, total, row, there, start, columns, WIDTH: tl.constexpr,
+    has_w: tl.constexpr, has_b: tl.constexpr, has_residual: tl.constexpr, has_smooth: tl.constexpr,
+):  # fmt: skip
+    """WIDTH columns from column `start` on: the values, which of them there are, and w, b and
+    smooth there. Sums with the residual are stored."""
+    column = start + tl.arange(0, WIDTH)
+    inside = there & (column < columns)[None, :]
+    values = summed(x, residual, column[None, :], inside, has_residual)
+    ws = of_columns(w, column, columns, has_w)
+    bs = of_columns(b, column, columns, has_b)
+    smooths = of_columns(smooth, column, columns, has_smooth)
+    if has_residual:
+        at = row[:, None] * columns + column[None, :]
+        tl.store(total + at, values.to(total.dtype.element_ty), inside)
+    return values, inside, ws, bs, smooths
+
+
+@triton.jit
+def sum_of_two(values, more):
+    """The sums of rows that two tiles hold: each lane adds up its own first, so that lanes meet
+    once."""
+    ROWS: tl.constexpr = values.shape[0]
+    REST: tl.constexpr = more.shape[1]
+    parts = values.reshape(ROWS, values.shape[1] // REST, REST)
+    return tl.sum(tl.sum(parts, 1) + more, 1)
+
+
+@triton.jit
+def norm_in_two(
+    x, residual, w, b, smooth, y, total, means, rstds, row, there, rows, columns, eps, offset,
+    BLOCK: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr,
+    has_residual: tl.constexpr, has_smooth: tl.constexpr, statistics: tl.constexpr,
+):  # fmt: skip
+    """Rows that two tiles hold, the second one smaller, and that are not quantised. x and residual:
+    where rows begin."""
+    FIRST: tl.constexpr = first_of(BLOCK)
+    REST: tl.constexpr = BLOCK - FIRST
+    values, inside, ws, bs, smooths = begun(
+        x, residual, w, b, smooth, total, row, there, 0, columns, FIRST, has_w, has_b, has_residual,
+        has_smooth,
+    )  # fmt: skip
+    more, further, more_ws, more_bs, more_smooths = begun(
+        x, residual, w, b, smooth, total, row, there, FIRST, columns, REST, has_w, has_b,
+        has_residual, has_smooth,
+    )  # fmt: skip
+    mean = tl.zeros((values.shape[0],), tl.float32)
+    apart, more_apart = values, more
+    if CENTRED:
+        mean = sum_of_two(values, more) / columns
+        apart = tl.where(inside, values - mean[:, None], 0.0)
+        more_apart = tl.where(further, more - mean[:, None], 0.0)
+    squares = sum_of_two(apart * apart, more_apart * more_apart)
+    rstd = tl.rsqrt(squares / columns + eps)
+    if statistics:
+        store_statistics(means, rstds, row, rows, mean, rstd, CENTRED)
+    values = finished(
+        values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
+    )
+    more = finished(
+        more, mean, rstd, more_ws, more_bs, more_smooths, offset, CENTRED, has_w, has_b, has_smooth
+    )
+    put(y, None, values, row, there, 0, columns, 1.0, "")
+    put(y, None, more, row, there, FIRST, columns, 1.0, "")
 
 
 @triton.jit
@@ -134,7 +223,12 @@ def norm(
     by = 1.0
     if quant == "tensor":
         by = tl.load(scale)
-    if HELD:
+    if HELD and first_of(BLOCK) < BLOCK:
+        norm_in_two(
+            from_x, from_residual, w, b, smooth, y, total, means, rstds, row, there, rows, columns,
+            eps, offset, BLOCK, CENTRED, has_w, has_b, has_residual, has_smooth, statistics,
+        )  # fmt: skip
+    elif HELD:
         column = tl.arange(0, BLOCK)
         inside = there & (column < columns)[None, :]
         values = summed(from_x, from_residual, column[None, :], inside, has_residual)
@@ -158,8 +252,9 @@ def norm(
             by = scales[:, None]
         put(y, block_scales, values, row, there, 0, columns, by, quant)
     else:
+        AGAIN: tl.constexpr = told(BLOCK, 1)
         mean, rstd = read_statistics(
-            from_x, from_residual, there, columns, eps, BLOCK, CENTRED, has_residual
+            from_x, from_residual, there, columns, eps, BLOCK, CENTRED, has_residual, AGAIN
         )
         if statistics:
             store_statistics(means, rstds, row, rows, mean, rstd, CENTRED)
@@ -168,7 +263,7 @@ def norm(
             for start in range(0, columns, BLOCK):
                 column = start + tl.arange(0, BLOCK)
                 inside = there & (column < columns)[None, :]
-                values = summed(from_x, from_residual, column[None, :], inside, has_residual)
+                values = summed(from_x, from_residual, column[None, :], inside, has_residual, 1)
                 ws = of_columns(w, column, columns, has_w)
                 bs = of_columns(b, column, columns, has_b)
                 smooths = of_columns(smooth, column, columns, has_smooth)
@@ -182,7 +277,7 @@ def norm(
         for start in range(0, columns, BLOCK):
             column = start + tl.arange(0, BLOCK)
             inside = there & (column < columns)[None, :]
-            values = summed(from_x, from_residual, column[None, :], inside, has_residual)
+            values = summed(from_x, from_residual, column[None, :], inside, has_residual, -1)
             ws = of_columns(w, column, columns, has_w)
             bs = of_columns(b, column, columns, has_b)
             smooths = of_columns(smooth, column, columns, has_smooth)
