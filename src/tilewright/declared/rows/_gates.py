@@ -77,10 +77,10 @@ def programs(problem: Any, config: Any) -> tuple[int]:
     return (-(-problem.rows // config.ROWS) * -(-problem.columns // config.BLOCK),)
 
 
-def prefers(problem: Any, config: Any) -> float:
+def prefers(problem: Any, config: Any, usual: int = _tiles.USUAL_ELEMENTS) -> float:
     """As of other tiles, times what share of the lanes beyond the last column idles."""
     padded = -(-problem.columns // config.BLOCK) * config.BLOCK
-    return _tiles.prefers(problem, config) * float(padded) / max(1, int(problem.columns))
+    return _tiles.prefers(problem, config, usual) * float(padded) / max(1, int(problem.columns))
 
 
 def refused(problem: Any) -> str:

@@ -77,10 +77,10 @@ def programs(problem: Any, config: Any) -> tuple[int]:
     return (-(-problem.rows // config.ROWS),)
 
 
-def prefers(problem: Any, config: Any) -> float:
-    """How many times a tile has more or fewer than `USUAL_ELEMENTS` for each lane."""
+def prefers(problem: Any, config: Any, usual: int = USUAL_ELEMENTS) -> float:
+    """How many times a tile has more or fewer than `usual` elements for each lane."""
     each: float = config.BLOCK * config.ROWS / (32 * config.num_warps)
-    return max(each / USUAL_ELEMENTS, USUAL_ELEMENTS / each)
+    return max(each / usual, usual / each)
 
 
 def prefers_held(problem: Any, config: Any) -> float:

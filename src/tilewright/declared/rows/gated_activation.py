@@ -15,6 +15,14 @@ from typing import Any
 from tilewright.custom import Declaration, Gradient, In, Out, declare, kernel
 from tilewright.declared.rows import _gates, _quantised, _tiles
 
+MANY_ELEMENTS = 16
+"""Elements for each lane where every lane of the GPU gets as many. With 8, the compiler for sm_90
+keeps within 32 registers, and reads the second half only when the first is there: 32 KB are then on
+their way to an SM. With 16 it reads all first: 72 KB, by nine workgroups of four warps."""
+
+LANES = 132 * 2048
+"""Of an H200 (its data sheet)."""
+
 
 def reference(
     x: Any, up: Any, scale: Any, limit: float, alpha: float, shift: float, problem: Any
@@ -47,7 +55,8 @@ def prefers(problem: Any, config: Any) -> float:
     """Where both halves of a long row lie together, holding them takes twice the registers."""
     if problem.quant == "row" and not problem.interleaved:
         return _tiles.prefers_held(problem, config)
-    return _gates.prefers(problem, config)
+    full = problem.rows * problem.columns >= MANY_ELEMENTS * LANES
+    return _gates.prefers(problem, config, MANY_ELEMENTS if full else _tiles.USUAL_ELEMENTS)
 
 
 def refused(problem: Any) -> str:
