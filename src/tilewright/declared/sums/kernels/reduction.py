@@ -13,17 +13,18 @@ What limits it: memory, since each element is read once. Few instructions may st
 load, so nothing is divided by 1. Along KEPT a lane has neighbours in memory, as many as its loads
 are wide; if the lanes of all warps fit there, nothing moves between lanes.
 
-Timed on an H200 (2026-11-30, in graphs; µs) before places were counted instead of divided, before
-tiles were chosen by `_tiles.pace`, and where rows that are in 2s, 4s or 8s were read element by
-element. This form has not been timed yet.
+Timed on an H200 (2026-11-30, in graphs; µs), in two runs. The first was before places were counted
+instead of divided, before tiles were chosen by `_tiles.pace`, and where rows that are in 2s, 4s or
+8s were read element by element; the second before parts were even. Counts:
+docs/notes/declared-rows.md.
 
-    case                                        then    torch.compile   a copy of as many bytes
-    sum of 4096 rows of 4096, bf16              11.8    10.6            8.8
-    sum of 12990 rows of 63, bf16               4.3     2.9             1.9
-    mean along 200704 of 256 columns, bf16      33.5    29.5            38.8
-    norm of 20398718, fp16                      17.1    14.6            15.4
-    mean along 35 of 9 x 264726, fp16           119.9   43.7            63.5
-    argmax of 256 rows of 128256, bf16          29.8    42.8            25.4
+    case                                        first   compiled   second   compiled
+    sum of 4096 rows of 4096, bf16              11.8    10.6       12.6     9.8
+    sum of 12990 rows of 63, bf16               4.3     2.9        2.5      3.1
+    mean along 200704 of 256 columns, bf16      33.5    29.5       30.4     27.5
+    norm of 20398718, fp16                      17.1    14.6       13.7     14.8
+    mean along 35 of 9 x 264726, fp16           119.9   43.7       46.1     43.1
+    argmax of 256 rows of 128256, bf16          29.8    42.8       30.9     38.9
 """
 
 import triton
@@ -211,8 +212,11 @@ def reduction(
     first, last = part * 0, each
     turn, start = first, first
     if SPLIT > 1:
-        first = part * each
-        last = tl.minimum(first + each, far * blocks)
+        # Parts differ by a tile at most, so that none is left without work.
+        each = far * blocks // SPLIT
+        more = far * blocks - each * SPLIT
+        first = part * each + tl.minimum(part, more)
+        last = first + each + (part < more).to(tl.int32)
         turn, start = divided(first, blocks)
         start *= BLOCK
     total = tl.zeros((KEPT, TURNS, ACROSS), SUMMED)
