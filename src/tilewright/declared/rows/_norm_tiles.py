@@ -57,5 +57,5 @@ def prefers(problem: Any, config: Any) -> float:
     size = DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
     # A workgroup of larger pieces has twice the registers for each lane.
     at_once = _SMS * _LANES // (32 * config.num_warps) * _tiles.PIECE // config.BLOCK
-    under_way = min(problem.rows, at_once) * problem.columns * size
+    under_way: float = min(problem.rows, at_once) * problem.columns * size
     return score + max(0.0, under_way / (_L2 / 2) - 1.0) * 16.0
