@@ -7,6 +7,7 @@ tests plans for an H200 and computes with torch, in float64.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections import Counter
 from types import SimpleNamespace
@@ -19,7 +20,8 @@ import tilewright as tw  # noqa: E402
 from tilewright import ops  # noqa: E402
 from tilewright.arch import device  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument, BuildFailed  # noqa: E402
+from tilewright.errors import BadArgument, BuildFailed, NoCompiler  # noqa: E402
+from tilewright.runtime.launcher import compiled  # noqa: E402
 from tilewright.torch import install, installed, uninstall  # noqa: E402
 from tilewright.torch.installing import convolution as convolution_module  # noqa: E402
 from tilewright.torch.installing import decisions  # noqa: E402
@@ -422,6 +424,97 @@ def test_convolutions_that_torch_keeps(every, what):
             with pytest.raises(RuntimeError, match="Kernel size"):
                 torch.nn.functional.conv2d(x[..., :2], w)
     assert not every.seen
+
+
+# --- calls that are passed on ---------------------------------------------------------------------
+
+
+def lines_of_ours(run) -> Counter:
+    """How often functions of ours are entered while `run` runs, by name."""
+    found = Counter()
+
+    def enters(frame, event, _):
+        if event == "call" and "tilewright/" in frame.f_code.co_filename.replace("\\", "/"):
+            found[frame.f_code.co_name] += 1
+
+    sys.setprofile(enters)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.fixture
+def in_c():
+    """A compiler, without which all of this is Python."""
+    try:
+        compiled()
+    except NoCompiler:
+        pytest.skip("the launcher is not compiled here")
+
+
+@pytest.mark.usefixtures("in_c")
+def test_calls_that_are_passed_on_run_no_python(computing):
+    """Products and convolutions with their gradients: once a kind is known to be torch's."""
+    computing(tw.Table.of([*table(), *table(problem=CONV, kernel="a kernel")]))
+    x, w, bias = torch.randn(2, 8, 7, 7), torch.randn(16, 8, 3, 3), torch.randn(16)
+    x, w, bias = x.bfloat16(), w.bfloat16(), bias.bfloat16()
+    a, b = operands(n=32)
+
+    def step():
+        layer(x, w, bias, stride=2, padding=1)
+        layer(x, w, bias)
+        a @ b.t()
+        torch.addmm(a[:, :32], a, b.t())
+
+    def unlike():
+        layer(x, w, bias, stride=1, padding=1)
+        a.t() @ a
+
+    with on() as found:
+        assert {"decide"} < lines_of_ours(step).keys()
+        assert not lines_of_ours(step)
+        assert lines_of_ours(unlike)["decide"] >= 4
+        assert not lines_of_ours(unlike) and not served(found)
+        kinds = Counter(one["operator"] for one in found.report()["torch"])
+    parts = "convolution", "convolution_backward: data", "convolution_backward: weights"
+    assert [kinds[part] for part in parts] == [3, 3, 3]
+
+
+@pytest.mark.usefixtures("in_c")
+def test_calls_that_failed_are_passed_on(computing):
+    dispatcher = computing()
+    dispatcher.fails = BuildFailed("no compiler")
+    a, b = operands()
+    with on():
+        a @ b.t()
+        assert lines_of_ours(lambda: a @ b.t()) == Counter()
+    assert len(dispatcher.seen) == 1
+
+
+def test_what_is_passed_on_is_bounded(computing, monkeypatch):
+    computing()
+    monkeypatch.setattr(decisions, "KEPT", 3)
+    with on() as found:
+        for k in range(16, 16 + 5 * 8, 8):
+            x, w = operands(n=32, k=k)
+            x @ w.t()
+        assert 0 < len(found._decisions.passed("mm")) <= 3
+
+
+def test_a_gradient_that_is_ours_is_not_passed_on(every):
+    """Whichever gradients were asked for before."""
+    x, w, dy = (
+        torch.randn(shape).bfloat16() for shape in ((2, 8, 7, 7), (16, 8, 3, 3), (2, 16, 5, 5))
+    )
+    geometry = [1, 1], [0, 0], [1, 1], False, [0, 0], 1
+    run = torch.ops.aten.convolution_backward
+    with on("all") as found:
+        for mask in ([False, False, True], [True, False, True], [False, True, False]) * 2:
+            run(dy, x, w, [16], *geometry, mask)
+    parts = "convolution_backward: data", "convolution_backward: weights"
+    assert served(found) == dict.fromkeys(parts, 2)
 
 
 # --- under torch's modes --------------------------------------------------------------------------

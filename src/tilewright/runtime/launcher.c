@@ -25,6 +25,8 @@
                                 stream; record gradients
    split(name, arguments) -> (what, arrays)
                                 of a call of a function; None for one that may not be repeated
+   passing(switch, kind, passed, original, ours) -> function
+                                stands before an operator of torch, and passes its calls on
 
    launch_alone: the address of a C function, for those who launch without Python's lock
 
@@ -722,6 +724,7 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
 }
 
 #include "repeat.h"
+#include "passing.h"
 
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "A launch, packed."},
@@ -740,6 +743,7 @@ static PyMethodDef methods[] = {
      "A cached call that makes its outputs, whole."},
     {"split", (PyCFunction)(void (*)(void))split, METH_FASTCALL,
      "The tensors of a function's arguments, and everything else."},
+    {"passing", passing, METH_VARARGS, "Stands before an operator of torch."},
     {NULL, NULL, 0, NULL},
 };
 

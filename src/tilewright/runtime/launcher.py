@@ -37,7 +37,15 @@ log = logging.getLogger("tilewright")
 
 _SOURCE, *_INCLUDED = (
     Path(__file__).with_name(name)
-    for name in ("launcher.c", "describe.h", "repeat.h", "matmul.h", "graph.h", "solution.h")
+    for name in (
+        "launcher.c",
+        "describe.h",
+        "repeat.h",
+        "passing.h",
+        "matmul.h",
+        "graph.h",
+        "solution.h",
+    )
 )
 
 

@@ -11,7 +11,7 @@ import itertools
 import struct
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -649,3 +649,21 @@ def split(name: str, given: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]] | No
         else:
             return None
     return tuple(what), tuple(arrays)
+
+
+def passing(
+    switch: Callable[[], bool],
+    kind: Callable[[tuple[Any, ...], Mapping[str, Any]], Hashable],
+    passed: Set[Hashable],
+    original: Callable[..., Any],
+    ours: Callable[..., Any],
+) -> Callable[..., Any]:
+    """See passing.h. Every key is `kind`'s, which has the switch in it."""
+
+    def function(keys: Any, *given: Any, **named: Any) -> Any:
+        key = kind(given, named)
+        if key is None or key in passed:
+            return original(keys, *given, **named)
+        return ours(key, keys, *given, **named)
+
+    return function

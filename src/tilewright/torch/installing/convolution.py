@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 
-from tilewright.torch.installing.decisions import Asked, Decisions, kind
-from tilewright.torch.installing.overrides import Make, Original, Overrides, serving
+from tilewright.torch.installing.decisions import Asked, Decisions
+from tilewright.torch.installing.overrides import Make, Original, Overrides, passing, serving
 
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 """Channels-last, by number of dimensions."""
@@ -92,9 +92,11 @@ def _forward(
 def _backward(decisions: Decisions) -> Make:
     """What `Overrides.put` takes for ``convolution_backward``."""
     names = ("convolution_backward: data", "convolution_backward: weights")
+    passed = decisions.passed("convolution_backward")
 
     def make(original: Original) -> Callable[..., Any]:
         def kernel(
+            key: Hashable,
             keys: Any,
             dy: Any,
             x: Any,
@@ -109,23 +111,25 @@ def _backward(decisions: Decisions) -> Make:
             output_mask: Sequence[bool],
         ) -> tuple[Any, ...]:
             geometry = stride, padding, dilation, transposed, output_padding, groups
-            looks = kind((dy, x, w, *geometry), {})
             found: list[Any] = [None, None, None]
             left = [*output_mask]
+            every = []
             for place, aten in enumerate(names):
-                if looks is None or not left[place]:
+                if not left[place]:
                     continue
-                decision = decisions.of(aten).get(looks)
+                decision = decisions.of(aten).get(key)
                 asked = None
                 if decision is None:
                     asked = _gradient(place, dy, x, w, *geometry)
-                    decision = decisions.decide(aten, looks, asked)
+                    decision = decisions.decide(aten, key, asked)
+                every.append(decision)
                 if decision.kernel:
                     asked = asked or _gradient(place, dy, x, w, *geometry)
                     assert isinstance(asked, Asked)
                     made = decisions.run(decision, asked)
                     if made is not None:
                         found[place], left[place] = made[0], False
+            decisions.pass_on(passed, key, every)
             if any(left):
                 rest = original(keys, dy, x, w, bias_sizes, *geometry, left)
                 found = [
@@ -133,7 +137,7 @@ def _backward(decisions: Decisions) -> Make:
                 ]
             return tuple(found)
 
-        return kernel
+        return passing(passed, original, kernel)
 
     return make
 

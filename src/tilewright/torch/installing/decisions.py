@@ -35,7 +35,7 @@ _MISALIGNED = 15
 bytes, as what torch allocates does."""
 
 _SERVED = frozenset({torch.float16, torch.bfloat16})
-_deterministic = torch._C._get_deterministic_algorithms
+deterministic = torch._C._get_deterministic_algorithms
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def kind(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     first = args[0]
     if first.dtype not in _SERVED:
         return None
-    found: list[Any] = [first.get_device(), _deterministic()]
+    found: list[Any] = [first.get_device(), deterministic()]
     found += map(_looks, args)
     for name, x in kwargs.items():
         found += name, _looks(x)
@@ -105,12 +105,14 @@ class Decision:
     problem: what it is to us, in words; ``""`` for a call that states none.
     kernel: the kernel that serves it; ``""`` where torch computes.
     reason: why.
+    kept: whether it holds for all calls of the kind.
     """
 
     aten: str
     problem: str
     kernel: str
     reason: str
+    kept: bool = True
 
 
 class Decisions:
@@ -119,12 +121,27 @@ class Decisions:
     def __init__(self, only: Only) -> None:
         self.only = only
         self._known: dict[str, dict[Hashable, Decision]] = {}
+        self._passed: dict[str, set[Hashable]] = {}
         self._served: Counter[tuple[str, str, str]] = Counter()
         self._lock = threading.Lock()
 
     def of(self, aten: str) -> dict[Hashable, Decision]:
         """The decisions for an operator of torch, by what tells the kinds of its calls apart."""
         return self._known.setdefault(aten, {})
+
+    def passed(self, aten: str) -> set[Hashable]:
+        """What tells those kinds of calls of an operator of torch apart that are passed on to torch
+        unseen."""
+        return self._passed.setdefault(aten, set())
+
+    def pass_on(self, passed: set[Hashable], key: Hashable, every: Iterable[Decision]) -> None:
+        """Pass calls of the kind `key` on from now on, if `every` decision about them says so."""
+        if any(one.kernel or not one.kept for one in every):
+            return
+        with self._lock:
+            if len(passed) >= KEPT:
+                passed.clear()
+            passed.add(key)
 
     def decide(self, aten: str, key: Hashable, asked: Asked | str) -> Decision:
         """Decide about calls of the kind `key`, and keep the decision.
@@ -134,7 +151,8 @@ class Decisions:
         if isinstance(asked, str):
             found = Decision(aten, "", "", asked)
         elif not asked.aligned:  # another call of the kind may be
-            return Decision(aten, "", "", "an operand does not begin at a multiple of 16 bytes")
+            why = "an operand does not begin at a multiple of 16 bytes"
+            return Decision(aten, "", "", why, kept=False)
         else:
             found = self._decided(aten, asked)
         with self._lock:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 
-from tilewright.torch.installing.decisions import Asked, Decision, Decisions, kind
+from tilewright.runtime.launcher import launcher
+from tilewright.torch.installing.decisions import (
+    Asked,
+    Decision,
+    Decisions,
+    deterministic,
+    kind,
+)
 
 Original = Callable[..., Any]
 """Torch's own kernel: dispatch keys, arguments → results."""
@@ -81,6 +88,15 @@ def _missing(aten: str, key: str, *_: Any, **__: Any) -> Any:
     raise NotImplementedError(f"torch has no kernel of aten::{aten} for {key}")
 
 
+def passing(
+    passed: set[Hashable], original: Original, ours: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A kernel that passes calls on to torch's without Python code, where it can: those of a kind
+    that is in `passed`, and those that have none. (`ours` is given the kind first.)"""
+    made: Callable[..., Any] = launcher().passing(deterministic, kind, passed, original, ours)
+    return made
+
+
 def serving(
     decisions: Decisions,
     aten: str,
@@ -92,13 +108,10 @@ def serving(
     ask: the call's arguments → what it asks of us, or why it asks nothing.
     results: outputs, the call's arguments → what the operator returns.
     """
-    known = decisions.of(aten)
+    known, passed = decisions.of(aten), decisions.passed(aten)
 
     def make(original: Original) -> Callable[..., Any]:
-        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            key = kind(args, kwargs)
-            if key is None:
-                return original(keys, *args, **kwargs)
+        def kernel(key: Hashable, keys: Any, *args: Any, **kwargs: Any) -> Any:
             decision: Decision | None = known.get(key)
             if decision is None:
                 decision = decisions.decide(aten, key, ask(*args, **kwargs))
@@ -108,8 +121,9 @@ def serving(
                 made = decisions.run(decision, asked)
                 if made is not None:
                     return results(made, *args, **kwargs)
+            decisions.pass_on(passed, key, (decision,))
             return original(keys, *args, **kwargs)
 
-        return kernel
+        return passing(passed, original, kernel)
 
     return make
