@@ -6,10 +6,11 @@ of its kernels were written anew.
 A claim names the digests of its kernels' sources. Of each kernel module whose digest in a claim is
 that of COMMIT, or is proven to be the same code, and no longer today's, this builds --each kernels
 for sm_90 with both trees, by chance: of those that a dispatcher chooses for the problems of the
-cases, then of their default spaces. A kernel that COMMIT has no name for is new, and not compared.
-If all binaries are the same, byte for byte, `same_code.json` says that the two digests are the same
-code (`claims.stale` reads it). A binary that differs is printed, its module is not recorded, and
-the exit status is 1. ptxas is not quite repeatable: where binaries differ, the PTX decides.
+cases, then of their default spaces. A kernel that COMMIT has no name for, or cannot
+build, is new, and not compared. If all binaries are the same, byte for byte, `same_code.json` says
+that the two digests are the same code (`claims.stale` reads it). A binary that differs is printed,
+its module is not recorded, and the exit status is 1. ptxas is not quite repeatable: where binaries
+differ, the PTX decides.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ def built(names: Iterable[str], digests: Iterable[str], folder: Path, workers: i
         with suppress(UnknownName):
             wanted.append((ops.family_of(name).parse_name(name), ARCH))
     report = build(wanted, store=store, workers=workers)
-    report.raise_if_failed()
     kernels = {
         f"{one.name} {one.part}": (
             str(one.kernel.blobs[one.kernel.binary]),
             sha256(inspect(one.kernel, store, "ptx").encode()),
         )
         for one in report.results
+        if one.kernel is not None
     }
     return {"kernels": kernels, "digests": {module: source_digest(module) for module in digests}}
 
@@ -169,8 +170,8 @@ def compare(commit: str, each: int, workers: int) -> bool:
     proven = {module: dict(pairs) for module, pairs in known().items()}
     for module, some in sorted(names.items()):
         old, new = before["digests"][module], after["digests"][module]
-        parts = [part for part in after["kernels"] if part.split()[0] in some]
-        other = [p for p in parts if not _alike(before["kernels"].get(p), after["kernels"][p])]
+        parts = [part for part in before["kernels"] if part.split()[0] in some]
+        other = [p for p in parts if not _alike(before["kernels"][p], after["kernels"].get(p))]
         for part in other:
             print(f"differs: {part}")
         ok = ok and not other
@@ -186,7 +187,7 @@ def compare(commit: str, each: int, workers: int) -> bool:
 
 
 def _alike(before: Any, after: Any) -> bool:
-    return before is not None and (before[0] == after[0] or before[1] == after[1])
+    return after is not None and (before[0] == after[0] or before[1] == after[1])
 
 
 def main() -> int:
