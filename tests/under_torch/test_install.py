@@ -517,6 +517,22 @@ def test_a_gradient_that_is_ours_is_not_passed_on(every):
     assert served(found) == dict.fromkeys(parts, 2)
 
 
+def test_a_call_of_which_one_gradient_is_ours_is_not_passed_on(every, monkeypatch):
+    plan = every.planner.plan
+
+    def of_data(problem, *more):
+        if problem.direction == "weights":
+            raise BadArgument("no kernel")
+        return plan(problem, *more)
+
+    monkeypatch.setattr(every.planner, "plan", of_data)
+    x, w = torch.randn(2, 8, 7, 7).bfloat16(), torch.randn(16, 8, 3, 3).bfloat16()
+    with on("all") as found:
+        for _ in range(3):
+            layer(x, w, torch.ones(16).bfloat16())
+    assert served(found) == {"convolution": 3, "convolution_backward: data": 3}
+
+
 # --- under torch's modes --------------------------------------------------------------------------
 
 
