@@ -116,7 +116,8 @@ def trained(call: Any, wanted: tuple[str, ...], arriving: Any) -> Any:
     def step(**given: Any) -> Any:
         leaves = {name: x.detach().requires_grad_(name in wanted) for name, x in given.items()}
         out = call(**leaves)
-        return out, *torch.autograd.grad(out, [leaves[name] for name in wanted], arriving(out))
+        read = [leaves[name] for name in wanted]  # what is kept stays, so that no memory is both
+        return out, *torch.autograd.grad(out, read, arriving(out), retain_graph=True)
 
     return step
 

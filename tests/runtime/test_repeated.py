@@ -357,6 +357,41 @@ def test_a_gradient_is_recorded_though_the_call_is_known(driver):
             assert not call(q, k, v).requires_grad
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("function", ["gemm", "linear"])
+def test_what_an_activation_reads_is_kept_though_the_call_is_known(
+    driver, monkeypatch, function, activation
+):
+    x, w, b = randn(8, 16), randn(32, 16).requires_grad_(), randn(32).requires_grad_()
+
+    def call(activation=activation):
+        if function == "linear":
+            return tt.linear(x, w, b, activation or None)
+        return tw.gemm(x, w.t(), bias=b, epilogue=f"bias+{activation}".rstrip("+"))
+
+    def passes():
+        begin = len(driver.launches)
+        found = call()
+        ((behind, _),) = found.grad_fn.next_functions
+        found.sum().backward()
+        launches.append(len(driver.launches) - begin)
+        return found.grad_fn.name(), type(behind).__name__, found.shape, found.stride()
+
+    begin, launches = len(driver.launches), []
+    call("").sum().backward()
+    without = len(driver.launches) - begin
+
+    first = [passes() for _ in range(3)]
+    name = "SiluBackward0" if activation == "silu" else "GeluBackward0"
+    assert first == [(name, "_RecordedBackward", (8, 32), (32, 1))] * 3
+    with monkeypatch.context() as patch:
+        patch.setattr(Dispatcher, "run_given", lambda *_: pytest.fail("went the long way"))
+        assert passes() == first[0]
+    assert set(launches) == {without}
+    with torch.no_grad():
+        assert call().grad_fn is None
+
+
 def test_a_mode_sees_a_call_though_it_is_known(driver):
     class Seen(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):

@@ -85,6 +85,8 @@ class Backward:
         forward pass that makes it, and the outputs from it by the functions `finish`, keeps it, so
         that the backward pass need not compute it. Empty where there is none.
     finish: functions of what is kept and of inputs; the last makes the one output.
+    said: the option of the call, and its value, by which the operation makes what is kept alone.
+    ending: names of the operations that `finish` has.
     differentiable: whether every computation has gradients itself, so that torch may record the
         backward pass (``create_graph=True``); if not, that is refused.
     """
@@ -96,6 +98,8 @@ class Backward:
     constant: tuple[str, ...] = ()
     kept: str = ""
     finish: tuple[Computation, ...] = ()
+    said: tuple[str, str] = ("", "")
+    ending: tuple[str, ...] = ()
 
     def reads(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `names`, operands of the problem, that a backward pass reads."""

@@ -85,6 +85,9 @@ class Recording(ABC):
     spread_kind: str
     """The kind of such vectors that need it (`epilogues.KINDS`)."""
 
+    option: str
+    """The call's option that says the chain."""
+
     elementwise: bool = True
     """Whether the epilogue's operations can be applied to a result that has been written."""
 
@@ -127,6 +130,8 @@ class Recording(ABC):
             differentiable=True,
             kept=f"z{self._kept}",
             finish=tuple(self._steps),
+            said=(self.option, "+".join(one.name for one in self._chain[: self._kept])),
+            ending=tuple(one.name for one in self._chain[self._kept :]),
         )
 
     def _place_to_keep(self) -> int | None:

@@ -14,6 +14,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward, Computation, alike, incoming
 from tilewright.ops.nouns import Operand, View
 from tilewright.torch import fake
+from tilewright.torch.activations import ACTIVATIONS
 from tilewright.torch.said import NOTHING, Said, of
 
 Taking = Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -116,6 +117,9 @@ class Plan:
     read_apart: what these steps read, and the names of the rest.
     passed: `Step.passed` of all steps.
     differentiable: as in `Backward`.
+    kept: `Backward.said` of a call whose output is to be kept, so that the backward pass need not
+        compute it; or None.
+    finish: names of the `ACTIVATIONS` that make this call's output from that one's.
     constant: of the caller's outputs, the places of those that have no gradient.
     """
 
@@ -138,6 +142,8 @@ class Plan:
     read_apart: frozenset[str]
     passed: tuple[str | None, ...]
     differentiable: bool
+    kept: tuple[str, str] | None
+    finish: tuple[str, ...]
     constant: tuple[int, ...]
 
 
@@ -193,6 +199,8 @@ def plan_of(op: str, said: Said, described: Described) -> Plan:
     apart = _without_launches(steps, {result.made for result in rest})
     if not launched or len({result.launched for result in launched}) < len(launched):
         apart = None
+    # Other operations than activations would be several launches each.
+    keeps = bool(backward.kept) and ACTIVATIONS.keys() >= set(backward.ending)
     return Plan(
         op,
         said,
@@ -214,8 +222,19 @@ def plan_of(op: str, said: Said, described: Described) -> Plan:
         | {result.made for result in rest},
         tuple(name for step in launches for name in step.passed),
         backward.differentiable,
+        backward.said if keeps else None,
+        backward.ending if keeps else (),
         tuple(i for i, one in enumerate(outputs) if one.name in backward.constant),
     )
+
+
+def having(said: Said, option: tuple[str, str]) -> Said:
+    """What a call says that has another value of an option; without the option if that is empty."""
+    name, value = option
+    options = tuple(one for one in said.options if one[0] != name)
+    if value:
+        options = tuple(sorted((*options, option)))
+    return replace(said, options=options)
 
 
 def plan_of_call(op: str, keywords: Mapping[str, Any], described: Described) -> Plan:

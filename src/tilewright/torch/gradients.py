@@ -1,5 +1,8 @@
 """Gradients: an ``autograd.Function`` from what a family states of its backward pass.
 
+Where a backward pass would compute an activation's input anew, the call ends there and torch's own
+activation follows, which keeps its input.
+
 It stands outside of the operator in eager calls: a formula registered with the operator costs more
 than the launch. Only the gradients asked for are computed, and only the tensors that they read are
 saved.
@@ -19,8 +22,9 @@ from tilewright import calls
 from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
 from tilewright.torch import autocast, fake
+from tilewright.torch.activations import ACTIVATIONS
 from tilewright.torch.backward_pass import Named, Run, carry_out, repeated
-from tilewright.torch.backward_plan import Described, Plan, Taking, plan_of, taking
+from tilewright.torch.backward_plan import Described, Plan, Taking, having, plan_of, taking
 from tilewright.torch.said import Numbers, Said
 
 
@@ -87,32 +91,50 @@ def recorded(
     except TypeError:  # a symbol has no hash
         if not said.numbers and not fake.symbolic(said, map(fake.view, tensors)):
             raise
-        later = _Call(_later(op, said, described, numbers), run, False)
-        return _apply(later, numbers, None, *tensors)  # type: ignore[no-any-return, no-untyped-call]
+        later, finish = _later(op, said, described, numbers)
+        return _finishing(finish, _Call(later, run, False), numbers, None, *tensors)
+    finish = plan.finish
+    if plan.kept is not None:
+        plan = plan_of(op, having(said, plan.kept), described)
     call = _Call(plan, run, what is not None)
+    function = partial(_finishing, finish, call) if finish else partial(_apply, call)
     by_name: Named = dict(zip(plan.scalars, numbers, strict=True))
-    outputs: Sequence[Any] = _apply(call, by_name, None, *tensors)  # type: ignore[no-untyped-call]
+    outputs: Sequence[Any] = function(by_name, None, *tensors)
     if what is not None and all(x is y for x, y in zip(given, tensors, strict=True)):
         arrays = tuple(tensors)
-        default_dispatcher().record(what, arrays, plan.what, arrays, partial(_apply, call))
+        default_dispatcher().record(what, arrays, plan.what, arrays, function)
     return outputs
 
 
-def _later(op: str, said: Said, described: Described, numbers: Numbers) -> _Later:
-    """Plan by the numbers that are traced, to which the graph is not bound thereby."""
+def _finishing(
+    finish: Sequence[str], call: _Call, numbers: Any, outputs: tuple[Any, ...] | None, *tensors: Any
+) -> tuple[Any, ...]:
+    """What `_Recorded` returns, and torch's activations behind it, which keep their input."""
+    made: tuple[Any, ...] = _apply(call, numbers, outputs, *tensors)  # type: ignore[no-untyped-call]
+    for name in finish:
+        made = (ACTIVATIONS[name](*made),)
+    return made
+
+
+def _later(
+    op: str, said: Said, described: Described, numbers: Numbers
+) -> tuple[_Later, tuple[str, ...]]:
+    """Plan by the numbers that are traced, to which the graph is not bound thereby; and the
+    activations that follow (`Plan.finish`)."""
     whole, _ = said.whole(fake.hints(numbers))
-    example = plan_of(
-        op,
-        whole,
-        tuple(
-            (fake.hints(shape), fake.hints(strides), *rest) for shape, strides, *rest in described
-        ),
+    looks = tuple(
+        (fake.hints(shape), fake.hints(strides), *rest) for shape, strides, *rest in described
     )
+    example = plan_of(op, whole, looks)
+    finish = example.finish
+    if example.kept is not None:
+        said, whole = (having(one, example.kept) for one in (said, whole))
+        example = plan_of(op, whole, looks)
     wanted = tuple(place for place, (*_, wants) in enumerate(described) if wants)
     outputs = tuple(place for place in example.saved if place >= example.inputs)
     more = dict(example.said.options).items() - dict(whole.options).items()
     options = tuple(sorted((dict(said.options) | dict(more)).items()))
-    return _Later(
+    later = _Later(
         op,
         said,
         wanted,
@@ -122,6 +144,7 @@ def _later(op: str, said: Said, described: Described, numbers: Numbers) -> _Late
         example.inputs,
         taking((*range(example.inputs), *outputs)),
     )
+    return later, finish
 
 
 def _described(tensors: Sequence[Any]) -> tuple[list[Any], Described]:

@@ -41,6 +41,7 @@ class _Steps(Recording):
     """The backward pass of one problem."""
 
     spread_kind = "n"
+    option = "epilogue"
 
     def __init__(self, problem: ConvProblem, wanted: Sequence[str]) -> None:
         one, other, made = DIRECTIONS[problem.direction]

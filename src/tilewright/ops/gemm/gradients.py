@@ -44,6 +44,7 @@ class _Steps(Recording):
     """The backward pass of one problem."""
 
     spread_kind = "m"
+    option = "epilogue"
 
     def __init__(self, problem: GemmProblem, wanted: Sequence[str]) -> None:
         super().__init__(problem.epilogue, ("A", "B"), "C", problem.dtype_a, wanted)

@@ -73,6 +73,7 @@ class _Steps(Recording):
     """The backward pass of one problem."""
 
     spread_kind = "m"
+    option = "epilogue"
     elementwise = False  # rows have their group's operands, which the device alone knows
 
     def __init__(self, problem: GroupedGemmProblem, wanted: Sequence[str]) -> None:

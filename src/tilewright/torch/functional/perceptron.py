@@ -6,8 +6,7 @@ It launches what the two layers and torch's activation launch, forward and backw
 same tensors: x, h and a; of ReLU x and a. The host does less: one node where there were three, and
 the gradients of each layer are one native call.
 
-The activation is no part of the first product: its slope reads h, which would have to be computed
-anew.
+The activation is no part of the first product: its slope reads h, which is kept.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ import torch
 
 from tilewright.operation import recorded_as
 from tilewright.torch import autocast, operators
+from tilewright.torch.activations import ACTIVATIONS as functions
 from tilewright.torch.backward_pass import repeated
 from tilewright.torch.backward_plan import Described, Plan, plan_of_call
 from tilewright.torch.functional.precision import tf32
 from tilewright.torch.functional.products import linear, said_of_linear
 
 _aten = torch.ops.aten
-_functions = torch.nn.functional
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +39,15 @@ class Activation:
 
 
 ACTIVATIONS: Mapping[str, Activation] = {
-    "gelu": Activation(_functions.gelu, _aten.gelu_backward.default),
+    "gelu": Activation(functions["gelu"], _aten.gelu_backward.default),
     "gelu_tanh": Activation(
-        partial(_functions.gelu, approximate="tanh"),
-        partial(_aten.gelu_backward.default, approximate="tanh"),
+        functions["gelu_tanh"], partial(_aten.gelu_backward.default, approximate="tanh")
     ),
-    "silu": Activation(_functions.silu, _aten.silu_backward.default),
+    "silu": Activation(functions["silu"], _aten.silu_backward.default),
     "relu": Activation(
-        torch.relu, lambda da, a: _aten.threshold_backward.default(da, a, 0), reads_h=False
+        functions["relu"],
+        lambda da, a: _aten.threshold_backward.default(da, a, 0),
+        reads_h=False,
     ),
 }
 """By the names that `linear` knows."""

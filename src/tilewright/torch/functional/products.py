@@ -12,14 +12,12 @@ import torch
 from tilewright.errors import BadArgument, shown
 from tilewright.operation import again, operation, remember
 from tilewright.torch import autocast
+from tilewright.torch.activations import ACTIVATIONS
 from tilewright.torch.functional import checked
 from tilewright.torch.functional.precision import tf32
 
 gemm = operation("gemm")
 """`tilewright.gemm`."""
-
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
-"""What `linear` may apply to its result: names of GEMM's epilogues."""
 
 LINEAR = "linear"
 """What calls of `linear` that are repeated are called, before their activation and whether they

@@ -139,8 +139,8 @@ def joined(layer: Any, behind: Any) -> str:
 
 
 def _cheap(activation: str) -> bool:
-    """Whether an activation within the kernel costs a backward pass nothing: the derivative of
-    relu is that of its result. Others would have the sums computed anew."""
+    """Whether an activation may be within the kernel: the derivative of relu is that of its
+    result. Others have their input kept where gradients are recorded."""
     return activation == "relu" or not torch.is_grad_enabled()
 
 
