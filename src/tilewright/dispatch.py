@@ -330,8 +330,8 @@ class Dispatcher:
         return fast.repeat(torch, launches.recipes, what, given, scalars)
 
     def signature(self, what: Any, given: tuple[Any, ...]) -> Any:
-        """What `repeat` knows a call by whose gradients are recorded; None for one that it does not
-        repeat."""
+        """The key by which `repeat` knows a call with recorded gradients; None for a call that it
+        does not repeat."""
         fast = self._launches.fast
         return None if fast is None else fast.signature(what, given, True)
 

@@ -191,9 +191,9 @@ def again(what: Any, given: tuple[Any, ...], scalars: tuple[int | float | None, 
 
 
 def recorded_as(what: Any, given: tuple[Any, ...]) -> Any:
-    """What a call like this one is known by, whose gradients torch records: it differs where `what`
-    or the tensors' shapes, strides, dtypes, devices or wants differ. None where tensors are no
-    plain ones on a GPU, and where torch may have to know of the call otherwise."""
+    """The key of a call whose gradients torch records. It has `what`, and of each tensor the shape,
+    strides, dtype, device, and whether it wants a gradient. None where tensors are no plain ones on
+    a GPU, and where torch may have to know of the call otherwise."""
     return None if _compiling() or _watched() else default_dispatcher().signature(what, given)
 
 

@@ -1,5 +1,5 @@
-"""Which tiles read rows that are normed: those of `_tiles`, rows that two tiles hold, and larger
-pieces of rows that are read twice."""
+"""The tiles of norms: those of `_tiles`; two tiles that hold a row together; and, for rows that are
+read twice, larger pieces."""
 
 from __future__ import annotations
 

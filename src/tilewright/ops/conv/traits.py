@@ -36,8 +36,8 @@ def kind(p: ConvProblem) -> str:
 
 
 def traits(p: ConvProblem, c: Columns, device: Device) -> Mapping[str, Each]:
-    """Those of the product of matrices that each group is, and what makes the layer none; which
-    kernel it is, where that is GEMM's; how pixels' channels lie in lines."""
+    """Each group is a product of matrices: its traits; those of a layer that a product has not;
+    which of GEMM's kernels it is, where that computes the layer; how channels lie in lines."""
     pixels = p.n * math.prod(p.out_sizes)
     rows, columns, depth = {
         "forward": (pixels, p.group_k, p.group_c * p.taps),
