@@ -81,15 +81,19 @@ def biases() -> Problems:
             yield shape(4096, head_dim, batch=2, bias_shape=(1, HEADS[head_dim]), **mask)
 
 
-def blocks() -> Problems:
-    """Masks of blocks of 128 and 64, a mask for each head, of which a half to a tenth is seen."""
+def masks_of_blocks() -> Iterator[dict[str, Any]]:
+    """The words of masks of blocks of 128 and 64, a mask for each head of head dim 128, of which a
+    half to a tenth is seen."""
     for block_size, masks in ((128, CAUSAL), (64, CAUSAL[:1])):
         for density in (0.5, 0.25, 0.1):
             for mask in masks:
-                yield shape(
-                    8192, 128, blocks_shape=(1, HEADS[128]), block_size=block_size,
-                    density=density, **mask,
-                )  # fmt: skip
+                said = {"blocks_shape": (1, HEADS[128]), "block_size": block_size}
+                yield {**said, "density": density, **mask}
+
+
+def blocks() -> Problems:
+    for mask in masks_of_blocks():
+        yield shape(8192, 128, **mask)
 
 
 def eight(by_columns: bool = False) -> Problems:

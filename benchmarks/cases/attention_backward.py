@@ -9,7 +9,7 @@ from typing import Any
 import rivals
 import rivals_attention as others
 from cases import Case
-from cases.attention import CAUSAL, HEADS, LENGTHS, TOKENS
+from cases.attention import CAUSAL, HEADS, LENGTHS, TOKENS, masks_of_blocks
 from tilewright.ops.attention_backward import AttentionBackwardProblem
 
 Problems = Iterator[AttentionBackwardProblem]
@@ -46,14 +46,8 @@ def features() -> Problems:
 
 
 def blocks() -> Problems:
-    """Gradients under the masks of blocks of attention's own case."""
-    for block_size, masks in ((128, CAUSAL), (64, CAUSAL[:1])):
-        for density in (0.5, 0.25, 0.1):
-            for mask in masks:
-                yield shape(
-                    8192, 128, blocks_shape=(1, HEADS[128]), block_size=block_size,
-                    density=density, **mask,
-                )  # fmt: skip
+    for mask in masks_of_blocks():
+        yield shape(8192, 128, **mask)
 
 
 def biases() -> Problems:
