@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from block_masks import MASKS
 
 import selection
 import tilewright as tw
@@ -24,13 +25,6 @@ from tilewright.verify import verify
 
 FAMILY = ops.family("attention")
 HERE = arch("sm_90")
-MASKS = {
-    "none": {},
-    "causal": {"right": 0},
-    "top_left": {"right": 0, "corner": "top_left"},
-    "window": {"left": 40, "right": 7, "first": 5},
-    "beyond": {"left": 5, "right": -3},
-}
 
 
 def problem_of(q_len=40, kv_len=67, shape=(1, 2), **fields):

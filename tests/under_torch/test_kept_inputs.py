@@ -42,6 +42,16 @@ def _gradients_are_right(case: Case) -> None:
         assert far(x.grad, theirs[name].grad) < ROOMS[case.dtype], name
 
 
+def _gradients_are_near(found, tensors, exact, wide) -> None:
+    incoming = torch.randn(exact.shape)
+    for one, other in zip(
+        torch.autograd.grad(found, tensors, incoming),
+        torch.autograd.grad(exact, wide, incoming.double()),
+        strict=True,
+    ):
+        assert far(one, other) < 1e-5
+
+
 @pytest.mark.grid(2)
 @pytest.mark.parametrize("dtype", ROOMS, ids=str)
 @pytest.mark.parametrize("chain", [f"bias+{name}" for name in ALONE])
@@ -107,13 +117,7 @@ def test_linear(calls, name):
     found = tt.linear(x, w, bias, activation=name)
     wide = [one.detach().double().requires_grad_() for one in (x, w, bias)]
     exact = ACTIVATIONS[name](torch.nn.functional.linear(*wide))
-    incoming = torch.randn(exact.shape)
-    for one, other in zip(
-        torch.autograd.grad(found, (x, w, bias), incoming),
-        torch.autograd.grad(exact, wide, incoming.double()),
-        strict=True,
-    ):
-        assert far(one, other) < 1e-5
+    _gradients_are_near(found, (x, w, bias), exact, wide)
     assert calls == ["bias", "", ""]
 
 
@@ -123,13 +127,7 @@ def test_a_convolution(calls):
     found = tw.conv(x, w, bias=bias, epilogue="bias+silu")
     wide = [one.detach().double().requires_grad_() for one in (x, w, bias)]
     exact = torch.nn.functional.silu(torch.nn.functional.conv2d(*wide))
-    incoming = torch.randn(exact.shape)
-    for one, other in zip(
-        torch.autograd.grad(found, (x, w, bias), incoming),
-        torch.autograd.grad(exact, wide, incoming.double()),
-        strict=True,
-    ):
-        assert far(one, other) < 1e-5
+    _gradients_are_near(found, (x, w, bias), exact, wide)
     assert calls == ["bias", "", ""]
 
 
