@@ -24,6 +24,17 @@ def driver() -> Any:
 
 
 @pytest.fixture(params=["compiled", "python"])
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The launcher, compiled and in Python: launches are bound to it."""
+    from tilewright.runtime import bound, python_launcher
+    from tilewright.runtime.launcher import compiled
+
+    module = compiled() if request.param == "compiled" else python_launcher
+    monkeypatch.setattr(bound, "launcher", lambda: module)
+    return module
+
+
+@pytest.fixture(params=["compiled", "python"])
 def gpu(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, library: Any
 ) -> Iterator[SimpleNamespace]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_bound import StandIn
+from stand_in_driver import StandIn
 
 from tilewright import arrays, loader, plan
 from tilewright.arch import device

@@ -9,7 +9,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from test_bound import kernel
+from stand_in_driver import kernel
 
 from tilewright.compile.kernel import TensorMap
 from tilewright.errors import LaunchFailed, NoDriver

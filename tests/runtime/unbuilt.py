@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import stand_in_gpu
-from test_bound import kernel
+from stand_in_driver import kernel
 from torch import Tensor
 
 from tilewright import operation, ops, parameters

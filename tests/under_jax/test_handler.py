@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 import stand_in_gpu
-from test_bound import MAP, StandIn, bound, kernel
+from stand_in_driver import MAP, StandIn, bound, kernel
 
 from tilewright import GemmProblem, capture, dispatch, loader, native, plan
 from tilewright.arch import device
