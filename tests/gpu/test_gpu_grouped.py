@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
-from grouped_cases import cases, config, epilogues, gathered  # noqa: E402
+from grouped_cases import cases, config, epilogues, gathered, of_any_number  # noqa: E402
 from grouped_lowbit_cases import cases as of_few_bits  # noqa: E402
 from grouped_lowbit_cases import zero_points  # noqa: E402
 from grouped_scale_cases import cases as scaled  # noqa: E402
@@ -40,12 +40,7 @@ def test_every_kind_of_kernel_is_right(dispatcher, number):
 @pytest.mark.parametrize("form", ["contiguous", "masked"])
 @pytest.mark.parametrize("groups", [1, 3, 130, 256, 1024])
 def test_any_number_of_groups(dispatcher, form, groups):
-    problem = GroupedGemmProblem(form, groups, m=5000 if form == "contiguous" else 40, n=136, k=200)
-    for pipeline in FAMILY.wildcard("pipeline", _data()):
-        kernel = config(ARCH, form=form, pipeline=pipeline)
-        if pipeline == "gluon_scaled":
-            assert not FAMILY.supports(kernel, problem, _data()), "it has scales of blocks alone"
-            continue
+    for kernel, problem in of_any_number(ARCH, form, groups):
         result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
         assert result.ok, f"{kernel.name}: {result}"
 

@@ -9,17 +9,23 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from layer_cases import LIMITS, in_fp8, operands  # noqa: E402
-from many_routings import NEVER, chosen, drawn, of_every_expert  # noqa: E402
+from many_routings import (  # noqa: E402
+    NEVER,
+    SIZES,
+    TOKENS,
+    WIDER,
+    WIDER_TOKENS,
+    chosen,
+    drawn,
+    of_every_expert,
+    plans,
+)
 
 import tilewright as tw  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
-SIZES = {"hidden": 256, "inner": 128, "experts": 24, "k": 4}
-TOKENS = (1, 5, 33, 97, 200)
 RUNS = 2000
-WIDER = {"hidden": 1024, "inner": 512, "experts": 32, "k": 8}
-FP8 = {"stored": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
 LIMIT = {"bf16": LIMITS[torch.bfloat16], "fp8": 2 * LIMITS[torch.float8_e4m3fn]}
 """Of errors beside the rms of one expert's results. In fp8 twice the others' limit: a routing may
 choose the worst of these results alone, and not average it with others."""
@@ -28,13 +34,7 @@ choose the worst of these results alone, and not average it with others."""
 @pytest.fixture(scope="module", autouse=True)
 def built():
     """Kernels of all layers, at once."""
-    plans = [
-        tw.moe.plan(tokens=tokens, **size, **words)
-        for size, some in ((SIZES, TOKENS), (WIDER, (8, 3000)))
-        for tokens in some
-        for words in ({}, FP8)
-    ]
-    tw.prepare([problem for plan in plans for problem in plan.problems])
+    tw.prepare([problem for plan in plans() for problem in plan.problems])
 
 
 def layer(tokens, size, kind):
@@ -94,7 +94,7 @@ def test_many_routings_in_memory_of_nan(tokens, kind):
 
 
 @pytest.mark.parametrize("kind", ["bf16", "fp8"])
-@pytest.mark.parametrize("tokens", [8, 3000])
+@pytest.mark.parametrize("tokens", WIDER_TOKENS)
 def test_a_thousand_runs_are_the_same_bit_for_bit(tokens, kind):
     """Beside other work, which changes what runs when."""
     x, stored, weights, ids, said, _ = layer(tokens, WIDER, kind)

@@ -77,6 +77,37 @@ def cases(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
 
 
+SERVES: dict[str, dict[str, object]] = {
+    "weights": {"dtype_b": "int8"},
+    "gluon_scaled": {
+        "dtype_a": "e4m3fn", "dtype_b": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128",
+        "tile_k": 128,
+    },
+    "mx": {
+        "dtype_a": "e2m1", "dtype_b": "e2m1", "scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0",
+        "tile_k": 128,
+    },
+}  # fmt: skip
+"""What pipelines take that do not take the default dtypes."""
+
+
+def of_any_number(
+    arch_name: str, form: str, groups: int
+) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """A kernel of each pipeline that is legal here, with a problem of so many groups."""
+    made = []
+    sizes = {"groups": groups, "m": 5000 if form == "contiguous" else 40, "n": 144, "k": 224}
+    for pipeline in FAMILY.wildcard("pipeline", arch(arch_name)):
+        fields = SERVES.get(pipeline, {})
+        stated = {name: value for name, value in fields.items() if name != "tile_k"}
+        kernel = config(arch_name, form=form, pipeline=pipeline, **fields)
+        problem = GroupedGemmProblem(form, **sizes, **stated)
+        served = FAMILY.supports(kernel, problem, arch(arch_name))
+        assert served, f"{kernel.name} on {problem}: {served}"
+        made.append((kernel, problem))
+    return made
+
+
 def other_axes(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
     """Groups along K (``weights``) and along the columns: for each signature and layout, ragged and
     unaligned, and of whole 16 bytes; through the copy engine where K is outside; with epilogues."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from grouped_cases import cases, config, other_axes
+from grouped_cases import cases, config, of_any_number, other_axes
 
 from tilewright.arch import arch, archs, device
 from tilewright.dispatch import Dispatcher
@@ -255,3 +255,10 @@ def test_tiles_and_rows_are_counted_in_32_bits():
     assert FAMILY.supports(kernel, stacked(m=2**18, groups=1024, n=2**14), SM90)
     verdict = FAMILY.supports(kernel, stacked(m=2**24, groups=1024, n=2**14), SM90)
     assert not verdict and "tiles" in verdict.reason
+
+
+@pytest.mark.parametrize("form", ["contiguous", "masked"])
+def test_every_pipeline_has_a_case_of_any_number_of_groups(form):
+    for this in ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950", "gfx1100"):
+        found = [kernel.pipeline for kernel, _ in of_any_number(this, form, 130)]
+        assert found == [*FAMILY.wildcard("pipeline", arch(this))]

@@ -8,9 +8,26 @@ from typing import Any
 import torch
 from layer_cases import activated
 
+from tilewright import moe
+
 NEVER = (0, -1)
 """Experts that no routing chooses: the first and the last. Their weights may hold NaN."""
 KINDS = 8
+SIZES = {"hidden": 256, "inner": 128, "experts": 24, "k": 4}
+TOKENS = (1, 5, 33, 97, 200)
+WIDER = {"hidden": 1024, "inner": 512, "experts": 32, "k": 8}
+WIDER_TOKENS = (8, 3000)
+FP8 = {"dtype_b": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
+
+
+def plans(**how: Any) -> list[Any]:
+    """The plan of each layer that GPU tests run: in bf16, and with weights as `in_fp8` has them."""
+    return [
+        moe.plan(tokens=tokens, **size, **words, **how)
+        for size, some in ((SIZES, TOKENS), (WIDER, WIDER_TOKENS))
+        for tokens in some
+        for words in ({}, FP8)
+    ]
 
 
 def drawn(count: int, tokens: int, experts: int, k: int, device: str, seed: int = 0) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from layer_cases import operands, reference
-from many_routings import KINDS, NEVER, chosen, drawn, of_every_expert
+from many_routings import KINDS, NEVER, chosen, drawn, of_every_expert, plans
+
+from tilewright import Dispatcher
 
 
 def test_a_choice_among_all_experts_is_the_layer():
@@ -31,3 +33,12 @@ def test_routings_are_of_every_kind():
     assert (there[:, 5].any(-1).sum(-1) <= 1).all() and there[:, 5].any()
     assert (there[:, 6].any(1).sum(-1) <= 1).all() and there[:, 6].any()
     assert not there[:, 7, 1::2].any() and there[:, 7].any()
+
+
+def test_layers_of_gpu_tests_have_plans():
+    found = plans(dispatcher=Dispatcher(device="h200_sxm"))
+    products = [
+        s.problem for plan in found for s in plan.steps if s.problem.family == "grouped_gemm"
+    ]
+    assert {p.dtype_b for p in products} == {"bf16", "e4m3fn"}
+    assert all((p.scale_b == "128x128") == (p.dtype_b == "e4m3fn") for p in products)
