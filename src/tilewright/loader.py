@@ -16,6 +16,7 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.bundle.lacking import lacks
 from tilewright.bundle.shelf import OFF, Given, Shelf, installed, opened
+from tilewright.candidates import Vendor
 from tilewright.compile import (
     BuildReport,
     BuildResult,
@@ -38,7 +39,7 @@ from tilewright.errors import (
     TilewrightError,
 )
 from tilewright.ops.library import library_of
-from tilewright.plan import KEPT, Plan, Vendor, live_device
+from tilewright.plan import KEPT, Plan, live_device
 from tilewright.runtime.bound import Loaded
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver

@@ -1,13 +1,13 @@
 """`Planner`: the kernel for a problem, with the reason; needs no GPU, torch or triton.
 
-Problem → candidates (registry or bundles, rules, constraints) → selector → Plan
+Problem → candidates → selector → Plan
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, tee
@@ -15,17 +15,15 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch import arch, detect, device
-from tilewright.arch.model import Arch, Device
-from tilewright.bundle.lacking import lacking
+from tilewright.arch.model import Device
 from tilewright.bundle.shelf import Shelf
+from tilewright.candidates import Asked, Candidates, Listed, Vendor
 from tilewright.errors import (
     BadArgument,
     BuildFailed,
-    EmptySpace,
     LibraryRefused,
     NoDriver,
     NoKernelFound,
-    NotInBundle,
     TilewrightError,
     UnsupportedProblem,
     WrongDevice,
@@ -33,9 +31,7 @@ from tilewright.errors import (
 )
 from tilewright.explain import Explanation, Fate
 from tilewright.ops.library import COMPILING, kind, library_of
-from tilewright.ops.nearby import Invariance
 from tilewright.ops.nouns import Launch
-from tilewright.ops.pool import Pool, each
 from tilewright.registry import Entry, Registry
 from tilewright.select import Choice, Skipped, in_turn, recalled, silent
 from tilewright.select.configured import Wanted, configured
@@ -47,8 +43,6 @@ from tilewright.verdict import YES, Verdict, no
 
 PLANNING_DEVICE = "h200_sxm"
 """The GPU to plan for if the machine has none and none is named."""
-
-NEAREST_MISSES = 3
 
 STAND_IN = "stand-in"
 """The selector of a plan whose kernel answers calls while the chosen one is being built."""
@@ -76,72 +70,6 @@ class Plan:
     measured_us: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A question to the planner.
-
-    A kernel must serve every problem of `stated`, and is chosen for the first: the problem itself
-    or, for a batch-invariant choice, the problems of `invariance`.
-    """
-
-    problem: Any
-    target: Device
-    constraints: Constraints
-    stated: Sequence[Any]
-    invariance: Invariance | None = None
-
-    @property
-    def over(self) -> str:
-        """The property that a batch-invariant choice does not depend on, in words."""
-        return "" if self.invariance is None else self.invariance.over
-
-    def reason(self, choice: Choice) -> str:
-        """The reason for `choice`, with the problem it was made for if that is another problem."""
-        if self.invariance is None:
-            return choice.reason
-        return (
-            f"{choice.reason}; chosen for {self.invariance.chosen_for}, "
-            f"as for {self.invariance.over}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """The kernels to choose from.
-
-    entries: all of them. pools: their configs, by family and priority.
-    """
-
-    entries: tuple[Entry, ...]
-    pools: Mapping[tuple[str, int], Pool]
-
-    @classmethod
-    def of(cls, entries: Iterable[Entry]) -> _Candidates:
-        entries, alike = tuple(entries), defaultdict(list)
-        for entry in entries:
-            alike[entry.config.family, entry.priority].append(entry.config)
-        return cls(entries, {key: Pool(configs) for key, configs in alike.items()})
-
-    def pools_of(self, family: str) -> list[Pool]:
-        """The family's, of the highest priority first."""
-        keys = [key for key in self.pools if key[0] == family]
-        return [self.pools[key] for key in sorted(keys, reverse=True)]
-
-
-class Vendor:
-    """The vendors' libraries, where choices are planned alone: none is asked."""
-
-    def lacking(self, library: str, target: Device) -> str:
-        """Why a library cannot be used here; ``""`` if it can, or if plans are made for another
-        machine."""
-        return ""
-
-    def offered(self, family: Any, problem: Any, target: Device, kind: str = "") -> Any:
-        """The config of the first algorithm that a library offers, or why it offers none. kind: of
-        the library; ``""`` for any."""
-        return "no GPU's library is at hand where choices are planned alone"
-
-
 class Planner:
     """Chooses kernels. `Dispatcher` builds and launches them too, and documents the parameters.
 
@@ -165,10 +93,10 @@ class Planner:
     ) -> None:
         self.registry = registry
         self._device = _device(device) if device is not None else None
-        self._prebuilt = bundles if prebuilt else None
-        self._vendor = vendor or Vendor()
+        vendor = vendor or Vendor()
+        self._candidates = Candidates(registry, bundles if prebuilt else None, vendor)
         listed = registry is not None or prebuilt
-        offers = None if listed else self._vendor.offered  # the caller says which kernels there are
+        offers = None if listed else vendor.offered  # the caller says which kernels there are
         self._offers = offers
         usual = bundles.table if bundles else None
         self._configured = partial(configured, selector, tables, usual, offers, models)
@@ -180,10 +108,6 @@ class Planner:
         self._lock = threading.Lock()
         self._version = registry.version if registry is not None else 0
         self._plans = _Plans()
-        self._unbuildable: dict[tuple[str, Any], str] = {}
-        """Why kernels cannot be launched, by name and architecture; why the vendor's library
-        refuses algorithms, by name and problem."""
-        self._known: dict[Any, _Candidates] = {}
 
     def device_for_planning(self) -> Device:
         """The device that `select`, `explain` and `is_supported` plan for."""
@@ -228,9 +152,9 @@ class Planner:
         """Every candidate's fate with its reason, in the order considered."""
         asked = self._asked(problem, self.device_for_planning(), constraints)
         known = [*self._recalled(asked)]
-        candidates = self._candidates(asked, known)
-        choices = [*self._consider(asked, candidates)]
-        entries, refused = candidates.entries, self._refused(asked, candidates)
+        listed = self._candidates.listed(asked, known)
+        choices = [*self._consider(asked, listed)]
+        entries, refused = listed.entries, self._candidates.refused(asked, listed)
         fates = [
             Fate(
                 choice.config.name,
@@ -240,7 +164,7 @@ class Planner:
             )
             for place, choice in enumerate(choices)
         ]
-        if choices and not (own := self._serves_itself(choices[0].config, asked)):
+        if choices and not (own := self._candidates.serves_itself(choices[0].config, asked)):
             fates[0] = replace(fates[0], fate="refused", by=own.rule, reason=own.reason)
         skipped, notes = self._skipped(asked, known, choices, entries, refused)
         configs = [choice.config for choice in choices]
@@ -257,7 +181,7 @@ class Planner:
 
     def _skipped(
         self,
-        asked: _Asked,
+        asked: Asked,
         known: Iterable[Choice | Skipped],
         choices: Sequence[Choice],
         entries: Sequence[Entry],
@@ -267,7 +191,7 @@ class Planner:
         notes if it knew of none."""
         fates: list[Fate] = []
         notes: list[str] = []
-        candidates = {entry.config for entry in entries}
+        listed = {entry.config for entry in entries}
         verdicts = {entry.config: verdict for entry, verdict in refused}
         for one in known:
             if isinstance(one, Skipped):
@@ -279,18 +203,14 @@ class Planner:
             if choices and one.config == choices[0].config:
                 break
             why = verdicts.get(one.config)
-            if one.config not in candidates:
-                why = (
-                    no("registry", "is not registered")
-                    if self.registry is not None or self._prebuilt is None
-                    else self._present(one.config.name, asked.target)
-                )
+            if one.config not in listed:
+                why = self._candidates.absent(one.config, asked.target)
             if why is not None:
                 reason = f"{one.reason}; {why}"
                 fates.append(Fate(one.config.name, "skipped", one.selector, reason))
         return fates, notes
 
-    def _asked(self, problem: Any, target: Device, constraints: Constraints | None) -> _Asked:
+    def _asked(self, problem: Any, target: Device, constraints: Constraints | None) -> Asked:
         kept = constraints or self.constraints
         if not hasattr(problem, "family"):
             raise BadArgument(f"{shown(problem)} is no problem, such as GemmProblem(m, n, k) is")
@@ -298,7 +218,7 @@ class Planner:
             kept = replace(kept, batch_invariant=True)
         invariance = kept.invariance(problem)
         stated = (problem,) if invariance is None else invariance.problems
-        return _Asked(problem, target, kept, stated, invariance)
+        return Asked(problem, target, kept, stated, invariance)
 
     def plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
         """As `select`, for the device `target`."""
@@ -359,9 +279,9 @@ class Planner:
         if self._offers is not None:
             theirs = self._offers(ops.family(plan.problem.family), plan.problem, plan.device, "")
             at_once = not isinstance(theirs, str) and kind(library_of(theirs)) not in COMPILING
-            if at_once and self._usable(theirs, asked):
+            if at_once and self._candidates.usable(theirs, asked):
                 found = [Choice(theirs, "", "first algorithm of the vendor's library")]
-        for choice in chain(found, self._consider(asked, self._candidates(asked, ()))):
+        for choice in chain(found, self._consider(asked, self._candidates.listed(asked, ()))):
             if choice.config != plan.config:
                 why = f"stands in for {plan.config.name}, which is being built: {choice.reason}"
                 yield _plan_of(Choice(choice.config, STAND_IN, why), plan.problem, plan.device)
@@ -370,18 +290,18 @@ class Planner:
         """Choose the kernel of `plan` no more, which cannot be built; an algorithm that the
         vendor's library refused, no more for this problem."""
         of = plan.problem if isinstance(error, LibraryRefused) else plan.device.arch
-        self._unbuildable[plan.config.name, of] = str(error)
+        self._candidates.avoid(plan.config, of, str(error))
         self._plans.clear()
 
-    def _choice(self, asked: _Asked) -> Choice:
+    def _choice(self, asked: Asked) -> Choice:
         first, known = tee(self._recalled(asked))
         choice = self._settled(asked, first)
         if choice is None:
-            candidates = self._candidates(asked, known)
-            choice = next(self._consider(asked, candidates), None)
+            listed = self._candidates.listed(asked, known)
+            choice = next(self._consider(asked, listed), None)
             if choice is None:
-                raise self._none(asked, candidates)
-        own = self._serves_itself(choice.config, asked)
+                raise self._candidates.none(asked, listed)
+        own = self._candidates.serves_itself(choice.config, asked)
         if not own:
             raise NoKernelFound(
                 f"{choice.config.name}, the kernel for {asked.over} (batch_invariant), does not "
@@ -389,144 +309,35 @@ class Planner:
             )
         return choice
 
-    def _none(self, asked: _Asked, candidates: _Candidates) -> NoKernelFound:
-        """The error if no candidate serves the problem."""
-        problem, target = asked.problem, asked.target
-        entries, refused = candidates.entries, self._refused(asked, candidates)
-        if self._prebuilt is None:
-            return NoKernelFound(_nothing(problem, target, entries, refused))
-        why = f"no kernel for {problem} on {target.name}"
-        if entries:
-            why = _nothing(problem, target, entries, refused)
-        return NotInBundle(f"{why}; {lacking(self._prebuilt, problem, target)}")
-
-    def _recalled(self, asked: _Asked) -> Iterable[Choice | Skipped]:
+    def _recalled(self, asked: Asked) -> Iterable[Choice | Skipped]:
         """What the selector knows of its own."""
         return recalled(self.selector, asked.stated[0], asked.target) or ()
 
-    def _settled(self, asked: _Asked, known: Iterable[Choice | Skipped]) -> Choice | None:
+    def _settled(self, asked: Asked, known: Iterable[Choice | Skipped]) -> Choice | None:
         """The selector's choice if it does not depend on the candidates; found without reading the
-        default space. With a registry, and with some bundles, the choice does depend on them: they
-        say which kernels exist, with which priorities."""
-        if self.registry is not None:
-            return None
-        if self._prebuilt is not None and self._prebuilt.prioritised:
+        default space."""
+        if self._candidates.decide:
             return None
         for choice in known:
             if isinstance(choice, Skipped):
                 continue
             if not choice.settled:
                 break
-            if self._usable(choice.config, asked):
+            if self._candidates.usable(choice.config, asked):
                 return choice
         return None
 
-    def _consider(self, asked: _Asked, candidates: _Candidates) -> Iterator[Choice]:
+    def _consider(self, asked: Asked, listed: Listed) -> Iterator[Choice]:
         """The candidates that serve the problem, best first."""
-        problem, target = asked.problem, asked.target
-        family, this = ops.family(problem.family), arch(target.arch)
-        for pool in candidates.pools_of(problem.family):
-            for stated in asked.stated:
-                pool = pool.part(family.serving(stated, pool, this))
-            refused = {
-                place
-                for place in self._doubtful(asked, pool)
-                if not self._at_hand(pool[place], asked)
-                or not asked.constraints.allows(pool[place], problem, target)
-            }
-            pool = pool.part([place for place in range(len(pool)) if place not in refused])
-            if pool:
-                yield from self.selector.order(asked.stated[0], pool, target)
-
-    def _doubtful(self, asked: _Asked, pool: Pool) -> Iterable[int]:
-        """The places of kernels that may be refused though they serve the problem: all of them, or
-        algorithms of a library where that alone is asked."""
-        asked_of_all = self._unbuildable or asked.constraints != Constraints()
-        if asked_of_all or self._prebuilt is not None or not pool:
-            return range(len(pool))
-        theirs: Iterable[int] = (each(pool.columns, library_of) != "").nonzero()[0]
-        return theirs
-
-    def _refused(self, asked: _Asked, candidates: _Candidates) -> list[tuple[Entry, Verdict]]:
-        """The candidates that do not serve the problem, with the reasons."""
-        judged = ((entry, self._usable(entry.config, asked)) for entry in candidates.entries)
-        return [(entry, verdict) for entry, verdict in judged if not verdict]
-
-    def _usable(self, config: Any, asked: _Asked) -> Verdict:
-        problem, target = asked.problem, asked.target
-        if config.family != problem.family:
-            return no("family", f"is a {config.family} kernel")
-        if not (verdict := self._at_hand(config, asked)):
-            return verdict
-        family, this = ops.family(problem.family), arch(target.arch)
-        for stated in asked.stated:
-            if not (verdict := family.supports(config, stated, this)):
-                return verdict
-        return asked.constraints.allows(config, problem, target)
-
-    def _at_hand(self, config: Any, asked: _Asked) -> Verdict:
-        """Whether a kernel can be had here, whatever it serves."""
-        target = asked.target
-        # Without broken ones no names are made: for hundreds of candidates they take time.
-        if self._unbuildable and (config.name, target.arch) in self._unbuildable:
-            return no("build", self._unbuildable[config.name, target.arch])
-        if library := library_of(config):
-            if (config.name, asked.stated[0]) in self._unbuildable:
-                return no("library", self._unbuildable[config.name, asked.stated[0]])
-            if lacking := self._vendor.lacking(library, target):
-                return no("library", lacking)
-        elif self._prebuilt is not None:
-            return self._present(config.name, target)
-        return YES
-
-    def _present(self, name: str, target: Device) -> Verdict:
-        """Whether the prebuilt kernels, if they are the only candidates, include this one."""
-        kept = self._prebuilt
-        if kept is None or kept.find(name, target.arch) is not None:
-            return YES
-        return no("bundle", f"is not in {kept.where} for {target.arch}")
-
-    def _serves_itself(self, config: Any, asked: _Asked) -> Verdict:
-        """Whether a kernel that was chosen for other problems serves the problem asked about."""
-        if asked.problem in asked.stated:
-            return YES
-        return self._usable(config, replace(asked, stated=(asked.problem,)))
-
-    def _candidates(self, asked: _Asked, recalled: Iterable[Choice | Skipped]) -> _Candidates:
-        """The candidates: the registry's kernels; without a registry, a bundle's; without both,
-        the kernels of the default space, and those that the selector `recalled`."""
-        found = self._listed(asked.stated[-1], asked.target)
-        if self.registry is not None or self._prebuilt is not None:
-            return found
-        theirs = dict.fromkeys(one.config for one in recalled if isinstance(one, Choice))
-        if not theirs:
-            return found
-        listed = {entry.config for entry in found.entries}
-        more = (Entry(config) for config in theirs if config not in listed)
-        return _Candidates.of((*found.entries, *more))
-
-    def _listed(self, problem: Any, target: Device) -> _Candidates:
-        """The candidates, without those that only the selector knows."""
-        if self.registry is not None:
-            return self._kept(self.registry.version, self.registry.__iter__)
-        if self._prebuilt is not None:
-            return self._kept(target.arch, partial(self._prebuilt.entries, target.arch))
-        this = arch(target.arch)
-        space = ops.family(problem.family).default_space(problem, this)
-        return self._kept((this.name, space.key), partial(_expanded, space, this, problem))
-
-    def _kept(self, key: Any, entries: Callable[[], Iterable[Entry]]) -> _Candidates:
-        """The candidates of `key`, made once, with all that is worked out of them."""
-        if key not in self._known:
-            self._known[key] = _Candidates.of(entries())
-        return self._known[key]
+        for pool in self._candidates.serving(asked, listed):
+            yield from self.selector.order(asked.stated[0], pool, asked.target)
 
     def _forget_if_changed(self) -> None:
         if self.registry is not None and self.registry.version != self._version:
             with self._lock:
                 self._version = self.registry.version
                 self._plans.clear()
-                self._known.clear()
+                self._candidates.forget()
 
 
 _Key = tuple[Any, Device, Constraints | None]
@@ -575,13 +386,6 @@ def _plan_of(choice: Choice, problem: Any, target: Device) -> Plan:
     )
 
 
-def _expanded(space: Any, this: Arch, problem: Any) -> Iterator[Entry]:
-    try:
-        return map(Entry, space.expand(this).configs)
-    except EmptySpace as error:
-        raise UnsupportedProblem(f"{problem} cannot run on {this.name}: {error}") from None
-
-
 def _device(given: Device | str) -> Device:
     return given if isinstance(given, Device) else device(given)
 
@@ -609,25 +413,3 @@ def _planning_device() -> Device:
         return live_device(0)
     except NoDriver:
         return device(PLANNING_DEVICE)
-
-
-def _nothing(
-    problem: Any,
-    target: Device,
-    entries: Sequence[Entry],
-    refused: Sequence[tuple[Entry, Verdict]],
-) -> str:
-    if not entries:
-        return f"no kernel for {problem}: the registry is empty; register some, or give none"
-    order = {rule: place for place, rule in enumerate(_NEARNESS)}
-    near = sorted(refused, key=lambda r: -order.get(r[1].rule, len(order)))[:NEAREST_MISSES]
-    misses = "; ".join(f"{entry.name} ({verdict})" for entry, verdict in near)
-    return (
-        f"none of {len(entries)} kernels serves {problem} on {target.name}; nearest: {misses}"
-        if near
-        else f"the selector has no choice among {len(entries)} kernels for {problem}"
-    )
-
-
-_NEARNESS = ("family", "signature")
-"""Rules that refuse a kernel made for another purpose; a miss by any other rule is nearer."""

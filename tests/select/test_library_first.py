@@ -305,7 +305,7 @@ def test_who_lists_the_kernels_gets_no_others(library):
 
 def test_an_algorithm_that_cannot_be_prepared_is_passed_over(library):
     dispatcher = Dispatcher(device=H200)
-    dispatcher.planner._unbuildable[vendors(BEHIND).name, BEHIND] = "refused"
+    dispatcher.planner._candidates.unbuildable[vendors(BEHIND).name, BEHIND] = "refused"
     assert dispatcher.select(BEHIND).config.pipeline != "vendor"
 
 

@@ -167,7 +167,7 @@ def test_a_proven_kernel_is_chosen_without_a_look_at_the_default_space(monkeypat
 def test_a_kernel_that_cannot_be_built_gives_way_to_its_tie():
     dispatcher = tuned(row(gemm(512), UNUSUAL, ties=(WIDE,)))
     assert dispatcher.select(gemm(512)).config.name == UNUSUAL
-    dispatcher.planner._unbuildable[UNUSUAL, "sm_90"] = "no luck"
+    dispatcher.planner._candidates.unbuildable[UNUSUAL, "sm_90"] = "no luck"
     dispatcher.planner._plans.clear()
     assert dispatcher.select(gemm(512)).config.name == WIDE
     fates = dispatcher.explain(gemm(512)).fates

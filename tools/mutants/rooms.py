@@ -14,11 +14,18 @@ _MEASURED = ("algorithms", "compare", "counting", "database", "export", "filters
              "statistics", "summary")  # fmt: skip
 
 ROOMS: dict[str, tuple[str, ...]] = {
-    "dispatch": ("dispatch.py", "ready.py", "loader.py", "calls.py", "operation.py"),
-    "plan": ("plan.py", "explain.py", "capturing.py"),
+    "dispatch": (
+        "dispatch.py",
+        "ready.py",
+        "launchable.py",
+        "loader.py",
+        "calls.py",
+        "operation.py",
+    ),
+    "plan": ("plan.py", "candidates.py", "explain.py", "capturing.py"),
     "select": ("select/*.py",),
     "tables": ("tables/*.py",),
-    "launcher": ("runtime/*.py",),
+    "launcher": ("runtime/*.py", "runtime/python_launcher/*.py"),
     "estimates": (
         "ops/estimate.py",
         "ops/*/estimate*.py",
