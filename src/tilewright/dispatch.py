@@ -37,7 +37,7 @@ from tilewright.loader import NOT_EMULATED, Libraries, Loader, sources
 from tilewright.ops.nouns import View, without_kept_zero
 from tilewright.plan import KEPT, Plan, Planner
 from tilewright.preparing import Preparation
-from tilewright.ready import Launches, Ready, Repeatable
+from tilewright.ready import Launches, Meanwhile, Ready, Repeatable
 from tilewright.registry import Registry
 from tilewright.runtime.bound import Bound, BoundLaunch
 from tilewright.runtime.workspace import Workspaces
@@ -46,6 +46,7 @@ from tilewright.select.constraints import Constraints
 from tilewright.select.model import GivenModels
 from tilewright.standing import WAITS, Standing
 from tilewright.tables.merge import Tables
+from tilewright.torch_answer import Answer
 from tilewright.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -296,6 +297,8 @@ class Dispatcher:
             self._forget_if_changed(self.registry)
         try:
             done = self._launches.launched_again(said, operands, outputs, stream)
+            if done is None and stream is None:
+                done = self._answered_again(said, operands, outputs)
             if done is None:
                 config = self._kernel(op) if named else None
                 done = self._first_run(op, config, operands, outputs, stream, said)
@@ -402,7 +405,9 @@ class Dispatcher:
             self._emulate(family, config, given, said.scalars)
         elif given.views[0].device == "cpu":
             self._interpret(family, config, given, said.scalars)
-        elif config is not None or not self._answered(family, given, stream, said.scalars):
+        elif config is not None or not self._answered(
+            family, given, stream, said, operands, outputs
+        ):
             ready = self._prepare(family, config, given, stream)
             if config is None:
                 _tell(ready.chosen)
@@ -415,10 +420,37 @@ class Dispatcher:
                 launches.keep(
                     said, operands, passed, ready, followed=config is None, made=outputs is None
                 )
+            elif not final and stream is None:
+                under_way = self._standing.watch(ready.chosen)
+                answer = partial(_launched, launches, ready)
+                how = Meanwhile(ready.chosen, under_way, answer, given.bound)
+                launches.answer_again(said, operands, outputs, given, how)
         return given.outputs
 
+    def _answered_again(
+        self, said: Spoken, operands: Sequence[Any], outputs: Sequence[Any] | None
+    ) -> Sequence[Any] | None:
+        """The outputs of a call that was answered as an equal earlier one was, in place of a kernel
+        that is still being built; None if it was not."""
+        try:
+            found = self._launches.answered_again(said, operands, outputs)
+        except RuntimeError:  # torch refuses, and the long way says so
+            return None
+        if found is None:
+            return None
+        chosen, done = found
+        _tell(chosen)
+        untuned.saw(chosen)
+        return done
+
     def _answered(
-        self, family: Any, given: Arrays, stream: Any, scalars: Sequence[int | float | None]
+        self,
+        family: Any,
+        given: Arrays,
+        stream: Any,
+        said: Spoken,
+        operands: Sequence[Any],
+        outputs: Sequence[Any] | None,
     ) -> bool:
         """Whether torch's call computed the outputs in place of a kernel that is being built. Not
         if the kernel is there, if calls wait for it, or if torch has no call that may answer."""
@@ -433,15 +465,17 @@ class Dispatcher:
             chosen = self.planner.plan(given.problem, target)
             if self._standing.settled(chosen, index):
                 return False
-            found = torch_answer.answer(family, given, scalars)
-            if found is None or not self._standing.begun(chosen, found[0]):
+            found = torch_answer.answer(family, given)
+            if found is None or not self._standing.begun(chosen, found.name):
                 return False
-        name, call = found
         try:
-            call()
+            found(given.all, said.scalars)
         except RuntimeError as error:
-            log.warning("%s does not answer for %s: %s", name, chosen.config.name, error)
+            log.warning("%s does not answer for %s: %s", found.name, chosen.config.name, error)
             return False
+        under_way = self._standing.watch(chosen)
+        how = Meanwhile(chosen, under_way, partial(_computed, found), given.bound)
+        self._launches.answer_again(said, operands, outputs, given, how)
         _tell(chosen)
         untuned.saw(chosen)
         return True
@@ -626,6 +660,20 @@ def _returned(outputs: Sequence[Any]) -> Any:
 def _same(passed: Sequence[Any], adopted: Sequence[Any]) -> bool:
     """Whether outputs are used as they were passed, not through DLPack."""
     return all(one is other for one, other in zip(passed, adopted, strict=True))
+
+
+def _computed(
+    answer: Answer, inputs: Sequence[Any], outputs: Sequence[Any], _: Any, scalars: Sequence[Any]
+) -> None:
+    """`Meanwhile.answer` by torch's call."""
+    answer((*inputs, *outputs), scalars)
+
+
+def _launched(
+    launches: Launches, ready: Ready, inputs: Any, outputs: Any, addresses: Any, scalars: Any
+) -> None:
+    """`Meanwhile.answer` by another kernel."""
+    launches.launch(ready, inputs, outputs, addresses, None, scalars)
 
 
 def _tell(plan: Plan) -> None:

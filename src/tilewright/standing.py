@@ -1,8 +1,9 @@
 """Torch's own call or another kernel answers while the chosen kernel is being built: for
 dispatchers whose calls do not wait.
 
-A stand-in keeps to every constraint. It is never kept as a ready launch, so each call asks again,
-and the chosen kernel takes over with the first call after it was built.
+A stand-in keeps to every constraint. It is never kept as a ready launch: each call asks whether the
+kernel is still being built, and the chosen kernel takes over with the first call after it was. How
+a call was answered is kept for those like it until then (`ready.Meanwhile`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -43,6 +45,11 @@ class Standing:
         self._answered: dict[tuple[Any, Device], Plan] = {}
         """Chosen plans for which torch answers, and their reasons, by problem and device."""
         self._said = False
+
+    def watch(self, chosen: Plan) -> Callable[[], bool]:
+        """A function that says whether the kernel of `chosen` is being built. It takes much less
+        time than the name of a kernel."""
+        return self._behind.watch(chosen)
 
     def settled(self, chosen: Plan, index: int) -> bool:
         """Whether the kernel of `chosen` answers on GPU `index`: it is there, or no other may."""
@@ -130,6 +137,10 @@ class Background:
     def under_way(self, plan: Plan) -> bool:
         """Whether the kernel of a plan is being built, or will be."""
         return _key(plan) in self._open
+
+    def watch(self, plan: Plan) -> Callable[[], bool]:
+        """See `Standing.watch`."""
+        return partial(self._open.__contains__, _key(plan))
 
     def start(self, plan: Plan) -> bool:
         """Have the kernel of a plan built, once. Returns False if no build can be started: an

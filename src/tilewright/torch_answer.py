@@ -5,61 +5,91 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright import arrays, calls
 from tilewright.calls import Arrays
 from tilewright.ops.backward import alike
-from tilewright.ops.nouns import Operand
 
 INDICES = ("int32", "int64")
+Laid = tuple[tuple[int, ...], tuple[int, ...]] | None
 
 
-def answer(
-    family: Any, given: Arrays, scalars: Sequence[int | float | None]
-) -> tuple[str, Callable[[], None]] | None:
-    """Torch's name for a call that computes what `given` states on the current stream, and a
-    function that calls it and writes the outputs: it raises `RuntimeError` where torch refuses, and
-    has written nothing then. None where torch has no call, where arrays are not tensors or have
-    fewer dimensions or elements than the problem's, where a call adds to what is there, and where
-    the device holds lengths or offsets: kernels here keep to their operands whatever these are, and
-    torch's do not."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Torch's call that computes a problem, for all calls whose arrays lie alike.
+
+    name: torch's name for it.
+    problem: what it computes, of `family`.
+    names: the operand that each array is, outputs last.
+    laid: shape and strides of each array as an operand, or None for an array that lies so.
+    reads: the operands that are read, in torch's order.
+    outputs: how many arrays are outputs.
+    bind: see `Family.stand_in`.
+    """
+
+    name: str
+    family: Any
+    problem: Any
+    names: tuple[str, ...]
+    laid: tuple[Laid, ...]
+    reads: tuple[str, ...]
+    outputs: int
+    bind: Callable[..., Callable[[], Any]]
+
+    def __call__(self, given: Sequence[Any], scalars: Sequence[int | float | None]) -> None:
+        """Compute on the current stream, and write the outputs. Raises `RuntimeError` where torch
+        refuses, and has written nothing then.
+
+        given: the arrays, in the order of `names`. scalars: those of the call.
+        """
+        torch: Any = sys.modules["torch"]
+        if torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+            with torch.no_grad(), torch.autocast("cuda", enabled=False):
+                self._compute(given, scalars)
+        else:
+            self._compute(given, scalars)
+
+    def _compute(self, given: Sequence[Any], scalars: Sequence[int | float | None]) -> None:
+        tensors = {
+            name: x if laid is None else x.detach().as_strided(*laid, x.storage_offset())
+            for name, laid, x in zip(self.names, self.laid, given, strict=True)
+        }
+        inputs = {name: tensors[name] for name in self.reads}
+        inputs |= calls.scalar_values(self.family, self.problem, scalars)
+        outputs = {name: tensors[name] for name in self.names[len(given) - self.outputs :]}
+        made = self.bind(inputs, outputs)()
+        made = made if isinstance(made, tuple) else (made,)
+        for own, theirs in zip(outputs.values(), made, strict=True):
+            if own is not theirs:
+                own.copy_(theirs)
+
+
+def answer(family: Any, given: Arrays) -> Answer | None:
+    """Torch's call that computes what `given` states. None where torch has no call, where arrays
+    are not tensors or have fewer dimensions or elements than the problem's, where a call adds to
+    what is there, and where the device holds lengths or offsets: kernels here keep to their
+    operands whatever these are, and torch's do not."""
     torch = sys.modules.get("torch")
     if torch is None or not all(isinstance(x, torch.Tensor) for x in given.all):
         return None
-    by_name, operands = given.by_name, family.operands(given.problem)
-    tensors = {}
-    for one in operands:
-        if one.role == "inout" or (one.read and one.dtype in INDICES):
+    operands = {one.name: one for one in family.operands(given.problem)}
+    if any(one.role == "inout" or (one.read and one.dtype in INDICES) for one in operands.values()):
+        return None
+    laid: list[Laid] = []
+    for name, x in zip(given.names, given.all, strict=True):
+        one = operands[name]
+        if alike(arrays.view(x), one):
+            laid.append(None)
+        elif x.dim() < len(one.shape) or x.numel() != math.prod(one.shape):
             return None
-        tensors[one.name] = _as_operand(by_name[one.name], one)
-        if tensors[one.name] is None:
-            return None
+        else:
+            laid.append((tuple(one.shape), tuple(one.strides)))
     found = family.stand_in(given.problem)
     if not found:
         return None
     name, bind = next(iter(found.items()))
-    inputs = {one.name: tensors[one.name] for one in operands if one.read}
-    inputs |= calls.scalar_values(family, given.problem, scalars)
-    count = len(given.names) - len(given.outputs)
-    outputs = {name: tensors[name] for name in given.names[count:]}
-
-    def run() -> None:
-        with torch.no_grad(), torch.autocast("cuda", enabled=False):
-            made = bind(inputs, outputs)()
-            made = made if isinstance(made, tuple) else (made,)
-            for own, theirs in zip(outputs.values(), made, strict=True):
-                if own is not theirs:
-                    own.copy_(theirs)
-
-    return name, run
-
-
-def _as_operand(x: Any, one: Operand) -> Any:
-    """A tensor as its operand, which the family may have folded or turned; None for one with fewer
-    dimensions or elements."""
-    if alike(arrays.view(x), one):
-        return x
-    if x.dim() < len(one.shape) or x.numel() != math.prod(one.shape):
-        return None
-    return x.detach().as_strided(one.shape, one.strides, x.storage_offset())
+    reads = tuple(one.name for one in operands.values() if one.read)
+    count = len(given.outputs)
+    return Answer(name, family, given.problem, given.names, tuple(laid), reads, count, bind)

@@ -288,6 +288,97 @@ def test_torch_answers_until_the_kernel_is_built(answering, compiler, caplog):
     assert loaded(answering) == [CHOSEN.name] and compiler.asked == [CHOSEN]
 
 
+@pytest.fixture
+def long_ways(monkeypatch):
+    """How often a call is read, planned and looked up, instead of found among those before it."""
+    real, taken = calls.read, []
+    monkeypatch.setattr(calls, "read", lambda *given: taken.append(given) or real(*given))
+    return taken
+
+
+@pytest.mark.parametrize("who", ["torch", "another kernel"])
+@pytest.mark.parametrize("made", [True, False])
+def test_a_kind_of_call_is_read_once_while_its_kernel_is_built(
+    answering, compiler, driver, long_ways, who, made
+):
+    """However often it is made, with whatever tensors that look alike. The first call after the
+    kernel was built takes it."""
+    out = None if made else torch.zeros(16, 32, dtype=torch.bfloat16)
+    if who == "torch":
+        compiler.there.clear()
+    else:
+        answering.planner.torch_may_answer = False
+    for seed in range(4):
+        a, b = torch.full_like(A, seed), torch.randn(256, 32).bfloat16()
+        found = answering.run("gemm", a, b, out=out)
+        assert who != "torch" or torch.equal(found, a @ b)
+        assert len(answering.standing()) == 1
+    assert len(long_ways) == 1
+    assert len(driver.launches) == (0 if who == "torch" else 4)
+    answering.run("gemm", A[:8], B)
+    assert len(long_ways) == 2, "another shape is another call"
+    compiler.go.set()
+    until(lambda: not answering.standing())
+    for _ in range(2):
+        answering.run("gemm", A, B, out=out)
+    assert len(long_ways) == 3 and CHOSEN.name in loaded(answering)
+    assert not any(one.chosen.problem == PROBLEM for one in meanwhile(answering).values())
+
+
+def meanwhile(dispatcher):
+    return dispatcher._launches.meanwhile
+
+
+def test_what_is_refused_is_refused_of_later_calls_too(answering, compiler, long_ways):
+    compiler.there.clear()
+    space = torch.zeros(16 * 256 + 16 * 32, dtype=torch.bfloat16)
+    a = space[: 16 * 256].view(16, 256)
+    apart, over = space[16 * 256 :].view(16, 32), space[16 * 255 : 16 * 255 + 512].view(16, 32)
+    answering.run("gemm", a, B, out=apart)
+    with pytest.raises(BadArgument, match="shares memory"):
+        answering.run("gemm", a, B, out=over)
+    wanting = A.clone().requires_grad_()
+    answering.run("gemm", A, B)
+    with pytest.raises(BadArgument, match="requires a gradient"):
+        answering.run("gemm", wanting, B)
+
+
+def test_a_graph_takes_no_answer_of_an_earlier_call(answering, compiler, driver, monkeypatch):
+    compiler.there.clear()
+    call(answering)
+    monkeypatch.setattr(answering._launches.fast, "is_capturing", lambda: True)
+    monkeypatch.setattr(type(driver), "capture", lambda self, stream: 1)
+    call(answering)
+    assert loaded(answering) == [CHOSEN.name]
+
+
+def test_a_call_that_torch_refuses_later_waits_for_its_kernel(answering, compiler, monkeypatch):
+    compiler.there.clear()
+    turns = []
+
+    def sometimes():
+        turns.append(1)
+        if len(turns) > 1:
+            raise RuntimeError("no execution plan")
+        return torch.full((16, 32), 3.0, dtype=torch.bfloat16)
+
+    bind = {"torch.called": lambda inputs, outputs: sometimes}
+    monkeypatch.setattr(type(ops.family("gemm")), "stand_in", lambda self, problem: bind)
+    call(answering)
+    assert not loaded(answering)
+    call(answering)
+    assert loaded(answering) == [CHOSEN.name]
+
+
+def test_answers_of_a_forgotten_choice_are_forgotten(answering, compiler, long_ways):
+    compiler.there.clear()
+    call(answering)
+    answering.forget_launches()
+    call(answering)
+    call(answering)
+    assert len(long_ways) == 2
+
+
 def test_torch_answers_without_gradients_and_without_autocast(answering, compiler, monkeypatch):
     """As a kernel does: the caller records gradients, and has cast already."""
     compiler.there.clear()
@@ -324,7 +415,7 @@ def answered(q, k, v, changed=lambda given: given, **named):
     family, out = ops.family("attention"), torch.empty_like(q)
     said = calls.spoken("attention", {"scale": 0.25, **named}, 1)
     given = calls.read(family, None, (q, k, v), said, (out,))
-    return torch_answer.answer(family, changed(given), said.scalars)
+    return torch_answer.answer(family, changed(given))
 
 
 @pytest.mark.parametrize("n", [16, 32])
@@ -339,9 +430,9 @@ def test_torch_is_given_operands_as_the_kernel_reads_them(n):
         out = out.bfloat16()
         said = calls.spoken("gemm", {"equation": equation}, 1)
         given = calls.read(family, None, (a, w), said, (out,))
-        name, run = torch_answer.answer(family, given, said.scalars)
-        run()
-        assert name == "torch.mm" and torch.equal(out, a @ w.T)
+        found = torch_answer.answer(family, given)
+        found(given.all, said.scalars)
+        assert found.name == "torch.mm" and torch.equal(out, a @ w.T)
 
 
 def test_torch_answers_no_call_whose_lengths_lie_on_the_device():
@@ -349,8 +440,7 @@ def test_torch_answers_no_call_whose_lengths_lie_on_the_device():
     x = torch.zeros(40, 2, 64, dtype=torch.bfloat16)
     offsets = torch.tensor([0, 10, 40], dtype=torch.int32)
     lengths = {"max_q": 40, "max_kv": 40}
-    name, _ = answered(*[x[None]] * 3)
-    assert name == "aten._flash_attention_forward"
+    assert answered(*[x[None]] * 3).name == "aten._flash_attention_forward"
     assert answered(x, x, x, q_offsets=offsets, kv_offsets=offsets, **lengths) is None
 
 
