@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
@@ -316,30 +317,47 @@ BLOCK = 256
 """Weights of a workgroup that adds up parts."""
 
 FEW_BLOCK, WAYS = 64, 32
-"""Weights of a workgroup that adds up many parts of few weights, and the parts that it reads at
-once."""
+"""Weights of a workgroup that adds up parts of few weights, and the parts that it reads at once."""
 
-TOTALS = "totals"
-"""The part of a kernel that adds up parts."""
+FEW_PARTS, MANY_BLOCK, MANY_WAYS = 32, 32, 128
+"""Parts over which a kernel of its own adds them up, so that no more than a few loads follow one
+another; the weights of a workgroup of that, and the parts that it reads at once."""
+
+TOTALS, MANY_TOTALS = "totals", "many_totals"
+"""The parts of a kernel that add up parts, of which a launch has one."""
 
 
 def _count(p: ConvProblem) -> int:
     return p.k * p.taps * p.group_c
 
 
-SUM = Part(
-    name=TOTALS,
-    kernel=f"{KERNELS}.weights:conv_totals",
-    grid=lambda x: cdiv(_count(x.problem), BLOCK),
-    options=own_options,
-    there=lambda c: c.two_stage,
-    own={"count": integer(_count), "BLOCK": lambda *_: BLOCK},
-)
+def _adding(name: str, function: str, block: int, **own: Any) -> Part:
+    """A kernel that adds up parts, many or fewer as its name says."""
 
-FEW_SUM = replace(
-    SUM,
-    kernel=f"{KERNELS}.weights:conv_few_totals",
-    grid=lambda x: cdiv(_count(x.problem), FEW_BLOCK),
-    own={"count": integer(_count), "BLOCK": lambda *_: FEW_BLOCK, "WAYS": lambda *_: WAYS},
-)
-"""Adds up the parts of each weight where there are few weights, in many parts."""
+    def grid(x: Context) -> int:
+        many = x.splits > FEW_PARTS
+        return cdiv(_count(x.problem), block) if many == (name == MANY_TOTALS) else 0
+
+    return Part(
+        name=name,
+        kernel=f"{KERNELS}.weights:{function}",
+        grid=grid,
+        options=own_options,
+        there=lambda c: c.two_stage,
+        own={"count": integer(_count), "BLOCK": lambda *_: block, **own},
+    )
+
+
+_MANY = _adding(MANY_TOTALS, "conv_few_totals", MANY_BLOCK, WAYS=lambda *_: MANY_WAYS)
+
+SUM = (_adding(TOTALS, "conv_totals", BLOCK), _MANY)
+"""Adds up the parts of each weight."""
+
+FEW_SUM = (_adding(TOTALS, "conv_few_totals", FEW_BLOCK, WAYS=lambda *_: WAYS), _MANY)
+"""The same where there are few weights."""
+
+
+def of_any_channels(adding: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Kernels that add up parts, of weights whose channels are not aligned as a config says."""
+    own = {"group_c": integer(lambda p: p.group_c)}
+    return tuple(replace(one, own={**one.own, **own}) for one in adding)

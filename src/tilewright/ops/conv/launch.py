@@ -22,7 +22,7 @@ from tilewright.ops.tile_sharing import MAX_FLAGS, shared_tiles
 
 def _parts(config: ConvConfig) -> tuple[Part, ...]:
     of = pipelines.of(config)
-    return (*of.parts(config), of.totals)
+    return (*of.parts(config), *of.totals)
 
 
 def context(c: Any, problem: ConvProblem, device: Device) -> Context:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,16 +16,15 @@ from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
-from tilewright.ops.binder import Catalogue, Context, Numbers, Part
+from tilewright.ops.binder import Catalogue, Context, Numbers
 from tilewright.ops.conv import askew, sharing
 from tilewright.ops.conv.catalogue import (
-    BLOCK,
-    FEW_SUM,
     SUM,
     SUMS,
     index_type,
     integer,
     made_of,
+    of_any_channels,
     pointer,
     read,
     source_of,
@@ -126,27 +124,6 @@ _WEIGHTS = pointers.kernel(
         "channels": integer(lambda p: p.c, written),
         "filters": integer(lambda p: p.k),
     },
-)
-
-AT_ONCE, MANY_BLOCK, MANY_WAYS = 32, 32, 128
-"""Parts up to which a thread adds up all of a weight, eight at once; of more parts, weights of a
-workgroup and parts that it reads at once, so that no more than a few loads follow one another."""
-
-
-def _adding(one: Part, many: bool, **said: Any) -> Part:
-    """The kernel that adds up parts, of many or of fewer."""
-
-    def grid(x: Context) -> int:
-        block = MANY_BLOCK if many else BLOCK
-        return cdiv(x.problem.k * x.problem.c, block) if (x.splits > AT_ONCE) == many else 0
-
-    return replace(one, grid=grid, own={**one.own, "group_c": integer(lambda p: p.c)} | said)
-
-
-_TOTALS = _adding(SUM, many=False)
-_MANY_TOTALS = replace(
-    _adding(FEW_SUM, True, BLOCK=lambda *_: MANY_BLOCK, WAYS=lambda *_: MANY_WAYS),
-    name="many_totals",
 )
 
 
@@ -280,8 +257,8 @@ def _resident(c: ConvConfig, this: Arch) -> int:
 
 ASKEW = Pipeline(
     name=PIPELINE,
-    parts=lambda c: (_WEIGHTS, _MANY_TOTALS) if c.direction == "weights" else (_MADE,),
-    totals=_TOTALS,
+    parts=lambda c: (_WEIGHTS,) if c.direction == "weights" else (_MADE,),
+    totals=of_any_channels(SUM),
     objection=_objection,
     tile=common.least_of_8_bits,
     refusal=_refusal,

@@ -25,6 +25,7 @@ from tilewright.ops.conv.catalogue import (
     SUMS,
     index_type,
     integer,
+    of_any_channels,
     own_options,
     read,
     strides_of,
@@ -104,7 +105,7 @@ _FORWARD = (_PACK, pointers.kernel("packed", "conv_packed", own=_OWN))
 _WEIGHTS = (_PACK_X, pointers.kernel("packed_weights", "conv_packed_weights", own=_OWN))
 
 
-_TOTALS = replace(FEW_SUM, own={**FEW_SUM.own, "group_c": integer(lambda p: p.group_c)})
+_TOTALS = of_any_channels(FEW_SUM)
 """Channels are as they come: what is aligned is packed."""
 
 

@@ -40,7 +40,8 @@ class Pipeline:
     kind: the pipeline whose rules of support and estimates these are; by default itself.
     parts: its kernels, by direction and in the order in which they run, but for that which adds up
         parts. A launch runs them once for each of its cases (`classes`).
-    totals: the kernel that adds up parts where a second one does (`ConvConfig.two_stage`).
+    totals: the kernels that add up parts where a second one does (`ConvConfig.two_stage`), of which
+        a launch has one.
     words: of `WORDS`, those that its kernels are.
     needs: what an architecture must have, in the words of `Arch.has`.
     sibling: a config in Triton that computes the same, which the interpreter runs; the config
@@ -67,7 +68,7 @@ class Pipeline:
     name: str
     kind: str = ""
     parts: Callable[[ConvConfig], tuple[Part, ...]]
-    totals: Part
+    totals: tuple[Part, ...]
     words: frozenset[str] = frozenset()
     needs: tuple[str, ...] = ()
     sibling: Callable[[ConvConfig], ConvConfig] = lambda c: c
