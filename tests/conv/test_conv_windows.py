@@ -88,7 +88,7 @@ def test_gradients_of_few_channels_are_added_up_wherever_they_lie():
         ({"direction": "data", "dilation": (2,)}, "a dilated filter are not put together"),
         ({"direction": "data", "epilogue": "relu"}, "where no epilogue"),
         ({"direction": "data", "dtype_out": "fp32"}, "or dtype follows"),
-        ({"spatial": (2**30,)}, "a line's windows have"),
+        ({"n": 2**24, "spatial": (320,)}, "there are 1073741824 windows"),
     ],
 )
 def test_what_is_not_cut(fields, why):

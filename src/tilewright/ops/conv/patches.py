@@ -5,9 +5,9 @@ so that the weights need no step of their own (`turning`). What is left is a 1×
 many channels (`inside`).
 
 Windows that overlap or lie in padding may be cut out as well (`windows_refusal`): pixels that
-several see are in several rows. Their gradient of x is the sum of what the windows have for a pixel
-(`overlap`), so these products are fp32, and lie tap by tap and channel by channel, each with all
-windows: neighbouring pixels then read neighbours.
+several see are there several times. They lie tap by tap and channel by channel, each with all
+windows, so that neighbours are those of the image. Their gradient of x is the sum of what the
+windows have for a pixel (`overlap`), so these products are fp32.
 
 Rows whose length is no multiple of 16 bytes may be filled up with zeros (`padded`). The weights
 are then copied into such rows too, or their gradient out of them.
@@ -30,6 +30,9 @@ ROW_BYTES = 16
 
 TILE = (16, 64)
 """Neighbouring patches that a workgroup moves at a time, and their columns."""
+
+WINDOWS_TILE = (16, 256)
+"""Rows, and pixels of y, that a workgroup cuts out."""
 
 OVERLAP_TILE = (16, 64)
 """Channels and pixels of x that a workgroup adds up."""
@@ -67,8 +70,8 @@ def windows_refusal(p: ConvProblem, padded: bool = True) -> str | None:
             return "windows of a dilated filter are not put together"
         if p.epilogue or p.dtype_out != p.dtype:
             return "windows are added up behind the product, where no epilogue or dtype follows"
-    if p.out_sizes[-1] * row(p, True) >= MOST_SPAN:
-        return f"a line's windows have {p.out_sizes[-1] * row(p, True)} elements, over {MOST_SPAN}"
+    if windows(p) >= MOST_SPAN:
+        return f"there are {windows(p)} windows, over {MOST_SPAN}"
     return _rows_refusal(p, padded)
 
 
@@ -127,15 +130,21 @@ def whole(dtype: str) -> int:
     return ROW_BYTES // DTYPES[dtype].bytes
 
 
+def windows(p: ConvProblem) -> int:
+    """How many there are, in all images."""
+    return p.n * math.prod(p.out_sizes)
+
+
 def plane(p: ConvProblem) -> int:
-    """Elements from the products of all windows with a tap and channel to the next, where they are
-    added up."""
-    return cdiv(p.n * math.prod(p.out_sizes), whole(SUMS)) * whole(SUMS)
+    """Elements from what all windows have of a tap and channel to the next, or from their products
+    with it."""
+    each = whole(SUMS if p.direction == "data" else p.dtype)
+    return cdiv(windows(p), each) * each
 
 
 def grown(p: ConvProblem) -> int:
-    """Elements of all rows."""
-    return p.n * math.prod(p.out_sizes) * row(p, True)
+    """Elements of all windows."""
+    return windows(p) * row(p, True)
 
 
 @lru_cache(maxsize=1024)
@@ -143,16 +152,15 @@ def inside(p: ConvProblem, padded: bool, overlapping: bool = False) -> ConvProbl
     """The convolution that is left behind the layout step.
 
     padded: whether rows are filled up, and so x and w are temporaries.
-    overlapping: whether rows are added up for a gradient of x.
+    overlapping: whether x is cut into windows that overlap, or is their sum.
     """
-    ones, length = (1,) * len(p.filter), row(p, padded)
+    ones, length, sizes = (1,) * len(p.filter), row(p, padded), p.out_sizes
     outer = length if padded or p.k == 1 else p.strides_of("w")[0]
     added = overlapping and p.direction == "data"
-    each = plane(p)
+    by_rows = (math.prod(sizes), plane(p), *channels_first(sizes)) if overlapping else ()
     return replace(
-        p, dtype_out=SUMS if added else p.dtype_out, c=length, spatial=p.out_sizes, filter=ones,
-        stride=(), dilation=(), pad=(), pad_after=(),
-        x_strides=(math.prod(p.out_sizes), each, *channels_first(p.out_sizes)) if added else (),
+        p, dtype_out=SUMS if added else p.dtype_out, c=length, spatial=sizes, filter=ones,
+        stride=(), dilation=(), pad=(), pad_after=(), x_strides=by_rows,
         w_strides=(outer, 1, *(length,) * len(ones)),
     )  # fmt: skip
 
@@ -176,8 +184,6 @@ class Cut:
     outs: Three
     sizes: Three
     steps: Three
-    apart: Three
-    before: Three
     of_image: int
     strides: tuple[int, int, int, int]
 
@@ -209,8 +215,7 @@ def cut(p: ConvProblem, name: str, padded: bool, back: bool) -> Cut:
         filters, one = (1, 1, p.k), (1, 1, 1)
         strides = (1, 0, 0, p.strides_of("w")[0])
         return Cut(
-            1, length, filled, (1, 1, length), 0, 0, filters, filters, filters, one, one, (0, 0, 0),
-            0, strides,
+            1, length, filled, (1, 1, length), 0, 0, filters, filters, filters, one, 0, strides,
         )  # fmt: skip
     outs, sizes, taps = (
         _three(values, 1) for values in (p.out_sizes, p.spatial, p.filter)
@@ -219,12 +224,28 @@ def cut(p: ConvProblem, name: str, padded: bool, back: bool) -> Cut:
     walked = (d, h, w) if back else outs
     outer, channel, *spatial = p.strides_of("x")
     first, lines = _order(p) == "first", spatial[-1] == 1 != channel
-    levels = taps if first else (*taps[1:], p.c)
     return Cut(
-        p.n, length, filled, levels, int(first), int(lines and taps[-1] < NEAR[first]), walked,
-        outs, sizes, _three(p.stride, 1), _three(p.dilation, 1), _three(p.pad, 0), outer,
-        (channel, *_three(tuple(spatial), 0)),
+        p.n, length, filled, levels(p), int(first), int(lines and taps[-1] < NEAR[first]), walked,
+        outs, sizes, _three(p.stride, 1), outer, (channel, *_three(tuple(spatial), 0)),
     )  # fmt: skip
+
+
+def levels(p: ConvProblem) -> Three:
+    """How the elements of a filter lie, in the words of `kernels.patches.within`: the sizes of all
+    but the outermost dimension."""
+    taps = _three(p.filter, 1)
+    return taps if channels_outermost(p) else (*taps[1:], p.c)
+
+
+def channels_outermost(p: ConvProblem) -> bool:
+    """Whether the elements of a filter lie by channels."""
+    return _order(p) == "first"
+
+
+def windows_workgroups(p: ConvProblem, padded: bool) -> int:
+    """Those that cut windows out: one for each tile of rows and pixels of y."""
+    rows, pixels = WINDOWS_TILE
+    return cdiv(row(p, padded), rows) * cdiv(windows(p), pixels)
 
 
 @dataclass(frozen=True, slots=True)

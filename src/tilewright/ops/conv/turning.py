@@ -211,7 +211,9 @@ def _tiles(turned: str, p: ConvProblem, name: str) -> int:
     how = dict(_steps(turned))[name]
     if how == "windows" and p.output_name == name:
         return patches.overlap(p).workgroups
-    if how in ("patches", "windows"):
+    if how == "windows":
+        return patches.windows_workgroups(p, "w" in turned)
+    if how == "patches":
         cut = _cut(turned, p, name)
         return cut.blocks * cut.parts
     if how == "swap":
@@ -239,7 +241,6 @@ def _cutting(c: ConvConfig, name: str) -> Part:
     """The step that cuts an array into rows, or puts it together from them."""
     dtype = c.dtype_out if name == made_of(c) else c.dtype
     back = name == made_of(c)
-    within = name == "w" or not c.turned.startswith(WINDOWS)
     source, made = (_temporary(name), name) if back else (name, _temporary(name))
     of_patches = {True: binder.ALLOCATED, False: 1}
 
@@ -252,8 +253,7 @@ def _cutting(c: ConvConfig, name: str) -> Part:
     kinds: dict[str, str | tuple[str, ...]] = {
         "columns": "i32", "levels": ("i32",) * 3, "first": "i32", "across": "i32",
         "walked": ("i32",) * 3, "outs": ("i32",) * 3, "sizes": ("i32",) * 3,
-        "steps": ("i32",) * 3, "apart": ("i32",) * 3, "before": ("i32",) * 3, "blocks": "i32",
-        "of_image": "i64", "strides": ("i32",) * 4,
+        "steps": ("i32",) * 3, "blocks": "i32", "of_image": "i64", "strides": ("i32",) * 4,
     }  # fmt: skip
     return Part(
         name=f"turn_{name}",
@@ -269,7 +269,6 @@ def _cutting(c: ConvConfig, name: str) -> Part:
             ),
             "each": Numbers("i32", lambda x: cut(x).each(x.device.compute_units)),
             "BACK": lambda config, arch: back,
-            "WITHIN": lambda config, arch: within,
             "PATCHES": lambda config, arch: patches.TILE[0],
             "COLUMNS": lambda config, arch: patches.TILE[1],
         },
@@ -278,7 +277,38 @@ def _cutting(c: ConvConfig, name: str) -> Part:
 
 def _windows(c: ConvConfig, name: str) -> Part:
     """The step that cuts x into windows that overlap, or adds them up."""
-    return _adding(c, name) if name == made_of(c) else _cutting(c, name)
+    return _adding(c, name) if name == made_of(c) else _cutting_windows(c, name)
+
+
+def _cutting_windows(c: ConvConfig, name: str) -> Part:
+    """The step that cuts x into the rows of all windows."""
+    own = ("outs", "outs_by", "before", "NDIM")
+    padded = "w" in c.turned
+    return Part(
+        name=f"turn_{name}",
+        kernel="tilewright.ops.conv.kernels.windows:windows",
+        grid=lambda x: patches.windows_workgroups(x.problem, padded),
+        options=own_options,
+        own={
+            **{word: CATALOGUE[word] for word in own},
+            "source": Array(c.dtype, lambda x: name, aligned=lambda config: 1),
+            "made": Array(
+                c.dtype, lambda x: _temporary(name), aligned=lambda config: binder.ALLOCATED
+            ),
+            "columns": Numbers("i32", lambda x: patches.columns(x.problem)),
+            "rows": Numbers("i32", lambda x: patches.row(x.problem, padded)),
+            "plane": Numbers("i32", lambda x: patches.plane(x.problem)),
+            "levels": Numbers(("i32",) * 3, lambda x: patches.levels(x.problem)),
+            "first": Numbers("i32", lambda x: int(patches.channels_outermost(x.problem))),
+            "count": Numbers("i32", lambda x: patches.windows(x.problem)),
+            "sizes": three(lambda p: tuple(dim.size for dim in p.three)),
+            "steps": CATALOGUE["stride"],
+            "apart": CATALOGUE["dilation"],
+            "strides": strides_of(lambda _: name),
+            "ROWS": lambda config, arch: patches.WINDOWS_TILE[0],
+            "PIXELS": lambda config, arch: patches.WINDOWS_TILE[1],
+        },
+    )
 
 
 def _adding(c: ConvConfig, name: str) -> Part:
@@ -469,7 +499,7 @@ def _catalogue(c: ConvConfig) -> Catalogue:
             if name == "w":  # of the filters, whose taps count as filters between the steps
                 return (x.problem.k, *x.problem.filter, x.problem.c)
             return channels, tapping.plane(x.problem)
-        if how == "windows" and name == made_of(c):
+        if how == "windows":
             return channels, patches.plane(x.problem)
         return (count, *sizes, channels)
 

@@ -1,5 +1,4 @@
-"""A layout step: an image is cut into patches, or into windows that overlap or lie in padding; or
-it is put together from patches.
+"""A layout step: an image is cut into patches, or put together from them.
 
 Idea. Where windows lie side by side, each pixel of y sees a patch of x that no other sees, and a
 patch is a row of a matrix. A workgroup has some columns of a patch, and walks blocks of
@@ -20,7 +19,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _within(column, levels, first):
+def within(column, levels, first):
     """Channel, and three coordinates of the tap, of a patch's columns by number; `levels` are the
     sizes of all but the outermost of (depth, height, width, channel), or of (channel, depth,
     height, width) if `first`."""
@@ -39,16 +38,13 @@ def _within(column, levels, first):
 @triton.jit
 def patches(
     source, made, columns, row, levels, first, across, blocks, each, walked, outs, sizes, steps,
-    apart, before, of_image, strides, BACK: tl.constexpr, WITHIN: tl.constexpr,
-    PATCHES: tl.constexpr, COLUMNS: tl.constexpr,
+    of_image, strides, BACK: tl.constexpr, PATCHES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Cut the image `source` into the patches `made`; with BACK, make the image of patches.
 
-    WITHIN: whether all patches lie in the image, so that none has pixels of padding.
-
     columns: elements of a patch; row: elements from a patch to the next, 0 behind `columns`.
-    levels, first: how a patch's elements lie (see `_within`). steps: pixels from a patch to the
-        next, by dimension; apart: from a tap to the next; before: of padding before the image.
+    levels, first: how a patch's elements lie (see `within`). steps: pixels from a patch to the
+        next, by dimension.
     across: whether neighbouring threads read neighbouring patches of the image.
     blocks: of PATCHES neighbouring patches, in all images; each: those of a workgroup.
     walked: patches of an image, by dimension. Some may lie beyond the `outs` that there are, and
@@ -61,9 +57,8 @@ def patches(
     along = tl.cdiv(width, PATCHES)
     begin = tl.program_id(0) // parts * each
     j = tl.program_id(0) % parts * COLUMNS + tl.arange(0, COLUMNS)
-    channel, tap_d, tap_h, tap_w = _within(j, levels, first)
+    channel, tap_d, tap_h, tap_w = within(j, levels, first)
     of_channel, of_d, of_h, of_w = strides
-    tap_d, tap_h, tap_w = tap_d * apart[0], tap_h * apart[1], tap_w * apart[2]
     inner = channel * of_channel + tap_d * of_d + tap_h * of_h + tap_w * of_w
     part = begin % along
     rest = begin // along
@@ -73,8 +68,7 @@ def patches(
     n = rest // depth
     for _ in range(begin, min(begin + each, blocks)):
         out_w = part * PATCHES + tl.arange(0, PATCHES)
-        first_d, first_h = out_d * steps[0] - before[0], out_h * steps[1] - before[1]
-        first_w = out_w * steps[2] - before[2]
+        first_d, first_h, first_w = out_d * steps[0], out_h * steps[1], out_w * steps[2]
         at = n.to(tl.int64) * of_image + (first_d * of_d + first_h * of_h)
         image = (first_w * of_w)[:, None] + inner[None, :]
         line = ((n.to(tl.int64) * outs[0] + out_d) * outs[1] + out_h) * outs[2] * row
@@ -85,15 +79,10 @@ def patches(
             whole = there[:, None] & (j < row)[None, :]
             value = tl.load(source + line + place, mask=whole, other=0)
             filled &= first_w[:, None] + tap_w[None, :] < sizes[2]
-            within = (first_d + tap_d < sizes[0]) & (first_h + tap_h < sizes[1])
-            filled &= within[None, :]
+            whole_lines = (first_d + tap_d < sizes[0]) & (first_h + tap_h < sizes[1])
+            filled &= whole_lines[None, :]
             tl.store(made + at + image, value, mask=filled)
         else:
-            if not WITHIN:
-                at_d, at_h = first_d + tap_d, first_h + tap_h
-                at_w = first_w[:, None] + tap_w[None, :]
-                inside = (at_d >= 0) & (at_d < sizes[0]) & (at_h >= 0) & (at_h < sizes[1])
-                filled &= inside[None, :] & (at_w >= 0) & (at_w < sizes[2])
             if across > 0:
                 turned = tl.load(source + at + tl.trans(image), mask=tl.trans(filled), other=0)
                 value = tl.trans(turned)

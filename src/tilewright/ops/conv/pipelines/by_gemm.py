@@ -450,9 +450,10 @@ to which they are cut out. Audio codecs have windows of twice their stride."""
 
 def _cut(p: ConvProblem, can: str) -> str:
     """How x is cut into rows, if it is: of windows that overlap only where arrays lie with channels
-    outside of their pixels, and so would be turned for kernels of other pipelines. The filters,
-    which may have most of the elements, stay as they lie. A gradient of x of few channels is added
-    up of such rows wherever they lie, as y, which has most of the elements, is read once then."""
+    outside of their pixels, and so would be turned for kernels of other pipelines. A cut copies
+    lines of pixels. The filters, which may have most of the elements, stay as they lie. A gradient
+    of x of few channels is added up of such rows wherever they lie, as y, which has most of the
+    elements, is read once then."""
     if patches.refusal(p) is None:
         return PATCHES
     if patches.windows_refusal(p) is not None:
@@ -460,7 +461,8 @@ def _cut(p: ConvProblem, can: str) -> str:
     if p.direction == "data" and patches.columns(p) <= p.k:
         return WINDOWS
     most = MOST_GROWN * max(math.prod(p.shape_of("x")), math.prod(p.shape_of("w")))
-    return WINDOWS if can and patches.grown(p) <= most else ""
+    by_lines = p.direction == "data" or p.strides_of("x")[-1] == 1
+    return WINDOWS if can and by_lines and patches.grown(p) <= most else ""
 
 
 def _leave_whole_rows(p: ConvProblem, how: str) -> bool:
