@@ -17,6 +17,7 @@ from simulate import worst_error
 from tilewright import arrays, verify
 from tilewright.arch import arch, device
 from tilewright.compile import inspect
+from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import FAMILY, GemmProblem, two_stage
 from tilewright.ops.gemm.names import check
@@ -151,6 +152,18 @@ def test_both_kernels_are_right_whatever_the_parts_held(c):
         assert verify.check(p, c, made, out).ok
         results.append(out.copy())
     assert np.array_equal(*(r.view(np.uint8) for r in results))
+
+
+@pytest.mark.parametrize("layout", ["rcr", "rcc"])
+@pytest.mark.parametrize("chain", ["", "bias+gelu", "swiglu"])
+def test_of_many_parts_several_are_read_at_once(layout, chain):
+    """By a kernel of its own, also where ways have no part."""
+    p = GemmProblem(36, 72, 64 * 130, layout=layout, epilogue=chain)
+    for parts, ways in ((32, False), (128, True)):
+        c = kernel(parts=parts, layout=layout, epilogue=chain, alignment=1)
+        added = FAMILY.sources(c, SM_90)[two_stage.TOTALS]
+        assert (added.function == "gemm_many_totals") == ways
+        assert verify.verify(Dispatcher(), p, c.name, seed=parts).ok
 
 
 @pytest.mark.grid(3)

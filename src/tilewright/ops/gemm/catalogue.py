@@ -452,7 +452,7 @@ _TOTALS = Part(
     kernel="tilewright.ops.gemm.kernels.totals:gemm_totals",
     grid=lambda x: two_stage.workgroups(x.config, x.problem),
     options=_totals_options,
-    there=lambda c: c.two_stage,
+    there=lambda c: c.two_stage and not two_stage.many(c),
     own={
         two_stage.PARTIALS: replace(_PARTIALS, there=lambda c: True),
         "c": _matrix(2, lambda c: "C", near=_never),
@@ -470,13 +470,20 @@ _TOTALS = Part(
 )
 """The kernel that adds up parts."""
 
+_MANY_TOTALS = replace(
+    _TOTALS,
+    kernel="tilewright.ops.gemm.kernels.many_totals:gemm_many_totals",
+    there=lambda c: c.two_stage and two_stage.many(c),
+    own={**_TOTALS.own, "WAYS": lambda c, _: two_stage.WAYS},
+)
+
 
 def sources(config: GemmConfig, arch: Arch) -> dict[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
     seen = swap.config(config)
     multiplies = [_kernel(pipelines.of(config))]
     found = binder.sources(multiplies, CATALOGUE, two_stage.config(seen), arch)
-    return found | binder.sources([_TOTALS], CATALOGUE, seen, arch)
+    return found | binder.sources([_TOTALS, _MANY_TOTALS], CATALOGUE, seen, arch)
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
@@ -488,7 +495,7 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     stored = replace(stored, splits=_share(stored)[1])
     found = (
         binder.launch([_kernel(pipelines.of(config))], CATALOGUE, stored),
-        binder.launch([_TOTALS], CATALOGUE, added),
+        binder.launch([_TOTALS, _MANY_TOTALS], CATALOGUE, added),
     )
     return Launch(
         tuple(step for one in found for step in one.steps),

@@ -2,9 +2,10 @@
 
 The first kernel stores the parts of C one behind the other, in fp32 (int32 for int8 operands) and
 without the epilogue: it is the kernel of a product with a C of that type (`config`, `problem`). The
-second (`kernels/totals`) adds the parts in order and applies the epilogue. No workgroup waits for
-another, and all compute units add up, not only those that have a tile. The price is a second
-kernel, which starts beside the first one's end where the device has programmatic dependent launch.
+second (`kernels/totals`, `kernels/many_totals`) adds the parts, each sum's in an order of its own,
+and applies the epilogue. No workgroup waits for another, and all compute units add up, not only
+those that have a tile. The price is a second kernel, which starts beside the first one's end where
+the device has programmatic dependent launch.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ PARTIALS = "partials"
 OUTER, INNER, THREADS = 4, 128, 128
 """What a workgroup of the second kernel makes, along C's outer and inner dimension, and its
 threads: 16 bytes of a part for each."""
+
+FEW_PARTS, WAYS, MANY_OUTER, MANY_INNER = 32, 16, 2, 16
+"""Parts over which a workgroup reads WAYS of them at once, and so makes less
+(`kernels/many_totals`)."""
 
 WHOLE_ROW = 4
 """Elements of a part's row come in multiples of these: 16 bytes, as the copy engine needs them."""
@@ -72,9 +77,15 @@ def part_bytes(p: GemmProblem) -> int:
     return DTYPES[p.dtype_acc].bytes * rows * _whole_row(columns)
 
 
+def many(c: GemmConfig) -> bool:
+    """Whether a config has more than a few parts."""
+    return c.split_k > FEW_PARTS
+
+
 def block(c: GemmConfig) -> tuple[int, int]:
     """Rows and columns of the product that a workgroup of the second kernel adds up."""
-    return (OUTER, INNER) if c.layout[2] == "r" else (INNER, OUTER)
+    outer, inner = (MANY_OUTER, MANY_INNER) if many(c) else (OUTER, INNER)
+    return (outer, inner) if c.layout[2] == "r" else (inner, outer)
 
 
 def workgroups(c: GemmConfig, p: GemmProblem) -> int:
