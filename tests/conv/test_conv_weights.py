@@ -15,6 +15,7 @@ from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.catalogue import FEW_PARTS
 from tilewright.ops.conv.config import REDUCTIONS_OF, SHARING
 from tilewright.ops.conv.launch import context
 from tilewright.ops.conv.pipelines import PIPELINES
@@ -136,6 +137,30 @@ def test_there_is_room_for_every_part():
                 )
                 if scheduler == "split":
                     assert parts * tiles <= room["flags"].shape[0]
+
+
+STEM = ConvProblem(4, 3, 16, (24, 24), (3, 3), pad=(1, 1), direction="weights")
+DEPTHWISE = ConvProblem(4, 24, 24, (24, 24), (3, 3), groups=24, pad=(1, 1), direction="weights")
+
+
+@pytest.mark.parametrize(
+    ("p", "pipeline"),
+    [(STEM, "implicit"), (STEM, "packed"), (DEPTHWISE, "depthwise")],
+    ids=lambda one: getattr(one, "name", str(one)),
+)
+def test_many_parts_are_read_at_once_in_every_pipeline(p, pipeline):
+    """By a kernel of its own, which a launch has in place of the one for few."""
+    every = _all(FAMILY.default_space(p, SM_90))
+    c = next(
+        c for c in every
+        if c.pipeline == pipeline and c.two_stage and FAMILY.supports(c, p, SM_90)
+    )  # fmt: skip
+    for units, adds in ((2, "totals"), (132, "many_totals")):
+        gpu = of_units(units)
+        assert (context(c, p, gpu).splits > FEW_PARTS) == (adds == "many_totals")
+        assert FAMILY.launch(c, p, gpu).steps[-1].part == adds
+        results = [worst_error(c, p, gpu, seed=seed) for seed in (1, 2)]
+        assert max(results) <= 1, (c.name, results)
 
 
 def test_spaces_have_them_and_only_a_user_declares_atomics():
