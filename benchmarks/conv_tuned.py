@@ -88,7 +88,7 @@ def recorded() -> dict[Class, list[float]]:
     found: dict[Class, list[float]] = defaultdict(list)
     for p, row in layers():
         of = by_gemm.product(p)
-        timed = "library_us" in row and "untuned_us" in row
+        timed = "library_us" in row and "untuned_us" in row and library_record.timed(p)
         if timed and not isinstance(of, str) and of.batching == "none":
             ratio = row["library_us"] / row["untuned_us"]
             found[p.direction, lying(of), of.k >= LONG].append(ratio)

@@ -15,6 +15,7 @@ import choice_gain
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.geometry import channels_first
 from tilewright.ops.conv.library_record import LONG, lying
 from tilewright.ops.conv.names import check
 from tilewright.ops.conv.pipelines import by_gemm
@@ -51,6 +52,15 @@ def test_it_serves_the_product(direction):
     assert (first, second, result) == (b, a, made)
     asked = FAMILY.library_query(p, SM_90, "cublaslt13")
     assert step.theirs == replace(asked, algorithm=PLAIN)
+
+
+def test_the_record_says_nothing_of_layers_that_it_does_not_have():
+    """Of channels outside of pixels, and of few channels."""
+    narrow = replace(P, c=215, k=215)
+    assert FAMILY.library_faster(narrow, H200)
+    first = {f"{name}_strides": channels_first(narrow.shape_of(name)) for name in "xwy"}
+    for other in (replace(narrow, **first), replace(P, c=7), replace(P, k=7)):
+        assert not FAMILY.library_faster(other, H200)
 
 
 def test_only_products_are_asked_for():
