@@ -33,6 +33,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tilewright import garbage
+
 Message = dict[str, Any]
 Blob = bytes | bytearray | memoryview
 _LENGTH = struct.Struct("<I")
@@ -92,7 +94,7 @@ class Child:
             start_new_session=True,  # so that a Ctrl-C at the terminal reaches only the parent
         )
         try:
-            started = _spawner().submit(start)
+            started = _spawner().submit(_started, start)
         except RuntimeError as error:
             raise Ending(str(error)) from None
         self._process = started.result()
@@ -248,6 +250,11 @@ def _read(fd: int, size: int, deadline: float | None) -> bytes:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
+
+
+def _started(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    garbage.begin_thread()  # a driver may have been opened since the thread began
+    return start()
 
 
 @cache

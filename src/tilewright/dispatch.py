@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright import arrays, calls, capturing, ops, preparing, torch_answer, untuned
+from tilewright import arrays, calls, capturing, garbage, ops, preparing, torch_answer, untuned
 from tilewright.arch import arch, words
 from tilewright.arch.model import Device
 from tilewright.arch.resolve import emulated
@@ -408,12 +409,13 @@ class Dispatcher:
         elif config is not None or not self._answered(
             family, given, stream, said, operands, outputs
         ):
-            ready = self._prepare(family, config, given, stream)
-            if config is None:
-                _tell(ready.chosen)
-                untuned.saw(ready.chosen)
             addresses = tuple(view.address for view in given.views)
-            launches.launch(ready, given.inputs, given.outputs, addresses, stream, said.scalars)
+            with self._undisturbed(given, stream):
+                ready = self._prepare(family, config, given, stream)
+                if config is None:
+                    _tell(ready.chosen)
+                    untuned.saw(ready.chosen)
+                launches.launch(ready, given.inputs, given.outputs, addresses, stream, said.scalars)
             passed = outputs or given.outputs
             final = ready.plan is ready.chosen  # no other is kept, so that each call asks again
             if final and said.what is not None and _same(passed, given.outputs):
@@ -585,6 +587,18 @@ class Dispatcher:
             log.warning("%s", error)
             self.planner.avoid(self.planner.plan(given.problem, target), error)
         self.forget_launches()
+
+    @contextmanager
+    def _undisturbed(self, given: Arrays, stream: Any) -> Iterator[None]:
+        """In a graph, planning, building and loading a kernel may take seconds. Garbage that is
+        collected meanwhile would invalidate the capture (`garbage`)."""
+        index = _index(given.views[0])
+        target = self.planner.live(index)
+        if not self._captured(target, index, stream):
+            yield
+            return
+        with garbage.uncollected(), self.loader.driver(target).capture_allowed():
+            yield
 
     def _captured(self, target: Device, index: int, stream: Any) -> bool:
         """Whether a CUDA graph captures a call on this stream."""

@@ -17,6 +17,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from tilewright import garbage
 from tilewright.arch.model import Device
 from tilewright.child import Ending
 from tilewright.compile import BuildReport, BuildResult
@@ -161,6 +162,7 @@ class Background:
             return True
 
     def _work(self) -> None:
+        garbage.begin_thread()
         while True:
             with self._lock:
                 plans, self._next = self._next, []

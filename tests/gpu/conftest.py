@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,39 @@ def _give_back() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized() and torch.cuda.memory_reserved() > _KEPT:
         torch.cuda.empty_cache()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _collected_before_captures() -> None:
+    """Garbage of earlier tests, a dead graph among it, is destroyed before a graph is captured:
+    destroyed meanwhile it would invalidate the capture. torch does so by default up to 2.8."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch.compiler.config, "force_cudagraph_gc"):
+        torch.compiler.config.force_cudagraph_gc = True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed and item.path.is_relative_to(Path(__file__).parent):
+        _end_captures()
+    return report
+
+
+def _end_captures() -> None:
+    """After a capture that failed, torch's random numbers expect to be captured and raise an error
+    outside of graphs, until the next capture ends well."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    try:
+        torch.rand(1, device="cuda")
+    except RuntimeError:
+        with suppress(RuntimeError):
+            graph = torch.cuda.CUDAGraph()
+            x = torch.zeros(1, device="cuda")
+            with torch.cuda.graph(graph):
+                x.add_(1)
 
 
 @contextmanager

@@ -314,3 +314,18 @@ def test_captures_are_allowed_inside_the_context_and_as_before_after_it(monkeypa
         assert modes == [0, 2]  # relaxed
         raise ZeroDivisionError
     assert modes == [0, 2, 0]
+
+
+@pytest.mark.parametrize(("module", "kind"), [(cuda, CudaDriver), (hip, HipDriver)])
+def test_a_capture_that_was_invalidated_is_said(monkeypatch, module, kind):
+    """No launch goes to it, and no workspace is made as for a stream that none captures."""
+    driver, library = opened(monkeypatch, module, kind)
+
+    def info(stream, status_at, number_at, *rest):
+        status_at._obj.value = 2
+        return 0
+
+    for name in ("cuStreamGetCaptureInfo_v2", "hipStreamGetCaptureInfo"):
+        library.functions[name] = info
+    with pytest.raises(LaunchFailed, match="cannot be captured any more"):
+        driver.capture(5)

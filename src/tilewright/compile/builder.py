@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
+from tilewright import garbage
 from tilewright.child import KILLED, ChildDied, ChildTimeout, describe_exit
 from tilewright.compile import compilers
 from tilewright.compile.compiler import Job
@@ -78,6 +79,7 @@ class Builder(threading.Thread):
         self._lock = threading.Lock()
 
     def run(self) -> None:
+        garbage.begin_thread()
         try:
             try:
                 with suppress(Empty):

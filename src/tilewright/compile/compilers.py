@@ -17,6 +17,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from tilewright import garbage
 from tilewright.child import Child, import_path
 from tilewright.compile.compiler import INHERITED, environment
 from tilewright.scratch import scratch
@@ -100,6 +101,7 @@ def end_idle() -> None:
 
 
 def _end_old() -> None:
+    garbage.begin_thread()
     oldest = time.monotonic() - KEPT_SECONDS
     with _LOCK:
         ended = [one for one in _IDLE if one.idle_since <= oldest]

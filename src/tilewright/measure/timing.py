@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
+from tilewright import garbage
 from tilewright.measure.measurement import Settings
 from tilewright.measure.statistics import median_interval, ratios
 
@@ -339,7 +340,7 @@ class Graphs:
         import torch
 
         count, graph = calls_of_graph(self._copies, self.once(call)), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with garbage.uncollected(), torch.cuda.graph(graph):
             for _ in range(count):
                 call()
         graph.replay()  # the first replay also uploads it

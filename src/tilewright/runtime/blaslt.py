@@ -250,7 +250,7 @@ class BlasLt(ABC):
             )  # fmt: skip
             name = f"{self.name} for {_said(asked)}"
             serve = partial(self._serve, device)
-            return Prepared(name, self, context, stack.pop_all(), serve)
+            return Prepared(name, self, driver, context, stack.pop_all(), serve)
 
     def _serve(self, device: int, stream: int) -> None:
         """Make a handle for a stream of a device, which is current, unless there is one. Raises

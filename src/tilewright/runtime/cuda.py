@@ -6,11 +6,20 @@ import ctypes
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
+from tilewright import garbage
 from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
 from tilewright.ops.nouns import Descriptor
-from tilewright.runtime.driver import Entry, address_of, check, library
+from tilewright.runtime.driver import (
+    CAPTURE_INVALIDATED,
+    INVALIDATED,
+    Entry,
+    address_of,
+    check,
+    library,
+)
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _NON_PORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
@@ -50,6 +59,7 @@ class CudaDriver:
         encode = getattr(self._lib, "cuTensorMapEncodeTiled", None)  # of CUDA 12
         self.encode_function = 0 if encode is None else address_of(encode)
         check(self, self._lib.cuInit(0), "start")
+        garbage.first_in_threads(partial(self._exchange, _CAPTURE_RELAXED))
 
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
         lib, module, function = self._lib, ctypes.c_void_p(), ctypes.c_void_p()
@@ -112,16 +122,23 @@ class CudaDriver:
             ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
         )
         check(self, code, "say whether a graph captures a stream")
+        if status.value == INVALIDATED:
+            raise LaunchFailed(CAPTURE_INVALIDATED)
         return number.value if status.value else 0
 
     @contextmanager
     def capture_allowed(self) -> Iterator[None]:
-        mode = ctypes.c_int(_CAPTURE_RELAXED)
-        self._lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        mode = self._exchange(_CAPTURE_RELAXED)
         try:
             yield
         finally:
-            self._lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+            self._exchange(mode)
+
+    def _exchange(self, mode: int) -> int:
+        """Set what captures forbid this thread. Returns what they forbade it before."""
+        before = ctypes.c_int(mode)
+        self._lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(before))
+        return before.value
 
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
         tiled = _Tiling.of(descriptor, layout)

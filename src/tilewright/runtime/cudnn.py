@@ -181,7 +181,8 @@ class Cudnn:
             shared = ctypes.addressof(self._shared[device])
             numbers = of.values, of.positive
             context = Context(*functions, shared, plan, asked.workspace, of.given, *numbers)
-            return Prepared(f"{self.name} for {asked}", self, context, stack.pop_all())
+            said = f"{self.name} for {asked}"
+            return Prepared(said, self, driver, context, stack.pop_all())
 
     def _handle(self, device: int) -> int:
         """The handle of a device, which is current. Raises `LibraryRefused`."""

@@ -60,7 +60,7 @@ class Driver(Protocol):
 
     def capture(self, stream: int) -> int:
         """The number of the graph capture that `stream` takes part in; 0 if it takes part in
-        none."""
+        none. Raises `LaunchFailed` for a capture that was invalidated."""
 
     def capture_allowed(self) -> AbstractContextManager[None]:
         """Allow this thread, inside the context, to load modules and allocate memory while a graph
@@ -76,6 +76,16 @@ class Driver(Protocol):
 
     def error(self, status: int) -> str:
         """The driver's name for a status."""
+
+
+INVALIDATED = 2
+"""The status of a stream whose capture was invalidated, in CUDA and in HIP."""
+CAPTURE_INVALIDATED = (
+    "this stream's graph cannot be captured any more: since its capture began, this thread or "
+    "another made a call that captures forbid, perhaps when Python collected a dead graph as "
+    "garbage; run gc.collect() before the capture and gc.disable() for its time, or capture with "
+    'capture_error_mode="thread_local"'
+)
 
 
 def address_of(function: Any) -> int:

@@ -10,12 +10,21 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from tilewright import garbage
 from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
 from tilewright.ops.nouns import Descriptor
-from tilewright.runtime.driver import Entry, address_of, check, library
+from tilewright.runtime.driver import (
+    CAPTURE_INVALIDATED,
+    INVALIDATED,
+    Entry,
+    address_of,
+    check,
+    library,
+)
 
 _CAPTURE_RELAXED = 2  # hipStreamCaptureModeRelaxed
 
@@ -27,7 +36,8 @@ class HipDriver:
 
     def __init__(self, lib: Any = None) -> None:
         """lib: an object with the functions of libamdhip64; by default this machine's library."""
-        if lib is None:
+        real = lib is None
+        if real:
             lib = library(("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"), "HIP")
         self._lib = lib
         self._lib.hipGetErrorString.restype = ctypes.c_char_p
@@ -35,6 +45,8 @@ class HipDriver:
         self.fill_function = address_of(self._lib.hipMemsetD8Async)
         self.encode_function = 0
         check(self, self._lib.hipInit(0), "start")
+        if real:
+            garbage.first_in_threads(partial(self._exchange, _CAPTURE_RELAXED))
 
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
         # Dynamic LDS up to the hardware's limit needs no permission on AMD, unlike on NVIDIA.
@@ -77,16 +89,23 @@ class HipDriver:
             ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number)
         )
         check(self, code, "say whether a graph captures a stream")
+        if status.value == INVALIDATED:
+            raise LaunchFailed(CAPTURE_INVALIDATED)
         return number.value if status.value else 0
 
     @contextmanager
     def capture_allowed(self) -> Iterator[None]:
-        mode = ctypes.c_int(_CAPTURE_RELAXED)
-        self._lib.hipThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        mode = self._exchange(_CAPTURE_RELAXED)
         try:
             yield
         finally:
-            self._lib.hipThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+            self._exchange(mode)
+
+    def _exchange(self, mode: int) -> int:
+        """Set what captures forbid this thread. Returns what they forbade it before."""
+        before = ctypes.c_int(mode)
+        self._lib.hipThreadExchangeStreamCaptureMode(ctypes.byref(before))
+        return before.value
 
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
         raise LaunchFailed("AMD GPUs have no tensor maps; their kernels take pointers and strides")

@@ -196,7 +196,8 @@ class Miopen:
                 asked.workspace,
             )  # fmt: skip
             serve = partial(self._serve, handles, compiled, device)
-            return Prepared(f"{self.name} for {asked}", self, context, stack.pop_all(), serve)
+            said = f"{self.name} for {asked}"
+            return Prepared(said, self, driver, context, stack.pop_all(), serve)
 
     def _check_release(self, solver: Solver) -> None:
         if solver.release != self._release:

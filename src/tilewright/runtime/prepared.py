@@ -46,6 +46,7 @@ class Prepared:
     as long as it does.
 
     name: what messages call it.
+    driver: of the device. What is described may be destroyed while a graph is captured.
     context: what the launcher's function finds at `address`.
     serve: sees to it that the library has what it needs for a stream of the device, which is
         current; raises `LibraryRefused`. By default one that is ready serves every stream.
@@ -55,12 +56,13 @@ class Prepared:
         self,
         name: str,
         library: Library,
+        driver: Driver,
         context: ctypes.Structure,
         descriptions: ExitStack,
         serve: Callable[[int], None] = lambda stream: None,
     ) -> None:
         self.name, self._library, self._context, self.serve = name, library, context, serve
-        weakref.finalize(self, descriptions.close).atexit = False
+        weakref.finalize(self, _destroy, driver, descriptions).atexit = False
 
     @property
     def step(self) -> str:
@@ -75,6 +77,11 @@ class Prepared:
     def error(self, status: int) -> str:
         """The library's name for a status."""
         return self._library.error(status)
+
+
+def _destroy(driver: Driver, descriptions: ExitStack) -> None:
+    with driver.capture_allowed():
+        descriptions.close()
 
 
 def loaded(files: Sequence[str], folders: Sequence[str]) -> Iterator[ctypes.CDLL]:
