@@ -26,6 +26,7 @@ from tilewright import (  # noqa: E402
     child,
     default,
     loader,
+    operation,
     ops,
     standing,
     torch_answer,
@@ -39,6 +40,7 @@ from tilewright.loader import Loader  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
 from tilewright.plan import Planner  # noqa: E402
 from tilewright.registry import Registry  # noqa: E402
+from tilewright.torch import backward_pass, eager, gradients, operators  # noqa: E402
 
 CHOSEN = config(layout="rrr")
 OTHER = config(layout="rrr", scheduler="split_k", split_k=2, reduction="linear")
@@ -323,6 +325,26 @@ def test_a_kind_of_call_is_read_once_while_its_kernel_is_built(
         answering.run("gemm", A, B, out=out)
     assert len(long_ways) == 3 and CHOSEN.name in loaded(answering)
     assert not any(one.chosen.problem == PROBLEM for one in meanwhile(answering).values())
+
+
+def test_a_step_with_gradients_is_read_once_while_its_kernels_are_built(
+    compiler, store, long_ways, monkeypatch
+):
+    compiler.there.clear()
+    dispatcher = Dispatcher(store=store, waits=False)
+    operation._look_for_torch()
+    for module in (operation, eager, gradients, operators, backward_pass):
+        monkeypatch.setattr(module, "default_dispatcher", lambda: dispatcher)
+    a, b = torch.randn(16, 256).bfloat16(), torch.randn(256, 32).bfloat16()
+    dy = torch.randn(16, 32).bfloat16()
+    for _ in range(3):
+        leaves = [x.clone().requires_grad_() for x in (a, b)]
+        y = tilewright.gemm(*leaves)
+        y.backward(dy)
+        assert torch.equal(y, a @ b)
+        for leaf, wanted in zip(leaves, (dy @ b.T, a.T @ dy), strict=True):
+            torch.testing.assert_close(leaf.grad, wanted)
+    assert len(long_ways) == len(dispatcher.standing()) == 3, "the product, and two gradients"
 
 
 def meanwhile(dispatcher):
