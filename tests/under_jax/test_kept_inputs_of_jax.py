@@ -3,6 +3,7 @@ activation. Families' references compute the calls."""
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 from jax_cases import normal
 
 import tilewright.jax as tj
+from tilewright.jax.tensors import Tensor
 from tilewright.ops.derivatives import Derivative
 from tilewright.ops.epilogues import OPERATIONS, Operation, register
 
@@ -272,3 +274,17 @@ def test_prepare_builds_the_product_that_is_kept(monkeypatch):
         (16, 32, 64, ""),
         (32, 64, 16, ""),
     ]
+
+
+@pytest.mark.parametrize("name", ("gelu", "gelu_tanh", "silu"))
+def test_xla_computes_what_an_activation_and_its_slope_share_once(name):
+    one, shape = OPERATIONS[name], (16, 32)
+
+    def both(x, dz):
+        x, dz = Tensor(x), Tensor(dz)
+        return one.reference(x).array, one.gradient.to_input(dz, x).array
+
+    given = [jax.ShapeDtypeStruct(shape, jnp.float32)] * 2
+    compiled = jax.jit(both).lower(*given).compile().as_text()
+    found = re.findall(r"f32\[16,32\]\S* (exponential|tanh|divide|erf)\(", compiled)
+    assert sorted(found) == (["erf", "exponential"] if name == "gelu" else ["divide", "exponential"])

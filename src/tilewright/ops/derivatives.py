@@ -61,9 +61,10 @@ def _gelu(dz: Any, x: Any) -> Any:
 def _gelu_tanh(dz: Any, x: Any) -> Any:
     x = x.float()
     root = math.sqrt(2 / math.pi)
-    tanh = (root * (x + 0.044715 * x**3)).tanh()
-    inner = root * (1 + 3 * 0.044715 * x * x)
-    return dz.float() * 0.5 * (1 + tanh + x * (1 - tanh * tanh) * inner)
+    # As the operation has it, x·sigmoid(2·inner): a compiler that sees both computes it once.
+    sigmoid = 1.0 / (1.0 + (-2.0 * (root * (x + 0.044715 * x**3))).exp())
+    slope = root * (1 + 3 * 0.044715 * x * x)
+    return dz.float() * sigmoid * (1 + 2 * x * (1 - sigmoid) * slope)
 
 
 def _silu(dz: Any, x: Any) -> Any:

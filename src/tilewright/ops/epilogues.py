@@ -111,12 +111,12 @@ def erf(x: Any) -> Any:
 
 
 def _silu(x: Any) -> Any:
-    return x / (1.0 + _exp(-x))
+    return x * (1.0 / (1.0 + _exp(-x)))
 
 
 def _gelu_tanh(x: Any) -> Any:
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    return x / (1.0 + _exp(-2.0 * inner))
+    return x * (1.0 / (1.0 + _exp(-2.0 * inner)))
 
 
 def _gelu(x: Any) -> Any:
