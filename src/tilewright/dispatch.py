@@ -224,7 +224,13 @@ class Dispatcher:
     def forget_launches(self) -> None:
         """Forget every ready launch: the next call of each kind prepares it again from its plan, so
         that a capture sees the call."""
-        self._launches = Launches(self.workspaces, self._launches.fast)
+        former = self._launches
+        self._launches = Launches(self.workspaces, former.fast)
+        former.mark.forgotten = True
+
+    def forget_recipes(self) -> None:
+        """Forget how calls are repeated (`remember`, `record`), but no launch."""
+        self._launches.forget_recipes()
 
     def _forget_if_changed(self, registry: Registry) -> None:
         version = registry.version
@@ -364,6 +370,11 @@ class Dispatcher:
             outputs as that launch makes them.
         """
         self._launches.record(what, given, run, arrays, function)
+
+    def recipe_of(self, what: Any, given: tuple[Any, ...]) -> tuple[Any, Any, Any] | None:
+        """What C++ takes to repeat a call without gradients (`torch/nodes.cpp`): a mark of the
+        launches that it is of, its recipe, and functions of torch's. None if it is not repeated."""
+        return self._launches.recipe_of(what, given)
 
     def record_alike(
         self, what: Any, given: tuple[Any, ...], known: Any, arrays: tuple[Any, ...]

@@ -1,5 +1,5 @@
-"""C code of this package, compiled on first use by the system's C compiler. The result is kept in
-the cache folder (see `tilewright.home`) under a digest of its source."""
+"""C and C++ code of this package, compiled on first use by the system's compiler. The result is
+kept in the cache folder (see `tilewright.home`) under a digest of its source."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ def compiled(
     included: Sequence[Path] = (),
     what: str = "C code",
     folder: Path | None = None,
+    arguments: Sequence[str] = (),
 ) -> Path:
-    """The shared library of `source`, which includes the files `included`.
+    """The shared library of `source`, in C or C++, which includes the files `included`.
 
     what: it is, for errors.
     folder: where the compiler looks for headers, besides its own places and Python's.
+    arguments: further ones of the compiler. They tell one library from another.
 
     Raises `NoCompiler` if it cannot be compiled or kept, and `StoreError` if others could have
     written it.
     """
     text = b"".join(file.read_bytes() for file in (source, *included))
     tag = sysconfig.get_config_var("EXT_SUFFIX")
-    digest = hashlib.sha256(text + str(tag).encode()).hexdigest()[:16]
+    told = "\0".join((str(tag), *arguments))
+    digest = hashlib.sha256(text + told.encode()).hexdigest()[:16]
     built = home.cache().absolute() / digest / f"{source.stem}{tag}"
     try:
         if not os.path.lexists(built):
-            _compile(source, built, what, folder)
+            _compile(source, built, what, folder, arguments)
         for path in (built.parent, built):  # anybody's code otherwise
             check_own(path, path.lstat(), WRITE)
     except OSError as error:
@@ -54,14 +57,26 @@ def cannot_keep(built: Path, what: str, error: Exception) -> NoCompiler:
     )
 
 
-def _compile(source: Path, target: Path, what: str, folder: Path | None) -> None:
-    compiler = shlex.split(os.environ.get("CC", ""))
+_COMPILERS = {
+    ".c": ("C", "CC", ("cc", "gcc", "clang"), "gcc"),
+    ".cpp": ("C++", "CXX", ("c++", "g++", "clang++"), "g++"),
+}
+"""By the end of a source's name: the language, the variable that names a compiler, those that are
+looked for, and Debian's package."""
+
+
+def _compile(
+    source: Path, target: Path, what: str, folder: Path | None, arguments: Sequence[str]
+) -> None:
+    language, variable, names, package = _COMPILERS[source.suffix]
+    compiler = shlex.split(os.environ.get(variable, ""))
     if not compiler:
-        found = next(filter(None, map(program, ("cc", "gcc", "clang"))), None)
+        found = next(filter(None, map(program, names)), None)
         if found is None:
             raise NoCompiler(
-                f"{what} needs a C compiler once, and there is no cc, gcc or clang: install "
-                "one (Debian: apt install gcc python3-dev) or name one in CC"
+                f"{what} needs a {language} compiler once, and there is no {', '.join(names[:-1])} "
+                f"or {names[-1]}: install one (Debian: apt install {package} python3-dev) or name "
+                f"one in {variable}"
             )
         compiler = [found]
     elif os.sep in compiler[0]:
@@ -73,7 +88,7 @@ def _compile(source: Path, target: Path, what: str, folder: Path | None) -> None
         built = Path(scratch, target.name)
         folders = [sysconfig.get_paths()["include"], *([] if folder is None else [str(folder)])]
         include = [f"-I{each}" for each in folders]
-        command = [*compiler, "-O2", "-shared", "-fPIC", *include, str(source)]
+        command = [*compiler, "-O2", "-shared", "-fPIC", *include, str(source), *arguments]
         try:
             done = subprocess.run(
                 [*command, "-o", str(built)],
@@ -83,7 +98,9 @@ def _compile(source: Path, target: Path, what: str, folder: Path | None) -> None
                 cwd=scratch,  # empty: a compiler looks for headers and tools in the current folder
             )
         except OSError as error:
-            raise NoCompiler(f"the C compiler '{compiler[0]}' does not start: {error}") from None
+            raise NoCompiler(
+                f"the {language} compiler '{compiler[0]}' does not start: {error}"
+            ) from None
         if done.returncode:
             hint = (
                 "; install Python's headers (Debian: apt install python3-dev)"

@@ -104,6 +104,12 @@ class Fast:
         """For calls whose gradients are not recorded: as if a transform were always at work."""
 
 
+class Mark:
+    """Says of `Launches`, to C++ that holds a recipe of theirs, whether others took their place."""
+
+    forgotten = False
+
+
 class Launches:
     """The ready launches, by `describe`'s keys, since the last `Dispatcher.forget_launches`. A call
     keeps the instance that it found at its start: if launches are forgotten during the call, its
@@ -128,6 +134,7 @@ class Launches:
         """Layouts of the outputs to make for a call, by a key of its inputs."""
         self.recipes: dict[Any, Any] = {}
         """How calls that make their outputs are repeated, by their signatures (see repeat.h)."""
+        self.mark = Mark()
         self._lock = threading.Lock()
 
     def remember(self, what: Any, call: Repeatable) -> None:
@@ -174,6 +181,18 @@ class Launches:
             signature = fast.signature(what, given, True)
             if found is not None and signature is not None:
                 self._add_recipe(signature, found)
+
+    def recipe_of(self, what: Any, given: tuple[Any, ...]) -> tuple[Mark, Any, Any] | None:
+        """As `Dispatcher.recipe_of`."""
+        fast = self.fast
+        signature = None if fast is None else fast.signature(what, given)
+        found = None if signature is None else self.recipes.get(signature)
+        return None if fast is None or found is None else (self.mark, found, fast.torch)
+
+    def forget_recipes(self) -> None:
+        """Forget how calls are repeated: the next like each goes the long way."""
+        with self._lock:
+            self.recipes.clear()
 
     def _add_recipe(self, signature: Any, recipe: Any) -> None:
         """recipe: None for a call that has none."""

@@ -19,15 +19,26 @@ import tilewright.torch as tt  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import flash_attn_func  # noqa: E402
-from tilewright.torch import eager, porting, sums  # noqa: E402
+from tilewright.torch import eager, gradients, nodes, porting, sums  # noqa: E402
 from tilewright.torch.functional import perceptron  # noqa: E402
 
 ORDERS = (torch.contiguous_format, torch.channels_last)
 
 
-@pytest.fixture
-def driver(monkeypatch):
-    return unbuilt.install(monkeypatch, torch)
+@pytest.fixture(scope="module")
+def in_cpp(_own_home):
+    return nodes.compiled()
+
+
+@pytest.fixture(params=("Python", "C++"))
+def driver(monkeypatch, request):
+    """With calls that are recorded in Python, and by nodes in C++."""
+    driver = unbuilt.install(monkeypatch, torch)
+    fresh = nodes._Nodes()
+    if request.param == "C++":
+        fresh.module = request.getfixturevalue("in_cpp")
+    monkeypatch.setattr(nodes, "_nodes", fresh)
+    return driver
 
 
 @pytest.fixture
@@ -431,3 +442,100 @@ def test_a_capture_counts_recorded_calls(driver, tmp_path):
             tw.conv2d(x, w, None, 1, 1).backward(zeros(2, 8, 6, 6))
     found = {p.direction: n for p, n in tw.capturing.load(tmp_path / "a.jsonl").items()}
     assert found == {"forward": 5, "data": 5, "weights": 5}
+
+
+of_nodes = pytest.mark.parametrize("driver", ("C++",), indirect=True)
+
+
+@pytest.fixture
+def by_node(known):
+    *_, call = known
+    call().backward(zeros(2, 8, 6, 6))
+    return known
+
+
+@of_nodes
+def test_a_known_backward_pass_runs_no_python_code(by_node, monkeypatch, driver):
+    x, w, call = by_node
+    for name in ("_backward", "_learnt"):
+        monkeypatch.setattr(gradients, name, None)
+    out, begin = call(), len(driver.launches)
+    made = torch.autograd.grad(out, [x, w], zeros(2, 8, 6, 6))
+    assert [one.shape for one in made] == [x.shape, w.shape]
+    assert len(driver.launches) == begin + 2
+
+
+@of_nodes
+@pytest.mark.parametrize("other", ("forgotten", "deterministic", "lies otherwise", "aligned"))
+def test_a_backward_pass_that_is_not_like_the_last_is_decided_anew(
+    by_node, monkeypatch, driver, other
+):
+    x, w, call = by_node
+    out, arriving, seen = call(), zeros(2, 8, 6, 6), []
+    real = gradients._backward
+    monkeypatch.setattr(gradients, "_backward", lambda *of: seen.append(of) or real(*of))
+    if other == "forgotten":
+        driver.dispatcher.forget_launches()
+    if other == "lies otherwise":
+        arriving = zeros(2, 8, 6, 6, order=torch.channels_last)
+    if other == "aligned":
+        arriving = zeros(2 * 8 * 36 + 1)[1:].view(2, 8, 6, 6)
+    if other == "deterministic":
+        torch.use_deterministic_algorithms(True)
+    try:
+        made = torch.autograd.grad(out, [x, w], arriving)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [one.shape for one in made] == [x.shape, w.shape]
+    assert len(seen) == 1
+
+
+@of_nodes
+def test_a_known_call_may_be_made_again_by_checkpoint_and_written_in_place(by_node):
+    x, w, call = by_node
+    for again in range(3):
+        out = torch.utils.checkpoint.checkpoint(call, x, w, use_reentrant=False)
+        out.relu_()
+        made = torch.autograd.grad(out, [x, w], zeros(2, 8, 6, 6))
+        assert [one.shape for one in made] == [x.shape, w.shape], again
+
+
+@of_nodes
+def test_what_is_raised_in_a_backward_pass_reaches_the_caller(by_node, monkeypatch, driver):
+    x, w, call = by_node
+    out = call()
+    driver.dispatcher.forget_launches()
+    monkeypatch.setattr(gradients, "_backward", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        torch.autograd.grad(out, [x, w], zeros(2, 8, 6, 6))
+
+
+@of_nodes
+def test_calls_are_recorded_in_python_until_the_nodes_are_there(driver, monkeypatch, in_cpp):
+    fresh, go = nodes._Nodes(), threading.Event()
+    monkeypatch.setattr(nodes, "_nodes", fresh)
+    monkeypatch.setattr(nodes, "compiled", lambda: go.wait(60) and in_cpp)
+    thread = nodes.begun(driver.dispatcher)
+    assert nodes.begun(driver.dispatcher) is thread
+    x, w = zeros(2, 8, 6, 6).requires_grad_(), zeros(8, 8, 3, 3)
+
+    def kind():
+        out = [tw.conv2d(x, w, None, 1, 1) for _ in range(3)][-1]
+        out.backward(zeros(2, 8, 6, 6))
+        return isinstance(out.grad_fn, torch.autograd.function.BackwardCFunction)
+
+    assert kind()
+    go.set()
+    thread.join()
+    assert not kind()
+
+
+@pytest.mark.parametrize("driver", ("Python",), indirect=True)
+def test_calls_are_recorded_in_python_where_nodes_cannot_be_compiled(driver, monkeypatch, known):
+    monkeypatch.setattr(nodes, "_nodes", nodes._Nodes())
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(nodes, "_LIBRARIES", ("other",))
+    nodes.begun(driver.dispatcher).join()
+    assert nodes._nodes.module is None
+    *_, call = known
+    call().backward(zeros(2, 8, 6, 6))

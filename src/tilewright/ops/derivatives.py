@@ -62,7 +62,7 @@ def _gelu_tanh(dz: Any, x: Any) -> Any:
     x = x.float()
     root = math.sqrt(2 / math.pi)
     # As the operation has it, x·sigmoid(2·inner): a compiler that sees both computes it once.
-    sigmoid = 1.0 / (1.0 + (-2.0 * (root * (x + 0.044715 * x**3))).exp())
+    sigmoid = (2.0 * (root * (x + 0.044715 * x**3))).sigmoid()
     slope = root * (1 + 3 * 0.044715 * x * x)
     return dz.float() * sigmoid * (1 + 2 * x * (1 - sigmoid) * slope)
 

@@ -110,13 +110,17 @@ def erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
+def _sigmoid(x: Any) -> Any:
+    return x.sigmoid() if hasattr(x, "sigmoid") else 1.0 / (1.0 + _exp(-x))
+
+
 def _silu(x: Any) -> Any:
-    return x * (1.0 / (1.0 + _exp(-x)))
+    return x * _sigmoid(x)
 
 
 def _gelu_tanh(x: Any) -> Any:
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    return x * (1.0 / (1.0 + _exp(-2.0 * inner)))
+    return x * _sigmoid(2.0 * inner)
 
 
 def _gelu(x: Any) -> Any:

@@ -29,6 +29,7 @@
                                 stands before an operator of torch, and passes its calls on
 
    launch_alone: the address of a C function, for those who launch without Python's lock
+   recipes: the address of functions of recipes for C++, see repeat.h
 
    A launch is one or more kernels, its steps, queued one after another. It counts as one launch.
 
@@ -769,7 +770,8 @@ PyMODINIT_FUNC PyInit_launcher(void) {
   if (made && (add_address(made, "matmul_step", (void *)matmul_step) ||
                add_address(made, "graph_step", (void *)graph_step) ||
                add_address(made, "launch_alone", (void *)launch_alone) ||
-               add_address(made, "solution_step", (void *)solution_step)))
+               add_address(made, "solution_step", (void *)solution_step) ||
+               add_address(made, "recipes", (void *)&recipes_in_c)))
     Py_CLEAR(made);
   return made;
 }

@@ -192,6 +192,46 @@ static PyObject *carry_out(const Recipe *r, PyObject *torch, PyObject *arrays,
   return outputs;
 }
 
+/* For C++ that repeats a backward pass (torch/nodes.cpp): addresses of functions of recipes. */
+typedef struct {
+  int (*returned)(PyObject *recipe);
+  PyObject *(*outputs)(PyObject *recipe);
+  int (*launch)(PyObject *recipe, PyObject *torch, const uint64_t *given, const uint64_t *made);
+} Recipes;
+
+/* How many outputs are returned; -1 for no recipe, and for one that needs more than tensors, or
+   writes to one that it is given. */
+static int returned_of(PyObject *recipe) {
+  const Recipe *r = PyCapsule_IsValid(recipe, RECIPE) ? PyCapsule_GetPointer(recipe, RECIPE) : NULL;
+  if (!r || r->scalars) return -1;
+  for (int i = 0; i < r->count; i++) {
+    const Part *p = r->part + i;
+    for (int j = 0; j < p->launch->written; j++)
+      if (p->source[p->launch->writes[j]].array >= 0) return -1;
+  }
+  return r->returned;
+}
+
+/* All outputs of a pass, in a new tuple. NULL with an exception set. */
+static PyObject *outputs_of(PyObject *recipe) {
+  const Recipe *r = PyCapsule_GetPointer(recipe, RECIPE);
+  uint64_t address[r ? PyTuple_GET_SIZE(r->makers) + 1 : 1];
+  return r ? make_outputs(r, address) : NULL;
+}
+
+/* Launches a recipe of which returned_of() knows: 0, 1 if that is left to Python, or -1 with an
+   exception set. given, made: addresses of its arrays and of all its outputs. */
+static int launch_recipe(PyObject *recipe, PyObject *torch, const uint64_t *given,
+                         const uint64_t *made) {
+  const Recipe *r = PyCapsule_GetPointer(recipe, RECIPE);
+  PyObject *none = r && is_here(r->part->launch, torch) ? PyTuple_New(0) : NULL;
+  int code = none ? launch_parts(r, torch, given, made, none) : NOT_KNOWN;
+  Py_XDECREF(none);
+  return PyErr_Occurred() ? -1 : code != 0;
+}
+
+static const Recipes recipes_in_c = {returned_of, outputs_of, launch_recipe};
+
 /* What function(scalars, outputs, *arrays) returns. Arrays that are not there are left out. */
 static PyObject *record(PyObject *function, PyObject *scalars, PyObject *outputs,
                         PyObject *arrays) {

@@ -10,7 +10,7 @@ saved.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 from tilewright import calls
 from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
-from tilewright.torch import autocast, fake
+from tilewright.torch import autocast, fake, nodes
 from tilewright.torch.activations import ACTIVATIONS
 from tilewright.torch.backward_pass import Named, Run, carry_out, repeated
 from tilewright.torch.backward_plan import Described, Plan, Taking, having, plan_of, taking
@@ -92,25 +92,59 @@ def recorded(
         if not said.numbers and not fake.symbolic(said, map(fake.view, tensors)):
             raise
         later, finish = _later(op, said, described, numbers)
-        return _finishing(finish, _Call(later, run, False), numbers, None, *tensors)
+        function = partial(_apply, _Call(later, run, False))
+        return _finishing(finish, function, numbers, None, *tensors)
     finish = plan.finish
     if plan.kept is not None:
         plan = plan_of(op, having(said, plan.kept), described)
     call = _Call(plan, run, what is not None)
-    function = partial(_finishing, finish, call) if finish else partial(_apply, call)
+    function = partial(_apply, call)
+    whole = partial(_finishing, finish, function) if finish else function
     by_name: Named = dict(zip(plan.scalars, numbers, strict=True))
-    outputs: Sequence[Any] = function(by_name, None, *tensors)
+    outputs: Sequence[Any] = whole(by_name, None, *tensors)
     if what is not None and all(x is y for x, y in zip(given, tensors, strict=True)):
-        arrays = tuple(tensors)
-        default_dispatcher().record(what, arrays, plan.what, arrays, function)
+        arrays, dispatcher = tuple(tensors), default_dispatcher()
+        if arrays and arrays[0].is_cuda:
+            nodes.begun(dispatcher)
+        function = _in_cpp(call, plan) or function
+        whole = partial(_finishing, finish, function) if finish else function
+        dispatcher.record(what, arrays, plan.what, arrays, whole)
     return outputs
 
 
+_MOST_OUTPUTS = 64
+
+
+def _in_cpp(call: _Call, plan: Plan) -> Any:
+    """What records calls like this one in C++ once they are repeated; None where Python does: with
+    scalars, and with outputs that have no gradient."""
+    if plan.passed or plan.constant or calls.scalars_of(plan.op):
+        return None
+    returned = plan.returned(tuple(range(_MOST_OUTPUTS)))
+    places = [result.place for result in plan.results]
+    return nodes.recording(call, plan.inputs, plan.saved, returned, places, _carried_out, _learnt)
+
+
+def _carried_out(call: _Call, saved: Sequence[Any], arrived: Sequence[Any]) -> Sequence[Any]:
+    """A gradient for each input, or None."""
+    return _backward(call, _NO_NUMBERS, saved, arrived)
+
+
+def _learnt(call: _Call, saved: tuple[Any, ...], arrived: tuple[Any, ...]) -> Any:
+    """How a backward pass on such tensors may be repeated; None if it may not."""
+    return default_dispatcher().recipe_of(call.plan, (*saved, *arrived))
+
+
 def _finishing(
-    finish: Sequence[str], call: _Call, numbers: Any, outputs: tuple[Any, ...] | None, *tensors: Any
+    finish: Sequence[str],
+    function: Callable[..., Any],
+    numbers: Any,
+    outputs: tuple[Any, ...] | None,
+    *tensors: Any,
 ) -> tuple[Any, ...]:
-    """What `_Recorded` returns, and torch's activations behind it, which keep their input."""
-    made: tuple[Any, ...] = _apply(call, numbers, outputs, *tensors)  # type: ignore[no-untyped-call]
+    """What `function` records, and torch's activations behind it, which keep their input."""
+    found = function(numbers, outputs, *tensors)
+    made: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
     for name in finish:
         made = (ACTIVATIONS[name](*made),)
     return made
@@ -202,24 +236,28 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *arrived: Any) -> tuple[Any, ...]:
         (call, numbers), saved = ctx.recorded, ctx.saved_tensors
-        plan, run = call.plan, call.run
-        if isinstance(plan, _Later):
-            if torch.is_grad_enabled():
-                raise _no_graph(plan.op)
-            return _NO_GRADIENTS + tuple(_by_operator(plan, saved, arrived, numbers))
-        numbers = numbers or _NO_NUMBERS
-        found: Sequence[Any]
-        if torch.is_grad_enabled():  # a graph of this pass is asked for
-            _refuse_graph(plan)
-            again = partial(_recorded_if_wanted, run)
-            with autocast.off():  # its operands are of the dtypes that the call had
-                found = carry_out(plan, again, numbers, saved, arrived)
-        elif call.by_dispatcher:
-            found = repeated(plan, run, numbers, saved, arrived)
-        else:
-            with autocast.off():
-                found = carry_out(plan, run, numbers, saved, arrived)
-        return _NO_GRADIENTS + tuple(found)
+        return _NO_GRADIENTS + tuple(_backward(call, numbers, saved, arrived))
+
+
+def _backward(
+    call: _Call, numbers: Any, saved: Sequence[Any], arrived: Sequence[Any]
+) -> Sequence[Any]:
+    """A gradient for each input; None where none is wanted."""
+    plan, run = call.plan, call.run
+    if isinstance(plan, _Later):
+        if torch.is_grad_enabled():
+            raise _no_graph(plan.op)
+        return _by_operator(plan, saved, arrived, numbers)
+    numbers = numbers or _NO_NUMBERS
+    if torch.is_grad_enabled():  # a graph of this pass is asked for
+        _refuse_graph(plan)
+        again = partial(_recorded_if_wanted, run)
+        with autocast.off():  # its operands are of the dtypes that the call had
+            return carry_out(plan, again, numbers, saved, arrived)
+    if call.by_dispatcher:
+        return repeated(plan, run, numbers, saved, arrived)
+    with autocast.off():
+        return carry_out(plan, run, numbers, saved, arrived)
 
 
 _NO_GRADIENTS = (None, None, None)

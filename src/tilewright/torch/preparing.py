@@ -19,7 +19,7 @@ from tilewright.arch.model import Device
 from tilewright.compile import Progress, Store
 from tilewright.errors import BadArgument
 from tilewright.preparing import Measuring, Preparation
-from tilewright.torch import fake
+from tilewright.torch import fake, nodes
 from tilewright.torch.operators import NAMESPACE
 from tilewright.torch.sums import Preparing
 
@@ -65,6 +65,8 @@ def prepare(
         )
     recorder = _Recorder()
     stopped = ""
+    here = backward and device is None and torch.cuda.is_available()
+    compiling = nodes.begun(default.default_dispatcher()) if here else None
     try:
         with torch.compiler.set_stance("force_eager"):
             _run(recorder, module, inputs, keywords, backward)
@@ -73,6 +75,8 @@ def prepare(
     found = default.prepare(
         recorder.problems, device=device, store=store, progress=progress, measure=measure
     )
+    if compiling is not None:
+        compiling.join()
     return replace(found, stopped=stopped)
 
 

@@ -1,0 +1,307 @@
+/* A call whose gradients torch records, as a node of torch's graph, in C++: what `_Recorded` of
+   gradients.py does in Python, for calls that the dispatcher repeats.
+
+   recording(call, inputs, saved, returned, places, carry_out, learn, launcher) -> function
+       function(scalars, outputs, *arrays) -> the outputs that are returned, with a history.
+       inputs: how many arrays a call has. saved: places, among arrays and then outputs, of what the
+       backward pass reads. returned: places of the outputs that are returned. places: of each
+       gradient that a repeated backward pass makes, the array that it is of.
+       carry_out(call, saved, arrived) -> a gradient for each array, or None.
+       learn(call, saved, arrived) -> (mark, recipe, torch) by which a pass on such tensors may be
+       repeated, or None. It holds until mark.forgotten.
+       launcher: the address of the launcher's `Recipes`.
+
+   A backward pass like the last one that was learnt queues its launches without Python code. Any
+   other, and one of which a graph is asked for, is carried_out. nodes.py compiles this file, with
+   torch's own headers, and calls are recorded in Python until it is there. */
+
+#include <Python.h>
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <memory>
+#include <mutex>
+#include <type_traits>
+#include <vector>
+
+using at::Tensor;
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+namespace {
+
+constexpr int TRIES = 16; /* how often a pass is learnt: of calls that all differ, none is repeated */
+
+PyObject *word_forgotten;
+
+[[noreturn]] void raise() { /* the exception that Python has set */
+  python_error error;
+  error.persist();
+  throw error;
+}
+
+struct Locked { /* with Python's lock */
+  PyGILState_STATE state = PyGILState_Ensure();
+  Locked() = default;
+  Locked(const Locked &) = delete;
+  ~Locked() { PyGILState_Release(state); }
+};
+
+struct Reference { /* that is given up with Python's lock held */
+  PyObject *to;
+  explicit Reference(PyObject *owned = nullptr) : to(owned) {}
+  Reference(const Reference &) = delete;
+  ~Reference() { Py_XDECREF(to); }
+};
+
+/* See repeat.h. */
+struct Recipes {
+  int (*returned)(PyObject *recipe);
+  PyObject *(*outputs)(PyObject *recipe);
+  int (*launch)(PyObject *recipe, PyObject *torch, const uint64_t *given, const uint64_t *made);
+};
+
+/* How a tensor lies, and that it is no more than memory: its keys tell of subclasses and the like. */
+struct Look {
+  c10::DispatchKeySet keys;
+  at::TensorOptions options;
+  std::vector<int64_t> sizes, strides;
+  explicit Look(const Tensor &x)
+      : keys(x.key_set()), options(x.options()), sizes(x.sizes().vec()), strides(x.strides().vec()) {}
+  bool is_of(const Tensor &x) const {
+    return x.key_set() == keys && x.scalar_type() == options.dtype() && x.device() == options.device() &&
+           x.sizes().equals(sizes) && x.strides().equals(strides);
+  }
+};
+
+uint64_t address_of(const Tensor &x) {
+  return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(x.const_data_ptr()));
+}
+
+std::vector<size_t> numbers(PyObject *tuple) {
+  std::vector<size_t> found;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++)
+    found.push_back(PyLong_AsSize_t(PyTuple_GET_ITEM(tuple, i)));
+  if (PyErr_Occurred()) raise();
+  return found;
+}
+
+PyObject *wrapped(const Tensor *tensors, size_t count) {
+  PyObject *made = PyTuple_New(static_cast<Py_ssize_t>(count));
+  if (!made) raise();
+  for (size_t i = 0; i < count; i++)
+    PyTuple_SET_ITEM(made, static_cast<Py_ssize_t>(i), THPVariable_Wrap(tensors[i]));
+  return made;
+}
+
+/* How calls that look alike are recorded, and the last backward pass that was learnt. */
+struct Way {
+  PyObject *call, *carry_out, *learn;
+  const Recipes *launcher;
+  size_t inputs = 0;
+  std::vector<size_t> saved, returned, places;
+
+  PyObject *mark = nullptr, *recipe = nullptr, *torch = nullptr;
+  bool deterministic = false;
+  int tries = 0;
+  std::vector<Look> looks, made;
+
+  Way(PyObject *call, PyObject *carry_out, PyObject *learn, const Recipes *launcher)
+      : call(Py_NewRef(call)), carry_out(Py_NewRef(carry_out)), learn(Py_NewRef(learn)),
+        launcher(launcher) {}
+  Way(const Way &) = delete;
+  ~Way() {
+    if (!Py_IsInitialized()) return;
+    Locked lock;
+    for (PyObject *one : {call, carry_out, learn, mark, recipe, torch}) Py_XDECREF(one);
+  }
+
+  /* Whether a pass on these was queued as one before. */
+  bool repeat(const std::vector<Tensor> &arrays, variable_list &gradients) const {
+    if (!recipe || deterministic != at::globalContext().deterministicAlgorithms()) return false;
+    for (size_t i = 0; i < arrays.size(); i++)
+      if (!looks[i].is_of(arrays[i])) return false;
+    Reference forgotten(PyObject_GetAttr(mark, word_forgotten));
+    if (!forgotten.to) raise();
+    if (forgotten.to != Py_False) return false;
+    Reference held(Py_NewRef(recipe)), with(Py_NewRef(torch)); /* Python runs below */
+    std::vector<uint64_t> given(arrays.size()), at(made.size());
+    std::vector<Tensor> outputs;
+    for (size_t i = 0; i < arrays.size(); i++) given[i] = address_of(arrays[i]);
+    for (size_t i = 0; i < made.size(); i++) {
+      outputs.push_back(at::empty_strided(made[i].sizes, made[i].strides, made[i].options));
+      at[i] = address_of(outputs[i]);
+    }
+    int code = launcher->launch(held.to, with.to, given.data(), at.data());
+    if (code < 0) raise();
+    if (code) return false;
+    for (size_t i = 0; i < places.size(); i++) gradients[places[i]] = std::move(outputs[i]);
+    return true;
+  }
+
+  void remember(PyObject *found, const std::vector<Tensor> &arrays) {
+    if (found == Py_None) return;
+    PyObject *its_mark, *its_recipe, *its_torch;
+    if (!PyArg_ParseTuple(found, "OOO", &its_mark, &its_recipe, &its_torch)) raise();
+    if (launcher->returned(its_recipe) != static_cast<int>(places.size())) return;
+    Reference outputs(launcher->outputs(its_recipe));
+    if (!outputs.to) raise();
+    looks.clear(), made.clear();
+    for (const Tensor &x : arrays) looks.emplace_back(x);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs.to); i++)
+      made.emplace_back(THPVariable_Unpack(PyTuple_GET_ITEM(outputs.to, i)));
+    deterministic = at::globalContext().deterministicAlgorithms();
+    Py_XSETREF(mark, Py_NewRef(its_mark));
+    Py_XSETREF(recipe, Py_NewRef(its_recipe));
+    Py_XSETREF(torch, Py_NewRef(its_torch));
+  }
+
+  variable_list by_python(const std::vector<Tensor> &arrays) {
+    const size_t read = saved.size();
+    Reference kept(wrapped(arrays.data(), read));
+    Reference arrived(wrapped(arrays.data() + read, arrays.size() - read));
+    Reference made(PyObject_CallFunctionObjArgs(carry_out, call, kept.to, arrived.to, nullptr));
+    Reference found(made.to ? PySequence_Tuple(made.to) : nullptr);
+    if (!found.to) raise();
+    variable_list gradients(inputs);
+    for (size_t i = 0; i < inputs; i++) {
+      PyObject *one = PyTuple_GET_ITEM(found.to, static_cast<Py_ssize_t>(i));
+      if (one != Py_None) gradients[i] = THPVariable_Unpack(one);
+    }
+    if (at::GradMode::is_enabled() || tries >= TRIES) return gradients;
+    tries++;
+    Reference how(PyObject_CallFunctionObjArgs(learn, call, kept.to, arrived.to, nullptr));
+    if (!how.to) raise();
+    remember(how.to, arrays);
+    return gradients;
+  }
+};
+
+struct Recorded final : Node {
+  std::shared_ptr<Way> way;
+  std::vector<SavedVariable> saved;
+
+  explicit Recorded(std::shared_ptr<Way> way) : way(std::move(way)) {}
+
+  std::string name() const override { return "_RecordedBackward"; }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (SavedVariable &one : saved) one.reset_data();
+  }
+
+  variable_list apply(variable_list &&arrived) override {
+    std::vector<Tensor> arrays;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (const SavedVariable &one : saved) arrays.push_back(one.unpack(getptr()));
+    }
+    for (size_t i = 0; i < arrived.size(); i++)
+      arrays.push_back(arrived[i].defined() ? std::move(arrived[i]) : input_metadata(i).zeros_like());
+    Locked lock;
+    variable_list gradients(way->inputs);
+    if (!at::GradMode::is_enabled() && way->repeat(arrays, gradients)) return gradients;
+    return way->by_python(arrays);
+  }
+};
+
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+/* std::shared_ptr in torch 2.11, an intrusive pointer in 2.13. */
+template <class Pointer, class Made> Pointer node_of(const std::shared_ptr<Way> &way) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>)
+    return Pointer(new Made(way), [](auto *node) { deleteNode(node); });
+  else return c10::make_intrusive<Made>(way);
+}
+
+const char *WAY = "tilewright.way";
+
+/* function(scalars, outputs, *arrays), see recording(). */
+PyObject *record(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  auto *held = static_cast<std::shared_ptr<Way> *>(PyCapsule_GetPointer(self, WAY));
+  if (!held) return nullptr;
+  const Way &way = **held;
+  if (count != static_cast<Py_ssize_t>(way.inputs) + 2 || !PyTuple_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "(scalars, tuple of outputs, tensors)");
+    return nullptr;
+  }
+  PyObject *outputs = args[1];
+  auto output = [&](size_t place) -> const Tensor & {
+    TORCH_CHECK(static_cast<Py_ssize_t>(place) < PyTuple_GET_SIZE(outputs), "there is no such output");
+    return THPVariable_Unpack(PyTuple_GET_ITEM(outputs, static_cast<Py_ssize_t>(place)));
+  };
+  NodePointer node = node_of<NodePointer, Recorded>(*held);
+  auto *own = static_cast<Recorded *>(node.get());
+  torch::autograd::edge_list edges;
+  edges.reserve(way.inputs);
+  for (size_t i = 0; i < way.inputs; i++)
+    edges.push_back(torch::autograd::impl::gradient_edge(THPVariable_Unpack(args[i + 2])));
+  own->set_next_edges(std::move(edges));
+  for (size_t place : way.returned) torch::autograd::set_history(output(place), node);
+  own->saved.reserve(way.saved.size());
+  for (size_t place : way.saved) {
+    if (place < way.inputs) own->saved.emplace_back(THPVariable_Unpack(args[place + 2]), false);
+    else own->saved.emplace_back(output(place - way.inputs), true);
+  }
+  const auto number = static_cast<Py_ssize_t>(way.returned.size());
+  auto object = [&](Py_ssize_t i) {
+    return Py_NewRef(PyTuple_GET_ITEM(outputs, static_cast<Py_ssize_t>(way.returned[i])));
+  };
+  if (number == 1) return object(0);
+  PyObject *made = PyTuple_New(number);
+  for (Py_ssize_t i = 0; made && i < number; i++) PyTuple_SET_ITEM(made, i, object(i));
+  return made;
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef recorded_call = {"recorded", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(record)),
+                             METH_FASTCALL, nullptr};
+
+void discard(PyObject *capsule) {
+  delete static_cast<std::shared_ptr<Way> *>(PyCapsule_GetPointer(capsule, WAY));
+}
+
+PyObject *recording(PyObject *, PyObject *args) {
+  HANDLE_TH_ERRORS
+  PyObject *call, *saved, *returned, *places, *carry_out, *learn;
+  Py_ssize_t inputs;
+  unsigned long long launcher;
+  if (!PyArg_ParseTuple(args, "OnO!O!O!OOK", &call, &inputs, &PyTuple_Type, &saved, &PyTuple_Type,
+                        &returned, &PyTuple_Type, &places, &carry_out, &learn, &launcher))
+    return nullptr;
+  auto way = std::make_shared<Way>(call, carry_out, learn,
+                                   reinterpret_cast<const Recipes *>(static_cast<uintptr_t>(launcher)));
+  way->inputs = static_cast<size_t>(inputs);
+  way->saved = numbers(saved), way->returned = numbers(returned), way->places = numbers(places);
+  auto *held = new std::shared_ptr<Way>(std::move(way));
+  Reference capsule(PyCapsule_New(held, WAY, discard));
+  if (!capsule.to) {
+    delete held;
+    return nullptr;
+  }
+  return PyCFunction_New(&recorded_call, capsule.to);
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef methods[] = {
+    {"recording", recording, METH_VARARGS, "How calls that look alike are recorded."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "nodes", nullptr, -1, methods,
+                      nullptr, nullptr, nullptr, nullptr};
+
+} // namespace
+
+PyMODINIT_FUNC PyInit_nodes(void) {
+  word_forgotten = PyUnicode_InternFromString("forgotten");
+  return word_forgotten ? PyModule_Create(&module) : nullptr;
+}
