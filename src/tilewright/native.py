@@ -69,7 +69,8 @@ def _compile(
     source: Path, target: Path, what: str, folder: Path | None, arguments: Sequence[str]
 ) -> None:
     language, variable, names, package = _COMPILERS[source.suffix]
-    compiler = shlex.split(os.environ.get(variable, ""))
+    named = {"CC": os.environ.get("CC", ""), "CXX": os.environ.get("CXX", "")}
+    compiler = shlex.split(named[variable])
     if not compiler:
         found = next(filter(None, map(program, names)), None)
         if found is None:
