@@ -285,9 +285,9 @@ def most_tiles(config: GroupedGemmConfig, problem: GroupedGemmProblem) -> int:
     return rows * -(-p.one.n // config.tile_n)
 
 
-LOW_ROWS = 16
+LOW_ROWS = 32
 MOST_LOW = 4
-"""Rows of a tile that is low, and workgroups of such for each compute unit at most."""
+"""Rows of a tile that is low at most, and workgroups of such for each compute unit at most."""
 
 
 def _grid(x: Context) -> int:

@@ -1,32 +1,40 @@
-"""A first guess at a kernel's time: that of a GEMM with as many rows as the tiles of all groups.
+"""A first guess at a kernel's time: that of a GEMM with as many rows as the tiles of all groups,
+and of reading the matrices from memory.
 
-The sizes of groups are unknown when a kernel is chosen. Rows are assumed to be distributed as by a
-router: group number r gets a share like 1/(r+1). Of a capacity, half is assumed to be used. Every
-group with rows has one partial tile, which low tiles serve best. A group's B is read from memory
-whatever the tile. The constants are round guesses, not fits.
+The sizes of groups are unknown when a kernel is chosen: `loads` says what is assumed. Of a
+capacity, half is assumed to be used. A group's B is read from memory once, whatever the tile, if it
+has rows.
+
+Reading goes in rounds: as many tiles as there are workgroups at once, and then the tiles that are
+left. A round takes the memory's time for its tiles' bytes, and the time that a workgroup waits for
+one tile: for the ring's steps, and between two tiles, while it asks for nothing. The two add up
+like the legs of a right triangle, and so do reading and arithmetic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.arch.figures import figures
+from tilewright.arch import arch
+from tilewright.arch.figures import DEVICE, figures
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import epilogues, physics
 from tilewright.ops.estimate import Estimates, Ranking
 from tilewright.ops.gemm import estimate as gemm
-from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY
+from tilewright.ops.gemm.breakdown import L2, LATENCY, LAUNCH, MEMORY, PRODUCTS, SHARED_MEMORY
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.grouped_gemm import loads
+from tilewright.ops.grouped_gemm.catalogue import resident
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.rules import one
-from tilewright.ops.pool import Pool, each
+from tilewright.ops.pool import Columns, Each, Pool, each
 
 GROUPED = figures("grouped_gemm")
 
@@ -49,31 +57,112 @@ def estimates(
 ) -> Estimates:
     """The estimated time of each of `configs`, which are one or more."""
     pool = Pool.of(configs)
-    heights = each(pool.columns, _height)
+    tall, heights = pool.columns.tile_m, each(pool.columns, _height)
     found = []
-    for height in np.unique(heights).tolist():
-        places = np.flatnonzero(heights == height)
-        found.append((places, _of_height(height, pool.part(places), problem, device)))
+    for tile_m, height in dict.fromkeys(zip(tall.tolist(), heights.tolist(), strict=True)):
+        places = np.flatnonzero((tall == tile_m) & (heights == height))
+        found.append((places, _of_tiles(tile_m, height, pool.part(places), problem, device)))
     return Estimates.joined(found)
 
 
-def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -> Estimates:
-    of_a, of_b = DTYPES[p.dtype_a], DTYPES[p.dtype_b]
-    spared = 0  # bytes of matrices of groups without rows, which the problem's floor counts
+def _of_tiles(
+    tile_m: int, height: int, pool: Pool, p: GroupedGemmProblem, device: Device
+) -> Estimates:
+    """Estimates of kernels with tiles of `tile_m` rows, of which a warp group multiplies `height`
+    each."""
+    c = pool.columns
+    busy = _busy(c, height, p, device)
+    fixed = busy.terms[LAUNCH]
+    computing = busy.total_us - fixed
+    if height != tile_m:  # rows that nobody multiplies are not loaded, but B is for every tile
+        whole = _busy(c, tile_m, p, device)
+        for word in (L2, LATENCY):
+            computing = np.maximum(computing, whole.terms[word])
+    if p.form == "gathered":
+        computing = computing - _unread_us(c, busy, tile_m, p)
+    of_loads = [_reading_us(c, load, p, device) for load in _cases(tile_m, p)]
+    reading = sum(of_loads) / len(of_loads)
+    launch = fixed + GROUPED.WALK_US
+    terms = {**busy.terms, MEMORY: reading, LAUNCH: launch}
+
+    def limiter(at: int) -> str:
+        return busy.one(at).limiter if computing[at] > reading[at] else MEMORY
+
+    return Estimates.of(
+        launch + physics.together_us(computing, reading),
+        terms,
+        lambda at: busy.one(at).facts,
+        limiter,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What may be asked of a kernel's tiles.
+
+    rows: of tiles, one below the other, of all groups.
+    first: of these, the ones that are first to read their group's B.
+    moved: bytes between memory and L2.
+    """
+
+    rows: float
+    first: float
+    moved: float
+
+
+def _cases(tile_m: int, p: GroupedGemmProblem) -> list[_Case]:
+    """The loads that are assumed, each with a few tiles less and more; one case where the host
+    knows the sizes."""
+    if p.form in ("weights", "list"):
+        known = _row_tiles(p, tile_m, "")
+        return [_Case(known, known, p.min_bytes)]
+    found, used = [], _used(p)
+    counted = min(p.groups, p.rows if p.form == "masked" else p.dealt)
+    for load in loads.ASSUMED:
+        there = loads.with_rows(load, p.groups, used)
+        # The problem's floor counts matrices of groups without rows.
+        spared = DTYPES[p.dtype_b].size(int((counted - there) * p.one.n * p.k))
+        row_tiles = _row_tiles(p, tile_m, load)
+        found += [_Case(row_tiles * s, there * s, (p.min_bytes - spared) * s) for s in SPREAD]
+    return found
+
+
+SPREAD = (0.9, 1.0, 1.1)
+"""Numbers of tiles beside the expected one: no load is known to a tile, and a kernel for which one
+tile more would mean another round is no better for just not having it."""
+
+
+def _used(p: GroupedGemmProblem) -> int:
+    """Rows of all groups that are assumed to be used."""
+    return p.groups * -(-p.m // 2) if p.form == "masked" else p.dealt
+
+
+def _row_tiles(p: GroupedGemmProblem, height: int, load: str) -> float:
+    """Tiles of `height` rows, one below the other, of all groups."""
     if p.form == "weights":  # every group has all rows of a tile, and a share of K
-        rows, n, k = p.groups * -(-p.m // height) * height, p.n, -(-p.k // p.groups)
-    elif p.form == "list":
-        rows = sum(-(-m // height) for m, _, _ in p.sizes) * height
+        return float(p.groups * -(-p.m // height))
+    if p.form == "list":
+        return float(max(1, sum(-(-m // height) for m, _, _ in p.sizes)))
+    return loads.tiles(load, p.groups, _used(p), height)
+
+
+def _sums(p: GroupedGemmProblem) -> tuple[int, int]:
+    """N and K of a group."""
+    if p.form == "weights":
+        return p.n, -(-p.k // p.groups)
+    if p.form == "list":
         n, k = (max(1, sum(s[i] for s in p.sizes) // p.groups) for i in (1, 2))
-        n = -(-n // 2) * 2 if epilogues.fold(p.epilogue) == 2 else n
-    else:
-        used = p.groups * -(-p.m // 2) if p.form == "masked" else p.dealt
-        rows, n, k = _padded_rows(p.groups, used, height), p.one.n, p.k
-        counted = min(p.groups, p.rows if p.form == "masked" else p.dealt)
-        spared = of_b.size((counted - _with_rows(p.groups, used)) * n * k)
-    rows = max(rows, 1)
+        return -(-n // 2) * 2 if epilogues.fold(p.epilogue) == 2 else n, k
+    return p.one.n, p.k
+
+
+def _busy(c: Columns, height: int, p: GroupedGemmProblem, device: Device) -> Estimates:
+    """A GEMM with the rows of all tiles of `height` rows."""
+    assumed = ("",) if p.form in ("weights", "list") else loads.ASSUMED
+    rows = sum(_row_tiles(p, height, load) for load in assumed) / len(assumed) * height
+    n, k = _sums(p)
     whole = GemmProblem(
-        rows,
+        round(rows),
         n,
         k,
         dtype_a=p.dtype_a,
@@ -85,29 +174,43 @@ def _of_height(height: int, pool: Pool, p: GroupedGemmProblem, device: Device) -
         scale_a=p.scale_a,
         scale_b=p.scale_b,
     )
-    c = pool.columns
-    busy = gemm.estimates(each(c, one), whole, device)
-    tall = c.tile_m
-    if p.form == "gathered":  # rows of a tile behind its group's end are not read
-        tall = np.minimum(tall, -(-used // _with_rows(p.groups, used)))
-    under_way = (c.num_stages - 1) * (tall * of_a.bits + c.tile_n * of_b.bits) * c.tile_k / 8
-    enough = device.bandwidth_gbs * 1e3 * GROUPED.LATENCY_US / device.compute_units
-    reached = np.minimum(1.0, np.maximum(under_way, of_a.bytes) / enough)
-    reading = physics.memory_us(p.min_bytes - spared, device) / reached
-    waves = rows / c.tile_m * np.ceil(n / c.tile_n) / device.compute_units
-    reading *= np.maximum(1.0, np.ceil(waves) / waves)  # the busiest unit reads whole tiles
-    longer, shorter = np.maximum(busy.total_us, reading), np.minimum(busy.total_us, reading)
-    terms = {**busy.terms, MEMORY: reading, LAUNCH: busy.terms[LAUNCH] + GROUPED.WALK_US}
+    return gemm.estimates(each(c, one), whole, device)
 
-    def limiter(at: int) -> str:
-        return busy.one(at).limiter if busy.total_us[at] > reading[at] else MEMORY
 
-    return Estimates.of(
-        GROUPED.WALK_US + longer + (1 - GROUPED.OVERLAP) * shorter,
-        terms,
-        lambda at: busy.one(at).facts,
-        limiter,
-    )
+def _unread_us(c: Columns, busy: Estimates, tile_m: int, p: GroupedGemmProblem) -> Each:
+    """Of `busy`, the microseconds at the port to L2 in which rows behind their groups' ends would
+    be read: gathered ones are not."""
+    used = _used(p)
+    read = min(tile_m, max(used / _row_tiles(p, tile_m, load) for load in loads.ASSUMED))
+    a, b = DTYPES[p.dtype_a].bits, DTYPES[p.dtype_b].bits * c.tile_n
+    from_l2 = busy.terms[L2]
+    least = from_l2 * (read * a + b) / (tile_m * a + b)
+    for word in (PRODUCTS, SHARED_MEMORY, LATENCY):
+        least = np.maximum(least, busy.terms[word])
+    return np.maximum(0.0, from_l2 - least)
+
+
+def _reading_us(c: Columns, case: _Case, p: GroupedGemmProblem, device: Device) -> Each:
+    """Microseconds in which workgroups read what has to move, in rounds."""
+    n, k = _sums(p)
+    tiles = np.maximum(1.0, case.rows * np.ceil(n / c.tile_n))
+    at_once = device.compute_units * each(c, resident, arch(device.arch))
+    one_us = physics.memory_us(case.moved, device) / tiles
+    from_l2 = DEVICE.LATENCY_US  # of a tile that another one has asked for
+    step_us = from_l2 + (GROUPED.LATENCY_US - from_l2) * min(1.0, case.first / case.rows)
+    waits = np.ceil(k / c.tile_k) * step_us / np.maximum(1, c.num_stages - 1)
+    waits += each(c, _between_us)
+    full, last = np.divmod(tiles, at_once)
+    rest = np.where(last > 0, physics.together_us(last * one_us, waits), 0.0)
+    return full * physics.together_us(at_once * one_us, waits) + rest
+
+
+def _between_us(config: GroupedGemmConfig) -> float:
+    """Microseconds between two tiles of a workgroup in which it asks for nothing."""
+    record = PIPELINES[config.pipeline].one
+    if record.has("loads_apart"):
+        return 0.0
+    return float(GROUPED.BETWEEN_US if record.reads == "pointers" else GROUPED.FLATTENED_US)
 
 
 def ranking(
@@ -119,23 +222,3 @@ def ranking(
     found = estimates(pool, problem, device)
     keys = (pool.columns.by_name, -each(pool.columns, _share), found.total_us)
     return Ranking(pool, found, np.lexsort(keys).tolist())
-
-
-@lru_cache(maxsize=1024)
-def _dealt(groups: int, rows: int) -> tuple[int, ...]:
-    """Rows of each group."""
-    shares = [1 / (rank + 1) for rank in range(groups)]
-    scale = rows / sum(shares)
-    return tuple(int(share * scale + 0.5) for share in shares)
-
-
-@lru_cache(maxsize=1024)
-def _padded_rows(groups: int, rows: int, height: int) -> int:
-    """Rows of all tiles of `height` rows."""
-    return sum(-(-size // height) for size in _dealt(groups, rows)) * height
-
-
-@lru_cache(maxsize=1024)
-def _with_rows(groups: int, rows: int) -> int:
-    """Number of groups with rows."""
-    return max(1, sum(size > 0 for size in _dealt(groups, rows)))

@@ -17,7 +17,7 @@ from tilewright.ops.gemm.formats import tile_engine
 from tilewright.ops.gemm.pipelines.common import depth
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES, on
-from tilewright.ops.grouped_gemm.problem import WALKED, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.problem import STACKED, WALKED, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.rules import one
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
 
@@ -104,8 +104,8 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
             "scale_a": [problem.scale_a],
             "scale_b": [problem.scale_b],
             "zero_b": [problem.zero_b],
-            "tile_m": (16, 64, 128),
-            "tile_n": (32, 128, 256),
+            "tile_m": (16, 32, 64, 128),
+            "tile_n": (32, 64, 128, 256),
             "tile_k": (32, 64, 128, 256),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
@@ -134,6 +134,9 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
         return few_bits is not None and few_bits(one(config))
     deep = depth(config.one)
     last_resort = config.alignment == 1 or config.index_bits == 64
+    between = config.tile_m == 32 or config.tile_n == 64
+    if between and (last_resort or not _for_few_rows(config)):
+        return False
     alone = config.form == "gathered" and not last_resort  # no descriptors serve this form
     if alone or record.reads == "descriptors":
         # For a few rows, the time goes to reading weights; deep tiles keep more of them in flight.
@@ -142,3 +145,11 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
     if config.tile_k != deep:
         return False
     return not (last_resort and config.num_stages > 2)
+
+
+def _for_few_rows(config: GroupedGemmConfig) -> bool:
+    """Whether a tile of 32 rows or 64 columns may be the best one: for few rows of many groups,
+    where the number of tiles decides how evenly compute units read the weights."""
+    size = config.tile_m * config.tile_n
+    few = config.form in STACKED and config.tile_m <= 64 and 1024 <= size <= 8192
+    return few and config.num_warps == 4
