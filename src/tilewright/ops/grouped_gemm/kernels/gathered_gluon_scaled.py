@@ -34,8 +34,9 @@ from tilewright.ops.grouped_gemm.kernels.gathered_gluon_ws import (
     copied,
     places,
 )
+from tilewright.ops.grouped_gemm.kernels.gluon_post import asks_at, posted, taken, tell, tell_end
 from tilewright.ops.grouped_gemm.kernels.gluon_scaled import Scales, multiply
-from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, place, tiles_of, walked
+from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, tiles_of, walked
 from tilewright.ops.grouped_gemm.kernels.operands import scales_of_group
 
 
@@ -55,8 +56,8 @@ def _copy_of_b(own, SCALES: gl.constexpr, col, k0, n, zeros, to):
 
 
 @jit
-def _load(w, ring, scales, a, lda, maps, b):
-    """The producers: load every K step of every tile of this workgroup into the ring."""
+def _load(w, ring, post, scales, a, lda, maps, b):
+    """The producers: take tiles, tell the consumers, and load every K step into the ring."""
     COLS: gl.constexpr = b.block_type.shape[1]
     A_PARTS: gl.constexpr = w.TILE_M // ROWS
     B_PARTS: gl.constexpr = w.TILE_N // COLS
@@ -69,11 +70,15 @@ def _load(w, ring, scales, a, lda, maps, b):
     nothing = gl.zeros((ROWS,), gl.int32, LINE)
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
-    for tile in range(gl.program_id(0), w.tiles, gl.num_programs(0)):
-        group, begin, rows, tile_m, tile_n = place(w, tile, LOADERS)
+    slot = 0
+    slot_phase = 1
+    ask = asks_at(w, ring.STAGES)
+    tile = gl.program_id(0)
+    while tile < w.tiles:
+        group, begin, rows, row, col, slot, slot_phase = tell(
+            w, post, tile, slot, slot_phase, LOADERS
+        )  # fmt: skip
         own = scales_of_group(scales.scales, begin, group, w.FORM, scales.SCALES)
-        row = tile_m * w.TILE_M
-        col = tile_n * w.TILE_N
         from_a = ()
         there = ()
         of_scales = ()
@@ -83,6 +88,8 @@ def _load(w, ring, scales, a, lda, maps, b):
             there += (known[:, None],)  # type: ignore[assignment]
             of_scales += (gl.convert_layout(found, LINE),)  # type: ignore[assignment]
         for k0 in range(0, w.k, w.TILE_K):
+            if k0 == ask:
+                tile = taken(post, w.tiles)
             ready = ring.full.index(stage)
             mbarrier.wait(ring.empty.index(stage), phase)
             mbarrier.expect(ready, B_PARTS * b.block_type.nbytes)
@@ -106,18 +113,20 @@ def _load(w, ring, scales, a, lda, maps, b):
                 _copy_of_b(own, scales.SCALES, col + part * COLS, k0, scales.n, nothing, to)
             copy_arrive(ready, increment_count=False)
             stage, phase = turned(stage, phase, ring.STAGES)
+    tell_end(post, slot, slot_phase, LOADERS)
 
 
 @jit
 def grouped_gathered_gluon_scaled(
     a, b, c, table, m, n, k, lda, groups, lead, c_rows, ldc, zero_rest, row_map, rows_a, per_row,
-    scales,
+    counter, scales,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     SCALES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, whose rows of A the map says, with b and c tensor descriptors
-    of parts and a a pointer; WARP_GROUPS warp groups multiply. Other arguments as in `basic`."""
+    of parts and a a pointer; WARP_GROUPS warp groups multiply. counter: see `gluon_ws`. Other
+    arguments as in `basic`."""
     if zero_rest != 0:
         cleared(c_rows, ldc, table, m, groups, lead, n, False)
     COLS: gl.constexpr = b.block_type.shape[1]
@@ -135,11 +144,12 @@ def grouped_gathered_gluon_scaled(
     walk = walked(
         table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
     )  # fmt: skip
+    post = posted(counter, WARP_GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, False, STAGES, WARP_GROUPS)
     found = Scales(scales, factors, n, SCALES)
     specialized(
-        multiply, (walk, ring, found, c, c_tiles, SPLIT),
-        _load, (walk, ring, found, a, lda, (row_map, rows_a, per_row), b), WARP_GROUPS,
+        multiply, (walk, ring, post, found, c, c_tiles, SPLIT),
+        _load, (walk, ring, post, found, a, lda, (row_map, rows_a, per_row), b), WARP_GROUPS,
         CONSUMER_REGISTERS, LOADER_REGISTERS, LOADERS,
     )  # fmt: skip

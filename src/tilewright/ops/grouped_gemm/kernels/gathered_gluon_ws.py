@@ -33,14 +33,15 @@ from tilewright.ops.device.gluon_api import (
 )
 from tilewright.ops.device.gluon_ring import Ring, barriers, turned
 from tilewright.ops.device.gluon_roles import specialized
-from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, place, tiles_of, walked
+from tilewright.ops.grouped_gemm.kernels.gluon_post import asks_at, posted, taken, tell, tell_end
+from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, tiles_of, walked
 from tilewright.ops.grouped_gemm.kernels.gluon_ws import Output, load_b, multiply
 
 LOADERS = gl.constexpr(4)
 """Warps that load."""
 THREADS = gl.constexpr(128)
 LOADER_REGISTERS = gl.constexpr(72)
-CONSUMER_REGISTERS = gl.constexpr(208)
+CONSUMER_REGISTERS = gl.constexpr(216)
 
 
 @constexpr_function
@@ -62,23 +63,29 @@ def places(w, maps, begin, row, rows, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @jit
-def _load(w, ring, a, lda, maps, b):
-    """The producers: load every K step of every tile of this workgroup into the ring."""
+def _load(w, ring, post, a, lda, maps, b):
+    """The producers: take tiles, tell the consumers, and load every K step into the ring."""
     ROWS: gl.constexpr = w.TILE_M // ring.GROUPS
     LAYOUT: gl.constexpr = copied(b.dtype, w.TILE_K)
     column = gl.arange(0, w.TILE_K, gl.SliceLayout(0, LAYOUT))
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
-    for tile in range(gl.program_id(0), w.tiles, gl.num_programs(0)):
-        group, begin, rows, tile_m, tile_n = place(w, tile, LOADERS)
-        row = tile_m * w.TILE_M
-        col = tile_n * w.TILE_N
+    slot = 0
+    slot_phase = 1
+    ask = asks_at(w, ring.STAGES)
+    tile = gl.program_id(0)
+    while tile < w.tiles:
+        group, begin, rows, row, col, slot, slot_phase = tell(
+            w, post, tile, slot, slot_phase, LOADERS
+        )  # fmt: skip
         first, first_there = places(w, maps, begin, row, rows, ROWS, LAYOUT)
         from_first = a + first[:, None] * lda + column[None, :]
         if ring.GROUPS == 2:
             second, second_there = places(w, maps, begin, row + ROWS, rows, ROWS, LAYOUT)
             from_second = a + second[:, None] * lda + column[None, :]
         for k0 in range(0, w.k, w.TILE_K):
+            if k0 == ask:
+                tile = taken(post, w.tiles)
             ready = ring.full.index(stage)
             mbarrier.wait(ring.empty.index(stage), phase)
             mbarrier.expect(ready, b.block_type.nbytes)
@@ -95,12 +102,13 @@ def _load(w, ring, a, lda, maps, b):
                     copy_load(a_tile, from_second + k0, mask=second_there[:, None] & inside)
             copy_arrive(ready, increment_count=False)
             stage, phase = turned(stage, phase, ring.STAGES)
+    tell_end(post, slot, slot_phase, LOADERS)
 
 
 @jit
 def grouped_gathered_gluon_ws(
     a, b, c, table, m, n, k, lda, groups, lead, c_rows, ldc, zero_rest, row_map, rows_a, per_row,
-    extra,
+    counter, extra,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     B_ROW: gl.constexpr, INT_ACC: gl.constexpr,
@@ -108,7 +116,8 @@ def grouped_gathered_gluon_ws(
     SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, whose rows of A the map says, with b and c tensor descriptors
-    and a a pointer; WARP_GROUPS warp groups multiply. Other arguments as in `basic`."""
+    and a a pointer; WARP_GROUPS warp groups multiply. counter: see `gluon_ws`. Other arguments as
+    in `basic`."""
     if zero_rest != 0:
         cleared(c_rows, ldc, table, m, groups, lead, n // FOLD, False)
     ROWS: gl.constexpr = TILE_M // WARP_GROUPS
@@ -123,11 +132,12 @@ def grouped_gathered_gluon_ws(
     walk = walked(
         table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
     )  # fmt: skip
+    post = posted(counter, WARP_GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, B_ROW, STAGES, WARP_GROUPS)
     output = Output(c, c_tiles, extra, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
     specialized(
-        multiply, (walk, ring, output, INT_ACC),
-        _load, (walk, ring, a, lda, (row_map, rows_a, per_row), b), WARP_GROUPS,
+        multiply, (walk, ring, post, output, INT_ACC),
+        _load, (walk, ring, post, a, lda, (row_map, rows_a, per_row), b), WARP_GROUPS,
         CONSUMER_REGISTERS, LOADER_REGISTERS, LOADERS,
     )  # fmt: skip

@@ -46,7 +46,16 @@ from tilewright.ops.gemm.kernels.gluon_scaled import (
     copy_b,
     factor_of,
 )
-from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, place, tiles_of, walked
+from tilewright.ops.grouped_gemm.kernels.gluon_post import (
+    asks_at,
+    hear,
+    heard,
+    posted,
+    taken,
+    tell,
+    tell_end,
+)
+from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, tiles_of, walked
 from tilewright.ops.grouped_gemm.kernels.operands import scales_of_group
 from tilewright.ops.grouped_gemm.kernels.walk import RAGGED_ROWS
 
@@ -55,8 +64,8 @@ Scales = bundle("Scales", "scales factors n SCALES")
 
 
 @jit
-def _load(w, ring, scales, a, b):
-    """The producer: loads every K step of every tile of this workgroup into the ring."""
+def _load(w, ring, post, scales, a, b):
+    """The producer: takes tiles, tells the consumers, and loads every K step into the ring."""
     COLS: gl.constexpr = b.block_type.shape[1]
     A_PARTS: gl.constexpr = w.TILE_M // ROWS
     B_PARTS: gl.constexpr = w.TILE_N // COLS
@@ -67,13 +76,17 @@ def _load(w, ring, scales, a, b):
     OF_B: gl.constexpr = B_PARTS * b.block_type.nbytes
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
-    for tile in range(gl.program_id(0), w.tiles, gl.num_programs(0)):
-        group, begin, rows, tile_m, tile_n = place(w, tile, 1)
+    slot = 0
+    slot_phase = 1
+    ask = asks_at(w, ring.STAGES)
+    tile = gl.program_id(0)
+    while tile < w.tiles:
+        group, begin, rows, row, col, slot, slot_phase = tell(w, post, tile, slot, slot_phase, 1)
         own = scales_of_group(scales.scales, begin, group, w.FORM, scales.SCALES)
-        row = tile_m * w.TILE_M
-        col = tile_n * w.TILE_N
         both = (row + MINE * ROWS < rows) | (ring.GROUPS == 1)
         for k0 in range(0, w.k, w.TILE_K):
+            if k0 == ask:
+                tile = taken(post, w.tiles)
             ready = ring.full.index(stage)
             mbarrier.wait(ring.empty.index(stage), phase)
             if both:
@@ -101,6 +114,7 @@ def _load(w, ring, scales, a, b):
                 copy_b(own, scales.SCALES, col + part * COLS, k0, scales.n, to)
             copy_arrive(ready, increment_count=False)
             stage, phase = turned(stage, phase, ring.STAGES)
+    tell_end(post, slot, slot_phase, 1)
 
 
 @jit
@@ -122,7 +136,7 @@ def _store_part(c, c_tiles, begin, rows, row, col, acc, SPLIT: gl.constexpr, MIN
 
 
 @jit
-def multiply(w, ring, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.constexpr):
+def multiply(w, ring, post, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.constexpr):
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     COLS: gl.constexpr = ring.b_tiles.shape[1]
     A_PARTS: gl.constexpr = w.TILE_M // ROWS
@@ -136,15 +150,12 @@ def multiply(w, ring, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.constex
     stage = 0
     phase = 0
     last = 0
-    step = gl.num_programs(0)
-    _, begin, rows, tile_m, tile_n = place(w, gl.program_id(0), 4)
-    for tile in range(gl.program_id(0), w.tiles, step):
-        begin_now = begin
-        rows_now = rows
-        row = tile_m * w.TILE_M + GROUP * MINE * ROWS
-        col = tile_n * w.TILE_N
-        _, begin, rows, tile_m, tile_n = place(w, tile + step, 4)
-        if row < rows_now:
+    slot = 0
+    slot_phase = 0
+    group, begin, rows, row, col = hear(post, slot, slot_phase)
+    while group >= 0:
+        row += GROUP * MINE * ROWS
+        if row < rows:
             acc0 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
             acc1 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
             none = gl.zeros((ROWS, COLS), SUM, LAYOUT)
@@ -183,28 +194,31 @@ def multiply(w, ring, scales, c, c_tiles, SPLIT: gl.constexpr, GROUP: gl.constex
                     part = warpgroup_mma_wait(0, deps=(part,))
                     acc0 += part.to(gl.float32) * factor[:, None]
             mbarrier.arrive(ring.empty.index(last), count=1)
-            _store_part(c, c_tiles, begin_now, rows_now, row, col, acc0, SPLIT, GROUP)
+            _store_part(c, c_tiles, begin, rows, row, col, acc0, SPLIT, GROUP)
             if DOWN + RIGHT:
                 row += DOWN * ROWS
                 col += RIGHT * COLS
-                _store_part(c, c_tiles, begin_now, rows_now, row, col, acc1, SPLIT, GROUP)
+                _store_part(c, c_tiles, begin, rows, row, col, acc1, SPLIT, GROUP)
         else:
             for _ in range(0, w.k, w.TILE_K):
                 mbarrier.wait(ring.full.index(stage), phase)
                 mbarrier.arrive(ring.empty.index(stage), count=1)
                 stage, phase = turned(stage, phase, ring.STAGES)
+        slot, slot_phase = heard(post, slot, slot_phase)
+        group, begin, rows, row, col = hear(post, slot, slot_phase)
     tma_store_wait(0)
 
 
 @jit
 def grouped_gemm_gluon_scaled(
-    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, scales,
+    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, counter, scales,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     SCALES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors of parts; WARP_GROUPS warp
-    groups multiply. scales, SCALES: see `operands`. Other arguments as in `tma`."""
+    groups multiply. counter: see `gluon_ws`. scales, SCALES: see `operands`. Other arguments as in
+    `tma`."""
     if zero_rest != 0:
         cleared(c_rows, ldc, table, m, groups, lead, n, FORM == "masked")
     COLS: gl.constexpr = b.block_type.shape[1]
@@ -222,10 +236,12 @@ def grouped_gemm_gluon_scaled(
     walk = walked(
         table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
     )  # fmt: skip
+    post = posted(counter, WARP_GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, False, STAGES, WARP_GROUPS)
     found = Scales(scales, factors, n, SCALES)
     specialized(
-        multiply, (walk, ring, found, c, c_tiles, SPLIT), _load, (walk, ring, found, a, b),
+        multiply, (walk, ring, post, found, c, c_tiles, SPLIT),
+        _load, (walk, ring, post, found, a, b),
         WARP_GROUPS, CONSUMER_REGISTERS, PRODUCER_REGISTERS,
     )  # fmt: skip

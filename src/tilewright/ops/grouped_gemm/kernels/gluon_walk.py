@@ -1,8 +1,8 @@
 """Which tile of which group a role computes, in Gluon; shared by the grouped kernels for sm_90. See
 `walk`.
 
-Before the roles part, four warps add up the groups' tiles in shared memory. Every role looks up its
-tiles there by itself, so none waits to be told its next tile.
+Before the roles part, four warps add up the groups' tiles in shared memory. The warps that load
+look up tiles there, and tell the others (`gluon_post`).
 """
 
 from tilewright.ops.device.gluon_api import gl, jit, reinterpreted
@@ -69,8 +69,7 @@ def _find(tile, ends, groups, WARPS: gl.constexpr):
 @jit
 def place(w, tile, WARPS: gl.constexpr):
     """For a tile: its group, that group's first row and number of rows, and the tile's position
-    among the group's tiles. For a tile past the last: those of the last group, or meaningless
-    values in range."""
+    among the group's tiles."""
     group, first = _find(tile, w.ends, w.groups, WARPS)
     group = gl.minimum(group, w.groups - 1)
     begin, rows = group_rows(w.table, group, w.m, w.lead, w.FORM == "masked")

@@ -5,9 +5,9 @@ warp keeps a ring of tiles of A and B full. One or two warp groups multiply, eac
 the tile, with its own copy of the loop. The ring continues from tile to tile, and so from group to
 group.
 
-Groups. Before the roles part, four warps add up the groups' tiles (as `walk`) in shared memory.
-Every role looks up its tiles there by itself, so none waits to be told its next tile. A consumer
-looks one tile ahead, so that the numbers arrive while it multiplies.
+Groups. Before the roles part, four warps add up the groups' tiles (as `walk`) in shared memory. The
+producer takes tiles from a counter, looks up where they are, and tells the consumers
+(`gluon_post`): a tile with few rows takes less time than a whole one.
 
 Edges. Most groups end inside a tile. If all rows of a warp group lie past the end, its A is not
 loaded, and it neither multiplies nor stores but only returns the slots of the ring. The other warp
@@ -40,12 +40,21 @@ from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.gluon_ring import Ring, barriers, multiplied, turned, zeros
 from tilewright.ops.device.gluon_roles import specialized
 from tilewright.ops.device.gluon_store import by_pieces, cut, indices
-from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, place, tiles_of, walked
+from tilewright.ops.grouped_gemm.kernels.gluon_post import (
+    asks_at,
+    hear,
+    heard,
+    posted,
+    taken,
+    tell,
+    tell_end,
+)
+from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, tiles_of, walked
 from tilewright.ops.grouped_gemm.kernels.operands import of_group
 from tilewright.ops.grouped_gemm.kernels.walk import RAGGED_ROWS
 
-PRODUCER_REGISTERS = gl.constexpr(24)
-CONSUMER_REGISTERS = gl.constexpr(240)
+PRODUCER_REGISTERS = gl.constexpr(40)
+CONSUMER_REGISTERS = gl.constexpr(232)
 
 Output = bundle("Output", "c c_tiles extra n SPLIT TAKES WIDTHS FOLD LARGEST CHAIN")
 """Where sums go: C through two staging buffers for each warp group, the epilogue and its
@@ -53,17 +62,22 @@ operands."""
 
 
 @jit
-def _load(w, ring, a, b):
-    """The producer: loads every K step of every tile of this workgroup into the ring."""
+def _load(w, ring, post, a, b):
+    """The producer: takes tiles, tells the consumers, and loads every K step into the ring."""
     ROWS: gl.constexpr = w.TILE_M // ring.GROUPS
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
-    for tile in range(gl.program_id(0), w.tiles, gl.num_programs(0)):
-        group, begin, rows, tile_m, tile_n = place(w, tile, 1)
-        row = begin + tile_m * w.TILE_M
-        col = tile_n * w.TILE_N
-        both = (tile_m * w.TILE_M + ROWS < rows) | (ring.GROUPS == 1)
+    slot = 0
+    slot_phase = 1
+    ask = asks_at(w, ring.STAGES)
+    tile = gl.program_id(0)
+    while tile < w.tiles:
+        group, begin, rows, inside, col, slot, slot_phase = tell(w, post, tile, slot, slot_phase, 1)
+        row = begin + inside
+        both = (inside + ROWS < rows) | (ring.GROUPS == 1)
         for k0 in range(0, w.k, w.TILE_K):
+            if k0 == ask:
+                tile = taken(post, w.tiles)
             ready = ring.full.index(stage)
             mbarrier.wait(ring.empty.index(stage), phase)
             if both:
@@ -81,6 +95,7 @@ def _load(w, ring, a, b):
             )  # fmt: skip
             load_b(b, group, k0, col, ready, b_tile, ring.B_ROW)
             stage, phase = turned(stage, phase, ring.STAGES)
+    tell_end(post, slot, slot_phase, 1)
 
 
 @jit
@@ -104,7 +119,7 @@ def _finished(out, acc, extra, begin, rows, row, col):
 
 
 @jit
-def multiply(w, ring, out, INT_ACC: gl.constexpr, MINE: gl.constexpr):
+def multiply(w, ring, post, out, INT_ACC: gl.constexpr, MINE: gl.constexpr):
     """A consumer, warp group number MINE: its rows of every tile of this workgroup."""
     ROWS: gl.constexpr = w.TILE_M // ring.GROUPS
     MMA_K: gl.constexpr = 256 // ring.a_tiles.dtype.primitive_bitwidth
@@ -113,16 +128,13 @@ def multiply(w, ring, out, INT_ACC: gl.constexpr, MINE: gl.constexpr):
     stage = 0
     phase = 0
     last = 0
-    step = gl.num_programs(0)
-    group, begin, rows, tile_m, tile_n = place(w, gl.program_id(0), 4)
-    for tile in range(gl.program_id(0), w.tiles, step):
+    slot = 0
+    slot_phase = 0
+    group, begin, rows, row, col = hear(post, slot, slot_phase)
+    while group >= 0:
         extra = of_group(out.extra, group, out.n, out.WIDTHS)
-        begin_now = begin
-        rows_now = rows
-        row = tile_m * w.TILE_M + MINE * ROWS
-        col = tile_n * w.TILE_N
-        group, begin, rows, tile_m, tile_n = place(w, tile + step, 4)
-        if row < rows_now:
+        row += MINE * ROWS
+        if row < rows:
             acc = zeros(ROWS, w.TILE_N, MMA_K, INT_ACC)
             for k0 in range(0, w.k, w.TILE_K):
                 mbarrier.wait(ring.full.index(stage), phase)
@@ -137,20 +149,20 @@ def multiply(w, ring, out, INT_ACC: gl.constexpr, MINE: gl.constexpr):
             acc = warpgroup_mma_wait(0, deps=(acc,))
             mbarrier.arrive(ring.empty.index(last), count=1)
             if not PIECES:
-                acc = _finished(out, acc, extra, begin_now, rows_now, row, col)
+                acc = _finished(out, acc, extra, begin, rows, row, col)
             pieces = cut(acc, COUNT)
             for i in gl.static_range(COUNT):
                 sums = pieces[i]
                 if PIECES:
                     there = col + i * (w.TILE_N // COUNT)
-                    sums = _finished(out, sums, extra, begin_now, rows_now, row, there)
+                    sums = _finished(out, sums, extra, begin, rows, row, there)
                 tma_store_wait(1)  # the last piece but one has left this buffer
                 staging = out.c_tiles.index(2 * MINE + i % 2)
                 staging.store(rounded(sums, out.c.dtype, out.LARGEST))
                 fence_async_shared()
                 # Rows past the group's end are not written.
                 at = [
-                    RAGGED_ROWS, begin_now + rows_now, RAGGED_ROWS - rows_now + row,
+                    RAGGED_ROWS, begin + rows, RAGGED_ROWS - rows + row,
                     (col + i * (w.TILE_N // COUNT)) // out.FOLD,
                 ]  # fmt: skip
                 box = reinterpreted(staging, out.c.dtype, out.c.block_type.shape, out.c.layout)
@@ -160,12 +172,14 @@ def multiply(w, ring, out, INT_ACC: gl.constexpr, MINE: gl.constexpr):
                 mbarrier.wait(ring.full.index(stage), phase)
                 mbarrier.arrive(ring.empty.index(stage), count=1)
                 stage, phase = turned(stage, phase, ring.STAGES)
+        slot, slot_phase = heard(post, slot, slot_phase)
+        group, begin, rows, row, col = hear(post, slot, slot_phase)
     tma_store_wait(0)
 
 
 @jit
 def grouped_gemm_gluon_ws(
-    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, extra,
+    a, b, c, table, m, n, k, groups, lead, c_rows, ldc, zero_rest, counter, extra,
     FORM: gl.constexpr,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     B_ROW: gl.constexpr, INT_ACC: gl.constexpr,
@@ -173,7 +187,7 @@ def grouped_gemm_gluon_ws(
     SPLIT: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; WARP_GROUPS warp groups
-    multiply. Other arguments as in `tma`."""
+    multiply. counter: a number that is 0 before and after. Other arguments as in `tma`."""
     if zero_rest != 0:
         cleared(c_rows, ldc, table, m, groups, lead, n // FOLD, FORM == "masked")
     ROWS: gl.constexpr = TILE_M // WARP_GROUPS
@@ -188,10 +202,11 @@ def grouped_gemm_gluon_ws(
     walk = walked(
         table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
     )  # fmt: skip
+    post = posted(counter, WARP_GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
     ring = Ring(a_tiles, b_tiles, (), full, empty, True, B_ROW, STAGES, WARP_GROUPS)
     output = Output(c, c_tiles, extra, n, SPLIT, TAKES, WIDTHS, FOLD, LARGEST, CHAIN)
     specialized(
-        multiply, (walk, ring, output, INT_ACC), _load, (walk, ring, a, b), WARP_GROUPS,
+        multiply, (walk, ring, post, output, INT_ACC), _load, (walk, ring, post, a, b), WARP_GROUPS,
         CONSUMER_REGISTERS, PRODUCER_REGISTERS,
     )  # fmt: skip

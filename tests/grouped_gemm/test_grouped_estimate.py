@@ -1,0 +1,70 @@
+"""What the estimate of a grouped GEMM assumes of loads, and what it puts first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import ops
+from tilewright.arch import arch, device
+from tilewright.ops.grouped_gemm import GroupedGemmProblem, loads
+from tilewright.ops.nouns import MAIN
+
+FAMILY = ops.family("grouped_gemm")
+H200, SM_90 = device("h200_sxm"), arch("sm_90")
+
+
+def drawn(load: str, groups: int, rows: int) -> np.ndarray:
+    """Rows of each group, drawn some times."""
+    mean, times = loads.means(load, groups, rows), 4000 if rows < 1000 else 200
+    return np.random.default_rng(0).poisson(mean, (times, groups))
+
+
+@pytest.mark.parametrize("load", loads.ASSUMED)
+@pytest.mark.parametrize("groups", [8, 128, 256])
+@pytest.mark.parametrize("rows", [4, 80, 1000, 18000, 131072])
+def test_tiles_and_groups_with_rows_are_those_of_loads_by_chance(
+    load: str, groups: int, rows: int
+) -> None:
+    sizes = drawn(load, groups, rows)
+    there = (sizes > 0).sum(1).mean()
+    assert loads.with_rows(load, groups, rows) == pytest.approx(max(1, there), rel=0.04)
+    for height in (16, 32, 64, 128):
+        tiles = (-(-sizes // height)).sum(1).mean()
+        assert loads.tiles(load, groups, rows, height) == pytest.approx(max(1, tiles), rel=0.05)
+
+
+def ranked(problem: GroupedGemmProblem) -> list:
+    """The default space's kernels for a problem, with their estimates."""
+    configs = FAMILY.default_space(problem, SM_90).expand(SM_90).configs
+    serving = [configs[i] for i in FAMILY.serving(problem, configs, SM_90)]
+    return list(FAMILY.rank(problem, serving, H200))
+
+
+def gathered(tokens: int, k: int, experts: int, n: int, depth: int) -> GroupedGemmProblem:
+    return GroupedGemmProblem(
+        "gathered", groups=experts, m=tokens * k, n=n, k=depth, rows_a=tokens, per_row=k,
+        epilogue="swiglu", gates_apart=True,
+    )  # fmt: skip
+
+
+def test_the_kernel_that_was_fastest_on_an_h200_comes_first() -> None:
+    best, _ = ranked(gathered(16, 8, 128, 1536, 2048))[0]  # docs/notes/moe-layers.md
+    assert (best.pipeline, best.tile_m, best.tile_n) == ("gluon_ws", 64, 128)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 64, 1000, 16000])
+def test_more_rows_never_take_less_time(tokens: int) -> None:
+    few, many = gathered(tokens, 4, 64, 2880, 2880), gathered(2 * tokens, 4, 64, 2880, 2880)
+    less, more = ({c.name: e.total_us for c, e in ranked(p)} for p in (few, many))
+    assert all(more[name] >= us * 0.99 for name, us in less.items())
+
+
+@pytest.mark.parametrize("form", ["contiguous", "gathered", "masked"])
+def test_kernels_with_warp_roles_take_tiles_from_a_counter_that_stays_zero(form: str) -> None:
+    rows = {"rows_a": 64} if form == "gathered" else {}
+    problem = GroupedGemmProblem(form, groups=8, m=512, n=256, k=256, **rows)
+    (config, *_) = [c for c, _ in ranked(problem) if c.pipeline == "gluon_ws"]
+    launch = FAMILY.launch(config, problem, H200)
+    assert [(t.name, t.initial) for t in launch.temporaries] == [("counter", "kept_zero")]
+    assert [step.part for step in launch.steps] == [MAIN]
