@@ -34,7 +34,13 @@ from tilewright.ops.grouped_gemm.kernels.gathered_gluon_ws import (
     copied,
     places,
 )
-from tilewright.ops.grouped_gemm.kernels.gluon_post import asks_at, posted, taken, tell, tell_end
+from tilewright.ops.grouped_gemm.kernels.gluon_post import (
+    asks_at,
+    posted,
+    taken,
+    tell_end,
+    tell_place,
+)
 from tilewright.ops.grouped_gemm.kernels.gluon_scaled import Scales, multiply
 from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, tiles_of, walked
 from tilewright.ops.grouped_gemm.kernels.operands import scales_of_group
@@ -75,7 +81,7 @@ def _load(w, ring, post, scales, a, lda, maps, b):
     ask = asks_at(w, ring.STAGES)
     tile = gl.program_id(0)
     while tile < w.tiles:
-        group, begin, rows, row, col, slot, slot_phase = tell(
+        group, begin, rows, row, col, slot, slot_phase = tell_place(
             w, post, tile, slot, slot_phase, LOADERS
         )  # fmt: skip
         own = scales_of_group(scales.scales, begin, group, w.FORM, scales.SCALES)

@@ -33,7 +33,13 @@ from tilewright.ops.device.gluon_api import (
 )
 from tilewright.ops.device.gluon_ring import Ring, barriers, turned
 from tilewright.ops.device.gluon_roles import specialized
-from tilewright.ops.grouped_gemm.kernels.gluon_post import asks_at, posted, taken, tell, tell_end
+from tilewright.ops.grouped_gemm.kernels.gluon_post import (
+    asks_at,
+    posted,
+    taken,
+    tell_end,
+    tell_place,
+)
 from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, tiles_of, walked
 from tilewright.ops.grouped_gemm.kernels.gluon_ws import Output, load_b, multiply
 
@@ -75,7 +81,7 @@ def _load(w, ring, post, a, lda, maps, b):
     ask = asks_at(w, ring.STAGES)
     tile = gl.program_id(0)
     while tile < w.tiles:
-        group, begin, rows, row, col, slot, slot_phase = tell(
+        group, begin, rows, row, col, slot, slot_phase = tell_place(
             w, post, tile, slot, slot_phase, LOADERS
         )  # fmt: skip
         first, first_there = places(w, maps, begin, row, rows, ROWS, LAYOUT)

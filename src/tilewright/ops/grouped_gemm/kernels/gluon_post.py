@@ -21,7 +21,7 @@ told, heard: barriers of each slot."""
 
 SLOTS = gl.constexpr(4)
 WORDS = gl.constexpr(5)
-"""Numbers of a message: see `tell`."""
+"""Numbers of a message, of which the first is the tile's group."""
 NONE = gl.constexpr(-1)
 FOUR_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
@@ -46,33 +46,34 @@ def asks_at(w, STAGES: gl.constexpr):
 @jit
 def taken(post, tiles):
     """The number of this workgroup's tile after the current one. Every tile has one taken, so who
-    takes the last sets the counter back."""
-    count = gl.atomic_add(post.counter, 1)
+    takes the last sets the counter back. Accesses are relaxed: nothing else follows from it."""
+    count = gl.atomic_add(post.counter, 1, sem="relaxed")
     if count == tiles - 1:
-        gl.atomic_xchg(post.counter, 0)
+        gl.atomic_xchg(post.counter, 0, sem="relaxed")
     return gl.num_programs(0) + count
 
 
 @jit
-def tell(w, post, tile, slot, slot_phase, WARPS: gl.constexpr):
-    """Tell the warp groups that multiply of a tile: its group, that group's first row and number of
-    rows, and the tile's first row in the group and its column. Returns these, and the next slot.
-    WARPS: that load."""
+def tell_place(w, post, tile, slot, slot_phase, WARPS: gl.constexpr):
+    """Tell of a tile of a walk: its group, that group's first row and number of rows, and the
+    tile's first row in the group and its column. Returns these, and the next slot."""
     group, begin, rows, tile_m, tile_n = place(w, tile, WARPS)
     row = tile_m * w.TILE_M
     col = tile_n * w.TILE_N
-    slot, slot_phase = _write(post, (group, begin, rows, row, col), slot, slot_phase, WARPS)
+    slot, slot_phase = tell(post, (group, begin, rows, row, col), slot, slot_phase, WARPS)
     return group, begin, rows, row, col, slot, slot_phase
 
 
 @jit
 def tell_end(post, slot, slot_phase, WARPS: gl.constexpr):
-    """Tell them that there is no further tile."""
-    _write(post, (NONE, 0, 0, 0, 0), slot, slot_phase, WARPS)
+    """Tell that there is no further tile: its group is NONE."""
+    tell(post, (NONE, 0, 0, 0, 0), slot, slot_phase, WARPS)
 
 
 @jit
-def _write(post, words, slot, slot_phase, WARPS: gl.constexpr):
+def tell(post, words, slot, slot_phase, WARPS: gl.constexpr):
+    """Write a message's WORDS numbers into a slot, once all have heard what was in it; returns the
+    next slot. WARPS: that load."""
     LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     mbarrier.wait(post.heard.index(slot), slot_phase)
     for i in gl.static_range(WORDS):
@@ -84,15 +85,14 @@ def _write(post, words, slot, slot_phase, WARPS: gl.constexpr):
 
 @jit
 def hear(post, slot, slot_phase):
-    """Wait for the message of a slot; returns its numbers (see `tell`), of which the group is NONE
-    behind the last tile."""
+    """Wait for the message of a slot; returns its numbers."""
     mbarrier.wait(post.told.index(slot), slot_phase)
-    group = _word(post, slot, 0)
-    begin = _word(post, slot, 1)
-    rows = _word(post, slot, 2)
-    row = _word(post, slot, 3)
-    col = _word(post, slot, 4)
-    return group, begin, rows, row, col
+    a = _word(post, slot, 0)
+    b = _word(post, slot, 1)
+    c = _word(post, slot, 2)
+    d = _word(post, slot, 3)
+    e = _word(post, slot, 4)
+    return a, b, c, d, e
 
 
 @jit

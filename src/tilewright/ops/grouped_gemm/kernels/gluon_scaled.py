@@ -52,8 +52,8 @@ from tilewright.ops.grouped_gemm.kernels.gluon_post import (
     heard,
     posted,
     taken,
-    tell,
     tell_end,
+    tell_place,
 )
 from tilewright.ops.grouped_gemm.kernels.gluon_walk import cleared, tiles_of, walked
 from tilewright.ops.grouped_gemm.kernels.operands import scales_of_group
@@ -81,7 +81,9 @@ def _load(w, ring, post, scales, a, b):
     ask = asks_at(w, ring.STAGES)
     tile = gl.program_id(0)
     while tile < w.tiles:
-        group, begin, rows, row, col, slot, slot_phase = tell(w, post, tile, slot, slot_phase, 1)
+        group, begin, rows, row, col, slot, slot_phase = tell_place(
+            w, post, tile, slot, slot_phase, 1
+        )
         own = scales_of_group(scales.scales, begin, group, w.FORM, scales.SCALES)
         both = (row + MINE * ROWS < rows) | (ring.GROUPS == 1)
         for k0 in range(0, w.k, w.TILE_K):

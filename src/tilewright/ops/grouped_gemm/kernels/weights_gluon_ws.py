@@ -15,10 +15,9 @@ loaded as zeros and not stored.
 On a CPU. Gluon has no interpreter; `weights_tma` with the same fields computes the same result.
 
 Balance. Groups have parts of K of any size, so their tiles take times of any length. Tiles are
-numbered with the largest group's first, and workgroups take the next number from a counter as
-`gluon_ws` of attention does: those that got long tiles take fewer. The producer takes them, and
-tells the others through shared memory. The order is found once, before the roles part: each group's
-place is the number of groups that are larger.
+numbered with the largest group's first, and the producer takes the next number from a counter and
+tells the others (`gluon_post`): workgroups that got long tiles take fewer. The order is found once,
+before the roles part: each group's place is the number of groups that are larger.
 
 What limits it. With many rows a group, the matrix units; with few, writing C. A single group with
 most of the rows leaves workgroups without work: its sums are not cut.
@@ -49,24 +48,25 @@ from tilewright.ops.device.gluon_ring import (
 from tilewright.ops.device.gluon_roles import specialized
 from tilewright.ops.device.gluon_store import cut
 from tilewright.ops.device.schedule import tile_coordinates
+from tilewright.ops.grouped_gemm.kernels.gluon_post import (
+    hear,
+    heard,
+    posted,
+    taken,
+    tell,
+    tell_end,
+)
 from tilewright.ops.grouped_gemm.kernels.walk import MAX_GROUPS, RAGGED_ROWS, group_rows
 
-Groups = bundle("Groups", "table m n k groups lead counter places TILE_M TILE_N TILE_K GROUP_M")
-"""The products, how they are cut into tiles, and what says which tile is next."""
-
-Post = bundle("Post", "message told heard")
-"""The next tiles, from the producer to the consumers: SLOTS messages, and their barriers."""
+Groups = bundle("Groups", "table m n k groups lead places TILE_M TILE_N TILE_K GROUP_M")
+"""The products, and how they are cut into tiles."""
 
 PRODUCER_REGISTERS = gl.constexpr(40)
 CONSUMER_REGISTERS = gl.constexpr(232)
 """Of a thread. With 24, the warp that looks for tiles and loads them spilled 32 bytes."""
-SLOTS = gl.constexpr(2)
-WORDS = gl.constexpr(4)
-"""Numbers of a message: see `_tell`."""
 PART = gl.constexpr(128)
 """Groups that are looked through together."""
 ONE_WARP = gl.constexpr(gl.BlockedLayout([PART // 32], [32], [1], [0]))
-FOUR_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 ALL_GROUPS = gl.constexpr(gl.BlockedLayout([MAX_GROUPS // 128], [32], [4], [0]))
 
 
@@ -99,32 +99,6 @@ def _group_at(g, place):
 
 
 @jit
-def _taken(g, last):
-    """The number of this workgroup's tile after the current one. Every tile has one taken, so who
-    takes the last sets the counter back."""
-    count = gl.atomic_add(g.counter, 1)
-    if count == last - 1:
-        gl.atomic_xchg(g.counter, 0)
-    return gl.num_programs(0) + count
-
-
-@jit
-def _tell(post, slot, group, size, row, col):
-    """Write a message: a tile's group, its part of K, and the tile's first row and column. Behind
-    the last tile, the group is -1."""
-    values = (group, size, row, col)
-    for i in gl.static_range(WORDS):
-        word = gl.full((1,), values[i], gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
-        post.message.index(slot * WORDS + i).store(word)
-
-
-@jit
-def _heard(post, slot, WORD: gl.constexpr):
-    """One number of a message."""
-    return gl.max(post.message.index(slot * WORDS + WORD).load(FOUR_WARPS), 0)
-
-
-@jit
 def _copy(matrix, end, at, column, ready, tile):
     """Copy K rows of a group that ends at `end`, from column `column` on, to a tile."""
     box = reinterpreted(tile, matrix.dtype, matrix.block_type.shape, matrix.layout)
@@ -144,16 +118,13 @@ def _load(g, ring, post, a, b):
     phase = 1
     number = gl.program_id(0)
     while number < last:
-        following = _taken(g, last)
+        following = taken(post, last)
         group = _group_at(g, number // each)
         begin, size = group_rows(g.table, group, g.k, g.lead, False)
         tile_m, tile_n = tile_coordinates(number % each, tiles_m, tiles_n, g.GROUP_M)
         row = tile_m * g.TILE_M
         col = tile_n * g.TILE_N
-        mbarrier.wait(post.heard.index(slot), slot_phase)
-        _tell(post, slot, group, size, row, col)
-        mbarrier.arrive(post.told.index(slot), count=1)
-        slot, slot_phase = turned(slot, slot_phase, SLOTS)
+        slot, slot_phase = tell(post, (group, 0, size, row, col), slot, slot_phase, 1)
         for k0 in range(0, size, g.TILE_K):
             at = RAGGED_ROWS - size + k0
             ready = ring.full.index(stage)
@@ -165,9 +136,7 @@ def _load(g, ring, post, a, b):
             _copy(b, begin + size, at, col, ready, ring.b_tiles.index(stage))
             stage, phase = turned(stage, phase, ring.STAGES)
         number = following
-    mbarrier.wait(post.heard.index(slot), slot_phase)
-    _tell(post, slot, -1, 0, 0, 0)
-    mbarrier.arrive(post.told.index(slot), count=1)
+    tell_end(post, slot, slot_phase, 1)
 
 
 @jit
@@ -182,12 +151,10 @@ def _multiply(
     slot_phase = 0
     stage = 0
     phase = 0
-    mbarrier.wait(post.told.index(slot), slot_phase)
-    group = _heard(post, slot, 0)
+    group, _, size, row, col = hear(post, slot, slot_phase)
     while group >= 0:
-        steps = gl.cdiv(_heard(post, slot, 1), g.TILE_K)
-        row = _heard(post, slot, 2) + MINE * ROWS
-        col = _heard(post, slot, 3)
+        steps = gl.cdiv(size, g.TILE_K)
+        row += MINE * ROWS
         acc = zeros(ROWS, g.TILE_N, MMA_K, INT_ACC)
         acc, rest, used, stage, phase = multiply(ring, acc, (), 0, steps, stage, phase, MINE)
         acc, rest = awaited(acc, rest, 0)
@@ -200,10 +167,8 @@ def _multiply(
             fence_async_shared()
             box = reinterpreted(staging, c.dtype, c.block_type.shape, c.layout)
             tma_store(c, [group, row, col + i * (g.TILE_N // COUNT)], box)
-        mbarrier.arrive(post.heard.index(slot), count=1)  # all threads have read it long ago
-        slot, slot_phase = turned(slot, slot_phase, SLOTS)
-        mbarrier.wait(post.told.index(slot), slot_phase)
-        group = _heard(post, slot, 0)
+        slot, slot_phase = heard(post, slot, slot_phase)
+        group, _, size, row, col = hear(post, slot, slot_phase)
     tma_store_wait(0)
 
 
@@ -222,17 +187,13 @@ def grouped_weights_gluon_ws(
     b_tiles = tiles_of(b, STAGES)
     c_tiles = tiles_of(c, 2 * WARP_GROUPS)
     full, empty = barriers(STAGES, WARP_GROUPS)
-    told, heard = barriers(SLOTS, WARP_GROUPS)
+    post = posted(counter, WARP_GROUPS)
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    message = gl.allocate_shared_memory(gl.int32, [SLOTS * WORDS, 1], PLAIN)
     places = gl.allocate_shared_memory(gl.int16, [MAX_GROUPS // PART, PART], PLAIN)
     _order(reinterpreted(places, gl.int16, [MAX_GROUPS], PLAIN), table, k, groups, lead)
     fence_async_shared()  # the copy engine sees the barriers too
-    products = Groups(
-        table, m, n, k, groups, lead, counter, places, TILE_M, TILE_N, TILE_K, GROUP_M
-    )  # fmt: skip
+    products = Groups(table, m, n, k, groups, lead, places, TILE_M, TILE_N, TILE_K, GROUP_M)
     ring = Ring(a_tiles, b_tiles, (), full, empty, False, True, STAGES, WARP_GROUPS)
-    post = Post(message, told, heard)
     specialized(
         _multiply, (products, ring, post, c, c_tiles, INT_ACC, SPLIT), _load,
         (products, ring, post, a, b), WARP_GROUPS, CONSUMER_REGISTERS, PRODUCER_REGISTERS,
