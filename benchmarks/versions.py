@@ -40,11 +40,16 @@ TRITONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
 NEWEST_FOR_3_10 = "3.8.0"
 """Triton 3.9 has no wheels for Python 3.10."""
 TORCHES = ("2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
-TESTS = ("tests/runtime/test_interpreter.py", "tests/gemm/test_gemm_interpreted.py")
+TESTS = (
+    "tests/runtime/test_interpreted_numbers.py",
+    "tests/runtime/test_interpreted_memory.py",
+    "tests/runtime/test_interpreter.py",
+    "tests/gemm/test_gemm_interpreted.py",
+)
 CHOSEN = "not quick"
 """Of these, those that do not depend on how busy the machine is."""
 SHORT = "(bit or dot or gemm) and not quick"
-"""Of the first file, those that `--short` runs: copies, products, whole kernels."""
+"""Of the first file, those that `--short` runs: copies, products."""
 
 
 def main() -> int:

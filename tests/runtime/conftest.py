@@ -60,3 +60,16 @@ def gpu(
     loader._lacking.cache_clear()
     yield SimpleNamespace(driver=driver, dispatcher=Dispatcher(device=device(named)), stream=stream)
     loader._lacking.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Iterator[Any]:
+    """An interpreter that knows interp_kernels."""
+    from interpreting import ENV
+
+    from tilewright.runtime.interpreter import Interpreter
+
+    with pytest.MonkeyPatch.context() as patch, Interpreter() as interpreter:
+        for name, value in ENV.items():
+            patch.setenv(name, value)
+        yield interpreter
