@@ -1,7 +1,7 @@
 """`Dispatcher`: chooses and launches the right kernel for a problem, or for the operands of a call.
 
 Problem → candidates (registry or bundles, rules, constraints) → selector → Plan
-→ load or build → launch
+→ kernels loaded or built → launch
 
 Planning (`select`, `explain`, `is_supported`) needs no GPU, torch or triton. A call launches on the
 GPU of its operands; CPU arrays run in Triton's interpreter, or on an emulated GPU.
@@ -10,14 +10,13 @@ GPU of its operands; CPU arrays run in Triton's interpreter, or on an emulated G
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tilewright import arrays, calls, capturing, garbage, ops, preparing, torch_answer, untuned
+from tilewright import arrays, calls, capturing, garbage, ops, preparing, untuned
 from tilewright.arch import arch, words
 from tilewright.arch.model import Device
 from tilewright.arch.resolve import emulated
@@ -27,27 +26,26 @@ from tilewright.checks import flag
 from tilewright.compile import Progress, Store
 from tilewright.compile.pool import TIMEOUT_SECONDS
 from tilewright.errors import (
-    BuildFailed,
     FindingsFound,
     LibraryRefused,
     WrongDevice,
     listed,
 )
 from tilewright.explain import Explanation
+from tilewright.launchable import Launchable
 from tilewright.loader import NOT_EMULATED, Libraries, Loader, sources
-from tilewright.ops.nouns import View, without_kept_zero
-from tilewright.plan import KEPT, Plan, Planner
+from tilewright.ops.nouns import View
+from tilewright.plan import Plan, Planner
 from tilewright.preparing import Preparation
-from tilewright.ready import Launches, Meanwhile, Ready, Repeatable
+from tilewright.ready import Launches, Repeatable
 from tilewright.registry import Registry
 from tilewright.runtime.bound import Bound, BoundLaunch
 from tilewright.runtime.workspace import Workspaces
 from tilewright.select.configured import Wanted
 from tilewright.select.constraints import Constraints
 from tilewright.select.model import GivenModels
-from tilewright.standing import WAITS, Standing
+from tilewright.standing import WAITS
 from tilewright.tables.merge import Tables
-from tilewright.torch_answer import Answer
 from tilewright.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -121,7 +119,7 @@ class Dispatcher:
         """Whether calls run on an emulated GPU."""
         if isinstance(device, str) and self.emulated:
             device = emulated(device)
-        self._libraries = Libraries(NOT_EMULATED if self.emulated else "")
+        libraries = Libraries(NOT_EMULATED if self.emulated else "")
         self.planner = self._planner_type(
             registry,
             device,
@@ -131,7 +129,7 @@ class Dispatcher:
             tables,
             bundles,
             prebuilt,
-            self._libraries,
+            libraries,
             models,
         )
         self.registry = registry
@@ -144,9 +142,7 @@ class Dispatcher:
         must_wait = self.emulated or not self.build_missing
         self.waits = must_wait or (flag(WAITS, True) if waits is None else waits)
         """Whether calls wait for kernels that have to be built."""
-        self._standing = Standing(self.planner, self.loader)
-        self._aside: dict[Any, Ready] = {}
-        """Launches that stand in for others. They stay: a library's work may still be queued."""
+        self._launchable = Launchable(self.planner, self.loader, libraries)
         self.counting = False
         """Whether calls on an emulated GPU count what kernels do (`Ran.counted`)."""
         self.ran: tuple[Ran, ...] = ()
@@ -154,7 +150,6 @@ class Dispatcher:
         self.workspaces = Workspaces()
         self._launches = Launches(self.workspaces)
         self._version = registry.version if registry is not None else 0
-        self._lock = threading.Lock()
         capturing.watch(self)
 
     def device_for_planning(self) -> Device:
@@ -185,7 +180,7 @@ class Dispatcher:
     def standing(self) -> tuple[Plan, ...]:
         """The plans that answer calls now in place of kernels that are being built; none where
         calls wait."""
-        return self._standing.now()
+        return self._launchable.standing()
 
     def prepare(
         self,
@@ -307,7 +302,7 @@ class Dispatcher:
             if done is None and stream is None:
                 done = self._answered_again(said, operands, outputs)
             if done is None:
-                config = self._kernel(op) if named else None
+                config = self.planner.config(op) if named else None
                 done = self._first_run(op, config, operands, outputs, stream, said)
         except LibraryRefused as error:  # for this call's numbers
             if named:
@@ -394,11 +389,6 @@ class Dispatcher:
             return out
         return self.run_given(name, operands, out, stream, options, named=True)
 
-    def _kernel(self, name: str) -> Any:
-        if self.registry is not None:
-            return self.registry.get(name).config
-        return ops.family_of(name).parse_name(name)
-
     def _first_run(
         self,
         op: str,
@@ -417,15 +407,22 @@ class Dispatcher:
             self._emulate(family, config, given, said.scalars)
         elif given.views[0].device == "cpu":
             self._interpret(family, config, given, said.scalars)
-        elif config is not None or not self._answered(
-            family, given, stream, said, operands, outputs
-        ):
+        else:
+            index = _index(given.views[0])
+            captured = self._captured(index, stream)
+            waits = self.waits or captured or config is not None
+            if not waits and stream is None and self.planner.torch_may_answer:
+                how = self._launchable.answered(family, given, index, said.scalars)
+                if how is not None:
+                    launches.answer_again(said, operands, outputs, given, how)
+                    _saw(how.chosen)
+                    return given.outputs
+            target = self.planner.live(index)
             addresses = tuple(view.address for view in given.views)
-            with self._undisturbed(given, stream):
-                ready = self._prepare(family, config, given, stream)
+            with self._undisturbed(target) if captured else nullcontext():
+                ready = self._launchable.ready(family, config, given, target, index, waits)
                 if config is None:
-                    _tell(ready.chosen)
-                    untuned.saw(ready.chosen)
+                    _saw(ready.chosen)
                 launches.launch(ready, given.inputs, given.outputs, addresses, stream, said.scalars)
             passed = outputs or given.outputs
             final = ready.plan is ready.chosen  # no other is kept, so that each call asks again
@@ -434,9 +431,7 @@ class Dispatcher:
                     said, operands, passed, ready, followed=config is None, made=outputs is None
                 )
             elif not final and stream is None:
-                under_way = self._standing.watch(ready.chosen)
-                answer = partial(_launched, launches, ready)
-                how = Meanwhile(ready.chosen, under_way, answer, given.bound)
+                how = self._launchable.stands_in(ready, launches)
                 launches.answer_again(said, operands, outputs, given, how)
         return given.outputs
 
@@ -452,90 +447,8 @@ class Dispatcher:
         if found is None:
             return None
         chosen, done = found
-        _tell(chosen)
-        untuned.saw(chosen)
+        _saw(chosen)
         return done
-
-    def _answered(
-        self,
-        family: Any,
-        given: Arrays,
-        stream: Any,
-        said: Spoken,
-        operands: Sequence[Any],
-        outputs: Sequence[Any] | None,
-    ) -> bool:
-        """Whether torch's call computed the outputs in place of a kernel that is being built. Not
-        if the kernel is there, if calls wait for it, or if torch has no call that may answer."""
-        if self.waits or stream is not None or not self.planner.torch_may_answer:
-            return False
-        index = _index(given.views[0])
-        target = self.planner.live(index)
-        if self._captured(target, index, stream):
-            return False
-        with self._lock:
-            self._libraries.index = index
-            chosen = self.planner.plan(given.problem, target)
-            if self._standing.settled(chosen, index):
-                return False
-            found = torch_answer.answer(family, given)
-            if found is None or not self._standing.begun(chosen, found.name):
-                return False
-        try:
-            found(given.all, said.scalars)
-        except RuntimeError as error:
-            log.warning("%s does not answer for %s: %s", found.name, chosen.config.name, error)
-            return False
-        under_way = self._standing.watch(chosen)
-        how = Meanwhile(chosen, under_way, partial(_computed, found), given.bound)
-        self._launches.answer_again(said, operands, outputs, given, how)
-        _tell(chosen)
-        untuned.saw(chosen)
-        return True
-
-    def _prepare(self, family: Any, config: Any, given: Arrays, stream: Any = None) -> Ready:
-        """A launchable plan on the GPU of the operands. If a kernel cannot be built, the next
-        choice is tried. If calls do not wait, another kernel may stand in for one that has to be
-        built, except in a CUDA graph, which would keep it."""
-        problem, index = given.problem, 0 if self.emulated else _index(given.views[0])
-        planner = self.planner
-        target = planner.device_for_planning() if self.emulated else planner.live(index)
-        with self._lock:
-            self._libraries.index = index
-            while True:
-                if config is None:
-                    plan = chosen = planner.plan(problem, target)
-                    if not self.waits and not self._captured(target, index, stream):
-                        plan = self._standing.plan(chosen, index)
-                else:
-                    plan = chosen = planner.named(config, problem, target)
-                key = plan.config, problem, given.bound, index
-                if plan is not chosen and key in self._aside:
-                    return replace(self._aside[key], chosen=chosen)
-                try:
-                    parts, products = self.loader.loaded(plan, index)
-                    break
-                except BuildFailed as error:
-                    if config is not None:
-                        raise
-                    log.warning("%s", error)
-                    planner.avoid(plan, error)
-                    self._standing.forget()
-        bound = BoundLaunch(
-            self.loader.driver(target),
-            index,
-            parts,
-            arch(target.arch).warp_size,
-            plan.launch,
-            given.bound,
-            tuple(family.scalars),
-            family.scalar_defaults(problem),
-            products,
-        )
-        ready = Ready(plan, chosen, bound, given.bound, index)
-        if plan is not chosen and len(self._aside) < KEPT:
-            self._aside[key] = ready
-        return ready
 
     def bound(
         self,
@@ -555,33 +468,7 @@ class Dispatcher:
         No temporary of the launch is kept zero between calls: each launch zeroes them. Raises
         `NoKernelFound`, `UnsupportedProblem`, `BuildFailed`, `LaunchFailed`, `NoDriver`.
         """
-        target = self.planner.live(index)
-        with self._lock:
-            self._libraries.index = index
-            while True:
-                plan = self.planner.plan(problem, target)
-                if kernel and plan.config.name != kernel:
-                    plan = self.planner.named(self._kernel(kernel), problem, target)
-                try:
-                    parts, products = self.loader.loaded(plan, index)
-                    break
-                except BuildFailed as error:
-                    if kernel:
-                        raise
-                    log.warning("%s", error)
-                    self.planner.avoid(plan, error)
-        family = ops.family(problem.family)
-        launch = BoundLaunch(
-            self.loader.driver(target),
-            index,
-            parts,
-            arch(target.arch).warp_size,
-            without_kept_zero(plan.launch),
-            operands,
-            defaults={**family.scalar_defaults(problem), **scalars},
-            products=products,
-        )
-        return plan, launch
+        return self._launchable.bound(problem, operands, scalars, index, kernel)
 
     def _avoid(
         self,
@@ -593,27 +480,19 @@ class Dispatcher:
     ) -> None:
         """Choose the algorithm of a library no more for the problem of a call that it refused."""
         given = calls.read(ops.family(op), None, operands, said, outputs)
-        with self._lock:
-            target = self.planner.live(_index(given.views[0]))
-            log.warning("%s", error)
-            self.planner.avoid(self.planner.plan(given.problem, target), error)
+        self._launchable.avoid(given.problem, _index(given.views[0]), error)
         self.forget_launches()
 
     @contextmanager
-    def _undisturbed(self, given: Arrays, stream: Any) -> Iterator[None]:
+    def _undisturbed(self, target: Device) -> Iterator[None]:
         """In a graph, planning, building and loading a kernel may take seconds. Garbage that is
         collected meanwhile would invalidate the capture (`garbage`)."""
-        index = _index(given.views[0])
-        target = self.planner.live(index)
-        if not self._captured(target, index, stream):
-            yield
-            return
         with garbage.uncollected(), self.loader.driver(target).capture_allowed():
             yield
 
-    def _captured(self, target: Device, index: int, stream: Any) -> bool:
+    def _captured(self, index: int, stream: Any) -> bool:
         """Whether a CUDA graph captures a call on this stream."""
-        on = self.loader.driver(target)
+        on = self.loader.driver(self.planner.live(index))
         with on.current(index):
             return bool(on.capture(self._launches.stream_of(index, stream)))
 
@@ -649,7 +528,8 @@ class Dispatcher:
         launches, key = self._launches, (config, given.problem, given.bound)
         ready = launches.ready.get(key)
         if ready is None:
-            ready = self._prepare(family, config, given)
+            target = self.device_for_planning()
+            ready = self._launchable.ready(family, config, given, target, 0, waits=True)
             launches.add(key, ready)
         if config is None:
             _tell(ready.plan)
@@ -687,18 +567,10 @@ def _same(passed: Sequence[Any], adopted: Sequence[Any]) -> bool:
     return all(one is other for one, other in zip(passed, adopted, strict=True))
 
 
-def _computed(
-    answer: Answer, inputs: Sequence[Any], outputs: Sequence[Any], _: Any, scalars: Sequence[Any]
-) -> None:
-    """`Meanwhile.answer` by torch's call."""
-    answer((*inputs, *outputs), scalars)
-
-
-def _launched(
-    launches: Launches, ready: Ready, inputs: Any, outputs: Any, addresses: Any, scalars: Any
-) -> None:
-    """`Meanwhile.answer` by another kernel."""
-    launches.launch(ready, inputs, outputs, addresses, None, scalars)
+def _saw(plan: Plan) -> None:
+    """Tell those who listen of a plan that was chosen for a call on a GPU."""
+    _tell(plan)
+    untuned.saw(plan)
 
 
 def _tell(plan: Plan) -> None:

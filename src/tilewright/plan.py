@@ -248,6 +248,12 @@ class Planner:
         plan = self.plan(problem, target)
         return plan if plan.ahead else None
 
+    def config(self, name: str) -> Any:
+        """The kernel called `name`. Raises `UnknownName` if there is none."""
+        if self.registry is not None:
+            return self.registry.get(name).config
+        return ops.family_of(name).parse_name(name)
+
     def named(self, config: Any, problem: Any, target: Device) -> Plan:
         """The plan for `problem` with the kernel `config`. Raises `UnsupportedProblem` if it cannot
         serve the problem within the planner's constraints."""

@@ -519,7 +519,7 @@ def test_a_process_may_end_while_kernels_are_built(over, compiler, monkeypatch, 
     dispatcher = over()
     call(dispatcher)
     compiler.go.set()
-    until(lambda: not dispatcher._standing._behind._thread.is_alive())
+    until(lambda: not dispatcher._launchable._standing._behind._thread.is_alive())
     assert not uncaught and not caplog.text
 
 
