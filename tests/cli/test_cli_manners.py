@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import inspect
 import os
 import pty
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import pytest
 import typer
@@ -110,6 +112,41 @@ def _outside_examples(node: ast.AST):
         call = child.func if isinstance(child, ast.Call) else None
         if not (isinstance(call, ast.Name) and call.id in ("examples", "command")):
             yield from _outside_examples(child)
+
+
+QUICK = {"archs", "devices", "kernels list", "kernels show", "learn explain", "table import"}
+"""Commands that read or print little, and never take two seconds."""
+
+
+def test_every_command_that_may_take_long_says_what_goes_on():
+    """As far as its code says: it, or a function of the command line that it names, says so."""
+
+    def lines(code: CodeType):
+        yield code
+        for one in code.co_consts:
+            if isinstance(one, CodeType):
+                yield from lines(one)
+
+    def says(function: FunctionType, seen: set[FunctionType]) -> bool:
+        seen.add(function)
+        names = {name for code in lines(function.__code__) for name in code.co_names}
+        if names & {"busy", "show_progress", "show_measuring", "compile_all"}:
+            return True
+        called = [function.__globals__.get(name) for name in names]
+        return any(
+            isinstance(one, FunctionType) and one not in seen and says(one, seen)
+            for one in called
+            if getattr(one, "__module__", "").startswith("tilewright.cli")
+        )
+
+    root = typer.main.get_command(app)
+    for path in every_command():
+        command = root
+        for name in path:
+            command = command.commands[name]
+        if not hasattr(command, "commands"):
+            silent = not says(inspect.unwrap(command.callback), set())
+            assert silent == (" ".join(path) in QUICK), path
 
 
 @pytest.mark.turns(12)

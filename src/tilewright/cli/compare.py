@@ -78,11 +78,12 @@ def compare(
     target = live_device(index) if index is not None else device(PLANNING_DEVICE)
     problem = asked.on(target)
     store = kept.open()
-    sides = [contender(word, problem, target, store, kernel) for word in (first, second)]
     seed = secrets.randbits(31) if seed is None else seed
     method = timing.method()
-    calls, timer = prepared(sides, problem, seed, timing.on, target.l2_bytes, method)
-    found = tune.compare(calls[0], calls[1], timer, timing.rounds, confidence, margin)
+    with output.busy(f"comparing on {problem}"):
+        sides = [contender(word, problem, target, store, kernel) for word in (first, second)]
+        calls, timer = prepared(sides, problem, seed, timing.on, target.l2_bytes, method)
+        found = tune.compare(calls[0], calls[1], timer, timing.rounds, confidence, margin)
     document = {
         "problem": {"family": problem.family, **asdict(problem)},
         "first": sides[0].label,

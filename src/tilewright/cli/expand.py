@@ -102,8 +102,9 @@ def _select(
         )
     this = arch(arch_name)
     of = ops.family(default)
-    space = of.default_space(of.parse_problem(words(inputs), this), this)
-    found = space.expand(this)
+    problem = of.parse_problem(words(inputs), this)
+    with output.busy(f"expanding the default space of {default} for {this.name}"):
+        found = of.default_space(problem, this).expand(this)
     return selection.Selection(this, found.configs, found.dropped, found.duplicates)
 
 

@@ -67,10 +67,12 @@ def explain(
     opened = [Bundle(path, trust_bundle) for path in bundles or ()]
     target = plan.dispatcher(plan.device, bundles=opened)
     if asked.family == words.NAME:
-        layer = _layer(asked, target)
+        with output.busy("choosing a kernel for each step"):
+            layer = _layer(asked, target)
         output.answer(layer.to_dict(), as_json, lambda _: _show_layer(layer))
         return
-    found = target.explain(asked.on(target.device_for_planning()))
+    with output.busy("choosing a kernel"):
+        found = target.explain(asked.on(target.device_for_planning()))
     if as_json:
         output.emit(found.to_dict())
     else:

@@ -49,7 +49,8 @@ def offered(
 
     group = _group(devices)
     problem = said.on(group.device)
-    offer = asked(group, [problem], count or ALGORITHMS)[problem]
+    with output.busy(f"asking the library of {group.device.name}"):
+        offer = asked(group, [problem], count or ALGORITHMS)[problem]
     document: dict[str, Any] = {
         "problem": str(problem),
         "device": group.device.name,

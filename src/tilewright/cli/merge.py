@@ -39,7 +39,8 @@ def merge(
     """
     from tilewright.measure.merge import merge as do
 
-    merged = do(folders, out, policy)  # type: ignore[arg-type]  # checked there
+    with output.busy(f"merging {len(folders)} directories"):
+        merged = do(folders, out, policy)  # type: ignore[arg-type]  # checked there
     if as_json:
         output.emit({"out": str(out), "policy": policy, **asdict(merged)})
         return

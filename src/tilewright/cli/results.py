@@ -60,7 +60,8 @@ def results(
         elif export is not None:
             from tilewright.measure.export import export as write
 
-            count = write(kept, export)
+            with output.busy(f"writing {export}"):
+                count = write(kept, export)
             if as_json:
                 output.emit({"path": str(export), "rows": count})
             else:
@@ -70,7 +71,8 @@ def results(
 
 
 def _query(kept: Results, sql: str, as_json: bool) -> None:
-    titles, rows = kept.query(sql)
+    with output.busy(f"reading {kept.folder}"):
+        titles, rows = kept.query(sql)
     cells = [[f"{len(v)} bytes" if isinstance(v, bytes) else v for v in row] for row in rows]
     if as_json:
         output.emit({"columns": titles, "rows": cells})
@@ -81,8 +83,9 @@ def _query(kept: Results, sql: str, as_json: bool) -> None:
 def _summary(kept: Results, as_json: bool) -> None:
     from tilewright.measure.summary import best, coverage, refusals, slowest_builds
 
-    found, covered, slow = best(kept), coverage(kept), slowest_builds(kept, SLOWEST)
-    refused = refusals(kept)
+    with output.busy(f"reading {kept.folder}"):
+        found, covered, slow = best(kept), coverage(kept), slowest_builds(kept, SLOWEST)
+        refused = refusals(kept)
     if as_json:
         output.emit(
             {
