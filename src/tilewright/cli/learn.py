@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Models that correct the estimate: data, train, evaluate, explain, compare, suggest.",
+    short_help="Models that correct the estimate.",
     no_args_is_help=True,
     epilog=examples(
         "tilewright learn train DIR -o model.json",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="What was heard of models that are not ported (TILEWRIGHT_LISTEN): report.",
+    short_help="Say what tuning would be worth to a program.",
     no_args_is_help=True,
     epilog=examples(
         "TILEWRIGHT_LISTEN=shapes.jsonl python train.py",

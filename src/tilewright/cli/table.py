@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tilewright.tables.diff import Change
 
 app = typer.Typer(
-    help="Tuned choices as files: show, check, compare, merge, export, import.",
+    help="Tuned choices as files: show, check, diff, compare, merge, export, import, minimise.",
+    short_help="Tuned choices as files: show, check, compare, merge.",
     no_args_is_help=True,
     epilog=examples("tilewright table show mine.twt", "tilewright table check *.twt"),
 )
