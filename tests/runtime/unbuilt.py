@@ -28,6 +28,8 @@ class Unbuilt(Dispatcher):
         super().__init__(selector=self._portable, build_missing=True)
         self.seen_by, self._numbers = driver, {}
         self.loader.functions = self._functions
+        self._made_ready = self._launchable.ready
+        self._launchable.ready = self._ready
 
     @staticmethod
     def _portable(problem, configs, gpu):
@@ -42,8 +44,8 @@ class Unbuilt(Dispatcher):
             for part in parts
         }
 
-    def _prepare(self, family, config, given, stream=None):
-        ready = super()._prepare(family, config, given, stream)
+    def _ready(self, *given, **named):
+        ready = self._made_ready(*given, **named)
         for step in ready.plan.launch.steps:
             number = self._numbers[ready.plan.config.name, step.part]
             self.seen_by.by_function[number] = tuple(map(_format, step.arguments))
