@@ -106,8 +106,9 @@ def _collected_before_captures() -> None:
     """Garbage of earlier tests, a dead graph among it, is destroyed before a graph is captured:
     destroyed meanwhile it would invalidate the capture. torch does so by default up to 2.8."""
     torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch.compiler.config, "force_cudagraph_gc"):
-        torch.compiler.config.force_cudagraph_gc = True
+    config = None if torch is None else getattr(torch.compiler, "config", None)
+    if hasattr(config, "force_cudagraph_gc"):
+        config.force_cudagraph_gc = True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -119,11 +120,13 @@ def pytest_runtest_makereport(item, call):
 
 
 def _end_captures() -> None:
-    """After a capture that failed, torch's random numbers expect to be captured and raise an error
-    outside of graphs, until the next capture ends well."""
+    """After a capture that failed, torch's current stream is still the graph's, and its random
+    numbers expect to be captured: they raise an error outside of graphs, until the next capture
+    ends well."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return
+    torch.cuda.set_stream(torch.cuda.default_stream())
     try:
         torch.rand(1, device="cuda")
     except RuntimeError:
