@@ -80,8 +80,7 @@ def _of_tiles(
             computing = np.maximum(computing, whole.terms[word])
     if p.form == "gathered":
         computing = computing - _unread_us(c, busy, tile_m, p)
-    of_loads = [_reading_us(c, load, p, device) for load in _cases(tile_m, p)]
-    reading = sum(of_loads) / len(of_loads)
+    reading = _reading_us(c, _cases(tile_m, p), p, device)
     launch = fixed + GROUPED.WALK_US
     terms = {**busy.terms, MEMORY: reading, LAUNCH: launch}
 
@@ -97,34 +96,35 @@ def _of_tiles(
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
-    """What may be asked of a kernel's tiles.
+class _Cases:
+    """What may be asked of a kernel's tiles, arrays [cases, 1].
 
     rows: of tiles, one below the other, of all groups.
     first: of these, the ones that are first to read their group's B.
     moved: bytes between memory and L2.
     """
 
-    rows: float
-    first: float
-    moved: float
+    rows: Each
+    first: Each
+    moved: Each
 
 
-def _cases(tile_m: int, p: GroupedGemmProblem) -> list[_Case]:
+def _cases(tile_m: int, p: GroupedGemmProblem) -> _Cases:
     """The loads that are assumed, each with a few tiles less and more; one case where the host
     knows the sizes."""
     if p.form in ("weights", "list"):
-        known = _row_tiles(p, tile_m, "")
-        return [_Case(known, known, p.min_bytes)]
-    found, used = [], _used(p)
+        known = np.array([[_row_tiles(p, tile_m, "")]])
+        return _Cases(known, known, np.array([[float(p.min_bytes)]]))
     counted = min(p.groups, p.rows if p.form == "masked" else p.dealt)
+    of_one = DTYPES[p.dtype_b].size(p.one.n * p.k)
+    found = []
     for load in loads.ASSUMED:
-        there = loads.with_rows(load, p.groups, used)
+        there = loads.with_rows(load, p.groups, _used(p))
         # The problem's floor counts matrices of groups without rows.
-        spared = DTYPES[p.dtype_b].size(int((counted - there) * p.one.n * p.k))
-        row_tiles = _row_tiles(p, tile_m, load)
-        found += [_Case(row_tiles * s, there * s, (p.min_bytes - spared) * s) for s in SPREAD]
-    return found
+        moved = p.min_bytes - (counted - there) * of_one
+        found.append((_row_tiles(p, tile_m, load), there, moved))
+    columns = (np.outer(SPREAD, column).reshape(-1, 1) for column in zip(*found, strict=True))
+    return _Cases(*columns)
 
 
 SPREAD = (0.9, 1.0, 1.1)
@@ -190,19 +190,20 @@ def _unread_us(c: Columns, busy: Estimates, tile_m: int, p: GroupedGemmProblem) 
     return np.maximum(0.0, from_l2 - least)
 
 
-def _reading_us(c: Columns, case: _Case, p: GroupedGemmProblem, device: Device) -> Each:
-    """Microseconds in which workgroups read what has to move, in rounds."""
+def _reading_us(c: Columns, cases: _Cases, p: GroupedGemmProblem, device: Device) -> Each:
+    """Microseconds in which workgroups read what has to move, in rounds; the mean of the cases."""
     n, k = _sums(p)
-    tiles = np.maximum(1.0, case.rows * np.ceil(n / c.tile_n))
+    tiles = np.maximum(1.0, cases.rows * np.ceil(n / c.tile_n))
     at_once = device.compute_units * each(c, resident, arch(device.arch))
-    one_us = physics.memory_us(case.moved, device) / tiles
+    one_us = physics.memory_us(cases.moved, device) / tiles
     from_l2 = DEVICE.LATENCY_US  # of a tile that another one has asked for
-    step_us = from_l2 + (GROUPED.LATENCY_US - from_l2) * min(1.0, case.first / case.rows)
-    waits = np.ceil(k / c.tile_k) * step_us / np.maximum(1, c.num_stages - 1)
-    waits += each(c, _between_us)
+    first = np.minimum(1.0, cases.first / cases.rows)
+    step_us = from_l2 + (GROUPED.LATENCY_US - from_l2) * first
+    waits = np.ceil(k / c.tile_k) / np.maximum(1, c.num_stages - 1) * step_us
+    waits = waits + each(c, _between_us)
     full, last = np.divmod(tiles, at_once)
     rest = np.where(last > 0, physics.together_us(last * one_us, waits), 0.0)
-    return full * physics.together_us(at_once * one_us, waits) + rest
+    return (full * physics.together_us(at_once * one_us, waits) + rest).mean(0)
 
 
 def _between_us(config: GroupedGemmConfig) -> float:

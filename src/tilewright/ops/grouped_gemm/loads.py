@@ -15,7 +15,7 @@ from tilewright.ops.pool import Each
 
 ASSUMED = ("even", "skewed")
 
-_NEAR = 4
+_NEAR = np.arange(-4, 5)[:, None]
 """Tiles above and below a group's mean that its size may reach, where it is not large beside a
 tile."""
 
@@ -42,13 +42,11 @@ def tiles(load: str, groups: int, rows: int, height: int) -> float:
     mean = means(load, groups, rows)
     spread = np.sqrt(mean)
     large = mean / height + 0.5  # of a size that ends anywhere in its last tile
-    some = 1 - np.exp(-mean)
     base = np.floor(mean / height)
-    for j in range(-_NEAR, _NEAR + 1):
-        at = base + j
-        far = (mean - at * height - 0.5) / np.maximum(spread, 1e-9)
-        some = some + np.where(at >= 1, _below(far), 0.0)
-    some = some + np.maximum(0.0, base - _NEAR - 1)
+    at = base + _NEAR
+    far = (mean - at * height - 0.5) / np.maximum(spread, 1e-9)
+    some = 1 - np.exp(-mean) + (_below(far) * (at >= 1)).sum(0)
+    some += np.maximum(0.0, base + _NEAR[0] - 1)
     return max(1.0, float(np.where(spread > height, large, some).sum()))
 
 
