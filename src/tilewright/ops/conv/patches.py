@@ -34,7 +34,7 @@ TILE = (16, 64)
 WINDOWS_TILE = (16, 256)
 """Rows, and pixels of y, that a workgroup cuts out."""
 
-OVERLAP_TILE = (16, 64)
+OVERLAP_TILE = (8, 64)
 """Channels and pixels of x that a workgroup adds up."""
 
 WORKGROUPS = 8
