@@ -21,8 +21,8 @@ timings, 12 kernels of every problem teach more than more kernels of fewer probl
 (`learned_methods.py trade`). One problem of ten, by chance, is measured on all kernels of its
 sample that are built: what a choice is worth is judged best there.
 
-`draw` takes no problem of `learned_h200.parquet`, which has the samples' measurements by now. Every
-second problem is drawn by chance, so that any beginning has a fair draw in it; those between them
+`draw` takes no problem of `learned_h200.parquet`, which has the measurements of earlier samples.
+Every second problem is drawn by chance, so that any beginning has a fair draw in it; those between them
 are where the shipped models and the estimate disagree most, and before these the ones that no model
 can judge.
 `--part i/n` takes every n-th problem, from the i-th on.
@@ -128,7 +128,7 @@ def _convolutions(direction: str) -> Class:
             if len(p.spatial) == 2 and p.groups == 1 and p.c % 8 == p.k % 8 == 0
         ],
         lambda p: (p.c, p.k, p.filter, p.stride, p.pad, p.dilation),
-        230, Design(64, first=12, slowest=SLOWEST, pool=256), 6e10, 0.1, False,
+        300, Design(64, first=12, slowest=SLOWEST, pool=256), 6e10, 0.15, False,
     )  # fmt: skip
 
 
@@ -151,23 +151,41 @@ def _fp8() -> list[Any]:
     return [fp8_rows(*size) for size in dict.fromkeys([*listed, *_between((1, 16, 16))])]
 
 
+HEADS = (
+    (8, 8), (12, 2), (12, 12), (16, 2), (16, 16), (20, 4), (24, 8), (28, 4), (32, 32), (40, 8),
+    (48, 8), (64, 16), (71, 1),
+)  # fmt: skip
+"""Heads of queries and of keys that language models have beside those of the lists."""
+
+
+def _attentions() -> list[Any]:
+    """The problems of the lists, and the same with other heads."""
+    sets = "attention:prefill", "attention:decode"
+    listed = load_problems(sets, arch.arch(arch.device(DEVICE).arch)).problems
+    others = [
+        replace(p, heads=heads, kv_heads=kv_heads)
+        for p in listed
+        if p.head_dim == p.head_dim_v
+        for heads, kv_heads in HEADS
+    ]
+    return [*dict.fromkeys([*listed, *others])]
+
+
 CLASSES = {
     "gemm": Class(
-        _gemms, lambda p: (p.n, p.k), 500, Design(64, slowest=SLOWEST, pool=200), 1.5e11, 0.33,
+        _gemms, lambda p: (p.n, p.k), 500, Design(64, slowest=SLOWEST, pool=200), 1.5e11, 0.25,
         False,
     ),
     "gemm_fp8": Class(
-        _fp8, lambda p: (p.n, p.k), 300, Design(64, slowest=SLOWEST, pool=200), 3e11, 0.22, False
+        _fp8, lambda p: (p.n, p.k), 300, Design(64, slowest=SLOWEST, pool=200), 3e11, 0.18, False
     ),
     "conv_forward": _convolutions("forward"),
     "conv_data": _convolutions("data"),
     "conv_weights": _convolutions("weights"),
     "attention": Class(
-        lambda: load_problems(
-            ("attention:prefill", "attention:decode"), arch.arch("sm_90")
-        ).problems,
+        _attentions,
         lambda p: (p.heads, p.kv_heads, p.head_dim, p.head_dim_v),
-        240, Design(64, slowest=SLOWEST, pool=128), 1e11, 0.15, True,
+        240, Design(64, slowest=SLOWEST, pool=128), 1e11, 0.12, True,
     ),
 }  # fmt: skip
 
