@@ -1,6 +1,8 @@
 """How models are best trained, how much data they need, and what they make needless.
 
     python benchmarks/learned_methods.py methods    # ways of training, chosen without peeking
+    python benchmarks/learned_methods.py silence    # when to believe a model, chosen likewise
+    python benchmarks/learned_methods.py noise      # what a model that makes no mistake would reach
     python benchmarks/learned_methods.py data       # with a part of the data
     python benchmarks/learned_methods.py whole      # on problems with many candidates alone
     python benchmarks/learned_methods.py kernels    # with some kernels of each problem
@@ -8,13 +10,20 @@
     python benchmarks/learned_methods.py figures    # without a fitted figure of the estimate
 
 Needs no GPU; needs LightGBM. All of it is worked out from the times in `learned_h200.parquet`, and
-written under the command's name into `learned_methods_h200.json`; there `kernels`, `trade` and
-`figures` are of the 332 problems that it had at first. Speeds of the kernel chosen are in percent
+written under the command's name into `learned_methods_h200.json`; there `kernels` and `trade` are
+of the 332 problems that it had at first. Speeds of the kernel chosen are in percent
 of the fastest one timed: mean, P10, least.
 
 methods: problems are held out by kin, in five parts. For each part, each way is judged within the
     other four parts, by cross-validation, and the way with the best mean there makes the model for
     the fifth (`chosen`). So no problem has a part in the choice of its way.
+silence: rules of when a model is believed: on which kinds of problems, and how far beyond what
+    training saw (`train.MARGIN`). For each part, the rule with the best mean within the other four
+    parts of all classes (`chosen`).
+noise: times are drawn anew about those measured, as their samples spread. What the kernel whose
+    time was least before is then worth is what nothing but noise costs: no choice by true times is
+    better. And what one sample chooses, judged by another. Samples of one run: how kernels differ
+    between runs and places of memory is not in it.
 data: of the problems that are not held out, only a part is learned from. Where these are of fewer
     kin than `INNER`, nothing can be held out to set a least gain, and `UNGUARDED` is taken.
 whole: figures of the problems alone that more kernels than `learning_data.KERNELS` were timed on,
@@ -27,7 +36,9 @@ figures: each figure of the estimate that was fitted, read off or guessed is set
     part: a share or a factor to 1, a time or a count of instructions to 0. Once for each, estimates
     are made anew, and models are trained and judged anew. A figure is needless to a class if it
     moves the estimate there, and the mean of what the model puts first falls by less than
-    `NEEDLESS` without it. `without them` is without all of these at once.
+    `NEEDLESS` without it. `without them` is without all of these at once. `worse alone`: the
+    classes in which the mean of the estimate's first, without a model, falls without a needless
+    figure, with both means.
 """
 
 from __future__ import annotations
@@ -181,6 +192,167 @@ def methods() -> None:
         }
         print(lesson, json.dumps(result[lesson]), flush=True)
         record("methods", result)
+
+
+# --- when to believe --------------------------------------------------------------------------
+
+MARGINS = (2.0, 4.0)
+
+
+def beliefs() -> dict[str, Callable[[Sequence[Any]], Any]]:
+    """Ways to set on which kinds of problems a model is silent (`judge.guard`)."""
+    from tilewright.learn import judge
+
+    def no_kind(verdicts: Sequence[Any]) -> Any:
+        return judge.Guard(judge.least_gain(verdicts))
+
+    def no_figure(verdicts: Sequence[Any]) -> Any:
+        gain, kinds = no_kind(verdicts), {v.kind for v in verdicts}
+
+        def behind(kind: str) -> bool:
+            some = [v for v in verdicts if v.kind == kind]
+            ours = judge.figures_of([v.chosen(gain) for v in some])
+            theirs = judge.figures_of([(v.share[0], v.ranks[0]) for v in some])
+            return any(ours[name] < theirs[name] for name in SHOWN)
+
+        return judge.Guard(gain.least_gain, tuple(sorted(filter(behind, kinds))))
+
+    def paying(verdicts: Sequence[Any]) -> Any:
+        gain, kinds = no_kind(verdicts), {v.kind for v in verdicts}
+
+        def behind(kind: str) -> bool:
+            mean, error = judge.brings([v for v in verdicts if v.kind == kind], gain)
+            return mean < error
+
+        return judge.Guard(gain.least_gain, tuple(sorted(filter(behind, kinds))))
+
+    return {
+        "silent where a figure is behind": no_figure,
+        "silent where no more than the error is brought": paying,
+        "silent where behind by more than the error": judge.guard,
+        "no kind is silent": no_kind,
+    }
+
+
+def widened(model: Any, factor: float) -> Any:
+    """`model`, asked about numbers that are `factor` times as far beyond those seen."""
+    from dataclasses import replace
+
+    def wide(one: Any) -> Any:
+        if one.words or one.low == one.high:
+            return one
+        low = one.low / factor if one.low > 0 else one.low * factor
+        high = one.high * factor if one.high > 0 else one.high / factor
+        return replace(one, low=low, high=high)
+
+    return replace(model, features=tuple(map(wide, model.features)))
+
+
+def held_out(lesson: str, some: Sequence[Any], count: int) -> dict[float, list[Any]]:
+    """Verdicts on each sheet by a model that saw none of its kin, by margin."""
+    from tilewright.learn import judge
+    from tilewright.learn.train import MARGIN, train
+
+    found: dict[float, dict[int, Any]] = {margin: {} for margin in MARGINS}
+    for part in judge.folds(some, count):
+        model = train([s for n, s in enumerate(some) if n not in {*part}], lesson)
+        for margin in MARGINS:
+            wide = widened(model, margin / MARGIN)
+            found[margin] |= {n: judge.verdict(wide, some[n]) for n in part}
+    return {margin: [one[n] for n in range(len(some))] for margin, one in found.items()}
+
+
+def silence() -> None:
+    from tilewright.learn import judge
+
+    rules = {
+        f"{says}; {margin:g} times": (margin, set_guard)
+        for margin in MARGINS
+        for says, set_guard in beliefs().items()
+    }
+    outer, inner = {}, {}
+    classes = dict(sheets())
+    for lesson, some in classes.items():
+        outer[lesson] = held_out(lesson, some, judge.FOLDS)
+        for at, part in enumerate(judge.folds(some)):
+            rest = [s for n, s in enumerate(some) if n not in {*part}]
+            inner[at, lesson] = rest, held_out(lesson, rest, INNER)
+
+    def served(some: Any, found: Any, rule: str, count: int) -> dict[int, tuple[Any, Any]]:
+        margin, set_guard = rules[rule]
+        told: dict[int, tuple[Any, Any]] = {}
+        for part in (parts := judge.folds(some, count)):
+            others = [found[margin][n] for p in parts if p is not part for n in p]
+            guard = set_guard(others)
+            told |= {n: (found[margin][n], guard) for n in part}
+        return told
+
+    def mean(at: int, rule: str) -> float:
+        means = []
+        for lesson in classes:
+            some, found = inner[at, lesson]
+            shares = [v.chosen(g)[0] for v, g in served(some, found, rule, INNER).values()]
+            means.append(sum(shares) / len(shares))
+        return sum(means)
+
+    picked = [max(rules, key=lambda rule, at=at: mean(at, rule)) for at in range(judge.FOLDS)]
+    result: dict[str, Any] = {"chosen": picked}
+    for lesson, some in classes.items():
+        every = {rule: served(some, outer[lesson], rule, judge.FOLDS) for rule in rules}
+        every["chosen"] = {
+            n: every[picked[at]][n] for at, part in enumerate(judge.folds(some)) for n in part
+        }
+        told = {}
+        for rule, found in every.items():
+            pairs = [found[n] for n in range(len(some))]
+            one = judge.report([v for v, _ in pairs], [guard for _, guard in pairs])
+            behind = [
+                kind
+                for kind, of in one["by_kind"].items()
+                if any(of["served"][w] < of["estimate"][w] for w in SHOWN)
+            ]
+            told[rule] = {"served": shown(one["served"]), "behind": behind}
+        result[lesson] = {"estimate": shown(one["estimate"]), "rules": told}
+        print(lesson, json.dumps(result[lesson]), flush=True)
+    record("silence", result)
+
+
+DRAWN = 50
+
+
+def noise() -> None:
+    """The record has a pair of samples, or the least, the median and the largest of three."""
+    import numpy as np
+
+    from tilewright.learn import judge, matrix
+
+    cells = [*matrix.read([DATA])]
+    spread = {(c.problem, c.kernel): (*c.interval_us, c.us, c.samples) for c in cells}
+    by_chance, result = np.random.default_rng(0), {}
+    for lesson, blocks in matrix.by_lesson(matrix.blocks(cells)).items():
+        ceiling, again = [], []
+        for block in blocks:
+            told = [spread[block.problem, config.name] for config in block.us]
+            us = np.array([middle for _, _, middle, _ in told])
+            # The expected range of two and of three samples, in standard deviations.
+            errors = np.array(
+                [np.log(high / low) / {2: 1.128, 3: 1.693}[n] / n**0.5 for low, high, _, n in told]
+            )
+            pooled = (errors + np.sqrt((errors**2).mean())) / 2
+            samples = [
+                [low, high] if n == 2 else [low, middle, high] for low, high, middle, n in told
+            ]
+            for _ in range(DRAWN):
+                drawn = us * np.exp(by_chance.normal(size=len(us)) * pooled)
+                ceiling.append(drawn.min() / drawn[us.argmin()])
+                two = np.array([by_chance.permutation(one)[:2] for one in samples]).T
+                again.append(two[1].min() / two[1][two[0].argmin()])
+        result[lesson] = {
+            word: shown(judge.figures_of([(float(share), 1) for share in shares]))
+            for word, shares in (("ceiling", ceiling), ("one sample", again))
+        }
+        print(lesson, json.dumps(result[lesson]), flush=True)
+    record("noise", result)
 
 
 # --- how much data ----------------------------------------------------------------------------
@@ -389,12 +561,23 @@ def figures(files: Sequence[str]) -> None:
             for lesson, one in found.items()
         )
     ]
-    result |= {"needless": needless, "without them": apart(needless, blocks)}
+    worse = {
+        name: {
+            lesson: [whole[lesson]["estimate"][0], one["estimate"][0]]
+            for lesson, one in moved[name].items()
+            if one["estimate"][0] < whole[lesson]["estimate"][0]
+        }
+        for name in needless
+    }
+    result |= {
+        "needless": needless, "worse alone": worse, "without them": apart(needless, blocks)
+    }  # fmt: skip
     record("figures", result)
 
 
 COMMANDS = {
-    "methods": methods, "data": data, "whole": whole, "kernels": kernels, "trade": trade,
+    "methods": methods, "silence": silence, "noise": noise, "data": data, "whole": whole,
+    "kernels": kernels, "trade": trade,
 }  # fmt: skip
 
 

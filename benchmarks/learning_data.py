@@ -22,9 +22,9 @@ timings, 12 kernels of every problem teach more than more kernels of fewer probl
 sample that are built: what a choice is worth is judged best there.
 
 `draw` takes no problem of `learned_h200.parquet`, which has the measurements of earlier samples.
-Every second problem is drawn by chance, so that any beginning has a fair draw in it; those between them
-are where the shipped models and the estimate disagree most, and before these the ones that no model
-can judge.
+Every second problem is drawn by chance, so that any beginning has a fair draw in it; those between
+them are where the shipped models and the estimate disagree most, and before these the ones that no
+model can judge.
 `--part i/n` takes every n-th problem, from the i-th on.
 """
 

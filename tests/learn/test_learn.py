@@ -177,13 +177,14 @@ def test_the_least_gain_is_what_pays():
     assert judge.least_gain(wrong[:4] + [one(0.9, 1.0, 0.011)] * 4) == judge.GAINS[-1]  # by chance
 
 
-def test_a_model_is_silent_on_kinds_of_which_it_was_behind():
+def test_a_model_is_silent_on_kinds_of_which_it_is_behind_by_more_than_the_error():
     ahead = [one(0.8, 1.0, 0.2, "large")] * 8
-    lost = [one(1.0, 0.9, 0.2, "small")] + [one(0.95, 1.0, 0.2, "small")] * 4
-    found = judge.guard(ahead + lost)
-    assert found.silent_kinds == ("small",)  # its mean is ahead, its least share is not
-    assert [v.chosen(found)[0] for v in (ahead[0], lost[0], lost[1])] == [1.0, 1.0, 0.95]
-    assert judge.guard(ahead + lost[1:]).silent_kinds == ()
+    lost = [one(1.0, 0.9, 0.2, "small"), one(0.95, 1.0, 0.2, "small")]
+    found = judge.guard(ahead + lost[:1])
+    assert found.silent_kinds == ("small",)
+    assert [v.chosen(found)[0] for v in (ahead[0], *lost)] == [1.0, 1.0, 0.95]
+    assert judge.guard(ahead + lost).silent_kinds == ()  # two problems may be chance
+    assert judge.guard(ahead * 4 + lost * 8 + lost[:1] * 8).silent_kinds == ("small",)
 
 
 # --- what is learned ----------------------------------------------------------------------------

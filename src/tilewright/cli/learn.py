@@ -52,6 +52,8 @@ Page = Annotated[
     Path | None,
     typer.Option("--page", help="Also write a page for a browser.", metavar="FILE.html"),
 ]
+LISTED = 40
+"""Problems that lose most, in a document of `evaluate`."""
 SHOWN = 10
 
 
@@ -196,7 +198,7 @@ def evaluate(
         lessons[lesson] = {
             **_judged(found),
             "seen": learned_from,
-            "worst": worst(found),
+            "worst": worst(found, LISTED),
             "importance": importance,
         }
     how = (

@@ -175,33 +175,38 @@ def seen(model: Model, sheets: Sequence[Sheet]) -> int:
 
 
 def guard(verdicts: Sequence[Verdict]) -> Guard:
-    """Where believing the model pays. It is silent on kinds of problems of which the mean, P10 or
-    the least share is behind the estimate's."""
+    """Where believing the model pays. It is silent on kinds of problems of which it is behind the
+    estimate on average, by more than the standard error."""
     gain = Guard(least_gain(verdicts))
     kinds: dict[str, list[Verdict]] = {}
     for one in verdicts:
         kinds.setdefault(one.kind, []).append(one)
 
     def behind(some: Sequence[Verdict]) -> bool:
-        ours = figures_of([one.chosen(gain) for one in some])
-        theirs = figures_of([(one.share[0], one.ranks[0]) for one in some])
-        return any(ours[name] < theirs[name] for name in ("mean", "p10", "least"))
+        mean, error = brings(some, gain)
+        return mean + error < 0
 
     silent = sorted(kind for kind, some in kinds.items() if behind(some))
     return Guard(gain.least_gain, tuple(silent))
 
 
 def least_gain(verdicts: Sequence[Verdict]) -> float:
-    """The gain from which believing the model pays: by what it brings over the estimate's first on
-    average, less the standard error of that. Never, if no gain brings more than its error."""
+    """The gain from which believing the model pays: by what it brings on average, less the standard
+    error of that. Never, if no gain brings more than its error."""
 
-    def brings(gain: float) -> float:
-        more = [v.chosen(Guard(gain))[0] - v.share[0] for v in verdicts]
-        mean = _mean(more)
-        error = math.sqrt(_mean((one - mean) ** 2 for one in more) / len(more))
+    def pays(gain: float) -> float:
+        mean, error = brings(verdicts, Guard(gain))
         return round(mean - error, 6)
 
-    return max(GAINS, key=lambda gain: (brings(gain), gain))
+    return max(GAINS, key=lambda gain: (pays(gain), gain))
+
+
+def brings(verdicts: Sequence[Verdict], guard: Guard) -> tuple[float, float]:
+    """What believing the model brings over the estimate's first on average, in the share of the
+    best kernel's speed, and the standard error of that."""
+    more = [v.chosen(guard)[0] - v.share[0] for v in verdicts]
+    mean = _mean(more)
+    return mean, math.sqrt(_mean((one - mean) ** 2 for one in more) / len(more))
 
 
 def learn(
@@ -292,7 +297,8 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def worst(found: Judged, most: int = 20) -> list[dict[str, Any]]:
-    """The problems that lose most, as plain data, the worst first."""
+    """The problems that lose most, as plain data, the worst first; `stays` is why the estimate's
+    first stays."""
     pairs = zip(found.verdicts, found.guards, strict=True)
     lost = [(v.chosen(guard)[0], n, v) for n, (v, guard) in enumerate(pairs)]
     return [
@@ -302,7 +308,17 @@ def worst(found: Judged, most: int = 20) -> list[dict[str, Any]]:
             "served": _percent(share),
             "estimate": _percent(v.share[0]),
             "best": v.best.name,
-            "chosen": (v.learned if share == v.share[1] else v.estimated).name,
+            "chosen": (v.learned if v.believed(found.guards[n]) else v.estimated).name,
+            "candidates": v.candidates,
+            "stays": _stays(v, found.guards[n]),
         }
-        for share, _, v in sorted(lost, key=lambda one: one[:2])[:most]
+        for share, n, v in sorted(lost, key=lambda one: one[:2])[:most]
     ]
+
+
+def _stays(one: Verdict, guard: Guard) -> str:
+    if one.believed(guard):
+        return "" if one.learned != one.estimated else "the model has it first too"
+    if one.silent:
+        return _because(one.silent)
+    return "its kind" if one.kind in guard.silent_kinds else "the least gain"

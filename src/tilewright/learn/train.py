@@ -32,7 +32,7 @@ LEAST_BEND = 0.002
 MOST_WORDS = 16
 """Of a field with more words than these, each word is its own case: it is no feature."""
 
-MARGIN = 2.0
+MARGIN = 4.0
 """A factor. Beyond what they saw, trees answer as at its edge. Problems held out, by which the
 least gain is set, lie there too."""
 
