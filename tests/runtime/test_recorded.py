@@ -19,6 +19,7 @@ import tilewright.torch as tt  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import flash_attn_func  # noqa: E402
+from tilewright.runtime import with_torch  # noqa: E402
 from tilewright.torch import eager, gradients, nodes, porting, sums  # noqa: E402
 from tilewright.torch.functional import perceptron  # noqa: E402
 
@@ -534,7 +535,7 @@ def test_calls_are_recorded_in_python_until_the_nodes_are_there(driver, monkeypa
 def test_calls_are_recorded_in_python_where_nodes_cannot_be_compiled(driver, monkeypatch, known):
     monkeypatch.setattr(nodes, "_nodes", nodes._Nodes())
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(nodes, "_LIBRARIES", ("other",))
+    monkeypatch.setattr(with_torch, "_LIBRARIES", ("other",))
     nodes.begun(driver.dispatcher).join()
     assert nodes._nodes.module is None
     *_, call = known

@@ -24,7 +24,7 @@ from tilewright.errors import BadArgument, BuildFailed, NoCompiler  # noqa: E402
 from tilewright.runtime.launcher import compiled  # noqa: E402
 from tilewright.torch import install, installed, uninstall  # noqa: E402
 from tilewright.torch.installing import convolution as convolution_module  # noqa: E402
-from tilewright.torch.installing import decisions  # noqa: E402
+from tilewright.torch.installing import decisions, overrides  # noqa: E402
 
 BUILT = "gemm_rcr_bf16_bf16_bf16_fp32_64x64x128_w4_s6_gluon_ws_persistent_g8_direct_padmnk_al16"
 SECOND = "gemm_rcr_bf16_bf16_bf16_fp32_64x64x64_w4_s13_gluon_ws_persistent_g8_direct_padmnk_al16"
@@ -445,13 +445,18 @@ def lines_of_ours(run) -> Counter:
     return found
 
 
-@pytest.fixture
-def in_c():
-    """A compiler, without which all of this is Python."""
+@pytest.fixture(params=("C++", "C"))
+def in_c(request, monkeypatch):
+    """With calls that are passed on in C++, and by the launcher: without a compiler, all of this is
+    Python."""
     try:
         compiled()
     except NoCompiler:
         pytest.skip("the launcher is not compiled here")
+    if request.param == "C":
+        monkeypatch.setattr(overrides, "in_cpp", lambda: None)
+    elif overrides.in_cpp() is None:
+        pytest.skip("nothing is compiled with torch's headers here")
 
 
 @pytest.mark.usefixtures("in_c")
@@ -491,6 +496,28 @@ def test_calls_that_failed_are_passed_on(computing):
         a @ b.t()
         assert lines_of_ours(lambda: a @ b.t()) == Counter()
     assert len(dispatcher.seen) == 1
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+def test_calls_that_are_passed_on_make_no_objects_of_python(computing, monkeypatch, dtype):
+    if overrides.in_cpp() is None:
+        pytest.skip("nothing is compiled with torch's headers here")
+    asked = []
+    real = decisions.Decisions.passed_last
+    monkeypatch.setattr(
+        decisions.Decisions,
+        "passed_last",
+        staticmethod(lambda passed: asked.append(real(passed)) or asked[-1]),
+    )
+    computing()
+    (a, b), (c, d) = operands(n=32, dtype=dtype), operands(n=48, dtype=dtype)
+    with on():
+        for x, y in ((a, b), (c, d), (a, b), (c, d)):
+            assert torch.equal(x @ y.t(), torch.mm(x.double(), y.t().double()).to(dtype))
+        torch.use_deterministic_algorithms(True)
+        a @ b.t()
+        torch.use_deterministic_algorithms(False)
+    assert asked == ([] if dtype is torch.float32 else [True] * 3)
 
 
 def test_what_is_passed_on_is_bounded(computing, monkeypatch):

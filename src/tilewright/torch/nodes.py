@@ -7,7 +7,6 @@ then; for good where it cannot be done.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -17,35 +16,17 @@ from typing import Any
 
 import torch
 
-from tilewright import native
+from tilewright.runtime import with_torch
 from tilewright.runtime.launcher import launcher
 
 log = logging.getLogger("tilewright")
 
 _SOURCE = Path(__file__).with_name("nodes.cpp")
-_LIBRARIES = ("c10", "torch_cpu", "torch_python")
 
 
 def compiled() -> ModuleType:
-    """The compiled module. Raises `NoCompiler` if it cannot be compiled, kept or loaded, and
-    `StoreError` if others could have written it."""
-    home = Path(torch.__file__).parent
-    arguments = (
-        "-std=c++20",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        f"-DOF_TORCH={torch.__version__}",
-        f"-L{home / 'lib'}",
-        *(f"-l{name}" for name in _LIBRARIES),
-    )
-    built = native.compiled(_SOURCE, (), "torch's nodes", home / "include", arguments)
-    try:
-        spec = importlib.util.spec_from_file_location("nodes", built)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    except (OSError, ImportError) as error:
-        raise native.cannot_keep(built, "torch's nodes", error) from None
-    return module
+    """The compiled module. Raises as `with_torch.loaded`."""
+    return with_torch.loaded(_SOURCE, "torch's nodes", torch)
 
 
 class _Nodes:

@@ -142,6 +142,18 @@ class Decisions:
             if len(passed) >= KEPT:
                 passed.clear()
             passed.add(key)
+        _within.passed = passed
+
+    @staticmethod
+    def forget_last() -> None:
+        """Forget what `passed_last` says of this thread."""
+        _within.passed = None
+
+    @staticmethod
+    def passed_last(passed: set[Hashable]) -> bool:
+        """Whether a kind of call was added to `passed`, or was there, since `forget_last`."""
+        last, _within.passed = _within.passed, None
+        return last is passed
 
     def decide(self, aten: str, key: Hashable, asked: Asked | str) -> Decision:
         """Decide about calls of the kind `key`, and keep the decision.
@@ -244,9 +256,14 @@ def may_serve(only: Only, families: Sequence[str], on_gpu: bool) -> bool:
 
 
 class _Within(threading.local):
-    """Whether this thread is serving a call."""
+    """What this thread is doing.
+
+    ours: whether it is serving a call.
+    passed: `Decisions.passed` of the operator of which a kind was passed on for good last.
+    """
 
     ours = False
+    passed: set[Hashable] | None = None
 
 
 _within = _Within()

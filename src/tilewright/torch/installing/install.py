@@ -87,7 +87,8 @@ def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
         raise BadArgument(f"only = {only!r} is none of {', '.join(words)}{nearest(only, words)}")
     with _lock:
         _remove()
-        overrides, decisions = Overrides(_key), Decisions(only)
+        decisions = Decisions(only)
+        overrides = Overrides(_key, decisions)
         for part in (products, groups, convolution, flash, cudnn):
             if part is groups and only != "all":
                 continue

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterable
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
+from tilewright.errors import NoCompiler
+from tilewright.runtime import with_torch
 from tilewright.runtime.launcher import launcher
 from tilewright.torch.installing.decisions import (
     Asked,
@@ -17,6 +21,10 @@ from tilewright.torch.installing.decisions import (
     deterministic,
     kind,
 )
+
+log = logging.getLogger("tilewright")
+
+_SOURCE = Path(__file__).with_name("passing.cpp")
 
 Original = Callable[..., Any]
 """Torch's own kernel: dispatch keys, arguments → results."""
@@ -33,13 +41,16 @@ class Overrides:
     library have to be removed last.
 
     key: where the tensors are: ``CUDA`` (HIP's, too), or ``CPU``.
+    decisions: of which calls are passed on to torch's kernels in C++, where that can be compiled.
     """
 
     _all: ClassVar[list[Overrides]] = []
     """Those that are in torch's table, in the order in which they came there."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, decisions: Decisions | None = None) -> None:
         self.key = key
+        self._decisions = decisions
+        self._fronts: list[Any] = []
         self._makes: dict[str, Make] = {}
         self._library: Any = _library()
         self._all.append(self)
@@ -61,23 +72,50 @@ class Overrides:
             original: Original = found.call_boxed
         except RuntimeError:
             original = partial(_missing, aten, self.key)
+        module = None if self._decisions is None else in_cpp()
+        front = None if module is None else module.before(*_parted(aten), self.key)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch tells of each first override, which is meant
             self._library.impl(
                 aten, make(original), self.key, with_keyset=True, allow_override=True
             )
+            if front is not None and module is not None and self._decisions is not None:
+                decisions, passed = self._decisions, self._decisions.passed(aten)
+                module.put(front, decisions.forget_last, partial(decisions.passed_last, passed))
+                self._fronts.append(front)
+
+    def _take_out(self) -> None:
+        while self._fronts:
+            in_cpp().remove(self._fronts.pop())
+        self._library._destroy()
 
     def remove(self) -> None:
         """Restore torch's dispatch table as it was."""
         place = self._all.index(self)
         later = self._all[place + 1 :]
         for one in (*reversed(later), self):
-            one._library._destroy()
+            one._take_out()
         del self._all[place]
         for one in later:
             one._library = _library()
             for aten, make in one._makes.items():
                 one.put(aten, make)
+
+
+def _parted(aten: str) -> tuple[str, str]:
+    """Name and overload."""
+    name, _, overload = aten.partition(".")
+    return name, overload
+
+
+@cache
+def in_cpp() -> Any:
+    """What passes calls on in C++ (`passing.cpp`); None where it cannot be compiled."""
+    try:
+        return with_torch.loaded(_SOURCE, "what passes on torch's calls", torch)
+    except NoCompiler as error:
+        log.info("%s; until then calls that are torch's are passed on as objects of Python", error)
+        return None
 
 
 def _library() -> Any:
