@@ -119,6 +119,21 @@ def test_lds_stores(target, name, offset):
     check_store(bench, before, 10, width, lambda w, x: at[w, x], bench.bytes, bench.lds())
 
 
+@pytest.mark.parametrize("target", LANES)
+def test_lds_sums(target):
+    bench = Bench(target)
+    bench.fill_shared()
+    at = bench.offsets(2, 4) // 64 * 64 + 16  # of several lanes one place
+    bench.waves.vector[2] = at
+    wanted = bench.bytes.copy().view(np.uint32)
+    for wave, lane in bench.each():
+        place = (at[wave, lane] + 48) // 4
+        wanted[place : place + 1] += bench.waves.vector[10, wave, lane]
+    before = bench.run("ds_add_u32 v2, v10 offset:48")
+    assert (bench.lds() == wanted.view(np.uint8)).all()
+    assert (bench.waves.vector == before).all() and not bench.findings
+
+
 TWO = mnemonics("ds_read2", "ds_load_2addr", "ds_write2", "ds_store_2addr")
 
 

@@ -341,7 +341,7 @@ STATED = (
     *("global_load_", "global_store_", "buffer_load_", "buffer_store_"),
     *("scratch_load_", "scratch_store_", "s_load_"),
     *("ds_read", "ds_load", "ds_write", "ds_store"),
-    *("ds_bpermute_b32", "ds_permute_b32", "ds_swizzle_b32"),
+    *("ds_bpermute_b32", "ds_permute_b32", "ds_swizzle_b32", "ds_add_u32"),
     *("global_atomic_", "buffer_atomic_"),
 )
 ELSEWHERE = {

@@ -86,6 +86,27 @@ def test_two_waves_may_write_one_value_to_one_place_and_not_two(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_waves_may_add_to_one_place_and_nobody_may_use_it_before_a_barrier(target):
+    store, load = (f"{ds(target, what)}_b32" for what in ("store", "load"))
+    zeros = ADDRESS + f"v_mov_b32 v4, 0\nv_mov_b32 v5, 1\n{store} v1, v4\n{wait(target, 'shared')}"
+    add = f"ds_add_u32 v4, v5\n{wait(target, 'shared')}"
+    read = f"{load} v3, v4\n{wait(target, 'shared')}"
+    out = f"global_store_{word(target)} v1, v3, s[4:5]\n"
+    met = barrier(target)
+    ran = launch(target, zeros + met + add + met + read + out, waves=2, shared=1024)
+    assert ran.findings == [] and ran.words[0] == 2 * lanes(target)
+    for code, what in (
+        (zeros + add + met + read, "adds to what another wave writes"),
+        (zeros + met + read + add, "adds to what another wave reads"),
+        (zeros + met + add + read, "reads what another wave writes"),
+    ):
+        ran = launch(target, code, waves=2, shared=1024)
+        assert found(ran, "shared memory race") and what in ran.details, what
+    ran = launch(target, "v_mov_b32 v4, 0\n" + add, waves=1, shared=1024)
+    assert found(ran, "unwritten shared memory") == ["ds_add_u32 v4, v5"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_late_write_races_with_an_earlier_one_of_another_wave(target):
     """The waves diverge: each writes all words when its turn comes."""
     mask = "exec" if target in CDNA else "exec_lo"

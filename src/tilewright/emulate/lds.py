@@ -55,8 +55,8 @@ class Shared:
     """Shared memory of workgroups `first` to `first + count - 1`, `size` bytes each.
 
     Checks are made if `findings` are given. For them, each granule has its last writer, as the
-    wave's number + 1 or 0 for none, its last reader likewise, or -(workgroup + 1) for several of a
-    workgroup, and when that was.
+    wave's number + 1 or 0 for none, whether that one wrote by an atomic, its last reader likewise,
+    or -(workgroup + 1) for several of a workgroup, and when that was.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Shared:
             self._reader: Array = np.zeros(granules, np.int32)
             self._read: Array = np.zeros(granules, np.int32)
             self._flying: Array = np.zeros(granules, np.int16)
+            self._added: Array = np.zeros(granules, np.bool_)
 
     # -------------------------------------------------------------------------------- accesses
 
@@ -135,6 +136,20 @@ class Shared:
         np.add.at(self._flying, granules[mask].reshape(-1), 1)
         self._in_flight += 1
         return np.where(mask[..., None], granules, -1).reshape(waves.count, -1)
+
+    def add(
+        self, ins: Instruction, waves: Waves, addresses: Addresses, values: Array, mask: Bools
+    ) -> None:
+        """Add `values` (waves, lanes) in 32 bits to what lies at byte addresses, one lane after
+        another. Waves may add to one place in any order."""
+        at, mask = self._inside(ins, waves, addresses, 4, mask)
+        odd = mask & (at % 4 != 0)
+        if odd.any():
+            self._report("outside shared memory", ins, waves, odd, "no multiple of 4 bytes")
+            mask = mask & ~odd
+        if self._findings is not None:
+            self._check_add(ins, waves, at, mask)
+        np.add.at(self._bytes.view(np.uint32), at[mask] // 4, values[mask])
 
     def land(self, waves: Waves, lands: Array) -> None:
         """Bytes that `store` said to be flying are there. lands: (waves, any), -1 for none."""
@@ -248,6 +263,28 @@ class Shared:
         mine = np.broadcast_to(me, granules.shape)[mask]
         self._writer[touched] = mine
         self._written[touched] = self.order.tick()
+
+        self._added[touched] = False
+
+    def _check_add(self, ins: Instruction, waves: Waves, at: Addresses, mask: Bools) -> None:
+        """Look for races before an atomic, of which two are none. Only the last of several waves
+        that added to a place is remembered."""
+        granules, me = self._granules(at, 4), self._numbers(waves)
+        there = mask[..., None]
+        writer, reader = self._writer[granules], self._reader[granules]
+        unwritten = there & (writer == 0)
+        if unwritten.any():
+            self._report("unwritten shared memory", ins, waves, unwritten, "4 bytes are added to")
+        foreign = there & (writer != 0) & (writer != me) & ~self._added[granules]
+        clash = foreign & (self._written[granules] > self.order.barrier[writer - 1])
+        self._race(ins, waves, clash, "adds to what another wave writes")
+        foreign = there & (reader != 0) & (reader != me)
+        clash = foreign & ~self._passed(reader, self._read[granules])
+        self._race(ins, waves, clash, "adds to what another wave reads")
+        touched = granules[mask]
+        self._writer[touched] = np.broadcast_to(me, granules.shape)[mask]
+        self._written[touched] = self.order.tick()
+        self._added[touched] = True
 
     def _numbers(self, waves: Waves) -> Array:
         """What `_writer` holds for these waves, (waves, 1, 1)."""

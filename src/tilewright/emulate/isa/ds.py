@@ -87,6 +87,22 @@ def _store(ins: Instruction, context: Context) -> Executor:
     return execute
 
 
+@means("ds_add_u32")
+def _add(ins: Instruction, context: Context) -> Executor:
+    address, data = ins.operands
+    value, register = transfer.vector(data, 1), transfer.vector(address, 1)
+    to, offset = transfer.waiting(context, "shared"), ins.modifiers.whole("offset")
+
+    def execute(waves: Waves) -> None:
+        at = _address(waves, register, offset)
+        if context.counts is not None:
+            context.counts.lds_access(ins, at, waves.active, 4, True)
+        context.shared.add(ins, waves, at, waves.vector[value], waves.active)
+        waves.counters.issue(to, Entry("shared", writes=True))
+
+    return execute
+
+
 _PAIR = re.compile(r"ds_(?:read2|write2|load_2addr|store_2addr)(st64|_stride64)?_(b32|b64)")
 
 
