@@ -259,6 +259,28 @@ def test_many_chunks_are_summed_in_order():
     assert (counts == summed[-1, :18]).all()
 
 
+@pytest.mark.parametrize(
+    ("tokens", "chunk"), [(64, 0), (1000, 256), (16384, 256), (131072, 1024), (10_000_000, 2048)]
+)
+def test_chunks_fill_the_gpu_and_are_not_too_many(tokens, chunk):
+    problem = ops.family("sort_by_expert").problem_type(
+        tokens=tokens, k=8, experts=128, block=64, id_dtype="int32"
+    )
+    config = Dispatcher(device="h200_sxm").select(problem).config
+    assert chunk == config.CHUNK
+
+
+@pytest.mark.parametrize("chunk", [1024, 2048])
+def test_long_chunks_keep_the_order_of_rows(chunk):
+    """Of few experts, of whom one has most rows."""
+    ids = np.random.default_rng(1).integers(-1, 40, (1201, 3)).clip(-1, 18).astype(np.int32)
+    family, this = ops.family("sort_by_expert"), arch("sm_90")
+    problem = family.problem_type(tokens=1201, k=3, experts=19, block=8, id_dtype="int32")
+    every = family.default_space(problem, this).expand(this).configs
+    name = next(c.name for c in every if (chunk, 1) == (c.CHUNK, c.alignment))
+    check(ids, 19, 8, Dispatcher(device="h200_sxm").run_named(name, ids, experts=19, block=8))
+
+
 def test_experts_of_other_devices_go_nowhere_and_weights_go_along():
     rng = np.random.default_rng(3)
     ids = rng.integers(-1, 17, (20, 2)).astype(np.int32)  # -1 and 16: none of the 16 anywhere

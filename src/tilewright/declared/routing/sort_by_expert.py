@@ -25,20 +25,21 @@ from tilewright.declared.routing import _ck, _references, _tiles
 from tilewright.ops.powers import power_of_two
 
 MOST_EXPERTS = 1024
-CHUNKS = (0, 256, 512, 1024, 2048, 4096)
-"""Rows of a workgroup that counts; 0: one launch, whose workgroups count all rows."""
+CHUNKS = (0, 256, 512, 1024, 2048)
+"""Rows of a workgroup that sorts a chunk; 0: one launch, whose workgroups count all rows."""
 MOST_ALONE = 2048
 """Rows that one launch may sort."""
 USUAL_ALONE = 512
 """Rows up to which one launch is preferred to three until a measurement decides."""
-LITTLE, MUCH = 4096, 16384
-"""Elements of a tile of comparisons; the larger takes eight warps' registers."""
-USUAL_CHUNKS = 128
-"""Chunks that each have an SM of a large GPU."""
+USUAL_CHUNK = 1024
+"""Rows of a chunk that are preferred: a longer one takes more steps to sort, and the runs of one
+expert that a shorter one has fill less of what a store writes at once."""
+FILLED = 528
+"""Chunks that are wanted at least: four for each of 132 SMs; one waits while others sort."""
 SCAN_BINS = 8
 """Experts of a workgroup that sums over chunks; as in the kernel."""
-MOST_CHUNKS = 512
-"""Chunks that are preferred to longer ones: a few for each SM, and quickly summed over."""
+MOST_CHUNKS = 4096
+"""Chunks that are preferred to longer ones, at most: they are summed over one after another."""
 
 _ROWS = "tokens * k"
 BLOCKS = f"min({_ROWS}, experts) + ({_ROWS} - min({_ROWS}, experts)) // block"
@@ -134,26 +135,27 @@ def supports(problem: Any, config: Any) -> bool | str:
     """Whether a config's kernels are for a problem's number of rows."""
     if config.CHUNK not in narrows(problem)["CHUNK"]:
         return f"CHUNK = {config.CHUNK} for {problem.tokens * problem.k} rows"
-    if config.COMPARED == MUCH and config.num_warps != 8:
-        return f"COMPARED = {config.COMPARED} of {config.num_warps} warps"
     return True
 
 
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
     """The values of CHUNK that a problem is served with."""
     rows = problem.tokens * problem.k
-    of_chunks = CHUNKS[1:]
-    fitting = [n for n in of_chunks if rows <= n * MOST_CHUNKS][:2] or of_chunks[-1:]
     one = CHUNKS[:1] if rows <= MOST_ALONE else ()
-    return {"CHUNK": (*one, *(n for n in fitting if rows > n // 2))}
+    least, *longer = CHUNKS[1:]
+    return {"CHUNK": (*one, least, *(n for n in longer if rows > n // 2))}
 
 
-def prefers(problem: Any, config: Any) -> tuple[bool, bool]:
-    """One launch for few rows, three for many; large tiles, of which an SM has room for one, where
-    each chunk can have an SM."""
-    few: bool = problem.tokens * problem.k <= USUAL_ALONE
-    large: bool = together(config) and chunks(problem, config) <= USUAL_CHUNKS
-    return few != alone(config), large != (config.COMPARED == MUCH)
+def prefers(problem: Any, config: Any) -> tuple[bool, float, bool]:
+    """One launch for few rows, three for many, of chunks of about `USUAL_CHUNK` rows, shorter if
+    there would be too few of them, and longer if too many; 8 elements for each lane."""
+    rows = problem.tokens * problem.k
+    few: bool = rows <= USUAL_ALONE
+    if alone(config):
+        return not few, 0.0, config.num_warps > 4
+    wanted = min(max(USUAL_CHUNK, rows / MOST_CHUNKS), max(CHUNKS[1], rows / FILLED))
+    apart = max(wanted / config.CHUNK, config.CHUNK / wanted)
+    return few, apart, (config.num_warps == 8) != (config.CHUNK >= 2048)
 
 
 def drawn(problem: Any, rng: Any) -> Any:
@@ -202,7 +204,7 @@ declare(
             ),
         },
         options={"experts": 0, "block": 1, "capacity": 0},
-        axes={"CHUNK": CHUNKS, "COMPARED": (LITTLE, MUCH), "num_warps": (4, 8)},
+        axes={"CHUNK": CHUNKS, "num_warps": (4, 8)},
         parts=(
             kernel("alone", f"{_PLACE}:alone", lambda p, c: (p.experts,), alone),
             kernel("count", f"{_PLACE}:count", lambda p, c: (chunks(p, c),), together),
