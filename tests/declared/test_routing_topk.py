@@ -1,4 +1,5 @@
-"""`topk` of wide rows, which are sifted: the same as in rounds, whatever the values are."""
+"""`topk` of wide rows, which are sifted, and of short ones for large k, which are sorted: the same
+as in rounds, whatever the values are."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from tilewright.declared.routing import topk
 from tilewright.dispatch import Dispatcher
 
 WIDE = {"rows": 3, "columns": 4100, "k": 32, "dtype": "fp32"}
+SHORT = {"rows": 300, "columns": 144, "k": 64, "dtype": "fp32"}
 
 
 def problem(**fields):
@@ -43,6 +45,44 @@ def test_rows_are_sifted_where_rounds_cost_more():
         for k in (1, 32)
     }
     assert chosen == {(1024, 1): False, (1024, 32): True, (8192, 1): False, (8192, 32): True}
+
+
+@pytest.mark.parametrize(
+    ("columns", "k", "sorts"),
+    [(144, 64, True), (500, 64, True), (100, 16, True), (100, 8, False), (64, 64, True)],
+)
+def test_short_rows_are_sorted_where_rounds_cost_more(columns, k, sorts):
+    stated = problem(rows=4096, columns=columns, k=k)
+    assert topk.sorts(Dispatcher(device="h200_sxm").select(stated).config) == sorts
+
+
+@pytest.mark.turns(4)
+@pytest.mark.parametrize(
+    ("columns", "k", "dtype"), [(144, 64, "fp32"), (120, 33, "bf16"), (300, 100, "fp16")]
+)
+def test_every_kernel_that_sorts_is_right(columns, k, dtype):
+    stated = problem(rows=5, columns=columns, k=k, dtype=dtype)
+    configs = [config for config in served(stated) if topk.sorts(config)]
+    assert configs
+    for config in configs:
+        result = verify.verify(Dispatcher(device="h200_sxm"), stated, config.name)
+        assert result.ok, (config.name, result)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    levels=st.sampled_from([1, 3, 40, 100_000]),
+    special=st.lists(st.sampled_from([float("nan"), float("inf"), -float("inf"), 0.0, -0.0])),
+)
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+def test_values_that_are_sorted_may_be_anything(seed, levels, special):
+    """Equal ones keep their order; of the least, what is masked off comes behind."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(-levels, levels, (3, 70), generator=generator) / levels
+    x[2] = -float("inf")
+    for i, value in enumerate(special):
+        x[0, (seed + 37 * i) % 70] = value
+    require_right(x, 66)
 
 
 @given(st.integers(2050, 8192), st.integers(1, 128), st.sampled_from(["fp32", "bf16"]))
@@ -100,17 +140,20 @@ def test_the_largest_may_lie_anywhere(order):
 @pytest.mark.turns(24)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942", "gfx950", "gfx1201"])
 def test_it_is_built(target, store):
-    config = Dispatcher(device="h200_sxm").select(problem()).config
-    assert topk.sifts(config)
-    build([(config, target)], store=store, workers=1).raise_if_failed()
+    config, short = (
+        Dispatcher(device="h200_sxm").select(problem(**one)).config for one in (WIDE, SHORT)
+    )
+    assert topk.sifts(config) and topk.sorts(short)
+    build([(config, target), (short, target)], store=store, workers=1).raise_if_failed()
 
 
 @pytest.mark.turns(48)
 @pytest.mark.parametrize("target", ["gfx942", "gfx1201"])
-@pytest.mark.parametrize("columns", [1040, 4100])
+@pytest.mark.parametrize("columns", [144, 1040, 4100])
 def test_it_is_right_in_emulation(target, columns, store):
     stated = problem(rows=2, columns=columns)
     emulated = Dispatcher(device=f"emulated:{target}", store=store)
     result = verify.verify(emulated, stated)
-    assert topk.sifts(emulated.select(stated).config)
+    config = emulated.select(stated).config
+    assert topk.sorts(config) if columns == 144 else topk.sifts(config)
     assert result.ok and not result.findings, result

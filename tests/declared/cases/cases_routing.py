@@ -6,6 +6,7 @@ CASES = {
     "topk": (
         {"rows": 5, "columns": 40, "k": 3},
         {"rows": 2, "columns": 1000, "k": 5, "dtype": "fp32", "index_dtype": "int64"},
+        {"rows": 9, "columns": 100, "k": 37, "dtype": "fp16"},
     ),
     "topk_routing": (
         {"rows": 5, "experts": 64, "k": 6, **V3, "has_bias": True, "dtype": "fp32"},

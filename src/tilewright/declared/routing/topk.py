@@ -15,9 +15,11 @@ from tilewright.ops.powers import power_of_two
 FLOATS = ("fp32", "fp16", "bf16")
 WHOLE = ("int32", "int64")
 
-ROUND, SIFTED = (40, 5), (1000, 8)
+ROUND, SIFTED, SORTED = (40, 5), (1000, 8), (200, 9)
 """Instructions of a warp, and for each element of a lane, counted in builds for sm_90: of a round,
-and of sifting a row, with eight steps of halving."""
+of sifting a row, with eight steps of halving, and of sorting, for each step."""
+MOST_SORTED = 16
+"""Elements of a lane that sorts, at most: each takes two registers, and as many while it moves."""
 
 
 def reference(x: Any, problem: Any) -> tuple[Any, Any]:
@@ -65,6 +67,39 @@ def sifts(config: Any) -> bool:
     return bool(rounds > SIFTED[0] + SIFTED[1] * each)
 
 
+def sorting(config: Any) -> float:
+    """Instructions of a warp that sorts its rows: of each step, for each element that still takes
+    part. Sequences of k are sorted; then of two the larger half goes on, and is sorted again."""
+    each: float = config.BLOCK * config.ROWS / groups(config)
+    row, slots = config.BLOCK, power_of_two(config.k)
+    steps = slots.bit_length() - 1
+    count = each * steps * (steps + 1) / 2
+    while row > slots:
+        row, each = row // 2, each / 2
+        count += each * (steps + 1)
+    return SORTED[0] + SORTED[1] * count
+
+
+def sorts(config: Any) -> bool:
+    """Whether rows are sorted: where each lies in one warp, so that none waits for others, and k
+    rounds take more instructions than that."""
+    each: float = config.BLOCK * config.ROWS / groups(config)
+    if sifts(config) or config.num_warps > config.ROWS or each > MOST_SORTED:
+        return False
+    return bool(sorting(config) < config.k * (ROUND[0] + ROUND[1] * each))
+
+
+def prefers(problem: Any, config: Any) -> tuple[float, int]:
+    """As of other rows that tiles hold; of those that sort, times their instructions for each row
+    beside those of rounds with as many elements for each lane as are preferred."""
+    apart, warps = _tiles.prefers(problem, config)
+    if sorts(config):
+        usual = _tiles.USUAL_ELEMENTS
+        rounds = config.k * (ROUND[0] + ROUND[1] * usual) * config.BLOCK / (32 * usual)
+        apart *= sorting(config) * config.num_warps / config.ROWS / rounds
+    return apart, warps
+
+
 def spread(x: Any, indices: Any, arrived: Any) -> Any:
     """The gradient of x: what arrived, where the values came from."""
     return arrived.new_zeros(x.shape).scatter_(-1, indices.long(), arrived)
@@ -86,9 +121,9 @@ declare(
         refuses=refused,
         supports=lambda problem, config: _tiles.fits(block(problem), problem, config),
         narrows=lambda problem: _tiles.narrows(block(problem), problem),
-        prefers=_tiles.prefers,
+        prefers=prefers,
         multiples=("columns", "x_stride"),
-        constants={"SIFT": sifts, "GROUPS": groups, "ROOM": room},
+        constants={"SIFT": sifts, "SORT": sorts, "GROUPS": groups, "ROOM": room},
         reference=reference,
         gradients=(Gradient("x", spread, ("x", "indices", "grad values")),),
         problems=(

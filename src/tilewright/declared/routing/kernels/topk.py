@@ -11,17 +11,23 @@ number for each lane. The elements that reach it, ROOM at most, move to one lane
 counts how many of them are ahead of it, which is its slot. Where more than ROOM elements reach the
 number, as in a row of equal values, the row is done in rounds.
 
-Both ways give the same: of equal values the lowest index comes first.
+Where rows are short and k is large, a row is sorted instead (SORT): each element with its place is
+one number, the largest value first, and of equal values the lowest place, so no two are equal.
+Sequences of k are sorted, and of two of them the larger half goes on (``tl.topk``).
 
-What limits it: memory for small k, reductions between lanes for large k. Rounds were timed on an
-H200 (2026-11-30, in graphs; µs). Sifting has not been timed yet.
+All ways give the same: of equal values the lowest index comes first.
 
-    case                          in rounds    torch.compile    a copy of as many bytes
-    4096 rows of 4096, k = 32, fp32    217     296              17.8
-    2584 rows of 5424, k = 32, fp32    278     268              22.1
-    2623 rows of 136, k = 32, fp32     17.9    32.1             2.0
-    6568 rows of 7360, k = 8, bf16     213     447              36.8
-    4096 rows of 1024, k = 8, bf16     18.2    94.4             3.5
+What limits it: memory for small k, instructions for large k. Timed on an H200 (2026-11-30, in
+graphs; µs). Sorting has not been timed yet.
+
+    case                          in rounds   sifted   torch.compile   a copy of as many bytes
+    4096 rows of 4096, k = 32, fp32    217     53.6    296             17.8
+    2584 rows of 5424, k = 32, fp32    278             268             22.1
+    2623 rows of 136, k = 32, fp32     17.9            32.1            2.0
+    6568 rows of 7360, k = 8, bf16     213             447             36.8
+    4096 rows of 1024, k = 8, bf16     18.2            94.4            3.5
+    24242 rows of 144, k = 64, fp32    189             299
+    65223 rows of 120, k = 64, fp32    219             694
 """
 
 import triton
@@ -112,6 +118,25 @@ def in_rounds(
 
 
 @triton.jit
+def sorted_rows(
+    x, values, indices, row, there, columns, x_stride, k: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Store the k largest of rows [ROWS, 1], by sorting."""
+    SLOTS: tl.constexpr = power_of_two(k)
+    from_x = x + row * x_stride
+    column = tl.arange(0, BLOCK)[None, :]
+    held = tl.load(from_x + column, there & (column < columns), 0.0).to(tl.float32)
+    keys = tl.where(column < columns, ordered(held), NOTHING)
+    both = (keys.to(tl.int64) << 32) | (column ^ MOST).to(tl.int64)
+    places = tl.topk(both, SLOTS).to(tl.int32) ^ MOST
+    slot = tl.arange(0, SLOTS)[None, :]
+    inside = (slot < k) & there
+    to = row * k + slot
+    tl.store(indices + to, places, inside)
+    tl.store(values + to, tl.load(from_x + places, inside), inside)
+
+
+@triton.jit
 def sifted(
     x, values, indices, row, columns, x_stride, k: tl.constexpr, BLOCK: tl.constexpr,
     GROUPS: tl.constexpr, ROOM: tl.constexpr, SIZE: tl.constexpr,
@@ -144,8 +169,8 @@ def sifted(
 @triton.jit
 def topk(
     x, values, indices, rows, columns, x_stride, k: tl.constexpr, BLOCK: tl.constexpr,
-    ROWS: tl.constexpr, SIFT: tl.constexpr, GROUPS: tl.constexpr, ROOM: tl.constexpr,
-    alignment: tl.constexpr,
+    ROWS: tl.constexpr, SIFT: tl.constexpr, SORT: tl.constexpr, GROUPS: tl.constexpr,
+    ROOM: tl.constexpr, alignment: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows, or one that is sifted."""
     if SIFT:
@@ -154,4 +179,7 @@ def topk(
         sifted(x, values, indices, one, columns, x_stride, k, BLOCK, GROUPS, ROOM, SIZE)
     else:
         row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
-        in_rounds(x, values, indices, row, row < rows, columns, x_stride, k, BLOCK)
+        if SORT:
+            sorted_rows(x, values, indices, row, row < rows, columns, x_stride, k, BLOCK)
+        else:
+            in_rounds(x, values, indices, row, row < rows, columns, x_stride, k, BLOCK)
