@@ -104,7 +104,7 @@ def test_every_tile_is_right(shape, op):
     served = [c for c in served if family.supports(c, problem, this)]
     ends = [
         end(served, key=lambda c, axis=axis: getattr(c, axis))
-        for axis in ("KEPT", "BLOCK", "SPLIT")
+        for axis in ("KEPT", "BLOCK", "SPLIT", "ONCE")
         for end in (min, max)
     ]
     dispatcher = Dispatcher(device="h200_sxm")
@@ -157,11 +157,27 @@ def test_what_a_lane_loads_at_once(inner, store):
     assert found == {{264727: "b16", 264726: "b32", 264728: "v4.b32"}[inner]}
 
 
+@pytest.mark.turns(4)
+def test_what_one_tile_has_is_added_up_once(store):
+    """An addition for each element of a lane and for each step between lanes, and no more; few
+    enough registers for 16 workgroups of 128 lanes on an SM."""
+    config = chosen(outer=4096, near=4096)
+    assert config.ONCE and config.KEPT * config.BLOCK == 4096
+    report = build([(config, "sm_90")], store=store, workers=1)
+    report.raise_if_failed()
+    text = store.read(report.kernels[0], "ptx").decode()
+    each = 4096 // (32 * config.num_warps)
+    steps = 5 + 1 + config.num_warps.bit_length() - 1  # one lane adds the warps' sums
+    assert text.count("add.f32") <= each + steps
+    assert report.kernels[0].resources.registers <= 32
+
+
 def test_many_elements_of_few_results_are_split():
     assert chosen(outer=1, near=2**26).SPLIT >= 512
     assert chosen(outer=1, near=200704, inner=256).SPLIT >= 128
     assert chosen(outer=4096, near=4096).SPLIT == 1
     assert chosen(outer=1, near=1000).SPLIT == 1
+    assert not chosen(outer=4096, near=4097).ONCE and chosen(outer=4096, near=7).ONCE
 
 
 def test_whole_numbers_are_summed_exactly():

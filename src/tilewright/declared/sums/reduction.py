@@ -39,6 +39,9 @@ RESULTS = {
 
 FILLED = 1056
 """Workgroups that are wanted at least: eight for each of 132 SMs."""
+SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+"""Workgroups that share the elements of a result. ONCE, the axis beside it: whether one tile has
+all elements of its results, so that nothing is added up from tile to tile."""
 VALUES, PLACES = 6, 2
 """Partial results of a result: sum, sum of squares, product, largest, smallest, largest absolute
 value; and two places."""
@@ -99,6 +102,9 @@ def fits(problem: Any, config: Any) -> bool | str:
         return f"{config.SPLIT} parts, where {', '.join(map(str, split(problem)))} are taken"
     if _tiles.pieces(problem, config) < config.SPLIT:
         return f"{config.SPLIT} parts of {_tiles.pieces(problem, config)} tiles"
+    once = _tiles.pieces(problem, config) == 1
+    if once != config.ONCE:
+        return f"ONCE = {config.ONCE} of {_tiles.pieces(problem, config)} tiles"
     return _tiles.fits(problem, config)
 
 
@@ -116,7 +122,10 @@ def running(problem: Any) -> int:
 def prefers(problem: Any, config: Any) -> float:
     """Microseconds, about: of reading, and of the kernel that puts parts together."""
     finish = DEVICE.SECOND_US if config.SPLIT > 1 else 0.0
-    return _tiles.pace(problem, config, config.SPLIT, running(problem)) + finish
+    kept = running(problem)
+    if config.ONCE and DTYPES[problem.dtype].kind == "float":
+        kept -= bool(problem.sum or problem.mean)  # which is not kept from tile to tile
+    return _tiles.pace(problem, config, config.SPLIT, kept) + finish
 
 
 def results(problem: Any, config: Any) -> int:
@@ -186,7 +195,7 @@ declare(
             "min_at": Out("outer", "middle", "inner", dtype="int64", when="argmin", exact=True),
         },
         options=dict.fromkeys(RESULTS, False),
-        axes={**_tiles.AXES, "SPLIT": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)},
+        axes={**_tiles.AXES, "SPLIT": SPLITS, "ONCE": (False, True)},
         parts=(
             kernel(
                 "main",

@@ -185,11 +185,11 @@ def reduction(
     x, sums, means, norms, products, maxima, minima, largest, max_at, min_at, parts, whole_parts,
     at_parts, outer, far, middle, near, inner, outer_stride, far_stride, middle_stride,
     near_stride, results, COLUMNS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
-    SPLIT: tl.constexpr, alignment: tl.constexpr, sum: tl.constexpr, mean: tl.constexpr,
-    norm: tl.constexpr, prod: tl.constexpr, max: tl.constexpr, min: tl.constexpr,
-    absmax: tl.constexpr, argmax: tl.constexpr, argmin: tl.constexpr,
+    SPLIT: tl.constexpr, ONCE: tl.constexpr, alignment: tl.constexpr, sum: tl.constexpr,
+    mean: tl.constexpr, norm: tl.constexpr, prod: tl.constexpr, max: tl.constexpr,
+    min: tl.constexpr, absmax: tl.constexpr, argmax: tl.constexpr, argmin: tl.constexpr,
 ):  # fmt: skip
-    """One of SPLIT parts of KEPT results."""
+    """One of SPLIT parts of KEPT results; ONCE: of one tile."""
     TURNS: tl.constexpr = 1 if COLUMNS else turns(x.dtype.element_ty, alignment, BLOCK)
     ACROSS: tl.constexpr = BLOCK // TURNS
     WHOLE: tl.constexpr = not x.dtype.element_ty.is_floating()
@@ -208,10 +208,11 @@ def reduction(
         kept = group
     from_x = x + ahead_of(group, middle, outer_stride, middle_stride) + column
     blocks = tl.cdiv(near, BLOCK)
-    each = tl.cdiv(far * blocks, SPLIT)
-    first, last = part * 0, each
+    first, last = part * 0, far * blocks
     turn, start = first, first
-    if SPLIT > 1:
+    if ONCE:
+        last = first + 1
+    elif SPLIT > 1:
         # Parts differ by a tile at most, so that none is left without work.
         each = far * blocks // SPLIT
         more = far * blocks - each * SPLIT
@@ -239,7 +240,8 @@ def reduction(
         read = tl.load((from_x + turn.to(tl.int64) * far_stride)[:, None, None] + at, inside, 0)
         values = read.to(FOLLOWED)
         if sum or mean:
-            total += values.to(SUMMED)
+            added = values.to(SUMMED)
+            total = added if ONCE else total + added
         if norm:
             squares += values.to(tl.float32) * values.to(tl.float32)
         if prod:
