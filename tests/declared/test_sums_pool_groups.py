@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from tilewright import ops, verify
-from tilewright.arch import arch
+from tilewright.arch import arch, device
 from tilewright.compile import build, inspect
 from tilewright.declared.sums import _pixel_groups, _pool_groups
 from tilewright.declared.sums.kernels import pool as kernels
@@ -47,6 +47,8 @@ FORMS = (
     {**PIXELS, "channels": 5, "kernel_h": 5, "kernel_w": 6, "pad_h": 2, "pad_w": 3, **MEAN},
     {**PIXELS, "channels": 3, **THREE, "dilation_h": 2, "mode": "min", "dtype": "fp32"},
     {**PIXELS, "channels": 12, "kernel_h": 2, "kernel_w": 2, "dtype": "int8"},
+    # Vectors of 8 pixels that are read in pieces of 4.
+    {**PLANES, "width": 12, "kernel_w": 4, "stride_w": 2, "pad_w": 2, "kernel_h": 2, **MEAN},
     # Windows whose lines are gone through in a loop.
     {**PIXELS, "height": 16, "width": 15, "channels": 5, **THIRTEEN, "index": True},
     {
@@ -70,6 +72,11 @@ ARRIVING = (
     {**PLANES, "width": 24, "kernel_h": 1, "kernel_w": 1, "stride_h": 3, "stride_w": 4},
     {**PLANES, "width": 25, "kernel_h": 3, "kernel_w": 3, "stride_h": 3, "stride_w": 3, "pad_h": 1},
     {**PIXELS, "channels": 3, "kernel_h": 8, "kernel_w": 7, "pad_h": 4, "pad_w": 3},
+    # Fewer windows than a pixel may be in: of whole images, and almost.
+    {**PIXELS, "channels": 8, "kernel_h": 8, "kernel_w": 7, **MEAN},
+    {**PIXELS, "channels": 3, "kernel_h": 7, "kernel_w": 4, "stride_w": 2, **MEAN},
+    {**PIXELS, "channels": 3, "kernel_h": 5, "kernel_w": 3, "dilation_w": 2, "stride_h": 2},
+    {**PLANES, "width": 9, "kernel_h": 9, "kernel_w": 9, **MEAN},
 )
 
 
@@ -83,7 +90,14 @@ def configs(family, problem):
     found = {}
     for one in family.default_space(problem, H200).expand(H200).configs:
         if one.num_warps == 4 and one.alignment == 16 and family.supports(one, problem, H200):
-            form = one.VECTOR, one.LEFT, one.DOWN, one.ACROSS
+            form = (
+                one.VECTOR,
+                one.PIECE,
+                one.LEFT,
+                one.DOWN,
+                one.ACROSS,
+                getattr(one, "LOOPED", None),
+            )
             found.setdefault(form, one)
     return found
 
@@ -133,19 +147,32 @@ def test_ties_nan_and_infinities_of_groups(lies):
         assert torch.equal(tw.max_pool2d(x, 3, **words).isnan(), wanted[0].isnan())
 
 
+def test_workgroups_that_follow_one_another_share_lines(dispatcher):
+    """Tiles of one line, which is wider than a tile."""
+    problem = POOL.problem_type(**{**PLANES, "width": 158, **THREE, **TWICE}, dtype="bf16")
+    config = replace(dispatcher.select(problem).config, FAST=4)
+    neighbours, rows, _ = _pool_groups.fast(problem, config)
+    (step,) = POOL.launch(config, problem, device("h200_sxm")).steps
+    assert neighbours > config.FAST
+    assert step.grid == (-(-neighbours // 4) * -(-rows // config.ROWS), 1, 1)
+
+
 def test_which_vectors_are_read():
     def read(**fields):
         problem = POOL.problem_type(**{**PLANES, **THREE, **TWICE, "dtype": "bf16", **fields})
-        return {(f["VECTOR"], f["ACROSS"], f["STORED"]) for f in _pool_groups.forms(problem)}
+        return {
+            (f["VECTOR"], f["PIECE"], f["ACROSS"], f["STORED"]) for f in _pool_groups.forms(problem)
+        }
 
-    assert read(width=112) == {(8, 4, 4)}
-    assert read(width=112, dtype="fp32") == {(4, 2, 2)}
-    assert read(width=158) == {(2, 1, 1)}
-    assert read(width=104, pad_w=0) == {(8, 4, 1)}  # 51 results a line
-    assert {vector for vector, _, _ in read(width=113)} == {1}
-    assert {vector for vector, _, _ in read(width=112, stride_w=3)} == {1}
-    assert {vector for vector, _, _ in read(width=112, alignment=1)} == {1}
-    assert {vector for vector, _, _ in read(width=9, channels=54)} == {2}
+    assert read(width=112) == {(8, 8, 4, 4)}
+    assert read(width=112, dtype="fp32") == {(4, 4, 2, 2)}
+    assert read(width=158) == {(8, 2, 4, 1)}
+    assert read(width=104, pad_w=0) == {(8, 8, 4, 1)}  # 51 results a line
+    assert read(width=6) == {(4, 2, 2, 1)}  # no vector has more than a line
+    assert {vector for vector, *_ in read(width=113)} == {1}
+    assert {vector for vector, *_ in read(width=112, stride_w=3)} == {1}
+    assert {vector for vector, *_ in read(width=112, alignment=1)} == {1}
+    assert {vector for vector, *_ in read(width=9, channels=54)} == {2}
 
 
 def test_how_many_windows_are_made_together():
@@ -168,7 +195,8 @@ def test_how_many_windows_are_made_together():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"VECTOR": 16}, "VECTOR = 16 does not divide the pixels"),
+        ({"VECTOR": 16, "PIECE": 16}, "PIECE = 16 does not divide the pixels of a line"),
+        ({"PIECE": 4, "VECTOR": 2}, "vectors of 2 are not read in pieces of 4"),
         ({"ACROSS": 2, "STORED": 2}, "ACROSS = 2 by 2 are not VECTOR = 8"),
         ({"LEFT": 0}, "LEFT = 0, the padding is 1"),
         ({"STORED": 8}, "STORED = 8 does not divide"),
@@ -187,11 +215,11 @@ def test_groups_that_are_not_for_a_problem(changes, says, dispatcher):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"VECTOR": 16}, "VECTOR = 16 does not divide the pixels"),
+        ({"VECTOR": 16, "PIECE": 16}, "PIECE = 16 does not divide the pixels of a line"),
         ({"ACROSS": 4}, "ACROSS = 4 is not VECTOR = 8"),
         ({"LEFT": 0}, "LEFT = 0, the padding is 1"),
         ({"DOWN": 3}, "3 by 8 pixels, which are no multiples"),
-        ({"VECTOR": 1}, "LEFT = 1 belongs to vectors"),
+        ({"VECTOR": 1, "PIECE": 1}, "LEFT = 1 belongs to vectors"),
     ],
 )
 def test_groups_of_pixels_that_are_not_for_a_problem(changes, says, dispatcher):
@@ -234,7 +262,9 @@ def test_reads_are_vectors_and_nothing_passes_through_shared_memory(which, dispa
     ptx = inspect(result.kernel, store, "ptx")
     reads = re.findall(r"ld\.global[.\w]*", ptx)
     assert any(vector in one.split(".") for one in reads), {*reads}
-    assert result.kernel.shared == 0 and result.kernel.resources.spill_bytes == 0
+    # Single results of a group go to lanes beside each other, which write neighbours.
+    assert (result.kernel.shared == 0) == (config.STORED == config.ACROSS or not config.FIRST)
+    assert result.kernel.resources.spill_bytes == 0
 
 
 @pytest.mark.turns(48)

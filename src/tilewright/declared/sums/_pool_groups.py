@@ -16,15 +16,17 @@ from tilewright.ops.powers import power_of_two
 AXES: dict[str, tuple[Any, ...]] = {
     **_windows.AXES,
     "VECTOR": (1, 2, 4, 8, 16),
+    "PIECE": (1, 2, 4, 8, 16),
     "LEFT": tuple(range(9)),
     "STORED": (1, 2, 4, 8, 16),
     "DOWN": (1, 2, 4),
     "ACROSS": (1, 2, 4, 8, 16),
 }
-"""VECTOR: neighbours that are read at once: pixels of a line where channels come first, else
-channels. LEFT: `pad_w` of kernels that read vectors of pixels. STORED: pixels of a line of results
-that are written at once. DOWN and ACROSS: lines and pixels of the windows that a lane makes
-together. ROWS and FAST count such groups."""
+"""VECTOR: neighbours that a lane reads together: pixels of a line where channels come first, else
+channels. PIECE: as many pixels of it as are read at once, fewer than VECTOR where lines are no
+whole number of vectors; 1 where channels are last. LEFT: `pad_w` of kernels that read vectors of
+pixels. STORED: pixels of a line of results that are written at once. DOWN and ACROSS: lines and
+pixels of the windows that a lane makes together. ROWS and FAST count such groups."""
 
 Fast = Callable[[Any, Any], tuple[int, int, bool]]
 """Of a problem and a config: neighbouring groups in memory, how many of them there are, and whether
@@ -34,6 +36,8 @@ VECTOR_BYTES = 16
 """Bytes of the widest load of a lane, on every architecture here."""
 LINE_BYTES = 128
 """Bytes of a line of the cache, which narrow tiles of channels fill at least."""
+SEGMENT_BYTES = 64
+"""Neighbouring bytes that narrow tiles of pixels read at least: two sectors of a line."""
 UNROLLED = 32
 """Elements of a window, at most, that a lane with one window reads without a loop, as the kernel
 has it."""
@@ -64,17 +68,20 @@ def dividing(count: int, most: int) -> int:
     return min(most, count & -count) if count else most
 
 
-def vector_of(problem: Any) -> int:
-    """The neighbours that are moved at once, of images. Pixels are, where a vector has the
-    beginnings of whole windows, and where the padding is one of the axis."""
-    if problem.alignment < VECTOR_BYTES:
-        return 1
+def vector_of(problem: Any, pixels: int) -> tuple[int, int]:
+    """VECTOR and PIECE of images. Pixels are read together, at most so many of a line, where a
+    vector has the beginnings of whole windows, and where the padding is one of the axis; else one
+    by one."""
     most = VECTOR_BYTES * 8 // DTYPES[problem.dtype].bits
+    aligned = problem.alignment >= VECTOR_BYTES
     if problem.channels > 1:
-        return dividing(problem.channels, most)
-    found = dividing(problem.width, most)
-    listed = found % problem.stride_w == 0 and problem.pad_w in AXES["LEFT"]
-    return found if listed else 1
+        return dividing(problem.channels, most) if aligned else 1, 1
+    while most > 1 and (most % problem.stride_w or most > pixels):
+        most //= 2
+    piece = dividing(problem.width, most) if aligned else 1
+    if most == 1 or piece == 1 or problem.pad_w not in AXES["LEFT"]:
+        return 1, 1
+    return most, piece
 
 
 def _read(problem: Any, dimension: str, count: int) -> int:
@@ -109,12 +116,12 @@ def _sharing(problem: Any, dimension: str) -> list[int]:
 
 def forms(problem: Any) -> list[dict[str, int]]:
     """The groups that a problem is served with, without their tiles."""
-    vector = vector_of(problem)
+    vector, piece = vector_of(problem, _windows.count(problem, "width") * problem.stride_w)
     if problem.channels == 1 and vector > 1:
         across = vector // problem.stride_w
         stored = dividing(_windows.count(problem, "width"), across)
-        pixels = {"VECTOR": vector, "LEFT": problem.pad_w, "STORED": stored, "ACROSS": across}
-        made = [{**pixels, "DOWN": down} for down in _sharing(problem, "height")]
+        pixels = {"VECTOR": vector, "PIECE": piece, "LEFT": problem.pad_w, "STORED": stored}
+        made = [{**pixels, "ACROSS": across, "DOWN": down} for down in _sharing(problem, "height")]
         if found := [one for one in made if _readable(problem, one["DOWN"], across)]:
             return found
     first, results = problem.channels == 1, _windows.count(problem, "width")
@@ -125,6 +132,7 @@ def forms(problem: Any) -> list[dict[str, int]]:
     return [
         {
             "VECTOR": 1 if first else vector,
+            "PIECE": 1,
             "LEFT": 0,
             "STORED": dividing(results, across) if first else 1,
             "DOWN": down,
@@ -160,10 +168,13 @@ def tiled(problem: Any, forms: Sequence[Mapping[str, int]], fast: Fast) -> list[
         several = (widest, widest // 2) if widest == 256 else (widest,)
         most = min(128, power_of_two(rows))
         usual = int(_usual(first, form["VECTOR"], form["DOWN"] * form["ACROSS"]))
-        sizes = [LANES * size // 2 for size in (usual, 2 * usual, 4 * usual)]
-        least = 16 if first else LINE_BYTES * 8 // DTYPES[problem.dtype].bits
-        for wide, size in product((*several, _filled(neighbours, least)), sizes):
-            deep = max(1, min(most, size // (widest if wide in several else wide)))
+        sizes = [LANES * each // 2 for each in (usual, 2 * usual, 4 * usual)]
+        size = DTYPES[problem.dtype].bits // 8
+        least = LINE_BYTES // size
+        if first:
+            least = min(16, max(1, SEGMENT_BYTES // size // max(form["VECTOR"], form["ACROSS"])))
+        for wide, lanes in product((*several, _filled(neighbours, least)), sizes):
+            deep = max(1, min(most, lanes // (widest if wide in several else wide)))
             found.append({**form, "FIRST": first, "FAST": wide, "ROWS": deep})
     return [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in found)]
 
@@ -185,8 +196,8 @@ def _filled(neighbours: int, least: int) -> int:
 def fits(problem: Any, config: Any) -> bool | str:
     """Whether a config's groups and tile are for a problem."""
     first, vector = problem.channels == 1, config.VECTOR
-    if (problem.width if first else problem.channels) % vector:
-        return f"VECTOR = {vector} does not divide the {'pixels' if first else 'channels'} of a row"
+    if refused := refuses_vector(problem, config):
+        return refused
     if first and vector > 1:
         if config.ACROSS * problem.stride_w != vector:
             return f"ACROSS = {config.ACROSS} by {problem.stride_w} are not VECTOR = {vector}"
@@ -198,6 +209,18 @@ def fits(problem: Any, config: Any) -> bool | str:
     if not _readable(problem, *groups) and not _looped(problem, *groups):
         return f"{reads(problem, *groups)} elements for each group, at most {MOST_READ}"
     return fitting(config, *fast(problem, config))
+
+
+def refuses_vector(problem: Any, config: Any) -> str:
+    """Why a config's vectors are not of a problem's rows; "" if they are."""
+    vector, piece = config.VECTOR, config.PIECE
+    if problem.channels > 1:
+        if problem.channels % vector:
+            return f"VECTOR = {vector} does not divide the channels of a pixel"
+        return f"PIECE = {piece} belongs to lines of pixels" if piece > 1 else ""
+    if problem.width % piece:
+        return f"PIECE = {piece} does not divide the pixels of a line"
+    return f"vectors of {vector} are not read in pieces of {piece}" if vector % piece else ""
 
 
 def fitting(config: Any, neighbours: int, rows: int, first: bool) -> bool | str:

@@ -170,7 +170,7 @@ def prefers(
 ) -> float:
     """How many times a tile has more or fewer than the `usual` elements for each lane, and how many
     times there are too few workgroups."""
-    many = prod(grid(neighbours, rows, first, config))
+    many = workgroups(neighbours, rows, config)
     apart = max(each(config) / usual, usual / each(config))
     return apart * max(1.0, FILLED / max(1, many))
 
@@ -181,9 +181,9 @@ def declaration(name: str, *, module: str, groups: ModuleType, **more: Any) -> c
     groups: the module that says which groups a lane has, of windows or of pixels.
     """
 
-    def tiles(problem: Any, config: Any) -> tuple[int, int]:
-        neighbours, rows, first = groups.fast(problem, config)
-        return grid(neighbours, rows, first, config)
+    def tiles(problem: Any, config: Any) -> tuple[int]:
+        neighbours, rows, _ = groups.fast(problem, config)
+        return (workgroups(neighbours, rows, config),)
 
     return custom.Declaration(
         name=name,
@@ -200,6 +200,6 @@ def declaration(name: str, *, module: str, groups: ModuleType, **more: Any) -> c
     )
 
 
-def grid(neighbours: int, rows: int, first: bool, config: Any) -> tuple[int, int]:
-    """Tiles of rows, by tiles of neighbours."""
-    return -(-rows // config.ROWS), -(-neighbours // config.FAST)
+def workgroups(neighbours: int, rows: int, config: Any) -> int:
+    """Tiles of rows, each of all tiles of their neighbours."""
+    return int(-(-rows // config.ROWS) * -(-neighbours // config.FAST))

@@ -12,8 +12,9 @@ loop. A window of more elements than are unrolled, in a group of one, is read in
 
 Data. Channels are read in vectors of VECTOR, as many as the number of channels allows. Where
 channels come first, a group has the windows that begin in one vector of VECTOR pixels (less the
-LEFT pixels of padding); the vector is read as such and taken apart in registers, and pixels beside
-it are read one by one. Results of a line are put together and written in vectors of STORED.
+LEFT pixels of padding); the vector is read in pieces of PIECE pixels, which are the whole vector
+where a line has a whole number of vectors, and taken apart in registers; pixels beside it are read
+one by one. Results of a line are put together and written in vectors of STORED.
 Results are made in fp32, of whole numbers in int32.
 
 What limits it: memory. Measured on an H200 (2026-11-30) before groups, vectors of pixels, and
@@ -55,6 +56,16 @@ def counted(start, size, pad, KERNEL: tl.constexpr, DILATION: tl.constexpr, PADD
         return tl.minimum(KERNEL, tl.cdiv(size + pad - start, DILATION))
     before = tl.cdiv(tl.maximum(-start, 0), DILATION)
     return tl.minimum(KERNEL, tl.cdiv(size - start, DILATION)) - before
+
+
+@triton.jit
+def tile_of(neighbours, ROWS: tl.constexpr, FAST: tl.constexpr):
+    """The rows and the neighbours of a workgroup's tile. Workgroups that follow one another have
+    tiles of the same rows, so that lines that several have are read from memory at one time."""
+    tiles = tl.cdiv(neighbours, FAST)
+    row = tl.program_id(0) // tiles
+    fast = tl.program_id(0) - row * tiles
+    return row * ROWS + tl.arange(0, ROWS), fast * FAST + tl.arange(0, FAST)
 
 
 @triton.jit
@@ -114,6 +125,12 @@ def turned(number, count):
     return found
 
 
+@triton.constexpr_function
+def read_as(pixel, piece):
+    """Where a pixel of a vector is, of the parts of its pieces one after another."""
+    return pixel // piece * piece + turned(pixel % piece, piece)
+
+
 @triton.jit
 def none():
     """A tuple without elements."""
@@ -162,8 +179,9 @@ def pool(
     kernel_d: tl.constexpr, kernel_h: tl.constexpr, kernel_w: tl.constexpr,
     stride_d: tl.constexpr, stride_h: tl.constexpr, stride_w: tl.constexpr,
     dilation_d: tl.constexpr, dilation_h: tl.constexpr, dilation_w: tl.constexpr,
-    FIRST: tl.constexpr, VECTOR: tl.constexpr, LEFT: tl.constexpr, STORED: tl.constexpr,
-    DOWN: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr, FAST: tl.constexpr,
+    FIRST: tl.constexpr, VECTOR: tl.constexpr, PIECE: tl.constexpr, LEFT: tl.constexpr,
+    STORED: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr, ROWS: tl.constexpr,
+    FAST: tl.constexpr,
 ):  # fmt: skip
     """ROWS by FAST groups of DOWN by ACROSS results."""
     AVERAGE: tl.constexpr = mode == "average"
@@ -173,17 +191,18 @@ def pool(
     LIMIT: tl.constexpr = 2147483647 if WHOLE else float("inf")
     WORST: tl.constexpr = 0 if AVERAGE else (LIMIT if LEAST else -LIMIT)
     TAPS: tl.constexpr = kernel_d * kernel_h * kernel_w
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    fast = tl.program_id(1) * FAST + tl.arange(0, FAST)
-    # Said so that vectors are read: VECTOR divides the elements of a line, or of a pixel.
+    # Said so that vectors are read: this divides the elements of a line, or of a pixel.
+    MOVED: tl.constexpr = PIECE if FIRST else VECTOR
     if FIRST:
         wide = 1
-        line_length = width // VECTOR
+        line_length = width // MOVED
     else:
         wide = channels // VECTOR * VECTOR
         line_length = width * (channels // VECTOR)
+    groups_w = tl.cdiv(out_width, ACROSS)
+    row, fast = tile_of(groups_w if FIRST else wide, ROWS, FAST)
     image, out_d, group_h, group_w, step, there = across(
-        row, fast, out_depth, tl.cdiv(out_height, DOWN), tl.cdiv(out_width, ACROSS), wide, FIRST
+        row, fast, out_depth, tl.cdiv(out_height, DOWN), groups_w, wide, FIRST
     )
     from_d = begins(out_d, pad_d, stride_d)
     from_h = begins(group_h * DOWN, pad_h, stride_h)
@@ -202,8 +221,8 @@ def pool(
                 if held(at_h, DOWN, kernel_h, stride_h, dilation_h):
                     parts = line_parts(
                         x, best, best_at, image, d, from_h + at_h, group_w, from_w, step, there,
-                        images, depth, height, width, wide, line_length, FIRST, VECTOR, LEFT,
-                        ACROSS, kernel_w, stride_w, dilation_w, AVERAGE, LEAST, index, WORST,
+                        images, depth, height, width, wide, line_length, FIRST, VECTOR, MOVED,
+                        LEFT, ACROSS, kernel_w, stride_w, dilation_w, AVERAGE, LEAST, index, WORST,
                     )  # fmt: skip
                     more = none()
                     for one in tl.static_range(DOWN * ACROSS):
@@ -219,8 +238,8 @@ def pool(
             parts = line_parts(
                 x, best, best_at, image, from_d + tap // kernel_h * dilation_d,
                 from_h + tap % kernel_h * dilation_h, group_w, from_w, step, there, images, depth,
-                height, width, wide, line_length, FIRST, VECTOR, LEFT, ACROSS, kernel_w, stride_w,
-                dilation_w, AVERAGE, LEAST, index, WORST,
+                height, width, wide, line_length, FIRST, VECTOR, MOVED, LEFT, ACROSS, kernel_w,
+                stride_w, dilation_w, AVERAGE, LEAST, index, WORST,
             )  # fmt: skip
             more = none()
             for one in tl.static_range(ACROSS):
@@ -281,16 +300,17 @@ def pool(
 @triton.jit
 def line_parts(
     x, best, best_at, image, d, h, group_w, from_w, step, there, images, depth, height, width, wide,
-    line_length, FIRST: tl.constexpr, VECTOR: tl.constexpr, LEFT: tl.constexpr,
-    ACROSS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, DILATION: tl.constexpr,
-    AVERAGE: tl.constexpr, LEAST: tl.constexpr, INDEX: tl.constexpr, WORST: tl.constexpr,
+    line_length, FIRST: tl.constexpr, VECTOR: tl.constexpr, PIECE: tl.constexpr,
+    LEFT: tl.constexpr, ACROSS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr,
+    DILATION: tl.constexpr, AVERAGE: tl.constexpr, LEAST: tl.constexpr, INDEX: tl.constexpr,
+    WORST: tl.constexpr,
 ):  # fmt: skip
     """What line `h` of image plane `d` has for each of ACROSS windows."""
     seen = (d >= 0) & (d < depth) & (h >= 0) & (h < height) & (image < images)
     line = (image * depth + d) * height + h
     read = elements(
-        x + line.to(tl.int64) * line_length * VECTOR, group_w, from_w, step, width, wide, seen,
-        there, best, FIRST, VECTOR, LEFT, ACROSS, KERNEL, STRIDE, DILATION, WORST,
+        x + line.to(tl.int64) * line_length * PIECE, group_w, from_w, step, width, wide, seen,
+        there, best, FIRST, VECTOR, PIECE, LEFT, ACROSS, KERNEL, STRIDE, DILATION, WORST,
     )  # fmt: skip
     before = (d * height + h) * width + from_w
     parts = none()
@@ -314,8 +334,8 @@ def value(at, inside, MADE: tl.constexpr, WORST: tl.constexpr):
 @triton.jit
 def elements(
     start, group_w, from_w, step, width, wide, seen, there, like, FIRST: tl.constexpr,
-    VECTOR: tl.constexpr, LEFT: tl.constexpr, ACROSS: tl.constexpr, KERNEL: tl.constexpr,
-    STRIDE: tl.constexpr, DILATION: tl.constexpr, WORST: tl.constexpr,
+    VECTOR: tl.constexpr, PIECE: tl.constexpr, LEFT: tl.constexpr, ACROSS: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, DILATION: tl.constexpr, WORST: tl.constexpr,
 ):  # fmt: skip
     """Load the elements of one line, from `start` on, that a group's windows read: for each a tile
     of values, WORST outside of the image, and a mask of those inside. `seen` masks lines, `there`
@@ -323,15 +343,21 @@ def elements(
     found = none()
     if FIRST and VECTOR > 1:
         # The group's vector, whose first pixel is number LEFT of the group.
-        whole = seen & there & (group_w < width // VECTOR)
-        lanes = (group_w * VECTOR)[:, :, None] + tl.arange(0, VECTOR)[None, None, :]
-        vectors = value(start[:, :, None] + lanes, whole[:, :, None], like.dtype, WORST)
-        pixels = apart(vectors, VECTOR)
+        PIECES: tl.constexpr = VECTOR // PIECE
+        pixels = none()
+        whole = none()
+        for piece in tl.static_range(PIECES):
+            at = group_w * PIECES + piece
+            inside = seen & there & (at < width // PIECE)
+            lanes = (at * PIECE)[:, :, None] + tl.arange(0, PIECE)[None, None, :]
+            vectors = value(start[:, :, None] + lanes, inside[:, :, None], like.dtype, WORST)
+            pixels = pixels + apart(vectors, PIECE)
+            whole = whole + (inside,)
     seen = seen & there
     for at in tl.static_range(spanned(ACROSS, KERNEL, STRIDE, DILATION)):
         if held(at, ACROSS, KERNEL, STRIDE, DILATION):
             if FIRST and VECTOR > 1 and at >= LEFT and at < LEFT + VECTOR:
-                found = found + ((pixels[turned(at - LEFT, VECTOR)], whole),)
+                found = found + ((pixels[read_as(at - LEFT, PIECE)], whole[(at - LEFT) // PIECE]),)
             else:
                 w = from_w + at
                 inside = seen & (w >= 0) & (w < width)
