@@ -83,6 +83,15 @@ def test_the_gemm_is_the_einsum_or_the_call_is_refused(case):
     assert np.allclose(c, expected, atol=1e-5)
 
 
+def test_a_sum_over_a_dimension_that_both_operands_expand_is_refused():
+    a, b = (np.broadcast_to(np.float32([[1, 2]]), (3, 2)) for _ in range(2))
+    with pytest.raises(BadArgument, match="pass a contiguous copy"):
+        multiply("ab,ab->", a, b, np.empty((), np.float32))
+    c = np.empty((), np.float32)
+    multiply("ab,ab->", a, np.ones((3, 2), np.float32), c)
+    assert c == 9
+
+
 @given(st.permutations("bhqd"), st.permutations("bhkd"), st.permutations("bhqk"))
 def test_four_dimensions_in_every_order(a, b, c):
     """Packed operands are a GEMM if no operand's contiguous dimension is one of the batch, and

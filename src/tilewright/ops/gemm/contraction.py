@@ -181,7 +181,10 @@ def _summed(
     tried = []
     for outer, inner in itertools.permutations(joined["k"]):
         axes = [(m, inner), (inner, n), *((m, n) for _ in operands[C:])]
-        tried.append((walk.objection(axes, [outer]), -inner.size, axes, outer))
+        why = walk.objection(axes, [outer])
+        if not any(outer.strides[:C]):  # expanded in A and in B: no operand would say how many
+            why = walk.apart(joined["k"])
+        tried.append((why, -inner.size, axes, outer))
     tried.sort(key=lambda t: (bool(t[0]), t[1]))
     why, _, axes, outer = tried[0]
     if why:
