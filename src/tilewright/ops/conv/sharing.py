@@ -7,9 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.arch.figures import DEVICE
 from tilewright.ops.binder import Context
-from tilewright.ops.conv.catalogue import FEW_PARTS, MANY_WAYS
 from tilewright.ops.physics import meeting_us, totals_us
 from tilewright.ops.pool import Each, either, least, most
 from tilewright.ops.tile_sharing import MOST_WAYS
@@ -48,9 +46,7 @@ def totals(x: Context, count: Each) -> Each:
 
     c, ways, meet = x.config, count, x.config.parts_meet
     partials = 4.0 * count * math.prod(x.problem.shape_of("w"))
-    waits = np.where(np.asarray(count) > FEW_PARTS, -(-np.asarray(count) // MANY_WAYS), 0)
-    summed = totals_us(partials, x.device) + waits * DEVICE.LATENCY_US
-    found = np.where(c.two_stage, summed, 0.0)
+    found = np.where(c.two_stage, totals_us(partials, x.device), 0.0)
     if c.shares_steps.any():
         share = shares(x)
         ways = np.where(c.shares_steps, share.ways, count)
