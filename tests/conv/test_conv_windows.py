@@ -18,6 +18,7 @@ from tilewright.ops.conv.config import GEMM, WINDOWS
 from tilewright.ops.conv.figures import CONV
 from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.stated import first_strides
+from tilewright.ops.nouns import Scalar
 
 SM_90, GFX942, H200 = arch("sm_90"), arch("gfx942"), device("h200_sxm")
 DIRECTIONS = ("forward", "data", "weights")
@@ -127,6 +128,16 @@ def test_the_estimate_counts_the_windows():
     wanted = {d: moved[d] / shares[d] for d in moved}
     found = us["data"] / us["forward"]
     assert found == pytest.approx(wanted["data"] / wanted["forward"], rel=0.02)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_images_may_lie_far_apart(direction):
+    p = replace(CODEC, direction=direction, x_strides=(2**33, 43, 1))
+    c = configs(p)[0]
+    steps = {step.part: step for step in FAMILY.launch(c, p, H200).steps}
+    given = [one for one in steps["turn_x"].arguments if isinstance(one, Scalar)]
+    assert (2**33, "i64") in {(one.value, one.type) for one in given}
+    assert all(-(2**31) <= one.value < 2**31 for one in given if one.type == "i32")
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -25,7 +25,14 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops import binder, epilogues
 from tilewright.ops.binder import Array, Catalogue, Context, Numbers, Part
 from tilewright.ops.conv import folding, longer, patches, swapping, tapping
-from tilewright.ops.conv.catalogue import CATALOGUE, made_of, own_options, strides_of, three
+from tilewright.ops.conv.catalogue import (
+    CATALOGUE,
+    made_of,
+    own_options,
+    strides,
+    strides_of,
+    three,
+)
 from tilewright.ops.conv.config import (
     ARRAYS,
     LONGER,
@@ -37,7 +44,7 @@ from tilewright.ops.conv.config import (
     ConvConfig,
 )
 from tilewright.ops.conv.figures import CONV
-from tilewright.ops.conv.geometry import cdiv, dividing
+from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, dividing
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import KernelSource, Launch, renamed
 from tilewright.ops.physics import memory_us
@@ -304,7 +311,9 @@ def _cutting_windows(c: ConvConfig, name: str) -> Part:
             "sizes": three(lambda p: tuple(dim.size for dim in p.three)),
             "steps": CATALOGUE["stride"],
             "apart": CATALOGUE["dilation"],
-            "strides": strides_of(lambda _: name),
+            "strides": Numbers(
+                ("i64", *("i32",) * (1 + MOST_DIMS)), lambda x: strides(x.problem, name)
+            ),
             "ROWS": lambda config, arch: patches.WINDOWS_TILE[0],
             "PIXELS": lambda config, arch: patches.WINDOWS_TILE[1],
         },

@@ -33,7 +33,7 @@ def windows(
     count: pixels of y, of all images. outs, sizes: pixels of y and of x, by dimension; outs_by:
         what divides by the former. steps: pixels from a window to the next; apart: from a tap to
         the next; before: of padding before the image.
-    strides: of (image, channel, depth, height, width) of x.
+    strides: of (image, channel, depth, height, width) of x, the first in 64 bits.
     """
     across = tl.cdiv(count, PIXELS)
     row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
