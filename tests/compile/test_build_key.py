@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
@@ -43,6 +45,26 @@ def test_sources_are_followed_without_being_imported(modules: Path) -> None:
         path.write_text(path.read_text() + "# edited\n")
         seen.add(sources_digest("own.kernel"))
     assert len(seen) == 4
+
+
+def test_a_kernel_of_the_package_depends_on_few_of_its_modules() -> None:
+    """One that names a package, as ``from tilewright.ops import powers`` does, depends on all that
+    the package's ``__init__`` imports: each change of the house would be another kernel."""
+    package = Path(key_module.__file__).parents[1]
+    files = [*package.glob("*/*/kernels/*.py"), *package.glob("ops/device/*.py")]
+    for file in files:
+        names = {*_named(file)}
+        assert not names & {"tilewright", "tilewright.ops", "tilewright.declared"}, file
+    assert len(files) > 100
+
+
+def _named(file: Path) -> Iterator[str]:
+    """The modules that a file imports, or imports from."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
 
 
 def test_the_language_counts() -> None:
@@ -128,7 +150,7 @@ def test_an_edited_compiler_is_another_compiler(
     (folder / "_C" / "libtriton.so").write_bytes(bytes(2 << 20))  # size is not the recorded one
     origin = str(folder / "__init__.py")
     spec = ModuleSpec("triton", SourceFileLoader("triton", origin), origin=origin)
-    monkeypatch.setattr(key_module, "_find", lambda name: spec)
+    monkeypatch.setattr(key_module, "_find", lambda name, known: spec)
     digests = [compiler_digest.__wrapped__()]
     (folder / "__init__.py").write_text("# edited\n")
     digests.append(compiler_digest.__wrapped__())

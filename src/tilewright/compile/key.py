@@ -113,12 +113,13 @@ def source_texts(*modules: str, stamps: _Stamps | None = None) -> dict[str, byte
     own = {"tilewright", *(module.partition(".")[0] for module in modules)}
     stamps = {} if stamps is None else stamps
     found: dict[str, bytes | str] = {}
+    specs: dict[str, ModuleSpec | None] = {}
     todo = [*modules]
     while todo:
         name = todo.pop()
         if name in found or name.partition(".")[0] in sys.stdlib_module_names | {"triton"}:
             continue  # the standard library comes with libtriton's Python; triton: see below
-        spec = _find(name)
+        spec = _find(name, specs)
         if spec is None or spec.origin is None or not spec.has_location:
             if name in modules:
                 raise BuildFailed(f"the kernel's module {name} cannot be found")
@@ -162,22 +163,26 @@ def _imported(text: bytes, name: str, package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)  # submodules, if so
 
 
-def _find(name: str) -> ModuleSpec | None:
-    """Find a module without importing its parents, which `importlib.util.find_spec` would."""
+def _find(name: str, known: dict[str, ModuleSpec | None]) -> ModuleSpec | None:
+    """Find a module without importing its parents, which `importlib.util.find_spec` would.
+
+    known: what was found already, by name. Most names are those of functions, inside modules that
+    many others name too.
+    """
+    if name not in known:
+        known[name] = _sought(name, known)
+    return known[name]
+
+
+def _sought(name: str, known: dict[str, ModuleSpec | None]) -> ModuleSpec | None:
     path: list[str] | None = None
-    spec: ModuleSpec | None = None
-    full = ""
-    for part in name.split("."):
-        full = f"{full}.{part}" if full else part
-        spec = None
-        for finder in sys.meta_path:
-            spec = _spec(finder, full, path)
-            if spec is not None:
-                break
-        if spec is None:
+    if parent := name.rpartition(".")[0]:
+        above = _find(parent, known)
+        if above is None or above.submodule_search_locations is None:
             return None
-        path = [*(spec.submodule_search_locations or ())]
-    return spec
+        path = [*above.submodule_search_locations]
+    found = (_spec(finder, name, path) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)
 
 
 def _spec(finder: Any, full: str, path: list[str] | None) -> ModuleSpec | None:
@@ -218,7 +223,7 @@ def compiler_digest() -> str:
     recorded = {
         f.as_posix(): (f.hash.value, f.size) for f in triton.files or () if f.hash is not None
     }
-    spec = _find("triton")
+    spec = _find("triton", {})
     if spec is None or spec.origin is None:
         raise BuildFailed("triton is installed but its package cannot be found")
     folder = Path(spec.origin).parent

@@ -11,7 +11,7 @@ would sort k rounded up to a power of two.
 import triton
 import triton.language as tl
 
-from tilewright.ops import powers
+from tilewright.ops.powers import power_of_two as least_power_of_two
 
 NOTHING = tl.constexpr(-(2**31))
 """The key of what cannot be chosen."""
@@ -56,4 +56,4 @@ def largest(keys, place, COUNT: tl.constexpr, SLOTS: tl.constexpr):
     return found, keys
 
 
-power_of_two = triton.constexpr_function(powers.power_of_two)
+power_of_two = triton.constexpr_function(least_power_of_two)
