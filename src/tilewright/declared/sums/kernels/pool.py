@@ -18,18 +18,23 @@ one by one. Results of a line are put together and written in vectors of STORED.
 Results are made in fp32, of whole numbers in int32.
 
 What limits it: memory. Measured on an H200 (2026-11-30) before groups, vectors of pixels, and
-vectors of channels that are no multiple of 16; µs in graphs, ours and torch.compile's:
+vectors of channels that are no multiple of 16, and with them; µs in graphs, ours and
+torch.compile's of the first time:
 
-    4096 × 112×112 × 1 bf16, 3×3 by 2         166.7    51.8
-    1373 × 169×158 × 1 fp16, 3×3 by 2          79.3    45.9
-    11 × 22×17×19 × 54 fp16, 3×3×3 by 2        21.6    14.9
-    8 × 23×88 × 1673 bf16, mean of 7×7       1000.6   957.3
-    64 × 224×224 × 64 bf16, 2×2 by 2          118.4   118.0
-    64 × 7×7 × 2048 bf16, mean of 7×7           7.2    13.9
+                                              before   groups   torch.compile
+    4096 × 112×112 × 1 bf16, 3×3 by 2          166.7     31.7     51.8
+    1373 × 169×158 × 1 fp16, 3×3 by 2           79.3     70.3     45.9
+    11 × 22×17×19 × 54 fp16, 3×3×3 by 2         21.6      6.5     14.9
+    8 × 23×88 × 1673 bf16, mean of 7×7        1000.6     94.4    957.3
+    64 × 224×224 × 64 bf16, 2×2 by 2           118.4    118.7    118.0
+    64 × 7×7 × 2048 bf16, mean of 7×7            7.2      6.6     13.9
 
 The first four were limited by instructions: each element was read by itself, with a mask and an
-address of its own (some 118 instructions of sm_90 for each result of the first, now some 38), and
-lanes beside each other went down lines where channels come first. No GPU has timed groups yet.
+address of its own (some 118 instructions of sm_90 for each result of the first, now some 40), and
+lanes beside each other went down lines where channels come first. The second had lines of 158
+pixels in vectors of two, and in five tiles, each of which went down all images before the next
+began; its 82 instructions for each result are 63 in pieces. Neither the pieces nor this order of
+tiles has been timed.
 """
 
 import triton
