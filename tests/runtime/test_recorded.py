@@ -467,6 +467,31 @@ def test_a_known_backward_pass_runs_no_python_code(by_node, monkeypatch, driver)
 
 
 @of_nodes
+def test_a_known_backward_pass_of_a_call_with_numbers_runs_no_python_code(driver, monkeypatch):
+    """Which numbers it is launched with, is decided anew if they are others."""
+    seen, real = [], gradients._backward
+    monkeypatch.setattr(gradients, "_backward", lambda *of: seen.append(of[1]) or real(*of))
+    leaves = [zeros(1, 8, 2, 16).requires_grad_() for _ in range(3)]
+
+    def step(scale):
+        begin = len(driver.launches)
+        out = tw.attention(*leaves, scale=scale)
+        torch.autograd.grad(out, leaves, torch.empty_like(out))
+        return [one["values"] for one in driver.launches[begin:]]
+
+    numbers = [
+        {value for one in step(scale) for value in one if isinstance(value, float | bytes)}
+        for scale in (0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.5)
+    ]
+    assert numbers[0] == numbers[1] == numbers[2] == numbers[6]
+    assert numbers[3] == numbers[4] == numbers[5] != numbers[0]
+    asked = len(seen)
+    for scale in (0.5, 0.5, 0.5):
+        step(scale)
+    assert len(seen) == asked
+
+
+@of_nodes
 @pytest.mark.parametrize("other", ("forgotten", "deterministic", "lies otherwise", "aligned"))
 def test_a_backward_pass_that_is_not_like_the_last_is_decided_anew(
     by_node, monkeypatch, driver, other

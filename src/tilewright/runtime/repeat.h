@@ -196,14 +196,14 @@ static PyObject *carry_out(const Recipe *r, PyObject *torch, PyObject *arrays,
 typedef struct {
   int (*returned)(PyObject *recipe);
   PyObject *(*outputs)(PyObject *recipe);
-  int (*launch)(PyObject *recipe, PyObject *torch, const uint64_t *given, const uint64_t *made);
+  int (*launch)(PyObject *recipe, PyObject *torch, const uint64_t *given, const uint64_t *made,
+                PyObject *scalars);
 } Recipes;
 
-/* How many outputs are returned; -1 for no recipe, and for one that needs more than tensors, or
-   writes to one that it is given. */
+/* How many outputs are returned; -1 for no recipe, and for one that writes to what it is given. */
 static int returned_of(PyObject *recipe) {
   const Recipe *r = PyCapsule_IsValid(recipe, RECIPE) ? PyCapsule_GetPointer(recipe, RECIPE) : NULL;
-  if (!r || r->scalars) return -1;
+  if (!r) return -1;
   for (int i = 0; i < r->count; i++) {
     const Part *p = r->part + i;
     for (int j = 0; j < p->launch->written; j++)
@@ -220,13 +220,15 @@ static PyObject *outputs_of(PyObject *recipe) {
 }
 
 /* Launches a recipe of which returned_of() knows: 0, 1 if that is left to Python, or -1 with an
-   exception set. given, made: addresses of its arrays and of all its outputs. */
+   exception set. given, made: addresses of its arrays and of all its outputs. scalars: as of
+   repeat(). */
 static int launch_recipe(PyObject *recipe, PyObject *torch, const uint64_t *given,
-                         const uint64_t *made) {
+                         const uint64_t *made, PyObject *scalars) {
   const Recipe *r = PyCapsule_GetPointer(recipe, RECIPE);
-  PyObject *none = r && is_here(r->part->launch, torch) ? PyTuple_New(0) : NULL;
-  int code = none ? launch_parts(r, torch, given, made, none) : NOT_KNOWN;
-  Py_XDECREF(none);
+  Py_ssize_t numbers = PyTuple_GET_SIZE(scalars);
+  int code = NOT_KNOWN;
+  if (r && (!numbers || numbers == r->scalars) && is_here(r->part->launch, torch))
+    code = launch_parts(r, torch, given, made, scalars);
   return PyErr_Occurred() ? -1 : code != 0;
 }
 

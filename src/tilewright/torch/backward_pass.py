@@ -104,6 +104,11 @@ def _finished(result: Result, made: Any) -> Any:
     return as_input(made, result.view, result.operand)
 
 
+def passed(plan: Plan, numbers: Named) -> tuple[Any, ...]:
+    """The scalars of all launches of a repeated pass."""
+    return _passed(plan.passed, {**plan.defaults, **numbers}) if plan.passed else ()
+
+
 def repeated(
     plan: Plan, run: Run, numbers: Named, saved: Sequence[Any], arrived: Sequence[Any]
 ) -> Sequence[Any]:
@@ -111,8 +116,7 @@ def repeated(
     had such tensors."""
     arrays, dispatcher, made = (*saved, *arrived), default_dispatcher(), None
     if plan.apart is not None:
-        passed = _passed(plan.passed, {**plan.defaults, **numbers}) if plan.passed else ()
-        made = dispatcher.repeat(plan, arrays, passed)
+        made = dispatcher.repeat(plan, arrays, passed(plan, numbers))
     outputs = made if type(made) is tuple else (made,)
     whole = made is not None and len(outputs) == len(plan.results)
     if whole and len(outputs) == plan.inputs:

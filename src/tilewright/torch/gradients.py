@@ -23,7 +23,7 @@ from tilewright.default import default_dispatcher
 from tilewright.errors import BadArgument
 from tilewright.torch import autocast, fake, nodes
 from tilewright.torch.activations import ACTIVATIONS
-from tilewright.torch.backward_pass import Named, Run, carry_out, repeated
+from tilewright.torch.backward_pass import Named, Run, carry_out, passed, repeated
 from tilewright.torch.backward_plan import Described, Plan, Taking, having, plan_of, taking
 from tilewright.torch.said import Numbers, Said
 
@@ -117,22 +117,41 @@ _MOST_OUTPUTS = 64
 
 def _in_cpp(call: _Call, plan: Plan) -> Any:
     """What records calls like this one in C++ once they are repeated; None where Python does: with
-    scalars, and with outputs that have no gradient."""
-    if plan.passed or plan.constant or calls.scalars_of(plan.op):
+    outputs that have no gradient."""
+    if plan.constant:
         return None
     returned = plan.returned(tuple(range(_MOST_OUTPUTS)))
     places = [result.place for result in plan.results]
     return nodes.recording(call, plan.inputs, plan.saved, returned, places, _carried_out, _learnt)
 
 
-def _carried_out(call: _Call, saved: Sequence[Any], arrived: Sequence[Any]) -> Sequence[Any]:
+def _carried_out(
+    call: _Call, scalars: Scalars, saved: Sequence[Any], arrived: Sequence[Any]
+) -> Sequence[Any]:
     """A gradient for each input, or None."""
-    return _backward(call, _NO_NUMBERS, saved, arrived)
+    return _backward(call, _by_name(call.plan.op, scalars), saved, arrived)
 
 
-def _learnt(call: _Call, saved: tuple[Any, ...], arrived: tuple[Any, ...]) -> Any:
+def _learnt(
+    call: _Call, scalars: Scalars, saved: tuple[Any, ...], arrived: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
     """How a backward pass on such tensors may be repeated; None if it may not."""
-    return default_dispatcher().recipe_of(call.plan, (*saved, *arrived))
+    plan = call.plan
+    found = default_dispatcher().recipe_of(plan, (*saved, *arrived))
+    if found is None or isinstance(plan, _Later):
+        return None
+    return (*found, passed(plan, _by_name(plan.op, scalars)))
+
+
+Scalars = tuple[int | float | None, ...]
+"""Those that an operation knows, in order, None for each that is left out; or none at all."""
+
+
+def _by_name(op: str, scalars: Scalars) -> Named:
+    if not scalars:
+        return _NO_NUMBERS
+    known = zip(calls.scalars_of(op), scalars, strict=True)
+    return {name: number for name, number in known if number is not None}
 
 
 def _finishing(
@@ -216,16 +235,15 @@ class _Recorded(torch.autograd.Function):
         ctx: Any, call: _Call, numbers: Any, outputs: tuple[Any, ...] | None, *tensors: Any
     ) -> tuple[Any, ...]:
         """outputs: all of them, of a call that the dispatcher has repeated.
-        numbers: of such a call, those that the operation knows, in order, None for each that is
-        left out; or none. Else those of the call: by name; in their order where some are symbols.
+        numbers: of such a call, its `Scalars`. Else those of the call: by name; in their order
+            where some are symbols.
         """
         plan = call.plan
         if outputs is None:
             given = numbers if isinstance(plan, _Later) else [*numbers.values()]
             outputs = tuple(call.run(plan.op, plan.said, tensors, given))
-        elif numbers:
-            known = zip(calls.scalars_of(plan.op), numbers, strict=True)
-            numbers = {name: number for name, number in known if number is not None}
+        else:
+            numbers = _by_name(plan.op, numbers)
         ctx.recorded = call, numbers
         ctx.save_for_backward(*plan.keep((*tensors, *outputs)))
         returned = plan.returned(outputs)

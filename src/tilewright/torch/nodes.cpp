@@ -6,9 +6,9 @@
        inputs: how many arrays a call has. saved: places, among arrays and then outputs, of what the
        backward pass reads. returned: places of the outputs that are returned. places: of each
        gradient that a repeated backward pass makes, the array that it is of.
-       carry_out(call, saved, arrived) -> a gradient for each array, or None.
-       learn(call, saved, arrived) -> (mark, recipe, torch) by which a pass on such tensors may be
-       repeated, or None. It holds until mark.forgotten.
+       carry_out(call, scalars, saved, arrived) -> a gradient for each array, or None.
+       learn(call, scalars, saved, arrived) -> (mark, recipe, torch, scalars of its launches) by which
+       a pass on such tensors may be repeated, or None. It holds until mark.forgotten.
        launcher: the address of the launcher's `Recipes`.
 
    A backward pass like the last one that was learnt queues its launches without Python code. Any
@@ -65,7 +65,25 @@ struct Reference { /* that is given up with Python's lock held */
 struct Recipes {
   int (*returned)(PyObject *recipe);
   PyObject *(*outputs)(PyObject *recipe);
-  int (*launch)(PyObject *recipe, PyObject *torch, const uint64_t *given, const uint64_t *made);
+  int (*launch)(PyObject *recipe, PyObject *torch, const uint64_t *given, const uint64_t *made,
+                PyObject *scalars);
+};
+
+/* The scalars of a call, a tuple, which calls share that have the same. */
+struct Scalars {
+  PyObject *tuple;
+  explicit Scalars(PyObject *tuple) : tuple(Py_NewRef(tuple)) {}
+  Scalars(const Scalars &) = delete;
+  ~Scalars() {
+    if (!Py_IsInitialized()) return;
+    Locked lock;
+    Py_DECREF(tuple);
+  }
+  bool are(PyObject *others) const {
+    int same = others == tuple ? 1 : PyObject_RichCompareBool(others, tuple, Py_EQ);
+    if (same < 0) raise();
+    return same;
+  }
 };
 
 /* How a tensor lies, and that it is no more than memory: its keys tell of subclasses and the like. */
@@ -108,7 +126,9 @@ struct Way {
   size_t inputs = 0;
   std::vector<size_t> saved, returned, places;
 
-  PyObject *mark = nullptr, *recipe = nullptr, *torch = nullptr;
+  std::shared_ptr<Scalars> given; /* of the last call that was recorded */
+  PyObject *mark = nullptr, *recipe = nullptr, *torch = nullptr, *passed = nullptr;
+  std::shared_ptr<Scalars> learnt; /* of the call whose pass was learnt */
   bool deterministic = false;
   int tries = 0;
   std::vector<Look> looks, made;
@@ -120,36 +140,47 @@ struct Way {
   ~Way() {
     if (!Py_IsInitialized()) return;
     Locked lock;
-    for (PyObject *one : {call, carry_out, learn, mark, recipe, torch}) Py_XDECREF(one);
+    for (PyObject *one : {call, carry_out, learn, mark, recipe, torch, passed}) Py_XDECREF(one);
+  }
+
+  /* Of a call that is being recorded. */
+  const std::shared_ptr<Scalars> &share(PyObject *scalars) {
+    if (!given || !given->are(scalars)) given = std::make_shared<Scalars>(scalars);
+    return given;
   }
 
   /* Whether a pass on these was queued as one before. */
-  bool repeat(const std::vector<Tensor> &arrays, variable_list &gradients) const {
+  bool repeat(const std::shared_ptr<Scalars> &scalars, const std::vector<Tensor> &arrays,
+              variable_list &gradients) const {
     if (!recipe || deterministic != at::globalContext().deterministicAlgorithms()) return false;
+    if (scalars != learnt && !learnt->are(scalars->tuple)) return false;
     for (size_t i = 0; i < arrays.size(); i++)
       if (!looks[i].is_of(arrays[i])) return false;
     Reference forgotten(PyObject_GetAttr(mark, word_forgotten));
     if (!forgotten.to) raise();
     if (forgotten.to != Py_False) return false;
-    Reference held(Py_NewRef(recipe)), with(Py_NewRef(torch)); /* Python runs below */
-    std::vector<uint64_t> given(arrays.size()), at(made.size());
+    Reference held(Py_NewRef(recipe)), with(Py_NewRef(torch)), said(Py_NewRef(passed)); /* Python runs */
+    std::vector<uint64_t> from(arrays.size()), at(made.size());
     std::vector<Tensor> outputs;
-    for (size_t i = 0; i < arrays.size(); i++) given[i] = address_of(arrays[i]);
+    for (size_t i = 0; i < arrays.size(); i++) from[i] = address_of(arrays[i]);
     for (size_t i = 0; i < made.size(); i++) {
       outputs.push_back(at::empty_strided(made[i].sizes, made[i].strides, made[i].options));
       at[i] = address_of(outputs[i]);
     }
-    int code = launcher->launch(held.to, with.to, given.data(), at.data());
+    int code = launcher->launch(held.to, with.to, from.data(), at.data(), said.to);
     if (code < 0) raise();
     if (code) return false;
     for (size_t i = 0; i < places.size(); i++) gradients[places[i]] = std::move(outputs[i]);
     return true;
   }
 
-  void remember(PyObject *found, const std::vector<Tensor> &arrays) {
+  void remember(PyObject *found, const std::shared_ptr<Scalars> &scalars,
+                const std::vector<Tensor> &arrays) {
     if (found == Py_None) return;
-    PyObject *its_mark, *its_recipe, *its_torch;
-    if (!PyArg_ParseTuple(found, "OOO", &its_mark, &its_recipe, &its_torch)) raise();
+    PyObject *its_mark, *its_recipe, *its_torch, *its_scalars;
+    if (!PyArg_ParseTuple(found, "OOOO!", &its_mark, &its_recipe, &its_torch, &PyTuple_Type,
+                          &its_scalars))
+      raise();
     if (launcher->returned(its_recipe) != static_cast<int>(places.size())) return;
     Reference outputs(launcher->outputs(its_recipe));
     if (!outputs.to) raise();
@@ -161,13 +192,15 @@ struct Way {
     Py_XSETREF(mark, Py_NewRef(its_mark));
     Py_XSETREF(recipe, Py_NewRef(its_recipe));
     Py_XSETREF(torch, Py_NewRef(its_torch));
+    Py_XSETREF(passed, Py_NewRef(its_scalars));
+    learnt = scalars;
   }
 
-  variable_list by_python(const std::vector<Tensor> &arrays) {
+  variable_list by_python(const std::shared_ptr<Scalars> &scalars, const std::vector<Tensor> &arrays) {
     const size_t read = saved.size();
     Reference kept(wrapped(arrays.data(), read));
     Reference arrived(wrapped(arrays.data() + read, arrays.size() - read));
-    Reference made(PyObject_CallFunctionObjArgs(carry_out, call, kept.to, arrived.to, nullptr));
+    Reference made(PyObject_CallFunctionObjArgs(carry_out, call, scalars->tuple, kept.to, arrived.to, nullptr));
     Reference found(made.to ? PySequence_Tuple(made.to) : nullptr);
     if (!found.to) raise();
     variable_list gradients(inputs);
@@ -177,15 +210,16 @@ struct Way {
     }
     if (at::GradMode::is_enabled() || tries >= TRIES) return gradients;
     tries++;
-    Reference how(PyObject_CallFunctionObjArgs(learn, call, kept.to, arrived.to, nullptr));
+    Reference how(PyObject_CallFunctionObjArgs(learn, call, scalars->tuple, kept.to, arrived.to, nullptr));
     if (!how.to) raise();
-    remember(how.to, arrays);
+    remember(how.to, scalars, arrays);
     return gradients;
   }
 };
 
 struct Recorded final : Node {
   std::shared_ptr<Way> way;
+  std::shared_ptr<Scalars> scalars;
   std::vector<SavedVariable> saved;
 
   explicit Recorded(std::shared_ptr<Way> way) : way(std::move(way)) {}
@@ -207,8 +241,8 @@ struct Recorded final : Node {
       arrays.push_back(arrived[i].defined() ? std::move(arrived[i]) : input_metadata(i).zeros_like());
     Locked lock;
     variable_list gradients(way->inputs);
-    if (!at::GradMode::is_enabled() && way->repeat(arrays, gradients)) return gradients;
-    return way->by_python(arrays);
+    if (!at::GradMode::is_enabled() && way->repeat(scalars, arrays, gradients)) return gradients;
+    return way->by_python(scalars, arrays);
   }
 };
 
@@ -228,9 +262,10 @@ PyObject *record(PyObject *self, PyObject *const *args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   auto *held = static_cast<std::shared_ptr<Way> *>(PyCapsule_GetPointer(self, WAY));
   if (!held) return nullptr;
-  const Way &way = **held;
-  if (count != static_cast<Py_ssize_t>(way.inputs) + 2 || !PyTuple_Check(args[1])) {
-    PyErr_SetString(PyExc_TypeError, "(scalars, tuple of outputs, tensors)");
+  Way &way = **held;
+  if (count != static_cast<Py_ssize_t>(way.inputs) + 2 || !PyTuple_Check(args[0]) ||
+      !PyTuple_Check(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "(tuple of scalars, tuple of outputs, tensors)");
     return nullptr;
   }
   PyObject *outputs = args[1];
@@ -240,6 +275,7 @@ PyObject *record(PyObject *self, PyObject *const *args, Py_ssize_t count) {
   };
   NodePointer node = node_of<NodePointer, Recorded>(*held);
   auto *own = static_cast<Recorded *>(node.get());
+  own->scalars = way.share(args[0]);
   torch::autograd::edge_list edges;
   edges.reserve(way.inputs);
   for (size_t i = 0; i < way.inputs; i++)
