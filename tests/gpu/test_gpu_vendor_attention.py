@@ -95,7 +95,7 @@ def test_untuned_an_engine_answers_short_sequences_in_large_batches():
     for only_ours in (False, True):
         constraints = Constraints(only_ours=only_ours)
         dispatcher = Dispatcher(selector="analytical", constraints=constraints)
-        o = dispatcher.run("attention", q, k, v, right=0, scale=scale)
+        o = dispatcher.run("attention", q, k, v, causal=True, scale=scale)
         config = dispatcher.select(case.problem).config
         assert bool(library_of(config)) != only_ours
         assert case.compared(config, {"o": o}).ok
