@@ -23,6 +23,7 @@ from layer_cases import (  # noqa: E402
 import tilewright as tw  # noqa: E402
 from tilewright import ops, verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
+from tilewright.compile import build  # noqa: E402
 from tilewright.ops.grouped_gemm import GroupedGemmProblem  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -184,6 +185,7 @@ def test_every_kernel_that_gathers_is_right(dispatcher):
     kernels = family.default_space(problem, this).expand(this).configs
     served = [c for c in kernels if family.supports(c, problem, this)]
     assert served
+    build([(config, ARCH) for config in served], store=dispatcher.store)
     for config in served:
         result = verify.verify(dispatcher, problem, config.name, device="cuda:0")
         assert result.ok, f"{config.name}: {result}"
