@@ -124,9 +124,11 @@ def _backward(decisions: Decisions) -> Make:
                     decision = decisions.decide(aten, key, asked)
                 every.append(decision)
                 if decision.kernel:
-                    asked = asked or _gradient(place, dy, x, w, *geometry)
-                    assert isinstance(asked, Asked)
-                    made = decisions.run(decision, asked)
+                    made = decisions.again(decision, key, (dy, x, w))
+                    if made is None:
+                        asked = asked or _gradient(place, dy, x, w, *geometry)
+                        assert isinstance(asked, Asked)
+                        made = decisions.run(decision, asked, key, (dy, x, w))
                     if made is not None:
                         found[place], left[place] = made[0], False
             decisions.pass_on(passed, key, every)

@@ -16,6 +16,7 @@ from tilewright.default import default_dispatcher
 from tilewright.errors import TilewrightError
 from tilewright.ops.library import library_of
 from tilewright.ops.nouns import Call, View
+from tilewright.ready import Launched, Repeatable
 
 log = logging.getLogger("tilewright")
 
@@ -197,9 +198,61 @@ class Decisions:
         kernel = "" if library_of(plan.config) else plan.config.name
         return Decision(aten, str(problem), kernel, why)
 
-    def run(self, decision: Decision, asked: Asked) -> tuple[Any, ...] | None:
+    def again(
+        self, decision: Decision, key: Hashable, tensors: tuple[Any, ...]
+    ) -> tuple[Any, ...] | None:
+        """Serve a call of the kind `key` as an earlier one was served, without asking what it asks:
+        its outputs. None if there was none on tensors like these.
+
+        tensors: those that the call is given, in order.
+        """
+        if not decision.kernel or _within.ours:
+            return None
+        recording = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # torch has recorded the call above
+        try:
+            made = default_dispatcher().repeat((decision.aten, key), tensors)
+        finally:
+            torch._C._set_grad_enabled(recording)
+        if made is None:
+            return None
+        self._count(decision)
+        return made if isinstance(made, tuple) else (made,)
+
+    def _remember(
+        self,
+        decision: Decision,
+        key: Hashable,
+        tensors: tuple[Any, ...],
+        asked: Asked,
+        made: tuple[Any, ...],
+    ) -> None:
+        """Let `again` serve calls like one that was just served, if its operands are tensors of the
+        call's."""
+        said = calls.spoken(asked.op, asked.keywords, len(asked.out or ()))
+        operands = (*asked.operands, *said.named.values())
+        places = {id(x): place for place, x in enumerate(tensors)}
+        roots = [places.get(id(x)) for x in operands]
+        if said.what is None or None in roots or any(x is not None for x in said.scalars):
+            return
+        outputs = range(-1, -1 - len(made), -1)
+        launched = Launched(said.what, (*operands, *made), (*(r or 0 for r in roots), *outputs))
+        call = Repeatable(tensors, (launched,), made, len(made))
+        default_dispatcher().remember((decision.aten, key), call)
+
+    def run(
+        self,
+        decision: Decision,
+        asked: Asked,
+        key: Hashable = None,
+        tensors: tuple[Any, ...] | None = None,
+    ) -> tuple[Any, ...] | None:
         """Serve a call: its outputs. None if torch is to; where a kernel cannot be built or
-        launched, all such calls are torch's from then on."""
+        launched, all such calls are torch's from then on.
+
+        key, tensors: as `again` takes them, which serves such calls then; None for calls that it
+            does not serve.
+        """
         if _within.ours or not asked.aligned:
             return None
         out: Any = asked.out
@@ -217,12 +270,18 @@ class Decisions:
             return None
         finally:
             _within.ours = False
+        self._count(decision)
+        outputs = made if isinstance(made, tuple) else (made,)
+        if tensors is not None:
+            self._remember(decision, key, tensors, asked, outputs)
+        return outputs
+
+    def _count(self, decision: Decision) -> None:
         key = decision.aten, decision.problem, decision.kernel
         with self._lock:
             if key not in self._served and len(self._served) >= KEPT:
                 key = decision.aten, OTHERS, ""
             self._served[key] += 1
-        return made if isinstance(made, tuple) else (made,)
 
     def served(self) -> Sequence[tuple[str, str, str, int]]:
         """Operator, problem, kernel and number of calls of all that was served, the most calls

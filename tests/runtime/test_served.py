@@ -1,0 +1,99 @@
+"""Calls of torch that are served by kernels of ours are repeated without being asked about, on a
+stand-in for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import unbuilt  # noqa: E402
+from unbuilt import Shown  # noqa: E402
+
+import tilewright.torch  # noqa: E402
+from tilewright.torch.installing import decisions  # noqa: E402
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    driver = unbuilt.install(monkeypatch, torch)
+    monkeypatch.setattr(decisions, "default_dispatcher", lambda: driver.dispatcher)
+    with tilewright.torch.install("all", _key="CPU") as driver.installed:
+        yield driver
+
+
+def zeros(*shape: int, order: Any = torch.contiguous_format) -> Any:
+    return torch.zeros(shape, dtype=torch.bfloat16).contiguous(memory_format=order)
+
+
+def gradients(mask: list[bool]) -> Any:
+    def call(dy: Any, x: Any, w: Any) -> Any:
+        one = [1, 1]
+        made = torch.ops.aten.convolution_backward(
+            dy, x, w, None, one, one, one, False, [0, 0], 1, mask
+        )
+        return tuple(each for each in made if each is not None)
+
+    return call
+
+
+LAST = torch.channels_last
+IMAGES, FILTERS = zeros(2, 8, 6, 6), zeros(8, 8, 3, 3)
+CALLS = {
+    "mm": (lambda a, b: torch.mm(a, b), {"a": zeros(16, 32), "b": zeros(32, 48)}),
+    "mm, turned": (lambda a, b: torch.mm(a, b), {"a": zeros(16, 32), "b": zeros(48, 32).T}),
+    "square": (lambda a, b: torch.mm(a, b), {"a": zeros(32, 32), "b": zeros(32, 32)}),
+    "bmm": (lambda a, b: torch.bmm(a, b), {"a": zeros(2, 16, 32), "b": zeros(2, 32, 48)}),
+    "addmm": (lambda c, a, b: torch.addmm(c, a, b),
+              {"c": zeros(48), "a": zeros(16, 32), "b": zeros(32, 48)}),
+    "addmm, a matrix": (lambda c, a, b: torch.addmm(c, a, b),
+                        {"c": zeros(16, 48), "a": zeros(16, 32), "b": zeros(32, 48)}),
+    "convolution": (lambda x, w: torch.conv2d(x, w, None, 1, 1), {"x": IMAGES, "w": FILTERS}),
+    "with a bias": (lambda x, w, b: torch.conv2d(x, w, b, 2),
+                    {"x": zeros(2, 8, 6, 6, order=LAST), "w": FILTERS, "b": zeros(8)}),
+    "both gradients": (gradients([True, True, False]),
+                       {"dy": zeros(2, 8, 6, 6), "x": IMAGES, "w": FILTERS}),
+    "of the weights": (gradients([False, True, False]),
+                       {"dy": zeros(2, 8, 6, 6, order=LAST), "x": IMAGES, "w": FILTERS}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_like_an_earlier_one_launches_what_that_did_and_is_counted(
+    driver, monkeypatch, name
+):
+    call, given = CALLS[name]
+    shown = Shown(driver)
+    once = shown(call, given)
+    assert shown(call, given) == once
+
+    def asked(*_: Any, **__: Any) -> None:
+        raise AssertionError("a call went the long way")
+
+    monkeypatch.setattr(decisions.Decisions, "run", asked)
+    for _ in range(3):
+        assert shown(call, given) == once
+        leaves = {key: x.clone().requires_grad_() for key, x in given.items()}
+        found, _ = shown(call, leaves)
+        assert [(function, grid) for function, grid, _ in found] == [
+            (function, grid) for function, grid, _ in once[0]
+        ]
+    served = driver.installed.report()["served"]
+    assert {one["calls"] for one in served} == {8}
+
+
+def test_a_tensor_that_is_aligned_otherwise_is_asked_about(driver):
+    call, given = CALLS["mm"]
+    for _ in range(3):
+        call(**given)
+    begin = len(driver.launches)
+    call(zeros(16 * 32 + 1)[1:].view(16, 32), given["b"])
+    assert len(driver.launches) == begin  # torch computes it
+
+
+def test_out_is_written_as_before(driver):
+    a, b, out = zeros(16, 32), zeros(32, 48), zeros(16, 48)
+    for count in range(1, 4):
+        assert torch.mm(a, b, out=out) is out
+        assert len(driver.launches) == count
