@@ -30,6 +30,7 @@ FORMS = {
 }
 
 
+@pytest.mark.grid(12)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("biased", [False, True])
 def test_every_form_is_right(name, biased):
@@ -180,6 +181,7 @@ IN_THE_EPILOGUE = {
 }
 
 
+@pytest.mark.grid(3)
 @pytest.mark.parametrize("name", IN_THE_EPILOGUE)
 def test_which_activations_are_no_step_of_their_own(name):
     said, epilogue, apart = IN_THE_EPILOGUE[name]
@@ -286,6 +288,7 @@ def test_what_else_decides_the_order_is_sorted_by_itself(tmp_path):
 FEW = {"scale_a": "1x128", "scale_b": "128x128"}
 
 
+@pytest.mark.grid(5)
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
