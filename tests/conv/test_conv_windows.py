@@ -68,15 +68,6 @@ def test_which_layers_are_cut_into_windows(p, steps):
         assert {c.turned for c in configs(q)} == {*steps}
 
 
-def test_small_windows_are_cut_out_though_they_grow():
-    """Of lines of pixels, where they are not added up."""
-    p = first(replace(DEEP, n=4, spatial=(40, 40)))
-    for direction, steps in (("forward", ("o",)), ("weights", ("o",)), ("data", ())):
-        assert by_gemm.turnings(replace(p, direction=direction)) == steps
-    last = ConvProblem(1, 64, 80, (4, 5), (3, 3), pad=(1, 1))
-    assert by_gemm.turnings(first(last, "wy")) == ()
-
-
 def test_gradients_of_few_channels_are_added_up_wherever_they_lie():
     """Where y has more channels than a window has elements."""
     for p in (STEM, first(STEM)):

@@ -447,10 +447,6 @@ MOST_GROWN = 2.5
 """Elements that windows have, over those of x or over those of the filters, whichever are more, up
 to which they are cut out. Audio codecs have windows of twice their stride."""
 
-SMALL = 1 << 23
-"""Bytes of windows up to which they are cut out all the same: they stay in L2, and cost a launch
-more than memory."""
-
 
 def _cut(p: ConvProblem, can: str) -> str:
     """How x is cut into rows, if it is: of windows that overlap only where arrays lie with channels
@@ -465,12 +461,8 @@ def _cut(p: ConvProblem, can: str) -> str:
     if p.direction == "data" and patches.columns(p) <= p.k:
         return WINDOWS
     most = MOST_GROWN * max(math.prod(p.shape_of("x")), math.prod(p.shape_of("w")))
-    grown = patches.grown(p)
-    if p.direction == "data":
-        return WINDOWS if can and grown <= most else ""
-    small = grown * DTYPES[p.dtype].bytes <= SMALL
-    by_lines = p.strides_of("x")[-1] == 1
-    return WINDOWS if can and by_lines and (small or grown <= most) else ""
+    by_lines = p.direction == "data" or p.strides_of("x")[-1] == 1
+    return WINDOWS if can and by_lines and patches.grown(p) <= most else ""
 
 
 def _leave_whole_rows(p: ConvProblem, how: str) -> bool:
