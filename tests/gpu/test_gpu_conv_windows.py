@@ -24,7 +24,7 @@ WINDOWED = (
     ConvProblem(3, 24, 64, (2000,), (2,), pad=(32,), dilation=(64,)),
     ConvProblem(2, 12, 24, (243,), (10,), stride=(5,), pad=(3,), pad_after=(6,)),
     ConvProblem(2, 64, 96, (19, 23), (3, 3), stride=(2, 2), pad=(1, 1)),
-    ConvProblem(2, 100, 64, (136,), (7,), pad=(3,), dtype="fp16", dtype_out="fp16"),
+    ConvProblem(2, 100, 128, (136,), (7,), pad=(3,), dtype="fp16", dtype_out="fp16"),
 )
 MANY = (
     ConvProblem(4, 3, 40, (120, 120), (3, 3), stride=(2, 2), pad=(1, 1), direction="weights"),
