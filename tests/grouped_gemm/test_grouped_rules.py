@@ -211,6 +211,7 @@ UNTUNED = [
 """Problems, and the pipelines that are chosen from without a tuning."""
 
 
+@pytest.mark.grid(2)
 @pytest.mark.parametrize(("problem", "untuned"), UNTUNED, ids=[str(p) for p, _ in UNTUNED])
 def test_a_pipeline_that_was_no_faster_is_tried_by_tuning_alone(problem, untuned):
     this = arch("sm_90")

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import unbuilt  # noqa: E402
 from unbuilt import Shown  # noqa: E402
 
+import selection  # noqa: E402
 import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
@@ -147,8 +148,8 @@ def test_what_is_launched_does_not_depend_on_what_was_launched_before(driver, mo
         "contiguous",
         lambda *of, **how: copies.append(copied(*of, **how)) or copies[-1],
     )
-    rng, shown = random.Random(kind.__name__), Shown(driver)
-    for _ in range(40):
+    rng, shown = random.Random(selection.chance(kind.__name__)), Shown(driver)
+    for _ in range(selection.share(40, 3)):
         call, given = kind(rng)
         wanted = tuple(rng.sample([*given], rng.randint(1, len(given))))
         step = trained(call, wanted, rng.choice(ARRIVING))

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import unbuilt  # noqa: E402
 from unbuilt import Shown  # noqa: E402
 
+import selection  # noqa: E402
 import tilewright as tw  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 
@@ -82,8 +83,8 @@ def drawn(rng: random.Random) -> tuple[Any, dict[str, Any]]:
 
 
 def test_what_is_launched_does_not_depend_on_what_was_launched_before(driver):
-    rng, shown, most = random.Random("layers"), Shown(driver), 0
-    for _ in range(60):
+    rng, shown, most = random.Random(selection.chance("layers")), Shown(driver), 0
+    for _ in range(selection.share(60, 3)):
         call, given = drawn(rng)
         kept = driver.dispatcher._launches
         driver.dispatcher.forget_launches()
@@ -148,6 +149,7 @@ def refused(*_: Any, **__: Any) -> None:
     raise AssertionError("a step went the long way")
 
 
+@pytest.mark.grid(6)
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_one_native_call_when_it_was_called_before(driver, monkeypatch, name):
     said = LAYERS[name]
