@@ -3,6 +3,7 @@ on request; and patience with a busy machine."""
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import sys
@@ -90,8 +91,44 @@ def _own_home(tmp_path_factory):
         patch.delenv(f"TILEWRIGHT_{name}", raising=False)
     # Tests want the chosen kernel's results, not torch's while the kernel is being built.
     patch.setenv("TILEWRIGHT_WAITS", "1")
+    _keep_native(patch, home, _shared(tmp_path_factory, "native"))
     yield
     patch.undo()
+
+
+def _keep_native(patch, home, folder):
+    """What is compiled from C and C++ into the tests' home, of which one takes 11 s, is kept in
+    `folder` for the other processes and the next run. Its name there is a digest of its source."""
+    from tilewright import native
+    from tilewright.files import replacing
+
+    compile_it = native._compile
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def compile_once(source, target, *given):
+        if not target.is_relative_to(home):  # a test's own home
+            compile_it(source, target, *given)
+            return
+        kept = folder / target.parent.name / target.name
+        with (folder / f"{target.parent.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                compile_it(source, kept, *given)
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        with replacing(target, mode=0o700) as file:
+            file.write(kept.read_bytes())
+
+    patch.setattr(native, "_compile", compile_once)
+
+
+def _shared(tmp_path_factory, name):
+    """A folder of all processes of the run; beside ``TILEWRIGHT_TEST_STORE``, if that names one, of
+    the next runs too."""
+    kept = os.environ.get("TILEWRIGHT_TEST_STORE")
+    if kept:
+        return Path(kept).with_name(name)
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if shared_builds.processes() > 1 else base) / name
 
 
 @pytest.fixture(scope="session")
