@@ -215,7 +215,8 @@ def test_a_reader_that_leaves_is_no_error():
     process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline()
     process.stdout.close()
-    assert process.stderr.read() == b""
+    said = process.stderr.read().decode().splitlines()
+    assert all(line.startswith("expanding ") for line in said), "progress, on a slow machine"
     assert process.wait() == 141
 
 
