@@ -50,7 +50,9 @@ def test_a_figure_names_the_script_that_fits_it():
     every = [(word, one) for name in OWNERS for word, one in figures.stated(name).items()]
     script, of_conv = "benchmarks/analytical.py", "benchmarks/conv_figures.py"
     of_attention = "benchmarks/attention_figures.py"
-    assert {one.script for _, one in every} == {"", script, of_conv, of_attention}
+    of_groups = "benchmarks/grouped_figures.py"
+    assert {one.script for _, one in every} == {"", script, of_conv, of_attention, of_groups}
+    assert {w for w, one in every if one.script == of_groups} == {*_assigned(of_groups, "FITTED")}
     searched = {word for word, one in every if one.script == of_attention}
     assert searched == set(_assigned(of_attention, "FITTED_BACKWARD"))
     assert {one.script for one in figures.stated("conv").values()} == {of_conv}

@@ -9,6 +9,11 @@ Reading goes in rounds: as many tiles as there are workgroups at once, and then 
 left. A round takes the memory's time for its tiles' bytes, and the time that a workgroup waits for
 one tile: for the ring's steps, and between two tiles, while it asks for nothing. The two add up
 like the legs of a right triangle, and so do reading and arithmetic.
+
+Low tiles of 8-bit floats have no matrix instructions of their own where those read shared memory
+(sm_90, sm_100): the compiler makes fp16 of each step's operands first, and where that takes longer
+than the steps' way from memory, a tile waits for it. Workgroups of one compute unit share what
+converts.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from tilewright.ops.estimate import Estimates, Ranking
 from tilewright.ops.gemm import estimate as gemm
 from tilewright.ops.gemm.breakdown import L2, LATENCY, LAUNCH, MEMORY, PRODUCTS, SHARED_MEMORY
 from tilewright.ops.gemm.pipelines import warpgroups
+from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP_ROWS
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.grouped_gemm import loads
 from tilewright.ops.grouped_gemm.catalogue import resident
@@ -199,11 +205,27 @@ def _reading_us(c: Columns, cases: _Cases, p: GroupedGemmProblem, device: Device
     from_l2 = DEVICE.LATENCY_US  # of a tile that another one has asked for
     first = np.minimum(1.0, cases.first / cases.rows)
     step_us = from_l2 + (GROUPED.LATENCY_US - from_l2) * first
-    waits = np.ceil(k / c.tile_k) / np.maximum(1, c.num_stages - 1) * step_us
-    waits = waits + each(c, _between_us)
+    steps = np.ceil(k / c.tile_k)
+    waits = steps / np.maximum(1, c.num_stages - 1) * step_us
     full, last = np.divmod(tiles, at_once)
-    rest = np.where(last > 0, physics.together_us(last * one_us, waits), 0.0)
-    return (full * physics.together_us(at_once * one_us, waits) + rest).mean(0)
+    converting = steps * each(c, _converting_us, device)
+    waits_of_round, waits_of_rest = (
+        np.maximum(waits, beside * converting) + each(c, _between_us)
+        for beside in (at_once / device.compute_units, np.ceil(last / device.compute_units))
+    )
+    rest = np.where(last > 0, physics.together_us(last * one_us, waits_of_rest), 0.0)
+    return (full * physics.together_us(at_once * one_us, waits_of_round) + rest).mean(0)
+
+
+def _converting_us(config: GroupedGemmConfig, device: Device) -> float:
+    """Microseconds in which a compute unit makes fp16 of one step's 8-bit floats, two to an
+    instruction: each warp its columns of B, and all rows of A, which it has no part in."""
+    low = arch(device.arch).async_mma and config.tile_m < WARPGROUP_ROWS
+    kinds = (DTYPES[config.dtype_a], DTYPES[config.dtype_b])
+    if not low or any(one.kind != "float" or one.bits != 8 for one in kinds):
+        return 0.0
+    elements = (config.tile_m * config.num_warps + config.tile_n) * config.tile_k
+    return float(elements / 2 / GROUPED.CONVERTED_PER_CLOCK / device.clock_mhz)
 
 
 def _between_us(config: GroupedGemmConfig) -> float:

@@ -1,0 +1,138 @@
+"""Figures of grouped GEMM's estimate against records of kernels' times: what a choice costs.
+
+    python benchmarks/grouped_figures.py           # the figures as they are
+    python benchmarks/grouped_figures.py --fit     # and searches of `FITTED` and of `TRIED`
+
+Needs no GPU. `grouped_few_h200.json` has products of few rows, of layers that were drawn: these are
+fitted to. `grouped_loads_h200.json` has other products, most of many rows, timed before: they take
+no part, and values that make them worse are not to be taken over. Of each product both have some of
+the kernels, those that the estimates of their day put first.
+
+Loss: how much longer the kernel that the estimate puts first takes than the fastest that was timed,
+the geometric mean and the most. Spread: the geometric standard deviation of estimate over median
+among a product's kernels: what all of them share says nothing about a choice, and the loads of the
+records are not the assumed ones. A search takes the combination of values with the least spread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.arch import device
+from tilewright.arch.figures import Figures, stated
+from tilewright.ops.grouped_gemm import GroupedGemmProblem, estimate, names
+from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+
+RESULTS = Path(__file__).parent / "results"
+RECORDS = {
+    "few rows, fitted to": RESULTS / "grouped_few_h200.json",
+    "timed before, which take no part": RESULTS / "grouped_loads_h200.json",
+}
+H200 = device("h200_sxm")
+
+TRIED = {
+    "CONVERTED_PER_CLOCK": (12, 16, 20, 24, 28, 32, 64),
+    "LATENCY_US": (0.6, 0.8, 1.0, 1.25, 1.5),
+    "BETWEEN_US": (1.0, 2.0, 3.0, 4.0),
+    "FLATTENED_US": (0.25, 0.5, 1.0),
+}
+"""Values of figures of `arch/figures/grouped_gemm.json`. `WALK_US` is the same for all kernels, so
+that no choice depends on it."""
+FITTED = ("CONVERTED_PER_CLOCK",)
+"""What is taken over: the others fit the record that takes no part no better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A product's kernels, and their medians in microseconds."""
+
+    problem: GroupedGemmProblem
+    kernels: Sequence[GroupedGemmConfig]
+    us: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How the estimate stands to a record's times."""
+
+    products: int
+    loss: float
+    worst: float
+    spread: float
+
+
+def record(path: Path) -> list[Timed]:
+    return [
+        Timed(
+            GroupedGemmProblem(**one["problem"]),
+            [names.parse(name) for name in one["us"]],
+            [*one["us"].values()],
+        )
+        for one in json.loads(path.read_text())["products"]
+    ]
+
+
+def fit_of(products: Sequence[Timed]) -> Fit:
+    losses, logs = [], []
+    for one in products:
+        expected = estimate.estimates(one.kernels, one.problem, H200).total_us
+        losses.append(math.log(one.us[int(np.argmin(expected))] / min(one.us)))
+        ratios = np.log(expected / np.array(one.us))
+        logs += [*(ratios - ratios.mean())]
+    loss, worst = math.exp(sum(losses) / len(losses)), math.exp(max(losses))
+    spread = math.exp(float(np.std(logs)))
+    return Fit(len(products), *(round(value, 4) for value in (loss, worst, spread)))
+
+
+def fits(records: Mapping[str, Sequence[Timed]]) -> dict[str, dict[str, float]]:
+    return {word: asdict(fit_of(timed)) for word, timed in records.items()}
+
+
+def put(values: Mapping[str, float]) -> None:
+    """Let the estimate use other values."""
+    known = stated("grouped_gemm")
+    changed = {name: replace(known[name], value=value) for name, value in values.items()}
+    estimate.GROUPED = Figures({**known, **changed})
+
+
+def search(figures: Sequence[str], products: Sequence[Timed]) -> dict[str, float]:
+    """The best values of these figures; the estimate uses them from then on."""
+    best: dict[str, float] = {}
+    least = math.inf
+    for tried in itertools.product(*(TRIED[name] for name in figures)):
+        values = dict(zip(figures, tried, strict=True))
+        put(values)
+        spread = fit_of(products).spread
+        if spread < least:
+            best, least = values, spread
+    put(best)
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    records = {word: record(path) for word, path in RECORDS.items()}
+    fitted_to, *_ = records.values()
+    said: dict[str, object] = {"as it is": fits(records)}
+    for word, figures in (("fitted", FITTED), ("all fitted", tuple(TRIED))) if args.fit else ():
+        values = search(figures, fitted_to)
+        said[word] = {"values": values, **fits(records)}
+    text = json.dumps(said, indent=1)
+    print(text)
+    if args.json:
+        args.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
