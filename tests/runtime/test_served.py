@@ -97,3 +97,13 @@ def test_out_is_written_as_before(driver):
     for count in range(1, 4):
         assert torch.mm(a, b, out=out) is out
         assert len(driver.launches) == count
+
+
+def test_operands_that_were_one_tensor_once_are_told_apart_later(driver):
+    shown, a, b = Shown(driver), zeros(32, 32), zeros(32, 32)
+    once = shown(lambda a, b: torch.mm(a, b), {"a": a, "b": b})
+    decisions.default_dispatcher().forget_launches()
+    for _ in range(3):
+        torch.mm(a, a)
+    for _ in range(3):
+        assert shown(lambda a, b: torch.mm(a, b), {"a": a, "b": b}) == once

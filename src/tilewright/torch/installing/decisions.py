@@ -228,12 +228,15 @@ class Decisions:
         made: tuple[Any, ...],
     ) -> None:
         """Let `again` serve calls like one that was just served, if its operands are tensors of the
-        call's."""
+        call's, each another one: of one that is passed twice, nothing says which operand is which.
+        """
         said = calls.spoken(asked.op, asked.keywords, len(asked.out or ()))
         operands = (*asked.operands, *said.named.values())
         places = {id(x): place for place, x in enumerate(tensors)}
         roots = [places.get(id(x)) for x in operands]
-        if said.what is None or None in roots or any(x is not None for x in said.scalars):
+        if len(places) < len(tensors) or said.what is None or None in roots:
+            return
+        if any(x is not None for x in said.scalars):
             return
         outputs = range(-1, -1 - len(made), -1)
         launched = Launched(said.what, (*operands, *made), (*(r or 0 for r in roots), *outputs))
