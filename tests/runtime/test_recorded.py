@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import unbuilt  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from unbuilt import Shown  # noqa: E402
 
 import selection  # noqa: E402
@@ -566,3 +567,49 @@ def test_calls_are_recorded_in_python_where_nodes_cannot_be_compiled(driver, mon
     assert nodes._nodes.module is None
     *_, call = known
     call().backward(zeros(2, 8, 6, 6))
+
+
+@of_nodes
+def test_a_backward_pass_whose_kernels_take_long_to_build_is_repeated_once_they_are(
+    by_node, monkeypatch, driver
+):
+    x, w, call = by_node
+    driver.dispatcher.forget_launches()
+    seen, real = [], gradients._backward
+    monkeypatch.setattr(gradients, "_backward", lambda *of: seen.append(of) or real(*of))
+
+    def passes(count):
+        seen.clear()
+        for _ in range(count):
+            torch.autograd.grad(call(), [x, w], zeros(2, 8, 6, 6))
+        return len(seen)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dispatcher, "recipe_of", lambda *_: None)
+        assert passes(40) == 40
+    passes(1)
+    assert passes(3) == 0
+
+
+def test_a_mode_of_torch_s_makes_no_gradients(driver, known):
+    """A kernel writes to the tensors, which must be memory."""
+    x, w, call = known
+    out, arriving, begin = call(), zeros(2, 8, 6, 6), len(driver.launches)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        made = torch.autograd.grad(out, [x, w], arriving)
+    assert [type(one) for one in made] == [torch.Tensor] * 2
+    assert len(driver.launches) == begin + 2
+
+
+@of_nodes
+def test_deterministic_kernels_with_a_warning_are_decided_apart(by_node, monkeypatch):
+    x, w, call = by_node
+    seen, real = [], gradients._backward
+    monkeypatch.setattr(gradients, "_backward", lambda *of: seen.append(of) or real(*of))
+    try:
+        for warn_only in (False, True):
+            torch.use_deterministic_algorithms(True, warn_only=warn_only)
+            torch.autograd.grad(call(), [x, w], zeros(2, 8, 6, 6))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert len(seen) == 2

@@ -520,6 +520,26 @@ def test_calls_that_are_passed_on_make_no_objects_of_python(computing, monkeypat
     assert asked == ([] if dtype is torch.float32 else [True] * 3)
 
 
+@pytest.mark.usefixtures("in_c")
+def test_calls_in_inference_mode_are_passed_on_as_those_before_were(computing, monkeypatch):
+    computing()
+    asked = []
+    real = decisions.Decisions.forget_last
+    monkeypatch.setattr(
+        decisions.Decisions, "forget_last", staticmethod(lambda: asked.append(real()))
+    )
+    a, b = operands(n=32)
+    with on():
+        a @ b.t()
+        known = len(asked)
+        with torch.inference_mode():
+            c = a.clone()
+            assert c.is_inference()
+            for _ in range(3):
+                assert torch.equal(c @ b.t(), a @ b.t())
+        assert len(asked) == known
+
+
 def test_what_is_passed_on_is_bounded(computing, monkeypatch):
     computing()
     monkeypatch.setattr(decisions, "KEPT", 3)

@@ -19,6 +19,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -28,6 +29,7 @@
 #include <memory>
 #include <mutex>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 using at::Tensor;
@@ -37,7 +39,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
-constexpr int TRIES = 16; /* how often a pass is learnt: of calls that all differ, none is repeated */
+constexpr int TRIES = 16; /* how often a pass is learnt: of passes that all differ, none is repeated */
 
 PyObject *word_forgotten;
 
@@ -99,6 +101,19 @@ struct Look {
   }
 };
 
+/* Whether tensors that are made here are plain memory: no mode of Python and no transform makes them. */
+bool makes_plain() {
+  const c10::DispatchKeySet at_work = c10::impl::tls_local_dispatch_key_set().included_;
+  return !at_work.has(c10::DispatchKey::Python) &&
+         !at_work.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+/* torch's switches for deterministic kernels: off, on, or on with a warning. */
+int determinism() {
+  const at::Context &context = at::globalContext();
+  return context.deterministicAlgorithms() ? 1 + context.deterministicAlgorithmsWarnOnly() : 0;
+}
+
 uint64_t address_of(const Tensor &x) {
   return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(x.const_data_ptr()));
 }
@@ -129,7 +144,7 @@ struct Way {
   std::shared_ptr<Scalars> given; /* of the last call that was recorded */
   PyObject *mark = nullptr, *recipe = nullptr, *torch = nullptr, *passed = nullptr;
   std::shared_ptr<Scalars> learnt; /* of the call whose pass was learnt */
-  bool deterministic = false;
+  int deterministic = 0;
   int tries = 0;
   std::vector<Look> looks, made;
 
@@ -152,7 +167,7 @@ struct Way {
   /* Whether a pass on these was queued as one before. */
   bool repeat(const std::shared_ptr<Scalars> &scalars, const std::vector<Tensor> &arrays,
               variable_list &gradients) const {
-    if (!recipe || deterministic != at::globalContext().deterministicAlgorithms()) return false;
+    if (!recipe || deterministic != determinism() || !makes_plain()) return false;
     if (scalars != learnt && !learnt->are(scalars->tuple)) return false;
     for (size_t i = 0; i < arrays.size(); i++)
       if (!looks[i].is_of(arrays[i])) return false;
@@ -176,7 +191,8 @@ struct Way {
 
   void remember(PyObject *found, const std::shared_ptr<Scalars> &scalars,
                 const std::vector<Tensor> &arrays) {
-    if (found == Py_None) return;
+    if (found == Py_None) return; /* its kernels may still be being built */
+    tries++;
     PyObject *its_mark, *its_recipe, *its_torch, *its_scalars;
     if (!PyArg_ParseTuple(found, "OOOO!", &its_mark, &its_recipe, &its_torch, &PyTuple_Type,
                           &its_scalars))
@@ -184,16 +200,16 @@ struct Way {
     if (launcher->returned(its_recipe) != static_cast<int>(places.size())) return;
     Reference outputs(launcher->outputs(its_recipe));
     if (!outputs.to) raise();
-    looks.clear(), made.clear();
-    for (const Tensor &x : arrays) looks.emplace_back(x);
+    std::vector<Look> its_looks(arrays.begin(), arrays.end()), its_made;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs.to); i++)
-      made.emplace_back(THPVariable_Unpack(PyTuple_GET_ITEM(outputs.to, i)));
-    deterministic = at::globalContext().deterministicAlgorithms();
-    Py_XSETREF(mark, Py_NewRef(its_mark));
-    Py_XSETREF(recipe, Py_NewRef(its_recipe));
-    Py_XSETREF(torch, Py_NewRef(its_torch));
-    Py_XSETREF(passed, Py_NewRef(its_scalars));
-    learnt = scalars;
+      its_made.emplace_back(THPVariable_Unpack(PyTuple_GET_ITEM(outputs.to, i)));
+    /* The former ones are given up when all is in place: that may run Python, and other threads. */
+    Reference former_mark(std::exchange(mark, Py_NewRef(its_mark)));
+    Reference former_recipe(std::exchange(recipe, Py_NewRef(its_recipe)));
+    Reference former_torch(std::exchange(torch, Py_NewRef(its_torch)));
+    Reference former_passed(std::exchange(passed, Py_NewRef(its_scalars)));
+    std::shared_ptr<Scalars> former = std::exchange(learnt, scalars);
+    looks = std::move(its_looks), made = std::move(its_made), deterministic = determinism();
   }
 
   variable_list by_python(const std::shared_ptr<Scalars> &scalars, const std::vector<Tensor> &arrays) {
@@ -209,7 +225,6 @@ struct Way {
       if (one != Py_None) gradients[i] = THPVariable_Unpack(one);
     }
     if (at::GradMode::is_enabled() || tries >= TRIES) return gradients;
-    tries++;
     Reference how(PyObject_CallFunctionObjArgs(learn, call, scalars->tuple, kept.to, arrived.to, nullptr));
     if (!how.to) raise();
     remember(how.to, scalars, arrays);

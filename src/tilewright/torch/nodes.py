@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from tilewright import garbage
+from tilewright.errors import StoreError
 from tilewright.runtime import with_torch
 from tilewright.runtime.launcher import launcher
 
@@ -52,10 +54,14 @@ class _Nodes:
             return self._thread
 
     def _load(self) -> None:
+        garbage.begin_thread()
         try:
             module = compiled()
         except Exception as error:
-            log.info("%s; until then the backward pass of a call takes longer, in Python", error)
+            level = logging.WARNING if isinstance(error, StoreError) else logging.INFO
+            log.log(
+                level, "%s; until then the backward pass of a call takes longer, in Python", error
+            )
             return
         with self._lock:
             self.module = module

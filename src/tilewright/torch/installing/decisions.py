@@ -152,7 +152,7 @@ class Decisions:
 
     @staticmethod
     def passed_last(passed: set[Hashable]) -> bool:
-        """Whether a kind of call was added to `passed`, or was there, since `forget_last`."""
+        """Whether a kind of call was passed on for good since `forget_last`, and is in `passed`."""
         last, _within.passed = _within.passed, None
         return last is passed
 

@@ -54,13 +54,15 @@ void note(std::string &key, char tag, const void *from = nullptr, size_t bytes =
   key.append(static_cast<const char *>(from), bytes);
 }
 
+/* As runtime/passing.h has it, or kinds that are known there would be met here each time. */
 bool note_tensor(std::string &key, const at::Tensor &x) {
   if (!x.defined()) return note(key, 'u'), true;
   const c10::TensorImpl *impl = x.unsafeGetTensorImpl();
   if (impl->is_python_dispatch() || impl->has_symbolic_sizes_strides()) return false;
-  if (x.layout() != at::kStrided) return false;
-  const uint64_t looks[] = {x.key_set().raw_repr(), static_cast<uint64_t>(x.scalar_type()),
-                            static_cast<uint64_t>(x.get_device()), static_cast<uint64_t>(x.dim())};
+  if (x.layout() != at::kStrided || x.is_conj() || x.is_neg() || x._is_zerotensor()) return false;
+  const uint64_t looks[] = {
+      static_cast<uint64_t>(x.device().type()), static_cast<uint64_t>(x.get_device()),
+      static_cast<uint64_t>(x.scalar_type()), static_cast<uint64_t>(x.dim())};
   note(key, 't', looks, sizeof(looks));
   note(key, 's', x.sizes().data(), x.sizes().size() * sizeof(int64_t));
   note(key, 'l', x.strides().data(), x.strides().size() * sizeof(int64_t));
