@@ -119,6 +119,22 @@ def in_four_bits() -> dict[str, Any]:
     return {**usual(), "w1": w1.byte(), "w2": w2.byte(), **said, "zeros": zeros}
 
 
+def test_arrays_that_were_one_once_are_told_apart_later(driver):
+    """Both weights may have the same factors."""
+    said, shown = by_factors("tensor"), Shown(driver)
+    first, second = said.pop("scales")
+
+    def call(first, second):
+        return tw.fused_moe(**said, scales=(first, second))
+
+    once = shown(call, {"first": first, "second": second})
+    driver.dispatcher.forget_launches()
+    for _ in range(3):
+        call(first, first)
+    for _ in range(3):
+        assert shown(call, {"first": first, "second": second}) == once
+
+
 LAYERS: dict[str, dict[str, Any]] = {
     "swiglu": usual(),
     "gpt-oss": {

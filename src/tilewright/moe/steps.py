@@ -93,6 +93,11 @@ def _is_captured(x: Any) -> bool:
     return torch.cuda.is_current_stream_capturing()
 
 
+def _has_one_twice(arrays: tuple[Any, ...]) -> bool:
+    there = [id(x) for x in arrays if x is not None]
+    return len(set(there)) < len(there)
+
+
 @dataclass(frozen=True, slots=True)
 class Beside:
     """What a repeated call passes beside its arrays: those of the numbers that an epilogue takes,
@@ -109,13 +114,16 @@ _MOST = 4096
 class Steps:
     """Runs steps, and writes them down where the call's arrays are given.
 
-    given: the call's arrays; None for a call that is not to be repeated.
+    given: the call's arrays; None for a call that is not to be repeated. One that is there twice is
+        none either: nothing says which of the two a step reads.
     numbers: arrays of the numbers that epilogues take.
     """
 
     def __init__(self, given: tuple[Any, ...] | None = None, numbers: tuple[Any, ...] = ()) -> None:
         self.numbers = numbers
-        self._given = None if given is None else (*given, *numbers)
+        self._given: tuple[Any, ...] | None = None
+        if given is not None and not _has_one_twice(given):
+            self._given = (*given, *numbers)
         self._launches: list[tuple[Any, tuple[Any, ...]]] = []
         self._made: list[Any] = []
         self._scalars: list[int | float | None] = []
