@@ -23,6 +23,7 @@ from tilewright.registry import Registry  # noqa: E402
 from tilewright.runtime.cuda import CudaDriver  # noqa: E402
 from tilewright.runtime.prepared import Prepared  # noqa: E402
 from tilewright.standing import Background  # noqa: E402
+from tilewright.torch import nodes  # noqa: E402
 
 KERNEL = config(layout="rrr")
 A, B = (torch.ones(size, dtype=torch.bfloat16) for size in ((16, 256), (256, 32)))
@@ -138,6 +139,9 @@ def test_each_thread_of_the_librarys_own_begins_as_one(begun, monkeypatch):
     with child.Child("tilewright.compile.worker"):
         pass
     assert len(begun) == 4 and begun[-1].startswith("tilewright-spawner")
+    monkeypatch.setattr(nodes, "compiled", lambda: None)
+    nodes._Nodes().begin(lambda: None).join()
+    assert len(begun) == 5
 
 
 def test_a_driver_allows_these_threads_what_captures_forbid(monkeypatch):

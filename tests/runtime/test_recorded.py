@@ -19,7 +19,7 @@ import selection  # noqa: E402
 import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument  # noqa: E402
+from tilewright.errors import BadArgument, NoCompiler, StoreError  # noqa: E402
 from tilewright.flash_attn import flash_attn_func  # noqa: E402
 from tilewright.runtime import with_torch  # noqa: E402
 from tilewright.torch import eager, gradients, nodes, porting, sums  # noqa: E402
@@ -613,3 +613,12 @@ def test_deterministic_kernels_with_a_warning_are_decided_apart(by_node, monkeyp
     finally:
         torch.use_deterministic_algorithms(False)
     assert len(seen) == 2
+
+
+def test_a_folder_that_others_may_write_to_is_warned_of(monkeypatch, caplog):
+    """Whoever does not look at what is only informed of would not hear of it."""
+    caplog.set_level("INFO", "tilewright")
+    for error in (NoCompiler("no compiler"), StoreError("others may write")):
+        monkeypatch.setattr(nodes, "compiled", lambda error=error: (_ for _ in ()).throw(error))
+        nodes._Nodes().begin(lambda: None).join()
+    assert [one.levelname for one in caplog.records] == ["INFO", "WARNING"]
