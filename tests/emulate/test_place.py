@@ -165,7 +165,7 @@ def test_the_kernel_sees_the_alignment_of_the_arrays(dispatcher, monkeypatch):
 def test_a_call_like_an_earlier_one_is_not_prepared_again(dispatcher, monkeypatch):
     a, b = inputs()
     dispatcher.run("gemm", a, b)
-    monkeypatch.setattr(dispatcher, "_prepare", None)
+    monkeypatch.setattr(dispatcher._launchable, "ready", None)
     out = np.empty((33, 20), np.float16)
     other, _ = inputs(7)
     dispatcher.run("gemm", other, b, out=out)
