@@ -134,6 +134,25 @@ PyObject *wrapped(const Tensor *tensors, size_t count) {
   return made;
 }
 
+/* A backward pass that was learnt. */
+struct Pass {
+  PyObject *mark, *recipe, *torch, *passed;
+  std::shared_ptr<Scalars> scalars; /* of its call */
+  int deterministic = determinism();
+  std::vector<Look> looks, made; /* of what it reads, and of what it makes */
+
+  Pass(PyObject *mark, PyObject *recipe, PyObject *torch, PyObject *passed,
+       std::shared_ptr<Scalars> scalars, const std::vector<Tensor> &arrays)
+      : mark(Py_NewRef(mark)), recipe(Py_NewRef(recipe)), torch(Py_NewRef(torch)),
+        passed(Py_NewRef(passed)), scalars(std::move(scalars)), looks(arrays.begin(), arrays.end()) {}
+  Pass(const Pass &) = delete;
+  ~Pass() {
+    if (!Py_IsInitialized()) return;
+    Locked lock;
+    for (PyObject *one : {mark, recipe, torch, passed}) Py_DECREF(one);
+  }
+};
+
 /* How calls that look alike are recorded, and the last backward pass that was learnt. */
 struct Way {
   PyObject *call, *carry_out, *learn;
@@ -142,11 +161,8 @@ struct Way {
   std::vector<size_t> saved, returned, places;
 
   std::shared_ptr<Scalars> given; /* of the last call that was recorded */
-  PyObject *mark = nullptr, *recipe = nullptr, *torch = nullptr, *passed = nullptr;
-  std::shared_ptr<Scalars> learnt; /* of the call whose pass was learnt */
-  int deterministic = 0;
+  std::shared_ptr<const Pass> learnt;
   int tries = 0;
-  std::vector<Look> looks, made;
 
   Way(PyObject *call, PyObject *carry_out, PyObject *learn, const Recipes *launcher)
       : call(Py_NewRef(call)), carry_out(Py_NewRef(carry_out)), learn(Py_NewRef(learn)),
@@ -155,7 +171,7 @@ struct Way {
   ~Way() {
     if (!Py_IsInitialized()) return;
     Locked lock;
-    for (PyObject *one : {call, carry_out, learn, mark, recipe, torch, passed}) Py_XDECREF(one);
+    for (PyObject *one : {call, carry_out, learn}) Py_DECREF(one);
   }
 
   /* Of a call that is being recorded. */
@@ -167,22 +183,22 @@ struct Way {
   /* Whether a pass on these was queued as one before. */
   bool repeat(const std::shared_ptr<Scalars> &scalars, const std::vector<Tensor> &arrays,
               variable_list &gradients) const {
-    if (!recipe || deterministic != determinism() || !makes_plain()) return false;
-    if (scalars != learnt && !learnt->are(scalars->tuple)) return false;
+    const std::shared_ptr<const Pass> pass = learnt; /* others may learn another while Python runs */
+    if (!pass || pass->deterministic != determinism() || !makes_plain()) return false;
+    if (scalars != pass->scalars && !pass->scalars->are(scalars->tuple)) return false;
     for (size_t i = 0; i < arrays.size(); i++)
-      if (!looks[i].is_of(arrays[i])) return false;
-    Reference forgotten(PyObject_GetAttr(mark, word_forgotten));
+      if (!pass->looks[i].is_of(arrays[i])) return false;
+    Reference forgotten(PyObject_GetAttr(pass->mark, word_forgotten));
     if (!forgotten.to) raise();
     if (forgotten.to != Py_False) return false;
-    Reference held(Py_NewRef(recipe)), with(Py_NewRef(torch)), said(Py_NewRef(passed)); /* Python runs */
-    std::vector<uint64_t> from(arrays.size()), at(made.size());
+    std::vector<uint64_t> from, at;
     std::vector<Tensor> outputs;
-    for (size_t i = 0; i < arrays.size(); i++) from[i] = address_of(arrays[i]);
-    for (size_t i = 0; i < made.size(); i++) {
-      outputs.push_back(at::empty_strided(made[i].sizes, made[i].strides, made[i].options));
-      at[i] = address_of(outputs[i]);
+    for (const Tensor &x : arrays) from.push_back(address_of(x));
+    for (const Look &like : pass->made) {
+      outputs.push_back(at::empty_strided(like.sizes, like.strides, like.options));
+      at.push_back(address_of(outputs.back()));
     }
-    int code = launcher->launch(held.to, with.to, from.data(), at.data(), said.to);
+    int code = launcher->launch(pass->recipe, pass->torch, from.data(), at.data(), pass->passed);
     if (code < 0) raise();
     if (code) return false;
     for (size_t i = 0; i < places.size(); i++) gradients[places[i]] = std::move(outputs[i]);
@@ -193,23 +209,15 @@ struct Way {
                 const std::vector<Tensor> &arrays) {
     if (found == Py_None) return; /* its kernels may still be being built */
     tries++;
-    PyObject *its_mark, *its_recipe, *its_torch, *its_scalars;
-    if (!PyArg_ParseTuple(found, "OOOO!", &its_mark, &its_recipe, &its_torch, &PyTuple_Type,
-                          &its_scalars))
-      raise();
-    if (launcher->returned(its_recipe) != static_cast<int>(places.size())) return;
-    Reference outputs(launcher->outputs(its_recipe));
+    PyObject *mark, *recipe, *torch, *passed;
+    if (!PyArg_ParseTuple(found, "OOOO!", &mark, &recipe, &torch, &PyTuple_Type, &passed)) raise();
+    if (launcher->returned(recipe) != static_cast<int>(places.size())) return;
+    Reference outputs(launcher->outputs(recipe));
     if (!outputs.to) raise();
-    std::vector<Look> its_looks(arrays.begin(), arrays.end()), its_made;
+    auto pass = std::make_shared<Pass>(mark, recipe, torch, passed, scalars, arrays);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs.to); i++)
-      its_made.emplace_back(THPVariable_Unpack(PyTuple_GET_ITEM(outputs.to, i)));
-    /* The former ones are given up when all is in place: that may run Python, and other threads. */
-    Reference former_mark(std::exchange(mark, Py_NewRef(its_mark)));
-    Reference former_recipe(std::exchange(recipe, Py_NewRef(its_recipe)));
-    Reference former_torch(std::exchange(torch, Py_NewRef(its_torch)));
-    Reference former_passed(std::exchange(passed, Py_NewRef(its_scalars)));
-    std::shared_ptr<Scalars> former = std::exchange(learnt, scalars);
-    looks = std::move(its_looks), made = std::move(its_made), deterministic = determinism();
+      pass->made.emplace_back(THPVariable_Unpack(PyTuple_GET_ITEM(outputs.to, i)));
+    learnt = std::move(pass);
   }
 
   variable_list by_python(const std::shared_ptr<Scalars> &scalars, const std::vector<Tensor> &arrays) {
