@@ -622,3 +622,13 @@ def test_a_folder_that_others_may_write_to_is_warned_of(monkeypatch, caplog):
         monkeypatch.setattr(nodes, "compiled", lambda error=error: (_ for _ in ()).throw(error))
         nodes._Nodes().begin(lambda: None).join()
     assert [one.levelname for one in caplog.records] == ["INFO", "WARNING"]
+
+
+def test_many_gradients_at_once_are_refused_though_the_call_is_known(known):
+    x, w, call = known
+    with pytest.raises(BadArgument, match="ask for one gradient after the other"):
+        torch.autograd.grad(call(), [x, w], zeros(3, 2, 8, 6, 6), is_grads_batched=True)
+    with pytest.raises(BadArgument, match="ask for one gradient after the other"):
+        out = call()
+        torch.func.vmap(lambda dy: torch.autograd.grad(out, [x, w], dy))(zeros(3, 2, 8, 6, 6))
+    assert len(torch.autograd.grad(call(), [x, w], zeros(2, 8, 6, 6))) == 2

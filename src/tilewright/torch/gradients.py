@@ -262,6 +262,11 @@ def _backward(
 ) -> Sequence[Any]:
     """A gradient for each input; None where none is wanted."""
     plan, run = call.plan, call.run
+    if any(map(_is_legacy, arrived)) or any(map(_is_wrapped, arrived)):
+        raise BadArgument(
+            f"the gradient of {plan.op} has no rule for torch.func (vmap, is_grads_batched=True, "
+            "jacobian with vectorize=True): ask for one gradient after the other"
+        )
     if isinstance(plan, _Later):
         if torch.is_grad_enabled():
             raise _no_graph(plan.op)
@@ -277,6 +282,9 @@ def _backward(
     with autocast.off():
         return carry_out(plan, run, numbers, saved, arrived)
 
+
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_legacy = torch._C._functorch.is_legacy_batchedtensor  # of is_grads_batched=True
 
 _NO_GRADIENTS = (None, None, None)
 """Of the arguments of `_Recorded.forward` that are no tensors."""
