@@ -20,7 +20,7 @@ import tilewright as tw  # noqa: E402
 from tilewright import ops  # noqa: E402
 from tilewright.arch import device  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument, BuildFailed, NoCompiler  # noqa: E402
+from tilewright.errors import BadArgument, BuildFailed, NoCompiler, StoreError  # noqa: E402
 from tilewright.runtime.launcher import compiled  # noqa: E402
 from tilewright.torch import install, installed, uninstall  # noqa: E402
 from tilewright.torch.installing import convolution as convolution_module  # noqa: E402
@@ -538,6 +538,18 @@ def test_calls_in_inference_mode_are_passed_on_as_those_before_were(computing, m
             for _ in range(3):
                 assert torch.equal(c @ b.t(), a @ b.t())
         assert len(asked) == known
+
+
+def test_an_installation_that_fails_leaves_nothing_behind(computing, monkeypatch):
+    def refused():
+        raise StoreError("others may write")
+
+    computing()
+    before = [*overrides.Overrides._all]
+    monkeypatch.setattr(overrides, "in_cpp", refused)
+    with pytest.raises(StoreError, match="others may write"), on():
+        pass
+    assert before == overrides.Overrides._all
 
 
 def test_what_is_passed_on_is_bounded(computing, monkeypatch):

@@ -79,7 +79,8 @@ def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
     Operators for which no table and no model knows a kernel on the GPUs of this process are left as
     they are, and cost nothing.
 
-    What was installed before is taken out first. Raises `BadArgument` for another word.
+    What was installed before is taken out first. Raises `BadArgument` for another word, and
+    `StoreError` if others could have written what is compiled for it.
     """
     global _now
     if only not in get_args(Only):
@@ -89,11 +90,15 @@ def install(only: Only = "proven", *, _key: str = "CUDA") -> Installed:
         _remove()
         decisions = Decisions(only)
         overrides = Overrides(_key, decisions)
-        for part in (products, groups, convolution, flash, cudnn):
-            if part is groups and only != "all":
-                continue
-            if may_serve(only, part.FAMILIES, on_gpu=_key == "CUDA"):
-                part.put(overrides, decisions)
+        try:
+            for part in (products, groups, convolution, flash, cudnn):
+                if part is groups and only != "all":
+                    continue
+                if may_serve(only, part.FAMILIES, on_gpu=_key == "CUDA"):
+                    part.put(overrides, decisions)
+        except BaseException:
+            overrides.remove()
+            raise
         _now = Installed(only, overrides, decisions)
         return _now
 
