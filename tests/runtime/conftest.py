@@ -1,4 +1,5 @@
-"""A library of the vendor's, opened, and a GPU that has it, where there is neither."""
+"""A library of the vendor's, opened, and a GPU that has it, where there is neither; a compiler that
+waits until it is told to build."""
 
 from __future__ import annotations
 
@@ -21,6 +22,38 @@ def driver() -> Any:
     import stand_in_gpu
 
     return stand_in_gpu.Driver()
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch, driver: Any, store: Any) -> Iterator[Any]:
+    """A stand-in for the compiler behind the calls: both kernels are in the store."""
+    from standing_bench import CHOSEN, OTHER, Compiler
+
+    from shared_builds import build_once
+    from tilewright.loader import Loader
+
+    build_once([(CHOSEN, "sm_90"), (OTHER, "sm_90")], store).raise_if_failed()
+    made = Compiler()
+    monkeypatch.setattr(Loader, "has", lambda *given, **how: made.has(*given, **how))
+    monkeypatch.setattr(Loader, "build", lambda *given, **how: made.build(*given, **how))
+    yield made
+    made.go.set()
+
+
+@pytest.fixture
+def over(compiler: Any, store: Any) -> Any:
+    """Dispatchers that prefer `CHOSEN` of standing_bench."""
+    from standing_bench import CHOSEN, OTHER
+
+    from tilewright.dispatch import Dispatcher
+    from tilewright.registry import Registry
+
+    def made(**options: Any) -> Any:
+        registry = Registry("both").register_all([CHOSEN, OTHER])
+        options = {"waits": False, "selector": "first_fit", "store": store} | options
+        return Dispatcher(registry, **options)
+
+    return made
 
 
 @pytest.fixture(params=["compiled", "python"])
