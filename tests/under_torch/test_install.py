@@ -1,37 +1,41 @@
 """Kernels of ours under an unchanged torch program: what is served, and what torch computes.
 
-Torch's table for the CPU is overridden, as there is no GPU. No kernel runs: the dispatcher of these
-tests plans for an H200 and computes with torch, in float64.
+They compute as `install_cases` says.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import threading
-from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from install_cases import (  # noqa: E402
+    BUILT,
+    CONV,
+    PROBLEM,
+    Computing,
+    layer,
+    on,
+    operands,
+    served,
+    table,
+)
+
 import tilewright as tw  # noqa: E402
 from tilewright import ops  # noqa: E402
 from tilewright.arch import device  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument, BuildFailed, NoCompiler, StoreError  # noqa: E402
-from tilewright.runtime.launcher import compiled  # noqa: E402
+from tilewright.errors import BadArgument, BuildFailed, StoreError  # noqa: E402
 from tilewright.torch import install, installed, uninstall  # noqa: E402
 from tilewright.torch.installing import convolution as convolution_module  # noqa: E402
 from tilewright.torch.installing import decisions, overrides  # noqa: E402
 
-BUILT = "gemm_rcr_bf16_bf16_bf16_fp32_64x64x128_w4_s6_gluon_ws_persistent_g8_direct_padmnk_al16"
 SECOND = "gemm_rcr_bf16_bf16_bf16_fp32_64x64x64_w4_s13_gluon_ws_persistent_g8_direct_padmnk_al16"
 THEIRS = "gemm_rcr_bf16_bf16_bf16_fp32_vendor_cublaslt13_66_t15_s35_k1_none_z0_o1_i0_c4_ws0_al16"
-PROBLEM = tw.GemmProblem(176, 64, 128)
 IN_FP16 = tw.GemmProblem(176, 64, 128, "fp16", "fp16", "fp16")
-CONV = ops.family("conv").problem_type(2, 8, 8, (4, 4), (3, 3))
 OPERATORS = (
     "mm", "mm.out", "bmm", "bmm.out", "addmm", "addmm.out", "baddbmm", "baddbmm.out",
     "convolution", "convolution_backward", "_scaled_dot_product_flash_attention",
@@ -41,90 +45,9 @@ OPERATORS = (
 )  # fmt: skip
 
 
-def table(kernel=BUILT, ties=(), on="h200_sxm", problem=PROBLEM):
-    return tw.Table.of([tw.Row(device(on), problem, kernel, ties, 7.0, (6.9, 7.1))])
-
-
-class Computing(Dispatcher):
-    """Plans as any dispatcher, and computes with torch."""
-
-    def __init__(self, tables=None):
-        super().__init__(device="h200_sxm", selector=["tuned", "analytical"], tables=tables)
-        self.seen, self.fails = [], None
-
-    def run_given(self, op, operands, out, stream, options, named=False):
-        self.seen.append((op, dict(options)))
-        if self.fails is not None:
-            raise self.fails
-        assert not torch.is_grad_enabled()
-        compute = product if op == "gemm" else convolution
-        made = compute(*(x.double() for x in operands), **options).to(operands[0].dtype)
-        return made if out is None else out.copy_(made)
-
-
-def product(a, b, *, epilogue="", bias=0, add=0):
-    return torch.matmul(a, b) + bias + add
-
-
-def convolution(one, other, *, pad, direction="forward", **words):
-    bias = words.pop("bias", None)
-    words = {
-        w: words[w] for w in ("stride", "dilation", "groups", "spatial", "filter") if w in words
-    }
-    spatial, taps = words.pop("spatial", None), words.pop("filter", None)
-    if direction == "forward":
-        bias = None if bias is None else bias.double()
-        return torch.nn.functional.conv2d(one, other, bias, padding=pad, **words)
-    if direction == "data":
-        shape = (one.shape[0], other.shape[1] * words["groups"], *spatial)
-        return torch.nn.grad.conv2d_input(shape, other, one, padding=pad, **words)
-    shape = (other.shape[1], one.shape[1] // words["groups"], *taps)
-    return torch.nn.grad.conv2d_weight(one, shape, other, padding=pad, **words)
-
-
-@pytest.fixture
-def computing(monkeypatch):
-    """Makes the default dispatcher compute with torch, by a table; returns it."""
-
-    def make(tables=None):
-        made = Computing(table() if tables is None else tables)
-        monkeypatch.setattr(decisions, "default_dispatcher", lambda: made)
-        return made
-
-    yield make
-    uninstall()
-
-
-@pytest.fixture
-def every(computing, monkeypatch):
-    """A default dispatcher that has a kernel for every problem, and computes with torch."""
-    made = computing()
-    kernel = SimpleNamespace(name="a kernel")
-    plan = SimpleNamespace(config=kernel, selector="analytical", reason="estimated")
-    monkeypatch.setattr(made.planner, "plan", lambda *_: plan)
-    return made
-
-
-def on(only="proven"):
-    return install(only, _key="CPU")
-
-
-def operands(m=176, n=64, k=128, dtype=torch.bfloat16, seed=0):
-    made = torch.Generator().manual_seed(seed)
-    x = torch.randint(-2, 3, (m, k), generator=made).to(dtype)
-    return x, torch.randint(-2, 3, (n, k), generator=made).to(dtype)
-
-
 def dispatch() -> dict[str, tuple[str, str]]:
     names = [f"aten::{name}" for name in OPERATORS]
     return {n: (torch._C._dispatch_dump(n), torch._C._dispatch_dump_table(n)) for n in names}
-
-
-def served(ours) -> dict[str, int]:
-    found = Counter()
-    for one in ours.report()["served"]:
-        found[one["operator"]] += one["calls"]
-    return found
 
 
 # --- what is in torch's table ---------------------------------------------------------------------
@@ -364,14 +287,6 @@ def test_a_misaligned_call_decides_nothing_for_others(every):
 # --- convolutions ---------------------------------------------------------------------------------
 
 
-def layer(x, w, bias, **words):
-    leaves = [
-        one.clone(memory_format=torch.preserve_format).requires_grad_() for one in (x, w, bias)
-    ]
-    y = torch.nn.functional.conv2d(*leaves, **words)
-    return y.detach(), *torch.autograd.grad(y.float().square().sum(), leaves)
-
-
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 def test_a_convolution_and_its_gradients(every, last):
     """Results lie as torch's do; the bias' gradient is torch's."""
@@ -424,172 +339,6 @@ def test_convolutions_that_torch_keeps(every, what):
             with pytest.raises(RuntimeError, match="Kernel size"):
                 torch.nn.functional.conv2d(x[..., :2], w)
     assert not every.seen
-
-
-# --- calls that are passed on ---------------------------------------------------------------------
-
-
-def lines_of_ours(run) -> Counter:
-    """How often functions of ours are entered while `run` runs, by name."""
-    found = Counter()
-
-    def enters(frame, event, _):
-        if event == "call" and "tilewright/" in frame.f_code.co_filename.replace("\\", "/"):
-            found[frame.f_code.co_name] += 1
-
-    sys.setprofile(enters)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return found
-
-
-@pytest.fixture(params=("C++", "C"))
-def in_c(request, monkeypatch):
-    """With calls that are passed on in C++, and by the launcher: without a compiler, all of this is
-    Python."""
-    try:
-        compiled()
-    except NoCompiler:
-        pytest.skip("the launcher is not compiled here")
-    if request.param == "C":
-        monkeypatch.setattr(overrides, "in_cpp", lambda: None)
-    elif overrides.in_cpp() is None:
-        pytest.skip("nothing is compiled with torch's headers here")
-
-
-@pytest.mark.usefixtures("in_c")
-def test_calls_that_are_passed_on_run_no_python(computing):
-    """Products and convolutions with their gradients: once a kind is known to be torch's."""
-    computing(tw.Table.of([*table(), *table(problem=CONV, kernel="a kernel")]))
-    x, w, bias = torch.randn(2, 8, 7, 7), torch.randn(16, 8, 3, 3), torch.randn(16)
-    x, w, bias = x.bfloat16(), w.bfloat16(), bias.bfloat16()
-    a, b = operands(n=32)
-
-    def step():
-        layer(x, w, bias, stride=2, padding=1)
-        layer(x, w, bias)
-        a @ b.t()
-        torch.addmm(a[:, :32], a, b.t())
-
-    def unlike():
-        layer(x, w, bias, stride=1, padding=1)
-        a.t() @ a
-
-    with on() as found:
-        assert {"decide"} < lines_of_ours(step).keys()
-        assert not lines_of_ours(step)
-        assert lines_of_ours(unlike)["decide"] >= 4
-        assert not lines_of_ours(unlike) and not served(found)
-        kinds = Counter(one["operator"] for one in found.report()["torch"])
-    parts = "convolution", "convolution_backward: data", "convolution_backward: weights"
-    assert [kinds[part] for part in parts] == [3, 3, 3]
-
-
-@pytest.mark.usefixtures("in_c")
-def test_calls_that_failed_are_passed_on(computing):
-    dispatcher = computing()
-    dispatcher.fails = BuildFailed("no compiler")
-    a, b = operands()
-    with on():
-        a @ b.t()
-        assert lines_of_ours(lambda: a @ b.t()) == Counter()
-    assert len(dispatcher.seen) == 1
-
-
-@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
-def test_calls_that_are_passed_on_make_no_objects_of_python(computing, monkeypatch, dtype):
-    if overrides.in_cpp() is None:
-        pytest.skip("nothing is compiled with torch's headers here")
-    asked = []
-    real = decisions.Decisions.passed_last
-    monkeypatch.setattr(
-        decisions.Decisions,
-        "passed_last",
-        staticmethod(lambda passed: asked.append(real(passed)) or asked[-1]),
-    )
-    computing()
-    (a, b), (c, d) = operands(n=32, dtype=dtype), operands(n=48, dtype=dtype)
-    with on():
-        for x, y in ((a, b), (c, d), (a, b), (c, d)):
-            assert torch.equal(x @ y.t(), torch.mm(x.double(), y.t().double()).to(dtype))
-        torch.use_deterministic_algorithms(True)
-        a @ b.t()
-        torch.use_deterministic_algorithms(False)
-    assert asked == ([] if dtype is torch.float32 else [True] * 3)
-
-
-@pytest.mark.usefixtures("in_c")
-def test_calls_in_inference_mode_are_passed_on_as_those_before_were(computing, monkeypatch):
-    computing()
-    asked = []
-    real = decisions.Decisions.forget_last
-    monkeypatch.setattr(
-        decisions.Decisions, "forget_last", staticmethod(lambda: asked.append(real()))
-    )
-    a, b = operands(n=32)
-    with on():
-        a @ b.t()
-        known = len(asked)
-        with torch.inference_mode():
-            c = a.clone()
-            assert c.is_inference()
-            for _ in range(3):
-                assert torch.equal(c @ b.t(), a @ b.t())
-        assert len(asked) == known
-
-
-def test_an_installation_that_fails_leaves_nothing_behind(computing, monkeypatch):
-    def refused():
-        raise StoreError("others may write")
-
-    computing()
-    before = [*overrides.Overrides._all]
-    monkeypatch.setattr(overrides, "in_cpp", refused)
-    with pytest.raises(StoreError, match="others may write"), on():
-        pass
-    assert before == overrides.Overrides._all
-
-
-def test_what_is_passed_on_is_bounded(computing, monkeypatch):
-    computing()
-    monkeypatch.setattr(decisions, "KEPT", 3)
-    with on() as found:
-        for k in range(16, 16 + 5 * 8, 8):
-            x, w = operands(n=32, k=k)
-            x @ w.t()
-        assert 0 < len(found._decisions.passed("mm")) <= 3
-
-
-def test_a_gradient_that_is_ours_is_not_passed_on(every):
-    """Whichever gradients were asked for before."""
-    x, w, dy = (
-        torch.randn(shape).bfloat16() for shape in ((2, 8, 7, 7), (16, 8, 3, 3), (2, 16, 5, 5))
-    )
-    geometry = [1, 1], [0, 0], [1, 1], False, [0, 0], 1
-    run = torch.ops.aten.convolution_backward
-    with on("all") as found:
-        for mask in ([False, False, True], [True, False, True], [False, True, False]) * 2:
-            run(dy, x, w, [16], *geometry, mask)
-    parts = "convolution_backward: data", "convolution_backward: weights"
-    assert served(found) == dict.fromkeys(parts, 2)
-
-
-def test_a_call_of_which_one_gradient_is_ours_is_not_passed_on(every, monkeypatch):
-    plan = every.planner.plan
-
-    def of_data(problem, *more):
-        if problem.direction == "weights":
-            raise BadArgument("no kernel")
-        return plan(problem, *more)
-
-    monkeypatch.setattr(every.planner, "plan", of_data)
-    x, w = torch.randn(2, 8, 7, 7).bfloat16(), torch.randn(16, 8, 3, 3).bfloat16()
-    with on("all") as found:
-        for _ in range(3):
-            layer(x, w, torch.ones(16).bfloat16())
-    assert served(found) == {"convolution": 3, "convolution_backward: data": 3}
 
 
 # --- under torch's modes --------------------------------------------------------------------------
@@ -680,6 +429,18 @@ def test_every_call_of_several_threads_is_counted(computing):
 
 
 # --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_an_installation_that_fails_leaves_nothing_behind(computing, monkeypatch):
+    def refused():
+        raise StoreError("others may write")
+
+    computing()
+    before = [*overrides.Overrides._all]
+    monkeypatch.setattr(overrides, "in_cpp", refused)
+    with pytest.raises(StoreError, match="others may write"), on():
+        pass
+    assert before == overrides.Overrides._all
 
 
 def test_a_kernel_that_cannot_be_built_is_torchs(computing, caplog):
