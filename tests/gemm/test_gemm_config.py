@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rule_configs import change
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
@@ -27,31 +28,10 @@ from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS
 from tilewright.ops.products import OUTPUTS, accumulator, outputs
 
-BASE = GemmConfig(
-    layout="rcr",
-    dtype_a="fp32",
-    dtype_b="fp32",
-    dtype_c="fp32",
-    dtype_acc="fp32",
-    precision="ieee",
-    tile_m=128,
-    tile_n=128,
-    tile_k=64,
-    num_warps=8,
+BASE = change(
+    dtype_a="fp32", dtype_b="fp32", dtype_c="fp32", tile_m=128, tile_n=128, num_warps=8,
     num_stages=3,
-    pipeline="basic",
-    scheduler="tile",
-    split_k=1,
-    reduction="none",
-    group_m=8,
-    store="direct",
-    pad_m=True,
-    pad_n=True,
-    pad_k=True,
-    alignment=16,
-    mma=(0, 0, 0),
-    index_bits=32,
-)
+)  # fmt: skip
 
 SPLIT = dataclasses.replace(BASE, scheduler="split_k", split_k=2, reduction="linear")
 

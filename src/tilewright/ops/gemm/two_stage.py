@@ -4,8 +4,8 @@ The first kernel stores the parts of C one behind the other, in fp32 (int32 for 
 without the epilogue: it is the kernel of a product with a C of that type (`config`, `problem`). The
 second (`kernels/totals`, `kernels/many_totals`) adds the parts, each sum's in an order of its own,
 and applies the epilogue. No workgroup waits for another, and all compute units add up, not only
-those that have a tile. The price is a second kernel, which starts beside the first one's end where
-the device has programmatic dependent launch.
+those that have a tile. The price is a second kernel. With programmatic dependent launch it starts
+while the first one ends.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class Decisions:
         made: tuple[Any, ...],
     ) -> None:
         """Let `again` serve calls like one that was just served, if its operands are tensors of the
-        call's, each another one: of one that is passed twice, nothing says which operand is which.
+        call, each passed once. If one is passed twice, nothing says which of two it is next time.
         """
         said = calls.spoken(asked.op, asked.keywords, len(asked.out or ()))
         operands = (*asked.operands, *said.named.values())

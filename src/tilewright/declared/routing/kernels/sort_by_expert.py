@@ -19,7 +19,7 @@ a sorted chunk that have the same expert write neighbours of `order`.
 What limits it: latency of few rows; scattered stores of many. Chunks that compared each row with
 all experts and with 256 rows took 564 µs for 1,148,224 rows of 384 experts on an H200 (2026-11-30,
 in graphs), where `torch.compile` of torch's calls took 354: some 2,800 instructions for each row.
-Sorted chunks have not been timed.
+Sorted chunks took 67.0 in a later run that day.
 """
 
 import triton

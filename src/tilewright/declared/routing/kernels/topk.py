@@ -18,16 +18,16 @@ Sequences of k are sorted, and of two of them the larger half goes on (``tl.topk
 All ways give the same: of equal values the lowest index comes first.
 
 What limits it: memory for small k, instructions for large k. Timed on an H200 (2026-11-30, in
-graphs; µs). Sorting has not been timed yet.
+graphs; µs; rows were sorted in a later run).
 
-    case                          in rounds   sifted   torch.compile   a copy of as many bytes
-    4096 rows of 4096, k = 32, fp32    217     53.6    296             17.8
-    2584 rows of 5424, k = 32, fp32    278             268             22.1
-    2623 rows of 136, k = 32, fp32     17.9            32.1            2.0
-    6568 rows of 7360, k = 8, bf16     213             447             36.8
-    4096 rows of 1024, k = 8, bf16     18.2            94.4            3.5
-    24242 rows of 144, k = 64, fp32    189             299
-    65223 rows of 120, k = 64, fp32    219             694
+    case                          in rounds   sifted   sorted   torch   a copy of as many bytes
+    4096 rows of 4096, k = 32, fp32    217     53.6             296     17.8
+    2584 rows of 5424, k = 32, fp32    278                      268     22.1
+    2623 rows of 136, k = 32, fp32     17.9                     32.1    2.0
+    6568 rows of 7360, k = 8, bf16     213                      447     36.8
+    4096 rows of 1024, k = 8, bf16     18.2                     94.4    3.5
+    24242 rows of 144, k = 64, fp32    189              96.2    299     11.4
+    65223 rows of 120, k = 64, fp32    219              92.9    694     25.6
 """
 
 import triton
@@ -100,35 +100,21 @@ def in_order(from_x, values, indices, row, place, there, k: tl.constexpr):
 
 
 @triton.jit
-def in_rounds(
-    x, values, indices, row, there, columns, x_stride, k: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Store the k largest of rows [ROWS, 1], found one after another."""
+def whole(
+    x, values, indices, row, there, columns, x_stride, k: tl.constexpr, BLOCK: tl.constexpr,
+    SORT: tl.constexpr,
+):  # fmt: skip
+    """Store the k largest of rows [ROWS, 1]: found one after another, or by sorting."""
     SLOTS: tl.constexpr = power_of_two(k)
     from_x = x + row * x_stride
     column = tl.arange(0, BLOCK)[None, :]
     held = tl.load(from_x + column, there & (column < columns), 0.0).to(tl.float32)
     keys = tl.where(column < columns, ordered(held), NOTHING)
-    places, _ = largest(keys, column, k, SLOTS)
-    slot = tl.arange(0, SLOTS)[None, :]
-    inside = (slot < k) & there
-    to = row * k + slot
-    tl.store(indices + to, places, inside)
-    tl.store(values + to, tl.load(from_x + places, inside), inside)
-
-
-@triton.jit
-def sorted_rows(
-    x, values, indices, row, there, columns, x_stride, k: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Store the k largest of rows [ROWS, 1], by sorting."""
-    SLOTS: tl.constexpr = power_of_two(k)
-    from_x = x + row * x_stride
-    column = tl.arange(0, BLOCK)[None, :]
-    held = tl.load(from_x + column, there & (column < columns), 0.0).to(tl.float32)
-    keys = tl.where(column < columns, ordered(held), NOTHING)
-    both = (keys.to(tl.int64) << 32) | (column ^ MOST).to(tl.int64)
-    places = tl.topk(both, SLOTS).to(tl.int32) ^ MOST
+    if SORT:
+        both = (keys.to(tl.int64) << 32) | (column ^ MOST).to(tl.int64)
+        places = tl.topk(both, SLOTS).to(tl.int32) ^ MOST
+    else:
+        places, _ = largest(keys, column, k, SLOTS)
     slot = tl.arange(0, SLOTS)[None, :]
     inside = (slot < k) & there
     to = row * k + slot
@@ -163,7 +149,7 @@ def sifted(
     else:
         # Read once more, so that no register holds the row until here.
         alone = row + tl.arange(0, 1)[:, None]
-        in_rounds(x, values, indices, alone, True, columns, x_stride, k, BLOCK)
+        whole(x, values, indices, alone, True, columns, x_stride, k, BLOCK, False)
 
 
 @triton.jit
@@ -179,7 +165,4 @@ def topk(
         sifted(x, values, indices, one, columns, x_stride, k, BLOCK, GROUPS, ROOM, SIZE)
     else:
         row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
-        if SORT:
-            sorted_rows(x, values, indices, row, row < rows, columns, x_stride, k, BLOCK)
-        else:
-            in_rounds(x, values, indices, row, row < rows, columns, x_stride, k, BLOCK)
+        whole(x, values, indices, row, row < rows, columns, x_stride, k, BLOCK, SORT)

@@ -33,8 +33,8 @@ The first four were limited by instructions: each element was read by itself, wi
 address of its own (some 118 instructions of sm_90 for each result of the first, now some 40), and
 lanes beside each other went down lines where channels come first. The second had lines of 158
 pixels in vectors of two, and in five tiles, each of which went down all images before the next
-began; its 82 instructions for each result are 63 in pieces. Neither the pieces nor this order of
-tiles has been timed.
+began; its 82 instructions for each result are 63 in pieces. In a later run that day it took 37.8,
+and 43.8 in vectors of two with this order of tiles (torch.compile 46.7).
 """
 
 import triton

@@ -15,8 +15,8 @@ are wide; if the lanes of all warps fit there, nothing moves between lanes.
 
 Timed on an H200 (2026-11-30, in graphs; µs), in two runs. The first was before places were counted
 instead of divided, before tiles were chosen by `_tiles.pace`, and where rows that are in 2s, 4s or
-8s were read element by element; the second before parts were even. Counts:
-docs/notes/declared-rows.md.
+8s were read element by element; the second before parts were even. In a third the first case took
+9.9, as a copy did, and the last 31.3. Counts: docs/notes/declared-rows.md.
 
     case                                        first   compiled   second   compiled
     sum of 4096 rows of 4096, bf16              11.8    10.6       12.6     9.8
