@@ -29,9 +29,22 @@ def reference(
     return dq, dk, dv
 
 
+LARGE: tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...] = (
+    (64, ((128, 64, 8), (64, 64, 4), (64, 32, 4))),
+    (128, ((128, 64, 8), (64, 32, 4))),
+)
+"""Up to a head dim, in 16 bits, where matrix units multiply on their own. They take products of few
+columns no faster than of many, and two stages overlap with loads. Attention's gradients have no
+registers for steps as large."""
+
+
 def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
-    """The tiles and stages of attention's gradients."""
+    """`LARGE` tiles, or the tiles and stages of attention's gradients."""
     most = max(problem.head_dim, problem.head_dim_v)
+    if arch.async_mma and problem.dtype != "fp32":
+        for longest, tiles in LARGE:
+            if most <= longest:
+                return _tiles.rows_of(tiles, (2,), False)
     stages = (1, 2) if arch.backend == "cuda" else (1,)
     return _tiles.rows_of(tiles_of(problem.dtype, most, arch), stages, rolls(arch))
 

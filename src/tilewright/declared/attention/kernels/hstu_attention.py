@@ -12,8 +12,9 @@ that there are no workgroups for lengths that no sequence has.
 Data. Ordinary loads, which Triton pipelines. A key behind the end is zeros; its weight is SiLU(0),
 zero.
 
-What limits it: two products for each step, and an exponential and a division for each score. Not
-timed.
+What limits it: two products for each step, and an exponential and a root for each score. In a build
+for sm_90 (Triton 3.6.0, head dim 128) a step is 358 instructions of a lane for its 32 scores, where
+a division in place of the root made it 551. Not timed.
 """
 
 import triton
@@ -24,6 +25,7 @@ from tilewright.declared.attention.kernels._jagged import (
     rows_at,
     seen,
     sequence_of,
+    shares_of,
     step_at,
     tile_of,
 )
@@ -58,7 +60,7 @@ def _step(
     s = alpha * products_of(
         x, keys, x_at, (k_base, k_rows, (), j < n), k, TILE, STEP, HEAD_DIM, True, ROLLED
     )
-    p = s / (1.0 + tl.exp(-s))
+    p = s * shares_of(s)
     if MASKED:
         p = tl.where(seen(i, j, prefix, history, WINDOW, FULL), p, 0.0)
     return add_products(sums, p.to(k.dtype.element_ty), values)

@@ -13,7 +13,9 @@ Division by N and alpha come after the sums.
 Order. Steps in which all rows see all keys are loops of their own; what takes longest starts first,
 and tiles are numbered along the sequences, as in `hstu_attention`.
 
-What limits it: three products for each step of dQ, and four of dK and dV. Not timed.
+What limits it: three products for each step of dQ, and four of dK and dV. In a build for sm_90
+(Triton 3.6.0, head dim 128, tiles of 128 × 64) the steps are 493 and 524 instructions of a lane for
+32 scores. Not timed.
 """
 
 import triton
@@ -25,6 +27,7 @@ from tilewright.declared.attention.kernels._jagged import (
     rows_at,
     seen,
     sequence_of,
+    shares_of,
     step_at,
     tile_of,
 )
@@ -42,8 +45,9 @@ from tilewright.ops.attention_backward.kernels.steps import (
 @triton.jit
 def _weights(s):
     """SiLU of scores, and its derivative."""
-    share = 1.0 / (1.0 + tl.exp(-s))
-    return s * share, share * (1.0 + s * (1.0 - share))
+    share = shares_of(s)
+    weight = s * share
+    return weight, share + (weight - weight * share)
 
 
 @triton.jit
