@@ -43,7 +43,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ from tilewright.measure.measurement import Measurement, Settings, problem_text
 from tilewright.measure.problems import load_problems
 from tilewright.measure.results import Results
 from tilewright.measure.sweep import Crew, Group, plan_some, settings_on, sweep
+from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention_backward import AttentionBackwardProblem
 from tilewright.ops.gemm import GemmProblem
 from tilewright.select.features import Described
 from tilewright.select.learned import judged
@@ -158,9 +160,13 @@ HEADS = (
 """Heads of queries and of keys that language models have beside those of the lists."""
 
 
-def _attentions() -> list[Any]:
+def _halves() -> list[Any]:
+    """In fp16."""
+    return [replace(p, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16") for p in _gemms()]
+
+
+def _attentions(*sets: str) -> list[Any]:
     """The problems of the lists, and the same with other heads."""
-    sets = "attention:prefill", "attention:decode"
     listed = load_problems(sets, arch.arch(arch.device(DEVICE).arch)).problems
     others = [
         replace(p, heads=heads, kv_heads=kv_heads)
@@ -169,6 +175,16 @@ def _attentions() -> list[Any]:
         for heads, kv_heads in HEADS
     ]
     return [*dict.fromkeys([*listed, *others])]
+
+
+def _gradients() -> list[Any]:
+    """Of attention over whole sequences."""
+    names = [f.name for f in fields(AttentionProblem)]
+    return [
+        AttentionBackwardProblem(**{name: getattr(p, name) for name in names})
+        for p in _attentions("attention:prefill")
+        if not {"append", "usedkv", "lse"} & p.words and not p.paged and p.kv_layout == p.layout
+    ]
 
 
 CLASSES = {
@@ -183,9 +199,17 @@ CLASSES = {
     "conv_data": _convolutions("data"),
     "conv_weights": _convolutions("weights"),
     "attention": Class(
-        _attentions,
+        partial(_attentions, "attention:prefill", "attention:decode"),
         lambda p: (p.heads, p.kv_heads, p.head_dim, p.head_dim_v),
         240, Design(64, slowest=SLOWEST, pool=128), 1e11, 0.12, True,
+    ),
+    "gemm_fp16": Class(
+        _halves, lambda p: (p.n, p.k), 120, Design(64, slowest=SLOWEST, pool=200), 1.5e11, 0.08,
+        False,
+    ),
+    "attention_backward": Class(
+        _gradients, lambda p: (p.heads, p.kv_heads, p.head_dim, p.head_dim_v), 120,
+        Design(64, slowest=4 * SLOWEST, pool=128), 3e11, 0.08, True,
     ),
 }  # fmt: skip
 

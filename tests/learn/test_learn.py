@@ -143,6 +143,10 @@ def test_kin_are_what_says_much_about_each_other():
     heads = attention.problem_type(1, 32, 512, 512, 128)
     assert attention.kin(heads) == attention.kin(replace(heads, q_len=64, batch=4))
     assert attention.kin(heads) != attention.kin(replace(heads, kv_heads=8))
+    backward = ops.family("attention_backward")
+    gradients = backward.problem_type(1, 32, 512, 512, 128)
+    assert backward.kin(gradients) == backward.kin(replace(gradients, batch=4, q_len=64))
+    assert backward.kind(gradients) != backward.kind(replace(gradients, q_len=4096, kv_len=4096))
 
 
 def test_a_problem_held_out_has_no_part_in_its_model_or_its_guard(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
 from typing import Any
@@ -26,6 +26,7 @@ from tilewright.ops.attention_backward import (
 )
 from tilewright.ops.attention_backward import reference as reference_module
 from tilewright.ops.attention_backward import tolerances as tolerances_module
+from tilewright.ops.attention_backward import traits as traits_module
 from tilewright.ops.attention_backward import vendor as vendor_module
 from tilewright.ops.attention_backward.catalogue import CATALOGUE
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
@@ -40,7 +41,7 @@ from tilewright.ops.library_attention import Attention
 from tilewright.ops.library_engine import repeats
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.physics import at_best
-from tilewright.ops.pool import Columns
+from tilewright.ops.pool import Columns, Each
 from tilewright.ops.protocols import Bind
 from tilewright.ops.shards import Shards
 from tilewright.tolerance import Tolerance
@@ -85,6 +86,17 @@ class AttentionBackwardFamily(Defaults):
 
     def table(self, problem: AttentionBackwardProblem) -> str:
         return f"{self.name}_{problem.dtype}"
+
+    def kin(self, problem: AttentionBackwardProblem) -> Hashable:
+        return ATTENTION.kin(problem)
+
+    def kind(self, problem: AttentionBackwardProblem) -> str:
+        return traits_module.kind(problem)
+
+    def traits(
+        self, problem: AttentionBackwardProblem, configs: Columns, device: Device
+    ) -> Mapping[str, Each]:
+        return traits_module.traits(problem, configs, device)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
