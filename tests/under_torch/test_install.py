@@ -341,6 +341,15 @@ def test_convolutions_that_torch_keeps(every, what):
     assert not every.seen
 
 
+@pytest.mark.parametrize(("word", "says"), [("padding", "expected padding"), ("stride", "stride")])
+def test_what_torch_refuses_of_a_convolution_torch_says(every, word, says):
+    x, w = torch.ones(1, 8, 7, 7).bfloat16(), torch.ones(8, 8, 3, 3).bfloat16()
+    wrong = {"padding": (1, 1, 1), "stride": 0}[word]
+    with on("all"), pytest.raises(RuntimeError, match=says):
+        torch.nn.functional.conv2d(x, w, **{word: wrong})
+    assert not every.seen
+
+
 # --- under torch's modes --------------------------------------------------------------------------
 
 

@@ -129,6 +129,28 @@ def test_calls_in_inference_mode_are_passed_on_as_those_before_were(computing, m
         assert len(asked) == known
 
 
+def test_a_convolution_is_not_passed_on_to_an_override_that_was_removed(computing):
+    """What stood below us, of another library."""
+    computing(tw.Table.of(table(problem=CONV, kernel="a kernel")))
+    x, w = torch.randn(2, 8, 7, 7).bfloat16(), torch.randn(16, 8, 3, 3).bfloat16()
+    wanted, below = torch.conv2d(x, w), torch.library.get_kernel("aten::convolution", "CPU")
+    other, asked = torch.library.Library("aten", "IMPL"), []
+
+    def theirs(keys, *given):
+        asked.append(given)
+        return below.call_boxed(keys, *given)
+
+    other.impl("convolution", theirs, "CPU", with_keyset=True, allow_override=True)
+    with on():
+        for _ in range(3):
+            assert torch.equal(torch.conv2d(x, w), wanted)
+        assert len(asked) == 3
+        other._destroy()
+        with pytest.raises(RuntimeError, match="was removed"):
+            torch.conv2d(x, w)
+    assert torch.equal(torch.conv2d(x, w), wanted)
+
+
 def test_what_is_passed_on_is_bounded(computing, monkeypatch):
     computing()
     monkeypatch.setattr(decisions, "KEPT", 3)

@@ -38,7 +38,13 @@ def _words(
     return {**said, "groups": groups}
 
 
-def _why_not(tensors: Sequence[Any], transposed: bool, stride: Sequence[int]) -> str:
+def _why_not(
+    tensors: Sequence[Any],
+    transposed: bool,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> str:
     """Why torch keeps a call; ``""`` if it may be ours."""
     x, w = tensors[:2]
     if transposed:
@@ -47,6 +53,8 @@ def _why_not(tensors: Sequence[Any], transposed: bool, stride: Sequence[int]) ->
         return "operands are of several dtypes"
     if not x.dim() == w.dim() == len(stride) + 2:
         return "there is no batch"
+    if not len(stride) == len(padding) == len(dilation) or min(stride) < 1:
+        return "numbers of its geometry do not fit"  # torch says so
     if any(0 in one.shape for one in tensors):
         return "an operand is empty"
     return ""
@@ -75,7 +83,7 @@ def _forward(
     groups: int,
 ) -> Asked | str:
     tensors = (x, w) if bias is None else (x, w, bias)
-    if why := _why_not(tensors, transposed, stride):
+    if why := _why_not(tensors, transposed, stride, padding, dilation):
         return why
     said = _words(stride, padding, dilation, groups)
     sizes = zip(x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
@@ -157,7 +165,7 @@ def _gradient(
     groups: int,
 ) -> Asked | str:
     """The gradient of the data (0) or of the weights (1)."""
-    if why := _why_not((x, w, dy), transposed, stride):
+    if why := _why_not((x, w, dy), transposed, stride, padding, dilation):
         return why
     said = _words(stride, padding, dilation, groups)
     if place == 0:

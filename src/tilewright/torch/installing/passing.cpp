@@ -14,14 +14,18 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/convolution_backward_ops.h>
+#include <ATen/ops/convolution_ops.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
 
+#include <bit>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <utility>
 
 namespace {
 
@@ -49,93 +53,156 @@ bool says(PyObject *function) {
   return yes;
 }
 
-void note(std::string &key, char tag, const void *from = nullptr, size_t bytes = 0) {
-  key.push_back(tag);
-  key.append(static_cast<const char *>(from), bytes);
-}
+/* What tells kinds of calls apart, as one number: it is made without memory of its own, at each call.
+   Of two kinds with the same number, the second would be passed on unasked, and torch's result is
+   right too. */
+struct Kind {
+  uint64_t number = at::globalContext().deterministicAlgorithms();
+  bool told = true; /* whether all arguments say something here */
 
-/* As runtime/passing.h has it, or kinds that are known there would be met here each time. */
-bool note_tensor(std::string &key, const at::Tensor &x) {
-  if (!x.defined()) return note(key, 'u'), true;
-  const c10::TensorImpl *impl = x.unsafeGetTensorImpl();
-  if (impl->is_python_dispatch() || impl->has_symbolic_sizes_strides()) return false;
-  if (x.layout() != at::kStrided || x.is_conj() || x.is_neg() || x._is_zerotensor()) return false;
-  const uint64_t looks[] = {
-      static_cast<uint64_t>(x.device().type()), static_cast<uint64_t>(x.get_device()),
-      static_cast<uint64_t>(x.scalar_type()), static_cast<uint64_t>(x.dim())};
-  note(key, 't', looks, sizeof(looks));
-  note(key, 's', x.sizes().data(), x.sizes().size() * sizeof(int64_t));
-  note(key, 'l', x.strides().data(), x.strides().size() * sizeof(int64_t));
-  return true;
-}
-
-template <class List> void note_list(std::string &key, char tag, const List &list) {
-  const size_t count = list.size();
-  note(key, tag, &count, sizeof(count));
-  for (size_t i = 0; i < count; i++) {
-    const auto one = static_cast<int64_t>(list.get(i));
-    note(key, ',', &one, sizeof(one));
+  void add(uint64_t x) {
+    number = (number ^ x) * 0x9e3779b97f4a7c15;
+    number ^= number >> 32;
   }
+
+  /* As runtime/passing.h has it, or kinds that are known there would be met here each time. */
+  void note(const at::Tensor &x) {
+    if (!x.defined()) return add('u');
+    const c10::TensorImpl *impl = x.unsafeGetTensorImpl();
+    if (impl->is_python_dispatch() || impl->has_symbolic_sizes_strides() || x.layout() != at::kStrided ||
+        x.is_conj() || x.is_neg() || x._is_zerotensor()) {
+      told = false;
+      return;
+    }
+    add('t' | static_cast<uint64_t>(x.dim()) << 8 | static_cast<uint64_t>(x.scalar_type()) << 16 |
+        static_cast<uint64_t>(x.device().type()) << 24 |
+        static_cast<uint64_t>(static_cast<uint8_t>(x.get_device())) << 32);
+    for (const int64_t size : x.sizes()) add(size);
+    for (const int64_t stride : x.strides()) add(stride);
+  }
+
+  void note(const std::optional<at::Tensor> &x) { x ? note(*x) : add('n'); }
+  void note(bool x) { add(x ? 'y' : 'f'); }
+  void note(int64_t x) { add('i'), add(x); }
+  void note(const c10::SymInt &x) { x.is_heap_allocated() ? void(told = false) : note(x.as_int_unchecked()); }
+  void note(at::OptionalSymIntArrayRef x) { x ? note(*x) : add('n'); }
+
+  template <class List> void note_list(const List &list) {
+    add('('), add(list.size());
+    for (const auto &x : list) note(x);
+  }
+  void note(c10::SymIntArrayRef list) { note_list(list); }
+  void note(const std::array<bool, 3> &list) { note_list(list); }
+
+  void note(const c10::IValue &x) {
+    if (x.isTensor()) note(x.toTensor());
+    else if (x.isNone()) add('n');
+    else if (x.isBool()) note(x.toBool());
+    else if (x.isInt()) note(x.toInt());
+    else if (x.isDouble()) add('d'), add(std::bit_cast<uint64_t>(x.toDouble()));
+    else told = false;
+  }
+};
+
+/* Torch lets others call a kernel with boxed arguments alone, which are copied into memory of their
+   own. Those of convolutions have many numbers, so they are called as torch calls them: by what
+   stands in private. */
+template <auto kernel, auto token> struct Within {
+  friend const c10::KernelFunction &valid(const c10::SafeKernelFunction &x) {
+    TORCH_CHECK((x.*token)->isValid(), "a kernel that calls are passed on to was removed: ", x.debug());
+    return x.*kernel;
+  }
+};
+const c10::KernelFunction &valid(const c10::SafeKernelFunction &);
+template struct Within<&c10::SafeKernelFunction::kernel_, &c10::SafeKernelFunction::token_>;
+
+bool is_halved(const at::Tensor &x) {
+  return !x.defined() || x.scalar_type() == at::kHalf || x.scalar_type() == at::kBFloat16;
 }
 
-/* Adds an argument, each with a fixed width or its length in front; false for one that says nothing
-   here. */
-bool note_argument(std::string &key, const c10::IValue &x) {
-  if (x.isTensor()) return note_tensor(key, x.toTensor());
-  if (x.isNone()) note(key, 'n');
-  else if (x.isBool()) note(key, x.toBool() ? 'y' : 'f');
-  else if (x.isInt()) {
-    const int64_t whole = x.toInt();
-    note(key, 'i', &whole, sizeof(whole));
-  } else if (x.isDouble()) {
-    const double number = x.toDouble();
-    note(key, 'd', &number, sizeof(number));
-  } else if (x.isIntList()) note_list(key, '(', x.toIntList());
-  else if (x.isBoolList()) note_list(key, '[', x.toBoolList());
-  else return false;
-  return true;
-}
-
-struct Kernel final : c10::OperatorKernel {
+/* Whose a call is: torch's, or one that Python answers. */
+struct Kernel {
+  c10::OperatorHandle op;
   c10::SafeKernelFunction original, ours;
   PyObject *clear, *passed;
   std::mutex lock;
-  std::unordered_set<std::string> kinds;
+  std::unordered_set<uint64_t> kinds;
 
-  Kernel(c10::SafeKernelFunction original, c10::SafeKernelFunction ours, PyObject *clear,
-         PyObject *passed)
-      : original(std::move(original)), ours(std::move(ours)), clear(Py_NewRef(clear)),
+  Kernel(c10::OperatorHandle op, c10::SafeKernelFunction original, c10::SafeKernelFunction ours,
+         PyObject *clear, PyObject *passed)
+      : op(op), original(std::move(original)), ours(std::move(ours)), clear(Py_NewRef(clear)),
         passed(Py_NewRef(passed)) {}
-  ~Kernel() override {
+  Kernel(const Kernel &) = delete;
+  ~Kernel() {
     if (!Py_IsInitialized()) return;
     Locked held;
     Py_DECREF(clear);
     Py_DECREF(passed);
   }
 
-  void operator()(const c10::OperatorHandle &op, c10::DispatchKeySet keys, torch::jit::Stack *stack) {
-    const auto given = torch::jit::last(*stack, op.schema().arguments().size());
-    if (given[0].isTensor() && given[0].toTensor().defined()) {
-      const auto dtype = given[0].toTensor().scalar_type();
-      if (dtype != at::kHalf && dtype != at::kBFloat16) return original.callBoxed(op, keys, stack);
-    }
-    std::string key(1, at::globalContext().deterministicAlgorithms() ? '!' : '.');
-    bool known = true;
-    for (const c10::IValue &x : given) known = known && note_argument(key, x);
-    if (!known) return ours.callBoxed(op, keys, stack);
+  /* Who answers a call of this kind, and whether Python is asked about the kind for the first time:
+     then learn() follows the answer. */
+  std::pair<const c10::SafeKernelFunction &, bool> whose(const Kind &kind) {
+    if (!kind.told) return {ours, false};
     {
       std::lock_guard<std::mutex> held(lock);
-      known = kinds.count(key) != 0;
+      if (kinds.count(kind.number)) return {original, false};
     }
-    if (known) return original.callBoxed(op, keys, stack);
     says(clear);
-    ours.callBoxed(op, keys, stack);
+    return {ours, true};
+  }
+
+  void learn(const Kind &kind) {
     if (!says(passed)) return;
     std::lock_guard<std::mutex> held(lock);
     if (kinds.size() >= KEPT) kinds.clear();
-    kinds.insert(std::move(key));
+    kinds.insert(kind.number);
   }
 };
+
+struct Boxed final : c10::OperatorKernel {
+  std::shared_ptr<Kernel> kernel;
+  explicit Boxed(std::shared_ptr<Kernel> kernel) : kernel(std::move(kernel)) {}
+
+  void operator()(const c10::OperatorHandle &op, c10::DispatchKeySet keys, torch::jit::Stack *stack) {
+    const auto given = torch::jit::last(*stack, op.schema().arguments().size());
+    if (given[0].isTensor() && !is_halved(given[0].toTensor()))
+      return kernel->original.callBoxed(op, keys, stack);
+    Kind kind;
+    for (const c10::IValue &x : given) kind.note(x);
+    const auto [answers, first] = kernel->whose(kind);
+    answers.callBoxed(op, keys, stack);
+    if (first) kernel->learn(kind);
+  }
+};
+
+template <class Schema> struct Typed;
+
+template <class Result, class... Args> struct Typed<Result(const at::Tensor &, Args...)> {
+  std::shared_ptr<Kernel> kernel;
+
+  Result operator()(c10::DispatchKeySet keys, const at::Tensor &x, Args... args) {
+    const auto call = [&](const c10::SafeKernelFunction &one) {
+      return valid(one).call<Result, const at::Tensor &, Args...>(kernel->op, keys, x, args...);
+    };
+    if (!is_halved(x)) return call(kernel->original);
+    Kind kind;
+    kind.note(x), (kind.note(args), ...);
+    const auto [answers, first] = kernel->whose(kind);
+    if (!first) return call(answers);
+    Result made = call(answers);
+    kernel->learn(kind);
+    return made;
+  }
+};
+
+torch::CppFunction function_of(const std::string &name, std::shared_ptr<Kernel> kernel) {
+  if (name == "convolution")
+    return torch::CppFunction(Typed<at::_ops::convolution::schema>{std::move(kernel)});
+  if (name == "convolution_backward")
+    return torch::CppFunction(Typed<at::_ops::convolution_backward::schema>{std::move(kernel)});
+  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(std::move(kernel)));
+}
 
 struct Front {
   c10::OperatorHandle op;
@@ -170,10 +237,10 @@ PyObject *put(PyObject *, PyObject *args) {
   if (!PyArg_ParseTuple(args, "OOO", &capsule, &clear, &passed)) return nullptr;
   Front *front = front_of(capsule);
   if (!front) return nullptr;
-  auto kernel = std::make_unique<Kernel>(
-      front->original, front->op.getComputedKernelForDispatchKey(front->key), clear, passed);
+  auto kernel = std::make_shared<Kernel>(
+      front->op, front->original, front->op.getComputedKernelForDispatchKey(front->key), clear, passed);
   front->library.emplace(torch::Library::IMPL, "aten", front->key, __FILE__, __LINE__);
-  front->library->impl(front->name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+  front->library->impl(front->name.c_str(), function_of(front->name, std::move(kernel)));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
