@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from cases import Programs
-from cases.llama import checked, no_gradients
+from cases.llama import checked, graph_of, no_gradients
 
 Steps = Mapping[str, Callable[[], object]]
 
@@ -118,13 +118,72 @@ def decode(name: str, batch: int, compiled: bool, device: str = "cuda:0") -> Ste
     return steps
 
 
+def in_a_graph(name: str, batch: int, device: str = "cuda:0", take: Take = by_name) -> Steps:
+    """One token of each sequence, with a static cache, the eager model in a replayed CUDA graph (on
+    a CPU, as it is). Masks are made before, as `generate` makes them. Raises `ValueError` where a
+    result is wrong."""
+    import torch
+    from transformers.masking_utils import create_masks_for_generate
+
+    ours, theirs, exact = models(name, device, take)
+    token = torch.randint(SIZES["vocab_size"], (batch, 1), device=device)
+    place = torch.full_like(token, CACHED - 1)
+
+    def run(model: Any) -> Callable[[], Any]:
+        cache = filled(model, batch)
+        embedded = model.get_input_embeddings()(token)
+        shown = create_masks_for_generate(model.config, embedded, None, cache)
+        said = {"attention_mask": shown, "position_ids": place}
+        if model is ours and device != "cpu":
+            from tilewright.torch import prepare
+
+            prepare(model, token, **said, past_key_values=empty(model), backward=False)
+
+        def step() -> Any:
+            out = model(token, **said, past_key_values=cache)
+            cache.crop(-1)
+            return out.logits
+
+        return partial(no_gradients, step)
+
+    right = no_gradients(run, exact)()
+    del exact
+    steps, found = {}, {}
+    for side, model in (("ours", ours), ("vendor", theirs)):
+        step = no_gradients(run, model)
+        steps[side], found[side] = (step, step()) if device == "cpu" else graph_of(step)
+    checked(found["ours"], found["vendor"], right)
+    return steps
+
+
+def empty(model: Any) -> Any:
+    """A static cache."""
+    from transformers import StaticCache
+
+    return StaticCache(config=model.config, max_cache_len=ROOM)
+
+
+def filled(model: Any, batch: int) -> Any:
+    """A static cache with all keys but the token's, drawn: those of prompts would take long."""
+    import torch
+
+    cache, weight = empty(model), model.get_input_embeddings().weight
+    heads, dim = model.config.num_key_value_heads, model.config.head_dim
+    cache.early_initialization(batch, heads, dim, weight.dtype, weight.device)
+    drawn = torch.Generator(weight.device).manual_seed(0)
+    for layer in cache.layers:
+        for x in (layer.keys, layer.values):
+            x.copy_(torch.randn(x.shape, generator=drawn, device=x.device))
+        layer.cumulative_length.fill_(CACHED - 1)
+    return cache
+
+
 def step_of(model: Any, prompts: Any, token: Any, compiled: bool) -> Callable[[], Any]:
     """Decodes the token behind the prompts, at each call anew."""
     import torch
-    from transformers import StaticCache
     from transformers.masking_utils import create_masks_for_generate
 
-    cache = StaticCache(config=model.config, max_cache_len=ROOM)
+    cache = empty(model)
     no_gradients(partial(model, prompts, past_key_values=cache, logits_to_keep=1))
     place = torch.full_like(token, prompts.shape[1])
     forward = model.forward

@@ -248,6 +248,16 @@ def language() -> Mapping[str, Callable[[], Steps]]:
     }  # fmt: skip
 
 
+def decoding() -> Mapping[str, Callable[[], Steps]]:
+    """One token of each sequence."""
+    return {
+        f"one-line-decode-{name}-{batch}":
+            partial(hugging_face.in_a_graph, name, batch, take=take)
+        for name in LANGUAGE
+        for batch in (1, 16, 128)
+    }  # fmt: skip
+
+
 def steps_of_training() -> Mapping[str, Callable[[], Steps]]:
     return {
         f"one-line-train-{name.replace('_', '-')}": partial(
@@ -267,6 +277,11 @@ CASES = (
         "one-line-language", "bf16, 16 layers of an 8B Llama and an 8B Qwen3 of transformers, "
         "products by `port` and attention by name, prompts of 512 to 16,384 tokens, cached",
         "the same models with torch's operations and sdpa", language(),
+    ),
+    Programs(
+        "one-line-decode", "bf16, the same two models, one token of 1 to 128 sequences of 1,024 in "
+        "a static cache of 2,048, in a replayed CUDA graph",
+        "the same models with torch's operations and sdpa", decoding(),
     ),
     Programs(
         "one-line-train", "bf16, whole models that `port` takes here, 32 images, forward and "

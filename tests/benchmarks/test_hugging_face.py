@@ -38,3 +38,11 @@ def test_both_sides_agree_at_each_step(make, name):
     for _ in range(2):  # a cache that kept the token would give another result
         ours, theirs = steps["ours"](), steps["vendor"]()
         torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.1)
+
+
+@pytest.mark.turns(64)
+def test_a_step_in_a_graph_is_the_same_each_time():
+    steps = hugging_face.in_a_graph("llama", 3, "cpu")
+    for step in steps.values():
+        torch.testing.assert_close(step(), step(), rtol=0, atol=0)
+    torch.testing.assert_close(steps["ours"](), steps["vendor"](), rtol=0.1, atol=0.1)
