@@ -18,7 +18,7 @@ Step = Callable[[], Any]
 PLAIN, SHIPPED = "as it is", "installed"
 EMPTY, OTHERS = "installed, an empty table", "installed, a table of other problems"
 WAYS = (PLAIN, EMPTY, OTHERS, SHIPPED)
-PROCESSES, ROUNDS, STEPS = 3, 6, 12
+PROCESSES, ROUNDS, STEPS = 2, 6, 12
 """Processes; turns of all ways in each, since processes differ by more than the ways; and timed
 steps of each turn."""
 FAR = 0.03
