@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cases import HostTimes, llama
+from cases import HostTimes, llama, one_line
 
 Step = Callable[[], Any]
 
@@ -78,15 +78,39 @@ def train(model: Any, x: Any) -> Any:
     return torch.cat([one.flatten() for one in every])
 
 
+def forward(device: str, made: one_line.Made, last: bool) -> Step:
+    """A forward pass of a whole model in bf16. last: whether its images lie channels-last."""
+    import torch
+
+    lie = torch.channels_last if last else torch.contiguous_format
+    model, given = made(device)
+    model = model.eval().to(torch.bfloat16, memory_format=lie)
+    low = [x.to(torch.bfloat16) for x in given]
+    low = [x.to(memory_format=lie) if x.dim() == 4 else x for x in low]
+
+    def step() -> Any:
+        with torch.no_grad():
+            return one_line.tensor_of(model(*low)).flatten()
+
+    return step
+
+
 MODELS: Mapping[str, Callable[[str], Step]] = {
     "resnet50": images,
     "encoder": encoder,
     "prefill": partial(decoder, batch=1, rows=2048),
     "one-row": partial(decoder, batch=8, rows=1),
+    **{
+        f"forward-{name}": partial(forward, made=made, last=last)
+        for name, (made, last) in one_line.MODELS.items()
+    },
 }
+FORWARD = tuple(name for name in MODELS if name.startswith("forward-"))
 
 
-def run(name: str, device: str = "cuda", key: str = "CUDA") -> dict[str, dict[str, Any]]:
+def run(
+    name: str, device: str = "cuda", key: str = "CUDA", ways: Sequence[str] = WAYS
+) -> dict[str, dict[str, Any]]:
     """Of each way, microseconds of a model's steps, how many calls of a step ours served, and how
     many kinds of calls were passed on to torch. Raises `ValueError` where results are wrong.
 
@@ -103,11 +127,11 @@ def run(name: str, device: str = "cuda", key: str = "CUDA") -> dict[str, dict[st
     shipped = decisions.default_dispatcher
     dispatchers = {EMPTY: knowing([]), OTHERS: knowing(of_others(key)), SHIPPED: shipped()}
     found: dict[str, dict[str, Any]] = {
-        way: {"us": [], "served": 0, "passed on": 0} for way in WAYS
+        way: {"us": [], "served": 0, "passed on": 0} for way in ways
     }
     try:
         for turn in range(ROUNDS):
-            for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
+            for way in ways if turn % 2 == 0 else ways[::-1]:
                 tilewright.torch.uninstall()
                 if way != PLAIN:
                     decisions.default_dispatcher = lambda way=way: dispatchers[way]
@@ -184,21 +208,41 @@ def timed(step: Step) -> float:
 
 
 def samples(name: str) -> Mapping[str, Sequence[float]]:
-    """Steps of a model by each way, in turns, in fresh processes; told is how many calls of a step
-    ours served."""
-    script = (
-        "import json, sys; from cases.installed import run; print(json.dumps(run(*sys.argv[1:])))"
-    )
+    """Steps of a model by each way, in turns, in fresh processes."""
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(PROCESSES):
-        done = subprocess.run(
-            [sys.executable, "-c", script, name],
-            stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1],
-        )  # fmt: skip
-        for way, said in json.loads(done.stdout.splitlines()[-1]).items():
-            found[way] += said["us"]
-            print(f"{name}, {way}: {said['served']} calls served in a step", file=sys.stderr)
+        for way, us in in_a_process([name], WAYS)[name].items():
+            found[way] += us
     return found
+
+
+def forward_passes() -> Mapping[str, Sequence[float]]:
+    """Forward passes of whole models, as they are and installed, in turns, in a fresh process."""
+    return {
+        f"{name.removeprefix('forward-')}, {way}": us
+        for name, ways in in_a_process(FORWARD, (PLAIN, SHIPPED)).items()
+        for way, us in ways.items()
+    }
+
+
+def in_a_process(
+    names: Sequence[str], ways: Sequence[str]
+) -> Mapping[str, Mapping[str, list[float]]]:
+    """Steps of models by each way, in turns, in a fresh process; told is how many calls of a step
+    ours served."""
+    script = (
+        "import json, sys; from cases.installed import run; names, ways = map(json.loads, "
+        "sys.argv[1:]); print(json.dumps({name: run(name, ways=ways) for name in names}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(names), json.dumps(ways)],
+        stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name, said in found.items():
+        for way, one in said.items():
+            print(f"{name}, {way}: {one['served']} calls served in a step", file=sys.stderr)
+    return {name: {way: one["us"] for way, one in said.items()} for name, said in found.items()}
 
 
 def host() -> Mapping[str, Sequence[float]]:
@@ -236,6 +280,11 @@ def host() -> Mapping[str, Sequence[float]]:
 CASES = (
     HostTimes(
         "host-installed", "a 16×16×16 product that torch computes, as it is and passed on", host
+    ),
+    HostTimes(
+        "installed-forward", "forward passes of whole models in bf16, as they are and installed: "
+        "32 images, 4 latent images of a diffusion's U-Net, 4 half minutes of Whisper",
+        forward_passes,
     ),
     *(
         HostTimes(f"installed-{name}", f"{says}: whole steps, as it is and installed",

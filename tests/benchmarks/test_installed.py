@@ -34,3 +34,15 @@ def test_a_wrong_result_is_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"wrong: 0\.1 off"):
         installed.run("encoder", "cpu", "CPU")
     assert tw_installed() is None
+
+
+def test_a_forward_pass_is_taken_by_the_ways_that_are_asked_for(monkeypatch):
+    monkeypatch.setattr(installed, "STEPS", 1)
+    monkeypatch.setattr(installed, "ROUNDS", 2)
+    layer = torch.nn.Conv2d(8, 8, 3)
+    small = partial(installed.forward, made=lambda _: (layer, (torch.ones(1, 8, 5, 5),)), last=True)
+    monkeypatch.setattr(installed, "MODELS", {"forward-one": small})
+    ways = (installed.PLAIN, installed.OTHERS)
+    found = installed.run("forward-one", "cpu", "CPU", ways)
+    assert {way: len(one["us"]) for way, one in found.items()} == dict.fromkeys(ways, 2)
+    assert found[installed.OTHERS]["passed on"] == 1
