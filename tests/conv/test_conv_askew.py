@@ -63,6 +63,7 @@ CASES = (
     (2, 8, 5, (157,)),
     (1, 56, 17, (3, 5, 7)),
     (5, 24, 3, (1,)),
+    (2, 8, 24, (6, 16)),
 )
 
 
@@ -114,6 +115,35 @@ def test_what_is_infinite_stays_in_its_pixel(dispatcher):
     verify.run(dispatcher, p, operands, kernel(p).name)
     bad = ~np.isfinite(operands.outputs["y"].astype(np.float64))
     assert bad[1, :, 0].all() and bad.sum() == 8
+
+
+@pytest.mark.parametrize(("c", "k", "direction"), [
+    (8, 24, "forward"), (24, 16, "forward"), (48, 8, "data"), (16, 24, "data"), (8, 24, "weights"),
+])  # fmt: skip
+def test_few_channels_of_whole_rows_are_one_step_of_a_tile(dispatcher, c, k, direction):
+    """Most of a step of GEMM's kernels would be empty, and its loads are waited for."""
+    p = layer(direction, 64, c, k, (80, 80), epilogue="")
+    chosen = Dispatcher(device="h200_sxm", selector="analytical").select(p).config
+    assert (chosen.pipeline, chosen.turned, chosen.alignment) == ("askew", "", 16)
+    summed = {"forward": c, "data": k, "weights": 6400}[direction]
+    assert (chosen.num_stages, chosen.tile_k >= summed) == ((1, True), (4, False))[
+        direction == "weights"
+    ]
+    small = layer(direction, 2, c, k, (9, 32), epilogue="")
+    assert verify.verify(dispatcher, small, chosen.name).ok
+
+
+@pytest.mark.parametrize("direction", ["forward", "data"])
+def test_many_channels_of_whole_rows_are_gemms(direction):
+    assert not kernels(layer(direction, 64, 40, 40, (80, 80), epilogue=""))
+    assert kernels(layer(direction, 64, 40, 40, (9, 9), epilogue=""))
+
+
+def test_steps_of_few_channels_and_filters_are_as_deep_as_memory_is_away():
+    few, more = (kernels(layer("weights", 64, 8, k, (80, 80))) for k in (24, 40))
+    deep = {(c.tile_m, c.tile_n, c.num_stages) for c in few if c.tile_k == 256}
+    assert {(16, 16, 4), (32, 16, 4), (32, 32, 4)} <= deep
+    assert max(c.tile_k for c in more) == 64
 
 
 @pytest.mark.parametrize("name", ["sm_80", *ARCHS])

@@ -15,6 +15,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import ConvProblem, windows
 from tilewright.ops.conv.launch import context
 from tilewright.ops.conv.pipelines import PIPELINES
+from tilewright.ops.conv.pipelines.depthwise import FEW_SUMS
 from tilewright.ops.conv.stated import first_strides
 from tilewright.ops.nouns import MAIN
 
@@ -141,6 +142,15 @@ def test_gradients_of_weights_repeat_bit_for_bit(dispatcher):
         verify.run(dispatcher, problem, made, config.name)
     (one,), (other,) = first.outputs.values(), again.outputs.values()
     assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def test_steps_of_filters_of_one_tap_have_more_pixels(dispatcher):
+    """Nothing else is under way while a step's loads are waited for."""
+    p = depthwise("weights", (90,), (1,))
+    chosen = Dispatcher(device="h200_sxm", selector="analytical").select(replace(p, n=4096)).config
+    assert (chosen.pipeline, chosen.tile_m) == ("depthwise", 1)
+    assert chosen.tile_n * chosen.tile_k == FEW_SUMS
+    assert verify.verify(dispatcher, p, chosen.name).ok
 
 
 def test_names_say_what_is_held():

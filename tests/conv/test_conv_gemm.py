@@ -380,8 +380,8 @@ def test_few_channels_or_filters_are_summed_by_small_tiles(dispatcher, c, k):
     p = ConvProblem(64, c, k, (112, 112), (1, 1), direction="weights")
     p = replace(p, **first_strides(p))
     plan = Dispatcher(device="h200_sxm", selector="analytical").select(p)
-    kernel = plan.config.gemm_config
-    assert not plan.config.turned and kernel.batching == "summed"
+    kernel = plan.config
+    assert not kernel.turned and kernel.pipeline == ("askew" if max(c, k) <= 32 else "gemm")
     assert kernel.tile_m <= 64 and kernel.tile_n <= 32 and kernel.reduction == "two_stage"
     small = replace(p, n=130, spatial=(2, 12), x_strides=(), y_strides=())
     small = replace(small, **first_strides(small))
@@ -391,6 +391,22 @@ def test_few_channels_or_filters_are_summed_by_small_tiles(dispatcher, c, k):
     wide = replace(small, c=16, k=136, x_strides=(), y_strides=(), w_strides=())
     wide = replace(wide, **first_strides(wide))
     assert (16, 16) not in {(x.gemm_config.tile_m, x.gemm_config.tile_n) for x in kernels(wide)}
+
+
+@pytest.mark.parametrize(("c", "k", "aligned"), [(72, 12, 8), (20, 6, 4), (16, 8, 16)])
+def test_few_filters_over_rows_of_few_bytes_are_a_product_in_many_parts(dispatcher, c, k, aligned):
+    """A kernel that knows any filter finds the place of each pixel for each copy."""
+    p = ConvProblem(32, c, k, (56, 56), (1, 1), direction="weights")
+    shared = [x.gemm_config for x in kernels(p) if FAMILY.supports(x, p, SM_90)]
+    found = [x for x in shared if x.split_k >= 32 and x.reduction == "two_stage"]
+    assert {x.alignment for x in found} == {aligned}
+    whole = (x for x in found if x.tile_m >= k and x.tile_n >= c)
+    fits = min(whole, key=lambda x: (x.split_k, x.tile_m * x.tile_n))
+    assert fits.tile_m * fits.tile_n <= 4096
+    small = replace(p, n=1, spatial=(fits.split_k, fits.num_stages * fits.tile_k))
+    assert verify.verify(dispatcher, small, of_gemm("weights", 2, fits).name, seed=2).ok
+    wide = replace(p, c=72, k=72)
+    assert not any(x.gemm_config.split_k > 64 for x in kernels(wide))
 
 
 def test_parts_of_one_tile_are_for_all_compute_units():

@@ -21,6 +21,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import ConvProblem, packing
 from tilewright.ops.conv.catalogue import TOTALS
+from tilewright.ops.conv.launch import context
 from tilewright.ops.conv.pipelines import packed
 from tilewright.ops.conv.pipelines.packed import PACK, PIPELINE
 from tilewright.ops.nouns import MAIN
@@ -212,6 +213,8 @@ def test_what_is_chosen_is_near_the_best_that_was_measured(direction, most):
         name = dispatcher.select(p).config.name
         if name not in times and p.filter == p.stride:
             continue  # a product of patches, which was not there to be timed
+        if name not in times and p.k < 64 and direction == "weights":
+            continue  # a tile with empty filters, which was not there to be timed either
         ours = [us for kernel, us in times.items() if "aten" not in kernel]
         assert times[name] / min(ours) < most, (str(p), name)
 
@@ -230,6 +233,24 @@ def _stems(directions):
             p = replace(layer, direction=direction)
             assert str(p) == line["problem"]
             yield p, line["brief_us"]
+
+
+def test_matrix_instructions_read_y_of_few_filters_from_shared_memory():
+    """Those for fewer than 64 filters have it in registers, and wait for each step's."""
+    p = replace(LARGE, direction="weights", k=24)
+    assert {c.tile_m for c in configs(p, "sm_90")} == {64}
+    assert {c.tile_m for c in configs(p, "gfx942")} == {32}
+    assert {c.tile_m for c in configs(replace(p, k=17), "sm_90")} == {32}  # no whole copies
+
+
+def test_more_parts_where_their_sums_are_few():
+    gpu = device("h200_sxm")
+    large = replace(LARGE, direction="weights")
+    small = replace(large, filter=(3, 3), pad=(1, 1))
+    for p, each in ((small, packed.MANY_UNITS), (large, packed.FEW_UNITS)):
+        c = configs(p, "sm_90")[0]
+        x = context(c, p, gpu)
+        assert x.splits == each * gpu.compute_units // x.case.tiles
 
 
 # --- packed arrays -----------------------------------------------------------------------------

@@ -19,6 +19,18 @@ def pixels(p: ConvProblem) -> int:
     return math.prod(p.spatial)
 
 
+FEW = 32
+"""Channels of which half a step of GEMM's kernels, of 128 bytes, would be empty."""
+
+
+def few(p: ConvProblem) -> bool:
+    """Whether so few channels are summed that a tile is one step, whose loads and stores are its
+    time; of weights, whether so few are made, of so few filters."""
+    if p.direction == "weights":
+        return max(p.c, p.k) <= FEW
+    return (p.k if p.direction == "data" else p.c) <= FEW
+
+
 @lru_cache(maxsize=1024)  # of each problem for all kernels
 def refusal(p: ConvProblem) -> str | None:
     """Why `p` is no product of rows of pixels as they lie and rows of weights, or None."""

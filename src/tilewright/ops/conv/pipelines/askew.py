@@ -1,13 +1,13 @@
 """Pipeline ``askew``: 1×1 layers, channels-first, whose rows of pixels are no whole 16 bytes, in
-all directions, through pointers; and gradients of weights of all such layers, in as many parts as
-all compute units have room for (kernels/askew.py). The alignments of a config are those of rows of
-pixels; weights that are read are whole rows.
+all directions, through pointers; those of few channels whatever their rows; and gradients of
+weights of all such layers, in as many parts as all compute units have room for (kernels/askew.py).
+The alignments of a config are those of rows of pixels; weights that are read are whole rows.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -169,11 +169,18 @@ def _alignments(p: ConvProblem) -> tuple[int, int]:
 
 _TILES = ((64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 128, 8), (64, 256, 8), (128, 32, 4))
 """Pixels and channels of the result; warps."""
+_FEW_TILES = ((128, 16, 4), (256, 16, 4), (256, 32, 4), (256, 64, 8))
+"""The same where few channels are summed: a tile is one step, which should have work."""
 _OF_WEIGHTS = (
     (64, 64, 4), (64, 128, 8), (128, 64, 8), (128, 128, 8), (64, 256, 8), (128, 32, 4),
     (64, 32, 4), (32, 64, 4), (32, 32, 4),
 )  # fmt: skip
 """Filters and channels; warps: both operands may be in registers."""
+_FEW_OF_WEIGHTS = ((16, 16, 4), (16, 32, 4), (32, 16, 4), (32, 32, 4))
+_FEW_DEPTH, _FEW_STAGES = 512, 4
+"""Of whole rows, the same where channels and filters are few; bytes of a step's pixels, and stages.
+A compute unit has two such workgroups, whose loads under way must be as many bytes as memory is
+away: steps of 128 bytes of each row are too few."""
 _DEPTHS, _MORE_DEPTHS = (128,), (64, 128)
 """Bytes of a step's channels, or pixels, at most. Of weights, and on AMD GPUs, half as many where
 elements are loaded by themselves: they are in registers, and spilled otherwise."""
@@ -184,7 +191,9 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     weights = p.direction == "weights"
     if askew.refusal(p) is not None:
         return
-    if not weights and min(_alignments(p)) >= askew.WHOLE_BYTES:
+    whole = _alignments(p)[0] >= askew.WHOLE_BYTES
+    few = askew.few(p)
+    if not weights and not few and min(_alignments(p)) >= askew.WHOLE_BYTES:
         return  # GEMM's kernels have whole rows
     word = "tf32" if p.precision == "tf32" else p.dtype
     if arch.dot == "vector" or getattr(arch.dtypes.get(word), "via", "") == "fma":
@@ -196,14 +205,20 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     depths = dict.fromkeys(
         min(most, max(16, depth // size)) for depth in (_MORE_DEPTHS if tuned else _DEPTHS)
     )
-    stages = [n for n in _MORE_STAGES if n in arch.num_stages] if tuned else _STAGES[arch.backend]
+    stages: Sequence[int] = (1,) if few and not weights else _STAGES[arch.backend]
+    if tuned:
+        stages = [n for n in _MORE_STAGES if n in arch.num_stages]
     for (m, n, warps), depth, count, scheduler in itertools.product(
-        _OF_WEIGHTS if weights else _TILES,
+        _OF_WEIGHTS if weights else (*_TILES, *_FEW_TILES * few),
         depths,
         stages,
         ("tile", "split") if weights else ("tile",),
     ):
         yield (m, n, depth, warps, count, PIPELINE, scheduler, 1, False, *_alignments(p))
+    if weights and few and whole and arch.backend == "cuda":
+        depth = min(most, _FEW_DEPTH // size)
+        for (m, n, warps), scheduler in itertools.product(_FEW_OF_WEIGHTS, ("tile", "split")):
+            yield (m, n, depth, warps, _FEW_STAGES, PIPELINE, scheduler, 1, False, *_alignments(p))
 
 
 # --- how long they take -------------------------------------------------------------------------

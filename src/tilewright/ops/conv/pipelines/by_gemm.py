@@ -396,6 +396,22 @@ APART: tuple[tuple[Tile, tuple[int, ...]], ...] = (
 many parts that all compute units have some, down to one tile. The operands come from memory while
 they are waited for, so 128×128 is for products without 256 columns: it reads a third more."""
 
+NARROW: tuple[tuple[Tile, tuple[int, ...]], ...] = (
+    (("basic", 16, 16, 512, 4, 4, "direct"), (64, 128)),
+    (("basic", 32, 16, 512, 4, 4, "direct"), (64, 128)),
+    (("basic", 16, 32, 512, 4, 4, "direct"), (64, 128)),
+    (("basic", 32, 32, 256, 4, 4, "direct"), (64, 128)),
+    (("basic", 16, 64, 512, 4, 4, "direct"), (64, 128)),
+    (("basic", 64, 16, 512, 4, 4, "direct"), (64, 128)),
+    (("basic", 16, 128, 256, 8, 4, "direct"), (32, 64, 128)),
+    (("basic", 32, 128, 256, 8, 4, "direct"), (32, 64, 128)),
+    (("basic", 64, 32, 256, 4, 4, "direct"), (64, 128)),
+    (("basic", 128, 32, 256, 8, 4, "direct"), (32, 64, 128)),
+)
+"""The same of pixels that are one matrix, where filters or channels are up to `FEWER`, also of rows
+that are no whole 16 bytes, but whole copies. Kernels that know any filter find the place of each
+pixel for each copy, which takes three times as many instructions."""
+
 FEW, FEWER = 64, 32
 FEW_APART: tuple[tuple[Tile, tuple[int, ...]], ...] = (
     (("basic", 16, 16, 512, 4, 4, "direct"), (32, 128)),
@@ -507,8 +523,16 @@ def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
             for parts in several
             if pipeline in here and ((m, n) != (128, 128) or of.n < 256)
         ]
+    elif min(of.m, of.n) <= FEWER and of.batching == "none":
+        rows += [
+            (pipeline, m, n, k_bytes // element, *rest, "split_k", parts, "two_stage")
+            for (pipeline, m, n, k_bytes, *rest), several in NARROW
+            for parts in several
+            if pipeline in here
+        ]
     axes = PRODUCTS.default_space(of, arch).axes
-    return of_rows("gemm", {axis: value for axis, (value,) in axes.items()}, _ALGORITHM, rows)
+    fixed = {axis: value for axis, (value,) in axes.items()} | {"alignment": of.alignment}
+    return of_rows("gemm", fixed, _ALGORITHM, rows)
 
 
 MOST_EXPANDED = 256

@@ -27,8 +27,9 @@ from tilewright.ops.pool import Each, each
 _TILES: tuple[tuple[int, int, int], ...] = ((16, 64, 4), (64, 64, 4), (32, 32, 4), (8, 128, 4))
 """Pixels, channels, warps."""
 
-_PIXELS = (8, 16)
-"""Pixels of a step of a gradient of weights."""
+_PIXELS, FEW_SUMS = (8, 16), 4096
+"""Pixels of a step of a gradient of weights; and sums of a step up to which it has more pixels, as
+with one tap: nothing else is under way while a step's loads are waited for."""
 
 MOST_ELEMENTS = 2**15
 """Elements of the tiles that a kernel holds."""
@@ -74,7 +75,8 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     taps = min(16, power_of_two(p.taps))
     for (_, n, warps), pixels, scheduler in itertools.product(tiles, _PIXELS, ("tile", "split")):
         if n <= 64:
-            yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)
+            each = max(pixels, pixels * FEW_SUMS // (_PIXELS[0] * taps * n))
+            yield (taps, n, each, warps, 1, "depthwise", scheduler, 1, False, *width)
 
 
 def lane_bytes(p: ConvProblem) -> float:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.arch.figures import DEVICE
-from tilewright.arch.model import Arch
+from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
 from tilewright.ops.binder import Array, Context, Numbers, Part, Tuple
@@ -33,10 +33,11 @@ from tilewright.ops.conv.catalogue import (
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, cdiv, power_of_two
 from tilewright.ops.conv.pipelines import common, pointers
+from tilewright.ops.conv.pipelines.implicit import COPIED
 from tilewright.ops.conv.pipelines.record import Pipeline, Row
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimates
-from tilewright.ops.pool import Each, Objections, because
+from tilewright.ops.pool import Each, Objections, because, either, least, most
 
 PIPELINE = "packed"
 
@@ -125,6 +126,23 @@ def _steps(c: Any, p: ConvProblem) -> Each:
     return _lines(p) * cdiv(p.out_sizes[-1], c.tile_k)
 
 
+FEW_UNITS, MANY_UNITS = 2, 4
+"""Workgroups for each compute unit that parts of the pixels make up, and as many where their sums
+are few: a step's places follow from one another, and more workgroups go on meanwhile."""
+
+SUM_BYTES, READ_FOR_SUMS = 4, 16
+"""Of a sum of a part; and what is read for each byte of sums where these are few."""
+
+
+def _splits(c: Any, p: ConvProblem, device: Device) -> Each:
+    tiles = most(1, _tiles(c, p))
+    parts = MANY_UNITS * device.compute_units // tiles
+    read = sum(math.prod(p.shape_of(name)) * DTYPES[p.dtype].bytes for name in "xy")
+    sums = SUM_BYTES * math.prod(p.shape_of("w")) * parts
+    few = READ_FOR_SUMS * sums <= read
+    return either(few, parts, FEW_UNITS * device.compute_units // tiles)
+
+
 # --- rules ----------------------------------------------------------------------------------------
 
 
@@ -197,7 +215,10 @@ _MORE_COLUMNS = (*_COLUMNS, (128, 8), (256, 4), (256, 8))
 _PIXELS, _MORE_PIXELS = (64,), (32, 64)
 """Pixels of a step, all of one line."""
 _FILTERS = 64
-"""Filters of a tile, at most."""
+"""Filters of a tile, at most; and the least of which asynchronous matrix instructions have y in
+shared memory, so tiles have as many there, some of them empty. Fewer are multiplied from registers:
+y lies the other way than its products' rows, and the compiler has no loads of it under way for
+later steps, so each step waits for memory."""
 
 
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
@@ -238,6 +259,8 @@ def _rows_of_weights(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     spread = packing.row_w(p)
     all_columns = power_of_two(packing.filter_rows(p) * spread)
     filters = max(16, min(_FILTERS, power_of_two(p.k)))
+    if arch.async_mma and DTYPES[p.dtype].bytes == 2 and _alignments(p)[0] >= COPIED:
+        filters = _FILTERS
     tiles = dict.fromkeys(
         (max(16, min(n, all_columns)), warps) for n, warps in (_MORE_COLUMNS if tuned else _COLUMNS)
     )
@@ -270,7 +293,8 @@ def _estimates(x: Context) -> Estimates:
     else:
         steps = packing.filter_rows(p) * cdiv(packing.run(p), c.tile_k)
     count = x.case.tiles * x.splits
-    vectors = (c.tile_m + c.tile_n) * c.tile_k * size / c.alignment
+    rows = least(c.tile_m, p.k) if weights else c.tile_m  # filters that there are
+    vectors = (rows + c.tile_n) * c.tile_k * size / c.alignment
     instructions = steps * vectors * INSTRUCTIONS
     instructions += 0 if weights else c.tile_m * c.tile_n * FINISHED
     shares = np.maximum(1.0, count / device.compute_units)
@@ -301,7 +325,7 @@ PACKED = Pipeline(
     alignments=_alignments,
     tiles=_tiles,
     steps=_steps,
-    splits=pointers.filling(_tiles),
+    splits=_splits,
     rows=_rows,
     estimates=_estimates,
 )
