@@ -10,6 +10,7 @@ import pytest
 import choice_gain
 from tilewright import ops
 from tilewright.arch import arch, device
+from tilewright.arch.figures import DEVICE
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.conv.figures import CONV
 from tilewright.plan import Planner
@@ -135,3 +136,27 @@ def test_the_whole_of_a_small_kernel_is_little_more_than_its_parts():
         one = FAMILY.estimate(c, p, H200)
         parts = sum(us for _, us in one.terms)
         assert max(us for _, us in one.terms) < one.total_us < parts + CONV.STEP_US
+
+
+def test_loads_of_fewer_bytes_than_a_copy_are_waited_for():
+    """In each step: none of them is under way for a later one."""
+    p = ConvProblem(1, 256, 64, (8, 8), (3, 3), pad=(1, 1))
+    name = "conv_forward_2d_bf16_bf16_64x32x64_w4_s3_implicit_tile_g8_al{}-1"
+    one, two = (FAMILY.estimate(FAMILY.parse_name(name.format(n)), p, H200) for n in (1, 4))
+    steps = 9 * 4
+    assert one.total_us - two.total_us > 0.9 * steps * DEVICE.LATENCY_US
+
+
+def test_a_class_with_more_taps_decides_where_all_classes_are_at_once():
+    """Of a stride of 2, one class of pixels meets four taps of nine; of few images no other waits
+    for it."""
+    name = "conv_data_2d_bf16_bf16_64x64x64_w4_s3_implicit_tile_g8_al16-16"
+    few, many = (
+        dict(FAMILY.estimate(FAMILY.parse_name(name), p, H200).terms)["L2"]
+        for p in (
+            ConvProblem(n, 256, 256, (16, 16), (3, 3), stride=(2, 2), pad=(1, 1), direction="data")
+            for n in (2, 256)
+        )
+    )
+    waves = -(-256 * 64 * 4 // 64 * 4 // H200.compute_units)  # of 64 pixels of a class, by 64
+    assert few * waves / many == pytest.approx(4 / 2.25)

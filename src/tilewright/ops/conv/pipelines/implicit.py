@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.arch import arch as arch_called
+from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
@@ -321,8 +322,15 @@ def _estimates(x: Context) -> Estimates:
         gathered=_gathered(c, p, steps, device),
         factor=CONV.DATA_FACTOR if p.direction == "data" else 1.0,
         resident=each(c, _resident, arch_called(device.arch)),
+        waits=each(c, _waits),
     )
     return pointers.estimates(x, work)
+
+
+def _waits(c: ConvConfig) -> float:
+    """Microseconds of a step in which its loads are waited for: those of fewer bytes than a copy
+    has are under way for no later step."""
+    return DEVICE.LATENCY_US if max(c.alignment, DTYPES[c.dtype].bytes) < COPIED else 0.0
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:
@@ -337,6 +345,9 @@ def _steps(x: Context) -> Each:
         pixels = p.n * math.prod(p.out_sizes)
         return np.maximum(1.0, pixels / c.tile_k / sharing.parts(x))
     taps = p.taps / math.prod(p.stride) if p.direction == "data" else p.taps
+    if p.direction == "data":  # all at once, the class with the most taps takes the longest
+        longest = math.prod(cdiv(d.filter, d.period) for d in p.three)
+        taps = np.where(x.case.tiles <= x.device.compute_units, longest, taps)
     filled = channels_in(p) * c.merged_groups / c.tile_k
     return np.maximum(1.0, taps * np.where(c.merged, filled, np.ceil(filled)))
 

@@ -117,7 +117,7 @@ class Work:
     gathered: Each = 0.0
     factor: float = 1.0
     neighbours: bool = False
-    waits: float = 0.0
+    waits: Each = 0.0
 
 
 def estimates(x: Context, work: Work) -> Estimates:
