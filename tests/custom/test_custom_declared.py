@@ -205,7 +205,7 @@ def test_values_of_axes_go_together():
     pairs = {"sm_90": ((256, 4), (1024, 8)), "gfx942": ((512, 4),)}
     family = CustomFamily(
         declared(
-            narrows=lambda problem: {"ROWS": (1,), "HELD": (True,)},
+            narrows=lambda problem: {"ROWS": (1,), "HELD": (True,), "AHEAD": (0,)},
             together=lambda problem, arch: [
                 {"BLOCK": block, "num_warps": warps} for block, warps in pairs[arch.name]
             ],

@@ -3,6 +3,8 @@ values, and calls that are refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,8 @@ from torch.nn import functional as F
 
 import tilewright as tw
 from tilewright import ops, verify
-from tilewright.arch import arch
+from tilewright.arch import arch, device
+from tilewright.compile import build
 from tilewright.errors import BadArgument
 
 COLUMNS = 40
@@ -117,21 +120,48 @@ def chosen(name, **fields):
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize("columns", [8201, 12288, 17000])
 def test_long_rows_are_right_in_every_block(name, columns):
-    """In two tiles, in one, and in pieces of either size."""
+    """In two tiles, in one, and in pieces of either size; one by one, and in turns of workgroups
+    that load rows ahead."""
     family, this = ops.family(name), arch("sm_90")
-    problem = family.problem_type(rows=2, columns=columns, has_w=True, statistics=True)
-    blocks = {}
+    problem = family.problem_type(rows=5, columns=columns, has_w=True, statistics=True)
+    kinds = {}
     for one in family.default_space(problem, this).expand(this).configs:
-        if one.num_warps == 16 and family.supports(one, problem, this):
-            blocks[one.BLOCK] = one
-    assert set(blocks) == ({4096, 8192} if columns > 16384 else {4096, 12288})
-    for config in blocks.values():
-        found = verify.verify(tw.Dispatcher(device="h200_sxm"), problem, config.name, seed=1)
+        if one.num_warps >= 16 and family.supports(one, problem, this):
+            kinds[one.BLOCK, one.AHEAD] = one
+    held, pieces = (24576, (4096, 8192)) if columns > 16384 else (12288, (4096,))
+    assert {*kinds} == {*((n, 0) for n in pieces), *((held, ahead) for ahead in (0, 1, 2))}
+    few = replace(device("h200_sxm"), compute_units=2)
+    for config in kinds.values():
+        found = verify.verify(tw.Dispatcher(device=few), problem, config.name, seed=1)
         assert found.ok, found
 
 
+def test_rows_are_loaded_ahead_where_workgroups_have_several():
+    problem, config = chosen("layer_norm", rows=1000, columns=12288)
+    plan = tw.Dispatcher(device="h200_sxm").select(problem)
+    assert config.AHEAD and plan.launch.steps[0].grid == (132, 1, 1)
+    for more in ({"rows": 200}, {"columns": 8192}):
+        assert not chosen("layer_norm", **{"rows": 1000, "columns": 12288, **more})[1].AHEAD
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_rows_ahead_are_copied_to_shared_memory(target, store):
+    problem = chosen("rms_norm", rows=1000, columns=20000, has_w=True)[0]
+    family, this = ops.family("rms_norm"), arch(target)
+    (config,) = (
+        one
+        for one in family.default_space(problem, this).expand(this).configs
+        if (one.AHEAD, one.num_warps, one.alignment) == (1, 32, 16)
+        and family.supports(one, problem, this)
+    )
+    (built,) = build([(config, target)], store=store, workers=1).results
+    assert built.kernel.shared > 24576 * 2, built
+    assert "cp.async" in store.read(built.kernel, "ptx").decode()
+
+
 def test_a_row_between_two_powers_of_two_is_held_in_two_tiles():
-    for columns, block in ((8192, 8192), (8193, 12288), (12288, 12288), (12289, 16384)):
+    rows = ((8192, 8192), (8193, 12288), (12288, 12288), (12289, 16384), (16385, 24576))
+    for columns, block in rows:
         assert block == chosen("layer_norm", rows=4096, columns=columns)[1].BLOCK
     rounded = {"quant": "row", "out_dtype": "e4m3fn"}
     assert chosen("layer_norm", rows=4096, columns=8193, **rounded)[1].BLOCK == 16384
@@ -139,14 +169,14 @@ def test_a_row_between_two_powers_of_two_is_held_in_two_tiles():
 
 def test_rows_that_would_leave_l2_too_early_are_read_in_larger_pieces():
     for rows, dtype, block in ((2000, "fp32", 8192), (100, "fp32", 4096), (2000, "bf16", 4096)):
-        config = chosen("rms_norm", rows=rows, columns=24000, dtype=dtype)[1]
+        config = chosen("rms_norm", rows=rows, columns=25000, dtype=dtype)[1]
         assert (False, block) == (config.HELD, config.BLOCK)
 
 
 # --- numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [500, 9001, pytest.param(17000, marks=pytest.mark.turns(12))])
+@pytest.mark.parametrize("columns", [500, 9001, pytest.param(25000, marks=pytest.mark.turns(12))])
 def test_a_mean_far_from_zero_costs_no_digits(columns):
     """Of squares in fp32, nothing would be left of the variance."""
     x = np.random.default_rng(0).standard_normal((2, columns)).astype(np.float32) + 4096

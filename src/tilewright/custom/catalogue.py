@@ -76,7 +76,8 @@ def parts(d: Declaration) -> tuple[binder.Part, ...]:
     def made(part: Part) -> binder.Part:
         def grid(x: Context) -> tuple[int, int, int]:
             across, down, deep = (*part.grid(x.problem, x.config), 1, 1)[:3]
-            return across, down, deep
+            most = part.each_unit(x.config) * x.device.compute_units
+            return min(across, most or across), down, deep
 
         by_place = isinstance(part.function, str)
         return binder.Part(

@@ -157,12 +157,15 @@ class Part:
     function: a Triton or Gluon kernel, or its place: ``"module:function"``.
     grid: workgroups, from the problem and the config.
     there: whether a config has the part.
+    each_unit: from the config, how many workgroups of the grid's first size there are at most for
+        each compute unit, of a kernel whose workgroups take turns; 0 for as many as the grid says.
     """
 
     name: str
     function: Any
     grid: Shape
     there: Callable[[Any], bool] = lambda config: True
+    each_unit: Callable[[Any], int] = lambda config: 0
 
     @property
     def interface(self) -> Interface:

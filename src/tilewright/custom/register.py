@@ -24,7 +24,11 @@ F = TypeVar("F")
 
 
 def kernel(
-    name: str, function: Any, grid: Shape, there: Callable[[Any], bool] = lambda config: True
+    name: str,
+    function: Any,
+    grid: Shape,
+    there: Callable[[Any], bool] = lambda config: True,
+    each_unit: Callable[[Any], int] = lambda config: 0,
 ) -> Part:
     """One of several kernels of an operation.
 
@@ -33,8 +37,10 @@ def kernel(
         one.
     grid: workgroups, from the problem and the config.
     there: whether a config has the part.
+    each_unit: from the config, how many workgroups of the grid's first size there are at most for
+        each compute unit, of a kernel whose workgroups take turns; 0 for as many as the grid says.
     """
-    return Part(name, function, grid, there)
+    return Part(name, function, grid, there, each_unit)
 
 
 USUAL_AXES: Mapping[str, tuple[int, ...]] = {"num_warps": (4,), "num_stages": (2,)}

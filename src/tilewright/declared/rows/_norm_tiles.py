@@ -1,10 +1,12 @@
-"""The tiles of norms: those of `_tiles`; two tiles that hold a row together; and, for rows that are
-read twice, larger pieces."""
+"""The tiles of norms: those of `_tiles`; two tiles that hold a row together; for rows that are read
+twice, larger pieces; and workgroups that take long rows in turns and load the next ones ahead."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewright.arch.model import Arch
 from tilewright.declared.rows import _tiles
 from tilewright.dtypes import DTYPES
 
@@ -13,11 +15,20 @@ TWO = _tiles.MANY + _tiles.MANY // 2
 SM holds two workgroups of it, and one of the next power of two (64 and 88 registers in builds for
 sm_90). A smaller second tile frees no more, and has to be moved between lanes."""
 
+MOST = 2 * TWO
+"""A block of two such tiles that all lanes of an SM hold."""
+
+MOST_WARPS = 32
+
 AXES: dict[str, tuple[Any, ...]] = {
     **_tiles.AXES,
-    "BLOCK": (*_tiles.AXES["BLOCK"], TWO),
+    "BLOCK": (*_tiles.AXES["BLOCK"], TWO, MOST),
+    "num_warps": (*_tiles.AXES["num_warps"], MOST_WARPS),
+    "AHEAD": (0, 2, 1),
 }
-"""As of `_tiles`."""
+"""As of `_tiles`. AHEAD: rows that a workgroup loads ahead of the one that it norms, into shared
+memory; there are then as many workgroups as the GPU holds, which take rows in turns. 0: a workgroup
+for every ROWS rows."""
 
 LARGE_PIECE = 8192
 """Elements of the larger piece. Twice as large pieces keep as many bytes in flight with half as
@@ -28,32 +39,63 @@ _SMS, _LANES, _L2 = 132, 2048, 50 * 2**20
 
 
 def blocks(problem: Any) -> tuple[int, ...]:
-    """The values that BLOCK may have: as of `_tiles`, and `TWO` for rows that are longer than
-    `MANY`, that it holds, and that are not rounded to 8 bits: a largest value besides would take
-    the registers that are freed."""
+    """The values that BLOCK may have: as of `_tiles`, and `TWO` or `MOST` for rows that are longer
+    than a power of two, that it holds, and that are not rounded to 8 bits: a largest value besides
+    would take the registers that are freed."""
     held, *pieces = _tiles.blocks(problem.columns)
     if problem.columns > held:
-        return (held, LARGE_PIECE)
+        pieces = [held, LARGE_PIECE]
+        return (*pieces,) if problem.quant or problem.columns > MOST else (MOST, *pieces)
     two = _tiles.MANY < problem.columns <= TWO and not problem.quant
     return (TWO if two else held, *pieces)
 
 
 def fits(problem: Any, config: Any) -> bool | str:
-    """As of `_tiles`, with these values of BLOCK."""
+    """As of `_tiles`, with these values of BLOCK; rows are loaded ahead where they are long and
+    held."""
+    if config.AHEAD and not (config.HELD and problem.columns > _tiles.MANY and config.ROWS == 1):
+        return f"AHEAD = {config.AHEAD} for rows of {problem.columns}"
+    if config.num_warps == MOST_WARPS and not config.AHEAD and config.BLOCK != MOST:
+        return f"{config.num_warps} warps for rows of {problem.columns} one by one"
     return _tiles.fits_blocks(blocks(problem), problem, config)
 
 
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
     """The only values of BLOCK, HELD and ROWS that `fits` takes."""
-    return _tiles.narrows_blocks(blocks(problem), problem)
+    found = _tiles.narrows_blocks(blocks(problem), problem)
+    return {**found, "ROWS": found["ROWS"] or (1,)}
+
+
+def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    """AHEAD and num_warps: rows are loaded ahead where copies to shared memory need no registers,
+    and as many as it holds."""
+    some = AXES["num_warps"] if MOST in blocks(problem) else _tiles.AXES["num_warps"]
+    found = [{"AHEAD": 0, "num_warps": warps} for warps in some]
+    if arch.backend == "cuda" and problem.columns > _tiles.MANY:
+        row = blocks(problem)[0] * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
+        room = arch.shared_memory - _MEETING
+        ahead = [n for n in AXES["AHEAD"] if n and n * row <= room]
+        found += [{"AHEAD": n, "num_warps": warps} for n in ahead for warps in (16, MOST_WARPS)]
+    return found
+
+
+_MEETING = 16384
+"""Bytes of shared memory in which lanes meet, at most."""
+
+
+def each_unit(config: Any) -> int:
+    """Workgroups that an SM holds, of those that take rows in turns."""
+    return MOST_WARPS // config.num_warps if config.AHEAD else 0
 
 
 def prefers(problem: Any, config: Any) -> float:
-    """As `_tiles.prefers_held`; and the rows that all SMs read in pieces at a time may fill half of
-    L2, since as many results pass through it."""
+    """As `_tiles.prefers_held`; rows are loaded ahead where every workgroup has several; and the
+    rows that all SMs read in pieces at a time may fill half of L2, since as many results pass
+    through it."""
     score = _tiles.prefers_held(problem, config)
     if config.HELD:
-        return score
+        several = problem.columns > _tiles.MANY and problem.rows > 2 * _SMS
+        return score + (8.0 if several != bool(config.AHEAD) else 0.0)
     size = DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
     # A workgroup of larger pieces has twice the registers for each lane.
     at_once = _SMS * _LANES // (32 * config.num_warps) * _tiles.PIECE // config.BLOCK

@@ -69,11 +69,17 @@ def fits(
     config: Any, form: Mapping[str, Any], pairs: set[tuple[int, int]], programs: int
 ) -> bool | str:
     """Whether a config's axes are those of `form`, and its tile one of `pairs`."""
+    said = formed(config, form, programs)
+    if said is True and (config.ROWS, config.COLUMNS) not in pairs:
+        return f"tiles of {config.ROWS} × {config.COLUMNS}"
+    return said
+
+
+def formed(config: Any, form: Mapping[str, Any], programs: int) -> bool | str:
+    """Whether a config's axes are those of `form`."""
     for name, value in form.items():
         if getattr(config, name) != value:
             return f"{name} = {getattr(config, name)}, where this problem takes {value}"
-    if (config.ROWS, config.COLUMNS) not in pairs:
-        return f"tiles of {config.ROWS} × {config.COLUMNS}"
     if programs > MOST_PROGRAMS:
         return "more workgroups than a grid has"
     return True

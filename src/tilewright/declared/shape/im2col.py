@@ -21,8 +21,7 @@ from tilewright.errors import BadArgument
 
 STRIDES = ("x_n", "x_d", "x_h", "x_w", "x_c")
 MORE = 2
-"""Times what a lane is preferred to have in other copies: a column is worked out once for all rows
-of a tile."""
+"""Times what a lane is preferred to have in other copies: its vectors share some arithmetic."""
 
 
 def out(axis: int) -> Callable[[Any, Any], int]:
@@ -68,47 +67,36 @@ def near(problem: Any) -> bool:
     return bool(max(far, rows(problem, None) * columns(problem, None)) <= _tiles.MOST_ROWS)
 
 
-def across(problem: Any, config: Any) -> int:
-    """Tiles beside each other."""
-    return _tiles.programs((columns(problem, config),), (config.COLUMNS,))
-
-
 def form(problem: Any) -> dict[str, Any]:
-    """UNIT, DIMS, NEAR, READS and WRITES of the kernels for a problem."""
+    """UNIT, DIMS, NEAR, GROUPED, READS and WRITES of the kernels for a problem."""
     unit = problem.x_c == 1 or problem.channels == 1
     apart = (each(problem, None), *(getattr(problem, s) for s in STRIDES[:4]))
     return {
         "UNIT": unit,
         "DIMS": dims(problem),
         "NEAR": near(problem),
+        "GROUPED": problem.groups > 1,
         "READS": math.gcd(_tiles.MOST_AT_ONCE, *apart) if unit else 1,
         "WRITES": math.gcd(_tiles.MOST_AT_ONCE, columns(problem, None)),
     }
 
 
-def pairs(problem: Any) -> set[tuple[int, int]]:
-    of = (rows(problem, None), columns(problem, None))
-    return _windows.tiles(*of) | _windows.tiles(*of, _windows.COLUMNS // 2)
-
-
 def narrows(problem: Any) -> dict[str, tuple[Any, ...]]:
-    return _tiles.narrowed(problem.once(form), problem.once(pairs))
+    return {name: (value,) for name, value in problem.once(form).items()}
 
 
 def supports(problem: Any, config: Any) -> bool | str:
     (count,) = programs(problem, config)
-    return _tiles.fits(config, problem.once(form), problem.once(pairs), count)
+    return _tiles.formed(config, problem.once(form), count)
 
 
 def programs(problem: Any, config: Any) -> tuple[int]:
-    of = (rows(problem, config), columns(problem, config))
-    return (_tiles.programs(of, (config.ROWS, config.COLUMNS)),)
+    every = rows(problem, config) * columns(problem, config)
+    return (_tiles.programs((every,), (config.TILE,)),)
 
 
 def prefers(problem: Any, config: Any) -> float:
-    full: float = across(problem, config) * config.COLUMNS / max(1, columns(problem, None))
-    tile = config.ROWS * config.COLUMNS // MORE
-    return full * _tiles.far(tile, config.num_warps, problem.dtype)
+    return _tiles.far(config.TILE // MORE, config.num_warps, problem.dtype)
 
 
 def refuses(problem: Any) -> str:
@@ -193,10 +181,10 @@ declare(
             "UNIT": (True, False),
             "DIMS": (3, 2, 1),
             "NEAR": (True, False),
+            "GROUPED": (False, True),
             "READS": _tiles.AT_ONCE,
             "WRITES": _tiles.AT_ONCE,
-            "ROWS": tuple(1 << i for i in range(14)),
-            "COLUMNS": tuple(1 << i for i in range(8)),
+            "TILE": _tiles.TILES,
             "num_warps": (4, 8),
             "num_stages": (1,),
         },
@@ -214,7 +202,7 @@ declare(
                 taps=lambda problem, config: _windows.taps(problem),
                 filter_h=_windows.field("filter_h"),
                 filter_w=_windows.field("filter_w"),
-                across=across,
+                columns=columns,
             ),
         },
         supports=supports,

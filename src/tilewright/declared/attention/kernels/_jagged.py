@@ -11,7 +11,6 @@ are the targets (the reference's ids: see `declared.attention._masks`).
 import triton
 import triton.language as tl
 
-from tilewright.ops.attention.kernels.scores import LOG2E
 from tilewright.ops.attention_backward.kernels.order import sequences_by_length
 from tilewright.ops.device.lengths import length_at, range_at
 
@@ -62,13 +61,6 @@ def rows_at(x, row_stride, head_stride, first, r, head):
     to compute with."""
     x += first.to(tl.int64) * row_stride + head.to(tl.int64) * head_stride
     return x, r * row_stride.to(tl.int32)
-
-
-@triton.jit
-def shares_of(scores):
-    """1 / (1 + exp(-scores)): a root, squared, since a division takes more instructions."""
-    root = tl.rsqrt(1.0 + tl.exp2(scores * -LOG2E))
-    return root * root
 
 
 @triton.jit

@@ -25,7 +25,6 @@ from tilewright.declared.attention.kernels._jagged import (
     rows_at,
     seen,
     sequence_of,
-    shares_of,
     step_at,
     tile_of,
 )
@@ -38,6 +37,7 @@ from tilewright.ops.attention_backward.kernels.steps import (
     store_rows,
     zeros,
 )
+from tilewright.ops.device.sigmoid import sigmoid
 
 
 @triton.jit
@@ -60,7 +60,7 @@ def _step(
     s = alpha * products_of(
         x, keys, x_at, (k_base, k_rows, (), j < n), k, TILE, STEP, HEAD_DIM, True, ROLLED
     )
-    p = s * shares_of(s)
+    p = s * sigmoid(s)
     if MASKED:
         p = tl.where(seen(i, j, prefix, history, WINDOW, FULL), p, 0.0)
     return add_products(sums, p.to(k.dtype.element_ty), values)

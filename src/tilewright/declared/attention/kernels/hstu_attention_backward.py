@@ -27,7 +27,6 @@ from tilewright.declared.attention.kernels._jagged import (
     rows_at,
     seen,
     sequence_of,
-    shares_of,
     step_at,
     tile_of,
 )
@@ -40,12 +39,13 @@ from tilewright.ops.attention_backward.kernels.steps import (
     store_rows,
     zeros,
 )
+from tilewright.ops.device.sigmoid import sigmoid
 
 
 @triton.jit
 def _weights(s):
     """SiLU of scores, and its derivative."""
-    share = shares_of(s)
+    share = sigmoid(s)
     weight = s * share
     return weight, share + (weight - weight * share)
 

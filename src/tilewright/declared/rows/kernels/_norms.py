@@ -7,6 +7,10 @@ its statistics, once for its largest value if it is quantised by row, and once f
 second and third time mostly from L2. Larger pieces are for rows that would leave L2 before that: L2
 is told to keep them until then, and no longer.
 
+With AHEAD there are as many workgroups as the GPU holds, and each takes rows in turns. The next
+rows are on their way to shared memory while one is normed, so memory is never idle; w and b are
+read once for all rows of a workgroup.
+
 Data. x and the residual are read in the type in which they lie; sums are in fp32. The norm is made
 of the sum before the sum is rounded. The variance is that of values less their mean: where a row is
 held, of the row's mean; else every place of the tile keeps the mean and the variance of the values
@@ -139,22 +143,31 @@ def first_of(BLOCK):
 
 
 @triton.jit
-def begun(
-    x, residual, w, b, smooth, total, row, there, start, columns, WIDTH: tl.constexpr,
-    has_w: tl.constexpr, has_b: tl.constexpr, has_residual: tl.constexpr, has_smooth: tl.constexpr,
+def multiplied_by(
+    w, b, smooth, start, columns, WIDTH: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr,
+    has_smooth: tl.constexpr,
 ):  # fmt: skip
-    """WIDTH columns from column `start` on: the values, which of them there are, and w, b and
-    smooth there. Sums with the residual are stored."""
+    """w, b and smooth of WIDTH columns from column `start` on."""
     column = start + tl.arange(0, WIDTH)
-    inside = there & (column < columns)[None, :]
-    values = summed(x, residual, column[None, :], inside, has_residual)
     ws = of_columns(w, column, columns, has_w)
     bs = of_columns(b, column, columns, has_b)
     smooths = of_columns(smooth, column, columns, has_smooth)
+    return ws, bs, smooths
+
+
+@triton.jit
+def begun(
+    x, residual, total, row, there, start, columns, WIDTH: tl.constexpr, has_residual: tl.constexpr
+):  # fmt: skip
+    """WIDTH columns from column `start` on: the values, and which of them there are. Sums with the
+    residual are stored."""
+    column = start + tl.arange(0, WIDTH)
+    inside = there & (column < columns)[None, :]
+    values = summed(x, residual, column[None, :], inside, has_residual)
     if has_residual:
         at = row[:, None] * columns + column[None, :]
         tl.store(total + at, values.to(total.dtype.element_ty), inside)
-    return values, inside, ws, bs, smooths
+    return values, inside
 
 
 @triton.jit
@@ -169,22 +182,16 @@ def sum_of_two(values, more):
 
 @triton.jit
 def norm_in_two(
-    x, residual, w, b, smooth, y, total, means, rstds, row, there, rows, columns, eps, offset,
+    x, residual, times, more_times, y, total, means, rstds, row, there, rows, columns, eps, offset,
     BLOCK: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr,
     has_residual: tl.constexpr, has_smooth: tl.constexpr, statistics: tl.constexpr,
 ):  # fmt: skip
     """Rows that two tiles hold, the second one smaller, and that are not quantised. x and residual:
-    where rows begin."""
+    where rows begin. times, more_times: what columns of either tile are multiplied by."""
     FIRST: tl.constexpr = first_of(BLOCK)
     REST: tl.constexpr = BLOCK - FIRST
-    values, inside, ws, bs, smooths = begun(
-        x, residual, w, b, smooth, total, row, there, 0, columns, FIRST, has_w, has_b, has_residual,
-        has_smooth,
-    )  # fmt: skip
-    more, further, more_ws, more_bs, more_smooths = begun(
-        x, residual, w, b, smooth, total, row, there, FIRST, columns, REST, has_w, has_b,
-        has_residual, has_smooth,
-    )  # fmt: skip
+    values, inside = begun(x, residual, total, row, there, 0, columns, FIRST, has_residual)
+    more, further = begun(x, residual, total, row, there, FIRST, columns, REST, has_residual)
     mean = tl.zeros((values.shape[0],), tl.float32)
     apart, more_apart = values, more
     if CENTRED:
@@ -195,63 +202,123 @@ def norm_in_two(
     rstd = tl.rsqrt(squares / columns + eps)
     if statistics:
         store_statistics(means, rstds, row, rows, mean, rstd, CENTRED)
+    ws, bs, smooths = times
     values = finished(
         values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
     )
-    more = finished(
-        more, mean, rstd, more_ws, more_bs, more_smooths, offset, CENTRED, has_w, has_b, has_smooth
-    )
+    ws, bs, smooths = more_times
+    more = finished(more, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth)
     put(y, None, values, row, there, 0, columns, 1.0, "")
     put(y, None, more, row, there, FIRST, columns, 1.0, "")
+
+
+@triton.jit
+def norm_in_one(
+    x, residual, times, w, b, smooth, y, total, means, rstds, row_scales, block_scales, row, there,
+    rows, columns, eps, offset, by, BLOCK: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr,
+    has_b: tl.constexpr, has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
+    statistics: tl.constexpr,
+):  # fmt: skip
+    """Rows that one tile holds. times: what columns are multiplied by; () for what is to be
+    loaded."""
+    column = tl.arange(0, BLOCK)
+    inside = there & (column < columns)[None, :]
+    values = summed(x, residual, column[None, :], inside, has_residual)
+    if len(times) == 0:  # before the sums over the row, which would otherwise be waited for first
+        times = multiplied_by(w, b, smooth, 0, columns, BLOCK, has_w, has_b, has_smooth)
+    if has_residual:
+        at = row[:, None] * columns + column[None, :]
+        tl.store(total + at, values.to(total.dtype.element_ty), inside)
+    mean, rstd = held_statistics(values, inside, columns, eps, CENTRED)
+    if statistics:
+        store_statistics(means, rstds, row, rows, mean, rstd, CENTRED)
+    ws, bs, smooths = times
+    values = finished(
+        values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
+    )
+    if quant == "row":
+        most = tl.max(tl.where(inside, tl.abs(values), 0.0), 1)
+        scales = scale_of(most, y.dtype.element_ty)
+        tl.store(row_scales + row, scales, row < rows)
+        by = scales[:, None]
+    put(y, block_scales, values, row, there, 0, columns, by, quant)
+
+
+@triton.jit
+def norm_held(
+    group, x, w, b, residual, smooth, times, more_times, y, total, means, rstds, row_scales,
+    block_scales, rows, columns, x_stride, residual_stride, eps, offset, by, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr,
+    has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
+    statistics: tl.constexpr,
+):  # fmt: skip
+    """The `group`-th ROWS rows, which are held."""
+    row = group * ROWS + tl.arange(0, ROWS)
+    there = (row < rows)[:, None]
+    from_x = x + row[:, None] * x_stride
+    from_residual = residual
+    if has_residual:
+        from_residual = residual + row[:, None] * residual_stride
+    if first_of(BLOCK) < BLOCK:
+        norm_in_two(
+            from_x, from_residual, times, more_times, y, total, means, rstds, row, there, rows,
+            columns, eps, offset, BLOCK, CENTRED, has_w, has_b, has_residual, has_smooth,
+            statistics,
+        )  # fmt: skip
+    else:
+        norm_in_one(
+            from_x, from_residual, times, w, b, smooth, y, total, means, rstds, row_scales,
+            block_scales, row, there, rows, columns, eps, offset, by, BLOCK, CENTRED, has_w, has_b,
+            has_residual, has_smooth, quant, statistics,
+        )  # fmt: skip
 
 
 @triton.jit
 def norm(
     x, w, b, residual, smooth, scale, y, total, means, rstds, row_scales, block_scales, rows,
     columns, x_stride, residual_stride, eps, offset, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    HELD: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr, has_b: tl.constexpr,
-    has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
+    HELD: tl.constexpr, AHEAD: tl.constexpr, CENTRED: tl.constexpr, has_w: tl.constexpr,
+    has_b: tl.constexpr, has_residual: tl.constexpr, has_smooth: tl.constexpr, quant: tl.constexpr,
     statistics: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    there = (row < rows)[:, None]
-    from_x = x + row[:, None] * x_stride
-    from_residual = residual
-    if has_residual:
-        from_residual = residual + row[:, None] * residual_stride
+    """ROWS rows; with AHEAD, ROWS at a time, in turns with all workgroups."""
     by = 1.0
     if quant == "tensor":
         by = tl.load(scale)
-    if HELD and first_of(BLOCK) < BLOCK:
-        norm_in_two(
-            from_x, from_residual, w, b, smooth, y, total, means, rstds, row, there, rows, columns,
-            eps, offset, BLOCK, CENTRED, has_w, has_b, has_residual, has_smooth, statistics,
-        )  # fmt: skip
-    elif HELD:
-        column = tl.arange(0, BLOCK)
-        inside = there & (column < columns)[None, :]
-        values = summed(from_x, from_residual, column[None, :], inside, has_residual)
-        # Before the sums over the row, which would otherwise be waited for first.
-        ws = of_columns(w, column, columns, has_w)
-        bs = of_columns(b, column, columns, has_b)
-        smooths = of_columns(smooth, column, columns, has_smooth)
-        if has_residual:
-            at = row[:, None] * columns + column[None, :]
-            tl.store(total + at, values.to(total.dtype.element_ty), inside)
-        mean, rstd = held_statistics(values, inside, columns, eps, CENTRED)
-        if statistics:
-            store_statistics(means, rstds, row, rows, mean, rstd, CENTRED)
-        values = finished(
-            values, mean, rstd, ws, bs, smooths, offset, CENTRED, has_w, has_b, has_smooth
-        )
-        if quant == "row":
-            most = tl.max(tl.where(inside, tl.abs(values), 0.0), 1)
-            scales = scale_of(most, y.dtype.element_ty)
-            tl.store(row_scales + row, scales, row < rows)
-            by = scales[:, None]
-        put(y, block_scales, values, row, there, 0, columns, by, quant)
+    first = tl.program_id(0).to(tl.int64)
+    if HELD:
+        FIRST: tl.constexpr = first_of(BLOCK)
+        times = ()
+        more_times = ()
+        if AHEAD > 0 or FIRST < BLOCK:
+            times = multiplied_by(w, b, smooth, 0, columns, FIRST, has_w, has_b, has_smooth)
+        if FIRST < BLOCK:
+            more_times = multiplied_by(
+                w, b, smooth, FIRST, columns, BLOCK - FIRST, has_w, has_b, has_smooth
+            )
+        if AHEAD > 0:
+            groups = (rows + ROWS - 1) // ROWS
+            for group in tl.range(first, groups, tl.num_programs(0), num_stages=AHEAD + 1):
+                norm_held(
+                    group, x, w, b, residual, smooth, times, more_times, y, total, means, rstds,
+                    row_scales, block_scales, rows, columns, x_stride, residual_stride, eps, offset,
+                    by, BLOCK, ROWS, CENTRED, has_w, has_b, has_residual, has_smooth, quant,
+                    statistics,
+                )  # fmt: skip
+        else:
+            norm_held(
+                first, x, w, b, residual, smooth, times, more_times, y, total, means,
+                rstds, row_scales, block_scales, rows, columns, x_stride, residual_stride, eps,
+                offset, by, BLOCK, ROWS, CENTRED, has_w, has_b, has_residual, has_smooth, quant,
+                statistics,
+            )  # fmt: skip
     else:
+        row = first * ROWS + tl.arange(0, ROWS)
+        there = (row < rows)[:, None]
+        from_x = x + row[:, None] * x_stride
+        from_residual = residual
+        if has_residual:
+            from_residual = residual + row[:, None] * residual_stride
         AGAIN: tl.constexpr = told(BLOCK, 1)
         mean, rstd = read_statistics(
             from_x, from_residual, there, columns, eps, BLOCK, CENTRED, has_residual, AGAIN

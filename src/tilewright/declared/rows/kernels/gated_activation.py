@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 
 from tilewright.declared.rows.kernels._quantise import put, scale_of
-from tilewright.ops.device.epilogue import gelu, gelu_tanh, relu, silu
+from tilewright.ops.device.epilogue import gelu, gelu_tanh, relu
+from tilewright.ops.device.sigmoid import sigmoid
 
 
 @triton.jit
@@ -47,7 +48,7 @@ def gated(a, b, limit, alpha, shift, gate: tl.constexpr):
     """The activation of one half, times the other."""
     z = alpha * tl.minimum(a, limit, propagate_nan=tl.PropagateNan.ALL)
     if gate == "silu":
-        found = silu(z)
+        found = z * sigmoid(z)
     elif gate == "gelu":
         found = gelu(z)
     elif gate == "gelu_tanh":
@@ -55,7 +56,7 @@ def gated(a, b, limit, alpha, shift, gate: tl.constexpr):
     elif gate == "relu":
         found = relu(z)
     else:
-        found = 1.0 / (1.0 + tl.exp(-z))
+        found = sigmoid(z)
     b = tl.minimum(b, limit, propagate_nan=tl.PropagateNan.ALL)
     b = tl.maximum(b, -limit, propagate_nan=tl.PropagateNan.ALL)
     return found * (1.0 / alpha) * (b + shift)
