@@ -21,8 +21,8 @@ from tilewright.select.model import Asked, Feature, Model
 from tilewright.select.probes import taken
 from tilewright.select.trees import LEAF, Trees, joined
 
-MOST_TREES, LEAVES, DEPTH = 200, 15, 6
-"""A deeper tree takes longer to walk, whatever its leaves."""
+MOST_TREES, LEAVES, DEPTH = 200, 31, 8
+"""As many as can be walked for 200 kernels in 100 microseconds."""
 WEIGHT = 4
 SOFTNESS = 0.05
 """The logarithm of a ratio of times by which one kernel is e times likelier than another."""
@@ -37,7 +37,7 @@ MARGIN = 4.0
 least gain is set, lie there too."""
 
 PARAMETERS = {
-    "num_leaves": LEAVES, "max_depth": DEPTH, "learning_rate": 0.1,
+    "num_leaves": LEAVES, "max_depth": DEPTH, "learning_rate": 0.15,
     "min_data_in_leaf": 10, "feature_fraction": 0.8, "bagging_fraction": 0.8, "bagging_freq": 1,
     "lambda_l2": 1.0, "use_missing": False, "force_row_wise": True,
     "num_threads": 1, "seed": 0, "verbosity": -1,

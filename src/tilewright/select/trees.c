@@ -2,7 +2,8 @@
    comes after it, and every number of a node, a cut or a feature is in range.
 
    All rows walk at once: a set of rows is a bit for each, and a node passes on to its children
-   those of its rows that are in the set of its cut, and the others. */
+   those of its rows that are in the set of its cut, and the others. A child without rows is not
+   visited: most are such, since the rows are kernels of one problem. */
 
 #include <stdint.h>
 
@@ -10,7 +11,6 @@ typedef struct {
     double value;     /* of a leaf */
     int32_t cut;      /* -1: a leaf */
     int32_t child[2]; /* rows in the set of the cut, all others */
-    int32_t root;     /* 1: of a tree */
 } Node;
 
 enum { BITS = 64 }; /* rows in one word of a set */
@@ -60,36 +60,53 @@ static void add(double value, uint64_t set, double *totals)
 /* Add to `totals` of each row the values of the leaves that it comes to, one tree after another.
 
    x: of each feature the values of `rows` rows. first: of each of `width` features its first cut,
-   and behind the last one the number of cuts. thresholds: of each cut. nodes: `count` of them, of
-   all trees, one tree behind the other. sets: room for a set of rows for each cut and each node. */
+   and behind the last one the number of cuts. thresholds: of each cut. nodes: of all trees. roots:
+   the first node of each of `trees` trees. waiting: room for the numbers of the largest tree's
+   nodes. sets: room for a set of rows for each cut and each node of the largest tree. */
 void walk(const double *x, int64_t rows, int64_t width, const int32_t *first,
-          const double *thresholds, const Node *nodes, int64_t count, uint64_t *sets,
-          double *totals)
+          const double *thresholds, const Node *nodes, const int32_t *roots, int64_t trees,
+          int32_t *waiting, uint64_t *sets, double *totals)
 {
     const int64_t words = (rows + BITS - 1) / BITS;
-    uint64_t *reach = sets + first[width] * words;
+    uint64_t *reach = sets + first[width] * words; /* the rows of each node that waits */
     for (int64_t at = 0; at < width; at++)
         sort_rows(x + at * rows, rows, thresholds + first[at], first[at + 1] - first[at],
                   sets + first[at] * words, words);
-    for (int64_t at = 0; at < count; at++) {
-        const Node *node = nodes + at;
-        uint64_t *here = reach + at * words;
-        if (node->root) {
-            for (int64_t word = 0; word < words; word++)
-                here[word] = ~(uint64_t)0;
-            if (rows % BITS)
-                here[words - 1] = ((uint64_t)1 << rows % BITS) - 1;
-        }
-        if (node->cut < 0) {
-            for (int64_t word = 0; word < words; word++)
-                add(node->value, here[word], totals + word * BITS);
-            continue;
-        }
-        const uint64_t *set = sets + node->cut * words;
-        uint64_t *in = reach + node->child[0] * words, *out = reach + node->child[1] * words;
-        for (int64_t word = 0; word < words; word++) {
-            in[word] = here[word] & set[word];
-            out[word] = here[word] & ~set[word];
+    for (int64_t tree = 0; tree < trees; tree++) {
+        for (int64_t word = 0; word < words; word++)
+            reach[word] = ~(uint64_t)0;
+        if (rows % BITS)
+            reach[words - 1] = ((uint64_t)1 << rows % BITS) - 1;
+        int64_t last = 0;
+        waiting[0] = roots[tree];
+        while (last >= 0) {
+            const Node *node = nodes + waiting[last];
+            uint64_t *here = reach + last * words;
+            if (node->cut < 0) {
+                for (int64_t word = 0; word < words; word++)
+                    add(node->value, here[word], totals + word * BITS);
+                last--;
+                continue;
+            }
+            const uint64_t *set = sets + node->cut * words;
+            uint64_t some_in = 0, some_out = 0;
+            for (int64_t word = 0; word < words; word++) {
+                const uint64_t in = here[word] & set[word], out = here[word] & ~set[word];
+                here[word] = out;
+                here[words + word] = in;
+                some_in |= in;
+                some_out |= out;
+            }
+            if (!some_in) {
+                waiting[last] = node->child[1];
+            } else if (some_out) {
+                waiting[last] = node->child[1];
+                waiting[++last] = node->child[0];
+            } else {
+                waiting[last] = node->child[0];
+                for (int64_t word = 0; word < words; word++)
+                    here[word] = here[words + word];
+            }
         }
     }
 }

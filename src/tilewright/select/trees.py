@@ -92,9 +92,11 @@ class Trees:
             return self.in_numpy(np.asarray(x, np.float64))
         columns = np.ascontiguousarray(x.T, np.float64)
         words, packed = -(-count // _BITS), self._packed
-        sets = np.empty((len(packed.thresholds) + len(packed.nodes)) * words, np.int64)
+        waiting = np.empty(packed.largest, np.int32)
+        sets = np.empty((len(packed.thresholds) + packed.largest + 1) * words, np.int64)
         totals = np.zeros(count)
-        walk(columns.ctypes.data, count, *packed.given, sets.ctypes.data, totals.ctypes.data)
+        rooms = waiting.ctypes.data, sets.ctypes.data, totals.ctypes.data
+        walk(columns.ctypes.data, count, *packed.given, *rooms)
         return totals
 
     def in_numpy(self, x: Any) -> Any:
@@ -127,15 +129,16 @@ class Trees:
         asked, at_most = feature[inner], threshold[inner]
         other = np.ones(len(inner), bool)  # whether a cut is not that of the node before
         other[1:] = (asked[1:] != asked[:-1]) | (at_most[1:] != at_most[:-1])
-        kind = [("value", "f8"), ("cut", "i4"), ("child", "i4", (2,)), ("root", "i4")]
+        kind = [("value", "f8"), ("cut", "i4"), ("child", "i4", (2,))]
         nodes = np.zeros(len(feature), np.dtype(kind, align=True))
         nodes["value"], nodes["cut"] = threshold, LEAF
         nodes["cut"][inner] = np.cumsum(other) - 1
         nodes["child"] = np.array([self.left, self.right]).reshape(2, -1).T
-        nodes["root"][[*self.roots]] = 1
         ends = np.arange(max(self.feature, default=LEAF) + 2)
         first = np.searchsorted(asked[other], ends).astype(np.int32)
-        return _Packed(first, at_most[other], nodes)
+        roots = np.array(self.roots, np.int32)
+        largest = int(np.diff([*self.roots, len(feature)]).max(initial=0))
+        return _Packed(first, at_most[other], nodes, roots, largest)
 
 
 @dataclass(frozen=True)
@@ -145,18 +148,21 @@ class _Packed:
     first: of each feature its first cut, and behind the last feature the number of cuts.
     thresholds: of each cut.
     nodes: with the cut that each decides by.
+    roots: the first node of each tree. largest: how many nodes the largest tree has.
     """
 
     first: Any
     thresholds: Any
     nodes: Any
+    roots: Any
+    largest: int
 
     @cached_property
     def given(self) -> tuple[int, ...]:
         """These arguments of `walk`."""
         return (
             len(self.first) - 1, self.first.ctypes.data, self.thresholds.ctypes.data,
-            self.nodes.ctypes.data, len(self.nodes),
+            self.nodes.ctypes.data, self.roots.ctypes.data, len(self.roots),
         )  # fmt: skip
 
 
@@ -173,7 +179,7 @@ def walker() -> Any:
         log.warning("%s; until then a learned choice takes some milliseconds more", error)
         return None
     p, n = ctypes.c_void_p, ctypes.c_int64
-    library.walk.argtypes = [p, n, n, p, p, p, n, p, p]
+    library.walk.argtypes = [p, n, n, p, p, p, p, n, p, p, p]
     library.walk.restype = None
     return library.walk
 
