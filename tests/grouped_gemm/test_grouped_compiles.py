@@ -12,7 +12,8 @@ import selection
 from shared_builds import build_once
 from tilewright.arch import arch
 from tilewright.compile import BuildReport, inspect, key
-from tilewright.ops.grouped_gemm import FAMILY
+from tilewright.ops import physics
+from tilewright.ops.grouped_gemm import FAMILY, low_tiles
 
 MATRIX = {
     "sm_80": ("ptx", "mma.sync"),
@@ -25,6 +26,11 @@ MATRIX = {
     "gfx1201": ("amdgcn", "v_wmma"),
 }
 HERE = selection.architectures(MATRIX)
+LOW = config(
+    "sm_90", form="gathered", dtype_a="e4m3fn", dtype_b="e4m3fn", scale_a="1x128",
+    scale_b="128x128", tile_m=16, tile_n=128, tile_k=128, num_warps=4, num_stages=4,
+)  # fmt: skip
+"""A tile for few rows, of which the compiler takes 168 registers unless it is told of others."""
 
 
 def kernels(name: str) -> list:
@@ -52,6 +58,8 @@ def kernels(name: str) -> list:
             made.append(config(name, **types[(5 * number + 2) % len(types)], **fields))
     made += [config(name, layout=layout) for layout in ("rcc", "ccc")]  # groups of columns
     made.append(config(name, alignment=1, index_bits=64))
+    if name == "sm_90":
+        made.append(LOW)
     legal = [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
     return [legal[0], *selection.some(legal[1:], 2)]  # the first is plain, in bf16
 
@@ -64,6 +72,14 @@ def report(store) -> BuildReport:
 @pytest.mark.turns(32)
 def test_all_compile_and_fit(report):
     assert not report.failures, "\n".join(map(str, report.failures))
+
+
+def test_as_many_workgroups_of_low_tiles_fit_a_compute_unit_as_a_grid_has(report):
+    (built,) = (result.kernel for result in report.results if result.config == LOW)
+    this, count = arch("sm_90"), low_tiles.resident(LOW, arch("sm_90"))
+    assert count == 4
+    registers = -(-built.resources.registers // 8) * 8
+    assert physics.resident(this, registers, built.shared, LOW.num_warps) >= count
 
 
 @pytest.mark.turns(6)

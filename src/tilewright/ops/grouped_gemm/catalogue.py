@@ -29,8 +29,7 @@ from tilewright.ops.gemm import catalogue as gemm
 from tilewright.ops.gemm.layouts import masked
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.gemm.scales import count
-from tilewright.ops.gemm.sizes import shared_memory
-from tilewright.ops.grouped_gemm import scales
+from tilewright.ops.grouped_gemm import low_tiles, scales
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.operands import ROWS, SIZES
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
@@ -285,24 +284,9 @@ def most_tiles(config: GroupedGemmConfig, problem: GroupedGemmProblem) -> int:
     return rows * -(-p.one.n // config.tile_n)
 
 
-LOW_ROWS = 32
-MOST_LOW = 4
-"""Rows of a tile that is low at most, and workgroups of such for each compute unit at most."""
-
-
 def _grid(x: Context) -> int:
-    most = x.device.compute_units * resident(x.config, arch_called(x.device.arch))
+    most = x.device.compute_units * low_tiles.resident(x.config, arch_called(x.device.arch))
     return max(1, min(most_tiles(x.config, x.problem), most))
-
-
-def resident(config: GroupedGemmConfig, arch: Arch) -> int:
-    """Workgroups for each compute unit. Low tiles are for few rows, where memory's latency counts:
-    as many as share a compute unit's shared memory, up to `MOST_LOW`."""
-    found = PIPELINES[config.pipeline].workgroups
-    if config.tile_m > LOW_ROWS or not arch.shared_memory_per_cu:
-        return found
-    need = shared_memory(config.one, arch) + arch.shared_memory_reserved
-    return max(found, min(MOST_LOW, arch.shared_memory_per_cu // need))
 
 
 def _of_one(constant: Meaning | Constant) -> Constant:
@@ -318,7 +302,7 @@ def _parts(config: GroupedGemmConfig) -> tuple[Part]:
             name=MAIN,
             kernel=record.kernel_of(config.form),
             grid=_grid,
-            options=lambda c, arch: record.one.options(c.one, arch),
+            options=lambda c, arch: (*record.one.options(c.one, arch), *low_tiles.options(c, arch)),
             own={name: _of_one(constant) for name, constant in record.one.own.items()},
             boxes=_boxes,
         ),

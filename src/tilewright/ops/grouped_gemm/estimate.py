@@ -12,8 +12,9 @@ like the legs of a right triangle, and so do reading and arithmetic.
 
 Low tiles of 8-bit floats have no matrix instructions of their own where those read shared memory
 (sm_90, sm_100): the compiler makes fp16 of each step's operands first, and where that takes longer
-than the steps' way from memory, a tile waits for it. Workgroups of one compute unit share what
-converts.
+than the steps' way from memory, a tile waits for it. A warp alone waits for most of its
+conversions; what the warps of other workgroups on its compute unit convert meanwhile costs it
+nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP_ROWS
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.grouped_gemm import loads
-from tilewright.ops.grouped_gemm.catalogue import resident
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.low_tiles import resident
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.rules import one
@@ -208,24 +209,20 @@ def _reading_us(c: Columns, cases: _Cases, p: GroupedGemmProblem, device: Device
     steps = np.ceil(k / c.tile_k)
     waits = steps / np.maximum(1, c.num_stages - 1) * step_us
     full, last = np.divmod(tiles, at_once)
-    converting = steps * each(c, _converting_us, device)
-    waits_of_round, waits_of_rest = (
-        np.maximum(waits, beside * converting) + each(c, _between_us)
-        for beside in (at_once / device.compute_units, np.ceil(last / device.compute_units))
-    )
-    rest = np.where(last > 0, physics.together_us(last * one_us, waits_of_rest), 0.0)
-    return (full * physics.together_us(at_once * one_us, waits_of_round) + rest).mean(0)
+    waits = np.maximum(waits, steps * each(c, _converting_us, device)) + each(c, _between_us)
+    rest = np.where(last > 0, physics.together_us(last * one_us, waits), 0.0)
+    return (full * physics.together_us(at_once * one_us, waits) + rest).mean(0)
 
 
 def _converting_us(config: GroupedGemmConfig, device: Device) -> float:
-    """Microseconds in which a compute unit makes fp16 of one step's 8-bit floats, two to an
+    """Microseconds in which a workgroup makes fp16 of one step's 8-bit floats, two to an
     instruction: each warp its columns of B, and all rows of A, which it has no part in."""
     low = arch(device.arch).async_mma and config.tile_m < WARPGROUP_ROWS
     kinds = (DTYPES[config.dtype_a], DTYPES[config.dtype_b])
     if not low or any(one.kind != "float" or one.bits != 8 for one in kinds):
         return 0.0
-    elements = (config.tile_m * config.num_warps + config.tile_n) * config.tile_k
-    return float(elements / 2 / GROUPED.CONVERTED_PER_CLOCK / device.clock_mhz)
+    of_warp = (config.tile_m + config.tile_n / config.num_warps) * config.tile_k
+    return float(of_warp / 2 / GROUPED.CONVERTED_BY_WARP / device.clock_mhz)
 
 
 def _between_us(config: GroupedGemmConfig) -> float:

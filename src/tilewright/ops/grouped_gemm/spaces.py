@@ -134,6 +134,9 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
         return few_bits is not None and few_bits(one(config))
     deep = depth(config.one)
     last_resort = config.alignment == 1 or config.index_bits == 64
+    size = config.tile_m * config.tile_n
+    if config.tile_m < 64 and config.num_warps > 4 and size < 8192:
+        return False  # each warp reads all rows of A, and fewer workgroups have room
     between = config.tile_m == 32 or config.tile_n == 64
     if between and (last_resort or not _for_few_rows(config)):
         return False

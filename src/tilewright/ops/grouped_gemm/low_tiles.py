@@ -1,0 +1,55 @@
+"""Workgroups that share a compute unit: of low tiles, which are for few rows.
+
+There memory's latency counts: a workgroup that finds its tile, waits, or stores asks for nothing.
+A grid has as many workgroups as a device holds at once, and each walks its share of the tiles. One
+that finds no place would begin when others have ended, and walk its share alone. So the compiler is
+told how many registers leave room for all.
+"""
+
+from __future__ import annotations
+
+from tilewright.arch.model import Arch
+from tilewright.ops import physics
+from tilewright.ops.binder import Value
+from tilewright.ops.gemm.pipelines import common
+from tilewright.ops.gemm.sizes import shared_memory
+from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.pipelines import PIPELINES
+
+ROWS = 32
+"""Rows of a low tile at most."""
+MOST = 4
+"""Workgroups of low tiles for each compute unit at most."""
+FEW_SUMS, FEW_REGISTERS, MOST_REGISTERS = 16, 128, 255
+"""Sums of a thread up to which so few registers do; else the most that a thread can have. Of 8-bit
+floats the compiler holds what it converts, and left alone takes 168 for 16 sums (sm_90)."""
+
+
+def resident(config: GroupedGemmConfig, arch: Arch) -> int:
+    """Workgroups for each compute unit."""
+    found = PIPELINES[config.pipeline].workgroups
+    if config.tile_m > ROWS or not arch.shared_memory_per_cu:
+        return found
+    shared, registers = shared_memory(config.one, arch), 1
+    if _told(config, arch):
+        few = config.tile_m * config.tile_n <= FEW_SUMS * config.num_warps * arch.warp_size
+        registers = FEW_REGISTERS if few else MOST_REGISTERS
+        if arch.async_mma and config.num_stages > 1:
+            # Matrix instructions that read shared memory are for higher tiles: the stage in use is
+            # in registers, and has no buffer.
+            shared -= common.stage(config.one)
+    return max(found, min(MOST, physics.resident(arch, registers, shared, config.num_warps)))
+
+
+def options(config: GroupedGemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
+    """The compiler's options for room beside each other."""
+    count = resident(config, arch)
+    if count == 1 or config.tile_m > ROWS or not _told(config, arch):
+        return ()
+    lanes = arch.registers_per_lane * arch.simds_per_cu
+    return (("maxnreg", min(lanes // (config.num_warps * count) // 8 * 8, MOST_REGISTERS)),)
+
+
+def _told(config: GroupedGemmConfig, arch: Arch) -> bool:
+    """Whether the compiler is told of registers: not where B is made in them, which takes more."""
+    return arch.backend == "cuda" and not PIPELINES[config.pipeline].one.has("b_in_registers")
