@@ -24,11 +24,14 @@ AXES: dict[str, tuple[Any, ...]] = {
     **_tiles.AXES,
     "BLOCK": (*_tiles.AXES["BLOCK"], TWO, MOST),
     "num_warps": (*_tiles.AXES["num_warps"], MOST_WARPS),
-    "AHEAD": (0, 2, 1),
+    "AHEAD": (0, 2, 1, 4),
 }
 """As of `_tiles`. AHEAD: rows that a workgroup loads ahead of the one that it norms, into shared
 memory; there are then as many workgroups as the GPU holds, which take rows in turns. 0: a workgroup
 for every ROWS rows."""
+
+LEAST_AHEAD = 2048
+"""Rows of more elements may be loaded ahead. Up to `MANY` a measurement decides."""
 
 LARGE_PIECE = 8192
 """Elements of the larger piece. Twice as large pieces keep as many bytes in flight with half as
@@ -53,7 +56,7 @@ def blocks(problem: Any) -> tuple[int, ...]:
 def fits(problem: Any, config: Any) -> bool | str:
     """As of `_tiles`, with these values of BLOCK; rows are loaded ahead where they are long and
     held."""
-    if config.AHEAD and not (config.HELD and problem.columns > _tiles.MANY and config.ROWS == 1):
+    if config.AHEAD and not (config.HELD and problem.columns > LEAST_AHEAD and config.ROWS == 1):
         return f"AHEAD = {config.AHEAD} for rows of {problem.columns}"
     if config.num_warps == MOST_WARPS and not config.AHEAD and config.BLOCK != MOST:
         return f"{config.num_warps} warps for rows of {problem.columns} one by one"
@@ -71,7 +74,7 @@ def together(problem: Any, arch: Arch) -> Sequence[Mapping[str, Any]]:
     and as many as it holds."""
     some = AXES["num_warps"] if MOST in blocks(problem) else _tiles.AXES["num_warps"]
     found = [{"AHEAD": 0, "num_warps": warps} for warps in some]
-    if arch.backend == "cuda" and problem.columns > _tiles.MANY:
+    if arch.backend == "cuda" and problem.columns > LEAST_AHEAD:
         row = blocks(problem)[0] * DTYPES[problem.dtype].bytes * (1 + problem.has_residual)
         room = arch.shared_memory - _MEETING
         ahead = [n for n in AXES["AHEAD"] if n and n * row <= room]
