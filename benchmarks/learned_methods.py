@@ -51,6 +51,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 RECORD = Path(__file__).parent / "results" / "learned_methods_h200.json"
 DATA = RECORD.with_name("learned_h200.parquet")
@@ -102,55 +103,34 @@ def ways() -> dict[str, Callable[..., Any]]:
     import lightgbm
     import numpy as np
 
-    from tilewright.learn.train import PARAMETERS, fit, listwise, trees_of
+    from tilewright.learn.train import PARAMETERS, fit, listwise, residuals, trees_of
 
-    def grown(booster: Any) -> tuple[Any, list[float]]:
+    def one(objective: Any, data: Any, trees: int) -> tuple[Any, list[float]]:
+        booster = lightgbm.train({**PARAMETERS, "objective": objective}, data, trees)
         return trees_of(booster), booster.feature_importance("gain").tolist()
 
-    def regression(power: float) -> Callable[..., Any]:
-        def grow(x: Any, estimated: Any, us: Any, trees: int) -> Any:
-            weights = [(one.min() / one) ** power for one in us]
-            targets = []
-            for guess, one, weight in zip(estimated, us, weights, strict=True):
-                residual = np.log(one / guess)
-                targets.append(residual - np.average(residual, weights=weight))
-            data = lightgbm.Dataset(
-                np.concatenate(x), np.concatenate(targets), weight=np.concatenate(weights)
-            )
-            return grown(lightgbm.train({**PARAMETERS, "objective": "regression"}, data, trees))
+    def logarithms(estimated: Any, us: Any) -> list[tuple[Any, Any]]:
+        return [(np.log(a), np.log(b)) for a, b in zip(estimated, us, strict=True)]
 
-        return grow
+    def of_residuals(x: Any, estimated: Any, us: Any, trees: int) -> Any:
+        found = [residuals(pair) for pair in logarithms(estimated, us)]
+        targets, weights = (np.concatenate(each) for each in zip(*found, strict=True))
+        data = lightgbm.Dataset(np.concatenate(x), targets, weight=weights)
+        return one("regression", data, trees)
 
-    def choices(x: Any, estimated: Any, us: Any, trees: int) -> Any:
-        logs = [(np.log(a), np.log(b)) for a, b in zip(estimated, us, strict=True)]
+    def of_choices(x: Any, estimated: Any, us: Any, trees: int) -> Any:
         data = lightgbm.Dataset(np.concatenate(x), np.zeros(sum(map(len, us))))
-        return grown(lightgbm.train({**PARAMETERS, "objective": listwise(logs)}, data, trees))
+        return one(listwise(logarithms(estimated, us)), data, trees)
 
-    def ranks(x: Any, estimated: Any, us: Any, trees: int) -> Any:
-        """LightGBM's lambdarank, from the estimate's order on."""
-        soft = 0.05
-        labels = [np.round(30 * (one.min() / one) ** (1 / soft)).astype(int) for one in us]
-        data = lightgbm.Dataset(
-            np.concatenate(x), np.concatenate(labels), group=[len(one) for one in us],
-            init_score=np.concatenate([-np.log(one) / soft for one in estimated]),
-        )  # fmt: skip
-        said = {"objective": "lambdarank", "label_gain": [*range(31)]}
-        found, gains = grown(lightgbm.train({**PARAMETERS, **said}, data, trees))
-        from dataclasses import replace
-
-        from tilewright.select.trees import LEAF
-
-        nodes = zip(found.feature, found.threshold, strict=True)
-        return replace(
-            found, threshold=tuple(-soft * v if f == LEAF else v for f, v in nodes)
-        ), gains
+    def small(x: Any, estimated: Any, us: Any, trees: int) -> Any:
+        with patch.dict(PARAMETERS, num_leaves=15, max_depth=6, learning_rate=0.1):
+            return fit(x, estimated, us, trees)
 
     return {
-        "residuals, weighted to the power 1.5": regression(1.5),
-        "residuals, weighted to the power 4": regression(4),
-        "choices": choices,
-        "ranks (lambdarank)": ranks,
-        "the mean of residuals and choices": fit,
+        "residuals": of_residuals,
+        "choices": of_choices,
+        "the mean of both, 15 leaves": small,
+        "the mean of both": fit,
     }
 
 
