@@ -89,9 +89,10 @@ def test_a_cast_keeps_the_order_in_memory():
         ((4, 50, 3), (0, 2, 1), {"ACROSS": 4, "PACKED": "x", "READS": 1, "WRITES": 2}),
         ((4, 1024, 196), (0, 2, 1), {"ACROSS": 4, "PACKED": "", "READS": 4, "WRITES": 16}),
         ((4, 49, 7), (0, 2, 1), {"ACROSS": 4, "PACKED": "", "READS": 1, "WRITES": 1}),
-        ((4, 50, 2, 15), (0, 2, 1, 3), {"ACROSS": 5, "DIMS": 4, "PACKED": "both"}),
+        ((4, 50, 2, 15), (0, 2, 1, 3), {"ACROSS": 5, "DIMS": 4, "PACKED": "ends"}),
+        ((4, 50, 2, 7), (0, 2, 1, 3), {"ACROSS": 5, "DIMS": 4, "PACKED": "both"}),
         ((4, 50, 2, 14), (0, 2, 1, 3), {"ACROSS": 5, "PACKED": "", "READS": 2}),
-        ((9, 333), (0, 1), {"ACROSS": 5, "DIMS": 1, "PACKED": "both"}),
+        ((9, 333), (0, 1), {"ACROSS": 5, "DIMS": 1, "PACKED": "ends"}),
         ((4, 480, 16), (0, 2, 1), {"ACROSS": 4, "PACKED": "", "READS": 16, "WRITES": 16}),
     ],
 )

@@ -34,6 +34,7 @@ CASES = {
         permuted((3, 100), (0, 1), dtype="int32", out_dtype="fp32"),
         permuted((8, 20), (0, 1), dtype="fp32", out_dtype="e5m2"),
         permuted((3, 50, 2, 15), (0, 2, 1, 3)),  # rows of odd length, over several tiles
+        permuted((3, 50, 2, 5), (0, 2, 1, 3)),  # shorter ones
         permuted((2, 3, 5, 4, 7, 1), (2, 0, 4, 3, 1, 5), dtype="int64"),
         permuted((2, 3, 5, 4, 7, 9), (2, 0, 4, 3, 1, 5), dtype="fp32", out_dtype="fp16"),
         permuted((9, 333), (0, 1), dtype="fp32", out_dtype="fp16"),  # an odd number of elements

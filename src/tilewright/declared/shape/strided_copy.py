@@ -29,6 +29,10 @@ VECTOR = 16
 FEW = 16
 """Elements up to which a side of a matrix is few."""
 
+COUNTED = ("both", "ends")
+"""PACKED of kernels that count elements over the ends of rows: one by one, or vectors that lie in
+two rows at most."""
+
 
 def sizes(problem: Any) -> tuple[int, ...]:
     return tuple(getattr(problem, name) for name in SIZES)
@@ -55,7 +59,8 @@ def form(problem: Any) -> dict[str, Any]:
         if writes > reads and n[across] <= FEW and lies:
             packed = "x"
     if across == LAST and counted(problem, len(n) - long[0], reads):
-        packed = "both"
+        long_enough = n[LAST] * DTYPES[problem.out_dtype].bytes >= VECTOR
+        packed = "ends" if long_enough else "both"
     return {
         "ACROSS": across,
         "DIMS": len(n) - long[0],
@@ -79,7 +84,7 @@ def counted(problem: Any, dims: int, reads: int) -> bool:
 def pairs(problem: Any) -> set[tuple[int, int]]:
     """ROWS and COLUMNS of the tiles for a problem."""
     n, across = sizes(problem), problem.once(form)["ACROSS"]
-    if problem.once(form)["PACKED"] == "both":
+    if problem.once(form)["PACKED"] in COUNTED:
         return {(1, tile) for tile in _tiles.TILES}
     if across == LAST:
         return _tiles.of_rows(math.prod(n[:LAST]), n[LAST])
@@ -105,7 +110,7 @@ def count(problem: Any, config: Any) -> int:
 
 def programs(problem: Any, config: Any) -> tuple[int]:
     n = sizes(problem)
-    if config.PACKED == "both":
+    if config.PACKED in COUNTED:
         return (_tiles.programs((count(problem, config),), (config.COLUMNS,)),)
     tile = (config.ROWS, config.COLUMNS)
     if config.ACROSS == LAST:
@@ -225,7 +230,7 @@ declare(
             "UNIT": (True, False),
             "READS": _tiles.AT_ONCE,
             "WRITES": _tiles.AT_ONCE,
-            "PACKED": ("", "x", "y", "both"),
+            "PACKED": ("", "x", "y", *COUNTED),
             "ROWS": tuple(1 << i for i in range(14)),
             "COLUMNS": tuple(1 << i for i in range(14)),
             "num_warps": (4, 8),
@@ -236,13 +241,13 @@ declare(
                 "main",
                 f"{__package__}.kernels.strided_copy:strided_copy",
                 programs,
-                lambda config: config.PACKED != "both",
+                lambda config: config.PACKED not in COUNTED,
             ),
             kernel(
                 "runs",
                 f"{__package__}.kernels.strided_runs:strided_runs",
                 programs,
-                lambda config: config.PACKED == "both",
+                lambda config: config.PACKED in COUNTED,
             ),
         ),
         values={
