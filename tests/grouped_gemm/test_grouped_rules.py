@@ -145,6 +145,21 @@ def test_weights_of_any_size_are_within_reach_of_32_bits():
     assert FAMILY.supports(config(), stacked(groups=256, n=4096, k=7168), SM90)
 
 
+def test_a_fourth_stage_of_the_largest_tile_leaves_room_for_the_numbers_of_512_groups():
+    """For 1024 there is none, with the larger pieces of C either."""
+    fields = {"pipeline": "gluon_ws", "tile_m": 128, "tile_n": 256, "tile_k": 64, "num_warps": 8}
+    split = config(**fields, num_stages=4, store="split")
+    assert FAMILY.judge(split, SM90)
+    assert FAMILY.judge(config(**fields, num_stages=4), SM90).rule == "shared_memory"
+    sizes = {"m": 4096, "n": 768, "k": 2048}
+    assert FAMILY.supports(split, stacked(groups=512, **sizes), SM90)
+    verdict = FAMILY.supports(split, stacked(groups=513, **sizes), SM90)
+    assert verdict.rule == "groups" and "513 groups, more than gluon_ws keeps" in verdict.reason
+    configs = FAMILY.default_space(stacked(groups=128, **sizes), SM90).expand(SM90).configs
+    assert split.num_stages in {c.num_stages for c in configs if c.store == "split"}
+    assert all(c.tile_m * c.tile_n == 128 * 256 for c in configs if c.store == "split")
+
+
 def test_a_lists_rules_ask_about_every_size():
     whole = config(form="list", pad_n=False, pad_k=False)
     assert FAMILY.supports(

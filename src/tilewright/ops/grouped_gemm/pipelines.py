@@ -19,10 +19,14 @@ from tilewright.ops.gemm.pipelines.record import Pipeline
 from tilewright.ops.gemm.pipelines.tma import TMA
 from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP
 from tilewright.ops.gemm.pipelines.weights import WEIGHTS
+from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import STACKED, WALKED
 
 MAX_GROUPS = 1024
 """Most groups of one launch: a kernel keeps the number of each group's tiles in reach."""
+MAX_GROUPS_SPLIT = 512
+"""The same of a kernel with a table in shared memory that stores in small pieces: see
+`kernels.gluon_walk`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +122,18 @@ PIPELINES: dict[str, GroupedPipeline] = {
         ),
     )
 }
+
+
+def table_of(config: GroupedGemmConfig) -> tuple[int, int]:
+    """Most groups of a config, and the bytes of shared memory in which it keeps their numbers of
+    tiles; of weights only their places in the order of work, in 16 bits."""
+    record = PIPELINES[config.pipeline]
+    if not record.table_bytes:
+        return MAX_GROUPS, 0
+    if config.form == "weights":
+        return MAX_GROUPS, record.table_bytes // 2
+    most = MAX_GROUPS_SPLIT if config.store == "split" else MAX_GROUPS
+    return most, record.table_bytes * most // MAX_GROUPS
 
 
 def on(arch: Arch) -> tuple[str, ...]:

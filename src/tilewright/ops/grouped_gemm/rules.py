@@ -20,7 +20,7 @@ from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.pipelines.weights import elementwise
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
-from tilewright.ops.grouped_gemm.pipelines import MAX_GROUPS, PIPELINES, GroupedPipeline
+from tilewright.ops.grouped_gemm.pipelines import MAX_GROUPS, PIPELINES, GroupedPipeline, table_of
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.pool import Objections, Pool, each
 from tilewright.verdict import Verdict, no
@@ -151,8 +151,7 @@ def _several_blocks(c: GroupedGemmConfig, arch: Arch) -> str | None:
 def _table(c: GroupedGemmConfig, arch: Arch) -> str | None:
     record = _record(c)
     if record and record.table_bytes:
-        # Of weights, only a group's place in the order of work is kept, in 16 bits.
-        table = record.table_bytes // (2 if c.form == "weights" else 1)
+        _, table = table_of(c)
         need = shared_memory(c.one, arch) + table
         if need > arch.shared_memory:
             return f"{need} bytes of shared memory, over {arch.shared_memory}"
@@ -191,6 +190,13 @@ def _signature(c: Any, p: GroupedGemmProblem) -> Objections:
 def _groups(c: Any, p: GroupedGemmProblem) -> Objections:
     said = f"{p.groups} groups, over {MAX_GROUPS}: launch them in parts"
     yield p.groups > MAX_GROUPS, said.format
+    said = f"{p.groups} groups, more than {{c.pipeline}} keeps with store {{c.store}}"
+    yield p.groups > each(c, _most_groups), said.format
+
+
+def _most_groups(c: GroupedGemmConfig) -> int:
+    most, _ = table_of(c)
+    return most
 
 
 def _rows(c: Any, p: GroupedGemmProblem) -> Objections:

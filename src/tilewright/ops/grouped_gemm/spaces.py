@@ -79,6 +79,9 @@ def read_sweep(
     return KernelSpace("grouped_gemm", {"form": forms, **axes}, linked=space.linked), notes
 
 
+LARGE, MOST_STAGES = 128 * 256, 4
+"""Elements of the largest tiles, and stages of the deepest ring."""
+
 NO_FASTER = "gluon_ws"
 """Of rows in order with an epilogue: on an H200 it took 0.97 to 1.08 of `tma`'s time, with
 the estimate's tiles. So a tuning alone tries it there (docs/notes/moe-layers.md)."""
@@ -89,8 +92,6 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
     epilogue of `problem`. At least one of them serves every size, alignment and stride."""
     in_order = problem.walked in ("contiguous", "masked")
     left_out = NO_FASTER if problem.epilogue and in_order and not tuned else ""
-    # Smaller pieces of C leave room for another stage of large tiles.
-    several_stores = epilogues.has_matrix(problem.epilogue) or problem.form == "weights"
     return KernelSpace(
         "grouped_gemm",
         {
@@ -108,13 +109,13 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
             "tile_n": (32, 64, 128, 256),
             "tile_k": (32, 64, 128, 256),
             "num_warps": (4, 8),
-            "num_stages": (2, 3, 4),
+            "num_stages": (2, 3, MOST_STAGES),
             "pipeline": [
                 one
                 for one in on(arch)
                 if problem.walked in PIPELINES[one].forms and one != left_out
             ],
-            "store": STORES if several_stores else ("direct",),
+            "store": STORES,
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
         },
@@ -124,6 +125,8 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
 
 def _worth_having(config: GroupedGemmConfig) -> bool:
     """Keeps the default space to shapes that are the best for some problem."""
+    if config.store == "split" and not _needs_small_pieces(config):
+        return False
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
@@ -148,6 +151,15 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
     if config.tile_k != deep:
         return False
     return not (last_resort and config.num_stages > 2)
+
+
+def _needs_small_pieces(config: GroupedGemmConfig) -> bool:
+    """Whether smaller pieces of C leave room for something: a matrix of the epilogue, or another
+    stage of large tiles."""
+    if epilogues.has_matrix(config.epilogue) or config.form == "weights":
+        return True
+    large = config.tile_m * config.tile_n >= LARGE and config.num_stages == MOST_STAGES
+    return large and PIPELINES[config.pipeline].one.has("loads_apart")
 
 
 def _for_few_rows(config: GroupedGemmConfig) -> bool:

@@ -136,7 +136,7 @@ def grouped_gathered_gluon_ws(
     c_tiles = tiles_of(c, 2 * WARP_GROUPS, ROWS, PIECE // FOLD)
     full, empty = barriers(STAGES, WARP_GROUPS, 1 + THREADS)
     walk = walked(
-        table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
+        table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M, SPLIT
     )  # fmt: skip
     post = posted(counter, WARP_GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too

@@ -236,7 +236,7 @@ def grouped_gemm_gluon_scaled(
     )
     full, empty = barriers(STAGES, WARP_GROUPS, 1 + LANES)
     walk = walked(
-        table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
+        table, m, n, k, groups, lead, FORM, TILE_M, TILE_N, TILE_K, GROUP_M, SPLIT
     )  # fmt: skip
     post = posted(counter, WARP_GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too

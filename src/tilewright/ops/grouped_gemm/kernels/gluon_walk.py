@@ -10,6 +10,10 @@ from tilewright.ops.device.gluon_bundle import bundle
 from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.grouped_gemm.kernels.walk import COLUMNS, MAX_GROUPS, clear_rest, group_rows
 
+MAX_GROUPS_SPLIT = gl.constexpr(512)
+"""Most groups of kernels that store in small pieces, so that large tiles have another stage: the
+table leaves room for it."""
+
 PART = gl.constexpr(128)
 """Groups that a role examines together: few enough for the producer's registers."""
 
@@ -22,11 +26,14 @@ each group's end."""
 
 
 @jit
-def _tile_ends(table, ends, m, groups, lead, tiles_n, FORM: gl.constexpr, TILE_M: gl.constexpr):
+def _tile_ends(
+    table, ends, m, groups, lead, tiles_n, FORM: gl.constexpr, TILE_M: gl.constexpr,
+    GROUPS: gl.constexpr,
+):  # fmt: skip
     """Write into `ends`, for each group, the number of its tiles and all tiles before; returns the
     total. As `walk.tile_ends`."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([MAX_GROUPS // 128], [32], [4], [0])
-    group = gl.arange(0, MAX_GROUPS, LAYOUT)
+    LAYOUT: gl.constexpr = gl.BlockedLayout([GROUPS // 128], [32], [4], [0])
+    group = gl.arange(0, GROUPS, LAYOUT)
     _, rows = group_rows(table, gl.minimum(group, groups - 1), m, lead, FORM == "masked")
     tiles = (rows + TILE_M - 1) // TILE_M * tiles_n
     tiles = gl.where(group < groups, tiles, 0)
@@ -81,14 +88,15 @@ def place(w, tile, WARPS: gl.constexpr):
 @jit
 def walked(
     table, m, n, k, groups, lead, FORM: gl.constexpr, TILE_M: gl.constexpr, TILE_N: gl.constexpr,
-    TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    TILE_K: gl.constexpr, GROUP_M: gl.constexpr, SPLIT: gl.constexpr,
 ):  # fmt: skip
     """The walk of a kernel; its roles see `ends` after the next fence."""
+    GROUPS: gl.constexpr = MAX_GROUPS_SPLIT if SPLIT else MAX_GROUPS
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    ends = gl.allocate_shared_memory(gl.int32, [MAX_GROUPS // PART, PART], PLAIN)
+    ends = gl.allocate_shared_memory(gl.int32, [GROUPS // PART, PART], PLAIN)
     tiles_n = gl.cdiv(n, TILE_N)
-    whole = reinterpreted(ends, gl.int32, [MAX_GROUPS], PLAIN)
-    tiles = _tile_ends(table, whole, m, groups, lead, tiles_n, FORM, TILE_M)
+    whole = reinterpreted(ends, gl.int32, [GROUPS], PLAIN)
+    tiles = _tile_ends(table, whole, m, groups, lead, tiles_n, FORM, TILE_M, GROUPS)
     return Walk(
         table, ends, m, k, groups, lead, tiles, tiles_n, FORM, TILE_M, TILE_N, TILE_K, GROUP_M
     )
