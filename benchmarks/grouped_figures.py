@@ -3,10 +3,11 @@
     python benchmarks/grouped_figures.py           # the figures as they are
     python benchmarks/grouped_figures.py --fit     # and searches of `FITTED` and of `TRIED`
 
-Needs no GPU. `grouped_few_h200.json` has products of few rows, of layers that were drawn: these are
-fitted to. `grouped_loads_h200.json` has other products, most of many rows, timed before: they take
-no part, and values that make them worse are not to be taken over. Of each product both have some of
-the kernels, those that the estimates of their day put first.
+Needs no GPU. `grouped_few_h200.json` and `grouped_step_h200.json` have products of few rows, of
+layers that were drawn: these are fitted to. `grouped_loads_h200.json` has other products, most of
+many rows, timed before: they take no part, and values that make them worse are not to be taken
+over. Of each product the records have some of the kernels, those that the estimates of their day
+put first, launched with as many workgroups as then (`launched_then`).
 
 Loss: how much longer the kernel that the estimate puts first takes than the fastest that was timed,
 the geometric mean and the most. Spread: the geometric standard deviation of estimate over median
@@ -28,13 +29,16 @@ import numpy as np
 
 from tilewright.arch import device
 from tilewright.arch.figures import Figures, stated
-from tilewright.ops.grouped_gemm import GroupedGemmProblem, estimate, names
+from tilewright.arch.model import Arch
+from tilewright.ops.gemm.sizes import shared_memory
+from tilewright.ops.grouped_gemm import GroupedGemmProblem, estimate, low_tiles, names
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 
 RESULTS = Path(__file__).parent / "results"
 RECORDS = {
-    "few rows, fitted to": RESULTS / "grouped_few_h200.json",
-    "timed before, which take no part": RESULTS / "grouped_loads_h200.json",
+    "few rows, fitted to": ("grouped_few_h200.json", "grouped_step_h200.json"),
+    "timed before, which take no part": ("grouped_loads_h200.json",),
 }
 H200 = device("h200_sxm")
 
@@ -69,14 +73,25 @@ class Fit:
     spread: float
 
 
-def record(path: Path) -> list[Timed]:
+def launched_then(config: GroupedGemmConfig, arch: Arch) -> int:
+    """Workgroups for each compute unit: as many of low tiles as shared memory has room for with
+    all stages in it, whatever their registers."""
+    count = PIPELINES[config.pipeline].workgroups
+    if config.tile_m > low_tiles.ROWS:
+        return count
+    need = shared_memory(config.one, arch) + arch.shared_memory_reserved
+    return max(count, min(low_tiles.MOST, arch.shared_memory_per_cu // need))
+
+
+def record(names_of: Sequence[str]) -> list[Timed]:
     return [
         Timed(
             GroupedGemmProblem(**one["problem"]),
             [names.parse(name) for name in one["us"]],
             [*one["us"].values()],
         )
-        for one in json.loads(path.read_text())["products"]
+        for name in names_of
+        for one in json.loads((RESULTS / name).read_text())["products"]
     ]
 
 
@@ -122,7 +137,8 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    records = {word: record(path) for word, path in RECORDS.items()}
+    low_tiles.resident = launched_then
+    records = {word: record(names_of) for word, names_of in RECORDS.items()}
     fitted_to, *_ = records.values()
     said: dict[str, object] = {"as it is": fits(records)}
     for word, figures in (("fitted", FITTED), ("all fitted", tuple(TRIED))) if args.fit else ():

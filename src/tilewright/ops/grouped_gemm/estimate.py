@@ -35,9 +35,8 @@ from tilewright.ops.gemm.breakdown import L2, LATENCY, LAUNCH, MEMORY, PRODUCTS,
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP_ROWS
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.grouped_gemm import loads
+from tilewright.ops.grouped_gemm import loads, low_tiles
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
-from tilewright.ops.grouped_gemm.low_tiles import resident
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.rules import one
@@ -201,7 +200,7 @@ def _reading_us(c: Columns, cases: _Cases, p: GroupedGemmProblem, device: Device
     """Microseconds in which workgroups read what has to move, in rounds; the mean of the cases."""
     n, k = _sums(p)
     tiles = np.maximum(1.0, cases.rows * np.ceil(n / c.tile_n))
-    at_once = device.compute_units * each(c, resident, arch(device.arch))
+    at_once = device.compute_units * each(c, low_tiles.resident, arch(device.arch))
     one_us = physics.memory_us(cases.moved, device) / tiles
     from_l2 = DEVICE.LATENCY_US  # of a tile that another one has asked for
     first = np.minimum(1.0, cases.first / cases.rows)
