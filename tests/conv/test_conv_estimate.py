@@ -16,7 +16,7 @@ from tilewright.ops.conv.figures import CONV
 from tilewright.plan import Planner
 
 FAMILY = ops.family("conv")
-H200 = device("h200_sxm")
+H200, SM_90 = device("h200_sxm"), arch("sm_90")
 STEMS = {
     str(p): p
     for direction in ("forward", "data")
@@ -160,3 +160,23 @@ def test_a_class_with_more_taps_decides_where_all_classes_are_at_once():
     )
     waves = -(-256 * 64 * 4 // 64 * 4 // H200.compute_units)  # of 64 pixels of a class, by 64
     assert few * waves / many == pytest.approx(4 / 2.25)
+
+
+@pytest.mark.parametrize("direction", ["forward", "data"])
+@pytest.mark.parametrize(("filter", "pipeline"), [(3, "window"), (7, "gluon_bands")])
+def test_small_depthwise_filters_are_windows_of_several_channels(direction, filter, pipeline):
+    """A load moves all of a thread's channels, and bands have a start: as tuning chose."""
+    p = ConvProblem(
+        16, 960, 960, (38, 38), (filter,) * 2, 960, pad=(filter // 2,) * 2, direction=direction
+    )
+    chosen = FAMILY.rank(p, FAMILY.default_space(p, SM_90).expand(SM_90).configs, H200)[0][0]
+    assert chosen.pipeline == pipeline
+    if pipeline == "window":
+        assert (chosen.num_warps, chosen.tile_m * chosen.tile_n // 64) == (2, 4)
+
+
+def test_windows_of_half_the_width_where_the_last_would_be_half_empty():
+    for channels, widths in ((96, {32, 64}), (128, {64}), (112, {64})):
+        p = ConvProblem(16, channels, channels, (8, 28, 28), (3, 3, 3), channels, pad=(1, 1, 1))
+        space = FAMILY.default_space(p, SM_90).expand(SM_90)
+        assert {c.tile_n for c in space.configs if c.pipeline == "window"} == widths

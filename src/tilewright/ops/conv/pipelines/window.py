@@ -31,6 +31,7 @@ WORKGROUPS_FOR_UNIT = 4
 
 _HELD = ((2, 16), (4, 16), (8, 16), (1, 16), (2, 4), (4, 4), (8, 4))
 """Tiles of windows that hold their filter: channels in a thread, steps down."""
+_WARPS, _MORE_WARPS = (2, 4), (2, 4, 8)
 
 _SMALL = 49
 """Taps up to which no row is held, but the filter."""
@@ -108,10 +109,10 @@ def _refusal(c: Any, p: ConvProblem) -> Objections:
 # --- spaces -------------------------------------------------------------------------------------
 
 
-def _widths(p: ConvProblem, tuned: bool) -> Sequence[int]:
-    """Channels of a tile: in a tuning also half, where the last would be half empty."""
+def _widths(p: ConvProblem) -> Sequence[int]:
+    """Channels of a tile: also half, where the last would be half empty."""
     wide = min(64, max(16, power_of_two(p.c)))
-    return (wide, wide // 2) if tuned and 0 < p.c % wide <= wide // 2 else (wide,)
+    return (wide, wide // 2) if 0 < p.c % wide <= wide // 2 else (wide,)
 
 
 def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
@@ -129,7 +130,7 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
         if row:
             forms = [(share, 1) for share in (1, 2, 4)]
         for n, (share, down), warps, scheduler in itertools.product(
-            _widths(p, tuned), forms, (2, 4, 8) if tuned else (4,), pointers.schedulers(p)
+            _widths(p), forms, _MORE_WARPS if tuned else _WARPS, pointers.schedulers(p)
         ):
             m = max(1, share * warps * arch.warp_size // n)
             yield (m, n, down, warps, 1, "window", scheduler, 1, False, *width, "", word)
@@ -179,11 +180,16 @@ def _read(c: ConvConfig) -> int:
 
 
 def _instructions(c: ConvConfig) -> float:
-    """Of a lane, times lanes, in a step."""
+    """Of a lane, times lanes, in a step. What a thread has of a pixel are neighbouring channels,
+    which are moved at once where they are aligned so."""
+    share = max(1, c.tile_m * c.tile_n // (c.num_warps * windows.LEAST_LANES))
+    size = DTYPES[c.dtype].bytes
+    at_once = max(1, min(share, c.alignment // size))
+    moved = _moved(c)
     return (
-        c.tile_m
-        * c.tile_n
-        * (windows.products(c) + CONV.WINDOW_LOAD_INSTRUCTIONS * windows.read(c))
+        c.tile_m * c.tile_n * windows.products(c)
+        + CONV.WINDOW_LOAD_INSTRUCTIONS * moved / at_once
+        + moved
     )
 
 
