@@ -34,7 +34,8 @@ def _jagged(x: Any, offsets: Any, rows: int) -> Any:
     sequence = torch.searchsorted(offsets, at.to(offsets.dtype), right=True) - 1
     inside = sequence < len(offsets) - 1
     sequence = sequence.clamp(max=len(offsets) - 2)
-    found = x[sequence, :, at - offsets[sequence]]
+    place = (at - offsets[sequence]).clamp(max=x.shape[2] - 1)  # of rows behind the last sequence
+    found = x[sequence, :, place]
     return found * inside[:, None, None]
 
 

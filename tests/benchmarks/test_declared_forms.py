@@ -73,6 +73,19 @@ def test_a_form_computes_what_the_operation_does(problem):
             assert not sure or (check := verify.compare_all(p, None, sure, wanted)).ok, check
 
 
+@pytest.mark.parametrize("name", ["hstu_attention", "hstu_attention_backward"])
+def test_rows_behind_the_last_sequence_are_of_none(name):
+    """As many as no sequence has: a form that reads them ends a GPU's process."""
+    p = ops.family(name).problem_type(
+        rows=600, bounds=65, heads=1, head_dim=16, head_dim_v=16, dtype="fp32"
+    )
+    every = (on_torch(p, seed) for seed in range(20))
+    operands = next(o for o in every if p.rows - int(o.inputs["offsets"][-1]) > 40)
+    found = results(p, operands, rivals_declared.call(p, operands.inputs)())
+    check = verify.compare_all(p, None, found, verify.reference(p, operands.inputs))
+    assert check.ok, check
+
+
 def test_what_is_far_is_told():
     p = ops.family("rms_norm").problem_type(rows=4, columns=32, dtype="bf16")
     wanted = {"y": np.linspace(-1, 1, 128).reshape(4, 32)}
