@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import learned_cases
@@ -189,6 +190,21 @@ def test_a_model_is_silent_on_kinds_of_which_it_is_behind_by_more_than_the_error
     assert [v.chosen(found)[0] for v in (ahead[0], *lost)] == [1.0, 1.0, 0.95]
     assert judge.guard(ahead + lost).silent_kinds == ()  # two problems may be chance
     assert judge.guard(ahead * 4 + lost * 8 + lost[:1] * 8).silent_kinds == ("small",)
+
+
+def test_the_worst_problems_say_why_the_estimates_first_stayed():
+    best, second, third = (SimpleNamespace(name=name) for name in "abc")
+    gained = replace(one(0.7, 0.9, 0.2), best=best, estimated=second, learned=third)
+    found = [
+        (gained, ""),
+        (replace(gained, gain=0.01), "the least gain"),
+        (replace(gained, kind="small"), "its kind"),
+        (replace(gained, learned=second, gain=0.0), "the model has it first too"),
+        (replace(gained, silent="m 1 is outside"), "the problem is outside what it learned from"),
+    ]
+    guards = (judge.Guard(0.05, ("small",)),) * len(found)
+    listed = judge.worst(judge.Judged(tuple(v for v, _ in found), guards))
+    assert sorted(said["stays"] for said in listed) == sorted(why for _, why in found)
 
 
 # --- what is learned ----------------------------------------------------------------------------

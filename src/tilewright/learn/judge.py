@@ -317,8 +317,10 @@ def worst(found: Judged, most: int = 20) -> list[dict[str, Any]]:
 
 
 def _stays(one: Verdict, guard: Guard) -> str:
-    if one.believed(guard):
-        return "" if one.learned != one.estimated else "the model has it first too"
     if one.silent:
         return _because(one.silent)
+    if one.learned == one.estimated:
+        return "the model has it first too"
+    if one.believed(guard):
+        return ""
     return "its kind" if one.kind in guard.silent_kinds else "the least gain"

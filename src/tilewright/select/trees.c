@@ -70,8 +70,9 @@ void walk(const double *x, int64_t rows, int64_t width, const int32_t *first,
     const int64_t words = (rows + BITS - 1) / BITS;
     uint64_t *reach = sets + first[width] * words; /* the rows of each node that waits */
     for (int64_t at = 0; at < width; at++)
-        sort_rows(x + at * rows, rows, thresholds + first[at], first[at + 1] - first[at],
-                  sets + first[at] * words, words);
+        if (first[at] < first[at + 1])
+            sort_rows(x + at * rows, rows, thresholds + first[at], first[at + 1] - first[at],
+                      sets + first[at] * words, words);
     for (int64_t tree = 0; tree < trees; tree++) {
         for (int64_t word = 0; word < words; word++)
             reach[word] = ~(uint64_t)0;
