@@ -4,6 +4,7 @@ are refused."""
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -249,6 +250,14 @@ def test_c_and_numpy_give_the_same_bits(count: int):
     assert [found.values(x[i : i + 1])[0] for i in range(count)] == found.values(x).tolist()
     nodes = [by_hand(found, row) for row in x.tolist()]
     assert found.values(x).tolist() == nodes
+
+
+def test_a_copy_of_trees_that_walked_has_addresses_of_its_own():
+    found, x = grown(random.Random(1), 3, 5), np.zeros((2, 3))
+    told = found.values(x)
+    copied = pickle.loads(pickle.dumps(found))
+    assert copied == found and "_packed" not in vars(copied)
+    assert copied.values(x).tolist() == told.tolist()
 
 
 def by_hand(found: Trees, row: list[float]) -> float:

@@ -10,7 +10,7 @@ import ctypes
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import pairwise
 from operator import ge
@@ -43,6 +43,10 @@ class Trees:
     left: tuple[int, ...]
     right: tuple[int, ...]
     roots: tuple[int, ...]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without `_packed`: its addresses are of this process."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def check(self, features: int, where: str) -> None:
         """Raise `BadFile`, which begins with `where`, unless every walk ends and no number is out
