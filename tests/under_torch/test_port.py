@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import warnings
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -208,6 +209,56 @@ def test_copies_are_ported_and_have_parameters_of_their_own(calls):
         assert not made(X).any() and model(X).any()
         assert unport(made) == ("", "0")
     assert {op for op, _ in calls} == {"gemm"}
+
+
+def test_a_forward_is_a_bound_method_which_compiled_code_passes_over(calls):
+    """Of a pickled model it is one when the model is ported again."""
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.LayerNorm(16), nn.Conv1d(4, 4, 1))
+    before = [set(vars(one)) for one in model.modules()]
+    port(model)
+    loaded = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    wanted = model(X[:, :4])
+    for made in (model, copy.deepcopy(model), loaded):
+        assert torch.equal(made(X[:, :4]), wanted)
+        port(made)
+        for one in (made, made[0], made[2], made[3]):
+            assert type(one.forward) is MethodType and one.forward.__self__ is one
+        unport(made)
+        assert [set(vars(one)) for one in made.modules()] == before
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Conv1d(4, 4, 1)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+def test_torch_takes_ported_modules_for_such_as_it_may_pass_over(calls):
+    """Where its guards compare the ``__dict__`` of modules alone, as some versions do."""
+    dynamo = torch._dynamo
+    if not hasattr(dynamo.config, "use_recursive_dict_tags_for_guards"):
+        pytest.skip("this torch has no such guards")
+    model = Two()
+    port(model)
+    dynamo.reset()
+    with dynamo.config.patch(use_recursive_dict_tags_for_guards=True), torch.no_grad():
+        torch.compile(model, backend="eager")(X)
+    (entry,) = dynamo.eval_frame._debug_get_cache_entry_list(Two.forward.__code__)
+    guards = str(entry.guard_manager).splitlines()
+    for name in "ab":
+        (found,) = [one for one in guards if f"_modules['{name}'], accessed_by" in one]
+        assert "tag_safe=(True, " in found
+
+
+def test_a_method_of_the_caller_s_is_pickled_as_torch_s_modules_are(calls):
+    model = nn.Sequential(nn.Linear(16, 16))
+    port(model)
+    model[0].__dict__["extra"] = model[0].extra_repr
+    loaded = pickle.loads(pickle.dumps(model))
+    assert loaded[0].extra() == model[0].extra_repr() and loaded[0].extra.__self__ is loaded[0]
 
 
 @pytest.mark.turns(4)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tilewright.operation import again, operation, remember
 from tilewright.torch import autocast
+from tilewright.torch.porting import methods
 from tilewright.torch.porting.served import attempted, has_hooks, served
 
 
@@ -42,10 +43,11 @@ class Norm:
     images: bool = False
 
 
-def norm_forward(module: Any, norm: Norm, *given: Any, **named: Any) -> Any:
-    """Of an RMS norm or a layer norm."""
+def norm_forward(module: Any, *given: Any, **named: Any) -> Any:
+    """Of an RMS norm or a layer norm. The module's data: a `Norm`."""
     made = None
     if len(given) == 1 and not named and not torch.compiler.is_compiling():
+        (norm,) = methods.data_of(module)
         made = _normed(module, norm, given[0])
     return type(module).forward(module, *given, **named) if made is None else made
 
@@ -141,16 +143,14 @@ class Gate:
     activation: str
 
 
-def gated_forward(module: Any, gate: Gate, activation: Any, *given: Any, **named: Any) -> Any:
-    """Of a multi-layer perceptron with a gate.
-
-    activation: the module's, as it was when the module was ported.
-    """
+def gated_forward(module: Any, *given: Any, **named: Any) -> Any:
+    """Of a multi-layer perceptron with a gate. The module's data: a `Gate`, and the activation as
+    it was when the module was ported."""
+    if named or len(given) != 1 or torch.compiler.is_compiling():
+        return type(module).forward(module, *given, **named)
+    gate, activation = methods.data_of(module)
     if (
-        named
-        or len(given) != 1
-        or torch.compiler.is_compiling()
-        or getattr(module, gate.activation) is not activation
+        getattr(module, gate.activation) is not activation
         or touched(activation)
         or _has_any_global_hook()  # type: ignore[no-untyped-call]
     ):

@@ -17,6 +17,7 @@ from tilewright.torch.functional import convolutions
 from tilewright.torch.functional.attention import scaled_dot_product_attention
 from tilewright.torch.functional.precision import tf32
 from tilewright.torch.functional.products import LINEAR, linear
+from tilewright.torch.porting import methods
 from tilewright.torch.porting.served import attempted, has_hooks, served
 
 
@@ -132,7 +133,7 @@ def joined(layer: Any, behind: Any) -> str:
     neither has a hook. Else empty."""
     activation = activation_of(behind)
     forward = layer.__dict__.get("forward")
-    if not activation or getattr(forward, "func", None) not in (linear_forward, conv_forward):
+    if not activation or methods.function(forward) not in (linear_forward, conv_forward):
         return ""
     hooked = has_hooks(layer) or has_hooks(behind) or "forward" in behind.__dict__
     return "" if hooked else activation

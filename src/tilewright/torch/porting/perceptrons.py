@@ -19,6 +19,7 @@ from tilewright.operation import is_watched
 from tilewright.torch import autocast
 from tilewright.torch.functional.perceptron import again, perceptron
 from tilewright.torch.functional.products import MOST_DIMENSIONS
+from tilewright.torch.porting import methods
 from tilewright.torch.porting.between import touched
 from tilewright.torch.porting.forwards import linear_forward, product, turned_forward
 from tilewright.torch.porting.served import PLAIN, attempted, has_hooks, served
@@ -42,20 +43,18 @@ class Perceptron:
     others: tuple[str, ...]
 
 
-def perceptron_forward(
-    module: Any, made_of: Perceptron, others: Sequence[Any], *given: Any, **named: Any
-) -> Any:
-    """others: what the module called beside its layers when it was ported."""
+def perceptron_forward(module: Any, *given: Any, **named: Any) -> Any:
+    """The module's data: a `Perceptron`, and what the module called beside its layers when it was
+    ported."""
     made = None
-    if (
-        len(given) == 1
-        and not named
-        and not torch.compiler.is_compiling()
-        and _as_it_was(module, made_of, others)
-        and not _has_any_global_hook()  # type: ignore[no-untyped-call]
-        and not autocast.active()
-    ):
-        made = _computed(module, made_of, given[0])
+    if len(given) == 1 and not named and not torch.compiler.is_compiling():
+        made_of, others = methods.data_of(module)
+        if (
+            _as_it_was(module, made_of, others)
+            and not _has_any_global_hook()  # type: ignore[no-untyped-call]
+            and not autocast.active()
+        ):
+            made = _computed(module, made_of, given[0])
     return type(module).forward(module, *given, **named) if made is None else made
 
 
@@ -80,7 +79,7 @@ def _as_it_was(module: Any, made_of: Perceptron, others: Sequence[Any]) -> bool:
 
 def is_ported(layer: nn.Module) -> bool:
     """Whether a module is a ported linear layer."""
-    return getattr(layer.__dict__.get("forward"), "func", None) in LAYERS
+    return methods.function(layer.__dict__.get("forward")) in LAYERS
 
 
 def _computed(module: Any, made_of: Perceptron, x: Any) -> Any:
@@ -104,7 +103,8 @@ def _computed(module: Any, made_of: Perceptron, x: Any) -> Any:
 def _parameters(layer: Any) -> tuple[Any, Any]:
     """Weight, as [out, in], and bias."""
     weight, bias = layer._parameters["weight"], layer._parameters["bias"]
-    return (weight.t() if layer.__dict__["forward"].func is turned_forward else weight), bias
+    turned = methods.function(layer.__dict__["forward"]) is turned_forward
+    return (weight.t() if turned else weight), bias
 
 
 def _recordable(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> bool:

@@ -23,6 +23,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tilewright.torch.functional.perceptron import ACTIVATIONS
+from tilewright.torch.porting import methods
 from tilewright.torch.porting.between import Gate, Norm
 from tilewright.torch.porting.perceptrons import Perceptron, is_ported
 
@@ -238,7 +239,7 @@ def perceptron_of(module: nn.Module) -> Perceptron | str | None:
     if len(layers) != 2 or not plain or not _takes_one(module):
         return None
     named = PERCEPTRON.search(type(module).__name__)
-    functions = [n for n, one in vars(module).items() if callable(one) and n != "forward"]
+    functions = [n for n, one in vars(module).items() if callable(one) and n not in methods.NAMES]
     with _disable_current_modes():
         activation = _perceptron_tried(module, layers[0], layers[1], rest)
     if activation:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +13,14 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from tilewright.torch.functional import checked
-from tilewright.torch.porting import attending, between, forwards, perceptrons, recognising
+from tilewright.torch.porting import (
+    attending,
+    between,
+    forwards,
+    methods,
+    perceptrons,
+    recognising,
+)
 from tilewright.torch.porting.served import is_sharded, is_wrapped
 
 
@@ -72,11 +78,11 @@ FORWARDS = frozenset(
 class Found:
     """What becomes of a module.
 
-    methods: methods that it gets, by name.
+    methods: what its ``__dict__`` gets, by name: methods, and what they need.
     by: our functions. why: why it stays as it is. One of the two is empty.
     """
 
-    methods: Mapping[str, Callable[..., Any]]
+    methods: Mapping[str, Any]
     by: str
     why: str = ""
 
@@ -91,8 +97,7 @@ def judged(module: nn.Module) -> Found | None:
                 if why:
                     return Found({}, "", why)
                 rank = base.__name__[-2] if "Conv" in base.__name__ else ""
-                made = {"forward": partial(kind.forward, module)}
-                return Found(made, kind.by.format(rank))
+                return Found(methods.bound(module, kind.forward), kind.by.format(rank))
     if isinstance(module, nn.TransformerEncoderLayer):
         return Found(
             {},
@@ -136,7 +141,7 @@ def _norm(module: nn.Module) -> Found | None:
         return Found({}, "", norm)
     by = norm.op + (" of channels" if norm.images else "")
     by += f" with weight + {norm.offset:g}" if norm.offset else ""
-    return Found({"forward": partial(between.norm_forward, module, norm)}, by)
+    return Found(methods.bound(module, between.norm_forward, norm), by)
 
 
 def _of_torch(module: Any) -> between.Norm | str:
@@ -158,7 +163,7 @@ def _gate(module: nn.Module) -> Found | None:
     if isinstance(gate, str):
         return Found({}, "", gate)
     activation = getattr(module, gate.activation)
-    made = {"forward": partial(between.gated_forward, module, gate, activation)}
+    made = methods.bound(module, between.gated_forward, gate, activation)
     return Found(made, f"gated_activation ({gate.gate})")
 
 
@@ -170,7 +175,7 @@ def perceptron(module: nn.Module) -> Found | None:
     if why := _replaced(module, "forward"):
         return Found({}, "", why)
     others = tuple(getattr(module, name) for name in made_of.others)
-    made = {"forward": partial(perceptrons.perceptron_forward, module, made_of, others)}
+    made = methods.bound(module, perceptrons.perceptron_forward, made_of, others)
     between = made_of.activation
     return Found(made, f"one call of {made_of.first}+{between}+{made_of.second}")
 
@@ -191,17 +196,18 @@ def joined(module: nn.Module) -> Found | None:
     ]
     if not pairs:
         return None
-    made = {"forward": partial(forwards.sequential_forward, module)}
+    made = methods.bound(module, forwards.sequential_forward)
     return Found(made, f"one call of {', '.join(pairs)}")
 
 
 def ported(module: nn.Module) -> list[str]:
-    """Names of the methods that the module has from us."""
-    return [
+    """Names of what the module has from us in its ``__dict__``: methods, and what they need."""
+    found = [
         name
         for name, value in vars(module).items()
-        if isinstance(value, attending.Attending) or getattr(value, "func", None) in FORWARDS
+        if isinstance(value, attending.Attending) or methods.function(value) in FORWARDS
     ]
+    return found + methods.beside(module) if "forward" in found else found
 
 
 def _replaced(module: nn.Module, *names: str) -> str:
