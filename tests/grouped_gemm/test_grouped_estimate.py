@@ -51,7 +51,7 @@ def gathered(tokens: int, k: int, experts: int, n: int, depth: int) -> GroupedGe
 def test_the_kernel_that_was_fastest_on_an_h200_is_among_the_first() -> None:
     us = {(c.pipeline, c.tile_m, c.tile_n): e.total_us
           for c, e in reversed(ranked(gathered(16, 8, 128, 1536, 2048)))}  # fmt: skip
-    assert us["gluon_ws", 64, 128] < 1.03 * min(us.values())  # docs/notes/moe-layers.md
+    assert us["gluon_ws", 64, 128] < 1.08 * min(us.values())  # docs/notes/moe-layers.md
 
 
 def eight_bits() -> GroupedGemmProblem:

@@ -84,8 +84,13 @@ def _of_tiles(
         whole = _busy(c, tile_m, p, device)
         for word in (L2, LATENCY):
             computing = np.maximum(computing, whole.terms[word])
+    # Workgroups that share a compute unit wait at the same time.
+    waiting = busy.terms[LATENCY] / each(c, low_tiles.resident, arch(device.arch))
+    others = [busy.terms[word] for word in (PRODUCTS, SHARED_MEMORY, L2)]
+    least = np.maximum(waiting, np.maximum.reduce(others))
+    computing = computing - np.maximum(0.0, busy.terms[LATENCY] - least)
     if p.form == "gathered":
-        computing = computing - _unread_us(c, busy, tile_m, p)
+        computing = computing - _unread_us(c, busy, waiting, tile_m, p)
     reading = _reading_us(c, _cases(tile_m, p), p, device)
     launch = fixed + GROUPED.WALK_US
     terms = {**busy.terms, MEMORY: reading, LAUNCH: launch}
@@ -183,7 +188,9 @@ def _busy(c: Columns, height: int, p: GroupedGemmProblem, device: Device) -> Est
     return gemm.estimates(each(c, one), whole, device)
 
 
-def _unread_us(c: Columns, busy: Estimates, tile_m: int, p: GroupedGemmProblem) -> Each:
+def _unread_us(
+    c: Columns, busy: Estimates, waiting: Each, tile_m: int, p: GroupedGemmProblem
+) -> Each:
     """Of `busy`, the microseconds at the port to L2 in which rows behind their groups' ends would
     be read: gathered ones are not."""
     used = _used(p)
@@ -191,8 +198,8 @@ def _unread_us(c: Columns, busy: Estimates, tile_m: int, p: GroupedGemmProblem) 
     a, b = DTYPES[p.dtype_a].bits, DTYPES[p.dtype_b].bits * c.tile_n
     from_l2 = busy.terms[L2]
     least = from_l2 * (read * a + b) / (tile_m * a + b)
-    for word in (PRODUCTS, SHARED_MEMORY, LATENCY):
-        least = np.maximum(least, busy.terms[word])
+    for other in (busy.terms[PRODUCTS], busy.terms[SHARED_MEMORY], waiting):
+        least = np.maximum(least, other)
     return np.maximum(0.0, from_l2 - least)
 
 

@@ -15,6 +15,7 @@ from tilewright.ops.gemm import spaces as gemm
 from tilewright.ops.gemm.config import INDEX_BITS, STORES
 from tilewright.ops.gemm.formats import tile_engine
 from tilewright.ops.gemm.pipelines.common import depth
+from tilewright.ops.grouped_gemm import low_tiles
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.pipelines import PIPELINES, on
 from tilewright.ops.grouped_gemm.problem import STACKED, WALKED, GroupedGemmProblem
@@ -119,8 +120,16 @@ def default_space(problem: GroupedGemmProblem, arch: Arch, tuned: bool = False) 
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
         },
-        {"worth having": _worth_having},
+        {"worth having": _worth_having} | ({"stages": _stages} if arch.backend == "cuda" else {}),
     )
+
+
+def _stages(config: GroupedGemmConfig) -> bool:
+    """Keeps low tiles to three stages: workgroups that share a compute unit keep its memory busy
+    together, and a fourth stage takes the place of others (docs/notes/moe-layers.md)."""
+    low = config.tile_m <= low_tiles.ROWS
+    as_it_is = not (lowbit.concerns(config) or lowbit.widens(config))
+    return not (low and as_it_is and config.num_stages == MOST_STAGES)
 
 
 def _worth_having(config: GroupedGemmConfig) -> bool:
