@@ -11,8 +11,9 @@ import choice_gain
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.arch.figures import DEVICE
-from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv import ConvProblem, turning
 from tilewright.ops.conv.figures import CONV
+from tilewright.ops.conv.stated import first_strides
 from tilewright.plan import Planner
 
 FAMILY = ops.family("conv")
@@ -138,13 +139,22 @@ def test_the_whole_of_a_small_kernel_is_little_more_than_its_parts():
         assert max(us for _, us in one.terms) < one.total_us < parts + CONV.STEP_US
 
 
-def test_loads_of_fewer_bytes_than_a_copy_are_waited_for():
-    """In each step: none of them is under way for a later one."""
-    p = ConvProblem(1, 256, 64, (8, 8), (3, 3), pad=(1, 1))
-    name = "conv_forward_2d_bf16_bf16_64x32x64_w4_s3_implicit_tile_g8_al{}-1"
-    one, two = (FAMILY.estimate(FAMILY.parse_name(name.format(n)), p, H200) for n in (1, 4))
-    steps = 9 * 4
-    assert one.total_us - two.total_us > 0.9 * steps * DEVICE.LATENCY_US
+def test_layout_steps_follow_one_another_without_a_launch_of_their_own():
+    p = ConvProblem(1, 16, 16, (8, 8), (3, 3), pad=(1, 1))
+    p = replace(p, **first_strides(p))
+    each = turning.us(p, "y", H200)
+    assert turning.us(p, "xwy", H200) == pytest.approx(3 * each, rel=0.01)
+    assert each == pytest.approx(DEVICE.SECOND_US, rel=0.05) and each < DEVICE.LAUNCH_US
+
+
+@pytest.mark.parametrize(("n", "pipeline"), [(32, "gluon_ws"), (1, "gemm")])
+def test_windows_of_many_images_are_dearer_than_turning_them(n, pipeline):
+    """Nine taps of each pixel of y, by twos, are 2.25 times x, and leave L2."""
+    p = ConvProblem(n, 288, 288, (40, 40), (3, 3), stride=(2, 2), pad=(1, 1), direction="weights")
+    p = replace(p, **first_strides(p))
+    space = FAMILY.default_space(p, SM_90).expand(SM_90)
+    served = [c for c in space.configs if FAMILY.supports(c, p, SM_90)]
+    assert FAMILY.rank(p, served, H200)[0][0].pipeline == pipeline
 
 
 def test_a_class_with_more_taps_decides_where_all_classes_are_at_once():

@@ -243,6 +243,13 @@ def test_matrix_instructions_read_y_of_few_filters_from_shared_memory():
     assert {c.tile_m for c in configs(replace(p, k=17), "sm_90")} == {32}  # no whole copies
 
 
+def test_one_tap_of_whole_copies_needs_no_packing():
+    p = ConvProblem(128, 8, 32, (57, 57), (1, 1), direction="weights")
+    for channels, packs in ((8, False), (3, True)):
+        space = FAMILY.default_space(replace(p, c=channels), SM_90).expand(SM_90)
+        assert any(c.pipeline == PIPELINE for c in space.configs) == packs
+
+
 def test_more_parts_where_their_sums_are_few():
     gpu = device("h200_sxm")
     large = replace(LARGE, direction="weights")

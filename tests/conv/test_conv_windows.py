@@ -12,6 +12,7 @@ from shared_builds import build_once
 from simulate import worst_error
 from tilewright import verify
 from tilewright.arch import arch, device
+from tilewright.arch.figures import DEVICE
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import FAMILY, ConvProblem, patches, turning
 from tilewright.ops.conv.config import GEMM, WINDOWS
@@ -114,8 +115,8 @@ def test_the_estimate_counts_the_windows():
     p = first(ConvProblem(8, 512, 1024, (4000,), (8,), stride=(4,)))
     x, rows = 8 * 512 * 4000, 8 * 999 * 4096
     moved = {"forward": 2 * x + 2 * rows, "data": 2 * x + 4 * rows}
-    shares = {"forward": CONV.TURN_SHARE, "data": CONV.ADDED_SHARE}
-    us = {d: turning.us(replace(p, direction=d), "o", H200, 0.0) for d in moved}
+    shares = {"forward": CONV.WINDOWS_SHARE, "data": CONV.ADDED_SHARE}
+    us = {d: turning.us(replace(p, direction=d), "o", H200) - DEVICE.SECOND_US for d in moved}
     wanted = {d: moved[d] / shares[d] for d in moved}
     found = us["data"] / us["forward"]
     assert found == pytest.approx(wanted["data"] / wanted["forward"], rel=0.02)

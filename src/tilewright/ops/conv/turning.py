@@ -153,14 +153,9 @@ def turned_arrays(turned: str) -> list[str]:
     return [name for name, how in _steps(turned) if how == "turn"]
 
 
-def us(p: ConvProblem, turned: str, device: Device, launch_us: float = DEVICE.LAUNCH_US) -> float:
-    """Microseconds of the layout steps: each array is read and written once, in a launch. Windows
-    are as many elements as all of them have.
-
-    launch_us: of each. `CONV.TURN_SHARE` was fitted to kernels of convolution's own with the time
-        of a launch by itself; beside GEMM's kernels, steps take what a kernel takes that follows
-        another without a gap.
-    """
+def us(p: ConvProblem, turned: str, device: Device) -> float:
+    """Microseconds of the layout steps: each array is read and written once, in a kernel that
+    another follows without a gap. Windows are as many elements as all of them have."""
     steps, total = _steps(turned), 0.0
     for name, how in steps:
         moved = 2 * math.prod(p.shape_of(name)) * DTYPES[p.dtype_of(name)].bytes
@@ -170,7 +165,7 @@ def us(p: ConvProblem, turned: str, device: Device, launch_us: float = DEVICE.LA
         elif how == "taps":
             moved = moved // 2 + tapping.elements(p) * DTYPES[SUMS].bytes
         total += memory_us(moved, device) / _share(p, name, how)
-    return total + len(steps) * launch_us
+    return total + len(steps) * DEVICE.SECOND_US
 
 
 def _share(p: ConvProblem, name: str, how: str) -> float:
@@ -180,6 +175,8 @@ def _share(p: ConvProblem, name: str, how: str) -> float:
     made = name == p.output_name
     if how == "taps" or (how == "windows" and made):
         return CONV.ADDED_SHARE
+    if how == "windows":
+        return CONV.WINDOWS_SHARE
     if how == "patches" and made and p.c >= MANY and p.strides_of(name)[1] == 1:
         return CONV.BACK_SHARE
     return CONV.TURN_SHARE

@@ -37,7 +37,6 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
-from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, EmptySpace
@@ -292,7 +291,7 @@ def estimates(c: Columns, p: ConvProblem, device: Device) -> Estimates:
     found = estimate.estimates(Pool(kernels, kernels), of, device)
     if not turned:
         return found
-    return found.later(turning.TURNING, turning.us(p, turned, device, DEVICE.SECOND_US))
+    return found.later(turning.TURNING, turning.us(p, turned, device))
 
 
 def serving(p: ConvProblem, c: Columns, arch: Arch) -> Sequence[int]:

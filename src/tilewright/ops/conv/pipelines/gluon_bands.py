@@ -287,7 +287,8 @@ _MADE, _WEIGHTS = _kernel("conv_gluon_bands"), _kernel("conv_gluon_bands_weights
 # A workgroup walks rows; a row's instructions share the schedulers with those of other workgroups
 # on the compute unit, and its barriers are waits that only these fill. The memory moves each array
 # once. The two overlap like the legs of a right triangle, as in the other estimates. The start, in
-# which the bands are written and the first rows are asked for, is the one figure that was fitted.
+# which the bands are written and the first rows are asked for, and the factor on gradients of
+# weights were fitted.
 
 SECTOR_CHANNELS = 32
 """The copy engine moves rows of fewer channels more slowly: by a fourth root, with which tiles are
@@ -319,7 +320,8 @@ def _estimates(x: Context) -> Estimates:
         "launch": common.LAUNCH_US,
     }
     rows = np.maximum(np.maximum(terms["products"], terms["instructions"]), terms["barriers"])
-    total = physics.together_us(rows, memory) + terms["start"] + terms["launch"]
+    both = CONV.BANDS_WEIGHTS_FACTOR if p.direction == "weights" else 1.0  # x and dY come by rows
+    total = both * physics.together_us(rows, memory) + terms["start"] + terms["launch"]
     if p.direction == "weights":
         terms["sum of parts"] = sharing.totals(x, here.programs)
         total += terms["sum of parts"]

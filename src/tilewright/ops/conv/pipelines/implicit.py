@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.arch import arch as arch_called
-from tilewright.arch.figures import DEVICE
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops import physics
@@ -322,15 +321,8 @@ def _estimates(x: Context) -> Estimates:
         gathered=_gathered(c, p, steps, device),
         factor=CONV.DATA_FACTOR if p.direction == "data" else 1.0,
         resident=each(c, _resident, arch_called(device.arch)),
-        waits=each(c, _waits),
     )
     return pointers.estimates(x, work)
-
-
-def _waits(c: ConvConfig) -> float:
-    """Microseconds of a step in which its loads are waited for: those of fewer bytes than a copy
-    has are under way for no later step."""
-    return DEVICE.LATENCY_US if max(c.alignment, DTYPES[c.dtype].bytes) < COPIED else 0.0
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:

@@ -225,7 +225,8 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
     if _unfit(p) is not None:
         return
     if p.direction == "weights":
-        yield from _rows_of_weights(p, arch, tuned)
+        if tuned or not _product(p):
+            yield from _rows_of_weights(p, arch, tuned)
         return
     least = packing.least_depth(p)
     row = packing.row_w(p)
@@ -241,6 +242,11 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
             (m, n, depth, warps, stages, PIPELINE, "tile", 8, False, *_alignments(p))
             for stages in _stages(arch, packing.filter_rows(p) * cdiv(row, depth), tuned)
         )
+
+
+def _product(p: ConvProblem) -> bool:
+    """Whether one tap meets pixels that lie in whole copies, so that packing would gain nothing."""
+    return p.taps == 1 and min(p.rows_alignment(name) for name in "xy") >= COPIED
 
 
 def _whole_line(p: ConvProblem) -> int:

@@ -140,12 +140,12 @@ def _rows(p: ConvProblem, arch: Arch, tuned: bool) -> Iterator[Row]:
 
 
 def _estimates(x: Context) -> Estimates:
-    c, device = x.config, x.device
+    c, device, steps = x.config, x.device, _walked(x)
     work = pointers.Work(
-        steps=_walked(x),
+        steps=steps,
         read=each(c, _read),
         shared=each(c, _moved) * depthwise.lane_bytes(x.problem),
-        products=physics.lanes_us(each(c, _instructions), device),
+        products=physics.lanes_us(each(c, _instructions) + each(c, _once) / steps, device),
         resident=each(c, _resident, arch_called(device.arch)),
     )
     return pointers.estimates(x, work)
@@ -191,6 +191,13 @@ def _instructions(c: ConvConfig) -> float:
         + CONV.WINDOW_LOAD_INSTRUCTIONS * moved / at_once
         + moved
     )
+
+
+def _once(c: ConvConfig) -> float:
+    """Of a lane, times lanes, at the end: rows of a tile of weights add up their sums."""
+    if c.direction != "weights":
+        return 0
+    return c.tile_m * c.tile_n * math.prod(windows.held(c).taps) * CONV.WINDOW_SUM_INSTRUCTIONS
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:
