@@ -227,13 +227,14 @@ def test_a_forward_is_a_bound_method_which_compiled_code_passes_over(calls):
         assert [set(vars(one)) for one in made.modules()] == before
 
 
-class Two(nn.Module):
+class Three(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b = nn.Linear(16, 16), nn.Conv1d(4, 4, 1)
+        self.c = nn.LayerNorm(16)
 
     def forward(self, x):
-        return self.b(self.a(x))
+        return self.c(self.b(self.a(x)))
 
 
 def test_torch_takes_ported_modules_for_such_as_it_may_pass_over(calls):
@@ -241,14 +242,14 @@ def test_torch_takes_ported_modules_for_such_as_it_may_pass_over(calls):
     dynamo = torch._dynamo
     if not hasattr(dynamo.config, "use_recursive_dict_tags_for_guards"):
         pytest.skip("this torch has no such guards")
-    model = Two()
+    model = Three()
     port(model)
     dynamo.reset()
     with dynamo.config.patch(use_recursive_dict_tags_for_guards=True), torch.no_grad():
         torch.compile(model, backend="eager")(X)
-    (entry,) = dynamo.eval_frame._debug_get_cache_entry_list(Two.forward.__code__)
+    (entry,) = dynamo.eval_frame._debug_get_cache_entry_list(Three.forward.__code__)
     guards = str(entry.guard_manager).splitlines()
-    for name in "ab":
+    for name in "abc":
         (found,) = [one for one in guards if f"_modules['{name}'], accessed_by" in one]
         assert "tag_safe=(True, " in found
 

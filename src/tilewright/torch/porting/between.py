@@ -45,8 +45,10 @@ class Norm:
 
 def norm_forward(module: Any, *given: Any, **named: Any) -> Any:
     """Of an RMS norm or a layer norm. The module's data: a `Norm`."""
+    if torch.compiler.is_compiling():
+        return methods.usual(module, *given, **named)
     made = None
-    if len(given) == 1 and not named and not torch.compiler.is_compiling():
+    if len(given) == 1 and not named:
         (norm,) = methods.data_of(module)
         made = _normed(module, norm, given[0])
     return type(module).forward(module, *given, **named) if made is None else made
@@ -146,7 +148,9 @@ class Gate:
 def gated_forward(module: Any, *given: Any, **named: Any) -> Any:
     """Of a multi-layer perceptron with a gate. The module's data: a `Gate`, and the activation as
     it was when the module was ported."""
-    if named or len(given) != 1 or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        return methods.usual(module, *given, **named)
+    if named or len(given) != 1:
         return type(module).forward(module, *given, **named)
     gate, activation = methods.data_of(module)
     if (

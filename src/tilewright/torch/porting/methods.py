@@ -18,10 +18,8 @@ from typing import Any
 
 from torch import nn
 
-DATA = "_tilewright"
-"""The attribute that has what a forward needs to know besides its module."""
-_STATE = "__getstate__"
-NAMES = "forward", _STATE, DATA
+DATA, USUAL, _STATE = "_tilewright_data", "_tilewright_usual", "__getstate__"
+NAMES = "forward", _STATE, DATA, USUAL
 """What `bound` puts into a module's ``__dict__``."""
 
 
@@ -29,10 +27,16 @@ def bound(module: nn.Module, forward: Callable[..., Any], *data: Any) -> Mapping
     """What a module's ``__dict__`` gets, so that `forward`, which is given the module first, is the
     module's.
 
-    data: what `data_of` gives it.
+    data: what `data_of` gives it. With some, it has `usual` too.
     """
     found = {"forward": MethodType(forward, module), _STATE: MethodType(_state, module)}
-    return {**found, DATA: data} if data else found
+    own = {DATA: data, USUAL: MethodType(type(module).forward, module)}
+    return {**found, **own} if data else found
+
+
+def usual(module: nn.Module, *given: Any, **named: Any) -> Any:
+    """The forward of the module's class, for compiled code, which would look into the class too."""
+    return getattr(module, USUAL)(*given, **named)
 
 
 def data_of(module: nn.Module) -> tuple[Any, ...]:
@@ -48,7 +52,8 @@ def function(method: Any) -> Any:
 def beside(module: nn.Module) -> list[str]:
     """Names of what `bound` put into a module's ``__dict__`` beside its forward."""
     own = vars(module)
-    return [_STATE] * (function(own.get(_STATE)) is _state) + [DATA] * (DATA in own)
+    state = [_STATE] if function(own.get(_STATE)) is _state else []
+    return [*state, *(name for name in (DATA, USUAL) if name in own)]
 
 
 class Pickled:
@@ -68,16 +73,25 @@ class Pickled:
         return Pickled, (self.__func__, self.__self__)
 
 
+class _OfItsClass(Pickled):
+    """That of the class, which is found there again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.__self__, "forward")
+
+
+_PICKLED = {"forward": Pickled, _STATE: Pickled, USUAL: _OfItsClass}
+
+
 def _state(module: nn.Module) -> Any:
     """The state of a module that is pickled or copied."""
-    usual = getattr(type(module), _STATE, None)
-    found = vars(module) if usual is None else usual(module)
+    state = getattr(type(module), _STATE, None)
+    found = vars(module) if state is None else state(module)
     if type(found) is not dict:
         return found
-    methods = {name: found.get(name) for name in NAMES[:2]}
     pickled = {
-        name: Pickled(method.__func__, module)
-        for name, method in methods.items()
-        if type(method) is MethodType and method.__self__ is module
+        name: kind(found[name].__func__, module)
+        for name, kind in _PICKLED.items()
+        if type(found.get(name)) is MethodType and found[name].__self__ is module
     }
     return {**found, **pickled}

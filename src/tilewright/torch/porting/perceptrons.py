@@ -46,8 +46,10 @@ class Perceptron:
 def perceptron_forward(module: Any, *given: Any, **named: Any) -> Any:
     """The module's data: a `Perceptron`, and what the module called beside its layers when it was
     ported."""
+    if torch.compiler.is_compiling():
+        return methods.usual(module, *given, **named)
     made = None
-    if len(given) == 1 and not named and not torch.compiler.is_compiling():
+    if len(given) == 1 and not named:
         made_of, others = methods.data_of(module)
         if (
             _as_it_was(module, made_of, others)
